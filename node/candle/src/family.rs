@@ -1,5 +1,8 @@
-//! The architectures that candle-transformers computes and the engine does not, and what must hold of a file so that its
-//! code computes what the file says: it takes no notice of what it does not know.
+//! The architectures that candle-transformers computes and the engine does not, and the checks of their
+//! files.
+//!
+//! Candle ignores unknown tensors and metadata, so these checks ensure that it computes the model in the
+//! file.
 
 use baton_engine::{
     config::{MAX_FEED_FORWARD, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS},
@@ -8,18 +11,18 @@ use baton_engine::{
 
 use crate::OpenError;
 
-/// Tokens of a sequence, at most: what candle's tables for Llama and Phi 2 hold.
+/// Maximum number of tokens of a sequence: the size of candle's tables for Llama and Phi 2.
 pub const MAX_CONTEXT: usize = 4_096;
-/// Experts of a layer; open models have up to 512.
+/// Maximum number of experts of a layer; open models have up to 512.
 pub const MAX_EXPERTS: u64 = 1_024;
-/// Positions that a short convolution looks back; LFM2 has 3.
+/// Maximum number of positions that a short convolution looks back; LFM2 has 3.
 pub const MAX_CONVOLUTION: u64 = 16;
 
-/// An architecture, by candle's module for it.
+/// An architecture, named by its module in candle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Family {
-    /// Llama, with mixtures of experts (Mixtral) or without.
+    /// Llama, with or without mixtures of experts (Mixtral).
     Llama,
     Phi2,
     Phi3,
@@ -42,7 +45,7 @@ impl Family {
         })
     }
 
-    /// As files have it.
+    /// The name in files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -54,7 +57,7 @@ impl Family {
         }
     }
 
-    /// Tensors of a layer that candle reads, without the layer's number; `*` stands for an expert's.
+    /// Tensors of a layer that candle reads, without the layer's number; `*` is an expert's number.
     const fn of_layer(self) -> &'static [&'static str] {
         match self {
             Self::Llama => &[
@@ -129,7 +132,7 @@ impl Family {
         }
     }
 
-    /// Tensors beside the layers that candle reads.
+    /// Tensors outside the layers that candle reads.
     const fn beside_layers(self) -> &'static [&'static str] {
         match self {
             Self::Phi2 => &[
@@ -163,27 +166,27 @@ impl Family {
     }
 }
 
-/// What is known of a model once its file has been looked through.
+/// A model's shape, from its checked header.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     /// The architecture.
     pub family: Family,
     /// Tokens of the vocabulary.
     pub vocabulary: usize,
-    /// Numbers of a position between layers.
+    /// Width of the residual stream, in numbers per position.
     pub hidden: usize,
-    /// Tokens that a sequence may have.
+    /// Maximum number of tokens of a sequence.
     pub context: usize,
     /// Bytes of the keys and values of one token: candle keeps them in single precision.
     pub token_bytes: usize,
-    /// Experts of a layer; 0 for a model without.
+    /// Experts of a layer; 0 for a model without experts.
     pub experts: usize,
-    /// Bytes that candle takes beside those of the file: embeddings, and weights in half precision, become numbers of four
-    /// bytes.
+    /// Bytes that candle takes beyond the file's: embeddings, and half-precision weights, become four-byte
+    /// numbers.
     pub extra_bytes: u64,
 }
 
-/// Reads numbers of one architecture, which begin with its name.
+/// Reads the metadata of one architecture, whose keys begin with its name.
 struct Reader<'a> {
     header: &'a Gguf,
     family: Family,
@@ -209,7 +212,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Refuses a file that says something else than what candle takes for granted.
+    /// Refuses a file whose value differs from candle's assumption.
     fn granted(&self, key: &str, granted: u64) -> Result<(), OpenError> {
         match self.optional(key)? {
             Some(found) if found != granted => Err(self.ignored(key)),
@@ -223,10 +226,11 @@ impl Reader<'_> {
 }
 
 impl Shape {
-    /// Looks through a file's header.
+    /// Checks a file's header.
     ///
     /// # Errors
-    /// [`OpenError`] if it is none of these architectures, is not sound, or has something that candle would pass over.
+    /// [`OpenError`] if the architecture is not supported, the file is not sound, or candle would ignore a
+    /// part of it.
     pub fn read(header: &Gguf) -> Result<Self, OpenError> {
         let family = Family::of(header).ok_or(OpenError::Family)?;
         if let Some(unread) = header.tensors().iter().find(|tensor| !family.reads(&tensor.name)) {
@@ -236,7 +240,7 @@ impl Shape {
         let layers = read.bounded("block_count", None, MAX_LAYERS)?;
         let hidden = read.bounded("embedding_length", None, MAX_HIDDEN)?;
         let heads = read.bounded("attention.head_count", None, MAX_HEADS)?;
-        // LFM2 has a list of them, one for each layer: those of its convolutions are 0.
+        // LFM2 has a list with an entry for each layer: 0 for its convolutions.
         let kv_heads = match family {
             Family::Lfm2 => heads,
             _ => read.bounded("attention.head_count_kv", Some(heads), heads)?,
@@ -254,7 +258,7 @@ impl Shape {
         read.granted("attention.value_length", head_dim)?;
         let mut context = read.bounded("context_length", None, u64::MAX)?.min(MAX_CONTEXT as u64);
         if let Some(window) = read.optional("attention.sliding_window")?.filter(|window| *window > 0) {
-            // Within the window there is no difference.
+            // Within the window, the results are the same.
             context = context.min(window);
         }
         read.rotation(head_dim)?;
@@ -282,7 +286,7 @@ fn extra_bytes(header: &Gguf) -> u64 {
 }
 
 impl Reader<'_> {
-    /// What candle has no table for: scaled angles, other bases, parts of a head.
+    /// Refuses rotations without a table in candle: scaled angles, other bases, parts of a head.
     fn rotation(&self, head_dim: u64) -> Result<(), OpenError> {
         let header = self.header;
         let kind = header.optional_str(&self.key("rope.scaling.type"))?;

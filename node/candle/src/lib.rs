@@ -1,19 +1,20 @@
 //! Models that [`baton_engine`] does not compute: GGUF files of other architectures, by candle-transformers.
 //!
-//! Llama with mixtures of experts, Phi 2, Phi 3, GLM 4 and LFM2. They answer one request at a time, with nothing kept from
-//! the one before, and **not** the same bits elsewhere: candle's sums depend on threads, instruction sets and on how a prompt
-//! is cut, so no other node can check an answer. With the features `cuda` and `metal` they are computed on the first graphics
-//! card, if there is one.
+//! The architectures are Llama with mixtures of experts, Phi 2, Phi 3, GLM 4 and LFM2. Their models answer
+//! one request at a time, and keep nothing from earlier requests. Results are **not** the same bits
+//! elsewhere: candle's sums depend on threads, instruction sets and the cutting of a prompt. So no other node
+//! can check an answer. With the features `cuda` and `metal`, they run on the first graphics card, if there
+//! is one.
 //!
-//! A file comes in as the engine's reader has found it sound, and only if candle takes notice of all that is in it
-//! ([`family`]): a model is computed as its authors meant it, or refused by name. What candle would allocate by numbers of the
-//! file is bounded before.
+//! The engine's reader has already checked a file's structure. [`family`] then refuses a file by name if
+//! candle would ignore a part of it. So a model is computed as its authors intended, or not at all. Numbers
+//! of the file that decide candle's allocations are bounded first.
 //!
-//! On a processor candle takes its number of threads from the environment, `CANDLE_NUM_THREADS` or `RAYON_NUM_THREADS`, when
-//! it computes for the first time.
+//! On a processor, candle's first computation reads its number of threads from the environment:
+//! `CANDLE_NUM_THREADS` or `RAYON_NUM_THREADS`.
 //!
-//! Not here, though candle has it: Qwen 3 with experts, whose experts are computed on NVIDIA's cards alone and whose module
-//! keeps the keys of the conversation before.
+//! Not supported, although candle has it: Qwen 3 with experts. Its experts run on NVIDIA's cards alone, and
+//! its module keeps the keys of the previous conversation.
 
 pub mod family;
 mod model;
@@ -21,19 +22,19 @@ mod model;
 pub use family::Family;
 pub use model::{CandleModel, Options};
 
-/// Why a file is not opened.
+/// Why a file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// None of the architectures.
+    /// The architecture is not supported.
     #[error("the architecture is not among those that candle computes")]
     Family,
-    /// The file's header is not sound, or lacks something.
+    /// The file's header is not sound, or an entry is missing.
     #[error(transparent)]
     Gguf(#[from] baton_engine::gguf::GgufError),
-    /// A number that is out of bounds or does not go with the others.
+    /// A number that is out of bounds or does not fit the other numbers.
     #[error("{0}")]
     Shape(String),
-    /// Something that candle would pass over, so that the model would be another one.
+    /// A part of the file that candle would ignore, which would change the model.
     #[error("candle takes no notice of {0}")]
     Ignored(String),
     /// Candle refused the file, or failed to compute with it.

@@ -1,4 +1,5 @@
-//! An open model: candle's, whichever it is, behind the engine's trait for models that compute one sequence at a time.
+//! An open model of any supported architecture, behind the engine's trait for models that compute one
+//! sequence at a time.
 
 use std::{
     any::Any,
@@ -22,17 +23,18 @@ use crate::{
     family::{Family, Shape},
 };
 
-/// Tokens of a prompt that are computed in one go: what a cancelled request still costs.
+/// Maximum number of prompt tokens computed at once: the remaining cost of a cancelled request.
 const CHUNK: usize = 64;
 
-/// How a model is to be computed.
+/// Options for computing a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Tokens that a sequence may have; the model's own limit and [`crate::family::MAX_CONTEXT`] hold as well.
+    /// Maximum number of tokens of a sequence; the model's own limit and [`crate::family::MAX_CONTEXT`] apply
+    /// too.
     pub context: usize,
 }
 
-/// One of candle's models. All but LFM2 can be copied, which copies no weights.
+/// One of candle's models. All but LFM2 can be copied without copying weights.
 enum Weights {
     Llama(Copied<llama::ModelWeights>),
     Phi2(Copied<phi2::ModelWeights>),
@@ -41,7 +43,7 @@ enum Weights {
     Lfm2(Box<lfm2::ModelWeights>),
 }
 
-/// A model without a conversation, and the copy that has one: its keys, values and masks go with it.
+/// A model without a conversation, and a copy with one. Dropping the copy drops its keys, values and masks.
 struct Copied<M> {
     clean: Box<M>,
     used: Box<M>,
@@ -77,8 +79,8 @@ pub struct CandleModel {
 }
 
 impl CandleModel {
-    /// Reads a model out of an open file, which is not needed any more afterwards, and computes a few tokens with it: what
-    /// does not fit together is refused here. Blocks for seconds.
+    /// Reads a model from an open file, which is not needed afterwards. Then computes a few tokens, which
+    /// reveals tensors that do not fit together. Blocks for seconds.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -93,13 +95,13 @@ impl CandleModel {
         Ok(model)
     }
 
-    /// What it is.
+    /// The model's shape.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Two tokens in one go and one more, as far as the context allows.
+    /// Computes two tokens at once and a third, as far as the context allows.
     fn try_out(&mut self) -> Result<(), String> {
         for (tokens, position) in [(&[0, 0][..], 0), (&[0], 2)] {
             if position + tokens.len() <= self.shape.context {
@@ -128,11 +130,11 @@ impl Solo for CandleModel {
     }
 
     fn chunk(&self, position: usize, remaining: usize) -> usize {
-        // LFM2's convolutions begin anew with each chunk of more than one token.
+        // LFM2's convolutions restart with each chunk of more than one token.
         if position > 0 && matches!(self.weights, Weights::Lfm2(_)) {
             return 1;
         }
-        // Powers of two: candle keeps a mask for each size at each place.
+        // Powers of two: candle keeps a mask for each size at each position.
         1 << remaining.clamp(1, CHUNK).ilog2()
     }
 
@@ -154,13 +156,13 @@ impl Solo for CandleModel {
             Weights::Phi2(model) => model.forget(),
             Weights::Phi3(model) => model.forget(),
             Weights::Glm4(model) => model.forget(),
-            // What follows two other tokens at the beginning is all that it then has.
+            // Afterwards, the model only holds the state of two other tokens.
             Weights::Lfm2(_) => drop(self.append(&[0, 0], 0)),
         }
     }
 }
 
-/// The first graphics card, if this was built for one and there is one, or the processor.
+/// The first graphics card, if the build supports it and it exists, or the processor.
 fn device() -> candle_core::Result<Device> {
     if cfg!(feature = "cuda") {
         Device::cuda_if_available(0)
@@ -182,7 +184,7 @@ fn read(file: &GgufFile, shape: &Shape) -> candle_core::Result<(Weights, Device)
         }
     }
     let name = shape.family.name();
-    // Tables are made for the whole context, whatever the file says.
+    // Tables are made for the whole context, so use the bounded one.
     let context = u32::try_from(shape.context).unwrap_or(u32::MAX);
     content.metadata.insert(format!("{name}.context_length"), Value::U32(context));
     complete(&mut content, shape)?;
@@ -207,8 +209,8 @@ fn read(file: &GgufFile, shape: &Shape) -> candle_core::Result<(Weights, Device)
     Ok((weights, device))
 }
 
-/// Adds what files may leave out and candle does not do without, and gives experts that lie in one tensor the names of
-/// single ones.
+/// Adds optional metadata and tensors that candle requires, and splits tensors of all experts into one entry
+/// per expert.
 fn complete(content: &mut Content, shape: &Shape) -> candle_core::Result<()> {
     if shape.family == Family::Llama {
         let heads = content.metadata.get("llama.attention.head_count").map(Value::to_u32).transpose()?;
@@ -248,7 +250,7 @@ fn complete(content: &mut Content, shape: &Shape) -> candle_core::Result<()> {
     Ok(())
 }
 
-/// What candle's code says where it does not return an error.
+/// The message of a panic in candle's code.
 fn panicked(panic: &(dyn Any + Send)) -> OpenError {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     OpenError::Candle(text.and_then(|text| text.lines().next()).unwrap_or("it failed").to_owned())

@@ -1,4 +1,4 @@
-//! Models of other architectures by candle: what they say, and which files are refused.
+//! Models of other architectures by candle: their answers, and refused files.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]

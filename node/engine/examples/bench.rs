@@ -1,7 +1,7 @@
-//! Tokens per second of a model: prompts, and generation by one and by several sequences at once.
+//! Measures a model's tokens per second: prompts, and generation by one and by several sequences at once.
 //!
-//! `bench MODEL.gguf [--threads 1,2] [--prompt 512,1800] [--gen 64] [--batch 1,4,8] [--runs 3] [--isa avx512]` prints a
-//! line of JSON for the model, one for each case, and one for the memory.
+//! `bench MODEL.gguf [--threads 1,2] [--prompt 512,1800] [--gen 64] [--batch 1,4,8] [--runs 3]
+//! [--isa avx512]` prints a line of JSON for the model, one for each case, and one for the memory.
 
 #![allow(clippy::print_stdout, reason = "a program for the command line")]
 

@@ -1,4 +1,5 @@
-//! How fast the kernels are, one thread: products of 1,536 x 576 weights, by encoding, rows and instruction set.
+//! Measures the kernels on one thread: products of 1,536 x 576 weights, by encoding, rows and instruction
+//! set.
 
 #![allow(clippy::print_stdout, reason = "a program for the command line")]
 
@@ -32,7 +33,7 @@ fn main() {
         DType::F32,
     ] {
         let (block, bytes) = dtype.block();
-        // Small numbers as scales: 0x11 0x11 is a half of 6e-4.
+        // Small numbers as scales: bytes 0x11 0x11 are a half-precision 6e-4.
         let tiles = Tiles::repack(dtype, OUTPUTS, INPUTS, &vec![0x11; OUTPUTS * INPUTS / block * bytes])
             .expect("memory");
         for isa in Isa::all() {

@@ -1,9 +1,10 @@
-//! How well a model predicts a text.
+//! Measures how well a model predicts a text.
 //!
-//! `perplexity MODEL.gguf --text FILE [--window 512] [--threads N]` prints a line of JSON: the text's tokens, and for each
-//! that is scored the natural logarithm of its probability and the token that was likeliest in its place. The text is
-//! cut into windows that begin anew, with the token that begins a text where the model has one; the second half of
-//! each is scored, as llama.cpp's perplexity program does.
+//! `perplexity MODEL.gguf --text FILE [--window 512] [--threads N]` prints a line of JSON: the text's tokens
+//! and a score for each scored token. The score is the natural logarithm of the token's probability, and the
+//! likeliest token in its place. The text is cut into independent windows, each with the model's
+//! begin-of-text token if there is one. The second half of each is scored, as in llama.cpp's perplexity
+//! program.
 
 #![allow(clippy::print_stdout, reason = "a program for the command line")]
 
@@ -15,7 +16,7 @@ use baton_engine::{
     language::{Date, Language},
 };
 
-/// The logarithm of a token's probability, and the token of the largest logit, the first of equals.
+/// The logarithm of a token's probability, and the token with the largest logit, the first of equals.
 fn score(logits: &[f32], token: u32) -> (f64, u32) {
     let mut best = (0, f32::NEG_INFINITY);
     for (id, logit) in (0..).zip(logits) {

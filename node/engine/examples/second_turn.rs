@@ -1,8 +1,8 @@
-//! How long a session's second turn takes to its first token, with and without what the first one left.
+//! Measures the time to the first token of a session's second turn, with and without the first turn's blocks.
 //!
-//! `second_turn MODEL.gguf [--threads 2] [--history 1500] [--new 64] [--chunk 192] [--runs 5]` prints a line of JSON: medians of the
-//! times to the first token of a turn of `history + new` tokens, computed whole and with the history's blocks kept, in
-//! turns.
+//! `second_turn MODEL.gguf [--threads 2] [--history 1500] [--new 64] [--chunk 192] [--runs 5]` prints a line
+//! of JSON. It has medians of the time to the first token for a turn of `history + new` tokens. Runs
+//! alternate: all tokens computed, and the history's blocks kept.
 
 #![allow(clippy::print_stdout, reason = "a program for the command line")]
 #![allow(clippy::unwrap_used, reason = "a program for the command line")]

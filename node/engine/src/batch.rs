@@ -1,16 +1,21 @@
-//! Many requests on one model: who computes when, and out of which memory.
+//! Many requests on one model: the order of computation and the use of memory.
 //!
-//! A [`Scheduler`] owns a [`Model`] and is driven step by step by one thread; what it does depends on the requests and on
-//! the time that it is given, on nothing else. A [`Batcher`] owns that thread and a bounded queue in front of it.
+//! A [`Scheduler`] owns a [`Model`], and one thread drives it step by step. Its behaviour depends only on the
+//! requests and on the time passed in. A [`Batcher`] owns that thread and a bounded queue in front of it.
 //!
-//! Each step has the next row of every sequence that is generating, rows that check guessed tokens (`draft`), and at most
-//! [`BatchOptions::chunk`] tokens of prompts: so a long prompt never delays another sequence's next token by more than a
-//! chunk. A request is admitted only when all blocks it may need fit into the budget, so nothing that runs is ever put
-//! aside for want of memory. Blocks of earlier requests of the same session are used again (`prefix`).
+//! Each step computes:
 //!
-//! None of it changes a bit of any logits: see [`Model::step`].
+//! - the next row of every generating sequence;
+//! - rows that check guessed tokens (`draft`);
+//! - at most [`BatchOptions::chunk`] tokens of prompts.
 //!
-//! A model of another library, which computes one sequence at a time, has the same door ([`Solo`]).
+//! So a long prompt never delays another sequence's next token by more than a chunk. A request is admitted
+//! only when all blocks that it may need fit into the budget. So no running request is ever suspended for
+//! lack of memory. Requests reuse blocks of earlier requests of the same session (`prefix`).
+//!
+//! Batching does not change a bit of any logits: see [`Model::step`].
+//!
+//! A model of another library, which computes one sequence at a time, has the same interface ([`Solo`]).
 //!
 //! [`Model`]: crate::Model
 //! [`Model::step`]: crate::Model::step
@@ -37,35 +42,37 @@ pub use request::{
 pub use scheduler::{Load, Progress, Scheduler, StepRows};
 pub use solo::Solo;
 
-/// Requests that run at once, at most: the decode rows of a step, and the logits that it holds.
+/// Maximum number of requests that run at once: the decode rows of a step, and the logits that it holds.
 pub const MAX_SLOTS: usize = 64;
 
-/// Prompt tokens of a step, at most. More only delay others.
+/// Maximum number of prompt tokens of a step. More only delay others.
 pub const MAX_CHUNK: usize = 1_024;
 
-/// Requests that may wait, at most: each holds a prompt in memory.
+/// Maximum number of requests that may wait: each holds a prompt in memory.
 pub const MAX_QUEUE: usize = 4_096;
 
-/// How requests share a model. None of it changes the results.
+/// How requests share a model. No option changes the results.
 #[derive(Debug, Clone)]
 pub struct BatchOptions {
-    /// Requests that run at once; from 1 to [`MAX_SLOTS`]. From 8 on, a step's time grows in proportion to its rows.
+    /// Requests that run at once, from 1 to [`MAX_SLOTS`]. From 8 on, a step's time grows in proportion to
+    /// its rows.
     pub slots: usize,
-    /// Requests that may wait besides those that could run; at most [`MAX_QUEUE`]. One more is refused as
+    /// Requests that may wait, beyond the slots; at most [`MAX_QUEUE`]. A further request is refused with
     /// [`BatchError::Busy`].
     pub queue: usize,
-    /// Prompt tokens of one step; from 1 to [`MAX_CHUNK`]. What another sequence's next token waits for at most.
+    /// Prompt tokens of one step, from 1 to [`MAX_CHUNK`]: the longest delay of another sequence's next
+    /// token.
     pub chunk: usize,
-    /// Whether to guess tokens and check them together.
+    /// Whether to guess tokens and check several in one step.
     pub speculate: bool,
-    /// Bytes of blocks that are kept for a session's next request, out of the model's budget; 0 keeps none. They give
-    /// way to requests that need the memory.
+    /// Bytes of the model's budget that keep blocks for a session's next request; 0 keeps none. Requests that
+    /// need the memory evict these blocks.
     pub cache_bytes: usize,
-    /// How long blocks are kept that nobody used.
+    /// How long unused blocks are kept.
     pub cache_idle: Duration,
     /// How long a request waits for its reader before it ends with [`BatchError::Stalled`].
     pub stall: Duration,
-    /// What the model is, such as the hash of its file: part of the key under which blocks are kept.
+    /// Identifies the model, for example by its file's hash: part of the key under which blocks are kept.
     pub model_id: [u8; 32],
 }
 
@@ -85,7 +92,7 @@ impl Default for BatchOptions {
 }
 
 impl BatchOptions {
-    /// The same, within the limits.
+    /// The same options, clamped to the limits.
     fn bounded(self) -> Self {
         Self {
             slots: self.slots.clamp(1, MAX_SLOTS),

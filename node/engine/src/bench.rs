@@ -1,26 +1,26 @@
-//! Measuring a model on this machine: tokens per second of prompts and of generation, and the memory that takes.
+//! Measures a model on this machine: tokens per second of prompts and of generation, and the memory used.
 //!
-//! Called by `baton-node bench` and by the example `bench`, which only read options and print. What is measured is
-//! [`Model::step`] alone: choosing tokens, templates and texts are not in it.
+//! Callers: `baton-node bench` and the example `bench`, which only read options and print. The measurement
+//! covers [`Model::step`] alone, without choosing tokens, templates or texts.
 //!
-//! Wall-clock time is what a user waits for; it says little while other programs hold the cores. Beside it stands the
-//! time that the calling thread has computed ([`Rate::own`]): with one thread that is how fast the code is, whatever
-//! else the machine does.
+//! Users wait for wall-clock time, but it says little while other programs hold the cores. So [`Rate::own`]
+//! is the rate by the calling thread's CPU time. With one thread, it is the speed of the code, whatever else
+//! the machine does.
 
 use std::time::Instant;
 
 use crate::{Chunk, LoadError, Model, Sequence, StepError, Want, threads::MAX_THREADS};
 
-/// Tokens of a prompt that go through the model at once.
+/// Prompt tokens in one step.
 pub const CHUNK: usize = 512;
 
-/// The most sequences at once: far beyond where more of them gain anything.
+/// Maximum number of sequences at once: far beyond the number from which more gain nothing.
 pub const MAX_BATCH: usize = 256;
 
-/// The most repetitions: medians do not get better from more.
+/// Maximum number of repetitions: more do not improve the median.
 pub const MAX_RUNS: usize = 101;
 
-/// What to measure: every number of threads with every length of prompt with every number of sequences.
+/// The measurement plan: each number of threads with each prompt length and each number of sequences.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// Threads, 1 to [`MAX_THREADS`].
@@ -31,17 +31,17 @@ pub struct Plan {
     pub batches: Vec<usize>,
     /// Tokens to generate for each sequence, at least 1.
     pub generated: usize,
-    /// How often each prompt is read, 1 to [`MAX_RUNS`].
+    /// How often each prompt is computed, 1 to [`MAX_RUNS`].
     pub runs: usize,
 }
 
-/// Why nothing was measured, or not all of it.
+/// Why a measurement failed or was not completed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// A number of the plan that is not between two others.
+    /// A number of the plan is out of range.
     #[error("{what} must be {least} to {most}: {value} is not")]
     Range {
-        /// Which number.
+        /// The name of the number.
         what: &'static str,
         /// Its value.
         value: usize,
@@ -53,7 +53,7 @@ pub enum BenchError {
     /// The model cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The model did not make a step: the cache's budget is too small for the plan.
+    /// The model refused a step: the cache's budget is too small for the plan.
     #[error(transparent)]
     Step(#[from] StepError),
 }
@@ -63,14 +63,14 @@ pub enum BenchError {
 pub struct Rate {
     /// The median of several measurements, by the clock.
     pub median: f64,
-    /// The best of them.
+    /// The best measurement.
     pub best: f64,
-    /// By the time that the calling thread computed, whatever else the machine did; none where the system does not
-    /// say.
+    /// By the CPU time of the calling thread, whatever else the machine did; none where the system does not
+    /// report it.
     pub own: Option<f64>,
 }
 
-/// What was measured in one case.
+/// The results of one case.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Case {
     /// Threads.
@@ -79,40 +79,40 @@ pub struct Case {
     pub prompt: usize,
     /// Sequences at once.
     pub batch: usize,
-    /// Reading a prompt, in chunks of [`CHUNK`] tokens.
+    /// Computing a prompt, in chunks of [`CHUNK`] tokens.
     pub prefill: Rate,
-    /// Generating after it, the tokens of all sequences together.
+    /// Generation after it, the tokens of all sequences together.
     pub decode: Rate,
 }
 
-/// How far a measurement is.
+/// Progress of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub enum Progress<'a> {
-    /// Tokens have gone through the model, out of so many.
+    /// Tokens have gone through the model.
     Tokens {
         /// So far.
         done: usize,
         /// In all.
         total: usize,
     },
-    /// A case is measured.
+    /// A case is complete.
     Case(&'a Case),
 }
 
 /// Memory of this process, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// What it holds now.
+    /// Bytes held now.
     pub resident: u64,
-    /// The most that it ever held.
+    /// The largest value so far.
     pub peak: u64,
 }
 
 impl Plan {
-    /// Whether the plan is one for a model that sees so many positions.
+    /// Checks the plan against a model with this context.
     ///
     /// # Errors
-    /// [`BenchError::Range`] names the first number that is not.
+    /// [`BenchError::Range`] names the first number out of range.
     pub fn check(&self, context: usize) -> Result<(), BenchError> {
         let within = |what, value, least, most| {
             let fits = (least..=most).contains(&value);
@@ -133,8 +133,8 @@ impl Plan {
         self.prompts.iter().try_for_each(|value| within("tokens of a prompt", *value, 1, longest))
     }
 
-    /// Positions that sequences have at most at the same time, each sequence's rounded up to whole blocks: what the
-    /// cache needs room for.
+    /// Maximum number of positions in use at the same time, each sequence rounded up to whole blocks: the
+    /// size of the cache.
     #[must_use]
     pub fn positions(&self) -> usize {
         let largest = |values: &[usize]| values.iter().copied().max().unwrap_or(0);
@@ -152,7 +152,7 @@ impl Plan {
     }
 }
 
-/// The prompt of sequence `number`: the same tokens on every machine, and no two sequences begin alike.
+/// The prompt of sequence `number`: the same tokens on every machine. No two sequences begin alike.
 #[must_use]
 pub fn prompt(number: usize, length: usize, vocabulary: usize) -> Vec<u32> {
     let token = |at: u32| (at.wrapping_mul(2_654_435_761) >> 8) as usize % vocabulary.max(1);
@@ -164,18 +164,18 @@ pub fn prompt(number: usize, length: usize, vocabulary: usize) -> Vec<u32> {
         .collect()
 }
 
-/// Measures all that is planned, one case after another, and tells `progress`. Each prompt is read once before it is
-/// measured. The model is loaded for each number of threads, because its weights are laid out for so many; never twice
-/// at a time.
+/// Measures each case of the plan in turn, and reports to `progress`. Each prompt runs once before it is
+/// measured. The model is loaded anew for each number of threads, because that number decides the layout of
+/// its weights. Only one model is loaded at a time.
 ///
 /// # Errors
-/// [`BenchError`]. Cases that `progress` was told of are measured all the same.
+/// [`BenchError`]. Cases already reported to `progress` stay valid.
 pub fn measure(
     load: &mut dyn FnMut(usize) -> Result<Model, LoadError>,
     plan: &Plan,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Vec<Case>, BenchError> {
-    // What no model can do is refused before one is loaded.
+    // Refuse a plan that no model can satisfy before loading one.
     plan.check(usize::MAX)?;
     let (mut done, mut cases) = (0, Vec::new());
     for threads in &plan.threads {
@@ -196,7 +196,7 @@ pub fn measure(
     Ok(cases)
 }
 
-/// This process's memory; none where the system does not say.
+/// This process's memory; none where the system does not report it.
 #[must_use]
 pub fn memory() -> Option<Memory> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -228,7 +228,7 @@ impl Meter<'_> {
             let mut sequence = self.model.sequence();
             let timer = Timer::start();
             self.read(&mut sequence, &tokens)?;
-            // The first makes room for buffers.
+            // The first run allocates the buffers.
             if run > 0 {
                 times.push(timer.wall());
                 own.extend(timer.own());
@@ -267,7 +267,7 @@ impl Meter<'_> {
         Ok(rate(batch, times, own))
     }
 
-    /// Reads a prompt, and returns the likeliest next token.
+    /// Computes a prompt, and returns the likeliest next token.
     fn read(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<u32, StepError> {
         let mut best = 0;
         for tokens in tokens.chunks(CHUNK) {
@@ -279,7 +279,7 @@ impl Meter<'_> {
     }
 }
 
-/// The place of the largest number, the first of several.
+/// The index of the largest number, the first of equals.
 fn largest(logits: &[f32]) -> u32 {
     let mut best = (0, f32::NEG_INFINITY);
     for (token, logit) in (0..).zip(logits) {
@@ -295,7 +295,7 @@ fn median(mut times: Vec<f64>) -> Option<f64> {
     times.get(times.len() / 2).copied()
 }
 
-/// The rate of `tokens` in each of `times`; `own` is the calling thread's time for as many.
+/// The rate of `tokens` in each of `times`; `own` is the calling thread's CPU time for as many.
 fn rate(tokens: usize, times: Vec<f64>, own: Option<f64>) -> Rate {
     let per_second = |seconds: f64| tokens as f64 / seconds.max(f64::MIN_POSITIVE);
     let best = times.iter().copied().fold(f64::INFINITY, f64::min);
@@ -306,7 +306,7 @@ fn rate(tokens: usize, times: Vec<f64>, own: Option<f64>) -> Rate {
     }
 }
 
-/// Measures time by the clock and by what this thread has computed.
+/// Measures wall-clock time and this thread's CPU time.
 struct Timer {
     start: Instant,
     own: Option<f64>,
@@ -326,7 +326,7 @@ impl Timer {
     }
 }
 
-/// Seconds that this thread has computed; none where the system does not say.
+/// CPU seconds of this thread; none where the system does not report them.
 fn computed() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     Some(text.split(' ').next()?.parse::<u64>().ok()? as f64 / 1e9)

@@ -1,4 +1,4 @@
-//! What a model is, read from a file's metadata: the Llama family and what differs within it.
+//! A model's shape from a file's metadata: the Llama family and its variants.
 
 mod rope;
 
@@ -9,7 +9,7 @@ use crate::{
     kernels::rows::{BLOCK, Pairing},
 };
 
-/// The families that are computed here.
+/// The families that this engine computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Family {
@@ -27,12 +27,12 @@ pub enum Activation {
     Gelu,
 }
 
-/// Layers that see only the positions just before.
+/// Sliding-window layers, which see only the positions just before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sliding {
-    /// How many positions such a layer sees, the own one included.
+    /// Positions that such a layer sees, its own included.
     pub window: usize,
-    /// Every how many layers one sees everything: the last of each run.
+    /// The last of each `period` layers sees all positions.
     pub period: usize,
 }
 
@@ -43,7 +43,7 @@ pub struct Config {
     pub family: Family,
     /// Layers.
     pub layers: usize,
-    /// Numbers that stand for a position between layers.
+    /// Width of the residual stream, in numbers per position.
     pub hidden: usize,
     /// Heads of queries.
     pub heads: usize,
@@ -53,49 +53,49 @@ pub struct Config {
     pub head_dim: usize,
     /// Width of the feed-forward layers.
     pub feed_forward: usize,
-    /// Positions that the model was made for.
+    /// Positions that the model was trained for.
     pub context: usize,
     /// The norms' epsilon.
     pub epsilon: f32,
-    /// What queries are multiplied with.
+    /// Factor for queries.
     pub query_scale: f32,
-    /// What embeddings are multiplied with.
+    /// Factor for embeddings.
     pub embedding_scale: f32,
-    /// Between the halves of a feed-forward layer.
+    /// The function between the halves of a feed-forward layer.
     pub activation: Activation,
-    /// Layers that see only what is near, if there are any.
+    /// The sliding-window layers, if there are any.
     pub sliding: Option<Sliding>,
-    /// Rotation in layers that see everything.
+    /// Rotation in layers that see all positions.
     pub rope: Rope,
-    /// Rotation in the other layers.
+    /// Rotation in the sliding-window layers.
     pub local_rope: Rope,
 }
 
 /// Why a model is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file's header is not sound, or lacks something.
+    /// The file's header is not sound, or an entry is missing.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// A family that is not computed here.
+    /// A family that this engine does not compute.
     #[error("models of the family {0:?} are not computed by this engine")]
     Family(String),
     /// A number out of bounds.
     #[error("{key} of {found} is not between {least} and {most}")]
     Bounds {
-        /// What is out of bounds.
+        /// The metadata key.
         key: String,
-        /// What the file says.
+        /// The file's value.
         found: u64,
         /// The least.
         least: u64,
         /// The most.
         most: u64,
     },
-    /// A number that does not go with the others, or with the kernels.
+    /// A number that does not fit the other numbers or the kernels.
     #[error("{0}")]
     Shape(String),
-    /// Something that is not computed here.
+    /// A feature that this engine does not compute.
     #[error("{0} is not computed by this engine")]
     Unsupported(String),
 }
@@ -113,7 +113,7 @@ pub const MAX_FEED_FORWARD: u64 = 1 << 20;
 /// Positions: angles are exact enough up to 2^27.
 pub const MAX_CONTEXT: u64 = 1 << 24;
 
-/// Reads numbers of one family, which begin with its name.
+/// Reads the metadata of one family, whose keys begin with its name.
 struct Reader<'a> {
     gguf: &'a Gguf,
     prefix: &'a str,
@@ -150,7 +150,7 @@ impl Config {
     /// Reads a model's shape.
     ///
     /// # Errors
-    /// [`ConfigError`] if something is missing, out of bounds or not computed here.
+    /// [`ConfigError`] if an entry is missing, out of bounds or not computed here.
     pub fn read(gguf: &Gguf) -> Result<Self, ConfigError> {
         const FAMILY: &str = "general.architecture";
         let name = gguf.optional_str(FAMILY)?.ok_or_else(|| GgufError::Missing(FAMILY.to_owned()))?;
@@ -197,7 +197,7 @@ impl Config {
         let pairing = if family == Family::Llama { Pairing::Neighbours } else { Pairing::Halves };
         let rope = Rope::read(&read, head_dim, context, pairing)?;
         let local_rope = if gemma { Rope::plain(head_dim, 10_000.0, pairing) } else { rope.clone() };
-        // The largest Gemma 3 scales by the hidden width, not by the heads' dimensions.
+        // The largest Gemma 3 scales by the hidden width over the heads, not by the heads' dimensions.
         let divided = if gemma && layers == 62 { hidden / heads } else { head_dim };
         Ok(Self {
             family,
@@ -218,13 +218,13 @@ impl Config {
         })
     }
 
-    /// Whether a layer sees only what is near.
+    /// Whether a layer is a sliding-window layer.
     #[must_use]
     pub fn is_local(&self, layer: usize) -> bool {
         self.sliding.is_some_and(|sliding| !(layer + 1).is_multiple_of(sliding.period))
     }
 
-    /// How many positions a layer sees, the own one included.
+    /// How many positions a layer sees, its own included.
     #[must_use]
     pub fn window(&self, layer: usize) -> usize {
         match self.sliding {

@@ -1,6 +1,7 @@
-//! Functions in double precision for what is computed once for a model or a position: by additions, multiplications
-//! and divisions alone, so that every platform gets the same bits. Accurate to some 1e-15, and rounded to single
-//! precision by those who call them.
+//! Double-precision functions for values computed once per model or position.
+//!
+//! They use additions, multiplications and divisions alone, so that every platform gets the same bits. They
+//! are accurate to some 1e-15; their callers round to single precision.
 
 /// `e^x` for x of at most 700 in magnitude: `n` is `x / ln 2` to the nearest integer, then a Taylor series.
 #[must_use]
@@ -46,8 +47,8 @@ pub fn pow(x: f64, y: f64) -> f64 {
     exp(y * ln(x))
 }
 
-/// Sine and cosine of an angle of at most 2^27 in magnitude: the nearest multiple of pi/2 is taken off in three steps,
-/// then Taylor series.
+/// Sine and cosine of an angle of at most 2^27 in magnitude. Three steps subtract the nearest multiple of
+/// pi/2; Taylor series follow.
 #[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "at most 2^27")]
 pub fn sin_cos(x: f64) -> (f64, f64) {

@@ -1,8 +1,8 @@
-//! The way of a step's rows through the layers.
+//! The forward pass: a step's rows through the layers.
 //!
-//! A step is a row for each of its tokens. Each phase is cut into parts that write to places of their own, and handed to
-//! the threads; the next begins when all are done. How a phase is cut depends on the rows and the threads, what is
-//! computed for a row never does.
+//! A step has a row for each of its tokens. Each phase is cut into parts that write to separate places, and
+//! the threads compute the parts. The next phase begins when all are done. The cut depends on the rows and
+//! the threads; the computation of a row never does.
 
 mod attention;
 mod product;
@@ -26,21 +26,22 @@ use crate::{
     weights::{Linear, Weights},
 };
 
-/// Rows up to which a phase that goes row by row is not worth handing out.
+/// Up to this many rows, a row-by-row phase stays in one part.
 const ALONE: usize = 4;
 
-/// Rows whose logits are computed at once.
+/// Rows whose logits are computed together.
 const HEAD_ROWS: usize = 64;
 
-/// Buffers that a step needs, kept from one to the next, and overwritten at the end.
+/// Buffers of a step, reused by the next step, and overwritten at the end.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// What layers add to: `hidden` numbers for each row.
+    /// The residual stream: `hidden` numbers for each row.
     stream: Vec<f32>,
-    /// Activations as bytes, and as numbers where weights are floating-point.
+    /// Activations as bytes, and as numbers for floating-point weights.
     blocks: Vec<ActBlock>,
     floats: Vec<f32>,
-    /// Products, by panels: queries with keys and values; what is added to the stream; the feed-forward layer's middle.
+    /// Products, by panels: queries, keys and values; the increment of the stream; the feed-forward layer's
+    /// middle.
     qkv: Vec<f32>,
     added: Vec<f32>,
     middle: Vec<f32>,
@@ -48,11 +49,11 @@ pub(crate) struct Scratch {
     queries: Vec<f32>,
     /// Attention's results, by parts.
     attended: Vec<f32>,
-    /// Its scores, by parts, where others go on with them.
+    /// Attention's scores, by parts, where other parts continue with them.
     scores: Vec<f32>,
-    /// Cosines and sines for each row, for layers that see everything and for the others.
+    /// Cosines and sines for each row: for layers that see all positions, and for the others.
     turns: [Turns; 2],
-    /// What each thread needs for itself.
+    /// Each thread's own buffers.
     own: Vec<Mutex<Own>>,
 }
 
@@ -79,7 +80,7 @@ impl Drop for Scratch {
 }
 
 impl Scratch {
-    /// Overwrites what is left of a conversation.
+    /// Overwrites the remains of a conversation.
     fn clear(&mut self) {
         for buffer in [
             &mut self.stream,
@@ -98,7 +99,7 @@ impl Scratch {
     }
 }
 
-/// A buffer of at least `length`, whatever is in it.
+/// A buffer of at least `length` numbers, with arbitrary contents.
 pub(crate) fn room<T: Clone>(buffer: &mut Vec<T>, length: usize, fill: T) -> &mut [T] {
     if buffer.len() < length {
         buffer.resize(length, fill);
@@ -108,13 +109,13 @@ pub(crate) fn room<T: Clone>(buffer: &mut Vec<T>, length: usize, fill: T) -> &mu
 
 /// Rows of one sequence in a step.
 pub(crate) struct Run {
-    /// Which of the step's rows.
+    /// The run's rows within the step.
     pub rows: Range<usize>,
     /// The first row's position.
     pub position: usize,
 }
 
-/// What the phases share.
+/// State shared by the phases.
 pub(crate) struct Context<'a> {
     pub isa: Isa,
     pub threads: &'a mut Threads,
@@ -131,7 +132,7 @@ impl Context<'_> {
         });
     }
 
-    /// Runs `work` on each part, each thread beginning with its own: see [`Threads::each_near`].
+    /// Runs `work` on each part; each thread begins with its own parts: see [`Threads::each_near`].
     pub fn each_near<P: Send>(
         &mut self,
         parts: &mut [P],
@@ -145,19 +146,19 @@ impl Context<'_> {
         });
     }
 
-    /// How many rows a part of a phase gets that goes row by row.
+    /// Rows in one part of a row-by-row phase.
     pub fn rows_at_once(&self, rows: usize) -> usize {
         if rows <= ALONE { rows.max(1) } else { rows.div_ceil(4 * self.threads.count()).max(2) }
     }
 }
 
-/// Activations for a product.
+/// Buffers for a product's activations.
 struct ActBuffers<'a> {
     blocks: &'a mut Vec<ActBlock>,
     floats: &'a mut Vec<f32>,
 }
 
-/// A part of a phase that goes row by row.
+/// A part of a row-by-row phase.
 struct RowPart<'a> {
     rows: Range<usize>,
     stream: &'a mut [f32],
@@ -165,7 +166,7 @@ struct RowPart<'a> {
     floats: &'a mut [f32],
 }
 
-/// Where a row's numbers come from.
+/// The source of a row's numbers.
 trait Source: Sync {
     /// Copies a row.
     fn copy(&self, row: usize, out: &mut [f32]);
@@ -196,7 +197,7 @@ impl Source for Picked<'_> {
     }
 }
 
-/// Cuts rows into parts with their places in `stream`, if it is not empty, and in the activations for `linear`.
+/// Cuts rows into parts, each with its section of `stream` (if given) and of the activations for `linear`.
 fn row_parts<'a>(
     context: &Context<'_>,
     rows: usize,
@@ -232,7 +233,8 @@ fn row_parts<'a>(
     parts
 }
 
-/// Adds `added` to the stream, after its norm if it has one; then the next norm and activations for what follows.
+/// Adds `added` to the stream, after its norm if it has one. Then computes the next norm and the next
+/// product's activations.
 fn add_and_norm(
     context: &mut Context<'_>,
     rows: usize,
@@ -268,7 +270,7 @@ fn add_and_norm(
     });
 }
 
-/// Activations of rows that come from elsewhere.
+/// Computes the activations of rows from `source`.
 fn quantise_rows(
     context: &mut Context<'_>,
     rows: usize,
@@ -297,7 +299,7 @@ fn quantise_rows(
 }
 
 impl Model {
-    /// All layers for a step that has been checked and has room in its sequences.
+    /// Computes all layers for a step that was checked and has room in its sequences.
     pub(crate) fn forward(&mut self, chunks: &mut [Chunk<'_>]) -> Logits {
         let Self { config, weights, threads, isa, scratch, .. } = self;
         let mut runs = Vec::with_capacity(chunks.len());
@@ -349,7 +351,7 @@ impl Model {
                 break;
             }
             let plan = step.attend(&mut context, queries, (attended, scores), chunks);
-            // Of the last layer, only the rows that are wanted go on: nothing looks at the others any more.
+            // In the last layer, only the wanted rows go on: nothing reads the others any more.
             let (source, rows) = if all {
                 (Picked { plan: &plan, rows: None }, rows)
             } else {
@@ -398,7 +400,7 @@ fn head(
         Product { linear: &weights.head, rows }.run(context, Acts { blocks, floats }, out);
     };
     if rows == 1 {
-        // A product of one row is the row.
+        // With one row, the product has the layout of the logits already.
         let mut numbers = vec![0.0; weights.head.width()];
         product(context, &mut stream[..hidden], 1, &mut numbers);
         numbers.truncate(vocabulary);
@@ -417,7 +419,7 @@ fn head(
     logits
 }
 
-/// The part of a block's positions that a run's rows fall into: rows and the first one's place in the block.
+/// Splits a run's rows by block: the rows, and the first row's position in the block.
 pub(crate) fn block_runs(run: &Run) -> impl Iterator<Item = (Range<usize>, usize)> {
     let (mut row, end, mut position) = (run.rows.start, run.rows.end, run.position);
     std::iter::from_fn(move || {

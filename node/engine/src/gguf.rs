@@ -1,8 +1,8 @@
-//! The GGUF file format (version 2 and 3, little-endian): what is in a file and where, nothing of what it means.
+//! The GGUF file format (version 2 and 3, little-endian): the contents and their places, not their meaning.
 //!
-//! [`Gguf::parse`] reads a header from bytes that anybody may have written. Every count and length is held against
-//! what is left of the file *before* anything is allocated for it, so a file that lies costs no more memory than its
-//! own size. Tensors must lie within the file, aligned, and not over one another.
+//! [`Gguf::parse`] reads a header from untrusted bytes. It checks every count and length against the rest of
+//! the file *before* it allocates memory. So a malformed file costs no more memory than its own size. Tensors
+//! must lie within the file, aligned, without overlap.
 //!
 //! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
@@ -18,28 +18,32 @@ pub use file::GgufFile;
 pub use tensor::{DType, Tensor};
 pub use value::{Array, Value, ValueKind};
 
-/// Tensors in a file. The largest dense models have about 1,200, those with experts a few thousand.
+/// Maximum number of tensors in a file. The largest dense models have about 1,200, models with experts a few
+/// thousand.
 pub const MAX_TENSORS: u64 = 16_384;
 
-/// Metadata entries in a file. Real ones have 20 to 60.
+/// Maximum number of metadata entries in a file. Real files have 20 to 60.
 pub const MAX_ENTRIES: u64 = 4_096;
 
-/// Bytes of a key or a tensor's name. The format allows 65,535 and 64; real ones are below 100.
+/// Maximum size in bytes of a key or a tensor's name. The format allows 65,535 and 64; real names are below
+/// 100.
 pub const MAX_NAME_BYTES: u64 = 1_024;
 
-/// Bytes of a string. The longest in real files are chat templates of some tens of thousands.
+/// Maximum size in bytes of a string. The longest in real files are chat templates of some tens of thousands.
 pub const MAX_STRING_BYTES: u64 = 1 << 20;
 
-/// Elements of an array. The largest in real files are vocabularies and merges of about 500,000.
+/// Maximum number of elements of an array. The largest in real files are vocabularies and merges of about
+/// 500,000.
 pub const MAX_ARRAY_ELEMENTS: u64 = 1 << 22;
 
-/// Bytes of the whole header. Vocabularies make up nearly all of it, at most some 20 MB in real files.
+/// Maximum size in bytes of the whole header. Vocabularies make up nearly all of it, at most some 20 MB in
+/// real files.
 pub const MAX_HEADER_BYTES: u64 = 1 << 28;
 
-/// Elements of a tensor: more than any model that fits a machine of today.
+/// Maximum number of elements of a tensor: more than any model that fits a machine of today.
 pub const MAX_TENSOR_ELEMENTS: u64 = 1 << 40;
 
-/// The tensors' alignment where the file does not say.
+/// The tensors' alignment if the file does not state one.
 const DEFAULT_ALIGNMENT: u64 = 32;
 
 /// The largest alignment accepted.
@@ -51,29 +55,29 @@ pub enum GgufError {
     /// The file cannot be opened or mapped.
     #[error("the model file cannot be read: {0}")]
     Io(#[from] std::io::Error),
-    /// It does not begin with `GGUF`.
+    /// The file does not begin with `GGUF`.
     #[error("this is not a GGUF file")]
     Magic,
-    /// A version that is not read: 1 is long gone, and a big-endian file shows as an absurd one.
+    /// An unsupported version: 1 is obsolete, and a big-endian file shows an absurd number.
     #[error("GGUF version {0} is not read (2 and 3 little-endian are)")]
     Version(u32),
-    /// The file ends within what it announced.
+    /// The file ends within an announced item.
     #[error("the file ends within {0}")]
     Truncated(&'static str),
-    /// A count or a length above its limit or above what the file can hold.
+    /// A count or a length above its limit or above the rest of the file.
     #[error("{what} of {found} is above {limit}")]
     TooMany {
-        /// What was counted.
+        /// The counted item.
         what: &'static str,
-        /// What the file says.
+        /// The file's count.
         found: u64,
-        /// The most that is accepted, or that fits into the rest of the file.
+        /// The accepted limit, or the capacity of the rest of the file.
         limit: u64,
     },
     /// A string that is not UTF-8.
     #[error("{0} is not UTF-8")]
     Utf8(&'static str),
-    /// A metadata value's type is none of the format's, or an array of arrays.
+    /// A metadata value of unknown type, or an array of arrays.
     #[error("value type {0} is not read here")]
     ValueType(u32),
     /// A boolean other than 0 and 1.
@@ -82,7 +86,7 @@ pub enum GgufError {
     /// Two entries or two tensors of the same name.
     #[error("{0:?} appears twice")]
     Duplicate(String),
-    /// An alignment that is no power of two within the limit.
+    /// An alignment that is not a power of two within the limit.
     #[error("an alignment of {0} is not accepted")]
     Alignment(u64),
     /// A tensor in an encoding that this engine does not read.
@@ -93,36 +97,36 @@ pub enum GgufError {
         /// The type's number in the file.
         id: u32,
     },
-    /// A tensor whose shape is not sound.
+    /// A tensor of unsound shape.
     #[error("tensor {name:?} has a shape that is not accepted: {why}")]
     Shape {
         /// The tensor.
         name: String,
-        /// What is wrong with it.
+        /// The defect.
         why: &'static str,
     },
-    /// A tensor that does not lie where tensors may.
+    /// A tensor at a forbidden place.
     #[error("tensor {name:?} lies {why}")]
     Place {
         /// The tensor.
         name: String,
-        /// Where it lies.
+        /// The place.
         why: &'static str,
     },
     /// An entry is missing.
     #[error("the file has no {0:?}")]
     Missing(String),
-    /// An entry has another type than it must have.
+    /// An entry of the wrong type.
     #[error("{key:?} is not {wanted}")]
     Kind {
         /// The entry.
         key: String,
-        /// What it should be.
+        /// The expected type.
         wanted: &'static str,
     },
 }
 
-/// The header of a file: its metadata, and where its tensors are.
+/// A file's header: its metadata, and the places of its tensors.
 #[derive(Debug, Clone)]
 pub struct Gguf {
     entries: HashMap<String, Value>,
@@ -134,7 +138,7 @@ impl Gguf {
     /// Reads the header of a whole file. `bytes` is the file from its first byte to its last.
     ///
     /// # Errors
-    /// [`GgufError`] on anything that is not sound; nothing is allocated for what the file cannot hold.
+    /// [`GgufError`] if anything is not sound. Nothing is allocated beyond the file's capacity.
     pub fn parse(bytes: &[u8]) -> Result<Self, GgufError> {
         let mut cursor = Cursor::new(bytes);
         let (entries, tensor_count) = Self::read_entries(&mut cursor)?;
@@ -152,17 +156,17 @@ impl Gguf {
         Ok(gguf)
     }
 
-    /// Reads the metadata alone: also of a file whose tensors are of types that are not read here, or of which only the
-    /// beginning is there.
+    /// Reads the metadata alone. Accepts files with tensors of unsupported types, and files of which only the
+    /// beginning exists.
     ///
     /// # Errors
-    /// As [`Self::parse`], of what comes before the tensors' descriptions.
+    /// As [`Self::parse`], for the bytes before the tensors' descriptions.
     pub fn parse_metadata(bytes: &[u8]) -> Result<Self, GgufError> {
         let (entries, _) = Self::read_entries(&mut Cursor::new(bytes))?;
         Ok(Self { entries, tensors: Vec::new(), names: HashMap::new() })
     }
 
-    /// Everything before the tensors' descriptions: the metadata, and how many tensors there are.
+    /// Reads the part before the tensors' descriptions: the metadata, and the number of tensors.
     fn read_entries(cursor: &mut Cursor<'_>) -> Result<(HashMap<String, Value>, usize), GgufError> {
         if cursor.take(4, "its magic").ok() != Some(b"GGUF".as_slice()) {
             return Err(GgufError::Magic);
@@ -171,7 +175,8 @@ impl Gguf {
         if !(2..=3).contains(&version) {
             return Err(GgufError::Version(version));
         }
-        // Least bytes: a name's length, a dimension count, one dimension, type, offset; a key's length, type, value.
+        // Minimum sizes in bytes: a name's length, a dimension count, one dimension, type, offset; a key's
+        // length, type, value.
         let tensor_count = cursor.count("tensor count", MAX_TENSORS, 8 + 4 + 8 + 4 + 8)?;
         let entry_count = cursor.count("entry count", MAX_ENTRIES, 8 + 4 + 1)?;
 
@@ -186,7 +191,7 @@ impl Gguf {
         Ok((entries, tensor_count))
     }
 
-    /// Turns the tensors' offsets into places in the file, and checks that they are sound.
+    /// Turns the tensors' offsets into places in the file, and checks them.
     fn place(&mut self, header_end: u64, file_bytes: u64) -> Result<(), GgufError> {
         let alignment = match self.entries.get("general.alignment") {
             None => DEFAULT_ALIGNMENT,
@@ -224,7 +229,7 @@ impl Gguf {
         Ok(())
     }
 
-    /// An entry of the metadata.
+    /// A metadata entry.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.entries.get(key)
@@ -247,13 +252,13 @@ impl Gguf {
         self.tensors.get(*self.names.get(name)?)
     }
 
-    /// The tensors that are not in `used`: what a model's loader did not ask for.
+    /// The tensors that are not in `used`: the model's loader did not ask for them.
     #[must_use]
     pub fn unused<'a>(&'a self, used: &HashSet<String>) -> Vec<&'a str> {
         self.tensors.iter().map(|tensor| tensor.name.as_str()).filter(|name| !used.contains(*name)).collect()
     }
 
-    /// An entry that must be a whole number of at least zero.
+    /// A required entry: a whole number of at least zero.
     ///
     /// # Errors
     /// [`GgufError::Missing`] or [`GgufError::Kind`].
@@ -261,7 +266,7 @@ impl Gguf {
         self.optional_u64(key)?.ok_or_else(|| GgufError::Missing(key.to_owned()))
     }
 
-    /// An entry that must be a whole number of at least zero if it is there.
+    /// An optional entry: a whole number of at least zero.
     ///
     /// # Errors
     /// [`GgufError::Kind`].
@@ -271,7 +276,7 @@ impl Gguf {
         value.as_u64().map(Some).ok_or_else(kind)
     }
 
-    /// An entry that must be a number if it is there.
+    /// An optional entry: a finite number.
     ///
     /// # Errors
     /// [`GgufError::Kind`].
@@ -283,7 +288,7 @@ impl Gguf {
         }
     }
 
-    /// An entry that must be a string if it is there.
+    /// An optional entry: a string.
     ///
     /// # Errors
     /// [`GgufError::Kind`].

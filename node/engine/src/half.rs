@@ -1,6 +1,6 @@
 //! Half-precision numbers, by integer arithmetic.
 
-/// The number that a half-precision pattern stands for: exact.
+/// Converts a half-precision pattern to a number, exactly.
 #[must_use]
 #[inline(always)]
 pub fn f16_to_f32(half: u16) -> f32 {
@@ -19,7 +19,7 @@ pub fn f16_to_f32(half: u16) -> f32 {
     f32::from_bits(sign | bits)
 }
 
-/// The half-precision pattern nearest to a number, ties to even; ±65,504 for what is beyond, NaN included.
+/// The nearest half-precision pattern, ties to even. Larger magnitudes and NaN become ±65,504.
 #[must_use]
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the patterns have 16 bits")]
@@ -31,7 +31,7 @@ pub fn f32_to_f16(value: f32) -> u16 {
     let sign = (bits >> 16) as u16 & 0x8000;
     let magnitude = bits & 0x7fff_ffff;
     let half = if magnitude >= 0x3880_0000 {
-        // Normal: round at bit 13, ties to even. The carry may go into the exponent, as it should.
+        // Normal: round at bit 13, ties to even. A carry into the exponent is correct.
         (magnitude - 0x3800_0000 + 0xfff + (magnitude >> 13 & 1)) >> 13
     } else {
         // Subnormal: adding 0.5 puts a unit of 2^-24 into the last bit of the mantissa, and rounds.
@@ -40,7 +40,7 @@ pub fn f32_to_f16(value: f32) -> u16 {
     sign | half as u16
 }
 
-/// The number that a bfloat16 pattern stands for: exact.
+/// Converts a bfloat16 pattern to a number, exactly.
 #[must_use]
 #[inline(always)]
 pub fn bf16_to_f32(pattern: u16) -> f32 {

@@ -1,13 +1,13 @@
-//! The arithmetic, once per instruction set, with the same bits from each.
+//! The arithmetic kernels: one implementation per instruction set, all with the same bits.
 //!
-//! Everything above this module is written against [`Simd`], a machine of 16 lanes. Its three implementations
-//! (`scalar`, `avx2`, `avx512`) do the same operations on the same lanes, each rounded once as IEEE 754 says, so the
-//! order of operations that an algorithm states is the order on all of them, and equality does not have to be
-//! argued for each algorithm anew. What a lane is, never depends on the instruction set: AVX2 holds 16 lanes in two
-//! registers, the scalar twin in an array.
+//! All code above this module uses [`Simd`], a machine of 16 lanes. Its three implementations (`scalar`,
+//! `avx2`, `avx512`) do the same operations on the same lanes, each rounded once as IEEE 754 requires. So all
+//! of them keep the order of operations that an algorithm states, and no algorithm needs its own proof of
+//! equality. A lane's meaning never depends on the instruction set: AVX2 holds 16 lanes in two registers, the
+//! scalar twin in an array.
 //!
-//! Unsafe code is in the implementations alone: intrinsics that need a processor which has them (the token is the
-//! proof), and loads and stores through references of the exact size.
+//! Only the implementations contain unsafe code. Intrinsics need a processor that has them, which the token
+//! proves. Loads and stores use references of the exact size.
 
 pub mod attention;
 pub mod dot;
@@ -25,7 +25,7 @@ use std::fmt;
 pub use crate::lanes::LANES;
 pub use scalar::Scalar;
 
-/// A machine of 16 lanes. A value of an implementing type proves that this processor can do it.
+/// A machine of 16 lanes. A value of an implementing type proves that this processor supports it.
 ///
 /// All floating-point operations round to nearest, ties to even, and keep subnormals.
 pub trait Simd: Copy + Send + Sync + 'static {
@@ -36,10 +36,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// 64 bytes.
     type B: Copy;
 
-    /// Whether there are registers for six rows times two tiles.
+    /// Whether the registers suffice for six rows times two tiles.
     const MANY_REGISTERS: bool;
 
-    /// Runs a kernel where the compiler may use this machine's instructions.
+    /// Runs a kernel with this machine's instructions enabled in the compiler.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
 
     /// The same number in all lanes.
@@ -52,11 +52,11 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn load_bytes(self, from: &[u8; 64]) -> Self::F;
     /// 16 half-precision numbers from memory: exact.
     fn load_f16(self, from: &[u16; LANES]) -> Self::F;
-    /// The same from bytes, the lowest first.
+    /// 16 half-precision numbers from bytes, the lowest first.
     fn load_f16_bytes(self, from: &[u8; 32]) -> Self::F;
     /// 16 bfloat16 numbers from bytes, the lowest first: exact.
     fn load_bf16_bytes(self, from: &[u8; 32]) -> Self::F;
-    /// 16 numbers to memory in half precision, to nearest even; beyond ±65,504 that number.
+    /// 16 numbers to memory in half precision, to nearest even, clamped to ±65,504.
     fn store_f16(self, value: Self::F, to: &mut [u16; LANES]);
     /// 16 unsigned bytes as numbers.
     fn load_u8(self, from: &[u8; LANES]) -> Self::F;
@@ -83,7 +83,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// `value` where `test >= least`, 0 in the rest.
     fn where_at_least(self, value: Self::F, test: Self::F, least: f32) -> Self::F;
 
-    /// To the nearest integer, ties to even; `i32::MIN` for what does not fit.
+    /// To the nearest integer, ties to even; `i32::MIN` if out of range.
     fn round(self, value: Self::F) -> Self::I;
     /// The nearest float.
     fn to_float(self, value: Self::I) -> Self::F;
@@ -93,45 +93,47 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn splat_i(self, value: i32) -> Self::I;
     /// Shifted left: times `2^by`.
     fn shift(self, value: Self::I, by: i32) -> Self::I;
-    /// All lanes together.
+    /// The sum of all lanes.
     fn sum_i(self, value: Self::I) -> i32;
     /// 32 integers of -128 to 127 as bytes, four to a word, the first the lowest.
     fn pack(self, low: Self::I, high: Self::I) -> [i32; 8];
 
-    /// Asks for the line of memory that is `ahead` bytes after the first of `from`, which may be beyond them, into the
-    /// second level of the caches: a hint. The first level has room for few lines that are on their way.
+    /// Prefetches the cache line that is `ahead` bytes after the start of `from`; it may lie beyond the
+    /// slice. Goes to the second-level cache, because the first level has room for few pending lines. This is
+    /// a hint.
     fn prefetch<T>(self, from: &[T], ahead: usize);
 
     /// 64 bytes from memory.
     fn load_b(self, from: &[u8; 64]) -> Self::B;
     /// 64 bytes to memory.
     fn store_b(self, value: Self::B, to: &mut [u8; 64]);
-    /// Each byte's bits that are in `mask`.
+    /// The bits of each byte that are in `mask`.
     fn and(self, value: Self::B, mask: u8) -> Self::B;
-    /// Bits of both.
+    /// The bitwise or.
     fn or(self, a: Self::B, b: Self::B) -> Self::B;
-    /// 16-bit words shifted right; what crosses a byte has to be masked.
+    /// 16-bit words shifted right; the caller masks bits that cross a byte.
     fn shr(self, value: Self::B, by: i32) -> Self::B;
-    /// 16-bit words shifted left; what crosses a byte has to be masked.
+    /// 16-bit words shifted left; the caller masks bits that cross a byte.
     fn shl(self, value: Self::B, by: i32) -> Self::B;
-    /// Adds to lane `l` the sum of `w[4 l + i] * x[i]`, i = 0..4: `w` unsigned, at most 63, `x` the signed bytes of
-    /// the word. Exact.
+    /// Adds to lane `l` the sum of `w[4 l + i] * x[i]`, i = 0..4. `w` is unsigned, at most 63; `x` holds the
+    /// signed bytes of the word. Exact.
     fn dot(self, sum: Self::I, w: Self::B, x: i32) -> Self::I;
-    /// Where a sum by [`Self::dot_wide`] begins; `minus_sum` is the sum of all its `x`, negated.
+    /// The initial value of a sum by [`Self::dot_wide`]; `minus_sum` is the negated sum of all its `x`.
     fn wide_start(self, minus_sum: i32) -> Self::I;
-    /// As [`Self::dot`] for weights of `w - 128`, `w` any byte, and `x` of -127 to 127. Exact once all of `x` is in.
+    /// As [`Self::dot`] for weights of `w - 128`, `w` any byte, and `x` of -127 to 127. Exact once all of `x`
+    /// is added.
     fn dot_wide(self, sum: Self::I, w: Self::B, x: i32) -> Self::I;
 }
 
-/// Something to compute, whatever the machine. `run` must be `#[inline(always)]`, and so must all that it calls.
+/// A computation for any machine. `run` and all functions that it calls must be `#[inline(always)]`.
 pub trait Kernel {
-    /// What comes out.
+    /// The result.
     type Output;
-    /// Computes it.
+    /// Computes the result.
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
-/// An instruction set that this processor has.
+/// An instruction set of this processor.
 #[derive(Clone, Copy)]
 pub struct Isa(Machine);
 
@@ -148,8 +150,9 @@ impl Isa {
     /// The portable twin.
     pub const SCALAR: Self = Self(Machine::Scalar(Scalar));
 
-    /// All that this processor has, the fastest first. AVX2 counts only together with FMA and F16C, AVX-512 only
-    /// with BW, DQ, VL and VNNI: all processors since 2013, and since 2019 or 2022, that have the one have the other.
+    /// All instruction sets of this processor, the fastest first. AVX2 counts only with FMA and F16C: all
+    /// AVX2 processors since 2013 have them. AVX-512 counts only with BW, DQ, VL and VNNI: all AVX-512
+    /// processors since 2019 or 2022 have them.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
@@ -162,7 +165,7 @@ impl Isa {
         all
     }
 
-    /// The fastest that this processor has.
+    /// The fastest instruction set of this processor.
     #[must_use]
     pub fn best() -> Self {
         Self::all().first().copied().unwrap_or(Self::SCALAR)

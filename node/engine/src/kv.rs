@@ -1,9 +1,15 @@
-//! Keys and values of the positions that a sequence has seen: blocks of half-precision numbers out of one budget.
+//! The key-value cache: the keys and values of a sequence's positions, in blocks of half-precision numbers
+//! from one budget.
 //!
-//! A block holds [`KV_BLOCK`] positions of all layers. For each layer and each head of keys and values it has first the
-//! keys (for each 16 positions: 16 numbers of dimension 0, of dimension 1, and so on), then the values (for each
-//! position: all dimensions). Blocks that are full never change, and may be shared by sequences that begin alike;
-//! the one that is being filled belongs to one sequence. What a block held is overwritten with zeros when it is freed.
+//! A block holds [`KV_BLOCK`] positions of all layers. For each layer and each head of keys and values, a
+//! block stores:
+//!
+//! 1. the keys: for each 16 positions, 16 numbers of dimension 0, of dimension 1, and so on;
+//! 2. the values: for each slice of dimensions, the numbers of each position (see
+//!    [`Score::block`](crate::kernels::attention::Score::block)).
+//!
+//! Full blocks never change, so sequences with the same beginning may share them. The block in progress
+//! belongs to one sequence. A freed block is overwritten with zeros.
 
 use std::sync::{
     Arc,
@@ -14,19 +20,19 @@ use zeroize::Zeroize;
 
 pub use crate::kernels::attention::KV_BLOCK;
 
-/// The budget's end.
+/// The budget is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the cache's budget of {budget} bytes is used up: {used} are taken and {wanted} more wanted")]
 pub struct OutOfBudget {
-    /// All bytes that may be taken.
+    /// The whole budget in bytes.
     pub budget: usize,
-    /// Those that are.
+    /// Bytes in use.
     pub used: usize,
-    /// Those that were asked for.
+    /// Bytes requested.
     pub wanted: usize,
 }
 
-/// What a model's keys and values are like.
+/// The dimensions of a model's keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
     /// Layers of the model.
@@ -38,7 +44,7 @@ pub struct KvShape {
 }
 
 impl KvShape {
-    /// Numbers in the keys, and in the values, of a layer and a head of a block.
+    /// Numbers in the keys (and likewise in the values) of one layer and head of a block.
     #[must_use]
     pub const fn half(&self) -> usize {
         KV_BLOCK * self.head_dim
@@ -51,7 +57,7 @@ impl KvShape {
     }
 }
 
-/// The budget that all blocks of a model come from.
+/// The budget from which all blocks of a model come.
 #[derive(Debug)]
 pub struct KvPool {
     shape: KvShape,
@@ -66,19 +72,19 @@ impl KvPool {
         Arc::new(Self { shape, budget, used: AtomicUsize::new(0) })
     }
 
-    /// Bytes of the blocks that exist.
+    /// Bytes of the existing blocks.
     #[must_use]
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// All bytes that may be taken.
+    /// The budget in bytes.
     #[must_use]
     pub fn budget(&self) -> usize {
         self.budget
     }
 
-    /// What its blocks hold.
+    /// The dimensions of its blocks.
     #[must_use]
     pub fn shape(&self) -> KvShape {
         self.shape
@@ -96,14 +102,14 @@ impl KvPool {
     }
 }
 
-/// Numbers in a line of the caches.
+/// Numbers in a cache line.
 const LINE: usize = 32;
 
-/// [`KV_BLOCK`] positions' keys and values.
+/// The keys and values of [`KV_BLOCK`] positions.
 #[derive(Debug)]
 pub struct KvBlock {
     data: Box<[u16]>,
-    /// Where the numbers begin: at a line of the caches, so that no vector lies in two. It differs from block to block.
+    /// Index of the first number: at a cache line, so that no vector crosses two. It differs between blocks.
     start: usize,
     pool: Arc<KvPool>,
 }
@@ -136,7 +142,7 @@ impl KvBlock {
         self.numbers()[self.at(layer, head)..][..2 * half].split_at(half)
     }
 
-    /// The same, to be filled.
+    /// As [`Self::parts`], but writable.
     pub(crate) fn parts_mut(&mut self, layer: usize, head: usize) -> (&mut [u16], &mut [u16]) {
         let (at, half) = (self.at(layer, head), self.pool.shape.half());
         self.numbers_mut()[at..][..2 * half].split_at_mut(half)
@@ -150,7 +156,7 @@ impl Drop for KvBlock {
     }
 }
 
-/// A sequence of tokens as a model has seen it: its positions' keys and values.
+/// A sequence of computed tokens: the keys and values of its positions.
 #[derive(Debug)]
 pub struct Sequence {
     pool: Arc<KvPool>,
@@ -159,41 +165,41 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// A sequence with nothing in it.
+    /// An empty sequence.
     #[must_use]
     pub fn new(pool: &Arc<KvPool>) -> Self {
         Self { pool: Arc::clone(pool), blocks: Vec::new(), length: 0 }
     }
 
-    /// A sequence that begins with the full blocks of another one.
+    /// A sequence that begins with full blocks of another sequence.
     ///
     /// # Panics
-    /// If a block is of another pool.
+    /// If a block belongs to another pool.
     #[must_use]
     pub fn from_blocks(pool: &Arc<KvPool>, blocks: Vec<Arc<KvBlock>>) -> Self {
         assert!(blocks.iter().all(|block| Arc::ptr_eq(&block.pool, pool)), "blocks of this pool");
         Self { pool: Arc::clone(pool), length: blocks.len() * KV_BLOCK, blocks }
     }
 
-    /// Positions that have been computed.
+    /// Computed positions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether nothing has been computed.
+    /// Whether no position has been computed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The blocks whose positions have all been computed: they may be shared.
+    /// The blocks with all positions computed: they may be shared.
     #[must_use]
     pub fn full_blocks(&self) -> &[Arc<KvBlock>] {
         &self.blocks[..self.length / KV_BLOCK]
     }
 
-    /// Forgets all positions from `length` on; frees the blocks that are left without any.
+    /// Forgets all positions from `length` on, and frees the blocks left empty.
     pub fn truncate(&mut self, length: usize) {
         if length < self.length {
             self.length = length;
@@ -205,10 +211,10 @@ impl Sequence {
         &self.pool
     }
 
-    /// Makes room for `more` positions in blocks that are this sequence's own.
+    /// Makes room for `more` positions in this sequence's own blocks.
     pub(crate) fn reserve(&mut self, more: usize) -> Result<(), OutOfBudget> {
         let needed = (self.length + more).div_ceil(KV_BLOCK);
-        // A block that is shared and not full any more, after a truncation, is copied before it is written to.
+        // A shared block that is no longer full, after a truncation, is copied before it is written to.
         let partial = self.length / KV_BLOCK;
         let is_shared = self.blocks.get_mut(partial).is_some_and(|block| Arc::get_mut(block).is_none());
         let copied = usize::from(more > 0 && is_shared);
@@ -225,7 +231,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// Takes the room back that [`Self::reserve`] made.
+    /// Frees the unused room from [`Self::reserve`].
     pub(crate) fn release(&mut self) {
         self.blocks.truncate(self.length.div_ceil(KV_BLOCK));
     }
@@ -238,7 +244,7 @@ impl Sequence {
         &self.blocks
     }
 
-    /// The blocks from the one that the next position falls into.
+    /// The blocks from the next position's block on.
     pub(crate) fn open_blocks(&mut self) -> impl Iterator<Item = &mut KvBlock> {
         let from = self.length / KV_BLOCK;
         self.blocks[from..]

@@ -1,12 +1,18 @@
-//! Words to tokens and back, by what a model's file says: its tokenizer, its chat template, and how tokens are chosen.
+//! Text to tokens and back, from a model file's tokenizer and chat template, and the choice of tokens.
 //!
-//! [`Language::load`] reads the metadata of a GGUF file and nothing else of it. A conversation is rendered by the model's
-//! template ([`template`]) and cut into tokens ([`tokenizer`]); tokens are chosen from logits ([`sampler`]), held to a
-//! grammar where one is asked for ([`grammar`]), reported with their probabilities ([`logprobs`]) and become text again
-//! ([`text`]). All of it is a function of its arguments: no clock, no random numbers, no library's elementary functions.
+//! [`Language::load`] reads only the metadata of a GGUF file. These modules work together:
 //!
-//! What comes from a file, a conversation or a schema may be anybody's: it is held against named limits before memory is
-//! taken for it, and refused with [`LanguageError`]. No error holds text of a conversation.
+//! - [`template`] renders a conversation by the model's template.
+//! - [`tokenizer`] cuts it into tokens.
+//! - [`sampler`] chooses tokens from logits.
+//! - [`grammar`] holds them to a grammar, if requested.
+//! - [`logprobs`] reports their probabilities.
+//! - [`text`] turns them into text again.
+//!
+//! All results depend on arguments alone: no clock, no random numbers, no library's elementary functions.
+//!
+//! Files, conversations and schemas are untrusted. Named limits apply before memory is allocated for them;
+//! the refusal is a [`LanguageError`]. No error holds text of a conversation.
 
 pub mod chat;
 pub mod date;
@@ -36,8 +42,8 @@ pub use tokenizer::Tokenizer;
 
 use crate::gguf::{Gguf, GgufError, GgufFile, Value};
 
-/// The template of a model without one of its own, which is one that was not taught to chat: each turn on a line that
-/// begins with who speaks, and the answer's line begun.
+/// The template for a model without one, which was not trained to chat. Each turn is a line that begins with
+/// its role; the last line begins the answer.
 pub const PLAIN_TEMPLATE: &str = "{% for message in messages %}\
     {% if message.role == 'system' %}{{ message.content }}\n\
     {% elif message.role == 'user' %}User: {{ message.content }}\n\
@@ -45,7 +51,7 @@ pub const PLAIN_TEMPLATE: &str = "{% for message in messages %}\
     {% else %}Result: {{ message.content }}\n\
     {% endif %}{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}";
 
-/// Where an answer ends that [`PLAIN_TEMPLATE`] asked for: such a model goes on and speaks for the user.
+/// Ends an answer to [`PLAIN_TEMPLATE`]: such a model would go on and speak for the user.
 const PLAIN_STOPS: [&str; 1] = ["\nUser:"];
 
 /// Why a file, a conversation, a schema or a step is refused.
@@ -57,59 +63,59 @@ pub enum LanguageError {
     /// An entry is missing.
     #[error("the file has no {0:?}")]
     Missing(&'static str),
-    /// An entry is of another type than it must be.
+    /// An entry of the wrong type.
     #[error("{key:?} is not {wanted}")]
     Kind {
         /// The entry.
         key: &'static str,
-        /// What it must be.
+        /// The expected type.
         wanted: &'static str,
     },
-    /// More of something than is accepted.
+    /// Too many items.
     #[error("{found} {what} are more than {limit}")]
     TooMany {
-        /// What was counted.
+        /// The counted items.
         what: &'static str,
-        /// How many there are.
+        /// Their number.
         found: usize,
-        /// The most that is accepted.
+        /// The accepted limit.
         limit: usize,
     },
-    /// A list that does not go with the vocabulary.
+    /// A list whose length does not match the vocabulary.
     #[error("{key:?} has {found} elements, the vocabulary {wanted}")]
     Lengths {
         /// The list.
         key: &'static str,
         /// Its length.
         found: usize,
-        /// The vocabulary's.
+        /// The vocabulary's length.
         wanted: usize,
     },
-    /// A token that is not sound.
+    /// An unsound token.
     #[error("token {index} {why}")]
     Token {
         /// Its place in the vocabulary.
         index: usize,
-        /// What is wrong with it.
+        /// The defect.
         why: &'static str,
     },
-    /// A merge that is not sound.
+    /// An unsound merge.
     #[error("merge {index} {why}")]
     Merge {
         /// Its place in the list.
         index: usize,
-        /// What is wrong with it.
+        /// The defect.
         why: &'static str,
     },
-    /// An entry that names a token which is not there.
+    /// An entry that names a missing token.
     #[error("{key:?} is {id}, which is no token")]
     NoSuchToken {
         /// The entry.
         key: &'static str,
-        /// What it says.
+        /// Its value.
         id: u64,
     },
-    /// A tokenizer that is not known here.
+    /// An unsupported tokenizer.
     #[error("tokenizer {model:?} with {pre:?} is not known")]
     Unknown {
         /// `tokenizer.ggml.model`.
@@ -117,31 +123,31 @@ pub enum LanguageError {
         /// `tokenizer.ggml.pre`.
         pre: String,
     },
-    /// The chat template cannot be used, or refused the messages.
+    /// The chat template is unusable, or refused the messages.
     #[error("the chat template cannot be used: {reason}")]
     Template {
-        /// The template's own message; contents are not part of it.
+        /// The template's own message, without conversation contents.
         reason: String,
     },
-    /// The template does not know of tools.
+    /// The template does not support tools.
     #[error("the model's chat template does not know of tools")]
     ToolsUnsupported,
     /// A grammar needs a token that ends an answer, and the model has none.
     #[error("the model has no token that ends an answer")]
     NoEndToken,
-    /// A schema or an expression that no answer can be held to.
+    /// A schema or an expression that cannot constrain an answer.
     #[error("the schema cannot be used: {reason}")]
     Schema {
         /// Why, without the schema's words.
         reason: &'static str,
     },
-    /// Tokens that are not the beginning of what a grammar allows.
+    /// Tokens that are not the beginning of an answer in the grammar.
     #[error("the tokens are not the beginning of an answer")]
     NoPrefix,
-    /// Logits of which none is a number.
+    /// Logits without a finite number.
     #[error("the model produced no finite output")]
     Numerics,
-    /// A library failed in a way that it should not.
+    /// A library failed unexpectedly.
     #[error("the grammar's library failed")]
     Library,
 }
@@ -152,7 +158,7 @@ impl From<GgufError> for LanguageError {
     }
 }
 
-/// What turns conversations into tokens and tokens into text, for one model.
+/// Converts conversations to tokens and tokens to text, for one model.
 pub struct Language {
     tokenizer: Tokenizer,
     template: ChatTemplate,
@@ -161,11 +167,11 @@ pub struct Language {
 }
 
 impl Language {
-    /// Reads what a file's metadata say. `bytes` is the whole file that `header` was read from, or its beginning as far
-    /// as the metadata go; `date` is the date that the template may show.
+    /// Reads a file's metadata. `bytes` is the whole file of `header`, or its beginning up to the end of the
+    /// metadata. `date` is the date that the template may show.
     ///
     /// # Errors
-    /// [`LanguageError`] names what is wrong with the file or not known here.
+    /// [`LanguageError`] names a defect of the file or an unsupported feature.
     pub fn load(header: &Gguf, bytes: &[u8], date: Date) -> Result<Self, LanguageError> {
         let tokenizer = Tokenizer::load(header, bytes)?;
         const KEY: &str = "tokenizer.chat_template";
@@ -179,7 +185,7 @@ impl Language {
         Ok(Self { tokenizer, template, plain: source.is_none(), grammars: OnceLock::new() })
     }
 
-    /// The same of a file that is mapped.
+    /// As [`Self::load`], for a mapped file.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -199,13 +205,13 @@ impl Language {
         &self.template
     }
 
-    /// Texts that end an answer beside the tokens that do: some for [`PLAIN_TEMPLATE`], else none.
+    /// Texts that end an answer beside the end tokens: some for [`PLAIN_TEMPLATE`], otherwise none.
     #[must_use]
     pub fn stops(&self) -> &'static [&'static str] {
         if self.plain { &PLAIN_STOPS } else { &[] }
     }
 
-    /// A conversation as the model is to see it, ready for its answer.
+    /// Encodes a conversation for the model, ready for its answer.
     ///
     /// # Errors
     /// [`LanguageError::Template`] and [`LanguageError::ToolsUnsupported`].
@@ -213,7 +219,8 @@ impl Language {
         Ok(self.tokenizer.encode(&self.template.render(conversation)?))
     }
 
-    /// What compiles schemas for this model. The first call sorts the vocabulary, which takes some hundred milliseconds.
+    /// The compiler of schemas for this model. The first call sorts the vocabulary, which takes some hundred
+    /// milliseconds.
     ///
     /// # Errors
     /// [`LanguageError::NoEndToken`].
@@ -221,8 +228,8 @@ impl Language {
         self.grammars.get_or_init(|| Grammars::new(&self.tokenizer)).as_ref().map_err(Clone::clone)
     }
 
-    /// What is reported of a token: its own probability and those of `likeliest` of the likeliest, by logits as the model
-    /// gave them.
+    /// The report on a token: its own probability and those of the `likeliest` likeliest tokens, from the
+    /// model's unchanged logits.
     #[must_use]
     pub fn report(&self, softmax: &Softmax<'_>, id: u32, likeliest: usize) -> Reported {
         let mut tokens = vec![softmax.of_token(id)];

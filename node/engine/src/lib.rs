@@ -1,4 +1,5 @@
-//! Language models on a CPU, the same to the last bit whatever the batch, the threads and the instruction set.
+//! Language models on a CPU: the same results to the last bit for every batch, thread count and instruction
+//! set.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -12,7 +13,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! How weights lie in memory and in what order numbers are added is in [`tiles`], [`kernels`] and `README.md`.
+//! [`tiles`], [`kernels`] and `README.md` describe the memory layout of weights and the order of additions.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod arena;

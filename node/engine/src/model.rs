@@ -1,4 +1,4 @@
-//! A loaded model, and one step of it: rows of several sequences through all layers at once.
+//! A loaded model, and its step: rows of several sequences through all layers at once.
 
 use std::{ops::Range, path::Path, sync::Arc};
 
@@ -12,21 +12,22 @@ use crate::{
     weights::{LoadError, Weights},
 };
 
-/// Rows of one step: what the step's buffers are made for. More gain nothing: from some dozens on, a step's time is in
-/// proportion to its rows.
+/// Maximum number of rows of one step, and the size of its buffers. More gain nothing: from some dozens on, a
+/// step's time is in proportion to its rows.
 pub const MAX_STEP_ROWS: usize = 2_048;
 
-/// Rows of one step whose logits can be had: 512 rows of the largest vocabulary in use are half a gigabyte.
+/// Maximum number of rows with logits in one step: 512 rows of the largest vocabulary in use are half a
+/// gigabyte.
 pub const MAX_LOGIT_ROWS: usize = 512;
 
-/// How a model is to be computed. None of it changes the results.
+/// How to compute a model. No option changes the results.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Threads, the calling one among them. As many as cores are free: more only get into each other's way.
+    /// Threads, the calling thread included. As many as free cores: more only disturb each other.
     pub threads: usize,
     /// The instruction set.
     pub isa: Isa,
-    /// Bytes that keys and values of all sequences may take.
+    /// Maximum size in bytes of the keys and values of all sequences.
     pub kv_budget: usize,
 }
 
@@ -40,10 +41,10 @@ impl Default for Options {
     }
 }
 
-/// Which of a chunk's tokens logits are wanted for: each token's logits are about the token after it.
+/// The tokens of a chunk for which logits are wanted. A token's logits predict the token after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
-    /// None: the chunk is only to be remembered.
+    /// None: the chunk only extends the sequence.
     Nothing,
     /// The last.
     Last,
@@ -52,7 +53,7 @@ pub enum Want {
 }
 
 impl Want {
-    /// Which of a chunk's tokens, of so many.
+    /// The wanted rows, from a chunk of `tokens` tokens.
     pub(crate) fn rows(self, tokens: usize) -> Range<usize> {
         match self {
             Self::Nothing => 0..0,
@@ -62,17 +63,17 @@ impl Want {
     }
 }
 
-/// Tokens to be appended to a sequence.
+/// Tokens to append to a sequence.
 pub struct Chunk<'a> {
     /// The sequence.
     pub sequence: &'a mut Sequence,
     /// At least one token.
     pub tokens: &'a [u32],
-    /// What is wanted.
+    /// The wanted logits.
     pub want: Want,
 }
 
-/// Why a step was not made. Nothing has changed then.
+/// Why a step was refused. It has then changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
     /// A chunk without tokens.
@@ -95,12 +96,12 @@ pub enum StepError {
     /// The sequence would be longer than the model's context.
     #[error("a sequence of {length} tokens is above the model's context of {context}")]
     Context {
-        /// How long it would be.
+        /// The resulting length.
         length: usize,
-        /// The most.
+        /// The model's context.
         context: usize,
     },
-    /// A sequence of another model.
+    /// The sequence belongs to another model.
     #[error("the sequence belongs to another model")]
     ForeignSequence,
     /// No room for keys and values.
@@ -108,7 +109,7 @@ pub enum StepError {
     OutOfBudget(#[from] OutOfBudget),
 }
 
-/// Logits of the rows that were asked for, in the order of the chunks.
+/// Logits of the requested rows, in the order of the chunks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Logits {
     pub(crate) vocabulary: usize,
@@ -122,7 +123,7 @@ impl Logits {
     }
 }
 
-/// A model that is ready to compute.
+/// A loaded model, ready to compute.
 pub struct Model {
     pub(crate) config: Config,
     pub(crate) weights: Weights,
@@ -136,15 +137,15 @@ impl Model {
     /// Loads a file.
     ///
     /// # Errors
-    /// [`LoadError`] if it is not sound, or not a model that is computed here.
+    /// [`LoadError`] if the file is not sound or the model is not supported.
     pub fn load(path: &Path, options: &Options) -> Result<Self, LoadError> {
         Self::from_file(&GgufFile::open(path)?, options)
     }
 
-    /// Loads an open file. It is not needed any more afterwards.
+    /// Loads an open file. The model does not need the file afterwards.
     ///
     /// # Errors
-    /// [`LoadError`] if it is not a model that is computed here.
+    /// [`LoadError`] if the model is not supported.
     pub fn from_file(file: &GgufFile, options: &Options) -> Result<Self, LoadError> {
         let mut config = Config::read(file.header())?;
         let threads = Threads::new(options.threads).map_err(LoadError::Threads)?;
@@ -172,7 +173,7 @@ impl Model {
         self.weights.bytes()
     }
 
-    /// Where the blocks of its sequences come from.
+    /// The pool of its sequences' blocks.
     #[must_use]
     pub fn kv(&self) -> &Arc<KvPool> {
         &self.kv
@@ -184,26 +185,26 @@ impl Model {
         Sequence::new(&self.kv)
     }
 
-    /// Computes on as many threads from now on.
+    /// Changes the number of threads.
     ///
     /// # Errors
-    /// If the system gives no more threads; the old ones stay.
+    /// If the system refuses more threads; the old threads stay.
     pub fn set_threads(&mut self, count: usize) -> std::io::Result<()> {
         self.threads = Threads::new(count)?;
         Ok(())
     }
 
-    /// Computes by this instruction set from now on.
+    /// Changes the instruction set.
     pub fn set_isa(&mut self, isa: Isa) {
         self.isa = isa;
     }
 
-    /// Appends each chunk's tokens to its sequence, all in one go, and returns the logits that are wanted. They depend
-    /// on the sequence's own tokens alone, to the last bit: not on how they were cut into chunks, on what else was in
-    /// the step, on the threads or on the instruction set.
+    /// Appends each chunk's tokens to its sequence, all in one pass, and returns the wanted logits. They
+    /// depend on the sequence's own tokens alone, to the last bit. Chunk boundaries, other rows of the step,
+    /// threads and the instruction set have no effect.
     ///
     /// # Errors
-    /// [`StepError`]; all sequences are as they were before.
+    /// [`StepError`]; all sequences are then unchanged.
     pub fn step(&mut self, chunks: &mut [Chunk<'_>]) -> Result<Logits, StepError> {
         self.check(chunks)?;
         for index in 0..chunks.len() {

@@ -1,4 +1,4 @@
-//! The blocks of a GGUF file's quantised tensors, taken apart: integers, scales, factors.
+//! Decodes the blocks of a GGUF file's quantised tensors into integers, scales and factors.
 //!
 //! The layouts are ggml's (`ggml-common.h`, `ggml-quants.c`).
 
@@ -6,7 +6,7 @@ use crate::gguf::DType;
 
 /// One block of the file: 32 numbers, or 256 in the K formats.
 pub struct Source {
-    /// The integers, in the order of the inputs; 8-bit ones with 128 added. Only the block's are set.
+    /// The integers, in the order of the inputs; 8-bit integers have 128 added. Only the block's own are set.
     pub values: [u8; 256],
     halves: [u16; 2],
     half_count: usize,
@@ -15,8 +15,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Takes a block apart. `bytes` is one block, as long as [`DType::block`] says; of a floating-point type, nothing
-    /// is read.
+    /// Decodes one block, whose length is [`DType::block`]'s. Reads nothing for a floating-point type.
     #[must_use]
     pub fn read(dtype: DType, bytes: &[u8]) -> Self {
         let mut block =
@@ -40,14 +39,14 @@ impl Source {
         block
     }
 
-    /// Half-precision numbers: the scale; then the minimum or, negated, the scale of the minima.
+    /// Half-precision numbers: the scale; then the minimum or the negated scale of the minima.
     #[must_use]
     pub fn halves(&self) -> &[u16] {
         &self.halves[..self.half_count]
     }
 
-    /// Factors of the scales: for Q4_K and Q5_K, of scale and minimum by turns for each 32 inputs; for Q6_K, signed,
-    /// for each 16.
+    /// Factors of the scales: for Q4_K and Q5_K, scale and minimum alternately for each 32 inputs; for Q6_K,
+    /// signed, for each 16.
     #[must_use]
     pub fn factors(&self) -> &[u8] {
         &self.factors[..self.factor_count]
@@ -60,7 +59,8 @@ impl Source {
         }
     }
 
-    /// Scales, then fifth bits if there are any, then 16 bytes: low nibbles are inputs 0 to 15, high ones the rest.
+    /// Scales, fifth bits if there are any, then 16 bytes: low nibbles are inputs 0 to 15, high nibbles the
+    /// rest.
     fn nibbles(&mut self, bytes: &[u8], scales: usize, fifth: bool) {
         self.scales(bytes, scales);
         let rest = &bytes[2 * scales..];
@@ -76,8 +76,8 @@ impl Source {
         }
     }
 
-    /// Two scales, 12 bytes of factors of 6 bits, then perhaps fifth bits, then nibbles: each 32 bytes hold 32 inputs
-    /// in the low nibbles and the next 32 in the high ones.
+    /// Two scales, 12 bytes of 6-bit factors, optional fifth bits, then nibbles. Each 32 bytes hold 32 inputs
+    /// in the low nibbles and the next 32 in the high nibbles.
     fn k_nibbles(&mut self, bytes: &[u8], fifth: bool) {
         self.scales(bytes, 2);
         self.halves[1] ^= 0x8000;
@@ -106,8 +106,8 @@ impl Source {
         }
     }
 
-    /// 128 bytes of lower nibbles, 64 of upper bits, 16 signed factors, a scale. Each half of the block is four runs
-    /// of 32 inputs.
+    /// 128 bytes of lower nibbles, 64 of upper bits, 16 signed factors, a scale. Each half of the block is
+    /// four runs of 32 inputs.
     fn k_six(&mut self, bytes: &[u8]) {
         self.half_count = 1;
         self.halves[0] = u16::from_le_bytes([bytes[208], bytes[209]]);

@@ -1,11 +1,11 @@
-//! A pool of threads for work that is handed out in parts and waited for.
+//! A thread pool for work in parts, with a caller that waits for all of them.
 //!
-//! [`Threads::each`] runs a function once on each part of a slice, on the calling thread and on the pool's. Parts are
-//! taken one by one, so a thread that the machine holds up takes fewer of them, and the caller waits only for those
-//! that have been begun. Which thread does a part is chance; what comes out must not depend on it.
+//! [`Threads::each`] runs a function once on each part of a slice, on the calling thread and the pool's
+//! threads. Threads take parts one by one, so a delayed thread takes fewer, and the caller waits only for
+//! parts in progress. The assignment of parts to threads is arbitrary; results must not depend on it.
 //!
-//! A thread that finds nothing to do looks again for some microseconds, gives way some times and goes to sleep: it
-//! never spins while others need the core.
+//! An idle thread polls for some microseconds, yields some times and then sleeps: it never spins while other
+//! threads need the core.
 
 #![expect(
     unsafe_code,
@@ -23,47 +23,47 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// Looks for work before a thread gives way: some 20 microseconds, longer than the gaps between a step's phases.
+/// Polls for work before a thread yields: some 20 microseconds, longer than the gaps between a step's phases.
 const LOOKS: u32 = 400;
 
-/// Times that a thread gives way before it sleeps.
+/// Yields before a thread sleeps.
 const GIVES_WAY: u32 = 50;
 
 /// The largest pool. More threads than this gain nothing for one step.
 pub const MAX_THREADS: usize = 64;
 
-/// Work being handed out. It lives on the caller's stack until all its parts are done.
+/// A job in progress. It lives on the caller's stack until all its parts are done.
 struct Job {
-    /// Runs part `index`, as the thread of this number.
+    /// Runs part `index` on the thread of this number.
     run: unsafe fn(context: *const (), thread: usize, index: usize),
     context: *const (),
 }
 
 struct Shared {
-    /// The job's number in the upper half, the parts that nobody has taken in the lower half.
+    /// The job's number in the upper half, the count of untaken parts in the lower half.
     state: AtomicU64,
-    /// The job of that number.
+    /// The job with that number.
     job: AtomicPtr<Job>,
-    /// Parts of it that are not done.
+    /// Its unfinished parts.
     undone: AtomicUsize,
-    /// What a part panicked with.
+    /// The panic of a part.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     sleepers: AtomicU32,
     sleep: Mutex<bool>,
     wake: Condvar,
 }
 
-/// Threads that wait for parts of work.
+/// A pool of threads.
 pub struct Threads {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
 }
 
 impl Threads {
-    /// A pool that works on `count` threads, the caller's among them; at least 1 and at most [`MAX_THREADS`].
+    /// A pool of `count` threads, the caller's included; at least 1 and at most [`MAX_THREADS`].
     ///
     /// # Errors
-    /// If the system gives no more threads.
+    /// If the system refuses more threads.
     pub fn new(count: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
@@ -83,17 +83,17 @@ impl Threads {
         Ok(pool)
     }
 
-    /// How many threads work, the caller's among them.
+    /// Number of threads, the caller's included.
     #[must_use]
     pub fn count(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Runs `work` once on each part, with the number of the thread that does it (below [`Self::count`]; no two at
-    /// the same time have the same number). Returns when all are done.
+    /// Runs `work` once on each part, with the number of its thread. Numbers are below [`Self::count`]; no
+    /// two concurrent calls have the same number. Returns when all parts are done.
     ///
     /// # Panics
-    /// If `work` does, when all parts that were begun are done.
+    /// If `work` panics, after all parts in progress are done.
     pub fn each<P: Send>(&mut self, parts: &mut [P], work: impl Fn(usize, &mut P) + Sync) {
         if self.workers.is_empty() || parts.len() <= 1 {
             parts.iter_mut().for_each(|part| work(0, part));
@@ -104,12 +104,12 @@ impl Threads {
         }
     }
 
-    /// As [`Self::each`], but each thread begins with parts of its own, in order, and takes others' when it has done
-    /// them: thread `t` those from `starts[t]` to `starts[t + 1]`, the last one the rest.
+    /// As [`Self::each`], but each thread first takes its own parts in order, and then other threads' parts.
+    /// Thread `t` owns the parts from `starts[t]` to `starts[t + 1]`; the last thread owns the rest.
     ///
     /// # Panics
-    /// As [`Self::each`]; and if `starts` are not one for each thread, from 0 on and in order, within the parts, or if
-    /// these are more than 2^32.
+    /// As [`Self::each`]. Also if `starts` has not one entry per thread, or is not in order from 0 on within
+    /// the parts. Also if there are more than 2^32 parts.
     pub fn each_near<P: Send>(
         &mut self,
         parts: &mut [P],
@@ -141,23 +141,23 @@ impl Threads {
 struct Context<'a, P, W> {
     parts: *mut P,
     work: &'a W,
-    /// Parts of which each thread has some of its own; empty if none has.
+    /// The threads' own parts; empty if all parts are common.
     shares: &'a [Share],
 }
 
-/// Parts that are one thread's own, in a line of the caches of their own.
+/// One thread's own parts, in a cache line of their own.
 #[repr(align(64))]
 struct Share {
-    /// The first that nobody has taken. It goes beyond the end where others come looking.
+    /// The first untaken part. It passes the end when other threads come looking.
     next: AtomicUsize,
     end: usize,
 }
 
-/// Takes the next part of a thread's own, or of another's.
+/// Takes the next part of a thread's own share, or of another share.
 fn take(shares: &[Share], thread: usize) -> usize {
     let (before, from) = shares.split_at(thread);
     for share in from.iter().chain(before) {
-        // A look first: what is written by all in turn goes from cache to cache.
+        // Read first: a write by each thread would move the cache line between caches.
         if share.next.load(Ordering::Relaxed) < share.end {
             let index = share.next.fetch_add(1, Ordering::Relaxed);
             if index < share.end {
@@ -171,12 +171,13 @@ fn take(shares: &[Share], thread: usize) -> usize {
 /// Runs one part.
 ///
 /// # Safety
-/// `context` points to a [`Context`] of these types, whose parts are at least `index + 1`, and it is called once for
-/// each index. If there are shares, they are one for each thread, and together all parts, each once.
+/// `context` points to a [`Context`] of these types with at least `index + 1` parts. The caller calls it once
+/// for each index. If there are shares, there is one for each thread, and together they contain each part
+/// once.
 unsafe fn run_part<P: Send, W: Fn(usize, &mut P) + Sync>(context: *const (), thread: usize, index: usize) {
-    // SAFETY: the caller's promise. The part is borrowed mutably by the job's owner, which waits, and by no other
-    // thread, because an index is taken once, and so is a number out of a share; `P: Send` lets it come here, `W: Sync`
-    // the function.
+    // SAFETY: guaranteed by the caller. The job's owner borrows the part mutably, and waits. No other thread
+    // uses the part, because each index is taken once, and so is each number of a share. `P: Send` permits
+    // the part on this thread, `W: Sync` the function.
     unsafe {
         let context = &*context.cast::<Context<'_, P, W>>();
         let index = if context.shares.is_empty() { index } else { take(context.shares, thread) };
@@ -191,14 +192,15 @@ impl Shared {
         let number = (self.state.load(Ordering::Relaxed) >> 32).wrapping_add(1) & u64::from(u32::MAX);
         self.undone.store(parts.len(), Ordering::Relaxed);
         self.job.store((&raw const job).cast_mut(), Ordering::Relaxed);
-        // SeqCst, with the sleepers' count below: either the sleeper sees the job, or this sees the sleeper.
+        // SeqCst, with the sleepers' count below: either the sleeper sees the job, or this thread sees the
+        // sleeper.
         self.state.store(number << 32 | parts.len() as u64, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             let _sleep = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
             self.wake.notify_all();
         }
         while self.take_part(0) {}
-        // All parts have been taken. `job` and `context` must live until the last is done.
+        // All parts have been taken. `job` and `context` must live until the last part is done.
         let mut looks = 0;
         while self.undone.load(Ordering::Acquire) > 0 {
             looks += 1;
@@ -210,7 +212,7 @@ impl Shared {
         }
     }
 
-    /// Takes a part and does it; false if there is none to take.
+    /// Takes a part and runs it; false if no part is left.
     fn take_part(&self, thread: usize) -> bool {
         let mut state = self.state.load(Ordering::Acquire);
         loop {
@@ -219,13 +221,13 @@ impl Shared {
                 return false;
             }
             let job = self.job.load(Ordering::Relaxed);
-            // Whoever succeeds has seen the number of the job to which the part belongs: until the part is done that
-            // job is not over, so what was read of `job` since then was that job's.
+            // On success, this thread has seen the job's number that belongs to the part. Until the part is
+            // done, that job is not over. So the value read from `job` was that job's.
             match self.state.compare_exchange_weak(state, state - 1, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     let index = usize::try_from(left - 1).expect("an index of a slice");
-                    // SAFETY: the job lives until its undone parts are none, and this part is one of them. It has
-                    // been taken by this thread alone, by the exchange.
+                    // SAFETY: the job lives until it has no undone parts, and this part is one of them. The
+                    // exchange gave this thread alone the part.
                     let done = catch_unwind(AssertUnwindSafe(|| unsafe {
                         ((*job).run)((*job).context, thread, index)
                     }));
@@ -260,7 +262,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps until there may be work; true if there will be none any more.
+    /// Sleeps until there may be work; true if the pool is shutting down.
     fn sleep(&self) -> bool {
         let mut over = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -277,7 +279,7 @@ impl Drop for Threads {
         *self.shared.sleep.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.shared.wake.notify_all();
         for worker in self.workers.drain(..) {
-            // A worker does not panic: what its parts panic with is caught.
+            // A worker does not panic: it catches the panics of its parts.
             let _ = worker.join();
         }
     }
@@ -325,7 +327,7 @@ mod tests {
     #[test]
     fn a_thread_begins_with_its_own_parts() {
         let mut threads = Threads::new(2).unwrap();
-        // Both threads hold their first part until the other has one too.
+        // Each thread holds its first part until the other thread has one too.
         let firsts = [const { AtomicUsize::new(usize::MAX) }; 2];
         let mut parts: Vec<usize> = (0..10).collect();
         threads.each_near(&mut parts, &[0, 5], |thread, part| {
@@ -367,7 +369,7 @@ mod tests {
         while threads.shared.sleepers.load(Ordering::SeqCst) == 0 {
             thread::yield_now();
         }
-        // Two parts that wait for one another: done only if another thread has woken.
+        // Two parts that wait for each other: they finish only if another thread has woken.
         let met = AtomicUsize::new(0);
         threads.each(&mut [(); 2], |_, ()| {
             met.fetch_add(1, Ordering::SeqCst);

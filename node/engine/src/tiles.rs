@@ -1,29 +1,30 @@
-//! Weights as the kernels read them: tiles of 16 outputs, repacked once when a model is loaded.
+//! Weights in the kernels' layout: tiles of 16 outputs, repacked once when a model is loaded.
 //!
-//! A tile holds all inputs of 16 consecutive outputs, and an output is a lane, so a product of matrices never adds
-//! across lanes. Nothing is requantised: a tile holds the file's integers and the file's scales.
+//! A tile holds all inputs of 16 consecutive outputs, and an output is a lane, so a product of matrices never
+//! adds across lanes. Nothing is requantised: a tile holds the file's integers and the file's scales.
 //!
-//! **Quantised** weights come in blocks of 32 inputs, and in groups of one block, or of eight in the K formats. A tile
-//! is its groups one after the other: the group's scales, then its blocks' integers. So a tile is read from its first
-//! byte to its last. Where a model's tiles lie is said in `weights.rs`. In the integers, *operand* `g` (0 to 7) is 64 bytes: byte `4 l + i` belongs to
-//! lane `l`, input `4 g + i`. They are stored
-//! - 4 bits: 4 lines of 64 bytes; line `j` has operand `2 j` in its low nibbles and `2 j + 1` in its high ones;
+//! **Quantised** weights have blocks of 32 inputs, in groups of one block, or of eight in the K formats. A
+//! tile is a sequence of groups: each group's scales, then its blocks' integers. So a tile is read from its
+//! first byte to its last. `weights.rs` defines the places of a model's tiles. In the integers, *operand* `g`
+//! (0 to 7) is 64 bytes: byte `4 l + i` belongs to lane `l`, input `4 g + i`. The storage of the integers:
+//! - 4 bits: 4 lines of 64 bytes; line `j` has operand `2 j` in its low nibbles and `2 j + 1` in its high
+//!   nibbles;
 //! - 5 bits: the same, then a line whose bit `g` is the fifth bit of operand `g`;
-//! - 6 bits: the same 4 lines, then 2 lines; line `k` has in its bits `2 j` and `2 j + 1` the upper bits of operand
-//!   `4 k + j`;
+//! - 6 bits: the same 4 lines, then 2 lines; bits `2 j` and `2 j + 1` of line `k` are the upper bits of
+//!   operand `4 k + j`;
 //! - 8 bits: 8 lines, one for each operand, with 128 added.
 //!
-//! The scales are
+//! The scales:
 //! - Q4_0, Q5_0, Q8_0: for each block 16 half-precision scales;
 //! - Q4_1, Q5_1: for each block 16 half-precision scales and 16 half-precision minima;
-//! - Q4_K, Q5_K: for each 8 blocks 16 half-precision scales and 16 half-precision scales of the minima, *negated*;
-//!   then for each block 16 bytes (factors of the scale) and 16 bytes (factors of the minimum);
+//! - Q4_K, Q5_K: for each 8 blocks 16 half-precision scales and 16 *negated* half-precision scales of the
+//!   minima. Then for each block 16 bytes (factors of the scale) and 16 bytes (factors of the minimum);
 //! - Q6_K: for each 8 blocks 16 half-precision scales; then for each 16 inputs 16 signed bytes.
 //!
-//! **Floating-point** weights (F32, F16, BF16) are stored as in the file, input by input: 16 lanes of input 0, 16 of
-//! input 1, and so on.
+//! **Floating-point** weights (F32, F16, BF16) keep the file's encoding, input by input: 16 lanes of input 0,
+//! 16 of input 1, and so on.
 //!
-//! Matrices whose outputs are no multiple of 32 are filled up with zeros: tiles come in pairs.
+//! Zeros fill up matrices whose outputs are not a multiple of 32: tiles come in pairs.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ use crate::{
     quant::Source,
 };
 
-/// A matrix's encoding, its size, and what follows from them.
+/// A matrix's encoding and size, and the derived tile size.
 #[derive(Debug, Clone, Copy)]
 pub struct TileShape {
     dtype: DType,
@@ -48,7 +49,7 @@ pub struct TileShape {
 pub struct Tiles {
     shape: TileShape,
     arena: Arc<Arena>,
-    /// Where each tile begins.
+    /// The offset of each tile.
     places: Vec<usize>,
 }
 
@@ -69,7 +70,7 @@ pub const fn layout(dtype: DType) -> Option<(usize, usize, usize)> {
 }
 
 impl TileShape {
-    /// The shape of `rows` rows of `columns` numbers; the columns are a multiple of 32, and whole blocks.
+    /// The shape of `rows` rows of `columns` numbers. The columns are a multiple of 32, and of whole blocks.
     #[must_use]
     pub fn new(dtype: DType, rows: usize, columns: usize) -> Self {
         let bytes = match layout(dtype) {
@@ -85,7 +86,7 @@ impl TileShape {
         self.rows
     }
 
-    /// How many tiles there are: an even number.
+    /// Number of tiles: always even.
     #[must_use]
     pub fn tiles(&self) -> usize {
         self.rows.div_ceil(2 * LANES) * 2
@@ -97,13 +98,13 @@ impl TileShape {
         self.tile_bytes
     }
 
-    /// Bytes that the tiles take.
+    /// Bytes of all tiles.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.tiles() * self.tile_bytes
     }
 
-    /// Repacks rows from the file's bytes into tiles, which are zero and each of [`Self::tile_bytes`].
+    /// Repacks rows from the file's bytes into `tiles`. Each tile has [`Self::tile_bytes`] zero bytes.
     pub fn repack(&self, bytes: &[u8], tiles: &mut [&mut [u8]]) {
         let (block, block_bytes) = self.dtype.block();
         for (row, bytes) in bytes.chunks_exact(self.columns / block * block_bytes).enumerate() {
@@ -121,7 +122,7 @@ impl TileShape {
             }
             return;
         };
-        // A block of the file is a group of the tile.
+        // A block of the file becomes a group of the tile.
         let groups = tile.chunks_exact_mut(scale_bytes + group_blocks * quant_bytes);
         for (bytes, group) in bytes.chunks_exact(block_bytes).zip(groups) {
             let source = Source::read(dtype, bytes);
@@ -143,10 +144,10 @@ impl TileShape {
 }
 
 impl Tiles {
-    /// Tiles that lie in an arena, each where `places` says.
+    /// Tiles in an arena, at the offsets in `places`.
     ///
     /// # Panics
-    /// If they do not, or are too few.
+    /// If a tile is outside the arena, or `places` has the wrong length.
     #[must_use]
     pub fn new(shape: TileShape, arena: Arc<Arena>, places: Vec<usize>) -> Self {
         assert!(places.len() == shape.tiles(), "a place for each tile");
@@ -156,10 +157,10 @@ impl Tiles {
         Self { shape, arena, places }
     }
 
-    /// Repacks one matrix by itself.
+    /// Repacks one matrix into its own arena.
     ///
     /// # Errors
-    /// If there is no memory.
+    /// If the system refuses the memory.
     pub fn repack(dtype: DType, rows: usize, columns: usize, bytes: &[u8]) -> std::io::Result<Self> {
         let shape = TileShape::new(dtype, rows, columns);
         let mut arena = Arena::new(shape.bytes())?;
@@ -199,17 +200,17 @@ impl Tiles {
         self.shape.rows
     }
 
-    /// Bytes that the tiles take.
+    /// Bytes of all tiles.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.shape.bytes()
     }
 
-    /// One output's weights as numbers: an embedding. `scale x integer`, or for formats with a minimum that by fused
-    /// multiply-add with the minimum.
+    /// One output's weights as numbers: an embedding. Each is `scale x integer`; in formats with a minimum, a
+    /// fused multiply-add adds the minimum.
     ///
     /// # Panics
-    /// If `row` is not below [`Self::rows`] or `out` shorter than the inputs.
+    /// If `row` is not below [`Self::rows`], or if `out` is shorter than the inputs.
     pub fn dequantise_row(&self, row: usize, out: &mut [f32]) {
         let TileShape { dtype, columns, rows, .. } = self.shape;
         assert!(row < rows, "a row of the matrix");
@@ -261,7 +262,7 @@ impl Tiles {
     }
 }
 
-/// Puts 32 integers of one lane into a block.
+/// Writes 32 integers of one lane into a block.
 fn put_values(dtype: DType, lane: usize, values: &[u8; BLOCK], quants: &mut [u8]) {
     for (input, value) in values.iter().enumerate() {
         let (operand, byte) = (input / 4, 4 * lane + input % 4);
@@ -278,7 +279,7 @@ fn put_values(dtype: DType, lane: usize, values: &[u8; BLOCK], quants: &mut [u8]
     }
 }
 
-/// An integer of a block.
+/// Reads an integer of a block.
 fn get_value(dtype: DType, lane: usize, input: usize, quants: &[u8]) -> u8 {
     let (operand, byte) = (input / 4, 4 * lane + input % 4);
     if dtype == DType::Q8_0 {

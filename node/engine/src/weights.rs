@@ -1,10 +1,16 @@
 //! A model's weights, repacked from its file.
 //!
-//! A step of one token reads all of them once, and that takes most of its time. Memory is fastest where each thread
-//! reads one long stretch of it in one direction: what the processor fetches ahead is then what its own thread needs
-//! next. So each product's panels are dealt out to the threads in as many *shares* ([`share`]), and all that a
-//! thread reads in a step lies in the order in which it reads it: its share of the first layer's queries, keys and
-//! values, of its output, of its feed-forward layer's matrices, then the next layer's, and at last the head's.
+//! A step of one token reads all weights once, which takes most of its time. Memory is fastest if each thread
+//! reads one long stretch in one direction: the processor then prefetches data for that thread. So each
+//! product's panels are divided among the threads as *shares* ([`share`]).
+//!
+//! A thread's reads of a step are contiguous, in reading order:
+//!
+//! 1. its share of the first layer's queries, keys and values;
+//! 2. its share of that layer's output;
+//! 3. its share of the feed-forward matrices;
+//! 4. the same for each next layer;
+//! 5. its share of the head.
 
 use std::{
     collections::HashSet,
@@ -25,7 +31,7 @@ use crate::{
     tiles::{TileShape, Tiles},
 };
 
-/// Tokens of a vocabulary: at most 262,144 in open models.
+/// Maximum number of tokens of a vocabulary: at most 262,144 in open models.
 pub const MAX_VOCABULARY: usize = 1 << 21;
 
 /// Why a model cannot be loaded.
@@ -34,13 +40,13 @@ pub enum LoadError {
     /// The file is not sound.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// The model is not one that is computed here.
+    /// The engine does not support the model.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A tensor is missing.
     #[error("the file has no tensor {0:?}")]
     MissingTensor(String),
-    /// A tensor has another shape than the model's.
+    /// A tensor's shape differs from the model's.
     #[error("tensor {name:?} is {rows} x {columns} where {wanted_rows} x {wanted_columns} is needed")]
     Shape {
         /// The tensor.
@@ -54,27 +60,27 @@ pub enum LoadError {
         /// The model's columns.
         wanted_columns: usize,
     },
-    /// A tensor that the model's family does not have: it would change what the model says.
+    /// A tensor that is unknown in the model's family: it would change the model's answers.
     #[error("tensor {0:?} is not known in a model of this family")]
     UnknownTensor(String),
-    /// Memory cannot be had.
+    /// The system refused the memory.
     #[error("no memory for the weights: {0}")]
     Memory(std::io::Error),
-    /// Threads cannot be had.
+    /// The system refused the threads.
     #[error("no threads to compute with: {0}")]
     Threads(std::io::Error),
 }
 
-/// The panels that are a thread's own, of so many.
+/// A thread's own panels.
 #[must_use]
 pub fn share(panels: usize, thread: usize, threads: usize) -> Range<usize> {
     thread * panels / threads..(thread + 1) * panels / threads
 }
 
-/// Two tiles, each the number of a matrix and of a tile in it.
+/// Two tiles, each as the index of a matrix and of a tile in it.
 type Pair = [(usize, usize); 2];
 
-/// The panels of matrices one after the other, each from a whole panel on.
+/// The panels of several matrices in sequence; each matrix begins with a whole panel.
 fn joined(shapes: &[TileShape]) -> Vec<Pair> {
     let panels = |(part, shape): (usize, &TileShape)| {
         (0..shape.tiles() / 2).map(move |panel| [(part, 2 * panel), (part, 2 * panel + 1)])
@@ -87,11 +93,11 @@ fn paired(shape: TileShape) -> Vec<Pair> {
     (0..shape.rows().div_ceil(LANES)).map(|tile| [(0, tile), (1, tile)]).collect()
 }
 
-/// A matrix, or several that are multiplied with the same activations, as panels of two tiles.
+/// A matrix, or several with the same activations, as panels of two tiles.
 pub struct Linear {
     parts: Vec<Tiles>,
     panels: Vec<Pair>,
-    /// What becomes of a panel's results.
+    /// How to combine a panel's results.
     pub finish: Finish,
     /// Inputs.
     pub columns: usize,
@@ -100,7 +106,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Parts one after the other, each from a whole panel on.
+    /// Parts in sequence, each from a whole panel on.
     fn joined(parts: Vec<Tiles>) -> Self {
         let shapes: Vec<TileShape> = parts.iter().map(Tiles::shape).collect();
         let mut next = 0;
@@ -119,7 +125,7 @@ impl Linear {
         Self { columns: first.columns(), parts: vec![first, second], panels, finish, starts: vec![0] }
     }
 
-    /// How many panels there are.
+    /// Number of panels.
     #[must_use]
     pub fn panels(&self) -> usize {
         self.panels.len()
@@ -131,13 +137,13 @@ impl Linear {
         self.panels[panel].map(|(part, tile)| TileRef { matrix: &self.parts[part], tile })
     }
 
-    /// Numbers in the product for each row: whole panels.
+    /// Numbers in the product for each row, in whole panels.
     #[must_use]
     pub fn width(&self) -> usize {
         self.panels.len() * self.finish.width()
     }
 
-    /// Whether any part is of floating-point weights, and whether any is quantised.
+    /// Whether any part has floating-point weights, and whether any part is quantised.
     #[must_use]
     pub fn wants(&self) -> (bool, bool) {
         let float = |tiles: &Tiles| tiles.dtype().block().0 == 1;
@@ -157,35 +163,35 @@ impl Linear {
 
 /// One layer.
 pub struct Layer {
-    /// Before attention.
+    /// The norm before attention.
     pub attention_norm: Vec<f32>,
     /// Queries, keys and values.
     pub qkv: Linear,
-    /// What is added to each, empty if nothing.
+    /// Biases of each, empty if there are none.
     pub qkv_bias: [Vec<f32>; 3],
     /// Norms of each head of queries and of keys.
     pub head_norms: Option<[Vec<f32>; 2]>,
-    /// After attention.
+    /// The matrix after attention.
     pub output: Linear,
-    /// Of attention's result, before it is added.
+    /// The norm of attention's result, before the addition.
     pub post_attention_norm: Option<Vec<f32>>,
-    /// Before the feed-forward layer.
+    /// The norm before the feed-forward layer.
     pub feed_forward_norm: Vec<f32>,
-    /// Its first two matrices.
+    /// The first two matrices of the feed-forward layer.
     pub gate_up: Linear,
-    /// Its last.
+    /// Its last matrix.
     pub down: Linear,
-    /// Of its result, before it is added.
+    /// The norm of its result, before the addition.
     pub post_feed_forward_norm: Option<Vec<f32>>,
 }
 
 /// All weights.
 pub struct Weights {
-    /// An embedding for each token, if they are not the head's rows.
+    /// An embedding for each token, unless the head's rows are the embeddings.
     embedding: Option<Tiles>,
-    /// From a position's numbers to logits.
+    /// The matrix from the residual stream to logits.
     pub head: Linear,
-    /// Before it.
+    /// The norm before the head.
     pub output_norm: Vec<f32>,
     /// The layers.
     pub layers: Vec<Layer>,
@@ -193,7 +199,7 @@ pub struct Weights {
     pub vocabulary: usize,
 }
 
-/// Finds tensors, checks their shapes and remembers which were asked for.
+/// Finds tensors, checks their shapes and records the requested names.
 struct Finder<'a> {
     file: &'a GgufFile,
     used: HashSet<String>,
@@ -242,7 +248,7 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// A matrix that has been found and not yet repacked.
+/// A matrix that was found but not repacked yet.
 #[derive(Clone, Copy)]
 struct Pending<'a> {
     tensor: &'a Tensor,
@@ -255,20 +261,21 @@ impl Pending<'_> {
     }
 }
 
-/// Bytes of a matrix that a thread repacks at a time, about: as many are in memory twice, for each thread.
+/// Approximate bytes of a matrix that a thread repacks at a time: for each thread, this much is in memory
+/// twice.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Rows of a matrix to be repacked.
 struct Piece<'a, 't> {
     shape: TileShape,
     bytes: &'a [u8],
-    /// Where the bytes begin in the file.
+    /// The offset of the bytes in the file.
     start: usize,
     tiles: Vec<&'t mut [u8]>,
 }
 
 impl<'a> Pending<'a> {
-    /// Cuts the matrix, and its tiles with it, into whole panels.
+    /// Splits the matrix and its tiles into whole panels.
     fn pieces<'t>(&self, tiles: Vec<&'t mut [u8]>) -> Vec<Piece<'a, 't>> {
         let Tensor { dtype, rows, columns, offset, .. } = *self.tensor;
         let row_bytes = self.bytes.len() / rows.max(1);
@@ -285,13 +292,13 @@ impl<'a> Pending<'a> {
     }
 }
 
-/// Matrices that are multiplied with the same activations, by their numbers, and their panels.
+/// Matrices with the same activations, by their numbers, and their panels.
 struct Product {
     first: usize,
     panels: Vec<Pair>,
 }
 
-/// All matrices in the order in which they are given their numbers, and the products in that of a step.
+/// All matrices in the order of their numbers, and the products in the order of a step.
 #[derive(Default)]
 struct Walk<'a> {
     matrices: Vec<Pending<'a>>,
@@ -313,7 +320,7 @@ impl<'a> Walk<'a> {
         self.matrices.extend_from_slice(matrices);
     }
 
-    /// All tiles, by the number of the matrix and that of the tile, in the order in which `threads` threads read them.
+    /// All tiles, as matrix and tile numbers, in the reading order of `threads` threads.
     fn order(&self, threads: usize) -> impl Iterator<Item = (usize, usize)> {
         let of_thread = move |thread| {
             self.products.iter().flat_map(move |product| {
@@ -324,7 +331,7 @@ impl<'a> Walk<'a> {
         (0..threads).flat_map(of_thread)
     }
 
-    /// Repacks all on some threads, into one arena. What has been repacked is not kept in memory twice.
+    /// Repacks all matrices on several threads into one arena. Repacked bytes are not kept in memory twice.
     fn repack(&self, file: &GgufFile, threads: usize) -> std::io::Result<Vec<Tiles>> {
         let shapes: Vec<TileShape> = self.matrices.iter().map(Pending::shape).collect();
         let bytes = self.order(threads).map(|(matrix, _)| shapes[matrix].tile_bytes()).sum();
@@ -362,7 +369,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A layer that has been found and not yet repacked.
+/// A layer that was found but not repacked yet.
 struct PendingLayer<'a> {
     vectors: LayerVectors,
     qkv: [Pending<'a>; 3],
@@ -423,7 +430,7 @@ impl<'a> PendingLayer<'a> {
         })
     }
 
-    /// Its products, in order.
+    /// Adds its products, in order.
     fn walk(&self, walk: &mut Walk<'a>) {
         walk.joined(&self.qkv);
         walk.joined(&[self.output]);
@@ -431,7 +438,7 @@ impl<'a> PendingLayer<'a> {
         walk.joined(&[self.down]);
     }
 
-    /// The layer, of its matrices in the order of [`Self::walk`].
+    /// Builds the layer from its matrices, in the order of [`Self::walk`].
     fn finish(self, [query, key, value, output, gate, up, down]: [Tiles; 7], config: &Config) -> Layer {
         let finish = match config.activation {
             Activation::Silu => Finish::Silu,
@@ -454,11 +461,11 @@ impl<'a> PendingLayer<'a> {
 }
 
 impl Weights {
-    /// Repacks a file's weights on `threads` threads. Nothing is allocated before all tensors have been found with the
-    /// shapes that `config` wants. Sets the rotation's factors in `config` if the file has any.
+    /// Repacks a file's weights on `threads` threads. Allocates nothing until all tensors have been found
+    /// with the shapes in `config`. Sets the rotation's factors in `config` if the file has any.
     ///
     /// # Errors
-    /// [`LoadError`] if a tensor is missing, has another shape or is not known.
+    /// [`LoadError`] if a tensor is missing, unknown or of another shape.
     pub fn load(file: &GgufFile, config: &mut Config, threads: usize) -> Result<Self, LoadError> {
         let mut find = Finder { file, used: HashSet::new() };
         let embedding_name = "token_embd.weight";
@@ -517,7 +524,7 @@ impl Weights {
         self.embedding.as_ref().unwrap_or_else(|| self.head.only()).dequantise_row(token, out);
     }
 
-    /// Bytes that the weights take.
+    /// Bytes of all weights.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let layers =
@@ -534,7 +541,7 @@ mod tests {
 
     #[test]
     fn a_matrix_repacked_in_pieces_is_the_matrix_repacked_at_once() {
-        // Some pieces and a rest that is no whole panel.
+        // Some pieces, and a rest that is not a whole panel.
         let (rows, columns) = (PIECE_BYTES / 68 * 2 + 100, 64);
         let bytes: Vec<u8> = (0..rows * 68).map(|at| u8::try_from(at * 31 % 251).unwrap()).collect();
         let tensor = Tensor {

@@ -1,4 +1,4 @@
-//! Requests that share a model: who waits for whom, what is freed when, and that nothing of it changes a bit.
+//! Requests that share a model: the order of waiting, the freeing of memory, and that sharing changes no bit.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]

@@ -1,4 +1,4 @@
-//! Measuring: what is planned is measured, and told.
+//! Benchmarks: all planned cases are measured and reported.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
@@ -13,7 +13,7 @@ use baton_engine::{
 };
 use support::synthetic::{Shape, open};
 
-/// Loads a model with so much room for keys and values.
+/// Loads a model with this budget for keys and values.
 fn load(kv_budget: usize) -> impl FnMut(usize) -> Result<Model, LoadError> {
     let file = open(&Shape::new("llama", &[DType::Q4_1]).writer().finish());
     move |threads| Model::from_file(&file, &Options { threads, isa: Isa::best(), kv_budget })
@@ -42,7 +42,7 @@ fn every_case_is_measured_and_told_in_order() {
             assert!(rate.median > 0.0 && rate.median.is_finite() && rate.best >= rate.median, "{case:?}");
         }
     }
-    // What is done grows to what was said to be done in all.
+    // Progress grows to the announced total.
     assert!(steps.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 == pair[1].1));
     let (done, total) = *steps.last().unwrap();
     assert_eq!(done, total);
@@ -60,7 +60,7 @@ fn a_plan_that_the_model_cannot_do_is_refused() {
     }
     let block = load(1)(1).unwrap().kv().shape().block_bytes();
     assert!(matches!(refused(&plan(), block), BenchError::Step(StepError::OutOfBudget(_))));
-    // The room that a plan says it needs is enough.
+    // The room that a plan requests is enough.
     let budget = plan().positions() / 32 * block;
     assert_eq!(measure(&mut load(budget), &plan(), &mut |_| {}).unwrap().len(), 8);
 }

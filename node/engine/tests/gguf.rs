@@ -1,4 +1,4 @@
-//! Reading GGUF headers: what is in them, and the files that are refused.
+//! Reading GGUF headers: their contents, and refused files.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
@@ -33,7 +33,7 @@ fn reads_what_was_written() {
     assert_eq!(&file[start..start + 80], [7; 80]);
 }
 
-/// Every hostile file, with what its refusal says.
+/// Every malformed file, with the text of its refusal.
 fn hostile() -> Vec<(&'static str, Vec<u8>)> {
     let with = |change: &dyn Fn(&mut Writer) -> &mut Writer| {
         let mut writer = sound();
@@ -125,7 +125,7 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
 fn refuses_hostile_files() {
     for (index, (says, file)) in hostile().into_iter().enumerate() {
         let error = Gguf::parse(&file).expect_err(says);
-        // Counts that make the reader take one thing for another end in one refusal or another.
+        // Wrong counts shift the reader's position: the refusal can be any.
         if says != "above" {
             assert!(error.to_string().contains(says), "file {index}: {error} instead of {says}");
         }
@@ -136,7 +136,7 @@ fn refuses_hostile_files() {
 fn refuses_a_file_cut_anywhere() {
     let file = sound().finish();
     for length in 0..file.len() - 16 {
-        // The last tensor is followed by padding, the rest is needed to the last byte.
+        // Padding follows the last tensor; all other bytes are needed.
         assert!(Gguf::parse(&file[..length]).is_err(), "{length} of {} bytes", file.len());
     }
 }

@@ -1,4 +1,4 @@
-//! Each kernel gives the same bits by every instruction set, whatever it is given.
+//! Each kernel gives the same bits on every instruction set, for any input.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
@@ -27,7 +27,7 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| number.to_bits()).collect()
 }
 
-/// What each instruction set gives, which must be the same, is returned.
+/// Returns the common result of all instruction sets.
 fn same<T: PartialEq + std::fmt::Debug>(compute: impl Fn(Isa) -> T) -> T {
     let wanted = compute(Isa::SCALAR);
     for isa in Isa::all() {
@@ -36,7 +36,7 @@ fn same<T: PartialEq + std::fmt::Debug>(compute: impl Fn(Isa) -> T) -> T {
     wanted
 }
 
-/// Every operation on floats, one after the other.
+/// Every operation on floats, in sequence.
 struct Floats<'a>(&'a [f32; LANES], &'a [f32; LANES], &'a [f32; LANES]);
 
 impl Kernel for Floats<'_> {
@@ -132,7 +132,7 @@ proptest! {
         let bytes: [u8; 64] = std::array::from_fn(|_| random.byte());
         let word = i32::from_le_bytes(x.map(i8::cast_unsigned));
         let (_, numbers, ..) = same(|isa| isa.run(Integers(&bytes, word, &a)));
-        // The wide product is what it says.
+        // The wide product matches its definition.
         for (lane, found) in numbers[1].iter().enumerate() {
             let wanted: i32 = (0..4).map(|at| (i32::from(bytes[4 * lane + at]) - 128) * i32::from(x[at])).sum();
             prop_assert_eq!(f32::from_bits(*found), wanted as f32);
@@ -213,7 +213,7 @@ proptest! {
             }
         }
         if finish == Finish::Both {
-            // And they are products.
+            // The results are also products.
             let first = dequantise(types[0], &raw[0]);
             for row in 0..rows {
                 let x = &floats[row * columns..][..columns];
@@ -285,7 +285,7 @@ proptest! {
                 prop_assert_eq!(&bits(&compute(isa, row, 1)), &all[row * heads * head_dim..][..heads * head_dim]);
             }
         }
-        // And it is attention.
+        // The result is also attention.
         let seen = (position + 1).saturating_sub(window)..position + 1;
         let number = |at: usize, index: usize| f64::from(f16_to_f32(blocks[at / KV_BLOCK][index]));
         let scores: Vec<f64> = seen.clone().map(|at| {

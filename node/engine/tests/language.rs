@@ -1,4 +1,4 @@
-//! The language layer on real vocabularies, against llama.cpp's ids, and on files that lie.
+//! The language layer on real vocabularies, against llama.cpp's ids, and on malformed files.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
@@ -15,11 +15,11 @@ use serde_json::Value;
 use support::{Random, real_model, writer::Writer};
 use zeroize::Zeroizing;
 
-/// What llama.cpp makes of texts with seven vocabularies, as `scripts/tokenizer-goldens.py` wrote it down.
+/// llama.cpp's ids of texts with seven vocabularies, written by `scripts/tokenizer-goldens.py`.
 const GOLDENS: &str = include_str!("data/tokens.json");
 
-/// A model's file in the node's model folder, or a vocabulary's in `BATON_VOCAB_DIR` (llama.cpp's sources have some in
-/// `models`).
+/// A model's file in the node's model folder, or a vocabulary's in `BATON_VOCAB_DIR` (llama.cpp's sources
+/// have some in `models`).
 fn file(name: &str) -> Option<PathBuf> {
     let vocabularies = std::env::var_os("BATON_VOCAB_DIR").map(PathBuf::from);
     let path = vocabularies.map(|folder| folder.join(name)).filter(|path| path.exists());
@@ -30,7 +30,7 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| u32::try_from(id.as_u64().unwrap()).unwrap()).collect()
 }
 
-/// Every text's ids with every model that is there.
+/// Compares every text's ids for every available model.
 fn compare(kind: &str, texts: &str, encode: impl Fn(&Language, &str) -> Zeroizing<Vec<u32>>) {
     let goldens: Value = serde_json::from_str(GOLDENS).unwrap();
     let texts: Vec<&str> =
@@ -65,7 +65,7 @@ fn compare(kind: &str, texts: &str, encode: impl Fn(&Language, &str) -> Zeroizin
 fn texts_have_llama_cpps_ids() {
     compare("plain", "texts", |language, text| {
         let ids = language.tokenizer().encode_text(text);
-        // Vocabularies of this size spell everything.
+        // Vocabularies of this size can spell any text.
         let spelled = language.tokenizer().decode(&ids);
         let spelled = String::from_utf8_lossy(&spelled).into_owned();
         let plain = |text: &str| text.replace('\u{2581}', " ").trim_start_matches(' ').to_owned();
@@ -87,7 +87,7 @@ fn a_conversation_is_rendered_for_the_model() {
     let language = Language::of_file(&GgufFile::open(&path).unwrap(), Date::default()).unwrap();
     let messages = vec![Message::new(Role::User, "What is <|im_end|>?")];
     let ids = language.encode(&Conversation { messages, tools: Vec::new() }).unwrap();
-    // The template adds its own system message; `<|im_end|>` in the text is no token.
+    // The template adds its own system message; `<|im_end|>` in the text is not a token.
     assert_eq!(ids.iter().filter(|id| **id == 2).count(), 2, "{ids:?}");
     assert!(language.tokenizer().is_stop(2) && language.stops().is_empty());
     let shown = String::from_utf8(language.tokenizer().decode(&ids).to_vec()).unwrap();
@@ -105,7 +105,7 @@ fn a_base_model_answers_in_lines() {
     assert_eq!(language.stops(), ["\nUser:"]);
 }
 
-/// A small vocabulary with all that can be wrong in it.
+/// A small vocabulary that covers all possible defects.
 fn small(model: &str) -> Vec<u8> {
     let tokens =
         ["<unk>", "<s>", "</s>", "a", "b", "ab", "\u{2581}", "<0x41>", "\u{120}", "abab", "\u{2581}a", "<x>"];

@@ -1,4 +1,4 @@
-//! Whole models: against a plain reference, and against themselves computed in other ways.
+//! Whole models, against a plain reference and against other ways of computing them.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
@@ -26,7 +26,7 @@ fn load(file: &GgufFile) -> Model {
     Model::from_file(file, &options()).unwrap()
 }
 
-/// The logits after each token, the tokens cut into chunks.
+/// The logits after each token, with the tokens cut into chunks.
 fn run(model: &mut Model, tokens: &[u32], chunk: usize) -> Vec<f32> {
     let mut sequence = model.sequence();
     let mut all = Vec::new();
@@ -38,8 +38,8 @@ fn run(model: &mut Model, tokens: &[u32], chunk: usize) -> Vec<f32> {
     all
 }
 
-/// How far logits are from the reference's: their largest distance over the reference's spread, the mean divergence of
-/// the distributions, and the share of rows whose largest logit is the same.
+/// Compares logits with the reference's. Returns the largest distance over the reference's spread, the
+/// distributions' mean divergence, and the share of rows with the same largest logit.
 fn compare(found: &[f32], wanted: &[Vec<f32>]) -> (f64, f64, f64) {
     let softmax = |row: &[f32]| -> Vec<f64> {
         let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -84,9 +84,10 @@ fn quantised_models_agree_with_the_reference() {
             let wanted = Reference::new(&file).logits(&tokens);
             let found = run(&mut load(&file), &tokens, 24);
             let (error, divergence, _) = compare(&found, &wanted);
-            // Activations are rounded to 8 bits: about 0.4 % of a block's largest in each of 21 products.
+            // Activations are rounded to 8 bits: an error of about 0.4 % of a block's largest in each of 21
+            // products.
             assert!(error < 0.2 && divergence < 0.01, "{family} {dtype:?}: {error} {divergence}");
-            // Against a reference that rounds them too, only those that fall to the other side make a difference.
+            // Against a reference that also rounds them, only numbers that round to the other side differ.
             let wanted = Reference { bytes: true, ..Reference::new(&file) }.logits(&tokens);
             let (error, divergence, _) = compare(&found, &wanted);
             assert!(error < 0.05 && divergence < 0.001, "{family} {dtype:?}: {error} {divergence}");
@@ -156,8 +157,8 @@ fn same_bits(file: &GgufFile, tokens: &[u32], isas: &[Isa], what: &str) {
     }
 }
 
-/// The last logits of `tokens` when other sequences of other lengths are computed beside it, in steps that mix prompts
-/// with single tokens.
+/// The last logits of `tokens` while sequences of other lengths are computed beside it, in steps that mix
+/// prompts with single tokens.
 fn in_company(model: &mut Model, tokens: &[u32], batch: usize) -> Vec<f32> {
     let mut random = Random::new(batch as u64);
     let vocabulary = model.vocabulary();
@@ -218,7 +219,7 @@ fn a_shared_beginning_gives_the_same_bits() {
     let rest = Chunk { sequence: &mut second, tokens: &tokens[64..], want: Want::Last };
     let logits = model.step(&mut [rest]).unwrap();
     assert!(logits.rows().next().unwrap() == &wanted[89 * 72..]);
-    // What was drafted and refused leaves no trace.
+    // Refused drafts leave no trace.
     first.truncate(40);
     let rest = Chunk { sequence: &mut first, tokens: &tokens[40..], want: Want::Last };
     let logits = model.step(&mut [rest]).unwrap();
@@ -303,7 +304,7 @@ fn models_that_are_not_what_they_say_are_refused() {
         let mut shape = llama.clone();
         change(&mut shape);
         if says.contains("tensor") {
-            // A layer is announced that is not there: the number is in front of the sound one's place.
+            // Announces a missing layer: the count follows the key and the value's type.
             let mut bytes = shape.writer().finish();
             let key = b"llama.block_count";
             let at = bytes.windows(key.len()).position(|window| window == key).unwrap() + key.len() + 4;
@@ -316,8 +317,8 @@ fn models_that_are_not_what_they_say_are_refused() {
     }
 }
 
-/// A real model's logits on a fixed text are near those of a reference, nearer to those of one that rounds activations
-/// to bytes too, and the same bits in every way to compute them.
+/// Checks a real model's logits on a fixed text. They are near a reference's, and nearer to a reference that
+/// also rounds activations to bytes. All ways of computing give the same bits.
 fn real(file: &str, prompt: &[u32]) {
     let Some(path) = real_model(file) else { return };
     let file = GgufFile::open(&path).unwrap();
@@ -328,8 +329,8 @@ fn real(file: &str, prompt: &[u32]) {
         reference.config.embedding_scale *= scale;
         reference.logits(prompt)
     };
-    // What rounding activations to bytes does by itself: a change of a millionth makes some fall to the other side, and
-    // the next layers make more of it.
+    // The effect of rounding activations to bytes alone. A change of a millionth makes some round to the
+    // other side, and the next layers amplify it.
     let rounded = reference(true, 1.0);
     let own = compare(&reference(true, 1.0 + 1e-6).concat(), &rounded);
     let from_rounded = compare(&found, &rounded);

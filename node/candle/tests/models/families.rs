@@ -1,8 +1,8 @@
-//! Every architecture against llama.cpp, and how prompts are cut.
+//! Every architecture against llama.cpp, and the cutting of prompts.
 //!
-//! `tests/data/llama_cpp.json` has what llama.cpp says of the small models that are made here: `cargo test -p baton-candle
-//! --test models -- --ignored` writes their files to the folder in BATON_MODELS_OUT, and `scripts/bench_engine/families.py
-//! FOLDER` prints the JSON.
+//! `tests/data/llama_cpp.json` has llama.cpp's results for the small models of these tests.
+//! `cargo test -p baton-candle --test models -- --ignored` writes their files to the folder in
+//! BATON_MODELS_OUT. `scripts/bench_engine/families.py FOLDER` then prints the JSON.
 
 use std::{collections::HashMap, fs, path::PathBuf};
 
@@ -21,7 +21,7 @@ fn open(name: &'static str) -> CandleModel {
     CandleModel::open(&synthetic::open(&model(name).finish()), &OPTIONS).unwrap()
 }
 
-/// The logits after the last token, the prompt cut as the model asks.
+/// The logits after the last token, with the prompt in the model's chunks.
 fn logits(model: &mut CandleModel, tokens: &[u32]) -> Vec<f32> {
     let (mut position, mut logits) = (0, Vec::new());
     while position < tokens.len() {
@@ -40,7 +40,7 @@ fn one_by_one(model: &mut CandleModel, tokens: &[u32], first: usize) -> Vec<f32>
     logits
 }
 
-/// The largest difference, in parts of the numbers' spread.
+/// The largest difference, relative to the numbers' spread.
 fn distance(one: &[f32], other: &[f32]) -> f32 {
     assert_eq!(one.len(), other.len());
     let spread = one.iter().fold(f32::MIN, |a, b| a.max(*b)) - one.iter().fold(f32::MAX, |a, b| a.min(*b));
@@ -54,13 +54,13 @@ fn every_architecture_says_what_llama_cpp_says() {
         serde_json::from_str(&fs::read_to_string(golden).unwrap()).unwrap();
     for name in NAMES {
         let mut model = open(name);
-        // Of experts that lie apart it knows no more: they are the same here.
+        // The JSON has no separate experts: their results are the same.
         let golden = &golden[if name == "experts-apart" { "mixture" } else { name }];
         for (length, wanted) in golden {
             let tokens = prompt(length.parse().unwrap());
             let found = logits(&mut model, &tokens);
             let apart = distance(wanted, &found);
-            // Its keys and values are half-precision numbers.
+            // llama.cpp's keys and values are half-precision numbers.
             assert!(apart < 2e-3, "{name}, {length} tokens: {apart}");
             model.forget();
         }
@@ -71,14 +71,14 @@ fn every_architecture_says_what_llama_cpp_says() {
 fn however_a_prompt_is_cut_the_model_is_the_same_and_nothing_is_left_of_the_one_before() {
     for name in NAMES {
         let mut model = open(name);
-        // More than what some of candle's caches begin with.
+        // Longer than the initial size of some of candle's caches.
         let tokens = Random::new(5).tokens(600, VOCABULARY);
         let first = if name == "lfm2" { 2 } else { 1 };
         let wanted = one_by_one(&mut model, &tokens, first);
         model.forget();
         let apart = distance(&wanted, &logits(&mut model, &tokens));
         assert!(apart < 1e-4, "{name}: {apart}");
-        // Without asking it to forget.
+        // Without a call to `forget`.
         let again = logits(&mut model, &tokens[..9]);
         assert!(distance(&logits(&mut open(name), &tokens[..9]), &again) == 0.0, "{name}");
     }

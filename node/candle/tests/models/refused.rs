@@ -1,4 +1,4 @@
-//! Files that lie or say what candle does not hear.
+//! Malformed files, and files with parts that candle ignores.
 
 use crate::small::{NAMES, Small, model};
 use crate::support::{synthetic, writer::Writer};
@@ -69,7 +69,7 @@ fn numbers_out_of_bounds_are_refused_before_anything_is_allocated_for_them() {
         let text = refusal(&Small::with(name, key, value).writer());
         assert!(text.contains(key) || text.contains("heads"), "{name} {key}: {text}");
     }
-    // Whatever the file says, no more than what is asked for.
+    // Whatever the file says, the context is at most the requested one.
     let long = Small::with("phi3", "context_length", u32::MAX).writer();
     let options = Options { context: 100 };
     let opened = CandleModel::open(&synthetic::open(&long.finish()), &options).unwrap();
@@ -99,7 +99,7 @@ fn tensors_that_do_not_fit_together_are_refused_when_the_model_is_opened() {
     ] {
         let mut small = Small::with(name, key, value);
         if key == "attention.head_count" || key == "embedding_length" {
-            // The rotation would give it away before.
+            // Otherwise the rotation's check would refuse it first.
             small.instead.push(("rope.dimension_count", 8));
         }
         let text = refusal(&small.writer());

@@ -4,7 +4,7 @@ use baton_engine::gguf::DType;
 
 use crate::support::{Random, synthetic::weights, writer::Writer};
 
-/// Of a mixture of experts, those in one tensor and those apart; the others by their architecture.
+/// Two mixtures of experts (in one tensor and in separate tensors), then the other architectures.
 pub const NAMES: [&str; 6] = ["mixture", "experts-apart", "phi2", "phi3", "glm4", "lfm2"];
 
 pub const VOCABULARY: usize = 72;
@@ -16,17 +16,17 @@ const HEAD_DIM: usize = 16;
 const FEED_FORWARD: usize = 128;
 const LAYERS: usize = 3;
 
-/// The tokens that llama.cpp was given too.
+/// The same tokens that llama.cpp got.
 pub fn prompt(length: u32) -> Vec<u32> {
     (0..length).map(|at| (at * 29 + 7) % 64 + 3).collect()
 }
 
-/// What a file is to be like.
+/// The parameters of a small model.
 #[derive(Clone)]
 pub struct Small {
     pub name: &'static str,
     pub dtype: DType,
-    /// Entries that take the place of the usual ones.
+    /// Entries that replace the defaults.
     pub instead: Vec<(&'static str, u32)>,
 }
 
@@ -78,7 +78,7 @@ impl Small {
         numbers.iter().map(|(key, value)| (*key, u32::try_from(*value).unwrap())).collect()
     }
 
-    /// The file, to which more may be added.
+    /// The file, for further additions.
     pub fn writer(&self) -> Writer {
         let mut file = Writer::default();
         let architecture = self.architecture();
@@ -105,7 +105,7 @@ impl Small {
     }
 }
 
-/// A vocabulary that llama.cpp takes.
+/// A vocabulary that llama.cpp accepts.
 fn vocabulary(file: &mut Writer) {
     let characters = "\u{2581}abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:?!\n";
     let special = ["<unk>", "<s>", "</s>"].map(str::to_owned);
@@ -155,7 +155,7 @@ impl Tensors {
         self.matrix("token_embd.weight", VOCABULARY, HIDDEN);
         let norm = if name == "lfm2" { "token_embd_norm.weight" } else { "output_norm.weight" };
         self.norm(norm, HIDDEN);
-        // Phi 3 and LFM2 have none of their own here.
+        // Here, Phi 3 and LFM2 have no head of their own.
         if !matches!(name, "phi3" | "lfm2") {
             self.matrix("output.weight", VOCABULARY, HIDDEN);
         }
@@ -222,7 +222,7 @@ impl Tensors {
             }
             "experts-apart" => {
                 self.matrix(&at("ffn_gate_inp.weight"), EXPERTS, HIDDEN);
-                // In this order the numbers are those of `mixture`.
+                // In this order the numbers are the same as in `mixture`.
                 for (part, rows, columns) in [
                     ("gate", FEED_FORWARD, HIDDEN),
                     ("up", FEED_FORWARD, HIDDEN),

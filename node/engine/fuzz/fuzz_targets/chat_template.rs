@@ -1,4 +1,4 @@
-//! Chat templates: whatever one does, messages come out whole and apart from what it says itself, or not at all.
+//! Chat templates: messages come out whole and separate from the template's own text, or rendering fails.
 #![no_main]
 
 use baton_engine::language::{ChatTemplate, Conversation, Date, Message, Role, Segment};
@@ -17,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
             |segment: &Segment| matches!(segment, Segment::Content(content) if content.contains(&text[1..]));
         assert!(segments.iter().any(whole));
     }
-    // No message's first character is in the template's own words, unless its author wrote it.
+    // The template's own text contains no message's first character, unless the template's author wrote it.
     let own = |segment: &Segment| matches!(segment, Segment::Template(text) if text.contains("\u{1}second"));
     assert!(source.contains('\u{1}') || source.contains('\\') || !segments.iter().any(own));
 });

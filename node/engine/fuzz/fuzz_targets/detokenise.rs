@@ -1,11 +1,12 @@
-//! Text from tokens: every piece is the text of its tokens, characters come whole, and no stop string is ever shown.
+//! Text from tokens: every piece is the text of its tokens, in whole characters, and no stop string is ever
+//! shown.
 #![no_main]
 
 use baton_engine::language::{Pushed, StreamText};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    // Lines: stop strings that are text, then tokens, which are cut at 0xFE.
+    // Input lines: two stop strings, if they are text, then tokens separated by 0xFE.
     let mut lines = data.splitn(3, |byte| *byte == b'\n');
     let stop = |line: Option<&[u8]>| line.and_then(|line| std::str::from_utf8(line).ok()).map(str::to_owned);
     let stops: Vec<String> = [stop(lines.next()), stop(lines.next())].into_iter().flatten().collect();
@@ -38,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
     let all = tokens[..ids.len()].concat();
     let lossy = String::from_utf8_lossy(&all).into_owned();
     assert!(stopped || shown == lossy);
-    // A stop string cut out of broken bytes may leave the beginning of a character.
+    // Cutting a stop string out of broken bytes may leave the beginning of a character.
     assert!(lossy.starts_with(shown.trim_end_matches('\u{FFFD}')));
     for stop in stops.iter().filter(|stop| !stop.is_empty() && !stop.contains('\u{FFFD}')) {
         assert!(!shown.contains(stop.as_str()));

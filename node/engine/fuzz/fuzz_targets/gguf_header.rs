@@ -1,4 +1,4 @@
-//! Headers of files: what is accepted lies within the file, and so does what the metadata's readers make of it.
+//! File headers: all accepted places lie within the file, also those derived by the metadata's readers.
 #![no_main]
 
 use baton_engine::{

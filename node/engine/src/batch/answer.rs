@@ -1,4 +1,4 @@
-//! A request's way out: its sink, answered exactly once.
+//! The answer of one request: its sink, which gets exactly one end.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -7,7 +7,7 @@ use std::{
 
 use super::request::{BatchError, Finish, Sink, Stats};
 
-/// A sink and what is counted for it. Dropped without an end, it ends as [`BatchError::ShutDown`].
+/// A sink and its statistics. If dropped without an end, it ends with [`BatchError::ShutDown`].
 pub(super) struct Answer {
     sink: Option<Box<dyn Sink>>,
     pub stats: Stats,
@@ -15,7 +15,7 @@ pub(super) struct Answer {
     first_token: Option<Instant>,
 }
 
-/// What `call` returns, or that it panicked. What it leaves behind is not used again.
+/// Runs `call` and turns a panic into an error. The caller must not use the state of a call that panicked.
 pub(super) fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, BatchError> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|_| BatchError::Panicked)
 }
@@ -26,7 +26,7 @@ impl Answer {
         Self { sink: Some(sink), stats, submitted: now, first_token: None }
     }
 
-    /// How many tokens the sink takes; `None` if nobody reads.
+    /// How many tokens the sink accepts; `None` if the reader has gone.
     pub fn room(&mut self) -> Result<Option<usize>, BatchError> {
         guarded(|| self.sink.as_mut().and_then(|sink| sink.room()))
     }
@@ -57,7 +57,7 @@ impl Answer {
     fn end(&mut self, finish: Finish) {
         if let Some(sink) = self.sink.take() {
             let stats = self.stats;
-            // A sink that panics at its own end has nobody left to be told.
+            // If a sink panics at its own end, no one is left to notify.
             let _ = guarded(|| sink.finished(finish, stats));
         }
     }

@@ -1,4 +1,4 @@
-//! A scheduler on a thread of its own, and a bounded queue in front of it.
+//! A scheduler on its own thread, behind a bounded queue.
 
 use std::{
     collections::VecDeque,
@@ -17,34 +17,34 @@ use super::{
 };
 use crate::Model;
 
-/// What the thread drives: requests on a model, step by step.
+/// The scheduler that the thread drives: requests on a model, step by step.
 pub(super) trait Steps: Send {
-    /// Takes a request; one that is refused is given back.
+    /// Accepts a request, or gives it back with the reason.
     fn accept(&mut self, request: Request, now: Instant) -> Result<RequestId, (Box<Request>, BatchError)>;
 
-    /// Lets go what is kept for a session.
+    /// Drops the blocks kept for a session.
     fn clear(&mut self, session: &SessionKey);
 
-    /// Lets go all that is kept.
+    /// Drops all kept blocks.
     fn clear_all(&mut self);
 
     /// Ends all requests with this error.
     fn fail_all(&mut self, error: &BatchError, now: Instant);
 
-    /// Requests, and what they hold.
+    /// The requests, and the memory they hold.
     fn load(&self) -> Load;
 
-    /// Makes one step of what can go on.
+    /// Makes one step with all requests that can proceed.
     fn step(&mut self, clock: &dyn Fn() -> Instant) -> Progress;
 }
 
-/// How often it is looked whether readers have taken something, when all requests wait for theirs.
+/// How often to poll the readers when all requests wait for theirs.
 const PAUSED_LOOK: Duration = Duration::from_millis(2);
 
-/// How often it is looked whether blocks were kept for too long, when there are no requests.
+/// How often to look for expired blocks when there are no requests.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
 
-/// Sessions to be cleared that are remembered while a step is made. With more, all are cleared.
+/// Maximum number of sessions to clear that are remembered during a step. With more, all are cleared.
 const MOST_CLEARED: usize = 1_024;
 
 struct Waiting {
@@ -52,7 +52,7 @@ struct Waiting {
     submitted: Instant,
 }
 
-/// What callers leave for the thread, and it for them.
+/// State shared between the callers and the thread.
 #[derive(Default)]
 struct Desk {
     inbox: VecDeque<Waiting>,
@@ -82,10 +82,10 @@ pub struct Batcher {
 }
 
 impl Batcher {
-    /// Starts a thread of this name that owns the model.
+    /// Starts a thread with this name that owns the model.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the system refuses the thread.
     pub fn spawn(name: &str, model: Model, options: BatchOptions) -> std::io::Result<Self> {
         let options = options.bounded();
         let scheduler = Scheduler::new(model, options.clone());
@@ -93,11 +93,11 @@ impl Batcher {
         Self::drive(name, Box::new(scheduler), bounds, options)
     }
 
-    /// Starts a thread of this name that owns a model which computes one sequence at a time, whose keys and values may take
-    /// so many bytes. Of the options, `queue` and `stall` count.
+    /// Starts a thread with this name that owns a model which computes one sequence at a time. Keys and
+    /// values may take `kv_budget` bytes. Of the options, only `queue` and `stall` count.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the system refuses the thread.
     pub fn spawn_solo(
         name: &str,
         model: Box<dyn Solo>,
@@ -127,8 +127,8 @@ impl Batcher {
     /// Queues a request. Never waits.
     ///
     /// # Errors
-    /// [`BatchError`] if it can never be computed, if too many wait, or after [`Self::shutdown`]. The request's sink is
-    /// dropped then, and hears nothing; after `Ok` it hears its end exactly once.
+    /// [`BatchError`] if the request can never be computed, if too many wait, or after [`Self::shutdown`].
+    /// The request's sink is then dropped without a call. After `Ok`, the sink gets its end exactly once.
     pub fn submit(&self, request: Request) -> Result<(), BatchError> {
         self.bounds.check(&request)?;
         let mut desk = self.shared.desk();
@@ -144,7 +144,7 @@ impl Batcher {
         Ok(())
     }
 
-    /// Lets go what is kept for a session, before the next step.
+    /// Drops the blocks kept for a session, before the next step.
     pub fn clear(&self, session: &SessionKey) {
         let mut desk = self.shared.desk();
         if desk.cleared.len() < MOST_CLEARED {
@@ -155,21 +155,21 @@ impl Batcher {
         self.shared.news.notify_one();
     }
 
-    /// Requests, and what they hold, as of the last step.
+    /// The requests and the memory they hold, as of the last step.
     #[must_use]
     pub fn load(&self) -> Load {
         let desk = self.shared.desk();
         Load { waiting: desk.load.waiting + desk.inbox.len(), ..desk.load }
     }
 
-    /// Ends all requests with [`BatchError::ShutDown`] within a step, frees the model and waits for the thread's end.
-    /// Idempotent. A sink may call it; it does not wait then.
+    /// Ends all requests with [`BatchError::ShutDown`] within a step, frees the model and joins the thread.
+    /// Idempotent. A sink may call it; the call then does not wait.
     pub fn shutdown(&self) {
         self.shared.desk().closed = true;
         self.shared.news.notify_one();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id()) {
-            // It does not panic: what the work panics with is caught.
+            // The thread does not panic: it catches panics of the scheduler.
             let _ = thread.join();
         }
     }
@@ -181,7 +181,7 @@ impl Drop for Batcher {
     }
 }
 
-/// The thread: whatever happens in it, all requests are answered at its end.
+/// The thread's main function. Whatever happens, it answers all requests before it ends.
 fn keep_going(mut scheduler: Box<dyn Steps>, shared: &Shared) {
     let result = catch_unwind(AssertUnwindSafe(|| drive(scheduler.as_mut(), shared)));
     let error = if result.is_ok() { BatchError::ShutDown } else { BatchError::Panicked };

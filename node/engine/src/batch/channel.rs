@@ -7,21 +7,21 @@ use std::{
 
 use super::request::{Finish, Sink, Stats};
 
-/// What a reader is told of its request: [`Self::Started`], any number of [`Self::Token`], [`Self::Finished`].
+/// Events that a reader gets: [`Self::Started`], any number of [`Self::Token`], [`Self::Finished`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// It was admitted.
+    /// The request was admitted.
     Started {
         /// Tokens of the prompt.
         prompt: usize,
-        /// Those of them that had been computed before.
+        /// Prompt tokens that had been computed before.
         cached: usize,
     },
     /// A token of the answer.
     Token(u32),
-    /// It is over.
+    /// The request is over.
     Finished {
-        /// How.
+        /// How it ended.
         finish: Finish,
         /// Counts and times.
         stats: Stats,
@@ -33,7 +33,7 @@ struct Line {
     events: VecDeque<Event>,
     /// Whether there is a reader.
     is_read: bool,
-    /// Whether no more will come.
+    /// Whether no more events will come.
     is_over: bool,
 }
 
@@ -54,7 +54,7 @@ impl Shared {
     }
 }
 
-/// A sink that keeps at most so many tokens for a reader that is slower, and its reader.
+/// A sink that buffers at most `capacity` tokens for a slower reader, and the reader.
 #[must_use]
 pub fn channel(capacity: usize) -> (ChannelSink, Events) {
     let line = Mutex::new(Line { is_read: true, ..Line::default() });
@@ -96,7 +96,7 @@ impl Drop for ChannelSink {
 pub struct Events(Arc<Shared>);
 
 impl Events {
-    /// The next event, waiting for it; `None` after the last, or at once if the request was refused.
+    /// Waits for the next event; `None` after the last, or at once if the request was refused.
     #[must_use]
     pub fn wait(&self) -> Option<Event> {
         let mut line = self.0.line();
@@ -111,7 +111,7 @@ impl Events {
         }
     }
 
-    /// The next event, if it is there.
+    /// The next event, if there is one already.
     #[must_use]
     pub fn poll(&self) -> Option<Event> {
         self.0.line().events.pop_front()

@@ -1,29 +1,31 @@
-//! Guesses of the next tokens, out of the sequence's own: where the last few tokens stood before, what followed then.
+//! Guesses of the next tokens from the sequence itself: the tokens that followed an earlier occurrence of its
+//! last few.
 //!
-//! A guess costs a row; a right one saves a step. So guesses get longer while they are right, and stop for a while, each
-//! time for longer, when they are not. What is guessed never changes what is chosen: the chooser is asked for each token
-//! by the same logits, and rows after a wrong guess are thrown away.
+//! A guess costs a row; a correct one saves a step. So guesses get longer while they are correct. After wrong
+//! guesses they pause, each time for longer. Guesses never change the chosen tokens. The chooser sees the
+//! same logits for each token, and rows after a wrong guess are discarded.
 
-/// Tokens that are guessed at once, at most: by measurement, seven rows take less than twice the time of one.
+/// Maximum number of tokens guessed at once: by measurement, seven rows take less than twice the time of one
+/// row.
 const LONGEST: usize = 6;
 
-/// Tokens that must have stood before for a guess, longest first.
+/// How many last tokens must occur earlier for a guess, longest first.
 const PATTERNS: [usize; 2] = [3, 2];
 
-/// How far back it is looked: some microseconds.
+/// How many tokens back the search goes: it takes some microseconds.
 const LOOKBACK: usize = 8_192;
 
-/// Steps without guesses after wrong ones, at most.
+/// Maximum number of steps without guesses after wrong guesses.
 const LONGEST_PAUSE: u32 = 32;
 
-/// Guesses of one sequence, and how right they were.
+/// The guesses of one sequence, and their success.
 #[derive(Debug, Clone)]
 pub(super) struct Drafter {
     /// Tokens to guess at once.
     length: usize,
-    /// Steps without guesses still to come.
+    /// Remaining steps without guesses.
     pause: u32,
-    /// Steps without guesses after the next wrong one.
+    /// Steps without guesses after the next wrong guess.
     next_pause: u32,
 }
 
@@ -34,7 +36,7 @@ impl Default for Drafter {
 }
 
 impl Drafter {
-    /// At most `most` tokens that may follow `tokens`.
+    /// Guesses at most `most` tokens that may follow `tokens`.
     pub fn guess<'a>(&mut self, tokens: &'a [u32], most: usize) -> &'a [u32] {
         if most == 0 {
             return &[];
@@ -46,7 +48,7 @@ impl Drafter {
         lookup(tokens, self.length.min(most))
     }
 
-    /// Says how many of `guessed` tokens were right.
+    /// Records how many of `guessed` tokens were right.
     pub fn learn(&mut self, guessed: usize, right: usize) {
         if guessed == 0 {
             return;
@@ -64,7 +66,7 @@ impl Drafter {
     }
 }
 
-/// What followed the last place where `tokens` had their last few tokens before.
+/// The tokens after the latest earlier occurrence of the last few `tokens`.
 fn lookup(tokens: &[u32], most: usize) -> &[u32] {
     let tokens = &tokens[tokens.len().saturating_sub(LOOKBACK)..];
     for length in PATTERNS {
@@ -91,7 +93,7 @@ mod tests {
         check(&[1, 1], 4, &[]);
         check(&[1, 2, 3, 9, 1, 2, 3], 2, &[9, 1]);
         check(&[1, 2, 3, 9, 1, 2, 3], 9, &[9, 1, 2, 3]);
-        // The longer pattern first, and of equals the later place.
+        // The longer pattern wins; of equal patterns, the later place.
         check(&[1, 2, 3, 8, 5, 2, 3, 9, 1, 2, 3], 1, &[8]);
         check(&[2, 3, 8, 2, 3, 9, 4, 2, 3], 1, &[9]);
         // A run continues itself.

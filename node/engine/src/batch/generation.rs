@@ -1,4 +1,4 @@
-//! An answer in the making, whatever computes it: its tokens so far, who chooses the next one, and when it must end.
+//! An answer in progress, for every kind of model: its tokens so far, its chooser, and its limits.
 
 use std::time::{Duration, Instant};
 
@@ -13,15 +13,15 @@ pub(super) struct Generation {
     pub id: RequestId,
     /// The prompt and the answer so far.
     pub tokens: Zeroizing<Vec<u32>>,
-    /// How many of them are the prompt.
+    /// How many of them belong to the prompt.
     pub prompt: usize,
-    /// How many there may be.
+    /// Maximum number of tokens, prompt included.
     pub limit: usize,
     pub chooser: Box<dyn Chooser>,
     pub answer: Answer,
     pub cancel: Cancel,
     pub end_by: Option<Instant>,
-    /// Tokens that its sink takes.
+    /// Tokens that the sink accepts now.
     pub room: usize,
     pub paused_since: Option<Instant>,
 }
@@ -31,7 +31,7 @@ impl Generation {
         self.tokens.len() == self.prompt
     }
 
-    /// Asks the sink for room. Says how the request must end now, if it must.
+    /// Asks the sink for room. Returns how the request must end now, if it must.
     pub fn look(&mut self, stall: Duration, now: Instant) -> Option<Finish> {
         if self.cancel.is_cancelled() {
             return Some(Finish::Cancelled);
@@ -53,7 +53,7 @@ impl Generation {
         stalled.then_some(Finish::Failed(BatchError::Stalled))
     }
 
-    /// Lets the chooser choose by these logits. Says how the request ended, if it did.
+    /// Lets the chooser choose by these logits. Returns how the request ended, if it did.
     pub fn choose(&mut self, logits: &[f32], clock: &dyn Fn() -> Instant) -> Option<Finish> {
         if self.cancel.is_cancelled() {
             return Some(Finish::Cancelled);

@@ -1,11 +1,12 @@
-//! Blocks of earlier requests, kept for the next one of the same session.
+//! Blocks of earlier requests, kept for the next request of the same session.
 //!
-//! A block's name is a hash over the model, the session, all tokens before and its own: only a request of the same
-//! session that begins with the same tokens finds it. The session is compared once more, so that even a hash that is
-//! not what it should be shares nothing. The tokens themselves are not kept.
+//! A block's name is a hash over the model, the session, and all tokens up to the block's end. So only a
+//! request of the same session with the same beginning finds it. The lookup also compares the session, so
+//! that even a hash collision shares nothing. The tokens themselves are not kept.
 //!
-//! What was used least recently goes first, of equals the one that is further back in its sequence, since it is of no use
-//! without those before it. A block that goes is overwritten with zeros as soon as no sequence uses it.
+//! Eviction removes the least recently used block. Among equals it removes the block furthest back in its
+//! sequence, which is useless without the earlier blocks. An evicted block is overwritten with zeros as soon
+//! as no sequence uses it.
 
 use std::{
     cmp::Reverse,
@@ -19,7 +20,7 @@ use crate::kv::{KV_BLOCK, KvBlock};
 
 type Name = [u8; 32];
 
-/// When a block was used: the number of the use, and how far back in its sequence the block is.
+/// When a block was used: the number of the use, and the block's depth in its sequence.
 type Age = (u64, Reverse<usize>);
 
 struct Kept {
@@ -29,11 +30,11 @@ struct Kept {
     used_at: Instant,
 }
 
-/// Blocks by their names.
+/// The cache of blocks, by their names.
 pub(super) struct PrefixCache {
     model_id: [u8; 32],
     idle: Duration,
-    /// Blocks, at most.
+    /// Maximum number of blocks kept.
     limit: usize,
     kept: HashMap<Name, Kept>,
     by_age: BTreeMap<Age, Name>,
@@ -45,18 +46,18 @@ impl PrefixCache {
         Self { model_id, idle, limit, kept: HashMap::new(), by_age: BTreeMap::new(), uses: 0 }
     }
 
-    /// Other bounds from now on.
+    /// Replaces the bounds and evicts the excess.
     pub fn set_bounds(&mut self, model_id: [u8; 32], limit: usize, idle: Duration) {
         (self.model_id, self.limit, self.idle) = (model_id, limit, idle);
         self.shrink();
     }
 
-    /// Blocks that are kept.
+    /// Number of kept blocks.
     pub fn len(&self) -> usize {
         self.kept.len()
     }
 
-    /// Blocks that would be free if they were not kept.
+    /// Blocks that eviction would free.
     pub fn evictable(&self) -> usize {
         self.kept.values().filter(|kept| is_free(kept)).count()
     }
@@ -79,8 +80,8 @@ impl PrefixCache {
             .collect()
     }
 
-    /// The blocks with which a sequence of these tokens can begin. The last token is never among them: its logits are
-    /// not kept.
+    /// The kept blocks with which a sequence of these tokens can begin. The last token is never among them,
+    /// because its logits are not kept.
     pub fn find(&mut self, session: &SessionKey, tokens: &[u32], now: Instant) -> Vec<Arc<KvBlock>> {
         if self.kept.is_empty() {
             return Vec::new();
@@ -97,7 +98,7 @@ impl PrefixCache {
         found
     }
 
-    /// Keeps the full blocks of a sequence that has seen `tokens`.
+    /// Keeps the full blocks of a sequence that has computed `tokens`.
     pub fn keep(&mut self, session: &SessionKey, tokens: &[u32], blocks: &[Arc<KvBlock>], now: Instant) {
         if self.limit == 0 {
             return;
@@ -129,7 +130,7 @@ impl PrefixCache {
         self.by_age.insert(new, *name);
     }
 
-    /// Lets the block go that was used least recently of those that nobody else uses; false if there is none.
+    /// Evicts the least recently used block that no sequence uses; false if there is none.
     pub fn evict(&mut self) -> bool {
         self.evict_if(is_free)
     }
@@ -145,7 +146,7 @@ impl PrefixCache {
         true
     }
 
-    /// Lets go what nobody used for too long.
+    /// Drops blocks that were unused for too long.
     pub fn expire(&mut self, now: Instant) {
         let is_old = |kept: &Kept| now.saturating_duration_since(kept.used_at) >= self.idle;
         let first = self.by_age.values().next();
@@ -154,12 +155,12 @@ impl PrefixCache {
         }
     }
 
-    /// Lets all blocks of a session go.
+    /// Drops all blocks of a session.
     pub fn clear(&mut self, session: &SessionKey) {
         self.remove_all(|kept, _| kept.session == *session);
     }
 
-    /// Lets all blocks go.
+    /// Drops all blocks.
     pub fn clear_all(&mut self) {
         self.kept.clear();
         self.by_age.clear();
@@ -175,7 +176,7 @@ impl PrefixCache {
     }
 }
 
-/// Whether nothing else uses a block.
+/// Whether only the cache holds the block.
 fn is_free(kept: &Kept) -> bool {
     Arc::strong_count(&kept.block) == 1
 }

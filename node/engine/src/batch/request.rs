@@ -1,4 +1,4 @@
-//! What is asked for, and how it is answered.
+//! The types of a request and of its answer.
 
 use std::{
     fmt,
@@ -13,7 +13,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::StepError;
 
-/// Whose blocks they are: opaque, and the same for all requests of a session. Blocks are never used for another one.
+/// The owner of blocks: opaque, and the same for all requests of a session. No other session uses its blocks.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionKey(pub [u8; 32]);
 
@@ -38,41 +38,41 @@ pub struct RequestId(pub u64);
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Ends it. What it held is freed before the next step.
+    /// Ends the request. Its memory is freed before the next step.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is to end.
+    /// Whether [`Self::cancel`] was called.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What becomes of an answer.
+/// The chooser's decision about the next token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// It goes on with this token.
+    /// The answer goes on with this token.
     Token(u32),
-    /// It ends with this token.
+    /// The answer ends with this token.
     Last(u32),
-    /// It is over, without another token.
+    /// The answer ends without another token.
     End,
-    /// There is nothing to choose: the request fails with [`BatchError::NoChoice`].
+    /// No token can be chosen: the request fails with [`BatchError::NoChoice`].
     Nothing,
 }
 
 /// Chooses an answer's tokens. Called once for each token, in order, on the scheduler's thread.
 ///
-/// It must depend on what it is given and on its own state alone, not on time or chance: that the same request has the
-/// same answer rests on it. A panic ends the request, no other.
+/// A choice must depend on the arguments and the chooser's state alone, not on time or chance. Only then does
+/// the same request get the same answer. A panic ends this request and no other.
 pub trait Chooser: Send {
     /// The token after `tokens` (the prompt and the answer so far), given the model's logits for it.
     fn choose(&mut self, tokens: &[u32], logits: &[f32]) -> Choice;
 }
 
-/// Always the token with the largest logit, the first one of equals.
+/// Always chooses the token with the largest logit, the first of equals.
 #[derive(Debug, Clone, Default)]
 pub struct Greedy {
     /// Tokens that end an answer.
@@ -95,41 +95,44 @@ impl Chooser for Greedy {
     }
 }
 
-/// Where an answer goes. Called on the scheduler's thread, so it must never wait. A panic ends the request, no other.
+/// Receives an answer. Called on the scheduler's thread, so it must never wait. A panic ends this request and
+/// no other.
 pub trait Sink: Send {
-    /// How many tokens it takes now, without waiting; `None` if nobody reads any more, which ends the request as
-    /// [`Finish::Cancelled`]. A request whose sink takes nothing is put aside until it does, and no other is.
+    /// How many tokens the sink accepts now, without waiting. `None` if the reader has gone, which ends the
+    /// request with [`Finish::Cancelled`]. A request whose sink accepts nothing pauses until it does; other
+    /// requests go on.
     fn room(&mut self) -> Option<usize>;
 
-    /// The request has been admitted. `cached` of its prompt's tokens need not be computed.
+    /// The request has been admitted. `cached` tokens of its prompt need not be computed.
     fn started(&mut self, prompt: usize, cached: usize) {
         let _ = (prompt, cached);
     }
 
-    /// A token of the answer, and the logits that it was chosen by. Never more of them than there was room for.
+    /// A token of the answer, and the logits from which it was chosen. Never more tokens than [`Self::room`]
+    /// allowed.
     fn token(&mut self, token: u32, logits: &[f32]);
 
-    /// The end. Comes exactly once for every request that was accepted, whatever [`Self::room`] says.
+    /// The end. Called exactly once for every accepted request, whatever [`Self::room`] returns.
     fn finished(self: Box<Self>, finish: Finish, stats: Stats);
 }
 
 /// An answer to compute.
 pub struct Request {
-    /// Whose it is; `None` finds nothing that is kept, and keeps nothing.
+    /// The session; `None` neither uses nor keeps blocks.
     pub session: Option<SessionKey>,
-    /// The prompt, with what there is of the answer already.
+    /// The prompt, followed by the part of the answer that exists already.
     pub prompt: Zeroizing<Vec<u32>>,
-    /// Tokens of the answer, at most.
+    /// Maximum number of tokens of the answer.
     pub max_tokens: usize,
-    /// When it must have been admitted, or it ends with [`BatchError::Waited`].
+    /// The deadline for admission; after it the request ends with [`BatchError::Waited`].
     pub start_by: Option<Instant>,
-    /// When it must be over, or it ends with [`BatchError::Deadline`].
+    /// The deadline for the end; after it the request ends with [`BatchError::Deadline`].
     pub end_by: Option<Instant>,
-    /// Ends it.
+    /// Ends the request.
     pub cancel: Cancel,
-    /// Chooses its tokens.
+    /// Chooses the answer's tokens.
     pub chooser: Box<dyn Chooser>,
-    /// Takes them.
+    /// Receives them.
     pub sink: Box<dyn Sink>,
 }
 
@@ -150,16 +153,16 @@ pub enum BatchError {
     /// The queue is full.
     #[error("{limit} requests are waiting already")]
     Busy {
-        /// How many may.
+        /// The queue's limit.
         limit: usize,
     },
-    /// A prompt of nothing, or an answer of nothing.
+    /// An empty prompt, or an answer of no tokens.
     #[error("a request needs a prompt and at least one token to generate")]
     Empty,
     /// Prompt and answer are longer than the model's context.
     #[error("prompt and answer of {tokens} tokens are above the model's context of {context}")]
     TooLong {
-        /// Tokens of both, at most.
+        /// Maximum number of tokens of both together.
         tokens: usize,
         /// The model's context.
         context: usize,
@@ -169,24 +172,24 @@ pub enum BatchError {
     Token {
         /// The token.
         token: u32,
-        /// Tokens that there are.
+        /// Size of the vocabulary.
         vocabulary: usize,
     },
-    /// Its keys and values would be more than all that there is room for.
+    /// Keys and values would exceed the whole budget.
     #[error("keys and values of {wanted} bytes are above the budget of {budget}")]
     NeverFits {
-        /// Bytes of prompt and answer.
+        /// Bytes for prompt and answer.
         wanted: usize,
         /// The budget.
         budget: usize,
     },
-    /// It was not admitted in time.
+    /// The request was not admitted in time.
     #[error("the request waited too long")]
     Waited,
-    /// It was not over in time.
+    /// The request was not over in time.
     #[error("the request was not over in time")]
     Deadline,
-    /// Its reader took nothing for too long.
+    /// The reader took nothing for too long.
     #[error("the reader took nothing for too long")]
     Stalled,
     /// The chooser had nothing to choose, or chose a token that the model does not have.
@@ -195,13 +198,13 @@ pub enum BatchError {
     /// The chooser, the sink or the model panicked.
     #[error("the request panicked")]
     Panicked,
-    /// The step was refused. It is a mistake of the scheduler's.
+    /// The model refused the step. This is a defect of the scheduler.
     #[error(transparent)]
     Step(#[from] StepError),
     /// A model of another library failed.
     #[error("the model failed: {reason}")]
     Model {
-        /// Its message.
+        /// The library's message.
         reason: String,
     },
     /// The batcher is shut down.
@@ -214,11 +217,11 @@ pub enum BatchError {
 pub enum Finish {
     /// The chooser ended it.
     End,
-    /// The answer has all the tokens that it may have.
+    /// The answer has the request's maximum number of tokens.
     Length,
-    /// It was cancelled, or nobody read it any more.
+    /// The request was cancelled, or its reader has gone.
     Cancelled,
-    /// It failed. What was given to the sink stands.
+    /// The request failed. Tokens that the sink has received stay valid.
     Failed(BatchError),
 }
 
@@ -227,24 +230,24 @@ pub enum Finish {
 pub struct Stats {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them that had been computed before.
+    /// Prompt tokens that had been computed before.
     pub cached_tokens: usize,
     /// Tokens of the answer.
     pub output_tokens: usize,
-    /// Tokens that were guessed.
+    /// Guessed tokens.
     pub drafted_tokens: usize,
-    /// Those that were right.
+    /// Guesses that were right.
     pub accepted_tokens: usize,
-    /// From submission to admission.
+    /// Time from submission to admission.
     pub queued: Duration,
-    /// From submission to the first token; zero if there was none.
+    /// Time from submission to the first token; zero if there was none.
     pub first_token: Duration,
-    /// From the first token to the end.
+    /// Time from the first token to the end.
     pub decode: Duration,
 }
 
 impl Stats {
-    /// Tokens per second after the first one; 0 if there was no other.
+    /// Tokens per second after the first token; 0 if there was no second.
     #[must_use]
     pub fn decode_tokens_per_second(&self) -> f64 {
         let tokens = u32::try_from(self.output_tokens.saturating_sub(1)).unwrap_or(u32::MAX);

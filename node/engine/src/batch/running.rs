@@ -1,4 +1,4 @@
-//! A request that has been admitted: what it puts into a step, and what it makes of the logits.
+//! An admitted request: its rows of a step, and its use of the logits.
 
 use std::time::Instant;
 
@@ -11,13 +11,13 @@ use super::{
 };
 use crate::{Chunk, Sequence, Want};
 
-/// What a request does in a step.
+/// A request's part in a step.
 pub(super) enum Work {
-    /// Nothing: it waits for its turn or for its reader.
+    /// Nothing: the request waits for its turn or for its reader.
     Rest,
-    /// Computes so many tokens of its prompt.
+    /// Computes this many tokens of its prompt.
     Prefill(usize),
-    /// Computes its last token, and checks those guessed after it.
+    /// Computes its last token, and checks the guesses after it.
     Decode(Zeroizing<Vec<u32>>),
 }
 
@@ -25,27 +25,27 @@ pub(super) struct Running {
     pub generation: Generation,
     pub session: Option<SessionKey>,
     pub sequence: Sequence,
-    /// Blocks that are set aside for it, those that it has among them.
+    /// Blocks reserved for the request, including those that it holds.
     pub blocks: usize,
     pub draft: Drafter,
-    /// Steps in which others' prompts came before its own.
+    /// Steps in which the prompts of other requests came first.
     pub passed_over: usize,
     /// Whether its blocks may be kept for the session's next request.
     pub keeps: bool,
 }
 
 impl Running {
-    /// Blocks that it may still take.
+    /// Reserved blocks that the request does not hold yet.
     pub fn outstanding(&self) -> usize {
         self.blocks.saturating_sub(self.sequence.blocks().len())
     }
 
-    /// Whether its prompt is to be computed, and its sink takes what follows.
+    /// Whether its prompt is not computed yet, and its sink accepts tokens.
     pub fn prefills(&self) -> bool {
         self.generation.is_prefilling() && self.generation.room > 0
     }
 
-    /// Whether it generates, and its sink takes more.
+    /// Whether it generates, and its sink accepts more.
     pub fn decodes(&self) -> bool {
         !self.generation.is_prefilling() && self.generation.room > 0
     }
@@ -55,10 +55,10 @@ impl Running {
         self.generation.prompt.saturating_sub(self.sequence.len())
     }
 
-    /// Its last token and guesses, at most `most` of them.
+    /// Its last token, with at most `most` guesses.
     pub fn decode(&mut self, most: usize) -> Work {
         let Generation { tokens: all, limit, room, .. } = &self.generation;
-        // A guess needs room in the answer and in the sink, for itself and for what is chosen after it.
+        // Each guess needs room in the answer and in the sink, for itself and for the token chosen after it.
         let most = most.min(limit - all.len() - 1).min(room - 1);
         let mut tokens = Zeroizing::new(Vec::with_capacity(1 + most));
         tokens.push(all[all.len() - 1]);
@@ -66,7 +66,7 @@ impl Running {
         Work::Decode(tokens)
     }
 
-    /// The step's chunk for its work.
+    /// The chunk of the step for this work.
     pub fn chunk<'a>(&'a mut self, work: &'a Work) -> Option<Chunk<'a>> {
         let (tokens, want) = match work {
             Work::Rest => return None,
@@ -80,8 +80,8 @@ impl Running {
         Some(Chunk { sequence: &mut self.sequence, tokens, want })
     }
 
-    /// Chooses tokens by the rows of its work, as far as they were guessed right, and forgets what was not. Says how the
-    /// request ended, if it did.
+    /// Chooses tokens from the rows of its work while its guesses are right, and forgets the rest. Returns
+    /// how the request ended, if it did.
     pub fn take<'l>(
         &mut self,
         work: &Work,
@@ -97,7 +97,7 @@ impl Running {
         let known = self.sequence.len() - guesses.len();
         let (mut right, mut finish) = (0, None);
         for (at, row) in rows.take(guesses.len() + 1).enumerate() {
-            // The iterator is run to its end: the rows after are another request's.
+            // The loop consumes all of these rows: the rows after them belong to another request.
             if finish.is_some() || right < at {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Which rows a step has, and who may begin.
+//! The rows of each step, and the admission of requests.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -17,14 +17,14 @@ use super::{
 };
 use crate::{Chunk, Model, Sequence, StepError, kv::KV_BLOCK, model::Logits};
 
-/// Rows of a step up to which tokens are guessed: so many are multiplied right from the weights' tiles, which costs least
-/// per row. With so many sequences generating there is nothing left to gain.
+/// Guesses fill a step up to this many decode rows. Up to this number, products read the weights' tiles
+/// directly, which costs least per row. With this many generating sequences, guesses gain nothing.
 const MOST_GUESSING_ROWS: usize = 8;
 
-/// Steps that being passed over counts for, at most: no prompt has as many chunks.
+/// Upper limit for the count of passed-over steps: no prompt has as many chunks.
 const MAX_PASSED: usize = 1 << 24;
 
-/// What a request must keep to, for a model and its budget.
+/// Limits that a request must respect, from the model and its budget.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     vocabulary: usize,
@@ -43,7 +43,7 @@ impl Bounds {
         }
     }
 
-    /// Of a model that computes one sequence at a time, whose keys and values are not in blocks.
+    /// The limits for a model that computes one sequence at a time, without blocks.
     pub fn of_solo(model: &dyn Solo, budget: usize) -> Self {
         Self {
             vocabulary: model.vocabulary(),
@@ -58,17 +58,17 @@ impl Bounds {
         self.budget
     }
 
-    /// Blocks of so many tokens.
+    /// Blocks for this many tokens.
     fn blocks(tokens: usize) -> usize {
         tokens.div_ceil(KV_BLOCK)
     }
 
-    /// Blocks that may be kept for later.
+    /// Maximum number of blocks kept for later.
     fn cached_blocks(&self, options: &BatchOptions) -> usize {
         options.cache_bytes.min(self.budget) / self.block_bytes.max(1)
     }
 
-    /// Refuses what can never be computed.
+    /// Refuses a request that can never be computed.
     pub fn check(&self, request: &Request) -> Result<(), BatchError> {
         if request.prompt.is_empty() || request.max_tokens == 0 {
             return Err(BatchError::Empty);
@@ -88,7 +88,7 @@ impl Bounds {
     }
 }
 
-/// Rows of a step, by what they are for.
+/// Rows of a step, by purpose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepRows {
     /// Sequences that generate.
@@ -99,29 +99,29 @@ pub struct StepRows {
     pub prefilled: usize,
 }
 
-/// What came of [`Scheduler::step`].
+/// The result of [`Scheduler::step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// There are no requests.
     Idle,
-    /// Requests wait, all of them for their readers or for those that do.
+    /// All requests wait: for their own readers, or for other requests that do.
     Paused,
     /// A step was made.
     Stepped(StepRows),
 }
 
-/// How much there is to do, and what it holds.
+/// The number of requests, and the memory that they hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Requests that have been admitted.
+    /// Admitted requests.
     pub running: usize,
-    /// Requests that wait.
+    /// Waiting requests.
     pub waiting: usize,
     /// Bytes of all blocks.
     pub kv_bytes: usize,
-    /// Bytes of blocks that are kept for later, those among them that are in use at the moment too.
+    /// Bytes of blocks kept for later, including those in use now.
     pub cached_bytes: usize,
-    /// Bytes that blocks may take.
+    /// Maximum size in bytes of all blocks.
     pub kv_budget: usize,
 }
 
@@ -150,19 +150,19 @@ impl Scheduler {
         self.bounds
     }
 
-    /// The model, such as to compute it in another way from now on.
+    /// The model, for example to change its number of threads.
     pub fn model_mut(&mut self) -> &mut Model {
         &mut self.model
     }
 
-    /// How requests share the model from now on. Blocks that are kept stay, as far as they may.
+    /// Changes how requests share the model. Kept blocks stay, as far as the new limits allow.
     pub fn set_options(&mut self, options: BatchOptions) {
         self.options = options.bounded();
         let Self { options, cache, bounds, .. } = self;
         cache.set_bounds(options.model_id, bounds.cached_blocks(options), options.cache_idle);
     }
 
-    /// Requests, and what they hold.
+    /// The requests, and the memory they hold.
     #[must_use]
     pub fn load(&self) -> Load {
         Load {
@@ -174,15 +174,16 @@ impl Scheduler {
         }
     }
 
-    /// Takes a request. It begins in a later step.
+    /// Accepts a request. It begins in a later step.
     ///
     /// # Errors
-    /// [`BatchError`] if it can never be computed, or if too many wait. The request's sink hears nothing then.
+    /// [`BatchError`] if the request can never be computed, or if too many wait. Its sink is then never
+    /// called.
     pub fn submit(&mut self, request: Request, now: Instant) -> Result<RequestId, BatchError> {
         self.accept(request, now).map_err(|(_, error)| error)
     }
 
-    /// The same; a request that is refused is given back.
+    /// As [`Self::submit`], but gives a refused request back.
     pub(super) fn accept(
         &mut self,
         request: Request,
@@ -200,7 +201,7 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// Lets go what is kept for a session. What is in use goes when its request is over.
+    /// Drops the blocks kept for a session. Blocks in use are dropped when their request ends.
     pub fn clear(&mut self, session: &SessionKey) {
         self.cache.clear(session);
         self.running
@@ -213,7 +214,7 @@ impl Scheduler {
             .for_each(|one| one.keeps = false);
     }
 
-    /// Lets go all that is kept.
+    /// Drops all kept blocks.
     pub fn clear_all(&mut self) {
         self.cache.clear_all();
         self.running.iter_mut().for_each(|one| one.keeps = false);
@@ -228,8 +229,8 @@ impl Scheduler {
         self.waiting.drain(..).for_each(|one| fail(one, error, now));
     }
 
-    /// Lets go what is over, admits what fits, and makes one step of all that can go on. `clock` is asked for the time
-    /// before and after computing.
+    /// Ends requests that are over, admits those that fit, and makes one step with all that can proceed.
+    /// Reads `clock` before and after computing.
     pub fn step(&mut self, clock: &dyn Fn() -> Instant) -> Progress {
         let now = clock();
         self.reap(now);
@@ -242,7 +243,7 @@ impl Scheduler {
         }
         match self.compute(&works) {
             Ok(logits) => self.deliver(&works, logits, clock),
-            // Nothing is known of the sequences that were in the step.
+            // The state of the sequences in the failed step is unknown.
             Err(error) => {
                 for (mut one, work) in std::mem::take(&mut self.running).into_iter().zip(works) {
                     if matches!(work, Work::Rest) {
@@ -256,7 +257,7 @@ impl Scheduler {
         Progress::Stepped(rows)
     }
 
-    /// Ends what must end; frees what it held.
+    /// Ends requests that must end, and frees their memory.
     fn reap(&mut self, now: Instant) {
         let stall = self.options.stall;
         self.running
@@ -264,7 +265,7 @@ impl Scheduler {
         self.waiting.retain_mut(|one| end_if(one.look(now), &mut one.answer, now));
     }
 
-    /// Admits requests in their order, as long as there are slots and all blocks that they may need.
+    /// Admits requests in order, as long as there are free slots and all blocks that each may need.
     fn admit(&mut self, now: Instant) {
         while self.running.len() < self.options.slots
             && let Some(first) = self.waiting.front()
@@ -296,7 +297,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether so many more blocks fit, if need be in the place of blocks that are only kept.
+    /// Whether this many more blocks fit; evicts kept blocks if necessary.
     fn make_room(&mut self, blocks: usize) -> bool {
         let outstanding: usize = self.running.iter().map(Running::outstanding).sum();
         let all = self.bounds.budget / self.bounds.block_bytes.max(1);
@@ -308,7 +309,7 @@ impl Scheduler {
         (0..wanted).all(|_| self.cache.evict())
     }
 
-    /// What each running request does in the next step.
+    /// Plans each running request's part in the next step.
     fn plan(&mut self) -> (Vec<Work>, StepRows) {
         let mut works: Vec<Work> = self.running.iter().map(|_| Work::Rest).collect();
         let decoded = self.running.iter().filter(|one| one.decodes()).count();
@@ -323,7 +324,8 @@ impl Scheduler {
             }
         }
 
-        // The shortest first, but whoever was passed over comes nearer with each step, so that all have their turn.
+        // The shortest prompt goes first. A passed-over request moves forward with each step, so that each
+        // gets its turn.
         let chunk = self.options.chunk;
         let mut prefilling: Vec<usize> =
             (0..self.running.len()).filter(|at| self.running[*at].prefills()).collect();
@@ -352,7 +354,7 @@ impl Scheduler {
         guarded(|| model.step(&mut chunks).map_err(|error: StepError| error.into()))?
     }
 
-    /// Lets each request choose by its rows, and ends those that are over.
+    /// Lets each request choose from its rows, and ends those that are over.
     fn deliver(&mut self, works: &[Work], mut logits: Logits, clock: &dyn Fn() -> Instant) {
         let Self { running, cache, .. } = self;
         let mut rows = logits.rows();

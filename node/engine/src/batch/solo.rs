@@ -1,7 +1,7 @@
-//! Requests on a model that computes one sequence at a time: one after the other, in the order of their arrival.
+//! Requests on a model that computes one sequence at a time, in order of arrival.
 //!
-//! For models of other libraries. Nothing is shared between requests and nothing is kept for later ones; whether results are
-//! the same elsewhere is for the model to say.
+//! For models of other libraries. Requests share nothing, and nothing is kept for later requests. The model
+//! defines whether results are the same elsewhere.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -19,38 +19,38 @@ use super::{
 
 /// A model that computes one sequence at a time.
 pub trait Solo: Send {
-    /// Tokens of the vocabulary: so many logits there are.
+    /// Tokens of the vocabulary, and the number of logits.
     fn vocabulary(&self) -> usize;
 
-    /// Tokens that a sequence may have.
+    /// Maximum number of tokens of a sequence.
     fn context(&self) -> usize;
 
     /// Bytes of the keys and values of one token.
     fn token_bytes(&self) -> usize;
 
-    /// How many tokens of a prompt to append next, where `remaining` are left after `position`. A cancelled request is
-    /// noticed between two such steps.
+    /// How many prompt tokens to append next, with `remaining` left after `position`. The scheduler notices a
+    /// cancelled request between two such steps.
     fn chunk(&self, position: usize, remaining: usize) -> usize;
 
-    /// Appends tokens to the sequence, which has `position` of them, and returns the logits after the last one. At position 0
-    /// a new sequence begins.
+    /// Appends tokens to the sequence of `position` tokens, and returns the logits after the last one.
+    /// Position 0 begins a new sequence.
     ///
     /// # Errors
-    /// The library's message, which must have nothing of the tokens. The sequence is of no use any more then.
+    /// The library's message, which must not quote the tokens. The sequence is then unusable.
     fn append(&mut self, tokens: &[u32], position: usize) -> Result<Zeroizing<Vec<f32>>, String>;
 
-    /// Lets go what is held of the sequence.
+    /// Frees the memory of the sequence.
     fn forget(&mut self);
 }
 
-/// A request that is being computed.
+/// The running request.
 struct Soloist {
     generation: Generation,
     /// How many of its tokens have been computed.
     computed: usize,
 }
 
-/// See the module.
+/// Runs one request at a time: see the module.
 pub(super) struct SoloScheduler {
     model: Box<dyn Solo>,
     options: BatchOptions,
@@ -61,7 +61,7 @@ pub(super) struct SoloScheduler {
 }
 
 impl SoloScheduler {
-    /// `options` are bounded already.
+    /// `options` must be bounded already.
     pub fn new(model: Box<dyn Solo>, options: BatchOptions, kv_budget: usize) -> Self {
         let bounds = Bounds::of_solo(model.as_ref(), kv_budget);
         Self { model, options, bounds, waiting: VecDeque::new(), running: None, next_id: 0 }
@@ -71,7 +71,7 @@ impl SoloScheduler {
         self.bounds
     }
 
-    /// Ends what must end.
+    /// Ends requests that must end.
     fn reap(&mut self, now: Instant) {
         let stall = self.options.stall;
         if let Some(Soloist { generation: one, .. }) = &mut self.running
@@ -82,10 +82,10 @@ impl SoloScheduler {
         self.waiting.retain_mut(|one| end_if(one.look(now), &mut one.answer, now));
     }
 
-    /// Lets the request go that ran, and all that the model holds of it.
+    /// Drops the running request, and the model's state of it.
     fn rest(&mut self) {
         self.running = None;
-        // What panics while it forgets is asked to begin anew by the next request.
+        // If the model panics here, the next request still begins at position 0.
         let _ = guarded(|| self.model.forget());
     }
 
@@ -101,7 +101,7 @@ impl SoloScheduler {
         }
     }
 
-    /// Computes the next tokens of the one that runs, and lets it choose if they were its last ones.
+    /// Computes the running request's next tokens. After its last prompt token, lets it choose.
     fn advance(&mut self, clock: &dyn Fn() -> Instant) -> Option<Progress> {
         let Self { model, running, .. } = self;
         let Soloist { generation, computed } = running.as_mut()?;

@@ -1,4 +1,4 @@
-//! A request that has not been admitted.
+//! A request that has not been admitted yet.
 
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ impl Waiting {
         Self { id, session, prompt, max_tokens, start_by, end_by, cancel, chooser, answer, keeps: true }
     }
 
-    /// How it must end now, if it must.
+    /// How the request must end now, if it must.
     pub fn look(&mut self, now: Instant) -> Option<Finish> {
         if self.cancel.is_cancelled() {
             return Some(Finish::Cancelled);
@@ -46,7 +46,8 @@ impl Waiting {
         }
     }
 
-    /// Admits it, with so many tokens of its prompt computed already; `None` if its sink failed, which has ended it.
+    /// Admits the request, with `cached` tokens of its prompt computed already. `None` if its sink failed,
+    /// which has ended it.
     pub fn begin(self, cached: usize, now: Instant) -> Option<Generation> {
         let Self { id, mut prompt, max_tokens, end_by, cancel, chooser, mut answer, .. } = self;
         let limit = prompt.len() + max_tokens;
@@ -72,14 +73,14 @@ impl Waiting {
     }
 }
 
-/// Ends an answer if it is over; whether it is not.
+/// Ends an answer that is over. Returns true while it is not over.
 pub(super) fn end_if(finish: Option<Finish>, answer: &mut Answer, now: Instant) -> bool {
     let Some(finish) = finish else { return true };
     answer.finish(finish, now);
     false
 }
 
-/// Ends a request that waits, with this error.
+/// Ends a waiting request with this error.
 pub(super) fn fail(mut waiting: Waiting, error: &BatchError, now: Instant) {
     waiting.answer.finish(Finish::Failed(error.clone()), now);
 }

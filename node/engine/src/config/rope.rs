@@ -6,14 +6,14 @@ use crate::{
     kernels::rows::Pairing,
 };
 
-/// How queries and keys turn with their position.
+/// The rotation of queries and keys by their position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
     /// How dimensions pair up.
     pub pairing: Pairing,
-    /// Radians for each position, for each pair of dimensions.
+    /// Radians per position, for each pair of dimensions.
     pub frequencies: Vec<f64>,
-    /// What cosines and sines are multiplied with.
+    /// Factor for cosines and sines.
     pub magnitude: f64,
 }
 
@@ -58,8 +58,9 @@ impl Rope {
         Ok(rope)
     }
 
-    /// YaRN (arXiv 2309.00071) with its usual 32 and 1 turns: pairs that turn often within the original context keep
-    /// their frequency, those that turn less than once have it divided, and those between a mixture.
+    /// YaRN (arXiv 2309.00071) with its usual limits of 32 turns and 1 turn within the original context.
+    /// Pairs with at least 32 turns keep their frequency. For pairs with less than one turn, it is divided.
+    /// The pairs between get a mixture.
     fn stretch(&mut self, dims: usize, base: f64, factor: f64, original: f64) {
         let pair_of =
             |turns: f64| dims as f64 * ln(original / (turns * std::f64::consts::TAU)) / (2.0 * ln(base));
@@ -71,14 +72,14 @@ impl Rope {
         }
     }
 
-    /// Divides each pair's frequency: Llama 3's way to reach further.
+    /// Divides each pair's frequency: Llama 3's method for longer contexts.
     pub(crate) fn divide(&mut self, factors: &[f32]) {
         for (frequency, factor) in self.frequencies.iter_mut().zip(factors) {
             *frequency /= f64::from(*factor);
         }
     }
 
-    /// Cosines and sines of a position's angles, as many of each as there are pairs: computed in double precision,
+    /// Cosines and sines of a position's angles, one of each per pair. They are computed in double precision,
     /// then rounded.
     #[expect(clippy::cast_possible_truncation, reason = "rounding is what is wanted")]
     pub fn turns(&self, position: usize, cosines: &mut [f32], sines: &mut [f32]) {

@@ -1,4 +1,4 @@
-//! A layer's attention: keys and values into the cache, queries against them.
+//! A layer's attention: stores keys and values in the cache, and computes queries against them.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::{
     weights::Layer,
 };
 
-/// Queries that are computed together, so that a key is loaded once for all of them.
+/// Queries computed together, so that each key is loaded once for all of them.
 const QUERIES: usize = 12;
 
 /// Computes cosines and sines of all rows' positions.
@@ -55,10 +55,10 @@ pub(super) struct Step<'a> {
     pub runs: &'a [Run],
 }
 
-/// Rows whose keys and values go into one block.
+/// Rows whose keys and values go into the same block.
 struct Remember<'a> {
     rows: Range<usize>,
-    /// The first one's place in the block.
+    /// The first row's position in the block.
     within: usize,
     block: &'a mut KvBlock,
     queries: &'a mut [f32],
@@ -77,7 +77,7 @@ struct Attending<'a> {
     out: &'a mut [f32],
 }
 
-/// The same, for some groups of 16 positions.
+/// As [`Attending`], for some groups of 16 positions.
 struct Scoring<'a> {
     group: &'a Group,
     head: usize,
@@ -85,7 +85,8 @@ struct Scoring<'a> {
     scores: &'a mut [f32],
 }
 
-/// The same, for some dimensions of the values, with scores of all positions: for each range of these, for each query.
+/// As [`Attending`], for some dimensions of the values. `scores` covers all positions: for each range of
+/// positions, for each query.
 struct Weighing<'a> {
     group: &'a Group,
     head: usize,
@@ -94,16 +95,16 @@ struct Weighing<'a> {
     out: &'a mut [f32],
 }
 
-/// Where attention's results are: for each group of rows, for each head of keys and values, for each range of
-/// dimensions, for each of the rows, for each of the heads that share those keys.
+/// The layout of attention's results. The levels, outermost first: groups of rows, heads of keys and values,
+/// ranges of dimensions, rows, heads that share those keys.
 pub(super) struct Plan<'a> {
     data: &'a [f32],
-    /// For each row, the first row of its group and how many it has.
+    /// For each row, the first row of its group and the group's size.
     groups: Vec<(usize, usize)>,
     heads: usize,
     shared: usize,
     head_dim: usize,
-    /// Dimensions in a range, but for the last.
+    /// Dimensions in a range; the last range may have fewer.
     dims: usize,
 }
 
@@ -124,13 +125,13 @@ impl Source for Plan<'_> {
     }
 }
 
-/// The numbers below `end`, `at_once` at a time.
+/// Cuts `0..end` into ranges of `at_once`.
 fn ranges(end: usize, at_once: usize) -> impl Iterator<Item = Range<usize>> {
     (0..end).step_by(at_once.max(1)).map(move |start| start..(start + at_once).min(end))
 }
 
 impl Step<'_> {
-    /// Turns queries and keys, and puts keys and values into the sequences' blocks.
+    /// Rotates queries and keys, and stores keys and values in the sequences' blocks.
     pub fn remember(
         &self,
         context: &mut Context<'_>,
@@ -210,7 +211,7 @@ impl Step<'_> {
         }
     }
 
-    /// Computes attention of all rows, and says where the results are.
+    /// Computes attention of all rows, and returns the layout of the results.
     pub fn attend<'a>(
         &self,
         context: &mut Context<'_>,
@@ -239,8 +240,8 @@ impl Step<'_> {
         let (attended, scores) = buffers;
         let out = room(attended, self.rows * config.query_width(), 0.0);
         let attending = Attention { step: self, queries, chunks, shared };
-        // With few parts, each is cut again, so that threads share the work and none reads what another does. The scores
-        // of all rows are then kept at once.
+        // With few parts, cut each part again, so that the threads share the work and none reads another's
+        // data. This keeps the scores of all rows at once.
         let (parts, wanted) = (groups.len() * config.kv_heads, 4 * context.threads.count());
         let dims = if context.threads.count() > 1 && parts < wanted && self.rows <= DIRECT_ROWS {
             let pieces = wanted.div_ceil(parts);
@@ -253,7 +254,7 @@ impl Step<'_> {
     }
 }
 
-/// What all parts of a layer's attention look at.
+/// Inputs shared by all parts of a layer's attention.
 struct Attention<'a> {
     step: &'a Step<'a>,
     queries: &'a [f32],
@@ -299,12 +300,12 @@ impl<'a> Attention<'a> {
         work(slices);
     }
 
-    /// A part for each group and head of keys.
+    /// One part for each group and each head of keys.
     fn whole(&self, context: &mut Context<'_>, groups: &[Group], mut out: &mut [f32]) {
         let config = self.step.config;
         let head_dim = config.head_dim;
         let mut parts = Vec::with_capacity(groups.len() * config.kv_heads);
-        // The longest last: parts are taken from the end.
+        // The longest part comes last: threads take parts from the end.
         for group in groups {
             for head in 0..config.kv_heads {
                 let length = group.rows.len() * self.shared * head_dim;
@@ -322,8 +323,8 @@ impl<'a> Attention<'a> {
         });
     }
 
-    /// Some parts for each group and head of keys: first each for some positions' scores, then each for some
-    /// dimensions of the values. Returns how many dimensions.
+    /// Cuts each group and head of keys into several parts. The scores use ranges of positions, then the
+    /// values use ranges of dimensions. Returns the dimensions per range.
     fn pieces(
         &self,
         context: &mut Context<'_>,
@@ -390,8 +391,8 @@ impl<'a> Attention<'a> {
     }
 }
 
-/// Groups of 16 positions that are scored together, of so many in so many pieces: as many as a kernel looks at at
-/// once, or some times that.
+/// How many groups of 16 positions to score together, so that `groups` fall into `pieces`: a multiple of the
+/// kernel's four.
 fn at_once(groups: usize, pieces: usize) -> usize {
     groups.div_ceil(pieces).next_multiple_of(4)
 }

@@ -1,4 +1,4 @@
-//! Products of a step's rows with a matrix, and where they are put.
+//! Products of a step's rows with a matrix, and the layout of the results.
 //!
 //! A product is stored by panels: all rows' numbers of the first panel, then of the second, and so on.
 
@@ -14,7 +14,7 @@ use crate::{
     weights::{Linear, share},
 };
 
-/// Rows that are worth spreading a tile out again for.
+/// Minimum number of rows for which spreading a tile out again pays off.
 const LEAST_ROWS: usize = 24;
 
 /// A product to compute.
@@ -31,7 +31,7 @@ struct Part<'a> {
 }
 
 impl Product<'_> {
-    /// Computes it into `out`, which is made large enough.
+    /// Computes the product into `out`, which grows if necessary.
     pub fn run(&self, context: &mut Context<'_>, acts: Acts<'_>, out: &mut Vec<f32>) {
         let Self { linear, rows } = *self;
         let out = room(out, rows * linear.width(), 0.0);
@@ -61,8 +61,9 @@ impl Product<'_> {
         }
     }
 
-    /// Four parts for each thread, of the panels that are its own, and the number of each thread's first. Few rows are
-    /// computed as fast as the weights are read, so each thread reads those that lie together for it.
+    /// Cuts each thread's own panels into four parts. Returns the parts, and the index of each thread's first
+    /// part. With few rows, reading the weights is the bottleneck, so each thread reads its own contiguous
+    /// weights.
     fn shares<'o>(&self, threads: usize, out: &'o mut [f32]) -> (Vec<Part<'o>>, Vec<usize>) {
         let (rows, width) = (self.rows, self.linear.finish.width());
         let mut out = out;
@@ -80,7 +81,7 @@ impl Product<'_> {
         (parts, starts)
     }
 
-    /// Some 64 parts for each thread, or about four where there are few panels.
+    /// About 64 parts for each thread, or about four if there are few panels.
     fn parts<'o>(&self, threads: usize, out: &'o mut [f32]) -> Vec<Part<'o>> {
         let (panels, rows, width) = (self.linear.panels(), self.rows, self.linear.finish.width());
         let wanted = 4 * threads;
@@ -103,7 +104,7 @@ impl Product<'_> {
     }
 }
 
-/// Copies a row out of a product in panels of `width` numbers, which is one of `Finish::width`.
+/// Copies a row out of a product with panels of `width` numbers; `width` comes from `Finish::width`.
 pub(super) fn gather(data: &[f32], rows: usize, width: usize, row: usize, out: &mut [f32]) {
     if width == LANES {
         gather_panels::<LANES>(data, rows, row, out);
@@ -112,7 +113,7 @@ pub(super) fn gather(data: &[f32], rows: usize, width: usize, row: usize, out: &
     }
 }
 
-/// With the width known, a panel's numbers are copied by some registers and not by a call.
+/// With a constant width, the compiler copies a panel's numbers by registers instead of a call.
 fn gather_panels<const WIDTH: usize>(data: &[f32], rows: usize, row: usize, out: &mut [f32]) {
     let numbers = |panel: usize| &data[(panel * rows + row) * WIDTH..][..WIDTH];
     let (panels, rest) = out.as_chunks_mut::<WIDTH>();

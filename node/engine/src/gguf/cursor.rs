@@ -1,8 +1,8 @@
-//! Reading forward through bytes that may lie.
+//! A forward reader of untrusted bytes.
 
 use super::{GgufError, MAX_HEADER_BYTES};
 
-/// A place in a file's header. It never goes beyond [`MAX_HEADER_BYTES`].
+/// A position in a file's header. It never passes [`MAX_HEADER_BYTES`].
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -45,7 +45,8 @@ impl<'a> Cursor<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// A count of things that take at least `least_bytes` each, so that the rest of the file can hold them.
+    /// Reads a count of items of at least `least_bytes` each, and checks that the rest of the file can hold
+    /// them.
     pub(super) fn count(
         &mut self,
         what: &'static str,
@@ -60,7 +61,7 @@ impl<'a> Cursor<'a> {
         usize::try_from(found).map_err(|_| GgufError::TooMany { what, found, limit })
     }
 
-    /// The bytes of a string with its length before it.
+    /// The bytes of a string with a length prefix.
     pub(super) fn text(&mut self, what: &'static str, limit: u64) -> Result<&'a [u8], GgufError> {
         let length = self.count(what, limit, 1)?;
         self.take(length as u64, what)

@@ -6,7 +6,7 @@ use memmap2::Mmap;
 
 use super::{Gguf, GgufError, Tensor, Value};
 
-/// An open file: its header, and its bytes by memory map.
+/// An open file: its header, and its memory-mapped bytes.
 #[derive(Debug)]
 pub struct GgufFile {
     header: Gguf,
@@ -17,20 +17,21 @@ impl GgufFile {
     /// Opens a file and reads its header.
     ///
     /// # Errors
-    /// [`GgufError`] if it cannot be opened or is not sound.
+    /// [`GgufError`] if the file cannot be opened or is not sound.
     #[expect(unsafe_code, reason = "mapping a file")]
     pub fn open(path: &Path) -> Result<Self, GgufError> {
         let file = File::open(path)?;
-        // SAFETY: the map is only read, through bounds-checked slices of bytes, for which every bit pattern is valid;
-        // what was checked in the header has been copied out of it. A model file is written once under another name
-        // and renamed, so nobody changes it in place; somebody who does can make the answers wrong, or the process
-        // die of a bus error by shortening it, but whoever may write the node's model folder may do that anyway.
+        // SAFETY: the map is only read, through bounds-checked slices of bytes, for which every bit pattern
+        // is valid. Checked values of the header have been copied out. Writers write a model file under
+        // another name and rename it, so no writer changes it in place. A writer that does can make the
+        // answers wrong, or kill the process with a bus error by shortening the file. A writer of the node's
+        // model folder has that power anyway.
         let map = unsafe { Mmap::map(&file)? };
         let header = Gguf::parse(&map)?;
         Ok(Self { header, map })
     }
 
-    /// What the file says it holds.
+    /// The file's header.
     #[must_use]
     pub fn header(&self) -> &Gguf {
         &self.header
@@ -50,15 +51,15 @@ impl GgufFile {
         self.map.get(start..start.saturating_add(bytes)).unwrap_or_default()
     }
 
-    /// Gives back the memory that some of the file's bytes are in. They can be read again, from the file.
+    /// Releases the memory pages of some of the file's bytes. Later reads load them from the file again.
     #[cfg_attr(unix, expect(unsafe_code, reason = "giving a map's pages back"))]
     pub fn release(&self, range: Range<usize>) {
         let Range { start, end } = range;
         #[cfg(unix)]
         if self.map.get(start..end).is_some_and(|bytes| !bytes.is_empty()) {
-            // It is a request: where it is refused, the pages stay until the system wants them.
-            // SAFETY: the range is within the map. The map is a shared one of a file and never written to: what is read
-            // of it afterwards is the file's bytes again, the same as before.
+            // This is only a request: if refused, the pages stay until the system needs them.
+            // SAFETY: the range is within the map. The map is a shared map of a file, and never written to. A
+            // later read gets the same bytes from the file.
             let _ = unsafe {
                 self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start)
             };
@@ -67,7 +68,7 @@ impl GgufFile {
         let _ = (start, end);
     }
 
-    /// The strings of an array in the metadata; none if there is no such array.
+    /// The strings of a metadata array; empty if there is no such array.
     pub fn strings(&self, key: &str) -> impl Iterator<Item = &[u8]> {
         let array = match self.header.get(key) {
             Some(Value::Array(array)) => Some(array),

@@ -2,7 +2,7 @@
 
 use super::{GgufError, MAX_NAME_BYTES, MAX_TENSOR_ELEMENTS, cursor::Cursor};
 
-/// How a tensor's numbers are encoded. The names are ggml's.
+/// The encoding of a tensor's numbers. The names are ggml's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names are ggml's")]
 pub enum DType {
@@ -55,7 +55,7 @@ impl DType {
         }
     }
 
-    /// How many numbers a block holds, and how many bytes it takes.
+    /// Numbers in a block, and bytes of a block.
     #[must_use]
     pub const fn block(self) -> (usize, usize) {
         match self {
@@ -80,20 +80,20 @@ pub struct Tensor {
     pub name: String,
     /// Its encoding.
     pub dtype: DType,
-    /// Numbers in a row: what varies fastest. For a matrix, its inputs.
+    /// Numbers in a row: the dimension that varies fastest. For a matrix, its inputs.
     pub columns: usize,
     /// Rows: the product of the other dimensions. For a matrix, its outputs.
     pub rows: usize,
-    /// How many dimensions the file gives it.
+    /// Number of dimensions in the file.
     pub dimensions: usize,
-    /// Where it begins, in bytes from the file's start.
+    /// Offset of its first byte from the file's start.
     pub offset: u64,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
 impl Tensor {
-    /// Reads a tensor's description. Its offset is still the file's, from the start of the data.
+    /// Reads a tensor's description. Its offset is still relative to the start of the data.
     pub(super) fn read(cursor: &mut Cursor<'_>) -> Result<Self, GgufError> {
         const WHAT: &str = "a tensor's description";
         let name = cursor.string("a tensor's name", MAX_NAME_BYTES)?.to_owned();

@@ -1,10 +1,10 @@
-//! Metadata values. Scalars and strings are copied out of the file; arrays stay where they are.
+//! Metadata values. Scalars and strings are copied out of the file; arrays stay in place.
 
 use std::ops::Range;
 
 use super::{GgufError, MAX_ARRAY_ELEMENTS, MAX_STRING_BYTES, cursor::Cursor};
 
-/// The type of a value, as the format numbers it.
+/// The type of a value, with the format's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum ValueKind {
@@ -41,7 +41,7 @@ impl ValueKind {
         })
     }
 
-    /// The least bytes that one takes in a file: all of it, or a string's length.
+    /// Minimum size in bytes of a value in a file: its whole size, or a string's length field.
     const fn least_bytes(self) -> u64 {
         match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -52,14 +52,14 @@ impl ValueKind {
     }
 }
 
-/// An array's place in the file. Its length, and for strings every string's, has been checked.
+/// An array's place in the file. Its length, and the length of each string in it, has been checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Array {
-    /// What its elements are.
+    /// The type of its elements.
     pub kind: ValueKind,
-    /// How many there are.
+    /// Number of elements.
     pub count: usize,
-    /// Where the elements lie, in bytes from the file's start.
+    /// The elements' bytes, as offsets from the file's start.
     pub range: Range<usize>,
 }
 
@@ -70,15 +70,15 @@ pub enum Value {
     Unsigned(u64),
     /// A signed number, of any width.
     Signed(i64),
-    /// A number with a fraction.
+    /// A floating-point number.
     F32(f32),
-    /// The same in double precision.
+    /// A double-precision number.
     F64(f64),
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
-    /// Text.
+    /// A string.
     String(String),
-    /// Several of one kind.
+    /// Several values of one type.
     Array(Array),
 }
 
@@ -113,7 +113,7 @@ impl Value {
         })
     }
 
-    /// Arrays of arrays are in no known file, and would let a file make a reader recurse: refused.
+    /// Refuses arrays of arrays: no known file has them, and they would let a file make the reader recurse.
     fn read_array(cursor: &mut Cursor<'_>) -> Result<Self, GgufError> {
         let kind = ValueKind::from_id(cursor.u32("an array's type")?)?;
         let count = cursor.count("an array's length", MAX_ARRAY_ELEMENTS, kind.least_bytes())?;
@@ -141,8 +141,8 @@ impl Value {
 }
 
 impl Array {
-    /// The strings of an array of strings, as bytes: a vocabulary's pieces need not be UTF-8. `file` is the whole
-    /// file. Ends early if the file is not the one that was parsed.
+    /// The strings of an array of strings, as bytes: a vocabulary's pieces need not be UTF-8. `file` is the
+    /// whole file. Ends early if `file` is not the parsed file.
     pub fn strings<'a>(&self, file: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let wanted = if self.kind == ValueKind::String { self.count } else { 0 };
         let mut cursor = Cursor::new(file.get(self.range.clone()).unwrap_or_default());

@@ -1,10 +1,13 @@
 //! Attention of some rows to the positions before them, over keys and values in blocks.
 //!
-//! For one row and one head, with positions `from..=position` visible, whatever else is computed beside it: a score is
-//! the sum over the head's dimensions in order by fused multiply-add, from 0. The largest score is taken off, `exp`
-//! follows, and a position that is not visible counts 0. Lane `l` sums the weights of positions `16 i + l` in order,
-//! the lanes are summed as by [`sum_lanes`]. Each dimension of the result is the sum over the positions in order of
-//! weight times value by fused multiply-add, from 0, times (1 divided by the weights' sum).
+//! For one row and one head with visible positions `from..=position`, these steps define the result, whatever
+//! else is computed with it:
+//!
+//! 1. A score is the sum over the head's dimensions in order by fused multiply-add, from 0.
+//! 2. Subtract the largest score and apply `exp`. An invisible position counts 0.
+//! 3. Lane `l` sums the weights of positions `16 i + l` in order; [`sum_lanes`] adds the lanes.
+//! 4. Each dimension of the result sums weight times value over the positions in order by fused multiply-add,
+//!    from 0. The factor (1 divided by the weights' sum) follows.
 
 #![expect(clippy::inline_always, reason = "a kernel's parts must end up in its one function")]
 
@@ -18,48 +21,49 @@ use super::{
 /// Positions in a block of the cache.
 pub const KV_BLOCK: usize = 32;
 
-/// Dimensions of values that lie together, position after position: a line of the caches.
+/// Dimensions of values stored together, position after position: one cache line.
 pub const SLICE: usize = 32;
 
-/// Queries up to which keys and values are asked for ahead.
+/// Maximum number of queries for which keys and values are prefetched.
 const FEW: usize = 4;
 
-/// The rows of one step that are computed together. Their positions follow one another.
+/// Rows of one step that are computed together, at consecutive positions.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows {
     /// The first row's position.
     pub position: usize,
-    /// How many there are.
+    /// Number of rows.
     pub count: usize,
-    /// How many positions a row sees, itself included.
+    /// How many positions a row sees, its own included.
     pub window: usize,
 }
 
 impl Rows {
-    /// The groups of 16 positions that are looked at.
+    /// The groups of 16 positions that the rows see.
     #[must_use]
     pub fn groups(&self) -> Range<usize> {
         (self.position + 1).saturating_sub(self.window) / LANES..(self.position + self.count).div_ceil(LANES)
     }
 }
 
-/// Scores of rows and heads that share keys.
+/// Computes the scores of rows and heads that share keys.
 pub struct Score<'a, B> {
-    /// The queries, rotated and scaled: a slice of `head_dim` for each row and each of its heads, rows outermost.
+    /// The queries, rotated and scaled: a slice of `head_dim` for each row and each of its heads, rows
+    /// outermost.
     pub queries: &'a [&'a [f32]],
-    /// The groups of 16 positions to look at.
+    /// The groups of 16 positions to score.
     pub groups: Range<usize>,
     /// Dimensions of a head: a multiple of 16.
     pub head_dim: usize,
-    /// A block's keys and values for this layer and these heads. Keys: for each 16 positions, 16 numbers of dimension
-    /// 0, 16 of dimension 1, and so on. Values: for each [`SLICE`] dimensions (or what is left of them), those of each
-    /// position.
+    /// A block's keys and values for this layer and these heads. Keys: for each 16 positions, 16 numbers of
+    /// dimension 0, 16 of dimension 1, and so on. Values: for each [`SLICE`] dimensions (the last slice may
+    /// be smaller), the numbers of each position.
     pub block: B,
     /// For each query, 16 scores for each group.
     pub scores: &'a mut [f32],
 }
 
-/// What follows from all scores of rows and heads that share values.
+/// Computes the results from all scores of rows and heads that share values.
 pub struct Weigh<'a, B> {
     /// The rows.
     pub rows: Rows,
@@ -67,7 +71,7 @@ pub struct Weigh<'a, B> {
     pub heads: usize,
     /// Dimensions of a head: a multiple of 16.
     pub head_dim: usize,
-    /// Those to compute: from a multiple of [`SLICE`] on, up to one or to the last.
+    /// The dimensions to compute: from a multiple of [`SLICE`] to a multiple or the end.
     pub dims: Range<usize>,
     /// See [`Score::block`].
     pub block: B,
@@ -77,7 +81,7 @@ pub struct Weigh<'a, B> {
     pub out: &'a mut [f32],
 }
 
-/// One after the other.
+/// [`Score`], then [`Weigh`].
 pub struct Attend<'a, B> {
     /// The rows.
     pub rows: Rows,
@@ -146,7 +150,7 @@ impl<'k, B: Fn(usize) -> (&'k [u16], &'k [u16])> Kernel for Weigh<'_, B> {
         {
             let position = position + query / heads;
             let visible = (position + 1).saturating_sub(window)..position + 1;
-            // For the next pass: the first number of the result is what the result is multiplied with.
+            // For the next pass: the first number of the result temporarily holds the result's factor.
             out[0] = 1.0 / softmax(s, scores, visible.start - first, visible.end - first);
         }
         let values = |at: usize| block(at).1;
@@ -186,7 +190,7 @@ fn score_groups<'k, S: Simd, const R: usize, const N: usize>(
             for (at, keys_at) in next.iter_mut().enumerate().skip(1) {
                 *keys_at = keys(group + at);
             }
-            // With few queries, memory is what takes time: what comes next is asked for in good time.
+            // With few queries, memory is the bottleneck: prefetch the next keys.
             let mut later = next;
             if R <= FEW {
                 for (at, keys_at) in later.iter_mut().enumerate() {
@@ -247,7 +251,7 @@ fn score<S: Simd, const R: usize, const N: usize>(
     results
 }
 
-/// Turns scores into weights, and returns their sum. Those outside `from..to` become 0.
+/// Turns scores into weights, and returns their sum. Positions outside `from..to` get weight 0.
 #[inline(always)]
 fn softmax<S: Simd>(s: S, scores: &mut [f32], from: usize, to: usize) -> f32 {
     let vectors = scores.as_chunks_mut::<LANES>().0;
@@ -271,12 +275,12 @@ fn softmax<S: Simd>(s: S, scores: &mut [f32], from: usize, to: usize) -> f32 {
     sum_lanes(lanes(s, sum))
 }
 
-/// Which values are weighed.
+/// The values to weigh.
 #[derive(Clone, Copy)]
 struct Values {
     /// The first position.
     from: usize,
-    /// The one after the last.
+    /// The position after the last.
     to: usize,
     /// The position of the first score.
     first: usize,
@@ -313,7 +317,7 @@ fn weigh<'k, S: Simd, const R: usize>(
     R
 }
 
-/// Weighs `N` vectors from dimension `dim` on; the results of the queries are `stride` numbers apart.
+/// Weighs `N` vectors from dimension `dim` on; the queries' results are `stride` numbers apart.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "one caller, right above")]
 fn weigh_dims<'k, S: Simd, const R: usize, const N: usize>(
@@ -339,7 +343,7 @@ fn weigh_dims<'k, S: Simd, const R: usize, const N: usize>(
         }
         let within = position % KV_BLOCK..(end - 1) % KV_BLOCK + 1;
         if N == 1 {
-            // A part of a slice, of which the last may be half as wide.
+            // A part of a slice; the last slice may be half as wide.
             let wide = SLICE.min(head_dim - slice) / LANES;
             let vectors = block.as_chunks::<LANES>().0;
             for (at, row) in within.enumerate() {
@@ -381,7 +385,7 @@ fn weigh_dims<'k, S: Simd, const R: usize, const N: usize>(
     N * LANES
 }
 
-/// Adds one position's values, each times the position's weight of each query.
+/// Adds one position's values, each times the position's weight for each query.
 #[inline(always)]
 fn weigh_position<S: Simd, const R: usize, const N: usize>(
     s: S,

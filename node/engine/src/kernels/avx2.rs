@@ -2,8 +2,8 @@
 
 #![expect(unsafe_code, reason = "intrinsics")]
 #![expect(clippy::inline_always, reason = "a kernel's parts must end up in its one function")]
-// SAFETY, of every block below that does not say more: the intrinsics need a processor that has them, and a value of
-// `Avx2` exists only where `detect` found all of them.
+// SAFETY, of every block below without a further reason: the intrinsics need a processor with support. A
+// value of `Avx2` exists only if `detect` found all of them.
 
 use std::arch::x86_64::*;
 
@@ -14,7 +14,7 @@ use super::{Kernel, LANES, Simd};
 pub struct Avx2(());
 
 impl Avx2 {
-    /// Proof, if it has.
+    /// The proof, if the processor has them.
     pub(super) fn detect() -> Option<Self> {
         let has = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
@@ -23,7 +23,7 @@ impl Avx2 {
     }
 }
 
-/// The one function that a kernel ends up in.
+/// The function into which a whole kernel is inlined.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn enter<K: Kernel>(token: Avx2, kernel: K) -> K::Output {
     kernel.run(token)
@@ -283,8 +283,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn prefetch<T>(self, from: &[T], ahead: usize) {
-        // SAFETY: as above; a prefetch reads nothing that the program could see, and of an address that is not there
-        // nothing at all.
+        // SAFETY: as above; a prefetch has no visible effect, and an invalid address is ignored.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(from.as_ptr().wrapping_byte_add(ahead).cast()) }
     }
 
@@ -340,7 +339,7 @@ impl Simd for Avx2 {
         }
     }
 
-    /// The sum of two products is at most 2 x 63 x 128 = 16,128: it does not saturate.
+    /// The sum of two products is at most 2 x 63 x 128 = 16,128: no saturation.
     #[inline(always)]
     fn dot(self, sum: Self::I, w: Self::B, x: i32) -> Self::I {
         // SAFETY: as above.
@@ -358,8 +357,8 @@ impl Simd for Avx2 {
         unsafe { [_mm256_setzero_si256(); 2] }
     }
 
-    /// The weight's sign goes over to `x`, so that its magnitude, at most 128, is unsigned. The sum of two products is
-    /// at most 2 x 128 x 127 = 32,512: it does not saturate.
+    /// The weight's sign moves to `x`, so that the weight's magnitude, at most 128, is unsigned. The sum of
+    /// two products is at most 2 x 128 x 127 = 32,512: no saturation.
     #[inline(always)]
     fn dot_wide(self, sum: Self::I, w: Self::B, x: i32) -> Self::I {
         // SAFETY: as above.

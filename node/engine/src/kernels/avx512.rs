@@ -2,8 +2,8 @@
 
 #![expect(unsafe_code, reason = "intrinsics")]
 #![expect(clippy::inline_always, reason = "a kernel's parts must end up in its one function")]
-// SAFETY, of every block below that does not say more: the intrinsics need a processor that has them, and a value of
-// `Avx512` exists only where `detect` found all of them.
+// SAFETY, of every block below without a further reason: the intrinsics need a processor with support. A
+// value of `Avx512` exists only if `detect` found all of them.
 
 use std::arch::x86_64::*;
 
@@ -14,7 +14,7 @@ use super::{Kernel, LANES, Simd};
 pub struct Avx512(());
 
 impl Avx512 {
-    /// Proof, if it has.
+    /// The proof, if the processor has them.
     pub(super) fn detect() -> Option<Self> {
         let has = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
@@ -25,7 +25,7 @@ impl Avx512 {
     }
 }
 
-/// The one function that a kernel ends up in.
+/// The function into which a whole kernel is inlined.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn enter<K: Kernel>(token: Avx512, kernel: K) -> K::Output {
     kernel.run(token)
@@ -226,8 +226,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn prefetch<T>(self, from: &[T], ahead: usize) {
-        // SAFETY: as above; a prefetch reads nothing that the program could see, and of an address that is not there
-        // nothing at all.
+        // SAFETY: as above; a prefetch has no visible effect, and an invalid address is ignored.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(from.as_ptr().wrapping_byte_add(ahead).cast()) }
     }
 
@@ -273,7 +272,7 @@ impl Simd for Avx512 {
         unsafe { _mm512_dpbusd_epi32(sum, w, _mm512_set1_epi32(x)) }
     }
 
-    /// The unsigned weights make each product too large by 128 x.
+    /// With unsigned weights, each product is too large by 128 x.
     #[inline(always)]
     fn wide_start(self, minus_sum: i32) -> Self::I {
         self.shift(self.splat_i(minus_sum), 7)

@@ -1,16 +1,20 @@
 //! Products of weights in tiles and rows of activations.
 //!
-//! For one output and one row of a quantised matrix, whatever the path, the result is: from 0, for each block of 32
-//! inputs in order, the integer product `n` (exact) as a float; `fma(n, scale x activation's scale, result)`; and for
-//! formats with a minimum `fma(minimum, activation's scaled sum, result)`. Formats without a minimum take their offset
-//! off within `n`. Q6_K does the first two steps for each 16 inputs. For floating-point weights it is, for each input
-//! in order, `fma(weight, activation, result)`.
+//! For one output and one row of a quantised matrix, every path computes the same result. It starts from 0
+//! and does this for each block of 32 inputs in order:
 //!
-//! Few rows are multiplied right from the tiles; for many, a tile's integers are spread out to bytes once and used for
-//! all rows. The steps, and so the bits, are the same.
+//! 1. The exact integer product `n`, as a float.
+//! 2. `fma(n, scale x activation's scale, result)`.
+//! 3. In formats with a minimum, `fma(minimum, activation's scaled sum, result)`.
+//!
+//! Formats without a minimum subtract their offset within `n`. Q6_K does the first two steps for each 16
+//! inputs. Floating-point weights use, for each input in order, `fma(weight, activation, result)`.
+//!
+//! Few rows are multiplied directly from the tiles. For many rows, a tile's integers are spread out to bytes
+//! once, for all rows. The steps, and so the bits, are the same.
 
 #![expect(clippy::inline_always, reason = "a kernel's parts must end up in its one function")]
-// Arrays of registers are walked by their index: what an iterator leaves of itself may keep them out of registers.
+// Register arrays are indexed in loops: an iterator's own state may keep them out of registers.
 #![expect(clippy::needless_range_loop, reason = "as above")]
 
 mod formats;
@@ -29,7 +33,7 @@ use super::{
 };
 use crate::{gguf::DType, tiles::Tiles};
 
-/// Rows up to which a matrix is multiplied right from its tiles.
+/// Maximum number of rows for which a matrix is multiplied directly from its tiles.
 pub const DIRECT_ROWS: usize = 8;
 
 /// A tile of a matrix.
@@ -41,7 +45,7 @@ pub struct TileRef<'a> {
     pub tile: usize,
 }
 
-/// What becomes of the two tiles of a panel.
+/// How to combine the results of a panel's two tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
     /// 32 outputs.
@@ -63,7 +67,7 @@ impl Finish {
     }
 }
 
-/// 32 inputs of a tile, spread out: operands of bytes and the scales as floats.
+/// 32 inputs of a tile, spread out: operands as bytes, scales as floats.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Spread {
@@ -73,11 +77,11 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Nothing yet.
+    /// An empty value.
     pub const EMPTY: Self = Self { operands: [[0; 64]; 8], first: [0.0; LANES], second: [0.0; LANES] };
 }
 
-/// Activations: rows of blocks for quantised weights, rows of numbers for floating-point ones.
+/// Activations: rows of blocks for quantised weights, rows of numbers for floating-point weights.
 #[derive(Clone, Copy)]
 pub struct Acts<'a> {
     /// `columns / 32` blocks for each row.
@@ -86,7 +90,7 @@ pub struct Acts<'a> {
     pub floats: &'a [f32],
 }
 
-/// Multiplies a panel, that is two tiles, with rows of activations.
+/// Multiplies a panel, which is two tiles, with rows of activations.
 pub struct Panel<'a> {
     /// The tiles, of the same inputs.
     pub tiles: [TileRef<'a>; 2],
@@ -94,17 +98,17 @@ pub struct Panel<'a> {
     pub acts: Acts<'a>,
     /// How many rows.
     pub rows: usize,
-    /// Whether to multiply right from the tiles.
+    /// Whether to multiply directly from the tiles.
     pub direct: bool,
-    /// What becomes of the results.
+    /// How to combine the results.
     pub finish: Finish,
     /// `finish.width()` numbers for each row.
     pub out: &'a mut [f32],
-    /// Room for the tiles spread out: `2 x columns / 32`, if not direct.
+    /// Room for the spread-out tiles: `2 x columns / 32`, if not direct.
     pub spread: &'a mut [Spread],
 }
 
-/// Calls `$call` with `$Q` as the format of `$dtype`, which is a quantised one.
+/// Calls `$call` with `$Q` as the format of `$dtype`, a quantised type.
 macro_rules! with_format {
     ($dtype:expr, $Q:ident => $call:expr) => {
         match $dtype {
@@ -186,7 +190,7 @@ impl Panel<'_> {
     }
 }
 
-/// Two tiles of different encodings, each by the way for one row.
+/// Multiplies two tiles of different encodings, each row by the single-row path.
 fn mixed(isa: Isa, tiles: [TileRef<'_>; 2], acts: Acts<'_>, rows: usize, mut out: Out<'_>) {
     for row in 0..rows {
         let mut results = [[0.0; LANES]; 2];
@@ -242,7 +246,7 @@ impl<Q: Format> Kernel for DirectTile<'_, Q> {
     }
 }
 
-/// Where results go, and what becomes of them.
+/// The destination of results, and how to combine them.
 struct Out<'a> {
     finish: Finish,
     out: &'a mut [f32],
@@ -269,7 +273,7 @@ impl Out<'_> {
         self.out[row * LANES..].first_chunk_mut().expect("room for each row")
     }
 
-    /// Puts some rows' results, and says how many.
+    /// Stores some rows' results, and returns their number.
     #[inline(always)]
     fn put_all<S: Simd, const R: usize>(&mut self, s: S, row: usize, results: [[S::F; 2]; R]) -> usize {
         for at in 0..R {
@@ -304,7 +308,7 @@ struct DirectPanel<'a, Q> {
 }
 
 impl<Q: Format> DirectPanel<'_, Q> {
-    /// Multiplies `R` rows from `row` on, and says how many: first with the one tile, then with the other.
+    /// Multiplies `R` rows from `row` on, first with one tile, then with the other. Returns `R`.
     #[inline(always)]
     fn rows<S: Simd, const R: usize>(&mut self, s: S, row: usize) -> usize {
         let acts = &self.acts[row * (self.tiles[0].matrix.columns() / BLOCK)..];
@@ -345,7 +349,7 @@ struct SpreadPanel<'a, T> {
 impl<T: Style> Kernel for SpreadPanel<'_, T> {
     type Output = ();
 
-    /// As many rows at once as the registers hold: six with 32 registers of 16 lanes, fewer without.
+    /// Takes as many rows at once as the registers hold: six with 32 registers of 16 lanes, otherwise fewer.
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { tiles, rows, mut out, .. } = self;

@@ -1,4 +1,4 @@
-//! Elementary functions: stated polynomials in a stated order, never the platform's library.
+//! Elementary functions: fixed polynomials in a fixed order, never the platform's library.
 
 #![expect(clippy::inline_always, reason = "a kernel's parts must end up in its one function")]
 
@@ -38,8 +38,8 @@ pub fn lanes<S: Simd>(s: S, value: S::F) -> [f32; LANES] {
 
 /// `e^x`, within 2 units in the last place: 0 below -87 and for NaN, `e^88` above 88.
 ///
-/// `n` is `x log2(e)` to the nearest integer, `r = x - n ln 2` in two fused steps, `e^r` a polynomial of degree 7 by
-/// Horner's rule (the coefficients are Cephes'), and `2^n` an exponent.
+/// `n` is `x log2(e)` to the nearest integer; `r = x - n ln 2` takes two fused steps. `e^r` is a polynomial
+/// of degree 7 by Horner's rule with Cephes' coefficients, and `2^n` an exponent.
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     const LEAST: f32 = -87.0;

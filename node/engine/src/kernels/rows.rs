@@ -1,4 +1,4 @@
-//! What is done to one row of numbers: norms, activations to bytes, additions, rotations.
+//! Operations on one row of numbers: norms, quantisation of activations, additions, rotations.
 
 #![expect(clippy::inline_always, reason = "a kernel's parts must end up in its one function")]
 
@@ -10,18 +10,18 @@ pub use crate::lanes::BLOCK;
 
 /// 32 activations as signed bytes.
 ///
-/// `scale` is the largest magnitude divided by 127, each byte the nearest integer, ties to even, to the number times
-/// (127 divided by the largest magnitude). A block with nothing above 2^-100 is all zero.
+/// `scale` is the largest magnitude divided by 127. Each byte is the number times (127 divided by the largest
+/// magnitude), to the nearest integer, ties to even. A block with nothing above 2^-100 is all zero.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[repr(C, align(16))]
 pub struct ActBlock {
     /// The bytes, four to a word, the first the lowest.
     pub q: [i32; 8],
-    /// What a byte's unit stands for.
+    /// The value of one unit of a byte.
     pub scale: f32,
     /// The sum of the bytes, as a float, times the scale.
     pub sum: f32,
-    /// The sums of the first and of the last 16 bytes, negated.
+    /// The negated sums of the first and of the last 16 bytes.
     pub minus: [i32; 2],
 }
 
@@ -30,8 +30,8 @@ fn vectors(row: &[f32]) -> &[[f32; LANES]] {
     row.as_chunks().0
 }
 
-/// `1 / sqrt(mean of squares + epsilon)`: lane `l` sums the squares of elements `16 i + l` in order by fused
-/// multiply-add, the lanes are summed as by [`sum_lanes`], then division by the count, addition, root and division.
+/// `1 / sqrt(mean of squares + epsilon)`. Lane `l` sums the squares of elements `16 i + l` in order by fused
+/// multiply-add. [`sum_lanes`] adds the lanes; then come division by the count, addition, root and division.
 #[inline(always)]
 pub fn rms_scale<S: Simd>(s: S, row: &[f32], epsilon: f32) -> f32 {
     let mut squares = s.splat(0.0);
@@ -75,7 +75,7 @@ pub fn quantise<S: Simd>(s: S, row: &[f32], blocks: &mut [ActBlock]) {
     }
 }
 
-/// RMS norm of each row of `rows`, and its quantisation. Where `weight` is none, quantisation alone.
+/// RMS norm and quantisation of each row of `rows`. Without `norm`, quantisation alone.
 pub struct NormQuantise<'a> {
     /// Rows of `width` numbers.
     pub rows: &'a [f32],
@@ -83,11 +83,11 @@ pub struct NormQuantise<'a> {
     pub width: usize,
     /// The norm's weights and epsilon.
     pub norm: Option<(&'a [f32], f32)>,
-    /// A row's room for what has been normed.
+    /// Room for one row's normed numbers.
     pub scratch: &'a mut [f32],
-    /// Where the bytes go: `width / 32` blocks for each row. May be empty.
+    /// Output bytes: `width / 32` blocks for each row. May be empty.
     pub blocks: &'a mut [ActBlock],
-    /// Where the numbers go: `width` for each row. May be empty.
+    /// Output numbers: `width` for each row. May be empty.
     pub floats: &'a mut [f32],
 }
 
@@ -121,9 +121,9 @@ impl Kernel for NormQuantise<'_> {
 
 /// Adds `other` to `row`, after an RMS norm of `other` if there is one.
 pub struct AddNormed<'a> {
-    /// What is added to.
+    /// The row, updated in place.
     pub row: &'a mut [f32],
-    /// What is added, of the same length.
+    /// The numbers to add, of the same length.
     pub other: &'a mut [f32],
     /// The norm's weights and epsilon.
     pub norm: Option<(&'a [f32], f32)>,
@@ -143,7 +143,7 @@ impl Kernel for AddNormed<'_> {
     }
 }
 
-/// How a head's dimensions pair up for rotation.
+/// The pairing of a head's dimensions for rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pairing {
     /// Dimension `2 i` with `2 i + 1`.
@@ -158,13 +158,13 @@ pub struct PrepareHead<'a> {
     pub head: &'a mut [f32],
     /// The norm's weights and epsilon.
     pub norm: Option<(&'a [f32], f32)>,
-    /// Cosines of the position's angles, half as many as dimensions that turn.
+    /// Cosines of the position's angles: one for each rotated pair of dimensions.
     pub cosines: &'a [f32],
     /// Sines.
     pub sines: &'a [f32],
-    /// How dimensions pair up.
+    /// The pairing of dimensions.
     pub pairing: Pairing,
-    /// What all dimensions are multiplied with at the end.
+    /// Final factor for all dimensions.
     pub factor: f32,
 }
 
@@ -212,9 +212,9 @@ fn turn_second(a: f32, b: f32, cosine: f32, sine: f32) -> f32 {
 
 /// Rounds numbers to half precision.
 pub struct ToHalf<'a> {
-    /// The numbers: a multiple of 16.
+    /// The input numbers: a multiple of 16.
     pub from: &'a [f32],
-    /// Where they go.
+    /// The output.
     pub to: &'a mut [u16],
 }
 

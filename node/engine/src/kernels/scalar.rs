@@ -1,11 +1,11 @@
-//! The portable twin: what each operation means.
+//! The portable implementation, which defines each operation.
 
 #![expect(clippy::inline_always, reason = "a kernel's parts must end up in its one function")]
 
 use super::{Kernel, LANES, Simd};
 use crate::half::{bf16_to_f32, f16_to_f32, f32_to_f16};
 
-/// An array of `$count` by a loop: without closures, which the compiler may leave as calls.
+/// An array of `$count` values by a loop: without closures, which the compiler may leave as calls.
 macro_rules! each {
     ($zero:expr; $count:expr, $lane:ident => $value:expr) => {{
         let mut out = [$zero; $count];
@@ -245,7 +245,7 @@ impl Simd for Scalar {
     }
 }
 
-/// To the nearest integer; `i32::MIN` for what does not fit.
+/// To the nearest integer; `i32::MIN` if out of range.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "it has just been checked")]
 fn round(value: f32) -> i32 {

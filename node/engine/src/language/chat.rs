@@ -1,11 +1,11 @@
-//! A conversation as a chat template is to see it. Text is zeroized on drop and not shown by `Debug`.
+//! A conversation as input of a chat template. Text is zeroized on drop and hidden from `Debug`.
 
 use std::fmt::{self, Write as _};
 
 use serde_json::Number;
 use zeroize::Zeroizing;
 
-/// Who speaks.
+/// A message's author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Role {
@@ -16,7 +16,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The name that chat templates have for it.
+    /// The role's name in chat templates.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -28,27 +28,27 @@ impl Role {
     }
 }
 
-/// Messages and tools.
+/// Messages and tools of a conversation.
 #[derive(Clone, Default)]
 pub struct Conversation {
     /// The messages, the oldest first.
     pub messages: Vec<Message>,
-    /// Definitions of the tools that may be called, each as OpenAI's API writes it; none for a conversation without.
+    /// Definitions of the tools that may be called, in the format of OpenAI's API; may be empty.
     pub tools: Vec<Json>,
 }
 
 /// A message.
 #[derive(Clone)]
 pub struct Message {
-    /// Who says it.
+    /// The author's role.
     pub role: Role,
-    /// Its text as it stands, calls in the model's own syntax with it.
+    /// The whole text, including calls in the model's own syntax.
     pub text: Zeroizing<String>,
-    /// Its text without `calls`: what a template gets that shows calls apart.
+    /// The text without `calls`, for templates that show calls separately.
     pub content: Zeroizing<String>,
     /// The calls in an assistant's message.
     pub calls: Vec<Call>,
-    /// Who says it, or whose result it is, by name.
+    /// The name of the author, or of the tool with this result.
     pub name: Option<String>,
     /// In a result, the id of the call that it answers.
     pub call_id: Option<String>,
@@ -65,8 +65,8 @@ impl Message {
 /// A call of a tool.
 #[derive(Clone)]
 pub struct Call {
-    /// The id by which its result names it. Letters and digits are shown to the template as they are, since some look at
-    /// the length; anything else is text like any other.
+    /// The id by which its result names it. The template sees letters and digits unchanged, because some
+    /// templates check the length; any other id is ordinary text.
     pub id: String,
     /// The tool's name.
     pub name: String,
@@ -92,8 +92,8 @@ impl fmt::Debug for Call {
     }
 }
 
-/// A JSON value whose maps keep the order in which their keys came: models were trained on definitions as people wrote
-/// them.
+/// A JSON value whose maps keep the order of their keys, because models were trained on definitions in their
+/// authors' order.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Json {
     /// `null`.
@@ -127,7 +127,7 @@ impl From<serde_json::Value> for Json {
 }
 
 impl fmt::Debug for Json {
-    /// Without the words.
+    /// Without the text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Null => f.write_str("null"),
@@ -140,7 +140,7 @@ impl fmt::Debug for Json {
     }
 }
 
-/// Appends a text as it stands between the quotes of a JSON string.
+/// Appends a text, escaped for the inside of a JSON string.
 pub(super) fn escape(text: &str, out: &mut String) {
     for character in text.chars() {
         match character {

@@ -2,8 +2,8 @@
 
 use minijinja::{Error, ErrorKind};
 
-/// The date that a template's `strftime_now` formats. It is a setting and not the clock, so that rendering
-/// is a function of the prompt and can be replayed.
+/// The date that a template's `strftime_now` formats. It is a setting, not the clock, so that rendering is a
+/// function of the prompt and can be replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Date {
     /// Year, four digits.
@@ -15,14 +15,14 @@ pub struct Date {
 }
 
 impl Default for Date {
-    /// 26 July 2024, which Llama's templates take where there is no clock.
+    /// 26 July 2024, the default of Llama's templates without a clock.
     fn default() -> Self {
         Self { year: 2024, month: 7, day: 26 }
     }
 }
 
 impl Date {
-    /// As C's `strftime`, at midnight.
+    /// Formats as C's `strftime`, at midnight.
     pub(super) fn format(self, pattern: &str) -> Result<String, Error> {
         const MONTHS: [&str; 12] = [
             "January",

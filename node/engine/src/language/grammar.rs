@@ -1,8 +1,9 @@
-//! What JSON a schema allows, or what text an expression, as a mask over a model's tokens.
+//! JSON schemas and regular expressions, as masks over a model's tokens.
 //!
-//! The schema is a stranger's. Its size, nesting and values are bounded before it is compiled; compiling and each step
-//! have fuel, and the automaton a number of states, by which the crate ends with an error. Compiling is deterministic and so
-//! is every mask, so a resumed or repeated answer meets the same ones. What a grammar saw of an answer is dropped with it.
+//! Schemas are untrusted. Their size, nesting and values are bounded before compiling. Compiling and each
+//! step have fuel, and the automaton has a limit of states; beyond them, the crate returns an error.
+//! Compiling and masks are deterministic, so a resumed or repeated answer gets the same masks. A grammar's
+//! state of an answer is dropped with the grammar.
 
 use std::sync::Arc;
 
@@ -15,31 +16,34 @@ use serde_json::Value;
 
 use super::{LanguageError, Tokenizer};
 
-/// Bytes of a schema or an expression.
+/// Maximum size in bytes of a schema or an expression.
 pub const MAX_SCHEMA_BYTES: usize = 64 * 1024;
 
-/// Levels of arrays and objects in a schema. Each level of it is several calls deep while it is compiled; people's schemas
-/// have ten, and OpenAI's limit is ten levels of objects.
+/// Maximum number of levels of arrays and objects in a schema. Each level takes several nested calls while
+/// compiling. Real schemas have ten levels, and OpenAI's limit is ten levels of objects.
 const MAX_SCHEMA_DEPTH: usize = 48;
-/// Values in a schema, keys counted: alternatives multiply while it is compiled.
+/// Maximum number of values in a schema, keys included: alternatives multiply while compiling.
 const MAX_SCHEMA_VALUES: usize = 4_096;
-/// Times that a schema refers to a definition of its own. Chains of them are followed in depth.
+/// Maximum number of references of a schema to its own definitions. Compiling follows chains of them in
+/// depth.
 const MAX_SCHEMA_REFS: usize = 256;
-/// Stack for compiling: several calls for each level that the limits above allow, with room. It is only reserved.
+/// Stack for compiling: several calls for each level within the limits above, with a margin. It is only
+/// reserved.
 const COMPILE_STACK_BYTES: usize = 64 << 20;
 
-/// States of an automaton, of one to two kilobytes each.
+/// Maximum number of states of an automaton, of one to two kilobytes each.
 const MAX_STATES: usize = 20_000;
-/// Symbols of a grammar; large schemas of well-known formats have as many.
+/// Maximum number of symbols of a grammar; large schemas of well-known formats have as many.
 const MAX_GRAMMAR_SYMBOLS: usize = 200_000;
 /// Fuel of the automaton's first states: some tens of milliseconds.
 const COMPILE_FUEL: u64 = 1_000_000;
-/// Fuel of one mask: some fifteen milliseconds at the most, for a token that takes as long.
+/// Fuel of one mask: at most some fifteen milliseconds, for a token that takes as long.
 const STEP_FUEL: u64 = 200_000;
-/// Items that one mask may cost, some milliseconds.
+/// Maximum number of items for one mask: some milliseconds.
 const STEP_ITEMS: usize = 50_000;
 
-/// As Python prints JSON, which models have seen most. Free white space would let a small model write nothing else.
+/// Python's JSON style, the most frequent in training data. With free white space, a small model could write
+/// white space for ever.
 const ITEM_SEPARATOR: &str = ", ";
 /// See [`ITEM_SEPARATOR`].
 const KEY_SEPARATOR: &str = ": ";
@@ -50,7 +54,7 @@ pub struct Grammars {
 }
 
 impl Grammars {
-    /// Sorts the vocabulary; some hundred milliseconds.
+    /// Sorts the vocabulary, which takes some hundred milliseconds.
     pub fn new(tokenizer: &Tokenizer) -> Result<Self, LanguageError> {
         let words: Vec<Vec<u8>> = (0..tokenizer.vocabulary())
             .map(|id| u32::try_from(id).map_or_else(|_| Vec::new(), |id| tokenizer.token_bytes(id).to_vec()))
@@ -67,15 +71,15 @@ impl Grammars {
             step_max_items: STEP_ITEMS,
             max_lexer_states: MAX_STATES,
             max_grammar_size: MAX_GRAMMAR_SYMBOLS,
-            // An error must not carry the answer.
+            // An error must not contain the answer.
             verbose_errors: false,
             ..ParserLimits::default()
         };
         Ok(Self { factory })
     }
 
-    /// Compiles a schema: some milliseconds for most, and the thread that does it may be busy for a second with the worst
-    /// that the limits allow.
+    /// Compiles a schema. Most take some milliseconds; the worst within the limits may occupy the thread for
+    /// a second.
     ///
     /// # Errors
     /// [`LanguageError::Schema`].
@@ -91,8 +95,8 @@ impl Grammars {
         self.start(TopLevelGrammar::from_json_schema(schema))
     }
 
-    /// Compiles a regular expression (of the `regex` crate's syntax, without anchors and look-around) that the whole
-    /// answer is to match.
+    /// Compiles a regular expression that the whole answer must match. The syntax is the `regex` crate's,
+    /// without anchors and look-around.
     ///
     /// # Errors
     /// [`LanguageError::Schema`].
@@ -108,7 +112,7 @@ impl Grammars {
             let work = || {
                 let parser = self.factory.create_parser(grammar);
                 let mut matcher = Matcher::new(parser);
-                // What can never begin would only fail after a slot is taken.
+                // Refuse a grammar without a possible first token now, before it takes a slot.
                 let first = if matcher.is_error() { None } else { matcher.compute_mask().ok() };
                 (matcher, first.is_some_and(|mask| !mask.is_zero()))
             };
@@ -129,7 +133,7 @@ impl Grammars {
 
 const TOO_COMPLEX: LanguageError = LanguageError::Schema { reason: "it is too complex" };
 
-/// Whether a schema is JSON within the limits, for who only hands it on.
+/// Checks that a schema is JSON within the limits, for callers that only forward it.
 ///
 /// # Errors
 /// [`LanguageError::Schema`].
@@ -137,20 +141,20 @@ pub fn check(schema: &str) -> Result<(), LanguageError> {
     read(schema).map(drop)
 }
 
-/// Parses a schema within its limits.
+/// Parses a schema and applies the limits.
 fn read(text: &str) -> Result<Value, LanguageError> {
     let refuse = |reason| Err(LanguageError::Schema { reason });
     if text.len() > MAX_SCHEMA_BYTES {
         return refuse("it is too long");
     }
-    // The parser has its own limit of nesting, above ours.
+    // The parser has its own nesting limit, above this one.
     let Ok(schema) = serde_json::from_str::<Value>(text) else { return refuse("it is not JSON") };
     let mut budget = Budget { values: MAX_SCHEMA_VALUES, refs: MAX_SCHEMA_REFS };
     if !budget.covers(&schema, MAX_SCHEMA_DEPTH) {
         return refuse("it is too large");
     }
     let Value::Object(fields) = &schema else { return refuse("it is not an object") };
-    // The crate's own options: they could make it lenient.
+    // The crate's own options could relax the checks.
     if fields.contains_key("x-guidance") {
         return refuse("it says what is not supported");
     }
@@ -186,7 +190,7 @@ impl Budget {
     }
 }
 
-/// Where an answer stands in what its schema allows.
+/// The state of an answer within its grammar.
 #[derive(Clone)]
 pub struct Grammar {
     matcher: Matcher,
@@ -194,10 +198,10 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// Takes the tokens of a known prefix.
+    /// Advances over the tokens of a known prefix.
     ///
     /// # Errors
-    /// [`LanguageError::NoPrefix`] when they are not the beginning of anything that is allowed.
+    /// [`LanguageError::NoPrefix`] if they do not begin any allowed answer.
     pub fn resume(&mut self, ids: &[u32]) -> Result<(), LanguageError> {
         if ids.iter().any(|&id| id as usize >= self.vocabulary) {
             return Err(LanguageError::NoPrefix);
@@ -209,14 +213,14 @@ impl Grammar {
         }
     }
 
-    /// Whether nothing more may follow.
+    /// Whether no token may follow.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.matcher.is_stopped()
     }
 
-    /// Leaves the logits of the tokens that may come next, and takes away the others'. `ends` says which tokens end an
-    /// answer; they may come where the value is whole.
+    /// Keeps the logits of allowed next tokens, and sets the others to minus infinity. `ends` identifies
+    /// tokens that end an answer; they are allowed where the value is complete.
     pub fn mask(&mut self, logits: &mut [f32], ends: impl Fn(u32) -> bool) -> Result<(), LanguageError> {
         let allowed: SimpleVob = self.matcher.compute_mask().map_err(|_| TOO_COMPLEX)?;
         let whole = self.matcher.is_accepting().map_err(|_| TOO_COMPLEX)?;
@@ -230,7 +234,7 @@ impl Grammar {
         Ok(())
     }
 
-    /// Takes the token that was chosen.
+    /// Advances by the chosen token.
     pub fn push(&mut self, id: u32) -> Result<(), LanguageError> {
         self.matcher.consume_token(id).map_err(|_| TOO_COMPLEX)
     }

@@ -1,28 +1,28 @@
-//! How likely tokens were, by the model's own distribution. Pure, and the same bits everywhere.
+//! Probabilities of tokens, by the model's own distribution. Pure, and the same bits everywhere.
 //!
-//! The sum of `exp(logit - best)` is taken in double precision in order of ids, the exponentials in single precision by
-//! `kernels::math`, the logarithm by `exact::ln`.
+//! The sum of `exp(logit - best)` is taken in double precision, in order of ids. `kernels::math` computes the
+//! exponentials in single precision, `exact::ln` the logarithm.
 
 use zeroize::Zeroize;
 
 use super::sampler::{greedy, weights};
 use crate::{exact, kernels::Isa};
 
-/// A token and how likely it was.
+/// A token and its probability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Logprob {
     /// The token.
     pub token: u32,
-    /// The natural logarithm of its probability in thousandths, rounded; the least number for no probability.
+    /// The natural logarithm of its probability in thousandths, rounded; `i32::MIN` for probability zero.
     pub millinats: i32,
 }
 
-/// What is reported of one token: itself, then the likeliest of all, each with its bytes. Part of a conversation.
+/// The report on one token: itself, then the likeliest of all, each with its bytes. Part of a conversation.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Reported {
-    /// The token itself, then as many of the likeliest as were asked for, the likeliest first.
+    /// The token itself, then the requested number of likeliest tokens, the likeliest first.
     pub tokens: Vec<Logprob>,
-    /// The bytes of each.
+    /// The bytes of each token.
     pub spelled: Vec<Vec<u8>>,
 }
 
@@ -36,7 +36,7 @@ impl Zeroize for Reported {
     }
 }
 
-/// Softmax of logits: what each token's probability is made of.
+/// Softmax of logits: the basis of all token probabilities.
 pub struct Softmax<'a> {
     logits: &'a [f32],
     /// Logarithm of the sum of all exponentials.
@@ -44,32 +44,33 @@ pub struct Softmax<'a> {
 }
 
 impl<'a> Softmax<'a> {
-    /// Of logits as the model gave them. What is not a number has no probability.
+    /// Takes logits as the model produced them. A logit that is not finite has no probability.
     #[must_use]
     pub fn of(logits: &'a [f32]) -> Self {
         Self::with_isa(logits, Isa::best())
     }
 
-    /// The same on a given instruction set.
+    /// As [`Self::of`], on a given instruction set.
     #[must_use]
     pub fn with_isa(logits: &'a [f32], isa: Isa) -> Self {
         let Some((_, best)) = greedy(logits) else { return Self { logits, log_sum: 0.0 } };
-        // At least 1, the best one's own.
+        // At least 1, from the best token.
         let sum: f64 = weights(isa, logits, best, 1.0).into_iter().map(f64::from).sum();
         Self { logits, log_sum: f64::from(best) + exact::ln(sum) }
     }
 
-    /// The natural logarithm of a token's probability; minus infinity for none.
+    /// The natural logarithm of a token's probability; minus infinity for probability zero.
     #[must_use]
     pub fn nats(&self, token: u32) -> f64 {
         let logit = self.logits.get(token as usize).copied().filter(|logit| logit.is_finite());
         logit.map_or(f64::NEG_INFINITY, |logit| f64::from(logit) - self.log_sum)
     }
 
-    /// A token with its probability's natural logarithm in thousandths, rounded; the least number for none.
+    /// A token with the natural logarithm of its probability in thousandths, rounded; `i32::MIN` for
+    /// probability zero.
     #[must_use]
     pub fn of_token(&self, token: u32) -> Logprob {
-        // A rounding error must not make a token likelier than certain.
+        // A rounding error must not make a probability larger than 1.
         let millinats = (self.nats(token) * 1000.0).round().min(0.0);
         #[expect(
             clippy::cast_possible_truncation,
@@ -79,7 +80,7 @@ impl<'a> Softmax<'a> {
         Logprob { token, millinats }
     }
 
-    /// The likeliest tokens, the likeliest first; the lower id first among equals.
+    /// The likeliest tokens, the likeliest first; among equals, the lower id first.
     #[must_use]
     pub fn likeliest(&self, count: usize) -> Vec<Logprob> {
         let count = count.min(self.logits.len());

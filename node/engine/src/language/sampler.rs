@@ -1,50 +1,55 @@
-//! Choosing a token from logits.
+//! The choice of a token from logits.
 //!
-//! Pure, and the same bits everywhere: the exponential is the engine's own (`kernels::math`), everything else additions,
-//! multiplications and divisions in a stated order, and equals go to the lower token id. The randomness of a position is
-//! a function of the seed and that position alone, so a continuation or a replay draws what the first run drew.
+//! Pure, and the same bits everywhere. The exponential is the engine's own (`kernels::math`). The rest is
+//! additions, multiplications and divisions in a fixed order, and equals go to the lower token id. The
+//! randomness of a position is a function of the seed and that position alone. So a continuation or a replay
+//! draws the same tokens.
 //!
 //! The order of operations:
-//! 1. **Penalty.** The logit of each token among the last [`REPETITION_WINDOW`] of prompt and answer is multiplied, once,
-//!    with `1 / penalty` if it is positive, else with `penalty`. In single precision.
+//! 1. **Penalty.** For each token among the last [`REPETITION_WINDOW`] of prompt and answer, multiply its
+//!    logit once: by `1 / penalty` if positive, else by `penalty`. In single precision.
 //! 2. **Best.** The largest finite logit, the lowest id among equals. With temperature 0 that is the token.
-//! 3. **Weights.** Of each token `exp((logit - best) / temperature)` in single precision; 0 for what is not finite.
-//! 4. **Total** of all weights, in double precision as everything that follows, in order of ids.
-//! 5. **Candidates.** Tokens with a weight above 0. If top-k or top-p limits them, in order of weight, the largest first,
-//!    the lowest id first among equals: the first `top_k`; then the fewest first ones whose sum, in that order, is at
-//!    least `top_p` times the sum (in that order) of those that top-k left, or the total. For top-p alone, tokens below
-//!    `(1 - top_p) total / vocabulary` are left out before: together they weigh less than what top-p leaves out.
-//! 6. **Draw.** `u` times the candidates' sum, `u` the upper 53 bits of BLAKE3, keyed by the seed, of the position; each
-//!    candidate's weight is taken off in order, and the first that makes it negative is the token.
+//! 3. **Weights.** For each token, `exp((logit - best) / temperature)` in single precision; 0 if the logit is
+//!    not finite.
+//! 4. **Total** of all weights, in order of ids. From here on, all is in double precision.
+//! 5. **Candidates.** Tokens with a weight above 0. If top-k or top-p is on, they are sorted by weight: the
+//!    largest first, the lowest id first among equals. Top-k keeps the first `top_k`. Top-p keeps the
+//!    shortest prefix whose sum, in that order, is at least `top_p` times the base. The base is the sum (in
+//!    that order) of top-k's tokens, or else the total. For top-p alone, tokens below
+//!    `(1 - top_p) total / vocabulary` are left out before: together they weigh less than the tokens that
+//!    top-p leaves out.
+//! 6. **Draw.** `u` is the upper 53 bits of BLAKE3, keyed by the seed, of the position. From `u` times the
+//!    candidates' sum, subtract each candidate's weight in order. The first that makes it negative is the
+//!    token.
 
 use std::fmt;
 
 use super::LanguageError;
 use crate::kernels::{Isa, Kernel, LANES, Simd, math};
 
-/// Tokens at the end of prompt and answer that the repetition penalty looks at.
+/// Tokens at the end of prompt and answer to which the repetition penalty applies.
 pub const REPETITION_WINDOW: usize = 64;
 
-/// What a seed is made a key with.
+/// The context for deriving a key from a seed.
 pub const RANDOMNESS_CONTEXT: &str = "baton 2026-11-21 sampler-randomness v1";
 
-/// How tokens are chosen.
+/// The parameters of sampling.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// 0 is greedy; otherwise logits are divided by it.
+    /// Divides the logits; 0 is greedy.
     pub temperature: f32,
     /// Nucleus: the smallest set of likeliest tokens with at least this probability; 1 is off.
     pub top_p: f32,
-    /// Only the so many likeliest tokens; 0 is off.
+    /// Only this many likeliest tokens; 0 is off.
     pub top_k: u32,
     /// Divides positive and multiplies negative logits of recent tokens; 1 is off.
     pub repetition_penalty: f32,
-    /// Seed of the randomness, which is a pure function of it and the token's position in the answer.
+    /// Seed of the randomness: a pure function of the seed and the token's position in the answer.
     pub seed: u64,
 }
 
 impl Default for Sampling {
-    /// Greedy.
+    /// Greedy sampling.
     fn default() -> Self {
         Self { temperature: 0.0, top_p: 1.0, top_k: 0, repetition_penalty: 1.0, seed: 0 }
     }
@@ -73,7 +78,7 @@ impl Sampler {
         Self::with_isa(sampling, Isa::best())
     }
 
-    /// A sampler on a given one. The tokens are the same on all.
+    /// A sampler on a given instruction set. The tokens are the same on all.
     #[must_use]
     pub fn with_isa(sampling: &Sampling, isa: Isa) -> Self {
         let mut key = blake3::Hasher::new_derive_key(RANDOMNESS_CONTEXT);
@@ -88,8 +93,8 @@ impl Sampler {
         }
     }
 
-    /// Chooses the token at `position` of the answer. `context` is prompt and answer so far (its last
-    /// [`REPETITION_WINDOW`] tokens matter). Equal logits go to the lower token id.
+    /// Chooses the token at `position` of the answer. `context` is prompt and answer so far; only its last
+    /// [`REPETITION_WINDOW`] tokens matter. Equal logits go to the lower token id.
     ///
     /// # Errors
     /// [`LanguageError::Numerics`] when no logit is finite.
@@ -127,12 +132,12 @@ impl Sampler {
         }
     }
 
-    /// The tokens that may be drawn, likeliest first where top-k or top-p needs an order.
+    /// The tokens that may be drawn, likeliest first if top-k or top-p needs an order.
     fn candidates(&self, weights: &[f32], best: usize) -> Vec<usize> {
         let limits_k = self.top_k > 0 && self.top_k < weights.len();
         let limits_p = self.top_p < 1.0;
         let sum = |indices: &[usize]| -> f64 { indices.iter().map(|&index| f64::from(weights[index])).sum() };
-        // All tokens below this together hold less than 1 - top_p, so none of them is in the nucleus.
+        // All tokens below this limit together hold less than 1 - top_p, so none of them is in the nucleus.
         let least = if limits_p && !limits_k {
             let total: f64 = weights.iter().copied().map(f64::from).sum();
             (1.0 - self.top_p) * total / weights.len() as f64
@@ -165,7 +170,7 @@ impl Sampler {
         indices
     }
 
-    /// A number in [0, 1) with 53 random bits: BLAKE3 keyed by the seed, of the position.
+    /// A number in [0, 1) with 53 random bits: BLAKE3 of the position, keyed by the seed.
     fn uniform(&self, position: u32) -> f64 {
         let hash = blake3::keyed_hash(&self.key, &u64::from(position).to_le_bytes());
         let bytes: [u8; 8] = std::array::from_fn(|index| hash.as_bytes()[index]);
@@ -173,7 +178,7 @@ impl Sampler {
     }
 }
 
-/// Place and value of the largest finite logit, the first among equals.
+/// Index and value of the largest finite logit, the first among equals.
 pub(super) fn greedy(logits: &[f32]) -> Option<(usize, f32)> {
     let mut best: Option<(usize, f32)> = None;
     for (index, &logit) in logits.iter().enumerate() {
@@ -184,7 +189,7 @@ pub(super) fn greedy(logits: &[f32]) -> Option<(usize, f32)> {
     best
 }
 
-/// Unnormalised probabilities: `exp((logit - best) / temperature)`, 0 for what is not finite.
+/// Unnormalised probabilities: `exp((logit - best) / temperature)`, 0 if the logit is not finite.
 pub(super) fn weights(isa: Isa, logits: &[f32], best: f32, temperature: f32) -> Vec<f32> {
     let finite = |logit: &f32| if logit.is_finite() { *logit } else { f32::NEG_INFINITY };
     let mut weights: Vec<f32> = logits.iter().map(finite).collect();
@@ -286,7 +291,7 @@ mod tests {
         let backwards: Vec<_> = (0..32).rev().map(|position| draw(1, position)).collect();
         assert!(first.iter().eq(backwards.iter().rev()));
         assert_ne!(first, (0..32).map(|position| draw(2, position)).collect::<Vec<_>>());
-        // Frozen: a replay years later draws the same.
+        // Frozen: a replay in later years must draw the same tokens.
         assert_eq!(first[..8], FROZEN_DRAWS);
     }
 
@@ -304,7 +309,7 @@ mod tests {
 
     #[test]
     fn weights_and_draws_are_the_same_on_every_instruction_set() {
-        // 997 is no multiple of the lanes.
+        // 997 is not a multiple of the lanes.
         let logits: Vec<f32> =
             (0..997_u32).map(|id| (id.wrapping_mul(2_654_435_761) >> 16) as f32 / 4096.0 - 8.0).collect();
         let sampling = Sampling { temperature: 0.7, top_p: 0.9, top_k: 50, seed: 3, ..Sampling::default() };

@@ -1,8 +1,8 @@
-//! A model's chat template, rendered so that what the template says and what people say stay apart.
+//! A model's chat template, rendered with the template's own text separate from the conversation's.
 //!
-//! The template never sees a message's text, only a slot in its place; tools and calls likewise (`slots.rs`). So no text
-//! can break out of its message, whatever the template does with it, and the tokenizer knows for every character whether
-//! the template's author wrote it.
+//! The template never sees a message's text, only a slot in its place; the same holds for tools and calls
+//! (`slots.rs`). So no text can break out of its message, whatever the template does. The tokenizer knows for
+//! every character whether the template's author wrote it.
 
 mod slots;
 #[cfg(test)]
@@ -22,23 +22,24 @@ use super::{
     chat::{Call, Conversation, Json, Message, Role},
 };
 
-/// Bytes of a chat template. The largest in use have some tens of kilobytes.
+/// Maximum size in bytes of a chat template. The largest in use have some tens of kilobytes.
 pub const MAX_TEMPLATE_BYTES: usize = 256 * 1024;
 
-/// Instructions of one rendering. A message takes some fifty, a tool some hundred.
+/// Maximum number of instructions of one rendering. A message takes some fifty, a tool some hundred.
 pub const TEMPLATE_FUEL: u64 = 2_000_000;
 
-/// Bytes that one rendering may write: what the template says itself, with slots in the place of texts.
+/// Maximum size in bytes of one rendering: the template's own text, with slots in the place of conversation
+/// texts.
 pub const MAX_RENDERED_BYTES: usize = 4 << 20;
 
-/// A call in an answer's text, as most models write it.
+/// A call in an answer's text, in the most common syntax.
 const PROBE_CALL: &str = "<tool_call>\n{\"name\": \"probe\", \"arguments\": {}}\n</tool_call>";
 
 /// A part of a rendered prompt.
 pub enum Segment {
-    /// Written by the template's author: special tokens count.
+    /// Written by the template's author: special tokens are recognised.
     Template(String),
-    /// Written by somebody in the conversation: text and nothing else.
+    /// Written by a participant of the conversation: plain text only.
     Content(Zeroizing<String>),
 }
 
@@ -47,19 +48,20 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     bos: String,
     eos: String,
-    /// Begins every slot's name; does not occur in the template itself.
+    /// The prefix of every slot's name; does not occur in the template itself.
     slot_prefix: String,
-    /// Whether the template trims white space off contents; then we do, for it sees none.
+    /// Whether the template trims white space off contents. Rendering then trims them itself, because the
+    /// template sees none.
     trims: bool,
-    /// Whether it shows tools to the model.
+    /// Whether the template shows tools to the model.
     takes_tools: bool,
-    /// Whether it shows calls that are apart from an answer's text. Where it does not, they stay in there.
+    /// Whether the template shows calls separately from an answer's text. Otherwise they stay in the text.
     takes_calls: bool,
     hash: [u8; 32],
 }
 
 impl ChatTemplate {
-    /// Compiles `source` and renders a probe with it, so that a template that cannot work fails at load.
+    /// Compiles `source` and renders a probe with it, so that an unusable template fails at load.
     ///
     /// # Errors
     /// [`LanguageError::Template`].
@@ -98,7 +100,7 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// Finds out by trying what the template makes of tools.
+    /// Tries out the template's support for tools.
     fn probe_tools(&mut self) {
         let text = |text: &str| Json::Text(Zeroizing::new(text.to_owned()));
         let map = |entries: Vec<(&str, Json)>| {
@@ -136,12 +138,13 @@ impl ChatTemplate {
         self.hash
     }
 
-    /// Whether prompts may have tools.
+    /// Whether prompts may contain tools.
     pub fn takes_tools(&self) -> bool {
         self.takes_tools
     }
 
-    /// Renders a prompt, ready for the model's answer. Refuses to leave a message, a call or a tool out.
+    /// Renders a prompt, ready for the model's answer. Fails if the template leaves a message, a call or a
+    /// tool out.
     ///
     /// # Errors
     /// [`LanguageError::Template`] and [`LanguageError::ToolsUnsupported`].
@@ -149,8 +152,8 @@ impl ChatTemplate {
         if !prompt.tools.is_empty() && !self.takes_tools {
             return Err(LanguageError::ToolsUnsupported);
         }
-        // Some know of calls and not of several at once, or not of words beside them: in the answer's own text, all can
-        // stand. Others ask for what a definition need not have.
+        // Some templates take only one call at once, or no words beside calls. The answer's own text can hold
+        // all of them. Other templates require optional parts of a definition.
         let whole = [false, true].map(|whole_tools| Form { calls_apart: self.takes_calls, whole_tools });
         let in_text = whole.map(|form| Form { calls_apart: false, ..form });
         let [first, rest @ ..] = [whole[0], in_text[0], whole[1], in_text[1]];
@@ -201,7 +204,7 @@ impl ChatTemplate {
     }
 }
 
-/// Takes what a template writes, up to a limit.
+/// Collects a template's output, up to a limit.
 struct Bounded(Vec<u8>);
 
 impl io::Write for Bounded {
@@ -218,7 +221,7 @@ impl io::Write for Bounded {
     }
 }
 
-/// Whether an id may stand in what the template says itself.
+/// Whether an id may appear in the template's own text.
 fn is_plain(id: &str) -> bool {
     !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
@@ -227,19 +230,19 @@ fn template_error(error: &Error) -> LanguageError {
     LanguageError::Template { reason: error.detail().map_or_else(|| error.kind().to_string(), str::to_owned) }
 }
 
-/// In which form a template gets what it may not be made for.
+/// The form of calls and definitions that a template gets.
 #[derive(Clone, Copy, Default)]
 struct Form {
-    /// Calls apart from the text of their answers, or in there.
+    /// Calls separate from the text of their answers, or within it.
     calls_apart: bool,
-    /// Definitions with a description and parameters even where they are empty.
+    /// Definitions with a description and parameters, even if empty.
     whole_tools: bool,
 }
 
-/// A prompt on its way into a template.
+/// A prompt in conversion to a template's input.
 struct Filling<'a> {
     form: Form,
-    /// Ids of calls that the template may see as they are.
+    /// Ids of calls that the template may see unchanged.
     ids: HashSet<&'a str>,
     trims: bool,
     slots: Slots,
@@ -286,7 +289,7 @@ impl Filling<'_> {
         Value::from(fields)
     }
 
-    /// The id of a call of this conversation's as it is, another's as text: templates look at the length.
+    /// The id itself for a call of this conversation, otherwise a slot: templates check the length.
     fn id(&self, id: &str) -> Value {
         if self.ids.contains(id) { Value::from(id) } else { self.slots.text(id) }
     }
@@ -301,7 +304,7 @@ impl Filling<'_> {
     }
 }
 
-/// A definition with all that a function can have.
+/// A definition with all parts that a function can have.
 fn whole(tool: &Json) -> Json {
     let mut whole = tool.clone();
     if let Json::Map(entries) = &mut whole

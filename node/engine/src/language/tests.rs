@@ -1,4 +1,4 @@
-//! What several modules' tests share, and the language as a whole.
+//! Helpers for several modules' tests, and tests of the whole language layer.
 
 #[path = "../../tests/support/writer.rs"]
 #[allow(dead_code, clippy::cast_possible_truncation, reason = "a part of it is used here, for what is small")]
@@ -19,7 +19,7 @@ pub(super) fn vocabulary(model: &str, pre: &str, tokens: &[(&str, i32, f32)]) ->
     file
 }
 
-/// A list of numbers of four bytes, of this type.
+/// A list of four-byte numbers of this type.
 pub(super) fn numbers(file: &mut Writer, key: &str, kind: u32, values: impl Iterator<Item = [u8; 4]>) {
     let values: Vec<[u8; 4]> = values.collect();
     let mut bytes = kind.to_le_bytes().to_vec();

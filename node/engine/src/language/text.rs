@@ -1,4 +1,4 @@
-//! From tokens to text as it may be shown: whole characters only, and never a part of a stop string.
+//! From tokens to displayable text: whole characters only, and never a part of a stop string.
 //!
 //! An emitted piece's text is exactly the text of its ids, so a stream can be resumed after any piece.
 
@@ -11,25 +11,25 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 pub struct Piece {
     /// The tokens.
     pub ids: Vec<u32>,
-    /// Their text, as far as it may be shown.
+    /// Their displayable text.
     pub text: String,
 }
 
 impl fmt::Debug for Piece {
-    /// Without the words.
+    /// Without the text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Piece({} tokens, {} bytes)", self.ids.len(), self.text.len())
     }
 }
 
-/// What came of a token.
+/// The result of pushing a token.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Pushed {
     /// Nothing can be shown yet.
     Held,
-    /// This can be shown.
+    /// This can be shown now.
     Emit(Piece),
-    /// A stop string is complete: show this, which ends before it, and stop.
+    /// A stop string is complete: show this piece, which ends before it, and stop.
     Stopped(Piece),
 }
 
@@ -38,14 +38,14 @@ pub enum Pushed {
 pub struct StreamText {
     stops: Vec<String>,
     held: Vec<u8>,
-    /// Bytes at the beginning of `held` that were shown before this stream was resumed.
+    /// Bytes at the beginning of `held` that were shown before a resume.
     shown: usize,
-    /// Held tokens and where each one's text ends in `held`.
+    /// Held tokens, each with the end of its text in `held`.
     tokens: Vec<(u32, usize)>,
 }
 
 impl StreamText {
-    /// Nothing pushed yet. `stops` are texts that end an answer; an empty one ends none.
+    /// An empty stream. `stops` are texts that end an answer; empty texts are ignored.
     #[must_use]
     pub fn new(stops: &[String]) -> Self {
         Self {
@@ -56,8 +56,8 @@ impl StreamText {
         }
     }
 
-    /// Takes a token of an answer's known prefix, whose whole characters have been shown. Returns `false`
-    /// when the prefix already ends the answer.
+    /// Takes a token of an answer's known prefix, whose whole characters have been shown. Returns `false` if
+    /// the prefix already ends the answer.
     pub fn resume(&mut self, id: u32, bytes: &[u8]) -> bool {
         let pushed = self.push(id, bytes);
         self.tokens.clear();
@@ -84,7 +84,7 @@ impl StreamText {
         Pushed::Emit(self.take(end))
     }
 
-    /// The answer ends here: everything that is held, an incomplete character as U+FFFD.
+    /// Ends the answer: returns all held text, an incomplete character as U+FFFD.
     pub fn finish(&mut self) -> Piece {
         self.take(self.held.len())
     }
@@ -102,7 +102,7 @@ impl StreamText {
     }
 }
 
-/// The text of an answer's known prefix as it was shown: whole characters only, and nothing from a stop string on.
+/// The displayed text of an answer's known prefix: whole characters only, cut before a stop string.
 #[must_use]
 pub fn shown_text(stops: &[String], bytes: &[u8]) -> String {
     let stop =
@@ -111,17 +111,17 @@ pub fn shown_text(stops: &[String], bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// Where `needle` first begins in `haystack`.
+/// Index of the first `needle` in `haystack`.
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     haystack.windows(needle.len()).position(|window| window == needle)
 }
 
-/// Length of the longest end of `text` that `stop` begins with.
+/// Length of the longest end of `text` that is a beginning of `stop`.
 fn tail_that_begins(text: &[u8], stop: &[u8]) -> usize {
     (1..stop.len().min(text.len() + 1)).rev().find(|&length| text.ends_with(&stop[..length])).unwrap_or(0)
 }
 
-/// Bytes at the end of `text` that begin a character whose rest has not come yet.
+/// Number of bytes of an incomplete character at the end of `text`.
 fn incomplete_tail(text: &[u8]) -> usize {
     for length in 1..=text.len().min(3) {
         let tail = &text[text.len() - length..];
@@ -215,7 +215,7 @@ mod tests {
             prop_assert!(lossy.starts_with(&shown));
             prop_assert!(stops.iter().all(|stop| !shown.contains(stop.as_str())));
             if !stopped { prop_assert_eq!(&shown, &lossy); }
-            // Resumed after any piece but the flushed last, the rest is the same.
+            // After a resume at any piece but the flushed last one, the rest is the same.
             let mut done = 0;
             for cut in 0..pieces.len() - 1 {
                 done += pieces[cut].ids.len();

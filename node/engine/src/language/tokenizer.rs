@@ -1,8 +1,8 @@
 //! A model's tokenizer, rebuilt from its file's metadata. Gives llama.cpp's ids.
 //!
-//! Special tokens are found only in text that the chat template itself wrote; what reads everything else does not know
-//! them, so no message can produce one. A byte-level model's user-defined tokens are kept from messages too, since they
-//! often mark structure: that is where this differs from llama.cpp.
+//! Special tokens are recognised only in the chat template's own text. All other text is encoded without
+//! them, so no message can produce one. The same applies to a byte-level model's user-defined tokens, since
+//! they often mark structure: in this, it differs from llama.cpp.
 
 mod merge;
 mod words;
@@ -24,10 +24,10 @@ pub use super::vocabulary::{
     MAX_MERGES, MAX_TOKEN_BYTES, MAX_VOCABULARY, MAX_WHOLE_TOKENS, TOKENIZER_CONTEXT,
 };
 
-/// Text to ids and back, for one model.
+/// Converts text to ids and back, for one model.
 pub struct Tokenizer {
     merger: Merger,
-    /// Tokens that only the template can produce, longest text first.
+    /// Tokens that only the template can produce, the longest text first.
     special: Vec<(String, u32)>,
     /// Tokens that any text may produce as a whole, longest first (SentencePiece style only: runs of spaces
     /// and line ends).
@@ -41,7 +41,7 @@ pub struct Tokenizer {
     hash: [u8; 32],
 }
 
-/// The tokens after which white space is left out.
+/// The tokens after which white space is dropped.
 fn strips_after(vocabulary: &Vocabulary<'_>, special: &[Kind]) -> Vec<u32> {
     let strips = |(_, text): &(u32, &str)| vocabulary.strips && !KEEPS_SPACE.contains(text);
     vocabulary.of_kind(special).filter(strips).map(|(id, _)| id).collect()
@@ -56,7 +56,7 @@ impl Tokenizer {
     /// Builds a tokenizer from a file's metadata; `bytes` is the file.
     ///
     /// # Errors
-    /// [`LanguageError`] on metadata that are not sound, do not go together, or describe what is not known here.
+    /// [`LanguageError`] if the metadata are unsound, inconsistent or unsupported.
     pub fn load(header: &Gguf, bytes: &[u8]) -> Result<Self, LanguageError> {
         let vocabulary = Vocabulary::read(header, bytes)?;
         let (merger, special, user_defined): (_, &[Kind], &[Kind]) = match vocabulary.family {
@@ -101,13 +101,13 @@ impl Tokenizer {
         self.bytes.ends.len()
     }
 
-    /// The bytes that a token stands for; none for a control token or an unknown id.
+    /// A token's bytes; empty for a control token or an unknown id.
     #[must_use]
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.bytes.of_token(id)
     }
 
-    /// The bytes that tokens stand for.
+    /// The concatenated bytes of the tokens.
     #[must_use]
     pub fn decode(&self, ids: &[u32]) -> Zeroizing<Vec<u8>> {
         Zeroizing::new(ids.iter().flat_map(|&id| self.token_bytes(id)).copied().collect())
@@ -125,19 +125,19 @@ impl Tokenizer {
         &self.stops
     }
 
-    /// The text of the token that begins a text; empty if there is none.
+    /// The text of the begin-of-text token; empty if there is none.
     #[must_use]
     pub fn begin_text(&self) -> &str {
         &self.begin_text
     }
 
-    /// The text of the token that ends a text; empty if there is none.
+    /// The text of the end-of-text token; empty if there is none.
     #[must_use]
     pub fn end_text(&self) -> &str {
         &self.end_text
     }
 
-    /// The token that is put before every prompt, if one is.
+    /// The token to put before every prompt, if any.
     #[must_use]
     pub fn begin(&self) -> Option<u32> {
         self.begin
@@ -149,9 +149,9 @@ impl Tokenizer {
         self.hash
     }
 
-    /// Encodes a rendered prompt. Special tokens are recognised inside template segments only; between two
-    /// of them, template text and contents are one text, so words and merges fall as in training. The token that begins
-    /// a text is put first where the model asks for it and the template has not.
+    /// Encodes a rendered prompt. Special tokens are recognised inside template segments only. Between two of
+    /// them, template text and contents are one text, so that words and merges fall as in training. Puts the
+    /// begin-of-text token first if the model requires it and the template has not written it.
     #[must_use]
     pub fn encode(&self, segments: &[Segment]) -> Zeroizing<Vec<u32>> {
         let mut ids = self.encode_bare(segments);
@@ -163,7 +163,7 @@ impl Tokenizer {
         ids
     }
 
-    /// The ids of plain text, in which nothing is a special token and before which nothing is put.
+    /// The ids of plain text, without special tokens or a first token.
     #[must_use]
     pub fn encode_text(&self, text: &str) -> Zeroizing<Vec<u32>> {
         let mut ids = Zeroizing::new(Vec::new());
@@ -171,7 +171,7 @@ impl Tokenizer {
         ids
     }
 
-    /// As [`Self::encode`], without a token put first.
+    /// As [`Self::encode`], without adding the first token.
     #[must_use]
     pub fn encode_bare(&self, segments: &[Segment]) -> Zeroizing<Vec<u32>> {
         let mut ids = Zeroizing::new(Vec::new());
@@ -197,20 +197,20 @@ impl Tokenizer {
         ids
     }
 
-    /// Encodes text that cannot hold special tokens, after what there is.
+    /// Encodes text without special tokens, after the existing ids.
     fn encode_after(&self, text: &str, ids: &mut Vec<u32>) {
         let strips = ids.last().is_some_and(|id| self.strips_after.contains(id));
         let space = |one: char| one.is_ascii_whitespace() || one == '\u{b}';
         self.encode_plain(if strips { text.trim_start_matches(space) } else { text }, ids);
     }
 
-    /// Encodes text that cannot hold special tokens. `text` begins the prompt or follows a special token.
+    /// Encodes text without special tokens. `text` begins the prompt or follows a special token.
     fn encode_plain(&self, text: &str, ids: &mut Vec<u32>) {
         for piece in split_longest_first(text, &self.user_defined) {
             match (piece, &self.merger) {
                 (Atom::Token(id), _) => ids.push(id),
                 (Atom::Text(text), Merger::ByteLevel(merges)) => merges.encode(text, ids),
-                // A piece begins the text or follows a token, and each such has the prefix.
+                // A piece begins the text or follows a token, so each piece gets the prefix.
                 (Atom::Text(text), Merger::SentencePiece { merges, add_space_prefix }) => {
                     merges.encode(text, *add_space_prefix, ids);
                 }
@@ -224,7 +224,7 @@ enum Atom<'a> {
     Token(u32),
 }
 
-/// Cuts `text` at the given tokens, all places of the longest first, as llama.cpp does.
+/// Splits `text` at the given tokens, all places of the longest first, as llama.cpp does.
 fn split_longest_first<'a>(text: &'a str, tokens: &[(String, u32)]) -> Vec<Atom<'a>> {
     if text.is_empty() {
         return Vec::new();
@@ -254,7 +254,7 @@ fn split_longest_first<'a>(text: &'a str, tokens: &[(String, u32)]) -> Vec<Atom<
     atoms
 }
 
-/// The bytes of all tokens, one after the other.
+/// The bytes of all tokens, concatenated.
 struct TokenBytes {
     bytes: Vec<u8>,
     ends: Vec<u32>,
@@ -272,7 +272,7 @@ impl TokenBytes {
                 Kind::UserDefined => all.bytes.extend_from_slice(text.as_bytes()),
                 _ => all.bytes.extend(text.chars().filter_map(merge::byte_of)),
             }
-            // Cannot be cut short: no more than the header's bytes, which have a limit far below.
+            // Never saturates: the header's byte limit is far below.
             all.ends.push(u32::try_from(all.bytes.len()).unwrap_or(u32::MAX));
         }
         all

@@ -1,28 +1,28 @@
-//! The tokenizer's fields in a file's metadata, held against each other before anything is made of them.
+//! The tokenizer's fields in a file's metadata, checked against each other before use.
 
 use std::collections::HashMap;
 
 use super::LanguageError;
 use crate::gguf::{Array, Gguf, Value, ValueKind};
 
-/// Tokens of a vocabulary; the largest in use have 262,144.
+/// Maximum number of tokens of a vocabulary; the largest in use have 262,144.
 pub const MAX_VOCABULARY: usize = 1 << 20;
-/// Merges; the largest lists in use have some 500,000.
+/// Maximum number of merges; the largest lists in use have some 500,000.
 pub const MAX_MERGES: usize = 1 << 21;
-/// Bytes of a token; the longest in use have some hundreds.
+/// Maximum size in bytes of a token; the longest in use have some hundreds.
 pub const MAX_TOKEN_BYTES: usize = 4_096;
-/// Tokens that are looked for as a whole, each over all of a text. Gemma has 6,414.
+/// Maximum number of tokens that are searched as a whole, each in the whole text. Gemma has 6,414.
 pub const MAX_WHOLE_TOKENS: usize = 16_384;
 
 /// The key of hashes over vocabularies, which are part of a model's identity.
 pub const TOKENIZER_CONTEXT: &str = "baton 2026-11-21 tokenizer v1";
 
-/// Texts by which a token that ends a turn is known, where the metadata name none. They are control tokens whatever the file
-/// says, as in llama.cpp: nobody writes them with words.
+/// Texts that identify an end-of-turn token if the metadata name none. They are control tokens whatever the
+/// file says, as in llama.cpp: ordinary text never contains them.
 const END_OF_TURN_TEXTS: [&str; 6] =
     ["<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "</s>"];
 
-/// What a token is (`llama_token_type`).
+/// The type of a token (`llama_token_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Normal,
@@ -58,20 +58,20 @@ impl Kind {
     }
 }
 
-/// How a text is cut into words before tokens are made of them (`tokenizer.ggml.pre`).
+/// How a text is split into words before tokenization (`tokenizer.ggml.pre`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pre {
     /// GPT-2's expression.
     Gpt2,
-    /// Digits one by one, then GPT-2's.
+    /// Digits one by one, then GPT-2's expression.
     SmolLm,
-    /// Llama 3's: up to three digits, line ends with what is before them.
+    /// Llama 3's: up to three digits; line ends join the characters before them.
     Llama3,
-    /// GLM 4's: cut and merged as Llama 3's, with no token put first.
+    /// GLM 4's: split and merged as Llama 3's, without a first token.
     Glm4,
     /// Qwen 2's: as Llama 3's, with single digits.
     Qwen2,
-    /// llama.cpp's for a file that does not say.
+    /// llama.cpp's default for a file without an entry.
     Default,
 }
 
@@ -84,14 +84,14 @@ pub(super) enum Family {
     SentencePiece { add_space_prefix: bool },
 }
 
-/// The fields, sound and of the right lengths.
+/// The fields, sound and of matching lengths.
 pub(super) struct Vocabulary<'a> {
     pub(super) family: Family,
     model: &'a str,
     pre: &'a str,
     pub(super) tokens: Vec<&'a str>,
     pub(super) kinds: Vec<Kind>,
-    /// As the file has them, for the hash.
+    /// The file's numbers, for the hash.
     numbers: Vec<u32>,
     pub(super) merges: Vec<&'a str>,
     pub(super) scores: Vec<f32>,
@@ -99,12 +99,12 @@ pub(super) struct Vocabulary<'a> {
     pub(super) end: Option<u32>,
     pub(super) unknown: Option<u32>,
     pub(super) add_begin: bool,
-    /// Whether white space after a special token is left out, as Phi 3 was trained.
+    /// Whether white space after a special token is dropped, as in Phi 3's training.
     pub(super) strips: bool,
     stops: Vec<u32>,
 }
 
-/// Special tokens after which white space stays also where it is left out after others.
+/// Special tokens after which white space always stays.
 pub(super) const KEEPS_SPACE: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 
 const MODEL: &str = "tokenizer.ggml.model";
@@ -166,7 +166,7 @@ impl<'a> Vocabulary<'a> {
         Ok(vocabulary)
     }
 
-    /// The tokens that end an answer: those the metadata name, and those known to mean it.
+    /// The tokens that end an answer: those in the metadata, and tokens known by their text.
     pub(super) fn stops(&self) -> Vec<u32> {
         let known = self.of_kind(&[Kind::Control]).filter(|(_, text)| END_OF_TURN_TEXTS.contains(text));
         let mut stops = self.stops.clone();
@@ -217,7 +217,7 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-/// Feeds one field with its length before it, so that no two field lists give the same bytes.
+/// Feeds one field with a length prefix, so that no two field lists give the same bytes.
 fn update_field(hasher: &mut blake3::Hasher, field: &[u8]) {
     hasher.update(&(field.len() as u64).to_le_bytes());
     hasher.update(field);
@@ -283,7 +283,7 @@ fn strings<'a>(
     }
 }
 
-/// The tokens' types, as the file numbers them; normal where it does not say.
+/// The tokens' types, in the file's numbering; normal if the file has none.
 fn types(header: &Gguf, bytes: &[u8], count: usize) -> Result<Vec<u32>, LanguageError> {
     let wanted = "a list of whole numbers";
     let Some(array) = array(header, TYPES, &[ValueKind::I32, ValueKind::U32], wanted)? else {
@@ -313,7 +313,7 @@ fn scores(header: &Gguf, bytes: &[u8], count: usize) -> Result<Vec<f32>, Languag
     }
 }
 
-/// Refuses tokens that are empty, too long or there twice; gives what each is.
+/// Refuses empty, too long or duplicate tokens; returns each token's kind.
 fn sound_tokens(tokens: &[&str], numbers: &[u32]) -> Result<Vec<Kind>, LanguageError> {
     let mut seen: HashMap<&str, usize> = HashMap::with_capacity(tokens.len());
     let mut kinds = Vec::with_capacity(tokens.len());

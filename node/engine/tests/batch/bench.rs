@@ -1,4 +1,4 @@
-//! A scheduler under test, and requests whose answers are written down.
+//! A scheduler under test, and requests whose answers are recorded.
 
 use std::{
     sync::{
@@ -26,7 +26,7 @@ use crate::support::{
 
 pub const VOCABULARY: usize = 48;
 
-/// A model as small as can be: its answers are noise, but as particular as a large one's.
+/// The smallest possible model: its answers are noise, but as specific as a large model's.
 pub fn tiny() -> GgufFile {
     let mut shape = Shape::new("llama", &[DType::Q4_1, DType::Q8_0]);
     (shape.layers, shape.hidden, shape.heads, shape.kv_heads) = (2, 32, 2, 1);
@@ -40,7 +40,7 @@ pub fn model(file: &GgufFile, blocks: usize) -> Model {
     Model::from_file(file, &Options { kv_budget: blocks * block, ..options }).unwrap()
 }
 
-/// What a request was told.
+/// The events that a request got.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Told {
     pub started: Vec<(usize, usize)>,
@@ -51,7 +51,7 @@ pub struct Told {
     pub stats: Stats,
 }
 
-/// A sink that writes down what it is told, and takes as many tokens as it is allowed.
+/// A sink that records its events, and accepts as many tokens as `room` says.
 #[derive(Clone)]
 pub struct Record {
     pub told: Arc<Mutex<Told>>,
@@ -103,8 +103,8 @@ impl Sink for Record {
     }
 }
 
-/// Chooses by logits and noise, or what followed the last two tokens when they stood there before: answers that are
-/// varied, repeat things as people do, and are the same each time.
+/// Chooses by logits and noise, or repeats the token after an earlier occurrence of the last two tokens.
+/// Answers vary, repeat themselves as natural text does, and are the same each time.
 #[derive(Clone)]
 pub struct Noisy(pub u64);
 
@@ -141,14 +141,14 @@ pub fn request(prompt: &[u32], max_tokens: usize, record: &Record) -> Request {
     }
 }
 
-/// A scheduler with a clock that is set by hand.
+/// A scheduler with a manual clock.
 pub struct Bench {
     pub scheduler: Scheduler,
     pub now: Instant,
 }
 
 impl Bench {
-    /// Of a tiny model, without speculation and without a cache.
+    /// A tiny model's scheduler, without speculation and without a cache.
     pub fn new(blocks: usize, options: BatchOptions) -> Self {
         Self { scheduler: Scheduler::new(model(&tiny(), blocks), options), now: Instant::now() }
     }
@@ -172,7 +172,7 @@ impl Bench {
         progress
     }
 
-    /// A step that computes something.
+    /// Makes a step that must compute rows.
     pub fn rows(&mut self) -> StepRows {
         match self.step() {
             Progress::Stepped(rows) => rows,
@@ -184,7 +184,7 @@ impl Bench {
         self.now += Duration::from_millis(milliseconds);
     }
 
-    /// Steps until nothing is left to do.
+    /// Steps until no work is left.
     pub fn finish(&mut self) -> usize {
         for steps in 0..100_000 {
             match self.step() {
@@ -202,7 +202,7 @@ impl Bench {
     }
 }
 
-/// Nothing kept, nothing guessed.
+/// No cache, no guesses.
 pub fn plain() -> BatchOptions {
     BatchOptions { cache_bytes: 0, speculate: false, chunk: 16, ..BatchOptions::default() }
 }

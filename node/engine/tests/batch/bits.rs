@@ -1,4 +1,4 @@
-//! The same tokens and the same logits, to the last bit, in whatever company and way they are computed.
+//! The same tokens and the same logits, to the last bit, in every batch and every way of computing.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::support::{
     synthetic::{Shape, open},
 };
 
-/// A prompt that ends with words that it had before, as conversations do: otherwise nothing is guessed.
+/// A prompt whose end repeats earlier words, as conversations do: otherwise nothing is guessed.
 fn prompt(random: &mut Random, length: usize, vocabulary: usize) -> Vec<u32> {
     let again = (length / 3).min(6);
     let mut tokens = random.tokens(length - again, vocabulary);
@@ -34,7 +34,7 @@ struct Way {
     cached: bool,
 }
 
-/// What requests are told that are computed in this way, and how many tokens were guessed right.
+/// The events of requests computed in this way, and the number of correct guesses.
 fn run(scheduler: &mut Scheduler, prompts: &[Vec<u32>], length: usize, way: Way) -> (Vec<Told>, usize) {
     let Way { batch, chunk, speculate, cached } = way;
     let cache_bytes = if cached { usize::MAX } else { 0 };
@@ -52,7 +52,7 @@ fn run(scheduler: &mut Scheduler, prompts: &[Vec<u32>], length: usize, way: Way)
             let record = Record::new();
             let mut request = request(prompt, length, &record);
             request.session = Some(session(number as u8));
-            // Every other one by its largest logits, the others with chance.
+            // Half of the requests choose with noise, the others take the largest logit.
             request.chooser =
                 if number % 2 == 0 { Box::new(Noisy(number as u64)) } else { Box::new(Greedy::default()) };
             scheduler.submit(Request { ..request }, Instant::now()).unwrap();
@@ -80,7 +80,7 @@ fn run(scheduler: &mut Scheduler, prompts: &[Vec<u32>], length: usize, way: Way)
     (told, accepted)
 }
 
-/// Computes prompts in all ways: batches, chunks, threads, instruction sets, with and without what was computed before,
+/// Computes prompts in all ways: batches, chunks, threads, instruction sets, with and without kept blocks,
 /// with and without guesses.
 fn same_in_all_ways(file: &GgufFile, prompts: &[Vec<u32>], length: usize, chunks: &[usize], isas: &[Isa]) {
     let options = Options { threads: 1, isa: Isa::best(), kv_budget: 1 << 30 };
@@ -155,7 +155,7 @@ fn smollm2_gives_the_same_bits_in_every_way() {
         Isa::all().into_iter().partition(|isa| isa.name() == "scalar");
     same_in_all_ways(&file, &prompts, 4, &[40], &vector);
     if is_full() {
-        // A hundred times slower: one prompt.
+        // Scalar is a hundred times slower: one prompt.
         same_in_all_ways(&file, &prompts[..1], 4, &[40], &scalar);
     }
 }

@@ -24,7 +24,7 @@ fn a_long_prompt_delays_another_sequence_by_no_more_than_a_chunk() {
         let before = short.told().tokens.len();
         let rows = bench.rows();
         assert!(rows.prefilled <= 16, "{rows:?}");
-        // A token each step: with `steps` chunks of 16 computed, `steps` tokens were given.
+        // A token each step: after `steps` chunks of 16, the request has `steps` tokens.
         assert_eq!(short.told().tokens.len(), before + 1);
         if !long.told().tokens.is_empty() {
             assert_eq!(steps, 400 / 16, "and the long one is not delayed by the short one");
@@ -38,7 +38,7 @@ fn no_prompt_starves_while_shorter_ones_come() {
     let mut bench = Bench::new(400, BatchOptions { slots: 4, ..plain() });
     let long = bench.ask(&prompt(1, 320), 2);
     let mut short = Vec::new();
-    // A short prompt that fills each step's chunk, for ever.
+    // Short prompts that fill each step's chunk, without end.
     for steps in 0.. {
         if bench.scheduler.load().running < 4 {
             short.push(bench.ask(&prompt(steps, 16), 1));
@@ -303,7 +303,7 @@ fn a_second_turn_computes_only_what_is_new_and_no_other_session_gains() {
         }
         (record.told(), prefilled)
     };
-    // Of 139 positions that were computed, 4 blocks were full.
+    // Of 139 computed positions, 4 blocks were full.
     let (second, prefilled) = ask(Some(0));
     assert_eq!((second.started[0], second.stats.cached_tokens, prefilled), ((150, 128), 128, 22));
     for number in [Some(1), None] {
@@ -352,8 +352,8 @@ fn blocks_that_are_kept_give_way_to_requests() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Requests of all lengths come at any time; some are cancelled, some wait too long, some readers are slow. Each is
-    /// answered once, no step is over its bounds, and at the end nothing is held but what is kept.
+    /// Requests of all lengths come at any time; some are cancelled, some wait too long, some readers are
+    /// slow. Each is answered once, no step exceeds its bounds, and at the end only the cache holds memory.
     #[test]
     fn every_request_is_answered_once_whatever_comes(
         seed in any::<u64>(),
@@ -373,7 +373,7 @@ proptest! {
                 let record = Record::new();
                 let room = [0, 1, 3, usize::MAX][random.below(4) as usize];
                 record.room.store(room, Ordering::SeqCst);
-                // Of few tokens, so that some guesses are right.
+                // Few distinct tokens, so that some guesses are right.
                 let (length, tokens) = (random_length(&mut random), 1 + random.below(47) as usize);
                 let tokens = random.tokens(length, tokens);
                 let mut request = request(&tokens, 1 + random.below(40) as usize, &record);

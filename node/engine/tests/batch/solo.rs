@@ -1,4 +1,4 @@
-//! A model that computes one sequence at a time: who has his turn when, and what ends a request.
+//! A model that computes one sequence at a time: the order of requests, and their ends.
 
 use std::{
     sync::{Arc, Mutex},
@@ -16,11 +16,11 @@ const CONTEXT: usize = 64;
 const TOKENS: usize = 10;
 const TOKEN_BYTES: usize = 100;
 
-/// Says the sum of all tokens so far, by the last digit; 9 breaks it.
+/// Chooses the last digit of the sum of all tokens so far; token 9 makes it fail.
 struct Sum {
     sum: u32,
     computed: usize,
-    /// What it was asked: position and number of tokens; nothing for what it was to forget.
+    /// The calls that it got: position and number of tokens; zeros for a call to forget.
     asked: Arc<Mutex<Vec<(usize, usize)>>>,
 }
 
@@ -135,7 +135,7 @@ fn what_can_never_be_computed_is_refused_and_so_is_one_too_many() {
     assert_eq!(first.wait(), Some(Event::Started { prompt: 1, cached: 0 }));
     let second = ask(&batcher, &[1], 2, 8).unwrap();
     assert_eq!(refused(&[1], 2), BatchError::Busy { limit: 1 });
-    // The first one's reader takes nothing more.
+    // The first request's reader takes nothing more.
     assert_eq!(read(&second), (vec![1, 2], Finish::Length));
     drop(first);
 }
@@ -172,7 +172,7 @@ fn cancel_deadline_stall_and_shutdown_end_requests() {
     let late = Request { start_by: late, sink: Box::new(sink), cancel, ..request(&[1], 1, &Record::new()) };
     batcher.submit(late).unwrap();
     assert_eq!(read(&events), (Vec::new(), Finish::Failed(BatchError::Waited)));
-    // Nobody reads on: it gives way to the next one.
+    // The reader stops: the request gives way to the next one.
     let unread = ask(&batcher, &[1], 40, 2).unwrap();
     assert_eq!(read(&ask(&batcher, &[1], 1, 8).unwrap()).1, Finish::Length);
     assert_eq!(read(&unread), (vec![1, 2], Finish::Failed(BatchError::Stalled)));

@@ -21,7 +21,7 @@ fn ask(batcher: &Batcher, prompt: &[u32], max_tokens: usize, capacity: usize) ->
     batcher.submit(request).map(|()| events)
 }
 
-/// The tokens and the end.
+/// The tokens and the end of a request.
 fn read(events: &Events) -> (Vec<u32>, Finish) {
     let (mut tokens, mut end) = (Vec::new(), None);
     while let Some(event) = events.wait() {
@@ -54,7 +54,7 @@ fn many_callers_are_answered() {
 fn a_full_queue_refuses_and_a_dropped_reader_makes_room() {
     let batcher = batcher(BatchOptions { slots: 1, queue: 1, ..plain() });
     let first = ask(&batcher, &[1; 5], 400, 1).unwrap();
-    // It runs, and waits for its reader.
+    // The request runs, and waits for its reader.
     assert_eq!(first.wait(), Some(Event::Started { prompt: 5, cached: 0 }));
     let second = ask(&batcher, &[1; 5], 3, 9).unwrap();
     assert_eq!(ask(&batcher, &[1; 5], 3, 9).err(), Some(BatchError::Busy { limit: 1 }));
@@ -64,7 +64,7 @@ fn a_full_queue_refuses_and_a_dropped_reader_makes_room() {
     );
     drop(first);
     assert_eq!(read(&second).1, Finish::Length);
-    // The answer's end is told before the load is.
+    // The answer's end arrives before the load changes.
     let begun = Instant::now();
     while batcher.load().kv_bytes > 0 {
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", batcher.load());
@@ -75,7 +75,7 @@ fn a_full_queue_refuses_and_a_dropped_reader_makes_room() {
 #[test]
 fn shutdown_answers_everyone_and_refuses_the_next() {
     let batcher = batcher(BatchOptions { slots: 2, queue: 8, ..plain() });
-    // Their readers read nothing: two run and wait for them, the others wait for a slot.
+    // The readers read nothing: two requests run and wait for them, the others wait for a slot.
     let asked: Vec<Events> = (0..8).map(|_| ask(&batcher, &[1; 5], 300, 1).unwrap()).collect();
     assert!(matches!(asked[0].wait(), Some(Event::Started { .. })));
     batcher.shutdown();
@@ -86,7 +86,7 @@ fn shutdown_answers_everyone_and_refuses_the_next() {
     batcher.shutdown();
 }
 
-/// Says when it is asked first, and waits to be let on.
+/// Reports its first call, and waits for permission to go on.
 struct Held(mpsc::Sender<()>, mpsc::Receiver<()>);
 
 impl Chooser for Held {

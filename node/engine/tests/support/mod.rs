@@ -1,4 +1,4 @@
-//! Helpers of the tests.
+//! Test helpers.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -8,7 +8,7 @@ pub mod writer;
 
 use std::path::PathBuf;
 
-/// A generator of numbers that are the same everywhere (xorshift64*).
+/// A generator of the same numbers everywhere (xorshift64*).
 pub struct Random(u64);
 
 impl Random {
@@ -45,7 +45,7 @@ impl Random {
     }
 }
 
-/// A real model in the node's model folder, if it is there.
+/// A real model in the node's model folder, if it exists.
 pub fn real_model(file: &str) -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = || variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));

@@ -1,5 +1,5 @@
-//! The plainest way to compute a model: weights as floats, loops, double precision, nothing cached, nothing shared with
-//! the engine but the reading of the file's header and of its shape.
+//! The simplest computation of a model: float weights, loops, double precision, no cache. It shares only the
+//! readers of the file's header and shape with the engine.
 
 use baton_engine::{
     config::{Activation, Config},
@@ -8,7 +8,7 @@ use baton_engine::{
     kernels::rows::Pairing,
 };
 
-/// Numbers of a tensor, as ggml's own code reads them.
+/// A tensor's numbers, decoded as in ggml's own code.
 pub fn dequantise(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     let half = |bytes: &[u8], at: usize| f16_to_f32(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let (_, size) = dtype.block();
@@ -79,7 +79,8 @@ pub fn dequantise(dtype: DType, bytes: &[u8]) -> Vec<f32> {
 pub struct Reference<'a> {
     pub file: &'a GgufFile,
     pub config: Config,
-    /// Whether activations are rounded to bytes where weights are quantised, and keys and values to half precision.
+    /// Whether to round activations to bytes where weights are quantised, and keys and values to half
+    /// precision.
     pub bytes: bool,
 }
 

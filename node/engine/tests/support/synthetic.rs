@@ -56,7 +56,7 @@ pub fn weights(random: &mut Random, dtype: DType, count: usize, size: f32) -> Ve
     out
 }
 
-/// What a small model is to be like.
+/// The parameters of a small model.
 #[derive(Clone)]
 pub struct Shape {
     pub family: &'static str,
@@ -89,7 +89,7 @@ impl Shape {
         }
     }
 
-    /// The file, to which more may be added.
+    /// The file, for further additions.
     pub fn writer(&self) -> Writer {
         let mut random = Random::new(self.seed);
         let mut writer = Writer::default();

@@ -1,6 +1,6 @@
-//! Writes GGUF files, sound ones and others.
+//! Writes GGUF files, sound and malformed.
 
-/// A file in the making.
+/// A file in progress.
 #[derive(Default, Clone)]
 pub struct Writer {
     entries: Vec<u8>,
@@ -44,7 +44,7 @@ impl Writer {
         self.raw_entry(key, 9, &bytes)
     }
 
-    /// A tensor's description, true or not. `shape` has its columns first.
+    /// Adds a tensor's description, true or false. `shape` has its columns first.
     pub fn raw_tensor(&mut self, name: &str, shape: &[u64], kind: u32, offset: u64) -> &mut Self {
         self.tensors.extend((name.len() as u64).to_le_bytes());
         self.tensors.extend(name.as_bytes());
@@ -70,7 +70,7 @@ impl Writer {
         self.tensor(name, &[values.len() as u64], 0, &bytes)
     }
 
-    /// The file with its counts as given.
+    /// The file with the given counts.
     pub fn finish_with(&self, version: u32, tensor_count: u64, entry_count: u64) -> Vec<u8> {
         let mut file = b"GGUF".to_vec();
         file.extend(version.to_le_bytes());

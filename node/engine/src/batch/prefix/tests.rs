@@ -81,7 +81,7 @@ fn what_was_used_least_recently_goes_first_and_from_its_end() {
     assert_eq!(bench.found(0, &tokens(97), 2), 3);
     assert!(bench.cache.evict());
     assert_eq!((bench.found(1, &tokens(97), 3), bench.used()), (2, 5));
-    // Two of session 0's blocks are used by nobody: the third is.
+    // No sequence uses two of session 0's blocks; one uses the third.
     let held = bench.cache.find(&KEYS[0], &tokens(40), bench.at(4));
     assert_eq!((held.len(), bench.cache.evictable()), (1, 4));
     for _ in 0..4 {

@@ -1,17 +1,17 @@
-//! How each encoding's tiles become operands and scales.
+//! Each encoding's conversion of tiles to operands and scales.
 
 #![expect(clippy::inline_always, reason = "a kernel's parts must end up in its one function")]
 
 use super::super::{LANES, Simd, rows::ActBlock};
 
-/// How integer sums begin, and what is done with them.
+/// The start of integer sums, and their further use.
 pub(super) trait Style {
     /// Parts of a block with a scale each: one, or two of 16 inputs.
     const PARTS: usize = 1;
     /// Whether there is a minimum.
     const MINIMUM: bool = false;
 
-    /// Where a sum begins, so that the weights' offset is taken off.
+    /// The initial sum, which cancels the weights' offset.
     fn start<S: Simd>(s: S, act: &ActBlock, part: usize) -> S::I;
 
     #[inline(always)]
@@ -32,7 +32,7 @@ impl Style for WithMinimum {
     }
 }
 
-/// Unsigned integers that stand for `2^SHIFT` less, and a scale.
+/// Unsigned integers with an offset of `2^SHIFT` to subtract, and a scale.
 pub(super) struct Symmetric<const SHIFT: i32>;
 
 impl<const SHIFT: i32> Style for Symmetric<SHIFT> {
@@ -42,7 +42,7 @@ impl<const SHIFT: i32> Style for Symmetric<SHIFT> {
     }
 }
 
-/// Bytes that stand for 128 less, and a scale.
+/// Bytes with an offset of 128 to subtract, and a scale.
 pub(super) struct Wide;
 
 impl Style for Wide {
@@ -57,7 +57,7 @@ impl Style for Wide {
     }
 }
 
-/// Unsigned integers that stand for 32 less, and a scale for each 16 inputs.
+/// Unsigned integers with an offset of 32 to subtract, and a scale for each 16 inputs.
 pub(super) struct Halved;
 
 impl Style for Halved {

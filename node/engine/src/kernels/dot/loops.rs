@@ -1,7 +1,7 @@
 //! The innermost loops of products.
 
 #![expect(clippy::inline_always, reason = "a kernel's parts must end up in its one function")]
-// Arrays of registers are walked by their index: what an iterator leaves of itself may keep them out of registers.
+// Register arrays are indexed in loops: an iterator's own state may keep them out of registers.
 #![expect(clippy::needless_range_loop, reason = "as above")]
 
 use super::{
@@ -29,7 +29,7 @@ pub(super) fn spread_tile<S: Simd, Q: Format>(s: S, tile: TileRef<'_>, spread: &
     }
 }
 
-/// `R` rows times two tiles that are spread out.
+/// Multiplies `R` rows with two spread-out tiles.
 #[inline(always)]
 pub(super) fn spread_rows<S: Simd, T: Style, const R: usize>(
     s: S,
@@ -95,10 +95,10 @@ fn block_of<Q: Format>(tile: &[u8], block: usize) -> (&[u8], &[u8]) {
     (scales, &quants[block % Q::GROUP * Q::QUANT_BYTES..][..Q::QUANT_BYTES])
 }
 
-/// `R` rows times a tile, right from it.
+/// Multiplies `R` rows with a tile directly.
 ///
-/// One tile at a time, and nothing is asked for ahead: the processor sees that memory is read in one direction, and
-/// fetches it faster than when it is told to.
+/// One tile at a time, without prefetch instructions: the processor detects the single direction and
+/// prefetches faster by itself.
 #[inline(always)]
 pub(super) fn direct_rows<S: Simd, Q: Format, const R: usize>(
     s: S,
@@ -136,7 +136,7 @@ pub(super) fn direct_rows<S: Simd, Q: Format, const R: usize>(
     results
 }
 
-/// `R` rows times `N` tiles of floating-point weights.
+/// Multiplies `R` rows with `N` tiles of floating-point weights.
 #[inline(always)]
 pub(super) fn float_rows<S: Simd, W: Float, const R: usize, const N: usize>(
     s: S,

@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 use crate::{gguf::Gguf, language::tests::vocabulary};
 
-/// A vocabulary of single bytes, some longer tokens, and an end.
+/// A vocabulary of single bytes, some longer tokens, and an end token.
 fn tokenizer() -> Tokenizer {
     let mut tokens = vec![("<|im_end|>".to_owned(), 3, 0.0)];
     tokens.extend((0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), 6, 0.0)));
@@ -29,14 +29,14 @@ fn compile(schema: &Value) -> Result<Grammar, LanguageError> {
     grammars().1.compile(&schema.to_string())
 }
 
-/// The tokens that may come next.
+/// The allowed next tokens.
 fn allowed(grammar: &mut Grammar) -> Vec<u32> {
     let mut logits = vec![0.0; grammars().0.vocabulary()];
     grammar.mask(&mut logits, |id| grammars().0.is_stop(id)).unwrap();
     (0u32..).zip(&logits).filter(|(_, logit)| logit.is_finite()).map(|(id, _)| id).collect()
 }
 
-/// An answer of a model that chooses among what is allowed by a list of numbers; none if it gets too long.
+/// An answer whose tokens a list of numbers selects from the allowed ones; none if it gets too long.
 fn answer(grammar: &mut Grammar, choices: &[u16]) -> Option<(Vec<u32>, Vec<u8>)> {
     let (mut ids, mut bytes) = (Vec::new(), Vec::new());
     for choice in choices {
@@ -76,7 +76,7 @@ fn node_fits(value: &Value) -> bool {
     value.as_object().is_some_and(|map| map.iter().all(|(key, value)| key == "in" && node_fits(value)))
 }
 
-/// Whether a value satisfies [`person`], by hand.
+/// Whether a value satisfies [`person`], checked by hand.
 fn fits(value: &Value) -> bool {
     let Some(map) = value.as_object() else { return false };
     let known = ["name", "kind", "tags", "age", "more"];

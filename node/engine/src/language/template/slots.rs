@@ -1,8 +1,8 @@
-//! What a template sees in the place of people's texts, and the cut of what it rendered at those places.
+//! The slots that a template sees instead of conversation texts, and the splitting of its output at them.
 //!
-//! Definitions and calls of tools are values here whose texts are slots too, and so are the keys that people chose.
-//! `tojson` writes such a value with the texts escaped, as one slot between its outermost brackets: those are all that
-//! the template itself gets to see of it, and some templates cut the last one off.
+//! In definitions and calls of tools, all texts and all user-chosen keys are slots too. `tojson` writes such
+//! a value with escaped texts, as one slot between its outermost brackets. The template itself sees only
+//! these brackets, and some templates cut the last one off.
 
 use std::{
     fmt,
@@ -26,13 +26,14 @@ use crate::language::{
 
 /// Largest indentation of `tojson`.
 const MAX_INDENT: usize = 16;
-/// How deep values may lie in each other, for `tojson`: as deep as JSON that was read.
+/// Deepest nesting of values for `tojson`: the same as the JSON parser's.
 const MAX_DEPTH: usize = 128;
 
-/// Bytes of all JSON of a prompt: some times the longest definitions, since indentation makes many bytes of a few.
+/// Maximum size in bytes of all JSON of a prompt: some times the longest definitions, since indentation
+/// multiplies a few bytes.
 const MAX_JSON_BYTES: usize = 2 << 20;
 
-/// Keys of definitions that templates ask for by name; what people call their parameters is none of them.
+/// Definition keys that templates look up by name; user-chosen names of parameters do not count.
 const KEYS: [&str; 40] = [
     "$defs",
     "$ref",
@@ -75,37 +76,37 @@ const KEYS: [&str; 40] = [
     "type",
     "uniqueItems",
 ];
-/// Keys under which people's names stand as keys.
+/// Keys whose values are maps with user-chosen keys.
 const NAMED: [&str; 4] = ["properties", "$defs", "definitions", "patternProperties"];
-/// Keys under which anything stands.
+/// Keys with arbitrary values.
 const ANYTHING: [&str; 4] = ["default", "const", "enum", "examples"];
 /// Values of `type`.
 const TYPES: [&str; 8] = ["function", "object", "array", "string", "number", "integer", "boolean", "null"];
 
-/// Whose the keys of a map are.
+/// The origin of a map's keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keys {
-    /// A definition's.
+    /// Keys of a definition.
     Schema,
-    /// People's, with definitions under them.
+    /// User-chosen keys, with definitions as values.
     Names,
-    /// People's, all the way down.
+    /// User-chosen keys at all levels.
     Free,
 }
 
-/// The texts that the template sees slots for. Clones share them.
+/// The texts behind the slots. Clones share them.
 #[derive(Clone)]
 pub(super) struct Slots {
-    /// Begins every slot's name.
+    /// The prefix of every slot's name.
     prefix: Arc<str>,
     texts: Arc<Mutex<Vec<Slot>>>,
-    /// Bytes of JSON that were written.
+    /// Bytes of JSON written so far.
     written: Arc<AtomicUsize>,
 }
 
 struct Slot {
     text: Zeroizing<String>,
-    /// Slots whose texts it holds.
+    /// Slots whose texts this text contains.
     parts: Vec<usize>,
 }
 
@@ -128,7 +129,8 @@ impl Slots {
         self.texts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slot for a text, and its number. Templates test texts for emptiness, so an empty one is passed as it is.
+    /// Creates a slot for a text, and returns its number. Templates test texts for emptiness, so an empty
+    /// text stays empty.
     pub(super) fn put(&self, text: Zeroizing<String>) -> (Value, usize) {
         self.put_of(text, Vec::new())
     }
@@ -141,17 +143,17 @@ impl Slots {
         (Value::from(value), number)
     }
 
-    /// The same for whoever does not need its number.
+    /// As [`Self::put`], without the number.
     pub(super) fn text(&self, text: &str) -> Value {
         self.put(Zeroizing::new(text.to_owned())).0
     }
 
-    /// The number of a slot that is all of a text.
+    /// The slot's number, if the text is exactly one slot.
     pub(super) fn number(&self, text: &str) -> Option<usize> {
         text.strip_prefix(&*self.prefix)?.strip_suffix('z')?.parse().ok()
     }
 
-    /// JSON as a value.
+    /// Converts JSON to a template value.
     pub(super) fn json(&self, json: &Json, keys: Keys) -> Value {
         match json {
             Json::Null => Value::from(()),
@@ -184,7 +186,7 @@ impl Slots {
         (Value::from(key), value)
     }
 
-    /// The value of `type`: templates compare it.
+    /// The value of `type`, which templates compare.
     fn kind(&self, value: &Json) -> Value {
         match value {
             Json::Text(text) if TYPES.contains(&text.as_str()) => Value::from(text.as_str()),
@@ -193,7 +195,7 @@ impl Slots {
         }
     }
 
-    /// The filter: as `json.dumps`, without escaping what is not ASCII.
+    /// The filter `tojson`: as `json.dumps`, without escaping non-ASCII characters.
     pub(super) fn tojson(
         &self,
         value: &Value,
@@ -205,7 +207,7 @@ impl Slots {
         writer.value(value, 0)?;
         let Writer { out, parts, .. } = writer;
         self.written.fetch_add(out.len(), Ordering::Relaxed);
-        // Whatever holds a slot has brackets or quotes around it.
+        // A value that contains a slot has brackets or quotes around it.
         let (Some(first), Some(last)) = (out.chars().next(), out.chars().next_back()) else {
             return Err(broken());
         };
@@ -216,7 +218,7 @@ impl Slots {
         Ok(Value::from(format!("{first}{slot}{last}")))
     }
 
-    /// Cuts text at its slots.
+    /// Splits text at its slots.
     fn cut<'t>(&self, text: &'t str) -> Result<Vec<(&'t str, Option<usize>)>, Error> {
         let mut pieces = Vec::new();
         let mut slot = None;
@@ -232,7 +234,8 @@ impl Slots {
         Ok(pieces)
     }
 
-    /// Cuts the rendered text at the slots. Each of `required` must be there, itself or in another, unless it is empty.
+    /// Splits the rendered text at the slots. Each `required` slot must appear, itself or within another,
+    /// unless its text is empty.
     pub(super) fn split(&self, rendered: &str, required: &[usize]) -> Result<Vec<Segment>, LanguageError> {
         let failed = |reason: &str| LanguageError::Template { reason: reason.into() };
         let cut = self.cut(rendered).map_err(|_| failed("the template changes message texts"))?;
@@ -247,7 +250,7 @@ impl Slots {
             }
             segments.push(Segment::Template(after.to_owned()));
         }
-        // A slot's parts were there before it.
+        // A slot's parts have smaller numbers than the slot.
         for number in (0..texts.len()).rev().filter(|&number| !texts[number].parts.is_empty()) {
             if seen[number] {
                 texts[number].parts.iter().for_each(|&part| seen[part] = true);
@@ -260,12 +263,12 @@ impl Slots {
     }
 }
 
-/// A map in this order.
+/// A map with this order of entries.
 pub(super) fn ordered<const N: usize>(entries: [(&str, Value); N]) -> Value {
     Value::from_object(Ordered(entries.into_iter().map(|(key, value)| (Value::from(key), value)).collect()))
 }
 
-/// A map in the order in which it was written.
+/// A map that keeps the order of its entries.
 #[derive(Debug)]
 struct Ordered(Vec<(Value, Value)>);
 
@@ -279,7 +282,7 @@ impl Object for Ordered {
     }
 }
 
-/// How JSON is written.
+/// The style of JSON output.
 struct Style {
     indent: Option<usize>,
     after_item: String,
@@ -361,7 +364,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A text of the template's, of people's, or of both.
+    /// Writes a text of the template, of the conversation, or of both.
     fn text(&mut self, text: &str) -> Result<(), Error> {
         self.out.push('"');
         for (after, slot) in self.slots.cut(text)? {

@@ -1,6 +1,6 @@
-//! Merging symbols to tokens: the best pair first, the leftmost among equals, until no pair is one.
+//! Merges symbols to tokens: the best pair first, the leftmost among equals, until no pair can merge.
 //!
-//! Work grows with the length of a text times its logarithm, whatever the text.
+//! For any text, work grows with its length times the logarithm of its length.
 
 use std::{
     cmp::Reverse,
@@ -18,8 +18,8 @@ use crate::language::{
 /// No token, or no neighbour.
 const NONE: u32 = u32::MAX;
 
-/// The byte that a character of a byte-level vocabulary stands for: printable Latin-1 for itself, the other bytes for
-/// U+0100 onwards.
+/// The byte of a character in a byte-level vocabulary: printable Latin-1 is its own byte, the other bytes
+/// start at U+0100.
 pub(super) fn byte_of(character: char) -> Option<u8> {
     let code = u32::from(character);
     let printable = |code: u32| matches!(code, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
@@ -30,28 +30,28 @@ pub(super) fn byte_of(character: char) -> Option<u8> {
     (0..=255u8).filter(|byte| !printable(u32::from(*byte))).nth(place)
 }
 
-/// The byte that a `<0xNN>` token stands for.
+/// The byte of a `<0xNN>` token.
 pub(super) fn byte_token(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let hex = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     if hex { u8::from_str_radix(digits, 16).ok() } else { None }
 }
 
-/// A symbol in a chain of them.
+/// A symbol in a chain.
 #[derive(Clone, Copy)]
 struct Symbol {
-    /// What its neighbours are told by: a token, or where it ends.
+    /// Identifies the symbol to its neighbours: a token, or its end position.
     value: u32,
     previous: u32,
     next: u32,
     alive: bool,
 }
 
-/// Symbols that are joined until no pair of them is worth it.
+/// Symbols that are joined until no pair can merge.
 struct Chain<K> {
     symbols: Zeroizing<Vec<u32>>,
     links: Vec<Symbol>,
-    /// The best pair first: its key, its left symbol, and both symbols' values when it was found.
+    /// The best pair first: its key, its left symbol, and both symbols' values when it was queued.
     pairs: BinaryHeap<Reverse<(K, u32, u32, u32)>>,
 }
 
@@ -76,8 +76,8 @@ impl<K: Ord + Copy> Chain<K> {
         self.links.get(index as usize).copied()
     }
 
-    /// Joins pairs. `join` gives, for two neighbours by the index of the left one, how good the pair is (less is better)
-    /// and what it becomes.
+    /// Joins pairs. For two neighbours, `join` returns the pair's key (a smaller key is better) and the
+    /// joined value. It takes both symbols' indices.
     fn merge(&mut self, join: impl Fn(&Self, u32, u32) -> Option<(K, u32)>) {
         for left in 0..u32::try_from(self.links.len()).unwrap_or(0) {
             self.offer(left, &join);
@@ -109,7 +109,7 @@ impl<K: Ord + Copy> Chain<K> {
         }
     }
 
-    /// Queues the pair whose left symbol this is.
+    /// Queues the pair with this left symbol.
     fn offer(&mut self, left: u32, join: &impl Fn(&Self, u32, u32) -> Option<(K, u32)>) {
         let Some(first) = self.at(left) else { return };
         let Some(second) = self.at(first.next) else { return };
@@ -124,9 +124,9 @@ pub(super) struct ByteLevel {
     words: Words,
     /// The token of each byte.
     of_byte: [u32; 256],
-    /// Two tokens to the merge's place in the list and to what they become.
+    /// Maps two tokens to the merge's rank and its result.
     merges: HashMap<(u32, u32), (u32, u32)>,
-    /// Words that are tokens as they are, for models that look there first.
+    /// Words that are tokens themselves, for models that look them up first.
     whole: HashMap<Box<[u8]>, u32>,
 }
 
@@ -160,7 +160,7 @@ impl ByteLevel {
             let id =
                 |text: &str| ids.get(text).copied().ok_or(refuse("has a part or a result that is no token"));
             let rank = u32::try_from(index).map_err(|_| refuse("is one too many"))?;
-            // What comes of a merge is longer than its parts, so no list of them can go round in a circle.
+            // A merge's result is longer than its parts, so merges cannot form a cycle.
             if merges.insert((id(left)?, id(right)?), (rank, id(&joined)?)).is_some() {
                 return Err(refuse("is there twice"));
             }
@@ -168,7 +168,7 @@ impl ByteLevel {
         Ok(Self { words: Words::new(pre), of_byte, merges, whole })
     }
 
-    /// Appends the ids of a text. A byte that no token stands for gives none.
+    /// Appends the ids of a text. A byte without a token gives no id.
     pub(super) fn encode(&self, text: &str, ids: &mut Vec<u32>) {
         self.words.cut(text, |word| {
             if let Some(id) = self.whole.get(word.as_bytes()) {
@@ -188,7 +188,7 @@ impl ByteLevel {
 
 /// Merges by score.
 pub(super) struct SentencePiece {
-    /// A text to its token and that one's score.
+    /// Maps a text to its token and the token's score.
     tokens: HashMap<Box<str>, (u32, f32)>,
     longest: usize,
     of_byte: [u32; 256],
@@ -203,7 +203,7 @@ impl SentencePiece {
             }
         }
         let text = [Kind::Normal, Kind::Unused, Kind::UserDefined, Kind::Byte];
-        // A negative zero is a zero, so that scores can be ordered by their bits.
+        // Turns a negative zero into zero, so that scores can be ordered by their bits.
         let score = |id: u32| vocabulary.scores.get(id as usize).map_or(0.0, |score| score + 0.0);
         let tokens: HashMap<Box<str>, (u32, f32)> =
             vocabulary.of_kind(&text).map(|(id, text)| (text.into(), (id, score(id)))).collect();
@@ -215,8 +215,8 @@ impl SentencePiece {
         if text.len() > self.longest { None } else { self.tokens.get(text).copied() }
     }
 
-    /// Appends the ids of a text, with a space before it if asked for. What is no token comes as bytes, as the unknown
-    /// token where there are none for it, or not at all.
+    /// Appends the ids of a text, with a leading space if `space`. Text without a token becomes bytes, or the
+    /// unknown token if there are none for it, or nothing.
     pub(super) fn encode(&self, text: &str, space: bool, ids: &mut Vec<u32>) {
         let mut escaped = Zeroizing::new(String::with_capacity(2 * text.len() + 3));
         if space {
@@ -228,7 +228,7 @@ impl SentencePiece {
         let text = escaped.as_str();
         let starts: Zeroizing<Vec<usize>> = Zeroizing::new(text.char_indices().map(|(at, _)| at).collect());
         let start = |index: u32| starts.get(index as usize).copied().unwrap_or(text.len());
-        // A symbol's value is where it ends.
+        // A symbol's value is its end position.
         let ends = (1u32..).take(starts.len()).map(|index| u32::try_from(start(index)).unwrap_or(NONE));
         let mut chain: Chain<(Reverse<i32>, u32)> = Chain::new(ends);
         chain.merge(|chain, left, right| {
@@ -251,7 +251,7 @@ impl SentencePiece {
     }
 }
 
-/// An integer in the order of finite floats.
+/// An integer with the same order as finite floats.
 fn ordered(score: f32) -> i32 {
     let bits = score.to_bits().cast_signed();
     if bits < 0 { i32::MIN.wrapping_sub(bits) } else { bits }

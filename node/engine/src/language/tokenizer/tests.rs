@@ -141,11 +141,11 @@ fn a_long_text_that_merges_everywhere_takes_no_square_of_its_length() {
     assert_eq!(tokenizer.encode_text(&"x".repeat(400_000)).len(), 200_000);
     let sentence_piece = load(&sentence_piece()).unwrap();
     assert_eq!(sentence_piece.encode_text(&"ab".repeat(200_000)).len(), 200_000);
-    // A square would take minutes.
+    // Quadratic time would take minutes.
     assert!(started.elapsed().as_secs() < 20);
 }
 
-/// A file like `sentence_piece` but for this token's text, type and score.
+/// A file like `sentence_piece`, with a different text, type and score for this token.
 fn with_token(index: usize, text: &str, kind: i32, score: f32) -> Writer {
     let mut tokens = SENTENCE_PIECE;
     tokens[index] = (text, kind, score);

@@ -1,8 +1,9 @@
-//! Cutting a text into words, within which tokens are merged: the expressions of the families, written out.
+//! Splits a text into words, within which tokens merge: the families' regular expressions, written out as
+//! code.
 //!
-//! They are llama.cpp's, which has them from the models' authors. Letters, numbers and punctuation are Unicode's general
-//! categories L, N and P, by the tables of `regex-syntax`; a character that is newer than somebody's tables may be cut
-//! otherwise there.
+//! The expressions are llama.cpp's, which has them from the models' authors. Letters, numbers and punctuation
+//! are Unicode's general categories L, N and P, by the tables of `regex-syntax`. A program with older tables
+//! may split a newer character differently.
 
 use std::sync::LazyLock;
 
@@ -15,10 +16,10 @@ const LETTER: u8 = 1;
 const NUMBER: u8 = 2;
 const SPACE: u8 = 4;
 const PUNCTUATION: u8 = 8;
-/// What any character is, so that the end of a text is told from one without properties.
+/// Set for every character, so that the end of a text differs from a character without properties.
 const ANY: u8 = 16;
 
-/// What each character is.
+/// The properties of each character.
 static CLASSES: LazyLock<Box<[u8]>> = LazyLock::new(|| {
     let mut classes = vec![ANY; 0x11_0000].into_boxed_slice();
     for (expression, class) in
@@ -34,7 +35,7 @@ static CLASSES: LazyLock<Box<[u8]>> = LazyLock::new(|| {
     classes
 });
 
-/// Cuts texts into words.
+/// Splits texts into words.
 pub(super) struct Words {
     pre: Pre,
 }
@@ -44,7 +45,7 @@ impl Words {
         Self { pre }
     }
 
-    /// Hands all words of a text to `take`, in order; together they are the text.
+    /// Passes all words of a text to `take`, in order; concatenated, they are the text.
     pub(super) fn cut(&self, text: &str, mut take: impl FnMut(&str)) {
         let all = Zeroizing::new(text.chars().collect::<Vec<char>>());
         let mut ends = vec![all.len()];
@@ -77,8 +78,8 @@ impl Words {
     }
 }
 
-/// Cuts each part again. `step` says where the match that begins at a place ends, or that place itself for none; what
-/// lies between matches stays together.
+/// Splits each part again. `step` returns the end of the match that begins at a position, or that position
+/// itself for no match. Text between matches stays together.
 fn refine(all: &[char], ends: &[usize], step: fn(&Part<'_>, usize) -> usize) -> Vec<usize> {
     let mut refined = Vec::with_capacity(ends.len());
     let mut begin = 0;
@@ -105,7 +106,7 @@ fn refine(all: &[char], ends: &[usize], step: fn(&Part<'_>, usize) -> usize) -> 
     refined
 }
 
-/// A part of a text, beyond which an expression does not look.
+/// A part of a text; an expression does not look beyond it.
 struct Part<'a> {
     characters: &'a [char],
 }
@@ -115,7 +116,7 @@ impl Part<'_> {
         self.characters.get(at).copied()
     }
 
-    /// What the character is; nothing beyond the end.
+    /// The character's properties; 0 beyond the end.
     fn class(&self, at: usize) -> u8 {
         self.character(at).and_then(|one| CLASSES.get(u32::from(one) as usize).copied()).unwrap_or(0)
     }
@@ -134,7 +135,7 @@ impl Part<'_> {
         matches!(self.character(at), Some('\r' | '\n'))
     }
 
-    /// Where a run of at most `most` such characters ends.
+    /// The end of a run of at most `most` such characters.
     fn run(&self, at: usize, most: usize, wanted: impl Fn(u8, char) -> bool) -> usize {
         let rest = self.characters.get(at..).unwrap_or_default().iter().enumerate().take(most);
         at + rest.take_while(|(index, one)| wanted(self.class(at + index), **one)).count()
@@ -163,7 +164,7 @@ impl Part<'_> {
         }
     }
 
-    /// `\s+(?!\S)|\s+`, or one character of anything else.
+    /// `\s+(?!\S)|\s+`, or one character of any other kind.
     fn spaces(&self, at: usize) -> usize {
         let end = self.while_is(at, |at| self.is(at, SPACE));
         match end - at {
@@ -191,7 +192,8 @@ fn gpt2(part: &Part<'_>, at: usize) -> usize {
     part.spaces(at)
 }
 
-/// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,most}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+/// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,most}`, or
+/// ` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 fn llama(part: &Part<'_>, at: usize, most: usize) -> usize {
     if let Some(end) = part.contraction(at, true) {
         return end;
