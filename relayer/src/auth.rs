@@ -1,8 +1,8 @@
-//! Who asks: one scheme for every route, Ed25519 over the request's canonical bytes.
+//! Authentication: one scheme for every route, Ed25519 over the request's canonical bytes.
 //!
-//! The account id is the address of the owner's key, so a request that the owner signed needs nothing else; another key
-//! needs a delegation. Whatever is wrong with a signature, there is one answer, so that nobody learns which part was
-//! right. Called by the gate of the HTTP door before anything else sees a request.
+//! The account id is the address of the owner's key, so a request signed by the owner needs nothing else.
+//! Another key needs a delegation. Every signature error has the same answer, so that an attacker does not
+//! learn which part was right. The HTTP gate calls this module before any other code sees a request.
 
 use axum::http::{HeaderMap, Method};
 use baton_keys::{
@@ -22,17 +22,17 @@ use crate::delegation::{
     registry::{Records, Registry},
 };
 
-/// Longest nonce: a UUID, or as many random bytes as anybody needs in hex.
+/// Longest nonce: a UUID, or random bytes of ample length in hex.
 const MAX_NONCE_BYTES: usize = 128;
 
-/// Who asks, after its signature held.
+/// The authenticated caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Whose memory it is about.
+    /// The owner of the memory.
     pub owner: OwnerId,
     /// The key that signed.
     pub key: PublicKey,
-    /// What the owner let the key do; none for the owner's own key.
+    /// The key's delegation by the owner; `None` for the owner's own key.
     pub delegation: Option<Delegation>,
 }
 
@@ -43,7 +43,7 @@ impl Caller {
         self.delegation.is_none()
     }
 
-    /// Whether it may do a thing.
+    /// Whether it has a scope.
     #[must_use]
     pub fn may(&self, scope: Scope) -> bool {
         self.delegation.as_ref().is_none_or(|delegation| delegation.scopes.allow(scope))
@@ -62,22 +62,22 @@ impl Caller {
     }
 }
 
-/// Why a request is nobody's.
+/// Why authentication failed.
 #[derive(Debug)]
 pub enum Unknown {
-    /// A header is missing or malformed, the signature does not hold, the key may not act for the account, or the nonce
-    /// was used before. Which of them is not said.
+    /// A header is missing or malformed, the signature is invalid, the key may not act for the account, or
+    /// the nonce was used before. The answer does not say which.
     Signature,
-    /// The signature holds, but its time is too far from ours.
+    /// The signature is valid, but its time is too far from the relayer's clock.
     Clock,
-    /// Memory could not say.
+    /// Memory failed to answer.
     Memory(MemoryError),
 }
 
-/// A request whose signature, time and right hold; only its nonce has not been taken yet.
+/// A request with a valid signature, time and right; only its nonce is not taken yet.
 #[derive(Debug)]
 pub struct Identified {
-    /// Who asks.
+    /// The caller.
     pub caller: Caller,
     nonce: [u8; 32],
     until_ms: u64,
@@ -99,7 +99,7 @@ impl<'a> Signed<'a> {
         let timestamp = single(headers, HEADER_TIMESTAMP)?;
         let account_text = single(headers, HEADER_ACCOUNT_ID)?;
         let nonce = single(headers, HEADER_NONCE)?;
-        // Only the path may hold dots, so that the signed text can be read as one request only.
+        // Only the path may contain dots, so that the signed text has one reading only.
         let is_nonce = (1..=MAX_NONCE_BYTES).contains(&nonce.len())
             && nonce.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         if !is_nonce || !timestamp.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -119,23 +119,24 @@ impl<'a> Signed<'a> {
     }
 }
 
-/// A header that is there exactly once.
+/// A header that occurs exactly once.
 fn single<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)
 }
 
-/// A request whose signature and time hold. What its key may do is not known yet.
+/// A request with a valid signature and time. Its key's rights are not known yet.
 pub struct Verified<'a> {
     signed: Signed<'a>,
     headers: &'a HeaderMap,
 }
 
-/// The header in which a request may state its body's hash, so that its signature can be checked before the body is read.
+/// The header in which a request may state its body's hash, so that its signature can be checked before the
+/// body is read.
 pub const HEADER_BODY_SHA256: &str = "x-body-sha256";
 
-/// The head of a request that has the form of a signed one. Whether its signature holds is not known yet.
+/// The head of a request in the form of a signed one. Its signature is not verified yet.
 pub struct SignedHead<'a> {
     signed: Signed<'a>,
     headers: &'a HeaderMap,
@@ -143,7 +144,7 @@ pub struct SignedHead<'a> {
 }
 
 impl<'a> SignedHead<'a> {
-    /// Reads a head, without looking at a body.
+    /// Reads a head, without the body.
     ///
     /// # Errors
     /// [`Unknown::Signature`] for a header that is missing or malformed.
@@ -203,7 +204,7 @@ impl Verified<'_> {
         self.signed.key
     }
 
-    /// Finds out what the key may do.
+    /// Looks up the rights of the key.
     ///
     /// # Errors
     /// [`Unknown`].
@@ -217,13 +218,13 @@ impl Verified<'_> {
             .chain_update(signed.nonce.as_bytes())
             .finalize()
             .into();
-        // One second more than the request could count for: clocks are read in seconds.
+        // One second longer than the request is valid: clocks are read in seconds.
         let until_ms = signed.seconds.saturating_add(MAX_REQUEST_AGE_SECONDS + 1).saturating_mul(1_000);
         Ok(Identified { caller, nonce, until_ms })
     }
 }
 
-/// What lets the signer act for the account: nothing for the account's own key.
+/// The delegation of the signer; `None` for the account's own key.
 async fn delegation_of(
     registry: &Registry,
     signed: &Signed<'_>,
@@ -250,10 +251,10 @@ async fn delegation_of(
 }
 
 impl Identified {
-    /// Takes the request's nonce: of two requests with one nonce, one counts.
+    /// Takes the request's nonce: of two requests with one nonce, only one succeeds.
     ///
     /// # Errors
-    /// [`Unknown::Signature`] for a nonce that was used, and memory's.
+    /// [`Unknown::Signature`] for a used nonce, and memory's.
     pub async fn admit(self, records: &dyn Records, now_ms: u64) -> Result<Caller, Unknown> {
         match records.take_nonce(self.nonce, now_ms, self.until_ms).await {
             Ok(true) => Ok(self.caller),

@@ -1,11 +1,14 @@
-//! Conversations at the plain door: here the relayer is the session's client, for the length of one request.
+//! Conversations in plain mode: here the relayer is the session's client, for the length of one request.
 //!
-//! The root of the session comes with the request, lives in memory, and is wiped when the request ends; nothing on this
-//! side opens the session between two requests. What must outlive one (the journal of turns, blobs that the store does not
-//! have yet) is sealed under the root by the client and kept among the owner's records, so that the next request that
-//! brings the root takes up where a dead relayer stopped, here or at another relayer on the same database.
+//! The root of the session comes with the request, lives in memory, and is wiped when the request ends.
+//! Between two requests, nothing on the relayer can open the session.
 //!
-//! Who calls it: the HTTP door. What it must never do: keep a root, log a word, or fail a turn because memory failed.
+//! Some data must outlive a request: the journal of turns, and blobs that the store does not have yet. The
+//! client seals it under the root and keeps it among the owner's records. The next request with the root
+//! continues from it, here or at another relayer on the same database.
+//!
+//! The HTTP handlers call this module. It must never keep a root, log a word, or fail a turn because memory
+//! failed.
 
 mod head;
 mod keep;
@@ -34,44 +37,44 @@ use crate::injection::Recollection;
 use keep::Shelf;
 use memoryless::DrivenSessions;
 
-/// Conversations driven at once; each holds a session in memory.
+/// Most concurrent conversations; each holds a session in memory.
 pub const MAX_CHATS: usize = 128;
-/// Most memories for a turn where the request names no number.
+/// Default limit of memories for a turn.
 pub const DEFAULT_RECALL_ITEMS: usize = 6;
-/// Most tokens that memories take where the request names no number.
+/// Default limit of tokens for memories.
 pub const DEFAULT_MEMORY_TOKENS: u32 = 512;
-/// Events that may wait for a reader. An answer has fewer; what a very slow reader of several attempts misses is display
-/// only, since the last event has the whole answer.
+/// Events that may wait for a reader. An answer has fewer. A very slow reader of several attempts misses only
+/// display text, since the last event has the whole answer.
 const MAX_WAITING_EVENTS: usize = 4096;
 
-/// What one turn is asked for.
+/// A request for one turn.
 #[derive(Debug)]
 pub struct ChatRequest {
     /// The new messages, in order; the session holds the earlier ones.
     pub messages: Vec<Message>,
-    /// Pinned system text from now on; none leaves it as it is.
+    /// System text to pin from now on; `None` leaves it unchanged.
     pub system: Option<Vec<Message>>,
     /// The session; needs its key.
     pub session_id: Option<SessionId>,
-    /// The root of the session; none begins a new one.
+    /// The root of the session; `None` starts a new session.
     pub session_key: Option<SessionRoot>,
-    /// Where the session stood when the user last heard of it.
+    /// The session's head in the user's last answer.
     pub head: Option<String>,
     /// The project that the session is in.
     pub project: Option<String>,
-    /// The persona that is spoken to.
+    /// The persona of the conversation.
     pub persona: Option<String>,
-    /// What of memory the turn may use.
+    /// The part of memory that the turn may use.
     pub scope: MemoryScope,
-    /// Nothing intimate, whatever the scope says: the asker was not granted it.
+    /// Nothing intimate, whatever the scope says: the caller was not granted it.
     pub without_intimate: bool,
-    /// Name or id of the model, or any.
+    /// Name or id of the model; `None` for any.
     pub model: Option<String>,
     /// Most tokens of the answer.
     pub max_tokens: Option<u32>,
     /// Randomness, 0 to 5.
     pub temperature: Option<f32>,
-    /// Seed of the randomness; a random one if none.
+    /// Seed of the randomness; `None` for a random one.
     pub seed: Option<u64>,
     /// Most memories.
     pub recall_items: usize,
@@ -79,44 +82,44 @@ pub struct ChatRequest {
     pub memory_tokens: u32,
 }
 
-/// A memory that went with a turn (A8): exactly what the node was sent.
+/// A memory that was sent to the node with a turn (A8).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecalledFact {
-    /// The item, with score and provenance; its text is what was sent.
+    /// The item, with score and provenance; its text is the sent text.
     pub hit: Hit,
     /// Whether the node used it, by its signed receipt; unknown until the turn is done.
     pub used: Option<bool>,
 }
 
-/// What memory did for a turn.
+/// The report of memory on a turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryReport {
-    /// How it searched.
+    /// The kind of search.
     pub mode: RecallMode,
-    /// Why less than fully.
+    /// Why the search was not a full one.
     pub degraded: Option<String>,
-    /// What matched and was left out.
+    /// Matches that were left out.
     pub dropped: Vec<(ItemId, f32, DropReason)>,
-    /// Whether the turn is recorded, durably; unknown until the turn is done. A turn of a time in which memory was lost is
-    /// never recorded.
+    /// Whether the turn is durably recorded; unknown until the turn is done. A turn during a loss of memory
+    /// is never recorded.
     pub recorded: Option<bool>,
 }
 
-/// What happens while a turn runs.
+/// Events of a turn.
 #[derive(Clone, Debug)]
 pub enum ChatEvent {
-    /// The session is open and memory was asked; the turn begins.
+    /// The session is open and memory has answered; the turn begins.
     Started {
         /// The session.
         session_id: SessionId,
-        /// What goes with the turn.
+        /// The memories of the turn.
         recalled: Vec<RecalledFact>,
-        /// What memory did.
+        /// The report of memory.
         memory: MemoryReport,
     },
     /// Text of the answer; display only.
     Text(String),
-    /// Text shown so far is void.
+    /// Earlier text is void.
     Restarted,
     /// The turn is done: accepted, recorded, and the last event.
     Done(Box<ChatAnswer>),
@@ -135,19 +138,19 @@ pub struct ChatAnswer {
     pub session_id: SessionId,
     /// Its root.
     pub session_key: SessionRoot,
-    /// Where it stands now.
+    /// The head of the session now.
     pub head: String,
     /// The turn's number.
     pub seq: u64,
     /// The node that served it.
     pub node: NodeId,
-    /// The model's name, where a node was asked just now.
+    /// The model's name, if a node has just answered.
     pub model: Option<String>,
-    /// What the node claims, signed; none for a turn that was taken up from the store alone.
+    /// The node's signed receipt; `None` for a turn that comes from the store alone.
     pub receipt: Option<Signed<Receipt>>,
-    /// What memory gave.
+    /// The recalled memories.
     pub recalled: Vec<RecalledFact>,
-    /// What memory did.
+    /// The report of memory.
     pub memory: MemoryReport,
     /// An earlier message that was finished first: its turn and answer.
     pub earlier: Option<(u64, String)>,
@@ -155,36 +158,36 @@ pub struct ChatAnswer {
     pub latency: Latency,
 }
 
-/// How long the parts of a turn took.
+/// Durations of the parts of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// Until memory had answered.
+    /// Until memory answered.
     pub recall: Duration,
-    /// From the beginning of the request to the first text; none without any.
+    /// From the start of the request to the first text; `None` without text.
     pub first_token: Option<Duration>,
     /// All of it.
     pub total: Duration,
 }
 
-/// Why a turn did not happen.
+/// Why a turn failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ChatError {
-    /// The request cannot be used; the text says why.
+    /// The request is invalid; the text says why.
     #[error("{0}")]
     Bad(String),
-    /// The head that was shown is not where the session stands, or others show less than it names.
+    /// The presented head differs from the session's head, or other sources have fewer turns than it names.
     #[error("{code}: {0}", code = ErrorCode::RollbackDetected)]
     Rollback(&'static str),
-    /// Somebody wrote another turn in the place of one.
+    /// Another writer replaced a turn.
     #[error("{code}", code = ErrorCode::ForkDetected)]
     Fork,
-    /// Nobody waits for the answer any more: its reader went away, and the turn was given up.
+    /// The reader disconnected, and the turn was cancelled.
     #[error("nobody waited for the answer; the turn was given up")]
     HungUp,
-    /// The session, or the relayer, is at work.
+    /// The session, or the relayer, is busy.
     #[error("another turn of this session is under way, or was a moment ago")]
     Busy {
-        /// When to come back.
+        /// When to retry.
         retry_after_ms: u64,
     },
     /// The client's own error, with its name and hint.
@@ -192,14 +195,14 @@ pub enum ChatError {
     Client {
         /// Stable name.
         name: &'static str,
-        /// What went wrong.
+        /// The error message.
         message: String,
-        /// The protocol's code behind it.
+        /// The protocol code of the cause.
         code: Option<ErrorCode>,
         /// Whether the message is kept, to be finished by the next request.
         kept: bool,
     },
-    /// Memory's, where it fails in the middle of a turn: the session's own records could not be kept.
+    /// Memory failed in the middle of a turn: the session's own records could not be stored.
     #[error("{0}")]
     Memory(Arc<MemoryError>),
 }
@@ -224,7 +227,7 @@ impl From<ClientError> for ChatError {
     }
 }
 
-/// What the operator sets.
+/// The operator's settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChatConfig {
     /// Whether test engines that only repeat the message may serve.
@@ -238,20 +241,20 @@ pub struct Chat {
 }
 
 struct Inner {
-    /// A client in memory, without sessions of its own: its network and nodes are what guests use.
+    /// A client in memory, without sessions of its own; the clients of requests share its network and nodes.
     client: Client,
     memory: Arc<dyn Recollection>,
     key: SecretSigningKey,
     config: ChatConfig,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     places: Arc<Semaphore>,
-    /// Sessions that are driven while their owner's memory cannot be read.
+    /// Sessions that run while their owner's memory is unreadable.
     memoryless: DrivenSessions,
     tasks: TaskTracker,
 }
 
-/// As [`Chat::forget`], also where no conversations are served now; whether anything was kept. A session that is driven
-/// again at once may be busy until its lease has run out.
+/// As [`Chat::forget`], also if no conversations are served now; returns whether records existed. A session
+/// that is resumed at once may be busy until its lease expires.
 ///
 /// # Errors
 /// As [`Chat::forget`].
@@ -289,9 +292,9 @@ impl Chat {
         }
     }
 
-    /// Begins a turn; its last event is [`ChatEvent::Done`] or [`ChatEvent::Failed`]. A reader that goes away while the
-    /// answer is made cancels it: the node stops, the message is given up, and the session stands where it stood. Once the
-    /// answer is accepted the turn is finished, and waits for the session's next request.
+    /// Begins a turn; its last event is [`ChatEvent::Done`] or [`ChatEvent::Failed`]. A reader that
+    /// disconnects during the answer cancels it. The node stops, the message is dropped, and the session
+    /// stays unchanged. An accepted answer is always finished, and waits for the session's next request.
     ///
     /// # Errors
     /// [`ChatError::Bad`], [`ChatError::Busy`].
@@ -306,22 +309,22 @@ impl Chat {
                 Ok(answer) => ChatEvent::Done(Box::new(answer)),
                 Err(error) => ChatEvent::Failed(error),
             };
-            // A reader that went away after the answer was there gets it with its next request.
+            // A reader that left after the answer gets it with its next request.
             let _ = events.send(last).await;
             drop(place);
         });
         Ok(receiver)
     }
 
-    /// Removes what is kept of a session: its journal and how far it got. The session itself is the user's.
+    /// Removes the records of a session: its journal and progress. The session itself belongs to the user.
     ///
     /// # Errors
-    /// [`ChatError::Busy`] while it is driven, and memory's.
+    /// [`ChatError::Busy`] while it is in use, and memory's.
     pub async fn forget(&self, owner: OwnerId, session: SessionId) -> Result<(), ChatError> {
         forget(self.inner.memory.clone(), owner, session, self.inner.now_ms.clone()).await.map(drop)
     }
 
-    /// Waits for the turns under way.
+    /// Waits for running turns.
     pub async fn finish(&self) {
         self.inner.tasks.close();
         self.inner.tasks.wait().await;

@@ -31,9 +31,9 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Options of `run` that concern where memory is, and with which keys.
+/// Options of `run` about the place of memory and its keys.
 const STORAGE_OPTIONS: [&str; 3] = ["storage", "postgres_url_file", "keys_dir"];
-/// Those that concern which models embed.
+/// Options of `run` about embedding models.
 const EMBEDDER_OPTIONS: [&str; 9] = [
     "embedder",
     "model_dir",
@@ -47,13 +47,13 @@ const EMBEDDER_OPTIONS: [&str; 9] = [
 ];
 
 impl Cli {
-    /// What was asked for. Ends the process for wrong usage and for help.
+    /// The parsed command line. Ends the process for wrong usage and for help.
     pub(crate) fn read() -> Self {
         Self::from_arg_matches(&Self::whole().get_matches()).unwrap_or_else(|error| error.exit())
     }
 
-    /// The command with its small commands' help narrowed to what they use. They take every option of `run` all the same:
-    /// what is in its environment concerns them, too.
+    /// The command, with the small commands' help narrowed to their options. They still accept every option
+    /// of `run`, since its environment variables apply to them too.
     pub(crate) fn whole() -> clap::Command {
         Self::command()
             .mut_subcommand("models", |models| {

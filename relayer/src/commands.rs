@@ -17,7 +17,7 @@ use crate::{
     now_ms, println, setup,
 };
 
-/// Owners read at once from the storage.
+/// Owners per read from the storage.
 const OWNERS_PAGE: usize = 1_000;
 /// Largest passphrase or delegation file.
 const MAX_SMALL_FILE: u64 = 8 * 1024;
@@ -31,7 +31,7 @@ fn small_file(path: &Path) -> anyhow::Result<Zeroizing<String>> {
     Ok(Zeroizing::new(line.to_owned()))
 }
 
-/// A delegation as it stands in the header, from a file with that or with its JSON.
+/// A delegation in header form, from a file in that form or in JSON.
 #[cfg(feature = "mcp")]
 fn delegation_header(path: &Path) -> anyhow::Result<String> {
     let text = small_file(path)?;
@@ -119,7 +119,7 @@ pub(crate) async fn erase_owner(settings: &Settings, account: &str, yes: bool) -
     Ok(())
 }
 
-/// Gives up what the database has lost of an owner, or of all owners; without `yes` it shows whose.
+/// Gives up the lost data of an owner, or of all owners; without `yes`, only lists the owners.
 pub(crate) async fn accept_loss(settings: &Settings, account: Option<&str>, yes: bool) -> anyhow::Result<()> {
     let memory = setup::open(settings, None).await?.memory;
     let owners = match account {

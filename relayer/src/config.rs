@@ -1,7 +1,7 @@
-//! What the relayer is told at its start: flags, environment, TOML file and defaults, in this precedence.
+//! The relayer's configuration: flags, environment, TOML file and defaults, in this precedence.
 //!
-//! One list of options for all three, [`Options`]: a key of the file is a flag's name with underscores. Nothing here binds
-//! a port or writes a file.
+//! All three share one list of options, [`Options`]: a key of the file is a flag's name with underscores.
+//! This module neither binds a port nor writes a file.
 
 mod check;
 mod options;
@@ -23,7 +23,7 @@ use crate::http::Limits;
 
 /// Name of the configuration file in the data folder.
 pub const CONFIG_FILE: &str = "config.toml";
-/// Shards of a store where none are named: as many as Walrus's mainnet and testnet have.
+/// Default number of shards of a store: that of Walrus's mainnet and testnet.
 pub const DEFAULT_SHARDS: u16 = 1_000;
 
 /// A language model at an endpoint.
@@ -31,7 +31,7 @@ pub const DEFAULT_SHARDS: u16 = 1_000;
 pub struct ModelSettings {
     /// Base URL.
     pub url: String,
-    /// Its name there.
+    /// Its name at the endpoint.
     pub model: String,
     /// File with the key.
     pub key_file: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub struct EmbedderEndpoint {
     pub endpoint: ModelSettings,
     /// Length of its vectors.
     pub dimensions: u32,
-    /// How it tells queries from documents, and by what.
+    /// How it distinguishes queries from documents, with both values.
     pub roles: Option<(RolesSetting, String, String)>,
 }
 
@@ -57,44 +57,44 @@ pub struct WalrusSettings {
     pub aggregators: Vec<String>,
     /// File with the publishers' bearer token.
     pub token_file: Option<PathBuf>,
-    /// File with the secret that tokens are made from.
+    /// File with the secret for making tokens.
     pub secret_file: Option<PathBuf>,
     /// Shards of the network.
     pub shards: u16,
     /// Epochs to buy.
     pub epochs: u32,
-    /// Where session heads are looked up.
+    /// Address of the head index.
     pub heads: Option<String>,
 }
 
-/// Everything that the relayer needs to know, complete and checked.
+/// The complete, validated configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Folder of keys, database and models.
     pub data_dir: PathBuf,
-    /// Where HTTP is served.
+    /// Address of the HTTP server.
     pub http: HttpSetting,
     /// URL under which clients reach it.
     pub public_url: Option<String>,
-    /// What may be asked, how often.
+    /// Limits of requests.
     pub limits: Limits,
-    /// File with the URL of a Postgres database; the embedded database if none.
+    /// File with the URL of a Postgres database; `None` for the embedded database.
     pub postgres_url_file: Option<PathBuf>,
     /// Folder of the owners' keys.
     pub keys_dir: PathBuf,
     /// Most items of an owner.
     pub max_items: u64,
-    /// What embeds.
+    /// The kind of embedder.
     pub embedder: EmbedderSetting,
-    /// Where, if at an endpoint.
+    /// Its endpoint, if it has one.
     pub embedder_endpoint: Option<EmbedderEndpoint>,
     /// Folder of pulled models.
     pub model_dir: PathBuf,
     /// The language model, if there is one.
     pub model: Option<ModelSettings>,
-    /// The language model that nodes are asked for, if they are asked at all.
+    /// The language model to use on nodes; `None` to use no nodes.
     pub through_nodes: Option<String>,
-    /// Where contents are kept; here alone if nowhere.
+    /// Stores of contents; `None` keeps them here alone.
     pub walrus: Option<WalrusSettings>,
     /// Addresses to listen on for sealed turns.
     pub listen: Vec<Multiaddr>,
@@ -104,11 +104,11 @@ pub struct Settings {
     pub mdns: bool,
     /// Whether test engines may serve conversations.
     pub allow_echo: bool,
-    /// Seconds that running turns get to end.
+    /// Seconds that running turns have to finish.
     pub drain_seconds: u32,
 }
 
-/// Why a configuration cannot be used. Each text tells what to change.
+/// Why a configuration is invalid. Each text names the necessary change.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -119,24 +119,23 @@ pub enum ConfigError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The file is not TOML, has an unknown key, or a value that a key does not take.
+    /// The file is not TOML, or has an unknown key or an invalid value.
     #[error("{path}, line {line}: {problem}")]
     File {
         /// The file.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// What is wrong, and what is allowed.
+        /// The problem, and the allowed values.
         problem: String,
     },
-    /// Options that exclude or miss each other.
+    /// Options that exclude or require each other.
     #[error("{0}")]
     Conflict(String),
 }
 
 impl Settings {
-    /// Completes flags and environment, which are in `flags`, with the file and the defaults. A file that was named must
-    /// be there.
+    /// Completes `flags` (flags and environment) with the file and the defaults. A named file must exist.
     ///
     /// # Errors
     /// [`ConfigError`].

@@ -1,9 +1,9 @@
-//! Delegations: what an owner lets another key do with the owner's memory.
+//! Delegations: an owner's permission for another key to use the owner's memory.
 //!
-//! A delegation is signed by the account key, names one key, what that key may do and until when, and can be taken back.
-//! It is presented with a request (header `x-delegation`) or registered by the owner, after which the key is known by
-//! itself: the `memwal` SDK sends only an account id and a public key. What is signed is a text, so that any language
-//! can make one:
+//! A delegation is signed by the account key. It names one key, its scopes and its expiry, and can be
+//! revoked. A request presents it in the header `x-delegation`, or the owner registers it. A registered key
+//! needs no header: the `memwal` SDK sends only an account id and a public key. The signed form is a text, so
+//! that any language can make one:
 //!
 //! ```text
 //! baton delegation v1
@@ -16,8 +16,9 @@
 //! until 1795389240
 //! ```
 //!
-//! Each line ends with a line feed; scopes stand in the order read, write, chat, admin, intimate; times are seconds since the Unix
-//! epoch. The signature is Ed25519 by the account key over the byte 19, `baton/v1/delegation`, and the text.
+//! Each line ends with a line feed. Scopes have the order read, write, chat, admin, intimate. Times are
+//! seconds since the Unix epoch. The signature is Ed25519 by the account key over the byte 19,
+//! `baton/v1/delegation`, and the text.
 
 pub mod registry;
 
@@ -34,10 +35,10 @@ use crate::time;
 
 /// Longest `x-delegation` header: ids, keys, a signature and a project's name, in base64 of JSON with escapes.
 pub const MAX_HEADER_BYTES: usize = 4 * 1024;
-/// Longest life of a delegation: whoever needs it for longer signs another.
+/// Longest life of a delegation; for a longer time, the owner signs another.
 pub const MAX_LIFETIME_SECONDS: u64 = 366 * 86_400;
 
-/// One thing that a key may be allowed to do.
+/// One right of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Scope {
@@ -45,16 +46,16 @@ pub enum Scope {
     Read = 1,
     /// Add, change and delete memories, without seeing any.
     Write = 2,
-    /// Hold conversations, for which memory is recalled and to which it is added.
+    /// Hold conversations, which recall memory and add to it.
     Chat = 4,
-    /// Delegations, settings, export and import, and deleting whole projects.
+    /// Manage delegations and settings, export and import, and delete whole projects.
     Admin = 8,
-    /// See intimate items too, wherever another scope shows memories.
+    /// See intimate items too, if another scope shows memories.
     Intimate = 16,
 }
 
 impl Scope {
-    /// All of them, in the order in which they are signed.
+    /// All scopes, in signing order.
     pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Chat, Self::Admin, Self::Intimate];
 
     /// Its name in texts.
@@ -75,7 +76,7 @@ impl Scope {
 pub struct Scopes(u8);
 
 impl Scopes {
-    /// Those named; none for an unknown name or for no name at all.
+    /// The named scopes; `None` for an unknown name or an empty list.
     #[must_use]
     pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let mut set = 0;
@@ -85,46 +86,46 @@ impl Scopes {
         (set != 0).then_some(Self(set))
     }
 
-    /// Whether a scope is among them.
+    /// Whether it contains a scope.
     #[must_use]
     pub const fn allow(self, scope: Scope) -> bool {
         self.0 & scope as u8 != 0
     }
 
-    /// Their names, in the order in which they are signed.
+    /// Their names, in signing order.
     #[must_use]
     pub fn names(self) -> Vec<&'static str> {
         Scope::ALL.into_iter().filter(|scope| self.allow(*scope)).map(Scope::name).collect()
     }
 }
 
-/// Why something is not a delegation that counts.
+/// Why a delegation is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DelegationError {
-    /// It does not have the form of one.
+    /// It has another form.
     #[error("this is not a delegation: {0}")]
     Form(&'static str),
-    /// The owner did not sign it, or not this.
+    /// The owner's signature does not match.
     #[error("the owner's signature does not verify")]
     Signature,
 }
 
-/// What an owner lets a key do.
+/// An owner's permission for a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delegation {
-    /// Random; by which it is taken back.
+    /// Random; names the delegation for a revocation.
     pub id: [u8; 16],
-    /// Whose memory.
+    /// The owner of the memory.
     pub owner: OwnerId,
-    /// Which key.
+    /// The key.
     pub delegate: PublicKey,
-    /// What it may do.
+    /// The key's scopes.
     pub scopes: Scopes,
-    /// The one project that it may do it in; none for everything.
+    /// The only project that it covers; `None` for everything.
     pub project: Option<String>,
-    /// From when it counts, in seconds since the Unix epoch.
+    /// Start of its validity, in seconds since the Unix epoch.
     pub not_before_s: u64,
-    /// Until when.
+    /// End of its validity.
     pub expires_s: u64,
 }
 
@@ -163,7 +164,7 @@ impl Delegation {
         SignedDelegation { delegation: self, owner_key: account.public_key(), signature }
     }
 
-    /// Whether it counts at a time.
+    /// Whether it is valid at a time.
     #[must_use]
     pub fn holds_at(&self, now_s: u64) -> bool {
         (self.not_before_s..self.expires_s).contains(&now_s)
@@ -188,12 +189,12 @@ impl Delegation {
     }
 }
 
-/// A delegation with the owner's signature, checked where it was made from outside.
+/// A delegation with the owner's signature, which is verified for outside input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedDelegation {
-    /// What it says.
+    /// The delegation.
     pub delegation: Delegation,
-    /// The owner's key, whose address the owner is.
+    /// The owner's key; its address is the owner.
     pub owner_key: PublicKey,
     /// Over [`Delegation::text`].
     pub signature: SignatureBytes,
@@ -240,7 +241,7 @@ impl From<&SignedDelegation> for DelegationJson {
 }
 
 impl DelegationJson {
-    /// Reads and checks one: its form and the owner's signature. Not whether it counts now.
+    /// Parses it, and verifies its form and the owner's signature, but not its validity period.
     ///
     /// # Errors
     /// [`DelegationError`].
@@ -274,7 +275,7 @@ impl DelegationJson {
         Ok(SignedDelegation { delegation, owner_key, signature: SignatureBytes(signature) })
     }
 
-    /// As it stands in the `x-delegation` header: base64url without padding of the JSON.
+    /// Its form in the `x-delegation` header: base64url without padding of the JSON.
     #[must_use]
     pub fn to_header(&self) -> String {
         let json = serde_json::to_vec(self).expect("strings always have a JSON form");

@@ -1,8 +1,8 @@
-//! The HTTP door: routes, limits, errors. Everything but what a stranger may know (health, version, the OpenAPI document)
-//! passes the gate, which knows who asks; everything else is [`Memory`]'s.
+//! The HTTP server: routes, limits, errors. Open routes (health, version, the OpenAPI document) need no
+//! caller. All other requests pass the gate, which authenticates the caller; [`Memory`] does the rest.
 //!
-//! Nothing here decides what a caller may see beyond its scopes and its project; nothing here logs a path, a query, a
-//! body or a name.
+//! This module decides on nothing beyond a caller's scopes and project. It never logs a path, a query, a body
+//! or a name.
 
 mod body;
 pub mod chat;
@@ -48,12 +48,12 @@ pub use limits::Limits;
 
 use crate::delegation::registry::{Records, Registry};
 
-/// How long running requests get to end at shutdown.
+/// Time that running requests have to finish at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
-/// For how long an answer on how memory is counts: anybody may ask, and the storage is asked once for all of them.
+/// Lifetime of a readiness answer: anyone may ask, and one storage query serves all of them.
 const READINESS_KEPT: Duration = Duration::from_millis(500);
 
-/// What the routes stand on. Clones share everything.
+/// The shared state of the routes. Clones share everything.
 #[derive(Clone)]
 pub struct Doors {
     inner: Arc<Inner>,
@@ -73,11 +73,11 @@ struct Inner {
     large_bodies: Arc<Semaphore>,
     tasks: TaskTracker,
     document: OnceLock<OpenApi>,
-    /// The last answer of memory on how it is, and when it was asked.
+    /// Memory's last readiness answer, with its time.
     readiness: tokio::sync::Mutex<Option<(tokio::time::Instant, Result<(), String>)>>,
 }
 
-/// What the HTTP door is made from.
+/// The configuration of the HTTP server.
 pub struct DoorsConfig {
     /// Memory of all owners.
     pub memory: Memory,
@@ -85,16 +85,16 @@ pub struct DoorsConfig {
     pub embedder: Arc<dyn Embedder>,
     /// The model behind `/api/ask`.
     pub writer: Option<Arc<dyn writing::Writer>>,
-    /// What may be asked, how often.
+    /// Limits of requests.
     pub limits: Limits,
-    /// The URL under which clients reach this door, if it is not the one they name in `Host`.
+    /// The URL of this server for clients, if it differs from their `Host` header.
     pub public_url: Option<String>,
     /// The wall clock, in milliseconds since the Unix epoch.
     pub now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
 
 impl Doors {
-    /// Makes what the routes stand on.
+    /// Creates the routes' state.
     #[must_use]
     pub fn new(config: DoorsConfig) -> Self {
         let DoorsConfig { memory, embedder, writer, limits, public_url, now_ms } = config;
@@ -119,7 +119,7 @@ impl Doors {
         }
     }
 
-    /// The one way into memory.
+    /// The only entry to memory.
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.inner.memory
@@ -131,7 +131,8 @@ impl Doors {
         (self.inner.now_ms)()
     }
 
-    /// Whether memory can be used now; if not, why, and what to do. Asked again after [`READINESS_KEPT`], whoever asks.
+    /// Whether memory is usable now; the error gives the reason and the next step. All callers share an
+    /// answer for [`READINESS_KEPT`].
     async fn readiness(&self) -> Result<(), String> {
         let mut known = self.inner.readiness.lock().await;
         if let Some((asked, answer)) = &*known
@@ -160,7 +161,7 @@ fn gated_routes() -> OpenApiRouter<Doors> {
         .merge(delegations::routes())
 }
 
-/// All routes that anybody may ask.
+/// All open routes.
 fn open_routes() -> OpenApiRouter<Doors> {
     OpenApiRouter::new()
         .routes(routes!(open::health))
@@ -171,7 +172,7 @@ fn open_routes() -> OpenApiRouter<Doors> {
         .routes(routes!(open::document))
 }
 
-/// The OpenAPI document of all routes; `more` are routes of others, behind the gate too.
+/// The OpenAPI document of all routes; `more` are further routes behind the gate.
 #[must_use]
 pub fn document(more: OpenApiRouter<Doors>) -> OpenApi {
     describe(gated_routes().merge(more).into_openapi(), open_routes().into_openapi())
@@ -218,7 +219,7 @@ const DESCRIPTION: &str = "Memory across conversations. Every request but those 
     the header x-delegation. Errors are JSON with code, message, hint and request_id; a 429 or 503 says in Retry-After \
     when to come back. Times are RFC 3339. The namespace `default` is the shared pool of no project.";
 
-/// The whole door: open routes, gated ones, and `/mcp`. `more` are routes of others, put behind the gate too.
+/// The whole server: open routes, gated ones, and `/mcp`. `more` are further routes behind the gate.
 pub fn router(doors: &Doors, more: OpenApiRouter<Doors>) -> Router {
     let (gated, gated_document) = gated_routes().merge(more).split_for_parts();
     let (open, open_document) = open_routes().split_for_parts();
@@ -236,7 +237,7 @@ pub fn router(doors: &Doors, more: OpenApiRouter<Doors>) -> Router {
         .layer(middleware::from_fn(fault::finish))
 }
 
-/// Serves until `shutdown`, then lets running requests end.
+/// Serves until `shutdown`, then lets running requests finish.
 ///
 /// # Errors
 /// The listener's.
@@ -250,21 +251,21 @@ pub async fn serve(
     let service = watched(router).into_make_service_with_connect_info::<Activity>();
     let server = axum::serve(Limited::new(listener), service).with_graceful_shutdown(async move {
         shutdown.await;
-        // The receiver is gone only when the server has ended by itself.
+        // The receiver is gone only if the server ended by itself.
         let _ = stopping.send(());
     });
     tokio::select! {
         biased;
         ended = server.into_future() => ended?,
         () = async {
-            // An error means that the shutdown future was dropped with the server: the other arm ends.
+            // On an error, the shutdown future was dropped with the server: the other arm ends.
             if stopped.await.is_err() {
                 std::future::pending::<()>().await;
             }
             tokio::time::sleep(SHUTDOWN_GRACE).await;
         } => tracing::warn!("requests still running at the end of the grace period are cut off"),
     }
-    // What was begun for a client that went away is finished all the same.
+    // Work for a disconnected client is finished anyway.
     doors.inner.tasks.close();
     if tokio::time::timeout(SHUTDOWN_GRACE, doors.inner.tasks.wait()).await.is_err() {
         tracing::warn!("tasks of requests still run at the end of the grace period");
@@ -272,7 +273,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Locks what is never held across an await.
+/// Locks a mutex that is never held across an await.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! From what memory recalls to what a node is told: whole items within the envelope's limits, with their provenance.
+//! Turns recalled memory into a node's envelope: whole items within the limits, with their provenance.
 //!
-//! A node learns nothing of the user's other sessions but the items themselves: a source says who said it and on what
-//! day, never in which session, project or persona.
+//! A node learns nothing about the user's other sessions except the items. A source names the speaker and the
+//! day, never the session, project or persona.
 
 use baton_memory::{
     Memory,
@@ -17,20 +17,20 @@ use futures::future::BoxFuture;
 
 use crate::delegation::registry::Records;
 
-/// Bytes of an envelope that its own fields and the items' lengths take at the most.
+/// Most bytes of an envelope's own fields and the items' lengths.
 const ENVELOPE_BYTES: usize = 2048 + MAX_MEMORY_ITEMS * 32;
-/// Bytes of text for a token of the budget: where no tokenizer is at hand, fewer than any usual text has.
+/// Bytes of text for a token of the budget: an estimate, without a tokenizer.
 const BYTES_PER_TOKEN: usize = 6;
 
-/// What of memory a turn needs.
+/// The functions of memory that a turn needs.
 pub trait Recollection: Records {
     /// As [`Memory::recall`].
     fn recall(&self, owner: OwnerId, request: RecallRequest) -> BoxFuture<'_, Recall>;
     /// As [`Memory::profile`].
     fn profile(&self, owner: OwnerId, place: Place) -> BoxFuture<'_, Result<Vec<ItemView>>>;
-    /// Makes a session known in its place before its first recall (B10), by [`Memory::create_session`].
+    /// Creates a session in its place before its first recall (B10), by [`Memory::create_session`].
     fn begin_session(&self, owner: OwnerId, place: Place) -> BoxFuture<'_, Result<()>>;
-    /// Whether a session of this name is known: what is not known sees nothing (B11).
+    /// Whether a session of this name is known; an unknown one sees nothing (B11).
     fn knows_session(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<bool>>;
     /// As [`Memory::record_turn`].
     fn record_turn(&self, owner: OwnerId, turn: TurnRecord) -> BoxFuture<'_, Result<()>>;
@@ -58,7 +58,7 @@ impl Recollection for Memory {
     }
 }
 
-/// The hits that fit an envelope, with their items; both best first, and the same number of each.
+/// The hits that fit an envelope, and as many items; both best first.
 pub(crate) fn items_of(hits: Vec<Hit>) -> (Vec<Hit>, Vec<MemoryItem>) {
     let mut left = MAX_MEMORY_BYTES - ENVELOPE_BYTES;
     let (mut kept, mut items) = (Vec::new(), Vec::new());
@@ -75,7 +75,7 @@ pub(crate) fn items_of(hits: Vec<Hit>) -> (Vec<Hit>, Vec<MemoryItem>) {
     (kept, items)
 }
 
-/// The profile as a scope shows it, as hits of equal worth within a budget of tokens, in their order.
+/// The visible part of the profile in a scope, as hits of equal score within a token budget, in order.
 pub(crate) fn profile_hits(views: Vec<ItemView>, scope: MemoryScope, budget_tokens: u32) -> Vec<Hit> {
     let (profile, intimate) = match scope {
         MemoryScope::Full | MemoryScope::InsightsOnly => (true, true),

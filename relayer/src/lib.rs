@@ -1,8 +1,8 @@
 //! The Baton relayer: memory across conversations, and memory at dispatch on turns it cannot read.
 //!
-//! The doors: HTTP with signed requests ([`http`], [`auth`], [`delegation`]), tools for agents ([`mcp`]), and sealed mode
-//! over libp2p ([`service`]), where a client hands over a turn that the relayer cannot read. Memory itself is
-//! [`baton_memory`]'s. No inference code is linked.
+//! It serves HTTP with signed requests ([`http`], [`auth`], [`delegation`]) and tools for agents ([`mcp`]).
+//! It also serves sealed mode over libp2p ([`service`]), in which a client sends a turn that the relayer
+//! cannot read. [`baton_memory`] implements memory itself. No inference code is linked.
 
 pub mod auth;
 pub mod chat;

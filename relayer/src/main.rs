@@ -27,14 +27,14 @@ use zeroizing_alloc::ZeroAlloc;
 
 use crate::cli::{Cli, Command, EvalCommand, ModelsCommand, OwnersCommand};
 
-/// Wipes memory as it is freed: what was in it may be a session's key.
+/// Wipes memory as it is freed, since it may contain a session's key.
 #[global_allocator]
 static ALLOCATOR: ZeroAlloc<System> = ZeroAlloc(System);
 
-/// How long a thread for blocking work may be idle. It wipes its stack as it ends.
+/// Idle time of a thread for blocking work. It wipes its stack as it ends.
 const BLOCKING_THREAD_IDLE: Duration = Duration::from_millis(250);
 const KEY_KIND: &str = "relayer";
-/// Exit code of a process that ended by a panic: a fault in the program.
+/// Exit code after a panic: a fault in the program.
 const PANIC_EXIT_CODE: i32 = 101;
 
 fn main() -> ExitCode {
@@ -133,8 +133,8 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Forbids core dumps and, on Linux, reading the process's memory by others of the same user: both would hold the key
-/// and memories. A system that refuses is told of, not fatal.
+/// Forbids core dumps and, on Linux, reads of the process's memory by other processes of the same user. Both
+/// would expose the key and memories. A refusal by the system is logged, not fatal.
 fn forbid_memory_dumps() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let none = Rlimit { current: Some(0), maximum: Some(0) };
@@ -150,8 +150,8 @@ fn forbid_memory_dumps() {
     }
 }
 
-/// Makes a panic end the process, and says where it was and never what: a panic's text may quote a memory. A database tells some
-/// damage by a panic; that is caught where it is asked, and told as an error with what to do about it.
+/// Makes a panic end the process, and logs its location but never its text, which may quote a memory. A
+/// database reports some damage by a panic; its caller catches that and returns an error with the next step.
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|info| {
         let place = info.location().map(ToString::to_string).unwrap_or_default();
@@ -167,7 +167,7 @@ fn end_on_panic() {
 fn init_logging(level: &str) {
     let filter = tracing_subscriber::EnvFilter::try_new(level)
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"))
-        // What it logs of a refused request may quote its arguments, which are memories.
+        // Its logs of a refused request may quote arguments, which are memories.
         .add_directive("rmcp=off".parse().expect("the directive has the form of one"));
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(std::io::stderr).init();
@@ -175,6 +175,6 @@ fn init_logging(level: &str) {
 
 fn println(line: &str) {
     use std::io::Write as _;
-    // A closed standard output is the reader's choice, not an error of ours.
+    // A closed standard output is the reader's choice, not an error.
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -1,8 +1,8 @@
 //! Memory as tools of the Model Context Protocol, for agents (F9).
 //!
-//! Every tool is one request to our own HTTP routes: over the network and signed, from an agent's standard input and
-//! output ([`remote`]), or within the relayer, for `/mcp` (`http/tools.rs`). So tools can do nothing that routes cannot, and
-//! scopes, projects and limits hold for both in one place.
+//! Every tool is one request to the HTTP routes. It is signed and sent over the network from an agent's
+//! standard input and output ([`remote`]), or runs within the relayer for `/mcp` (`http/tools.rs`). So tools
+//! have exactly the routes' abilities, and one place enforces scopes, projects and limits.
 
 mod lines;
 pub mod remote;
@@ -22,12 +22,12 @@ use rmcp::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// One request to our HTTP routes.
+/// One request to the HTTP routes.
 #[derive(Debug)]
 pub struct Errand {
     /// The method.
     pub method: Method,
-    /// The path, without a query; its parts are checked ids.
+    /// The path without a query; its parts are validated ids.
     pub path: String,
     /// The query, as names and values.
     pub query: Vec<(&'static str, String)>,
@@ -49,7 +49,7 @@ impl Errand {
         Self { body: Some(without_nulls(body)), ..Self::new(method, path) }
     }
 
-    /// Path and query as they are sent.
+    /// Path and query in their sent form.
     #[must_use]
     pub fn path_and_query(&self) -> String {
         if self.query.is_empty() {
@@ -61,7 +61,7 @@ impl Errand {
     }
 }
 
-/// A value in a query: everything but letters, digits and `-._~` in percent form (RFC 3986).
+/// A percent-encoded query value: all but letters, digits and `-._~` (RFC 3986).
 fn escape(text: &str) -> String {
     text.bytes().fold(String::new(), |mut escaped, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -80,9 +80,9 @@ fn without_nulls(mut value: Value) -> Value {
     value
 }
 
-/// Runs errands: an answer, or the text of a refusal.
+/// Runs tool requests: returns an answer, or the text of a refusal.
 pub trait Door: Send + Sync {
-    /// Runs one, for whoever the request's extensions say.
+    /// Runs one request, for the caller in the request's extensions.
     fn run<'a>(&'a self, extensions: &'a Extensions, errand: Errand) -> BoxFuture<'a, Result<Value, String>>;
 }
 
@@ -169,7 +169,7 @@ struct TextArgs {
 }
 
 impl MemoryTools {
-    /// Tools behind which this door stands.
+    /// Tools over this backend.
     #[must_use]
     pub fn new(door: Arc<dyn Door>) -> Self {
         Self { door }
@@ -187,7 +187,7 @@ impl MemoryTools {
         action: &str,
         text: Option<String>,
     ) -> CallToolResult {
-        // An id goes into the path: only what is one.
+        // The id becomes part of the path, so it must be valid.
         if id.parse::<baton_memory::ids::ItemId>().is_err() {
             return answer(Err("not_found: an id has 32 hex characters".to_owned()));
         }

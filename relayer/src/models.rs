@@ -1,4 +1,4 @@
-//! The commands about embedding models: fetching them, and measuring recall with each.
+//! Commands for embedding models: fetch them, and measure recall with each.
 
 use std::{io::IsTerminal as _, path::Path, sync::Arc};
 
@@ -28,7 +28,7 @@ fn bar(template: &str) -> ProgressBar {
     bar
 }
 
-/// Fetches a model, or checks one that is there.
+/// Fetches a model, or verifies an existing one.
 pub(crate) fn pull(settings: &Settings, name: &str) -> anyhow::Result<()> {
     let total = model(name)?.bytes();
     let folder = &settings.model_dir;
@@ -36,7 +36,7 @@ pub(crate) fn pull(settings: &Settings, name: &str) -> anyhow::Result<()> {
     let bar = bar(BYTES);
     let files = fetch(name, folder, &mut |step| {
         let (phase, bytes, length) = match step {
-            // How much there is, is not said; the files are hardly compressed.
+            // The total is unknown; the files are barely compressed.
             PullProgress::Downloading { bytes, .. } => ("fetching", bytes, total),
             PullProgress::Unpacking { bytes, total } => ("unpacking", bytes, total),
             PullProgress::Verifying { bytes, total } => ("checking", bytes, total),
@@ -61,7 +61,7 @@ pub(crate) fn list(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Measures recall on a file in LoCoMo's shape with every embedder that can be had.
+/// Measures recall on a file in LoCoMo's format with every available embedder.
 pub(crate) async fn locomo(settings: &Settings, data: &Path, json: bool) -> anyhow::Result<()> {
     let mut embedders: Vec<Arc<dyn Embedder>> = Vec::new();
     for config in available(settings) {
@@ -94,7 +94,7 @@ pub(crate) async fn locomo(settings: &Settings, data: &Path, json: bool) -> anyh
     Ok(())
 }
 
-/// The embedders that are here, and the endpoint where one is configured.
+/// The installed embedders, and the endpoint if configured.
 fn available(settings: &Settings) -> Vec<EmbedderConfig> {
     let mut configs = vec![EmbedderConfig::Hashing {}];
     if POTION_BASE_8M.is_installed(&settings.model_dir) {

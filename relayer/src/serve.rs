@@ -1,4 +1,4 @@
-//! `run`: memory, HTTP and libp2p together, until a signal; then whatever runs may end.
+//! `run`: serves memory, HTTP and libp2p together until a signal, then lets running work finish.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
             "no node can be found, and HTTP is off: give --bootstrap with a node's address, leave mDNS on, or HTTP"
         );
     }
-    // Before memory opens, so that a wrong address is told at once.
+    // Before memory opens, so that a wrong address is reported at once.
     let listener = listen(settings.http).await?;
     let agent = concat!("baton/", env!("CARGO_PKG_VERSION"), " (relayer)");
     let mut config = MeshConfig::server(agent, settings.listen.clone());
@@ -61,7 +61,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     served
 }
 
-/// Conversations over HTTP, where there is a store for them.
+/// Conversations over HTTP, if a store is configured.
 struct Conversations(Option<(Client, Chat)>);
 
 impl Conversations {
@@ -86,7 +86,7 @@ impl Conversations {
         }
     }
 
-    /// Lets turns that were begun end within the grace period.
+    /// Lets running turns finish within the grace period.
     async fn close(self, grace: Duration) {
         let Some((client, chat)) = self.0 else { return };
         if tokio::time::timeout(grace, chat.finish()).await.is_err() {
@@ -125,12 +125,12 @@ async fn serve_http(
     });
     let router = http::router(&doors, more);
     let served = http::serve(doors, router, listener, shutdown.clone().cancelled_owned()).await;
-    // Without its door the relayer ends, and says why.
+    // Without its HTTP server, the relayer ends and reports the reason.
     shutdown.cancel();
     served.context("the HTTP door ended")
 }
 
-/// Says where the relayer is, once it listens: for a person, or one JSON line for a program.
+/// Reports the relayer's addresses once it listens: for a person, or as one JSON line for a program.
 fn announce(
     settings: &Settings,
     mesh: &MeshHandle,

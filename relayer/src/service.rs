@@ -1,5 +1,5 @@
-//! The relay of one turn: check what can be checked without reading it, add memory if the client allows it from
-//! this relayer, pass the request on to the node that it names, and the node's frames back, untouched.
+//! The relay of one turn. It checks the readable parts, adds memory if the client allows this relayer to, and
+//! forwards the request to the named node. It passes the node's frames back unchanged.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -35,23 +35,24 @@ use crate::{
     injection::{Recollection, items_of, profile_hits},
 };
 
-/// For how long a used hint is known: longer than its authorisation counts, clocks that differ included.
+/// How long a used hint is remembered: longer than its authorisation is valid, with clock differences
+/// included.
 const HINT_KEPT_MS: u64 = 5 * 60 * 1000;
 /// Most items of memory for one turn.
 const RECALL_ITEMS: usize = 12;
 
-/// Turns relayed at once; each holds at most two frames. Further ones are refused with `Busy`.
+/// Concurrent relayed turns; each holds at most two frames. Further ones are refused with `Busy`.
 pub const MAX_RELAYED_TURNS: usize = 256;
-/// Time for a client to send its request, and for opening the substream to the node.
+/// Time limit for a client's request, and for opening the substream to the node.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest silence between two frames of a node: a slow model on a long prompt.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long a client may take no frame before its turn is given up, so that one that stops reading frees its place.
+/// How long a client may accept no frame before its turn is dropped, so that a stalled client frees its slot.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
-/// Turns a minute from one client: half of what a node takes by default from one peer, which this relayer is to it.
+/// Turns a minute from one client: half of a node's default limit for one peer, and this relayer is one peer.
 pub const TURNS_PER_MINUTE: u32 = 60;
 
-/// A relayer: its key, the memory that it keeps, and its place in the network.
+/// A relayer: its key, its memory, and its network.
 pub struct Relayer {
     key: SecretSigningKey,
     memory: Option<(Arc<dyn Recollection>, Registry)>,
@@ -60,37 +61,37 @@ pub struct Relayer {
     rates: Mutex<Rates<NodeId>>,
 }
 
-/// A turn to be passed on.
+/// A turn to forward.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
     request: TurnRequest,
-    /// What is to be recalled for it; it goes no further.
+    /// The hint for the recall; it is not forwarded.
     hint: Option<SignedBytes>,
 }
 
-/// Why a turn was not relayed to its end.
+/// Why a relay ended early.
 enum Broken {
-    /// The client is told this code, and to wait so many milliseconds (0 says nothing).
+    /// The client gets this code, and a waiting time in milliseconds (0 for none).
     Refuse(ErrorCode, u32),
-    /// The client is gone, or one side's stream failed; there is nobody to tell.
+    /// The client is gone, or one side's stream failed; no one can be told.
     Gone,
 }
 
 impl Relayer {
-    /// A relayer that passes turns on; `now_ms` is the wall clock in milliseconds since the Unix epoch.
+    /// A relayer that forwards turns; `now_ms` is the wall clock in milliseconds since the Unix epoch.
     #[must_use]
     pub fn new(key: SecretSigningKey, mesh: MeshHandle, now_ms: Arc<dyn Fn() -> u64 + Send + Sync>) -> Self {
         Self { key, memory: None, mesh, now_ms, rates: Mutex::new(Rates::new(TURNS_PER_MINUTE)) }
     }
 
-    /// With the memory of its owners, for turns that come with a hint.
+    /// Adds the owners' memory, for turns with a hint.
     #[must_use]
     pub fn with_memory(mut self, memory: Arc<dyn Recollection>) -> Self {
         self.memory = Some((memory.clone(), Registry::new(memory)));
         self
     }
 
-    /// Serves until shutdown, then lets running turns end within `grace`.
+    /// Serves until shutdown, then lets running turns finish within `grace`.
     pub async fn run(self, mut incoming: Incoming, shutdown: CancellationToken, grace: Duration) {
         let relayer = Arc::new(self);
         let slots = Arc::new(Semaphore::new(MAX_RELAYED_TURNS));
@@ -121,7 +122,7 @@ impl Relayer {
     }
 
     async fn serve(&self, from: NodeId, mut stream: TurnStream, permit: Option<OwnedSemaphorePermit>) {
-        // Refused before the request is read: it may be eight megabytes.
+        // Refused before the request is read: it may have eight megabytes.
         let admitted = match permit {
             None => Err(refuse(ErrorCode::Busy)),
             Some(permit) => self.take_rate(from).map(|()| permit),
@@ -140,7 +141,7 @@ impl Relayer {
             Err(Broken::Refuse(code, retry_after_ms)) => {
                 tracing::info!(client = %short(&from), code = code.name(), "turn refused");
                 let refused = NodeFrame::Refused { code, retry_after_ms };
-                // The client may be gone already; then nobody is left to tell.
+                // The client may be gone already; then the refusal reaches no one.
                 let _ = to_client(&mut sender, &codec::encode(&refused)).await;
             }
             Err(Broken::Gone) => tracing::debug!(client = %short(&from), "turn dropped"),
@@ -148,13 +149,13 @@ impl Relayer {
         let _ = sender.close().await;
     }
 
-    /// One turn of this client, if it may have one now.
+    /// Takes one turn from this client's rate.
     fn take_rate(&self, from: NodeId) -> Result<(), Broken> {
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         rates.take(from, (self.now_ms)()).map_err(|wait| Broken::Refuse(ErrorCode::RateLimited, wait))
     }
 
-    /// Passes one turn through; returns the number of frames passed back.
+    /// Relays one turn; returns the number of frames passed back.
     async fn relay(
         &self,
         Asked { mut request, hint }: Asked,
@@ -165,7 +166,7 @@ impl Relayer {
         auth.check_time((self.now_ms)()).map_err(refuse)?;
         let items = match hint {
             Some(hint) => self.recall(hint, &auth).await.map_err(refuse)?,
-            // Nobody said whose memory is meant.
+            // Without a hint, no owner is named.
             None => Vec::new(),
         };
         let items = self.add_memory(&mut request, &auth, items).map_err(refuse)?;
@@ -179,7 +180,7 @@ impl Relayer {
         pass_back(&mut node, client, watch).await
     }
 
-    /// Adds an envelope where the client allows memory from this relayer; otherwise the turn passes unchanged.
+    /// Adds an envelope if the client allows memory from this relayer; otherwise the turn passes unchanged.
     fn add_memory(
         &self,
         request: &mut TurnRequest,
@@ -203,7 +204,8 @@ impl Relayer {
 }
 
 impl Relayer {
-    /// What memory has for a hint. Whose memory, and who asks, is checked; what memory cannot do costs the turn nothing.
+    /// Recalls memory for a hint. Checks the owner and the signer; a failure of memory costs the turn
+    /// nothing.
     async fn recall(&self, hint: SignedBytes, auth: &Signed<TurnAuth>) -> Result<Vec<MemoryItem>, ErrorCode> {
         let hint = Signed::<RecallHint>::verify(hint)?;
         hint.check_for(auth, &self.key.public_key())?;
@@ -212,8 +214,8 @@ impl Relayer {
         let HintRight { project, intimate } = self.may_read(registry, owner, &hint).await?;
         self.take_hint(memory, &hint, auth).await?;
         let (session, persona) = (hint.session.clone(), hint.persona.clone());
-        // Of a session that is known its own project counts. One that is not is not made known by a turn that leaves
-        // nothing here, and stands where the hint says.
+        // A known session keeps its own project. This turn records nothing, so an unknown session stays
+        // unknown and has the hint's place.
         let known = match &session {
             Some(name) => memory.knows_session(owner, name.clone()).await.unwrap_or(true),
             None => false,
@@ -251,8 +253,8 @@ impl Relayer {
         Ok(items_of(hits).1)
     }
 
-    /// Refuses a hint that came before: whoever captured a request learns nothing by sending it again. Each attempt of a
-    /// client has an authorisation, and so a hint, of its own.
+    /// Refuses a replayed hint: an attacker with a captured request learns nothing by sending it again. Each
+    /// attempt of a client has its own authorisation, and so its own hint.
     async fn take_hint(
         &self,
         memory: &Arc<dyn Recollection>,
@@ -272,7 +274,7 @@ impl Relayer {
         }
     }
 
-    /// What the hint's signer may see of the owner's memory, and the project that it is about.
+    /// The rights of the hint's signer to the owner's memory, and the hint's project.
     async fn may_read(
         &self,
         registry: &Registry,
@@ -295,10 +297,10 @@ impl Relayer {
     }
 }
 
-/// What the signer of a hint may see.
+/// The rights of a hint's signer.
 struct HintRight {
     project: Option<String>,
-    /// Intimate items too.
+    /// Whether it includes intimate items.
     intimate: bool,
 }
 
@@ -317,7 +319,7 @@ fn refuse(code: ErrorCode) -> Broken {
     Broken::Refuse(code, 0)
 }
 
-/// Sends a frame to the client, which has its time to take it.
+/// Sends a frame to the client, within the time limit.
 async fn to_client(client: &mut TurnSender, frame: &[u8]) -> Result<(), Broken> {
     send_within(client, frame, SEND_TIMEOUT).await
 }
@@ -326,7 +328,7 @@ async fn send_within(client: &mut TurnSender, frame: &[u8], limit: Duration) -> 
     client.send_by(frame, Instant::now() + limit).await.map_err(|_| Broken::Gone)
 }
 
-/// Whether a node's frame is, or begins as, one that only a relayer sends.
+/// Whether a node's frame has, or begins with, the type of a relayer's frame.
 fn is_memory(frame: &[u8]) -> bool {
     let kind = codec::encode(&NodeFrame::Memory(Vec::new()));
     !frame.is_empty() && frame.first() == kind.first()
@@ -342,14 +344,14 @@ async fn read_request(stream: &mut TurnStream) -> Result<Asked, Broken> {
     relay_request(&frame).map_err(refuse)
 }
 
-/// Decodes a request to relay. What no node would take goes no further than here.
+/// Decodes a request to relay. An invalid request is not forwarded.
 fn relay_request(frame: &[u8]) -> Result<Asked, ErrorCode> {
     match codec::decode(frame, MAX_FRAME_BYTES)? {
         ClientFrame::Relay(request) => request.check().map(|()| Asked { request, hint: None }),
         ClientFrame::RelayRecall { request, hint } => {
             request.check().map(|()| Asked { request, hint: Some(hint) })
         }
-        // A relayer serves no turns itself; a client that asks so has the wrong address.
+        // A relayer serves no turns itself; such a client has the wrong address.
         _ => Err(ErrorCode::WrongAudience),
     }
 }
@@ -362,8 +364,8 @@ async fn send(node: &mut TurnStream, frame: &ClientFrame, deadline: Instant) -> 
     node.send_by(&encoded, deadline).await.map_err(|_| refuse(ErrorCode::Busy))
 }
 
-/// Copies the node's frames to the client until the node ends. A client that goes away ends the node's stream
-/// too, so that it stops generating.
+/// Copies the node's frames to the client until the node ends. A client that disconnects also ends the node's
+/// stream, so that generation stops.
 async fn pass_back(
     node: &mut TurnStream,
     client: &mut TurnSender,
@@ -374,7 +376,8 @@ async fn pass_back(
     loop {
         let frame = tokio::select! {
             biased;
-            // A client sends one request and nothing more: a clean end only says so, a failure means it is gone.
+            // A client sends only one request. A clean end says just that; a failure means that the client is
+            // gone.
             ended = watch.recv(0), if !half_closed => match ended {
                 Ok(None) => { half_closed = true; continue }
                 Ok(Some(_)) | Err(_) => return Err(Broken::Gone),
@@ -382,7 +385,7 @@ async fn pass_back(
             frame = node.recv_by(MAX_NODE_FRAME_BYTES, Instant::now() + FRAME_TIMEOUT) => frame,
         };
         match frame {
-            // What memory was added is the relayer's to say, once, before all frames of the node.
+            // Only the relayer reports the added memory, once, before all frames of the node.
             Ok(Some(frame)) if is_memory(&frame) => {
                 tracing::warn!(node = %short(&node.remote()), "a node speaks for the relayer: its turn is ended");
                 return Err(Broken::Gone);

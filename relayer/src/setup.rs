@@ -1,4 +1,5 @@
-//! From settings to a memory that works: keys, storage, embedder, model, Walrus. Every refusal says what to change.
+//! Builds memory from the settings: keys, storage, embedder, model, Walrus. Every error names the necessary
+//! change.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -23,23 +24,23 @@ use baton_relayer::{
 };
 use baton_walrus_client::{HttpStore, ShardCount, TokenFile};
 
-/// How long a language model may take for one answer.
+/// Time limit for one answer of a language model.
 const MODEL_TIMEOUT: Duration = Duration::from_secs(120);
-/// Questions to a language model at once.
+/// Concurrent requests to a language model.
 const MODEL_CONCURRENCY: usize = 4;
 
-/// How long an embedding endpoint may take for one request, and how many texts one has.
+/// Time limit for one request to an embedding endpoint, and the number of its texts.
 const EMBEDDER_TIMEOUT_MS: u64 = 10_000;
 const EMBEDDER_BATCH: usize = 64;
 
-/// Memory, and what the doors need beside it.
+/// Memory, and the other parts that handlers need.
 pub(crate) struct Opened {
     pub(crate) memory: Memory,
     pub(crate) embedder: Arc<dyn Embedder>,
     pub(crate) writer: Option<Arc<dyn Writer>>,
 }
 
-/// Opens memory; with a mesh, over which nodes can be asked where the settings say so.
+/// Opens memory; with a mesh, nodes can be used as a model if the settings say so.
 pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyhow::Result<Opened> {
     let vault = vault(settings).await?;
     let embedder = baton_embed::open(&embedder_config(settings), &settings.model_dir).await?;
@@ -139,7 +140,7 @@ async fn postgres(_: &Path) -> anyhow::Result<Arc<dyn Storage>> {
     ))
 }
 
-/// The client that drives conversations over HTTP: its sessions live in memory, for the length of a request.
+/// The client for conversations over HTTP: its sessions live in memory, for the length of a request.
 pub(crate) async fn client(settings: &Settings) -> anyhow::Result<Option<Client>> {
     let Some(walrus) = &settings.walrus else { return Ok(None) };
     let mut config = ClientConfig::with_store(None, store(walrus)?);
@@ -148,7 +149,7 @@ pub(crate) async fn client(settings: &Settings) -> anyhow::Result<Option<Client>
     Ok(Some(Client::open(config).await.context("the network of conversations cannot be joined")?))
 }
 
-/// What the settings say of the embedder.
+/// The embedder's configuration from the settings.
 pub(crate) fn embedder_config(settings: &Settings) -> EmbedderConfig {
     match (settings.embedder, &settings.embedder_endpoint) {
         (EmbedderSetting::Endpoint, Some(endpoint)) => EmbedderConfig::Remote(remote(endpoint)),
@@ -157,7 +158,7 @@ pub(crate) fn embedder_config(settings: &Settings) -> EmbedderConfig {
         (EmbedderSetting::Auto, _) if models::POTION_BASE_8M.is_installed(&settings.model_dir) => {
             EmbedderConfig::Potion {}
         }
-        // An endpoint without an address is refused when the settings are read.
+        // The configuration check refuses an endpoint without an address.
         (EmbedderSetting::Auto | EmbedderSetting::Hashing | EmbedderSetting::Endpoint, _) => {
             EmbedderConfig::Hashing {}
         }

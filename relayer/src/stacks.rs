@@ -1,8 +1,9 @@
-//! Stacks of threads, wiped after the key of a session was used on them.
+//! Wipes thread stacks after a session's key was used on them.
 //!
-//! A key that is moved, hashed or derived from leaves copies in frames that have ended. The allocator of the program wipes
-//! memory on the heap as it is freed; nothing wipes a stack. So each thread of the runtime does it itself, as it goes idle or
-//! ends, while keys are in use and shortly after: a frame that was above is no longer there, and the bytes below are free.
+//! A key that is moved, hashed or derived from leaves copies in frames that have ended. The program's
+//! allocator wipes heap memory as it is freed, but nothing wipes a stack. So each thread of the runtime wipes
+//! its own stack as it goes idle or ends, while keys are in use and shortly after. At that point the earlier
+//! frames are gone, and the bytes below are free.
 
 use std::{
     sync::{
@@ -12,9 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes that are wiped below the frame of an idle thread: deeper than a request gets, also without optimisation.
+/// Bytes that are wiped below the frame of an idle thread: more than a request uses, even without
+/// optimisation.
 const WIPED_BYTES: usize = 768 * 1024;
-/// For how long after the last use of a key threads still wipe: each goes idle within this time, or does other work.
+/// How long threads still wipe after the last use of a key: each goes idle within this time, or does other
+/// work.
 const LINGERS: Duration = Duration::from_secs(3);
 
 static USES: AtomicUsize = AtomicUsize::new(0);
@@ -27,11 +30,11 @@ fn start() -> Instant {
 }
 
 fn now_ms() -> u64 {
-    // Not zero, which stands for no use at all.
+    // Never zero, which means no use at all.
     u64::try_from(start().elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
 }
 
-/// The key of a session is in use, until this is dropped.
+/// Marks a session's key as in use, until dropped.
 #[derive(Debug)]
 pub struct SecretUse(());
 
@@ -51,7 +54,8 @@ impl Drop for SecretUse {
     }
 }
 
-/// Wipes what is free of the calling thread's stack, if a key was in use lately. For a thread that goes idle or ends.
+/// Wipes the free part of the calling thread's stack, if a key was in use recently. For a thread that goes
+/// idle or ends.
 pub fn wipe_if_used() {
     let last = LAST_USE_MS.load(Ordering::SeqCst);
     let lingers = last != 0 && u128::from(now_ms().saturating_sub(last)) <= LINGERS.as_millis();

@@ -1,12 +1,12 @@
-//! A language model on nodes of strangers, for owners who allow them to read exchanges.
+//! A language model on third-party nodes, for owners who allow them to read exchanges.
 //!
-//! Each question is one turn of a session that exists for it alone: its root is made here, is in memory until the answer is
-//! there, and is nowhere else, so the record that the node seals and stores opens for nobody afterwards. The node reads the
-//! question, as with every turn, and learns neither whose it is nor which conversation it comes from. The relayer writes
-//! nothing: no journal, no head record, no blob.
+//! Each question is one turn of a session of its own. The session's root is created here and exists only in
+//! memory until the answer arrives. So no one can open the record that the node seals and stores afterwards.
+//! The node reads the question, as with every turn, and learns neither the owner nor the conversation. The
+//! relayer writes nothing: no journal, no head record, no blob.
 //!
-//! Who calls it: the jobs of memory, through [`ModelWriter`](baton_memory::writing::ModelWriter). What it must never do:
-//! add memory to a question, keep one, or log a word.
+//! The jobs of memory call it through [`ModelWriter`](baton_memory::writing::ModelWriter). It must never add
+//! memory to a question, keep a question, or log a word.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -27,20 +27,20 @@ use baton_walrus_client::ShardCount;
 use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 
-/// Time for one answer, waiting for a place and for a node included: the lease of a job is longer.
+/// Time limit for one answer, including the wait for a slot and a node: the lease of a job is longer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(100);
-/// Time for the node to be told that it may forget the turn.
+/// Time limit to tell the node that it may forget the turn.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Questions at once.
+/// Concurrent questions.
 const CONCURRENCY: usize = 4;
-/// Nodes that are asked before the question counts as failed; the job asks again later.
+/// Nodes to try before the question fails; the job retries later.
 const ATTEMPTS: u32 = 2;
-/// Bytes of an answer that are read: many times what is asked for in tokens.
+/// Most bytes of an answer that are read: many times the requested tokens.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
-/// What a node's blob is stored for: nobody will read it.
+/// Storage time of a node's blob: no one will read it.
 const EPOCHS: u32 = 1;
 
-/// A model on nodes of strangers. Clones share connections and places.
+/// A model on third-party nodes. Clones share connections and slots.
 #[derive(Clone)]
 pub struct NodeModel {
     client: Client,
@@ -51,11 +51,11 @@ pub struct NodeModel {
 }
 
 impl NodeModel {
-    /// A model by its name or id, on nodes that this mesh finds. `shards` are the store's that nodes write to;
-    /// `allow_echo` lets test engines answer.
+    /// A model by its name or id, on nodes that this mesh finds. `shards` belong to the store that nodes
+    /// write to; `allow_echo` admits test engines.
     ///
     /// # Errors
-    /// What the client says.
+    /// The client's.
     pub async fn open(
         mesh: MeshHandle,
         shards: ShardCount,
@@ -72,7 +72,7 @@ impl NodeModel {
         Ok(Self { client, model, allow_echo, places, timeout: ANSWER_TIMEOUT })
     }
 
-    /// With another time for one answer.
+    /// Sets another time limit for one answer.
     #[must_use]
     pub fn within(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
@@ -97,7 +97,7 @@ impl NodeModel {
             max_output_tokens: max_tokens,
             max_attempts: ATTEMPTS,
             memory_tokens: 0,
-            // The likeliest answer, and the same one whenever it is asked for.
+            // The likeliest answer, and the same one each time.
             sampling: Sampling { temperature: 0.0, seed: 0, ..Sampling::default() },
             ..TurnInput::new(of(PromptRole::User, Role::User))
         };
@@ -106,7 +106,7 @@ impl NodeModel {
         if outcome.text.len() > MAX_ANSWER_BYTES {
             return Err(ModelError::TooLong);
         }
-        // Told now, it forgets what it sealed.
+        // With this acknowledgement, the node forgets its sealed data.
         let _ = guest.wait_told(session, FAREWELL_TIMEOUT).await;
         Ok(Text(outcome.text))
     }
@@ -126,14 +126,14 @@ impl Complete for NodeModel {
                 Box::pin(self.ask(&guest, messages, max_tokens)).await
             };
             let answer = tokio::time::timeout(self.timeout, asked).await.map_err(|_| ModelError::TimedOut);
-            // Ends what runs in the background, and wipes the session's keys.
+            // Ends background work, and wipes the session's keys.
             guest.shutdown(Duration::ZERO).await;
             answer?
         })
     }
 }
 
-/// The kind of failure, without a word of what was asked.
+/// The kind of failure, without a word of the question.
 fn failure(error: &ClientError) -> ModelError {
     match error {
         ClientError::TurnFailed { code: Some(ErrorCode::Busy | ErrorCode::RateLimited), .. } => {
@@ -144,7 +144,7 @@ fn failure(error: &ClientError) -> ModelError {
     }
 }
 
-/// A journal, store and head index that keep nothing and know nothing.
+/// A journal, store and head index that store nothing and are always empty.
 struct Nothing;
 
 impl JournalLog for Nothing {

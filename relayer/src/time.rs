@@ -1,9 +1,9 @@
-//! Times at the door: RFC 3339 in UTC with milliseconds outside, milliseconds since the Unix epoch inside.
+//! Time formats: RFC 3339 in UTC with milliseconds outside, milliseconds since the Unix epoch inside.
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 const DAY_MS: u64 = 86_400_000;
-/// Longest text that is read as a time.
+/// Longest text that is parsed as a time.
 const MAX_TIME_TEXT: usize = 40;
 
 /// `2026-11-21T23:14:00.000Z`. Years beyond 9999 are shown as the last moment of 9999.
@@ -18,7 +18,8 @@ pub fn format(ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
 }
 
-/// Milliseconds since the Unix epoch of an RFC 3339 text; none for anything else, and for times before 1970.
+/// Parses an RFC 3339 text to milliseconds since the Unix epoch; `None` for other texts, and for times before
+/// 1970.
 #[must_use]
 pub fn parse(text: &str) -> Option<u64> {
     if text.len() > MAX_TIME_TEXT || !text.is_ascii() {
@@ -44,7 +45,7 @@ pub fn parse(text: &str) -> Option<u64> {
     i64::try_from(seconds * 1_000 + milli).ok()?.checked_sub(offset_ms)?.try_into().ok()
 }
 
-/// Milliseconds of what stands between the seconds and the zone, and the zone.
+/// The milliseconds of the fraction before the zone, and the zone.
 fn fraction(text: &str) -> Option<(u64, &str)> {
     let Some(digits) = text.strip_prefix('.') else { return Some((0, text)) };
     let end = digits.find(|letter: char| !letter.is_ascii_digit())?;
@@ -82,8 +83,8 @@ fn days_in(year: u64, month: u64) -> u64 {
     }
 }
 
-/// Days from 1970-01-01 to a date of the Gregorian calendar; none before it. Source: Howard Hinnant, "chrono-compatible
-/// low-level date algorithms", `days_from_civil`, on years that begin in March.
+/// Days from 1970-01-01 to a date of the Gregorian calendar; none before it. Source: Howard Hinnant,
+/// "chrono-compatible low-level date algorithms", `days_from_civil`, on years that begin in March.
 fn days_since_epoch(year: u64, month: u64, day: u64) -> Option<u64> {
     let year = if month <= 2 { year.checked_sub(1)? } else { year };
     let (era, of_era) = (year / 400, year % 400);
@@ -104,10 +105,10 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// Reads an optional RFC 3339 text of a request.
+/// Parses an optional RFC 3339 text of a request.
 ///
 /// # Errors
-/// The deserializer's, where there is a text that is none.
+/// The deserializer's, for a text of another form.
 pub fn optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
     parse(&text)

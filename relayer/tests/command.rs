@@ -1,4 +1,5 @@
-//! The `baton` command against a running relayer, both as processes: delegations, settings, and deleting everything.
+//! The `baton` command against a running relayer, both as processes: delegations, settings, and deleting
+//! everything.
 
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 
@@ -11,7 +12,7 @@ use std::{
 
 use serde_json::Value;
 
-/// When a file, or the newest one of a folder, was changed.
+/// The last change of a file, or of the newest file in a folder.
 fn changed(path: &Path) -> Option<SystemTime> {
     if path.is_dir() {
         return std::fs::read_dir(path).unwrap().filter_map(|entry| changed(&entry.unwrap().path())).max();
@@ -19,7 +20,7 @@ fn changed(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
 }
 
-/// The client's command, which lies beside the relayer's; built where a build of the workspace did not.
+/// The client's command beside the relayer's; built here if the workspace build is missing or old.
 fn baton() -> PathBuf {
     let command = Path::new(env!("CARGO_BIN_EXE_baton-relayer")).with_file_name("baton");
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client/cli/src");
@@ -67,7 +68,7 @@ impl Drop for Relayer {
     }
 }
 
-/// Somebody with a home folder and an account key.
+/// A person with a home folder and an account key.
 struct Person<'a> {
     command: &'a Path,
     folder: tempfile::TempDir,
@@ -99,7 +100,7 @@ impl<'a> Person<'a> {
             .unwrap()
     }
 
-    /// What it prints, after a check that it worked.
+    /// Its output, after a check for success.
     #[track_caller]
     fn says(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
@@ -108,7 +109,7 @@ impl<'a> Person<'a> {
         out
     }
 
-    /// What it complains of, after a check of its exit code.
+    /// Its error output, after a check of the exit code.
     #[track_caller]
     fn fails(&self, code: i32, arguments: &[&str]) -> String {
         let output = self.run(arguments);
@@ -131,7 +132,7 @@ fn a_delegation_is_signed_used_listed_and_taken_back() {
     owner.says(&["memory", "add", "My dog is called Biscuit."]);
     friend.fails(9, &["memory", "list", "--owner", &owner.account]);
 
-    // To read, by a file that is shown with each request.
+    // With read access, by a file that each request presents.
     let file = friend.file("agent.json");
     let told = owner.says(&["account", "delegate", &friend.key, "--out", &file]);
     assert!(told.contains("  read until 20") && told.contains(&friend.key), "{told}");
@@ -145,7 +146,7 @@ fn a_delegation_is_signed_used_listed_and_taken_back() {
     owner.fails(2, &["account", "delegate", &owner.key]);
     owner.fails(8, &["account", "delegate", &friend.key, "--out", &file]);
 
-    // Beside the account key it needs no flag; and it is nobody else's.
+    // Beside the account key it needs no flag; and it works for no other account.
     std::fs::copy(&file, friend.file("home/account.delegation")).unwrap();
     assert!(friend.says(&["memory", "list", "--all"]).contains("Biscuit"));
     let nobodys = format!("0x{}", "b".repeat(64));
@@ -158,7 +159,7 @@ fn a_delegation_is_signed_used_listed_and_taken_back() {
     std::fs::write(friend.file("forged.json"), changed).unwrap();
     friend.fails(9, &["memory", "list", "--delegation", &friend.file("forged.json")]);
 
-    // Registered, the account is enough; for one project.
+    // A registered key needs only the account; for one project.
     let scopes =
         ["account", "delegate", &friend.key, "--scopes", "write,read", "--project", "garden", "--register"];
     let json = owner.says(&[&scopes[..], &["--days", "3", "--json"]].concat());
@@ -173,7 +174,7 @@ fn a_delegation_is_signed_used_listed_and_taken_back() {
     assert!(told.contains("taken back"), "{told}");
     friend.fails(9, &["memory", "list", "--owner", &owner.account]);
     assert!(owner.says(&["account", "delegations"]).contains("taken back"));
-    // One that the relayer was only shown is taken back by its key.
+    // A delegation that the relayer has only seen is revoked by its key.
     let shown: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     let shown = shown["id"].as_str().unwrap();
     owner.fails(9, &["account", "revoke", shown]);
@@ -208,7 +209,7 @@ fn settings_are_the_owners_and_last() {
     let relayer = Relayer::start(data.path());
     let owner = Person { url: relayer.url.clone(), ..owner };
     assert!(owner.says(&["memory", "settings"]).contains("through nodes  on"), "after a restart");
-    // With everything else it goes.
+    // It is deleted with everything else.
     owner.says(&["memory", "add", "My dog is called Biscuit."]);
     owner.says(&["memory", "forget", "--everything", "--yes"]);
     assert_eq!(owner.says(&["memory", "list", "--all"]), "");
@@ -237,7 +238,7 @@ fn an_export_counts_memories_and_brings_authors_back_after_everything_was_forgot
         items.sort();
         items
     };
-    // Entities are written behind the answer: an export that has them all is one that is followed by none.
+    // Entities are written after the answer, so an export is complete once a later one has no more of them.
     let (file, before) = (owner.file("memory.jsonl"), items(&owner));
     let told = owner.says(&["memory", "export", "--out", &file]);
     let lines = std::fs::read_to_string(&file).unwrap();
@@ -252,7 +253,7 @@ fn an_export_counts_memories_and_brings_authors_back_after_everything_was_forgot
     assert!(before.iter().all(|item| after.contains(item)), "{before:?} {after:?}");
     assert!(after.iter().all(|(_, author, _)| author != "import"), "{after:?}");
 
-    // Without the account's line, with that of another file, or for another account it proves nothing.
+    // Without the account's line, with another file's line, or for another account, it proves nothing.
     let bare: String = lines
         .lines()
         .filter(|line| !line.contains("\"endorsement\""))

@@ -1,4 +1,4 @@
-//! kill -9 while a relayer writes: nothing that it acknowledged is lost, and nothing is there twice.
+//! kill -9 while a relayer writes: no acknowledged write is lost, and none exists twice.
 
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 
@@ -41,7 +41,7 @@ impl Running {
         Self { child, url, client: Client::builder().no_proxy().build().unwrap() }
     }
 
-    /// `None` when the relayer died before it answered.
+    /// `None` if the relayer died before its answer.
     async fn post(&self, key: &AccountKey, path: &str, body: &Value) -> Option<Value> {
         let body = body.to_string().into_bytes();
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -69,7 +69,7 @@ impl Drop for Running {
     }
 }
 
-/// All items of the person, by their texts, with how often each is there.
+/// All items of the person by text, with their counts.
 async fn kept(relayer: &Running, key: &AccountKey) -> BTreeMap<String, usize> {
     let mut texts: BTreeMap<String, usize> = BTreeMap::new();
     let mut after = Value::Null;
@@ -95,7 +95,7 @@ fn turn(number: u64) -> Value {
     })
 }
 
-/// Writes turns one after the other until the relayer dies; returns the first that was not acknowledged.
+/// Writes turns in sequence until the relayer dies; returns the first unacknowledged one.
 async fn write_until_death(relayer: &Running, key: &AccountKey, mut next: u64) -> u64 {
     while relayer.post(key, "/v1/memory/turns", &turn(next)).await.is_some() {
         next += 1;
@@ -111,10 +111,10 @@ async fn a9_a_relayer_that_is_killed_loses_and_doubles_nothing() {
     let mut next = 0;
     for round in 0..rounds {
         let relayer = Running::start(folder.path());
-        // The turn that was not acknowledged is told again, as a client does: it is there once.
+        // The unacknowledged turn is sent again, as a client does: it exists once.
         assert!(relayer.post(&key, "/v1/memory/turns", &turn(next)).await.is_some());
         next += 1;
-        // Times that fall into the write, the flush, and the jobs behind it.
+        // Times during the write, the flush, and the later jobs.
         let fuse = tokio::time::sleep(Duration::from_millis(40 + round * 37));
         let victim = relayer.child.id();
         let killer = async {
@@ -131,8 +131,8 @@ async fn a9_a_relayer_that_is_killed_loses_and_doubles_nothing() {
     }
     let relayer = Running::start(folder.path());
     assert!(relayer.post(&key, "/v1/memory/turns", &turn(next)).await.is_some());
-    // The jobs take up what was left at once, also those that were under way at a kill: not when their lease of two minutes has
-    // run out. Each turn tells one fact.
+    // Jobs resume at once, even those that a kill interrupted, and not only when their lease of two minutes
+    // expires. Each turn gives one fact.
     let deadline = tokio::time::Instant::now() + Duration::from_secs(100);
     let texts = loop {
         let stats = relayer.post(&key, "/api/stats", &json!({ "namespace": "default" })).await.unwrap();

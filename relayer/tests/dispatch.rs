@@ -1,5 +1,5 @@
-//! Turns with memory, through both of the relayer's ways: as the client at the plain door, and sealed. Real memory on a real
-//! disk, scripted nodes over a real mesh, a store in memory.
+//! Turns with memory in both modes of the relayer: plain, as the session's client, and sealed. Real memory on
+//! a real disk, scripted nodes over a real mesh, a store in memory.
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 
 #[path = "dispatch/chat.rs"]

@@ -1,4 +1,5 @@
-//! The HTTP door as clients see it: real requests over real sockets, on a real memory in a temporary folder.
+//! The HTTP server as clients see it: real requests over real sockets, on a real memory in a temporary
+//! folder.
 
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 

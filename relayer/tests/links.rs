@@ -1,4 +1,4 @@
-//! What the relayer links, and what it must not.
+//! The relayer's permitted and forbidden dependencies.
 
 use std::process::Command;
 
@@ -30,7 +30,7 @@ fn the_relayer_links_no_code_of_language_models() {
     }
 }
 
-/// What is below the service of memory: only the place that puts it together may name it.
+/// The modules below the memory service: only the setup code may name them.
 const BELOW: [&str; 4] = ["vault::", "storage::", "keyring::", "search::Index"];
 
 #[test]

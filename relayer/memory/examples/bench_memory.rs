@@ -1,5 +1,6 @@
-//! What memory costs: recall at 1,000 to 100,000 items of one owner and over 10,000 owners, writing, and bytes of an open
-//! owner, on the embedded storage with the hashing embedder. Prints one JSON line; takes some two minutes.
+//! The cost of memory: recall at 1,000 to 100,000 items of one owner and over 10,000 owners, writing, and
+//! memory use. Uses the embedded storage with the hashing embedder. Prints one JSON line; takes about two
+//! minutes.
 //!
 //! `cargo run --release -p baton-memory --example bench_memory [-- SMALLEST_FIRST_SIZES… [--owners N]]`
 
@@ -34,9 +35,9 @@ const TURNS: u64 = 200;
 const OPENINGS: usize = 9;
 /// Items of each of many owners.
 const ITEMS_EACH: usize = 10;
-/// Owners that are open together when their memory is measured.
+/// Owners that are open together for the memory measurement.
 const OPEN_AT_ONCE: u32 = 500;
-/// The database's cache, as the relayer has it.
+/// The database's cache, of the relayer's size.
 const CACHE_BYTES: u64 = 64 * 1024 * 1024;
 const WORDS: [&str; 40] = [
     "harbour",
@@ -155,7 +156,7 @@ fn quantiles(mut us: Vec<u64>) -> Value {
     json!({ "p50_us": at(50), "p99_us": at(99) })
 }
 
-/// Says how far it is, to a person who watches.
+/// Reports progress on a terminal.
 fn progress(text: &str) {
     if std::io::stderr().is_terminal() {
         eprintln!("{text}");
@@ -174,7 +175,7 @@ fn owner_of(number: u32) -> OwnerId {
     OwnerId(*blake3::hash(&number.to_le_bytes()).as_bytes())
 }
 
-/// One owner with so many items: writing, recall, and what dispatch waits for.
+/// One owner with this many items: writing, recall, and the steps before dispatch.
 async fn at_size(folder: &Path, size: usize) -> anyhow::Result<Value> {
     let memory = open(folder, CACHE_BYTES).await?;
     let owner = owner_of(0);
@@ -219,7 +220,8 @@ async fn at_size(folder: &Path, size: usize) -> anyhow::Result<Value> {
     }))
 }
 
-/// What a turn waits for before it is dispatched: its place is made, and memory recalled for it, as the doors do.
+/// The time of the steps before a turn's dispatch: creating its place and recalling memory, as the handlers
+/// do.
 async fn turn_time(memory: &Memory, owner: OwnerId, words: &mut Words) -> anyhow::Result<Value> {
     let mut us = Vec::new();
     for _ in 0..RECALLS {
@@ -285,7 +287,7 @@ async fn many_owners(folder: &Path, owners: u32) -> anyhow::Result<Value> {
     }))
 }
 
-/// Resident memory that each open owner takes, in bytes: of a process of its own, which has done nothing else.
+/// Resident memory of each open owner, in bytes, measured in a process that does nothing else.
 fn measured(folder: &Path, owners: u32) -> anyhow::Result<u64> {
     let output = std::process::Command::new(std::env::current_exe()?)
         .args(["--resident", &owners.to_string()])
@@ -296,7 +298,7 @@ fn measured(folder: &Path, owners: u32) -> anyhow::Result<u64> {
 }
 
 async fn resident(folder: &Path, owners: u32) -> anyhow::Result<u64> {
-    // As little of the database's own cache as there can be.
+    // As small a database cache as possible.
     let memory = open(folder, 1024 * 1024).await?;
     memory.stats(OwnerId([0xff; 32])).await?;
     let before = resident_kib();

@@ -1,4 +1,4 @@
-//! How well recall finds what is asked for, with each model that is at hand. Prints the JSON line of `baton-relayer eval locomo`.
+//! The quality of recall with each available model. Prints the JSON line of `baton-relayer eval locomo`.
 //!
 //! `cargo run --release -p baton-memory --example eval_locomo -- DATA_FILE [MODELS_FOLDER]`
 

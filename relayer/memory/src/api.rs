@@ -1,4 +1,5 @@
-//! What one may ask of [`Memory`](crate::Memory), and what it answers. Outside names only: internal ids never leave.
+//! Requests to [`Memory`](crate::Memory) and their replies. They carry outside names only: internal ids never
+//! leave.
 
 use baton_proto::memory::MemoryItem;
 use serde::{Deserialize, Serialize};
@@ -9,70 +10,71 @@ use crate::{
     search::Weights,
 };
 
-/// Where a request stands. Resolved on the server for each request, to internal ids; what cannot be resolved sees nothing.
+/// The place that a request comes from. The server resolves it to internal ids for each request; a place that
+/// does not resolve sees nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// The session, by its outside name (at most [`MAX_NAME_BYTES`](crate::limits::MAX_NAME_BYTES)).
     pub session: Option<String>,
-    /// The project that the request claims. Of a session that is known, the session's own project counts, and another
-    /// claim sees nothing; a session that is new is made in this project before its first recall (B10).
+    /// The project that the request claims. A known session keeps its own project, and another claim sees
+    /// nothing. A new session is created in this project before its first recall (B10).
     pub project: Option<String>,
-    /// The persona that the request claims; none is the session's, and the default one without a session. Of a session that
-    /// is known, the session's own persona counts, and another claim sees nothing.
+    /// The persona that the request claims. A known session keeps its own persona, and another claim sees
+    /// nothing. `None` means the session's persona, or the default one without a session.
     pub persona: Option<String>,
 }
 
-/// What a recall may return.
+/// Limits on the items that a recall may return.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filters {
     /// Only these kinds; empty for all.
     pub kinds: Vec<Kind>,
     /// Only these layers; empty for all.
     pub layers: Vec<Layer>,
-    /// Only what was said by these; empty for all.
+    /// Only items by these authors; empty for all.
     pub authors: Vec<Author>,
-    /// Only what was said at or after this time.
+    /// Only items said at or after this time.
     pub from_ms: Option<u64>,
-    /// Only what was said before this time.
+    /// Only items said before this time.
     pub before_ms: Option<u64>,
     /// Also items whose validity has ended (history).
     pub include_ended: bool,
-    /// Nothing from this session: its own words are in the window of the conversation already.
+    /// Nothing from this session: its words are in the window of the conversation already.
     pub not_session: Option<String>,
-    /// Nothing intimate, whatever the scope says: the asker was not granted it.
+    /// Nothing intimate, whatever the scope says: the caller was not granted it.
     pub without_intimate: bool,
 }
 
 /// A recall.
 #[derive(Clone, Debug)]
 pub struct RecallRequest {
-    /// Where the asker stands.
+    /// The caller's place.
     pub place: Place,
-    /// What of memory it may see.
+    /// The part of memory that the caller may see.
     pub scope: MemoryScope,
     /// The user's words.
     pub query: Text,
     /// Most items.
     pub limit: usize,
-    /// Least score, 0 to 1; "no match" is an answer.
+    /// Least score, 0 to 1; "no match" is a valid answer.
     pub threshold: Option<f32>,
     /// Most tokens of all items together; none for no budget.
     pub budget_tokens: Option<u32>,
-    /// What may be returned.
+    /// The items that may be returned.
     pub filters: Filters,
-    /// How much relevance, recency and importance count; relevance alone if none.
+    /// Weights of relevance, recency and importance; `None` for relevance alone.
     pub weights: Option<Weights>,
 }
 
-/// How a recall searched.
+/// The kind of search that a recall did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecallMode {
     /// By words and by meaning.
     Full,
-    /// By words alone: the embedder did not answer in time, or has not caught up.
+    /// By words alone: the embedder did not answer in time, or lags behind.
     Lexical,
-    /// Not at all: the scope is `none`, the place sees nothing, or the deadline ran out.
+    /// No search: the scope is `none`, the place sees nothing, or the deadline ran out.
     None,
 }
 
@@ -81,7 +83,7 @@ pub enum RecallMode {
 pub struct Hit {
     /// The item.
     pub view: ItemView,
-    /// 0 to 1, by which hits are ordered.
+    /// 0 to 1; the order of the hits.
     pub score: f32,
     /// Cosine similarity with the query, where both have vectors.
     pub similarity: Option<f32>,
@@ -101,18 +103,18 @@ pub enum DropReason {
     Duplicate,
 }
 
-/// What a recall answers (F6).
+/// The result of a recall (F6).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recall {
     /// Best first.
     pub hits: Vec<Hit>,
-    /// What matched and was dropped, best first, at most [`MAX_DROPPED`](crate::limits::MAX_DROPPED).
+    /// Matches that were dropped, best first, at most [`MAX_DROPPED`](crate::limits::MAX_DROPPED).
     pub dropped: Vec<(ItemId, f32, DropReason)>,
-    /// How it searched.
+    /// The kind of search.
     pub mode: RecallMode,
-    /// Why it did less than a full search, in words for the user; none for a full one.
+    /// Why the search was not a full one, in words for the user; `None` for a full search.
     pub degraded: Option<String>,
-    /// How long it took, in microseconds.
+    /// Time taken, in microseconds.
     pub took_us: u64,
 }
 
@@ -121,21 +123,21 @@ pub struct Recall {
 pub struct ItemView {
     /// Its id.
     pub id: ItemId,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Who may know it.
+    /// Its layer: who may know it.
     pub layer: Layer,
     /// Role of the message.
     pub role: Role,
     /// The text.
     pub text: Text,
-    /// The project it counts as in now.
+    /// The project that it counts towards now.
     pub project: Option<String>,
     /// The session it was said in.
     pub session: Option<String>,
     /// The turn in the session.
     pub turn: Option<u64>,
-    /// The persona that shared it; none is the default one.
+    /// The persona that shared it; `None` for the default persona.
     pub persona: Option<String>,
     /// Whose words.
     pub author: Author,
@@ -143,33 +145,33 @@ pub struct ItemView {
     pub time_ms: u64,
     /// From when it holds.
     pub valid_from_ms: u64,
-    /// Until when it held; none while it holds.
+    /// Until when it held; `None` while it holds.
     pub valid_to_ms: Option<u64>,
-    /// The item that took its place.
+    /// The item that replaced it.
     pub superseded_by: Option<ItemId>,
     /// Whether the user agreed.
     pub consent: Consent,
     /// Whether it is intimate.
     pub intimate: bool,
-    /// How much it is worth, 0 to 1.
+    /// Its worth, 0 to 1.
     pub salience: f32,
     /// Whether it is archived: kept, not recalled.
     pub archived: bool,
-    /// The Walrus blob or quilt patch that holds its content, once stored.
+    /// The Walrus blob or quilt patch of its content, once stored.
     pub blob_id: Option<String>,
-    /// How often the same was said again.
+    /// How often its text was repeated.
     pub accesses: u64,
-    /// The items that it was made from.
+    /// The items that it was derived from.
     pub sources: Vec<ItemId>,
 }
 
-/// Both sides of one exchange (C10), as they were said.
+/// Both sides of one exchange (C10), word for word.
 #[derive(Clone, Debug)]
 pub struct TurnRecord {
-    /// Where.
+    /// The place of the exchange.
     pub place: Place,
-    /// The turn in the session, from 0. Recording the same turn again changes nothing; another text under its number is
-    /// refused.
+    /// The turn in the session, from 0. Recording the same turn again changes nothing; another text under the
+    /// same number is refused.
     pub turn: u64,
     /// The user's message.
     pub user: Text,
@@ -179,10 +181,10 @@ pub struct TurnRecord {
     pub time_ms: u64,
 }
 
-/// Something to remember by hand.
+/// A memory that is written by hand.
 #[derive(Clone, Debug)]
 pub struct Remember {
-    /// Where; facts without a session belong to the project, or to the shared pool.
+    /// The place. Without a session, the fact belongs to the project or to the shared pool.
     pub place: Place,
     /// The fact.
     pub text: Text,
@@ -190,35 +192,35 @@ pub struct Remember {
     pub layer: Layer,
     /// Whose words.
     pub author: Author,
-    /// When it was said; now if none.
+    /// When it was said; `None` for now.
     pub time_ms: Option<u64>,
-    /// Intimate or not; found out by rule if none.
+    /// Whether it is intimate; `None` lets the rules decide.
     pub intimate: Option<bool>,
-    /// How much it is worth; found out by rule if none.
+    /// Its worth; `None` lets the rules decide.
     pub salience: Option<f32>,
 }
 
-/// What became of something to remember.
+/// The result of a [`Remember`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remembered {
     /// The item.
     pub id: ItemId,
-    /// Whether it was there already, with the same text, in the same place.
+    /// Whether the same text was in the same place already.
     pub existed: bool,
-    /// The item that it took the place of.
+    /// The item that it replaced.
     pub superseded: Option<ItemId>,
-    /// Where its content lies on Walrus, once stored.
+    /// The Walrus id of its content, once stored.
     pub blob_id: Option<String>,
 }
 
-/// Which items to list.
+/// A request for a page of items.
 #[derive(Clone, Debug, Default)]
 pub struct ListRequest {
-    /// Where the asker stands; `everything` overrules it.
+    /// The caller's place; `everything` overrides it.
     pub place: Place,
     /// All places of the owner at once (F1: the owner sees all that is kept).
     pub everything: bool,
-    /// What to list.
+    /// The items to list.
     pub filters: Filters,
     /// Only items that contain all these words.
     pub words: Option<Text>,
@@ -237,26 +239,27 @@ pub struct ListRequest {
 pub struct Page {
     /// The items.
     pub items: Vec<ItemView>,
-    /// Where the next page begins; none at the end.
+    /// The cursor of the next page; `None` at the end.
     pub next: Option<ItemId>,
 }
 
-/// What becomes of whatever else holds the words of items that are deleted, edited or denied. Whichever it is, entities that
-/// nothing names any more go, and so do summaries that were made from what goes.
+/// The fate of other items that hold the words of deleted, edited or denied items. In each case, entities
+/// that no item names any more are deleted. Summaries of deleted items are deleted too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Others {
-    /// It stays, and is named.
+    /// They stay, and the answer names them.
     None,
-    /// Messages go that a fact was made from and that say it word for word, and so do the user's own messages in the same project
-    /// that say it. Facts go that were made from a message. The rest stays, and is named.
+    /// Deletes messages that say a fact word for word: its source messages and the user's own messages in the
+    /// same project. For a message, deletes the facts that were made from it. The rest stays, and the answer
+    /// names it.
     #[default]
     Own,
-    /// It goes: answers of the assistant, other memories, and whatever says a name that goes.
+    /// All are deleted: the assistant's answers, other memories, and every item that says a deleted name.
     All,
 }
 
 impl Others {
-    /// All of them.
+    /// All values.
     pub const ALL: &[Self] = &[Self::None, Self::Own, Self::All];
 
     /// Its name in requests.
@@ -269,53 +272,53 @@ impl Others {
         }
     }
 
-    /// The one with a name.
+    /// The value with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|others| others.name() == name)
     }
 }
 
-/// How items are deleted, edited or denied.
+/// Options of a deletion, an edit or a denial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemovalOptions {
-    /// What becomes of whatever else holds the words.
+    /// The fate of other items that hold the words.
     pub others: Others,
-    /// Look in the projects of the items alone: a caller who is bound to one must learn of no other.
+    /// Search the items' own projects alone: a caller that is bound to a project must learn of no other.
     pub same_project: bool,
 }
 
-/// Something else that holds the words of a removed or edited item.
+/// Another item that holds the words of a removed or edited item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Its id.
     pub id: ItemId,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Whose words.
     pub author: Author,
-    /// The project it counts as in.
+    /// The project that it counts towards.
     pub project: Option<String>,
     /// The session it was said in.
     pub session: Option<String>,
     /// The turn in the session.
     pub turn: Option<u64>,
-    /// Whether it is gone as well.
+    /// Whether it was deleted as well.
     pub deleted: bool,
 }
 
-/// What a deletion, an edit or a denial did.
+/// The result of a deletion, an edit or a denial.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removal {
-    /// How many of the named items there were.
+    /// How many of the named items existed.
     pub count: u64,
-    /// What else held the words, at most [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS): first what is left.
+    /// Other holders of the words, at most [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS): remaining ones first.
     pub others: Vec<Holder>,
-    /// How many more there are.
+    /// How many more holders there are.
     pub more: u64,
 }
 
-/// A project, session or persona with what it holds.
+/// A project, session or persona with its counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlaceView {
     /// Its outside name.
@@ -326,7 +329,7 @@ pub struct PlaceView {
     pub persona: Option<String>,
     /// For a forked session: its parent.
     pub parent: Option<String>,
-    /// For a forked session: the turns of the parent that it sees.
+    /// For a forked session: the visible turns of the parent.
     pub parent_turns: Option<u64>,
     /// Items in it.
     pub items: u64,
@@ -347,18 +350,18 @@ pub struct GraphView {
     pub edges: Vec<crate::model::Edge>,
 }
 
-/// Numbers about an owner.
+/// Counts for one owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// Items that are kept.
+    /// All items.
     pub items: u64,
-    /// By kind.
+    /// Items that are episodes.
     pub episodes: u64,
-    /// By kind.
+    /// Items that are facts.
     pub facts: u64,
-    /// By kind.
+    /// Items that are entities.
     pub entities: u64,
-    /// By kind.
+    /// Items that are summaries.
     pub summaries: u64,
     /// Edges.
     pub edges: u64,
@@ -366,41 +369,41 @@ pub struct Stats {
     pub pending_consent: u64,
     /// Jobs that wait.
     pub queued_jobs: u64,
-    /// Jobs that failed at least once and will be tried again.
+    /// Jobs that failed at least once and will be retried.
     pub retried_jobs: u64,
-    /// Extractions by a model that were given up after all tries: rules alone decided on the turn, which is kept.
+    /// Model extractions that were abandoned after all tries. The turn is kept; rules alone decided on it.
     pub abandoned_jobs: u64,
     /// Items whose content is not on Walrus yet.
     pub unstored: u64,
-    /// Items without a vector of the present embedder.
+    /// Items without a vector from the current embedder.
     pub unembedded: u64,
     /// Bytes of text.
     pub bytes: u64,
-    /// Most items of an owner.
+    /// The owner's limit on items.
     pub max_items: u64,
-    /// Whether nodes of strangers may read exchanges: the owner's own decision.
+    /// Whether third-party nodes may read exchanges: the owner's own decision.
     pub extract_through_nodes: bool,
 }
 
-/// What an owner decides on how its memory is made.
+/// An owner's decisions on how its memory is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnerSettings {
-    /// Whether nodes of strangers may read exchanges, to find out what to keep of them. No by default.
+    /// Whether third-party nodes may read exchanges, to extract facts from them. No by default.
     pub extract_through_nodes: bool,
 }
 
-/// What an owner decided, and what follows from it at this relayer.
+/// An owner's decisions, and their effect at this relayer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SettingsView {
     /// The decisions.
     pub settings: OwnerSettings,
     /// Whether the operator offers nodes at all.
     pub nodes_offered: bool,
-    /// What reads the owner's exchanges now.
+    /// The reader of the owner's exchanges now.
     pub written_by: WrittenBy,
 }
 
-/// What finds out what to keep of an exchange.
+/// The part of the system that extracts facts from an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WrittenBy {
@@ -408,26 +411,26 @@ pub enum WrittenBy {
     Rules,
     /// Rules, and a model at the operator's endpoint.
     Endpoint,
-    /// Rules, and a model on nodes of strangers.
+    /// Rules, and a model on third-party nodes.
     Nodes,
 }
 
-/// What a restore did.
+/// The result of a restore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     /// Items brought back from Walrus.
     pub restored: u64,
     /// Items that were here already.
     pub skipped: u64,
-    /// Blobs looked at.
+    /// Blobs that were checked.
     pub total: u64,
     /// Blobs that could not be read or opened.
     pub failed: u64,
-    /// Whether more would follow with a higher limit.
+    /// Whether a higher limit would restore more.
     pub truncated: bool,
 }
 
-/// What an import did.
+/// The result of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Imported {
     /// New items.
@@ -441,7 +444,7 @@ pub struct Imported {
 pub struct JobView {
     /// Its number.
     pub job: u64,
-    /// What it is about.
+    /// The item that it works on.
     pub item: Option<ItemId>,
     /// Whether it is done, running or waiting.
     pub state: JobState,
@@ -449,7 +452,7 @@ pub struct JobView {
     pub attempts: u32,
 }
 
-/// Where a job stands.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
@@ -457,53 +460,54 @@ pub enum JobState {
     Pending,
     /// Done.
     Done,
-    /// Given up.
+    /// Abandoned.
     Failed,
 }
 
-/// Why memory did not do what was asked, by what the caller can do about it.
+/// Why a request failed; one variant for each reaction of the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// There is no such item, project, session or persona, or the asker may not see it.
+    /// No such item, project, session or persona exists, or the caller may not see it.
     #[error("no such {0}")]
     NotFound(&'static str),
     /// The request breaks a limit or contradicts itself; the text says how.
     #[error("{0}")]
     Invalid(String),
-    /// It contradicts what is there.
+    /// It contradicts existing data.
     #[error("{0}")]
     Conflict(String),
-    /// The owner has as much as it may.
+    /// The owner has reached its limit.
     #[error("this owner's memory is full: {0}")]
     Full(String),
-    /// Trying again later may work.
+    /// A later try may succeed.
     #[error("memory is unavailable: {0}")]
     Unavailable(String),
-    /// What is stored cannot be used.
+    /// Stored data is unusable.
     #[error("this owner's memory is damaged: {0}")]
     Damaged(String),
-    /// The database holds less than it once did; nothing is read or written until it is restored, or the loss accepted
-    /// ([`Memory::accept_loss`](crate::Memory::accept_loss)).
+    /// The database holds less than before. Nothing is read or written until the database is restored, or the
+    /// loss accepted ([`Memory::accept_loss`](crate::Memory::accept_loss)).
     #[error("a part of this owner's memory is lost: {0}")]
     Lost(String),
 }
 
-/// A shorthand of this crate.
+/// A result with this crate's error.
 pub type Result<T, E = MemoryError> = std::result::Result<T, E>;
 
-/// Who an export is of, with its lines.
+/// An export with its owner.
 #[derive(Clone, Debug)]
 pub struct Export {
-    /// Whose.
+    /// The owner.
     pub owner: OwnerId,
-    /// JSON lines: a header, one line for each item, and a last one with the signature over all before it.
+    /// JSON lines: a header, one line for each item, and a signature line over all lines before it.
     pub lines: Vec<Text>,
 }
 
-/// Most bytes of one item's text in a prompt: a long message is cut to what it begins with.
+/// Most bytes of one item's text in a prompt: a long message is cut to its beginning.
 pub const EXCERPT_BYTES: usize = 1_200;
 
-/// What of a text goes into a prompt (E7): its beginning, up to a sentence's end or a word's where there is one.
+/// The part of a text that goes into a prompt (E7): its beginning, cut at the end of a sentence or word if
+/// possible.
 #[must_use]
 pub fn excerpt(text: &str) -> std::borrow::Cow<'_, str> {
     if text.len() <= EXCERPT_BYTES {
@@ -517,7 +521,7 @@ pub fn excerpt(text: &str) -> std::borrow::Cow<'_, str> {
 }
 
 impl Recall {
-    /// The items as a turn carries them, best first: text, and where it comes from in words (F4).
+    /// The items as a turn carries them, best first: text, and source in words (F4).
     #[must_use]
     pub fn memory_items(&self) -> Vec<MemoryItem> {
         self.hits.iter().map(|hit| hit.view.memory_item()).collect()
@@ -531,7 +535,8 @@ impl ItemView {
         MemoryItem { text: excerpt(&self.text).into_owned(), source: self.source(), time_ms: self.time_ms }
     }
 
-    /// Where it comes from, in words for model and person. A node writes "from" before it: "(from the user on 7 May 2023)".
+    /// Its source, in words for the model and the user. A node writes "from" before it: "(from the user on 7
+    /// May 2023)".
     #[must_use]
     pub fn source(&self) -> String {
         let who = match (self.author, self.kind) {

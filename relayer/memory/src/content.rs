@@ -1,4 +1,4 @@
-//! Contents on Walrus: each fact a blob under a random key of its own, batched as quilts, by verified IDs.
+//! Item contents on Walrus. Each content has its own random key and a verified ID; quilts batch them.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -18,26 +18,27 @@ use crate::{
     model::{Author, Kind, Layer, Text},
 };
 
-/// Most contents of one quilt, where the shards allow as many (666 at 1,000 shards): 100 facts are enough to share its price.
+/// Most contents of one quilt, if the shards allow it (666 at 1,000 shards). 100 facts are enough to share
+/// its price.
 pub const MAX_BATCH: usize = 100;
-/// Largest sealed content that is read back: a fact of the largest size with its padding, and room to spare.
+/// Largest sealed content that a read accepts: the largest fact with its padding, and room to spare.
 const MAX_SEALED_BYTES: u64 = 2 * 1024 * 1024;
-/// Smallest size to which contents are padded: most facts look alike.
+/// Smallest padded size of a content: most facts look alike.
 const SMALLEST_BUCKET: usize = 256;
 
 /// A boxed operation, so that the trait can be used as `dyn`.
 pub type ContentFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// Where sealed contents are kept: Walrus.
+/// The store of sealed contents: Walrus.
 pub trait ContentStore: Send + Sync {
-    /// Stores contents together; returns the quilt and each content's columns, in the order of the contents. The IDs are
-    /// this side's own computation.
+    /// Stores contents together. Returns the quilt and each content's columns, in the order of the contents.
+    /// The client computes the IDs itself.
     fn put<'a>(&'a self, contents: &'a [(String, Vec<u8>)]) -> ContentFuture<'a, Vec<QuiltPatchId>>;
-    /// Most contents that one [`ContentStore::put`] takes, at least 1.
+    /// Most contents of one [`ContentStore::put`], at least 1.
     fn batch_limit(&self) -> usize {
         MAX_BATCH
     }
-    /// Reads one content; the quilt's bytes are checked against its ID.
+    /// Reads one content; verifies the quilt's bytes against its ID.
     fn get<'a>(&'a self, id: QuiltPatchId) -> ContentFuture<'a, Vec<u8>>;
 }
 
@@ -48,14 +49,14 @@ pub struct WalrusContents {
 }
 
 impl WalrusContents {
-    /// Contents that are bought for so many epochs.
+    /// A store that buys this many epochs for each content.
     #[must_use]
     pub fn new(store: Arc<HttpStore>, epochs: u32) -> Self {
         Self { store, epochs }
     }
 }
 
-/// Most contents of one quilt on a store of so many shards.
+/// Most contents of one quilt on a store with this many shards.
 fn batch_limit(shards: ShardCount) -> usize {
     max_patches(shards).clamp(1, MAX_BATCH)
 }
@@ -100,7 +101,7 @@ impl From<&Pointer> for QuiltPatchId {
     }
 }
 
-/// What a content says; with its key and this alone, the fact can be read.
+/// The plain text of a content; with its key and nothing else, the fact can be read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Content {
     pub(crate) kind: Kind,
@@ -117,8 +118,8 @@ fn associated(owner: OwnerId, item: ItemId) -> [u8; 48] {
     bytes
 }
 
-/// `length (u32, little endian) ‖ content ‖ zeros` up to a power of two, sealed under the item's own key and bound to owner and
-/// item.
+/// Pads and seals a content: `length (u32, little endian) ‖ content ‖ zeros`, up to a power of two. The seal
+/// uses the item's own key and binds owner and item.
 pub(crate) fn seal(owner: OwnerId, item: ItemId, key: &StoredKey, content: &Content) -> Vec<u8> {
     let encoded = Zeroizing::new(codec::encode(content));
     let length = u32::try_from(encoded.len()).expect("texts are limited to 512 KiB");
@@ -130,7 +131,7 @@ pub(crate) fn seal(owner: OwnerId, item: ItemId, key: &StoredKey, content: &Cont
     key.key().seal(&associated(owner, item), &padded)
 }
 
-/// Opens what [`seal`] made; `None` when key, owner, item or bytes do not belong together.
+/// Opens the output of [`seal`]; `None` when key, owner, item or bytes do not belong together.
 pub(crate) fn open(owner: OwnerId, item: ItemId, key: &StoredKey, sealed: &[u8]) -> Option<Content> {
     let padded = key.key().open(&associated(owner, item), sealed).ok()?;
     let (length, rest) = padded.split_first_chunk::<4>()?;

@@ -1,11 +1,11 @@
-//! Days of the calendar, as people write them. Searching, writing and the prompt read them from here.
+//! Calendar days as text. Search, writing and the prompt use them.
 
 use std::time::Duration;
 
-/// Milliseconds of a day.
+/// Milliseconds in a day.
 pub(crate) const DAY_MS: u64 = 86_400_000;
 
-/// Milliseconds of a duration.
+/// A duration in milliseconds.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -37,9 +37,10 @@ pub(crate) struct Day {
 }
 
 impl Day {
-    /// The day of a moment. After Howard Hinnant, "chrono-compatible low-level date algorithms", `civil_from_days`.
+    /// The day of a time. After Howard Hinnant, "chrono-compatible low-level date algorithms",
+    /// `civil_from_days`.
     pub(crate) fn of(time_ms: u64) -> Self {
-        // Days since 1 March of the year 0, from which leap days fall at the end of a year.
+        // Days since 1 March of year 0; leap days then fall at the end of a year.
         let days = time_ms / DAY_MS + 719_468;
         let (era, day_of_era) = (days / 146_097, days % 146_097);
         let year_of_era =
@@ -51,7 +52,7 @@ impl Day {
         Self { year, month, day: day_of_year - (153 * shifted + 2) / 5 + 1 }
     }
 
-    /// When it began; 0 for what is before 1970. The same source, `days_from_civil`.
+    /// The first millisecond of the day; 0 for days before 1970. The same source, `days_from_civil`.
     pub(crate) fn time_ms(self) -> u64 {
         let year = if self.month <= 2 { self.year.saturating_sub(1) } else { self.year };
         let shifted = (self.month + 9) % 12;
@@ -87,12 +88,12 @@ impl std::fmt::Display for Day {
 /// Days of the week from Monday on, in lower case.
 const WEEK: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
 
-/// Numbers of days, weeks, months and years that people say in words.
+/// Counts of days, weeks, months and years in words.
 const FEW: [(&str, u64); 8] =
     [("a", 1), ("an", 1), ("one", 1), ("two", 2), ("three", 3), ("four", 4), ("five", 5), ("six", 6)];
 
-/// The days, months and years that words mean which were said at a time, in words: "7 May 2023" for "yesterday", "April 2023"
-/// for "last month". Words are in lower case.
+/// The absolute dates of relative ones in a text: "7 May 2023" for "yesterday", "April 2023" for "last
+/// month". `time_ms` is the time of the text. Words are in lower case.
 pub(crate) fn meant<'a>(words: impl Iterator<Item = &'a str>, time_ms: u64) -> Vec<String> {
     let today = time_ms / DAY_MS;
     // The first day of the epoch was a Thursday.

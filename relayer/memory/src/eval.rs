@@ -1,4 +1,4 @@
-//! How well recall finds what was asked for, and how fast: measured with the search code of the product and nothing else.
+//! Measures the quality and the speed of recall, with the product's own search code.
 
 mod locomo;
 mod measures;

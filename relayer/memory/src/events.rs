@@ -1,5 +1,7 @@
-//! The append-only log of an owner. Folding its events, in the order of their numbers, gives the owner's state; nothing
-//! else is the truth. Variants are only ever added at the end: their order is part of what lies on the disk.
+//! The append-only log of an owner. The fold of its events, in the order of their numbers, is the owner's
+//! state and the only truth.
+//!
+//! New variants go at the end only: their order is part of the stored format.
 
 use baton_keys::master::DataKey;
 use serde::{Deserialize, Serialize};
@@ -10,18 +12,18 @@ use crate::{
     model::{Edge, Item, Text},
 };
 
-/// Where the content of a fact lies on Walrus: a patch of a quilt.
+/// The place of a fact's content on Walrus: a patch of a quilt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pointer {
     /// The quilt's blob.
     pub(crate) blob: [u8; 32],
     /// First sliver column of the patch.
     pub(crate) start: u16,
-    /// The column after its last.
+    /// The column after the last one of the patch.
     pub(crate) end: u16,
 }
 
-/// The random key of one fact's blob, as the log holds it.
+/// The random key of one fact's blob, as the log stores it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub(crate) struct StoredKey(pub(crate) [u8; 32]);
 
@@ -41,17 +43,17 @@ impl std::fmt::Debug for StoredKey {
     }
 }
 
-/// An item as the log holds it: the text compressed where that makes it shorter.
+/// An item as the log stores it: with a compressed text if that is shorter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StoredItem {
-    /// The item, its text left out.
+    /// The item without its text.
     pub(crate) item: Item,
     /// Whether the text is compressed (zstd).
     pub(crate) compressed: bool,
     /// The text.
     #[serde(with = "serde_bytes")]
     pub(crate) text: Vec<u8>,
-    /// Bytes of the text as it was given.
+    /// Bytes of the original text.
     pub(crate) length: u32,
     /// Key of its blob on Walrus.
     pub(crate) key: StoredKey,
@@ -63,11 +65,11 @@ impl Drop for StoredItem {
     }
 }
 
-/// Text shorter than this is not worth compressing.
+/// Shorter texts are not worth compressing.
 const COMPRESS_FROM: usize = 160;
 const COMPRESSION_LEVEL: i32 = 3;
 
-/// A stored text that is not what was stored.
+/// A stored text that differs from the original.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a stored text cannot be unpacked")]
 pub(crate) struct Unpackable;
@@ -86,7 +88,7 @@ impl StoredItem {
         }
     }
 
-    /// The item with its text, exactly as it was given (C2).
+    /// The item with its exact text (C2).
     pub(crate) fn unpack(&self) -> Result<Item, Unpackable> {
         let length = self.length as usize;
         let bytes = if self.compressed {
@@ -102,32 +104,32 @@ impl StoredItem {
     }
 }
 
-/// A session's place under its parent.
+/// A session's fork from its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fork {
     /// The parent.
     pub(crate) parent: SessionId,
-    /// The last number of the parent's items that the fork sees.
+    /// The last visible number of the parent's items.
     pub(crate) up_to: u64,
-    /// Turns of the parent that it sees.
+    /// Visible turns of the parent.
     pub(crate) turns: u64,
 }
 
-/// How the extraction of a turn ended.
+/// The result of a turn's extraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Outcome {
-    /// The gate said that there is nothing to keep.
+    /// The gate found nothing to keep.
     Skipped,
-    /// Something was kept, or asked about.
+    /// An item was kept, or waits for consent.
     Written,
-    /// The judge said no, or the turn is off the record. The backstop does not read it again.
+    /// The judge refused, or the turn is off the record. The backstop does not read it again.
     Refused,
 }
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Event {
-    /// What is left of an event whose content was deleted.
+    /// The placeholder of an event whose content was deleted.
     Redacted,
     PersonaCreated {
         id: PersonaId,
@@ -155,7 +157,7 @@ pub(crate) enum Event {
     /// An item; its number is this event's.
     Added(Box<StoredItem>),
     EdgeAdded(Edge),
-    /// The same payload again, in the same branch (C3).
+    /// The same payload was repeated in the same branch (C3).
     Repeated {
         item: ItemId,
         at_ms: u64,
@@ -172,7 +174,7 @@ pub(crate) enum Event {
     Consented {
         item: ItemId,
     },
-    /// Both sides of an exchange were kept and wait for their extraction; the number of this event names the turn.
+    /// Both sides of an exchange were kept and wait for extraction; this event's number names the turn.
     TurnRecorded {
         session: SessionId,
         turn: u64,
@@ -188,7 +190,7 @@ pub(crate) enum Event {
         turn: u64,
         outcome: Outcome,
     },
-    /// The backstop looked at all turns of a session up to this number.
+    /// The backstop checked all turns of a session up to this number.
     Backstopped {
         session: SessionId,
         up_to: u64,
@@ -199,15 +201,15 @@ pub(crate) enum Event {
     Unstored {
         items: Vec<ItemId>,
     },
-    /// These items are gone; their own events were redacted in the same commit.
+    /// These items were deleted; the same commit redacted their events.
     Deleted {
         items: Vec<ItemId>,
     },
-    /// The events of these numbers were written anew: read them again.
+    /// The events of these numbers were replaced: read them again.
     Rewritten {
         numbers: Vec<u64>,
     },
-    /// What is left of the session's items now belongs to the project that the session was in, for good.
+    /// The session was deleted. Its remaining items belong to its last project, for good.
     SessionDeleted {
         id: SessionId,
         project: Option<ProjectId>,
@@ -218,23 +220,23 @@ pub(crate) enum Event {
     PersonaDeleted {
         id: PersonaId,
     },
-    /// Whether nodes of strangers may read exchanges to find out what to keep of them.
+    /// Whether third-party nodes may read exchanges to extract facts from them.
     NodesAllowed {
         allowed: bool,
         at_ms: u64,
     },
-    /// What a call with an idempotency key was answered with. Both hashes are under the owner's key; the call's is over
-    /// the idempotency key, place and text. Unwritten with the item, and when its words change.
+    /// The answer to a call with an idempotency key. Both hashes use the owner's key; `call` covers the
+    /// idempotency key, the place and the text. The event is redacted when the item is deleted or edited.
     Answered {
         key: [u8; 32],
         call: [u8; 32],
         item: ItemId,
     },
-    /// These edges, by the numbers of the events that drew them, are drawn no more.
+    /// These edges ended; the numbers name the events that added them.
     EdgesEnded {
         edges: Vec<u64>,
     },
-    /// The graph was looked through up to this number, and nothing was left to do.
+    /// Consolidation checked the graph up to this number and had nothing left to do.
     Consolidated {
         up_to: u64,
         at_ms: u64,

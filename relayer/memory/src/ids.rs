@@ -1,17 +1,17 @@
-//! Names of things in memory. Outside names are strings or random ids; inside, an owner's projects, sessions and personas
-//! are small numbers that only the server assigns.
+//! Identifiers of memory. Outside names are strings or random ids. Inside, an owner's projects, sessions and
+//! personas are small numbers that only the server assigns.
 
 use std::{fmt, str::FromStr};
 
 use baton_keys::{ids::PublicKey, owner::sui_address};
 use serde::{Deserialize, Serialize};
 
-/// The owner of memories: the Sui address of the account key, so that ownership is computed and not looked up.
+/// The owner of memories: the Sui address of the account key, so that ownership is computed, not looked up.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OwnerId(pub [u8; 32]);
 
 impl OwnerId {
-    /// The owner that an account key stands for.
+    /// The owner with this account key.
     #[must_use]
     pub fn of(key: &PublicKey) -> Self {
         Self(sui_address(key))
@@ -30,11 +30,11 @@ impl fmt::Debug for OwnerId {
     }
 }
 
-/// A text that is not an id of the kind asked for.
+/// A text that is not an id of the expected kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an id: {expected} is wanted")]
 pub struct IdError {
-    /// The form that is right.
+    /// The expected form.
     pub expected: &'static str,
 }
 
@@ -86,15 +86,15 @@ macro_rules! internal_ids {
 }
 
 internal_ids! {
-    /// A project of one owner, by the number that the server gave it. Never used twice.
+    /// A project of one owner, by a number from the server. No number is used twice.
     ProjectId;
     /// A session (and its branch: they are one to one) of one owner.
     SessionId;
-    /// A persona of one owner. 0 is the one that speaks where none was named.
+    /// A persona of one owner. 0 is the default persona.
     PersonaId;
 }
 
 impl PersonaId {
-    /// The persona that speaks where none was named.
+    /// The persona of a request that names none.
     pub const DEFAULT: Self = Self(0);
 }

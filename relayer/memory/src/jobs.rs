@@ -1,5 +1,5 @@
-//! Work off the path of answers: extraction, embedding, Walrus, the backstop, summaries, and upkeep. What there is to do is in
-//! the owner's log; the storage knows only when to look. Every step is durable by itself and may be repeated.
+//! Background work: extraction, embedding, Walrus, the backstop, summaries, and upkeep. The owner's log says
+//! which work is left; the storage knows only when to check. Every step is durable and may be repeated.
 
 mod consolidate;
 mod contents;
@@ -25,31 +25,31 @@ use crate::{
     state::Entry,
 };
 
-/// Owners worked on at once.
+/// Owners that are processed at once.
 const OWNERS_AT_ONCE: usize = 4;
-/// Owners taken from the storage at once.
+/// Owners that are taken from the storage at once.
 const TAKE: usize = 32;
-/// For how long taken work is this relayer's; after it, another one may take it.
+/// Time for which taken work belongs to this relayer; after it, another relayer may take it.
 const LEASE: Duration = Duration::from_secs(120);
-/// How often the storage is asked for work that became due.
+/// Interval between two queries for due work.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// The owner of what belongs to no owner. No account key has this address.
+/// The owner of records that belong to no owner. No account key has this address.
 const SYSTEM: OwnerId = OwnerId([0; 32]);
-/// Name of the record that says which embedder there was last.
+/// Name of the record of the last embedder.
 const EMBEDDER_RECORD: &str = "embedder";
 
-/// What a step did.
+/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// There was nothing to do.
+    /// There was no work.
     Idle,
     Done,
     Failed,
 }
 
 impl Memory {
-    /// Works until shutdown on what is due, and closes idle owners. Running steps end first.
+    /// Processes due work until shutdown, and closes idle owners. Waits for running steps.
     pub async fn run_jobs(&self, shutdown: CancellationToken) {
         let mut running: JoinSet<()> = JoinSet::new();
         let memory = self.clone();
@@ -85,7 +85,7 @@ impl Memory {
         self.write_closed().await;
     }
 
-    /// Works on everything that is due now, one owner after the other; returns how many owners there were.
+    /// Processes all work that is due now, one owner after the other; returns the number of owners.
     pub async fn run_due(&self) -> usize {
         let due = self.take_due(TAKE).await;
         for owner in &due {
@@ -108,7 +108,7 @@ impl Memory {
         for job in jobs {
             match vault.resolve(job.owner).await {
                 Ok(Some(owner)) => owners.push(owner),
-                // Erased meanwhile.
+                // Erased in the meantime.
                 Ok(None) => {}
                 Err(error) => tracing::warn!(%error, "cannot open an owner's keys for due work"),
             }
@@ -118,18 +118,18 @@ impl Memory {
 
     async fn work_on(&self, owner: OwnerId) {
         let locked = || self.inner.working.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever works on it now sees the new work, too: its last step asks whether there is any left.
+        // The task that works on this owner sees the new work too: its last step checks for more.
         if !locked().insert(owner) {
             return;
         }
         if let Err(error) = self.steps(owner).await {
-            // The lease runs out, and the work is taken again.
+            // The lease runs out, and a later round takes the work again.
             tracing::warn!(%error, "work on an owner's memory did not end");
         }
         locked().remove(&owner);
     }
 
-    /// Rounds of steps until there is nothing left to do but what failed, which rests until its next try.
+    /// Runs rounds of steps until only failed work is left, which waits for its next try.
     async fn steps(&self, owner: OwnerId) -> Result<()> {
         loop {
             let mut more = false;
@@ -141,7 +141,7 @@ impl Memory {
                 self.retries().note(owner, work, step == Step::Failed, self.now_ms());
                 more |= step == Step::Done;
             }
-            // Upkeep goes through all of a memory, so it waits until nothing adds to it.
+            // Upkeep reads a whole memory, so it waits until no step adds to it.
             if !more {
                 let upkeep = [
                     self.consolidate_if_due(owner).await?,
@@ -169,7 +169,7 @@ impl Memory {
         }
     }
 
-    /// Writes down when the owner's next work is due, and a snapshot if the log has grown enough.
+    /// Stores the time of the owner's next work, and a snapshot if the log has grown enough.
     async fn end_steps(&self, owner: OwnerId) -> Result<()> {
         self.hold(owner, async |owner| {
             owner.note_review();
@@ -201,7 +201,7 @@ impl Memory {
         self.inner.retries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often storing an owner's contents failed in a row.
+    /// Consecutive failures to store an owner's contents.
     pub(crate) fn failures_to_store(&self, owner: OwnerId) -> u32 {
         self.retries().failures(owner, Work::Storing)
     }

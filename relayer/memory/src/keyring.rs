@@ -1,9 +1,16 @@
 //! Owners' keys: one sealed file for each owner, in a folder outside the database.
 //!
-//! A file holds the owner's address, a random secret from which the keys of hashes derive, a random key for each
-//! segment of records, the keys of a database's index rows, and how far the database had come when it was last written. It is wrapped under a key that derives from the relayer's master key and the owner's pseudonym, so
-//! that a file cannot stand in for another's. What is destroyed here makes every copy of what it sealed noise; the
-//! database's own pages and logs are never relied on to forget. Called by the vault only. Blocking throughout.
+//! A file holds:
+//!
+//! - the owner's address;
+//! - a random secret from which the keys of hashes derive;
+//! - a random key for each segment of records;
+//! - the keys of a database's index rows;
+//! - the database's progress at the file's last write.
+//!
+//! Its wrapping key derives from the relayer's master key and the owner's pseudonym, so that no file can
+//! replace another. A destroyed key makes every copy of its records noise. The database's own pages and logs
+//! are never relied on to forget. The vault is the only caller. All calls block.
 
 mod folder;
 mod index;
@@ -23,10 +30,10 @@ pub use index::IndexKeys;
 pub use ring::Mark;
 pub(crate) use ring::{KEY_ID_LEN, KeyId, Keyring, NUMBERS_PER_SEGMENT, Redaction, Segment, SegmentKey};
 
-/// Why owners' keys cannot be used. Nothing is destroyed when one of these comes.
+/// Why owners' keys are unusable. No error destroys any key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyringError {
-    /// The file system said no.
+    /// The file system reported an error.
     #[error("the owners' keys cannot be read or written at {path}: {source}")]
     Io {
         /// The file or folder.
@@ -34,7 +41,7 @@ pub enum KeyringError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The file is not one that may be read.
+    /// The file must not be read.
     #[error(transparent)]
     File(#[from] KeyFileError),
     /// The file does not open.
@@ -45,7 +52,7 @@ pub enum KeyringError {
         /// The file.
         path: PathBuf,
     },
-    /// There are records of an owner whose key file is gone.
+    /// The key file of an owner with records is missing.
     #[error(
         "key file {path} is missing, and its owner's records cannot be read without it: put it back from a backup, or \
          erase the owner"
@@ -54,19 +61,19 @@ pub enum KeyringError {
         /// The file.
         path: PathBuf,
     },
-    /// The folder was made with another master key.
+    /// The folder belongs to another master key.
     #[error("the key files in {folder} were made with another master key: configure the one that made them")]
     WrongMaster {
         /// The folder.
         folder: PathBuf,
     },
-    /// Another process keeps the owner's lock.
+    /// Another process holds the owner's lock.
     #[error("{path} is locked by another relayer for too long")]
     Locked {
         /// The lock's file.
         path: PathBuf,
     },
-    /// More segments than a key file holds.
+    /// More segments than a key file can hold.
     #[error("the owner has more records than one key file has keys for")]
     Full,
 }
@@ -89,7 +96,8 @@ impl OwnerKeys {
         }
     }
 
-    /// Keyed hash of a canonical content: equal for equal contents of one owner, and not to be guessed from outside (C6).
+    /// Keyed hash of a canonical content: equal for equal contents of one owner; an outsider cannot guess it
+    /// (C6).
     #[must_use]
     pub fn content_hash(&self, content: &[u8]) -> [u8; 32] {
         blake3::keyed_hash(&self.content_hash, content).into()

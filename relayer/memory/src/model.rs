@@ -1,4 +1,4 @@
-//! The one model: what an item of memory is, and what is said about it.
+//! The data model: items of memory, their properties and the edges between them.
 
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
@@ -12,7 +12,7 @@ macro_rules! wire_enum {
         pub enum $name { $($(#[$vmeta])* $variant),* }
 
         impl $name {
-            /// All of them.
+            /// All values.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
             /// Its name in requests, answers and exports.
@@ -21,7 +21,7 @@ macro_rules! wire_enum {
                 match self { $(Self::$variant => $text),* }
             }
 
-            /// The one with a name.
+            /// The value with this name.
             #[must_use]
             pub fn named(name: &str) -> Option<Self> {
                 match name { $($text => Some(Self::$variant),)* _ => None }
@@ -31,15 +31,15 @@ macro_rules! wire_enum {
 }
 
 wire_enum! {
-    /// What an item is.
+    /// The kind of an item.
     Kind {
         /// One message of a conversation, word for word.
         Episode = "episode",
-        /// Something worth knowing, in one sentence.
+        /// One fact, in one sentence.
         Fact = "fact",
         /// A person, place or thing that facts are about.
         Entity = "entity",
-        /// Older episodes in short.
+        /// A short form of older episodes.
         Summary = "summary",
     }
 }
@@ -51,7 +51,7 @@ wire_enum! {
         Profile = "profile",
         /// Between the user and one persona.
         Relationship = "relationship",
-        /// What was said in a conversation, with one persona.
+        /// A part of a conversation, with one persona.
         Episode = "episode",
     }
 }
@@ -71,7 +71,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Whose words an item is made from. Only the user's are trusted like the user's.
+    /// The author of an item's words. Only the user's words are trusted as the user's.
     Author {
         /// The user said it in a conversation.
         User = "user",
@@ -85,25 +85,25 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Whether the user agrees that it is kept.
+    /// Whether the user agrees that the item is kept.
     Consent {
         /// Kept and recalled.
         Granted = "granted",
-        /// The user has to be asked; not recalled until then.
+        /// Not recalled until the user agrees.
         Pending = "pending",
-        /// The user said no; removed at once, this is only what an answer says.
+        /// Refused by the user and removed at once; only answers carry this value.
         Denied = "denied",
     }
 }
 
 wire_enum! {
-    /// What of memory a turn may use.
+    /// The part of memory that a turn may use.
     MemoryScope {
         /// Everything.
         Full = "full",
-        /// The profile without intimate items, and what is between user and persona.
+        /// The profile without intimate items, and memories between user and persona.
         NeutralAndRelationship = "neutral_and_relationship",
-        /// Only what is between user and persona, without intimate items.
+        /// Only memories between user and persona, without intimate items.
         RelationshipOnly = "relationship_only",
         /// Only the profile, without intimate items.
         NeutralOnly = "neutral_only",
@@ -121,7 +121,7 @@ impl Default for MemoryScope {
     }
 }
 
-/// Where an item comes from (F4).
+/// The source of an item (F4).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
     /// The session, if it was said in one.
@@ -132,7 +132,7 @@ pub struct Provenance {
     pub author: Author,
     /// When it was said, in milliseconds since the Unix epoch.
     pub time_ms: u64,
-    /// The items that it was made from.
+    /// The items that it was derived from.
     pub sources: Vec<ItemId>,
 }
 
@@ -141,35 +141,35 @@ pub struct Provenance {
 pub struct Item {
     /// Its id.
     pub id: ItemId,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Who may know it.
+    /// Its layer: who may know it.
     pub layer: Layer,
-    /// Role of the message it is or was made from.
+    /// Role of the message that it is or was derived from.
     pub role: Role,
     /// The text, exactly as it was given.
     pub text: Text,
-    /// For an entity: what it is upserted by.
+    /// For an entity: the key of its upsert.
     pub stable_key: Option<Text>,
-    /// The project it was tagged with when it was made. Never changes; what an episode belongs to is its session's.
+    /// The project tag from its creation, which never changes. An episode belongs to its session's project.
     pub project: Option<ProjectId>,
     /// The persona that shared it.
     pub persona: PersonaId,
-    /// Where it comes from.
+    /// Its source.
     pub provenance: Provenance,
     /// Whether the user agreed.
     pub consent: Consent,
     /// Whether it is only for scopes that include intimate items.
     pub intimate: bool,
-    /// How much it is worth remembering, 0 to 1.
+    /// Its worth, 0 to 1.
     pub salience: f32,
     /// From when it holds, in milliseconds since the Unix epoch.
     pub valid_from_ms: u64,
-    /// BLAKE3 of the canonical text under the owner's key, so that it cannot be guessed from outside.
+    /// BLAKE3 of the canonical text under the owner's key, so that an outsider cannot guess the text.
     pub content_hash: [u8; 32],
 }
 
-/// A text that is wiped when it is dropped and not shown by `Debug`.
+/// A text that is wiped on drop and hidden from `Debug`.
 #[derive(
     Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, Zeroize, ZeroizeOnDrop,
 )]
@@ -216,16 +216,17 @@ impl std::fmt::Debug for Item {
 /// A typed edge between two items (E1).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Edge {
-    /// From which item.
+    /// The source item.
     pub from: ItemId,
-    /// To which.
+    /// The target item.
     pub to: ItemId,
-    /// The type, in snake case: `mentions`, `temporal_follows`, `continues_thread`, `supersedes`, `said_in`, ...
+    /// The type, in snake case: `mentions`, `temporal_follows`, `continues_thread`, `supersedes`, `said_in`,
+    /// ...
     pub label: String,
-    /// What it means here, in words.
+    /// Its meaning here, in words.
     pub description: Text,
     /// The words that it was read from.
     pub evidence: Text,
-    /// 0 to 1.
+    /// The confidence, 0 to 1.
     pub confidence: f32,
 }

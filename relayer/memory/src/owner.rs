@@ -1,5 +1,5 @@
-//! An open owner: the vault, the fold of the log and the search index, kept in step. All writing goes through
-//! [`Owner::commit`]: planned on the state, made durable, then folded in.
+//! An open owner: the vault, the fold of the log and the search index, kept consistent. [`Owner::commit`] is
+//! the only way to write. A change is planned on the state, made durable, then folded in.
 
 mod commit;
 mod features;
@@ -29,16 +29,16 @@ use crate::{
     vault::{OwnerVault, Secret},
 };
 
-/// Turns after which all turns are looked through again: fewer would make a long memory's every write slow.
+/// New turns after which all turns are reviewed again. Fewer would slow each write to a long memory.
 const REVIEW_EVERY: usize = 8;
-/// What an item, edge or turn takes beside its text, about.
+/// Approximate size of an item, edge or turn without its text.
 const BYTES_PER_ITEM: usize = 600;
-/// Largest encoded event: an item of the largest text, with room for what surrounds it.
+/// Largest encoded event: an item of the largest text, and room for its other fields.
 const MAX_EVENT_BYTES: usize = MAX_TEXT_BYTES + 64 * 1024;
-/// How often a plan that met another writer is made again.
+/// Tries of a plan that conflicts with other writers.
 pub(crate) const COMMIT_TRIES: usize = 8;
 
-/// What vectors there are to be: of which embedder, and how long.
+/// The embedder and the length of vectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VectorKind {
     pub(crate) embedder: String,
@@ -54,19 +54,19 @@ pub(crate) struct Owner {
     pub(crate) index: Index,
     hasher: TermHasher,
     kind: VectorKind,
-    /// Items without a vector of the present embedder.
+    /// Items without a vector from the current embedder.
     pub(crate) unembedded: BTreeSet<u64>,
-    /// Whether the database searches, so that its index is written and the one in memory left empty.
+    /// Whether the database does the search: then its index is written, and the index in memory stays empty.
     in_database: bool,
-    /// Items whose features have a record of their own, which can be packed.
+    /// Items whose features have their own record, which can be packed.
     loose: BTreeSet<u64>,
     snapshot_at: u64,
-    /// Turns that there were when all of them were last looked through for what single turns do not show.
+    /// The number of turns at the last review of all turns.
     reviewed: Option<usize>,
 }
 
 impl Owner {
-    /// Folds what the vault holds of an owner.
+    /// Folds the vault's records of an owner.
     pub(crate) async fn open(vault: OwnerVault, kind: VectorKind, in_database: bool) -> Result<Self> {
         let keys = vault.keys();
         let hasher = TermHasher::new(*keys.term_key());
@@ -96,7 +96,7 @@ impl Owner {
         &self.vault
     }
 
-    /// About how many bytes it takes in memory.
+    /// Its approximate size in memory.
     pub(crate) fn bytes(&self) -> u64 {
         let items = self.state.entries.len() + self.state.edges.len() + self.state.turns.len();
         2 * self.state.bytes + (items * BYTES_PER_ITEM) as u64 + self.index.bytes() as u64
@@ -106,10 +106,10 @@ impl Owner {
         &self.hasher
     }
 
-    /// Keyed hash of a text in its canonical form, by who said it (C6).
+    /// Keyed hash of a text in its canonical form, by author and kind (C6).
     pub(crate) fn content_hash(&self, author: Author, kind: Kind, text: &str) -> [u8; 32] {
         let canonical = Zeroizing::new(match kind {
-            // What was said is one only if it is the same to the letter; what was learned, if it says the same.
+            // Messages are equal only if identical; facts are equal if their canonical forms are.
             Kind::Episode => text.to_owned(),
             _ => crate::writing::canonical(text),
         });
@@ -118,7 +118,7 @@ impl Owner {
         self.keys().content_hash(&content)
     }
 
-    /// Keyed hash of an entity: its stable key says what it is, whoever named it.
+    /// Keyed hash of an entity: its stable key identifies it for all authors.
     pub(crate) fn entity_hash(&self, key: &str) -> [u8; 32] {
         self.content_hash(Author::User, Kind::Entity, key)
     }
@@ -151,12 +151,12 @@ impl Owner {
         Ok(())
     }
 
-    /// Whether enough turns came since the last review to look through all of them again.
+    /// Whether enough turns came since the last review of all turns.
     pub(crate) fn is_review_due(&self) -> bool {
         self.reviewed.is_none_or(|reviewed| self.state.turns.len() >= reviewed + REVIEW_EVERY)
     }
 
-    /// Notes that all turns were looked through.
+    /// Records a review of all turns.
     pub(crate) fn note_review(&mut self) {
         if self.is_review_due() {
             self.reviewed = Some(self.state.turns.len());
@@ -164,12 +164,12 @@ impl Owner {
     }
 }
 
-/// What became of a plan.
+/// The result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Committed {
     Done,
-    /// Another writer was faster; what it wrote is folded in.
+    /// Another writer was faster; its changes are folded in.
     Conflict,
 }
 
@@ -181,7 +181,7 @@ fn damaged(what: &str) -> MemoryError {
     MemoryError::Damaged(what.to_owned())
 }
 
-/// What stands in the log for an event that is gone.
+/// The log's placeholder for a deleted event.
 pub(crate) fn filler() -> Secret {
     encode(&Event::Redacted)
 }

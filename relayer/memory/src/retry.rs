@@ -1,5 +1,5 @@
-//! When work that failed is tried again. Each kind of an owner's work fails and rests by itself, so that a store that is down
-//! holds up storing and nothing else. The steps of the jobs note what happened; this module only counts.
+//! Retry times of failed work. Each kind of an owner's work fails and waits by itself, so a broken store
+//! delays storing only. The job steps report results; this module only counts.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -19,31 +19,31 @@ pub(crate) enum Work {
     Embedding,
     /// Contents on Walrus.
     Storing,
-    /// Everything that needs nobody else.
+    /// Work that needs no other service.
     Review,
 }
 
 impl Work {
-    /// All kinds, in the order in which a round of steps does them.
+    /// All kinds, in the order of a round of steps.
     pub(crate) const ALL: [Self; 4] = [Self::Extraction, Self::Embedding, Self::Storing, Self::Review];
 }
 
-/// Failures in a row, and when the next try is due.
+/// Consecutive failures, and the time of the next try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Retry {
     failures: u32,
     due_ms: u64,
 }
 
-/// Tries of a model on one turn; then the rules decide (F8).
+/// Model tries for one turn; after them, the rules decide (F8).
 pub(crate) const MODEL_TRIES: u32 = 5;
 
-/// Failures of all owners' work. An entry goes with the next success.
+/// Failures of all owners' work. A success removes an entry.
 #[derive(Debug, Default)]
 pub(crate) struct Retries(HashMap<(OwnerId, Work), Retry>);
 
 impl Retries {
-    /// Notes how a step ended.
+    /// Records the result of a step.
     pub(crate) fn note(&mut self, owner: OwnerId, work: Work, has_failed: bool, now_ms: u64) {
         if !has_failed {
             self.0.remove(&(owner, work));
@@ -55,17 +55,17 @@ impl Retries {
         self.0.insert((owner, work), Retry { failures, due_ms });
     }
 
-    /// When work that failed is due again; none for work that did not fail.
+    /// When failed work is due again; `None` for work without failures.
     pub(crate) fn due_ms(&self, owner: OwnerId, work: Work) -> Option<u64> {
         self.0.get(&(owner, work)).map(|retry| retry.due_ms)
     }
 
-    /// Whether work that failed still has to wait.
+    /// Whether failed work still has to wait.
     pub(crate) fn rests(&self, owner: OwnerId, work: Work, now_ms: u64) -> bool {
         self.due_ms(owner, work).is_some_and(|due_ms| now_ms < due_ms)
     }
 
-    /// Failures in a row.
+    /// Consecutive failures.
     pub(crate) fn failures(&self, owner: OwnerId, work: Work) -> u32 {
         self.0.get(&(owner, work)).map_or(0, |retry| retry.failures)
     }

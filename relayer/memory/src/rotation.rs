@@ -1,14 +1,15 @@
-//! A keyed rotation of vectors, for a database that searches by itself.
+//! A keyed rotation of vectors, for databases with their own search.
 //!
-//! This is obfuscation, not encryption: dot products are kept, so whoever has some fifty rotated vectors with their
-//! originals can undo it, and what is near to what is open to anyone. It keeps a database's reader from inverting
-//! embeddings with a public model at once. docs/MEMORY.md says what that leaves.
+//! This is obfuscation, not encryption, because the rotation keeps dot products. A reader with about fifty
+//! rotated vectors and their originals can undo it, and near neighbours are visible to every reader. It only
+//! keeps a database's reader from inverting embeddings with a public model at once. docs/MEMORY.md describes
+//! the remaining risk.
 
 use zeroize::Zeroizing;
 
-/// Rounds of sign flips and Hadamard transform; after three, a single component is spread evenly over all.
+/// Rounds of sign flips and Hadamard transform; three rounds spread a single component evenly.
 const ROUNDS: usize = 3;
-/// Widest vector that is rotated, so that the signs are bounded: the widest embeddings have about 4,096 dimensions.
+/// Widest vector that is rotated, to bound the signs. The widest embeddings have about 4,096 dimensions.
 const MAX_DIMENSIONS: usize = 16_384;
 
 /// Dimensions of a rotated vector: the next power of two.
@@ -17,8 +18,11 @@ pub fn rotated_dimensions(dimensions: usize) -> usize {
     dimensions.next_power_of_two()
 }
 
-/// Rotates a vector by a seed: padded with zeros to a power of two, then rounds of random sign flips and a Walsh-Hadamard
-/// transform, which are orthogonal, so that dot products of vectors rotated by the same seed stay as they were.
+/// Rotates a vector by a seed.
+///
+/// The vector is padded with zeros to a power of two. Each round applies random sign flips and a
+/// Walsh-Hadamard transform. Both are orthogonal, so vectors that are rotated by the same seed keep their dot
+/// products.
 ///
 /// Source: Ailon and Chazelle, "The fast Johnson-Lindenstrauss transform" (2009), without its projection.
 ///

@@ -1,21 +1,21 @@
-//! Who may see what. One function decides, by what an item is and where the asker stands, both resolved to internal ids on
-//! the server; whatever cannot be resolved sees nothing.
+//! Access to items. One function decides, from an item's class and the caller's place, which the server
+//! resolves to internal ids. A place that does not resolve sees nothing.
 
 use crate::{
     ids::{PersonaId, ProjectId, SessionId},
     model::{Kind, Layer, MemoryScope},
 };
 
-/// Where an item belongs.
+/// The place that an item belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Home {
-    /// In a session; its project is the session's, now.
+    /// A session; the item's project is the session's current one.
     Session(SessionId),
-    /// In a project, or in the shared pool, for good.
+    /// A project or the shared pool, for good.
     Pinned(Option<ProjectId>),
 }
 
-/// Everything about an item that decides who may see it, but for its number.
+/// All properties of an item that decide its visibility, except its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Class {
     pub(crate) home: Home,
@@ -30,7 +30,7 @@ impl Class {
         Self { home, kind: kind as u8, layer: layer as u8, persona, intimate }
     }
 
-    /// The bytes that the keyed hash of a class is over, in a fixed form.
+    /// The input of the keyed hash of a class, in a fixed form.
     pub(crate) fn bytes(&self) -> [u8; 13] {
         let (tag, number) = match self.home {
             Home::Session(session) => (1, session.0),
@@ -48,27 +48,28 @@ impl Class {
     }
 }
 
-/// What a session is, for scope.
+/// The properties of a session that matter for scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionScope {
     pub(crate) project: Option<ProjectId>,
     pub(crate) forked: bool,
 }
 
-/// Where an asker stands.
+/// The caller's place and rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     /// The project, or the shared pool.
     pub(crate) project: Option<ProjectId>,
     pub(crate) persona: PersonaId,
     pub(crate) scope: MemoryScope,
-    /// The asker's session and its ancestors, each with the last number that is seen of it.
+    /// The caller's session and its ancestors, each with the last item number that is visible.
     pub(crate) lineage: Vec<(SessionId, u64)>,
 }
 
 impl View {
-    /// Up to which number the asker sees items of a class; `None` for not at all. `session` tells what a session is, and
-    /// knows only those that exist. Of entities, it decides on anchors alone: facts grant the others ([`View::grants`]).
+    /// The last item number of a class that the caller sees; `None` for no item. `session` returns the scope
+    /// of an existing session. Of entities, this decides on anchors alone: facts grant the others
+    /// ([`View::grants`]).
     pub(crate) fn admits(
         &self,
         class: &Class,
@@ -76,7 +77,7 @@ impl View {
     ) -> Option<u64> {
         // Outside a project there are no entities (B3).
         let is_context = class.kind != Kind::Entity as u8 || self.project.is_some();
-        // A parent that was moved elsewhere is out of reach like any other session there.
+        // A parent that moved to another project is out of reach like any other session there.
         let project = match class.home {
             Home::Pinned(project) => project,
             Home::Session(id) => session(id)?.project,
@@ -87,8 +88,8 @@ impl View {
         self.grants(class, session)
     }
 
-    /// Up to which number the asker sees what facts of a class name, in the asker's own project; `None` for not at all. It is the
-    /// question of [`View::admits`] without the project: a name keeps the project that it was tagged with when its fact's session
+    /// The last item number at which facts of a class grant their names to the caller; `None` for none.
+    /// Unlike [`View::admits`], it ignores the project. A name keeps its project tag when its fact's session
     /// moves elsewhere (B9).
     pub(crate) fn grants(
         &self,
@@ -112,14 +113,14 @@ impl View {
         let scope = session(id)?;
         match self.lineage.iter().find(|(ancestor, _)| *ancestor == id) {
             Some((_, up_to)) => Some(*up_to),
-            // What is tried out in a fork stays in it (C4).
+            // The contents of a fork stay in it (C4).
             None => (!scope.forked).then_some(u64::MAX),
         }
     }
 }
 
-/// What the keyed hash of an entity's rows in a database is over. Each entity has a class of its own there: who may see it changes
-/// with the facts that name it, and a row does not.
+/// The input of the keyed hash of an entity's rows in a database. Each entity has its own class there: its
+/// visibility changes with the facts that name it, and a row does not.
 pub(crate) fn entity_class(number: u64) -> [u8; 13] {
     let mut bytes = [0; 13];
     bytes[0] = 4;

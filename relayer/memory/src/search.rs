@@ -1,10 +1,10 @@
-//! Finding items by a question: what is kept of a text to find it by, the scan over it, and the ranking. Pure: no clock, no
+//! Search of items: the stored features of a text, the scan over them, and the ranking. Pure: no clock, no
 //! storage, no keys but the one that hashes terms.
 //!
-//! One ranking serves both stores. The embedded store keeps an [`Index`] of an opened owner in memory and scans it; a
-//! database scans by itself and answers with [`Scan`](crate::storage::Scan), which [`candidates_from_scan`] reads. What
-//! either found goes to [`rank()`]. Whoever asks decides what may be seen **before** the scan: statistics and limits know
-//! nothing of what is not allowed.
+//! One ranking serves both stores. The embedded store keeps an [`Index`] of an opened owner in memory and
+//! scans it. A database does the scan itself and answers with [`Scan`](crate::storage::Scan), which
+//! [`candidates_from_scan`] reads. [`rank()`] ranks the candidates of both. The caller decides on visibility
+//! **before** the scan, so statistics and limits know nothing of hidden items.
 
 mod background;
 mod bar;

@@ -1,5 +1,5 @@
-//! The one way into memory. Doors know this type and nothing below it; requests carry outside names, which are resolved here,
-//! for each request, to internal ids.
+//! The only entry to memory. Handlers know this type and nothing below it. Requests carry outside names,
+//! which this module resolves to internal ids for each request.
 
 mod closing;
 mod exchange;
@@ -40,23 +40,23 @@ use crate::{
 pub use records::RecordChanges;
 pub(crate) use settings::OwnerWriter;
 
-/// How long a storage may take to say that it is there.
+/// Time limit of the storage's answer to a readiness check.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The wall clock, in milliseconds since the Unix epoch.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// What memory is made of.
+/// The components of a memory.
 pub struct Parts {
     /// Sealed records and keys.
     pub vault: Vault,
     /// The embedder of all vectors.
     pub embedder: Arc<dyn Embedder>,
-    /// A model that judges and extracts; rules do if none.
+    /// A model that judges and extracts; `None` for rules.
     pub writer: Option<Arc<dyn Writer>>,
-    /// A model on nodes of strangers. It is asked for owners who allowed it, and only without a `writer`.
+    /// A model on third-party nodes. It serves owners that allowed it, and only without a `writer`.
     pub node_writer: Option<Arc<dyn Writer>>,
-    /// Where contents are kept; contents stay in the vault alone if none.
+    /// The store of contents; without it, contents stay in the vault alone.
     pub contents: Option<Arc<dyn ContentStore>>,
     /// The clock.
     pub now_ms: Clock,
@@ -91,18 +91,18 @@ pub(crate) struct Inner {
     background: Background,
     kind: VectorKind,
     open: Mutex<HashMap<OwnerId, Arc<Slot>>>,
-    /// How far owners had come that were closed, to be written down.
+    /// Markers of closed owners, to be stored.
     closed: Mutex<Vec<Marker>>,
-    /// Rung when there is something to do.
+    /// Notified when there is work.
     pub(crate) work: Notify,
     pub(crate) counters: Counters,
-    /// Work that failed, and when it is tried again.
+    /// Failed work, with the times of the next tries.
     pub(crate) retries: Mutex<Retries>,
     /// Owners whose jobs this relayer works on.
     pub(crate) working: Mutex<HashSet<OwnerId>>,
 }
 
-/// What happened since the start, for metrics. Numbers only.
+/// Events since the start, for metrics. Numbers only.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Recalls by words and meaning.
@@ -113,13 +113,13 @@ pub struct Counters {
     pub recalls_none: AtomicU64,
     /// Turns that were recorded.
     pub turns: AtomicU64,
-    /// Extractions that failed and are tried again.
+    /// Extractions that failed and will be retried.
     pub extraction_failures: AtomicU64,
-    /// Extractions given up after all tries.
+    /// Extractions abandoned after all tries.
     pub extractions_abandoned: AtomicU64,
-    /// Embeddings that failed and are tried again.
+    /// Embeddings that failed and will be retried.
     pub embedding_failures: AtomicU64,
-    /// Writes to Walrus that failed and are tried again.
+    /// Writes to Walrus that failed and will be retried.
     pub content_failures: AtomicU64,
     /// Items that were written to Walrus.
     pub contents_stored: AtomicU64,
@@ -127,11 +127,11 @@ pub struct Counters {
     pub consolidated: AtomicU64,
 }
 
-/// An owner that is open, or about to be.
+/// An owner that is open, or about to be opened.
 struct Slot {
     owner: Arc<RwLock<Option<Owner>>>,
     used_ms: AtomicU64,
-    /// About how many bytes it takes.
+    /// Its approximate size.
     bytes: AtomicU64,
 }
 
@@ -175,7 +175,7 @@ impl Memory {
     /// Memory of these parts.
     ///
     /// # Errors
-    /// What the embedder says when its background cannot be measured: an embedder that cannot work is refused (D4).
+    /// The embedder's error when its background cannot be measured: a broken embedder is refused (D4).
     pub async fn open(parts: Parts) -> Result<Self, EmbedError> {
         let background = Background::measure(&*parts.embedder).await?;
         let kind =
@@ -194,7 +194,7 @@ impl Memory {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// What happened since the start.
+    /// Events since the start.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.inner.counters
@@ -219,7 +219,7 @@ impl Memory {
         let mut slots = self.slots();
         let mut bytes: u64 = slots.values().map(|slot| slot.bytes.load(Ordering::Relaxed)).sum();
         while (slots.len() >= MAX_OPEN_OWNERS && !slots.contains_key(&owner)) || bytes > MAX_OPEN_BYTES {
-            // One that nobody holds; if all are held, there is more for a while.
+            // An owner without holders; if all are held, the limit is exceeded for a while.
             let idle = slots
                 .iter()
                 .filter(|(id, slot)| **id != owner && Arc::strong_count(slot) == 1)
@@ -240,12 +240,12 @@ impl Memory {
         slot.clone()
     }
 
-    /// Opens an owner if it is not, with what others wrote meanwhile.
+    /// Opens a closed owner; an open one catches up with other relayers' writes.
     async fn fill(&self, slot: &Slot, owner: OwnerId, guard: &mut Option<Owner>) -> Result<()> {
         match guard {
             Some(open) if self.in_database() => {
                 if let Err(error) = open.catch_up().await {
-                    // What it holds may be half of the truth.
+                    // Its state may be half applied.
                     *guard = None;
                     return Err(error);
                 }
@@ -262,12 +262,12 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether the database searches, and may be written by other relayers too.
+    /// Whether the database does the search, and other relayers may write to it.
     pub(crate) fn in_database(&self) -> bool {
         self.inner.parts.vault.storage().searches()
     }
 
-    /// Runs something on an owner's state, opened if it was not.
+    /// Runs `read` on an owner's state; opens the owner if needed.
     pub(crate) async fn read<T>(&self, owner: OwnerId, read: impl FnOnce(&Owner) -> Result<T>) -> Result<T> {
         let slot = self.slot(owner);
         if !self.in_database()
@@ -280,8 +280,8 @@ impl Memory {
         read(guard.as_ref().expect("it was filled"))
     }
 
-    /// Plans a change on an owner's state and makes it durable; plans again if another relayer was faster. What the plan
-    /// function returns beside the plan is handed back once the plan is durable.
+    /// Plans a change on an owner's state and makes it durable; plans again if another relayer was faster.
+    /// Returns the second result of `plan` once the plan is durable.
     pub(crate) async fn write<T>(
         &self,
         owner: OwnerId,
@@ -304,7 +304,7 @@ impl Memory {
                 }
                 Ok(Committed::Conflict) => {}
                 Err(error) => {
-                    // Whether it was written is not known: what is true is on the disk.
+                    // The commit's result is unknown: the next open reads the truth from the disk.
                     *writing.guard = None;
                     return Err(error);
                 }
@@ -313,7 +313,7 @@ impl Memory {
         Err(busy())
     }
 
-    /// The owner for several steps in a row.
+    /// Holds the owner for several steps in a row.
     pub(crate) async fn hold<T>(
         &self,
         owner: OwnerId,
@@ -330,7 +330,7 @@ impl Memory {
         outcome
     }
 
-    /// Refuses texts and counts beyond the limits.
+    /// Refuses items beyond the owner's limit.
     pub(crate) fn check_room(&self, owner: &Owner, more: usize) -> Result<()> {
         let max = self.inner.parts.max_items;
         if owner.state.entries.len() as u64 + more as u64 > max {
@@ -339,7 +339,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Remembers a nonce of a request until a time; false if it was used before. Durable when it returns.
+    /// Stores a request's nonce until a time; false for a nonce that was used before. Durable on return.
     ///
     /// # Errors
     /// [`MemoryError::Unavailable`].
@@ -347,8 +347,8 @@ impl Memory {
         Ok(self.inner.parts.vault.storage().take_nonce(nonce, now_ms, until_ms).await?)
     }
 
-    /// Whether memory can be read and written now, by a question to its storage; if not, why, and what to do. The text is for
-    /// whoever asks: it names no path, no address and no owner.
+    /// Whether memory can be read and written now, by a query to its storage. The error says why not, and the
+    /// next step. Its text is for any caller: it names no path, no address and no owner.
     ///
     /// # Errors
     /// The text.
@@ -370,8 +370,8 @@ impl Memory {
         }
     }
 
-    /// Writes a snapshot of an owner's state now, from which, with the log behind it, it opens faster. Done by itself as the
-    /// log grows.
+    /// Writes a snapshot of an owner's state, so that the owner opens faster. Memory does this by itself as
+    /// the log grows.
     ///
     /// # Errors
     /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
@@ -379,10 +379,10 @@ impl Memory {
         self.hold(owner, async |owner| owner.write_snapshot().await).await
     }
 
-    /// Deletes an owner with its keys: every copy of what it had is noise from then on.
+    /// Deletes an owner with its keys: every copy of its data is noise from then on.
     ///
     /// # Errors
-    /// [`MemoryError::Unavailable`]; what was not finished is finished at the next start.
+    /// [`MemoryError::Unavailable`]; the next start finishes an incomplete deletion.
     pub async fn erase_owner(&self, owner: OwnerId) -> Result<()> {
         let slot = self.slot(owner);
         let mut guard = slot.owner.write().await;
@@ -394,7 +394,7 @@ impl Memory {
     }
 }
 
-/// Hands a panic of a task on: it is a fault in the program, and ends it.
+/// Passes on a task's panic: it is a fault in the program, and ends it.
 pub(crate) fn propagate_panic(ended: std::result::Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()

@@ -1,4 +1,5 @@
-//! An owner's state: the fold of the log. Pure; everything that decides is here or in [`crate::scope`], and nothing awaits.
+//! An owner's state: the fold of the log. Pure: all decisions are made here or in [`crate::scope`], without
+//! await.
 
 mod answered;
 mod openings;
@@ -20,10 +21,10 @@ use crate::{
     state::{answered::Answered, openings::Openings, places::Places},
 };
 
-/// Label of the edge from a fact to another that says the same in other words, and was merged into it.
+/// Label of the edge from a fact to its paraphrase, into which it was merged.
 pub(crate) const SAME_AS: &str = "same_as";
 
-/// An item with what happened to it.
+/// An item with its later changes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) item: Item,
@@ -33,7 +34,7 @@ pub(crate) struct Entry {
     pub(crate) superseded_by: Option<ItemId>,
     pub(crate) archived: bool,
     pub(crate) pointer: Option<Pointer>,
-    /// How often the same was said again.
+    /// How often its text was repeated.
     pub(crate) repeats: u64,
     pub(crate) last_ms: u64,
     /// The message before it in its session.
@@ -47,23 +48,23 @@ impl Entry {
         Class::new(self.home, self.item.kind, self.item.layer, self.item.persona, self.item.intimate)
     }
 
-    /// Whether it is recalled at all, by those who may see it.
+    /// Whether callers with access can recall it.
     pub(crate) fn is_live(&self) -> bool {
         !self.archived && self.item.consent == Consent::Granted && self.valid_to_ms.is_none()
     }
 
-    /// Whether its content belongs on Walrus and is not known to be there.
+    /// Whether its content belongs on Walrus and has no confirmed copy there.
     pub(crate) fn waits_for_store(&self) -> bool {
         self.is_stored_outside() && self.pointer.is_none()
     }
 
-    /// Whether its content belongs on Walrus: what was made from the conversation, not the conversation itself.
+    /// Whether its content belongs on Walrus: facts and summaries, not the conversation itself.
     pub(crate) fn is_stored_outside(&self) -> bool {
         matches!(self.item.kind, Kind::Fact | Kind::Summary) && self.item.consent == Consent::Granted
     }
 }
 
-/// Where an item belongs when it is added: in its session, but for entities, whose tag never changes (B9).
+/// The place of a new item: its session, except for entities, whose tag never changes (B9).
 pub(crate) fn home_of(item: &Item) -> Home {
     match item.provenance.session {
         Some(session) if item.kind != Kind::Entity => Home::Session(session),
@@ -71,7 +72,7 @@ pub(crate) fn home_of(item: &Item) -> Home {
     }
 }
 
-/// What the keyed hash of an item's row in a database is over.
+/// The input of the keyed hash of an item's row in a database.
 pub(crate) fn row_class(number: u64, home: Home, item: &Item) -> [u8; 13] {
     if standing::is_named(item) {
         return entity_class(number);
@@ -87,7 +88,7 @@ pub(crate) struct Turn {
     pub(crate) user: ItemId,
     pub(crate) assistant: ItemId,
     pub(crate) at_ms: u64,
-    /// Tries of its extraction that failed.
+    /// Failed tries of its extraction.
     pub(crate) failures: u32,
     pub(crate) outcome: Option<Outcome>,
 }
@@ -100,13 +101,13 @@ pub(crate) struct State {
     pub(crate) entries: BTreeMap<u64, Entry>,
     #[serde(skip)]
     numbers: HashMap<ItemId, u64>,
-    /// Items by where they are and what they say.
+    /// Items by place and content hash.
     #[serde(skip)]
     contents: HashMap<(Home, [u8; 32]), u64>,
     /// Entities by project and stable key.
     #[serde(skip)]
     entities: HashMap<Home, HashMap<Text, u64>>,
-    /// Items by where they are.
+    /// Items by place.
     #[serde(skip)]
     members: HashMap<Home, BTreeSet<u64>>,
     pub(crate) edges: BTreeMap<u64, Edge>,
@@ -119,22 +120,22 @@ pub(crate) struct State {
     pub(crate) waiting: BTreeSet<u64>,
     /// The last message of each session.
     last_message: HashMap<SessionId, u64>,
-    /// Up to which turn the backstop looked, by session.
+    /// The last turn that the backstop checked, by session.
     pub(crate) backstopped: HashMap<SessionId, u64>,
-    /// Up to which number the graph was looked through for what can be merged and tidied.
+    /// The last number that consolidation checked in the graph.
     pub(crate) consolidated: u64,
     /// Bytes of text of all items.
     pub(crate) bytes: u64,
-    /// Whether nodes of strangers may read exchanges.
+    /// Whether third-party nodes may read exchanges.
     pub(crate) nodes_allowed: bool,
     answered: Answered,
-    /// Made when first asked for.
+    /// Built at the first use.
     #[serde(skip)]
     openings: OnceLock<Openings>,
 }
 
 impl State {
-    /// Makes what a snapshot leaves out, because making it is faster than reading it.
+    /// Builds the indexes that a snapshot leaves out, because building them is faster than reading them.
     pub(crate) fn index(&mut self) {
         self.numbers.reserve(self.entries.len());
         self.contents.reserve(self.entries.len());
@@ -156,8 +157,8 @@ impl State {
             self.turns.iter().map(|(number, turn)| ((turn.session, turn.turn), *number)).collect();
     }
 
-    /// Applies the event of a number. Events that name what is not there (any more) change nothing: a log stays readable
-    /// whatever was deleted since.
+    /// Applies the event of a number. Events that name missing items change nothing: a log stays readable
+    /// after any deletion.
     ///
     /// # Errors
     /// [`Unpackable`] for an item that does not unpack.
@@ -264,7 +265,7 @@ impl State {
     }
 
     fn add_edge(&mut self, number: u64, edge: &Edge) {
-        // An edge to what was deleted since is not drawn.
+        // An edge to a deleted item is not added.
         if self.numbers.contains_key(&edge.from) && self.numbers.contains_key(&edge.to) {
             self.edges.insert(number, edge.clone());
             for end in [edge.from, edge.to] {
@@ -289,7 +290,7 @@ impl State {
     }
 
     fn remove(&mut self, id: ItemId) {
-        // What waited to be extracted from it has nothing to be extracted from.
+        // A turn without its message has nothing to extract.
         let orphaned: Vec<u64> = self
             .waiting
             .iter()
@@ -347,8 +348,8 @@ impl State {
         self.bytes = self.bytes.saturating_sub(entry.item.text.len() as u64);
     }
 
-    /// What is left of a deleted session: the profile, which now belongs to the session's project for good. Its other items
-    /// were deleted in the same commit.
+    /// Ends a session. Its profile stays, and belongs to the session's project for good. The same commit
+    /// deleted its other items.
     fn end_session(&mut self, number: u64, id: SessionId, project: Option<ProjectId>) {
         let kept: Vec<u64> = self.entries_of(id).map(|(number, _)| number).collect();
         for kept in kept {
@@ -368,7 +369,7 @@ impl State {
         self.places.apply(number, &Event::SessionDeleted { id, project });
     }
 
-    /// Takes the item of a number back in with other words (an edit): everything else about it stays.
+    /// Replaces the text of an item (an edit); its other properties stay.
     pub(crate) fn rewrite(&mut self, number: u64, stored: &StoredItem) -> Result<(), Unpackable> {
         let item = stored.unpack()?;
         let Some(entry) = self.entries.get_mut(&number) else { return Ok(()) };
@@ -397,29 +398,29 @@ impl State {
         self.entries.get(self.numbers.get(&id)?)
     }
 
-    /// The item that says this already, in this very place (C3).
+    /// The item with this content in this very place (C3).
     pub(crate) fn same_content(&self, home: Home, hash: [u8; 32]) -> Option<&Entry> {
         self.entries.get(self.contents.get(&(home, hash))?)
     }
 
-    /// Facts that begin as a text does, and those with a slot if asked.
+    /// Facts with the same beginning as a text; also facts with a slot if `slots`.
     pub(crate) fn facts_like(&self, text: &str, slots: bool) -> impl Iterator<Item = (u64, &Entry)> {
         let openings = self.openings.get_or_init(|| Openings::of(&self.entries));
         let like = openings.like(text, slots).into_iter();
         like.filter_map(|number| self.entries.get(&number).map(|entry| (number, entry)))
     }
 
-    /// The entity of a project by its stable key (E1): the one that it was merged into, if it was.
+    /// The entity of a project by its stable key (E1), or the entity that it was merged into.
     pub(crate) fn entity(&self, home: Home, key: &str) -> Option<&Entry> {
         let mut entry = self.entries.get(self.entities.get(&home)?.get(key)?)?;
-        // Each was merged into one that was not merged yet, so this ends.
+        // The target of each merge was not merged yet, so this loop ends.
         while let Some(into) = entry.superseded_by.and_then(|id| self.entry(id)) {
             entry = into;
         }
         Some(entry)
     }
 
-    /// The call that an idempotency key came with, and what it was answered with.
+    /// The call with an idempotency key, and the item of its answer.
     pub(crate) fn answered(&self, key: &[u8; 32]) -> Option<([u8; 32], ItemId)> {
         self.answered.of(key)
     }
@@ -434,7 +435,7 @@ impl State {
         members.filter_map(|number| self.entries.get(number).map(|entry| (*number, entry)))
     }
 
-    /// Edges at an item, by their numbers.
+    /// Edges of an item, with their numbers.
     pub(crate) fn edges_at(&self, id: ItemId) -> impl Iterator<Item = (u64, &Edge)> {
         self.adjacent
             .get(&id)
@@ -443,29 +444,30 @@ impl State {
             .filter_map(|number| self.edges.get(number).map(|edge| (*number, edge)))
     }
 
-    /// Whether an asker may see the item of a number, live or not.
+    /// Whether a caller may see an item, live or not.
     pub(crate) fn admits(&self, view: &View, number: u64, entry: &Entry) -> bool {
         self.standing(Some(view), number, entry).is_some()
     }
 
-    /// Whether an asker may see items of this one's class; of entities, anchors alone have one.
+    /// Whether a caller may see items of this item's class. Of entities, only anchors have a class.
     fn admits_class(&self, view: &View, number: u64, entry: &Entry) -> bool {
         view.admits(&entry.class(), |id| self.places.session_scope(id)).is_some_and(|up_to| number <= up_to)
     }
 
-    /// What a delete of these items has to unwrite: their own events, the edges at them, and the calls that made them.
+    /// The events that a deletion of these items redacts: their own events, their edges, and the calls that
+    /// made them.
     pub(crate) fn events_about(&self, ids: &[ItemId]) -> BTreeSet<u64> {
         let own = |id: ItemId| self.number(id).into_iter().chain(self.edges_at(id).map(|(number, _)| number));
         ids.iter().flat_map(|id| own(*id).chain(self.calls_about(*id))).collect()
     }
 
-    /// The events of calls that were answered with an item. An idempotency key may be made from the words, so they go
-    /// where the words go.
+    /// The events of calls whose answer is this item. An idempotency key may be derived from the words, so it
+    /// is deleted with them.
     pub(crate) fn calls_about(&self, id: ItemId) -> impl Iterator<Item = u64> {
         self.answered.about(id)
     }
 
-    /// Facts and relationship items whose layer is not the profile, and episodes, of a session: what goes with it (D2).
+    /// The items that are deleted with a session (D2): all outside the profile, and all of a fork.
     pub(crate) fn goes_with_session(&self, id: SessionId) -> Vec<ItemId> {
         let forked = self.places.session(id).is_some_and(|session| session.fork.is_some());
         self.entries_of(id)
@@ -606,7 +608,7 @@ pub(crate) mod tests {
         assert_eq!(state.edges_at(item("b").id).count(), 0);
         assert!(state.same_content(Home::Session(SessionId(1)), item("a").content_hash).is_none());
         assert_eq!(state.bytes, 1);
-        // The edge's own event may come again from an old page; it draws nothing.
+        // An old page may bring the edge's own event again; it adds no edge.
         state.apply(5, &Event::EdgeAdded(edge)).unwrap();
         assert!(state.edges.is_empty());
     }

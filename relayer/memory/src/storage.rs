@@ -1,8 +1,12 @@
-//! Where an owner's sealed records lie: the trait, and its two implementations.
+//! The storage of sealed records: the trait, and its two implementations.
 //!
-//! A storage sees a pseudonym, sizes, versions and due times, and never a key: everything in a record was sealed before
-//! it came here. It holds, for each owner, numbered records in a few spaces, a version that every commit raises by one,
-//! rows of the search index (only where the database searches by itself), and jobs by the time they are due.
+//! A storage sees a pseudonym, sizes, versions and due times, and never a key: all records are sealed before
+//! they arrive. For each owner it holds:
+//!
+//! - numbered records in a few spaces;
+//! - a version that every commit raises by one;
+//! - rows of the search index, only if the database does the search;
+//! - jobs by their due time.
 
 pub mod embedded;
 #[cfg(feature = "postgres")]
@@ -12,15 +16,15 @@ use std::{future::Future, pin::Pin};
 
 use baton_keys::secret::random_bytes;
 
-/// Most bytes of a sealed record: a snapshot of the largest owner, compressed, has about half.
+/// Most bytes of a sealed record: the compressed snapshot of the largest owner has about half of this.
 pub const MAX_RECORD_BYTES: usize = 128 * 1024 * 1024;
-/// Most sealed bytes of one commit: a storage holds it in memory several times over.
+/// Most sealed bytes of one commit: a storage holds several copies in memory.
 pub const MAX_BATCH_BYTES: usize = 512 * 1024 * 1024;
 
 /// A boxed storage operation, so that the trait can be used as `dyn`.
 pub type StorageFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StorageError>> + Send + 'a>>;
 
-/// An owner as the storage knows it: a keyed hash of the address.
+/// The storage's name of an owner: a keyed hash of the address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pseudonym(pub [u8; 16]);
 
@@ -40,14 +44,15 @@ pub enum Space {
     Features = 1,
     /// The folded state up to a sequence number; at most one record, number 0.
     Snapshot = 2,
-    /// What a session's client left in the relayer's care, sealed under that session's root, by a keyed hash of its id.
+    /// A session client's data in the relayer's care, sealed under the session's root; numbered by a keyed
+    /// hash of the session id.
     Sessions = 3,
     /// Search features of up to 256 items together, by the number of their segment.
     Packs = 4,
 }
 
 impl Space {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 5] = [Self::Log, Self::Features, Self::Snapshot, Self::Sessions, Self::Packs];
 }
 
@@ -62,26 +67,26 @@ pub struct Record {
     pub bytes: Vec<u8>,
 }
 
-/// One row of a database's own search index. Everything in it is keyed or obfuscated; see docs/MEMORY.md for what that
-/// hides and what it does not.
+/// One row of a database's own search index. Its contents are keyed or obfuscated; docs/MEMORY.md describes
+/// the protection and its limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IndexRow {
     /// The item, by the sequence number of the event that added it.
     pub number: u64,
-    /// Keyed hash of everything that decides who may see the item.
+    /// Keyed hash of all properties that decide who may see the item.
     pub class: [u8; 16],
     /// Keyed term hashes with their counts, ascending by hash.
     pub terms: Vec<(u64, u16)>,
     /// Terms in the text, repetitions included.
     pub length: u32,
-    /// The rotated embedding, if there is one yet.
+    /// The rotated embedding, once computed.
     pub vector: Option<Vec<f32>>,
 }
 
-/// A job by the time it is due. What there is to do is in the owner's log.
+/// A job with its due time. The owner's log says which work is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DueJob {
-    /// Whose.
+    /// The owner.
     pub owner: Pseudonym,
     /// Its number among the owner's jobs.
     pub job: u64,
@@ -89,20 +94,20 @@ pub struct DueJob {
     pub due_ms: u64,
 }
 
-/// Changes to one owner that happen all or not at all.
+/// Changes to one owner, all or none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
-    /// Records to write; one that is there is replaced.
+    /// Records to write; existing ones are replaced.
     pub put: Vec<Record>,
     /// Records to remove.
     pub remove: Vec<(Space, u64)>,
-    /// Index rows to write; one that is there is replaced.
+    /// Index rows to write; existing ones are replaced.
     pub index: Vec<IndexRow>,
     /// Index rows to remove.
     pub unindex: Vec<u64>,
-    /// Whether all index rows are removed before others are written.
+    /// Whether all index rows are removed first.
     pub clear_index: bool,
-    /// Jobs to write, number and due time; one that is there gets the new time.
+    /// Jobs to write, number and due time; an existing job gets the new time.
     pub jobs: Vec<(u64, u64)>,
     /// Jobs that are done.
     pub done: Vec<u64>,
@@ -111,24 +116,24 @@ pub struct Batch {
 /// Which rows of a search index to score.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScanQuery {
-    /// The question under each key that rows may be written with: one, or two while the key is replaced.
+    /// The question under each key of the rows: one key, or two during a key change.
     pub keyed: Vec<KeyedQuery>,
-    /// Most rows to return by each of terms and vector; none for all.
+    /// Most rows to return by terms, and by vector; `None` for all.
     pub limit: Option<u32>,
 }
 
 /// A question under one key of the index.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeyedQuery {
-    /// Classes that the asker may see, each with the highest number that it may see of it.
+    /// Classes that the caller may see, each with the last visible number.
     pub classes: Vec<([u8; 16], u64)>,
-    /// Keyed hashes of the query's terms; of the same terms in the same order under each key.
+    /// Keyed hashes of the query's terms; each key has the same terms in the same order.
     pub terms: Vec<u64>,
     /// The rotated embedding of the query.
     pub vector: Option<Vec<f32>>,
 }
 
-/// A row that a database found.
+/// A row that a database returned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScanRow {
     /// The item.
@@ -141,18 +146,18 @@ pub struct ScanRow {
     pub cosine: Option<f32>,
 }
 
-/// What a database found, with what a ranking needs of all rows in the classes asked for.
+/// The result of a database search, with statistics over all rows of the visible classes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scan {
-    /// The owner's version at that moment.
+    /// The owner's version at the time of the scan.
     pub version: u64,
     /// Rows in the classes.
     pub documents: u64,
     /// Sum of their lengths.
     pub total_length: u64,
-    /// In how many of them each term occurs.
+    /// For each term, the number of these rows that contain it.
     pub document_counts: Vec<u32>,
-    /// Mean of the cosine over all of them that have a vector.
+    /// Mean of the cosine over these rows, as far as they have a vector.
     pub cosine_mean: f32,
     /// Standard deviation of the same.
     pub cosine_deviation: f32,
@@ -160,19 +165,19 @@ pub struct Scan {
     pub rows: Vec<ScanRow>,
 }
 
-/// Why a storage operation failed, by what the caller can do about it.
+/// Why a storage operation failed; one variant for each reaction of the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    /// Somebody else committed since the version that the caller built on: read what is new and try again.
+    /// Another writer committed since the caller's version: read the new records and try again.
     #[error("the owner's records were changed by another writer")]
     Conflict,
-    /// Trying again later may work.
+    /// A later try may succeed.
     #[error("the memory storage is unavailable: {0}")]
     Unavailable(String),
-    /// The storage holds something that it cannot hold, or its format is another.
+    /// The storage holds invalid data, or has another format.
     #[error("the memory storage is damaged: {0}")]
     Damaged(String),
-    /// A limit of the storage.
+    /// The data exceeds a limit of the storage.
     #[error("{length} bytes exceed the storage's limit of {limit} bytes")]
     TooLarge {
         /// Bytes offered.
@@ -184,11 +189,12 @@ pub enum StorageError {
 
 /// Sealed records of all owners.
 pub trait Storage: Send + Sync {
-    /// The owner's version; 0 for one that has nothing.
+    /// The owner's version; 0 for an owner without records.
     fn version<'a>(&'a self, owner: Pseudonym) -> StorageFuture<'a, u64>;
 
-    /// Records of a space with numbers from `from` on, ascending, at most about `max_bytes` of them (at least one, if
-    /// there is one). The caller asks again from the last number + 1 until nothing comes.
+    /// Records of a space with numbers from `from` on, ascending, with about `max_bytes` at most, but at
+    /// least one record if any exists. The caller continues from the last number + 1 until the result is
+    /// empty.
     fn read<'a>(
         &'a self,
         owner: Pseudonym,
@@ -197,32 +203,32 @@ pub trait Storage: Send + Sync {
         max_bytes: usize,
     ) -> StorageFuture<'a, Vec<(u64, Vec<u8>)>>;
 
-    /// Makes all changes, durable when it returns, if the owner's version is still `expected`; returns the new version:
-    /// one more, but for an owner's first, which is random, so that whoever knew an owner that was erased and came again
-    /// does not take the new one for the old.
+    /// Makes all changes if the owner's version is still `expected`; they are durable on return. Returns the
+    /// new version, which is one more. An owner's first version is random, so that a recreated owner is not
+    /// mistaken for an erased one.
     ///
     /// # Errors
     /// [`StorageError::Conflict`] and nothing is changed.
     fn commit<'a>(&'a self, owner: Pseudonym, expected: u64, batch: Batch) -> StorageFuture<'a, u64>;
 
-    /// Removes everything of an owner.
+    /// Removes all data of an owner.
     fn erase<'a>(&'a self, owner: Pseudonym) -> StorageFuture<'a, ()>;
 
-    /// Owners after one, ascending.
+    /// Owners after a pseudonym, ascending.
     fn owners<'a>(&'a self, after: Option<Pseudonym>, limit: usize) -> StorageFuture<'a, Vec<Pseudonym>>;
 
-    /// Takes up to `limit` jobs that are due at `now_ms`, earliest first, and makes them due again at `again_ms`, so that
-    /// no other relayer takes them meanwhile and a crash does not lose them.
+    /// Takes up to `limit` jobs that are due at `now_ms`, earliest first. They become due again at
+    /// `again_ms`. So no other relayer takes them meanwhile, and a crash does not lose them.
     fn take_due<'a>(&'a self, now_ms: u64, again_ms: u64, limit: usize) -> StorageFuture<'a, Vec<DueJob>>;
 
-    /// Remembers a nonce until a time; false if it was there already. Durable when it returns. Runs out by itself.
+    /// Stores a nonce until a time; false for a known nonce. Durable on return. Expires by itself.
     fn take_nonce<'a>(&'a self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> StorageFuture<'a, bool>;
 
-    /// Scores index rows in the database; `None` where the storage does not search (then the caller searches the
-    /// records it opened).
+    /// Scores index rows in the database; `None` if the storage has no search. Then the caller searches the
+    /// records that it opened.
     fn scan<'a>(&'a self, owner: Pseudonym, query: ScanQuery) -> StorageFuture<'a, Option<Scan>>;
 
-    /// Whether [`Self::scan`] searches, so that index rows have to be written.
+    /// Whether [`Self::scan`] searches, so that commits must include index rows.
     fn searches(&self) -> bool;
 }
 
@@ -238,7 +244,7 @@ fn check_sizes(batch: &Batch) -> Result<(), StorageError> {
     }
 }
 
-/// An owner's first version: random and far below what a database counts to.
+/// An owner's first version: random and far below the database's largest number.
 fn first_version() -> u64 {
     (u64::from_le_bytes(random_bytes()) >> 18) + 1
 }

@@ -1,19 +1,20 @@
-//! Sealed records of owners: the storage below sees only what was sealed here, under keys that lie elsewhere.
+//! Sealed records of owners: the storage below sees only sealed records, whose keys lie elsewhere.
 //!
-//! The vault joins a [`Storage`] with the folder of key files. Its rules, by which a crash at any point loses nothing
-//! that was acknowledged:
+//! The vault joins a [`Storage`] with the folder of key files. By these rules, a crash at any point loses no
+//! acknowledged write:
 //!
-//! - A key is on disk in the owner's key file before a record that it sealed is offered to the storage.
+//! - A key is on disk in the owner's key file before the storage gets a record under it.
 //! - All records of a segment are sealed under one key.
-//! - A redaction first notes the new keys beside the old ones, then re-seals all that stays of the touched segments in
-//!   one commit, and only then destroys the old keys. What it was in the middle of is told by the records themselves.
-//! - Before an unfinished redaction is judged, an empty commit raises the owner's version: a commit that is still under
-//!   way somewhere is then refused, so the judgement stays true.
-//! - Whoever takes over a newer version reads the key file after it, so that keys are never older than the version.
-//! - The key file says how far the database had come when it was last written. A database that is behind has lost
-//!   something, and is not used before it is restored or the loss accepted.
+//! - A redaction first stores the new keys beside the old ones. It then re-seals the remaining records of the
+//!   touched segments in one commit. Only then does it destroy the old keys. After a crash, the records show
+//!   how far it came.
+//! - Before an unfinished redaction is judged, an empty commit raises the owner's version. A commit that is
+//!   still under way is then refused, so the judgement stays true.
+//! - A handle reads a newer version before the key file, so that its keys are never older than the version.
+//! - The key file stores how far the database had come at the file's last write. A database that is behind
+//!   has lost data. It stays unused until it is restored or the loss is accepted.
 //!
-//! The memory service is its only caller. It never logs what it seals.
+//! The memory service is its only caller. It never logs plain texts.
 
 mod loss;
 mod seal;
@@ -42,21 +43,21 @@ use crate::{
     storage::{IndexRow, Pseudonym, Space, Storage, StorageError},
 };
 
-/// About how many sealed bytes a page of [`OwnerVault::read`] has: few enough that an owner is opened in steps.
+/// Approximate sealed bytes of a page of [`OwnerVault::read`]: small, so that an owner is opened in steps.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
-/// How often something is read again that another relayer changes meanwhile.
+/// Tries of a read that collides with another relayer's changes.
 const ATTEMPTS: u32 = 5;
 
-/// Why the vault cannot do something.
+/// Why a vault operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum VaultError {
-    /// The storage cannot.
+    /// The storage failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// The keys cannot be used.
+    /// The keys are unusable.
     #[error(transparent)]
     Keys(#[from] KeyringError),
-    /// The database holds less of an owner than it once did.
+    /// The database holds less of an owner than before.
     #[error(
         "the database holds {found} of this owner, and its key file says that it had reached {reached}: the database was \
          damaged or emptied, or put back from a backup that is older than the key files. Put the latest backup of the \
@@ -64,11 +65,11 @@ pub enum VaultError {
          accept-loss {owner} --yes`"
     )]
     Behind {
-        /// Whose.
+        /// The owner.
         owner: OwnerId,
-        /// What the database holds, in words.
+        /// The database's present contents, in words.
         found: String,
-        /// What it held when the key file was last written, at least.
+        /// The least contents at the key file's last write.
         reached: String,
     },
     /// The runtime is shutting down.
@@ -77,20 +78,20 @@ pub enum VaultError {
 }
 
 impl VaultError {
-    /// Whether somebody else wrote first: call [`OwnerVault::refresh`], read what is new, and try again.
+    /// Whether another writer was first: call [`OwnerVault::refresh`], read the new records, and try again.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Storage(StorageError::Conflict))
     }
 }
 
-/// A vault operation's outcome.
+/// The result of a vault operation.
 pub type Result<T, E = VaultError> = std::result::Result<T, E>;
 
-/// Changes to an owner's records that happen all or not at all.
+/// Changes to an owner's records, all or none.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// Records to write, in the clear; one that is there is replaced.
+    /// Plain records to write; existing ones are replaced.
     pub put: Vec<(Space, u64, Secret)>,
     /// Records to remove.
     pub remove: Vec<(Space, u64)>,
@@ -98,7 +99,8 @@ pub struct Changes {
     pub index: Vec<IndexRow>,
     /// Index rows to remove.
     pub unindex: Vec<u64>,
-    /// From when on index rows of something deleted may be left on old pages; noted by [`OwnerVault::redact`] only.
+    /// The time since which old pages may hold index rows of deleted items; used by [`OwnerVault::redact`]
+    /// only.
     pub stale_index_ms: Option<u64>,
     /// Jobs to write, number and due time.
     pub jobs: Vec<(u64, u64)>,
@@ -114,14 +116,14 @@ pub struct Vault {
     open: Arc<Mutex<HashMap<Pseudonym, Weak<Shared>>>>,
 }
 
-/// What handles on one owner share.
+/// The state that all handles on one owner share.
 struct Shared {
     owner: OwnerId,
     pseudonym: Pseudonym,
     storage: Arc<dyn Storage>,
     folder: Arc<KeyFolder>,
     ring: Mutex<Ring>,
-    /// Held over a write: an owner's writes come one after another anyway, by their versions.
+    /// Held during a write: an owner's writes are sequential anyway, by their versions.
     writing: tokio::sync::Mutex<()>,
 }
 
@@ -130,9 +132,9 @@ struct Ring {
     keys: Arc<Keyring>,
     owner_keys: Arc<OwnerKeys>,
     index_keys: Arc<[IndexKeys]>,
-    /// Whether there is a file. Without one the keys are made up, and saved before the first write.
+    /// Whether a file exists. Without a file, the keys are new, and are saved before the first write.
     saved: bool,
-    /// How far the database came by commits of this process. It goes into the file when that is written anyway.
+    /// The database's progress through this process's commits. The next write of the key file includes it.
     seen: Mark,
 }
 
@@ -149,11 +151,11 @@ impl Ring {
 }
 
 impl Vault {
-    /// Joins a storage with a folder of key files, which is made if there is none, and finishes erasures that a crash
-    /// interrupted.
+    /// Joins a storage with a folder of key files, which is created if missing. Finishes erasures that a
+    /// crash interrupted.
     ///
     /// # Errors
-    /// [`KeyringError::WrongMaster`] and what else hinders reading the folder; the storage's.
+    /// [`KeyringError::WrongMaster`] and other failures to read the folder; the storage's.
     pub async fn new(storage: Arc<dyn Storage>, keys_folder: &Path, master: MasterKey) -> Result<Self> {
         let path = keys_folder.to_owned();
         let folder = Arc::new(blocking(move || Ok(KeyFolder::open(&path, master)?)).await?);
@@ -205,8 +207,9 @@ impl Vault {
         shared
     }
 
-    /// Owners that have records, ascending by pseudonym, after one; an owner whose key file is gone is left out.
-    /// Less than `limit` does not mean that these were the last: go on from the returned pseudonym until there is none.
+    /// Owners with records, ascending by pseudonym, after one pseudonym. An owner without a key file is left
+    /// out. A page shorter than `limit` is not the end: continue from the returned pseudonym until it is
+    /// `None`.
     ///
     /// # Errors
     /// As [`Self::resolve`].
@@ -223,7 +226,7 @@ impl Vault {
         Ok((owners, pseudonyms.last().copied()))
     }
 
-    /// The owner behind a pseudonym, told by the key file; `None` where there is none, as for an erased owner.
+    /// The owner behind a pseudonym, from the key file; `None` without a file, as for an erased owner.
     ///
     /// # Errors
     /// [`KeyringError`] when the file cannot be read.
@@ -249,39 +252,39 @@ impl OwnerVault {
         self.shared.owner
     }
 
-    /// The owner as the storage knows it.
+    /// The owner's pseudonym in the storage.
     #[must_use]
     pub fn pseudonym(&self) -> Pseudonym {
         self.shared.pseudonym
     }
 
-    /// The version that this handle builds on: the one of its opening, of its last write, or of its last
+    /// The version that this handle builds on, from its opening, its last write, or its last
     /// [`Self::refresh`].
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The keys of the owner's hashes. Ask again after a refresh: an owner that was erased has new ones.
+    /// The keys of the owner's hashes. Read them again after a refresh: an erased owner gets new ones.
     #[must_use]
     pub fn keys(&self) -> Arc<OwnerKeys> {
         self.shared.ring().owner_keys
     }
 
-    /// The keys under which index rows may be, that of new rows last. Ask again after a refresh.
+    /// The keys of existing index rows; the last is the key of new rows. Read them again after a refresh.
     #[must_use]
     pub fn index_keys(&self) -> Arc<[IndexKeys]> {
         self.shared.ring().index_keys
     }
 
-    /// From when on the index rows have to be written under a new key; `None` if nothing calls for it.
+    /// The time from which the index rows need a new key; `None` if they need none.
     #[must_use]
     pub fn reindex_from_ms(&self) -> Option<u64> {
         self.shared.ring().keys.reindex_from_ms()
     }
 
-    /// Makes a new key of index rows, or goes on with one under which not all rows are yet. The last of
-    /// [`Self::index_keys`] from then on; other relayers have it once the owner's version is raised.
+    /// Creates a new key of index rows, or continues with one that does not cover all rows yet. It is the
+    /// last of [`Self::index_keys`] from then on. Other relayers get it once the owner's version is raised.
     ///
     /// # Errors
     /// The key folder's; a conflict when another relayer erased the owner.
@@ -294,7 +297,7 @@ impl OwnerVault {
         self.shared.change_ring(begin).await
     }
 
-    /// Destroys all keys of index rows but that of a generation, under which all rows are now.
+    /// Destroys all keys of index rows except one generation's, which covers all rows now.
     ///
     /// # Errors
     /// As [`Self::begin_reindex`].
@@ -307,15 +310,16 @@ impl OwnerVault {
         self.shared.change_ring(end).await
     }
 
-    /// How far the database had come, at least, when the key file was read: what is read of it now is no less, or it has
-    /// lost something.
+    /// The database's least progress when the key file was read. A smaller value in the database now means
+    /// lost data.
     #[must_use]
     pub fn reached(&self) -> Mark {
         self.shared.ring().keys.mark()
     }
 
-    /// Takes over the storage's version and the keys that go with it. If it differs from [`Self::version`] before, what
-    /// was read of the owner is no longer all: read again what may have changed. Finishes what a crash interrupted.
+    /// Takes over the storage's version and its keys. If [`Self::version`] was different before, earlier
+    /// reads are incomplete: read again all records that may have changed. Finishes work that a crash
+    /// interrupted.
     ///
     /// # Errors
     /// As [`Vault::open`].
@@ -325,7 +329,8 @@ impl OwnerVault {
         Ok(version)
     }
 
-    /// A page of a space's records from a number on, ascending. Go on from the last number + 1 until nothing comes.
+    /// A page of a space's records from a number on, ascending. Continue from the last number + 1 until a
+    /// page is empty.
     ///
     /// # Errors
     /// [`StorageError::Damaged`] for a record that does not open.
@@ -342,32 +347,35 @@ impl OwnerVault {
         Ok(page.into_iter().find(|(found, _)| *found == number).map(|(_, text)| text))
     }
 
-    /// Makes all changes, durable when it returns; returns the new version.
+    /// Makes all changes; they are durable on return. Returns the new version.
     ///
     /// # Errors
-    /// A [conflict](VaultError::is_conflict) when somebody else wrote since [`Self::version`]; nothing is changed then.
-    /// After any other error the changes may have been made or not: [`Self::refresh`] tells.
+    /// A [conflict](VaultError::is_conflict) if another writer wrote since [`Self::version`]; nothing is
+    /// changed then. After any other error, the changes may have been made or not: [`Self::refresh`] shows
+    /// which.
     pub async fn commit(&self, changes: Changes) -> Result<u64> {
         let version = self.shared.commit(self.version(), changes).await?;
         self.version.store(version, Ordering::Release);
         Ok(version)
     }
 
-    /// As [`Self::commit`], and when it returns, the former bytes of every record that it replaced or removed are
-    /// unreadable for good, wherever copies of them are: what else shares a key with them was sealed anew and the old
-    /// key is destroyed. The snapshot is removed, unless the changes put one, since it may hold what is to go; all
-    /// former snapshots become unreadable.
+    /// As [`Self::commit`]. On return, the former bytes of each replaced or removed record are unreadable for
+    /// good, in every copy. Other records under their key were sealed anew, and the old key is destroyed.
+    ///
+    /// The snapshot may hold deleted data, so it is removed unless the changes include one; all former
+    /// snapshots become unreadable.
     ///
     /// # Errors
-    /// As [`Self::commit`]. After any other error than a conflict, refresh and repeat: it is idempotent.
+    /// As [`Self::commit`]. After any other error than a conflict, refresh and repeat: the call is
+    /// idempotent.
     pub async fn redact(&self, changes: Changes) -> Result<u64> {
         let version = self.shared.redact(self.version(), changes).await?;
         self.version.store(version, Ordering::Release);
         Ok(version)
     }
 
-    /// Destroys the owner's keys, then removes everything of the owner. Works without a key file, too. Once the keys are
-    /// gone, the rest is finished at the next start if it fails.
+    /// Destroys the owner's keys, then removes all records of the owner. Works without a key file too. If it
+    /// fails after the keys are gone, the next start finishes it.
     ///
     /// # Errors
     /// The key folder's and the storage's.
@@ -387,7 +395,7 @@ impl Shared {
         *locked(&self.ring) = ring;
     }
 
-    /// Reads version and keys, in this order, and finishes what is unfinished.
+    /// Reads version and keys, in this order, and finishes unfinished work.
     async fn refresh(&self) -> Result<u64> {
         let _alone = self.writing.lock().await;
         let mut behind = None;
@@ -397,7 +405,8 @@ impl Shared {
             }
             let version = self.storage.version(self.pseudonym).await?;
             match self.load().await? {
-                // Another relayer may have written between the two: then the version is another by now.
+                // Another relayer may have written between the two reads: then the version has changed by
+                // now.
                 Some(ring) if version < ring.mark().version => {
                     behind = Some(VaultError::Behind {
                         owner: self.owner,
@@ -417,7 +426,7 @@ impl Shared {
                     }
                     return Ok(0);
                 }
-                // Another relayer may be erasing the owner: then the version is another by now.
+                // Another relayer may be erasing the owner: then the version has changed by now.
                 None => tokio::task::yield_now().await,
             }
         }
@@ -426,7 +435,7 @@ impl Shared {
 
     fn adopt(&self, keys: Keyring) {
         let ring = self.ring();
-        // Keys that were made up here are saved with the first write; what was derived of them stays.
+        // New keys from here are saved with the first write; their derived keys stay.
         let same = ring.keys.same_secret(&keys);
         self.set_ring(if same {
             let index_keys = if ring.index_keys.last().map(IndexKeys::generation) == keys.index_generation()
@@ -442,7 +451,7 @@ impl Shared {
         });
     }
 
-    /// Notes what a commit made durable.
+    /// Records the progress of a durable commit.
     fn saw(&self, seen: Mark) {
         locked(&self.ring).seen.raise(seen);
     }
@@ -463,7 +472,7 @@ impl Shared {
             match blocking(move || Ok(seal::open_all(&ring, space, &rows))).await? {
                 Ok(page) => return Ok(page),
                 Err(Unopened::Damaged(number)) => return Err(damaged(space, number)),
-                // Another relayer sealed it anew: its key is in the file, or the record is an old one by now.
+                // Another relayer sealed it anew: its key is in the file, or the record is out of date.
                 Err(Unopened::UnknownKey(number)) => {
                     failed = Some(number);
                     if let Some(ring) = self.load().await? {
@@ -480,13 +489,13 @@ fn damaged(space: Space, number: u64) -> VaultError {
     StorageError::Damaged(format!("record {number} of {space:?} does not open with its owner's keys")).into()
 }
 
-/// Removes the rows of an owner whose keys are destroyed.
+/// Removes the rows of an owner with destroyed keys.
 async fn finish_erasure(storage: &Arc<dyn Storage>, folder: &Arc<KeyFolder>, owner: Pseudonym) -> Result<()> {
-    // Once more: a crash may have come between the mark and the end of the keys.
+    // Repeated: a crash may have come between the mark and the destruction of the keys.
     let keys = folder.clone();
     blocking(move || {
         let locked = keys.lock(owner)?;
-        // Another relayer may have finished it, and the owner may be there again.
+        // Another relayer may have finished it, and the owner may have returned.
         if keys.is_erased(owner) {
             keys.destroy(&locked, owner)?
         }
@@ -498,12 +507,12 @@ async fn finish_erasure(storage: &Arc<dyn Storage>, folder: &Arc<KeyFolder>, own
     blocking(move || Ok(keys.end_erasure(&keys.lock(owner)?, owner)?)).await
 }
 
-/// Does disk work or sealing off the reactor.
+/// Runs disk work or sealing off the reactor.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|_| VaultError::Stopped)?
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Values are replaced whole: a panic leaves them usable.
+    // Values are replaced whole, so a panic leaves them usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,9 @@
-//! What an exchange leaves in memory: whether anything does (the gate), what (facts and moments), what it is about, and
-//! what of the known it repeats or ends. Pure decisions by rule, and a model that may be asked as well.
+//! Decides on the memory of an exchange: whether to keep anything (the gate), which facts and moments, and
+//! which known facts they repeat or end. Pure decisions by rule, and optionally by a model.
 //!
-//! Called by the jobs of the service, after the reply. Nothing here stores, reads a clock or trusts a model: what a model
-//! says is parsed strictly, must point into the words of the exchange, and never decides on author, trust or the floors
-//! (off the record, credentials).
+//! The service's jobs call it after the reply. It stores nothing, reads no clock and trusts no model. A
+//! model's answer is parsed strictly and must quote the exchange. It never decides on author, trust or the
+//! floors (off the record, credentials).
 
 mod canonical;
 mod endpoint;
@@ -34,7 +34,7 @@ pub use summary::{Spoken, summarise};
 
 use crate::model::{Author, Consent, Layer, Role, Text};
 
-/// One exchange as the rules and models see it.
+/// One exchange, as input of rules and models.
 #[derive(Clone, Copy)]
 pub struct Exchange<'a> {
     /// The user's message.
@@ -43,7 +43,7 @@ pub struct Exchange<'a> {
     pub assistant: &'a str,
     /// When, in milliseconds since the Unix epoch.
     pub time_ms: u64,
-    /// The persona that answered; none is the default one, which tells nothing of itself.
+    /// The persona that answered; `None` for the default persona, which has no self to describe.
     pub persona: Option<&'a str>,
 }
 
@@ -56,19 +56,19 @@ impl std::fmt::Debug for Exchange<'_> {
     }
 }
 
-/// What the judge decides on an exchange (E4).
+/// The judge's decision on an exchange (E4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing stands against it.
+    /// No objection.
     InWorldAnswer,
-    /// The user is asked before it is kept.
+    /// The user must consent before it is kept.
     MemoryConsent,
-    /// Nothing of it becomes memory.
+    /// None of it becomes memory.
     SafeRedirect,
 }
 
 impl Mode {
-    /// Its name where a judge writes it.
+    /// Its name in a judge's answer.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -78,7 +78,7 @@ impl Mode {
         }
     }
 
-    /// The one with a name.
+    /// The value with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         [Self::InWorldAnswer, Self::MemoryConsent, Self::SafeRedirect]
@@ -87,19 +87,19 @@ impl Mode {
     }
 }
 
-/// How much care an exchange needs.
+/// The care that an exchange needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Risk {
     /// None.
     Low,
-    /// Its owner should look at what is kept.
+    /// Its owner should review the kept items.
     Medium,
-    /// It is not kept without its owner's word.
+    /// It is not kept without its owner's consent.
     High,
 }
 
 impl Risk {
-    /// Its name where a judge writes it.
+    /// Its name in a judge's answer.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -109,7 +109,7 @@ impl Risk {
         }
     }
 
-    /// The one with a name.
+    /// The value with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         [Self::Low, Self::Medium, Self::High].into_iter().find(|risk| risk.name() == name)
@@ -118,36 +118,36 @@ impl Risk {
 
 /// Flags that the rules set.
 pub mod flag {
-    /// The user asked that this is not remembered.
+    /// The user asked not to remember it.
     pub const OFF_RECORD: &str = "off_record";
-    /// The user asked that this is remembered.
+    /// The user asked to remember it.
     pub const EXPLICIT: &str = "explicit_request";
-    /// It holds a password, a key, a card number or the like; that sentence is never a fact.
+    /// It holds a password, a key, a card number or similar; that sentence is never a fact.
     pub const SECRET: &str = "secret";
-    /// It is about health, sexuality, religion, politics, money or the like.
+    /// It is about health, sexuality, religion, politics, money or similar.
     pub const INTIMATE: &str = "intimate";
     /// It reads like an instruction to a model about its instructions.
     pub const INJECTION: &str = "injection";
     /// Greeting, thanks or acknowledgement.
     pub const SMALL_TALK: &str = "small_talk";
-    /// It asks what was said before.
+    /// It asks about earlier messages.
     pub const RECAP: &str = "recap";
-    /// It asks or commands, and tells nothing.
+    /// It asks or commands, and states nothing.
     pub const QUESTION: &str = "question";
 }
 
-/// The five things that a judge says of an exchange; everything else is derived from them here.
+/// A judge's five statements about an exchange; this module derives all else from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// What to do.
+    /// The action.
     pub mode: Mode,
-    /// How much care it needs.
+    /// The care that it needs.
     pub risk: Risk,
     /// Labels, see [`flag`].
     pub flags: Vec<String>,
-    /// Why, in words, without the words of the exchange.
+    /// The reason, without the words of the exchange.
     pub note: String,
-    /// Whether anything is worth keeping. The default is no.
+    /// Whether it holds anything worth keeping. False by default.
     pub extract_memory: bool,
 }
 
@@ -164,13 +164,13 @@ impl Default for Verdict {
 }
 
 impl Verdict {
-    /// Whether the exchange is kept from memory.
+    /// Whether the exchange is excluded from memory.
     #[must_use]
     pub fn blocked(&self) -> bool {
         self.mode == Mode::SafeRedirect || self.risk == Risk::High
     }
 
-    /// Whether its owner should look at what is kept.
+    /// Whether its owner should review the kept items.
     #[must_use]
     pub fn review_required(&self) -> bool {
         self.risk != Risk::Low
@@ -182,7 +182,7 @@ impl Verdict {
         self.extract_memory && self.mode != Mode::SafeRedirect
     }
 
-    /// Whether the user is asked before it is kept (E6).
+    /// Whether the user must consent before it is kept (E6).
     #[must_use]
     pub fn asks_consent(&self) -> bool {
         self.mode == Mode::MemoryConsent
@@ -194,9 +194,11 @@ impl Verdict {
         self.flags.iter().any(|one| one == flag)
     }
 
-    /// The consent that each candidate of the exchange begins with. What is intimate waits for the user's word, unless the user
-    /// asked for it to be kept; under `memory_consent` everything waits where no candidate is known to be intimate; and an
-    /// exchange that is blocked, or reads like an injection, waits as a whole.
+    /// The initial consent of each candidate of the exchange:
+    ///
+    /// - An intimate candidate waits for consent, unless the user asked to keep it.
+    /// - Under `memory_consent`, all candidates wait if none is known to be intimate.
+    /// - A blocked exchange, or one that reads like an injection, waits as a whole.
     #[must_use]
     pub fn consents(&self, candidates: &[Candidate]) -> Vec<Consent> {
         let all = self.blocked() || self.has(flag::INJECTION);
@@ -212,7 +214,7 @@ impl Verdict {
     }
 }
 
-/// What an entity is.
+/// The kind of an entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntityKind {
     /// A human.
@@ -221,16 +223,16 @@ pub enum EntityKind {
     Pet,
     /// A place.
     Place,
-    /// A company, school or the like.
+    /// A company, school or similar.
     Organisation,
     /// A day or a time.
     Date,
-    /// Anything else with a name.
+    /// Another named thing.
     Thing,
 }
 
 impl EntityKind {
-    /// Its name, which begins the stable keys of its kind.
+    /// Its name: the prefix of its stable keys.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -244,14 +246,14 @@ impl EntityKind {
     }
 }
 
-/// Something that a text names.
+/// An entity that a text names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntityMention {
-    /// As the text writes it.
+    /// The name in the text's spelling.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: EntityKind,
-    /// What its node is upserted by (E1): `kind:canonical name`.
+    /// The key of its node's upsert (E1): `kind:canonical name`.
     pub stable_key: String,
 }
 
@@ -263,8 +265,8 @@ impl EntityMention {
     }
 }
 
-/// What a statement is about, when it can hold one value only: a later statement with the same key and another value
-/// ends the earlier one (F3).
+/// The subject of a statement that can hold one value only. A later statement with the same key and another
+/// value ends the earlier one (F3).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Slot {
     /// For example `user.lives_in`, `user.likes:coffee`, `pet.name:dog`.
@@ -282,56 +284,56 @@ pub enum EdgeEnd {
     User,
     /// The anchor of the persona that spoke.
     Persona,
-    /// An entity by its stable key; among the candidate's entities.
+    /// An entity by its stable key, from the candidate's entities.
     Entity(String),
 }
 
 /// A typed edge before it has ids (E1, E3).
 #[derive(Clone, Debug, PartialEq)]
 pub struct EdgeCandidate {
-    /// From where.
+    /// The source.
     pub from: EdgeEnd,
-    /// To where.
+    /// The target.
     pub to: EdgeEnd,
     /// The type, in snake case.
     pub label: String,
-    /// What it means here, in words.
+    /// Its meaning here, in words.
     pub description: String,
     /// The words that it was read from.
     pub evidence: Text,
-    /// 0 to 1.
+    /// The confidence, 0 to 1.
     pub confidence: f32,
 }
 
-/// Something that an exchange told and that is worth keeping.
+/// A statement of an exchange that is worth keeping.
 ///
-/// `text` of the user's is a stretch of the user's message, unchanged (D10): the words that were said are the words that a
-/// later question shares, a paraphrase can be wrong, and who said it stands beside it as the author. What the assistant said
-/// is labelled in the text itself (`Aria (assistant) said: …`), so that it reads as such wherever it goes (F4).
+/// `text` of the user's is an unchanged part of the user's message (D10). A later question shares those
+/// words, and a paraphrase can be wrong. The author field names the speaker. The assistant's words are
+/// labelled in the text itself (`Aria (assistant) said: …`), so that they are recognisable everywhere (F4).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// The words.
     pub text: Text,
-    /// Profile for what is so of the user; relationship for moments between user and persona.
+    /// Profile for facts about the user; relationship for moments between user and persona.
     pub layer: Layer,
-    /// Whose words: `User` or `Assistant`, by where they stand.
+    /// The author, `User` or `Assistant`, by the message.
     pub author: Author,
     /// The role of that message.
     pub role: Role,
     /// Whether it is only for scopes that include intimate items.
     pub intimate: bool,
-    /// How much it is worth remembering, 0 to 1.
+    /// Its worth, 0 to 1.
     pub salience: f32,
-    /// What it names.
+    /// The entities that it names.
     pub entities: Vec<EntityMention>,
-    /// What it is about, if that holds one value only.
+    /// Its subject, if that holds one value only.
     pub slot: Option<Slot>,
     /// Edges that come with it; at least one.
     pub edges: Vec<EdgeCandidate>,
 }
 
 impl Candidate {
-    /// The stable key of its item, if it is about something that holds one value only.
+    /// The stable key of its item, if its subject holds one value only.
     #[must_use]
     pub fn slot_key(&self) -> Option<Text> {
         self.slot.as_ref().map(|slot| format!("slot:{}", slot.key).into())

@@ -1,5 +1,5 @@
-//! Storages and the vault over them. The suite runs against the embedded storage, and against Postgres when
-//! `BATON_TEST_POSTGRES` has a URL (`scripts/postgres.sh run -- cargo test`).
+//! Tests of storages and of the vault over them. The suite runs against the embedded storage, and against
+//! Postgres if `BATON_TEST_POSTGRES` has a URL (`scripts/postgres.sh run -- cargo test`).
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 #![expect(clippy::cast_possible_truncation, reason = "numbers of tests are small")]

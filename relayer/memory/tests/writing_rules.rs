@@ -1,4 +1,5 @@
-//! What the rules decide, case by case: off the record, secrets, intimacy, canonical texts, slots, entities, summaries.
+//! Decisions of the rules, case by case: off the record, secrets, intimacy, canonical texts, slots, entities,
+//! summaries.
 
 use baton_memory::{
     model::{Author, Consent, Layer, Role},
@@ -183,7 +184,7 @@ fn e6_who_mentions_is_asked_and_who_asks_for_it_has_agreed() {
     let found = extract(&mentioned);
     assert_eq!(found.len(), 2);
     assert_eq!(gate(&mentioned).consents(&found), [Consent::Granted, Consent::Pending]);
-    // Also where only a model knew, and where nobody judged: in a later look at what the gate missed.
+    // Also for a candidate that only a model found, and without a judge: in the backstop's later reading.
     assert_eq!(Verdict::default().consents(&found), [Consent::Granted, Consent::Pending]);
     let asked = said("Remember that I take lithium every evening.");
     let found = extract(&asked);

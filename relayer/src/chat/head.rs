@@ -1,5 +1,5 @@
-//! Where a session stands, as the user carries it: opaque text, signed by the relayer that drove the last turn, and bound
-//! to the session and its owner. It decides nothing but whether somebody shows the user less than there was.
+//! The head of a session, as the user holds it: opaque text, signed by the relayer of the last turn. It is
+//! bound to the session and its owner. Its only use is to detect that some source hides turns from the user.
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use baton_keys::{
@@ -14,14 +14,15 @@ use baton_proto::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Longest text of a head: what one takes, with room for later versions.
+/// Longest text of a head, with room for later versions.
 const MAX_TEXT_BYTES: usize = 1024;
 
 /// The last turn of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ChatHead {
     version: u8,
-    /// Signs: the relayer that drove the turn. Another one takes its word as the user's own: a head can only refuse.
+    /// The signer: the relayer of the turn. Another relayer trusts it like the user: a head can only cause a
+    /// refusal.
     relayer: PublicKey,
     owner: SuiAddress,
     pub(super) session_id: SessionId,
@@ -44,14 +45,14 @@ impl Signable for ChatHead {
     }
 }
 
-/// How a head compares with the last turn that is known.
+/// The relation of a head to the last known turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// It names the last turn.
     Last,
-    /// The session went on: by so many turns.
+    /// The session continued, by this many turns.
     Stale(u64),
-    /// It names a later turn than is known: somebody shows less than there was.
+    /// It names a later turn than the known ones: some source hides turns.
     Ahead,
 }
 
@@ -70,7 +71,7 @@ impl ChatHead {
         BASE64_URL_SAFE_NO_PAD.encode(Signed::sign(head, key).encode())
     }
 
-    /// Reads a head that must be of this session and owner; none for anything else.
+    /// Reads a head of this session and owner; `None` for any other text.
     pub(super) fn read(text: &str, owner: OwnerId, session_id: SessionId) -> Option<Self> {
         if text.len() > 2 * MAX_TEXT_BYTES {
             return None;
@@ -81,7 +82,7 @@ impl ChatHead {
         meant.then(|| head.into_value())
     }
 
-    /// Compares it with the last turn that is known, if there is one.
+    /// Compares it with the last known turn, if any.
     pub(super) fn standing(&self, last: Option<u64>) -> Standing {
         match last {
             Some(last) if last == self.seq => Standing::Last,

@@ -1,7 +1,10 @@
-//! What outlives a request: the session's journal, sealed under its root by the client itself, in records of the owner; how
-//! far it got, in numbers; and the lease that keeps two relayers on one database from driving one session at once.
+//! The data of a session that outlives a request, in its owner's records:
 //!
-//! No key is in any of it. Records are named by the session's id, which memory hashes under the owner's key.
+//! - the journal, which the client itself seals under the session's root;
+//! - the progress, as numbers;
+//! - the lease, which keeps two relayers on one database from driving one session at once.
+//!
+//! None of it contains a key. The session's id names the records; memory hashes it under the owner's key.
 
 use std::{
     io,
@@ -21,17 +24,17 @@ use crate::injection::Recollection;
 
 /// Bytes of the journal in one record: each write of a turn replaces one such piece.
 const PIECE_BYTES: usize = 64 * 1024;
-/// Longest journal. It is made shorter as it grows, so only a session of very long messages gets here; such a one goes on
-/// in a client of the user's own.
+/// Longest journal. It is compacted as it grows, so only sessions with very long messages reach the limit.
+/// Such a session needs the user's own client.
 const MAX_LOG_BYTES: u64 = 32 * 1024 * 1024;
-/// A lease is taken for the present stretch of time and the next, so a relayer that dies blocks its session for two of
-/// them at the most.
+/// A lease covers the present interval and the next, so a dead relayer blocks its session for two intervals
+/// at most.
 const LEASE_MS: u64 = 10_000;
-/// How often a lease is looked after.
+/// Interval between checks of a lease.
 const LEASE_TICK: Duration = Duration::from_secs(3);
 const MAX_PROGRESS_BYTES: usize = 256;
 
-/// What the records of one session stand on.
+/// The records of one session.
 #[derive(Clone)]
 pub(super) struct Shelf {
     pub(super) memory: Arc<dyn Recollection>,
@@ -53,24 +56,24 @@ impl Shelf {
     }
 }
 
-/// How far a session's requests got.
+/// The progress of a session's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Progress {
-    /// Rises with every request that ended: what a lease is for.
+    /// Increases with every finished request: a lease is for one generation.
     pub(super) generation: u64,
-    /// Turns that memory has, or is not meant to have.
+    /// Turns that memory has, or that must not be recorded.
     pub(super) recorded: u64,
-    /// Turns whose answer was handed out.
+    /// Turns whose answer was delivered.
     pub(super) delivered: u64,
 }
 
-/// The right to drive a session, while it is looked after.
+/// The right to drive a session, while it is renewed.
 pub(super) struct Lease {
     shelf: Shelf,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
-    /// How far it got, to be written at the end.
+    /// The progress to write at the end.
     pub(super) progress: Progress,
-    /// Whether anything was written before.
+    /// Whether a progress record existed.
     pub(super) known: bool,
 }
 
@@ -112,7 +115,7 @@ impl Lease {
         self.shelf.memory.take_nonce(name.finalize().into(), (self.now_ms)(), until_ms).await
     }
 
-    /// Keeps the lease while `work` runs.
+    /// Renews the lease while `work` runs.
     pub(super) async fn while_held<T>(&self, work: impl Future<Output = T>) -> T {
         let keep = async {
             let mut held = self.stretch() + 1;
@@ -135,27 +138,27 @@ impl Lease {
         }
     }
 
-    /// Writes how far the request got, and lets the next one in.
+    /// Writes the progress, and admits the next request.
     ///
     /// # Errors
-    /// Memory's; the next request then waits until the lease runs out.
+    /// Memory's; the next request then waits until the lease expires.
     pub(super) async fn release(self) -> Result<(), MemoryError> {
         let progress = Progress { generation: self.progress.generation + 1, ..self.progress };
         self.shelf.put("progress", Some(codec::encode(&progress))).await
     }
 }
 
-/// Removes all that is kept of a session, together: its journal, piece by piece, and how far it got. Whether there was
-/// anything.
+/// Removes all records of a session together: each piece of its journal, and its progress. Returns whether
+/// any existed.
 ///
 /// # Errors
-/// [`ChatError::Busy`] while it is driven, and memory's.
+/// [`ChatError::Busy`] while it is in use, and memory's.
 pub(super) async fn forget(
     shelf: Shelf,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
 ) -> Result<bool, ChatError> {
     let mut parts = Vec::new();
-    // Also what a crash left behind the last piece.
+    // Includes leftovers of a crash after the last piece.
     while shelf.get(&parts.len().to_string()).await?.is_some() {
         parts.push(parts.len().to_string());
     }
@@ -165,7 +168,7 @@ pub(super) async fn forget(
     if parts.is_empty() {
         return Ok(false);
     }
-    // Not given back: it says how far the session got, and ends by itself.
+    // Not released: that would write the progress again. It expires by itself.
     let _lease = Lease::take(shelf.clone(), now_ms).await?;
     let names: Vec<String> = parts.iter().map(|part| shelf.name(part)).collect();
     let change = |_: &[Option<Vec<u8>>]| Ok(names.iter().map(|name| (name.clone(), None)).collect());
@@ -173,20 +176,20 @@ pub(super) async fn forget(
     Ok(true)
 }
 
-/// A session's journal in records of its owner, piece by piece.
+/// A session's journal in its owner's records, piece by piece.
 pub(super) struct RecordLog {
     shelf: Shelf,
     runtime: Handle,
     end: Mutex<End>,
 }
 
-/// What is known of the end of the log.
+/// The known end of the log.
 #[derive(Clone, Default)]
 struct End {
     length: u64,
-    /// The last piece, as far as it goes; less than a whole one.
+    /// The last piece, if incomplete.
     tail: Vec<u8>,
-    /// Pieces that are there.
+    /// Existing pieces.
     pieces: u64,
 }
 
@@ -216,7 +219,7 @@ impl JournalLog for RecordLog {
         while let Some(piece) = self.get(pieces)? {
             pieces += 1;
             bytes.extend_from_slice(&piece);
-            // A piece that is not full is the last; what a crash left behind it is of an older log.
+            // An incomplete piece is the last; pieces after it are leftovers of an older log.
             if piece.len() < PIECE_BYTES || bytes.len() as u64 > MAX_LOG_BYTES {
                 break;
             }

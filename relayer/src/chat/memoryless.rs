@@ -1,8 +1,8 @@
-//! A turn whose owner's memory cannot be read: the turn goes on, and nothing of the owner is read or written for it.
+//! A turn whose owner's memory is unreadable: the turn runs, and reads or writes no data of the owner.
 //!
-//! [`Memoryless`] stands in the place of memory for the length of one request. The session comes out of the store by its root,
-//! and its journal ends with the request. Leases are this relayer's own: another relayer may drive the session at the same time,
-//! and the chain of links then decides between both.
+//! [`Memoryless`] replaces memory for one request. The root alone recovers the session from the store, and
+//! its journal ends with the request. Leases are local: another relayer may drive the session at the same
+//! time, and the chain of links then decides between them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,12 +21,12 @@ use crate::{
     injection::Recollection,
 };
 
-/// Why memory does nothing for a turn, in words for the user; none where the error is not a failure of memory.
+/// Why memory is off for a turn, in words for the user; `None` if the error is not a failure of memory.
 pub(super) fn reason(error: &MemoryError) -> Option<String> {
     match error {
-        // The text names what the operator can do, as it does in the answer of a recall.
+        // The text names the operator's next step, as in a recall's answer.
         MemoryError::Lost(_) => Some(error.to_string()),
-        // What a storage says of itself is the operator's, and is in the log.
+        // A storage's error text is for the operator, in the log.
         MemoryError::Damaged(_) => Some(
             "what is stored for this owner cannot be used: have the operator put a backup of the database back, or erase \
              the owner and import an export"
@@ -43,12 +43,13 @@ pub(super) fn reason(error: &MemoryError) -> Option<String> {
     }
 }
 
-/// Sessions that are driven without memory now. Clones share them; there are no more than conversations at once.
+/// Sessions without memory that are in use now. Clones share them; their number is limited by concurrent
+/// conversations.
 #[derive(Clone, Default)]
 pub(super) struct DrivenSessions(Arc<Mutex<HashSet<(OwnerId, SessionId)>>>);
 
 impl DrivenSessions {
-    /// The right to drive a session until the value is dropped; none while another request drives it.
+    /// The right to drive a session until the value is dropped; `None` while another request drives it.
     pub(super) fn take(&self, owner: OwnerId, session: SessionId) -> Option<DrivenSession> {
         let key = (owner, session);
         let mut driven = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +69,7 @@ impl Drop for DrivenSession {
     }
 }
 
-/// What stands in the place of memory for one request. Records end with it.
+/// The replacement of memory for one request. Its records end with it.
 pub(super) struct Memoryless {
     reason: String,
     records: Mutex<HashMap<(OwnerId, String), Vec<u8>>>,
@@ -97,7 +98,7 @@ impl Memoryless {
 }
 
 impl Records for Memoryless {
-    /// Always taken: who drives the session is decided by [`DrivenSessions`].
+    /// Always succeeds: [`DrivenSessions`] decides on the right to drive a session.
     fn take_nonce(&self, _: [u8; 32], _: u64, _: u64) -> BoxFuture<'_, Result<bool>> {
         Box::pin(async { Ok(true) })
     }
@@ -120,7 +121,7 @@ impl Records for Memoryless {
         mut change: Change<'a>,
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            // Only the one request writes here, so nothing changes between the two.
+            // Only this request writes here, so nothing changes in between.
             let read: Vec<_> = names.into_iter().map(|name| self.read(owner, name)).collect();
             for (name, bytes) in change(&read)? {
                 self.write(owner, name, bytes);

@@ -1,4 +1,4 @@
-//! One turn at the plain door, from the request to the answer.
+//! One turn in plain mode, from the request to the answer.
 
 use std::{
     sync::Arc,
@@ -32,15 +32,15 @@ use crate::{
     stacks::SecretUse,
 };
 
-/// How long the end of a request waits for the acknowledgement and the head's publication. What is not done then is in the
-/// sealed journal, for the next request: no answer waits for a slow store.
+/// Longest wait at the end of a request for the acknowledgement and the publication of the head. Unfinished
+/// work stays in the sealed journal for the next request: no answer waits for a slow store.
 const TELL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Text of the session's latest turns that is surely in the window: those are not recalled again.
+/// Text of the session's latest turns that is surely in the window: it is not recalled again.
 const WINDOW_BYTES: usize = 8 * 1024;
-/// Lively, and still on the subject.
+/// Lively, but still on the subject.
 const DEFAULT_TEMPERATURE: f32 = 0.7;
 
-/// Checks what can be checked before anything is opened.
+/// Validates a request before anything is opened.
 pub(super) fn check(request: &ChatRequest) -> Result<(), ChatError> {
     let bad = |text: &str| Err(ChatError::Bad(text.to_owned()));
     if !request.messages.iter().any(|message| message.role == Role::User && !message.text.trim().is_empty()) {
@@ -57,42 +57,42 @@ pub(super) fn check(request: &ChatRequest) -> Result<(), ChatError> {
     }
 }
 
-/// What a turn is driven with.
+/// The context of a turn.
 struct Drive<'a> {
     chat: &'a Chat,
     guest: &'a Client,
-    /// The owner's memory, or what stands in its place while it cannot be read.
+    /// The owner's memory, or its replacement while it is unreadable.
     memory: Arc<dyn Recollection>,
-    /// Why memory does nothing for this turn; none while it works.
+    /// Why memory is off for this turn; `None` while it works.
     lost: Option<&'a str>,
     owner: OwnerId,
     request: &'a ChatRequest,
     place: Place,
     events: &'a mpsc::Sender<ChatEvent>,
     began: Instant,
-    /// No request of this session ended here before.
+    /// Whether no request of this session ended here before.
     first_here: bool,
 }
 
-/// A session as it was found.
+/// An opened session.
 struct Opened {
     id: SessionId,
-    /// Turns that this door's own journal had.
+    /// Turns in this relayer's own journal.
     journaled: u64,
 }
 
-/// What a turn stands on: the session's records, and the right to drive it.
+/// The basis of a turn: the session's records, and the right to drive it.
 struct Footing {
     shelf: Shelf,
     lease: Lease,
-    /// Why memory does nothing for the turn; none while it works.
+    /// Why memory is off for the turn; `None` while it works.
     lost: Option<String>,
-    /// The right to drive the session while memory cannot give one.
+    /// The right to drive the session while memory cannot grant a lease.
     driven: Option<DrivenSession>,
 }
 
 impl Chat {
-    /// The owner's records and a lease in them; or, where the owner's memory cannot be read, what does without (A7).
+    /// The owner's records and a lease in them; if the owner's memory is unreadable, the replacement (A7).
     async fn footing(&self, owner: OwnerId, session: SessionId) -> Result<Footing, ChatError> {
         let now_ms = || self.inner.now_ms.clone();
         let shelf = Shelf { memory: self.inner.memory.clone(), owner, session };
@@ -148,13 +148,13 @@ impl Chat {
         }
         let mut grace = Duration::ZERO;
         if matches!(result, Err(ChatError::HungUp)) {
-            // The node is told, if it can be reached at once.
+            // The node is told, if it is reachable at once.
             grace = TELL_TIMEOUT;
             if let Err(error) = guest.abandon(session).await {
                 tracing::warn!(%error, "a turn that nobody waits for could not be given up; the next request finishes it");
             }
         }
-        // From here on nothing of the session is in memory: its keys end with the guest.
+        // From here on, no session key is in memory: the keys end with this client.
         guest.shutdown(grace).await;
         lease.progress = progress;
         if let Err(error) = lease.release().await {
@@ -176,7 +176,7 @@ impl Drive<'_> {
         let last = self.guest.last_turn(id).await?;
         let turns = last.as_ref().map_or(0, |last| last.turn.link.seq + 1);
         if !known {
-            // What was said elsewhere before is not this relayer's to record, and was delivered by whoever served it.
+            // Earlier turns from elsewhere are not this relayer's to record, and were delivered there.
             (progress.recorded, progress.delivered) = (turns, turns);
         }
         let undelivered = opened.journaled > progress.delivered && turns == opened.journaled;
@@ -184,7 +184,7 @@ impl Drive<'_> {
         self.record_missing(id, progress, opened.journaled).await?;
         progress.recorded = progress.recorded.max(turns);
 
-        // A turn that was accepted when its request died is answered now, not made twice.
+        // A turn that was accepted when its request died is answered now, not repeated.
         if let (true, Some(last)) = (undelivered && self.is_asked(last.as_ref()), last) {
             progress.delivered = turns;
             return self.again(root, last).await;
@@ -225,7 +225,7 @@ impl Drive<'_> {
                 }
             }
         };
-        // Both sides of the exchange are durable before anybody is told that it is done; what follows from them is queued.
+        // Both sides of the exchange are durable before the answer is sent; later steps are queued.
         let (recorded, told) = tokio::join!(
             self.record(&outcome, progress, &self.request.messages),
             self.guest.wait_told(id, TELL_TIMEOUT)
@@ -255,12 +255,12 @@ impl Drive<'_> {
         })
     }
 
-    /// Opens the session: from this door's journal, brought up to the head index; or from the index and the store by the
-    /// root alone; or anew.
+    /// Opens the session from this relayer's journal, updated from the head index. Otherwise it uses the
+    /// index and the store by the root alone, or starts a new session.
     async fn open(&self, root: &SessionRoot) -> Result<Opened, ChatError> {
         let guest = self.guest;
         let found = match guest.open_log(root).await {
-            // The store has what was accepted; only a message that was not answered is lost with the journal.
+            // The store has all accepted turns; only an unanswered message is lost with the journal.
             Err(ClientError::JournalDamaged { .. }) => {
                 tracing::warn!("a session's journal is damaged; the session is taken from the store");
                 None
@@ -271,7 +271,7 @@ impl Drive<'_> {
             let journaled = guest.session(id).await?.turns;
             match guest.check_head(id).await {
                 Err(ClientError::Behind { .. }) => {
-                    // Whatever was begun here has its place taken.
+                    // Another turn has replaced the unfinished one.
                     guest.abandon(id).await?;
                     guest.recover(root).await?;
                 }
@@ -281,7 +281,7 @@ impl Drive<'_> {
                 ) => {
                     return Err(error.into());
                 }
-                // An index that is away, or shows less than is known here, costs nothing but itself.
+                // An unreachable index, or one with fewer turns, costs nothing else.
                 Err(error) => tracing::debug!(%error, "the head index does not confirm a session"),
                 Ok(_) => {}
             }
@@ -302,7 +302,7 @@ impl Drive<'_> {
         Ok(Opened { id: guest.new_session(new).await?, journaled: 0 })
     }
 
-    /// Compares the head that the user brought with what is known. One turn that the user was never told of is no
+    /// Compares the user's head with the known turns. One turn that was never delivered to the user is not a
     /// rollback.
     async fn check_head(
         &self,
@@ -348,7 +348,7 @@ impl Drive<'_> {
             }
             let answer = record.answer().unwrap_or_default();
             if !self.record_texts(seq, &record.messages, answer, view.turn.link.time_ms).await {
-                // Memory is still away; the next request tries again.
+                // Memory is still unavailable; the next request tries again.
                 return Ok(());
             }
             progress.recorded = seq + 1;
@@ -356,7 +356,7 @@ impl Drive<'_> {
         Ok(())
     }
 
-    /// Whether the last turn is what is asked for now.
+    /// Whether the last turn is the requested one.
     fn is_asked(&self, last: Option<&TurnView>) -> bool {
         let record = last.and_then(|last| last.turn.record.as_ref());
         record.is_some_and(|record| {
@@ -401,7 +401,7 @@ impl Drive<'_> {
         })
     }
 
-    /// What memory has for the turn, cut to what an envelope holds.
+    /// Recalls memory for the turn, within the envelope's limits.
     async fn recall(&self, id: SessionId) -> Result<(Vec<Hit>, MemoryReport, Duration), ChatError> {
         let asked = Instant::now();
         let request = self.request;
@@ -416,14 +416,14 @@ impl Drive<'_> {
         if self.first_here
             && let Err(error) = self.memory.begin_session(self.owner, self.place.clone()).await
         {
-            // One that is in another project than the request claims sees nothing; the turn goes on.
+            // A session of another project than the request's sees nothing; the turn continues.
             tracing::warn!(%error, "a session was not made known to memory");
         }
         let window_from = self.window_from(id).await?;
         let said = request.messages.iter().filter(|message| message.role == Role::User);
         let query = said.map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
         let session = id.to_string();
-        // All of a short session is in its window anyway; of a long one the older part may be what is asked for.
+        // A short session is whole in its window; an older part of a long one may be relevant.
         let filters = Filters {
             not_session: (window_from == 0).then(|| session.clone()),
             without_intimate: request.without_intimate,
@@ -453,7 +453,7 @@ impl Drive<'_> {
         Ok((hits, MemoryReport { mode, degraded, dropped, recorded: None }, asked.elapsed()))
     }
 
-    /// The first turn that is surely in the window of the session itself.
+    /// The first turn that is surely in the session's own window.
     async fn window_from(&self, id: SessionId) -> Result<u64, ChatError> {
         let mut left = WINDOW_BYTES;
         let mut from = self.guest.session(id).await?.turns;
@@ -501,7 +501,7 @@ impl Drive<'_> {
         Ok(())
     }
 
-    /// Records a turn; whether it worked.
+    /// Records a turn; returns whether it succeeded.
     async fn record(
         &self,
         outcome: &TurnOutcome,
@@ -510,7 +510,7 @@ impl Drive<'_> {
     ) -> bool {
         let time_ms = (self.chat.inner.now_ms)();
         let recorded = self.record_texts(outcome.seq, messages, &outcome.text, time_ms).await;
-        // Only in order: what is missing before it is recorded first, by the next request.
+        // Only in order: the next request first records any missing turns before it.
         if recorded && progress.recorded == outcome.seq {
             progress.recorded = outcome.seq + 1;
         }
@@ -536,13 +536,13 @@ impl Drive<'_> {
         ChatHead::issue(&inner.key, self.owner, id, last, (inner.now_ms)())
     }
 
-    /// Tells whoever reads; a full queue loses what is display only.
+    /// Sends an event to the reader; a full queue drops display text only.
     fn tell(&self, event: ChatEvent) {
         let _ = self.events.try_send(event);
     }
 }
 
-/// What the events of a turn left.
+/// Data from the events of a turn.
 #[derive(Default)]
 struct Seen {
     model: Option<String>,
@@ -567,7 +567,7 @@ fn facts_of(hits: &[Hit]) -> Vec<RecalledFact> {
     hits.iter().map(|hit| RecalledFact { hit: hit.clone(), used: None }).collect()
 }
 
-/// Whether two lists say the same.
+/// Whether two lists have the same messages.
 fn same(left: &[Message], right: &[Message]) -> bool {
     let said = |message: &Message| (message.role, message.text.clone());
     left.iter().map(said).eq(right.iter().map(said))

@@ -1,4 +1,4 @@
-//! Options against each other, and the defaults.
+//! Validates options against each other, and applies defaults.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use super::{
 };
 use crate::http::Limits;
 
-/// Where the HTTP door is by default: what the `memwal` SDK calls `local`.
+/// Default address of the HTTP server: the `local` one of the `memwal` SDK.
 const DEFAULT_HTTP: &str = "127.0.0.1:8000";
 const DEFAULT_LISTEN: &str = "/ip4/0.0.0.0/tcp/4101";
-/// As many epochs as Walrus sells at once.
+/// The most epochs that Walrus sells at once.
 const DEFAULT_EPOCHS: u32 = 53;
 const DEFAULT_DRAIN_SECONDS: u32 = 30;
 

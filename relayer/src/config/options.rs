@@ -1,4 +1,4 @@
-//! The one list of options, for flags, environment and file.
+//! The only list of options, for flags, environment and file.
 
 use std::path::PathBuf;
 
@@ -137,7 +137,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// These, and for those that were not given, the others.
+    /// These options, completed with the others.
     #[must_use]
     pub(super) fn or(self, other: Self) -> Self {
         macro_rules! merged {

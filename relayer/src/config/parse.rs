@@ -1,10 +1,10 @@
-//! The file.
+//! Reads the configuration file.
 
 use std::{io::Read as _, path::Path};
 
 use super::{ConfigError, Options};
 
-/// Largest file that is read: the commented one is some five kilobytes.
+/// Largest file that is read: the commented template has about five kilobytes.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
 
 /// Reads the file; one that is not `required` may be missing.
@@ -25,7 +25,7 @@ pub(super) fn read(path: &Path, required: bool) -> Result<Options, ConfigError> 
     parse(path, &text)
 }
 
-/// Reads options from TOML; complaints name the line.
+/// Parses options from TOML; errors name the line.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Options, ConfigError> {
     toml::from_str(text).map_err(|error| {
         let start = error.span().map_or(0, |span| span.start);

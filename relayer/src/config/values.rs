@@ -1,14 +1,14 @@
-//! Values that an option takes by name.
+//! Option values with a name.
 
 use std::{net::SocketAddr, str::FromStr};
 
 use serde::Deserialize;
 
-/// Where HTTP is served.
+/// Address of the HTTP server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum HttpSetting {
-    /// Nowhere.
+    /// No HTTP server.
     Off,
     /// At this address.
     At(SocketAddr),
@@ -62,7 +62,7 @@ macro_rules! named_setting {
 }
 
 named_setting! {
-    /// Where sealed records lie.
+    /// Storage of sealed records.
     StorageSetting {
         /// In the data folder, for one relayer.
         Embedded = "embedded",
@@ -72,9 +72,9 @@ named_setting! {
 }
 
 named_setting! {
-    /// How an embedding endpoint tells what seeks from what is sought.
+    /// How an embedding endpoint distinguishes queries from documents.
     RolesSetting {
-        /// Not at all.
+        /// It does not.
         None = "none",
         /// By words before the text.
         Prefix = "prefix",
@@ -84,11 +84,11 @@ named_setting! {
 }
 
 named_setting! {
-    /// What turns texts into vectors.
+    /// The kind of embedder.
     EmbedderSetting {
-        /// The best of those that are there: `static` once its model was pulled, `hashing` before.
+        /// The best available one: `static` once its model was pulled, otherwise `hashing`.
         Auto = "auto",
-        /// 384 dimensions, needs nothing.
+        /// 384 dimensions, without a model.
         Hashing = "hashing",
         /// potion-base-8M, a static table.
         Static = "static",

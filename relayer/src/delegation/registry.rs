@@ -1,7 +1,7 @@
-//! Delegations that the relayer knows of: registered by the owner, or seen with a request, and those taken back.
+//! Known delegations: registered by the owner, presented with a request, or revoked.
 //!
-//! For each key there is one sealed record with its delegations, and one with all keys for the owner's list. A delegation
-//! that was taken back is kept until it would have expired, so that its bearer cannot present it again.
+//! Each key has one sealed record with its delegations, and one record lists all keys for the owner. A
+//! revoked delegation is kept until its expiry, so that its bearer cannot present it again.
 
 use std::sync::Arc;
 
@@ -17,15 +17,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{Delegation, SignedDelegation};
 
-/// Delegations of one key: one for each of a few projects, with some that were replaced.
+/// Most delegations of one key: one for each of a few projects, and a few replaced ones.
 pub const MAX_PER_KEY: usize = 16;
-/// Keys of one owner: devices and agents of a person.
+/// Most keys of one owner: devices and agents of a person.
 pub const MAX_KEYS: usize = 256;
 /// Longest record: [`MAX_KEYS`] keys, or [`MAX_PER_KEY`] delegations with names and signatures.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
 const INDEX: &str = "delegates";
 
-/// What of memory authentication needs: nonces and small sealed records.
+/// The functions of memory that authentication needs: nonces and small sealed records.
 pub trait Records: Send + Sync {
     /// As [`Memory::take_nonce`].
     fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>>;
@@ -33,7 +33,7 @@ pub trait Records: Send + Sync {
     fn get(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>>>;
     /// As [`Memory::put_record`].
     fn put(&self, owner: OwnerId, name: String, bytes: Option<Vec<u8>>) -> BoxFuture<'_, Result<()>>;
-    /// As [`Memory::change_records`]: what is decided on holds when it is written, whoever else writes.
+    /// As [`Memory::change_records`]: a decision is still valid when it is written, even with other writers.
     fn change<'a>(
         &'a self,
         owner: OwnerId,
@@ -42,7 +42,7 @@ pub trait Records: Send + Sync {
     ) -> BoxFuture<'a, Result<()>>;
 }
 
-/// Decides, from what records have, what becomes of them; may be asked more than once.
+/// Decides on changes from the records' contents; may be called more than once.
 pub type Change<'a> = Box<dyn FnMut(&[Option<Vec<u8>>]) -> Result<RecordChanges> + Send + 'a>;
 
 impl Records for Memory {
@@ -71,15 +71,15 @@ impl Records for Memory {
 /// A delegation that the relayer knows of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
-    /// The delegation; none of one that was taken back before it was ever seen.
+    /// The delegation; `None` for one that was revoked before the relayer saw it.
     pub signed: Option<SignedDelegation>,
     /// Its id.
     pub id: [u8; 16],
-    /// Whether the owner took it back.
+    /// Whether the owner revoked it.
     pub revoked: bool,
     /// When it became known, in milliseconds since the Unix epoch.
     pub since_ms: u64,
-    /// Until when it has to be kept, in seconds since the Unix epoch.
+    /// How long it must be kept, in seconds since the Unix epoch.
     pub until_s: u64,
 }
 
@@ -97,19 +97,19 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Over the records of a memory.
+    /// A registry over a memory's records.
     #[must_use]
     pub fn new(records: Arc<dyn Records>) -> Self {
         Self { records }
     }
 
-    /// The records it stands on.
+    /// Its records.
     pub fn records(&self) -> &dyn Records {
         &*self.records
     }
 
-    /// What a key may do with an owner's memory now: by a delegation presented, or else by the known ones, of which the
-    /// one that is bound to no project goes first, then the one that counts longest.
+    /// The present rights of a key to an owner's memory, by a presented delegation or else by known ones.
+    /// Prefers a delegation without a project, then the one that expires last.
     ///
     /// # Errors
     /// Memory's, when records cannot be read.
@@ -132,7 +132,7 @@ impl Registry {
         Ok((fits && !revoked).then(|| delegation.clone()))
     }
 
-    /// Makes a delegation known. One that is known already, or was taken back, stays as it is; returns whether it counts.
+    /// Registers a delegation. A known or revoked one stays unchanged; returns whether it is valid.
     ///
     /// # Errors
     /// [`MemoryError::Full`] and memory's.
@@ -150,8 +150,8 @@ impl Registry {
         Ok(counts)
     }
 
-    /// Takes a delegation back: of a key, or of whichever key has it. Returns whether anything changed; of a key, a
-    /// delegation may be taken back before the relayer has ever seen it.
+    /// Revokes a delegation, of a given key or of any key. Returns whether anything changed. With the key,
+    /// even a delegation that the relayer never saw can be revoked.
     ///
     /// # Errors
     /// [`MemoryError::Full`] and memory's.
@@ -174,8 +174,8 @@ impl Registry {
         Ok(changed.unwrap_or(false))
     }
 
-    /// Takes back a key's delegation; whether that changed anything, if it is known. One that is not is noted as taken back
-    /// where a time is given.
+    /// Revokes a key's delegation; returns whether that changed a known one. An unknown one is recorded as
+    /// revoked if a time is given.
     async fn revoke_of(
         &self,
         owner: OwnerId,
@@ -201,7 +201,7 @@ impl Registry {
         Ok(changed)
     }
 
-    /// All delegations that the relayer knows of, oldest first.
+    /// All known delegations, oldest first.
     ///
     /// # Errors
     /// Memory's.
@@ -233,19 +233,19 @@ fn decode<T: serde::de::DeserializeOwned>(bytes: Option<&Vec<u8>>) -> Result<Vec
         .map_err(|_| MemoryError::Damaged("a record of delegations does not decode".to_owned()))
 }
 
-/// The records that a change of a key's delegations is decided on.
+/// The records that a change of a key's delegations reads.
 fn names_of(delegate: &PublicKey) -> Vec<String> {
     vec![INDEX.to_owned(), name_of(delegate)]
 }
 
-/// What they have: all keys, and the key's delegations without those that expired.
+/// Their contents: all keys, and the key's delegations without expired ones.
 fn decode_both(read: &[Option<Vec<u8>>], now_ms: u64) -> Result<(Vec<PublicKey>, Vec<Known>)> {
     let mut known: Vec<Known> = decode(read.get(1).and_then(Option::as_ref))?;
     known.retain(|known| known.until_s > now_ms / 1_000);
     Ok((decode(read.first().and_then(Option::as_ref))?, known))
 }
 
-/// What they are to have with one more delegation.
+/// Their contents with one more delegation.
 fn with_one_more(
     delegate: PublicKey,
     mut keys: Vec<PublicKey>,
@@ -292,7 +292,7 @@ pub(crate) mod tests {
     pub(crate) struct Shelf {
         nonces: Mutex<HashSet<[u8; 32]>>,
         records: Mutex<Table>,
-        /// What another relayer does once, between a change's reading and its writing.
+        /// Another relayer's write, once, between a change's read and its write.
         rival: Mutex<Option<Rival>>,
     }
 
@@ -330,7 +330,7 @@ pub(crate) mod tests {
             };
             let mut changes = change(&read(&records));
             if let Some(rival) = self.rival.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                // As memory does: the write is refused, and what is there now is read and decided on.
+                // As in memory: the write is refused, and the new contents are read and decided on.
                 rival(&mut records);
                 changes = change(&read(&records));
             }
@@ -351,7 +351,7 @@ pub(crate) mod tests {
         let shelf = Arc::new(Shelf::default());
         let registry = Registry::new(shelf.clone());
         let (mine, theirs) = (PublicKey([2; 32]), PublicKey([3; 32]));
-        // The other one registers for another key, and takes this one back for the same.
+        // The other relayer registers another key, and revokes this delegation.
         let other = signed(&theirs, 100, 200);
         let taken = signed(&mine, 100, 200);
         let (id, known) = (

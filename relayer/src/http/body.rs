@@ -1,4 +1,4 @@
-//! Bodies of requests as they arrive: how many bytes, and how slowly.
+//! Reads request bodies with limits on size and time.
 
 use std::time::Duration;
 
@@ -12,16 +12,17 @@ use super::{
     limits::{BODY_PATIENCE, MIN_BODY_RATE},
 };
 
-/// When a body is too slow of which so many bytes have arrived: after some patience, and the time that its bytes are worth.
+/// The deadline of a body with this many received bytes: a grace period, plus the time that the bytes allow.
 fn deadline(begun: Instant, received: usize) -> Instant {
     let worth = Duration::from_micros((received as u64).saturating_mul(1_000_000) / MIN_BODY_RATE);
     begun + BODY_PATIENCE + worth
 }
 
-/// Reads a body of at most `most` bytes. `grown` is called with the number of bytes before each part is taken.
+/// Reads a body of at most `most` bytes. `grown` is called with the number of bytes before each part is
+/// added.
 ///
 /// # Errors
-/// A 413 for a longer one, a 408 for one that arrives too slowly or not whole, and what `grown` says.
+/// A 413 for a longer body, a 408 for a slow or incomplete one, and the error of `grown`.
 pub(super) async fn read(
     body: Body,
     most: usize,

@@ -1,5 +1,5 @@
-//! `POST /v1/chat`: one turn of a conversation, answered whole or as server-sent events. The words and the key of the
-//! session pass through here and are kept nowhere.
+//! `POST /v1/chat`: one turn of a conversation, with a whole answer or server-sent events. Neither the words
+//! nor the session's key are kept.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -39,12 +39,12 @@ use crate::chat::{
 /// Most tokens of memories that a request may ask for.
 const MAX_MEMORY_TOKENS: u32 = 4096;
 
-/// The route, over these conversations; give it to [`super::router`] as one of its `more` routes.
+/// The route for these conversations; pass it to [`super::router`] among its `more` routes.
 pub fn routes(chat: Chat) -> OpenApiRouter<Doors> {
     OpenApiRouter::new().routes(routes!(turn)).layer(Extension(chat))
 }
 
-/// The route without conversations behind it, for its documentation.
+/// The route without conversations, for its documentation.
 pub fn documented() -> OpenApiRouter<Doors> {
     OpenApiRouter::new().routes(routes!(turn))
 }
@@ -62,7 +62,7 @@ struct MessageInput {
     tool_call_id: Option<String>,
 }
 
-/// A text that is wiped when it is dropped.
+/// A text that is wiped on drop.
 struct SecretText(Zeroizing<String>);
 
 impl<'de> Deserialize<'de> for SecretText {
@@ -246,7 +246,7 @@ fn read(input: ChatInput, scope: MemoryScope) -> Result<ChatRequest, Fault> {
     })
 }
 
-/// A session's root from hex or words.
+/// Parses a session's root from hex or words.
 fn root(text: &str) -> Result<SessionRoot, Fault> {
     if text.contains(' ') {
         return SessionRoot::from_words(text).map_err(|error| Fault::bad(format!("`session_key`: {error}")));
@@ -257,7 +257,7 @@ fn root(text: &str) -> Result<SessionRoot, Fault> {
     Ok(SessionRoot::from_bytes(*bytes))
 }
 
-/// The pinned text, if any is given, and the messages that begin the turn.
+/// The pinned text, if given, and the messages that begin the turn.
 fn messages(input: Vec<MessageInput>) -> Result<(Option<Vec<Message>>, Vec<Message>), Fault> {
     let (mut system, mut said) = (Vec::new(), Vec::new());
     for message in input {
@@ -278,7 +278,7 @@ fn messages(input: Vec<MessageInput>) -> Result<(Option<Vec<Message>>, Vec<Messa
     Ok(((!system.is_empty()).then_some(system), said))
 }
 
-/// Waits for the end.
+/// Waits for the last event.
 async fn whole(mut events: mpsc::Receiver<ChatEvent>) -> Result<ChatAnswer, Fault> {
     while let Some(event) = events.recv().await {
         match event {
@@ -320,7 +320,7 @@ fn sent(event: ChatEvent, request_id: &RequestId) -> Event {
             ("error", serde_json::to_value(fault(error).json(&request_id.0)).unwrap_or_default())
         }
     };
-    // The value is text of ours in JSON: without the line ends that an event cannot carry.
+    // The value is our own JSON text, without the line ends that an event cannot carry.
     Event::default().event(name).data(value.to_string())
 }
 
@@ -377,18 +377,18 @@ fn output(answer: ChatAnswer, request_id: &RequestId) -> ChatOutput {
     }
 }
 
-/// Removes what the plain door keeps of sessions that are deleted from memory; whether there was anything. First, since a
-/// session that is driven right now cannot be deleted.
+/// Removes the chat records of sessions before memory deletes the sessions; returns whether any existed. It
+/// runs first, since a session in use cannot be deleted.
 ///
 /// # Errors
-/// A 503 while one is driven.
+/// A 503 while a session is in use.
 pub(super) async fn forget(
     doors: &Doors,
     owner: OwnerId,
     sessions: impl IntoIterator<Item = String>,
 ) -> Result<bool, Fault> {
     let mut any = false;
-    // Sessions of this door are named by their ids.
+    // The names of plain-mode sessions are their ids.
     for session in sessions.into_iter().filter_map(|name| name.parse::<SessionId>().ok()) {
         let memory = Arc::new(doors.memory().clone());
         any |=
@@ -397,7 +397,7 @@ pub(super) async fn forget(
     Ok(any)
 }
 
-/// How a failed turn is told.
+/// The answer to a failed turn.
 fn fault(error: ChatError) -> Fault {
     match error {
         ChatError::Bad(why) => Fault::bad(why),
@@ -405,7 +405,7 @@ fn fault(error: ChatError) -> Fault {
             .saying(format!("{}: {why}", ErrorCode::RollbackDetected))
             .with("error", ErrorCode::RollbackDetected.name().into()),
         ChatError::Fork => Fault::new(CHAT_FORKED).with("error", ErrorCode::ForkDetected.name().into()),
-        // Nobody reads this.
+        // No client reads this.
         ChatError::HungUp => Fault::new(INTERNAL),
         ChatError::Busy { retry_after_ms } => {
             Fault::new(BUSY).saying("another turn of this session is under way").after_ms(retry_after_ms)

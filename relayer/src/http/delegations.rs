@@ -1,4 +1,4 @@
-//! Delegations of the owner: register, list, take back.
+//! The owner's delegations: register, list, revoke.
 
 use axum::{Json, extract::State};
 use baton_keys::ids::PublicKey;

@@ -1,4 +1,5 @@
-//! What handlers take: the caller with a scope, a JSON body, a query, a name from the path. Refusals are [`Fault`]s.
+//! Extractors for handlers: the caller with a scope, a JSON body, a query, a name from the path. Refusals are
+//! [`Fault`]s.
 
 use axum::{
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
@@ -37,13 +38,13 @@ macro_rules! scoped {
 }
 
 scoped! {
-    /// Who asks, and may see memories.
+    /// The caller, with the right to see memories.
     Reader = Read;
-    /// Who asks, and may change memories.
+    /// The caller, with the right to change memories.
     Writer = Write;
-    /// Who asks, and may hold conversations.
+    /// The caller, with the right to hold conversations.
     Chatter = Chat;
-    /// Who asks, and may administer.
+    /// The caller, with the right to administer.
     Admin = Admin;
 }
 
@@ -55,7 +56,7 @@ fn with_scope(parts: &Parts, scope: Scope) -> Result<Caller, Fault> {
     Err(Fault::new(SCOPE).saying(format!("the delegation does not allow `{}`", scope.name())))
 }
 
-/// A JSON body, whatever its content type says.
+/// A JSON body of any content type.
 #[derive(Clone, Debug)]
 pub struct Input<T>(pub T);
 
@@ -63,7 +64,7 @@ impl<T: DeserializeOwned> FromRequest<Doors> for Input<T> {
     type Rejection = Fault;
 
     async fn from_request(request: Request, doors: &Doors) -> Result<Self, Fault> {
-        // The gate has read the body, and bounded it.
+        // The gate has read the body, within its limit.
         let body =
             Bytes::from_request(request, doors).await.map_err(|_| Fault::bad("the body is missing"))?;
         let body: &[u8] = if body.is_empty() { b"{}" } else { &body };
@@ -97,10 +98,10 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Doors> for Named<T> {
     }
 }
 
-/// The namespace that means no project.
+/// The namespace of items without a project.
 pub const SHARED: &str = "default";
 
-/// Checks a name from outside, and takes the shared pool's name for none.
+/// Checks a name from outside; the shared pool's name gives `None`.
 ///
 /// # Errors
 /// A 400 for an empty, too long or unprintable name.
@@ -124,10 +125,10 @@ pub(super) fn checked(what: &str, name: Option<String>) -> Result<Option<String>
 }
 
 impl Caller {
-    /// The project that a request of this caller is about: what it named, or what it is bound to.
+    /// The project of this caller's request: the named one, or the caller's bound project.
     ///
     /// # Errors
-    /// A 403 when it is bound to another.
+    /// A 403 if the caller is bound to another project.
     pub(super) fn project(&self, named: Option<String>) -> Result<Option<String>, Fault> {
         let explicit = named.is_some();
         let named = project_named(named)?;
@@ -138,10 +139,10 @@ impl Caller {
         }
     }
 
-    /// The place that a request of this caller is about.
+    /// The place of this caller's request.
     ///
     /// # Errors
-    /// As [`Self::project`], and for names that are none.
+    /// As [`Self::project`], and for invalid names.
     pub(super) fn place(
         &self,
         project: Option<String>,
@@ -155,7 +156,7 @@ impl Caller {
         })
     }
 
-    /// Refuses an item of another project than the one that the caller is bound to, as if there were none.
+    /// Refuses an item outside the caller's bound project, as if it did not exist.
     ///
     /// # Errors
     /// A 404.
@@ -166,7 +167,7 @@ impl Caller {
         }
     }
 
-    /// Refuses an item that the caller may not see: as [`Self::sees`], and an intimate one that it was not granted.
+    /// Refuses an item that the caller may not see: as [`Self::sees`], and an intimate one without the grant.
     ///
     /// # Errors
     /// A 404.
@@ -178,17 +179,17 @@ impl Caller {
         }
     }
 
-    /// Whether an answer may show the item that a request changed.
+    /// Whether an answer may show a changed item.
     pub(super) fn is_shown(&self, item: &ItemView) -> bool {
         self.may(Scope::Read) && self.reads(item).is_ok()
     }
 
-    /// Filters of a request of this caller: nothing intimate that it was not granted.
+    /// Filters of this caller's request: nothing intimate without the grant.
     pub(super) fn filters(&self, filters: Filters) -> Filters {
         Filters { without_intimate: !self.sees_intimate(), ..filters }
     }
 
-    /// Refuses a caller that is bound to a project: what is asked for is the whole owner's.
+    /// Refuses a caller that is bound to a project: the request concerns the whole owner.
     ///
     /// # Errors
     /// A 403.

@@ -1,4 +1,4 @@
-//! What goes wrong, in one shape: code, message, hint and request id. Codes are stable; texts are for people.
+//! All errors in one shape: code, message, hint and request id. Codes are stable; texts are for people.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ pub struct FaultKind(&'static (u16, &'static str, &'static str, &'static str));
 macro_rules! kinds {
     ($($name:ident = $status:literal, $code:literal, $message:literal, $hint:literal;)*) => {
         $(pub(crate) const $name: FaultKind = FaultKind(&($status, $code, $message, $hint));)*
-        /// All of them.
+        /// All kinds.
         #[cfg(test)]
         const ALL: &[FaultKind] = &[$($name),*];
     };
@@ -80,14 +80,14 @@ pub struct FaultJson {
     pub more: Map<String, Value>,
 }
 
-/// An error on its way out. `finish` makes the answer of it.
+/// An error to be sent; `finish` builds the answer.
 #[derive(Clone, Debug)]
 pub struct Fault {
     kind: FaultKind,
     message: Option<String>,
     hint: Option<&'static str>,
     retry_after_s: Option<u64>,
-    /// Boxed, since few have any and all are returned by value.
+    /// Boxed, since few errors have one and all are returned by value.
     more: Option<Box<Map<String, Value>>>,
 }
 
@@ -98,39 +98,39 @@ impl Fault {
         Self { kind, message: None, hint: None, retry_after_s: None, more: None }
     }
 
-    /// A request that cannot be used, and why.
+    /// An invalid request, with the reason.
     #[must_use]
     pub fn bad(message: impl Into<String>) -> Self {
         Self::new(BAD_REQUEST).saying(message)
     }
 
-    /// There is no such thing of this kind.
+    /// A missing object of this kind.
     #[must_use]
     pub fn missing(what: &str) -> Self {
         Self::new(NOT_FOUND).saying(format!("no such {what}"))
     }
 
-    /// The owner's key alone may do this.
+    /// An action that only the owner's key may do.
     #[must_use]
     pub fn owner_only() -> Self {
         Self::new(OWNER_ONLY)
     }
 
-    /// Says what it is about.
+    /// Sets the message.
     #[must_use]
     pub fn saying(mut self, message: impl Into<String>) -> Self {
         self.message = Some(message.into());
         self
     }
 
-    /// Says what to do.
+    /// Sets the hint.
     #[must_use]
     pub fn hinting(mut self, hint: &'static str) -> Self {
         self.hint = Some(hint);
         self
     }
 
-    /// Says when to come back, in milliseconds from now.
+    /// Sets the retry time, in milliseconds from now.
     #[must_use]
     pub fn after_ms(mut self, ms: u64) -> Self {
         self.retry_after_s = Some(ms.div_ceil(1_000).max(1));
@@ -156,7 +156,7 @@ impl Fault {
         self.kind.0.1
     }
 
-    /// As it is sent under a request id.
+    /// Its sent form, with a request id.
     #[must_use]
     pub fn json(self, request_id: &str) -> FaultJson {
         FaultJson {
@@ -177,7 +177,7 @@ impl From<MemoryError> for Fault {
             MemoryError::Invalid(why) => Self::bad(why),
             MemoryError::Conflict(why) => Self::new(CONFLICT).saying(why),
             MemoryError::Full(why) => Self::new(FULL).saying(format!("this owner's memory is full: {why}")),
-            // What a storage says of itself is the operator's.
+            // A storage's error text is for the operator.
             MemoryError::Unavailable(why) => {
                 tracing::warn!(why, "memory is unavailable");
                 Self::new(UNAVAILABLE).after_ms(2_000)
@@ -198,7 +198,7 @@ impl IntoResponse for Fault {
     }
 }
 
-/// The name of a request.
+/// The id of a request.
 #[derive(Clone, Debug)]
 pub struct RequestId(pub String);
 
@@ -211,7 +211,7 @@ impl RequestId {
     }
 }
 
-/// Names each request, gives faults their shape, and forbids keeping answers.
+/// Gives each request an id, formats faults, and forbids caching of answers.
 pub(super) async fn finish(mut request: Request, next: Next) -> Response {
     let id = RequestId::random();
     request.extensions_mut().insert(id.clone());

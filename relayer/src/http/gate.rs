@@ -1,4 +1,5 @@
-//! The gate: how many requests are in hand, how long bodies are, who asks, how often, and that no request counts twice.
+//! The gate: limits concurrent requests and body sizes, authenticates callers, limits rates, and refuses
+//! replays.
 
 use axum::{
     body::Body,
@@ -23,7 +24,7 @@ use crate::{
 /// The route whose requests and answers carry keys of sessions.
 const CHAT: &str = "/v1/chat";
 
-/// How many bytes of a body a route takes.
+/// Most bytes of a body on a route.
 fn body_limit(path: &str) -> usize {
     match path {
         "/v1/memory/import" => IMPORT_BODY_BYTES,
@@ -32,7 +33,7 @@ fn body_limit(path: &str) -> usize {
     }
 }
 
-/// Reads the body of a route that anybody may ask, which no gate reads.
+/// Reads the body of an open route, which no gate reads.
 pub(super) async fn open(request: Request, next: Next) -> Response {
     let (parts, sent) = request.into_parts();
     match body::read(sent, OPEN_BODY_BYTES, |_| Ok(())).await {
@@ -44,13 +45,13 @@ pub(super) async fn open(request: Request, next: Next) -> Response {
     }
 }
 
-/// Lets a request through with its [`Caller`], or answers it.
+/// Admits a request with its [`Caller`], or answers it.
 pub(super) async fn gate(State(doors): State<Doors>, request: Request, next: Next) -> Response {
     let is_chat = request.uri().path() == CHAT;
     let _secret = is_chat.then(SecretUse::begin);
     let mut response = through(&doors, request, next).await;
     if is_chat {
-        // A connection that is kept keeps the bytes of its last request, in which a session's key stands.
+        // A kept-alive connection keeps the bytes of its last request, which contain a session's key.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
@@ -61,7 +62,7 @@ async fn through(doors: &Doors, request: Request, next: Next) -> Response {
         Err(fault) => fault.into_response(),
         Ok((request, permits)) => {
             let quota = request.extensions().get::<Caller>().map(|caller| quota(doors, caller));
-            // In a task of its own: a client that goes away must not stop a write half way.
+            // A separate task: a client that disconnects must not interrupt a write.
             let task = doors.inner.tasks.spawn(async move {
                 let _permits = permits;
                 tokio::time::timeout(ANSWER_TIMEOUT, next.run(request)).await
@@ -69,7 +70,7 @@ async fn through(doors: &Doors, request: Request, next: Next) -> Response {
             let mut response = match task.await {
                 Ok(Ok(response)) => response,
                 Ok(Err(_)) => Fault::new(DEADLINE).into_response(),
-                // A panic has ended the process already; only the runtime's shutdown comes here.
+                // A panic has ended the process already; only the runtime's shutdown reaches this.
                 Err(_) => Fault::new(INTERNAL).into_response(),
             };
             if let Some(quota) = quota {
@@ -80,7 +81,7 @@ async fn through(doors: &Doors, request: Request, next: Next) -> Response {
     }
 }
 
-/// The right to be in hand: one of all requests, and for a large body one of those.
+/// The permits of a running request: one for the request, and one for a large body.
 #[derive(Default)]
 struct Permits {
     _request: Option<OwnedSemaphorePermit>,
@@ -93,7 +94,7 @@ impl Permits {
         Ok(Self { _request: Some(request), large: None })
     }
 
-    /// A body has grown to so many bytes.
+    /// Reports the present size of a body.
     fn grow(&mut self, doors: &Doors, bytes: usize) -> Result<(), Fault> {
         if bytes > BODY_BYTES && self.large.is_none() {
             self.large = Some(doors.inner.large_bodies.clone().try_acquire_owned().map_err(|_| busy())?);
@@ -106,10 +107,11 @@ fn busy() -> Fault {
     Fault::new(BUSY).after_ms(1_000)
 }
 
-/// Who asks, with the body and the right to be in hand.
+/// Admits a request: returns it with caller, body and permits.
 ///
-/// Nobody holds a place before its signature held. A head that states its body's hash is checked before the body is read; any
-/// other is checked once a body of moderate length is there, which until then holds its connection alone.
+/// No request takes a permit before its signature is verified. A head with its body's hash is verified before
+/// the body is read. Any other is verified after a body of moderate length, which until then occupies only
+/// its connection.
 async fn admit(doors: &Doors, request: Request) -> Result<(Request, Permits), Fault> {
     let (mut parts, sent) = request.into_parts();
     let most = body_limit(parts.uri.path());
@@ -134,7 +136,7 @@ async fn admit(doors: &Doors, request: Request) -> Result<(Request, Permits), Fa
     Ok((Request::from_parts(parts, Body::from(bytes)), permits))
 }
 
-/// What to tell about a body that is too long to be read before its signature is checked.
+/// The answer for a body that is too long to read before its signature is verified.
 fn unstated(fault: Fault, most: usize) -> Fault {
     if fault.code() != "too_large" || most <= BODY_BYTES {
         return fault;
@@ -144,7 +146,7 @@ fn unstated(fault: Fault, most: usize) -> Fault {
         .hinting("send the SHA-256 of the body, in hex, in x-body-sha256: the signature is then checked before the body")
 }
 
-/// Who signed a head, with the right to be in hand; its nonce is taken.
+/// Authenticates a head; returns the caller and the permits, with the nonce taken.
 async fn identify(
     doors: &Doors,
     parts: &Parts,
@@ -154,7 +156,7 @@ async fn identify(
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let now_ms = doors.now_ms();
     let verified: Verified<'_> = head.verify(&parts.method, path, body_sha256, now_ms).map_err(refuse)?;
-    // Before anything is looked up for the key, which may be a stranger's.
+    // Before any lookup for the key, which may be unknown.
     let limited = |wait: u32| Fault::new(RATE).after_ms(wait.into());
     super::lock(&doors.inner.key_rates).take(verified.key(), now_ms).map_err(limited)?;
     let permits = Permits::take(doors)?;
@@ -172,7 +174,7 @@ fn refuse(unknown: Unknown) -> Fault {
     }
 }
 
-/// What is left of the caller's rate, as headers.
+/// The caller's remaining rate, as headers.
 fn quota(doors: &Doors, caller: &Caller) -> HeaderMap {
     let now_ms = doors.now_ms();
     let of_owner = super::lock(&doors.inner.owner_rates).left(&caller.owner, now_ms);

@@ -1,5 +1,5 @@
-//! Our own routes about items: recall, remember, turns, list, get, edit, supersede, archive, delete, consent. What is
-//! searched for stands in bodies, never in URLs, which others log.
+//! Baton's own routes for items: recall, remember, turns, list, get, edit, supersede, archive, delete,
+//! consent. Search terms are in bodies, never in URLs, which other programs log.
 
 use axum::{Json, extract::State};
 use baton_memory::{
@@ -58,7 +58,7 @@ struct RecallInput {
     filters: FilterInput,
 }
 
-/// How many items a recall gives by default, as many as a prompt takes well.
+/// Default number of items of a recall: a good number for a prompt.
 const DEFAULT_HITS: usize = 6;
 
 /// Finds memories, with scores and what was left out.
@@ -171,7 +171,7 @@ async fn remember(
     }
     let facts = input.facts.into_iter().map(|fact| fact.read(&caller)).collect::<Result<Vec<_>, _>>()?;
     let remembered = doors.memory().remember_once(caller.owner, facts).await?;
-    // Else a key that may only write could ask what is there.
+    // Otherwise a write-only key could probe for existing facts.
     let reads = caller.may(Scope::Read);
     let shape = |one: baton_memory::api::Remembered| RememberedJson {
         id: one.id.to_string(),
@@ -294,7 +294,7 @@ async fn visible(doors: &Doors, caller: &Caller, id: &str) -> Result<ItemId, Fau
     Ok(id)
 }
 
-/// The items of a list, if the caller may see them all.
+/// The items of a list, if the caller may see all of them.
 async fn all_visible(doors: &Doors, caller: &Caller, ids: &[String]) -> Result<Vec<ItemId>, Fault> {
     if ids.is_empty() || ids.len() > MAX_IDS {
         return Err(Fault::bad(format!("1 to {MAX_IDS} ids at a time")));

@@ -1,5 +1,5 @@
-//! What a stranger may ask: health, version, and what the `memwal` SDK reads at its start. Constants, whether memory can be used,
-//! and nothing about any owner.
+//! Open routes: health, version, and the data that the `memwal` SDK reads at its start. They return constants
+//! and memory's readiness, and nothing about any owner.
 
 use axum::{
     Json,
@@ -12,12 +12,12 @@ use utoipa::openapi::{OpenApi, PathItem, path::Operation};
 
 use super::{Doors, Fault, FaultJson, Input, fault::UNAVAILABLE};
 
-/// Version of the HTTP interface that the `memwal` SDK knows; it demands major version 1.
+/// Version of the HTTP interface for the `memwal` SDK, which requires major version 1.
 const API_VERSION: &str = "1.0.0";
-/// Oldest SDK interface that works here: the compatibility baseline that 0.2.1 states of itself.
+/// Oldest compatible SDK interface: the baseline that 0.2.1 states.
 const MIN_SDK: &str = "0.1.0";
 
-/// Headers of a signed request, with what is in them.
+/// Headers of a signed request, with their contents.
 pub(super) const AUTH_HEADERS: [(&str, &str); 5] = [
     ("x-public-key", "The signer's Ed25519 public key, hex."),
     ("x-signature", "Ed25519 over the request's canonical bytes, hex."),
@@ -95,7 +95,7 @@ pub(super) async fn config(State(doors): State<Doors>, headers: HeaderMap) -> Re
     })))
 }
 
-/// The name under which the client reached us, if it looks like one.
+/// The server's name in the client's request, if it is plausible.
 fn authority(headers: &HeaderMap) -> Option<&str> {
     let host = headers.get("host")?.to_str().ok()?;
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]_".contains(&byte);

@@ -1,4 +1,4 @@
-//! Our own routes about places: projects, sessions and their forks, personas, the profile, the graph.
+//! Baton's own routes for places: projects, sessions and their forks, personas, the profile, the graph.
 
 use std::collections::HashSet;
 
@@ -122,7 +122,7 @@ async fn create_session(
     Ok(Json(ChangedPlace::of(&caller, view)))
 }
 
-/// The session of a path, if the caller may touch it.
+/// The session of a path, if the caller may use it.
 async fn session(doors: &Doors, caller: &Caller, name: String) -> Result<String, Fault> {
     let name = named("session", name)?;
     if let Some(bound) = caller.bound_to() {
@@ -152,7 +152,7 @@ async fn delete_session(
     }
 }
 
-/// Removes what the chat door keeps of sessions that go with what they are in.
+/// Removes the chat records of sessions that are deleted with their container.
 pub(super) async fn forget_chats(
     doors: &Doors,
     owner: OwnerId,
@@ -179,7 +179,7 @@ async fn move_session(
     Named(name): Named<String>,
     Input(input): Input<MoveInput>,
 ) -> Result<Json<ChangedPlace>, Fault> {
-    // It would leave the project that the delegate is bound to, or come into it from outside.
+    // Such a move would cross the border of the delegate's bound project.
     if caller.bound_to().is_some() {
         return Err(Fault::new(BOUND).saying("a delegate of one project moves no sessions"));
     }
@@ -305,7 +305,7 @@ async fn graph(
 ) -> Result<Json<Graph>, Fault> {
     let mut graph = doors.memory().graph(caller.owner, query.read(&caller)?).await?;
     graph.nodes.retain(|node| caller.reads(node).is_ok());
-    // An edge quotes words of what it connects.
+    // An edge quotes words of its ends.
     let shown: HashSet<_> = graph.nodes.iter().map(|node| node.id).collect();
     graph.edges.retain(|edge| shown.contains(&edge.from) && shown.contains(&edge.to));
     let nodes = graph.nodes.into_iter().map(Item::from).collect();

@@ -1,4 +1,4 @@
-//! Taking memory along and leaving nothing behind: export, import, quota, erasing an owner.
+//! Portability and erasure: export, import, quota, and the deletion of an owner.
 
 use axum::{
     Json,
@@ -18,7 +18,7 @@ use super::{
     Admin, Doors, Fault, FaultJson, Input, Params, Reader, places::PlaceQuery, sdk::Quota, shapes::Count,
 };
 
-/// Longest line of an import: an item of the longest text, with JSON's escapes and what is said about it.
+/// Longest line of an import: the longest item, with JSON escapes and its other fields.
 const MAX_LINE_BYTES: usize = 4 * 1024 * 1024;
 
 pub(super) fn routes() -> OpenApiRouter<Doors> {

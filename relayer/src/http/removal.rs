@@ -1,5 +1,5 @@
-//! What deletions, edits and denials take and answer: the caller's choice about whatever else holds the words, and what became of
-//! it. The routes themselves stand in [`super::items`].
+//! Options and answers of deletions, edits and denials: the caller's choice for other holders of the words,
+//! and its result. The routes are in [`super::items`].
 
 use baton_memory::api::{Holder, ItemView, Others, Removal, RemovalOptions};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,8 @@ use utoipa::{IntoParams, ToSchema};
 use super::{Fault, shapes::ChangedItem};
 use crate::{auth::Caller, delegation::Scope};
 
-/// The options of a removal, as a caller may have them: whoever is bound to a project removes, and learns, nothing of another.
+/// The options of a removal, limited by the caller's rights. A caller that is bound to a project removes, and
+/// learns, nothing of another.
 pub(super) fn options(caller: &Caller, others: Option<&str>) -> Result<RemovalOptions, Fault> {
     let others = match others {
         None => Others::default(),
@@ -73,7 +74,8 @@ pub(super) struct EditAnswer {
     more: Option<u64>,
 }
 
-/// The other holders, and how many more there are; nothing for a key that may only write, which learns nothing of them.
+/// The other holders, and the count of further ones; `None` for a write-only key, which must learn nothing
+/// about them.
 fn holders(caller: &Caller, others: Vec<Holder>, more: u64) -> (Option<Vec<HolderJson>>, Option<u64>) {
     if !caller.may(Scope::Read) {
         return (None, None);

@@ -1,5 +1,5 @@
-//! The routes of the published `memwal` SDK, with the shapes that it sends and reads. Namespaces are projects; `default`
-//! is the shared pool of no project. A job of a memory is named by the item's id.
+//! The routes of the published `memwal` SDK, with its request and answer formats. Namespaces are projects;
+//! `default` is the shared pool of no project. The item's id names the job of a memory.
 
 mod asking;
 mod jobs;
@@ -107,5 +107,5 @@ fn text(text: String) -> Text {
     Text(text)
 }
 
-/// What an accepted write is answered with.
+/// The status of an accepted write.
 const ACCEPTED: StatusCode = StatusCode::ACCEPTED;

@@ -1,4 +1,4 @@
-//! What the owner decides on how its memory is made.
+//! The owner's decisions on how its memory is written.
 
 use axum::{Json, extract::State};
 use baton_memory::api::{OwnerSettings, SettingsView, WrittenBy};

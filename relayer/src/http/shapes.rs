@@ -1,4 +1,4 @@
-//! Shapes of the requests and answers that several routes share.
+//! Request and answer formats that several routes share.
 
 use baton_memory::{
     api::{Filters, Hit, ItemView, PlaceView, Recall},
@@ -122,7 +122,7 @@ pub struct Found {
     pub distance: f32,
 }
 
-/// How far a hit is from its query: 1 - similarity, or 1 - score where there are no vectors.
+/// The distance of a hit from its query: 1 - similarity, or 1 - score without vectors.
 pub(super) fn distance(hit: &Hit) -> f32 {
     1.0 - hit.similarity.unwrap_or(hit.score)
 }
@@ -222,7 +222,7 @@ pub struct FilterInput {
 }
 
 impl FilterInput {
-    /// As memory takes it.
+    /// Its form in memory.
     pub(super) fn read(self) -> Result<Filters, Fault> {
         Ok(Filters {
             kinds: named("kinds", &self.kinds, Kind::named)?,
@@ -248,7 +248,7 @@ fn named<T>(field: &str, names: &[String], of: impl Fn(&str) -> Option<T>) -> Re
     names.iter().map(read).collect()
 }
 
-/// The layer of something to remember.
+/// The layer of a new fact.
 pub(super) fn layer_named(name: Option<&str>) -> Result<Layer, Fault> {
     match name {
         None | Some("profile") => Ok(Layer::Profile),

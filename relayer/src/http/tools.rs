@@ -1,5 +1,5 @@
-//! `/mcp`: the tools over streamable HTTP, behind the same gate as all routes. Without sessions: every message is signed
-//! by itself, and nothing is kept between two.
+//! `/mcp`: the tools over streamable HTTP, behind the same gate as all routes. Without sessions: every
+//! message is signed separately, and nothing is kept between two.
 
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ use crate::{
     mcp::{Door, Errand, MemoryTools},
 };
 
-/// Longest answer of a route that becomes a tool's.
+/// Longest answer of a route as a tool's answer.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
-/// The route `/mcp` over all other routes, which must not have the gate yet.
+/// The route `/mcp` over all other routes, before the gate is added.
 pub fn router(routes: Router) -> Router {
-    // Hosts and origins are not looked at: no browser can sign a request for a page.
+    // Hosts and origins are not checked: no browser can sign a request for a page.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
@@ -44,7 +44,7 @@ pub fn router(routes: Router) -> Router {
     Router::new().route_service("/mcp", service)
 }
 
-/// Adds `/mcp`, which another crate serves, to the description of the routes.
+/// Adds `/mcp`, which another crate serves, to the documentation of the routes.
 pub(crate) fn describe(paths: &mut Paths) {
     let operation = OperationBuilder::new()
         .tag("agents")
@@ -57,7 +57,7 @@ pub(crate) fn describe(paths: &mut Paths) {
     paths.add_path_operation("/mcp", vec![HttpMethod::Post], operation);
 }
 
-/// Runs errands on the relayer's own routes, for the caller that the gate let in.
+/// Runs tool requests on the relayer's own routes, for the admitted caller.
 struct Within(Router);
 
 impl Door for Within {

@@ -1,7 +1,7 @@
-//! Standard input and output for the tools: one message a line. A line that is no JSON is answered with JSON-RPC's parse error
-//! here, since the library that serves the tools passes over it in silence.
+//! Standard input and output for the tools, with one message a line. This module answers a line that is not
+//! JSON with JSON-RPC's parse error, since the tools' library silently ignores it.
 //!
-//! Lines of both tasks go through one queue to the output, so none is cut in two.
+//! Both tasks send their lines through one queue to the output, so no line is split.
 
 use serde_json::{Value, json};
 use tokio::{
@@ -13,24 +13,24 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-/// Longest line of a message: a memory of the greatest length with JSON's escapes, and what is said about it.
+/// Longest line of a message: the longest memory with JSON escapes, and its other fields.
 const MAX_LINE_BYTES: u64 = 4 * 1024 * 1024;
-/// Bytes between the library and this code; a message that is longer passes in parts.
+/// Bytes between the library and this code; a longer message passes in parts.
 const PIPE_BYTES: usize = 64 * 1024;
-/// Answers that wait for a reader. The writers wait where there are more.
+/// Answers that wait for a reader; beyond it, the writers wait.
 const MAX_WAITING_LINES: usize = 16;
-/// JSON-RPC: the message is no JSON.
+/// JSON-RPC: the message is not JSON.
 const PARSE_ERROR: i32 = -32_700;
 
-/// The two ends between which the library serves, and the tasks that move lines.
+/// The library's two ends, and the tasks that move lines.
 pub(super) struct Pipes {
-    /// What the library reads.
+    /// The library's input.
     pub(super) input: DuplexStream,
-    /// What the library writes.
+    /// The library's output.
     pub(super) output: DuplexStream,
-    /// Reads messages until the input ends, which may be never: to be stopped once the library has ended.
+    /// Reads messages until the input ends, which may be never: abort it once the library has ended.
     pub(super) reader: AbortHandle,
-    /// They end once the reader has ended and the library has let go of its ends.
+    /// They end once the reader has ended and the library has dropped its ends.
     pub(super) tasks: JoinSet<std::io::Result<()>>,
 }
 
@@ -51,18 +51,18 @@ impl Pipes {
     }
 }
 
-/// The error that answers a line that is no JSON. It has no id, since there was none to read.
+/// The error for a line that is not JSON. It has no id, since none could be read.
 fn parse_error(why: &str) -> Vec<u8> {
     let error = json!({ "code": PARSE_ERROR, "message": format!("Parse error: {why}") });
     json!({ "jsonrpc": "2.0", "id": Value::Null, "error": error }).to_string().into_bytes()
 }
 
-/// The answer to a line that is not for the library; none for a message, and for an empty line.
+/// The answer to a line that the library must not get; `None` for a message or an empty line.
 fn refusal(line: &[u8]) -> Option<Vec<u8>> {
     if line.len() as u64 >= MAX_LINE_BYTES {
         return Some(parse_error("a message has at most 4 MiB"));
     }
-    // The error's own text may quote a memory.
+    // The parser's error may quote a memory, so it is replaced.
     let is_json =
         line.trim_ascii().is_empty() || serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok();
     (!is_json).then(|| parse_error("a message is one line of JSON"))
@@ -92,7 +92,7 @@ async fn read_messages(
     }
 }
 
-/// Passes over what is left of a line.
+/// Skips the rest of a line.
 async fn skip_line(agent: &mut (impl AsyncBufRead + Unpin)) -> std::io::Result<()> {
     loop {
         let bytes = agent.fill_buf().await?;
@@ -111,7 +111,7 @@ async fn pass_answers(
 ) -> std::io::Result<()> {
     loop {
         let mut line = Vec::new();
-        // The library's own answers are bounded by those of the relayer.
+        // The relayer's answers bound the library's own.
         if library.read_until(b'\n', &mut line).await? == 0 {
             return Ok(());
         }

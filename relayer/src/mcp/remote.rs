@@ -1,4 +1,4 @@
-//! The tools over standard input and output, as a signed client of a relayer elsewhere.
+//! The tools over standard input and output, as a signed client of a remote relayer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use super::{Door, Errand, MemoryTools, lines::Pipes};
 
-/// How long a relayer may take to answer.
+/// Time limit for a relayer's answer.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Longest answer that is read.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
-/// A relayer that requests are signed for.
+/// A relayer to which requests are signed.
 pub struct Remote {
     client: Client,
     base: Url,
@@ -26,11 +26,11 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// A relayer at a URL, asked with a key: for its own account, or for another's by a delegation (in the form of the
-    /// `x-delegation` header, or registered).
+    /// A relayer at a URL, with a key for its own account, or for another's by a delegation. The delegation
+    /// has the form of the `x-delegation` header, or is registered.
     ///
     /// # Errors
-    /// A text for whoever started the program.
+    /// A text for the user of the program.
     pub fn new(
         url: &str,
         key: AccountKey,
@@ -51,10 +51,10 @@ impl Remote {
         Ok(Self { client, base, key, account, delegation, now_ms })
     }
 
-    /// Runs one errand.
+    /// Runs one request.
     ///
     /// # Errors
-    /// The refusal's code, message and hint, or what is wrong with the connection.
+    /// The refusal's code, message and hint, or the connection error.
     pub async fn ask(&self, errand: Errand) -> Result<Value, String> {
         let path = errand.path_and_query();
         let body = errand.body.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -108,7 +108,7 @@ pub async fn serve(remote: Remote) -> anyhow::Result<()> {
     let running = MemoryTools::new(Arc::new(remote)).serve((input, output)).await?;
     running.waiting().await?;
     reader.abort();
-    // The last answers are on their way.
+    // The last answers are still on their way.
     while let Some(ended) = tasks.join_next().await {
         match ended {
             Err(stopped) if stopped.is_cancelled() => {}

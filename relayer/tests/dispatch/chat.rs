@@ -1,4 +1,4 @@
-//! The plain door: the relayer is the session's client for one request.
+//! Plain mode: the relayer is the session's client for one request.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -13,7 +13,7 @@ use baton_testkit::fake::Act;
 
 use crate::world::{World, contains, files, hello, logs, memory_at, next, tricky};
 
-/// How far a clock has to go for the lease of a dead relayer to be over.
+/// Clock advance after which a dead relayer's lease has expired.
 const LEASE_OVER_MS: u64 = 30_000;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -28,7 +28,7 @@ async fn a5_a8_memory_is_added_at_dispatch_and_the_reply_names_exactly_what_was_
     let receipt = answer.receipt.as_ref().unwrap();
     assert_eq!((receipt.memory_items, answer.memory.recorded), (1, Some(true)));
     assert!(answer.latency.total >= answer.latency.recall && answer.latency.first_token.is_some());
-    // The node sees an authorisation of a session, a relayer that may add memory, and no owner.
+    // The node sees an authorisation of a session and a relayer that may add memory, but no owner.
     let auth = world.nodes[0].seen(|seen| seen.turns[0].clone());
     assert_eq!(auth.memory_from, Some(desk.key.public_key()));
     assert_eq!(auth.session_id, answer.session_id);
@@ -127,13 +127,13 @@ async fn a_session_goes_on_at_another_relayer_with_or_without_a_common_database(
     // The same database, another relayer.
     let second = world.desk().await.say(next(&first, "two")).await;
     assert_eq!((second.content.as_str(), second.seq), ("two (1)", 1));
-    // Another database: the session comes out of the store and the head index, by its root.
+    // Another database: the root recovers the session from the store and the head index.
     let folder = tempfile::tempdir().unwrap();
     let elsewhere = tricky(memory_at(folder.path()).await);
     let far = world.desk_on(elsewhere).await;
     let third = far.say(next(&second, "three")).await;
     assert_eq!((third.content.as_str(), third.seq), ("three (2)", 2));
-    // Back at the first, which learns of it from the index; also without a head.
+    // Back at the first relayer, which learns of it from the index, even without a head.
     let back = ChatRequest { head: None, ..next(&third, "four") };
     let fourth = world.desk().await.say(back).await;
     assert_eq!((fourth.content.as_str(), fourth.seq), ("four (3)", 3));
@@ -151,17 +151,17 @@ async fn a_stale_head_is_a_rollback_and_one_of_another_session_is_refused() {
     let foreign = ChatRequest { head: Some(other.head.clone()), ..next(&second, "three") };
     assert!(matches!(desk.try_say(foreign).await, Err(ChatError::Bad(_))));
 
-    // A relayer and an index that show less than the user knows.
+    // A relayer and an index that have fewer turns than the user knows.
     world.store.set_heads(Default::default());
     let folder = tempfile::tempdir().unwrap();
     let far = world.desk_on(tricky(memory_at(folder.path()).await)).await;
     assert!(matches!(far.try_say(next(&second, "three")).await, Err(ChatError::Rollback(_))));
-    // Nothing of it was done.
+    // The refused turn had no effect.
     assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), 3);
     assert_eq!(desk.say(next(&second, "three")).await.seq, 2);
 }
 
-/// Runs a relayer in a runtime of its own until `when`, and ends it there as a power cut would.
+/// Runs a relayer in its own runtime until `when`, and stops it there like a power cut.
 fn killed_midway(world: &World, request: ChatRequest, when: impl Future<Output = ()> + Send) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -170,7 +170,8 @@ fn killed_midway(world: &World, request: ChatRequest, when: impl Future<Output =
                 let desk = world.desk().await;
                 let events = desk.ask(request);
                 when.await;
-                // A power cut tells nobody: dropping these would hang up, and the turn might be given up in time.
+                // A power cut sends no message: dropping these would disconnect, and the turn might be
+                // cancelled in time.
                 std::mem::forget((desk, events));
             });
             runtime.shutdown_background();
@@ -243,7 +244,7 @@ async fn the_journal_of_a_long_session_stays_short_and_the_session_goes_on() {
     let (mut longest, mut old_heads) = (0, Default::default());
     for turn in 0..TURNS {
         let answer = desk.say(say(last.as_ref(), &format!("message {turn}"))).await;
-        // Nothing that a node may be shown is missing: the open segment and eight closed ones.
+        // All segments that a node may see exist: the open one and eight closed ones.
         let open = turn % 16;
         let read = turn.min(8 * 16 + if open == 0 { 16 } else { open });
         assert_eq!(answer.content, format!("message {turn} ({read})"));
@@ -261,7 +262,7 @@ async fn the_journal_of_a_long_session_stays_short_and_the_session_goes_on() {
     assert!(each < 2_500, "{longest} bytes for {TURNS} turns");
     let end = bytes(last.session_id).await;
     assert!(end < 9 * 16 * 2_500, "{end} bytes");
-    // An index that shows a turn that was left out shows less than there was, and nothing else.
+    // An index that shows an omitted turn is behind, and nothing worse.
     world.store.set_heads(old_heads);
     let other = world.desk().await.say(say(Some(&last), "one more")).await;
     assert_eq!((other.seq, other.content.as_str()), (TURNS, "one more (138)"));
@@ -276,7 +277,7 @@ async fn what_a_session_left_is_removed_on_demand() {
     let first = desk.say(hello("one")).await;
     desk.chat.forget(desk.owner, first.session_id).await.unwrap();
     world.later_ms.fetch_add(LEASE_OVER_MS, Ordering::SeqCst);
-    // The session itself is the user's: it comes back from the store.
+    // The session itself belongs to the user: it comes back from the store.
     let second = desk.say(next(&first, "two")).await;
     assert_eq!(second.content, "two (1)");
     assert!(second.latency.total < Duration::from_secs(60));

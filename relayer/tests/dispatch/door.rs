@@ -1,4 +1,4 @@
-//! `/v1/chat` through a real socket: streams, hang-ups, errors, and what is left when a session is deleted.
+//! `/v1/chat` through a real socket: streams, disconnects, errors, and leftovers of a deleted session.
 
 use std::{path::Path, time::Duration};
 
@@ -17,7 +17,7 @@ use baton_testkit::fake::Act;
 
 use crate::world::{Desk, Tricky, World, memory_at, tricky};
 
-/// The HTTP door on a world's memory, with conversations.
+/// The HTTP server on a world's memory, with conversations.
 struct Door<'a> {
     world: &'a World,
     url: String,
@@ -72,7 +72,7 @@ impl<'a> Door<'a> {
         serde_json::from_str(&answer).unwrap()
     }
 
-    /// Records that are kept of a session's chat.
+    /// Stored records of a session's chat.
     async fn kept(&self, session: &str) -> usize {
         let mut kept = 0;
         for part in ["0", "1", "progress"] {
@@ -115,7 +115,7 @@ impl Events {
                 let parsed = line("event:")
                     .map(|name| (name.to_owned(), serde_json::from_str(line("data:").unwrap()).unwrap()));
                 self.buffer = rest.to_owned();
-                // A comment keeps the connection open, and says nothing.
+                // A comment keeps the connection open, and has no content.
                 if parsed.is_some() {
                     return parsed;
                 }
@@ -140,9 +140,9 @@ fn copy_files(from: &Path, to: &Path) {
     }
 }
 
-/// Memory whose key files are there and whose database is gone.
+/// Memory with its key files and without its database.
 async fn without_the_database(world: &World) -> (tempfile::TempDir, std::sync::Arc<Tricky>) {
-    // As a relayer that ends in order does: how far each owner came is written to the key files.
+    // As in an orderly exit of a relayer: the key files get each owner's progress.
     world.memory.memory.close_all().await;
     let folder = tempfile::tempdir().unwrap();
     copy_files(&world.folder.path().join("keys"), &folder.path().join("keys"));
@@ -168,7 +168,7 @@ async fn a7_a_turn_goes_on_without_memory_when_the_owners_database_is_gone_and_s
     says_why(&second["memory"]);
     assert_eq!((&second["memory"]["recorded"], &second["recalled_facts"]), (&json!(false), &json!([])));
 
-    // Over a stream, and without asking for memories.
+    // Over a stream, and without memories.
     let mut more = says("and again", goes_on(&second));
     (more["stream"], more["memory_scope"]) = (true.into(), "none".into());
     let mut events = Events::of(door.chat(more).await);
@@ -182,7 +182,7 @@ async fn a7_a_turn_goes_on_without_memory_when_the_owners_database_is_gone_and_s
     assert_eq!((last.0.as_str(), &last.1["content"]), ("done", &json!("and again (2)")));
     says_why(&last.1["memory"]);
 
-    // A new session, too; and with the database back, the first goes on with memory.
+    // The same for a new session; with the database back, the first one continues with memory.
     says_why(&door.said(says("hello", json!({}))).await["memory"]);
     let back = Door::open(&world).await.said(says("tell me about my boat", goes_on(&last.1))).await;
     assert_eq!(
@@ -228,7 +228,7 @@ async fn a_stream_has_its_events_in_order_and_its_text_before_its_end() {
     assert_eq!((text.as_str(), last["content"].as_str()), ("tell me about my boat (0)", Some(text.as_str())));
     assert_eq!(last["recalled_facts"][0]["used"], true);
     assert_eq!((&last["request_id"], &last["session_id"]), (&started["request_id"], &started["session_id"]));
-    // While the node still makes the rest, the beginning is with the client.
+    // The client has the beginning while the node still generates the rest.
     world.nodes[0].script([Act::Hang]);
     let mut more = says("and more", goes_on(&last));
     more["stream"] = true.into();
@@ -249,10 +249,10 @@ async fn a_client_that_hangs_up_cancels_its_turn() {
     let mut events = Events::of(door.chat(stream).await);
     while events.next().await.unwrap().0 != "text" {}
     drop(events);
-    // The node is left: it stops. And the session stands where it stood, without the message.
+    // The node is disconnected and stops. The session stays unchanged, without the message.
     world.nodes[0].left(1).await;
     let next = loop {
-        // Busy until the turn is cleared away.
+        // Busy until the turn is cleaned up.
         let answer = door.chat(says("three", goes_on(&first))).await;
         if answer.status() == 200 {
             break serde_json::from_str::<Value>(&answer.text().await.unwrap()).unwrap();
@@ -324,7 +324,7 @@ async fn what_is_kept_of_a_chat_goes_with_its_session_project_and_persona() {
         assert_eq!(door.kept(&id).await, 0, "{path}");
     }
     assert_eq!(door.kept(&other).await, 2, "what was not deleted stays");
-    // A session that nothing was recorded of is known by its journal alone.
+    // A session without recorded turns has only its journal.
     world.memory.record_fails.store(true, std::sync::atomic::Ordering::SeqCst);
     let root = SessionRoot::generate();
     let unrecorded = json!({ "session_key": root.to_words().to_string(), "memory_scope": "none" });
@@ -333,7 +333,7 @@ async fn what_is_kept_of_a_chat_goes_with_its_session_project_and_persona() {
     assert_eq!(door.send(Method::DELETE, &path, &Value::Null).await.status(), 200);
     assert_eq!(door.kept(&id).await, 0);
     assert_eq!(door.send(Method::DELETE, &path, &Value::Null).await.status(), 404);
-    // While it is driven, a session is not deleted.
+    // A session in use is not deleted.
     world.nodes[0].script([Act::Hang]);
     let desk = &door.desk;
     let with_key = |text| baton_relayer::chat::ChatRequest {
@@ -344,13 +344,14 @@ async fn what_is_kept_of_a_chat_goes_with_its_session_project_and_persona() {
     let _events = desk.ask(with_key("hang on"));
     world.nodes[0].hangs().await;
     assert_eq!(door.send(Method::DELETE, &path, &Value::Null).await.status(), 503);
-    // With the owner everything goes.
+    // All of it is deleted with the owner.
     let confirm = json!({ "confirm": owner.to_string() });
     assert_eq!(door.send(Method::DELETE, "/v1/memory/owner", &confirm).await.status(), 200);
     assert_eq!(door.kept(&other).await, 0);
 }
 
-/// What a session's length costs at this door: `cargo test -p baton-relayer --test dispatch cost -- --ignored --nocapture`.
+/// Cost of a session by its length in plain mode: `cargo test -p baton-relayer --test dispatch cost --
+/// --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement of minutes"]
 async fn cost_of_a_kept_journal_by_its_length() {

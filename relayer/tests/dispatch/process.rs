@@ -1,4 +1,5 @@
-//! The relayer as a process of its own: a session's key in its memory, and a disk that fills up and has room again.
+//! The relayer as a separate process: a session's key in its memory, and a disk that fills up and has space
+//! again.
 
 use std::{
     fs::File,
@@ -26,7 +27,7 @@ use baton_testkit::{
     store::Stores,
 };
 
-/// A write beyond a limit of files is an error to the process, and no signal that ends it.
+/// A write beyond a file limit is an error in the process, not a signal that ends it.
 const NO_SIGNAL_AT_THE_LIMIT: &str = "trap '' XFSZ; exec \"$0\" \"$@\"";
 /// Generous for a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -82,7 +83,7 @@ impl Process {
         Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap()
     }
 
-    /// The names of the process's threads, with where each stands in its stack as it waits.
+    /// The names of the process's threads, with the stack position of each as it waits.
     fn threads(&self) -> String {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         let read = |task: &Path, file| std::fs::read_to_string(task.join(file)).unwrap_or_default();
@@ -92,7 +93,8 @@ impl Process {
             .collect()
     }
 
-    /// How often each of some bytes stands in what the process can write to; and where, for a failed test.
+    /// Counts occurrences of some bytes in the process's writable memory; also their locations, for a failed
+    /// test.
     fn copies(&self, needles: &[Vec<u8>]) -> (Vec<usize>, String) {
         let process = format!("/proc/{}", self.child.id());
         let memory = File::open(format!("{process}/mem")).unwrap();
@@ -104,7 +106,7 @@ impl Process {
             let (from, to) = (address(from), address(to));
             let mut bytes = vec![0; usize::try_from(to - from).unwrap()];
             let mut read = 0;
-            // What is no longer there, or has no memory behind it, holds nothing.
+            // Unmapped memory, or memory without pages, holds nothing.
             while let Ok(length) = memory.read_at(&mut bytes[read..], from + read as u64)
                 && length > 0
             {
@@ -113,7 +115,7 @@ impl Process {
             for (needle, count) in needles.iter().zip(&mut found) {
                 for at in occurrences(&bytes[..read], needle) {
                     *count += 1;
-                    // The relayer's own key is where it should be.
+                    // The relayer's own key belongs there.
                     if *needle != self.key {
                         let place = format!("{} bytes at {:x} of {line}\n", needle.len(), from + at as u64);
                         places.push_str(&place);
@@ -199,13 +201,13 @@ async fn a12_a_sessions_key_is_nowhere_in_the_process_a_second_after_its_last_us
             let (status, text) = relayer.post(&account, "/v1/chat", &body).await;
             assert!(status.is_success() && text.contains(&format!("({turn})")), "{turn}: {status} {text}");
         }
-        // One that is refused has its key wiped, too.
+        // A refused request has its key wiped too.
         let foreign = json!({
             "messages": [{ "role": "user", "content": "Hello!" }], "session_key": hex,
             "session_id": "00".repeat(32),
         });
         assert_eq!(relayer.post(&account, "/v1/chat", &foreign).await.0, StatusCode::BAD_REQUEST);
-        // The second that is promised.
+        // The promised second.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let needles = [raw, hex.into_bytes(), words.into_bytes(), relayer.key.clone()];
         let (found, places) = relayer.copies(&needles);
@@ -231,7 +233,7 @@ async fn a_relayer_whose_disk_was_full_says_so_and_works_again_when_there_is_roo
         assert!(status.is_success(), "{text}");
         acknowledged += 1;
     }
-    // From here on no file of the relayer grows.
+    // From here on, no file of the relayer can grow.
     let database = std::fs::metadata(folder.path().join("memory/db")).unwrap().len();
     let limit = |bytes| {
         let limits = Rlimit { current: bytes, maximum: None };
@@ -264,7 +266,7 @@ async fn a_relayer_whose_disk_was_full_says_so_and_works_again_when_there_is_roo
     );
     assert!(health.1["memory"].as_str().unwrap().contains("full"));
 
-    // There is room again; nobody restarts anything.
+    // There is space again; nothing is restarted.
     limit(None);
     let begun = Instant::now();
     while relayer.get("/readyz").await.0 != StatusCode::OK {

@@ -1,4 +1,5 @@
-//! Sealed mode against somebody who captured what a client sent: hints open memory once, on their own turn, in their time.
+//! Sealed mode against an attacker with captured requests: a hint opens memory once, on its own turn, within
+//! its time.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::world::{Sealed, World};
 
-/// The frame that a client sends to the relayer of this key, taken by somebody in its place.
+/// The frame that a client sends to the relayer of this key, captured in its place.
 async fn captured(world: &World, key: &SecretSigningKey, hint: MemoryHint) -> (TurnRequest, SignedBytes) {
     let config = MeshConfig::server("a tap", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
     let (mesh, mut incoming) = Mesh::spawn(key.expose_seed(), config).await.unwrap();
@@ -44,7 +45,7 @@ async fn captured(world: &World, key: &SecretSigningKey, hint: MemoryHint) -> (T
     }
 }
 
-/// Somebody who sends frames to the relayer.
+/// An unknown peer that sends frames to the relayer.
 struct Stranger(MeshHandle);
 
 impl Stranger {
@@ -54,7 +55,7 @@ impl Stranger {
         Self(Mesh::spawn(key.expose_seed(), config).await.unwrap().0)
     }
 
-    /// What the relayer says first: the memory that it added, or why it did not.
+    /// The relayer's first answer: the added memory, or the reason for none.
     async fn send(
         &self,
         relayer: &Sealed,
@@ -73,7 +74,7 @@ impl Stranger {
     }
 }
 
-/// A hint like another one, changed and signed anew.
+/// A changed hint, signed anew.
 fn forged(hint: &SignedBytes, signer: &AccountKey, change: impl FnOnce(&mut RecallHint)) -> SignedBytes {
     let mut hint = Signed::<RecallHint>::verify(hint.clone()).unwrap().into_value();
     change(&mut hint);
@@ -96,7 +97,7 @@ async fn a_captured_hint_opens_memory_once_and_a_replay_of_it_nothing() {
     // Nor after a restart, or at another relayer with the same key on the same memory.
     let again = world.sealed_as(key).await;
     assert_eq!(stranger.send(&again, frame.clone()).await, Err(ErrorCode::MemUnauthorized));
-    // The same turn without its hint is the node's to refuse; it brings no memory.
+    // The node refuses the same turn without its hint; it brings no memory.
     assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), 1, "a replay goes no further than the relayer");
 }
 
@@ -115,20 +116,20 @@ async fn a_captured_hint_is_of_its_own_turn_owner_and_time() {
     // On a turn of the thief's own.
     let moved = stranger.send(&relayer, (own_request.clone(), hint.clone())).await;
     assert_eq!(moved, Err(ErrorCode::MemUnauthorized), "it is of another turn");
-    // The thief's own hint on the thief's own turn, naming the other account.
+    // The thief's own hint on the thief's own turn, with the other account's name.
     let claimed = forged(&own_hint, &thief, |hint| hint.owner = owner);
     let claimed = stranger.send(&relayer, (own_request.clone(), claimed)).await;
     assert_eq!(claimed, Err(ErrorCode::MemUnauthorized), "it is of another account");
-    // The captured one with the turn changed: the owner did not sign that.
+    // The captured hint with another turn: the owner did not sign that.
     let auth = Signed::<TurnAuth>::verify(own_request.auth.clone()).unwrap();
     let mut rebound = Signed::<RecallHint>::verify(hint.clone()).unwrap().into_value();
     rebound.auth_hash = auth.auth_hash();
     let rebound = SignedBytes { body: codec::encode(&rebound), signature: hint.signature };
     assert!(stranger.send(&relayer, (own_request.clone(), rebound)).await.is_err());
-    // Refused ones use nothing up.
+    // Refused hints use nothing up.
     assert_eq!(stranger.send(&relayer, (own_request, own_hint)).await, Ok(Vec::new()));
 
-    // The captured one, whole, when its time is over.
+    // The whole captured frame, after its time.
     world.later_ms.fetch_add(200_000, Ordering::SeqCst);
     assert_eq!(stranger.send(&relayer, (request, hint)).await, Err(ErrorCode::Expired));
     assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), 1, "of the thief's own turn");

@@ -32,19 +32,19 @@ async fn a_hint_brings_memory_to_a_turn_whose_words_the_relayer_never_has() {
     world.remember("The user's boat is called Marigold").await;
     world.remember("The user plays the cello").await;
     let relayer = world.sealed().await;
-    // As the command sends it: with a session that memory has never heard of, and will not have.
+    // As the command sends it: with a session that is unknown to memory and stays unknown.
     let session = Some("a session".to_owned());
     let hint = MemoryHint { session, ..MemoryHint::new(world.account.clone(), "boat") };
     let outcome = turn(&world, &relayer, Some(hint)).await.unwrap();
     assert_eq!(texts(&outcome), ["The user's boat is called Marigold"]);
     assert_eq!(outcome.receipt.memory_items, 1);
     assert!(outcome.memory[0].source.starts_with("a note by the user on "), "{:?}", outcome.memory[0].source);
-    // Without a hint nothing is recalled; with an empty one the profile.
+    // Without a hint, nothing is recalled; with an empty one, the profile.
     assert!(texts(&turn(&world, &relayer, None).await.unwrap()).is_empty());
     let profile = turn(&world, &relayer, Some(MemoryHint::new(world.account.clone(), ""))).await.unwrap();
     assert_eq!(texts(&profile).len(), 2);
 
-    // Nothing of the turn was written, here or in a log.
+    // Nothing of the turn was written, neither here nor to a log.
     assert!(world.memory.turns().is_empty());
     assert!(world.memory.memory.sessions(world.owner()).await.unwrap().is_empty());
     for bytes in files(world.folder.path()).iter().chain([&logs()]) {

@@ -1,4 +1,4 @@
-//! Extraction by a model on nodes of strangers: for owners who allow it, in sessions that leave nothing.
+//! Extraction by a model on third-party nodes: for owners who allow it, in sessions that leave no data.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -29,12 +29,12 @@ const VERDICT: &str = r#"{"mode":"in_world_answer","risk":"low","flags":[],"note
 const VAGUE: &str = "Philippa's godfather keeps the lighthouse at Ponta.";
 const FOUND: &str = r#"[{"quote":"godfather keeps the lighthouse at Ponta","layer":"profile","intimate":false,"salience":0.9}]"#;
 
-/// A memory whose model is on the world's nodes.
+/// A memory with a model on the world's nodes.
 struct Reading {
     world: World,
     memory: Memory,
     folder: tempfile::TempDir,
-    /// Holds the mesh that the nodes are found by.
+    /// Holds the mesh that finds the nodes.
     desk: Desk,
 }
 
@@ -76,7 +76,7 @@ impl Reading {
         self.memory.record_turn(owner, turn).await.unwrap();
     }
 
-    /// Works until nothing is due.
+    /// Works until no job is due.
     async fn work(&self) {
         while self.memory.run_due().await > 0 {}
     }
@@ -115,7 +115,7 @@ async fn nodes_extract_for_owners_who_allow_it_in_sessions_that_leave_nothing() 
     for turn in &turns {
         assert_eq!((turn.seq, turn.memory_from, turn.memory_tokens), (0, None, 0));
     }
-    // Nothing is written but what the nodes store, and that under keys that are gone.
+    // Only the nodes' stores have data, under keys that are gone.
     assert!(reading.world.store.heads().is_empty());
     assert_eq!(reading.world.store.puts(), 2);
     for bytes in files(reading.folder.path()) {
@@ -123,7 +123,7 @@ async fn nodes_extract_for_owners_who_allow_it_in_sessions_that_leave_nothing() 
     }
     assert!(reading.desk.client.sessions().await.unwrap().is_empty());
 
-    // It is the owner's word at the next start too, and until it is taken back.
+    // The owner's permission persists across restarts until it is revoked.
     let Reading { world, memory, folder, desk } = reading;
     drop(memory);
     let memory = Reading::memory(&world, &desk, &folder).await;
@@ -140,7 +140,7 @@ async fn nodes_extract_for_owners_who_allow_it_in_sessions_that_leave_nothing() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f8_nonsense_from_a_node_is_counted_and_tried_again_until_the_rules_decide() {
-    // An echo: it answers with the question.
+    // An echo engine: it answers with the question.
     let reading = Reading::new(EngineKind::Echo).await;
     let owner = reading.world.owner();
     reading.allow(owner, true).await;

@@ -1,4 +1,4 @@
-//! Memory on a disk, nodes, a store, and relayers on them.
+//! A test world: memory on a disk, nodes, a store, and relayers.
 
 use std::{
     io,
@@ -44,7 +44,7 @@ use baton_testkit::{
     store::MemoryStore,
 };
 
-/// Words to a vector: enough to search by.
+/// Maps words to a vector, good enough for a search.
 pub struct Words;
 
 impl Embedder for Words {
@@ -76,12 +76,12 @@ impl Embedder for Words {
     }
 }
 
-/// Memory that can be told to fail, and to stand still.
+/// Memory that fails or hangs on demand.
 pub struct Tricky {
     pub memory: Memory,
     pub recall_fails: AtomicBool,
     pub record_fails: AtomicBool,
-    /// Recording waits for ever, and says so.
+    /// Recording waits for ever, and reports it.
     pub record_hangs: AtomicBool,
     pub hanging: watch::Sender<u32>,
     pub recorded: Mutex<Vec<(u64, String, String)>>,
@@ -245,7 +245,7 @@ impl World {
         Arc::new(move || now_ms() + later.load(Ordering::SeqCst))
     }
 
-    /// A relayer's plain door on this memory.
+    /// A relayer in plain mode on this memory.
     pub async fn desk(&self) -> Desk {
         self.desk_on(self.memory.clone()).await
     }
@@ -377,7 +377,7 @@ impl io::Write for Log {
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// Everything that this process logged so far, at the highest detail.
+/// All log output of this process so far, at the highest detail.
 pub fn logs() -> Vec<u8> {
     let log = LOG.get_or_init(|| {
         let log = Log::default();

@@ -1,4 +1,4 @@
-//! A relayer's HTTP door on a temporary folder, and clients that sign.
+//! A relayer's HTTP server on a temporary folder, and clients that sign.
 
 use std::{
     net::SocketAddr,
@@ -26,10 +26,10 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
-/// When the clocks of these tests begin.
+/// Start time of these tests' clocks.
 pub const START_MS: u64 = 1_795_302_840_000;
 
-/// A few words to a few dimensions: enough for similarities.
+/// Maps a few words to a few dimensions, good enough for similarities.
 pub struct Letters;
 
 impl Embedder for Letters {
@@ -55,7 +55,7 @@ impl Embedder for Letters {
     }
 }
 
-/// A running door.
+/// A running server.
 pub struct Door {
     pub address: SocketAddr,
     pub now_ms: Arc<AtomicU64>,
@@ -66,7 +66,7 @@ pub struct Door {
     _folder: Arc<tempfile::TempDir>,
 }
 
-/// An answer, read.
+/// An answer, read whole.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -88,14 +88,14 @@ impl Answer {
         self.json()["code"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Its JSON, after a check that it is a success.
+    /// Its JSON, after a check for success.
     #[track_caller]
     pub fn good(&self) -> Value {
         assert!((200..300).contains(&self.status), "{} {}", self.status, self.text);
         self.json()
     }
 
-    /// Checks that it is an error of one shape.
+    /// Checks for an error in the common shape.
     #[track_caller]
     pub fn refused(&self, status: u16, code: &str) {
         assert_eq!((self.status, self.code().as_str()), (status, code), "{}", self.text);
@@ -145,7 +145,7 @@ impl Door {
         Self { address, now_ms, memory, client, shutdown, serving, _folder: folder }
     }
 
-    /// Stops and returns the folder, for another door on it.
+    /// Stops, and returns the folder for another server.
     pub async fn close(self) -> Arc<tempfile::TempDir> {
         let Self { client, shutdown, serving, _folder, memory, .. } = self;
         drop((client, memory));
@@ -154,7 +154,7 @@ impl Door {
         _folder
     }
 
-    /// Sets the door's clock to the real time, which other processes sign by.
+    /// Sets the server's clock to the real time, which other processes use for signatures.
     pub fn follow_the_real_clock(&self) {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         self.now_ms.store(u64::try_from(now.as_millis()).unwrap(), Ordering::SeqCst);
@@ -186,7 +186,7 @@ impl Door {
     }
 }
 
-/// Somebody with a key.
+/// A person with a key.
 pub struct Person<'a> {
     pub door: &'a Door,
     pub key: AccountKey,
@@ -249,7 +249,7 @@ impl<'a> Person<'a> {
         hits.iter().map(|hit| hit["item"]["text"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// A delegation of this person to another's key, from a minute ago for an hour.
+    /// A delegation from this person to another's key, from a minute ago for an hour.
     pub fn delegate(&self, friend: &Person<'_>, scopes: &[&str], project: Option<&str>) -> DelegationJson {
         let scopes = Scopes::named(scopes.iter().copied()).unwrap();
         let now = self.door.seconds();

@@ -1,4 +1,4 @@
-//! What a peer may send, how much and how often.
+//! Limits on a peer's requests: sizes, numbers and rates.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -62,7 +62,7 @@ async fn bodies_and_batches_are_bounded() {
     person.post("/api/analyze", json!({ "text": "x".repeat(70_000) })).await.refused(400, "bad_request");
 }
 
-/// Sends the head of a signed request that states its body's hash, and a part of the body.
+/// Sends the head of a signed request with its body's hash, and a part of the body.
 async fn begin(person: &Person<'_>, path: &str, body: &[u8], sent: usize) -> TcpStream {
     let mut stream = TcpStream::connect(person.door.address).await.unwrap();
     let mut head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n", body.len());
@@ -79,7 +79,7 @@ async fn begin(person: &Person<'_>, path: &str, body: &[u8], sent: usize) -> Tcp
 async fn requests_in_hand_are_bounded() {
     let door = Door::with(Limits { requests: 1, ..Limits::default() }).await;
     let (person, other) = (Person::new(&door), Person::new(&door));
-    // A body that does not end keeps the one place, once its head was checked.
+    // An unfinished body keeps the only slot, once its head was verified.
     let slow = begin(&other, "/api/stats", b"{\"namespace\":\"default\"}", 1).await;
     let busy = async {
         loop {
@@ -108,7 +108,7 @@ async fn a_request_that_is_not_signed_holds_no_place_while_its_body_is_awaited()
     for path in ["/v1/memory/import", "/v1/memory/import", "/v1/memory/recall", "/v1/chat", "/sui"] {
         for headers in [
             String::new(),
-            // The form of a signed one, which nobody signed.
+            // In the form of a signed request, without a valid signature.
             person
                 .headers("POST", path, b"{ }")
                 .iter()
@@ -121,7 +121,7 @@ async fn a_request_that_is_not_signed_holds_no_place_while_its_body_is_awaited()
             waiting.push(stream);
         }
     }
-    // Each of them has arrived: a later one is answered.
+    // All of them have arrived: a later one is answered.
     for _ in 0..3 {
         door.bare("GET", "/health", "").await.good();
         person.post("/api/stats", json!({})).await.good();
@@ -144,10 +144,10 @@ async fn a_large_body_comes_after_its_signature_was_checked() {
         headers.push(("x-body-sha256", hash));
         headers
     };
-    // It is read: what is wrong with it is told by the route.
+    // It is read: the route reports its errors.
     let read = door.send("POST", path, &stated(body_sha256(&body)), body.clone()).await;
     read.refused(400, "bad_request");
-    // A head that states another hash than the one that was signed is nobody's, and so is a body of another hash.
+    // A head with another hash than the signed one is refused, and so is a body with another hash.
     for hash in [body_sha256(b"x"), "zz".repeat(32), String::new()] {
         let refused = door.send("POST", path, &stated(hash), b"x".to_vec()).await;
         refused.refused(401, "unauthenticated");
@@ -168,7 +168,7 @@ async fn silent_connections_of_one_address_cost_others_nothing() {
             let socket = TcpSocket::new_v4().unwrap();
             socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
             let mut stream = socket.connect(door.address).await.unwrap();
-            // Those at the front are closed meanwhile.
+            // The oldest connections are closed meanwhile.
             let _ = stream.write_all(sent.as_bytes()).await;
             silent.push(stream);
         }
@@ -186,7 +186,7 @@ async fn silent_connections_of_one_address_cost_others_nothing() {
             let begun = tokio::time::Instant::now();
             let answer = tokio::time::timeout(PATIENCE, request.send()).await.expect("an answer").unwrap();
             assert_eq!(answer.status(), 200, "{from}");
-            // Far below the time after which silent connections end by themselves.
+            // Far less than the time after which silent connections end by themselves.
             assert!(begun.elapsed() < Duration::from_secs(8), "{from}: {:?}", begun.elapsed());
         }
         drop(silent);
@@ -272,10 +272,10 @@ async fn every_documented_route_is_there_and_behind_the_gate() {
             assert!(operation["responses"].as_object().is_some_and(|map| !map.is_empty()), "{method} {path}");
         }
     }
-    // What the command prints is what is served.
+    // The command prints the served document.
     let printed = baton_relayer::http::document(utoipa_axum::router::OpenApiRouter::new());
     assert_eq!(serde_json::to_value(printed).unwrap(), document);
-    // All references are there.
+    // All references exist.
     let text = document.to_string();
     for reference in text.split("\"#/components/schemas/").skip(1) {
         let name = reference.split('"').next().unwrap();

@@ -119,7 +119,7 @@ async fn a_line_that_is_no_json_is_answered_with_a_parse_error_over_standard_out
         assert_eq!((&answer["jsonrpc"], &answer["id"]), (&json!("2.0"), &Value::Null));
         assert_eq!(answer["error"]["code"], -32_700, "{answer}");
     }
-    // It goes on serving.
+    // It continues to serve.
     assert_eq!(agent.ask("tools/list", json!({})).await["tools"].as_array().unwrap().len(), 9);
     drop(agent.input.take());
     assert!(agent.child.wait().await.unwrap().success(), "it ends with its input");

@@ -1,4 +1,4 @@
-//! Our own routes, end to end.
+//! Baton's own routes, end to end.
 
 use std::sync::atomic::Ordering;
 
@@ -75,7 +75,7 @@ async fn f1_a_removal_names_what_else_holds_the_words_and_does_with_it_as_it_is_
             .map(|one| format!("{} {}", one["kind"].as_str().unwrap(), one["author"].as_str().unwrap()))
             .collect::<Vec<_>>()
     };
-    // By default, what the user said goes, and the answer of the assistant is named.
+    // By default, the user's messages are deleted, and the assistant's answer is named.
     let id = told("a", "Flibbertigibbet").await;
     let path = format!("/v1/memory/items/{id}");
     let answer = person.ask("DELETE", &path, Value::Null).await.good();
@@ -87,7 +87,7 @@ async fn f1_a_removal_names_what_else_holds_the_words_and_does_with_it_as_it_is_
         (Some("a"), Some(0))
     );
     assert_eq!(listed("Flibbertigibbet").await, ["Flibbertigibbet is a lovely name."]);
-    // All of it, in a query and in a body.
+    // All of them, by a query and by a body.
     let id = told("b", "Wobbegongus").await;
     let path = format!("/v1/memory/items/{id}?others=all");
     let edited = person.ask("PATCH", &path, json!({ "text": "My dog has no name." })).await.good();
@@ -300,7 +300,7 @@ async fn another_text_under_a_turns_number_is_refused_and_the_same_one_changes_n
     let listed =
         person.post("/v1/memory/list", json!({ "session": "s", "filters": { "kinds": ["episode"] } })).await;
     assert_eq!(listed.good()["items"].as_array().unwrap().len(), 2, "{}", listed.text);
-    // Of a message that was deleted nothing is left to compare with.
+    // A deleted message leaves nothing to compare with.
     for item in listed.json()["items"].as_array().unwrap() {
         person.post("/v1/memory/delete", json!({ "ids": [item["id"]] })).await.good();
     }
@@ -325,7 +325,7 @@ async fn a_request_that_contradicts_the_sessions_persona_is_refused_as_one_of_an
     }
     let recall = json!({ "query": "hello", "session": "k", "persona": "Aria" });
     assert_eq!(person.post("/v1/memory/recall", recall).await.good()["mode"], "none");
-    // Nothing was made on the way.
+    // The refused requests created nothing.
     for (path, names) in [("/v1/memory/projects", "home"), ("/v1/memory/personas", "Kenji")] {
         let places = person.get(path).await.good();
         let listed: Vec<&str> = places["places"]
@@ -363,7 +363,7 @@ async fn an_export_of_one_place_names_no_other_and_one_of_nowhere_is_refused() {
         for other in ["house", "at home", "Kenji"] {
             assert!(!export.text.contains(other), "{other}: {}", export.text);
         }
-        // Another account takes it in as it is.
+        // Another account imports it unchanged.
         let other = Person::new(&door);
         let headers = other.headers("POST", "/v1/memory/import", export.text.as_bytes());
         let imported = door.send("POST", "/v1/memory/import", &headers, export.text.into_bytes()).await;

@@ -1,4 +1,4 @@
-//! The SDK's routes in the SDK's shapes. The client itself is driven by `scripts/memwal`.
+//! The SDK's routes in the SDK's formats. `scripts/memwal` tests the real client.
 
 use serde_json::json;
 

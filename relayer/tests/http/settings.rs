@@ -1,4 +1,4 @@
-//! Settings of the owner, calls that are made again, times, and restoring without Walrus.
+//! The owner's settings, repeated calls, times, and restoring without Walrus.
 
 use serde_json::{Value, json};
 
@@ -56,7 +56,7 @@ async fn f10_a_call_with_the_same_idempotency_key_is_made_once() {
     let ours = json!({ "facts": [{ "text": "I live in Lisbon.", "idempotency_key": "a" }] });
     let ours = person.post("/v1/memory/remember", ours).await.good();
     assert_eq!(ours["remembered"][0]["id"], json!(job));
-    // The SDK makes keys from the words: after a delete the same call is a new one.
+    // The SDK makes keys from the words: after a deletion, the same call is new.
     person.post("/api/forget", json!({ "namespace": "default" })).await.good();
     let anew = person.post("/api/remember", fact("I live in Lisbon.", "a")).await.good();
     assert_eq!(anew["existed"], false);

@@ -1,4 +1,4 @@
-//! Who may do what: signatures, delegations, scopes, projects.
+//! Access rights: signatures, delegations, scopes, projects.
 
 use std::sync::atomic::Ordering;
 
@@ -194,7 +194,7 @@ async fn another_owner_is_a_stranger_everywhere() {
     assert_eq!(owner.recalls("safe code blue book", None).await.len(), 1);
 }
 
-/// Everything in an answer, as one text.
+/// The whole answer as one text.
 fn all_of(answer: &super::harness::Answer) -> String {
     answer.good().to_string()
 }
@@ -209,7 +209,7 @@ async fn a_delegate_that_may_only_write_reads_nothing() {
     let mut writer = owner.friend();
     writer.delegation = Some(owner.delegate(&writer, &["write"], None).to_header());
 
-    // A fact that takes another's place: the writer hears of its own alone.
+    // A fact that replaces another's: the writer learns only of its own.
     let facts = json!({ "facts": [{ "text": "My dog is called Zed." }] });
     let answer = writer.post("/v1/memory/remember", facts).await;
     let text = all_of(&answer);
@@ -217,7 +217,7 @@ async fn a_delegate_that_may_only_write_reads_nothing() {
     assert!(!text.contains(&dog) && answer.json()["remembered"][0]["superseded"].is_null(), "{text}");
     let history = owner.get(&format!("/v1/memory/items/{dog}")).await.good();
     assert_eq!(history["superseded_by"], zed.as_str(), "and yet it did");
-    // Whether a fact is there cannot be found out by telling it.
+    // A write-only key cannot find out whether a fact exists by adding it.
     let known = json!({ "facts": [{ "text": "My dog is called Zed." }] });
     let fresh = json!({ "facts": [{ "text": "The kettle is copper." }] });
     let shape = |answer: &super::harness::Answer| {
@@ -231,7 +231,7 @@ async fn a_delegate_that_may_only_write_reads_nothing() {
     let accepted = writer.post("/api/remember", json!({ "text": "My dog is called Zed." })).await.good();
     assert!(accepted.get("existed").is_none(), "{accepted}");
 
-    // What it changes is not shown to it.
+    // It does not see the items that it changes.
     let item = format!("/v1/memory/items/{zed}");
     for (method, path, body) in [
         ("POST", format!("{item}/archive"), json!({ "archived": true })),
@@ -307,7 +307,7 @@ async fn a_delegate_sees_intimate_items_only_where_that_was_granted_by_name() {
         let archived = friend.post(&format!("{item}/archive"), json!({ "archived": false })).await;
         assert_eq!(all_of(&archived).contains("red cream"), sees);
     }
-    // The scope alone shows nothing.
+    // This scope alone shows nothing.
     friend(&["intimate"]).post("/v1/memory/recall", ask).await.refused(403, "scope_missing");
 }
 
@@ -323,7 +323,7 @@ async fn the_defaults_of_the_sdks_routes_show_nothing_intimate() {
     assert!(found.contains("Mill Road") && !found.contains("red cream"), "{found}");
     let full = json!({ "query": "doctor", "memory_scope": "full" });
     assert!(all_of(&owner.post("/api/recall", full).await).contains("red cream"));
-    // Without a language model the answer carries what it would have been made from.
+    // Without a language model, the answer contains the memories for it.
     let asked = owner.post("/api/ask", json!({ "question": "Which doctor?" })).await;
     asked.refused(503, "no_model");
     assert!(asked.text.contains("Mill Road") && !asked.text.contains("red cream"), "{}", asked.text);

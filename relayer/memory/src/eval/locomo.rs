@@ -1,6 +1,6 @@
-//! LoCoMo (Maharana et al., "Evaluating very long-term conversational memory of LLM agents", 2024): long dialogues with
-//! questions and the turns that hold their answers. The data is CC BY-NC 4.0: it is no part of the product, and nothing in
-//! the product was fitted to it.
+//! LoCoMo (Maharana et al., "Evaluating very long-term conversational memory of LLM agents", 2024): long
+//! dialogues with questions and the turns that answer them. The data is CC BY-NC 4.0: the product does not
+//! include it, and was not fitted to it.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -25,16 +25,16 @@ use crate::{
 /// Most bytes of a data file.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// Texts embedded at once.
+/// Texts of one embedding call.
 const BATCH: usize = 64;
 
-/// Ranks that are looked at.
+/// Ranks that are evaluated.
 const DEPTH: usize = 100;
 
-/// Scores from which something counts as found: the default, and stricter ones that a caller may ask for.
+/// Least scores of a match: the default, and stricter ones that a caller may use.
 const THRESHOLDS: [f64; 5] = [DEFAULT_THRESHOLD as f64, 0.6, 0.7, 0.8, 0.9];
 
-/// Questions about nothing that a dialogue between two friends holds.
+/// Questions that no dialogue between two friends answers.
 const UNRELATED: [&str; 12] = [
     "How do I bake sourdough bread?",
     "What is the capital of Mongolia?",
@@ -50,10 +50,10 @@ const UNRELATED: [&str; 12] = [
     "What does the GDP deflator measure?",
 ];
 
-/// Why nothing was measured.
+/// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EvalError {
-    /// The file cannot be read, or is not of this kind.
+    /// The file is unreadable or has another format.
     #[error("cannot use the data file: {0}")]
     Data(String),
     /// An embedder failed.
@@ -61,14 +61,14 @@ pub enum EvalError {
     Embed(#[from] EmbedError),
 }
 
-/// How far an evaluation is.
+/// The progress of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvalProgress<'a> {
-    /// With which embedder.
+    /// The embedder.
     pub embedder: &'a str,
-    /// Dialogues that are done.
+    /// Finished dialogues.
     pub done: usize,
-    /// Of so many.
+    /// All dialogues.
     pub dialogues: usize,
 }
 
@@ -114,8 +114,8 @@ struct Gold {
     evidence: BTreeSet<u64>,
 }
 
-/// Measures recall on a file in the shape of LoCoMo with each embedder and with none (`bm25`): every question of categories 1
-/// to 4 searches its own dialogue.
+/// Measures recall on a file in LoCoMo's format, with each embedder and with none (`bm25`). Every question of
+/// categories 1 to 4 searches its own dialogue.
 ///
 /// # Errors
 /// [`EvalError`].
@@ -154,7 +154,7 @@ pub async fn locomo(
     Ok(report)
 }
 
-/// Asks a dialogue its own questions, another's, and some about nothing.
+/// Asks a dialogue its own questions, another dialogue's, and unrelated ones.
 async fn measure(
     dialogue: &Dialogue,
     other: &Dialogue,
@@ -196,7 +196,7 @@ async fn measure(
         sums.add(gold.category, gold.evidence.len(), &rank_of(gold, ranked));
     }
     sums.end_dialogue();
-    // Without the names, so that it is not told apart by those alone.
+    // Names are removed, so that they alone do not decide.
     let names: BTreeSet<&str> = other.turns.iter().map(|turn| turn.speaker.as_str()).collect();
     let nameless =
         |gold: &Gold| names.iter().fold(gold.question.clone(), |text, name| text.replace(name, "the person"));
@@ -319,7 +319,7 @@ fn dialogue(mut sample: Sample) -> Result<Dialogue, String> {
         }
     }
     let gold = |asked: Asked| {
-        // A few name several turns in one text.
+        // A few questions name several turns in one text.
         let named = asked
             .evidence
             .iter()

@@ -1,17 +1,17 @@
-//! The usual measures of retrieval.
+//! Standard measures of retrieval.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// What an evaluation found, for each embedder.
+/// The results of an evaluation, for each embedder.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
-    /// One for each embedder, and one without any (`bm25`).
+    /// One result for each embedder, and one without any (`bm25`).
     pub configs: Vec<ConfigReport>,
 }
 
-/// What was found with one embedder.
+/// The results with one embedder.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ConfigReport {
     /// Its id.
@@ -23,14 +23,14 @@ pub struct ConfigReport {
     pub by_category: BTreeMap<String, Measures>,
     /// By dialogue, in the order of the file.
     pub by_dialogue: Vec<Measures>,
-    /// How well "no match" is told, at falling ease: the first threshold is the default one.
+    /// The quality of "no match" by threshold, ascending; the first is the default.
     pub no_match: Vec<NoMatch>,
 }
 
 /// Means over questions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Measures {
-    /// How many.
+    /// Their number.
     pub questions: u64,
     /// Share of the evidence among the first five.
     pub r_at_5: f64,
@@ -40,26 +40,27 @@ pub struct Measures {
     pub r_at_20: f64,
     /// One over the rank of the first evidence.
     pub mrr: f64,
-    /// Normalised discounted cumulative gain of the first ten (Järvelin and Kekäläinen, 2002), evidence counting one each.
+    /// Normalised discounted cumulative gain of the first ten (Järvelin and Kekäläinen, 2002); each piece of
+    /// evidence counts one.
     pub ndcg_at_10: f64,
 }
 
-/// How often something was found above a threshold.
+/// How often a threshold left a match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct NoMatch {
     /// The score.
     pub threshold: f64,
-    /// Share of questions with an answer in memory that found anything.
+    /// Share of answerable questions with a match.
     pub answered: f64,
     /// Share of the evidence among the first ten that is above the threshold.
     pub kept_at_10: f64,
-    /// Share of questions about another dialogue that found anything.
+    /// Share of questions about another dialogue with a match.
     pub answered_elsewhere: f64,
-    /// Share of questions about nothing of the sort that found anything.
+    /// Share of unrelated questions with a match.
     pub answered_unrelated: f64,
 }
 
-/// Sums over questions, and the means of them.
+/// Sums over questions, and their means.
 #[derive(Default)]
 pub(super) struct Sums {
     all: Measures,
@@ -69,7 +70,8 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Adds a question: its category, how many pieces of evidence it has, and the ranks of those that were found, from 0.
+    /// Adds a question: its category, the number of its pieces of evidence, and the ranks of the found ones,
+    /// from 0.
     pub(super) fn add(&mut self, category: u64, evidence: usize, ranks: &[usize]) {
         let one = Measures::of(evidence, ranks);
         self.all.add(&one);
@@ -77,7 +79,7 @@ impl Sums {
         self.by_category.entry(category.to_string()).or_default().add(&one);
     }
 
-    /// Ends a dialogue: the questions since the last one were its.
+    /// Ends a dialogue: it owns the questions since the last one.
     pub(super) fn end_dialogue(&mut self) {
         self.by_dialogue.push(std::mem::take(&mut self.dialogue).mean());
     }
@@ -122,7 +124,7 @@ impl Measures {
     }
 
     fn mean(&self) -> Self {
-        // Four digits: there are some thousand questions.
+        // Four digits: there are a few thousand questions.
         let mean = |sum: f64| (sum / self.questions.max(1) as f64 * 10_000.0).round() / 10_000.0;
         Self {
             questions: self.questions,

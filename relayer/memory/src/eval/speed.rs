@@ -1,4 +1,4 @@
-//! How fast one owner's index is, at a size.
+//! The speed of one owner's index at a given size.
 
 use std::time::Instant;
 
@@ -10,35 +10,35 @@ use crate::{
     search::{Background, Documents, Features, Index, Quantised, Question, TermHasher, features, rank},
 };
 
-/// Words of the made-up language; an owner with many items uses some tens of thousands.
+/// Words of the artificial language; an owner with many items uses tens of thousands.
 const WORDS: usize = 20_000;
 /// Different words of an item.
 const ITEM_WORDS: usize = 20;
 /// Words of a question.
 const QUESTION_WORDS: usize = 8;
-/// Words related to each of them; a static table names about as many.
+/// Words related to each of them; a static table has about as many.
 const RELATED: usize = 12;
-/// Questions asked.
+/// Questions per measurement.
 const QUESTIONS: usize = 200;
 
-/// What was measured. Times in microseconds.
+/// The results of a measurement. Times in microseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Speed {
     /// Items of the owner.
     pub items: usize,
     /// Length of the vectors.
     pub dimensions: usize,
-    /// To build the index out of stored features.
+    /// Time to build the index from stored features.
     pub build_us: u64,
     /// Bytes of memory for each item.
     pub bytes_per_item: usize,
-    /// Scan and ranking, in the middle.
+    /// Median time of scan and ranking.
     pub p50_us: u64,
-    /// Scan and ranking, of the slowest in a hundred.
+    /// 99th percentile of scan and ranking.
     pub p99_us: u64,
 }
 
-/// An owner with made-up items: words as frequent as in any language (Zipf), random vectors.
+/// An owner with artificial items: words with natural frequencies (Zipf), random vectors.
 pub struct Scale {
     /// The index.
     pub index: Index,
@@ -66,7 +66,7 @@ impl Documents for Scale {
 }
 
 impl Scale {
-    /// Makes it up, the same each time.
+    /// Generates it, the same each time.
     #[must_use]
     pub fn new(items: usize, dimensions: usize) -> Self {
         let hasher = TermHasher::new([1; 32]);
@@ -97,14 +97,14 @@ impl Scale {
         Self { index, questions, items: items as u64, build_us }
     }
 
-    /// Asks one of its questions; returns how many items came back.
+    /// Asks one of its questions; returns the number of hits.
     pub fn ask(&self, number: usize) -> usize {
         let Some(question) = self.questions.get(number % QUESTIONS) else { return 0 };
         rank(question, &self.index.scan(question, &|_| true), self, 20).len()
     }
 }
 
-/// Measures an owner of so many items.
+/// Measures an owner with this many items.
 #[must_use]
 pub fn scan_speed(items: usize, dimensions: usize) -> Speed {
     let scale = Scale::new(items, dimensions);
@@ -127,7 +127,7 @@ fn micros(begin: Instant) -> u64 {
     u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// xorshift64 (Marsaglia, 2003): made-up data needs no better.
+/// xorshift64 (Marsaglia, 2003): good enough for artificial data.
 struct Random(u64);
 
 #[expect(
@@ -149,7 +149,7 @@ impl Random {
         (self.next() >> 40) as f32 / (1_u64 << 24) as f32
     }
 
-    /// A word: the logarithm of its rank is even.
+    /// A word: the logarithm of its rank is uniform.
     fn word(&mut self) -> usize {
         ((WORDS as f32).powf(self.share()) as usize).clamp(1, WORDS) - 1
     }
@@ -178,7 +178,7 @@ impl Random {
 mod tests {
     use super::*;
 
-    /// `BATON_SPEED` names the sizes to print, such as `1000,10000`.
+    /// `BATON_SPEED` lists the sizes to print, such as `1000,10000`.
     #[test]
     fn sizes_that_are_asked_for_are_measured() {
         let sizes = std::env::var("BATON_SPEED").unwrap_or_default();

@@ -1,10 +1,15 @@
-//! Consolidation of the graph (E8): what no single write sees. Duplicate entities become one, facts that say the same in
-//! other words become one or are linked, edges that say the same become one with more confidence, and edges whose words were
-//! deleted go. An entity needs no pass to go: it goes with the last fact that names it.
+//! Consolidation of the graph (E8): changes that no single write can decide.
 //!
-//! Nothing is merged across scope, author or trust. A pass looks at a bounded part and makes a bounded number of changes; what
-//! it did is in the log. Passes are repeated until one finds nothing to do, which is noted; another one follows once the log
-//! has grown. The pure part, [`Look`], decides; the rest reads vectors and commits.
+//! - Duplicate entities are merged.
+//! - Facts with the same meaning are merged or linked.
+//! - Edges with the same meaning are merged, with more confidence.
+//! - Edges whose words were deleted are removed.
+//!
+//! Orphaned entities need no pass: an entity is deleted with the last fact that names it.
+//!
+//! Nothing is merged across scope, author or trust. A pass reads a bounded part, makes a bounded number of
+//! changes, and logs them. Passes repeat until one finds no work, which is recorded; the next one follows
+//! once the log has grown. The pure part, [`Look`], decides; the rest reads vectors and commits.
 
 mod look;
 
@@ -24,25 +29,25 @@ use crate::{
     service::Memory,
 };
 
-/// Events after which a graph is looked through again.
+/// Events after which a graph is consolidated again.
 const CONSOLIDATE_EVERY: u64 = 256;
 /// Facts that one pass compares with others.
 const FACTS_PER_PASS: usize = 256;
-/// Most passes of one call: each makes some hundred changes.
+/// Most passes of one call: each makes about a hundred changes.
 const PASSES_AT_ONCE: usize = 1_000;
 
-/// What consolidation changed.
+/// The changes of a consolidation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Consolidated {
-    /// Entities that became one with another.
+    /// Entities that were merged into another one.
     pub entities_merged: u64,
-    /// Facts that became one with another which says the same.
+    /// Facts that were merged into another one with the same meaning.
     pub facts_merged: u64,
-    /// Pairs of facts that are alike and were linked.
+    /// Pairs of similar facts that were linked.
     pub facts_linked: u64,
-    /// Edges that became one with another.
+    /// Edges that were merged into another one.
     pub edges_merged: u64,
-    /// Edges of which the confidence was raised.
+    /// Edges whose confidence was raised.
     pub edges_raised: u64,
     /// Edges whose evidence was deleted.
     pub edges_ended: u64,
@@ -71,7 +76,7 @@ impl Consolidated {
 }
 
 impl Memory {
-    /// Consolidates an owner's graph until nothing is left to do. Done by itself as the log grows.
+    /// Consolidates an owner's graph until no work is left. Memory does this by itself as the log grows.
     ///
     /// # Errors
     /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable),
@@ -97,7 +102,7 @@ impl Memory {
         Ok(Step::Done)
     }
 
-    /// What one pass changed, and whether another one may change more.
+    /// One pass: its changes, and whether another pass may find more.
     async fn consolidate_once(&self, owner: OwnerId) -> Result<(Consolidated, bool)> {
         let now_ms = self.now_ms();
         let (done, more) = self.hold(owner, async |owner| owner.consolidate(now_ms).await).await?;
@@ -111,7 +116,7 @@ impl Owner {
         self.state.next >= self.state.consolidated + CONSOLIDATE_EVERY
     }
 
-    /// One pass. Whether another one may find more.
+    /// One pass: its changes, and whether another pass may find more.
     async fn consolidate(&mut self, now_ms: u64) -> Result<(Consolidated, bool)> {
         for _ in 0..crate::owner::COMMIT_TRIES {
             let facts = look::new_facts(&self.state, FACTS_PER_PASS);
@@ -122,7 +127,7 @@ impl Owner {
             let looked_to = facts.last().filter(|_| facts.len() == FACTS_PER_PASS).map(|last| last + 1);
             let mut look = Look::new(self, now_ms);
             look.compare_facts(&pairs, &features);
-            // What goes through all of the graph is left to the pass that reaches the end of the log.
+            // Steps over the whole graph wait for the pass that reaches the end of the log.
             if looked_to.is_none() {
                 look.merge_entities();
                 look.merge_edges();
@@ -132,7 +137,7 @@ impl Owner {
             let settled =
                 plan.events.is_empty() && self.state.consolidated < looked_to.unwrap_or(self.state.next);
             if settled {
-                // Its own number is looked at as well.
+                // The number of this event counts as checked too.
                 let up_to = looked_to.unwrap_or(self.state.next + 1);
                 plan.events.push(Event::Consolidated { up_to, at_ms: now_ms });
             }

@@ -20,11 +20,11 @@ use crate::{
 const EMBED_BATCH: usize = 64;
 
 impl Memory {
-    /// Makes work of all items whose vectors are another embedder's, if the embedder is not the one of the last start.
-    /// They are found by words until they are embedded anew.
+    /// Queues all items with another embedder's vectors, if the embedder changed since the last start. Until
+    /// they are embedded again, they are found by words.
     ///
     /// # Errors
-    /// What hinders reading or writing an owner; the next start tries again.
+    /// Failures to read or write an owner; the next start tries again.
     pub async fn reembed_if_changed(&self) -> Result<()> {
         let embedder = self.inner.parts.embedder.id().as_bytes().to_vec();
         let last = self.get_record(SYSTEM, EMBEDDER_RECORD).await?;
@@ -79,7 +79,7 @@ impl Memory {
             .map(|((number, text), vector)| (*number, text.as_str(), Quantised::from_unit(vector)))
             .collect();
         self.write(owner, |owner| {
-            // What was edited or deleted meanwhile has another text now.
+            // An item that was edited or deleted meanwhile has another text.
             let same = |number: u64, text: &str| {
                 owner.state.entries.get(&number).is_some_and(|entry| embedded_text(&entry.item) == text)
             };
@@ -111,7 +111,7 @@ impl Memory {
         let stored: Vec<(ItemId, StoredKey, Pointer)> =
             sealed.iter().zip(ids).map(|((id, key, _), patch)| (*id, key.clone(), patch.into())).collect();
         self.write(owner, |owner| {
-            // What was edited or deleted meanwhile has another key, or none: the blob stays noise.
+            // An item that was edited or deleted meanwhile has another key or none: the blob stays noise.
             let same =
                 |id: ItemId, key: &StoredKey| owner.state.entry(id).is_some_and(|entry| entry.key == *key);
             let items = stored.iter().filter(|(id, key, _)| same(*id, key));
@@ -124,7 +124,7 @@ impl Memory {
         Ok(Step::Done)
     }
 
-    /// Stores what waits for Walrus now.
+    /// Stores all contents that wait for Walrus.
     pub(crate) async fn store_now(&self, owner: OwnerId) -> Result<()> {
         while self.store_contents(owner).await? == Step::Done {}
         Ok(())
@@ -132,7 +132,7 @@ impl Memory {
 }
 
 impl Owner {
-    /// Contents that are to be stored, sealed, at most `limit`.
+    /// Sealed contents that wait for storing, at most `limit`.
     fn unstored_contents(&self, limit: usize) -> Vec<(ItemId, StoredKey, Vec<u8>)> {
         let waiting = self.state.entries.values().filter(|entry| entry.waits_for_store());
         waiting

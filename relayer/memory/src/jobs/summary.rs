@@ -15,11 +15,11 @@ use crate::{
     writing::{self, Spoken},
 };
 
-/// Messages that one summary covers.
+/// Messages of one summary.
 const SUMMARY_MESSAGES: usize = 32;
-/// Summary of messages in which nothing stands out.
+/// Summary of messages without notable content.
 const NOTHING_SAID: &str = "nothing in these messages stands out";
-/// Messages of a session that are not summarised: they are recent.
+/// Recent messages of a session that are not summarised.
 const SUMMARY_KEEPS: usize = 64;
 
 impl Memory {
@@ -40,7 +40,8 @@ impl Memory {
         let text = by_model
             .filter(|text| !text.trim().is_empty() && text.len() <= MAX_FACT_BYTES)
             .unwrap_or_else(|| writing::summarise(&spoken, MAX_FACT_BYTES));
-        // Messages that say nothing are covered, too, or they would be looked at for ever.
+        // Messages without notable content are marked as covered too; otherwise every round would read them
+        // again.
         let text = if text.trim().is_empty() { NOTHING_SAID.to_owned() } else { text };
         let sources: Vec<ItemId> = messages.iter().map(|(id, ..)| *id).collect();
         self.write(owner, |owner| Ok((owner.plan_summary(session, &sources, &text).quiet(), ()))).await?;
@@ -70,7 +71,7 @@ impl Owner {
                 .state
                 .entries_of(*id)
                 .filter(|(number, entry)| {
-                    // What is off the record, or was archived, is in no summary.
+                    // Off-the-record and archived messages are in no summary.
                     entry.item.kind == Kind::Episode
                         && !entry.archived
                         && covered.is_none_or(|covered| *number > covered)
@@ -90,7 +91,7 @@ impl Owner {
 
     fn plan_summary(&self, session: SessionId, sources: &[ItemId], text: &str) -> Plan {
         let there: Vec<&Entry> = sources.iter().filter_map(|id| self.state.entry(*id)).collect();
-        // A message that was deleted meanwhile may be in the text.
+        // The text may contain a message that was deleted meanwhile.
         if there.len() != sources.len() {
             return Plan::default();
         }

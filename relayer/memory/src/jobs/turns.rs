@@ -1,4 +1,4 @@
-//! Turns: what is learned from each, and again from those together of which one by one nothing was.
+//! Extracts facts from each turn, and again from skipped turns together.
 
 use std::{collections::HashMap, sync::atomic::Ordering};
 
@@ -14,12 +14,12 @@ use crate::{
     writing::{self, Candidate, Exchange, Mode},
 };
 
-/// Turns extracted before the next step, so that one owner's backlog does not hold up its own embeddings.
+/// Turns extracted before the next step, so that an owner's backlog does not delay its own embeddings.
 const TURNS_PER_STEP: usize = 32;
-/// Skipped turns that the backstop looks at together.
+/// Skipped turns that the backstop reads together.
 const BACKSTOP_TURNS: usize = 8;
 
-/// What an exchange told, and how its extraction ended.
+/// The facts of an exchange, and the outcome of its extraction.
 #[derive(Clone)]
 struct Lesson {
     facts: Vec<(Candidate, Consent)>,
@@ -62,7 +62,7 @@ impl Memory {
                 persona: turn.persona.as_deref(),
             };
             let now_ms = self.now_ms();
-            // Asked for each turn: an owner who changes his mind is heard at once.
+            // Read for each turn, so that a changed decision takes effect at once.
             let writer = self.writer_of(owner).await?;
             match self.read_exchange(writer.as_ref(), &exchange, turn.failures).await {
                 Ok(lesson) => {
@@ -84,8 +84,8 @@ impl Memory {
         Ok(step)
     }
 
-    /// What an exchange tells: the gate, and only behind it the extraction; by the model while it has tries left, by rules
-    /// otherwise.
+    /// The facts of an exchange: extraction runs only if the gate passes. The model is used while it has
+    /// tries left, otherwise the rules.
     async fn read_exchange(
         &self,
         writer: Option<&OwnerWriter>,
@@ -126,8 +126,8 @@ impl Memory {
         Ok(Lesson::of(candidates.into_iter().zip(consents).collect()))
     }
 
-    /// Looks again at turns that were skipped one by one: what is told over several messages is found only together. A turn that
-    /// a judge refused, or that is off the record, was not skipped, and is never read again.
+    /// Reads skipped turns again, together: some facts spread over several messages. Refused and
+    /// off-the-record turns are never read again.
     pub(super) async fn backstop(&self, owner: OwnerId) -> Result<Step> {
         let Some((session, turns)) = self.read(owner, |owner| Ok(owner.skipped_turns())).await? else {
             return Ok(Step::Idle);
@@ -141,7 +141,7 @@ impl Memory {
             time_ms: last.map_or(0, |turn| turn.at_ms),
             persona: last.and_then(|turn| turn.persona.as_deref()),
         };
-        // A model that fails here is not asked again: the turns were read once already.
+        // A model that fails here is not called again: the turns were read once already.
         let writer = self.writer_of(owner).await?;
         let found = match writer.as_ref().and_then(|writer| writer.for_exchange(&exchange)) {
             Some(writer) => writer.extract(&exchange).await.unwrap_or_default().candidates,
@@ -179,7 +179,7 @@ impl Owner {
         self.state.waiting.iter().take(limit).filter_map(|number| self.turn_work(*number)).collect()
     }
 
-    /// The next skipped turns of one session that the backstop has not looked at, once there are enough of them.
+    /// The next skipped turns of one session that the backstop has not read, once there are enough.
     pub(super) fn skipped_turns(&self) -> Option<(SessionId, Vec<TurnWork>)> {
         if !self.is_review_due() {
             return None;

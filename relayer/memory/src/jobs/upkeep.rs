@@ -4,15 +4,15 @@ use super::Step;
 use crate::{api::Result, dates::millis, ids::OwnerId, limits::INDEX_KEY_LINGERS, service::Memory};
 
 impl Memory {
-    /// Puts features of full segments together, so that the owner opens faster.
+    /// Packs the features of full segments, so that the owner opens faster.
     pub(super) async fn pack(&self, owner: OwnerId) -> Result<Step> {
         let packed = self.hold(owner, async |owner| owner.pack_features().await).await?;
         Ok(if packed { Step::Done } else { Step::Idle })
     }
 
-    /// Writes the index rows of a database under a fresh key, some time after something was deleted, and destroys the old
-    /// one: what old pages and logs keep of deleted rows can then be tested against no guess. Searches ask under both keys
-    /// meanwhile. After a crash it begins anew, with the same fresh key.
+    /// Replaces the key of a database's index rows some time after a deletion. Rewrites the rows under a
+    /// fresh key and destroys the old one. Then no guess can be tested against deleted rows on old pages and
+    /// logs. Searches use both keys meanwhile. After a crash it starts again with the same fresh key.
     pub(super) async fn reindex(&self, owner: OwnerId) -> Result<Step> {
         if !self.in_database() {
             return Ok(Step::Idle);

@@ -1,7 +1,11 @@
-//! The folder of key files: reading and writing them, and the locks between relayers that share it.
+//! The folder of key files: reads and writes them, and locks them between relayers that share it.
 //!
-//! Layout: `check` (shows whose master key it is), `<pseudonym>.keys`, `<pseudonym>.erased` (an erasure that is not
-//! finished: its rows may still be in the database), `locks/00` to `locks/ff`. A key file is `magic(8) ‖ sealed`.
+//! Layout:
+//!
+//! - `check` identifies the master key.
+//! - `<pseudonym>.keys` is `magic(8) ‖ sealed`.
+//! - `<pseudonym>.erased` marks an unfinished erasure: its rows may still be in the database.
+//! - `locks/00` to `locks/ff` are the locks.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -24,26 +28,26 @@ use super::{
 use crate::{ids::OwnerId, storage::Pseudonym};
 
 const MAGIC: &[u8; 8] = b"BTNKEYS2";
-/// The first format, which is read and not written.
+/// The first format, which is read but no longer written.
 const FIRST_MAGIC: &[u8; 8] = b"BTNKEYS1";
 const KIND: &str = "an owner of memories";
-/// How long another relayer may keep an owner's lock: it is held over reading and writing one file.
+/// Time limit for another relayer's lock, which is held while one file is read and written.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
-/// The folder, with the key that wraps what is in it.
+/// The folder, with the key that wraps its files.
 pub(crate) struct KeyFolder {
     path: PathBuf,
     master: MasterKey,
 }
 
-/// Shows that the owner's file is this thread's alone to change.
+/// Proves that only this thread may change the owner's file.
 pub(crate) struct Locked {
     _file: File,
 }
 
 impl KeyFolder {
-    /// Opens or makes the folder, and checks that it is of this master key.
+    /// Opens or creates the folder, and checks its master key.
     pub(crate) fn open(path: &Path, master: MasterKey) -> Result<Self, KeyringError> {
         let failed = |source| KeyringError::Io { path: path.to_owned(), source };
         create_private_folder(&path.join("locks")).map_err(failed)?;
@@ -72,7 +76,7 @@ impl KeyFolder {
         self.path.join(format!("{}.erased", hex::encode(owner.0)))
     }
 
-    /// Keeps other threads and other relayers from changing the owner's file.
+    /// Prevents other threads and relayers from changing the owner's file.
     pub(crate) fn lock(&self, owner: Pseudonym) -> Result<Locked, KeyringError> {
         let path = self.path.join("locks").join(hex::encode(&owner.0[..1]));
         let failed = |source| KeyringError::Io { path: path.clone(), source };
@@ -90,7 +94,7 @@ impl KeyFolder {
         }
     }
 
-    /// Reads an owner's keys; `None` where there is no file. What a crash left beside the file is removed.
+    /// Reads an owner's keys; `None` without a file. Removes leftovers of a crash beside the file.
     pub(crate) fn load(&self, owner: Pseudonym) -> Result<Option<Keyring>, KeyringError> {
         let path = self.file(owner);
         if path.with_extension("keys.new").exists() {
@@ -98,7 +102,7 @@ impl KeyFolder {
             discard_leftover(&path).map_err(|source| KeyringError::Io { path: path.clone(), source })?;
         }
         match self.read(owner) {
-            // A file that is replaced is wiped, also under the eyes of whoever had begun to read it.
+            // A replaced file is wiped, even while a reader has it open.
             Err(KeyringError::Damaged { .. }) => {
                 let _locked = self.lock(owner)?;
                 self.read(owner)
@@ -107,7 +111,7 @@ impl KeyFolder {
         }
     }
 
-    /// As [`Self::load`], for whoever has the lock.
+    /// As [`Self::load`], for a caller with the lock.
     pub(crate) fn load_locked(
         &self,
         _locked: &Locked,
@@ -130,7 +134,8 @@ impl KeyFolder {
         ring.map(Some).ok_or(KeyringError::Damaged { path })
     }
 
-    /// Replaces an owner's file; on disk when it returns, and the old one's bytes are gone as far as possible.
+    /// Replaces an owner's file. The new file is on disk on return; the old bytes are wiped as far as
+    /// possible.
     pub(crate) fn save(&self, _locked: &Locked, ring: &Keyring) -> Result<(), KeyringError> {
         let owner = self.pseudonym(ring.owner);
         let encoded = ring.encode();
@@ -143,7 +148,7 @@ impl KeyFolder {
         replace_secret(&path, &bytes).map_err(|source| KeyringError::Io { path, source })
     }
 
-    /// Notes that an owner is to be erased, then destroys the owner's keys.
+    /// Marks an owner for erasure, then destroys the owner's keys.
     pub(crate) fn destroy(&self, _locked: &Locked, owner: Pseudonym) -> Result<(), KeyringError> {
         let (mark, path) = (self.mark(owner), self.file(owner));
         replace_private(&mark, b"").map_err(|source| KeyringError::Io { path: mark, source })?;
@@ -168,7 +173,7 @@ impl KeyFolder {
         self.listed(".erased")
     }
 
-    /// Owners that have a key file.
+    /// Owners with a key file.
     pub(crate) fn kept(&self) -> Result<Vec<Pseudonym>, KeyringError> {
         self.listed(".keys")
     }

@@ -1,5 +1,5 @@
-//! The keys of the rows by which a database searches. They are not the owner's: they are replaced after deletions, so that
-//! what old pages keep of deleted rows cannot be tested against guessed words.
+//! The keys of a database's index rows. They are separate from the owner's keys and are replaced after
+//! deletions. Then guessed words cannot be tested against deleted rows on old pages.
 
 use baton_keys::master::{OwnerSecret, OwnerUse};
 use zeroize::Zeroizing;
@@ -9,7 +9,7 @@ pub struct IndexKeys {
     generation: u64,
     class_tag: Zeroizing<[u8; 32]>,
     rotation: Zeroizing<[u8; 32]>,
-    /// `None` for rows under the owner's own secret, whose terms are the owner's term hashes.
+    /// `None` for rows under the owner's own secret: their terms are the owner's term hashes.
     terms: Option<Zeroizing<[u8; 32]>>,
 }
 
@@ -18,7 +18,7 @@ impl IndexKeys {
         Self { terms: Some(secret.derive(OwnerUse::TermHash)), ..Self::derived(generation, secret) }
     }
 
-    /// Those of rows that were written before the index had keys of its own.
+    /// The keys of rows that are older than the index's own keys.
     pub(crate) fn of_owner(secret: &OwnerSecret) -> Self {
         Self::derived(0, secret)
     }
@@ -32,7 +32,7 @@ impl IndexKeys {
         }
     }
 
-    /// Which generation it is; none has the number of an earlier one.
+    /// The generation; no number is used twice.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
@@ -50,7 +50,7 @@ impl IndexKeys {
         &self.rotation
     }
 
-    /// How a row names the owner's hash of a term. Both keys are needed to tell which word it is.
+    /// A row's name for the owner's hash of a term. Both keys are needed to find the word.
     #[must_use]
     pub fn term(&self, hash: u64) -> u64 {
         let Some(key) = &self.terms else { return hash };

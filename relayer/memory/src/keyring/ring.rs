@@ -1,4 +1,4 @@
-//! What is in a key file, and the changes that it goes through. Pure.
+//! The contents of a key file, and their changes. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +13,14 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 use super::{IndexKeys, KeyringError, OwnerKeys};
 use crate::{ids::OwnerId, storage::Space};
 
-/// Log and Features: numbers of a segment. Small enough that re-sealing one takes about a millisecond, large enough that
-/// a key file of 10,000 items has four kilobytes.
+/// Numbers of a segment of Log and Features. Re-sealing a segment takes about a millisecond, and the key file
+/// of 10,000 items has four kilobytes.
 pub(crate) const NUMBERS_PER_SEGMENT: u64 = 256;
 /// Sessions have random numbers: their highest bits choose one of 4,096 segments.
 const SESSION_SEGMENT_SHIFT: u32 = 52;
 /// Bytes of a key's id.
 pub(crate) const KEY_ID_LEN: usize = 8;
-/// Largest encoded keyring: the codec's limit, enough for 170,000 keys, which is 20 million items.
+/// Largest encoded keyring: the codec's limit, enough for 170,000 keys, or 20 million items.
 pub(crate) const MAX_KEYRING_BYTES: usize = baton_proto::limits::MAX_OBJECT_BYTES;
 const MAX_KEYS: usize = 150_000;
 
@@ -76,16 +76,16 @@ impl SegmentKey {
     }
 }
 
-/// A segment that is being re-sealed. Whether that happened is told by its records: they name the old key or not.
+/// A segment that is being re-sealed. Its records show whether that happened: they name the old key or not.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Redaction {
     pub(crate) segment: Segment,
     pub(crate) old: KeyId,
-    /// None where nothing is left in the segment.
+    /// `None` for a segment without remaining records.
     pub(crate) new: Option<SegmentKey>,
 }
 
-/// How far a database is known to have come with an owner: it holds at least this much, or has lost something.
+/// The known progress of an owner's database. A database that holds less has lost data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// The owner's version.
@@ -95,21 +95,21 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Takes over what is further.
+    /// Takes over the larger values.
     pub(crate) fn raise(&mut self, other: Self) {
         self.version = self.version.max(other.version);
         self.events = self.events.max(other.events);
     }
 }
 
-/// The keys of the search index in a database: rows may be under any of them, and new rows are under the last.
+/// The keys of a database's search index: rows may use any of them; new rows use the last.
 #[derive(Clone, PartialEq)]
 struct IndexSecrets {
     /// By generation, ascending.
     secrets: Vec<(u64, OwnerSecret)>,
-    /// Whether rows may be under the owner's own secret, as they were before the index had keys.
+    /// Whether rows may use the owner's own secret, as before the index had keys.
     under_owner: bool,
-    /// Since when rows of deleted items may be left on old pages.
+    /// Since when old pages may hold rows of deleted items.
     stale_ms: Option<u64>,
 }
 
@@ -154,7 +154,7 @@ impl Keyring {
         OwnerKeys::of(&self.secret)
     }
 
-    /// The keys under which index rows may be, that of new rows last.
+    /// The keys of existing index rows; the last is the key of new rows.
     pub(crate) fn index_keys(&self) -> Vec<IndexKeys> {
         let own = self.index.under_owner.then(|| IndexKeys::of_owner(&self.secret));
         let others = self.index.secrets.iter();
@@ -167,23 +167,23 @@ impl Keyring {
         self.index.secrets.last().map(|(generation, _)| *generation).or(own)
     }
 
-    /// How many keys rows may be under.
+    /// The number of keys that rows may use.
     pub(crate) fn index_count(&self) -> usize {
         self.index.secrets.len() + usize::from(self.index.under_owner)
     }
 
-    /// From when on the index has to be written under a new key; `None` if nothing calls for it.
+    /// The time from which the index needs a new key; `None` if it needs none.
     pub(crate) fn reindex_from_ms(&self) -> Option<u64> {
         if self.index.under_owner || self.index.is_being_replaced() { Some(0) } else { self.index.stale_ms }
     }
 
-    /// Notes that rows of deleted items may be left on old pages from a time on.
+    /// Records the time since which old pages may hold rows of deleted items.
     pub(crate) fn note_stale_index(&mut self, at_ms: u64) {
         self.index.stale_ms = Some(self.index.stale_ms.map_or(at_ms, |since| since.min(at_ms)));
     }
 
-    /// Makes a new key of the index, unless the last one made is not yet that of all rows. What is deleted from now on
-    /// calls for another.
+    /// Creates a new key of the index, unless the last one does not cover all rows yet. Later deletions need
+    /// another key.
     pub(crate) fn begin_reindex(&mut self) {
         if self.index.is_being_replaced() {
             return;
@@ -193,8 +193,8 @@ impl Keyring {
         self.index.stale_ms = None;
     }
 
-    /// Destroys all keys of the index but that of a generation, under which all rows are now. Does nothing if another one
-    /// was made meanwhile.
+    /// Destroys all keys of the index except one generation's, which covers all rows now. Does nothing if a
+    /// newer key was created meanwhile.
     pub(crate) fn end_reindex(&mut self, generation: u64) {
         if self.index.secrets.last().is_some_and(|(last, _)| *last == generation) {
             self.index.secrets.retain(|(kept, _)| *kept == generation);
@@ -202,7 +202,7 @@ impl Keyring {
         }
     }
 
-    /// How far the database came, at least, when the file was last written.
+    /// The database's least progress at the file's last write.
     pub(crate) fn mark(&self) -> Mark {
         self.mark
     }
@@ -211,7 +211,7 @@ impl Keyring {
         self.mark.raise(seen);
     }
 
-    /// Gives up what the database has lost.
+    /// Gives up lost data.
     pub(crate) fn lower_mark(&mut self, found: Mark) {
         self.mark = found;
     }
@@ -220,8 +220,8 @@ impl Keyring {
         self.secret == other.secret
     }
 
-    /// The key that new records of a segment are sealed under. While a redaction is open that is the old one: if the
-    /// redaction took place after all, the writer's version is too old and nothing is written.
+    /// The key for new records of a segment. During a redaction, that is the old key. If the redaction took
+    /// place after all, the writer's version is too old and nothing is written.
     pub(crate) fn current(&self, segment: Segment) -> Option<&SegmentKey> {
         self.keys.get(&segment)
     }
@@ -236,7 +236,7 @@ impl Keyring {
         self.keys.get(&segment).into_iter().chain(new).find(|key| key.id == id).map(|key| &key.key)
     }
 
-    /// Makes keys for those segments that have none. Whether there were any.
+    /// Creates keys for segments without a key; returns whether any were missing.
     pub(crate) fn extend(&mut self, segments: &BTreeSet<Segment>) -> Result<bool, KeyringError> {
         let missing: Vec<_> = segments.iter().filter(|segment| !self.keys.contains_key(segment)).collect();
         if self.keys.len() + missing.len() > MAX_KEYS {
@@ -248,7 +248,7 @@ impl Keyring {
         Ok(!missing.is_empty())
     }
 
-    /// Begins to re-seal segments: those in `empty` will have no records left.
+    /// Begins to re-seal segments; those in `empty` will have no records left.
     pub(crate) fn begin(&mut self, touched: &BTreeSet<Segment>, empty: &BTreeSet<Segment>) -> Vec<Redaction> {
         let redactions: Vec<_> = touched
             .iter()
@@ -262,7 +262,7 @@ impl Keyring {
         redactions
     }
 
-    /// Every key that there is, for tests that try them all.
+    /// All keys, for tests that try each of them.
     #[cfg(test)]
     pub(crate) fn all_keys(&self) -> impl Iterator<Item = &SegmentKey> {
         self.keys.values().chain(self.redactions.iter().filter_map(|open| open.new.as_ref()))
@@ -272,7 +272,8 @@ impl Keyring {
         &self.redactions
     }
 
-    /// Ends a redaction that took place: the old key goes. One that is not open was ended by somebody else.
+    /// Ends a redaction that took place, and removes the old key. If the redaction is not open, another
+    /// relayer has ended it.
     pub(crate) fn complete(&mut self, redaction: &Redaction) {
         if self.close(redaction)
             && self.keys.get(&redaction.segment).is_some_and(|key| key.id == redaction.old)
@@ -284,7 +285,7 @@ impl Keyring {
         }
     }
 
-    /// Ends a redaction that did not take place: the new key goes.
+    /// Ends a redaction that did not take place, and removes the new key.
     pub(crate) fn cancel(&mut self, redaction: &Redaction) {
         self.close(redaction);
     }
@@ -331,7 +332,7 @@ impl Keyring {
         }
     }
 
-    /// `None` for what [`Self::encode`] did not make.
+    /// Decodes the output of [`Self::encode`]; `None` for other bytes.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let wire: WireRing = codec::decode(bytes, MAX_KEYRING_BYTES).ok()?;
         let secrets =
@@ -347,7 +348,7 @@ impl Keyring {
         Some(Self { index, mark: wire.mark, ..Self::of_keys(&wire.keys)? })
     }
 
-    /// Reads a file of the first format, which had neither mark nor keys of the index.
+    /// Reads a file of the first format, which had neither a mark nor index keys.
     pub(crate) fn decode_first(bytes: &[u8]) -> Option<Self> {
         Self::of_keys(&codec::decode(bytes, MAX_KEYRING_BYTES).ok()?)
     }
@@ -463,7 +464,7 @@ mod tests {
             prop_assert!(read.same_secret(&ring) && read.keys == ring.keys && read.redactions == ring.redactions);
             prop_assert!(read.index == ring.index && read.mark == ring.mark);
             prop_assert!(Keyring::decode(&ring.encode()[1..]).is_none());
-            // A file of the first format has the same beginning, and is read.
+            // A file of the first format has the same beginning, and is readable.
             let first = codec::encode_secret(&ring.wire_keys());
             prop_assert!(Keyring::decode(&first).is_none());
             let read = Keyring::decode_first(&first).unwrap();
@@ -471,7 +472,7 @@ mod tests {
             prop_assert!(read.mark == Mark::default() && read.index.under_owner);
         }
 
-        /// Whatever the order of redactions that took place and that did not: one key for each segment, and only keys that
+        /// In any order of completed and cancelled redactions, each segment keeps one key. Only keys that
         /// records may name can be found.
         #[test]
         fn redactions_leave_one_key_for_each_segment(steps in proptest::collection::vec((0u64..3, any::<bool>(), any::<bool>()), 1..30)) {
@@ -512,7 +513,7 @@ mod tests {
         ring.end_reindex(1);
         assert_eq!(generations(&ring), [1, 2], "that is not the key of new rows");
         ring.end_reindex(2);
-        // What was deleted meanwhile may be under the new key.
+        // Items that were deleted meanwhile may be under the new key.
         assert_eq!((generations(&ring), ring.reindex_from_ms()), (vec![2], Some(70)));
         let mut old = Keyring::decode_first(&codec::encode_secret(&ring.wire_keys())).unwrap();
         assert_eq!((old.index_keys().len(), old.reindex_from_ms()), (1, Some(0)));

@@ -1,4 +1,5 @@
-//! What is written to an owner: plans, made durable and folded in; what a deletion takes with it; and records beside the log.
+//! Writes to an owner: plans that are made durable and folded in, the dependants of deleted items, and
+//! records beside the log.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -16,28 +17,28 @@ use crate::{
     vault::{Changes, Secret},
 };
 
-/// What a commit is to do.
+/// The changes of one commit.
 #[derive(Default)]
 pub(crate) struct Plan {
     /// Events to append, in this order.
     pub(crate) events: Vec<Event>,
-    /// Events to write anew in their place; their former bytes become unreadable.
+    /// Events to replace in place; their former bytes become unreadable.
     pub(crate) rewrites: Vec<(u64, Event)>,
     /// Vectors to set.
     pub(crate) vectors: Vec<(u64, Quantised)>,
-    /// What becomes of the owner's job.
+    /// The change to the owner's job.
     pub(crate) job: Job,
-    /// When it was made, in milliseconds since the Unix epoch.
+    /// Creation time, in milliseconds since the Unix epoch.
     pub(crate) at_ms: u64,
 }
 
-/// What a commit does to the job of an owner.
+/// The change that a commit makes to an owner's job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Job {
-    /// Due at once, if the plan has events: they may have made work.
+    /// Due at once if the plan has events: they may have created work.
     #[default]
     Wake,
-    /// As it is.
+    /// Unchanged.
     Leave,
     /// Due at a time.
     Due(u64),
@@ -50,12 +51,12 @@ impl Plan {
         Self { events, ..Self::default() }
     }
 
-    /// The same plan, by the job itself: it wakes nobody.
+    /// The same plan, from the job itself: it does not wake the job.
     pub(crate) fn quiet(self) -> Self {
         Self { job: Job::Leave, ..self }
     }
 
-    /// Writes an event anew in its place, unless the plan does already.
+    /// Replaces an event in place, unless the plan does so already.
     pub(crate) fn rewrite(&mut self, number: u64, event: Event) {
         if !self.rewrites.iter().any(|(known, _)| *known == number) {
             self.rewrites.push((number, event));
@@ -68,15 +69,15 @@ impl Plan {
     }
 }
 
-/// The number of the one job of an owner: do whatever is to do.
+/// The number of an owner's only job: all due work.
 pub(crate) const JOB: u64 = 0;
 
 impl Owner {
-    /// Makes a plan durable and folds it in. A conflict with another writer takes in what that one wrote and is told: the
-    /// plan has to be made again.
+    /// Makes a plan durable and folds it in. On a conflict, it folds in the other writer's changes; the
+    /// caller must then plan again.
     ///
     /// # Errors
-    /// [`Committed::Conflict`] is no error; [`MemoryError`](crate::api::MemoryError) is.
+    /// [`MemoryError`](crate::api::MemoryError); [`Committed::Conflict`] is not an error.
     pub(crate) async fn commit(&mut self, plan: Plan) -> Result<Committed> {
         if plan.is_empty() {
             return Ok(Committed::Done);
@@ -136,8 +137,8 @@ impl Owner {
         deleted.chain(plan.rewrites.iter().map(|(number, _)| *number)).collect()
     }
 
-    /// The records and rows that a plan changes, whether former bytes have to become unreadable, and the items that
-    /// belong elsewhere afterwards.
+    /// The records and rows that a plan changes; whether former bytes must become unreadable; and the items
+    /// that change their place.
     fn changes(&self, plan: &Plan) -> (Changes, bool, BTreeSet<u64>) {
         let mut changes = Changes::default();
         let mut rehomed: BTreeSet<u64> = BTreeSet::new();
@@ -181,19 +182,19 @@ impl Owner {
         (changes, destroys, rehomed)
     }
 
-    /// New rows for items that now belong elsewhere.
+    /// New rows for items that change their place.
     fn rehome(&self, changes: &mut Changes, plan: &Plan, numbers: &BTreeSet<u64>) {
         if numbers.is_empty() {
             return;
         }
         let mut after = self.state.clone();
         for (number, event) in (self.state.next..).zip(&plan.events) {
-            // The events were made for this state, and unpack.
+            // These events were planned on this state, so they unpack.
             let _ = after.apply(number, event);
         }
         for number in numbers {
             if let Some(entry) = after.entries.get(number) {
-                // Its vector is not at hand: it is embedded again.
+                // Its vector is not at hand: the item is embedded again.
                 let features = features_of(&entry.item, &self.hasher);
                 let class = row_class(*number, entry.home, &entry.item);
                 changes.index.push(self.row(*number, class, &features));
@@ -202,14 +203,14 @@ impl Owner {
         }
     }
 
-    /// Sealed records that the doors keep for the owner.
+    /// Sealed records that handlers keep for the owner.
     pub(crate) async fn named_record(&mut self, name: &str) -> Result<Option<Secret>> {
         let number = self.keys().record_number(name);
         Ok(self.vault.get(Space::Sessions, number).await?)
     }
 
-    /// Writes such records together, or removes them so that their former bytes are unreadable. A conflict with another
-    /// writer changes nothing: what was read before may be another by now.
+    /// Writes or removes such records together; removed bytes become unreadable. A conflict changes nothing,
+    /// since the records read before may differ by now.
     pub(crate) async fn set_named_records(
         &mut self,
         records: &[(String, Option<Vec<u8>>)],
@@ -238,8 +239,8 @@ impl Owner {
         }
     }
 
-    /// The plan that leaves nothing of these items, and of what only they name: their events and the edges at them are
-    /// unwritten.
+    /// The plan that deletes these items and the entities that only they name: it redacts their events and
+    /// their edges.
     pub(crate) fn plan_delete(&self, ids: &[ItemId]) -> Plan {
         let mut going: BTreeSet<ItemId> =
             ids.iter().copied().filter(|id| self.state.number(*id).is_some()).collect();
@@ -259,7 +260,7 @@ impl Owner {
         Plan { events, rewrites, ..Plan::default() }
     }
 
-    /// Edges between other items that quote what only these items say.
+    /// Edges between other items whose quotes only these items contain.
     pub(crate) fn edges_quoting_only(&self, ids: &[ItemId]) -> Vec<u64> {
         let going: HashSet<ItemId> = ids.iter().copied().collect();
         let texts: Vec<&str> = ids.iter().filter_map(|id| Some(&*self.state.entry(*id)?.item.text)).collect();
@@ -273,7 +274,7 @@ impl Owner {
         quoting.map(|(number, _)| *number).collect()
     }
 
-    /// Whether a fact or message says these words, other than those named.
+    /// Whether a fact or message outside `except` contains these words.
     pub(crate) fn says_somewhere(&self, words: &str, except: &HashSet<ItemId>) -> bool {
         let said = |entry: &Entry| matches!(entry.item.kind, Kind::Fact | Kind::Episode);
         let others =

@@ -1,8 +1,8 @@
-//! What is kept of items to find them by: a record for each while it is new, then packs of a segment's, so that an owner
-//! opens with few records; and the rows of a database's own index.
+//! The stored search features of items, and the rows of a database's own index. A new item has a record of
+//! its own. Later, packs hold the features of a segment, so that an owner opens with few records.
 //!
-//! A single record counts before a pack's. Whatever is deleted or rewritten leaves its pack in the same commit, which
-//! gives the pack a new key and destroys the old one.
+//! A single record overrides a pack. A deletion or rewrite removes an item from its pack in the same commit.
+//! The commit seals the pack under a new key and destroys the old one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,18 +23,18 @@ use crate::{
     vault::{Changes, OwnerVault},
 };
 
-/// Single records of a segment from which packing them is worth a commit.
+/// Fewest single records of a segment for which packing is worth a commit.
 const PACK_FROM: usize = 32;
-/// Packs that one commit writes; one has some hundred kilobytes.
+/// Packs of one commit; a pack has a few hundred kilobytes.
 const PACKS_AT_ONCE: usize = 16;
-/// Largest pack. A segment of items that need more keeps its single records.
+/// Largest pack. A segment with larger features keeps its single records.
 const MAX_PACK_BYTES: usize = 16 * 1024 * 1024;
-/// Bytes of a term in a pack: its hash, and how often it occurs.
+/// Bytes of a term in a pack: its hash and count.
 const TERM_BYTES: usize = 10;
-/// Index rows that one commit writes again under a new key.
+/// Index rows that one commit rewrites under a new key.
 const REINDEX_ROWS: usize = 500;
 
-/// What is kept of an item to find it by, with which embedder made the vector.
+/// The stored features of an item, with the embedder of its vector.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FeatureRecord {
     /// The embedder; empty without a vector.
@@ -54,7 +54,7 @@ impl FeatureRecord {
         Self { embedder, dimensions, checksum, features }
     }
 
-    /// Whether its vector is one of this embedder, and whole.
+    /// Whether its vector comes from this embedder and is intact.
     pub(super) fn is_of(&self, embedder: &str, dimensions: usize) -> bool {
         let vector = self.features.vector.as_ref();
         self.embedder == embedder
@@ -80,7 +80,7 @@ pub(super) struct Pack {
     pub(super) items: Vec<Packed>,
 }
 
-/// One item of a pack: flat bytes, which are read fast.
+/// One item of a pack as flat bytes, for fast reads.
 #[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub(super) struct Packed {
     pub(super) number: u64,
@@ -127,12 +127,12 @@ impl Packed {
 }
 
 impl Pack {
-    /// What a record holds; `None` for what is no pack.
+    /// Decodes a record; `None` if it is not a pack.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         codec::decode(bytes, MAX_PACK_BYTES).ok()
     }
 
-    /// Its items, as single records have them.
+    /// Its items as single records.
     fn records(&self) -> impl Iterator<Item = (u64, FeatureRecord)> {
         self.items.iter().map(|packed| {
             let record = FeatureRecord {
@@ -146,12 +146,12 @@ impl Pack {
     }
 }
 
-/// What a single record holds; `None` for what is none.
+/// Decodes a single record; `None` if it is not one.
 pub(super) fn decode_single(bytes: &[u8]) -> Option<FeatureRecord> {
     codec::decode(bytes, MAX_EVENT_BYTES).ok()
 }
 
-/// The number of the pack that an item belongs in: that of its segment.
+/// The number of an item's pack: that of its segment.
 pub(super) fn pack_of(number: u64) -> u64 {
     number / NUMBERS_PER_SEGMENT
 }
@@ -162,7 +162,7 @@ fn range_of(pack: u64) -> (u64, u64) {
     (first, first.saturating_add(NUMBERS_PER_SEGMENT - 1))
 }
 
-/// All that is kept of items from one number to another, both included.
+/// All stored features of items in a range of numbers, both ends included.
 async fn records_between(vault: &OwnerVault, first: u64, last: u64) -> Result<BTreeMap<u64, FeatureRecord>> {
     let mut found = BTreeMap::new();
     for number in pack_of(first)..=pack_of(last) {
@@ -221,7 +221,7 @@ impl Owner {
         }
     }
 
-    /// Takes items out of the packs that they are in: their former bytes are to become unreadable.
+    /// Removes items from their packs: their former bytes must become unreadable.
     pub(super) async fn unpack(&self, changes: &mut Changes, numbers: &BTreeSet<u64>) -> Result<()> {
         let packs: BTreeSet<u64> = numbers.iter().map(|number| pack_of(*number)).collect();
         for number in packs {
@@ -238,7 +238,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Packs to write: of full segments with enough single records, whose items all have their vectors.
+    /// The packs to write: full segments with enough single records, in which each item has its vector.
     fn packs_to_write(&self) -> Vec<u64> {
         let mut loose: BTreeMap<u64, usize> = BTreeMap::new();
         for number in &self.loose {
@@ -252,12 +252,12 @@ impl Owner {
         worth.filter(|pack| ready(*pack)).take(PACKS_AT_ONCE).collect()
     }
 
-    /// Whether there is something to pack.
+    /// Whether there are features to pack.
     pub(crate) fn has_loose_features(&self) -> bool {
         !self.packs_to_write().is_empty()
     }
 
-    /// Puts single records of full segments into packs. Whether there were any.
+    /// Moves single records of full segments into packs; returns whether there were any.
     pub(crate) async fn pack_features(&mut self) -> Result<bool> {
         let packs = self.packs_to_write();
         if packs.is_empty() {
@@ -290,7 +290,7 @@ impl Owner {
             }
         }
         match self.vault.commit(changes).await {
-            // What could not be packed is not looked at again before the owner is opened anew.
+            // Items that could not be packed are skipped until the owner opens again.
             Ok(_) => self.loose.retain(|number| !looked_at.contains(number)),
             Err(error) if error.is_conflict() => self.catch_up().await?,
             Err(error) => return Err(error.into()),
@@ -298,7 +298,7 @@ impl Owner {
         Ok(true)
     }
 
-    /// Writes a page of index rows anew, under the newest key; returns where the next page begins.
+    /// Rewrites a page of index rows under the newest key; returns the start of the next page.
     pub(crate) async fn reindex_page(&mut self, from: u64) -> Result<Option<u64>> {
         for _ in 0..COMMIT_TRIES {
             let numbers: Vec<u64> =
@@ -319,7 +319,7 @@ impl Owner {
                     changes.index.push(self.row(*number, class, &features));
                 }
             }
-            // An empty one counts as well: it raises the version, and whoever writes next has the new key.
+            // An empty commit counts too: it raises the version, so the next writer has the new key.
             match self.vault.commit(changes).await {
                 Ok(_) => return Ok(numbers.last().map(|last| last + 1)),
                 Err(error) if error.is_conflict() => self.catch_up().await?,
@@ -329,7 +329,7 @@ impl Owner {
         Err(busy())
     }
 
-    /// Features of some items as they are kept, with their vectors where those are the present embedder's.
+    /// The stored features of some items, with vectors only from the current embedder.
     pub(crate) async fn kept_features(&self, numbers: &BTreeSet<u64>) -> Result<BTreeMap<u64, Features>> {
         let mut kept = BTreeMap::new();
         let packs: BTreeSet<u64> = numbers.iter().map(|number| pack_of(*number)).collect();
@@ -350,12 +350,12 @@ impl Owner {
     }
 }
 
-/// What an item is found by: its text, who said it and when.
+/// The search features of an item: its text, author and time.
 pub(crate) fn features_of(item: &Item, hasher: &TermHasher) -> Features {
     document_features(&item.text, speaker(item.provenance.author), item.provenance.time_ms, hasher)
 }
 
-/// What the embedder is given of an item.
+/// The text of an item for the embedder.
 pub(crate) fn embedded_text(item: &Item) -> String {
     crate::search::indexed_text(&item.text, speaker(item.provenance.author), item.provenance.time_ms)
 }

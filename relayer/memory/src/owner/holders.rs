@@ -1,5 +1,10 @@
-//! What else holds the words of items that are deleted, edited or denied: messages that say them, facts and summaries made of
-//! them, entities that only they name, and whatever says such a name. Pure: the service asks, and plans the change from the answer.
+//! Finds the other holders of the words of items that are deleted, edited or denied:
+//!
+//! - messages that say the words;
+//! - facts and summaries made from the items;
+//! - entities that only the items name, and items that say such a name.
+//!
+//! Pure: the service calls it, and plans the change from its answer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,42 +17,44 @@ use crate::{
     writing::{canonical, unlabelled},
 };
 
-/// Words from which a fact is looked for in other messages than its own, to take them along: two words may mean anything.
+/// Fewest words of a fact that are searched for in messages other than its own: two words may mean anything.
 const MIN_SAYING_WORDS: usize = 3;
-/// What stable keys of days begin with: that a message names the same day says nothing.
+/// Prefix of the stable keys of days. A shared day does not link a message to a fact.
 const DAY: &str = "date:";
 
-/// Items whose words are to go.
+/// Items whose words are to be removed.
 pub(crate) struct Going<'a> {
     pub(crate) ids: &'a [ItemId],
     /// The words that an edit puts in their place.
     pub(crate) replacement: Option<&'a str>,
-    /// Entities that those words name.
+    /// Entities that the replacement names.
     pub(crate) named_again: BTreeSet<ItemId>,
     pub(crate) others: Others,
-    /// Whether other projects are looked at as well. They are closed rooms to a caller who is bound to one.
+    /// Whether the search includes other projects. A caller that is bound to a project must not learn of
+    /// others.
     pub(crate) everywhere: bool,
 }
 
-/// What goes with items, and what stays and holds their words.
+/// The items that are deleted together, and the remaining holders of their words.
 pub(crate) struct Holders {
-    /// Items that go, the named ones among them.
+    /// Items to delete, the named ones among them.
     pub(crate) going: BTreeSet<ItemId>,
-    /// Items that stay, in their order.
+    /// Items that stay, in order of their numbers.
     pub(crate) left: Vec<ItemId>,
 }
 
-/// Words in canonical form, with the project in which the user's own messages go that say them; none where no message goes.
+/// Words in canonical form. `takes_in` is the project in which the user's own messages with these words are
+/// deleted; `None` if no message is deleted.
 struct Phrase {
     words: Text,
     takes_in: Option<Option<ProjectId>>,
 }
 
-/// Phrases to be found in many texts, by their longest word.
+/// Phrases to search for in many texts, by their longest word.
 #[derive(Default)]
 struct Phrases {
     all: Vec<Phrase>,
-    /// The phrases with a longest word, and how many bytes of each stand before it.
+    /// Phrases by their longest word, each with the number of bytes before that word.
     by_word: HashMap<Text, Vec<(usize, usize)>>,
 }
 
@@ -59,7 +66,7 @@ impl Phrases {
         self.all.push(Phrase { words, takes_in });
     }
 
-    /// The phrases that a canonical text holds as whole words.
+    /// The phrases that a canonical text contains as whole words.
     fn held_by<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a Phrase> {
         positions(text).flat_map(move |(at, word)| {
             let like = self.by_word.get(word).map(Vec::as_slice).unwrap_or_default();
@@ -74,7 +81,7 @@ impl Phrases {
     }
 }
 
-/// The words of a canonical text, with where each begins.
+/// The words of a canonical text, with their positions.
 fn positions(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut at = 0;
     text.split(' ').filter_map(move |word| {
@@ -84,14 +91,14 @@ fn positions(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Whether a canonical text holds words as whole words.
+/// Whether a canonical text contains words as whole words.
 fn holds(text: &str, words: &str) -> bool {
     let mut phrase = Phrases::default();
     phrase.add(words.into(), None);
     phrase.held_by(text).next().is_some()
 }
 
-/// The words of an item in canonical form, without the label that says who said them.
+/// The words of an item in canonical form, without the speaker label.
 fn saying(entry: &Entry) -> Text {
     let labelled = entry.item.kind == Kind::Fact && entry.item.provenance.author == Author::Assistant;
     let text: &str = &entry.item.text;
@@ -99,10 +106,10 @@ fn saying(entry: &Entry) -> Text {
 }
 
 impl Owner {
-    /// What goes with some items, and what stays and holds their words.
+    /// The items that are deleted with some items, and the remaining holders of their words.
     pub(crate) fn holders(&self, request: &Going<'_>) -> Holders {
         let there = request.ids.iter().copied().filter(|id| self.state.number(*id).is_some());
-        // What said the same in other words, and was merged into one of them, is one of them.
+        // A paraphrase that was merged with an item counts as that item.
         let roots: BTreeSet<ItemId> = self.state.with_merged(there.collect()).into_iter().collect();
         let replacement = request.replacement.map(canonical).unwrap_or_default();
         let mut going = roots.clone();
@@ -129,7 +136,7 @@ impl Owner {
         Holders { going, left: left.into_values().collect() }
     }
 
-    /// The messages that facts were made from and that say them word for word, whoever spoke.
+    /// Source messages that say their fact word for word, by any speaker.
     fn sources_saying(&self, roots: &BTreeSet<ItemId>, replacement: &str) -> Vec<ItemId> {
         let mut found = Vec::new();
         for fact in roots.iter().filter_map(|id| self.state.entry(*id)) {
@@ -144,7 +151,7 @@ impl Owner {
         found
     }
 
-    /// Facts that were made from items, unless the words in their place say them as well.
+    /// Facts that were made from items, unless the replacement says them as well.
     fn learned_from(&self, roots: &BTreeSet<ItemId>, replacement: &str) -> Vec<ItemId> {
         let made = self.state.entries.values().filter(|made| {
             made.item.kind == Kind::Fact
@@ -154,7 +161,7 @@ impl Owner {
         made.map(|made| made.item.id).collect()
     }
 
-    /// Summaries that were made from items: no part can be taken out of a summary.
+    /// Summaries that were made from deleted items: no part can be cut from a summary.
     fn summaries_of(&self, going: &BTreeSet<ItemId>) -> Vec<ItemId> {
         let made = self.state.entries.values().filter(|made| {
             made.item.kind == Kind::Summary
@@ -163,8 +170,8 @@ impl Owner {
         made.map(|made| made.item.id).collect()
     }
 
-    /// The words that go: what the items and the facts made from them say, and the names that go with them. The user's own messages
-    /// go with what a fact among the items says.
+    /// The words to remove: those of the items and of the facts made from them, and the names deleted with
+    /// them. The user's own messages are deleted for the words of a fact among the items.
     fn phrases(
         &self,
         roots: &BTreeSet<ItemId>,
@@ -194,7 +201,8 @@ impl Owner {
         phrases
     }
 
-    /// Messages, facts and summaries that hold phrases, by their numbers, and whether each is a message of the user's that goes.
+    /// Messages, facts and summaries that contain phrases, by number. The flag marks the user's messages that
+    /// are deleted.
     fn holding(
         &self,
         phrases: &Phrases,
@@ -221,7 +229,7 @@ impl Owner {
         found
     }
 
-    /// Entities that the items name, whatever else names them.
+    /// Entities that the items name, even if other items name them too.
     fn still_named(&self, roots: &BTreeSet<ItemId>) -> Vec<(u64, ItemId)> {
         let edges = roots.iter().flat_map(|id| self.state.edges_at(*id));
         let ends = edges.flat_map(|(_, edge)| [edge.from, edge.to]);

@@ -1,4 +1,4 @@
-//! Opening an owner: the snapshot, the log behind it, and what items are found by, read and decoded side by side.
+//! Opening an owner. It reads the snapshot, the log behind it and the features, and decodes them in parallel.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -17,30 +17,30 @@ use crate::{
     vault::{Changes, OwnerVault, Secret, VaultError},
 };
 
-/// Format of snapshots; another one is not read, and the log is folded instead.
+/// Snapshot format. A snapshot of another format is ignored, and the whole log is folded instead.
 const SNAPSHOT_VERSION: u32 = 4;
-/// Events after which a new snapshot is worth its bytes, at most.
+/// Upper bound of the events between two snapshots.
 const SNAPSHOT_EVERY: u64 = 4_096;
-/// The same, at least.
+/// Lower bound of the events between two snapshots.
 const SNAPSHOT_EVERY_SMALL: u64 = 512;
-/// Part of the log that may lie behind the snapshot, so that a small owner opens fast, too.
+/// Part of the log that may follow the snapshot (one eighth), so that a small owner opens fast too.
 const SNAPSHOT_SHARE: u64 = 8;
 /// Largest snapshot.
 const MAX_SNAPSHOT_BYTES: usize = 1 << 30;
 
-/// What a log tells, up to its end.
+/// The state from a log up to its end.
 struct Folded {
     state: State,
-    /// The number at which the snapshot ended.
+    /// The number at the snapshot's end.
     snapshot_at: u64,
 }
 
-/// What is found of items' features, whichever of the items are still there.
+/// The stored features, also of deleted items.
 struct Found {
     index: Index,
-    /// Items with a vector of the present embedder.
+    /// Items with a vector from the current embedder.
     current: HashSet<u64>,
-    /// All items that there is anything of.
+    /// All items with features.
     all: Vec<u64>,
     /// Items with a record of their own.
     loose: BTreeSet<u64>,
@@ -68,7 +68,7 @@ impl Found {
         self.take(number, std::mem::take(&mut record.features), current);
     }
 
-    /// The seal shows that a pack is as it was written, so the checksums of its vectors need not be made again.
+    /// The seal proves that a pack is intact, so the checksums of its vectors are not recomputed.
     fn take_pack(&mut self, pack: &Pack) {
         let current = pack.embedder == self.kind.embedder && pack.dimensions as usize == self.kind.dimensions;
         for packed in &pack.items {
@@ -77,7 +77,7 @@ impl Found {
     }
 }
 
-/// Runs something that computes for milliseconds off the reactor.
+/// Runs a computation of milliseconds off the reactor.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|stopped| {
         if stopped.is_panic() {
@@ -104,7 +104,7 @@ async fn read_snapshot(vault: &OwnerVault) -> Result<Option<State>> {
     Ok(state)
 }
 
-/// Folds all there is.
+/// Folds the snapshot and the log behind it.
 async fn read_state(vault: &OwnerVault) -> Result<Folded> {
     let mut state = read_snapshot(vault).await?.unwrap_or_default();
     let snapshot_at = state.next;
@@ -124,7 +124,7 @@ async fn read_state(vault: &OwnerVault) -> Result<Folded> {
     }
 }
 
-/// Reads all features, and puts them into an index unless the database searches.
+/// Reads all features; puts them into an index unless the database does the search.
 async fn read_all_features(vault: &OwnerVault, kind: VectorKind, in_database: bool) -> Result<Found> {
     let mut found = Found {
         index: Index::new(kind.dimensions),
@@ -156,8 +156,8 @@ async fn read_all_features(vault: &OwnerVault, kind: VectorKind, in_database: bo
     Ok(found)
 }
 
-/// Numbers have no holes: what was deleted has left an empty event. A database that lost pages, and does not say so, is
-/// noticed here.
+/// Checks that numbers have no gaps: a deletion leaves an empty event. This detects a database that lost
+/// pages without reporting it.
 fn in_order(number: u64, state: &State) -> Result<()> {
     if number == state.next {
         return Ok(());
@@ -181,7 +181,7 @@ fn decode_event(bytes: &[u8]) -> Result<Event> {
 impl Owner {
     pub(super) async fn load(&mut self) -> Result<()> {
         let features = read_all_features(&self.vault, self.kind.clone(), self.in_database);
-        // Two threads: neither needs anything of the other.
+        // Two threads: neither needs a result of the other.
         let (folded, found) = tokio::try_join!(read_state(&self.vault), features)?;
         let reached = self.vault.reached().events;
         if folded.state.next < reached {
@@ -201,7 +201,8 @@ impl Owner {
             }
         }
         for (number, entry) in &self.state.entries {
-            // What has no record (another writer's, a crash of an older version) is made again from its text.
+            // An item without features (from another writer, or after a crash of an older version) gets them
+            // from its text.
             if !self.in_database && !self.index.contains(*number) {
                 self.index.insert(*number, features_of(&entry.item, &self.hasher));
             }
@@ -212,18 +213,18 @@ impl Owner {
         Ok(())
     }
 
-    /// Takes in what other relayers committed on the same database.
+    /// Applies the commits of other relayers to the same database.
     pub(crate) async fn catch_up(&mut self) -> Result<()> {
         let from = self.state.next;
         let version = self.vault.version();
         if self.vault.refresh().await? == version {
             return Ok(());
         }
-        // An owner that had nothing until now may have got its keys from another relayer.
+        // A new owner may have got its keys from another relayer.
         self.keys = self.vault.keys();
         self.hasher = TermHasher::new(*self.keys.term_key());
         self.read_more_log().await?;
-        // What waited for its vector may have got it from another relayer.
+        // Another relayer may have added the missing vectors.
         let from = self.unembedded.first().copied().unwrap_or(from).min(from);
         self.read_more_features(from).await
     }
@@ -246,7 +247,7 @@ impl Owner {
         }
     }
 
-    /// Takes in events that were written anew by another writer after they were folded here.
+    /// Reads events again that another writer replaced after they were folded here.
     async fn read_again(&mut self, numbers: &[u64]) -> Result<()> {
         for number in numbers.iter().copied() {
             if !self.state.entries.contains_key(&number) {
@@ -323,7 +324,7 @@ impl Owner {
         changes.put.push((Space::Snapshot, 0, bytes));
         match self.vault.commit(changes).await {
             Ok(_) => self.snapshot_at = self.state.next,
-            // Another writer was faster; the next one will do.
+            // Another writer was faster; its next snapshot will do.
             Err(error) if error.is_conflict() => self.catch_up().await?,
             Err(error) => return Err(error.into()),
         }

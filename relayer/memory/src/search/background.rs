@@ -1,9 +1,9 @@
-//! How similar texts are that have nothing to do with each other. Embedders differ in that: unrelated texts have a cosine of
-//! 0.05 with one and of 0.7 with another, so a cosine alone says nothing.
+//! The similarity of unrelated texts. It differs between embedders: unrelated texts have a cosine of 0.05
+//! with one and of 0.7 with another. So a cosine alone says nothing.
 
 use baton_embed::{EmbedError, EmbedRole, Embedder};
 
-/// Texts about different things, of the length of a message. General on purpose.
+/// Texts about different subjects, of the length of a message. General on purpose.
 const UNRELATED: [&str; 16] = [
     "The train to the coast leaves at nine in the morning.",
     "My grandmother kept bees behind the old barn.",
@@ -23,7 +23,7 @@ const UNRELATED: [&str; 16] = [
     "Her thesis compares the grammar of two island languages.",
 ];
 
-/// Mean and standard deviation of the cosine of texts that have nothing to do with each other.
+/// Mean and standard deviation of the cosine of unrelated texts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Background {
     /// The mean.
@@ -33,13 +33,13 @@ pub struct Background {
 }
 
 impl Background {
-    /// What is typical of embedders, for one that was not measured.
+    /// Typical values, for an embedder that was not measured.
     pub const TYPICAL: Self = Self { mean: 0.1, deviation: 0.1 };
 
-    /// Measures an embedder with texts of our own. To be done once for each embedder.
+    /// Measures an embedder with built-in texts. Needed once for each embedder.
     ///
     /// # Errors
-    /// Whatever the embedder answers.
+    /// The embedder's error.
     pub async fn measure(embedder: &dyn Embedder) -> Result<Self, EmbedError> {
         let queries = embedder.embed(EmbedRole::Query, &UNRELATED).await?;
         let documents = embedder.embed(EmbedRole::Document, &UNRELATED).await?;
@@ -53,7 +53,7 @@ impl Background {
         Ok(Self::of(&cosines))
     }
 
-    /// Mean and deviation of cosines; never a deviation that would make everything certain.
+    /// Mean and deviation of cosines; the deviation has a floor, so that no cosine becomes a certainty.
     fn of(cosines: &[f32]) -> Self {
         if cosines.is_empty() {
             return Self::TYPICAL;

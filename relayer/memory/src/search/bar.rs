@@ -1,35 +1,36 @@
-//! From evidence to a score that can say "no match".
+//! Turns evidence into a score that can say "no match".
 //!
-//! Evidence is measured in standard deviations of what chance gives *in this memory*, which orders items well but says
-//! nothing of whether the best of them is any good: some item is always best. So an item is compared with one that does not
-//! exist: one that has a fixed share of the weight of the question's words, those that this memory has never seen among
-//! them, and that is a fixed step more similar than unrelated texts are. That item has the score 0.5.
+//! Evidence is measured in standard deviations of chance *in this memory*. That orders items well, but some
+//! item is always best, even if it is bad. So each item is scored against a reference item, which has the
+//! score 0.5. The reference covers a fixed share of the weight of the question's words, including words that
+//! this memory has never seen. It is also a fixed step more similar than unrelated texts.
 //!
-//! That bar is for items. A second one is for the question: where none of the best items is about what it asks, nothing is
-//! an answer, whoever said it and however long it is.
+//! A second bar is for the question. If none of the best items is about its subject, there is no answer,
+//! whatever their speakers and lengths.
 
 use super::{Background, Candidate, Candidates};
 
-/// Share of the weight of the question's words that the item at the bar has.
+/// Share of the weight of the question's words that the reference item covers.
 const WORDS_AT_BAR: f32 = 0.4;
-/// Deviations of unrelated texts by which it is more similar than those.
+/// Deviations by which the reference item is more similar than unrelated texts.
 const MEANING_AT_BAR: f32 = 2.5;
 /// Deviations from the bar to a score of 0.73, or 0.27.
 const STEP: f32 = 2.0;
-/// Share of the weight of the question's words, those that this memory has never seen among them in full, that an item has to
-/// say itself or beside its neighbours.
+/// Share of the weight of the question's words that an item must contain itself or in its neighbours. Unseen
+/// words have their full weight.
 const ABOUT_IT: f32 = 0.4;
-/// The same with an embedder, where similarity adds to it, …
+/// The same share with an embedder, where similarity adds to it.
 const ABOUT_IT_WITH_MEANING: f32 = 0.45;
-/// … so that so many deviations of unrelated texts, beyond the most similar of those in a memory of this size, count as much as
-/// all words.
+/// Deviations that count as much as all words: those of unrelated texts, beyond the most similar one in a
+/// memory of this size.
 const MEANING_OF_ALL_WORDS: f32 = 10.0;
-/// How many items of the memory the background counts for: so few say little about their mean.
+/// Weight of the background, as a count of items: fewer items say little about their mean.
 const BACKGROUND_ITEMS: f32 = 16.0;
-/// Least deviation of BM25: that of one common word. A question of rare words alone would make any of them a certainty.
+/// Least deviation of BM25: that of one common word. Otherwise a question of rare words alone would make each
+/// of them a certainty.
 const LEAST_DEVIATION: f32 = 0.5;
 
-/// Whether an item that says a share of the question, with its neighbours, is about what is asked.
+/// Whether an item that covers a share of the question, with its neighbours, is about its subject.
 pub(super) fn is_about(share: f32, row: &Candidate, candidates: &Candidates, background: Background) -> bool {
     row.cosine.map_or(share >= ABOUT_IT, |cosine| {
         let beyond = (cosine - background.mean) / background.deviation - by_chance(candidates.with_vector);
@@ -37,14 +38,14 @@ pub(super) fn is_about(share: f32, row: &Candidate, candidates: &Candidates, bac
     })
 }
 
-/// Deviations of the greatest of so many numbers that fall normally: the more unrelated texts there are, the more similar is
-/// the most similar of them.
+/// Expected maximum of normally distributed deviations: the more unrelated texts there are, the more similar
+/// is the most similar one.
 #[expect(clippy::cast_precision_loss, reason = "a count of items, as a logarithm")]
 fn by_chance(items: u64) -> f32 {
     (2.0 * (items.max(1) as f32).ln()).sqrt()
 }
 
-/// Evidence in standard deviations of what chance gives in this memory.
+/// Evidence in standard deviations of chance in this memory.
 pub(super) struct Measure {
     words_deviation: f32,
     mean: f32,
@@ -65,22 +66,22 @@ impl Measure {
         }
     }
 
-    /// Of BM25.
+    /// The evidence of BM25.
     pub(super) fn words(&self, lexical: f32) -> f32 {
         lexical / self.words_deviation
     }
 
-    /// Of a candidate's cosine; 0 without one.
+    /// The evidence of a candidate's cosine; 0 without one.
     pub(super) fn meaning(&self, row: &Candidate) -> f32 {
         row.cosine.map_or(0.0, |cosine| (cosine - self.mean) / self.deviation)
     }
 }
 
-/// The evidence of the item that has the score 0.5.
+/// The evidence of the reference item, which has the score 0.5.
 pub(super) struct Bar(f32);
 
 impl Bar {
-    /// `usual` is what any sensible text has besides words and meaning.
+    /// `usual` is the evidence of any sensible text besides words and meaning.
     pub(super) fn new(
         candidates: &Candidates,
         measure: &Measure,

@@ -1,4 +1,4 @@
-//! What a scan found, in the form that the ranking reads, whichever store scanned.
+//! The results of a scan, in one form for the ranking and for both stores.
 
 use crate::storage::Scan;
 
@@ -7,20 +7,20 @@ use super::{
     question::{Question, Synonym},
 };
 
-/// How soon more of the same word stops to count (Robertson and Zaragoza, "The probabilistic relevance framework", 2009).
+/// Saturation of repeated words (Robertson and Zaragoza, "The probabilistic relevance framework", 2009).
 const K1: f32 = 1.2;
-/// How much a long text is held against its words; low, because messages are short and the longer ones tell more.
+/// Length penalty; low, because messages are short and longer ones say more.
 const B: f32 = 0.4;
 
-/// Share of its weight that a word keeps which no document has: it may be another word for something that is there.
+/// Share of its weight that a word keeps if no document has it: it may be a synonym of a word that exists.
 const UNSEEN: f32 = 0.5;
 
-/// Share of the weight of a question's weightiest word from which a related word counts: less changes no order, and words that
-/// are everywhere would cost most of a search.
+/// Least share of the question's largest weight for a related word. Smaller ones change no order, and very
+/// common words would cost most of a search.
 const LEAST_SYNONYM: f32 = 0.2;
 
-/// Documents without any word of the question that are thought to be there: where there are few, a word that all of them
-/// have is no common one for that.
+/// Assumed extra documents without any word of the question. In a small memory, a word in all documents is
+/// then not taken for a common word.
 const MORE_DOCUMENTS: f32 = 16.0;
 
 /// Most words of a question.
@@ -31,23 +31,23 @@ pub(super) const WORDS: usize = super::question::MAX_QUESTION_TERMS;
 pub struct Candidate {
     /// The item.
     pub number: u64,
-    /// BM25 of the question's words, or of what is related to them.
+    /// BM25 of the question's words or their synonyms.
     pub lexical: f32,
     /// Cosine with the question's vector, where both have one.
     pub cosine: Option<f32>,
-    /// Which of the question's words it has, by bit, to the letter.
+    /// The question's words that it has literally, one bit each.
     pub(super) words: u64,
     /// Words in the text.
     pub(super) length: u32,
     /// Set of [`Cue`]s.
     pub(super) cues: u8,
-    /// Whether it was said by somebody whom the question names.
+    /// Whether its speaker is named in the question.
     pub(super) speaker_named: bool,
     /// Its list in [`Candidates::shares`].
     pub(super) list: u32,
 }
 
-/// What documents have of each word of a question, in lists: most have nothing of most.
+/// The weights of each document for each word of a question, as lists: most are empty.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shares(Vec<Share>);
 
@@ -62,8 +62,8 @@ struct Share {
 }
 
 impl Shares {
-    /// Takes in what a document has of a word: the best of what it has counts. Words have to come one after the other.
-    /// Returns by how much that is more than before.
+    /// Adds a document's weight for a word; the largest weight of a word counts. Words must come in order.
+    /// Returns the increase.
     pub(super) fn take(&mut self, list: &mut u32, word: usize, worth: f32) -> f32 {
         let word = u8::try_from(word).unwrap_or(u8::MAX);
         if let Some(share) = self.0.get_mut(*list as usize).filter(|share| share.word == word) {
@@ -80,7 +80,7 @@ impl Shares {
         worth
     }
 
-    /// What a list has of each word.
+    /// A list's weight for each word.
     pub(super) fn of(&self, list: u32) -> [f32; WORDS] {
         let mut worth = [0.0; WORDS];
         let mut at = list;
@@ -94,39 +94,40 @@ impl Shares {
     }
 }
 
-/// What a scan found among everything that is allowed, with the statistics of all of that.
+/// The results of a scan over the visible documents, with their statistics.
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {
     /// Ascending by number.
     pub(super) rows: Vec<Candidate>,
-    /// What each of them has of each word of the question.
+    /// The weight of each row for each word of the question.
     pub(super) shares: Shares,
-    /// Weight of each of the question's words, also of those that no document has.
+    /// Weight of each word of the question, unseen ones included.
     pub(super) weights: Vec<f32>,
-    /// The same, those that no document has in full.
+    /// The same, with the full weight of unseen words.
     pub(super) full_weights: Vec<f32>,
-    /// What each is worth to a question whether it is answered: as if there were more documents, without any of them.
+    /// The weights that decide whether the question is answered: as if there were more documents without
+    /// these words.
     pub(super) worth: Vec<f32>,
-    /// Standard deviation of BM25 over all documents, as their number with each word has it.
+    /// Standard deviation of BM25 over all documents, from the document count of each word.
     pub(super) lexical_deviation: f32,
-    /// Of the cosine over all documents with a vector.
+    /// Mean of the cosine over all documents with a vector.
     pub(super) cosine_mean: f32,
     pub(super) cosine_deviation: f32,
     pub(super) with_vector: u64,
     /// Documents searched.
     pub(super) documents: u64,
-    /// Whether the question names a speaker, and not everybody's only one.
+    /// Whether the question names a speaker, and not the only one.
     pub(super) names_speaker: bool,
 }
 
 impl Candidates {
-    /// What was found, ascending by number.
+    /// The rows, ascending by number.
     #[must_use]
     pub fn rows(&self) -> &[Candidate] {
         &self.rows
     }
 
-    /// Leaves out what the asker may not see after all.
+    /// Removes rows that the caller may not see.
     pub fn retain(&mut self, mut keep: impl FnMut(u64) -> bool) {
         self.rows.retain(|row| keep(row.number));
     }
@@ -142,7 +143,7 @@ impl Candidates {
         self.rows.get(at)
     }
 
-    /// Weight of some of the question's words together, by bit.
+    /// Total weight of some of the question's words, one bit each.
     pub(super) fn weight_of(&self, words: u64) -> f32 {
         if words == 0 {
             return 0.0;
@@ -154,26 +155,26 @@ impl Candidates {
     }
 }
 
-/// How many of the documents searched have each hash of a question.
+/// The number of searched documents with each hash of a question.
 pub(super) struct Counts<'a> {
     pub(super) documents: u64,
     pub(super) total_length: u64,
     pub(super) words: &'a [u32],
     pub(super) speakers: &'a [u32],
-    /// Of each of the question's synonyms.
+    /// For each synonym of the question.
     pub(super) related: &'a [u32],
     pub(super) synonyms: &'a [Synonym],
 }
 
 /// Weights of a question's words among some documents.
 pub(super) struct Bm25 {
-    /// Of each word; 0 for one that names a speaker, which is dealt with by itself.
+    /// For each word; 0 for the name of a speaker, which counts separately.
     pub(super) weights: Vec<f32>,
-    /// The same without what an unseen word loses.
+    /// The same, without the reduction for unseen words.
     pub(super) full: Vec<f32>,
-    /// The same among [`MORE_DOCUMENTS`] more.
+    /// The same, with [`MORE_DOCUMENTS`] extra documents.
     pub(super) worth: Vec<f32>,
-    /// Of each synonym.
+    /// For each synonym.
     synonyms: Vec<f32>,
     pub(super) deviation: f32,
     pub(super) names_speaker: bool,
@@ -200,7 +201,7 @@ impl Bm25 {
         let full = weigh(n);
         let seen = |(weight, count): (&f32, &u32)| if *count == 0 { UNSEEN * weight } else { *weight };
         let weights: Vec<f32> = full.iter().zip(counts.words).map(seen).collect();
-        // A common word says no more for being related to a rare one; a name is related to nothing.
+        // A common word gains nothing from a rare related word; a name has no related words.
         let heaviest = full.iter().copied().fold(0.0, f32::max);
         let synonym = |(synonym, count): (&Synonym, &u32)| {
             let weight = full.get(synonym.word).filter(|_| !is_name(synonym.word)).copied().unwrap_or(0.0);
@@ -208,7 +209,7 @@ impl Bm25 {
             if worth < LEAST_SYNONYM * heaviest { 0.0 } else { worth }
         };
         let synonyms = counts.synonyms.iter().zip(counts.related).map(synonym).collect();
-        // As if words fell independently of each other and each counted once in a text.
+        // Assumes that words are independent and count once in a text.
         let variance = weights.iter().zip(counts.words).map(|(weight, count)| {
             let share = (*count as f32 / n.max(1.0)).min(1.0);
             weight * weight * share * (1.0 - share)
@@ -225,7 +226,7 @@ impl Bm25 {
         }
     }
 
-    /// What a word adds that is `count` times in a text.
+    /// The score of a word that occurs `count` times in a text.
     pub(super) fn term(&self, word: usize, count: u16, length: u32) -> f32 {
         self.weights.get(word).map_or(0.0, |weight| weight * self.saturated(count, length))
     }
@@ -235,7 +236,7 @@ impl Bm25 {
         self.synonyms.get(synonym).is_some_and(|weight| *weight > 0.0)
     }
 
-    /// What a synonym is worth in a text, in place of its word.
+    /// The score of a synonym in a text, in place of its word.
     pub(super) fn related(&self, synonym: usize, count: u16, length: u32) -> f32 {
         self.synonyms.get(synonym).map_or(0.0, |weight| weight * self.saturated(count, length))
     }
@@ -247,7 +248,7 @@ impl Bm25 {
     }
 }
 
-/// Reads what a database found for a question whose [`hashes`](Question::hashes) it was asked for.
+/// Reads a database's result for the [`hashes`](Question::hashes) of a question.
 #[must_use]
 pub fn candidates_from_scan(scan: &Scan, question: &Question) -> Candidates {
     let words = question.words();
@@ -293,7 +294,7 @@ pub fn candidates_from_scan(scan: &Scan, question: &Question) -> Candidates {
                 list,
             }
         })
-        // A cue or a speaker alone is no reason to look at an item.
+        // A cue or a speaker alone does not make a candidate.
         .filter(|row| row.words != 0 || row.list != NOTHING || row.cosine.is_some())
         .collect();
     rows.sort_unstable_by_key(|row| row.number);

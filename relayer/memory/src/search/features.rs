@@ -1,4 +1,4 @@
-//! What is kept of a text to find it by.
+//! The stored search features of a text.
 
 use std::collections::HashMap;
 
@@ -12,31 +12,31 @@ use super::{
     terms::{TermHasher, TermKind, content_words, normalised, words},
 };
 
-/// Most different terms that are kept of one text. A text with more is a document and should have been cut up.
+/// Most different terms of one text. A text with more is a document that should have been split.
 const MAX_TERMS: usize = 8_192;
 
-/// What is kept of a text to find it by. Wiped when it is dropped.
+/// The stored search features of a text. Wiped on drop.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub struct Features {
-    /// Keyed hashes of the stemmed terms with their counts, ascending by hash. Some stand for something about the text as a
-    /// whole (who speaks, whether it asks), so that a database needs to know nothing more to rank it.
+    /// Keyed hashes of the stemmed terms with their counts, ascending by hash. Some stand for the text as a
+    /// whole (its speaker, whether it asks), so that a database needs no other data for ranking.
     pub terms: Vec<(u64, u16)>,
-    /// Words in the text that it is found by, repetitions included.
+    /// Searchable words in the text, repetitions included.
     pub length: u32,
-    /// The embedding, once there is one.
+    /// The embedding, once computed.
     pub vector: Option<Quantised>,
 }
 
-/// Something about a text as a whole that makes it a better or worse answer.
+/// A property of a text as a whole that makes it a better or worse answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cue {
-    /// It does nothing but ask.
+    /// It only asks.
     OnlyAsks,
     /// It ends with a question.
     EndsAsking,
-    /// The speaker tells of themselves.
+    /// The speaker talks about themselves.
     Own,
-    /// It says when.
+    /// It states a time.
     When,
 }
 
@@ -59,14 +59,15 @@ impl Cue {
     }
 }
 
-/// A text as it is embedded, and as a reader finds it: with who said it and when, as in "Caroline, 7 May 2023: I …".
+/// A text in the form for the embedder and the reader: with speaker and day, as in "Caroline, 7 May 2023: I
+/// …".
 #[must_use]
 pub fn indexed_text(text: &str, speaker: &str, time_ms: u64) -> String {
     let day = Day::of(time_ms);
     if speaker.is_empty() { format!("{day}: {text}") } else { format!("{speaker}, {day}: {text}") }
 }
 
-/// Features of a text as it stands, without speaker or date and without a vector.
+/// Features of a plain text, without speaker, date and vector.
 #[must_use]
 pub fn features(text: &str, hasher: &TermHasher) -> Features {
     let mut counts = Counts::default();
@@ -74,8 +75,8 @@ pub fn features(text: &str, hasher: &TermHasher) -> Features {
     counts.finish(hasher)
 }
 
-/// Features of what somebody said at a time, without a vector: its words, the speaker's name, the day, and
-/// cues to what it is good for.
+/// Features of a speaker's text at a time, without a vector: its words, the speaker's name, the day, and
+/// cues.
 #[must_use]
 pub fn document_features(text: &str, speaker: &str, time_ms: u64, hasher: &TermHasher) -> Features {
     let mut counts = Counts::default();
@@ -87,7 +88,8 @@ pub fn document_features(text: &str, speaker: &str, time_ms: u64, hasher: &TermH
     }
     counts.add_words(&name, hasher);
     counts.add_words(&normalised(&Day::of(time_ms).to_string()), hasher);
-    // Days that are meant and not named, such as "yesterday": it is found by their names, and is no longer for it.
+    // Days that are implied, such as "yesterday": the text is found by their names, but does not count as
+    // longer.
     for word in meant(words(&normal), time_ms).iter().flat_map(|day| day.split(' ')) {
         counts.add_once(TermKind::Word, hasher.stem(&normalised(word)));
     }
@@ -105,16 +107,16 @@ pub fn document_features(text: &str, speaker: &str, time_ms: u64, hasher: &TermH
     counts.finish(hasher)
 }
 
-/// The speaker's name that stands for the owner, so that "I" in a question finds what the owner said.
+/// The speaker name of the owner, so that "I" in a question finds the owner's messages.
 pub const USER_SPEAKER: &str = "user";
-/// The same for the model: "you" in a question finds what the model said.
+/// The speaker name of the model, so that "you" in a question finds the model's messages.
 pub const ASSISTANT_SPEAKER: &str = "assistant";
 
-/// Words by which speakers tell of themselves.
+/// Words by which speakers talk about themselves.
 pub(super) const OWN_WORDS: &[&str] =
     &["i", "my", "me", "mine", "we", "our", "us", "ours", "myself", "ourselves"];
 
-/// Words that say when something was, is or will be.
+/// Words that state a time.
 const WHEN_WORDS: &[&str] = &[
     "yesterday",
     "today",
@@ -152,7 +154,7 @@ const WHEN_WORDS: &[&str] = &[
     "december",
 ];
 
-/// Whether every sentence of three words or more, not counting those that say nothing, is a question.
+/// Whether every sentence with at least three content words is a question.
 fn only_asks(normal: &str) -> bool {
     let mut asks = false;
     for sentence in normal.split_inclusive(['.', '!', '?', '\n']) {
@@ -180,7 +182,7 @@ impl Counts {
         }
     }
 
-    /// Adds a term that is not there yet.
+    /// Adds a term unless it is present.
     fn add_once(&mut self, kind: TermKind, term: String) {
         if !self.counts.contains_key(&(kind as u8, term.clone())) {
             self.add(kind, term);
@@ -207,7 +209,7 @@ impl Counts {
             term.zeroize();
         }
         terms.sort_unstable();
-        // Two terms with one hash: as if they were one.
+        // Terms with the same hash are merged.
         terms.dedup_by(|later, kept| {
             let same = later.0 == kept.0;
             if same {

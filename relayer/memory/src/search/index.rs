@@ -1,7 +1,7 @@
-//! The search index of one owner in memory: exact, complete, wiped when it is dropped.
+//! The search index of one owner in memory: exact, complete, wiped on drop.
 //!
-//! Items lie in slots. A word's postings are ascending by slot, so that a scan walks memory forwards; vectors lie in blocks
-//! that never move, so that growing leaves no copies behind.
+//! Items occupy slots. A word's postings are ascending by slot, so that a scan reads memory forwards. Vectors
+//! lie in blocks that never move, so that growth leaves no copies.
 
 use zeroize::Zeroize as _;
 
@@ -17,7 +17,7 @@ use super::{
 /// Slots of a block of vectors.
 const BLOCK: usize = 1_024;
 
-/// Where a term is.
+/// An occurrence of a term.
 #[derive(Clone, Copy)]
 struct Posting {
     slot: u32,
@@ -34,7 +34,7 @@ pub struct Index {
     /// The item in each slot.
     numbers: Vec<u64>,
     lengths: Vec<u32>,
-    /// Term ids of each slot, so that it can be removed without a walk through all postings.
+    /// Term ids of each slot, so that a removal need not read all postings.
     terms: Vec<Box<[u32]>>,
     /// 0 for a slot without a vector.
     scales: Vec<f32>,
@@ -46,8 +46,8 @@ pub struct Index {
 }
 
 impl Index {
-    /// An empty index for vectors of so many dimensions; 0 for none. Vectors of another length are not taken: they are
-    /// another embedder's.
+    /// An empty index for vectors with this many dimensions; 0 for none. Vectors of another length come from
+    /// another embedder and are ignored.
     #[must_use]
     pub fn new(dimensions: usize) -> Self {
         let mut index = Self::default();
@@ -67,13 +67,13 @@ impl Index {
         self.slots.len()
     }
 
-    /// Whether there is nothing in it.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Bytes of memory that it holds, nearly.
+    /// Its approximate bytes of memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let postings: usize = self.postings.iter().map(|list| list.capacity() * size_of::<Posting>()).sum();
@@ -88,7 +88,7 @@ impl Index {
             + self.blocks.len() * BLOCK * self.dimensions
     }
 
-    /// Puts an item in, in place of what was there under its number.
+    /// Inserts an item, or replaces the one with its number.
     pub fn insert(&mut self, number: u64, features: Features) {
         self.remove(number);
         let slot = self.take_slot(number);
@@ -112,14 +112,14 @@ impl Index {
         self.put_vector(slot, features.vector.as_ref());
     }
 
-    /// Gives an item another vector, or none. Does nothing for an item that is not there.
+    /// Sets or removes an item's vector. Does nothing for an unknown item.
     pub fn set_vector(&mut self, number: u64, vector: Option<Quantised>) {
         if let Some(slot) = self.slots.get(number) {
             self.put_vector(slot, vector.as_ref());
         }
     }
 
-    /// Takes an item out and wipes what was kept of it. Returns whether it was there.
+    /// Removes an item and wipes its data. Returns whether it existed.
     pub fn remove(&mut self, number: u64) -> bool {
         let Some(slot) = self.slots.remove(number) else { return false };
         let at = slot as usize;
@@ -189,7 +189,7 @@ impl Index {
         list.map_or(&[], Vec::as_slice)
     }
 
-    /// Scores every item that `allowed` lets through; it is asked once for each item, before anything is counted.
+    /// Scores every item that `allowed` admits; it is called once for each item, before any count.
     pub fn scan(&self, question: &Question, allowed: &dyn Fn(u64) -> bool) -> Candidates {
         let visible: Vec<bool> =
             self.numbers.iter().map(|number| *number != FREE && allowed(*number)).collect();
@@ -249,7 +249,7 @@ impl Index {
         found
     }
 
-    /// Cosines of what is visible, their statistics, and the rows.
+    /// Computes cosines of visible items, their statistics, and the rows.
     fn collect(&self, question: &Question, visible: &[bool], scratch: &[Scratch], found: &mut Candidates) {
         let vector = question.vector().filter(|vector| vector.codes.len() == self.dimensions);
         if vector.is_some() {
@@ -302,7 +302,7 @@ impl Index {
     }
 }
 
-/// What a scan knows of a slot before it looks at the vectors.
+/// The results of a scan for a slot before the vectors.
 #[derive(Clone, Copy)]
 struct Scratch {
     words: u64,

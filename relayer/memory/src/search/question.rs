@@ -1,4 +1,4 @@
-//! What somebody wants to know.
+//! The question of a search.
 
 use crate::dates::{DAY_MS, Day};
 
@@ -11,30 +11,30 @@ use super::{
     terms::{TermHasher, TermKind, content_words, normalised, words},
 };
 
-/// Most terms of a question that are looked for, one bit each: what is longer is found by its first words.
+/// Most terms of a question, one bit each: a longer question is searched by its first words.
 pub(super) const MAX_QUESTION_TERMS: usize = 64;
 
-/// Most related words of all the question's words together: a question of eight words has some sixty.
+/// Most related words of a whole question: a question of eight words has about sixty.
 const MAX_RELATED_TERMS: usize = 128;
 
-/// A word of the question in another word.
+/// A related word of one of the question's words.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Synonym {
-    /// Which of the question's words.
+    /// The index of the question's word.
     pub(super) word: usize,
-    /// How alike they are used, up to 1.
+    /// Similarity of use, up to 1.
     pub(super) likeness: f32,
 }
 
-/// A question as the search sees it. Holds hashes, no words.
+/// A question in the form for the search. Holds hashes, no words.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// Hashes to look for: words, then the same words as names of speakers and those whom "I" and "you" mean, then cues,
-    /// then what is related to the words.
+    /// Hashes to search for, in this order: words; the same words as speaker names, with the speakers that
+    /// "I" and "you" mean; cues; related words.
     hashes: Vec<u64>,
     words: usize,
     cues: usize,
-    /// What the hashes after the cues stand for.
+    /// The meaning of the hashes after the cues.
     synonyms: Vec<Synonym>,
     pub(super) asks_when: bool,
     pub(super) asks_latest: bool,
@@ -43,21 +43,21 @@ pub struct Question {
     pub(super) background: Background,
 }
 
-/// Words that ask for the newest.
+/// Words that ask for the newest item.
 const LATEST_WORDS: &[&str] =
     &["latest", "newest", "recent", "recently", "currently", "current", "nowadays", "lately"];
 
-/// Words by which a question means the one who is asked.
+/// Words that refer to the model.
 const YOUR_WORDS: &[&str] = &["you", "your", "yours", "yourself"];
 
-/// Words of courtesy, and those that ask for a number: they say nothing of what a question is about.
+/// Words of courtesy, and words that ask for a number: they say nothing about the subject.
 const COURTESY: &[&str] = &[
     "hello", "hi", "hey", "please", "thanks", "thank", "thx", "ok", "okay", "bye", "goodbye", "lot", "many",
     "much", "often",
 ];
 
 impl Question {
-    /// Reads a question. `now_ms` is what "yesterday" is counted from.
+    /// Parses a question. `now_ms` is the reference time for "yesterday".
     #[must_use]
     pub fn parse(text: &str, hasher: &TermHasher, now_ms: u64) -> Self {
         let normal = normalised(text);
@@ -100,7 +100,7 @@ impl Question {
         }
     }
 
-    /// The same question with its embedding, and how similar unrelated texts are for that embedder.
+    /// Adds the embedding, and the similarity of unrelated texts for that embedder.
     #[must_use]
     pub fn with_vector(mut self, vector: &[f32], background: Background) -> Self {
         self.vector = Some(Quantised::from_unit(vector)).filter(|vector| vector.scale > 0.0);
@@ -108,8 +108,7 @@ impl Question {
         self
     }
 
-    /// The words of a text that a question looks for, to ask an embedder what is related to them: its content words in
-    /// letters, each once.
+    /// The question's words for the embedder's related words: its content words in letters, each once.
     #[must_use]
     pub fn words_sought(text: &str) -> Vec<String> {
         let mut found: Vec<String> = Vec::new();
@@ -121,8 +120,8 @@ impl Question {
         found
     }
 
-    /// The same question, which also looks for words that are related to its own. `related` has a list for each of `words`,
-    /// which come from [`words_sought`](Self::words_sought) of the same text.
+    /// Adds related words to the search. `related` has a list for each of `words`, which come from
+    /// [`words_sought`](Self::words_sought) of the same text.
     #[must_use]
     pub fn with_related(mut self, words: &[String], related: &[Vec<Related>], hasher: &TermHasher) -> Self {
         let own = |hash: &u64| self.hashes.iter().take(self.words).position(|word| word == hash);
@@ -147,7 +146,7 @@ impl Question {
         self
     }
 
-    /// The same question with only the most alike of the words that are related to its own.
+    /// Keeps only the most similar related words.
     #[must_use]
     pub fn fewer_related(mut self, most: usize) -> Self {
         self.synonyms.truncate(most);
@@ -155,28 +154,28 @@ impl Question {
         self
     }
 
-    /// Hashes to look for, in the order in which [`ScanRow::counts`](crate::storage::ScanRow::counts) has to answer.
+    /// Hashes to search for, in the order of [`ScanRow::counts`](crate::storage::ScanRow::counts).
     #[must_use]
     pub fn hashes(&self) -> &[u64] {
         &self.hashes
     }
 
-    /// How many of the hashes are words of the question; speakers follow, then the cues, then what is related.
+    /// The number of hashes that are words of the question; speakers follow, then cues, then related words.
     pub(super) fn words(&self) -> usize {
         self.words
     }
 
-    /// Which of the hashes are speakers. The first of them are the words again, in their order.
+    /// The range of the speaker hashes. The first of them are the words again, in their order.
     pub(super) fn speakers(&self) -> std::ops::Range<usize> {
         self.words..self.cues
     }
 
-    /// Where the cues begin.
+    /// The start of the cues.
     pub(super) fn cues(&self) -> usize {
         self.cues
     }
 
-    /// Where what is related begins.
+    /// The start of the related words.
     pub(super) fn related(&self) -> usize {
         self.cues + Cue::ALL.len()
     }
@@ -192,7 +191,7 @@ impl Question {
         found
     }
 
-    /// What the hashes from there on stand for.
+    /// The meaning of the hashes from [`related`](Self::related) on.
     pub(super) fn synonyms(&self) -> &[Synonym] {
         &self.synonyms
     }
@@ -204,7 +203,7 @@ impl Question {
     }
 }
 
-/// The words of a normalised text that say what a question is about.
+/// The words of a normalised text that name the subject of a question.
 fn sought(normal: &str) -> impl Iterator<Item = &str> {
     content_words(normal).filter(|word| !COURTESY.contains(word)).take(MAX_QUESTION_TERMS)
 }

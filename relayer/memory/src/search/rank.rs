@@ -1,8 +1,9 @@
-//! The one ranking: words and meaning, each in standard deviations of what chance gives, some of it from the messages before
-//! and after, and what makes a text a better or worse answer.
+//! The only ranking. A score adds up the evidence of words and meaning, each in standard deviations of
+//! chance. Added to it are shares of the messages before and after, and properties of good and bad answers.
 //!
-//! All constants are round numbers set by hand, in standard deviations, so that a weight of 1 means "as much as being one
-//! deviation more similar". None was fitted to a collection of questions; what they do to one is in docs/MEMORY.md.
+//! All constants are round numbers set by hand, in standard deviations: a weight of 1 means "as much as one
+//! deviation more of similarity". None was fitted to a collection of questions; docs/MEMORY.md shows their
+//! effect on one.
 
 use std::collections::HashSet;
 
@@ -15,39 +16,39 @@ use super::{
     features::Cue,
 };
 
-/// What the ranking has to know of items besides what a scan found. It comes from the owner's state.
+/// Properties of items that the ranking needs besides the scan. They come from the owner's state.
 pub trait Documents {
-    /// The messages before and after in the same conversation, as far as the asker may see them.
+    /// The messages before and after in the same conversation, if the caller may see them.
     fn neighbours(&self, number: u64) -> [Option<u64>; 2];
     /// When it was said, in milliseconds since the Unix epoch.
     fn time_ms(&self, number: u64) -> u64;
-    /// What it is.
+    /// Its kind.
     fn kind(&self, number: u64) -> Kind;
-    /// How much it is worth, 0 to 1.
+    /// Its worth, 0 to 1.
     fn salience(&self, number: u64) -> f32;
 }
 
-/// An item with its place in the answer.
+/// An item with its score in the answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ranked {
     /// The item.
     pub number: u64,
-    /// 0 to 1, by which items are ordered. 0.5 is what an item would have that hardly has to do with the question.
+    /// 0 to 1; the order of the items. 0.5 means that the item is barely related to the question.
     pub score: f32,
     /// Cosine similarity with the question, where both have vectors.
     pub similarity: Option<f32>,
 }
 
-/// How much of each a caller wants in the score. Weights are relative to each other.
+/// Weights of a caller for the score, relative to each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weights {
-    /// Of the relevance that [`rank`] gives.
+    /// Weight of the relevance from [`rank`].
     pub semantic: f32,
-    /// Of recency, which halves every half-life.
+    /// Weight of recency, which halves every half-life.
     pub recency: f32,
     /// The half-life in days.
     pub recency_half_life_days: f32,
-    /// Of salience.
+    /// Weight of salience.
     pub importance: f32,
 }
 
@@ -58,34 +59,35 @@ impl Default for Weights {
     }
 }
 
-/// Score below which an item has, as a rule, nothing to do with the question. See [`Ranked::score`].
+/// Score below which an item is usually unrelated to the question. See [`Ranked::score`].
 pub const DEFAULT_THRESHOLD: f32 = 0.5;
 
-/// Candidates that are looked at more closely, besides their neighbours: far more than an answer has.
+/// Candidates that are ranked in detail, besides their neighbours: far more than an answer has.
 const SHORTLIST: usize = 400;
 
-/// What a word counts that is missing here and stands in the message before: what one asks, the other answers.
+/// Weight of a word that is missing here but is in the message before: an answer often omits the words of its
+/// question.
 const WORD_BEFORE: f32 = 0.75;
 /// The same for the message after.
 const WORD_AFTER: f32 = 0.5;
-/// How much more of its words counts if the message before ends with a question: then this one is the answer.
+/// Extra weight of its words if the message before ends with a question: then this message is the answer.
 const WORD_ASKED: f32 = 0.5;
-/// What similarity of the message before or after counts; that of a question before, twice.
+/// Weight of the similarity of the message before or after; a question before counts twice.
 const MEANING_NEAR: f32 = 0.25;
-/// Said by the one whom the question names: who is asked about tells it, nearly always.
+/// Bonus for the speaker whom the question names: a person mostly talks about themselves.
 const BY_THE_NAMED: f32 = 4.0;
-/// The speaker tells of themselves.
+/// Bonus for a speaker who talks about themselves.
 const OWN: f32 = 1.0;
-/// It ends with a question; and again if it does nothing but ask.
+/// Penalty for a text that ends with a question; doubled if the text only asks.
 const ASKS: f32 = -1.0;
-/// The question asks when, and it says when: an answer without is none.
+/// Bonus for a stated time, if the question asks when: an answer needs one.
 const SAYS_WHEN: f32 = 3.0;
-/// The newest of the shortlist against the oldest, where the question asks for the newest.
+/// Bonus of the newest of the shortlist over the oldest, if the question asks for the newest.
 const NEWEST: f32 = 2.0;
-/// Words that a text needs to say as much as one can; more do not make it better. Facts and summaries count as this long.
+/// Words of a full text; more words add nothing. Facts and summaries count as this long.
 const FULL_LENGTH: u32 = 24;
 
-/// Orders what a scan found, best first, at most `limit`.
+/// Ranks the results of a scan, best first, at most `limit`.
 #[must_use]
 pub fn rank(
     question: &Question,
@@ -96,7 +98,7 @@ pub fn rank(
     rank_weighted(question, candidates, documents, &Weights::default(), limit)
 }
 
-/// The same with the caller's own weights.
+/// The same with the caller's weights.
 #[must_use]
 pub fn rank_weighted(
     question: &Question,
@@ -107,7 +109,7 @@ pub fn rank_weighted(
 ) -> Vec<Ranked> {
     let evidence = Evidence::new(question, candidates, documents);
     let shortlist = evidence.shortlist(SHORTLIST.max(limit.saturating_mul(2)));
-    // An answer may share no word with the question that the message before it asks.
+    // An answer may share no word with its question, the message before.
     let mut seen: HashSet<u64> = shortlist.iter().map(|row| row.number).collect();
     let near = shortlist.iter().flat_map(|row| documents.neighbours(row.number)).flatten();
     let near: Vec<&Candidate> =
@@ -129,7 +131,7 @@ pub fn rank_weighted(
         })
         .collect();
     found.sort_unstable_by(|a, b| b.relevance.total_cmp(&a.relevance).then(b.row.number.cmp(&a.row.number)));
-    // None of the best says enough of what is asked: then nothing here is about it, and all of it is below the threshold.
+    // If none of the best items covers enough of the question, all items are below the threshold.
     let answered = found.iter().take(BEST).any(|found| found.matches);
     let mut ranked: Vec<Ranked> = found
         .into_iter()
@@ -144,10 +146,11 @@ pub fn rank_weighted(
     ranked
 }
 
-/// Words that a question has; of a longer message an answer has to say as much as of a question of its weightiest words.
+/// Words of a typical question. For a longer message, an answer must cover a share of this many words, the
+/// weightiest ones.
 const WORDS_OF_A_QUESTION: usize = 8;
 
-/// Best items of which one has to match, as many as an answer has.
+/// Best items, as many as an answer has; at least one must match.
 const BEST: usize = 10;
 
 /// An item while it is ranked.
@@ -157,32 +160,33 @@ struct Found<'a> {
     matches: bool,
 }
 
-/// What an item has together with the messages before and after.
+/// The evidence of an item with the messages before and after.
 struct Together {
     /// The evidence.
     sum: f32,
-    /// Whether it says enough of what is asked to be an answer.
+    /// Whether it covers enough of the question to be an answer.
     matches: bool,
 }
 
-/// Share of the weight of a question's words that is nearly all of it.
+/// Share of the weight of a question's words that counts as nearly all.
 const NEARLY_ALL: f32 = 0.75;
 
-/// Measures candidates against what chance would give.
+/// Measures candidates against chance.
 struct Evidence<'a> {
     question: &'a Question,
     candidates: &'a Candidates,
     documents: &'a dyn Documents,
     measure: Measure,
     bar: Bar,
-    /// Of the words that an answer has to say some of.
+    /// Total weight of the words that an answer must partly cover.
     worth: f32,
 }
 
 impl<'a> Evidence<'a> {
     fn new(question: &'a Question, candidates: &'a Candidates, documents: &'a dyn Documents) -> Self {
         let measure = Measure::new(candidates, question.background);
-        // What any sensible text has: it tells, of its speaker, who is the one asked about, at some length.
+        // The properties of any sensible text: the speaker talks about themselves, is named in the question,
+        // and says enough.
         let usual =
             OWN + length_prior(FULL_LENGTH / 2) + if candidates.names_speaker { BY_THE_NAMED } else { 0.0 };
         let bar = Bar::new(candidates, &measure, question.background, usual);
@@ -192,8 +196,8 @@ impl<'a> Evidence<'a> {
         Self { question, candidates, documents, measure, bar, worth }
     }
 
-    /// The candidates with most evidence of their own, in no order. Looks at every candidate, so it asks nothing of the
-    /// documents.
+    /// The candidates with most evidence of their own, in no order. It reads every candidate, so it calls no
+    /// method of `documents`.
     fn shortlist(&self, room: usize) -> Vec<&'a Candidate> {
         let rows = &self.candidates.rows;
         let mut order: Vec<(f32, u32)> = (0_u32..).zip(rows).map(|(at, row)| (self.alone(row), at)).collect();
@@ -204,7 +208,7 @@ impl<'a> Evidence<'a> {
         order.into_iter().filter_map(|(_, at)| rows.get(at as usize)).collect()
     }
 
-    /// What a candidate has without the messages around it, and without what its kind and length say.
+    /// A candidate's evidence without its neighbours, kind and length.
     fn alone(&self, row: &Candidate) -> f32 {
         let mut sum = self.measure.words(row.lexical) + self.measure.meaning(row);
         if self.candidates.names_speaker && row.speaker_named {
@@ -213,21 +217,22 @@ impl<'a> Evidence<'a> {
         sum
     }
 
-    /// Whether it has nearly all words of the question, and more than one: then it is about the same, however little that
-    /// means in a memory of few items.
+    /// Whether it has nearly all words of the question, and more than one. Then it is about the same subject,
+    /// even if chance is high in a small memory.
     fn says_it_all(&self, row: &Candidate) -> bool {
         let (own, all) = (self.candidates.weight_of(row.words), self.candidates.weight_of(u64::MAX));
         row.words.count_ones() > 1 && own >= NEARLY_ALL * all
     }
 
-    /// With the messages before and after.
+    /// A candidate's evidence with the messages before and after.
     fn together(&self, row: &Candidate) -> Together {
         let [before, after] =
             self.documents.neighbours(row.number).map(|number| self.candidates.get(number?));
         let asked = before.is_some_and(|row| row.cues & Cue::EndsAsking.bit() != 0);
         let has = |row: Option<&Candidate>| self.candidates.shares.of(row.map_or(NOTHING, |row| row.list));
         let (own, before_has, after_has) = (has(Some(row)), has(before), has(after));
-        // What is missing here of each word, and stands beside it; a word that is said twice is not more than said.
+        // For each word: the part that is missing here and stands in a neighbour. A repeated word counts
+        // once.
         let (mut near, mut answers, mut covered) = (0.0, 0.0, 0.0);
         for word in 0..self.candidates.weights.len().min(WORDS) {
             let beside = |weight: f32| {
@@ -254,7 +259,7 @@ impl<'a> Evidence<'a> {
         Together { sum, matches: is_about(share, row, self.candidates, self.question.background) }
     }
 
-    /// What makes it a better or worse answer to anything.
+    /// Properties that make it a better or worse answer to any question.
     fn prior(&self, row: &Candidate) -> f32 {
         let has = |cue: Cue| row.cues & cue.bit() != 0;
         let told = matches!(self.documents.kind(row.number), Kind::Fact | Kind::Summary);
@@ -277,13 +282,13 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// Longer texts tell more, each word less than the one before.
+/// Longer texts say more; each word adds less than the one before.
 #[expect(clippy::cast_precision_loss, reason = "at most the full length")]
 fn length_prior(length: u32) -> f32 {
     (1.0 + length.min(FULL_LENGTH) as f32).ln()
 }
 
-/// Recency, where the question asks for it.
+/// Recency, if the question asks for it.
 struct Newest {
     from_ms: u64,
     span_ms: u64,
@@ -308,7 +313,7 @@ impl Newest {
     }
 }
 
-/// The caller's weights.
+/// Applies the caller's weights.
 fn blend(
     relevance: f32,
     number: u64,

@@ -1,7 +1,7 @@
-//! Words that say nothing about what a text is about.
+//! Words without information about a text's subject.
 
-/// English function words, sorted. `may` is missing on purpose: it is a month. Words of other languages are rare enough in
-/// a memory of that language's own to be weighed down by their frequency.
+/// English function words, sorted. `may` is missing on purpose: it is a month. In a memory in another
+/// language, its function words are frequent, and so get a low weight.
 const STOP_WORDS: &[&str] = &[
     "a",
     "about",

@@ -1,21 +1,22 @@
-//! A map from numbers to numbers that can be wiped: the standard one keeps its keys in memory that it has freed.
+//! A map between numbers that can be wiped: the standard map leaves keys in freed memory.
 //!
-//! Open addressing with linear probing (Knuth, "The art of computer programming", volume 3, 6.4). Whoever chooses the keys
-//! cannot make it slow: they are keyed hashes, or numbers that are given out one after the other.
+//! Open addressing with linear probing (Knuth, "The art of computer programming", volume 3, 6.4). An attacker
+//! cannot slow it by chosen keys: they are keyed hashes or consecutive numbers.
 
 use zeroize::Zeroize as _;
 
-/// Value of a free place.
+/// Value of a free slot.
 const FREE: u32 = u32::MAX;
-/// Least places, once there is anything.
+/// Least slots of a map that is not empty.
 const LEAST: usize = 16;
-/// An odd number near 2^64 over the golden ratio: numbers in a row fall far from each other (ibid., "Fibonacci hashing").
+/// An odd number near 2^64 over the golden ratio: it spreads consecutive numbers (ibid., "Fibonacci
+/// hashing").
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Numbers to numbers. Wiped when it grows, when something is removed, and when it is dropped.
+/// Numbers to numbers. Wiped on growth, removal and drop.
 #[derive(Default)]
 pub(super) struct Table {
-    /// A power of two of them, or none.
+    /// Slots: a power of two, or none.
     places: Vec<(u64, u32)>,
     used: usize,
 }
@@ -29,7 +30,7 @@ impl Table {
         self.used == 0
     }
 
-    /// Bytes of memory that it holds.
+    /// Its bytes of memory.
     pub(super) fn bytes(&self) -> usize {
         self.places.capacity() * size_of::<(u64, u32)>()
     }
@@ -39,7 +40,7 @@ impl Table {
         (*value != FREE).then_some(*value)
     }
 
-    /// The value of a key, which is `value` if there was none.
+    /// The value of a key; inserts `value` if the key is new.
     pub(super) fn get_or_insert(&mut self, key: u64, value: u32) -> u32 {
         if let Some(there) = self.get(key) {
             return there;
@@ -51,7 +52,7 @@ impl Table {
     /// Sets a key's value, which must not be `u32::MAX`.
     pub(super) fn insert(&mut self, key: u64, value: u32) {
         debug_assert!(value != FREE, "it would be a free place");
-        // At most three quarters full, so that a search soon comes to a free place.
+        // At most three quarters full, so that a search soon finds a free slot.
         if (self.used + 1) * 4 > self.places.len() * 3 {
             self.grow();
         }
@@ -60,7 +61,7 @@ impl Table {
         self.places[at] = (key, value);
     }
 
-    /// Takes a key out; what stands behind it moves up, so that no mark of it is left.
+    /// Removes a key and moves later entries up, so that no tombstone is left.
     pub(super) fn remove(&mut self, key: u64) -> Option<u32> {
         let mut hole = self.find(key).filter(|at| self.places[*at].1 != FREE)?;
         let value = self.places[hole].1;
@@ -72,7 +73,7 @@ impl Table {
             if there == FREE {
                 break;
             }
-            // It may move if its own place is not between the hole and where it is.
+            // It may move if its home slot is not between the hole and its present slot.
             let own = self.place(other);
             if at.wrapping_sub(own) & last >= at.wrapping_sub(hole) & last {
                 self.places[hole] = self.places[at];
@@ -84,13 +85,13 @@ impl Table {
         Some(value)
     }
 
-    /// Where a key would like to stand.
+    /// The home slot of a key.
     fn place(&self, key: u64) -> usize {
         let bits = self.places.len().trailing_zeros();
         usize::try_from(key.wrapping_mul(SPREAD) >> (64 - bits)).expect("fewer bits than places have")
     }
 
-    /// Where a key stands, or the free place where it would.
+    /// The slot of a key, or the free slot for it.
     fn find(&self, key: u64) -> Option<usize> {
         if self.places.is_empty() {
             return None;
@@ -136,13 +137,13 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Keys that fall together and keys that do not, put in and taken out in any order.
+        /// Colliding and other keys, inserted and removed in any order.
         #[test]
         fn it_holds_what_a_map_holds(steps in prop::collection::vec((0_u64..60, 0_u32..9, any::<bool>()), 0..300)) {
             let mut table = Table::default();
             let mut map = HashMap::new();
             for (key, value, puts) in steps {
-                // The inverse of the factor: these all want one of four places.
+                // The inverse of the factor: these keys share four home slots.
                 let key = if key % 2 == 0 { key } else { (((key % 4) << 62) | key).wrapping_mul(0xf1de_83e1_9937_733d) };
                 if puts {
                     table.insert(key, value);

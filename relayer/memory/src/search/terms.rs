@@ -1,5 +1,5 @@
-//! From a text to the terms that it is found by: words in one spelling, without those that say nothing, cut to their stems,
-//! and hashed under the owner's key, so that an index does not hold words.
+//! Turns a text into search terms. Words are normalised, stripped of stop words, stemmed, and hashed under
+//! the owner's key. So an index contains no words.
 
 use rust_stemmers::{Algorithm, Stemmer};
 use unicode_normalization::UnicodeNormalization as _;
@@ -8,13 +8,13 @@ use zeroize::Zeroizing;
 
 use super::stop_words::is_stop_word;
 
-/// Most bytes of a word; what is longer is no word that anybody asks for.
+/// Most bytes of a word; longer ones are not searched for.
 const MAX_WORD_BYTES: usize = 64;
 
-/// Most words of a text that are looked at: a message has at most 512 KiB, which is some 100,000 words.
+/// Most words of a text that are read: a message has at most 512 KiB, or about 100,000 words.
 pub(super) const MAX_WORDS: usize = 100_000;
 
-/// What a hash stands for: the same word is another term in another place.
+/// The kind of a term: the same word is a different term in another kind.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub(super) enum TermKind {
@@ -22,11 +22,11 @@ pub(super) enum TermKind {
     Word = 0,
     /// A word of the speaker's name.
     Speaker = 1,
-    /// Something about the text as a whole.
+    /// A property of the text as a whole.
     Cue = 2,
 }
 
-/// Hashes terms under a key of their owner. The key is wiped when it is dropped.
+/// Hashes terms under an owner's key. The key is wiped on drop.
 pub struct TermHasher {
     key: Zeroizing<[u8; 32]>,
     stemmer: Stemmer,
@@ -39,14 +39,14 @@ impl std::fmt::Debug for TermHasher {
 }
 
 impl TermHasher {
-    /// A hasher under a key, which has to be of this use alone.
+    /// A hasher under a key, which must have no other use.
     #[must_use]
     pub fn new(key: [u8; 32]) -> Self {
         Self { key: Zeroizing::new(key), stemmer: Stemmer::create(Algorithm::English) }
     }
 
-    /// The first eight bytes of BLAKE3 under the key. With a million terms of an owner, two share a hash with a chance of
-    /// one in forty million.
+    /// The first eight bytes of BLAKE3 under the key. With a million terms of an owner, the chance of a
+    /// collision is one in forty million.
     pub(super) fn hash(&self, kind: TermKind, term: &str) -> u64 {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(&[kind as u8]);
@@ -56,18 +56,19 @@ impl TermHasher {
         u64::from_le_bytes(first)
     }
 
-    /// A word in lower case cut to its stem, as English has it; a word in another script stays as it is.
+    /// The English stem of a word in lower case; a word in another script stays unchanged.
     pub(super) fn stem(&self, word: &str) -> String {
         if word.is_ascii() { self.stemmer.stem(word).into_owned() } else { word.to_owned() }
     }
 }
 
-/// A text in one spelling: compatibility forms replaced, accents dropped, lower case, typographic apostrophes plain.
+/// Normalises a text: replaces compatibility forms, drops accents, makes it lower case, and makes apostrophes
+/// plain.
 pub(super) fn normalised(text: &str) -> String {
     let mut normal = String::with_capacity(text.len());
     for c in text.nfkd() {
         match c {
-            // Accents of the European scripts only: in others a mark is a vowel.
+            // Accents of the European scripts only: in other scripts a mark is a vowel.
             '\u{300}'..='\u{36f}' => {}
             '\u{2019}' | '\u{2018}' | '\u{02bc}' => normal.push('\''),
             c if c.is_ascii() => normal.push(c.to_ascii_lowercase()),
@@ -77,7 +78,7 @@ pub(super) fn normalised(text: &str) -> String {
     normal
 }
 
-/// The words of a normalised text, contractions apart ("didn't" is "didn" and "t"), stop words among them.
+/// The words of a normalised text, stop words included, with contractions split ("didn't" is "didn" and "t").
 pub(super) fn words(normal: &str) -> impl Iterator<Item = &str> {
     normal
         .unicode_words()
@@ -86,7 +87,7 @@ pub(super) fn words(normal: &str) -> impl Iterator<Item = &str> {
         .take(MAX_WORDS)
 }
 
-/// The words that a text is found by.
+/// The words of a text without stop words.
 pub(super) fn content_words(normal: &str) -> impl Iterator<Item = &str> {
     words(normal).filter(|word| !is_stop_word(word))
 }

@@ -1,4 +1,5 @@
-//! Unit vectors in int8: a quarter of the memory, and the scan is bound by memory. The error of a cosine is below 0.01.
+//! Unit vectors in int8: a quarter of the memory, and memory bandwidth bounds a scan. The error of a cosine
+//! is below 0.01.
 
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
@@ -9,14 +10,15 @@ const MAX_CODE: f32 = 127.0;
 /// A unit vector in int8: component = code * scale.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Zeroize)]
 pub struct Quantised {
-    /// Factor of the codes; 0 for a text without any word, which is similar to nothing.
+    /// Factor of the codes; 0 for a text without words, which is similar to no text.
     pub scale: f32,
-    /// One for each dimension.
+    /// One code for each dimension.
     pub codes: Vec<i8>,
 }
 
 impl Quantised {
-    /// Rounds a unit vector. All zeros, or anything that is not finite, becomes the vector that is similar to nothing.
+    /// Rounds a unit vector. All zeros, or a value that is not finite, gives the vector that is similar to
+    /// none.
     #[must_use]
     pub fn from_unit(vector: &[f32]) -> Self {
         let largest = vector.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
@@ -29,13 +31,13 @@ impl Quantised {
         Self { scale, codes }
     }
 
-    /// The vector again, as near as the codes are.
+    /// The approximate vector.
     #[must_use]
     pub fn to_unit(&self) -> Vec<f32> {
         self.codes.iter().map(|code| f32::from(*code) * self.scale).collect()
     }
 
-    /// Cosine similarity of two unit vectors; `None` if their lengths differ or one of them is similar to nothing.
+    /// Cosine similarity of two unit vectors; `None` if their lengths differ or one scale is 0.
     #[must_use]
     pub fn cosine(&self, other: &Self) -> Option<f32> {
         let comparable = self.codes.len() == other.codes.len() && self.scale > 0.0 && other.scale > 0.0;
@@ -43,14 +45,14 @@ impl Quantised {
     }
 }
 
-/// The cosine that a dot product of codes stands for.
+/// The cosine of a dot product of codes.
 #[expect(clippy::cast_precision_loss, reason = "a similarity needs no more than 24 bits")]
 pub(super) fn as_cosine(dot: i32, scale: f32, other: f32) -> f32 {
     (dot as f32 * scale * other).clamp(-1.0, 1.0)
 }
 
-/// Dot product of codes. In pieces of a fixed length with 16-bit products, so that the compiler uses the multiply-add of
-/// the machine; exact, since 127 * 127 * 2^17 dimensions fit 32 bits.
+/// Dot product of codes. Pieces of a fixed length with 16-bit products let the compiler use multiply-add
+/// instructions. Exact, since 127 * 127 * 2^17 dimensions fit 32 bits.
 pub(super) fn dot(a: &[i8], b: &[i8]) -> i32 {
     const LANES: usize = 32;
     let (a, b) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());

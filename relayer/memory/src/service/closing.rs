@@ -1,4 +1,4 @@
-//! Closing owners, with a note of how far each came; and what is done about a database that holds less.
+//! Closes owners and stores their markers; handles a database with lost data.
 
 use std::sync::{PoisonError, atomic::Ordering};
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Memory {
-    /// Closes, and so wipes, owners that nobody asked for lately.
+    /// Closes and wipes owners without a recent request.
     pub fn close_idle(&self) {
         let before = self.now_ms().saturating_sub(millis(OWNER_IDLE));
         self.slots().retain(|_, slot| {
@@ -26,36 +26,37 @@ impl Memory {
         });
     }
 
-    /// Closes one owner, if nobody holds it: its next request reads it anew.
+    /// Closes one owner, if no task holds it: its next request reads it again.
     pub fn close(&self, owner: OwnerId) {
         if let Some(slot) = self.slots().remove(&owner) {
             self.note_closed(&slot);
         }
     }
 
-    /// Closes all owners, and writes down how far each came: the end of a program that ends in order. A loss of the
-    /// database's is noticed from there on; after any other end, from the last key that was made, at most 256 events before.
+    /// Closes all owners and stores their markers, before an orderly exit. A later loss in the database is
+    /// noticed from these markers on. After another exit, it is noticed from the last new key on, at most 256
+    /// events earlier.
     pub async fn close_all(&self) {
         let slots: Vec<_> = self.slots().drain().map(|(_, slot)| slot).collect();
         for slot in slots {
-            // Whoever still works on it ends first.
+            // A task that still uses the owner ends first.
             let marker = slot.owner.read().await.as_ref().and_then(|owner| owner.vault().marker());
             self.write_marks(marker.into_iter().collect()).await;
         }
         self.write_closed().await;
     }
 
-    /// Remembers how far an owner came that is closed.
+    /// Queues the marker of a closed owner.
     pub(super) fn note_closed(&self, slot: &Slot) {
         let marker = slot.owner.try_read().ok().and_then(|owner| owner.as_ref()?.vault().marker());
         let mut closed = self.inner.closed.lock().unwrap_or_else(PoisonError::into_inner);
-        // Beyond it, a loss is noticed from an earlier mark on.
+        // Beyond the limit, a loss is noticed from an earlier marker on.
         if closed.len() < MAX_OPEN_OWNERS {
             closed.extend(marker);
         }
     }
 
-    /// Writes down how far closed owners came.
+    /// Stores the markers of closed owners.
     pub(crate) async fn write_closed(&self) {
         let closed = std::mem::take(&mut *self.inner.closed.lock().unwrap_or_else(PoisonError::into_inner));
         self.write_marks(closed).await;
@@ -69,7 +70,7 @@ impl Memory {
         }
     }
 
-    /// Owners of whom the database holds less than it once did.
+    /// Owners whose database part holds less than before.
     ///
     /// # Errors
     /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable),
@@ -78,8 +79,8 @@ impl Memory {
         Ok(self.inner.parts.vault.behind().await?)
     }
 
-    /// Gives up what the database has lost of an owner; what is left is used from then on. There is no way back, and no
-    /// other relayer may run meanwhile.
+    /// Gives up an owner's lost data; the rest is used from then on. This cannot be undone, and no other
+    /// relayer may run meanwhile.
     ///
     /// # Errors
     /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable);

@@ -21,13 +21,13 @@ use crate::{
     state::{Entry, State, places::Unresolved, standing::Standing},
 };
 
-/// Names the format of exports.
+/// The name of the export format.
 const FORMAT: &str = "baton-memory-export-v1";
 /// Longest line of an import: an item of the largest text, every byte escaped.
 const MAX_LINE_BYTES: usize = 6 * MAX_TEXT_BYTES + 64 * 1024;
-/// Lines that are taken in by one commit.
+/// Import lines of one commit.
 const LINES_PER_COMMIT: usize = 500;
-/// Most lines of an import beside the items: places, edges, turns.
+/// Most lines of an import for each item allowed, to include places, edges and turns.
 const LINES_PER_ITEM: u64 = 8;
 
 /// One line of an export.
@@ -62,7 +62,8 @@ enum Line {
         signature: String,
         lines: u64,
     },
-    /// The account's own signature over all lines before it, added by the owner's client. It outlives the owner's keys here.
+    /// The account's own signature over all lines before it, added by the owner's client. It stays valid
+    /// after the owner's keys here are erased.
     Endorsement {
         public_key: String,
         signature: String,
@@ -90,7 +91,7 @@ struct ItemLine {
     author: String,
     text: Text,
     stable_key: Option<Text>,
-    /// The project that it was tagged with, or belongs to without a session.
+    /// The item's project tag, or its project without a session.
     project: Option<Text>,
     session: Option<Text>,
     turn: Option<u64>,
@@ -129,12 +130,12 @@ fn parse_id(text: &str, line: usize) -> Result<ItemId> {
     text.parse().map_err(|_| wrong(line, "has an item id that is none"))
 }
 
-/// What a signature is over.
+/// The digest that a signature covers.
 fn digest<'a>(lines: impl Iterator<Item = &'a Text>) -> [u8; 32] {
     export_digest(lines.map(|line| &**line))
 }
 
-/// The places that an export of one place names: those that its items are in, and what these stand in.
+/// The places that an export of one place names: the places of its items, and their containers.
 struct NamedPlaces {
     projects: HashSet<ProjectId>,
     personas: HashSet<PersonaId>,
@@ -169,8 +170,8 @@ impl NamedPlaces {
 }
 
 impl Owner {
-    /// Lines in the order of the log, so that an import gives the same order and forks begin where they began.
-    /// Of one place, it names no other.
+    /// Lines in the order of the log, so that an import restores the order and the fork points. An export of
+    /// one place names no other place.
     fn export_lines(
         &self,
         view: Option<&View>,
@@ -286,9 +287,9 @@ impl Owner {
     }
 }
 
-/// What an import knows while it goes.
+/// The state of an import.
 struct Import {
-    /// Whether it is this owner's own export, unchanged: then authors stay what they were, and ids too.
+    /// Whether it is this owner's own export, unchanged. Then authors and ids stay the same.
     own: bool,
     ids: HashMap<ItemId, ItemId>,
     imported: Imported,
@@ -299,7 +300,7 @@ impl Import {
         if self.own { old } else { *self.ids.entry(old).or_insert_with(|| ItemId(random_bytes())) }
     }
 
-    /// Events of one line, on a state that has all lines before it.
+    /// Events of one line, on a state that includes all lines before it.
     fn events(&mut self, owner: &Owner, state: &State, line: Line, at: usize) -> Result<Vec<Event>> {
         let places = &state.places;
         let project_of = |name: &Option<Text>| match name {
@@ -377,7 +378,7 @@ impl Import {
                 let number = state.next;
                 vec![
                     Event::TurnRecorded { session: id, turn, user, assistant, at_ms: time_ms },
-                    // What it told comes with the import.
+                    // The import includes the facts of this turn.
                     Event::Extracted { turn: number, outcome: Outcome::Written },
                 ]
             }
@@ -397,7 +398,7 @@ impl Import {
             return Ok(Vec::new());
         }
         let said_by = Author::named(&line.author).ok_or_else(unknown)?;
-        // Memory from elsewhere is not trusted like what the user said here.
+        // Imported memory is not trusted like the user's own words here.
         let author = if self.own || said_by == Author::Assistant { said_by } else { Author::Import };
         let session = match &line.session {
             Some(name) => {
@@ -469,11 +470,11 @@ impl Import {
 }
 
 impl Memory {
-    /// Everything of the owner, or what is seen from one place, as signed JSON lines (F1, C13); intimate items only where
-    /// `intimate` says so.
+    /// Exports everything of the owner, or everything visible from one place, as signed JSON lines (F1, C13).
+    /// Intimate items are included only if `intimate` is set.
     ///
     /// # Errors
-    /// [`MemoryError::NotFound`] for a place that is not there, [`MemoryError::Conflict`] for one that contradicts itself,
+    /// [`MemoryError::NotFound`] for a missing place, [`MemoryError::Conflict`] for a contradictory place,
     /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
     pub async fn export(&self, owner: OwnerId, place: Option<Place>, intimate: bool) -> Result<Export> {
         let exported_ms = self.now_ms();
@@ -498,12 +499,12 @@ impl Memory {
         .await
     }
 
-    /// Takes in an export. An owner's own comes back as it was, told by the key that signed it here or by the account's own
-    /// signature, which counts after the owner was erased, too. Another's is marked as imported, and not trusted like what
-    /// the user said. What is here already stays.
+    /// Imports an export. Existing items stay. An owner's own export comes back unchanged. Its proof is the
+    /// signing key of the owner here, or the account's own signature, which stays valid after an erasure.
+    /// Another owner's items are marked as imported, and are not trusted like the user's own words.
     ///
     /// # Errors
-    /// [`MemoryError::Invalid`] for a line that cannot be, or a signature that does not fit: nothing of it is taken in then.
+    /// [`MemoryError::Invalid`] for an invalid line or signature: nothing is imported then.
     /// [`MemoryError::Full`].
     pub async fn import(&self, owner: OwnerId, lines: Vec<Text>) -> Result<Imported> {
         let most = self.inner.parts.max_items.saturating_mul(LINES_PER_ITEM);
@@ -529,7 +530,7 @@ impl Memory {
         Ok(import.imported)
     }
 
-    /// Lines one after the other, each on the state that those before it make; durable together.
+    /// Applies lines in order, each on the state of the lines before it; all become durable together.
     async fn import_part(&self, owner: OwnerId, part: Vec<(usize, Line)>, import: &mut Import) -> Result<()> {
         self.hold(owner, async |open| {
             let mut state = open.state.clone();
@@ -549,8 +550,8 @@ impl Memory {
         .await
     }
 
-    /// Reads a project's contents on Walrus again, newest first, and checks IDs, keys and words. What cannot be read or says
-    /// something else is stored anew; what is here and fits is skipped.
+    /// Reads a project's contents on Walrus again, newest first, and checks IDs, keys and words. Unreadable
+    /// or different contents are stored anew; matching ones are skipped.
     ///
     /// # Errors
     /// [`MemoryError::NotFound`] for the project, [`MemoryError::Unavailable`] without Walrus.
@@ -575,7 +576,7 @@ impl Memory {
         }
         if !lost.is_empty() {
             self.write(owner, |_| Ok((Plan::of(vec![Event::Unstored { items: lost.clone() }]), ()))).await?;
-            // At once, so that the answer says what became of them.
+            // Stored at once, so that the answer reports the result.
             self.store_now(owner).await?;
             let again = self.read(owner, |open| {
                 Ok(lost
@@ -605,7 +606,7 @@ impl Owner {
         })
     }
 
-    /// Items of a project whose content is on Walrus, newest first, at most `limit`; and how many there are.
+    /// Items of a project with content on Walrus, newest first, at most `limit`; and their total.
     fn stored_in(&self, project: Option<&str>, limit: usize) -> Result<(Vec<StoredContent>, u64)> {
         let id = match project {
             Some(name) => {
@@ -625,16 +626,16 @@ impl Owner {
     }
 }
 
-/// An import that was read whole, and whose signature fits.
+/// An import that was parsed whole and has a valid signature.
 struct Parsed {
     owner: OwnerId,
     public_key: PublicKey,
-    /// The account that signed all of it; none where no account did.
+    /// The account that signed all of it; `None` without an account's signature.
     endorsed_by: Option<OwnerId>,
     lines: Vec<(usize, Line)>,
 }
 
-/// The account that endorses an export, and the lines that it endorses: all but its own line, where there is one.
+/// The account that endorses an export, and the endorsed lines: all but the endorsement line.
 fn endorsement(lines: &[Text]) -> Result<(Option<OwnerId>, &[Text])> {
     let Some((last, before)) = lines.split_last() else { return Ok((None, lines)) };
     let Ok(Line::Endorsement { public_key, signature }) = serde_json::from_str::<Line>(last) else {
@@ -655,7 +656,7 @@ fn parse(lines: &[Text]) -> Result<Parsed> {
     let [first, middle @ .., last] = lines else {
         return Err(MemoryError::Invalid("an import has at least a header and a signature".into()));
     };
-    // The error's own text may quote a memory.
+    // The parser's error may quote a memory, so it is replaced.
     let read =
         |line: &Text, at: usize| serde_json::from_str::<Line>(line).map_err(|_| wrong(at, "cannot be read"));
     let Line::Header { format, owner, public_key, .. } = read(first, 1)? else {

@@ -1,4 +1,4 @@
-//! Items one by one and in pages: what their owner does with them (F1).
+//! The owner's operations on single items and pages of items (F1).
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -23,14 +23,14 @@ use crate::{
     writing,
 };
 
-/// Most nodes of a graph answer.
+/// Most nodes in a graph answer.
 const MAX_GRAPH_NODES: usize = 2_000;
 
 pub(super) fn no_item() -> MemoryError {
     MemoryError::NotFound("item")
 }
 
-/// Whether an item passes, standing as it does.
+/// Whether an item with this standing passes the filters.
 fn passes(owner: &Owner, entry: &Entry, how: &Standing, filters: &Filters) -> bool {
     let item = &entry.item;
     let excluded = filters.not_session.as_deref().and_then(|name| owner.state.places.session_named(name));
@@ -45,8 +45,8 @@ fn passes(owner: &Owner, entry: &Entry, how: &Standing, filters: &Filters) -> bo
 }
 
 impl Owner {
-    /// Whether an edge is shown beside these items: both its ends are, and what it quotes is said by an item that is. An edge
-    /// between other things may quote a fact that the asker may not see.
+    /// Whether an edge is shown beside these items. Both its ends must be shown, and a shown item must
+    /// contain its quote. An edge between other items may quote a fact that the caller may not see.
     pub(crate) fn shows_edge(&self, edge: &Edge, shown: &HashSet<ItemId>) -> bool {
         let ends = [edge.from, edge.to];
         let drawn_by_an_end = || {
@@ -63,7 +63,7 @@ impl Owner {
             && (edge.evidence.is_empty() || drawn_by_an_end() || quoted_by_a_fact())
     }
 
-    /// What an asker sees of a place, all layers; a place that cannot be resolved has nothing.
+    /// A caller's view of a place with all layers; `None` if the place does not resolve.
     fn full_view(&self, place: &Place) -> Option<View> {
         self.state.places.resolve(place, MemoryScope::Full).ok()
     }
@@ -73,7 +73,7 @@ impl Memory {
     /// A page of items, newest first.
     ///
     /// # Errors
-    /// [`MemoryError::NotFound`] for a page after an item that is not there.
+    /// [`MemoryError::NotFound`] if the last item of the page before does not exist.
     pub async fn list(&self, owner: OwnerId, request: ListRequest) -> Result<Page> {
         let limit = request.limit.clamp(1, MAX_PAGE);
         let words: Vec<String> = request
@@ -101,7 +101,7 @@ impl Memory {
                     let text = writing::canonical(&entry.item.text);
                     words.iter().all(|word| text.contains(word.as_str()))
                 };
-                // Consent is given to facts; what they name follows them.
+                // Consent applies to facts; the entities that they name follow them.
                 let follows = request.consent == Some(Consent::Pending) && is_named(&entry.item);
                 (request.include_archived || !how.archived)
                     && request.consent.is_none_or(|consent| how.consent == consent && !follows)
@@ -121,7 +121,7 @@ impl Memory {
         .await
     }
 
-    /// One item, wherever it is.
+    /// One item, in any place.
     ///
     /// # Errors
     /// [`MemoryError::NotFound`].
@@ -129,11 +129,11 @@ impl Memory {
         self.read(owner, |owner| owner.view_of(id).ok_or_else(no_item)).await
     }
 
-    /// Ends an item's validity and puts a new one in its place, which says who holds it now (F3).
+    /// Ends a fact's validity and adds its replacement, which names the old fact (F3).
     ///
     /// # Errors
-    /// [`MemoryError::NotFound`], [`MemoryError::Invalid`] for what is no fact, [`MemoryError::Conflict`] for one that was
-    /// superseded before.
+    /// [`MemoryError::NotFound`], [`MemoryError::Invalid`] for an item that is not a fact,
+    /// [`MemoryError::Conflict`] for a fact that was superseded before.
     pub async fn supersede(&self, owner: OwnerId, id: ItemId, text: Text) -> Result<ItemView> {
         check_fact(&text, MAX_FACT_BYTES)?;
         let now_ms = self.now_ms();
@@ -188,7 +188,7 @@ impl Memory {
         self.get(owner, new).await
     }
 
-    /// Archives or brings back an item (C8).
+    /// Archives or restores an item (C8).
     ///
     /// # Errors
     /// [`MemoryError::NotFound`].
@@ -201,7 +201,7 @@ impl Memory {
         self.get(owner, id).await
     }
 
-    /// Numbers.
+    /// Counts for one owner.
     ///
     /// # Errors
     /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
@@ -246,7 +246,7 @@ impl Memory {
         .await
     }
 
-    /// Where the jobs of items stand: done once an item's content is on Walrus, or at once where there is none.
+    /// The states of items' jobs. A job is done once its content is on Walrus, or at once without Walrus.
     ///
     /// # Errors
     /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
@@ -271,7 +271,7 @@ impl Memory {
         .await
     }
 
-    /// The profile as the user may read it (D9): what every persona may know in this place, best first.
+    /// The profile in readable form (D9): the facts that every persona may know in this place, best first.
     ///
     /// # Errors
     /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
@@ -297,7 +297,8 @@ impl Memory {
         .await
     }
 
-    /// The graph of a place: entities, facts and summaries, and the edges between them. The newest, where there are many.
+    /// The graph of a place: entities, facts and summaries, and the edges between them. Beyond the limit, the
+    /// newest nodes.
     ///
     /// # Errors
     /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].

@@ -1,4 +1,4 @@
-//! Projects, sessions and personas: made, moved, forked and deleted.
+//! Creates, moves, forks and deletes projects, sessions and personas.
 
 use super::{Memory, turns::check_place, view::counts};
 use crate::{
@@ -47,7 +47,7 @@ impl Owner {
         Some(self.named_view(project, |entry| self.project_of(entry) == Some(id)))
     }
 
-    /// Refuses a place that contradicts its session, before anything that it names is made.
+    /// Refuses a place that contradicts its session, before any part of it is created.
     fn check_claims(&self, place: &Place) -> Result<()> {
         let places = &self.state.places;
         let known = place.session.as_deref().and_then(|name| places.session_named(name));
@@ -66,8 +66,8 @@ impl Owner {
         Ok(())
     }
 
-    /// Events that make what a place names and is not there: the project, the persona, and the session in them, so that a
-    /// session belongs to its project before its first recall (B10).
+    /// Events that create a place's missing project, persona and session. The session starts in its project,
+    /// so that it belongs there before its first recall (B10).
     fn plan_place(&self, place: &Place, now_ms: u64) -> Result<Plan> {
         let places = &self.state.places;
         self.check_claims(place)?;
@@ -111,7 +111,7 @@ impl Owner {
 }
 
 impl Memory {
-    /// Makes what a place names and is not there yet.
+    /// Creates the missing parts of a place.
     pub(crate) async fn ensure_place(&self, owner: OwnerId, place: &Place) -> Result<()> {
         check_place(place)?;
         let there = self.read(owner, |owner| Ok(owner.plan_place(place, 0)?.events.is_empty())).await?;
@@ -134,10 +134,7 @@ impl Memory {
         .await
     }
 
-    /// The shared pool of everything outside of projects, named like a project.
-    ///
-    /// # Errors
-    /// As [`Memory::projects`].
+    /// The shared pool of all items outside projects, in the form of a project.
     pub async fn pool(&self, owner: OwnerId, name: &str) -> Result<PlaceView> {
         self.read(owner, |owner| {
             let named = crate::state::places::Named { name: name.into(), created_ms: 0, number: 0 };
@@ -146,7 +143,7 @@ impl Memory {
         .await
     }
 
-    /// Makes a project; one that is there stays as it is.
+    /// Creates a project; an existing one stays unchanged.
     ///
     /// # Errors
     /// [`MemoryError::Invalid`] for its name, [`MemoryError::Full`].
@@ -163,7 +160,7 @@ impl Memory {
         .await
     }
 
-    /// Deletes a project with everything in it, its sessions too; returns how many items there were.
+    /// Deletes a project with its items and sessions; returns the number of items.
     ///
     /// # Errors
     /// [`MemoryError::NotFound`].
@@ -181,7 +178,7 @@ impl Memory {
         .await
     }
 
-    /// Deletes everything in a project, or in the shared pool, with its sessions; the project itself stays.
+    /// Deletes all items and sessions of a project, or of the shared pool; the project itself stays.
     ///
     /// # Errors
     /// [`MemoryError::NotFound`].
@@ -193,7 +190,7 @@ impl Memory {
         .await
     }
 
-    /// Sessions, the last used first.
+    /// Sessions, most recently used first.
     ///
     /// # Errors
     /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
@@ -207,10 +204,12 @@ impl Memory {
         .await
     }
 
-    /// Makes a session, in its project and with its persona, before its first turn (B10). One that is there stays as it is.
+    /// Creates a session with its project and persona, before its first turn (B10). An existing session stays
+    /// unchanged.
     ///
     /// # Errors
-    /// [`MemoryError::Invalid`] without a session's name; [`MemoryError::Conflict`] when it is there in another project.
+    /// [`MemoryError::Invalid`] without a session's name; [`MemoryError::Conflict`] if the session is in
+    /// another project.
     pub async fn create_session(&self, owner: OwnerId, place: Place) -> Result<PlaceView> {
         if place.session.is_none() {
             return Err(MemoryError::Invalid("a session needs a name".into()));
@@ -223,7 +222,8 @@ impl Memory {
         .await
     }
 
-    /// Moves a session into a project, made if it is not there, or out of any (B6, B7); takes effect on the next message.
+    /// Moves a session into a project, which is created if missing, or out of its project (B6, B7). Takes
+    /// effect on the next message.
     ///
     /// # Errors
     /// [`MemoryError::NotFound`], [`MemoryError::Invalid`] for the project's name.
@@ -257,10 +257,11 @@ impl Memory {
         .await
     }
 
-    /// Forks a session: the new one sees the first `turns` turns of its parent (all if none), and writes nothing to it (C4).
+    /// Forks a session. The fork sees the first `turns` turns of its parent (all if `None`), and writes
+    /// nothing to it (C4).
     ///
     /// # Errors
-    /// [`MemoryError::NotFound`] for the parent, [`MemoryError::Conflict`] when the new name is taken.
+    /// [`MemoryError::NotFound`] for the parent, [`MemoryError::Conflict`] if the new name is taken.
     pub async fn fork_session(
         &self,
         owner: OwnerId,
@@ -295,7 +296,8 @@ impl Memory {
         self.session_named(owner, &name).await
     }
 
-    /// Deletes a session with its episodes and relationship memories; the profile stays (D2). Of a fork, everything goes.
+    /// Deletes a session with its episodes and relationship memories; the profile stays (D2). A fork is
+    /// deleted whole.
     ///
     /// # Errors
     /// [`MemoryError::NotFound`].
@@ -325,7 +327,7 @@ impl Memory {
         .await
     }
 
-    /// Makes a persona; one that is there stays as it is.
+    /// Creates a persona; an existing one stays unchanged.
     ///
     /// # Errors
     /// [`MemoryError::Invalid`] for its name, [`MemoryError::Full`].
@@ -364,13 +366,13 @@ impl Memory {
 }
 
 impl Owner {
-    /// Where the first `turns` turns of a session end.
+    /// The end of the first `turns` turns of a session.
     fn fork_point(&self, id: SessionId, turns: Option<u64>) -> Fork {
         let limit = turns.unwrap_or(u64::MAX);
         let recorded = self.state.turns.iter().filter(|(_, turn)| turn.session == id && turn.turn < limit);
         let count = recorded.clone().count() as u64;
-        // The turn's own event comes after its messages and before the next turn's; what was learned from it comes later,
-        // and is in the messages, too.
+        // A turn's event follows its messages and precedes the next turn. Facts from the turn come later; the
+        // messages contain them too.
         let up_to = match turns {
             None => self.state.next.saturating_sub(1),
             Some(_) => recorded.map(|(number, _)| *number).max().unwrap_or(0),
@@ -378,14 +380,14 @@ impl Owner {
         Fork { parent: id, up_to, turns: count }
     }
 
-    /// Adds to a plan what ends a session: its name is unwritten, too.
+    /// Adds the end of a session to a plan; redacts the session's name too.
     fn plan_end_session(&self, plan: &mut Plan, id: SessionId) {
         let Some(session) = self.state.places.session(id) else { return };
         plan.rewrites.push((session.number, Event::Redacted));
         plan.events.push(Event::SessionDeleted { id, project: session.project });
     }
 
-    /// The plan that deletes everything in a project or in the shared pool, sessions included.
+    /// The plan that deletes all items and sessions of a project or of the shared pool.
     fn plan_empty(&self, project: Option<ProjectId>) -> (Plan, u64) {
         let inside = |entry: &&Entry| self.project_of(entry) == project;
         let entries: Vec<&Entry> = self.state.entries.values().filter(inside).collect();

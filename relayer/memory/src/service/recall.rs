@@ -1,4 +1,5 @@
-//! Recall: what of memory a message is answered with. It has a deadline, does less rather than fail, and says what it did.
+//! Recall: selects the memories for an answer. It has a deadline, degrades instead of failing, and reports
+//! the kind of search.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,32 +32,31 @@ use crate::{
     storage::{KeyedQuery, ScanQuery},
 };
 
-/// The embedder's share of the deadline; after it, words have to do.
+/// The embedder's share of the deadline; after it, the search uses words alone.
 const EMBED_SHARE: Duration = Duration::from_millis(150);
-/// Ranked items that are looked at for each that may be returned: neighbours in the graph, duplicates and the budget take
-/// some.
+/// Ranked items for each item of the limit: graph neighbours, duplicates and the budget use some up.
 const SPARE: usize = 3;
-/// Best hits whose neighbours in the graph are looked at.
+/// Best hits whose graph neighbours are added.
 const GRAPH_SEEDS: usize = 5;
-/// How much of a hit's score its neighbour gets at full confidence.
+/// Share of a hit's score that its neighbour gets at full confidence.
 const GRAPH_SHARE: f32 = 0.6;
-/// Rows that a database returns by each of words and meaning.
+/// Rows that a database returns by words, and by meaning.
 const DATABASE_ROWS: u32 = 400;
-/// How often a database is asked whose rows change meanwhile.
+/// Tries of a scan while the database's rows change.
 const SCAN_TRIES: u32 = 3;
-/// Related words that a database is asked for: it reads each of the rows for each of them.
+/// Related words in a database query: the database reads each row for each of them.
 const DATABASE_RELATED: usize = 32;
-/// Share of items without a vector, in percent, from which an answer says so.
+/// Percentage of items without a vector from which an answer reports it.
 const UNEMBEDDED_PERCENT: usize = 10;
 
-/// What may be seen of an owner by one request.
+/// The part of an owner that one request may see.
 struct Sight<'a> {
     owner: &'a Owner,
     view: &'a View,
     filters: &'a Filters,
     not_session: Option<SessionId>,
     classes: HashMap<Class, Option<u64>>,
-    /// How the entities stand that facts name, as far as those facts may be seen.
+    /// Standings of named entities, from the visible facts.
     named: HashMap<u64, Standing>,
 }
 
@@ -88,7 +88,7 @@ impl<'a> Sight<'a> {
         (number <= up_to && self.passes(entry, &Standing::of(entry))).then_some(entry)
     }
 
-    /// Whether the filters let an item through (F7).
+    /// Whether an item passes the filters (F7).
     fn passes(&self, entry: &Entry, how: &Standing) -> bool {
         let (item, filters) = (&entry.item, self.filters);
         let among = |empty: bool, found: bool| empty || found;
@@ -122,7 +122,7 @@ impl Documents for Sight<'_> {
 }
 
 impl Memory {
-    /// Searches. Never fails: what went wrong is in the answer (A7), and it comes within the deadline (F5).
+    /// Searches within the deadline (F5). Never fails: the answer reports errors (A7).
     pub async fn recall(&self, owner: OwnerId, request: RecallRequest) -> Recall {
         let started = Instant::now();
         let mut recall = match tokio::time::timeout(RECALL_DEADLINE, self.search(owner, request)).await {
@@ -157,7 +157,7 @@ impl Memory {
         for _ in 1..SCAN_TRIES {
             match self.search_open(guard, &request, &vector, &related).await? {
                 Some(answer) => return Ok(answer),
-                // Another relayer wrote in between, and its rows may be under a newer key than the question was.
+                // Another relayer wrote in between; its rows may use a newer key than the query.
                 None => guard = self.open_to_read(&slot, owner).await?,
             }
         }
@@ -166,7 +166,7 @@ impl Memory {
             .ok_or_else(|| MemoryError::Unavailable("other relayers write to this owner all the time".into()))
     }
 
-    /// The owner, with what others wrote meanwhile.
+    /// The owner, with other relayers' writes applied.
     async fn open_to_read(&self, slot: &Slot, owner: OwnerId) -> Result<OwnedRwLockReadGuard<Option<Owner>>> {
         if !self.in_database() {
             let guard = slot.owner.clone().read_owned().await;
@@ -179,7 +179,7 @@ impl Memory {
         Ok(guard.downgrade())
     }
 
-    /// Searches an open owner; `None` if the database has a newer version of it.
+    /// Searches an open owner; `None` if the database has a newer version.
     async fn search_open(
         &self,
         guard: OwnedRwLockReadGuard<Option<Owner>>,
@@ -200,7 +200,7 @@ impl Memory {
         let mut degraded = None;
         let mut mode = RecallMode::Full;
         match vector {
-            // A database may still have another embedder's vectors, which say nothing.
+            // A database may still have another embedder's vectors, which are useless.
             Ok(_) if self.in_database() && waiting * 2 > all && waiting > 1 => {
                 mode = RecallMode::Lexical;
                 degraded = Some(format!(
@@ -250,7 +250,7 @@ impl Memory {
         Ok(Some(Recall { mode, degraded, ..answer }))
     }
 
-    /// The words of a question, and for each what is related to it; none where that is not known in time.
+    /// The words of a question, each with its related words; no related words after the time limit.
     async fn related_words(&self, query: &str) -> (Vec<String>, Vec<Vec<Related>>) {
         let words = Question::words_sought(query);
         let asked: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -274,7 +274,7 @@ fn nothing(degraded: Option<String>) -> Recall {
     Recall { hits: Vec::new(), dropped: Vec::new(), mode: RecallMode::None, degraded, took_us: 0 }
 }
 
-/// What a database is asked: the classes that are seen, and the question, under each key that rows may have.
+/// The database query: the visible classes, and the question under each key of the rows.
 fn scan_query(sight: &Sight<'_>, question: &Question) -> ScanQuery {
     let classes = sight.classes.iter().filter_map(|(class, up_to)| Some((class.bytes(), (*up_to)?)));
     let named = sight.named.iter().filter(|(_, how)| how.is_recalled());
@@ -285,7 +285,8 @@ fn scan_query(sight: &Sight<'_>, question: &Question) -> ScanQuery {
         terms: question.hashes().iter().map(|hash| keys.term(*hash)).collect(),
         vector: unit.as_ref().map(|vector| rotate(keys.rotation_seed(), vector)),
     };
-    // With filters of single items, which the database does not know, it returns all rows: no limit before a filter.
+    // The database cannot filter single items. With such filters it returns all rows: no limit before a
+    // filter.
     let filters = sight.filters;
     let plain =
         Filters { not_session: None, ..filters.clone() } == Filters::default() && sight.not_session.is_none();
@@ -295,7 +296,7 @@ fn scan_query(sight: &Sight<'_>, question: &Question) -> ScanQuery {
     }
 }
 
-/// Ranks candidates and takes what fits.
+/// Ranks candidates and selects those that fit.
 fn choose(
     sight: &Sight<'_>,
     question: &Question,
@@ -310,7 +311,7 @@ fn choose(
     let mut recall = nothing(None);
     let mut budget = request.budget_tokens;
     let mut full = false;
-    // What the hits say, in canonical form: made once for each, since it costs more than ranking does.
+    // Canonical texts of the hits, computed once each: that costs more than ranking.
     let mut said: Vec<Zeroizing<String>> = Vec::new();
     for found in ranked {
         let Some(entry) = sight.entry(found.number) else { continue };
@@ -325,7 +326,7 @@ fn choose(
         };
         let reason = reason.or_else(|| {
             let cost = entry_tokens(entry);
-            // Whole items are dropped, lowest first: the first that does not fit ends it.
+            // Whole items are dropped, lowest first: the first that does not fit ends the list.
             full |= budget.is_some_and(|left| cost > left);
             budget = budget.map(|left| left.saturating_sub(cost));
             full.then_some(DropReason::Budget)
@@ -347,7 +348,7 @@ fn choose(
     recall
 }
 
-/// Adds what the best hits are connected with in the graph, at a share of their score.
+/// Adds the graph neighbours of the best hits, at a share of their score.
 fn with_neighbours(sight: &Sight<'_>, mut ranked: Vec<Ranked>, threshold: f32) -> Vec<Ranked> {
     let known: HashSet<u64> =
         ranked.iter().filter(|found| found.score >= threshold).map(|found| found.number).collect();
@@ -375,7 +376,7 @@ fn with_neighbours(sight: &Sight<'_>, mut ranked: Vec<Ranked>, threshold: f32) -
     ranked
 }
 
-/// Whether two canonical texts say the same, or one holds the other.
+/// Whether two canonical texts are equal, or one contains the other.
 fn says_the_same(a: &str, b: &str) -> bool {
     let (long, short) = if a.len() >= b.len() { (a, b) } else { (b, a) };
     long == short || (short.len() >= 16 && long.contains(short) && short.len() * 3 >= long.len())
@@ -383,6 +384,6 @@ fn says_the_same(a: &str, b: &str) -> bool {
 
 fn entry_tokens(entry: &Entry) -> u32 {
     let text = crate::api::excerpt(&entry.item.text);
-    // Four bytes a token is usual for English; the source that stands beside it has some sixteen.
+    // English has about four bytes a token; the source beside the text has about sixteen tokens.
     u32::try_from(text.len().div_ceil(4) + 16).unwrap_or(u32::MAX)
 }

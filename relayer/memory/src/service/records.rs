@@ -1,4 +1,5 @@
-//! Small sealed records that doors keep for an owner: delegations, what a session's client left. Named by a keyed hash.
+//! Small sealed records that handlers keep for an owner, such as delegations and leftovers of a session's
+//! client. A keyed hash names each one.
 
 use super::Memory;
 use crate::{
@@ -8,7 +9,7 @@ use crate::{
     owner::{COMMIT_TRIES, Committed, busy},
 };
 
-/// Records by their names; `None` removes one.
+/// Records by name; `None` removes a record.
 pub type RecordChanges = Vec<(String, Option<Vec<u8>>)>;
 
 impl Memory {
@@ -21,7 +22,7 @@ impl Memory {
         self.change_records(owner, &[], |_| Ok(changes.clone())).await
     }
 
-    /// Such a record.
+    /// Reads such a record.
     ///
     /// # Errors
     /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
@@ -29,13 +30,15 @@ impl Memory {
         self.hold(owner, async |owner| Ok(owner.named_record(name).await?.map(|bytes| bytes.to_vec()))).await
     }
 
-    /// Reads records and changes some, all or none, unless somebody else wrote to the owner meanwhile: then it reads and
-    /// decides again. `change` is given what the names have, in their order; where somebody else writes between two of
-    /// them it may see one before and one after, and what it decides on that is not written.
+    /// Reads records and changes some of them, all or none. If another writer changes the owner meanwhile, it
+    /// reads and decides again.
+    ///
+    /// `change` gets the records in the order of `names`. A write between two reads may show it one old and
+    /// one new record; a decision on such a pair is not written.
     ///
     /// # Errors
-    /// What `change` says, [`MemoryError::Invalid`] for too large or too many records, [`MemoryError::Unavailable`],
-    /// [`MemoryError::Damaged`].
+    /// The error of `change`; [`MemoryError::Invalid`] for too large or too many records;
+    /// [`MemoryError::Unavailable`]; [`MemoryError::Damaged`].
     pub async fn change_records(
         &self,
         owner: OwnerId,

@@ -1,4 +1,5 @@
-//! Deletions, edits and denials: what goes with the items, what stays and holds their words, and an answer that names both (F1).
+//! Deletions, edits and denials: the items that are deleted, the remaining holders of their words, and an
+//! answer that names both (F1).
 
 use std::collections::BTreeSet;
 
@@ -20,7 +21,7 @@ use crate::{
 };
 
 impl Memory {
-    /// Deletes items for good with the default of [`RemovalOptions`]; returns how many of the items there were.
+    /// Deletes items for good with the default [`RemovalOptions`]; returns how many of them existed.
     ///
     /// # Errors
     /// As [`Memory::delete_with`].
@@ -28,7 +29,8 @@ impl Memory {
         Ok(self.delete_with(owner, ids, RemovalOptions::default()).await?.count)
     }
 
-    /// Deletes items for good, and what else holds their words as far as the options say. The answer names all of it.
+    /// Deletes items for good, and other holders of their words as far as the options say. The answer names
+    /// all of them.
     ///
     /// # Errors
     /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
@@ -45,7 +47,7 @@ impl Memory {
         .await
     }
 
-    /// Decides on items that wait for consent with the default of [`RemovalOptions`]; returns how many waited.
+    /// Decides on items that wait for consent with the default [`RemovalOptions`]; returns how many waited.
     ///
     /// # Errors
     /// As [`Memory::decide_with`].
@@ -53,11 +55,11 @@ impl Memory {
         Ok(self.decide_with(owner, ids, consent, RemovalOptions::default()).await?.count)
     }
 
-    /// Decides on items that wait for consent: granted, or denied, which deletes them as [`Memory::delete_with`] does. The answer's
-    /// count is of those that waited.
+    /// Decides on items that wait for consent. A denial deletes them as [`Memory::delete_with`] does. The
+    /// answer counts the items that waited.
     ///
     /// # Errors
-    /// [`MemoryError::Invalid`] for a decision that is none.
+    /// [`MemoryError::Invalid`] for [`Consent::Pending`].
     pub async fn decide_with(
         &self,
         owner: OwnerId,
@@ -83,7 +85,7 @@ impl Memory {
         .await
     }
 
-    /// Replaces an item's text with the default of [`RemovalOptions`].
+    /// Replaces an item's text with the default [`RemovalOptions`].
     ///
     /// # Errors
     /// As [`Memory::edit_with`].
@@ -91,11 +93,12 @@ impl Memory {
         Ok(self.edit_with(owner, id, text, RemovalOptions::default()).await?.0)
     }
 
-    /// Replaces an item's text. The old words go as they do when the item is deleted: from whatever else holds them, as far as
-    /// the options say, and from the graph. [`Memory::supersede`] keeps them in history.
+    /// Replaces an item's text. As in a deletion, the old words go from the graph, and from other holders as
+    /// far as the options say. [`Memory::supersede`] keeps them in history.
     ///
     /// # Errors
-    /// [`MemoryError::NotFound`], [`MemoryError::Invalid`] beyond the limits or for an entity, whose name is its identity.
+    /// [`MemoryError::NotFound`]; [`MemoryError::Invalid`] beyond the limits, or for an entity, whose name is
+    /// its identity.
     pub async fn edit_with(
         &self,
         owner: OwnerId,
@@ -124,7 +127,7 @@ impl Memory {
 }
 
 impl Owner {
-    /// The plan that deletes items and what goes with them, and what it says of the rest.
+    /// The plan that deletes items with their dependants, and the report on other holders.
     fn plan_removal(&self, ids: &[ItemId], count: u64, options: RemovalOptions) -> (Plan, Removal) {
         let (others, everywhere) = (options.others, !options.same_project);
         let named_again = BTreeSet::new();
@@ -133,7 +136,7 @@ impl Owner {
         (self.plan_delete(&going), self.removal(ids, count, &holders))
     }
 
-    /// The plan that puts other words in an item's place.
+    /// The plan that replaces an item's words.
     fn plan_edit(&self, entry: &Entry, text: &Text, options: RemovalOptions, now_ms: u64) -> (Plan, Removal) {
         let id = entry.item.id;
         let (others, everywhere) = (options.others, !options.same_project);
@@ -160,7 +163,7 @@ impl Owner {
         (plan, self.removal(&[id], 1, &holders))
     }
 
-    /// What other words tell, where a fact is to say them.
+    /// The candidate that the new words of a fact give.
     fn candidate_in_place_of(&self, item: &Item, text: &str) -> Option<Candidate> {
         if item.kind != Kind::Fact {
             return None;
@@ -169,17 +172,17 @@ impl Owner {
         writing::candidate_of(text, item.provenance.author, item.layer, persona.as_deref())
     }
 
-    /// Entities that are there, and that a candidate in an item's place names.
+    /// Existing entities that a candidate names.
     fn known_names(&self, entry: &Entry, candidate: &Candidate) -> BTreeSet<ItemId> {
         let home = Home::Pinned(self.project_of(entry));
         let known = candidate.entities.iter().filter_map(|one| self.state.entity(home, &one.stable_key));
         known.map(|entity| entity.item.id).collect()
     }
 
-    /// The item with other words, and with what follows from them.
+    /// The item with new words, and the properties that follow from them.
     fn reworded(&self, entry: &Entry, text: &Text, candidate: Option<&Candidate>) -> Item {
         let item = &entry.item;
-        // A slot's key may be made from the words.
+        // A slot's key may be derived from the words.
         let stable_key = match item.kind {
             Kind::Fact => candidate.and_then(Candidate::slot_key),
             _ => item.stable_key.clone(),
@@ -193,8 +196,8 @@ impl Owner {
         }
     }
 
-    /// Ends the edges by which an item names things, and those that quote what nothing says any more; draws its other edges anew
-    /// without the quotes.
+    /// Ends the edges by which an item names entities, and edges whose quote no item says any more. Adds its
+    /// other edges anew without the quotes.
     fn end_edges_of_words(&self, plan: &mut Plan, entry: &Entry, going: &BTreeSet<ItemId>) {
         let id = entry.item.id;
         let gone: Vec<ItemId> = going.iter().copied().chain([id]).collect();
@@ -219,7 +222,7 @@ impl Owner {
         plan.events.extend(plain);
     }
 
-    /// Events that tie an item to what its new words name.
+    /// Events that link an item to the names in its new words.
     fn names_of(&self, entry: &Entry, candidate: &Candidate, now_ms: u64) -> Vec<Event> {
         let session = match entry.home {
             Home::Session(id) => Some(id),
@@ -231,7 +234,7 @@ impl Owner {
         draft.events
     }
 
-    /// What the answer says of the other holders of the words, those that are left first.
+    /// The report on the other holders of the words, remaining ones first.
     fn removal(&self, ids: &[ItemId], count: u64, holders: &Holders) -> Removal {
         let gone = holders.going.iter().filter(|id| !ids.contains(id));
         let all = holders.left.iter().map(|id| (id, false)).chain(gone.map(|id| (id, true)));

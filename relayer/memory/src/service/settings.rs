@@ -1,4 +1,4 @@
-//! What an owner decides on how its memory is made, and which model reads an owner's exchanges because of it.
+//! An owner's decisions on how its memory is written, and the model that may read its exchanges.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct OwnerWriter {
     writer: Arc<dyn Writer>,
-    /// Whether whoever runs it is a stranger to owner and operator.
+    /// Whether the model runs at a third party, unknown to owner and operator.
     stranger: bool,
 }
 
 impl OwnerWriter {
-    /// The model, for an exchange that it may read: what is off the record is read by no model, and passwords, keys and the
-    /// like by no stranger's.
+    /// The model, if it may read this exchange. No model reads an off-the-record exchange; no third-party
+    /// model reads passwords, keys and the like.
     pub(crate) fn for_exchange(&self, exchange: &Exchange<'_>) -> Option<&Arc<dyn Writer>> {
         let off_record = writing::gate(exchange).has(writing::flag::OFF_RECORD);
         let secret =
@@ -29,7 +29,7 @@ impl OwnerWriter {
         (!off_record && !secret).then_some(&self.writer)
     }
 
-    /// The model, for messages that it may read.
+    /// The model, if it may read these messages.
     pub(crate) fn for_messages(&self, messages: &[Spoken<'_>]) -> Option<&Arc<dyn Writer>> {
         let secret = self.stranger && messages.iter().any(|message| writing::is_secret(message.text));
         (!secret).then_some(&self.writer)
@@ -37,10 +37,10 @@ impl OwnerWriter {
 }
 
 impl Memory {
-    /// What an owner decided, and what follows from it here.
+    /// An owner's decisions, and their effect here.
     ///
     /// # Errors
-    /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable) and its like.
+    /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable) and similar ones.
     pub async fn settings(&self, owner: OwnerId) -> Result<SettingsView> {
         let allowed = self.read(owner, |owner| Ok(owner.state.nodes_allowed)).await?;
         let parts = &self.inner.parts;
@@ -53,10 +53,10 @@ impl Memory {
         Ok(SettingsView { settings, nodes_offered: parts.node_writer.is_some(), written_by })
     }
 
-    /// Decides anew; durable when it returns, and true of the next job.
+    /// Changes the decisions. They are durable on return, and hold for the next job.
     ///
     /// # Errors
-    /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable) and its like.
+    /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable) and similar ones.
     pub async fn change_settings(&self, owner: OwnerId, settings: OwnerSettings) -> Result<SettingsView> {
         let (allowed, at_ms) = (settings.extract_through_nodes, self.now_ms());
         self.write(owner, |owner| {
@@ -68,8 +68,8 @@ impl Memory {
         self.settings(owner).await
     }
 
-    /// The model that reads an owner's exchanges now: the operator's endpoint if there is one, since it has one reader and
-    /// not many; else nodes, if the owner allows them; else none.
+    /// The model that reads an owner's exchanges now. The operator's endpoint comes first, since it is one
+    /// reader and not many; then nodes, if the owner allows them; else `None`.
     pub(crate) async fn writer_of(&self, owner: OwnerId) -> Result<Option<OwnerWriter>> {
         let parts = &self.inner.parts;
         if let Some(writer) = &parts.writer {
@@ -80,7 +80,7 @@ impl Memory {
         Ok(allowed.then(|| OwnerWriter { writer: writer.clone(), stranger: true }))
     }
 
-    /// Whether contents are kept on Walrus, from where they can be restored.
+    /// Whether contents are kept on Walrus, so that a restore is possible.
     #[must_use]
     pub fn keeps_contents(&self) -> bool {
         self.inner.parts.contents.is_some()

@@ -1,5 +1,5 @@
-//! Writing: turns as they were said, and what is learned from them. Plans are made here, on the state; the service makes
-//! them durable.
+//! Writes turns word for word, and the facts extracted from them. This module plans on the state; the service
+//! makes the plans durable.
 
 mod once;
 
@@ -20,10 +20,10 @@ use crate::{
     writing::{self, Candidate, EdgeCandidate, EdgeEnd, EntityMention, Relation},
 };
 
-/// Most events of one plan; more than any exchange gives.
+/// Most edges of one fact; no exchange gives as many.
 const MAX_EDGES_PER_FACT: usize = 16;
 
-/// A fact to be written, from wherever it comes.
+/// A fact to write, from any source.
 pub(crate) struct NewFact {
     pub(crate) candidate: Candidate,
     pub(crate) consent: Consent,
@@ -44,7 +44,7 @@ impl NewFact {
     }
 }
 
-/// Where facts go.
+/// The place of new facts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Target {
     pub(crate) session: Option<SessionId>,
@@ -52,7 +52,7 @@ pub(crate) struct Target {
     pub(crate) persona: PersonaId,
 }
 
-/// Builds the events of a plan, which may speak of items that the plan itself adds.
+/// Builds the events of a plan, which may refer to items that the plan itself adds.
 pub(crate) struct Draft<'a> {
     owner: &'a Owner,
     target: Target,
@@ -75,7 +75,7 @@ impl<'a> Draft<'a> {
         id
     }
 
-    /// A message, word for word. The same one again in the same branch is the same node (C3).
+    /// A message, word for word. A repeated message in the same branch is the same node (C3).
     fn message(&mut self, text: &Text, author: Author, turn: u64, time_ms: u64) -> ItemId {
         let hash = self.owner.content_hash(author, Kind::Episode, text);
         let item = Item {
@@ -111,8 +111,9 @@ impl<'a> Draft<'a> {
         self.add(item)
     }
 
-    /// An entity of the target's project, made if it is not there (E1). Of an entity that facts name, its project's tag alone is its
-    /// own; the rest is as those facts are ([`crate::state::standing`]). An anchor is the persona's, or everybody's, by its layer.
+    /// An entity of the target's project, created if missing (E1). It owns only its project tag; its facts
+    /// give the rest ([`crate::state::standing`]). An anchor belongs to the persona or to all personas, by
+    /// its layer.
     fn entity(&mut self, key: &str, name: &str, layer: Layer) -> ItemId {
         let known = (self.target.project, Text::from(key));
         if let Some(id) = self.named.get(&known) {
@@ -167,7 +168,8 @@ impl<'a> Draft<'a> {
         self.edge(Edge { from, to, label, description, evidence: Text::default(), confidence: 1.0 });
     }
 
-    /// Writes a fact, unless it is there already; ends those that it contradicts (F3); ties it into the graph (E3).
+    /// Writes a fact, unless it exists already; ends facts that it contradicts (F3); links it into the graph
+    /// (E3).
     pub(crate) fn fact(&mut self, fact: NewFact) -> Remembered {
         let candidate = &fact.candidate;
         let hash = self.owner.content_hash(candidate.author, Kind::Fact, &candidate.text);
@@ -220,7 +222,7 @@ impl<'a> Draft<'a> {
         });
     }
 
-    /// Ties a fact that is there to what its new words name.
+    /// Links an existing fact to the names in its new words.
     pub(crate) fn names(&mut self, id: ItemId, candidate: &Candidate) {
         let names = |edge: &&EdgeCandidate| {
             [&edge.from, &edge.to].into_iter().any(|end| matches!(end, EdgeEnd::Entity(_)))
@@ -242,7 +244,7 @@ impl<'a> Draft<'a> {
         for source in &fact.sources {
             self.plain_edge(id, *source, "said_in", "the message that it was read from");
         }
-        // Memory to memory: what was learned before in the same conversation.
+        // Links to the fact before it in the same conversation.
         let before = self.target.session.and_then(|session| {
             let facts = self.owner.state.entries_of(session).map(|(_, entry)| &entry.item);
             facts.filter(|item| item.kind == Kind::Fact && item.id != id).last().map(|item| item.id)
@@ -267,8 +269,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Facts of the same layer that an asker in the same place sees, as far as they may have to do with a candidate: they say
-    /// the same, are about the same thing, or begin with the same words.
+    /// Candidates for comparison: facts of the same layer that are visible from the same place. They say the
+    /// same, are about the same thing, or begin with the same words.
     fn comparable(&self, candidate: &Candidate) -> Vec<&'a Entry> {
         let lineage = self.target.session.map(|id| self.owner.state.places.lineage(id)).unwrap_or_default();
         let (project, persona) = (self.target.project, self.target.persona);
@@ -283,7 +285,7 @@ impl<'a> Draft<'a> {
         facts.map(|(_, entry)| entry).collect()
     }
 
-    /// The fact that says this already, and those that it ends.
+    /// The existing fact with the same meaning, and the facts that it ends.
     fn compare(&self, fact: &NewFact, hash: [u8; 32]) -> (Option<ItemId>, Vec<ItemId>) {
         if let Some(id) = self.added.get(&(self.target, hash)) {
             return (Some(*id), Vec::new());
@@ -297,11 +299,11 @@ impl<'a> Draft<'a> {
                 time_ms: item.provenance.time_ms,
             };
             match writing::relation(&fact.candidate, fact.time_ms, &existing) {
-                // What only the assistant said becomes a fact of the user's when the user says it.
+                // The assistant's statement becomes a fact of the user's when the user says it.
                 Relation::Same if trusted(item.provenance.author) || !trusted(fact.candidate.author) => {
                     return (Some(item.id), Vec::new());
                 }
-                // What waits for consent ends nothing.
+                // A fact without consent ends no other fact.
                 Relation::Supersedes if fact.consent == Consent::Granted && self.in_this_branch(entry) => {
                     ended.push(item.id);
                 }
@@ -311,7 +313,7 @@ impl<'a> Draft<'a> {
         (None, ended)
     }
 
-    /// What is learned in a fork ends nothing outside of it (C4).
+    /// A fact in a fork ends nothing outside the fork (C4).
     fn in_this_branch(&self, entry: &Entry) -> bool {
         let forked = self
             .target
@@ -323,7 +325,7 @@ impl<'a> Draft<'a> {
 }
 
 impl Owner {
-    /// Refuses a turn whose number is taken by other words. A message that was deleted since is compared with nothing.
+    /// Refuses a turn whose number is taken by another text. A deleted message is not compared.
     fn check_repeated(&self, known: &Turn, turn: &TurnRecord) -> Result<()> {
         let sides =
             [(known.user, Author::User, &turn.user), (known.assistant, Author::Assistant, &turn.assistant)];
@@ -339,7 +341,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Where a place's facts go; refuses places that are not there.
+    /// The target of a place's facts; refuses missing places.
     pub(crate) fn target(&self, place: &Place) -> Result<Target> {
         let view = self
             .state
@@ -371,13 +373,14 @@ pub(crate) fn check_fact(text: &str, limit: usize) -> Result<()> {
 }
 
 impl Memory {
-    /// Keeps both sides of an exchange (C10); durable when it returns, searchable from then on (F2), and recorded once
-    /// however often it is told. The rest of the writing (gate, extraction, embedding, Walrus) is queued (A9).
+    /// Records both sides of an exchange (C10). They are durable on return and searchable from then on (F2);
+    /// repeated calls record them once. The other steps (gate, extraction, embedding, Walrus) are queued
+    /// (A9).
     ///
     /// # Errors
-    /// [`MemoryError::Invalid`] without a session or beyond the limits, [`MemoryError::Conflict`] for a place that
-    /// contradicts itself and for another text under a number that is taken, [`MemoryError::Full`],
-    /// [`MemoryError::Unavailable`].
+    /// - [`MemoryError::Invalid`] without a session or beyond the limits;
+    /// - [`MemoryError::Conflict`] for a contradictory place, or for another text under the same turn number;
+    /// - [`MemoryError::Full`], [`MemoryError::Unavailable`].
     pub async fn record_turn(&self, owner: OwnerId, turn: TurnRecord) -> Result<()> {
         if turn.place.session.is_none() {
             return Err(MemoryError::Invalid("a turn belongs to a session: name it".into()));
@@ -404,7 +407,7 @@ impl Memory {
             let mut draft = Draft::new(owner, target, now_ms);
             let user = draft.message(&turn.user, Author::User, turn.turn, turn.time_ms);
             let assistant = draft.message(&turn.assistant, Author::Assistant, turn.turn, turn.time_ms);
-            // What the user wants off the record is in the transcript and is not recalled.
+            // Off-the-record messages stay in the transcript and are not recalled.
             if off_record {
                 draft.events.extend([user, assistant].map(|item| Event::Archived { item, archived: true }));
             }
@@ -417,21 +420,23 @@ impl Memory {
         Ok(())
     }
 
-    /// Remembers facts by hand; durable when it returns. At most [`MAX_BULK`].
+    /// Stores facts that were written by hand, at most [`MAX_BULK`]; durable on return.
     ///
     /// # Errors
-    /// [`MemoryError::Invalid`] for an empty or too long text or too many, [`MemoryError::Conflict`] for a place that
-    /// contradicts itself, [`MemoryError::Full`], [`MemoryError::Unavailable`].
+    /// [`MemoryError::Invalid`] for an empty or too long text or too many texts, [`MemoryError::Conflict`]
+    /// for a contradictory place, [`MemoryError::Full`], [`MemoryError::Unavailable`].
     pub async fn remember(&self, owner: OwnerId, facts: Vec<Remember>) -> Result<Vec<Remembered>> {
         self.remember_once(owner, facts.into_iter().map(|fact| (fact, None)).collect()).await
     }
 
-    /// As [`Memory::remember`], each with an idempotency key or none: what was remembered under a key before is answered
-    /// as it was then and not written again, also if it was superseded since. The latest [`MAX_ANSWERED`] keys of an owner
-    /// are known, until the item's words are edited or deleted: a key may be made from them.
+    /// As [`Memory::remember`], each fact with an optional idempotency key. A repeated key gets the same
+    /// answer and writes nothing, even if the fact was superseded since.
+    ///
+    /// The owner's latest [`MAX_ANSWERED`] keys are remembered. A key is forgotten when the item's words are
+    /// edited or deleted, since it may be made from them.
     ///
     /// # Errors
-    /// As [`Memory::remember`]; [`MemoryError::Conflict`] for a key that came with another text or place before.
+    /// As [`Memory::remember`]; [`MemoryError::Conflict`] for a key of another text or place.
     ///
     /// [`MAX_ANSWERED`]: crate::limits::MAX_ANSWERED
     pub async fn remember_once(
@@ -477,7 +482,8 @@ impl Memory {
         .await
     }
 
-    /// Facts that the rules (and the model, when configured) find in a text, remembered as said at a time; now if none.
+    /// Extracts facts from a text by rules (and by the model, if configured) and stores them, as said at a
+    /// time; `None` for now.
     ///
     /// # Errors
     /// As [`Memory::remember`].
@@ -509,8 +515,8 @@ impl Memory {
         .await
     }
 
-    /// Candidates of a text that the user gave: by the model if it answers, else by rules. A text without any has itself,
-    /// if it is short enough to be one fact and tells something.
+    /// Candidates from a text of the user: by the model if it answers, else by rules. A text without
+    /// candidates is its own candidate if it is informative and short enough for one fact.
     async fn candidates_of(&self, owner: OwnerId, text: &Text, said_ms: u64) -> Result<Vec<Candidate>> {
         let exchange = writing::Exchange { user: text, assistant: "", time_ms: said_ms, persona: None };
         let ruled = writing::extract(&exchange);
@@ -520,14 +526,14 @@ impl Memory {
         };
         Ok(match writer.extract(&exchange).await {
             Ok(found) => writing::merge(ruled, found.candidates),
-            // The rules' are better than none.
+            // The rules' candidates are better than none.
             Err(_) => ruled,
         })
     }
 }
 
 impl Owner {
-    /// What the job runner writes of a turn: facts with their graph, and how it ended.
+    /// The job runner's result for a turn: facts with their graph, and the outcome.
     pub(crate) fn plan_extracted(
         &self,
         number: u64,
@@ -550,7 +556,7 @@ impl Owner {
         Plan::of(draft.events)
     }
 
-    /// What the backstop writes of turns that were skipped one by one.
+    /// The backstop's result for turns that were skipped one by one.
     pub(crate) fn plan_backstop(
         &self,
         session: SessionId,
@@ -574,7 +580,7 @@ impl Owner {
     }
 }
 
-/// Whether words are the user's, or were noted in the user's name (F4).
+/// Whether the words are the user's, or were noted in the user's name (F4).
 fn trusted(author: Author) -> bool {
     author != Author::Assistant
 }
@@ -594,7 +600,7 @@ fn new_fact(fact: &Remember, persona: Option<&str>, now_ms: u64) -> NewFact {
             slot: None,
             edges: Vec::new(),
         });
-    // What is noted by hand is kept as it was written.
+    // A note by hand is kept as written.
     candidate.text = fact.text.clone();
     candidate.intimate = fact.intimate.unwrap_or(candidate.intimate);
     candidate.salience = fact.salience.unwrap_or(candidate.salience.max(0.5));

@@ -1,4 +1,4 @@
-//! From inside to outside: items and places as their owner sees them.
+//! The outside form of items and places.
 
 use baton_walrus_client::quilt::QuiltPatchId;
 
@@ -17,7 +17,8 @@ impl Owner {
         self.view_from(entry, None)
     }
 
-    /// An item as it is seen from a place, by an asker who may see it: of an entity, what the facts give that are seen there.
+    /// An item as a caller with access sees it from a place. For an entity: only the properties that visible
+    /// facts give.
     pub(crate) fn view_from(&self, entry: &Entry, view: Option<&View>) -> ItemView {
         let places = &self.state.places;
         let item = &entry.item;
@@ -97,7 +98,7 @@ impl Owner {
     }
 }
 
-/// Whether an item is one that a person would count: not an anchor of the graph, not one that waits for consent.
+/// Whether an item counts for a user: neither an anchor of the graph nor an item that waits for consent.
 pub(crate) fn counts(entry: &Entry) -> bool {
     entry.item.kind != Kind::Entity && entry.item.consent == Consent::Granted
 }

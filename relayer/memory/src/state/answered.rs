@@ -1,4 +1,4 @@
-//! What calls with idempotency keys were answered with: the latest of them, so that a call that is made again is known.
+//! The latest calls with idempotency keys and their answers, so that a repeated call is recognised.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ids::ItemId, limits::MAX_ANSWERED};
 
-/// What the latest calls with idempotency keys were answered with.
+/// The answers to the latest calls with idempotency keys.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Answered {
-    /// By the number of the event: key, call and answer.
+    /// By event number: key, call and answer.
     calls: BTreeMap<u64, ([u8; 32], [u8; 32], ItemId)>,
     numbers: HashMap<[u8; 32], u64>,
 }
@@ -27,7 +27,7 @@ impl Answered {
         }
     }
 
-    /// The events of calls that were answered with an item.
+    /// The events of calls whose answer is this item.
     pub(super) fn about(&self, item: ItemId) -> impl Iterator<Item = u64> {
         self.calls.iter().filter(move |(_, (.., answer))| *answer == item).map(|(number, _)| *number)
     }
@@ -40,7 +40,7 @@ impl Answered {
         }
     }
 
-    /// The call that a key came with, and what it was answered with.
+    /// The call with a key, and its answer.
     pub(super) fn of(&self, key: &[u8; 32]) -> Option<([u8; 32], ItemId)> {
         let (_, call, item) = self.calls.get(self.numbers.get(key)?)?;
         Some((*call, *item))

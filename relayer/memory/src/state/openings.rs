@@ -1,4 +1,4 @@
-//! Facts by how they begin, so that a new one is compared with few.
+//! Facts by their first words, so that a new fact is compared with few others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,10 +7,10 @@ use zeroize::Zeroize as _;
 use super::Entry;
 use crate::{model::Kind, writing::canonical};
 
-/// Words by which facts are told apart.
+/// First words that tell facts apart.
 const WORDS: usize = 2;
 
-/// Which facts begin alike, and which hold one value of something.
+/// Facts by their first words, and facts with a slot, which holds one value.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Openings {
     by_words: HashMap<String, BTreeSet<u64>>,
@@ -55,8 +55,8 @@ impl Openings {
         }
     }
 
-    /// Facts that begin as a text does, those with its very words among them; and, if asked, all that hold one value of
-    /// something.
+    /// Facts with the same first words as a text, identical texts among them; also all facts with a slot if
+    /// `slots`.
     pub(super) fn like(&self, text: &str, slots: bool) -> BTreeSet<u64> {
         let mut like = self.by_words.get(&opening(text)).cloned().unwrap_or_default();
         if slots {

@@ -1,4 +1,4 @@
-//! Projects, sessions and personas of an owner, by their inside numbers and outside names.
+//! Projects, sessions and personas of an owner, by internal numbers and outside names.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +17,7 @@ use crate::{
 pub(crate) struct Named {
     pub(crate) name: Text,
     pub(crate) created_ms: u64,
-    /// The event that made it.
+    /// The event that created it.
     pub(crate) number: u64,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Session {
     pub(crate) updated_ms: u64,
     pub(crate) items: u64,
     pub(crate) bytes: u64,
-    /// The event that made it.
+    /// The event that created it.
     pub(crate) number: u64,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Places {
     project_names: HashMap<Text, ProjectId>,
     persona_names: HashMap<Text, PersonaId>,
     session_names: HashMap<Text, SessionId>,
-    /// The highest numbers ever given: none is used twice.
+    /// The highest numbers in use so far: no number is used twice.
     last_project: u32,
     last_persona: u32,
     last_session: u32,
@@ -57,9 +57,9 @@ pub(crate) enum Unresolved {
     Session,
     Project,
     Persona,
-    /// The session is in another project than the request says.
+    /// The session is in a project other than the request's.
     ProjectOfSession,
-    /// The session is with another persona than the request says.
+    /// The session has a persona other than the request's.
     PersonaOfSession,
 }
 
@@ -112,7 +112,7 @@ impl Places {
                 }
             }
             Event::SessionDeleted { id, .. } => {
-                // The event that made it may be unwritten: its number is still taken.
+                // The creating event may be redacted; its number stays taken.
                 self.last_session = self.last_session.max(id.0);
                 if let Some(session) = self.sessions.remove(id) {
                     self.session_names.remove(&*session.name);
@@ -134,7 +134,7 @@ impl Places {
         }
     }
 
-    /// What a session is, for scope.
+    /// The session's properties that matter for scope.
     pub(crate) fn session_scope(&self, id: SessionId) -> Option<SessionScope> {
         let session = self.sessions.get(&id)?;
         Some(SessionScope { project: session.project, forked: session.fork.is_some() })
@@ -160,7 +160,7 @@ impl Places {
         ProjectId(self.last_project + 1)
     }
 
-    /// 0 is the persona that speaks where none was named.
+    /// 0 is the default persona.
     pub(crate) fn next_persona(&self) -> PersonaId {
         PersonaId(self.last_persona + 1)
     }
@@ -190,7 +190,7 @@ impl Places {
         }
     }
 
-    /// Where a request stands, by inside numbers (B8). Fails closed.
+    /// Resolves a request's place to internal numbers (B8). Fails closed.
     pub(crate) fn resolve(&self, place: &Place, scope: MemoryScope) -> Result<View, Unresolved> {
         let claimed = match &place.project {
             Some(name) => Some(self.project_named(name).ok_or(Unresolved::Project)?),
@@ -206,22 +206,22 @@ impl Places {
         };
         let id = self.session_named(name).ok_or(Unresolved::Session)?;
         let session = self.sessions.get(&id).ok_or(Unresolved::Session)?;
-        // Naming no project claims none; naming another one than the session's is a contradiction.
+        // No project name is no claim; another project than the session's is a contradiction.
         if claimed.is_some() && claimed != session.project {
             return Err(Unresolved::ProjectOfSession);
         }
-        // The persona of a session is the session's: nobody else hears what is shared in it.
+        // A session keeps its persona: no other persona reads its shared contents.
         if named.is_some_and(|named| named != session.persona) {
             return Err(Unresolved::PersonaOfSession);
         }
         Ok(View { project: session.project, persona: session.persona, scope, lineage: self.lineage(id) })
     }
 
-    /// A session and its ancestors, each with the last number that is seen of it.
+    /// A session and its ancestors, each with the last visible number.
     pub(crate) fn lineage(&self, id: SessionId) -> Vec<(SessionId, u64)> {
         let mut lineage = vec![(id, u64::MAX)];
         let (mut current, mut up_to) = (id, u64::MAX);
-        // A parent is always older than its fork, so this ends.
+        // A parent is always older than its fork, so this loop ends.
         while let Some(fork) = self.sessions.get(&current).and_then(|session| session.fork) {
             up_to = up_to.min(fork.up_to);
             lineage.push((fork.parent, up_to));

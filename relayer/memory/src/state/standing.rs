@@ -1,6 +1,9 @@
-//! How an item stands: what decides who may see it, and whether it is recalled. An entity has nothing of its own but its
-//! project's tag (B9). It takes layer, persona, branch, author, intimacy and consent from the facts that name it. All of that is
-//! derived from the graph each time, so there is no copy that an edit, a move or a deletion could leave behind.
+//! The standing of an item: the properties that decide who may see it, and whether it is recalled. An entity
+//! owns only its project tag (B9). The facts that name it give it layer, persona, branch, author, intimacy
+//! and consent.
+//!
+//! These properties are derived from the graph each time. So no copy can become stale by an edit, a move or a
+//! deletion.
 
 use super::{Entry, State};
 use crate::{
@@ -9,10 +12,10 @@ use crate::{
     scope::{Home, View},
 };
 
-/// What stable keys of anchors begin with: the fixed points to which everything else is tied (E3).
+/// Prefix of the stable keys of anchors: the fixed points of the graph (E3).
 pub(crate) const ANCHOR: &str = "anchor:";
 
-/// How an item stands towards an asker.
+/// The standing of an item for a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub(crate) layer: Layer,
@@ -38,12 +41,12 @@ impl Standing {
         }
     }
 
-    /// Whether it is recalled, by those who may see it.
+    /// Whether callers with access can recall it.
     pub(crate) fn is_recalled(&self) -> bool {
         !self.archived && self.consent == Consent::Granted
     }
 
-    /// Both together: whatever is less restrictive, so that it is what either of them gives.
+    /// Combines two standings: the less restrictive value of each property.
     fn with(self, other: Self) -> Self {
         let profile = [&self, &other].into_iter().find(|one| one.layer == Layer::Profile).unwrap_or(&self);
         Self {
@@ -57,7 +60,7 @@ impl Standing {
     }
 }
 
-/// The assistant's name of a thing counts only where nobody else names it.
+/// The assistant's name for a thing counts only if no other author names it.
 fn more_trusted(a: Author, b: Author) -> Author {
     let trust = |author: Author| match author {
         Author::User => 3,
@@ -68,18 +71,18 @@ fn more_trusted(a: Author, b: Author) -> Author {
     if trust(a) >= trust(b) { a } else { b }
 }
 
-/// Whether an item is a fixed point of the graph, which no fact has to name.
+/// Whether an item is a fixed point of the graph; no fact has to name it.
 pub(crate) fn is_anchor(item: &Item) -> bool {
     item.stable_key.as_deref().is_some_and(|key| key.starts_with(ANCHOR))
 }
 
-/// Whether an item is something that facts name.
+/// Whether an item is an entity that facts name.
 pub(crate) fn is_named(item: &Item) -> bool {
     item.kind == Kind::Entity && !is_anchor(item)
 }
 
 impl State {
-    /// The facts that name an entity: those that an edge ties to it.
+    /// The facts with an edge to an entity: they name it.
     pub(crate) fn facts_naming(&self, entity: ItemId) -> impl Iterator<Item = (u64, &Entry)> {
         let others =
             self.edges_at(entity).map(move |(_, edge)| if edge.from == entity { edge.to } else { edge.from });
@@ -90,8 +93,9 @@ impl State {
         })
     }
 
-    /// How an item stands towards an asker, or towards its owner where there is no view; none for an item that the asker may
-    /// not see. An asker sees an entity of the own project by the facts that it may see there, wherever their sessions are by now.
+    /// The standing of an item for a caller, or for its owner without a view; `None` if the caller may not
+    /// see the item. A caller sees an entity of its own project through the visible facts that name it,
+    /// wherever their sessions are now.
     pub(crate) fn standing(&self, view: Option<&View>, number: u64, entry: &Entry) -> Option<Standing> {
         if !is_named(&entry.item) {
             return view
@@ -100,7 +104,7 @@ impl State {
         }
         let Some(view) = view else {
             let all = self.facts_naming(entry.item.id).map(|(_, fact)| fact);
-            // One that nothing names is still its owner's to see.
+            // The owner also sees an entity that no fact names.
             return Some(of_facts(entry, all).unwrap_or_else(|| Standing::of(entry)));
         };
         if view.project.is_none() || entry.home != Home::Pinned(view.project) {
@@ -113,7 +117,7 @@ impl State {
         of_facts(entry, granting.map(|(_, fact)| fact))
     }
 
-    /// Entities that only these items name, with what was merged into them.
+    /// Entities that only these items name, with the entities merged into them.
     pub(crate) fn named_only_by(&self, going: &std::collections::BTreeSet<ItemId>) -> Vec<ItemId> {
         let tied = going.iter().flat_map(|id| self.edges_at(*id)).flat_map(|(_, edge)| [edge.from, edge.to]);
         let tied: std::collections::BTreeSet<ItemId> = tied.filter(|id| !going.contains(id)).collect();
@@ -124,7 +128,7 @@ impl State {
         self.with_merged(unnamed.collect())
     }
 
-    /// Items with those that were merged into them, and those that were merged into these.
+    /// These items with all items that were merged with them, in either direction.
     pub(crate) fn with_merged(&self, ids: Vec<ItemId>) -> Vec<ItemId> {
         let mut all = ids;
         let mut at = 0;
@@ -140,7 +144,8 @@ impl State {
     }
 }
 
-/// What facts give the entity that they name; none without any. Those that are recalled count before those that are not.
+/// The standing that facts give the entity that they name; `None` without facts. Recalled facts take
+/// precedence over others.
 fn of_facts<'a>(entity: &Entry, facts: impl Iterator<Item = &'a Entry>) -> Option<Standing> {
     let mut best: Option<Standing> = None;
     for fact in facts {

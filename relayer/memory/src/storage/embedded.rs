@@ -1,9 +1,9 @@
-//! The storage that needs nothing: one sled database, for one relayer.
+//! The storage without a database server: one sled database, for one relayer.
 //!
-//! Everything is in one tree, told apart by the first byte of its keys, so that a commit is one batch: whole on the disk
-//! or not there at all. A write returns after a flush, which writers at about the same time share. Values are cut into
-//! chunks so small that sled never puts a page into a file of its own, which it would not flush. Index rows are not kept:
-//! this storage does not search.
+//! All data is in one tree; the first byte of a key names its table. So a commit is one batch: whole on the
+//! disk or absent. A write returns after a flush, which concurrent writers share. Values are cut into small
+//! chunks, so that sled never puts a page into a separate file, which it would not flush. It stores no index
+//! rows, since this storage does not search.
 //!
 //! All work blocks, and runs off the reactor.
 
@@ -23,30 +23,30 @@ use std::{
 use super::{Batch, DueJob, Pseudonym, Scan, ScanQuery, Space, Storage, StorageError, StorageFuture};
 use tables::Tables;
 
-/// Longest time of one piece of work: far above what a slow disk takes, and short enough for an answer within 30 s. After a
-/// failed write sled may wait for ever.
+/// Longest time of one operation: far longer than a slow disk needs, and short enough for an answer within 30
+/// s. After a failed write sled may wait for ever.
 const MAX_DISK_WAIT: Duration = Duration::from_secs(20);
-/// Longest time in which a failed database is closed.
+/// Time limit for closing a failed database.
 const MAX_CLOSE_WAIT: Duration = Duration::from_secs(5);
-/// How often a failed database is tried to be opened again, at most.
+/// Shortest interval between tries to open a failed database again.
 const REOPEN_EVERY: Duration = Duration::from_secs(1);
-/// Bytes that are written to find out whether there is room: some of sled's segments, which have half a MiB.
+/// Bytes that are written to test for space: a few of sled's segments, which have half a MiB each.
 const PROBE_BYTES: usize = 2 * 1024 * 1024;
-/// A part of them. Not zeros, which some file systems do not store.
+/// A part of them. Not zeros, because some file systems do not store zeros.
 const PROBE_PART: [u8; 4096] = [0x5a; 4096];
 
 thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a panic of this thread is the database's, which is caught and told as an error: a panic hook that ends the
-/// process lets it pass.
+/// Whether a panic of this thread comes from the database. It is caught and returned as an error, so a panic
+/// hook that ends the process must ignore it.
 #[must_use]
 pub fn catches_panics() -> bool {
     CATCHES.get()
 }
 
-/// Marks panics of this thread as the database's, until it is dropped.
+/// Marks panics of this thread as the database's, until dropped.
 struct Catching(bool);
 
 impl Catching {
@@ -61,17 +61,18 @@ impl Drop for Catching {
     }
 }
 
-/// Where and how the database is kept.
+/// The place and the settings of the database.
 #[derive(Clone, Debug)]
 pub struct EmbeddedConfig {
-    /// Its folder, which is made if there is none.
+    /// Its folder, which is created if missing.
     pub path: PathBuf,
     /// Memory for sled's page cache, in bytes.
     pub cache_bytes: u64,
 }
 
 impl EmbeddedConfig {
-    /// In a folder, with 64 MiB of cache: an owner is held open in memory above, so pages are read once.
+    /// A database in a folder, with 64 MiB of cache: an open owner stays in memory above, so pages are read
+    /// once.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self { path, cache_bytes: 64 * 1024 * 1024 }
@@ -80,9 +81,10 @@ impl EmbeddedConfig {
 
 /// A [`Storage`] in one folder, which one process opens at a time. Clones share it.
 ///
-/// After a failure of the disk nothing is read or written: sled refuses every later write, and holds in memory what is not on
-/// the disk. The database is then closed and opened again once a file can be written beside it, so that the storage recovers by
-/// itself when there is room again. Everything that was acknowledged was flushed before, and is there.
+/// After a disk failure, the storage neither reads nor writes: sled refuses later writes, and holds data in
+/// memory that is not on the disk. The database is closed, and opened again once a file can be written beside
+/// it. So the storage recovers by itself when there is space again. All acknowledged writes were flushed
+/// before, and are intact.
 #[derive(Clone)]
 pub struct EmbeddedStorage(Arc<Inner>);
 
@@ -96,24 +98,24 @@ enum State {
     Failed(FailedDatabase),
 }
 
-/// A database that the disk failed.
+/// A database whose disk failed.
 struct FailedDatabase {
-    /// What to tell whoever asks meanwhile.
+    /// The error for callers meanwhile.
     cause: Cause,
-    /// Its tables, and a handle that keeps them from being closed by whoever lets go of them last: closing flushes, and after
-    /// some failures sled waits for that for ever. None once it is closed.
+    /// Its tables, and a handle that keeps the last user from closing them. Closing flushes, and after some
+    /// failures sled waits for that for ever. `None` once closed.
     closing: Option<(Arc<Tables>, ManuallyDrop<sled::Db>)>,
-    /// When it may be opened again; none while somebody tries, and where that is of no use.
+    /// When it may be opened again; `None` during a try, and if a try is useless.
     retry_at: Option<Instant>,
 }
 
-/// Why nothing is read or written.
+/// Why no operation works.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
     DiskFull,
     DiskFailed,
     Damaged,
-    /// It cannot be closed, so that it cannot be opened again.
+    /// It cannot be closed, so it cannot be opened again.
     Stuck,
 }
 
@@ -129,7 +131,7 @@ impl Cause {
         }
     }
 
-    /// Without a path: the text goes to whoever asks the relayer how it is.
+    /// Without a path: the relayer shows the text to callers.
     fn error(self) -> StorageError {
         match self {
             Self::DiskFull => StorageError::Unavailable(
@@ -154,11 +156,11 @@ impl Cause {
 }
 
 impl EmbeddedStorage {
-    /// Opens or makes the database. Blocking.
+    /// Opens or creates the database. Blocking.
     ///
     /// # Errors
-    /// [`StorageError::Unavailable`] when the folder cannot be used or another process has it open,
-    /// [`StorageError::Damaged`] when it holds something else.
+    /// [`StorageError::Unavailable`] if the folder is unusable or open in another process,
+    /// [`StorageError::Damaged`] if it holds other data.
     pub fn open(config: &EmbeddedConfig) -> Result<Self, StorageError> {
         let tables = Arc::new(Tables::open(config)?);
         Ok(Self(Arc::new(Inner { config: config.clone(), state: Mutex::new(State::Open(tables)) })))
@@ -182,7 +184,7 @@ impl EmbeddedStorage {
             Ok(Ok(Ok(value))) => Ok(value),
             Ok(Ok(Err(failure))) => Err(failure.into()),
             Ok(Err(stopped)) if stopped.is_panic() => {
-                // sled tells some damage by a panic.
+                // sled reports some damage by a panic.
                 self.0.fail(&tables, Cause::Damaged);
                 Err(Cause::Damaged.error())
             }
@@ -194,7 +196,7 @@ impl EmbeddedStorage {
         }
     }
 
-    /// The open database; one that failed is opened again if it is time for that.
+    /// The open database; a failed one is opened again once it is time.
     async fn tables(&self) -> Result<Arc<Tables>, StorageError> {
         let inner = self.0.clone();
         {
@@ -214,11 +216,11 @@ impl EmbeddedStorage {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Values are replaced whole: a panic leaves them usable.
+        // Values are replaced whole, so a panic leaves them usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing is read or written from now on, until it is opened again.
+    /// Stops all operations until the database is opened again.
     fn fail(&self, tables: &Arc<Tables>, cause: Cause) {
         let mut state = self.lock();
         match &mut *state {
@@ -227,7 +229,7 @@ impl Inner {
                 let retry_at = cause.recovers().then(|| Instant::now() + REOPEN_EVERY);
                 *state = State::Failed(FailedDatabase { cause, closing, retry_at });
             }
-            // Damage outweighs: what cannot be read is not opened again and again.
+            // Damage takes precedence: an unreadable database is not opened again and again.
             State::Failed(failed) if cause == Cause::Damaged => {
                 (failed.cause, failed.retry_at) = (cause, None);
             }
@@ -235,7 +237,8 @@ impl Inner {
         }
     }
 
-    /// Closes the failed database and opens it again. Blocking; one at a time, since whoever tries has taken `retry_at`.
+    /// Closes the failed database and opens it again. Blocking. Tries are sequential, since a try takes
+    /// `retry_at`.
     fn reopen(&self) -> Result<Arc<Tables>, StorageError> {
         let _catching = Catching::begin();
         let outcome = self.try_reopen();
@@ -261,7 +264,7 @@ impl Inner {
             State::Open(tables) => return Ok(tables.clone()),
             State::Failed(failed) => failed.cause,
         };
-        // Before anything is closed: sled cleans up as it opens, which needs room.
+        // Before the close: sled cleans up as it opens, which needs space.
         if let Err(error) = probe(&self.config.path) {
             tracing::debug!(%error, "the disk cannot be written yet");
             return Err(Cause::of(&sled::Error::Io(error)));
@@ -274,7 +277,7 @@ impl Inner {
             match Arc::try_unwrap(tables) {
                 Ok(tables) => drop(tables),
                 Err(tables) => {
-                    // Somebody still waits for the disk.
+                    // A caller still waits for the disk.
                     if let State::Failed(failed) = &mut *self.lock() {
                         failed.closing = Some((tables, handle));
                     }
@@ -295,7 +298,7 @@ impl Inner {
     }
 }
 
-/// Writes and removes a file in the folder: whether there is room.
+/// Tests for space: writes a file in the folder and removes it.
 fn probe(folder: &Path) -> std::io::Result<()> {
     let path = folder.join("room.probe");
     let written = std::fs::File::create(&path).and_then(|mut file| {
@@ -308,23 +311,23 @@ fn probe(folder: &Path) -> std::io::Result<()> {
     written.and(removed)
 }
 
-/// Closes a database, in a thread that is left alone if it takes too long; whether it is closed.
+/// Closes a database, in a thread that is abandoned if it takes too long; returns whether it is closed.
 fn close(database: sled::Db) -> bool {
     let (closed, waiting) = std::sync::mpsc::channel();
     let closing = std::thread::Builder::new().name("close database".into()).spawn(move || {
         let _catching = Catching::begin();
         drop(database);
-        // Nobody listens any more where it took too long.
+        // After the time limit, the receiver is gone.
         let _ = closed.send(());
     });
     closing.is_ok() && waiting.recv_timeout(MAX_CLOSE_WAIT).is_ok()
 }
 
-/// Why work failed, inside.
+/// Why internal work failed.
 enum Failure {
-    /// sled or the file system; nothing can be relied on any more.
+    /// sled or the file system failed; nothing is reliable any more.
     Disk(sled::Error),
-    /// Nothing is wrong with the disk.
+    /// The disk is intact.
     Refused(StorageError),
 }
 

@@ -1,11 +1,11 @@
 //! The storage for several relayers on one database: PostgreSQL with pgvector.
 //!
-//! Each transaction names its owner (`app.owner`) and each statement says so again; row-level security is forced for the
-//! role that this storage works as, which can bypass nothing. The relayers share the folder of key files, too.
+//! Each transaction names its owner (`app.owner`), and so does each statement. Row-level security is forced
+//! for this storage's role, which cannot bypass it. The relayers also share the folder of key files.
 //!
-//! A commit is a transaction on the row of the owner's version, so writers of one owner wait for each other and the later
-//! one conflicts. What fails before the end of a transaction is tried again when only the connection was lost, as after a
-//! restart of the database; what fails at its end may have happened, and is reported.
+//! A commit is a transaction on the row of the owner's version. So writers of one owner wait for each other,
+//! and the later one conflicts. A failure before the end of a transaction is retried if only the connection
+//! was lost, as after a restart of the database. A failure at its end may have taken effect, and is reported.
 
 mod connect;
 mod read;
@@ -18,13 +18,14 @@ use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 
 use super::{Batch, DueJob, Pseudonym, Scan, ScanQuery, Space, Storage, StorageError, StorageFuture};
 
-/// Longest time of one operation: more than any statement may take, so that a database that does not answer is noticed.
+/// Longest time of one operation: longer than any statement's limit, to detect a database that does not
+/// answer.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Pauses before an operation whose connection was lost is tried again. A restarted server is back within seconds; longer
-/// than that the caller is not kept waiting.
+/// Pauses before an operation is retried after a lost connection. A restarted server is back within seconds;
+/// longer waits are not the caller's burden.
 const RETRY_PAUSES_MS: [u64; 4] = [50, 200, 500, 1000];
 
-/// Which database, and how many connections to it.
+/// The database, and the limit of connections to it.
 #[derive(Clone)]
 pub struct PostgresConfig {
     /// `postgres://user:password@host:port/database`.
@@ -42,7 +43,7 @@ impl PostgresConfig {
 }
 
 impl std::fmt::Debug for PostgresConfig {
-    /// Without the URL, which has a password.
+    /// Omits the URL, which contains a password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PostgresConfig")
             .field("max_connections", &self.max_connections)
@@ -57,29 +58,29 @@ pub struct PostgresStorage {
 }
 
 impl PostgresStorage {
-    /// Connects, brings the tables up to date (one relayer at a time), and makes sure that row-level security binds the
-    /// role that it works as. A superuser's or another role's that bypasses it is put aside for `baton_relayer`, which is
-    /// made if it is missing.
+    /// Connects, migrates the tables (one relayer at a time), and ensures that row-level security binds its
+    /// role. If the role bypasses it, as a superuser's does, the session switches to `baton_relayer`, which
+    /// is created if missing.
     ///
     /// # Errors
-    /// [`StorageError::Unavailable`] when there is no connection or the database lacks something; the text says what to
-    /// do.
+    /// [`StorageError::Unavailable`] without a connection, or if the database lacks a requirement; the text
+    /// names the next step.
     pub async fn open(config: &PostgresConfig) -> Result<Self, StorageError> {
         Ok(Self { pool: connect::open(config).await? })
     }
 
-    /// The connections, for tests of what the database itself refuses.
+    /// The connections, for tests of the database's own refusals.
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
 
-    /// Lets go of all connections.
+    /// Closes all connections.
     pub async fn close(&self) {
         self.pool.close().await;
     }
 
-    /// Does something until it succeeds, fails for good, or may have happened.
+    /// Runs an operation until it succeeds, fails for good, or may have taken effect.
     async fn run<T, F: Future<Output = Result<T, Failure>>>(
         &self,
         work: impl Fn() -> F,
@@ -108,7 +109,7 @@ impl PostgresStorage {
         Ok(transaction)
     }
 
-    /// A transaction that sees one state of one owner's rows.
+    /// A transaction on one consistent state of one owner's rows.
     async fn begin_reading(&self, owner: Pseudonym) -> Result<Transaction<'static, Postgres>, Failure> {
         let mut transaction =
             self.pool.begin_with("begin transaction isolation level repeatable read read only").await?;
@@ -116,7 +117,7 @@ impl PostgresStorage {
         Ok(transaction)
     }
 
-    /// A transaction that sees whose jobs are due.
+    /// A transaction that sees all owners' due jobs.
     async fn begin_running(&self) -> Result<Transaction<'static, Postgres>, Failure> {
         let mut transaction = self.pool.begin().await?;
         set(&mut transaction, "app.runner", "on").await?;
@@ -124,16 +125,16 @@ impl PostgresStorage {
     }
 }
 
-/// Sets something for the length of the transaction.
+/// Sets a parameter for the rest of the transaction.
 async fn set(connection: &mut PgConnection, name: &str, value: &str) -> Result<(), sqlx::Error> {
     sqlx::query("select set_config($1, $2, true)").bind(name).bind(value).execute(connection).await.map(drop)
 }
 
-/// Why something failed, by whether it may have happened all the same.
+/// Why an operation failed, by whether it may have taken effect.
 enum Failure {
-    /// Before its transaction's end: nothing has changed.
+    /// Before the transaction's end: nothing has changed.
     Before(sqlx::Error),
-    /// At its end: it may have happened.
+    /// At its end: it may have taken effect.
     At(sqlx::Error),
     /// Refused.
     Refused(StorageError),
@@ -160,7 +161,8 @@ impl From<Failure> for StorageError {
     }
 }
 
-/// Whether trying again may help: the connection was lost, the server is stopping or starting, or others were in the way.
+/// Whether a retry may help: the connection was lost, the server is stopping or starting, or other
+/// transactions interfered.
 fn is_passing(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed | sqlx::Error::Protocol(_) => true,
@@ -173,7 +175,7 @@ fn is_passing(error: &sqlx::Error) -> bool {
     }
 }
 
-/// What to tell an operator. Statements and values are never part of it.
+/// The text for an operator. It never contains statements or values.
 fn describe(error: &sqlx::Error) -> StorageError {
     match error {
         sqlx::Error::Database(error) => {
@@ -207,7 +209,7 @@ fn from_db(number: i64) -> u64 {
     number.cast_unsigned() ^ (1 << 63)
 }
 
-/// A time or a version, which stay below 2^63; a larger one is as good as never.
+/// A time or a version, which stay below 2^63; a larger one means never.
 fn time(milliseconds: u64) -> i64 {
     i64::try_from(milliseconds).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! A database that has lost something: how far it is known to have come, and how its loss is accepted.
+//! A database with lost data: its known progress, and the acceptance of its loss.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -12,25 +12,25 @@ use crate::{
     storage::{Batch, Space, StorageError},
 };
 
-/// Lost events that one commit stands something in for.
+/// Lost events that one commit replaces with a filler.
 const FILL_AT_ONCE: usize = 10_000;
-/// Most lost events between others. A log with more of them missing is another's, or made up.
+/// Most lost events between others. A log with more missing events is foreign or forged.
 const MAX_LOST: usize = 10_000_000;
 
-/// How far an owner came in this process, to be written into the key file when it is closed.
+/// An owner's progress in this process, for the key file when the owner is closed.
 pub struct Marker {
     shared: Arc<Shared>,
     ring: Ring,
 }
 
 impl Marker {
-    /// Whose.
+    /// The owner.
     #[must_use]
     pub fn owner(&self) -> OwnerId {
         self.shared.owner
     }
 
-    /// Writes the mark. An owner that was erased meanwhile has none.
+    /// Writes the marker. An owner that was erased meanwhile has none.
     ///
     /// # Errors
     /// The key folder's.
@@ -47,19 +47,20 @@ impl Marker {
     }
 }
 
-/// What accepting a loss gave up.
+/// The data that an accepted loss gave up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// Events of the log that are read as before.
+    /// Events of the log that are still readable.
     pub events: u64,
-    /// Events between them, and known ones behind them, that are gone.
+    /// Lost events: between the readable ones, and known ones after them.
     pub lost_events: u64,
-    /// Other records that were removed, because their keys are gone: what was made from the log is made again.
+    /// Other records that were removed because their keys are gone; those derived from the log are built
+    /// again.
     pub removed: u64,
 }
 
 impl Vault {
-    /// Owners whose database is behind their key files.
+    /// Owners whose database is behind their key file.
     ///
     /// # Errors
     /// [`KeyringError`] when the files cannot be read; the storage's.
@@ -77,8 +78,9 @@ impl Vault {
         Ok(behind)
     }
 
-    /// Gives up what the database has lost of an owner, so that the rest can be used. `filler` stands in for lost events;
-    /// a job is due at `now_ms`, and the index has to be written anew. No other relayer may work on the owner meanwhile.
+    /// Gives up an owner's lost data, so that the rest can be used. `filler` replaces lost events. A job
+    /// becomes due at `now_ms`, and the index must be rewritten. No other relayer may work on the owner
+    /// meanwhile.
     ///
     /// # Errors
     /// [`KeyringError::Missing`] without a key file: nothing can be read then. The storage's.
@@ -89,7 +91,7 @@ impl Vault {
 }
 
 impl OwnerVault {
-    /// What is to be written when the owner is closed, if it came further than its key file says.
+    /// The marker to write when the owner is closed, if the owner is ahead of its key file.
     #[must_use]
     pub fn marker(&self) -> Option<Marker> {
         let ring = self.shared.ring();
@@ -161,7 +163,7 @@ impl Shared {
         Ok(loss)
     }
 
-    /// The numbers of a space's records that open, and of those that do not.
+    /// The numbers of a space's readable records, and of the unreadable ones.
     async fn sift(&self, space: Space) -> Result<(BTreeSet<u64>, BTreeSet<u64>)> {
         let (mut readable, mut unreadable) = (BTreeSet::new(), BTreeSet::new());
         let mut from = Some(0);

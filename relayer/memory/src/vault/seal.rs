@@ -1,6 +1,7 @@
 //! Sealing and opening records. Pure.
 //!
-//! A record is `key id(8) ‖ sealed`; owner, space and number are associated data, so that a record cannot be moved.
+//! A record is `key id(8) ‖ sealed`. Owner, space and number are associated data, so that a record cannot be
+//! moved.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +13,13 @@ use crate::{
     storage::{Record, Space},
 };
 
-/// The text of a record: wiped when dropped.
+/// The plain text of a record, wiped on drop.
 pub type Secret = Zeroizing<Vec<u8>>;
 
 /// Why a record does not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unopened {
-    /// The keyring has not the key that it names.
+    /// The keyring lacks the key that the record names.
     UnknownKey(u64),
     /// Its bytes are damaged, or it was moved.
     Damaged(u64),
@@ -58,10 +59,10 @@ pub(super) fn open_all(
     rows.iter().map(|(number, bytes)| Ok((*number, open(ring, space, *number, bytes)?))).collect()
 }
 
-/// Seals texts under the keys that a redaction made, or else under the current ones.
+/// Seals texts under the keys of a redaction, or else under the current keys.
 ///
 /// # Panics
-/// When a segment has neither; the caller made them.
+/// For a segment without a key; the caller makes keys first.
 pub(super) fn seal_all(
     ring: &Keyring,
     fresh: &BTreeMap<Segment, SegmentKey>,
@@ -78,7 +79,7 @@ pub(super) fn seal_all(
         .collect()
 }
 
-/// Tries a key on a record, whatever key the record names.
+/// Tries a key on a record, whichever key the record names.
 #[cfg(test)]
 pub(super) fn try_key(
     owner: OwnerId,
@@ -135,7 +136,7 @@ mod tests {
             let at = byte.index(changed.len());
             changed[at] ^= 1 << bit;
             prop_assert!(open(&ring, Space::Log, number, &changed).is_err());
-            // Another owner who had the same keys could not pass it off as their own either.
+            // Even with the same keys, another owner could not claim the record.
             let foreign = seal(OwnerId([2; 32]), key, Space::Log, number, b"text").bytes;
             prop_assert_eq!(open(&ring, Space::Log, number, &foreign), Err(Unopened::Damaged(number)));
         }

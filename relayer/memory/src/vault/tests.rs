@@ -1,4 +1,4 @@
-//! What the keys on disk can still open, and what a crash at each step leaves.
+//! The records that the keys on disk can still open, and the effects of a crash at each step.
 
 use std::{
     path::Path,
@@ -18,7 +18,7 @@ use crate::storage::{
 const CANARY: &[u8] = b"the canary sings at dawn in Lisbon";
 const SPACES: [Space; 5] = Space::ALL;
 
-/// What goes wrong next.
+/// The next fault to inject.
 #[derive(Clone, Copy, PartialEq)]
 #[repr(u8)]
 enum Fault {
@@ -100,14 +100,14 @@ impl Storage for Faulty {
     }
 }
 
-/// A storage, its folder of keys, and where its bytes lie.
+/// A storage, its folder of keys, and the folder of its bytes.
 struct Place {
     storage: Arc<Faulty>,
     folder: tempfile::TempDir,
     data: std::path::PathBuf,
 }
 
-/// The embedded storage, and Postgres where there is a server to test with.
+/// The embedded storage, and Postgres if a test server is configured.
 async fn places() -> Vec<Place> {
     let mut places = Vec::new();
     let mut add = |inner: Arc<dyn Storage>, folder, data| {
@@ -139,7 +139,8 @@ impl Place {
         Vault::new(self.storage.clone(), &self.keys(), MasterKey::from_bytes([master; 32])).await
     }
 
-    /// What whoever has all bytes of the disks can open of old records, with every key of the owner's file.
+    /// The old records that an attacker with all bytes of the disks can open, with every key of the owner's
+    /// file.
     fn attack(&self, owner: OwnerId, old: &[(Space, u64, Vec<u8>)]) -> Vec<(Space, u64)> {
         let folder = KeyFolder::open(&self.keys(), MasterKey::from_bytes([5; 32])).unwrap();
         let Some(ring) = folder.load(folder.pseudonym(owner)).unwrap() else { return Vec::new() };
@@ -152,7 +153,7 @@ impl Place {
         opened
     }
 
-    /// All sealed records of an owner as they lie in the database.
+    /// All sealed records of an owner, as stored in the database.
     async fn sealed(&self, owner: Pseudonym) -> Vec<(Space, u64, Vec<u8>)> {
         let mut all = Vec::new();
         for space in SPACES {
@@ -167,7 +168,7 @@ impl Place {
         all
     }
 
-    /// Files that hold some bytes, of keys and database, logs included.
+    /// Key and database files that contain some bytes, logs included.
     fn files_with(&self, needle: &[u8]) -> Vec<std::path::PathBuf> {
         let mut found = Vec::new();
         let mut folders = vec![self.keys(), self.data.clone()];
@@ -204,7 +205,8 @@ async fn texts(owner: &OwnerVault, space: Space) -> Vec<(u64, Vec<u8>)> {
     page.into_iter().map(|(number, text)| (number, text.to_vec())).collect()
 }
 
-/// An owner with 300 events, the canary in some records of every space, and harmless ones beside them.
+/// An owner with 300 events, with the canary in some records of every space, and harmless records beside
+/// them.
 async fn with_canary(vault: &Vault, who: OwnerId) -> OwnerVault {
     let owner = vault.open(who).await.unwrap();
     let events: Vec<_> = (0..300).map(|number| (Space::Log, number, &b"harmless"[..])).collect();
@@ -217,7 +219,7 @@ async fn with_canary(vault: &Vault, who: OwnerId) -> OwnerVault {
             (Space::Features, 8, b"harmless"),
             (Space::Sessions, 1 << 60, CANARY),
             (Space::Packs, 0, CANARY),
-            // A later snapshot, which has nothing of it.
+            // A later snapshot without the canary.
             (Space::Snapshot, 0, b"harmless"),
         ]))
         .await
@@ -239,7 +241,7 @@ async fn f1_a_canary_is_in_no_byte_at_rest() {
         let owner = with_canary(&place.vault().await, who).await;
         assert_eq!(place.files_with(CANARY), Vec::<std::path::PathBuf>::new());
         assert!(place.files_with(&who.0).is_empty());
-        // The search finds what is there.
+        // The search finds existing bytes.
         assert!(!place.files_with(&owner.pseudonym().0).is_empty());
     }
 }
@@ -251,14 +253,14 @@ async fn f1_after_a_redaction_old_copies_of_the_database_are_noise_under_every_k
         let vault = place.vault().await;
         let owner = with_canary(&vault, who).await;
         let old = place.sealed(owner.pseudonym()).await;
-        // The attack works as long as the keys are there.
+        // The attack works as long as the keys exist.
         assert_eq!(place.attack(who, &old).len(), old.len());
         owner.redact(deletion()).await.unwrap();
         let opened = place.attack(who, &old);
         // Only untouched segments are left: events 256 to 299.
         assert!(opened.iter().all(|(space, number)| *space == Space::Log && *number >= 256), "{opened:?}");
         assert_eq!(opened.len(), 44);
-        // What stays is read as before.
+        // The remaining records are readable as before.
         let owner = place.vault().await.open(who).await.unwrap();
         assert_eq!(texts(&owner, Space::Log).await.len(), 300);
         assert_eq!(texts(&owner, Space::Features).await, [(8, b"harmless".to_vec())]);
@@ -282,7 +284,7 @@ async fn f1_after_an_erasure_nothing_opens_and_nothing_is_left() {
         assert!(place.attack(who, &old).is_empty());
         assert!(place.sealed(owner.pseudonym()).await.is_empty());
         assert_eq!(vault.folder.erased().unwrap(), []);
-        // The same person later: new keys, which open nothing old.
+        // The same person later: new keys, which open no old record.
         let owner = place.vault().await.open(who).await.unwrap();
         owner.commit(put(&[(Space::Log, 7, b"new")])).await.unwrap();
         assert!(place.attack(who, &old).is_empty());
@@ -305,7 +307,7 @@ async fn a_crash_before_the_commit_of_a_redaction_leaves_it_undone_and_nothing_l
         assert_eq!(owner.shared.ring().keys.all_keys().count(), keys_before);
         assert_eq!(owner.get(Space::Log, 7).await.unwrap().unwrap().as_slice(), CANARY);
         assert_eq!(texts(&owner, Space::Log).await.len(), 300);
-        // And it can be done now.
+        // It succeeds now.
         let old = place.sealed(owner.pseudonym()).await;
         owner.redact(deletion()).await.unwrap();
         assert_eq!(place.attack(who, &old).len(), 44);
@@ -339,7 +341,7 @@ async fn a_redaction_of_unknown_outcome_is_settled_without_a_restart() {
             place.storage.next(fault);
             assert!(!owner.redact(deletion()).await.unwrap_err().is_conflict());
             if done {
-                // The version has moved on, so the repetition is refused until the owner is looked at again.
+                // The version has moved on, so a repetition is refused until a refresh.
                 assert!(owner.redact(deletion()).await.unwrap_err().is_conflict());
                 owner.refresh().await.unwrap();
             }
@@ -384,7 +386,7 @@ async fn an_interrupted_erasure_is_finished_at_the_next_start() {
         assert!(place.sealed(owner.pseudonym()).await.is_empty());
         assert_eq!(vault.open(who).await.unwrap().version(), 0);
         assert_eq!(vault.folder.erased().unwrap(), []);
-        // A crash between the mark and the end of the keys.
+        // A crash between the mark and the destruction of the keys.
         let owner = with_canary(&vault, who).await;
         std::fs::write(place.keys().join(format!("{}.erased", hex::encode(owner.pseudonym().0))), b"")
             .unwrap();
@@ -429,12 +431,12 @@ async fn a_damaged_missing_or_foreign_key_file_is_an_error_and_nothing_is_destro
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         let wrong = place.vault_of(6).await.err().expect("another master key is refused");
         assert!(matches!(wrong, VaultError::Keys(KeyringError::WrongMaster { .. })));
-        // What a crash left half-written beside it is removed, and all is well.
+        // A half-written file of a crash is removed; the owner is intact.
         std::fs::write(path.with_extension("keys.new"), b"half").unwrap();
         let owner = place.vault().await.open(who).await.unwrap();
         assert_eq!(texts(&owner, Space::Log).await.len(), 300);
         assert!(!path.with_extension("keys.new").exists());
-        // Without its keys an owner can still be erased, but nothing else.
+        // Without its keys, an owner can only be erased.
         drop(owner);
         let owner = place.vault().await.open(who).await.unwrap();
         std::fs::remove_file(&path).unwrap();
@@ -470,7 +472,7 @@ async fn a_record_moved_by_whoever_holds_the_database_is_refused() {
     }
 }
 
-/// Two relayers with the same folder of keys, each redacting and writing what it can, and telling what was acknowledged.
+/// Two relayers with the same folder of keys; each redacts and writes, and reports acknowledged writes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_relayers_on_one_owner_lose_nothing_and_leave_one_key_for_each_segment() {
     const EACH: u64 = 25;
@@ -503,7 +505,7 @@ async fn two_relayers_on_one_owner_lose_nothing_and_leave_one_key_for_each_segme
                                     .map(drop)
                                     .or_else(|error| if error.is_conflict() { Ok(()) } else { Err(error) })
                                     .unwrap();
-                                // Reads go on whatever the other one re-seals.
+                                // Reads continue while the other relayer re-seals.
                                 owner.read(Space::Log, 0).await.unwrap();
                             }
                             Err(error) => panic!("{error}"),
@@ -535,7 +537,7 @@ async fn another_relayers_erasure_is_noticed_and_the_owner_begins_anew() {
         assert_eq!(theirs.refresh().await.unwrap(), 0);
         assert_ne!(theirs.keys().content_hash(b"x"), keys);
         ours.commit(put(&[(Space::Log, 1, b"anew")])).await.unwrap();
-        // Its keys were made up before the other one saved some: they are not used.
+        // Its keys are older than the other relayer's saved ones, so they are not used.
         assert!(theirs.commit(put(&[(Space::Log, 1, b"late")])).await.unwrap_err().is_conflict());
         theirs.refresh().await.unwrap();
         assert_eq!(texts(&theirs, Space::Log).await, [(1, b"anew".to_vec())]);
@@ -549,14 +551,14 @@ async fn a_key_file_says_how_far_the_database_came_and_one_that_is_behind_is_ref
         let who = someone();
         let vault = place.vault().await;
         let owner = vault.open(who).await.unwrap();
-        // Nothing was acknowledged when the first key was made.
+        // Nothing was acknowledged at the creation of the first key.
         owner.commit(put(&[(Space::Log, 0, b"x")])).await.unwrap();
         assert_eq!(owner.reached(), Mark::default());
         let first = owner.version();
         let events: Vec<_> = (1..256).map(|number| (Space::Log, number, &b"x"[..])).collect();
         owner.commit(put(&events)).await.unwrap();
         let sealed = place.sealed(owner.pseudonym()).await;
-        // The key of the next segment is written when the one before is full.
+        // The next segment's key is written when the segment before is full.
         owner.commit(put(&[(Space::Log, 256, b"x")])).await.unwrap();
         assert_eq!(owner.reached(), Mark { version: first + 1, events: 256 });
         owner.commit(put(&[(Space::Log, 257, b"x")])).await.unwrap();
@@ -576,7 +578,7 @@ async fn a_key_file_says_how_far_the_database_came_and_one_that_is_behind_is_ref
         let records =
             sealed.into_iter().map(|(space, number, bytes)| crate::storage::Record { space, number, bytes });
         let batch = Batch { put: records.collect(), ..Batch::default() };
-        // The version of an owner that begins anew is random: whether it is behind or not, nothing is missed.
+        // A recreated owner has a random version: whether it is behind or not, the loss is found.
         let version = place.storage.commit(pseudonym, 0, batch).await.unwrap();
         let vault = place.vault().await;
         assert_eq!(vault.open(who).await.is_err(), version < first + 3);
@@ -599,7 +601,7 @@ async fn accepting_a_loss_fills_holes_and_removes_what_no_key_opens() {
         let old = place.sealed(owner.pseudonym()).await;
         owner.redact(deletion()).await.unwrap();
         let (pseudonym, version) = (owner.pseudonym(), owner.version());
-        // Records come back from before the deletion, and some are missing.
+        // Records from before the deletion come back, and some are missing.
         let remove = vec![(Space::Log, 270), (Space::Log, 271)];
         let there = old.into_iter().filter(|(space, number, _)| !remove.contains(&(*space, *number)));
         let back = there.map(|(space, number, bytes)| crate::storage::Record { space, number, bytes });

@@ -1,4 +1,4 @@
-//! Writing, redacting and erasing; see the rules in the parent.
+//! Writing, redacting and erasing, by the rules of the parent module.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -11,7 +11,7 @@ use crate::{
     storage::{Batch, MAX_BATCH_BYTES, MAX_RECORD_BYTES, Space, StorageError},
 };
 
-/// What a sealed record is longer than its text.
+/// Length of a sealed record beyond its text.
 const OVERHEAD: usize = crate::keyring::KEY_ID_LEN + baton_keys::master::DATA_OVERHEAD;
 
 impl Shared {
@@ -70,7 +70,7 @@ impl Shared {
             Err(StorageError::Conflict | StorageError::TooLarge { .. }) => {
                 self.end(redactions.into_iter().map(|open| (open, false)).collect()).await?;
             }
-            // It may have taken place: that is found out by whoever comes next.
+            // The commit may have taken place: the next refresh finds out.
             Err(_) => {}
         }
         Ok(committed?)
@@ -84,7 +84,7 @@ impl Shared {
         finish_erasure(&self.storage, &self.folder, self.pseudonym).await
     }
 
-    /// What stays of segments beside the records that are replaced.
+    /// The remaining records of segments, without the replaced ones.
     async fn rest_of(
         &self,
         touched: &BTreeSet<Segment>,
@@ -112,7 +112,7 @@ impl Shared {
         Ok(rest)
     }
 
-    /// Makes sure that segments have keys, on disk.
+    /// Ensures that segments have keys on disk.
     pub(super) async fn make_keys(&self, segments: BTreeSet<Segment>) -> Result<()> {
         let ring = self.ring();
         if ring.saved && segments.iter().all(|segment| ring.keys.current(*segment).is_some()) {
@@ -121,10 +121,10 @@ impl Shared {
         self.change_ring(move |ring| Ok(ring.extend(&segments)?)).await.map(drop)
     }
 
-    /// Changes the owner's key file, beginning with what is in it now; on disk when it returns.
+    /// Changes the owner's key file, starting from its present contents; on disk on return.
     ///
     /// # Errors
-    /// A conflict, when another relayer made or destroyed the file since it was read here.
+    /// A conflict, if another relayer created or destroyed the file since it was read here.
     pub(super) async fn change_ring<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Keyring) -> Result<T> + Send + 'static,
@@ -148,7 +148,7 @@ impl Shared {
         Ok(changed)
     }
 
-    /// Seals changes and what else is to be sealed anew.
+    /// Seals changes, and the other records to be sealed anew.
     async fn seal(
         &self,
         changes: Changes,
@@ -169,7 +169,7 @@ impl Shared {
         .await
     }
 
-    /// Ends redactions, those that took place and those that did not.
+    /// Ends redactions, whether they took place or not.
     async fn end(&self, judged: Vec<(Redaction, bool)>) -> Result<()> {
         if judged.is_empty() {
             return Ok(());
@@ -189,7 +189,8 @@ impl Shared {
         }
     }
 
-    /// Settles what is unfinished before a redaction. The version to build on: one more, if the caller's was the newest.
+    /// Settles unfinished redactions before a new one. Returns the version to build on: one more, if the
+    /// caller's was the newest.
     async fn settle_before(&self, expected: u64) -> Result<u64> {
         if self.ring().keys.redactions().is_empty() {
             return Ok(expected);
@@ -198,7 +199,7 @@ impl Shared {
             return Err(StorageError::Conflict.into());
         }
         let settled = self.settle().await?;
-        // Others may have written before the version was raised; theirs would be overlooked.
+        // Other relayers may have written before the version was raised; their changes would be overlooked.
         if settled == expected + 1 { Ok(settled) } else { Err(StorageError::Conflict.into()) }
     }
 
@@ -226,7 +227,7 @@ impl Shared {
     }
 }
 
-/// How many events the log has, at least, after changes.
+/// The least number of events in the log after these changes.
 fn events_of(changes: &Changes) -> u64 {
     let log = changes.put.iter().filter(|(space, ..)| *space == Space::Log);
     log.map(|(_, number, _)| number.saturating_add(1)).max().unwrap_or(0)

@@ -1,21 +1,23 @@
-//! The form of a text that two ways of writing the same thing share.
+//! The canonical form of a text, shared by its different spellings.
 
 use unicode_normalization::UnicodeNormalization;
 
-/// The canonical text: compatibility forms unified (NFKC), lower case, every run of white space and punctuation one space,
-/// invisible characters gone. Two texts with one canonical form say the same; content hashes are taken over it (C6).
-/// A text of nothing but punctuation stays as it is, trimmed, so that different ones stay different.
+/// The canonical text. Compatibility forms are unified (NFKC), letters are lower case, each run of white
+/// space and punctuation is one space, and invisible characters are removed. Texts with the same canonical
+/// form say the same; content hashes use it (C6). A text of punctuation alone is only trimmed, so that
+/// different ones stay different.
 #[must_use]
 pub fn canonical(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut gap = false;
     let mut minus = false;
-    // Lower case can bring new combining forms, hence the second NFKC.
+    // Lower case can create new combining forms, hence the second NFKC.
     for character in text.nfkc().flat_map(char::to_lowercase).nfkc() {
         if is_invisible(character) {
             continue;
         }
-        // An apostrophe inside a word is spelling, not punctuation: "don't" and "dont", "Anna's" and "Annas" are one.
+        // An apostrophe inside a word is spelling, not punctuation: "don't" equals "dont", and "Anna's"
+        // equals "Annas".
         if matches!(character, '\'' | '’' | '‘' | 'ʼ') {
             continue;
         }
@@ -37,11 +39,12 @@ pub fn canonical(text: &str) -> String {
     if out.is_empty() {
         return text.trim().to_owned();
     }
-    // What was left out may have kept marks apart that now stand in another order.
+    // Removed characters may have separated marks, whose order now changes.
     out.nfkc().collect()
 }
 
-/// Letters, digits and marks, and symbols that carry meaning: "C++" is not "C", 5 % is not 5, and an emoji says something.
+/// Keeps letters, digits and marks, and symbols with meaning: "C++" is not "C", 5 % is not 5, and an emoji
+/// has meaning.
 fn keeps(character: char) -> bool {
     character.is_alphanumeric()
         || matches!(character, '+' | '#' | '%' | '$' | '€' | '£' | '&' | '@' | '=' | '<' | '>')
@@ -56,7 +59,7 @@ fn is_punctuation(character: char) -> bool {
     )
 }
 
-/// Characters that show nothing, or turn the reading direction.
+/// Characters that are invisible, or change the reading direction.
 pub fn is_invisible(character: char) -> bool {
     matches!(
         character,

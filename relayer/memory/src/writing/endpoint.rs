@@ -1,5 +1,5 @@
-//! A model behind any OpenAI-compatible `/v1/chat/completions`. Bounded in time, size and number at once; follows no redirects,
-//! since the key goes with the request; says nothing of what it sent in errors.
+//! A model behind any OpenAI-compatible `/v1/chat/completions`. Time, size and concurrency are bounded. It
+//! follows no redirects, since the key goes with the request. Errors never contain sent text.
 
 use std::{io::Read as _, path::Path, sync::Arc, time::Duration};
 
@@ -12,27 +12,27 @@ use zeroize::Zeroizing;
 use super::model::{Complete, ModelError, PromptMessage};
 use crate::model::Text;
 
-/// Bytes of an answer's body: many times what [`super::model`] asks for in tokens.
+/// Most bytes of an answer's body: many times the tokens that [`super::model`] asks for.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
-/// Bytes of a key file: no service's key is longer.
+/// Most bytes of a key file: no service's key is longer.
 const MAX_KEY_BYTES: u64 = 4 * 1024;
-/// Time to reach the server.
+/// Time limit for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest `Retry-After` that is believed.
+/// The longest `Retry-After` that is accepted.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3_600);
 
-/// Where a model is.
+/// The address and limits of a model.
 #[derive(Clone)]
 pub struct EndpointConfig {
     /// For example `https://models.example/v1`; `/chat/completions` is added.
     pub base_url: String,
-    /// The model's name there.
+    /// The model's name at the endpoint.
     pub model: String,
-    /// The key, if it wants one; see [`read_key`].
+    /// The key, if the endpoint needs one; see [`read_key`].
     pub key: Option<Zeroizing<String>>,
-    /// Time for a whole answer, waiting for a place included.
+    /// Time limit for a whole answer, including the wait for a slot.
     pub timeout: Duration,
-    /// Questions at once.
+    /// Concurrent requests.
     pub concurrency: usize,
 }
 
@@ -45,13 +45,13 @@ impl std::fmt::Debug for EndpointConfig {
     }
 }
 
-/// Why a key cannot be read from its file.
+/// Why a key file is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// The file system's reason.
     #[error("cannot read the key file {0}")]
     Io(String, #[source] std::io::Error),
-    /// Others may read it.
+    /// Other users may read it.
     #[error("the key file {0} may be read by others (mode {1:o}): chmod 600 it")]
     Permissions(String, u32),
     /// It is empty, too long, or not one line of text.
@@ -75,7 +75,7 @@ pub fn read_key(path: &Path) -> Result<Zeroizing<String>, KeyFileError> {
             return Err(KeyFileError::Permissions(name(), mode));
         }
     }
-    // With room for the longest: a buffer that grew would leave copies behind.
+    // Space for the longest key: a growing buffer would leave copies behind.
     let mut text = Zeroizing::new(String::with_capacity(usize::try_from(MAX_KEY_BYTES).unwrap_or(0) + 1));
     file.take(MAX_KEY_BYTES + 1)
         .read_to_string(&mut text)
@@ -86,7 +86,7 @@ pub fn read_key(path: &Path) -> Result<Zeroizing<String>, KeyFileError> {
     if fits { Ok(Zeroizing::new(key.to_owned())) } else { Err(KeyFileError::Format(name())) }
 }
 
-/// A model behind an OpenAI-compatible endpoint. Clones share connections and places.
+/// A model behind an OpenAI-compatible endpoint. Clones share connections and slots.
 #[derive(Clone)]
 pub struct Endpoint {
     client: reqwest::Client,
@@ -97,10 +97,10 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// A client for an endpoint; does not reach out yet.
+    /// A client for an endpoint; it does not connect yet.
     ///
     /// # Errors
-    /// [`ModelError::Unavailable`] when the address or the key cannot be used.
+    /// [`ModelError::Unavailable`] when the address or the key is unusable.
     pub fn new(config: &EndpointConfig) -> Result<Self, ModelError> {
         let unusable = |what: &str| ModelError::Unavailable(format!("{what} of the model cannot be used"));
         let url = format!("{}/chat/completions", config.base_url.trim_end_matches('/'));

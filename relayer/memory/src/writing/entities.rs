@@ -1,4 +1,5 @@
-//! What a text names: people, animals, places, organisations, days. By rule, and rather too few than wrong ones.
+//! Finds the entities of a text: people, animals, places, organisations, days. By rule, with few false ones
+//! rather than all.
 
 use std::sync::LazyLock;
 
@@ -9,7 +10,7 @@ use super::{
 };
 use crate::dates::MONTHS;
 
-/// Entities of one text at most: a text that names more is a list.
+/// Most entities of one text: a text with more is a list.
 pub const MAX_ENTITIES: usize = 16;
 
 const PATTERNS: &[(&str, EntityKind)] = &[
@@ -56,7 +57,7 @@ const PATTERNS: &[(&str, EntityKind)] = &[
 static COMPILED: LazyLock<Vec<(Pattern, EntityKind)>> =
     LazyLock::new(|| PATTERNS.iter().map(|(pattern, kind)| (Pattern::new(pattern), *kind)).collect());
 
-/// What a text names, in the order of the rules that saw it first: each thing once.
+/// The entities of a text, in the order of the rules that found them; each once.
 #[must_use]
 pub fn entities(text: &str) -> Vec<EntityMention> {
     let mut found: Vec<EntityMention> = Vec::new();
@@ -84,7 +85,7 @@ fn by_pattern(text: &str, words: &[Word], found: &mut Vec<EntityMention>) {
         let mut from = 0;
         while let Some(hit) = pattern.find(words, from..words.len()) {
             for (begin, end) in &hit.captures {
-                // A day or a language is no place, whatever stands before it.
+                // A day or a language is not a place, whatever precedes it.
                 let day = words.get(*begin).is_some_and(|word| DAYS.contains(&word.lower));
                 if !day {
                     add(found, span(text, words, *begin, *end), *kind);

@@ -1,4 +1,5 @@
-//! What an exchange tells, by rule: facts of the user (insights), and moments between user and persona (D6).
+//! Extracts by rule the facts of the user (insights), and moments between user and persona, from an exchange
+//! (D6).
 
 use super::{
     Candidate, EdgeCandidate, EdgeEnd, EntityKind, EntityMention, Exchange, Slot, canonical, entities,
@@ -13,30 +14,30 @@ use crate::{
     model::{Author, Layer, Role, Text},
 };
 
-/// Candidates of one exchange at most, the best: an exchange that tells more is a document, which its episode keeps.
+/// Most candidates of one exchange, the best: an exchange with more is a document, which its episode keeps.
 pub const MAX_CANDIDATES: usize = 24;
 
-/// What the user asked for by hand is worth so much more.
+/// Extra worth of an item that the user asked to keep.
 pub const EXPLICIT_BONUS: f32 = 0.25;
 
-/// A stretch of a message that is worth keeping.
+/// A part of a message that is worth keeping.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unit {
-    /// Where it begins in the message, in bytes.
+    /// Its first byte in the message.
     pub start: usize,
-    /// Where it ends.
+    /// Its end.
     pub end: usize,
-    /// What it is about.
+    /// Its subject.
     pub slot: Option<Slot>,
-    /// What it is worth.
+    /// Its worth.
     pub salience: f32,
     /// Profile or relationship.
     pub layer: Layer,
-    /// The edge from the user to something that it names: label and name.
+    /// The edge from the user to a named entity: label and name.
     pub edge: Option<(&'static str, String)>,
 }
 
-/// What an exchange tells, as the rules see it: nothing where the gate would stay shut.
+/// The candidates of an exchange, by the rules; none if the gate would stay shut.
 #[must_use]
 pub fn extract(exchange: &Exchange<'_>) -> Vec<Candidate> {
     let reading = read(exchange);
@@ -65,8 +66,8 @@ fn push(found: &mut Vec<Candidate>, candidate: Option<Candidate>) {
     }
 }
 
-/// A candidate of words that stand in a message at a place; for what a model pointed at, and for what is remembered by hand.
-/// None where the words are empty or hold a secret.
+/// A candidate from some words of a message, for a model's quote or a note by hand. `None` for empty words or
+/// a secret.
 #[must_use]
 pub fn candidate_of(words: &str, author: Author, layer: Layer, persona: Option<&str>) -> Option<Candidate> {
     let sentences = super::text::sentences(words);
@@ -91,7 +92,7 @@ fn build(message: &str, unit: &Unit, author: Author, persona: Option<&str>) -> O
     let by_user = author != Author::Assistant;
     let text = if by_user { prefix(said, MAX_FACT_BYTES).to_owned() } else { labelled(persona, said) };
     let entities = entities(said);
-    // What the model tells of itself is between user and persona, and ends nothing that the user said.
+    // The model's words about itself concern user and persona, and end no fact of the user.
     let (layer, slot) = if by_user { (unit.layer, unit.slot.clone()) } else { (Layer::Relationship, None) };
     let edges = edges(said, &entities, by_user, unit);
     Some(Candidate {
@@ -107,7 +108,7 @@ fn build(message: &str, unit: &Unit, author: Author, persona: Option<&str>) -> O
     })
 }
 
-/// What the assistant said, labelled as such in the text itself (D10).
+/// The assistant's words, labelled as such in the text itself (D10).
 fn labelled(persona: Option<&str>, said: &str) -> String {
     let named: String = persona
         .unwrap_or_default()
@@ -123,14 +124,15 @@ fn labelled(persona: Option<&str>, said: &str) -> String {
     }
 }
 
-/// What the assistant said, without the label: words in another item say the same without it.
+/// The assistant's words without the label, to compare them with other items.
 #[must_use]
 pub fn unlabelled(text: &str) -> &str {
     let said = text.split_once("(assistant) said: ").map(|(_, said)| said);
     said.or_else(|| text.strip_prefix("The assistant said: ")).unwrap_or(text)
 }
 
-/// The edges of a fact: to whom it is about, to what it names, and from the user to what a rule says (E3).
+/// The edges of a fact: to its subject, to the entities that it names, and from the user to a rule's entity
+/// (E3).
 fn edges(said: &str, entities: &[EntityMention], by_user: bool, unit: &Unit) -> Vec<EdgeCandidate> {
     let edge =
         |from: EdgeEnd, to: EdgeEnd, label: &str, description: String, confidence: f32| EdgeCandidate {
@@ -183,15 +185,15 @@ fn names_a_relation(said: &str) -> bool {
     super::text::words(said, 0).iter().any(|word| super::words::RELATIONS.contains(&word.lower))
 }
 
-/// What a rule found in a clause.
+/// The result of a rule on a clause.
 pub struct Found {
-    /// The slot, if the rule has one and its value says something.
+    /// The slot, if the rule has one and its value is meaningful.
     pub slot: Option<Slot>,
     /// The worth.
     pub salience: f32,
     /// Label and name of the edge.
     pub edge: Option<(&'static str, String)>,
-    /// Whether a strong rule did.
+    /// Whether the rule is a strong one.
     pub strong: bool,
 }
 
@@ -202,7 +204,7 @@ fn apply(message: &str, words: &[Word], rule: &Rule, hit: &Match, strong: bool) 
         let canonical = canonical(text);
         EMPTY_VALUES.iter().any(|empty| canonical == *empty || canonical.starts_with(&format!("{empty} ")))
     });
-    // "I love it", "I live in it": nothing is said without what came before.
+    // "I love it", "I live in it": meaningless without the sentence before.
     if empty && rule.slot.is_some() {
         return None;
     }
@@ -242,7 +244,7 @@ pub fn strong_rule(message: &str, words: &[Word], range: std::ops::Range<usize>)
     })
 }
 
-/// The first strong or weak rule that matches in a range and that nothing excludes.
+/// The first strong or weak rule that matches in a range and is not excluded.
 fn best_rule(message: &str, words: &[Word], range: std::ops::Range<usize>) -> Option<Found> {
     strong_rule(message, words, range.clone()).or_else(|| {
         let slice = words.get(range.clone())?;
@@ -257,7 +259,7 @@ fn best_rule(message: &str, words: &[Word], range: std::ops::Range<usize>) -> Op
         let weak = weak.or_else(|| {
             acts(slice).then_some(Found { slot: None, salience: 0.45, edge: None, strong: false })
         });
-        // What a person says of itself and is intimate is worth a question, in whatever form it is said.
+        // An intimate statement about oneself is worth a question, in any form.
         weak.or_else(|| {
             let own = slice.iter().any(|word| matches!(word.lower.as_str(), "i" | "my" | "we"));
             let found = Found { slot: None, salience: 0.6, edge: None, strong: false };
@@ -266,7 +268,7 @@ fn best_rule(message: &str, words: &[Word], range: std::ops::Range<usize>) -> Op
     })
 }
 
-/// Whether a clause says that "I" or "we" did something in the world, with enough words to say what.
+/// Whether a clause says that "I" or "we" did something in the world, with enough words to be specific.
 fn acts(clause: &[Word]) -> bool {
     let rest = clause.iter().skip_while(|word| FILLERS.contains(&word.lower));
     let mut rest = rest.skip_while(|word| JOINING.contains(&word.lower));
@@ -277,7 +279,8 @@ fn acts(clause: &[Word]) -> bool {
     subject && verb && content >= 1
 }
 
-/// What one sentence of the user tells: one unit for each clause that holds a fact of its own, else one for the sentence.
+/// The units of one sentence of the user: one for each clause with a fact of its own, or else one for the
+/// sentence.
 pub fn units_of(message: &str, sentence: &Sentence<'_>, told: Told) -> Vec<Unit> {
     let words = &sentence.words;
     let ranges = clauses(words);
@@ -288,7 +291,7 @@ pub fn units_of(message: &str, sentence: &Sentence<'_>, told: Told) -> Vec<Unit>
     for range in &ranges {
         let found = match told {
             Told::Statement => best_rule(message, words, range.clone()),
-            // In a question or a request only what is said beside it counts.
+            // In a question or a request, only clauses beside it count.
             Told::Asked => {
                 strong_rule(message, words, range.clone()).filter(|_| !clause_asks(words, range.clone()))
             }
@@ -320,7 +323,7 @@ pub fn units_of(message: &str, sentence: &Sentence<'_>, told: Told) -> Vec<Unit>
         };
         return hits.into_iter().filter_map(clause_unit).collect();
     }
-    // One statement: the whole sentence, about what its best clause is about.
+    // One statement: the whole sentence, with the subject of its best clause.
     let best = hits.into_iter().map(|(_, found)| found).max_by(|a, b| {
         (a.slot.is_some(), a.salience)
             .partial_cmp(&(b.slot.is_some(), b.salience))
@@ -329,7 +332,7 @@ pub fn units_of(message: &str, sentence: &Sentence<'_>, told: Told) -> Vec<Unit>
     best.map(|found| unit(whole, found, Layer::Profile, words)).into_iter().collect()
 }
 
-/// Whether a clause begins with a conjunction, which its words can do without.
+/// Whether a clause begins with a conjunction that can be dropped.
 fn joins(words: &[Word], at: usize) -> bool {
     let subject =
         words.get(at + 1).is_some_and(|word| matches!(word.lower.as_str(), "i" | "my" | "we" | "our"));
@@ -352,7 +355,7 @@ fn clause_asks(words: &[Word], range: std::ops::Range<usize>) -> bool {
     }
 }
 
-/// What the assistant tells of itself, where a persona speaks.
+/// The assistant's statement about itself, if a persona speaks.
 pub fn moments_of(message: &str, sentence: &Sentence<'_>) -> Option<Unit> {
     let words = &sentence.words;
     let all = 0..words.len();

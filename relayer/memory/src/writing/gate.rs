@@ -1,4 +1,4 @@
-//! The gate: whether an exchange leaves anything in memory. The default is no.
+//! The gate: decides whether to keep anything of an exchange. The default is no.
 
 use super::{
     Exchange, Mode, Risk, Verdict,
@@ -13,19 +13,19 @@ use super::{
 };
 use crate::model::Layer;
 
-/// How a sentence tells what it tells.
+/// The form of a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// It states.
+    /// A statement.
     Statement,
-    /// It asks or commands; facts may stand beside that.
+    /// A question or a command; facts may stand beside it.
     Asked,
 }
 
-/// What the rules read in an exchange.
+/// The rules' reading of an exchange.
 #[derive(Debug, Default)]
 pub struct Reading {
-    /// The user wants nothing kept.
+    /// The user wants it not kept.
     pub off_record: bool,
     /// The user wants it kept.
     pub explicit: bool,
@@ -33,17 +33,17 @@ pub struct Reading {
     pub secret: bool,
     /// It reads like an injection.
     pub injection: bool,
-    /// It is small talk and nothing else.
+    /// It is only small talk.
     pub small_talk: bool,
-    /// It asks for what was said.
+    /// It asks about earlier messages.
     pub recap: bool,
-    /// It asks or commands, and nothing else.
+    /// It only asks or commands.
     pub question: bool,
-    /// Something that it tells is intimate.
+    /// One of its statements is intimate.
     pub intimate: bool,
-    /// What the user tells.
+    /// The user's statements.
     pub units: Vec<Unit>,
-    /// What the assistant tells of itself.
+    /// The assistant's statements about itself.
     pub moments: Vec<Unit>,
 }
 
@@ -54,7 +54,7 @@ impl Reading {
         told && !self.off_record
     }
 
-    /// Whether the rules leave nothing to judge.
+    /// Whether the rules leave nothing to a judge.
     fn certain(&self) -> bool {
         self.off_record
             || self.explicit
@@ -64,16 +64,16 @@ impl Reading {
     }
 }
 
-/// Where a sentence begins to say what it says: after greetings, "please", "could you" and the like.
+/// The start of a sentence's content, after greetings, "please", "could you" and similar words.
 fn after_fillers(words: &[Word]) -> usize {
     words.iter().take_while(|word| FILLERS.contains(&word.lower)).count().min(words.len().saturating_sub(1))
 }
 
-/// Whether a pattern matches at the beginning of a sentence or of a clause of it, fillers aside.
+/// Whether a pattern matches at the beginning of a sentence or clause, except for fillers.
 fn opens(patterns: &[Pattern], words: &[Word]) -> bool {
     super::text::clauses(words).into_iter().any(|range| {
         let clause = words.get(range.clone()).unwrap_or_default();
-        // Both with and without the fillers: "no need to remember" begins with one.
+        // With and without the fillers: "no need to remember" begins with one.
         let skipped = range.start + after_fillers(clause);
         patterns.iter().any(|pattern| {
             pattern.find(words, range.clone()).is_some() || pattern.find(words, skipped..range.end).is_some()
@@ -85,12 +85,12 @@ fn opens(patterns: &[Pattern], words: &[Word]) -> bool {
 fn is_small_talk(sentence: &Sentence<'_>, first: bool) -> bool {
     let words = &sentence.words;
     let small = |word: &Word| SMALL_TALK.contains(&word.lower);
-    // "Hi Anna": the name of the one greeted is no word of small talk.
+    // "Hi Anna": the name of the person greeted is not small talk.
     let greeted = first
         && words.len() <= 3
         && words.first().is_some_and(small)
         && words.iter().skip(1).all(|word| word.capital || small(word));
-    // "How are you?" is small talk; "how was your evening?" asks for something that a persona may tell of itself.
+    // "How are you?" is small talk; "how was your evening?" may lead a persona to talk about itself.
     let wonders = sentence.asks()
         && words.iter().any(|word| matches!(word.lower.as_str(), "was" | "were" | "your" | "did" | "have"));
     words.len() <= 14 && !wonders && (words.iter().all(small) || greeted)
@@ -151,7 +151,7 @@ pub fn read(exchange: &Exchange<'_>) -> Reading {
         }
         join_pronoun(message, sentence, &mut units, &mut reading.units);
         reading.units.append(&mut units);
-        // "Translate this: …", "Fix the following.": what comes after is not about the user.
+        // "Translate this: …", "Fix the following.": the text after it is not about the user.
         if asked && hands_over(sentence) {
             break;
         }
@@ -173,7 +173,7 @@ pub fn read(exchange: &Exchange<'_>) -> Reading {
     reading
 }
 
-/// Whether a request hands over a text: it ends with a colon, or speaks of "the following" or "this text".
+/// Whether a request is followed by a text: it ends with a colon, or mentions "the following" or "this text".
 fn hands_over(sentence: &Sentence<'_>) -> bool {
     let following = sentence.words.iter().any(|word| matches!(word.lower.as_str(), "following" | "below"));
     let this = sentence.words.windows(2).any(|pair| match pair {
@@ -183,14 +183,15 @@ fn hands_over(sentence: &Sentence<'_>) -> bool {
     sentence.announces() || following || this
 }
 
-/// "Could you remember that …?" asks for the keeping, "could you remember my name?" for what was kept.
+/// "Could you remember that …?" asks to keep something; "could you remember my name?" asks for something
+/// kept.
 fn asks_to_keep(words: &[Word]) -> bool {
     let keeps = |word: &Word| matches!(word.lower.as_str(), "remember" | "note" | "memorise" | "memorize");
     let verb = words.iter().take(5).position(keeps);
     verb.is_some_and(|verb| words.iter().skip(verb + 1).take(3).any(|word| word.lower == "that"))
 }
 
-/// What is asked to be kept, without the asking: "Remember that I park on level 3" keeps "I park on level 3".
+/// The statement to keep, without the command: "Remember that I park on level 3" keeps "I park on level 3".
 fn explicit_units(message: &str, sentence: &Sentence<'_>, mut units: Vec<Unit>) -> Vec<Unit> {
     let words = &sentence.words;
     let commanded = words.iter().take_while(|word| COMMAND.contains(&word.lower)).count();
@@ -223,7 +224,8 @@ fn explicit_units(message: &str, sentence: &Sentence<'_>, mut units: Vec<Unit>) 
     units
 }
 
-/// "Remember this" and then, or before, what is meant: every statement of the message, whatever the rules think of it.
+/// "Remember this" before or after its subject: keeps every statement of the message, whether the rules match
+/// or not.
 fn keep_all(message: &str, all: &[Sentence<'_>], reading: &mut Reading) {
     for (at, sentence) in all.iter().enumerate() {
         let command =
@@ -244,7 +246,7 @@ fn keep_all(message: &str, all: &[Sentence<'_>], reading: &mut Reading) {
     }
 }
 
-/// "I have a dog. His name is Biscuit.": a sentence that begins with a pronoun is kept together with the fact before it.
+/// "I have a dog. His name is Biscuit.": a sentence that begins with a pronoun joins the fact before it.
 fn join_pronoun(message: &str, sentence: &Sentence<'_>, units: &mut Vec<Unit>, before: &mut [Unit]) {
     const PRONOUNS: &[&str] = &["he", "she", "it", "they", "his", "her", "its", "their"];
     let begins = sentence.words.first().is_some_and(|word| PRONOUNS.contains(&word.lower.as_str()));
@@ -258,7 +260,7 @@ fn join_pronoun(message: &str, sentence: &Sentence<'_>, units: &mut Vec<Unit>, b
     units.clear();
 }
 
-/// What the rules say of an exchange.
+/// The rules' verdict on an exchange.
 #[must_use]
 pub fn gate(exchange: &Exchange<'_>) -> Verdict {
     let reading = read(exchange);
@@ -274,7 +276,7 @@ pub fn gate(exchange: &Exchange<'_>) -> Verdict {
         (reading.question && !reading.small_talk && !reading.recap, flag::QUESTION),
     ];
     flags.extend(raised.iter().filter(|(is, _)| *is).map(|(_, name)| (*name).to_owned()));
-    // Who asks for something intimate to be kept has consented; who mentions it is asked.
+    // A user who asks to keep an intimate fact has consented; a mention alone needs consent.
     let asks = reading.intimate && !reading.explicit;
     let mode = match (reading.off_record, asks) {
         (true, _) => Mode::SafeRedirect,
@@ -290,16 +292,19 @@ pub fn gate(exchange: &Exchange<'_>) -> Verdict {
     Verdict { mode, risk, flags, note, extract_memory: reading.writes() }
 }
 
-/// Whether a model should be asked as well. The rules alone decide on greetings, thanks, recaps and plain questions, and where
-/// the user asked for the keeping or against it.
+/// Whether a model should judge as well. The rules alone decide on greetings, thanks, recaps and plain
+/// questions, and on explicit requests to keep or not to keep.
 #[must_use]
 pub fn needs_judge(exchange: &Exchange<'_>) -> bool {
     !read(exchange).certain()
 }
 
-/// The verdict of rules and model together. A model opens the gate where the rules saw nothing. Its "no" closes the gate: the
-/// rules' "yes" never overrules it, and `safe_redirect` of either side holds. The rules' floors hold too: flags only add up,
-/// care is never less than the rules', and the model opens nothing that the rules call small talk, recap or question.
+/// The combined verdict of rules and model.
+///
+/// - A model opens the gate where the rules found nothing.
+/// - Its "no" closes the gate: the rules' "yes" never overrules it, and `safe_redirect` of either side holds.
+/// - The rules' floors hold: flags only add up, and care is never less than the rules'. The model opens
+///   nothing that the rules call small talk, recap or question.
 #[must_use]
 pub fn combine(rules: Verdict, model: Verdict) -> Verdict {
     let floors = [flag::SMALL_TALK, flag::RECAP, flag::QUESTION, flag::EXPLICIT];

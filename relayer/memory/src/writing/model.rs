@@ -1,5 +1,5 @@
-//! A model that may be asked beside the rules. It never decides on author, trust or consent floors: what it says is parsed by
-//! [`super::reply`] and points into the words of the exchange.
+//! An optional model beside the rules. It never decides on author, trust or consent floors: [`super::reply`]
+//! parses its answer, which must quote the exchange.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use super::{Candidate, Exchange, Spoken, Verdict, prompts, reply};
 use crate::model::Text;
 
-/// Who speaks in a prompt.
+/// The role of a prompt message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PromptRole {
     /// Instructions of this crate.
@@ -31,49 +31,49 @@ impl PromptRole {
 /// A message of a prompt; its text holds words of the conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptMessage {
-    /// Who speaks.
+    /// Its role.
     pub role: PromptRole,
-    /// What.
+    /// Its text.
     pub text: Text,
 }
 
-/// Why a model did not help. In every case the turn is kept already, and the rules go on without it.
+/// Why a model gave no result. The turn is always kept already, and the rules continue without the model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
-    /// It cannot be reached, or failed.
+    /// It is unreachable or failed.
     #[error("the model is unavailable: {0}")]
     Unavailable(String),
-    /// It asks for patience.
+    /// It asks to wait.
     #[error("the model is busy")]
     Busy {
-        /// How long, if it said so.
+        /// The waiting time, if stated.
         retry_after: Option<Duration>,
     },
-    /// It refuses, whoever asks again: a wrong key, an unknown model, a request that it does not take.
+    /// It refuses every such request: a wrong key, an unknown model, an unsupported request.
     #[error("the model refuses with status {0}")]
     Refused(u16),
     /// It did not answer in time.
     #[error("the model did not answer in time")]
     TimedOut,
-    /// It answered more than is read.
+    /// Its answer exceeds the limit.
     #[error("the model's answer is too long")]
     TooLong,
-    /// It answered something that is not what was asked for (F8).
+    /// Its answer does not have the requested form (F8).
     #[error("the model's answer is malformed: {0}")]
     Malformed(&'static str),
 }
 
 impl ModelError {
-    /// Whether the same question may be answered later.
+    /// Whether a later retry may succeed.
     #[must_use]
     pub fn retryable(&self) -> bool {
         !matches!(self, Self::Refused(_))
     }
 }
 
-/// Something that completes a prompt: an HTTP endpoint, or a node that the owner opted in to.
+/// A transport that completes a prompt: an HTTP endpoint, or a node that the owner opted in to.
 pub trait Complete: Send + Sync {
-    /// The text that follows the messages, at most `max_tokens` of it. Bounded in time and size by the implementation.
+    /// The text after the messages, at most `max_tokens` of it. The implementation bounds time and size.
     fn complete<'a>(
         &'a self,
         messages: &'a [PromptMessage],
@@ -81,37 +81,37 @@ pub trait Complete: Send + Sync {
     ) -> BoxFuture<'a, Result<Text, ModelError>>;
 }
 
-/// What a model found in an exchange.
+/// A model's findings in an exchange.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Extracted {
-    /// What points into the words of the exchange.
+    /// Candidates that quote the exchange.
     pub candidates: Vec<Candidate>,
-    /// How many it named that do not, and were dropped.
+    /// Dropped candidates, whose words are not in the exchange.
     pub ungrounded: usize,
 }
 
-/// A remembered item that a question is answered from.
+/// A recalled item for an answer.
 #[derive(Clone, Debug)]
 pub struct Recalled {
-    /// Whose words and when, for example `user, 2026-03-01`.
+    /// Its author and date, for example `user, 2026-03-01`.
     pub from: String,
     /// The words.
     pub text: Text,
 }
 
-/// Judges, extracts, summarises and answers. The rules do the first three without it.
+/// Judges, extracts, summarises and answers. The rules do the first three without a model.
 pub trait Writer: Send + Sync {
-    /// The judge's five fields (E4). To be put together with the rules' by [`combine`](super::combine).
+    /// The judge's five fields (E4); [`combine`](super::combine) adds the rules'.
     fn judge<'a>(&'a self, exchange: &'a Exchange<'a>) -> BoxFuture<'a, Result<Verdict, ModelError>>;
-    /// What is worth keeping. To be put together with the rules' by [`merge`](super::merge).
+    /// The candidates worth keeping; [`merge`](super::merge) adds the rules'.
     fn extract<'a>(&'a self, exchange: &'a Exchange<'a>) -> BoxFuture<'a, Result<Extracted, ModelError>>;
-    /// The messages in short, at most `max_bytes`.
+    /// A summary of the messages, at most `max_bytes`.
     fn summarise<'a>(
         &'a self,
         messages: &'a [Spoken<'a>],
         max_bytes: usize,
     ) -> BoxFuture<'a, Result<String, ModelError>>;
-    /// An answer to a question from what was recalled.
+    /// An answer to a question from recalled items.
     fn answer<'a>(
         &'a self,
         question: &'a str,
@@ -128,14 +128,14 @@ const SUMMARY_TOKENS: u32 = 768;
 /// Tokens of an answer.
 const ANSWER_TOKENS: u32 = 1_024;
 
-/// A [`Writer`] over anything that completes prompts.
+/// A [`Writer`] over any transport that completes prompts.
 #[derive(Clone)]
 pub struct ModelWriter {
     complete: Arc<dyn Complete>,
 }
 
 impl ModelWriter {
-    /// Over a transport.
+    /// A writer over a transport.
     #[must_use]
     pub fn new(complete: Arc<dyn Complete>) -> Self {
         Self { complete }

@@ -1,6 +1,6 @@
-//! What a model is asked. The conversation stands in the prompt as data: one JSON text in which the characters that fences,
-//! markup and chat templates are made of are written as escapes, so that nothing said in it can close the fence, open a role or
-//! become a special token, whatever it says.
+//! The prompts for a model. The conversation is data in the prompt: one JSON text. The characters of fences,
+//! markup and chat templates are escaped. So no message can close the fence, open a role or become a special
+//! token.
 
 use super::{
     Exchange, Recalled, Spoken,
@@ -10,13 +10,14 @@ use super::{
 };
 use crate::model::{Role, Text};
 
-/// Bytes of the user's message that a model sees: what a person tells of itself stands early, and a paste costs context.
+/// Most bytes of the user's message in a prompt: facts about the user come early, and a pasted text costs
+/// context.
 const MAX_USER_BYTES: usize = 8 * 1024;
-/// Bytes of the answer that a model sees.
+/// Most bytes of the answer in a prompt.
 const MAX_ASSISTANT_BYTES: usize = 4 * 1024;
-/// Bytes of all messages of a summary.
+/// Most bytes of all messages of a summary.
 const MAX_SUMMARY_BYTES: usize = 24 * 1024;
-/// Bytes of all memories that a question is answered from.
+/// Most bytes of all memories for an answer.
 const MAX_ANSWER_BYTES: usize = 24 * 1024;
 
 const JUDGE: &str = "You decide whether an exchange between a user and an assistant holds anything worth remembering about the user. \
@@ -45,7 +46,7 @@ fn prompt(system: &str, user: String) -> Vec<PromptMessage> {
     ]
 }
 
-/// A text as a JSON string in which no character can mean anything outside it.
+/// A text as a JSON string, in which no character has a meaning outside it.
 pub fn quoted(text: &str, limit: usize) -> String {
     let mut out = String::with_capacity(text.len().min(limit) + 2);
     out.push('"');
@@ -57,7 +58,7 @@ pub fn quoted(text: &str, limit: usize) -> String {
             '<' | '>' | '[' | ']' | '{' | '}' | '|' | '`' | '\u{2028}' | '\u{2029}' => {
                 out.push_str(&format!("\\u{:04x}", u32::from(character)));
             }
-            // The marks of the sentence pieces that some special tokens are written with.
+            // The marks of the sentence pieces in some special tokens.
             '▁' | '｜' => out.push(' '),
             control if control.is_control() => out.push(' '),
             other => out.push(other),
@@ -75,17 +76,17 @@ fn exchange_data(exchange: &Exchange<'_>) -> String {
     )
 }
 
-/// Asks for a verdict.
+/// The prompt for a verdict.
 pub fn judge(exchange: &Exchange<'_>) -> Vec<PromptMessage> {
     prompt(JUDGE, exchange_data(exchange) + "Answer with the JSON object.")
 }
 
-/// Asks for what is worth keeping.
+/// The prompt for an extraction.
 pub fn extract(exchange: &Exchange<'_>) -> Vec<PromptMessage> {
     prompt(EXTRACT, exchange_data(exchange) + "Answer with the JSON array.")
 }
 
-/// The lines that fit, as a fence of them.
+/// The lines that fit, inside a fence.
 fn lines(lines: impl Iterator<Item = String>, limit: usize) -> String {
     let mut out = String::from("<data>\n");
     for line in lines {
@@ -98,19 +99,19 @@ fn lines(lines: impl Iterator<Item = String>, limit: usize) -> String {
     out
 }
 
-/// Asks for a summary.
+/// The prompt for a summary.
 pub fn summarise(messages: &[Spoken<'_>]) -> Vec<PromptMessage> {
     let line = |told: &Spoken<'_>| format!("{{\"{}\": {}}}\n", told.role.name(), quoted(told.text, 2 * 1024));
     let told = messages.iter().filter(|told| told.role != Role::System).map(line);
     prompt(SUMMARISE, lines(told, MAX_SUMMARY_BYTES) + "Answer with the summary.")
 }
 
-/// Asks a question about memories, best first.
+/// The prompt for an answer from memories, best first.
 pub fn answer(question: &str, memories: &[Recalled]) -> Vec<PromptMessage> {
     let line = |one: &Recalled| {
         format!("{{\"from\": {}, \"note\": {}}}\n", quoted(&one.from, 256), quoted(&one.text, 4 * 1024))
     };
     let notes = lines(memories.iter().map(line), MAX_ANSWER_BYTES);
-    // The question is the owner's own; it is quoted all the same, since agents hand on what they read.
+    // The question is the owner's own; it is quoted anyway, since agents pass on text that they read.
     prompt(ANSWER, notes + "Question: " + &quoted(question, MAX_USER_BYTES))
 }

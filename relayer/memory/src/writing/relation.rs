@@ -1,4 +1,4 @@
-//! What a new statement is to one that is known: the same, its successor, or nothing (F3).
+//! The relation of a new statement to a known one: the same, its successor, or none (F3).
 
 use super::{
     Candidate, Slot, canonical,
@@ -8,30 +8,30 @@ use super::{
 };
 use crate::model::Author;
 
-/// A fact that is kept, as far as comparing needs it.
+/// A kept fact, as far as a comparison needs it.
 #[derive(Clone, Copy)]
 pub struct ExistingFact<'a> {
     /// Its text.
     pub text: &'a str,
-    /// Whose words.
+    /// The author.
     pub author: Author,
     /// When it was said, in milliseconds since the Unix epoch.
     pub time_ms: u64,
 }
 
-/// What a candidate is to a kept fact.
+/// The relation of a candidate to a kept fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
-    /// Nothing.
+    /// None.
     Unrelated,
-    /// It says the same: the kept one gains an access, nothing is added.
+    /// Same meaning: the kept fact gains an access, and nothing is added.
     Same,
-    /// It says something else of the same thing, later: the kept one's validity ends.
+    /// A later value of the same subject: the kept fact's validity ends.
     Supersedes,
 }
 
-/// What a kept fact is about, by the same rules that extracted it; for an index by key, so that a candidate is compared with the
-/// few facts of its key and not with all.
+/// The subject of a kept fact, by the rules that extracted it. An index by its key lets a candidate be
+/// compared with few facts.
 #[must_use]
 pub fn slot_of(text: &str) -> Option<Slot> {
     sentences(text).iter().find_map(|sentence| {
@@ -40,10 +40,10 @@ pub fn slot_of(text: &str) -> Option<Slot> {
     })
 }
 
-/// What a candidate of `time_ms` is to a kept fact.
+/// The relation of a candidate of `time_ms` to a kept fact.
 ///
-/// The assistant's words never end what the user or the owner said, nor an older statement a newer one; what a user says ends what
-/// the assistant said of the same thing (F4).
+/// The assistant's words never end a fact of the user or the owner, and an older statement never ends a newer
+/// one. A user's statement ends the assistant's about the same subject (F4).
 #[must_use]
 pub fn relation(candidate: &Candidate, time_ms: u64, existing: &ExistingFact<'_>) -> Relation {
     if canonical(&candidate.text) == canonical(existing.text) {
@@ -55,7 +55,8 @@ pub fn relation(candidate: &Candidate, time_ms: u64, existing: &ExistingFact<'_>
     }
     match (&candidate.slot, slot_of(existing.text)) {
         (Some(new), Some(old)) if new.key == old.key => {
-            // "I live in Oslo" and "I still live in Oslo these days" differ in words, not in what they say: the kept one stays.
+            // "I live in Oslo" and "I still live in Oslo these days" differ in words only: the kept fact
+            // stays.
             if new.value == old.value { Relation::Same } else { Relation::Supersedes }
         }
         (Some(new), Some(old)) if contradicts(new, &old) => Relation::Supersedes,
@@ -64,7 +65,7 @@ pub fn relation(candidate: &Candidate, time_ms: u64, existing: &ExistingFact<'_>
     }
 }
 
-/// Slots with different keys that cannot both hold: a diet of "vegan" ends "I eat meat".
+/// Slots with different keys that contradict each other: a diet of "vegan" ends "I eat meat".
 fn contradicts(new: &Slot, old: &Slot) -> bool {
     let forbids = |diet: &Slot, eats: &Slot| {
         diet.key == "user.diet"
@@ -83,8 +84,8 @@ fn contradicts(new: &Slot, old: &Slot) -> bool {
     forbids(new, old) || forbids(old, new)
 }
 
-/// Whether two statements are word for word the same but for a value at one place: a number, a day, a name after a verb of being,
-/// with enough before it to know what it is a value of ("the deadline for the report is 3 March" and "… is 10 March").
+/// Whether two statements differ in one value only: a number, a day, or a name after a verb of being. Enough
+/// words must precede it to name the subject ("the deadline for the report is 3 March" and "… is 10 March").
 fn another_value(new: &str, old: &str) -> bool {
     const IS: &[&str] =
         &["is", "are", "was", "'s", "costs", "starts", "ends", "at", "on", "in", "now", "to", "by"];

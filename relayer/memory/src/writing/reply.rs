@@ -1,5 +1,5 @@
-//! What a model answered, made safe: found in whatever stands around it, checked field by field, and held against the words that
-//! were said. Anything else is [`ModelError::Malformed`].
+//! Validates a model's answer: finds it in surrounding text, checks each field, and compares it with the
+//! exchange. Any other answer is [`ModelError::Malformed`].
 
 use std::collections::HashSet;
 
@@ -19,21 +19,21 @@ use super::{
 };
 use crate::model::{Author, Layer, Text};
 
-/// Bytes of an answer that are looked at: no answer that was asked for is longer.
+/// Most bytes of an answer that are read: no requested answer is longer.
 const MAX_REPLY_BYTES: usize = 64 * 1024;
-/// Places in an answer where JSON is looked for.
+/// Most positions in an answer where JSON is tried.
 const MAX_STARTS: usize = 64;
 /// Flags of a verdict, and bytes of each.
 const MAX_FLAGS: (usize, usize) = (16, 64);
 /// Bytes of a verdict's note.
 const MAX_NOTE_BYTES: usize = 512;
-/// Sentences in a row that one quote may span.
+/// Most consecutive sentences of one quote.
 const MAX_QUOTE_SENTENCES: usize = 3;
 
-/// The first JSON value in a text that `wanted` takes: alone, in a code fence, or with prose around it.
+/// The first JSON value in a text that `wanted` accepts: alone, in a code fence, or between prose.
 fn find_json<T>(text: &str, wanted: impl Fn(&Value) -> Option<T>) -> Option<T> {
     let text = prefix(text, MAX_REPLY_BYTES);
-    // A model that thinks aloud may write JSON there that it then rejects.
+    // A reasoning model may write JSON in its thoughts that it then rejects.
     let text = text.rsplit_once("</think>").map_or(text, |(_, after)| after);
     text.match_indices(['{', '[']).take(MAX_STARTS).find_map(|(at, _)| {
         let rest = text.get(at..)?;
@@ -84,7 +84,8 @@ pub fn verdict(said: &str) -> Result<Verdict, ModelError> {
     })
 }
 
-/// A flag of a model. The names that the rules decide by are theirs alone; two that only add care may be said by both.
+/// A flag from a model. Only the rules may set flags that decide; a model may also set two that only add
+/// care.
 fn flag_of(value: &Value) -> Option<Option<String>> {
     const RULES_ALONE: &[&str] =
         &[flag::OFF_RECORD, flag::EXPLICIT, flag::SECRET, flag::SMALL_TALK, flag::RECAP, flag::QUESTION];
@@ -95,8 +96,8 @@ fn flag_of(value: &Value) -> Option<Option<String>> {
     Some((!name.is_empty() && !RULES_ALONE.contains(&name.as_str())).then_some(name))
 }
 
-/// Candidates from an extractor's answer. What it quotes is looked up in the exchange, and the sentences that stand there become the
-/// candidate: a model chooses among the words that were said, it adds none.
+/// Candidates from an extractor's answer. Each quote is located in the exchange, and its sentences become the
+/// candidate: a model selects words, and adds none.
 pub fn extracted(said: &str, exchange: &Exchange<'_>) -> Result<Extracted, ModelError> {
     let list = |value: &Value| match value {
         Value::Array(all) => Some(all.clone()),
@@ -107,7 +108,7 @@ pub fn extracted(said: &str, exchange: &Exchange<'_>) -> Result<Extracted, Model
     };
     let all = find_json(said, list).ok_or(ModelError::Malformed("no JSON list"))?;
     let mut out = Extracted::default();
-    // The floor holds whatever a model says: nothing of what is off the record.
+    // The floor holds against any model: nothing off the record is extracted.
     if read(exchange).off_record {
         return Ok(out);
     }
@@ -122,7 +123,7 @@ pub fn extracted(said: &str, exchange: &Exchange<'_>) -> Result<Extracted, Model
             None => out.ungrounded += 1,
         }
     }
-    // Nothing but inventions: the model did not do what was asked, and another try, or the rules, may.
+    // All quotes are invented, so the model failed: another try, or the rules, may do better.
     if out.candidates.is_empty() && out.ungrounded > 0 {
         return Err(ModelError::Malformed("nothing that it quotes was said"));
     }
@@ -139,7 +140,7 @@ fn grounded(value: &Value, exchange: &Exchange<'_>) -> Option<Candidate> {
     };
     let layer = value.get("layer").and_then(Value::as_str).and_then(Layer::named);
     let layer = if layer == Some(Layer::Relationship) { Layer::Relationship } else { Layer::Profile };
-    // What the assistant tells of itself is a moment only where a persona speaks.
+    // The assistant's statement about itself is a moment only if a persona speaks.
     let by_user = locate(quote, exchange.user).map(|words| (words, Author::User));
     let found = by_user.or_else(|| {
         exchange.persona?;
@@ -162,7 +163,7 @@ fn grounded(value: &Value, exchange: &Exchange<'_>) -> Option<Candidate> {
     Some(candidate)
 }
 
-/// An entity that a model names, if the words name it too.
+/// Adds a model's entity, if the words name it too.
 fn add_entity(candidate: &mut Candidate, value: &Value, said: &str) {
     let Some(name) = value.get("name").or(Some(value)).and_then(Value::as_str) else { return };
     let kind = match value.get("kind").and_then(Value::as_str) {
@@ -190,8 +191,8 @@ fn add_entity(candidate: &mut Candidate, value: &Value, said: &str) {
     }
 }
 
-/// The sentences of a message that a quote was made from: the fewest in a row that hold all its content words. None where there are
-/// no such, or where they ask, or hold a secret, or read like an injection.
+/// The sentences of a message behind a quote: the fewest consecutive ones with all its content words. `None`
+/// if there are none, or if they ask, hold a secret, or read like an injection.
 pub fn locate<'a>(quote: &str, message: &'a str) -> Option<&'a str> {
     let wanted = content(quote);
     if wanted.is_empty() || wanted.len() > 80 {
@@ -218,7 +219,7 @@ fn usable(group: &[Sentence<'_>]) -> bool {
     !group.iter().any(|sentence| sentence.asks() || is_secret(sentence.text) || is_injection(sentence.text))
 }
 
-/// The stems of the words of a text that say something.
+/// The stems of a text's content words.
 fn content(text: &str) -> Vec<String> {
     let stemmer = Stemmer::create(Algorithm::English);
     words(prefix(text, MAX_REPLY_BYTES), 0)
@@ -228,14 +229,15 @@ fn content(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether two stems are forms of one word: "allergi" and "allerg". Numbers have to be the same.
+/// Whether two stems are forms of one word: "allergi" and "allerg". Numbers must be equal.
 fn akin(a: &str, b: &str) -> bool {
     let common = a.chars().zip(b.chars()).take_while(|(x, y)| x == y).count();
     let digits = a.chars().chain(b.chars()).any(|c| c.is_ascii_digit());
     !digits && common >= 5 && a.chars().count().max(b.chars().count()) <= common + 3
 }
 
-/// Candidates of the rules with those of a model: what both found stays the rules', with the care and names of both.
+/// Merges candidates of rules and model. A shared candidate stays the rules', with the care and names of
+/// both.
 #[must_use]
 pub fn merge(rules: Vec<Candidate>, model: Vec<Candidate>) -> Vec<Candidate> {
     let mut all = rules;
@@ -260,7 +262,7 @@ pub fn merge(rules: Vec<Candidate>, model: Vec<Candidate>) -> Vec<Candidate> {
     all
 }
 
-/// A summary, if it says what was said: three in four of its content words, and every number, stand in the messages.
+/// A summary, if the messages support it: they contain three in four of its content words, and every number.
 pub fn summary(said: &str, messages: &[Spoken<'_>], max_bytes: usize) -> Result<String, ModelError> {
     let said = said.rsplit_once("</think>").map_or(said, |(_, after)| after);
     let text = clean(said.trim(), max_bytes.min(MAX_REPLY_BYTES)).trim().to_owned();

@@ -1,4 +1,5 @@
-//! What a user says about memory itself: not to keep something, to keep it, or to hear it again. Data for the [gate](super::gate()).
+//! A user's requests about memory itself: not to keep something, to keep it, or to recall it. Data for the
+//! [gate](super::gate()).
 
 use std::sync::LazyLock;
 
@@ -65,7 +66,7 @@ const EXPLICIT: &[&str] = &[
     "^ onthoud dat|dit|mijn",
 ];
 
-/// The user asks for what was said.
+/// The user asks about earlier messages.
 const RECAP: &[&str] = &[
     "what did|have we|i|you .. talk|talked|discuss|discussed|say|said|tell|told|cover|covered|mention|mentioned|decide|decided|agree|agreed|call|speak",
     "what were we|you|i talking|saying|discussing|doing|on",

@@ -1,6 +1,8 @@
-//! The tables: which statements of a person are worth keeping, and what they are about. Data only; [`super::extract()`] applies them.
+//! Tables of the statements that are worth keeping, with their subjects. Data only; [`super::extract()`]
+//! applies them.
 //!
-//! The language of the patterns is that of [`super::text::Pattern`]. Order counts: the first that matches a clause names its slot.
+//! [`super::text::Pattern`] describes the pattern language. Order matters: the first match of a clause names
+//! its slot.
 
 use std::sync::LazyLock;
 
@@ -9,22 +11,22 @@ use super::text::Pattern;
 /// A statement that is worth keeping.
 #[derive(Debug)]
 pub struct Rule {
-    /// What it looks like.
+    /// Its form.
     pub pattern: Pattern,
     /// Key and value of its slot, with `$1`, `$2` for the captures.
     pub slot: Option<(&'static str, &'static str)>,
-    /// What it is worth.
+    /// Its worth.
     pub salience: f32,
-    /// The edge that it draws from the user to what its first capture names.
+    /// Label of the edge from the user to the entity in its first capture.
     pub edge: Option<&'static str>,
 }
 
 type Row = (&'static str, &'static str, f32, &'static str);
 
-/// Statements that are facts wherever they stand, also as a clause of a question or a request. Pattern; `key=value` of the
-/// slot or nothing; worth; label of the edge or nothing.
+/// Statements that are facts anywhere, even as a clause of a question or a request. Columns: pattern;
+/// `key=value` of the slot, or empty; worth; label of the edge, or empty.
 const STRONG: &[Row] = &[
-    // What is over comes before what is.
+    // Past states come before present ones.
     ("i|we used to <x>", "", 0.5, ""),
     ("i @adverb? no longer @adverb? like|love|enjoy|eat|drink <x>", "user.likes:$1=no", 0.7, ""),
     ("i no longer work at|for <x>", "user.employer=not $1", 0.8, ""),
@@ -41,7 +43,7 @@ const STRONG: &[Row] = &[
     ("i am called <X>", "user.name=$1", 0.9, ""),
     ("i go by <X>", "user.name=$1", 0.9, ""),
     ("my pronouns are <x>", "user.pronouns=$1", 0.9, ""),
-    // Where.
+    // Home.
     ("i|we @adverb? live|reside in|near|outside <x>", "user.lives_in=$1", 0.9, "lives_in"),
     (
         "i|we am|are @adverb? living|based|located|residing in|near|outside <x>",
@@ -90,7 +92,7 @@ const STRONG: &[Row] = &[
     ("i am @adverb? studying <x>", "user.studies=$1", 0.8, ""),
     ("i @adverb? study <x>", "user.studies=$1", 0.8, ""),
     ("i @adverb? go|went to <X>", "", 0.6, ""),
-    // Food and health that others have to know.
+    // Food and health facts that other people need to know.
     ("i am @adverb? @adverb? allergic to <x>", "user.allergic:$1=yes", 0.95, ""),
     ("i have a|an? .. <w> allergy", "user.allergic:$1=yes", 0.95, ""),
     ("i have an? allergy|allergies to <x>", "user.allergic:$1=yes", 0.95, ""),
@@ -142,7 +144,7 @@ const STRONG: &[Row] = &[
     ("i am @adverb? interested in <x>", "", 0.6, ""),
     ("i have # .. years|months of experience|practice <x>", "", 0.7, ""),
     ("i am .. afraid|scared|terrified|frightened of <x>", "user.fears:$1=yes", 0.8, ""),
-    // Things of "my" that hold one value.
+    // Attributes of "my" with one value.
     (
         "my <@attribute> is|was|will|has be|been? moved|changed|now? on|at|in|to|about? <x>",
         "user.my:$1=$2",
@@ -179,7 +181,7 @@ const STRONG: &[Row] = &[
         "",
     ),
     ("i suffer from <x>", "", 0.85, ""),
-    // Other languages: who, where, work, food, family.
+    // Other languages: name, home, work, food, family.
     ("ich heiße|heisse <x>", "user.name=$1", 0.95, ""),
     ("mein name ist <x>", "user.name=$1", 0.95, ""),
     ("ich wohne|lebe @adverb? .. in|bei|nahe <x>", "user.lives_in=$1", 0.9, "lives_in"),
@@ -245,7 +247,7 @@ const STRONG: &[Row] = &[
     ("ik ben allergisch voor <x>", "user.allergic:$1=yes", 0.95, ""),
 ];
 
-/// Statements that are worth keeping where the sentence is a statement and nothing excludes it.
+/// Statements that are worth keeping if the sentence is a statement and no exclusion matches.
 const WEAK: &[Row] = &[
     ("i|we have|had|got|need .... .... @day", "", 0.6, ""),
     ("i|we will .... .... @day", "", 0.6, ""),
@@ -359,7 +361,7 @@ const WEAK: &[Row] = &[
     ("there are # of us", "", 0.6, ""),
 ];
 
-/// What is no statement worth keeping although it looks like one of [`WEAK`].
+/// Matches of [`WEAK`] that are not worth keeping.
 const EXCLUDED: &[&str] = &[
     "i am @adverb? @adverb? sorry|sure|confused|fine|good|ok|okay|wondering|curious|asking|looking|here|back|ready|done|stuck|guessing|aware|talking|referring|well|great|kidding|joking|hungry|bored|tired|full|lost",
     "i am not sure|certain|following|saying|asking|getting|seeing",
@@ -390,7 +392,7 @@ const EXCLUDED: &[&str] = &[
     "i|we @adverb? get|got it|that|this|what|the point|error",
 ];
 
-/// Objects of a like that say nothing without what came before.
+/// Objects of a like that mean nothing without the sentence before.
 pub const EMPTY_VALUES: &[&str] = &[
     "it",
     "this",
@@ -423,7 +425,7 @@ pub const EMPTY_VALUES: &[&str] = &[
     "free",
 ];
 
-/// What a user says to the one it speaks with: moments between the two (relationship layer).
+/// A user's words to the persona: moments between the two (relationship layer).
 const MOMENTS: &[&str] = &[
     "i @adverb? @adverb? love|adore|enjoy|like|liked|loved|enjoyed talking|chatting|speaking|our|these to|with|talks|chats|conversations|evenings|walks you?",
     "you are @adverb? my .. friend|favourite|confidant|confidante|love|rock|person|muse|mentor|partner|buddy|companion|hero",
@@ -452,7 +454,7 @@ const MOMENTS: &[&str] = &[
     "we always|once|both|agreed|promised|talked|laughed <x>",
 ];
 
-/// What an assistant says of itself that is no moment: what it is, and what it offers.
+/// An assistant's statements about itself that are not moments: its nature, and its offers.
 const NOT_TELLING: &[&str] = &[
     "i am @adverb? a|an|the? .. ai|assistant|model|program|bot|chatbot|language",
     "as an? ai|assistant|language",
@@ -488,5 +490,5 @@ pub static WEAK_RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| compile(WEAK));
 pub static EXCLUSIONS: LazyLock<Vec<Pattern>> = LazyLock::new(|| patterns(EXCLUDED));
 /// The moments.
 pub static MOMENT_RULES: LazyLock<Vec<Pattern>> = LazyLock::new(|| patterns(MOMENTS));
-/// The exclusions from what an assistant tells of itself.
+/// The exclusions from an assistant's statements about itself.
 pub static NOT_TELLING_RULES: LazyLock<Vec<Pattern>> = LazyLock::new(|| patterns(NOT_TELLING));

@@ -1,4 +1,4 @@
-//! What is intimate, what is a secret, what reads like an injection, and what a statement is worth.
+//! Recognises intimate texts, secrets and injections, and rates the worth of a statement.
 
 use std::sync::LazyLock;
 
@@ -8,10 +8,10 @@ use super::{
     words::{DAYS, INTIMATE_STEMS, MEDICINES, STOP, TELLS_NOTHING, is_number},
 };
 
-/// Bytes of a text that are looked at here.
+/// Most bytes of a text that are read here.
 const LOOKED_AT: usize = super::text::MAX_LOOKED_AT;
 
-/// Whole words and phrases of the same kind.
+/// Intimate words and phrases, as a whole.
 const INTIMATE_PHRASES: &[&str] = &[
     "anxiety|ocd|std|sti|aids|gay|queer|trans|sex|sexual|sexuality|asexual|virgin|libido|affair|therapy|therapist|counselling|counseling|rehab|sober|cocaine|heroin|meth|overdose|gambling|xanax|prozac|zoloft|lithium|ssri|medication|medications|meds|pills|insulin|surgery|chronic|disease|illness|disorder|syndrome|symptoms|abortion|salary|debt|debts|mortgage|loan|loans|inheritance|arrested|prison|jail|probation|church|mosque|synagogue|temple|pray|praying|christian|jewish|jew|sikh|pagan|baptised|baptized|tory|labour|politically|immigration|grief|grieving|stillborn|menstrual|testosterone|estrogen|hormones|sterile|impotent|lump",
     "i voted|vote .. for <x>",
@@ -83,15 +83,15 @@ const INJECTION_PHRASES: &[&str] = &[
     "im_start|im_end",
 ];
 
-/// Whether a text is about something that only scopes with intimate items may recall (D8).
+/// Whether a text is intimate: only scopes with intimate items may recall it (D8).
 #[must_use]
 pub fn is_intimate(text: &str) -> bool {
     sentences(text).iter().any(|sentence| words_are_intimate(&sentence.words))
 }
 
-/// The same of words.
+/// The same for words.
 pub fn words_are_intimate(words: &[Word]) -> bool {
-    // What one cannot eat is for everybody who cooks: a coeliac's disease is a diet.
+    // Diets are for every cook to know: a coeliac's disease counts as a diet.
     let diet = words.iter().any(|word| matches!(word.lower.as_str(), "coeliac" | "celiac"));
     let kept: Vec<Word>;
     let words = if diet {
@@ -111,7 +111,7 @@ fn any(patterns: &[Pattern], words: &[Word]) -> bool {
     patterns.iter().any(|pattern| pattern.find(words, 0..words.len()).is_some())
 }
 
-/// Whether a text reads like an instruction to a model about its instructions, or like the marks of a chat template.
+/// Whether a text reads like an instruction to a model about its instructions, or like chat-template markup.
 pub fn is_injection(text: &str) -> bool {
     const MARKS: &[&str] = &[
         "<|",
@@ -134,11 +134,11 @@ pub fn is_injection(text: &str) -> bool {
 }
 
 fn any_sentence(patterns: &[Pattern], text: &str) -> bool {
-    // Not `sentences`, which leaves out quotes and code: here they count.
+    // Not `sentences`, which omits quotes and code: here they count.
     text.split(['\n', '.', '!', '?', ';']).any(|part| any(patterns, &words(part, 0)))
 }
 
-/// Whether a text holds a password, a key, the number of a card or an account, or the like. Such a text is never a fact.
+/// Whether a text holds a password, a key, a card or account number, or similar. Such a text is never a fact.
 #[must_use]
 pub fn is_secret(text: &str) -> bool {
     let text = prefix(text, LOOKED_AT);
@@ -151,7 +151,7 @@ pub fn is_secret(text: &str) -> bool {
     })
 }
 
-/// Whether a text that speaks of a secret also tells one: "… is …", "…: …", or a word with digits in it.
+/// Whether a text about a secret also contains one: "… is …", "…: …", or a word with digits.
 fn gives_a_value(part: &str, words: &[Word]) -> bool {
     const TELLS: &[&str] = &["is", "are", "was", "ist", "lautet", "est", "es", "è", "é", "'s"];
     let told = words.windows(2).any(|pair| match pair {
@@ -162,7 +162,7 @@ fn gives_a_value(part: &str, words: &[Word]) -> bool {
         || words.iter().any(|word| word.lower.chars().filter(char::is_ascii_digit).count() >= 3)
 }
 
-/// 13 to 19 digits that pass Luhn's check, in groups as people write them.
+/// Whether a text holds 13 to 19 digits that pass Luhn's check, in groups as people write them.
 fn has_card_number(text: &str) -> bool {
     let mut digits: Vec<u32> = Vec::new();
     let mut gap = 0;
@@ -243,7 +243,7 @@ fn is_token(word: &str) -> bool {
     ssn || hex || prefixed || (word.len() >= 24 && plain && mixed)
 }
 
-/// What a text is worth remembering, 0 to 1, by the rules alone.
+/// The worth of a text, 0 to 1, by the rules alone.
 #[must_use]
 pub fn salience(text: &str) -> f32 {
     let sentences = sentences(text);
@@ -260,7 +260,7 @@ pub fn salience(text: &str) -> f32 {
     best.fold(0.0, f32::max).clamp(0.0, 1.0)
 }
 
-/// What names, numbers and days add to the worth of a sentence, and what saying next to nothing takes away.
+/// The extra worth of a sentence with names, numbers or days, and the deduction for one with little content.
 pub fn bonus(words: &[Word]) -> f32 {
     let content = words.iter().filter(|word| !STOP.contains(&word.lower)).count();
     let exact = words.iter().skip(1).any(|word| {

@@ -1,4 +1,5 @@
-//! Older episodes in short, by rule: the sentences that say most, in their order, each with who said it and when (C13).
+//! Summarises older episodes by rule: the most informative sentences in order, each with speaker and date
+//! (C13).
 
 use std::collections::HashMap;
 
@@ -9,20 +10,20 @@ use super::{
 };
 use crate::{dates::Day, model::Role};
 
-/// A message to be summarised.
+/// A message to summarise.
 #[derive(Clone, Copy)]
 pub struct Spoken<'a> {
-    /// Who said it.
+    /// Its speaker.
     pub role: Role,
-    /// What.
+    /// Its text.
     pub text: &'a str,
     /// When, in milliseconds since the Unix epoch.
     pub time_ms: u64,
 }
 
-/// Sentences that are weighed at most: the sum over a block of episodes stays in milliseconds.
+/// Most sentences that are weighed: the work for a block of episodes stays within milliseconds.
 const MAX_WEIGHED: usize = 4_096;
-/// Bytes of one sentence of a summary: a longer one is a paste.
+/// Most bytes of one sentence of a summary: a longer one is a pasted text.
 const MAX_SENTENCE_BYTES: usize = 400;
 
 struct Weighed<'a> {
@@ -33,9 +34,9 @@ struct Weighed<'a> {
     weight: f32,
 }
 
-/// The sentences of `messages` that say most, at most `max_bytes` of them with their labels, oldest first. Questions, small talk,
-/// secrets and what reads like an injection are left out; what the assistant said weighs half and is labelled. Empty where nothing
-/// is worth a line.
+/// The most informative sentences of `messages`, at most `max_bytes` of them with their labels, oldest first.
+/// Questions, small talk, secrets and injections are left out. The assistant's sentences weigh half and are
+/// labelled. Empty if no sentence is informative.
 #[must_use]
 pub fn summarise(messages: &[Spoken<'_>], max_bytes: usize) -> String {
     let mut weighed = weigh(messages);
@@ -95,7 +96,7 @@ fn weigh<'a>(messages: &[Spoken<'a>]) -> Vec<Weighed<'a>> {
             .filter_map(|word| counts.get(&word.lower).filter(|_| !STOP.contains(&word.lower)))
             .map(|count| (1.0 + count).ln() / (1.0 + most).ln())
             .collect();
-        // The mean of its words, so that a long sentence does not win by length, with what the rules think of it.
+        // The mean of its words, so that length alone does not win, plus the rules' worth.
         let topical = content.iter().sum::<f32>() / (content.len() as f32 + 2.0);
         let worth = super::salience(sentence.text) + bonus(&sentence.words);
         let trust = if role == Role::Assistant { 0.5 } else { 1.0 };

@@ -1,26 +1,26 @@
-//! Sentences, clauses and words of a message, and the small pattern language that the rule tables are written in.
+//! Sentences, clauses and words of a message, and the small pattern language of the rule tables.
 //!
-//! Everything works on byte ranges of the original text, so that what is kept are the words that were said.
+//! All functions work on byte ranges of the original text, so that kept words are the exact ones.
 
 use unicode_normalization::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Bytes of a message that the rules look at: a message may be a pasted book, and what a person tells of itself stands at its
-/// beginning. The raw turn keeps all of it.
+/// Bytes of a message that the rules read: a message may be a pasted book, and facts about the user come
+/// first. The raw turn keeps all of it.
 pub const MAX_LOOKED_AT: usize = 16 * 1024;
-/// Words of a sentence that are looked at: a longer one is a paste, not a statement.
+/// Most words of a sentence that are read: a longer one is a pasted text, not a statement.
 pub const MAX_SENTENCE_WORDS: usize = 160;
-/// Sentences of a message that are looked at.
+/// Most sentences of a message that are read.
 pub const MAX_SENTENCES: usize = 512;
 
-/// A word of a sentence. Contractions are written out: "I'm" gives `i` and `am`, both at the place of "I'm".
+/// A word of a sentence. Contractions are expanded: "I'm" gives `i` and `am`, both at the position of "I'm".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
     /// Lower case, NFKC, straight apostrophes.
     pub lower: String,
-    /// Where it begins in the message, in bytes.
+    /// Its first byte in the message.
     pub start: usize,
-    /// Where it ends.
+    /// Its end.
     pub end: usize,
     /// Whether it begins with a capital.
     pub capital: bool,
@@ -33,7 +33,7 @@ pub struct Word {
 pub struct Sentence<'a> {
     /// Its text with its final punctuation.
     pub text: &'a str,
-    /// Where it begins in the message.
+    /// Its first byte in the message.
     pub start: usize,
     /// Its words.
     pub words: Vec<Word>,
@@ -45,7 +45,7 @@ impl Sentence<'_> {
         self.text.trim_end_matches(['"', '\'', ')', '”', '’', ' ', '!', '*', '_']).ends_with(['?', '？', '؟'])
     }
 
-    /// Whether it ends with a colon, so that what follows is what it speaks about.
+    /// Whether it ends with a colon, so that the next text is its subject.
     pub fn announces(&self) -> bool {
         self.text.trim_end_matches(['"', '“', '\'', ' ', '*']).ends_with([':', '：'])
     }
@@ -100,7 +100,7 @@ fn split_line<'a>(line: &'a str, offset: usize, found: &mut Vec<Sentence<'a>>) {
         if !wide && !matches!(character, '.' | '!' | '?' | ';' | '…' | ':') {
             continue;
         }
-        // Several in a row, and a closing quote or bracket, belong to the sentence that they end.
+        // Repeated marks, and a closing quote or bracket, belong to the sentence before.
         let mut end = at + character.len_utf8();
         while let Some((next_at, next)) = chars.peek().copied() {
             if !matches!(next, '.' | '!' | '?' | '"' | '”' | ')' | '\'' | '’' | '*') {
@@ -115,7 +115,8 @@ fn split_line<'a>(line: &'a str, offset: usize, found: &mut Vec<Sentence<'a>>) {
         let ends = match character {
             _ if wide => true,
             '.' => before_space && !abbreviates(before),
-            // "We have a date: the 8th" is one statement; "Translate: …" and "Remember: …" hand over what follows.
+            // "We have a date: the 8th" is one statement; "Translate: …" and "Remember: …" refer to the text
+            // that follows.
             ':' => {
                 before_space
                     && (commands(before) || line.get(end..).is_some_and(|rest| rest.trim().is_empty()))
@@ -130,7 +131,7 @@ fn split_line<'a>(line: &'a str, offset: usize, found: &mut Vec<Sentence<'a>>) {
     push(line, begin, line.len(), offset, found);
 }
 
-/// Whether the text before a colon asks for something to be done with what follows.
+/// Whether the text before a colon commands something about the text after it.
 fn commands(before: &str) -> bool {
     words(before, 0).iter().any(|word| {
         super::words::REQUESTS.contains(&word.lower) || super::words::KEEPING.contains(&word.lower)
@@ -160,7 +161,8 @@ fn push<'a>(line: &'a str, begin: usize, end: usize, offset: usize, found: &mut 
     }
 }
 
-/// The words without those of others: what stands in double quotes, if it is longer than a name and something stands beside it.
+/// Removes quoted words of other speakers: text in double quotes that is longer than a name, if other text
+/// stands beside it.
 fn without_quotes(text: &str, offset: usize, words: Vec<Word>) -> Vec<Word> {
     let marks: Vec<usize> = text
         .char_indices()
@@ -206,7 +208,7 @@ pub fn words(text: &str, offset: usize) -> Vec<Word> {
     out
 }
 
-/// A contraction in full.
+/// Expands a contraction.
 fn written_out(word: &str) -> Vec<String> {
     let two = |a: &str, b: &str| vec![a.to_owned(), b.to_owned()];
     match word {
@@ -241,13 +243,14 @@ fn written_out(word: &str) -> Vec<String> {
         ) => two(stem, "is"),
         Some("mom" | "mum") => two("mother", "'s"),
         Some("dad") => two("father", "'s"),
-        // "My dog's called Rex", "my dog's name": the same two words either way.
+        // "My dog's called Rex", "my dog's name": the same two words in both cases.
         Some(stem) if !stem.is_empty() => two(stem, "'s"),
         _ => vec![word.to_owned()],
     }
 }
 
-/// The clauses of a sentence as ranges of its words: cut at punctuation, and where a conjunction meets a new subject.
+/// The clauses of a sentence as ranges of its words: cut at punctuation, and where a conjunction meets a new
+/// subject.
 pub fn clauses(words: &[Word]) -> Vec<std::ops::Range<usize>> {
     const SUBJECT: &[&str] =
         &["i", "my", "we", "our", "he", "she", "they", "his", "her", "their", "do", "please", "never"];
@@ -270,9 +273,9 @@ pub fn clauses(words: &[Word]) -> Vec<std::ops::Range<usize>> {
 /// An element of a pattern.
 #[derive(Debug)]
 enum Element {
-    /// One of these words; optional or not.
+    /// One of these words, optional or not.
     Words(Vec<String>, bool),
-    /// Up to so many words, whatever they are.
+    /// Up to this many words of any kind.
     Any(usize),
     /// Captures the words up to the end of the phrase.
     Phrase,
@@ -284,23 +287,28 @@ enum Element {
     OneOf(Vec<String>),
     /// Captures a number.
     Number,
-    /// The place must be the beginning.
+    /// Matches only at the beginning.
     Start,
-    /// The place must be the end.
+    /// Matches only at the end.
     End,
 }
 
 /// A pattern over words.
 ///
-/// Elements stand apart by spaces: `a|b` one of the words, `a|b?` perhaps, `@set` a word of a set of [`super::words`], `..` up to two
-/// words, `....` up to four, `<x>` the words to the end of the phrase, `<X>` words with capitals, `<w>` one word, `<@set>` one of a set, `#` a number (all three captured), `^`
-/// the beginning, `$` the end.
+/// Elements are separated by spaces:
+///
+/// - `a|b`: one of the words; `a|b?`: optionally one of them.
+/// - `@set`: a word of a set of [`super::words`].
+/// - `..`: up to two words; `....`: up to four.
+/// - `<x>`: the words to the end of the phrase; `<X>`: words with capitals; `<w>`: one word; `<@set>`: one
+///   word of a set; `#`: a number. All of these are captured.
+/// - `^`: the beginning; `$`: the end.
 #[derive(Debug)]
 pub struct Pattern {
     elements: Vec<Element>,
 }
 
-/// What a pattern matched.
+/// A match of a pattern.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
     /// The first word.
@@ -358,7 +366,7 @@ const PHRASE_ENDS: &[&str] = &[
 ];
 
 impl Pattern {
-    /// Reads a pattern.
+    /// Parses a pattern.
     pub fn new(source: &str) -> Self {
         let elements = source.split_whitespace().map(|part| match part {
             "^" => Element::Start,
@@ -388,7 +396,7 @@ impl Pattern {
         Self { elements: elements.collect() }
     }
 
-    /// The first place in `range` where it matches.
+    /// The first match in `range`.
     pub fn find(&self, words: &[Word], range: std::ops::Range<usize>) -> Option<Match> {
         let slice = words.get(..range.end)?;
         range.clone().find_map(|from| {
@@ -451,7 +459,7 @@ fn capture(
     done
 }
 
-/// Where a name that begins at `at` ends: capitals in a row, small words between two of them allowed.
+/// The end of a name that begins at `at`: consecutive capitals, with small words allowed between two of them.
 pub fn name_end(words: &[Word], at: usize) -> Option<usize> {
     const INNER: &[&str] = &[
         "of", "the", "de", "la", "le", "van", "von", "der", "den", "al", "bin", "da", "do", "dos", "del",
@@ -487,7 +495,7 @@ fn phrase_end(words: &[Word], at: usize) -> Option<usize> {
     (end > at && !stops_at_once).then_some(end)
 }
 
-/// The words of a range as they stand in the message.
+/// The message text of a range of words.
 pub fn span<'a>(message: &'a str, words: &[Word], from: usize, to: usize) -> &'a str {
     match (words.get(from), to.checked_sub(1).and_then(|last| words.get(last))) {
         (Some(first), Some(last)) if first.start < last.end => {

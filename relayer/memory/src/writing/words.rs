@@ -17,18 +17,18 @@ impl Words {
         self.parsed.get_or_init(|| (self.source.split(' ').collect(), self.source.split(' ').collect()))
     }
 
-    /// All of them, in their order.
+    /// All words, in order.
     pub fn all(&self) -> &[&'static str] {
         &self.parsed().0
     }
 
-    /// Whether a word, in lower case, is one of them.
+    /// Whether the set contains a word in lower case.
     pub fn contains(&self, word: &str) -> bool {
         self.parsed().1.contains(word)
     }
 }
 
-/// Members of a family, and others that a person has one or more of.
+/// Family members, and other people in a person's life.
 pub static RELATIONS: Words = Words::new(
     "eldest youngest oldest hubby folks gf bf bff sis bro wife husband spouse partner fiance fiancee fiancé fiancée girlfriend boyfriend ex mother father \
      parents sister brother siblings twin son daughter kid kids child children baby toddler stepson \
@@ -39,13 +39,13 @@ pub static RELATIONS: Words = Words::new(
      babysitter accountant lawyer mentor mentee student team family in-laws",
 );
 
-/// Relations of whom there is one at a time.
+/// Relations with one person at a time.
 pub static SINGLE: Words = Words::new(
     "wife husband spouse partner fiance fiancee fiancé fiancée girlfriend boyfriend mother father boss \
      manager supervisor advisor therapist dentist landlord landlady",
 );
 
-/// Animals that are kept.
+/// Animals that people keep.
 pub static PETS: Words = Words::new(
     "dog puppy pup cat kitten kitty hamster rabbit bunny parrot bird budgie canary horse pony goldfish \
      fish turtle tortoise snake lizard gecko ferret chicken chickens goat pig corgi poodle labrador \
@@ -58,7 +58,7 @@ pub static DIETS: Words = Words::new(
      gluten-free celiac coeliac",
 );
 
-/// What a person does for a living, where nothing else says that it is a job.
+/// Occupations that need no other word to name a job.
 pub static JOBS: Words = Words::new(
     "accountant actor actress analyst architect artist astronomer attorney baker barber barista bartender \
      biologist bookkeeper botanist builder butcher carpenter cartographer cashier chef chemist cleaner \
@@ -82,7 +82,7 @@ pub static DAYS: Words = Words::new(
      weekends",
 );
 
-/// Things said of "my …" that hold one value at a time.
+/// Attributes of "my …" that hold one value at a time.
 pub static ATTRIBUTES: Words = Words::new(
     "name nickname surname birthday birthplace address hometown nationality job occupation profession \
      employer age height weight timezone email mail phone number flight train appointment exam interview \
@@ -91,7 +91,7 @@ pub static ATTRIBUTES: Words = Words::new(
      website company startup team band specialty office desk shift dose",
 );
 
-/// Words that begin with a capital for other reasons than being a name.
+/// Words with a capital that are not names.
 pub static NOT_A_NAME: Words = Words::new(
     "i the a an my your our his her their it he she we you they this that these those and but or so if \
      when what who where why how which is are was were do does did can could will would should yes no ok \
@@ -103,7 +103,7 @@ pub static NOT_A_NAME: Words = Words::new(
      oh god sure maybe",
 );
 
-/// Words that open small talk and carry nothing.
+/// Words of small talk, without information.
 pub static SMALL_TALK: Words = Words::new(
     "'s not do can will am been how would hi hello hey heya hiya yo howdy greetings good morning evening afternoon night day thanks thank thx \
      ty cheers you so very much a lot bunch ton million ok okay k cool great nice awesome perfect \
@@ -148,7 +148,7 @@ pub static SUBJECTS: Words = Words::new(
      anyone someone everyone people what all one",
 );
 
-/// Words that stand before what a sentence says.
+/// Words before the content of a sentence.
 pub static FILLERS: Words = Words::new(
     "pls plz scratch that hey hi hello ok okay so well and but also btw oh yes yeah no actually please just anyway look \
      honestly fyi um hmm right sure great cool now then plus haha lol alright nope yep kindly could can \
@@ -165,7 +165,7 @@ pub static STOP: Words = Words::new(
      get got going go like not no",
 );
 
-/// Words that a model may put around what was said, in an extraction or a summary.
+/// Words that a model may add around quoted words, in an extraction or a summary.
 pub static SCAFFOLD: Words = Words::new(
     "user users user's assistant assistant's persona person speaker they said says say mentioned mentions \
      told tells stated states reported reports shared shares name named called currently lives living \
@@ -173,7 +173,7 @@ pub static SCAFFOLD: Words = Words::new(
      explained answered summary during later",
 );
 
-/// What a person did, as a past form.
+/// Past forms of a person's actions.
 pub static PAST: Words = Words::new(
     "set went visited bought sold graduated finished started quit broke lost adopted married met moved passed \
      failed ran won had made built wrote published watched saw cooked baked planted learned learnt signed \
@@ -187,7 +187,7 @@ pub static PAST: Words = Words::new(
      done owned loved wanted dropped qualified landed rescheduled postponed cancelled canceled",
 );
 
-/// What a person is doing or going to do.
+/// A person's present or planned activities.
 pub static DOING: Words = Words::new(
     "planning traveling travelling flying moving starting getting visiting taking training studying \
      learning writing reading saving expecting working building renovating preparing recovering dating \
@@ -199,7 +199,7 @@ pub static DOING: Words = Words::new(
      fostering collecting redecorating designing transferring listening drinking eating",
 );
 
-/// What a person does as a habit, a skill or an occupation.
+/// A person's habits, skills or occupations.
 pub static HABITUAL: Words = Words::new(
     "speak play teach study collect swim bake knit paint garden volunteer coach practice practise compose \
      draw sing dance ski surf hike climb cycle commute own rent drive ride major minor program sew fish \
@@ -207,11 +207,11 @@ pub static HABITUAL: Words = Words::new(
      jog box wear grow subscribe share attend run train walk take keep care make drink eat listen",
 );
 
-/// What stands before a request or a question and changes nothing.
+/// Words before a request or a question that do not change it.
 pub static OPENERS: Words =
     Words::new("pls plz heyy please hey hi ok okay so and but also well hello now then");
 
-/// Words of the command to keep something, up to what is to be kept.
+/// Words of the command to keep something, before the statement to keep.
 pub static COMMAND: Words = Words::new(
     "remember that this forget do not please keep in mind bear note make a mental of save store record never for \
      future reference the to can could you fact hey ok also and i want would like need know memorise memorize always \
@@ -219,18 +219,18 @@ pub static COMMAND: Words = Words::new(
      dat down then well oh your records log next time it memory about me add write take put another information",
 );
 
-/// Verbs and nouns of keeping, after one of which comes what is to be kept.
+/// Verbs and nouns of keeping; the statement to keep follows one of them.
 pub static KEEPING: Words = Words::new(
     "remember forget mind note save store record memorise memorize reference records know log keep information merk \
      merke daran recuerda souviens retiens ricorda lembre onthoud",
 );
 
-/// Words that begin what is to be kept, though they may stand in a command too.
+/// Words that begin the statement to keep, though they may also be part of the command.
 pub static OWN: Words =
     Words::new("i my we our ich mein meine je mon ma mi soy eu meu minha ik mijn j'ai the");
 
-/// Beginnings of words that speak of the body and mind (beyond what people tell each other for safety: allergies and diets
-/// are not intimate), love life, faith, politics, money, crime and violence.
+/// Beginnings of words about body and mind, love life, faith, politics, money, crime and violence. Allergies
+/// and diets are not intimate: people share them for safety.
 pub static INTIMATE_STEMS: Words = Words::new(
     "diagnos depress bipolar schizo anorexi bulimi suicid antidepress prescri chemo tumor tumour diabet \
      epilep hepatit miscarr pregnan infertil menopaus alzheimer parkinson arthrit alcoholi relaps addict \
@@ -243,13 +243,13 @@ pub static INTIMATE_STEMS: Words = Words::new(
      asylum dyslexi",
 );
 
-/// What follows "the password is" where none is told.
+/// Words after "the password is" when no secret follows.
 pub static TELLS_NOTHING: Words = Words::new(
     "not wrong too weak strong a so expired broken safe secure important hard easy difficult often \
      annoying usually about for in on",
 );
 
-/// Verbs of talk and thought, of machines and texts: what a person does with them is about the conversation.
+/// Verbs of speech and thought, of machines and texts: such an action is about the conversation.
 pub static CHATTER: Words = Words::new(
     "wish think thought mean meant see saw guess know knew hope want wanted need wonder wondered understand understood agree \
      say said ask asked try tried feel felt suppose figure figured reckon doubt notice noticed realise realised realize \
@@ -267,7 +267,7 @@ pub static MEDICINES: Words = Words::new(
      cillin mycin sartan zepine thyroxine sertraline citalopram codone codeine gliptin setron vudine",
 );
 
-/// What a request hands over.
+/// Texts that a request refers to.
 pub static TEXTS: Words = Words::new(
     "text paragraph sentence sentences email mail letter message passage article essay poem story note dialogue transcript",
 );
@@ -294,7 +294,7 @@ static NUMBERS: Words = Words::new(
 /// States of marriage.
 static MARITAL: Words = Words::new("married engaged divorced single widowed separated");
 
-/// What stands between a subject and its verb and changes nothing.
+/// Words between a subject and its verb that do not change the meaning.
 pub static ADVERBS: Words = Words::new(
     "really absolutely also still always so just do totally truly usually often mostly definitely generally \
      especially particularly personally secretly quite now currently even mainly actually only already recently \
@@ -310,10 +310,10 @@ pub fn is_number(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_digit()) || NUMBERS.contains(word)
 }
 
-/// A set by the name that patterns use.
+/// A set by its name in patterns.
 ///
 /// # Panics
-/// On a name that is none: the patterns are constants of this crate, and a test compiles them all.
+/// For an unknown name: the patterns are constants of this crate, and a test compiles them all.
 pub fn set(name: &str) -> &'static [&'static str] {
     let words = match name {
         "relation" => &RELATIONS,

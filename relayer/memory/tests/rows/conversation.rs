@@ -60,7 +60,7 @@ fn c4_a_fork_sees_its_parents_past_and_its_writes_never_reach_the_parent() {
             };
             assert!(sees("try", "How much does the anchor weigh?", "forty kilograms").await);
             assert!(sees("try", "What was the keel painted?", "crimson").await);
-            // After the fork began, and before it but beyond its first turn.
+            // After the fork, and before it but beyond its first turn.
             assert!(!sees("try", "Why does the rudder squeak?", "squeaks").await);
             assert!(!sees("try", "What does the mast measure?", "eleven").await);
             for place in ["main", "try"] {
@@ -121,7 +121,7 @@ fn c13_branches_are_exported_and_imported() {
         let before = world.everything(ANA).await;
         let export = world.memory.export(ANA, None, true).await.unwrap();
 
-        // Another owner gets it as imported; nothing is trusted like what the user said.
+        // For another owner, it is imported memory, and not trusted like the user's own words.
         let imported = world.memory.import(BEN, export.lines.clone()).await.unwrap();
         assert_eq!(imported.added, before.len() as u64);
         let copies = world.everything(BEN).await;
@@ -133,7 +133,7 @@ fn c13_branches_are_exported_and_imported() {
             world.recalls(BEN, &project("boat"), keel).await.iter().all(|text| !text.contains("crimson"))
         );
 
-        // The owner gets back what was lost, as it was.
+        // The owner gets the lost item back unchanged.
         assert_eq!(world.memory.import(ANA, export.lines.clone()).await.unwrap().added, 0);
         let lost = before.iter().find(|item| item.text.contains("shellfish")).unwrap();
         world.memory.delete(ANA, vec![lost.id]).await.unwrap();
@@ -142,7 +142,7 @@ fn c13_branches_are_exported_and_imported() {
         world.reopen().await;
         assert_eq!(world.memory.get(ANA, lost.id).await.unwrap().author, lost.author);
 
-        // A changed line is refused whole.
+        // An import with a changed line is refused as a whole.
         let mut changed = export.lines.clone();
         let line = changed.iter_mut().find(|line| line.contains("shellfish")).unwrap();
         line.0 = line.0.replace("shellfish", "porridge");
@@ -172,7 +172,7 @@ fn c7_c13_older_messages_of_a_long_session_are_summarised_in_a_role_of_their_own
         assert_eq!(summaries[0].sources.len(), 32);
         let roles: std::collections::BTreeSet<&str> = items.iter().map(|item| item.role.name()).collect();
         assert_eq!(Vec::from_iter(roles), ["assistant", "summary", "system", "user"]);
-        // What was summarised is still there, and a summary goes with what it was made from.
+        // Summarised messages still exist, and a summary is deleted with its sources.
         let source = summaries[0].sources[0];
         assert_eq!(world.memory.get(ANA, source).await.unwrap().kind, Kind::Episode);
         world.memory.delete(ANA, vec![source]).await.unwrap();

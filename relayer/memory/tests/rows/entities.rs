@@ -1,4 +1,5 @@
-//! Rows of what facts name: an entity is seen, asked about and deleted as the facts are that name it (B9, C4, D1, D2, D8, E6, F4).
+//! Rows of entities: an entity is visible, awaits consent and is deleted with the facts that name it (B9, C4,
+//! D1, D2, D8, E6, F4).
 
 use baton_memory::{
     api::{Filters, ItemView, Place, RecallRequest, Remember},
@@ -7,7 +8,7 @@ use baton_memory::{
 
 use crate::world::{ANA, World, fact, on_every_store, project, request, session, session_in};
 
-/// Entities that a recall gives, of those that the query names.
+/// Entities in a recall that the query names.
 async fn recalled(world: &World, place: &Place, scope: MemoryScope, query: &str) -> Vec<ItemView> {
     let filters = Filters { kinds: vec![Kind::Entity], ..Filters::default() };
     let asked = RecallRequest { scope, filters, threshold: Some(0.01), ..request(place, query) };
@@ -19,13 +20,13 @@ fn names(items: &[ItemView]) -> Vec<&str> {
     items.iter().map(|item| &*item.text).collect()
 }
 
-/// The entity of a name, if it is kept anywhere.
+/// The entity with a name, in any place.
 async fn kept(world: &World, name: &str) -> Option<ItemView> {
     let all = world.everything(ANA).await;
     all.into_iter().find(|item| item.kind == Kind::Entity && item.text.contains(name))
 }
 
-/// Whether an export or the graph of a place has a name.
+/// Whether an export or the graph of a place contains a name.
 async fn shown(world: &World, place: &Place, name: &str) -> bool {
     let graph = world.memory.graph(ANA, place.clone()).await.unwrap();
     let in_graph = graph.nodes.iter().any(|node| node.kind == Kind::Entity && node.text.contains(name));
@@ -66,7 +67,7 @@ fn d8_e6_an_entity_is_intimate_and_asks_for_consent_as_the_facts_do_that_name_it
             }
             world.reopen().await;
         }
-        // What waits for consent are facts.
+        // Only facts wait for consent.
         let waiting = baton_memory::api::ListRequest {
             everything: true,
             consent: Some(Consent::Pending),
@@ -84,7 +85,7 @@ fn d8_e6_an_entity_is_intimate_and_asks_for_consent_as_the_facts_do_that_name_it
             }
             world.reopen().await;
         }
-        // A fact that anybody may know names it, too: then anybody may know the name, and only as long.
+        // A public fact names it too: then the name is public, as long as that fact exists.
         let choir = world.remember(ANA, &project("life"), "My colleague Beatrice Moretti sings.").await;
         world.settle().await;
         for scope in [MemoryScope::Full, MemoryScope::default(), MemoryScope::NeutralOnly] {
@@ -122,7 +123,7 @@ fn d1_d2_f4_what_a_persona_names_is_its_own_and_goes_with_the_session() {
             assert!(shown(&world, &aria, "Bishop").await && !shown(&world, &kenji, "Bishop").await);
             world.reopen().await;
         }
-        // What the user says of it as well is the user's, and everybody's; it outlives the session.
+        // A name from the user as well is the user's, and visible to all; it outlives the session.
         let told = Remember {
             author: Author::User,
             ..fact(&project("books"), "My friend Elizabeth Bishop writes poems.")
@@ -150,7 +151,7 @@ fn c4_what_a_fork_names_is_not_known_to_its_parent() {
         world.settle().await;
         world.memory.fork_session(ANA, "main".into(), "try".into(), None).await.unwrap();
         world.say(ANA, &session("try"), 0, "My lizard is called Gustav.", "Nice.").await;
-        // Named by the parent after the fork began.
+        // Named by the parent after the fork.
         world.say(ANA, &main, 1, "My parrot is called Ferdinand.", "Nice.").await;
         world.settle().await;
         let sees = async |world: &World, place: &Place, query: &str| {
@@ -168,7 +169,7 @@ fn c4_what_a_fork_names_is_not_known_to_its_parent() {
             assert!(!sees(&world, &session("try"), "Who is Ferdinand?").await);
             world.reopen().await;
         }
-        // A name that both know shows the parent nothing of what the fork says of it.
+        // A shared name shows the parent none of the fork's facts about it.
         world.say(ANA, &session("try"), 1, "My colleague Marisol Quintero lives in Bergen.", "Oh.").await;
         world.settle().await;
         assert!(!shown(&world, &main, "Bergen").await);
@@ -200,7 +201,7 @@ fn e6_f1_an_entity_goes_with_the_last_fact_that_names_it_whatever_named_it_first
             assert!(shown(&world, &project("farm"), "Flibbertigibbet").await);
             world.reopen().await;
         }
-        // Archived with its fact, and back with it.
+        // Archived and restored with its fact.
         let known = world.remember(ANA, &zoo, "My cat is called Grimalkin.").await;
         world.settle().await;
         let cat = async |world: &World| {

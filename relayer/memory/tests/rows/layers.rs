@@ -1,4 +1,4 @@
-//! Rows D: profile, relationship, and what a request may use.
+//! Rows D: profile, relationship, and the scope of a request.
 
 use baton_memory::{
     api::{ItemView, MemoryError, RecallRequest, Remember, TurnRecord},
@@ -31,7 +31,7 @@ fn d1_the_persona_of_a_session_is_the_sessions() {
         world.say(ANA, &aria, 0, "Hello Aria!", "I'm reading Elizabeth Bishop tonight, by the way.").await;
         world.say(ANA, &kenji, 0, "Hello Kenji!", "Hello!").await;
         world.settle().await;
-        // Kenji's session, and a request that says it were Aria's.
+        // Kenji's session, and a request that claims Aria for it.
         for persona in ["Aria", "Nobody"] {
             let claimed = with_persona("k", persona);
             let recall = world.recall(ANA, &claimed, "What are you reading? Elizabeth Bishop?").await;
@@ -49,10 +49,10 @@ fn d1_the_persona_of_a_session_is_the_sessions() {
             assert!(matches!(remembered, Err(MemoryError::Conflict(_))), "{remembered:?}");
             assert!(world.memory.create_session(ANA, claimed).await.is_err());
         }
-        // Nothing was made of what was refused.
+        // The refused requests created nothing.
         let personas = world.memory.personas(ANA).await.unwrap();
         assert_eq!(personas.iter().map(|view| view.name.as_str()).collect::<Vec<_>>(), ["Aria", "Kenji"]);
-        // A request that names no persona has the session's.
+        // A request without a persona has the session's.
         world
             .say(ANA, &session("a"), 1, "Which poet was it?", "Elizabeth Bishop, whom I love to read.")
             .await;
@@ -64,7 +64,7 @@ fn d1_the_persona_of_a_session_is_the_sessions() {
         );
         let found = world.recalls(ANA, &session("a"), "What are you reading? Elizabeth Bishop?").await;
         assert!(found.iter().any(|text| text.contains("Bishop")), "{found:?}");
-        // One that began with nobody stays with nobody.
+        // A session that began without a persona stays without one.
         world.say(ANA, &session("n"), 0, "Hello!", "Hello!").await;
         let recall = world.recall(ANA, &with_persona("n", "Aria"), "Elizabeth Bishop?").await;
         assert!(recall.hits.is_empty() && recall.degraded.unwrap().contains("persona"));

@@ -1,5 +1,5 @@
-//! The leak matrix: owners x projects x sessions x branches x personas, seen through every way of reading. Each item carries
-//! a word of its own place; whoever reads from another place and finds it has found a leak.
+//! The leak matrix: owners x projects x sessions x branches x personas, seen through every way of reading.
+//! Each item contains a word of its own place; a reader from another place that finds it has found a leak.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use baton_memory::{
 
 use crate::world::{ANA, BEN, World, fact, on_every_store, request};
 
-/// A place with the word that only its own items have.
+/// A place with a word that only its items contain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Spot {
     owner: u8,
@@ -58,17 +58,17 @@ fn spots() -> Vec<Spot> {
     spots
 }
 
-/// Whether what was said (or learned, in a layer) at one spot may be known at another one. Written down here once more, from the
-/// requirements and not from the code.
+/// Whether a message (or a fact, in a layer) of one spot may be known at another spot. Written from the
+/// requirements, independently of the code.
 fn may_know(reader: &Spot, writer: &Spot, layer: Layer) -> bool {
     if reader.owner != writer.owner || reader.project != writer.project {
         return false;
     }
-    // A fork is known to itself alone.
+    // Only the fork itself knows its contents.
     if writer.parent.is_some() && writer.session != reader.session {
         return false;
     }
-    // What the parent says after the fork began is not the fork's: all of it was said before, here.
+    // The fork does not see the parent's later messages: here, all messages come before the fork.
     layer == Layer::Profile || reader.persona == writer.persona
 }
 
@@ -80,7 +80,8 @@ async fn fill(world: &World) {
         if let Some(parent) = spot.parent {
             world.memory.fork_session(spot.owner(), parent.into(), spot.session.into(), None).await.unwrap();
         }
-        // Said by the assistant, of nobody: no rule makes a fact of the profile of it, which other personas would know.
+        // Said by the assistant, about no one: no rule makes a profile fact of it, which other personas would
+        // know.
         let said = format!("The regatta has to do with {}.", spot.word("episodeword"));
         world.say(spot.owner(), &spot.place(), 0, "Hello!", &said).await;
         for (layer, word) in &LAYERS[1..] {
@@ -92,7 +93,7 @@ async fn fill(world: &World) {
     world.settle().await;
 }
 
-/// Every text that a reader gets, by the way it got it.
+/// Every text that a reader gets, with the way of reading.
 async fn reads(world: &World, reader: &Spot) -> Vec<(&'static str, String)> {
     let (owner, place) = (reader.owner(), reader.place());
     let mut seen = Vec::new();
@@ -106,7 +107,7 @@ async fn reads(world: &World, reader: &Spot) -> Vec<(&'static str, String)> {
                     threshold: Some(0.0),
                     ..request(&place, &query)
                 };
-                // Other places' words are asked for in the widest scope only: what it does not show, no narrower one does.
+                // Other places' words are queried in the widest scope only: narrower scopes show no more.
                 if *scope != MemoryScope::Full && spot.session != reader.session {
                     continue;
                 }
@@ -145,7 +146,7 @@ async fn reads(world: &World, reader: &Spot) -> Vec<(&'static str, String)> {
     seen.extend(
         graph.edges.iter().map(|edge| ("edge", format!("{} {}", &*edge.description, &*edge.evidence))),
     );
-    // A place that is not there is refused.
+    // A missing place is refused.
     let export = world.memory.export(owner, Some(place), true).await;
     let lines = export.map(|export| export.lines).unwrap_or_default();
     seen.extend(
@@ -154,14 +155,14 @@ async fn reads(world: &World, reader: &Spot) -> Vec<(&'static str, String)> {
     seen
 }
 
-/// Reads as one reader in every way; returns how many texts it got.
+/// Reads as one reader in every way; returns the number of texts.
 async fn check_reader(world: &World, reader: &Spot, spots: &[Spot]) -> usize {
     let seen = reads(world, reader).await;
     let mut found = BTreeSet::new();
     for (way, text) in &seen {
         for writer in spots {
             for (layer, word) in LAYERS {
-                // With the full stop, no word is the beginning of another.
+                // With the full stop, no word is a prefix of another.
                 if text.contains(&format!("{}.", writer.word(word))) {
                     let known = may_know(reader, writer, layer);
                     assert!(known, "LEAK by {way}: {reader:?} sees {layer:?} of {writer:?}");
@@ -170,7 +171,7 @@ async fn check_reader(world: &World, reader: &Spot, spots: &[Spot]) -> usize {
             }
         }
     }
-    // A matrix in which nobody sees anything would have no leaks, either.
+    // A matrix without any visible text would have no leaks, either.
     for writer in spots {
         for (layer, word) in LAYERS {
             let expected = may_know(reader, writer, layer);
@@ -202,7 +203,7 @@ fn the_leak_matrix_has_no_leaks() {
         world.reopen().await;
         matrix(&world, &readers[..2], &spots).await;
 
-        // Restoring a project touches that project alone, and brings back nothing that was deleted.
+        // A restore of a project affects that project alone, and restores no deleted item.
         for name in [None, Some("boat".to_owned()), Some("house".to_owned())] {
             let restored = world.memory.restore(ANA, name, 100).await.unwrap();
             assert_eq!((restored.total, restored.failed), (6, 0));

@@ -1,5 +1,5 @@
-//! A database that lost something is never taken for one that has less: its owner is refused until the database is put back,
-//! or the loss accepted.
+//! A database with lost data is never taken for a smaller one: the owner is refused until the database is
+//! restored, or the loss accepted.
 
 use baton_memory::{
     api::{ListRequest, MemoryError},
@@ -24,7 +24,7 @@ async fn told_of_ships(world: &World) {
     world.memory.close_all().await;
 }
 
-/// Nothing is read or written, and the error says why and what to do.
+/// Reads and writes fail, and the error gives the reason and the next step.
 async fn assert_refused(world: &World) {
     let read =
         world.memory.list(ANA, ListRequest { everything: true, limit: 10, ..ListRequest::default() }).await;
@@ -42,7 +42,7 @@ async fn ships(world: &World) -> Vec<&'static str> {
     SHIPS.into_iter().filter(|ship| kept.iter().any(|item| *item.text == told(ship))).collect()
 }
 
-/// It works as if nothing had been, with what is left.
+/// It works normally with the remaining data.
 async fn assert_works(world: &mut World, left: &[&str]) {
     for round in 0..2 {
         assert_eq!(ships(world).await, left);
@@ -65,7 +65,7 @@ fn a_log_that_lost_its_end_is_refused_until_the_loss_is_accepted() {
         let lost = world
             .while_closed(async |storage, owner| {
                 let log = storage.read(owner, Space::Log, 0, usize::MAX).await.unwrap();
-                // From the last ship on: what that is, is told by how much is left.
+                // Everything from the last ship on; the number of remaining ships shows the extent.
                 let remove: Vec<_> =
                     log.iter().rev().take(3).map(|(number, _)| (Space::Log, *number)).collect();
                 let version = storage.version(owner).await.unwrap();
@@ -133,7 +133,7 @@ fn an_older_copy_put_back_is_refused_and_what_was_deleted_since_stays_deleted() 
         world.put_back(Some(&backup)).await;
         assert_refused(&world).await;
         let loss = world.memory.accept_loss(ANA).await.unwrap();
-        // All that shared a segment with what was deleted had its key destroyed: 256 events, here everything.
+        // The segment of a deleted item lost its key: 256 events, here all of them.
         assert_eq!(loss.events, 0, "{loss:?}");
         world.settle().await;
         assert!(world.everything(ANA).await.iter().all(|item| !item.text.contains(CANARY)));
@@ -159,7 +159,7 @@ fn a_database_cut_off_anywhere_is_never_taken_for_a_smaller_one() {
         }
         told_of_ships(&world).await;
         for turn in 0..20 {
-            // Words that do not compress, so that there is something to cut.
+            // Words that do not compress, so that the file is large enough to cut.
             let words = hex::encode(baton_keys::secret::random_bytes::<30_000>());
             world.say(ANA, &crate::world::session("s"), turn, &format!("{turn} {words}"), "Good.").await;
         }

@@ -1,4 +1,4 @@
-//! The rows of what memory must do, each shown by a test of its name, on every store.
+//! The requirements of memory, row by row; a test of the same name shows each one, on every store.
 
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 

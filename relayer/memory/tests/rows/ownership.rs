@@ -1,4 +1,4 @@
-//! Rows F of the owner's control, and A of what is durable on Walrus.
+//! Rows F of the owner's control, and rows A of durability on Walrus.
 
 use std::sync::atomic::Ordering;
 
@@ -44,7 +44,7 @@ fn a2_a_store_that_fails_holds_up_storing_alone() {
             let told = format!("My colleague number {turn} is called Walburga Nummer{turn}.");
             world.say(ANA, &session("s"), turn, &told, "Good.").await;
         }
-        // Once: nobody waits for a failing store, however many steps the rest takes.
+        // Once: no other work waits for a failing store, however many steps it takes.
         world.memory.run_due().await;
         let stats = world.memory.stats(ANA).await.unwrap();
         assert_eq!((stats.queued_jobs, stats.unembedded), (0, 0), "{stats:?}");
@@ -95,7 +95,7 @@ fn a_restore_stores_anew_what_walrus_lost_or_changed() {
         world.settle().await;
         let restored = world.memory.restore(ANA, None, 10).await.unwrap();
         assert_eq!((restored.restored, restored.skipped), (0, 2));
-        // What was deleted does not come back.
+        // A deleted item does not come back.
         world.memory.delete(ANA, vec![known.id]).await.unwrap();
         assert_eq!(world.memory.restore(ANA, None, 10).await.unwrap().total, 1);
         assert!(world.memory.get(ANA, known.id).await.is_err());
@@ -226,10 +226,10 @@ fn a3_nothing_that_was_said_is_at_rest_in_the_clear() {
         world.memory.write_snapshot(ANA).await.unwrap();
         world.reopen().await;
         let bytes = bytes_at_rest(world.folder.path());
-        // What a database's pages hold is looked at in the tests of the storage.
+        // The storage tests inspect a database's pages.
         assert!(bytes.len() > 1_000 || !world.is_embedded());
         assert!(!bytes_contain(&bytes, CANARY));
-        // The address of the owner is not there either, but for the key file's name, which is a keyed hash.
+        // The owner's address is absent too; the key file's name is a keyed hash.
         assert!(!bytes.windows(32).any(|window| window == ANA.0));
         assert_eq!(
             world.memory.get_record(ANA, &format!("{CANARY} record")).await.unwrap().unwrap(),

@@ -93,7 +93,7 @@ fn b8_b11_a_scope_that_cannot_be_resolved_sees_nothing() {
         let places = [
             session("no such session"),
             project("no such project"),
-            // A claim on a project that the session is not in.
+            // A claim on a project other than the session's.
             session_in("b1", "house"),
             session_in("p1", "boat"),
             baton_memory::api::Place { persona: Some("nobody".into()), ..pool() },
@@ -102,7 +102,7 @@ fn b8_b11_a_scope_that_cannot_be_resolved_sees_nothing() {
             let recall = world.recall(ANA, &place, QUESTION).await;
             assert!(recall.hits.is_empty() && recall.degraded.is_some(), "{place:?}");
         }
-        // A project's number or anything else of the inside is no name of it.
+        // A project's number or another internal id is not a name.
         assert!(world.recall(ANA, &project("1"), QUESTION).await.hits.is_empty());
     });
 }
@@ -126,7 +126,7 @@ fn b9_entities_keep_their_tag_when_their_session_moves() {
             let (boat, house) = (names("boat").await, names("house").await);
             assert!(boat.contains("Marisol") && !boat.contains("Ottoline"), "{boat}");
             assert!(house.contains("Ottoline") && !house.contains("Marisol"), "{house}");
-            // The episodes went with the session.
+            // The episodes moved with the session.
             let moved = world.recalls(ANA, &project("house"), "Who maintains the boat engine?").await;
             assert!(moved.contains(&told.to_owned()), "{moved:?}");
             world.reopen().await;

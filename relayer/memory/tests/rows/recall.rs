@@ -1,4 +1,4 @@
-//! Rows A, and of F what concerns recall.
+//! Rows A, and rows F about recall.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -59,7 +59,7 @@ fn a7_f5_a_recall_degrades_to_words_and_then_to_nothing_and_says_so() {
         let slow = world.recall(ANA, &pool(), question).await;
         assert_eq!((slow.mode, texts(&slow)), (RecallMode::Lexical, vec![TOLD.to_owned()]));
         assert!(started.elapsed() < RECALL_DEADLINE + Duration::from_secs(2));
-        // A recall that cannot be made at all is an empty answer with its reason, no error.
+        // An impossible recall is an empty answer with its reason, not an error.
         let lost = world.recall(ANA, &session("gone"), question).await;
         assert_eq!((lost.mode, lost.hits.len()), (RecallMode::None, 0));
         assert!(lost.degraded.unwrap().contains("session"));
@@ -137,7 +137,7 @@ fn c1_every_node_is_found_by_words_alone_and_by_meaning_alone() {
         world.say(ANA, &session("s"), 0, TOLD, "I hope it helps.").await;
         world.settle().await;
         assert_eq!(world.memory.stats(ANA).await.unwrap().unembedded, 0);
-        // The test's embedder knows that a physician is a doctor; the words do not.
+        // The test's embedder treats a physician as a doctor; the word index does not.
         let meant = world.recall(ANA, &pool(), "What did my doctor say?").await;
         let hit = meant.hits.iter().find(|hit| &*hit.view.text == TOLD).expect("it is found by meaning");
         assert!(hit.similarity.unwrap() > 0.1);

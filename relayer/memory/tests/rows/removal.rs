@@ -1,4 +1,5 @@
-//! Rows of deletion, edit and denial: what else holds the words goes with them or stays, and the answer names it (E6, F1).
+//! Rows of deletion, edit and denial: other holders of the words are deleted or stay, and the answer names
+//! them (E6, F1).
 
 use baton_memory::{
     api::{ItemView, MemoryError, Others, RecallRequest, Removal, RemovalOptions},
@@ -40,12 +41,12 @@ async fn recalls_fully(world: &World, query: &str) -> Vec<String> {
     texts(&world.memory.recall(ANA, asked).await)
 }
 
-/// What an answer says of an item.
+/// The answer's statement about an item.
 fn deleted(removal: &Removal, id: ItemId) -> Option<bool> {
     removal.others.iter().find(|holder| holder.id == id).map(|holder| holder.deleted)
 }
 
-/// A fact, the message that tells it, a reply that says the name, and the same fact told again in another session.
+/// A fact, its message, a reply with the name, and the same fact again in another session.
 async fn tell(world: &World) -> (ItemId, ItemId, ItemId, ItemId) {
     world.say(ANA, &session_in("s", "zoo"), 0, TOLD, REPLY).await;
     world.settle().await;
@@ -76,7 +77,7 @@ fn f1_a_delete_names_what_else_holds_the_words_and_takes_the_users_own_along() {
             world.reopen().await;
             world.settle().await;
         }
-        // The owner decides on what is left, by the id that was named.
+        // The owner decides on the rest by the named id.
         world.memory.delete(ANA, vec![reply]).await.unwrap();
         assert!(holds(&world, "Flibbertigibbet").await.is_empty());
     });
@@ -87,7 +88,7 @@ fn f1_a_delete_takes_everything_or_nothing_else_along_as_the_owner_chooses() {
     on_every_store(async |mut world| {
         let (fact, message, reply, again) = tell(&world).await;
         let other = world.remember(ANA, &project("farm"), "Flibbertigibbet barks at night.").await.id;
-        // A caller who is bound to one project learns nothing of another.
+        // A caller that is bound to one project learns nothing of another.
         let bound = RemovalOptions { others: Others::None, same_project: true };
         let removal = world.memory.delete_with(ANA, vec![fact], bound).await.unwrap();
         for id in [message, reply, again] {
@@ -98,7 +99,7 @@ fn f1_a_delete_takes_everything_or_nothing_else_along_as_the_owner_chooses() {
         assert!(removal.others.iter().all(|holder| holder.project.as_deref() == Some("zoo")));
         let entity = removal.others.iter().find(|holder| holder.kind == Kind::Entity).unwrap();
         assert!(entity.deleted, "a name goes with the last fact that names it");
-        // All of it, in whichever project.
+        // All holders, in any project.
         let (fact, message, reply, again) = {
             world.memory.delete(ANA, vec![message, again]).await.unwrap();
             world.remember(ANA, &project("zoo"), TOLD).await;
@@ -130,7 +131,7 @@ fn f1_an_edit_removes_the_old_words_as_a_delete_does() {
         world.settle().await;
         let fact = fact_of(&world, "Wobbegongus").await;
         let (message, answer) = (said(&world, told).await.unwrap(), said(&world, reply).await.unwrap());
-        // Another relayer has the owner open, and takes in what this one writes.
+        // Another relayer has the owner open, and applies this relayer's writes.
         let other = world.another_relayer().await;
         if let Some(other) = &other {
             other.graph(ANA, project("zoo")).await.unwrap();
@@ -162,7 +163,7 @@ fn f1_an_edit_removes_the_old_words_as_a_delete_does() {
             assert!(recalls_fully(&world, "Plainfield").await.iter().any(|text| text == "Plainfield"));
             world.reopen().await;
         }
-        // Everything else as well, if the owner says so.
+        // Everything else as well, by the owner's option.
         let back = world.memory.edit_with(ANA, fact.id, told.into(), with(Others::None)).await.unwrap().1;
         assert_eq!(back.others.iter().filter(|holder| holder.kind == Kind::Episode).count(), 0, "{back:?}");
         let all = world.memory.edit_with(ANA, fact.id, "My horse is grey.".into(), with(Others::All)).await;
@@ -191,7 +192,7 @@ fn f1_an_edit_that_keeps_a_name_keeps_the_entity_and_an_edited_message_takes_its
         world.memory.edit(ANA, fact.id, "I like tea with Marisol Quintero.".into()).await.unwrap();
         assert!(holds(&world, "coffee").await.is_empty(), "not even in the key of what it is about");
         assert_eq!(entity(&world).await.map(|entity| entity.id), before);
-        // A message's old words go from the facts that were made of it.
+        // A message's old words are deleted with the facts made from it.
         let told = "My cat is called Grimalkin.";
         world.say(ANA, &session_in("s", "zoo"), 1, told, "Good.").await;
         world.settle().await;

@@ -1,4 +1,4 @@
-//! What an owner decides on how its memory is made, and calls that are made again.
+//! An owner's decisions on how its memory is written, and repeated calls.
 
 use std::sync::{
     Arc, Mutex,
@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 
 use super::world::{ANA, BEN, fact, on_every_store, pool, project, session};
 
-/// Says that there is nothing to keep, and notes what it was shown.
+/// Answers that there is nothing to keep, and records the shown text.
 #[derive(Default)]
 struct Watching {
     asked: AtomicUsize,
@@ -46,7 +46,7 @@ impl Watching {
     }
 }
 
-/// The rules are not sure of it, so a model is asked where there is one.
+/// The rules are unsure about it, so a model is asked if there is one.
 const UNSURE: &str = "My daughter Philippa started at the maritime school, and I teach there on Mondays.";
 const ON: OwnerSettings = OwnerSettings { extract_through_nodes: true };
 const OFF: OwnerSettings = OwnerSettings { extract_through_nodes: false };
@@ -73,14 +73,14 @@ fn nodes_of_strangers_read_exchanges_of_owners_who_allowed_it_and_of_nobody_else
         assert!(asked > 0 && nodes.shown("Rosalind"));
         assert!(!nodes.shown("Philippa") && !nodes.shown("Clementine"), "neither before nor another's");
 
-        // It lasts, also over a snapshot, and is told.
+        // It persists, even across a snapshot, and is reported.
         world.memory.write_snapshot(ANA).await.unwrap();
         world.reopen().await;
         assert_eq!(world.memory.settings(ANA).await.unwrap().settings, ON);
         assert!(world.memory.stats(ANA).await.unwrap().extract_through_nodes);
         assert!(!world.memory.stats(BEN).await.unwrap().extract_through_nodes);
 
-        // What waits is read by rules once the word is taken back.
+        // After the permission is withdrawn, rules read the waiting turns.
         world.say(ANA, &session("s"), 2, &UNSURE.replace("Philippa", "Henrietta"), "Well done!").await;
         world.memory.change_settings(ANA, OFF).await.unwrap();
         world.settle().await;
@@ -118,7 +118,7 @@ fn nodes_of_strangers_see_no_password_and_nothing_off_the_record() {
         world.say(ANA, &session("s"), 0, &secret, "Better not tell me that.").await;
         let off = "Off the record: my sister Wilhelmina lost her licence at the harbour.";
         for turn in 1..10 {
-            // Enough of them for the backstop, which reads turns together.
+            // Enough turns for the backstop, which reads turns together.
             world.say(ANA, &session("s"), turn, &format!("{off} {turn}"), "I see.").await;
         }
         world.settle().await;
@@ -157,14 +157,14 @@ fn a_call_with_a_known_idempotency_key_is_answered_and_not_made_again() {
                 world.memory.write_snapshot(ANA).await.unwrap();
             }
             world.reopen().await;
-            // A retry that comes late does not undo what was said since.
+            // A late retry does not undo newer statements.
             let again =
                 world.memory.remember_once(ANA, call("I live in Lisbon.", "k1")).await.unwrap().remove(0);
             assert_eq!((again.id, again.existed, again.superseded), (once.id, true, None));
             assert_eq!(world.memory.get(ANA, moved.id).await.unwrap().valid_to_ms, None);
             assert_eq!(world.memory.stats(ANA).await.unwrap().facts, 2);
         }
-        // The same key with something else is the caller's mistake, and nothing of the call is done.
+        // The same key with another call is the caller's mistake; nothing of the call takes effect.
         let mut both = call("I keep newts.", "k2");
         both.extend(call("I live in Faro.", "k1"));
         let refused = world.memory.remember_once(ANA, both).await;
@@ -174,12 +174,12 @@ fn a_call_with_a_known_idempotency_key_is_answered_and_not_made_again() {
         assert!(matches!(refused, Err(MemoryError::Conflict(_))), "{refused:?}");
         assert_eq!(world.memory.stats(ANA).await.unwrap().facts, 2);
 
-        // Twice in one call, and another owner's.
+        // Twice in one call, and for another owner.
         let mut twice = call("I keep newts.", "k3");
         twice.extend(call("I keep newts.", "k3"));
         let answers = world.memory.remember_once(ANA, twice).await.unwrap();
         assert_eq!((answers[0].id, answers[1].existed), (answers[1].id, true));
-        // A key may be made from the words, so nothing of it outlives them.
+        // A key may be made from the words, so it does not outlive them.
         let newt = answers[0].id;
         world.memory.edit(ANA, newt, "I keep salamanders.".into()).await.unwrap();
         let anew = world.memory.remember_once(ANA, call("I keep newts.", "k3")).await.unwrap().remove(0);
@@ -228,7 +228,7 @@ fn records_are_changed_together_on_what_was_read() {
     on_every_store(async |world| {
         let names = ["one".to_owned(), "two".to_owned()];
         let memory = &world.memory;
-        // Two relayers where there can be two: what one decides holds when it is written.
+        // Two relayers if the store allows it: one relayer's decision is valid when it is written.
         let other = world.another_relayer().await;
         let rise = |memory: Memory| async move {
             let names = ["one".to_owned(), "two".to_owned()];
@@ -237,7 +237,7 @@ fn records_are_changed_together_on_what_was_read() {
                 let next = vec![count(&read[0]).max(count(&read[1])) + 1];
                 Ok(vec![(names[0].clone(), Some(next.clone())), (names[1].clone(), Some(next))])
             };
-            // One that lost too often is told to try again, and does.
+            // A writer that lost too often must try again, and does.
             loop {
                 match memory.change_records(ANA, &names, change).await {
                     Err(MemoryError::Unavailable(_)) => {}

@@ -1,5 +1,5 @@
-//! A memory to try things on: a store of either kind, a clock that the test holds, an embedder and a Walrus that fail when they
-//! are told to.
+//! A test world: a memory on either store, a clock under the test's control, and an embedder and a Walrus
+//! that fail on demand.
 
 use std::{
     collections::BTreeMap,
@@ -40,7 +40,7 @@ pub const START_MS: u64 = 1_772_323_200_000;
 pub const ANA: OwnerId = OwnerId([1; 32]);
 pub const BEN: OwnerId = OwnerId([2; 32]);
 
-/// Runs a test on each store: on Postgres where `BATON_TEST_POSTGRES` names a server.
+/// Runs a test on each store; on Postgres if `BATON_TEST_POSTGRES` names a server.
 pub fn on_every_store<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -57,7 +57,7 @@ pub enum Store {
     Postgres(String),
 }
 
-/// Words of a text, each in one of 384 dimensions; fails and hangs when told to.
+/// Maps the words of a text to 384 dimensions; fails and hangs on demand.
 pub struct TestEmbedder {
     id: String,
     pub down: AtomicBool,
@@ -80,7 +80,7 @@ impl TestEmbedder {
     fn vector(&self, text: &str) -> Vec<f32> {
         let mut vector = vec![0.0_f32; DIMENSIONS];
         for word in text.to_lowercase().split(|c: char| !c.is_alphanumeric()).filter(|word| word.len() > 3) {
-            // Words that mean the same here, so that meaning finds what words do not.
+            // Words with the same meaning here, so that meaning finds texts that words do not.
             let word = if word.starts_with("physician") { "doctor" } else { word };
             let hash = blake3::hash(format!("{}{word}", self.id).as_bytes());
             let at = usize::from(u16::from_le_bytes([hash.as_bytes()[2], hash.as_bytes()[3]])) % DIMENSIONS;
@@ -118,12 +118,12 @@ impl Embedder for TestEmbedder {
     }
 }
 
-/// A Walrus that the test looks into.
+/// A Walrus that the test can inspect.
 pub struct TestContents {
     pub down: AtomicBool,
     /// Most contents of one quilt.
     pub columns: AtomicUsize,
-    /// How often something was to be stored.
+    /// Number of attempts to store.
     pub tries: AtomicU64,
     pub blobs: Mutex<BTreeMap<(u8, u16), Vec<u8>>>,
     next: AtomicU64,
@@ -183,7 +183,7 @@ pub struct World {
     pub embedder: Arc<TestEmbedder>,
     pub contents: Option<Arc<TestContents>>,
     pub writer: Option<Arc<dyn Writer>>,
-    /// A model on nodes of strangers.
+    /// A model on third-party nodes.
     pub node_writer: Option<Arc<dyn Writer>>,
     pub memory: Memory,
     database: Option<String>,
@@ -204,7 +204,7 @@ impl World {
         Self { store, folder, clock, embedder, contents, writer, node_writer, memory, database }
     }
 
-    /// Closes everything and opens it again from what is on the disk.
+    /// Closes everything and opens it again from the disk.
     pub async fn reopen(&mut self) {
         // The folder of the embedded store is locked until the last handle is gone.
         self.memory = nowhere(&self.clock, &self.embedder).await;
@@ -219,7 +219,8 @@ impl World {
         .await;
     }
 
-    /// The memory of another relayer on the same database and keys; none where the storage is one relayer's alone.
+    /// The memory of another relayer on the same database and keys; `None` if the storage allows one relayer
+    /// only.
     pub async fn another_relayer(&self) -> Option<Memory> {
         let database = self.database.as_deref()?;
         let models = [&self.writer, &self.node_writer];
@@ -227,7 +228,7 @@ impl World {
         Some(open(&self.folder, Some(database), &self.clock, &self.embedder, contents, models).await)
     }
 
-    /// What holds the records, while no memory works on it.
+    /// The storage of the records, while no memory uses it.
     pub async fn while_closed<T>(&mut self, work: impl AsyncFnOnce(Arc<dyn Storage>, Pseudonym) -> T) -> T {
         self.memory.close_all().await;
         self.memory = nowhere(&self.clock, &self.embedder).await;
@@ -238,7 +239,7 @@ impl World {
         done
     }
 
-    /// Damages the files of an embedded database and opens it again; what its opening says.
+    /// Damages the files of an embedded database and opens it again; returns the result of the opening.
     pub async fn damaged(&mut self, damage: impl FnOnce(&Path)) -> Result<(), StorageError> {
         self.memory = nowhere(&self.clock, &self.embedder).await;
         drop(vault(&self.folder, None).await);
@@ -249,7 +250,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything that the database holds: a folder, or the names of tables that are copies.
+    /// The whole database: a folder, or the names of table copies.
     pub async fn back_up(&mut self) -> Backup {
         match &self.database {
             None => {
@@ -274,14 +275,14 @@ impl World {
         }
     }
 
-    /// Puts everything back as it was; without a backup, nothing is left. The key files stay as they are.
+    /// Restores the whole database; without a backup, it is empty. The key files stay unchanged.
     pub async fn put_back(&mut self, backup: Option<&Backup>) {
         self.memory.close_all().await;
         self.memory = nowhere(&self.clock, &self.embedder).await;
         match &self.database {
             None => {
                 let data = self.folder.path().join("memory");
-                // Once it can be opened, or is too damaged for it, nobody else has it open.
+                // Once it opens, or is too damaged to open, no other user has it open.
                 drop(EmbeddedStorage::open(&EmbeddedConfig::new(data.clone())));
                 std::fs::remove_dir_all(&data).unwrap();
                 if let Some(Backup(Some(copy))) = backup {
@@ -315,7 +316,7 @@ impl World {
         self.clock.fetch_add(ms, Ordering::Relaxed);
     }
 
-    /// Does all work that is due.
+    /// Runs all due work.
     pub async fn settle(&self) {
         for _ in 0..50 {
             if self.memory.run_due().await == 0 {
@@ -348,7 +349,7 @@ impl World {
         texts(&self.recall(owner, place, query).await)
     }
 
-    /// Everything that is kept of an owner, anywhere.
+    /// All items of an owner, in any place.
     pub async fn everything(&self, owner: OwnerId) -> Vec<baton_memory::api::ItemView> {
         let filters = Filters { include_ended: true, ..Filters::default() };
         let request = ListRequest {
@@ -467,7 +468,7 @@ async fn storage(folder: &TempDir, database: Option<&str>) -> Arc<dyn Storage> {
     }
 }
 
-/// A database of its own on the server, so that no test takes another's jobs.
+/// A separate database on the server, so that no test takes another's jobs.
 async fn database(url: &str) -> String {
     let name = format!("rows_{}", hex::encode(baton_keys::secret::random_bytes::<8>()));
     let mut server = PgConnection::connect(url).await.unwrap();

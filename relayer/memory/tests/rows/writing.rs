@@ -1,4 +1,4 @@
-//! Rows E, and of A, D and F what concerns writing.
+//! Rows E, and rows A, D and F about writing.
 
 use std::{
     collections::HashSet,
@@ -185,7 +185,8 @@ fn e6_what_asks_for_consent_is_not_recalled_before_the_user_agrees() {
 
 #[test]
 fn e8_the_backstop_finds_what_the_gate_missed_turn_by_turn() {
-    // The judge lets the turns pass, and the extractor finds nothing in any single one; together they tell something.
+    // The judge passes the turns, and the extractor finds nothing in a single one; together they contain a
+    // fact.
     on_every_store(async |mut world| {
         let told = "Leopold from the ferry has become captain in the meantime";
         world.writer = Some(Arc::new(ModelWriter::new(Arc::new(Scripted::new(move |prompt: &str| {
@@ -221,7 +222,7 @@ fn e4_e5_a_judges_no_closes_the_gate_for_good_also_for_the_backstop() {
     ];
     for verdict in verdicts {
         on_every_store(async |mut world| {
-            // An extractor that would quote whatever it is shown.
+            // An extractor that would quote any shown text.
             let names = ["Biscuit", "Crumpet", "Waffle", "Pretzel", "Muffin", "Scone", "Bagel", "Brioche"];
             let facts_said = names.map(|name| format!("My dog is called {name}."));
             let quoted = facts_said.clone();
@@ -242,7 +243,7 @@ fn e4_e5_a_judges_no_closes_the_gate_for_good_also_for_the_backstop() {
             }
             world.settle().await;
             assert_eq!(words(&facts(&world, ANA).await), Vec::<String>::new(), "{verdict}");
-            // What the rules alone skip beside them is still read again, without the refused turns.
+            // Other turns that only the rules skip are read again, without the refused turns.
             for turn in 8..18 {
                 world.say(ANA, &session("s"), turn, &format!("How far is moon number {turn}?"), "Far.").await;
             }
@@ -276,7 +277,7 @@ fn f3_a_contradicted_fact_ends_and_stays_in_history() {
             assert!(profile.contains("Bergen") && !profile.contains("Lisbon"), "{profile}");
             world.reopen().await;
         }
-        // By hand, too; and what is over is not ended again.
+        // By hand too; and an ended fact is not ended again.
         let known = world.remember(ANA, &pool(), "The harbour master is Ulrike.").await;
         let next =
             world.memory.supersede(ANA, known.id, "The harbour master is Fridolin.".into()).await.unwrap();
@@ -307,7 +308,7 @@ fn f4_every_item_names_where_it_comes_from_and_an_assistant_ends_nothing_of_the_
     });
 }
 
-/// Completes prompts as the test says.
+/// Completes prompts by the test's script.
 struct Scripted<F> {
     answer: F,
     asked: AtomicU64,
@@ -344,7 +345,7 @@ fn f8_nonsense_of_a_model_loses_nothing_and_is_tried_again_and_counted() {
         let stats = world.memory.stats(ANA).await.unwrap();
         assert!(world.everything(ANA).await.iter().any(|item| &*item.text == told), "the turn is kept");
         if nonsense.asked.load(Ordering::Relaxed) == 0 {
-            // The rules were sure by themselves; then there is nothing that a model could spoil.
+            // The rules were sure by themselves, so the model could spoil nothing.
             assert_eq!(stats.queued_jobs, 0);
             return;
         }
@@ -356,7 +357,7 @@ fn f8_nonsense_of_a_model_loses_nothing_and_is_tried_again_and_counted() {
         let stats = world.memory.stats(ANA).await.unwrap();
         assert_eq!((stats.queued_jobs, stats.retried_jobs, stats.abandoned_jobs), (0, 0, 1));
         assert!(!facts(&world, ANA).await.is_empty(), "the rules did what the model could not");
-        // Also over a restart, and from a snapshot.
+        // Also after a restart, and from a snapshot.
         world.memory.write_snapshot(ANA).await.unwrap();
         world.reopen().await;
         assert_eq!(world.memory.stats(ANA).await.unwrap().abandoned_jobs, 1);

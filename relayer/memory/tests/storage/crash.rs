@@ -50,7 +50,8 @@ async fn contents(owner: &OwnerVault) -> BTreeMap<u64, Vec<u8>> {
     }
 }
 
-/// Writes until it is killed: appends an event, and from time to time redacts an earlier one. Says so before and after.
+/// Writes until it is killed: appends events, and sometimes redacts an earlier one. Prints a line before and
+/// after each write.
 #[tokio::test]
 #[ignore = "run by kill_9_loses_nothing_acknowledged_and_doubles_nothing"]
 async fn writes_until_killed() {
@@ -144,10 +145,10 @@ async fn kill_9_loses_nothing_acknowledged_and_doubles_nothing() {
     }
 }
 
-/// No file grows beyond 3 MiB, and a write that would is an error like that of a full disk.
+/// Limits files to 3 MiB; a larger write fails like one on a full disk.
 const FULL_DISK: &str = "trap '' XFSZ; ulimit -f 3072; exec \"$0\" \"$@\"";
 
-/// Writes until the disk is full, and says what it heard.
+/// Writes until the disk is full, and prints the errors.
 #[tokio::test]
 #[ignore = "run by a_full_disk_is_told_at_once_and_what_was_acknowledged_is_there"]
 async fn writes_until_the_disk_is_full() {
@@ -163,10 +164,10 @@ async fn writes_until_the_disk_is_full() {
             }
         }
     }
-    // It neither hangs nor pretends from then on.
+    // From then on, it neither hangs nor reports success.
     let error = owner.commit(Changes::default()).await.unwrap_err();
     println!("\nsaid after {error}");
-    // It opens again by itself: there is room for a commit that has nothing in it.
+    // It reopens by itself: there is space for an empty commit.
     let recovered = async {
         while owner.refresh().await.is_err() || owner.commit(Changes::default()).await.is_err() {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;

@@ -1,5 +1,5 @@
-//! What only a database does: roles, row-level security, restarts, and its own search. Without a server these tests say so
-//! and pass; `scripts/postgres.sh run` brings one.
+//! Features of a database alone: roles, row-level security, restarts, and its own search. Without a server
+//! these tests print a note and pass; `scripts/postgres.sh run` starts one.
 
 use std::{collections::BTreeMap, path::Path, process::Command};
 
@@ -31,7 +31,7 @@ fn row(number: u64) -> IndexRow {
     IndexRow { number, class: [1; 16], terms: vec![(5, 1)], length: 1, vector: Some(vec![1.0, 0.0]) }
 }
 
-/// Without any WHERE, in a transaction of one owner: what is there to see?
+/// The rows visible in a transaction of one owner, without any WHERE.
 async fn seen(storage: &PostgresStorage, app_owner: Option<Pseudonym>) -> BTreeMap<&'static str, i64> {
     let mut transaction = storage.pool().begin().await.unwrap();
     if let Some(owner) = app_owner {
@@ -68,7 +68,7 @@ async fn row_level_security_hides_every_other_owner_from_a_query_that_forgot_to_
     let stolen =
         sqlx::query("update baton.record set owner = $1").bind(&b.0[..]).execute(&mut *transaction).await;
     assert!(stolen.unwrap_err().to_string().contains("row-level security"));
-    // What runs jobs sees whose they are, and no record.
+    // The job runner sees the owners of jobs, and no record.
     let mut transaction = storage.pool().begin().await.unwrap();
     sqlx::query("select set_config('app.runner', 'on', true)").execute(&mut *transaction).await.unwrap();
     for (table, count) in [("owner", 2), ("job", 2), ("record", 0), ("item", 0)] {
@@ -87,7 +87,7 @@ async fn a_superuser_is_put_aside_for_a_role_that_bypasses_nothing() {
     let role = role.fetch_one(storage.pool()).await.unwrap();
     assert_eq!(role.get::<String, _>(0), "baton_relayer");
     assert!(!role.get::<bool, _>(1) && !role.get::<bool, _>(2));
-    // If that role was given what it must not have, the start is refused, and says what to do.
+    // If that role has a forbidden privilege, the start is refused with the next step.
     let mut admin = PgConnection::connect(&url).await.unwrap();
     admin.execute("alter table baton.record no force row level security").await.unwrap();
     let refused = PostgresStorage::open(&PostgresConfig::new(url.clone())).await.unwrap_err();
@@ -103,7 +103,7 @@ async fn an_ordinary_role_that_owns_the_database_needs_no_other_and_is_bound_too
     let (_, host) = server.split_once('@').unwrap();
     let role = format!("plain_{}", hex::encode(random_bytes::<4>()));
     let mut admin = PgConnection::connect(&url).await.unwrap();
-    // pgvector's extension is for an administrator to make.
+    // Only an administrator may create pgvector's extension.
     let refused = format!("create role {role}_early login password 'x'");
     admin.execute(AssertSqlSafe(refused)).await.unwrap();
     let early =
@@ -117,7 +117,7 @@ async fn an_ordinary_role_that_owns_the_database_needs_no_other_and_is_bound_too
     let storage = open(&format!("postgres://{role}:x@{host}/{database}")).await;
     storage.commit(somebody(), 0, puts(vec![record(Space::Log, 1, b"x")])).await.unwrap();
     assert!(seen(&storage, None).await.values().all(|count| *count == 0));
-    // With BYPASSRLS and no right to make roles, it is refused.
+    // With BYPASSRLS and no right to create roles, it is refused.
     storage.close().await;
     admin.execute(AssertSqlSafe(format!("alter role {role} bypassrls"))).await.unwrap();
     let refused =
@@ -132,7 +132,7 @@ async fn relayers_that_start_together_make_the_tables_once() {
     let storages = futures::future::join_all(starts).await;
     let owner = somebody();
     let version = storages[0].commit(owner, 0, puts(vec![record(Space::Log, 1, b"one")])).await.unwrap();
-    // Each sees what the others wrote, and of two that write on one version, one wins.
+    // Each relayer sees the others' writes; of two writes on one version, one wins.
     let writes = storages
         .iter()
         .map(|storage| storage.commit(owner, version, puts(vec![record(Space::Log, 2, b"two")])));
@@ -140,7 +140,7 @@ async fn relayers_that_start_together_make_the_tables_once() {
     assert_eq!(done.iter().filter(|done| done.is_ok()).count(), 1);
     assert!(done.iter().all(|done| matches!(done, Ok(_) | Err(StorageError::Conflict))));
     assert_eq!(read_all(&storages[3], owner, Space::Log, 1).await.len(), 2);
-    // A job is taken by one of them.
+    // One of them takes a job.
     let batch = Batch { jobs: (0..20).map(|job| (job, 5)).collect(), ..Batch::default() };
     storages[1].commit(owner, version + 1, batch).await.unwrap();
     let taken = futures::future::join_all(storages.iter().map(|storage| storage.take_due(10, 1000, 8))).await;
@@ -152,7 +152,7 @@ async fn relayers_that_start_together_make_the_tables_once() {
     assert!(count >= 8);
 }
 
-/// Its own server, which no other test uses: it is stopped as if it had crashed.
+/// Its own server, which no other test uses: it is stopped like in a crash.
 #[tokio::test]
 async fn a_restart_of_the_database_loses_nothing_and_needs_no_restart_of_the_relayer() {
     if server().is_none() {
@@ -179,7 +179,7 @@ async fn a_restart_of_the_database_loses_nothing_and_needs_no_restart_of_the_rel
                     version = now;
                     acknowledged.push(number);
                 }
-                // Its end was in doubt: look, and go on.
+                // The commit's result is unknown: check, and continue.
                 Err(StorageError::Unavailable(_) | StorageError::Conflict) => {
                     failures += 1;
                     version = storage.version(owner).await.unwrap_or(version);
@@ -201,7 +201,7 @@ async fn a_restart_of_the_database_loses_nothing_and_needs_no_restart_of_the_rel
     let found: Vec<_> =
         read_all(&storage, owner, Space::Log, 10_000).await.into_iter().map(|(n, _)| n).collect();
     assert!(acknowledged.iter().all(|number| found.contains(number)));
-    // Beyond what was acknowledged there is at most what was in doubt.
+    // Beyond the acknowledged records, at most the unknown ones exist.
     assert!(found.len() <= acknowledged.len() + failures, "{failures}");
     storage.close().await;
     run(&["stop", &folder]);
@@ -216,7 +216,7 @@ async fn a_server_that_is_not_there_is_told_within_seconds() {
     assert!(matches!(refused, Err(StorageError::Unavailable(text)) if text.contains("URL")));
 }
 
-/// A small random generator, so that cases are the same every time.
+/// A small random generator, with the same cases in every run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -307,7 +307,7 @@ async fn a_scan_finds_what_a_scan_in_memory_finds_with_the_same_statistics() {
             (found, wanted) => assert_eq!(found.is_some(), wanted.is_some()),
         }
     }
-    // The limit is of what is allowed, and keeps the best by each.
+    // The limit applies to visible rows, and keeps the best by each.
     let few = storage.scan(owner, ScanQuery { limit: Some(3), ..query.clone() }).await.unwrap().unwrap();
     assert!((3..=6).contains(&few.rows.len()));
     let best = scan
@@ -318,7 +318,7 @@ async fn a_scan_finds_what_a_scan_in_memory_finds_with_the_same_statistics() {
         .unwrap();
     assert!(few.rows.iter().any(|row| row.number == best.1));
     assert_eq!((few.documents, few.document_counts.clone()), (scan.documents, scan.document_counts.clone()));
-    // No class, no row; nothing asked, none either.
+    // No class, no rows; no query, no rows either.
     let asked = async |keyed| {
         storage.scan(owner, ScanQuery { keyed: vec![keyed], limit: None }).await.unwrap().unwrap()
     };
@@ -326,7 +326,7 @@ async fn a_scan_finds_what_a_scan_in_memory_finds_with_the_same_statistics() {
     assert_eq!((none.documents, none.rows.len()), (0, 0));
     let none = asked(KeyedQuery { terms: Vec::new(), vector: None, ..keyed.clone() }).await;
     assert_eq!((none.documents, none.rows.len()), (scan.documents, 0));
-    // Rows under two keys, half of them under each: the answer is the same as of rows under one.
+    // Rows under two keys, half under each: the same answer as with one key.
     let other = [4; 32];
     let rekeyed = |row: &IndexRow| IndexRow {
         class: row.class.map(|byte| byte ^ 0x55),
@@ -354,7 +354,7 @@ async fn a_scan_finds_what_a_scan_in_memory_finds_with_the_same_statistics() {
         assert_eq!(shape(&both), shape(one));
         assert!((both.cosine_mean - one.cosine_mean).abs() < 1e-4);
     }
-    // A vector of another width is not compared; rows that are gone are gone.
+    // A vector of another width is not compared; removed rows are gone.
     let batch = Batch {
         unindex: rows.iter().skip(1).map(|row| row.number).collect(),
         index: vec![row(1)],

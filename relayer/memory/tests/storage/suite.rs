@@ -1,4 +1,4 @@
-//! What every storage does.
+//! The behaviour of every storage.
 
 use baton_memory::storage::{
     Batch, DueJob, MAX_RECORD_BYTES, Space, Storage as _, StorageError,
@@ -161,7 +161,7 @@ async fn erasing_an_owner_removes_everything_of_it_and_nothing_of_others() {
         assert!(due.iter().all(|job| job.owner != owner));
         assert_eq!(due.iter().filter(|job| job.owner == other).count(), 2);
         assert!(matches!(storage.commit(owner, first, batch()).await, Err(StorageError::Conflict)));
-        // Come again, the owner is not taken for the one that was erased.
+        // A recreated owner is not mistaken for the erased one.
         assert_ne!(storage.commit(owner, 0, batch()).await.unwrap(), first);
     }
 }
@@ -184,7 +184,7 @@ async fn due_jobs_are_taken_once_earliest_first_and_come_again() {
         let taken = storage.take_due(base + 40, base + 500, 10_000).await.unwrap();
         assert_eq!(ours(taken), [(a, 2), (b, 1), (a, 1)], "{}", place.name);
         assert!(ours(storage.take_due(base + 40, base + 500, 10_000).await.unwrap()).is_empty());
-        // Done and moved ones do not come again as they were.
+        // Finished and moved jobs do not return unchanged.
         let batch = Batch { jobs: vec![(1, base + 50)], done: vec![2], ..Batch::default() };
         storage.commit(a, first, batch).await.unwrap();
         assert_eq!(ours(storage.take_due(base + 60, base + 900, 10_000).await.unwrap()), [(a, 1)]);
@@ -277,8 +277,8 @@ async fn a_folder_is_opened_by_one_at_a_time_and_refused_when_it_holds_something
     assert!(matches!(open("file"), Err(StorageError::Unavailable(_))));
 }
 
-/// sled writes a page that is too long into a file of its own, and never flushes it: a loss of power could take what was
-/// acknowledged.
+/// sled writes a page that is too long into a separate file, and never flushes it: a power loss could destroy
+/// acknowledged data.
 #[tokio::test]
 async fn no_page_is_so_long_that_sled_would_not_flush_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -323,7 +323,7 @@ async fn a_job_that_a_dead_process_took_is_due_again_when_the_folder_is_opened()
     let owner = somebody();
     {
         let storage = crate::support::embedded(&path);
-        // One that is due now, one that waits for its next try.
+        // One job is due now, one waits for its next try.
         let batch = Batch { jobs: vec![(1, 50), (2, 5_000)], ..Batch::default() };
         storage.commit(owner, 0, batch).await.unwrap();
         assert_eq!(storage.take_due(100, 120_100, 10).await.unwrap().len(), 1);
@@ -335,7 +335,7 @@ async fn a_job_that_a_dead_process_took_is_due_again_when_the_folder_is_opened()
         assert_eq!(due.iter().map(|job| (job.job, job.due_ms)).collect::<Vec<_>>(), [(1, 50)]);
     }
     let storage = crate::support::embedded(&path);
-    // What is done or put off afterwards is not brought back.
+    // A job that was finished or postponed afterwards is not restored.
     let version = storage.version(owner).await.unwrap();
     assert_eq!(storage.take_due(100, 120_100, 10).await.unwrap().len(), 1);
     let batch = Batch { jobs: vec![(1, 9_000)], done: vec![2], ..Batch::default() };
@@ -346,8 +346,9 @@ async fn a_job_that_a_dead_process_took_is_due_again_when_the_folder_is_opened()
     assert_eq!(storage.take_due(9_000, 120_100, 10).await.unwrap().len(), 1);
 }
 
-/// Whatever is damaged in the file: an error, or records as they were. Not all of them: sled takes what it cannot trust for
-/// unwritten, so older records may be missing without a word. That is for whoever knows which there must be to notice.
+/// Any damage in the file gives an error, or unchanged records. Some may be missing: sled treats untrusted
+/// data as unwritten, so older records may vanish silently. A caller that knows the expected records must
+/// detect that.
 #[tokio::test]
 async fn a_damaged_database_never_gives_other_bytes() {
     let folder = tempfile::tempdir().unwrap();

@@ -10,14 +10,14 @@ use baton_memory::storage::{
 };
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
-/// A storage with what it lives in.
+/// A storage with its folder.
 pub struct Place {
     pub name: &'static str,
     pub storage: Arc<dyn Storage>,
     pub folder: tempfile::TempDir,
 }
 
-/// The storages there are to test.
+/// All storages to test.
 pub async fn places() -> Vec<Place> {
     let folder = tempfile::tempdir().unwrap();
     let storage = Arc::new(embedded(&folder.path().join("database")));
@@ -29,7 +29,7 @@ pub async fn places() -> Vec<Place> {
     places
 }
 
-/// The URL of a superuser of a new database; `None` where there is no server to test with.
+/// The URL of a superuser of a new database; `None` without a test server.
 pub async fn new_database() -> Option<String> {
     let url = server()?;
     let name = format!("test_{}", hex::encode(random_bytes::<8>()));
@@ -40,7 +40,7 @@ pub async fn new_database() -> Option<String> {
     Some(format!("{server}/{name}"))
 }
 
-/// The URL of the server to test with.
+/// The URL of the test server.
 pub fn server() -> Option<String> {
     std::env::var("BATON_TEST_POSTGRES").ok()
 }

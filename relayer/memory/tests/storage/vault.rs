@@ -1,4 +1,4 @@
-//! What the vault promises over every storage.
+//! The vault's guarantees over every storage.
 
 use std::sync::Arc;
 

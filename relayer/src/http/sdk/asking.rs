@@ -1,4 +1,4 @@
-//! Recall in the SDK's shape, answers from memories, embeddings, and the manual mode that there is none of.
+//! Recall in the SDK's format, answers from memories, embeddings, and the refusal of the manual mode.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use crate::{
     time,
 };
 
-/// When to ask a language model again that did not answer.
+/// Retry time after a language model failed to answer.
 const RETRY_MODEL: Duration = Duration::from_secs(5);
 
 /// What counts how much. Left out, the relayer's own order is kept.

@@ -1,5 +1,5 @@
-//! Remembering, and how far it is. A memory is durable and searchable when the request is answered; the job is done once
-//! its content is on Walrus too.
+//! Remembering, and its progress. A memory is durable and searchable when the request is answered. Its job is
+//! done once the content is on Walrus too.
 
 use axum::{Json, extract::State, http::StatusCode};
 use baton_memory::{
@@ -86,7 +86,7 @@ pub(in crate::http) async fn status(
     }))
 }
 
-/// An item's state by its jobs: done when none is left.
+/// An item's state by its jobs: done once none is left.
 fn state_of(jobs: &[JobView], id: ItemId) -> &'static str {
     let of_item = jobs.iter().filter(|job| job.item == Some(id));
     of_item.fold("done", |worst, job| match (worst, job.state) {

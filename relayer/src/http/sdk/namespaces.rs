@@ -1,4 +1,4 @@
-//! Namespaces as a whole: what there is, restoring from Walrus, forgetting, numbers.
+//! Operations on whole namespaces: list, restore from Walrus, forget, count.
 
 use axum::{Json, extract::State};
 use baton_memory::api::{PlaceView, Stats};
@@ -214,7 +214,7 @@ pub(in crate::http) async fn list(
     Named(owner): Named<String>,
     Params(query): Params<NamespaceQuery>,
 ) -> Result<Json<Namespaces>, Fault> {
-    // Another owner's look like none.
+    // Another owner's namespaces look missing.
     if owner.parse() != Ok(caller.owner) {
         return Err(Fault::missing("owner"));
     }
@@ -234,7 +234,7 @@ pub(in crate::http) async fn list(
     Ok(Json(Namespaces { namespaces, next_cursor, has_more, snapshot_version }))
 }
 
-/// All namespaces that the caller may see, those that changed longest ago first.
+/// All namespaces that the caller may see, least recently changed first.
 async fn changed(doors: &Doors, caller: &Caller) -> Result<Vec<PlaceView>, Fault> {
     let mut all = doors.memory().projects(caller.owner).await?;
     if let Some(bound) = caller.bound_to() {
@@ -264,7 +264,7 @@ fn shape(caller: &Caller, place: PlaceView) -> Namespace {
     }
 }
 
-/// A cursor is the time and the name of the last namespace, so that several of one millisecond are not skipped.
+/// A cursor is the time and the name of the last namespace, so that none of the same millisecond is skipped.
 fn cursor_of((updated_ms, name): &(u64, String)) -> String {
     format!("{updated_ms}.{}", hex::encode(name))
 }
@@ -286,7 +286,7 @@ mod tests {
         let key = (17, "a.b/ü".to_owned());
         assert_eq!(cursor(&cursor_of(&key)).unwrap(), key);
         for bad in ["", "x", "1.", "1.zz", "a.61", "1.ff"] {
-            // An empty name is a name of nothing, and comes before all others.
+            // An empty name names nothing, and sorts before all others.
             assert_eq!(cursor(bad).is_ok(), bad == "1.", "{bad}");
         }
     }

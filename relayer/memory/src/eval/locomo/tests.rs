@@ -1,4 +1,4 @@
-//! The evaluation over a small file of our own, and over the real one where it is at hand.
+//! The evaluation on a small built-in file, and on the real one if it is available.
 
 use std::path::PathBuf;
 
@@ -60,8 +60,8 @@ async fn what_is_no_data_file_is_refused() {
     assert!(locomo(Path::new("/nonexistent"), &[], &mut |_| {}).await.is_err());
 }
 
-/// `BATON_LOCOMO` names the data file, `BATON_MODELS` the folder that the models were fetched into. The floor is that of the
-/// development half.
+/// `BATON_LOCOMO` names the data file, `BATON_MODELS` the folder of the fetched models. The floor is that of
+/// the development half.
 #[tokio::test]
 async fn recall_quality_is_above_the_floor() {
     let Some(file) = std::env::var_os("BATON_LOCOMO").map(PathBuf::from) else {

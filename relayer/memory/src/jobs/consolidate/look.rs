@@ -1,4 +1,4 @@
-//! What there is to consolidate in a state: pure decisions, collected as events.
+//! Decides which parts of a graph to consolidate. Pure; the decisions are events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -18,24 +18,26 @@ use crate::{
 
 /// Changes of one pass: a commit of a few hundred events.
 const CHANGES_PER_PASS: usize = 128;
-/// Facts of an entity that a fact is compared with: the newest. What has more of them is a topic of its own.
+/// Facts of an entity that a fact is compared with: the newest. An entity with more facts is a topic of its
+/// own.
 const COMPARED: usize = 32;
-/// Entities of a fact by which others are found.
+/// Entities of a fact that lead to other facts.
 const ENTITIES: usize = 8;
-/// Edges that one pass looks for the words of in the whole memory.
+/// Edges of one pass whose words are searched for in the whole memory.
 const EVIDENCE_SEARCHES: usize = 16;
-/// Cosine from which two facts about the same thing are alike. Unrelated facts about one thing have about half of it.
+/// Cosine from which two facts about the same thing are similar. Unrelated facts about one thing have about
+/// half of it.
 const ALIKE: f32 = 0.8;
-/// Words of content from which two facts with the same ones say the same; one word says too little.
+/// Fewest equal content words for the same meaning; one word says too little.
 const MIN_WORDS: usize = 2;
-/// Most confidence that repetition gives: saying it often does not make it sure.
+/// Most confidence that repetition gives: repetition does not prove a fact.
 const MAX_CONFIDENCE: f32 = 0.95;
-/// Label of the edge between facts that are alike.
+/// Label of the edge between similar facts.
 const ALIKE_LABEL: &str = "says_alike";
-/// Titles that a person's name may have or not.
+/// Optional titles of a person's name.
 const TITLES: &[&str] =
     &["dr", "mr", "mrs", "ms", "prof", "professor", "doctor", "uncle", "aunt", "grandma", "grandpa"];
-/// Words that turn a statement round. They carry no content for the search.
+/// Words that negate or reverse a statement. They carry no content for the search.
 const NEGATIONS: &[&str] = &[
     "not", "no", "never", "none", "nobody", "nothing", "neither", "nor", "without", "dont", "doesnt",
     "didnt", "isnt", "arent", "wasnt", "werent", "wont", "wouldnt", "cant", "cannot", "couldnt", "shouldnt",
@@ -44,13 +46,13 @@ const NEGATIONS: &[&str] = &[
 
 /// An entity with its kind.
 type Named<'a> = (&'a str, &'a Entry);
-/// An edge with the number of the event that drew it.
+/// An edge with the number of its event.
 type Numbered<'a> = (u64, &'a Edge);
 
-/// What an edge says: from where, to where, and what.
+/// The meaning of an edge: source, target and label.
 type Meaning<'a> = ([u8; 16], [u8; 16], &'a str);
 
-/// Where a fact counts, whichever of the sessions there it was said in; a fork is a place of its own.
+/// The scope of a fact, across the sessions of a project; a fork has its own scope.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Scope {
     project: Option<ProjectId>,
@@ -91,13 +93,13 @@ fn is_entity(entry: &Entry) -> bool {
     is_named(&entry.item) && !entry.archived && entry.superseded_by.is_none()
 }
 
-/// Facts that were not looked at yet, in their order.
+/// Facts that no pass has compared yet, in their order.
 pub(super) fn new_facts(state: &State, limit: usize) -> Vec<u64> {
     let new = state.entries.range(state.consolidated..).filter(|(_, entry)| is_fact(entry));
     new.map(|(number, _)| *number).take(limit).collect()
 }
 
-/// Pairs of facts of one scope that are about the same thing: a new one, and one before it.
+/// Pairs of facts of one scope about the same thing: a new fact, and an older one.
 pub(super) fn pairs(state: &State, facts: &[u64]) -> Vec<(u64, u64)> {
     let mut pairs = BTreeSet::new();
     for number in facts {
@@ -121,7 +123,7 @@ pub(super) fn pairs(state: &State, facts: &[u64]) -> Vec<(u64, u64)> {
     pairs.into_iter().collect()
 }
 
-/// The name of an entity as others may write it: without marks, without a title; and its kind.
+/// The normalised name of an entity, without diacritics and title; and its kind.
 fn folded(key: &str) -> Option<(String, &str)> {
     let (kind, name) = key.split_once(':')?;
     let plain: String = name.nfd().filter(|character| !is_combining_mark(*character)).collect();
@@ -133,7 +135,7 @@ fn folded(key: &str) -> Option<(String, &str)> {
     (!name.is_empty()).then_some((name, kind))
 }
 
-/// What a fact says: its words of content in their order, and what turns it round.
+/// The meaning of a fact: its content words in order, and its negations.
 fn saying(text: &str, hasher: &TermHasher) -> (Vec<u64>, Vec<String>) {
     let canonical = canonical(text);
     let words = || canonical.split(' ');
@@ -142,16 +144,16 @@ fn saying(text: &str, hasher: &TermHasher) -> (Vec<u64>, Vec<String>) {
     (content.collect(), turns.collect())
 }
 
-/// A pass over an owner's graph, and what it found.
+/// A pass over an owner's graph, and its changes.
 pub(super) struct Look<'a> {
     owner: &'a Owner,
     state: &'a State,
     now_ms: u64,
     events: Vec<Event>,
-    /// Edges of which the words are gone, which are unwritten.
+    /// Edges whose words are gone; their events are redacted.
     unwritten: Vec<u64>,
     done: Consolidated,
-    /// Items and edges that this pass has changed already: the next pass sees them as they are then.
+    /// Items and edges that this pass has changed; the next pass sees their new state.
     touched: HashSet<ItemId>,
     ended: HashSet<u64>,
 }
@@ -174,7 +176,7 @@ impl<'a> Look<'a> {
         self.done.total() >= CHANGES_PER_PASS as u64
     }
 
-    /// The plan, and what it does.
+    /// The plan, and its changes.
     pub(super) fn finish(mut self) -> (Plan, Consolidated) {
         if !self.ended.is_empty() {
             let mut edges: Vec<u64> = self.ended.into_iter().collect();
@@ -185,8 +187,8 @@ impl<'a> Look<'a> {
         (Plan { events: self.events, rewrites, ..Plan::default() }, self.done)
     }
 
-    /// Puts an item in another's place: what was tied to it is tied to the other. Left to the next pass, and false, if this
-    /// one has moved something that it is tied to.
+    /// Merges an item into another, and moves its edges. Returns false, and leaves the merge to the next
+    /// pass, if this pass has changed one of the edges' ends.
     fn merge(&mut self, from: &Entry, into: &Entry, description: &str) -> bool {
         let (old, new) = (from.item.id, into.item.id);
         let edges: Vec<(u64, &Edge)> = self.state.edges_at(old).collect();
@@ -195,7 +197,7 @@ impl<'a> Look<'a> {
             return false;
         }
         self.events.push(Event::Superseded { old, new, at_ms: self.now_ms });
-        // Not *no longer true*: it is said elsewhere.
+        // Archived, not *no longer true*: the other item says it.
         self.events.push(Event::Archived { item: old, archived: true });
         for (number, edge) in edges {
             let moved = |end: ItemId| if end == old { new } else { end };
@@ -225,8 +227,8 @@ impl<'a> Look<'a> {
         }));
     }
 
-    /// Entities of one project with one name, of one kind or of a kind that is not known, that facts of the same scopes name: else
-    /// one fact's way to write it would be shown to those who may see the other alone.
+    /// Merges entities of one project with the same name, of the same kind or an unknown kind. Facts of the
+    /// same scopes must name both. Otherwise a caller could see one fact's spelling through the other fact.
     pub(super) fn merge_entities(&mut self) {
         let mut named: BTreeMap<String, Vec<(&str, &Entry)>> = BTreeMap::new();
         let state = self.state;
@@ -254,7 +256,7 @@ impl<'a> Look<'a> {
         let known: BTreeSet<&str> =
             group.iter().map(|(kind, _)| *kind).filter(|kind| *kind != "thing").collect();
         for kind in known.iter().copied().chain(known.is_empty().then_some("thing")) {
-            // What is known to be a person and a place is two things; a thing of that name may be either.
+            // A name that is both a person and a place is two entities; a thing of that name may be either.
             let counts = |of: &str| of == kind || (of == "thing" && known.len() <= 1);
             let Some((_, into)) = group.iter().find(|(of, _)| *of == kind) else { continue };
             for (_, from) in group.iter().filter(|(of, entry)| counts(of) && entry.item.id != into.item.id) {
@@ -268,7 +270,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Facts that say the same become one; those that are alike are linked.
+    /// Merges facts with the same meaning; links similar ones.
     pub(super) fn compare_facts(&mut self, pairs: &[(u64, u64)], features: &BTreeMap<u64, Features>) {
         for (first, second) in pairs {
             if self.is_full() {
@@ -289,7 +291,7 @@ impl<'a> Look<'a> {
             }
             let (sa, sb) =
                 (saying(&a.item.text, self.owner.hasher()), saying(&b.item.text, self.owner.hasher()));
-            // In another session it may be hidden, moved and deleted by itself.
+            // A fact of another session may be hidden, moved and deleted by itself.
             let one_place = a.home == b.home && a.item.persona == b.item.persona;
             let same = sa == sb && sa.0.len() >= MIN_WORDS && one_place;
             let linked = self.state.edges_at(a.item.id).any(|(_, edge)| {
@@ -309,7 +311,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Edges between the same items with the same meaning become one; what was said repeatedly is surer.
+    /// Merges edges with the same ends and meaning; repetition raises their confidence.
     pub(super) fn merge_edges(&mut self) {
         let mut same: BTreeMap<Meaning<'_>, Vec<Numbered<'_>>> = BTreeMap::new();
         for (number, edge) in &self.state.edges {
@@ -338,8 +340,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The confidence of edges that say the same: each evidence of its own makes it less likely that all are wrong, and so does
-    /// each time that their fact was said again.
+    /// The confidence of edges with the same meaning. Each separate evidence makes it less likely that all
+    /// are wrong, and so does each repetition of their fact.
     fn confidence(&self, edges: &[(u64, &Edge)]) -> f32 {
         let mut evidence: HashMap<&str, f32> = HashMap::new();
         for (_, edge) in edges {
@@ -365,7 +367,7 @@ impl<'a> Look<'a> {
         highest.max(together.max(said).min(MAX_CONFIDENCE))
     }
 
-    /// Edges between other things that quote what nobody says any more.
+    /// Ends edges between other items whose quotes no item contains any more.
     pub(super) fn end_edges_without_evidence(&mut self) {
         let mut searches = 0;
         let none = HashSet::new();
@@ -374,7 +376,7 @@ impl<'a> Look<'a> {
             !edge.evidence.is_empty() && !of_a_fact && !self.ended.contains(number)
         });
         let quoting: Vec<(u64, &Edge)> = quoting.map(|(number, edge)| (*number, edge)).collect();
-        // Where a pass begins differs from pass to pass, so that none is left out for ever.
+        // Each pass starts at another edge, so that no edge is left out for ever.
         let begin = usize::try_from(self.state.next).unwrap_or(0) % quoting.len().max(1);
         for (number, edge) in quoting.iter().skip(begin).chain(quoting.iter().take(begin)) {
             if self.is_full() || searches == EVIDENCE_SEARCHES {
@@ -392,7 +394,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Whether the fact that an edge was written with, which stands before it in the log, or its message still says the words.
+    /// Whether the edge's own fact, the one before it in the log, or that fact's message still contains the
+    /// words.
     fn is_said_by_its_fact(&self, number: u64, words: &str) -> bool {
         let fact = self
             .state

@@ -1,4 +1,4 @@
-//! E8: what consolidation does to a graph, on every store.
+//! E8: the effects of consolidation on a graph, on every store.
 
 use std::sync::{
     Arc,
@@ -90,7 +90,7 @@ impl World {
         while self.memory.embed_items(self.owner).await.unwrap() != Step::Idle {}
     }
 
-    /// Consolidates, and shows that doing it again changes nothing, also after opening the owner anew.
+    /// Consolidates; checks that a second run changes nothing, even after the owner is opened anew.
     async fn consolidate(&self) -> Consolidated {
         let done = self.memory.consolidate(self.owner).await.unwrap();
         let events = async || self.memory.read(self.owner, |owner| Ok(owner.state.next)).await.unwrap();
@@ -170,7 +170,7 @@ async fn e8_entities_with_one_name_become_one_within_their_project_and_kind() {
                     .any(|(from, label, to, _)| *from == fact.id && label == "mentions" && *to == jose.id)
             );
         }
-        // Whoever speaks of the other name speaks of the one that is left.
+        // The other name leads to the remaining entity.
         let home = crate::scope::Home::Pinned(None);
         let found = world
             .memory
@@ -217,7 +217,7 @@ async fn e8_facts_that_say_the_same_become_one_and_those_alike_are_linked_never_
         assert!(world.edges_of(&alike).await.iter().any(|(from, label, to, confidence)| {
             (*from, &**label, *to) == (alike.id, "says_alike", first.id) && (0.8..1.0).contains(confidence)
         }));
-        // Said twice, it is surer.
+        // Repetition raises the confidence.
         let confidence = |edges: Vec<(ItemId, String, ItemId, f32)>| {
             edges
                 .into_iter()
@@ -227,7 +227,7 @@ async fn e8_facts_that_say_the_same_become_one_and_those_alike_are_linked_never_
         };
         assert!(confidence(world.edges_of(&first).await) > 0.7);
         assert!((confidence(world.edges_of(&alike).await) - 0.6).abs() < 1e-6);
-        // Deleting it deletes what was merged into it.
+        // Deleting a fact deletes the facts merged into it.
         world.memory.delete(world.owner, vec![first.id]).await.unwrap();
         let left = world.memory.read(world.owner, |owner| Ok(owner.state.entry(again.id).is_some()));
         assert!(!left.await.unwrap());
@@ -258,7 +258,7 @@ async fn e8_edges_become_one_with_more_confidence_for_each_evidence_and_go_with_
         let edges = world.edges_of(&ana).await;
         assert_eq!(edges.len(), 1);
         assert!((edges[0].3 - 0.84).abs() < 1e-4, "{edges:?}");
-        // Its words go with the message that says them, at once.
+        // Its words are deleted with the message that contains them, at once.
         let quoted = world.memory.read(world.owner, |owner| {
             Ok(owner.state.edges.values().map(|edge| edge.evidence.0.clone()).collect::<Vec<_>>())
         });

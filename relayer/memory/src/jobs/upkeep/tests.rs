@@ -1,4 +1,4 @@
-//! What the index rows of deleted items can be tested for, and packs.
+//! Tests that index rows reveal nothing of deleted items, and tests of packs.
 
 use std::{
     collections::BTreeSet,
@@ -69,7 +69,7 @@ async fn embed_all(memory: &Memory, owner: OwnerId) {
     while memory.embed_items(owner).await.unwrap() != Step::Idle {}
 }
 
-/// An index row, as whoever has the database's pages reads it.
+/// An index row, as an attacker reads it from the database's pages.
 #[derive(Debug)]
 struct Seen {
     class: Vec<u8>,
@@ -95,7 +95,7 @@ async fn rows(storage: &PostgresStorage, owner: crate::storage::Pseudonym) -> Ve
     rows.iter().map(|row| Seen { class: row.get(0), terms: row.get(1), vector: row.get(2) }).collect()
 }
 
-/// Rows of which somebody who guesses the word can tell that it is in them, with any of the keys.
+/// Rows in which an attacker can detect a guessed word, with any of the keys.
 fn told_by_word(rows: &[Seen], hasher: &TermHasher, keys: &[IndexKeys], word: &str) -> usize {
     let hash = features(word, hasher).terms[0].0;
     let named: BTreeSet<i64> =
@@ -103,7 +103,7 @@ fn told_by_word(rows: &[Seen], hasher: &TermHasher, keys: &[IndexKeys], word: &s
     rows.iter().filter(|row| row.terms.iter().any(|term| named.contains(term))).count()
 }
 
-/// Rows whose vector is that of a guessed text, rotated by any of the keys.
+/// Rows whose vector matches a guessed text, rotated by any of the keys.
 fn told_by_vector(rows: &[Seen], keys: &[IndexKeys], unit: &[f32]) -> usize {
     let rotated: Vec<Vec<f32>> =
         keys.iter().map(|keys| crate::rotation::rotate(keys.rotation_seed(), unit)).collect();
@@ -153,7 +153,7 @@ async fn f1_after_the_index_key_is_replaced_rows_of_deleted_items_can_be_tested_
     };
     let (hasher, keys, stale) = secrets(&memory, owner).await;
     assert_eq!((keys.len(), stale), (1, None));
-    // The attack works as long as the key is there.
+    // The attack works as long as the key exists.
     assert_eq!((told_by_word(&old, &hasher, &keys, CANARY), told_by_vector(&old, &keys, &unit)), (1, 1));
     let former = keys[0].generation();
     memory.delete(owner, vec![ids[1]]).await.unwrap();
@@ -200,7 +200,7 @@ async fn a_search_finds_the_same_while_the_index_is_rewritten_and_a_crash_leaves
     assert_finds(&other).await;
     memory.hold(owner, async |owner| Ok(owner.vault().begin_reindex().await?)).await.unwrap();
     assert_finds(&memory).await;
-    // Half of the rows are under each key; the other relayer knew of one key only.
+    // Half of the rows are under each key; the other relayer knew one key only.
     let middle = memory
         .read(owner, |owner| Ok(*owner.state.entries.keys().nth(owner.state.entries.len() / 2).unwrap()))
         .await
@@ -208,7 +208,7 @@ async fn a_search_finds_the_same_while_the_index_is_rewritten_and_a_crash_leaves
     memory.hold(owner, async |owner| owner.reindex_page(middle).await).await.unwrap();
     assert_finds(&memory).await;
     assert_finds(&other).await;
-    // What the other one writes meanwhile is under the new key.
+    // The other relayer's new rows are under the new key.
     other.remember(owner, vec![fact("The tram to Belem leaves at noon.")]).await.unwrap();
     drop(memory);
     let memory = open().await;

@@ -1,4 +1,4 @@
-//! The index against a search without one.
+//! Tests of the index against an exhaustive search.
 
 use baton_embed::Related;
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ fn towards(direction: u8) -> [f32; DIMENSIONS] {
     [angle.cos(), angle.sin(), 0.0, 0.0]
 }
 
-/// What a database would answer: every row, scored one by one.
+/// A database's answer: every row, scored one by one.
 fn scan_of(items: &[(u64, Features)], question: &Question, allowed: &dyn Fn(u64) -> bool) -> Scan {
     let seen: Vec<&(u64, Features)> = items.iter().filter(|(number, _)| allowed(*number)).collect();
     let counts = |features: &Features| -> Vec<u16> {
@@ -62,7 +62,7 @@ fn scan_of(items: &[(u64, Features)], question: &Question, allowed: &dyn Fn(u64)
     }
 }
 
-/// Rows that match at all, rounded: sums are added up in another order.
+/// Matching rows, rounded, because sums are added in another order.
 fn comparable(found: &Candidates) -> Vec<Candidate> {
     let round = |x: f32| (x * 1_000.0).round();
     let matches =
@@ -91,8 +91,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever was put in, changed and removed: the index finds what a look at every item finds, and a database's answer
-    /// leads to the same candidates.
+    /// After any inserts, changes and removals, the index finds the same items as an exhaustive search. A
+    /// database's answer leads to the same candidates.
     #[test]
     fn the_index_finds_what_a_look_at_every_item_finds(steps in steps(), hidden in 0_u64..20) {
         let mut index = Index::new(DIMENSIONS);
@@ -152,7 +152,7 @@ fn f1_what_is_removed_leaves_no_vector_and_no_posting() {
     assert!(index.postings.iter().all(Vec::is_empty));
     assert!(index.blocks.iter().flatten().all(|code| *code == 0));
     assert!(index.scales.iter().all(|scale| *scale == 0.0));
-    // The slots are used again.
+    // The slots are reused.
     index.insert(9, item(&[1], "Ana", None));
     assert_eq!((index.len(), index.numbers.len()), (1, 2));
     assert!(index.bytes() > 0);

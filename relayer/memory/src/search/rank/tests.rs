@@ -113,7 +113,7 @@ fn b11_what_is_not_allowed_is_neither_found_nor_counted() {
     let talk = talk();
     let only = talk.ask_among("cat from the shelter", &|number| number > 1, &Weights::default());
     assert!(!numbers(&only).contains(&0) && !numbers(&only).contains(&1));
-    // The same scores as if the rest had never been there.
+    // The scores equal those of a memory without the other items.
     let mut other = super::tests::talk();
     assert!(other.index.remove(0) && other.index.remove(1));
     assert_eq!(only, other.ask("cat from the shelter"));
@@ -172,7 +172,7 @@ fn d5_meaning_finds_what_no_word_does() {
 #[test]
 fn f7_a_question_about_something_else_has_no_match_however_good_the_best_is() {
     let talk = talk();
-    // Who is named says nothing of what is asked, and one word of several is no answer.
+    // A name says nothing about the subject, and one word of several is no answer.
     for nothing in [
         "Which instrument does my sister Ana study at the conservatory in Vienna?",
         "How much does the harbour ferry to the islands cost in winter?",
@@ -183,7 +183,7 @@ fn f7_a_question_about_something_else_has_no_match_however_good_the_best_is() {
             "{nothing}"
         );
     }
-    // A caller who wants them all the same gets them in the same order.
+    // A caller that wants these items still gets them in the same order.
     let ranked = talk.ask("Which instrument does my sister Ana study at the conservatory in Vienna?");
     assert_eq!(numbers(&ranked)[0], 4);
 }
@@ -212,7 +212,7 @@ fn what_is_said_in_another_word_is_found_by_what_is_related() {
         talk.index.insert(number, document_features(told, "user", BEGIN, &talk.hasher));
         talk.kinds.push(Kind::Episode);
     }
-    // To the letter is better than related.
+    // A literal match is better than a related word.
     assert_eq!(ask(&talk, &["canoe"]), [9, 8]);
     assert!(talk.index.remove(9));
     assert_eq!(ask(&talk, &["canoe"]), [8]);

@@ -1,4 +1,4 @@
-//! Calls with an idempotency key, which are made once.
+//! Calls with an idempotency key, which take effect once.
 
 use zeroize::Zeroizing;
 
@@ -10,11 +10,11 @@ use crate::{
     owner::Owner,
 };
 
-/// Keyed hashes of an idempotency key, and of the call that it came with.
+/// Keyed hashes of an idempotency key and of its call.
 type Call = ([u8; 32], [u8; 32]);
 
 impl Draft<'_> {
-    /// What an idempotency key was answered with before, if it came with this very call.
+    /// The earlier answer to this very call with its idempotency key.
     pub(super) fn answered(&self, (key, call): Call) -> Result<Option<ItemId>> {
         let here = self.events.iter().find_map(|event| match event {
             Event::Answered { key: known, call, item } if *known == key => Some((*call, *item)),
@@ -30,7 +30,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Notes what a call is answered with.
+    /// Records the answer to a call.
     pub(super) fn answer(&mut self, (key, call): Call, item: ItemId) {
         if self.answered((key, call)).is_ok_and(|known| known.is_none()) {
             self.events.push(Event::Answered { key, call, item });
@@ -39,10 +39,10 @@ impl Draft<'_> {
 }
 
 impl Owner {
-    /// Keyed hashes of an idempotency key, and of the call that it came with.
+    /// Keyed hashes of an idempotency key and of its call.
     pub(super) fn call(&self, key: &str, fact: &Remember) -> Call {
         let hash = |parts: &[&str]| {
-            // Nothing else that is hashed with this key begins so.
+            // No other input of this keyed hash begins with this byte.
             let mut bytes = Zeroizing::new(vec![u8::MAX]);
             for part in parts {
                 bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());

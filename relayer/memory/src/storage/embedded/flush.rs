@@ -1,8 +1,8 @@
-//! Group flush: writers that are done at about the same time share one. Blocking.
+//! Group flush: writers that finish at about the same time share a flush. Blocking.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Hands out flushes.
+/// Coordinates flushes.
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
     state: Mutex<State>,
@@ -11,9 +11,9 @@ pub(super) struct Flushes {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Writers that have asked.
+    /// Writers that asked for a flush.
     asked: u64,
-    /// Those of them that a flush has covered.
+    /// The writers among them that a flush has covered.
     durable: u64,
     flushing: bool,
 }
@@ -22,9 +22,9 @@ impl Flushes {
     /// Returns once a flush that began after this call has succeeded: the caller's own, or another's.
     ///
     /// # Errors
-    /// That of the caller's own flush. Those who waited for it then try themselves.
+    /// The error of the caller's own flush. Other waiting writers then try themselves.
     pub(super) fn share<E>(&self, flush: impl Fn() -> Result<(), E>) -> Result<(), E> {
-        // The numbers are only changed by plain assignments: a panic leaves them usable.
+        // Only plain assignments change the numbers, so a panic leaves them usable.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.asked += 1;
         let own = state.asked;
@@ -48,7 +48,7 @@ impl Flushes {
     }
 }
 
-/// Ends a flush, also one that panics or fails.
+/// Ends a flush, even after a panic or failure.
 struct Flushing<'a>(&'a Flushes);
 
 impl Drop for Flushing<'_> {
@@ -78,7 +78,7 @@ mod tests {
                         let flush = || {
                             let seen = written.load(Ordering::SeqCst);
                             std::thread::yield_now();
-                            // Some flushes fail: those who waited for them must not be told that they are safe.
+                            // Some flushes fail: their waiting writers must not report success.
                             if count.fetch_add(1, Ordering::SeqCst) % 7 == 3 {
                                 return Err(round);
                             }

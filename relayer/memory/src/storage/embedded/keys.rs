@@ -1,8 +1,9 @@
-//! Keys of the tree: one byte for the table, then big-endian fields, so that they sort as their fields do. Pure.
+//! Keys of the tree: one byte for the table, then big-endian fields, so that keys sort like their fields.
+//! Pure.
 
 use crate::storage::{DueJob, Pseudonym, Space};
 
-/// The layout of the database; another one is refused.
+/// The layout of the database; others are refused.
 pub(super) const LAYOUT: &[u8] = b"L";
 pub(super) const LAYOUT_VERSION: &[u8] = b"1";
 
@@ -10,11 +11,11 @@ pub(super) const LAYOUT_VERSION: &[u8] = b"1";
 pub(super) const OWNERS: u8 = b'o';
 /// Table of records: `pseudonym ‖ space ‖ number ‖ chunk` to a part of its bytes.
 pub(super) const RECORDS: u8 = b'r';
-/// Table of jobs: `pseudonym ‖ job` to when it is due.
+/// Table of jobs: `pseudonym ‖ job` to its due time.
 pub(super) const JOBS: u8 = b'j';
 /// The same by time: `due ‖ pseudonym ‖ job` to nothing.
 pub(super) const DUE: u8 = b'd';
-/// Table of nonces: `nonce` to when it runs out.
+/// Table of nonces: `nonce` to its expiry.
 pub(super) const NONCES: u8 = b'n';
 /// The same by time: `until ‖ nonce` to nothing.
 pub(super) const EXPIRY: u8 = b'x';
@@ -36,7 +37,7 @@ pub(super) fn owner_of(key: &[u8]) -> Option<Pseudonym> {
     Some(Pseudonym(key.get(1..)?.try_into().ok()?))
 }
 
-/// Everything of an owner in a table that begins with the pseudonym.
+/// The prefix of all keys of an owner in a table that begins with the pseudonym.
 pub(super) fn prefix(table: u8, owner: Pseudonym) -> Vec<u8> {
     key(table, &[&owner.0])
 }
@@ -72,7 +73,7 @@ pub(super) fn due(due: DueJob) -> Vec<u8> {
     key(DUE, &[&due.due_ms.to_be_bytes(), &due.owner.0, &due.job.to_be_bytes()])
 }
 
-/// What a key of [`DUE`] says.
+/// The job in a key of [`DUE`].
 pub(super) fn due_of(key: &[u8]) -> Option<DueJob> {
     let (due_ms, rest) = key.get(1..)?.split_first_chunk::<8>()?;
     let (owner, job) = rest.split_first_chunk::<16>()?;

@@ -1,4 +1,4 @@
-//! What is in the database, and the only code that touches it. Blocking throughout.
+//! The contents of the database, and the only code that accesses it. All calls block.
 
 use std::{
     fs::File,
@@ -13,22 +13,24 @@ use std::{
 use super::{Catching, EmbeddedConfig, Failure, disk_error, flush::Flushes, keys};
 use crate::storage::{Batch, DueJob, Pseudonym, Space, StorageError, check_sizes, first_version};
 
-/// Bytes of a value. sled puts a page of up to some twenty values that exceeds 128 KiB into a file that it never
-/// flushes; with this none does.
+/// Bytes of a value. sled puts a page of up to about twenty values beyond 128 KiB into a file that it never
+/// flushes. Chunks of this size avoid that.
 const CHUNK_BYTES: usize = 4096;
-/// Locks that owners share by hash. A commit is read, decided and written under one; a read sees no half of a commit.
+/// Locks that owners share by hash. A commit reads, decides and writes under one lock; a read never sees half
+/// a commit.
 const OWNER_LOCKS: usize = 64;
-/// Nonces kept at once: a thousand requests a second for ten minutes. Beyond it requests are refused.
+/// Most stored nonces: a thousand requests a second for ten minutes. Beyond it, requests are refused.
 const MAX_NONCES: usize = 600_000;
-/// Expired nonces that one request removes, so that none pays for many.
+/// Expired nonces that one request removes, so that no request pays for many.
 const EXPIRED_AT_ONCE: usize = 16;
-/// How long a lock that somebody holds is waited for: a closed database lets go of it a moment later.
+/// Time limit for a lock that is held elsewhere: a closed database releases it a moment later.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) struct Tables {
     db: sled::Db,
-    /// sled's log. Its own flush starts the writing and waits, but leaves the file's length and the disk's cache alone.
+    /// sled's log. sled's own flush starts the write and waits, but does not sync the file's length and the
+    /// disk's cache.
     log: File,
     flushes: Flushes,
     owners: Vec<RwLock<()>>,
@@ -68,7 +70,8 @@ impl Tables {
         Ok(tables)
     }
 
-    /// Makes jobs due again that were taken: one process at a time has the database, so who took them is gone.
+    /// Makes taken jobs due again. Only one process at a time has the database, so their former taker is
+    /// gone.
     fn release_taken(&self) -> Done<()> {
         let mut changes = sled::Batch::default();
         for entry in self.db.scan_prefix([keys::DUE]) {
@@ -238,11 +241,11 @@ impl Tables {
         for job in due {
             let _writing = self.lock_of(job.owner).write().unwrap_or_else(PoisonError::into_inner);
             let key = keys::job(job.owner, job.job);
-            // It may have been done, moved or taken since it was listed.
+            // It may have been finished, moved or taken since it was listed.
             if self.db.get(&key)?.as_deref() == Some(&job.due_ms.to_be_bytes()) {
                 let mut changes = sled::Batch::default();
                 changes.remove(keys::due(job));
-                // When it was due before it was taken: what a process that dies does not give back.
+                // The due time before the take, to restore it after a crash.
                 let taken_from = job.due_ms.to_be_bytes();
                 changes.insert(keys::due(DueJob { due_ms: again_ms, ..job }), &taken_from);
                 changes.insert(key, &again_ms.to_be_bytes());
@@ -280,7 +283,7 @@ impl Tables {
                 return Err(StorageError::Unavailable("too many requests in the last minutes".into()).into());
             }
             if let Some(until) = known {
-                // One that has run out and was not removed yet.
+                // An expired nonce that was not removed yet.
                 changes.remove(keys::expiry(until, &nonce));
             }
             let added = usize::from(known.is_none() || listed);
@@ -294,12 +297,12 @@ impl Tables {
     }
 }
 
-/// Opens sled. Its threads let go of the lock a moment after a database was closed, so a held one is tried again.
+/// Opens sled. Its threads release the lock a moment after a close, so a held lock is retried.
 fn open_database(config: &EmbeddedConfig) -> Result<sled::Db, StorageError> {
     let begin = Instant::now();
     loop {
         let open = || sled::Config::new().path(&config.path).cache_capacity(config.cache_bytes).open();
-        // sled tells some damage by a panic. Nothing of what it was opening is used afterwards.
+        // sled reports some damage by a panic. The half-opened database is never used afterwards.
         let catching = Catching::begin();
         let opened = std::panic::catch_unwind(open);
         drop(catching);

@@ -1,4 +1,4 @@
-//! Connecting: migrations, the role to work as, and what is checked before anything is written.
+//! Connects: migrations, the role, and the checks before the first write.
 
 use std::{borrow::Cow, str::FromStr as _, time::Duration};
 
@@ -11,20 +11,23 @@ use sqlx::{
 use super::{PostgresConfig, describe, is_passing};
 use crate::storage::StorageError;
 
-/// The role that a session of a mightier one takes on. It cannot log in by itself.
+/// The role that a more privileged session takes on. It cannot log in by itself.
 const ROLE: &str = "baton_relayer";
-/// How long a connection is waited for, a new or a free one.
+/// Time limit for a new or free connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long migrations may take, the wait for another relayer's included.
+/// Time limit for migrations, including the wait for another relayer's.
 const MIGRATE_TIMEOUT: Duration = Duration::from_secs(600);
-/// Pauses between tries to connect at start, while the server is starting itself.
+/// Pauses between connection tries at start, while the server is starting too.
 const START_PAUSES_MS: [u64; 5] = [100, 300, 1000, 2000, 4000];
 /// Tables on which row-level security must be forced.
 const TABLES: [&str; 4] = ["owner", "record", "item", "job"];
 
-/// Settings of every session: no statement, lock or idle transaction lasts for ever; what is committed is on the disk; no
-/// query is compiled, which costs more than it gains here; the rows of a large owner are searched without a detour over
-/// temporary files.
+/// Settings of every session:
+///
+/// - no statement, lock or idle transaction lasts for ever;
+/// - a commit is on the disk when it returns;
+/// - queries are not compiled, which costs more than it gains here;
+/// - searches of a large owner's rows need no temporary files.
 const SETTINGS: [(&str, &str); 6] = [
     ("statement_timeout", "30s"),
     ("lock_timeout", "15s"),
@@ -77,14 +80,14 @@ async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StorageErro
     Err(unavailable("the database cannot be reached: is it up, and is the URL right?"))
 }
 
-/// Brings the tables up to date. Whether the session's role must be put aside.
+/// Migrates the tables; returns whether the session's role must be replaced.
 async fn prepare(connection: &mut PgConnection) -> Result<bool, StorageError> {
     let mighty: bool =
         sqlx::query_scalar("select rolsuper or rolbypassrls from pg_roles where rolname = current_user")
             .fetch_one(&mut *connection)
             .await
             .map_err(|error| describe(&error))?;
-    // Relayers that start together wait for each other here, and then find the work done.
+    // Relayers that start together wait for each other here; the later ones find the work done.
     let lock = sqlx::query("select pg_advisory_lock(hashtext('baton-memory'))");
     lock.execute(&mut *connection).await.map_err(|error| describe(&error))?;
     let extension = connection.execute("create extension if not exists vector").await;
@@ -128,9 +131,9 @@ async fn migrate(connection: &mut PgConnection) -> Result<(), StorageError> {
     })
 }
 
-/// Makes the role if it is missing, and gives it what it needs.
+/// Creates the role if it is missing, and grants its privileges.
 async fn take_role(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    // Roles belong to the whole server: another database's relayer may make it at the same moment.
+    // Roles belong to the whole server: another database's relayer may create it at the same moment.
     connection
         .execute(
             "do $$ begin
@@ -146,7 +149,7 @@ async fn take_role(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
         .map(drop)
 }
 
-/// Refuses to work where row-level security would not bind.
+/// Refuses a role that row-level security does not bind.
 async fn check(pool: &PgPool) -> Result<(), StorageError> {
     let role = sqlx::query(
         "select current_user::text, rolsuper or rolbypassrls from pg_roles where rolname = current_user",

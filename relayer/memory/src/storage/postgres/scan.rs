@@ -1,7 +1,8 @@
-//! Searching in the database: exact, over one owner's rows in the classes asked for.
+//! Search in the database: exact, over one owner's rows in the visible classes.
 //!
-//! The rows are few (an owner's), so they are read by the owner's index and scored one by one. An approximate index over
-//! all owners would find almost none of one owner's rows, and one for each large owner gains little below a million.
+//! An owner has few rows, so they are read by the owner's index and scored one by one. An approximate index
+//! over all owners would find almost none of one owner's rows. A separate index for each large owner gains
+//! little below a million rows.
 
 use std::collections::HashMap;
 
@@ -10,9 +11,9 @@ use sqlx::Row as _;
 use super::{Failure, PostgresStorage, count, from_db, to_db};
 use crate::storage::{Pseudonym, Scan, ScanQuery, ScanRow};
 
-/// BM25 (k1 1.2, b 0.75) chooses which rows to return; the caller ranks them anew. The first row is the statistics'. A
-/// row's class tells under which key it is, and so which vector it is compared with; terms go by their place in the
-/// question, under whichever key.
+/// BM25 (k1 1.2, b 0.75) selects the rows to return; the caller ranks them anew. The first row holds the
+/// statistics. A row's class shows its key, and so the vector to compare with. Terms count by their place in
+/// the question, under any key.
 const SCAN: &str = "
 with asked as (
     select class, upto, ($4::vector[])[keying] as vector
@@ -66,17 +67,17 @@ select s.number, s.length, 0, s.cosine, 0,
        0
 from chosen c join seen s on s.number = c.number";
 
-/// A question as columns.
+/// A question in the form of columns.
 struct Asked<'a> {
     classes: Vec<&'a [u8]>,
     upto: Vec<i64>,
-    /// Which of the vectors each class is compared with, from 1.
+    /// The vector of each class, counted from 1.
     keyings: Vec<i32>,
     vectors: Vec<Option<pgvector::Vector>>,
     terms: Vec<i64>,
-    /// The place in the question of each of the terms.
+    /// The place of each term in the question.
     places: Vec<i32>,
-    /// The place under which each term of the question is counted: that of its first occurrence.
+    /// The place that counts for each term of the question: its first occurrence.
     counted: Vec<i32>,
 }
 
@@ -128,7 +129,7 @@ pub(super) async fn scan(
     let asked = Asked::of(query);
     let mut transaction = storage.begin_reading(owner).await?;
     let rows = sqlx::query(SCAN)
-        // A plan that was made for another question, or other settings, must not serve this one.
+        // A plan for another question, or other settings, must not serve this query.
         .persistent(false)
         .bind(&owner.0[..])
         .bind(&asked.classes)

@@ -8,14 +8,14 @@ use sqlx::{PgConnection, Postgres, Row as _, Transaction};
 use super::{Failure, PostgresStorage, count, pseudonym, time, to_db};
 use crate::storage::{Batch, DueJob, IndexRow, Pseudonym, Space, StorageError, first_version};
 
-/// About how many bytes of records one statement carries.
+/// Approximate bytes of records in one statement.
 const STATEMENT_BYTES: usize = 8 * 1024 * 1024;
-/// Index rows of one statement; one has some ten kilobytes as text.
+/// Index rows of one statement; a row has about ten kilobytes as text.
 const STATEMENT_ROWS: usize = 256;
-/// Nonces that have run out and that one request removes.
+/// Expired nonces that one request removes.
 const EXPIRED_AT_ONCE: i64 = 16;
 
-/// A batch in the form of columns; the last of several changes to one row counts.
+/// A batch in the form of columns; the last change to a row wins.
 pub(super) struct Rows<'a> {
     put: Vec<(i16, i64, &'a [u8])>,
     remove: (Vec<i16>, Vec<i64>),
@@ -66,7 +66,7 @@ async fn end(transaction: Transaction<'static, Postgres>) -> Result<(), Failure>
     transaction.commit().await.map_err(Failure::At)
 }
 
-/// Takes the owner's row, which other writers then wait for.
+/// Locks the owner's row; other writers then wait for it.
 async fn raise_version(
     connection: &mut PgConnection,
     owner: Pseudonym,
@@ -156,7 +156,7 @@ async fn write_index(
         let numbers: Vec<i64> = rows.iter().map(|row| to_db(row.number)).collect();
         let classes: Vec<&[u8]> = rows.iter().map(|row| &row.class[..]).collect();
         let lengths: Vec<i64> = rows.iter().map(|row| i64::from(row.length)).collect();
-        // Arrays of different lengths cannot be one array: they travel as texts.
+        // Arrays of different lengths do not form one array, so they are sent as text.
         let terms: Vec<String> =
             rows.iter().map(|row| list(row.terms.iter().map(|(term, _)| term.cast_signed()))).collect();
         let counts: Vec<String> =
@@ -220,7 +220,8 @@ async fn write_jobs(connection: &mut PgConnection, owner: Pseudonym, rows: &Rows
 
 pub(super) async fn erase(storage: &PostgresStorage, owner: Pseudonym) -> Result<(), Failure> {
     let mut transaction = storage.begin(owner).await?;
-    // The version first: it waits for a commit that is under way, whose rows the others then see.
+    // The version first: this waits for a commit that is under way, so that the later statements see its
+    // rows.
     for statement in [
         "delete from baton.owner where owner = $1",
         "delete from baton.record where owner = $1",
@@ -229,7 +230,7 @@ pub(super) async fn erase(storage: &PostgresStorage, owner: Pseudonym) -> Result
     ] {
         sqlx::query(statement).bind(&owner.0[..]).execute(&mut *transaction).await?;
     }
-    // Whether it happened or not, it may be repeated.
+    // The call may be repeated, whether it took effect or not.
     transaction.commit().await?;
     Ok(())
 }
@@ -260,7 +261,7 @@ pub(super) async fn take_due(
         taken.push(DueJob { owner: pseudonym(row.try_get(0)?)?, job, due_ms: count(row.try_get(2)?)? });
     }
     taken.sort_by_key(|job| (job.due_ms, job.owner, job.job));
-    // Taken twice does no harm but time: a job that was taken and not told of comes again.
+    // A job that is taken twice only costs time: a taken job whose answer is lost comes again.
     transaction.commit().await?;
     Ok(taken)
 }
