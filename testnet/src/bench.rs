@@ -1,5 +1,5 @@
-//! `baton-testnet bench`: what the network adds to a turn, against the bare engine in the same run, and what a turn
-//! costs at any length of a session.
+//! `baton-testnet bench`: the network's overhead on a turn, against the bare engine in the same run, and the cost of
+//! a turn at each length of a session.
 
 mod growth;
 mod overhead;
@@ -12,10 +12,10 @@ use serde::Serialize;
 
 use crate::{network::EngineChoice, output};
 
-/// What can be measured.
+/// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
-    /// What the network adds to a turn, and what a turn costs at any length of a session
+    /// The network's overhead on a turn, and the cost of a turn at each length of a session
     Turn(BenchTurnArgs),
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct BenchTurnArgs {
 pub struct Quantiles {
     /// Half of the sample is at most this.
     pub p50: f64,
-    /// Ninety-nine hundredths are.
+    /// Ninety-nine hundredths of the sample are at most this.
     pub p99: f64,
 }
 
@@ -75,9 +75,9 @@ struct Figures {
     growth: Vec<growth::Cost>,
     /// Bytes of a turn at the longest length over bytes at the shortest.
     bytes_ratio: f64,
-    /// Time of a turn at the longest length over that of a turn around the shortest, both said by turns at the end.
+    /// Time of a turn at the longest length over the time at the shortest, measured by turns at the end.
     time_ratio: f64,
-    /// Time of a turn around the shortest length at the end over that at the beginning: what the age of nodes and store adds.
+    /// Time of a turn at the shortest length, at the end over the beginning: the cost of older nodes and stores.
     age_ratio: f64,
 }
 

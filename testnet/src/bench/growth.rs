@@ -1,4 +1,4 @@
-//! Bytes and blobs of one turn when the session is short and when it is long.
+//! Bytes, blobs and time of one turn in a short session and in a long one.
 
 use std::{
     sync::{
@@ -29,39 +29,37 @@ use crate::{
 const MESSAGE_BYTES: usize = 900;
 /// Turns between two lines about the progress.
 const REPORT_TURNS: u64 = 1000;
-/// Turns a minute that the nodes allow, far above what this machine can do: the limits on a peer and a session are
-/// not what is measured.
+/// Turns a minute that the nodes allow: more than a machine can do, so that no limit of a node is measured.
 const TURNS_PER_MINUTE: &str = "1000000";
-/// How long the background work of some turns may take.
+/// Time limit of the background work after a turn.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Store traffic of one turn, mean over the sixteen turns around it, so that every place in a segment counts once.
 ///
-/// In these turns each one begins when the one before is stored and published, as between people: nothing is sent
-/// along with the request, so a node that did not write the last blob gets it from the store.
+/// Each turn begins when the previous turn is stored and published, as between people. The request carries no
+/// blob, so a node that did not write the last blob gets it from the store.
 #[derive(Debug, Serialize)]
 pub(crate) struct Cost {
     pub(crate) turn: u64,
     pub(crate) bytes_up: f64,
     pub(crate) bytes_down: f64,
     pub(crate) blobs: f64,
-    /// Turns of the session that the client read from its memory; each as often as it did.
+    /// Turns of the session that the client read from its memory, repetitions included.
     pub(crate) turn_reads: f64,
-    /// Time of one turn up to its acceptance, in milliseconds; the median over `timed` turns from there, since a machine has
-    /// other work too.
+    /// Time of one turn up to its acceptance, in milliseconds: the median of `timed` turns from there on.
     pub(crate) turn_ms: f64,
-    /// The same of turns around the shortest length, in new sessions, said by turns with those: at one time, on nodes and a
-    /// store of one age.
+    /// The same for turns around the shortest length, in new sessions. They alternate with the turns of `turn_ms`,
+    /// so nodes and store have the same age.
     pub(crate) short_ms: f64,
-    /// Turns of which that is the median.
+    /// Number of timed turns.
     pub(crate) timed: usize,
 }
 
 /// Most segments over which a turn is timed.
 const TIMED_SEGMENTS: u64 = 16;
 
-/// Attempts that may fail while the session grows, such as at a node that still holds it; more mean that limits of
-/// the nodes are measured.
+/// Attempts that may fail while the session grows, such as at a node that still holds it. More failures mean that
+/// the benchmark measures the nodes' limits.
 const MAX_FAILED_ATTEMPTS: u64 = 100;
 
 /// A session that grows.
@@ -73,11 +71,11 @@ struct Growing {
     shortest: u64,
     nodes: [NodeId; 2],
     counted: Arc<Counted>,
-    /// Attempts that failed: a cost of their own, that must not be part of what is measured.
+    /// Failed attempts. Their cost must not be part of the measurement.
     failed: AtomicU64,
 }
 
-/// What was counted up to some turn.
+/// The counts up to a turn.
 #[derive(Clone, Copy)]
 struct Counts {
     up: u64,
@@ -128,7 +126,7 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
                 output::note(&format!("  {turn} turns after {:.1} s", begun.elapsed().as_secs_f64()));
             }
         }
-        // Up to where the next length begins.
+        // The next length begins after these turns.
         let room = at.get(position + 1).map_or(u64::MAX, |next| next - half - turn);
         let segments = (room / SEGMENT_TURNS as u64).min(TIMED_SEGMENTS);
         costs.push(growing.around(*length, &mut turn, segments).await?);
@@ -173,7 +171,7 @@ impl Growing {
         })
     }
 
-    /// The turns of one segment's length, by turns with those of a new session around the shortest length.
+    /// The turns of one segment's length, alternating with turns of a new session around the shortest length.
     async fn timed_segment(
         &self,
         turn: &mut u64,
@@ -185,7 +183,7 @@ impl Growing {
             self.timed(short, turn).await?;
         }
         for short_turn in (self.shortest..).take(SEGMENT_TURNS) {
-            // Each goes first as often, on either node: the second one finds caches that the first one filled.
+            // Each session goes first as often, on either node: the second finds caches that the first filled.
             if short_turn % 4 < 2 {
                 times.push(self.timed(self.session, *turn).await?);
                 short_times.push(self.timed(short, short_turn).await?);
@@ -198,7 +196,7 @@ impl Growing {
         Ok(())
     }
 
-    /// A turn that begins when the one before is settled, and ends so; its milliseconds up to the acceptance.
+    /// One turn with its background work; returns its milliseconds up to the acceptance.
     async fn timed(&self, session: SessionId, turn: u64) -> anyhow::Result<f64> {
         let took = self.say(session, turn).await?;
         self.settle(session).await?;
@@ -218,7 +216,7 @@ impl Growing {
         Ok(Counts { up, down, blobs: self.network.blob_count().await?, turn_reads, failed })
     }
 
-    /// One turn, on the node whose turn it is; how long it took.
+    /// One turn, on each node in turn; returns its time up to the acceptance.
     async fn say(&self, session: SessionId, turn: u64) -> anyhow::Result<Duration> {
         let text: String =
             format!("turn {turn} ").chars().chain("word ".chars().cycle()).take(MESSAGE_BYTES).collect();
@@ -228,7 +226,7 @@ impl Growing {
         let begun = Instant::now();
         let on_event = |event: TurnEvent| {
             if let TurnEvent::AttemptFailed { reason, .. } = event {
-                // The first ones say what it is.
+                // The first failures tell the cause.
                 if self.failed.fetch_add(1, Relaxed) < 3 {
                     output::note(&format!("  turn {turn}: an attempt failed: {reason}"));
                 }

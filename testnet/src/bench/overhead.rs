@@ -30,7 +30,7 @@ const SYSTEM: &str = "You are a helpful assistant.";
 /// A blob of an ordinary open segment.
 const BLOB_BYTES: usize = 64 * 1024 + 64;
 
-/// What the network adds.
+/// The network's overhead.
 #[derive(Debug, Serialize)]
 pub(crate) struct Overhead {
     pub(crate) turns: usize,

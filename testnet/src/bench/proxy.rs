@@ -1,4 +1,4 @@
-//! A TCP forwarder that counts, so that bytes on the wire are counted as they are, whoever sends them.
+//! A TCP forwarder that counts the bytes on the wire.
 
 use std::sync::{
     Arc,
@@ -31,7 +31,7 @@ pub(super) async fn start(server: &str) -> anyhow::Result<(String, Arc<Counted>,
         while let Ok((client, _)) = listener.accept().await {
             let (server, counted) = (server.clone(), shared.clone());
             connections.spawn(async move {
-                // A connection that breaks is its ends' business; what was counted stays counted.
+                // Both ends notice a broken connection; the counts stay.
                 let _ = forward(client, &server, &counted).await;
             });
             while connections.try_join_next().is_some() {}

@@ -1,4 +1,4 @@
-//! What came of the trials, and the table of it.
+//! The results of the trials, and their table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +14,13 @@ pub struct Tally {
     pub trials: u64,
     /// Turns and memories that a client printed as verified or kept.
     pub acknowledged: u64,
-    /// Of these, such as were not there afterwards; and intact blobs that the store deleted.
+    /// Acknowledged turns that were lost, and intact blobs that the store deleted.
     pub lost: u64,
-    /// Turns that were there twice, out of order, with another's answer, or that nobody said.
+    /// Turns that were there twice, out of order, with another turn's answer, or that no client sent.
     pub wrong: u64,
-    /// Damage or a wrong clock that cost something, and that no program named.
+    /// Damage or wrong clocks that caused a loss and that no program named.
     pub undetected: u64,
-    /// Honest calls that were refused, or left waiting, with nothing wrong any more.
+    /// Valid calls that failed or waited after the fault had ended.
     pub unserved: u64,
     /// Processes that panicked.
     pub panics: u64,
@@ -28,12 +28,12 @@ pub struct Tally {
     pub hangs: u64,
     /// Trials that could not be carried out.
     pub failed: u64,
-    /// Starts after damage of which no log says a word, and that cost nothing. For information.
+    /// Starts after harmless damage that no log names. For information.
     pub unmentioned: u64,
 }
 
 impl Tally {
-    /// Adds another one.
+    /// Adds another tally.
     pub(super) fn add(&mut self, other: &Self) {
         self.trials += other.trials;
         self.acknowledged += other.acknowledged;
@@ -47,7 +47,7 @@ impl Tally {
         self.unmentioned += other.unmentioned;
     }
 
-    /// How many promises broke.
+    /// The number of broken promises.
     #[must_use]
     pub fn broken(&self) -> u64 {
         self.lost + self.wrong + self.undetected + self.unserved + self.panics + self.hangs + self.failed
@@ -60,17 +60,17 @@ impl Tally {
     }
 }
 
-/// What one trial found: counts, and a line for each finding.
+/// The findings of one trial: counts, and a line for each finding.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Findings {
     pub(super) tally: Tally,
     pub(super) lines: Vec<String>,
-    /// Harmless damage of which no log says a word: no findings.
+    /// Harmless damage that no log names.
     pub(super) unmentioned: Vec<String>,
 }
 
 impl Findings {
-    /// Notes what a comparison found.
+    /// Adds the findings of a comparison.
     pub(super) fn judge(&mut self, verdict: &Verdict) {
         self.tally.lost += verdict.lost.len() as u64;
         self.tally.wrong += verdict.wrong.len() as u64;
@@ -121,14 +121,14 @@ impl Findings {
     }
 }
 
-/// A finding, and how to have it again.
+/// A finding, with the trial that repeats it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     /// Seed of the trial.
     pub seed: u64,
     /// Its scenario.
     pub scenario: Scenario,
-    /// What did not hold.
+    /// The broken promise.
     pub what: String,
 }
 
@@ -139,13 +139,13 @@ pub struct Report {
     pub build: &'static str,
     /// Seeds that were run.
     pub seeds: BTreeSet<u64>,
-    /// How long it took.
+    /// The run's seconds.
     pub seconds: f64,
     /// Counts of each scenario.
     pub scenarios: BTreeMap<Scenario, Tally>,
-    /// Counts of all of them.
+    /// Counts of all scenarios.
     pub total: Tally,
-    /// What did not hold.
+    /// The broken promises.
     pub findings: Vec<Finding>,
 }
 
