@@ -1,4 +1,4 @@
-//! Audits: another node computes a turn again, from what its client discloses, and signs what came of it.
+//! Audits: another node recomputes a turn from the data that its client discloses, and signs the result.
 
 use std::time::Duration;
 
@@ -21,45 +21,46 @@ use crate::{
     retry::AttemptFailure,
 };
 
-/// Nodes that are asked before it is given up: many make no audits.
+/// Most nodes to try: many make no audits.
 const MAX_NODES: usize = 16;
-/// Pause before another look for nodes.
+/// Pause before the next search for nodes.
 const SEARCH_PAUSE: Duration = Duration::from_millis(250);
 /// Largest frame of an answer: a signed report, or a refusal.
 const MAX_ANSWER_BYTES: usize = MAX_SIGNED_BYTES + 256;
 
-/// What is to be audited, and by whom.
+/// The request for an audit.
 #[derive(Clone, Debug, Default)]
 pub struct AuditWish {
     /// The turn; the last one if none.
     pub turn: Option<u64>,
-    /// The node that is asked, which may be the author itself; any other that serves the model if none.
+    /// The node to ask, possibly the author itself; if none, any other node that serves the model.
     pub node: Option<NodeId>,
-    /// The JSON schema that the answer follows, as it was sent.
+    /// The JSON schema of the answer, as it was sent.
     pub schema: Option<String>,
 }
 
-/// What came of an audit.
+/// The outcome of an audit.
 #[derive(Clone, Debug)]
 pub struct Audited {
     /// The turn.
     pub turn: u64,
-    /// The node that answered it.
+    /// The node that answered the turn.
     pub author: NodeId,
     /// The signed statement, verified and about this very request.
     pub report: Signed<AuditReport>,
-    /// Nodes that were asked before and made none, and why.
+    /// Nodes that were asked earlier and made no audit, with the reasons.
     pub refused: Vec<(NodeId, String)>,
 }
 
 impl Client {
-    /// Has a turn computed again by a node that offers audits and serves the turn's model. That node sees the whole session
-    /// and the memory that the turn was answered with.
+    /// Has a turn recomputed by a node that offers audits and serves the turn's model. That node sees the
+    /// whole session and the memory of the turn.
     ///
     /// # Errors
-    /// [`ClientError::NotAuditable`] for a turn that is not there, has no receipt here, or is too long;
-    /// [`ClientError::NoNode`] when nobody else serves the model, [`ClientError::AuditFailed`] when no node that was asked made
-    /// an audit; and as [`Client::export`].
+    /// - [`ClientError::NotAuditable`] for a turn that does not exist, has no receipt here, or is too long.
+    /// - [`ClientError::NoNode`] when no other node serves the model.
+    /// - [`ClientError::AuditFailed`] when no asked node made an audit.
+    /// - As [`Client::export`].
     pub async fn audit(&self, id: SessionId, wish: &AuditWish) -> Result<Audited, ClientError> {
         let views = self.history(id).await?;
         let not = |reason: String| ClientError::NotAuditable { reason };
@@ -90,7 +91,7 @@ impl Client {
             .map_err(|_| not("the session is too long to be handed to a node".to_owned()))?;
         let mut refused: Vec<(NodeId, String)> = Vec::new();
         let mut last = None;
-        // Whoever answered the turn says of itself what it likes.
+        // The author could claim anything about its own answer.
         let mut tried: Vec<NodeId> = if wish.node.is_none() { vec![receipt.node] } else { Vec::new() };
         let model = receipt.model.to_string();
         let until = Instant::now() + self.inner.config.timeouts.discovery;
@@ -105,7 +106,7 @@ impl Client {
             let chosen = self.inner.directory.choose(&wanted).await;
             let Some((choice, _in_flight)) = chosen.ok().filter(|(choice, _)| !tried.contains(&choice.node))
             else {
-                // Just after the start it is told of others; a node that was named has been asked.
+                // Just after the start the client still learns of nodes; a named node has been asked.
                 if wish.node.is_some_and(|node| tried.contains(&node)) || Instant::now() >= until {
                     break;
                 }
@@ -156,7 +157,7 @@ impl Client {
         })?;
         let failed = |error| AttemptFailure::from(ExchangeError::Frame(error));
         stream.send_by(&frame, Instant::now() + answer).await.map_err(failed)?;
-        // The own side stays open: ending it would give the audit up.
+        // This side stays open: closing it would cancel the audit.
         let received = stream.recv_by(MAX_ANSWER_BYTES, Instant::now() + answer).await;
         let bytes = received.map_err(failed)?.ok_or(ExchangeError::Ended)?;
         match codec::decode(&bytes, MAX_ANSWER_BYTES).map_err(AttemptFailure::check)? {

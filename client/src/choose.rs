@@ -1,11 +1,14 @@
-//! Which node serves the next attempt: a pure function of verified node records, of what this client itself saw of the
-//! nodes, and of one random number. It does no I/O and reads no clock.
+//! Chooses the node of the next attempt: a pure function of verified node records, this client's own
+//! experience with the nodes, and one random number. It does no I/O and reads no clock.
 //!
-//! Hard conditions first ([`Exclusion`]), then classes (a node that failed in this turn, is gone, or lied comes last), and
-//! within the best class a score of what was measured, by which a draw is weighted. What a node says of itself raises no
-//! score, so nobody can talk a client into choosing it; no node has all the draw while others are good
-//! ([`MAX_SHARE`]), and those that never served share a bounded part of it ([`NEWCOMERS_SHARE`]). `docs/CHOOSING.md`
-//! says why.
+//! The choice has three steps:
+//! 1. Hard conditions ([`Exclusion`]).
+//! 2. Classes: a node that failed in this turn, is gone, or lied comes last.
+//! 3. Within the best class, a draw weighted by a score of measurements.
+//!
+//! A node's own claims raise no score, so no node can talk a client into choosing it. No node has the whole
+//! draw while others are good ([`MAX_SHARE`]), and newcomers share a bounded part of it
+//! ([`NEWCOMERS_SHARE`]). `docs/CHOOSING.md` gives the reasons.
 
 mod score;
 #[cfg(test)]
@@ -24,15 +27,15 @@ use crate::clocks::ClockDifference;
 pub use score::Factors;
 pub use weigh::{Behind, Exclusion, Ranked, Verdict, Weighed, weigh};
 
-/// Nodes of the best class whose score is below this part of the best one's are not in the draw. Small enough that a node of
-/// ordinary speed that never served is in it whatever others offer.
+/// Nodes of the best class below this part of the best score are not in the draw. It is small enough that an
+/// untried node of ordinary speed is in the draw whatever others offer.
 pub const GOOD_PART: f64 = 1.0 / 3.0;
-/// Largest probability of one node where another one is in the draw.
+/// Largest probability of one node if another is in the draw.
 pub const MAX_SHARE: f64 = 2.0 / 3.0;
-/// Largest probability of all nodes together that never served this client, where one that did is in the draw: identities
-/// cost nothing, so many of them must not be worth more than one.
+/// Largest probability of all newcomers together, if a node that served this client is in the draw.
+/// Identities cost nothing, so many of them must not be worth more than one.
 pub const NEWCOMERS_SHARE: f64 = 1.0 / 3.0;
-/// Turns at once beyond which a node's word on how many it takes counts for nothing.
+/// Most simultaneous turns that a node's own claim can count for.
 pub const BELIEVED_SLOTS: u32 = 4;
 
 /// A node that could be asked.
@@ -42,71 +45,71 @@ pub struct Candidate<'a> {
     pub record: &'a NodeRecord,
     /// Turns of this client that it serves now.
     pub in_flight: u32,
-    /// Whether nothing is heard of it: it did not answer, or gave no sign of life for a while.
+    /// Whether it gives no sign of life: it did not answer, or was silent for a while.
     pub gone: bool,
-    /// What this client saw of it.
+    /// This client's experience with it.
     pub evidence: Evidence,
 }
 
-/// What a client itself saw of a node, decayed to now; the default is a node that it never asked.
+/// A client's own experience with a node, decayed to now; the default is a node that it never asked.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Evidence {
-    /// Turns that it served, as verified receipts say.
+    /// Turns that it served, by verified receipts.
     pub served: f64,
-    /// Its failures, each by its weight.
+    /// Its weighted failures.
     pub failed: f64,
-    /// Its answers that it is busy, of the last minutes.
+    /// Its busy answers of the last minutes.
     pub busy: f64,
-    /// How fast its answers came, if any did.
+    /// Speed of its answers, if any.
     pub speed: Option<Speed>,
-    /// Until when it is avoided because it failed lately, in milliseconds since the Unix epoch; 0 is not at all.
+    /// Until when it is avoided for recent failures, in milliseconds since the Unix epoch; 0 for not at all.
     pub paused_until_ms: u64,
-    /// Until when it is avoided because it was caught at something untrue; 0 is not at all.
+    /// Until when it is avoided for a detected lie; 0 for not at all.
     pub lied_until_ms: u64,
 }
 
-/// How fast a node's answers came, averaged over turns.
+/// Speed of a node's answers, averaged over turns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speed {
-    /// Turns that were measured, decayed.
+    /// Measured turns, decayed.
     pub turns: f64,
     /// Milliseconds from the sending of a turn to the first text of its answer.
     pub first_token_ms: f64,
-    /// Tokens a second from then on, four bytes of text counted as one; none where all answers were short.
+    /// Tokens a second from then on, with four bytes of text per token; none if all answers were short.
     pub tokens_per_second: Option<f64>,
 }
 
-/// What a turn asks for.
+/// The requirements of a turn.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wish<'a> {
-    /// Name or hex id of the model, or any.
+    /// Name or hex id of the model; any if none.
     pub model: Option<&'a str>,
-    /// This node and no other.
+    /// The only node to use.
     pub node: Option<NodeId>,
-    /// Whether texts are to be embedded, and no turn served.
+    /// Whether to embed texts instead of serving a turn.
     pub embeddings: bool,
     /// Whether test engines that only repeat the message may serve.
     pub allow_echo: bool,
-    /// Model of the turn before, preferred where the wish names none.
+    /// Model of the previous turn, preferred if the wish names none.
     pub last_model: Option<ModelId>,
-    /// The node that served the turn before a moment ago and may still have its prompt at hand.
+    /// The node that just served the previous turn and may still have its prompt cached.
     pub warm: Option<NodeId>,
-    /// Most tokens of the answer that are wanted.
+    /// Most requested tokens of the answer.
     pub output_tokens: u32,
-    /// Most that the turn may cost, in millionths of the node's unit; none is no limit.
+    /// Most that the turn may cost, in millionths of the node's unit; unlimited if none.
     pub max_price: Option<u64>,
-    /// Nodes that already failed in this turn, once for each failure: asked again only when there is no other.
+    /// Nodes that already failed in this turn, one entry per failure: asked again only if there is no other.
     pub tried: &'a [NodeId],
     /// Now, in milliseconds since the Unix epoch.
     pub now_ms: u64,
 }
 
-/// The node chosen.
+/// The chosen node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// The node.
     pub node: NodeId,
-    /// The model it is asked for.
+    /// The chosen model's offer.
     pub offer: ModelOffer,
     /// The exchange key to seal to.
     pub key: ExchangeKey,
@@ -117,35 +120,35 @@ pub struct Choice {
 /// Why no node can be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoChoice {
-    /// None is known.
+    /// No node is known.
     #[error("no node was found")]
     NoNodes,
-    /// The one asked for is not among those known.
+    /// The requested node is not known.
     #[error("node {0} was not found")]
     NodeUnknown(NodeId),
-    /// Nodes are known, but none has a current record of a version spoken here.
+    /// Nodes are known, but none has a current record of a supported version.
     #[error("no known node has a current record")]
     NoneCurrent,
-    /// Every node says of itself what does not fit this machine's clock.
+    /// No node's time fits this machine's clock.
     #[error("{0}")]
     ClocksDiffer(ClockDifference),
-    /// Nobody serves the model.
+    /// No node serves the model.
     #[error("no node serves the model {wanted}; served are: {served}")]
     ModelUnavailable {
-        /// What was asked for.
+        /// The requested model.
         wanted: String,
-        /// Names of what is served.
+        /// Names of the served models.
         served: String,
     },
-    /// Only test engines are there.
+    /// There are only test engines.
     #[error("only echo engines were found, and they are not asked unless allowed")]
     OnlyEcho,
-    /// Everybody asks for more than the client pays.
+    /// Every node asks for more than the client pays.
     #[error(
         "the cheapest turn may cost {cheapest} millionths of the node's unit; at most {max_price} are allowed"
     )]
     TooExpensive {
-        /// The lowest price that a turn with a full context could come to.
+        /// The lowest price of a turn with a full context.
         cheapest: u64,
         /// The client's limit.
         max_price: u64,
@@ -153,7 +156,7 @@ pub enum NoChoice {
 }
 
 impl NoChoice {
-    /// What to do next.
+    /// The next step for the user.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
@@ -172,14 +175,14 @@ impl NoChoice {
     }
 }
 
-/// Chooses a node: draws one of those that [`weigh()`] lets into the draw, by their shares. `random` must be uniformly
-/// distributed; the order of the candidates makes no difference.
+/// Chooses a node by a draw among the nodes that [`weigh()`] admits, by their shares. `random` must be
+/// uniformly distributed; the order of the candidates makes no difference.
 ///
 /// # Errors
-/// [`NoChoice`], naming the first condition that nobody meets.
+/// [`NoChoice`], naming the first condition that no node meets.
 pub fn choose(candidates: &[Candidate<'_>], wish: &Wish<'_>, random: u64) -> Result<Choice, NoChoice> {
     let weighed = weigh(candidates, wish);
-    // 53 bits are what a double holds exactly.
+    // A double holds exactly 53 bits.
     let point = (random >> 11) as f64 / (1u64 << 53) as f64;
     let mut passed = 0.0;
     let mut chosen = None;
@@ -203,7 +206,7 @@ pub fn choose(candidates: &[Candidate<'_>], wish: &Wish<'_>, random: u64) -> Res
     })
 }
 
-/// Tokens of an answer at a node that allows so many; 0 says nothing.
+/// The lower of the wanted and the allowed tokens of an answer; an allowance of 0 means unspecified.
 pub(crate) fn output_cap(wanted: u32, allowed: u32) -> u32 {
     let allowed = if allowed == 0 { MAX_OUTPUT_TOKENS } else { allowed };
     wanted.min(allowed).min(MAX_OUTPUT_TOKENS)
@@ -216,12 +219,12 @@ pub(crate) fn highest_price(offer: &ModelOffer, output_tokens: u32) -> u64 {
     input.saturating_add(output).div_ceil(1000)
 }
 
-/// What a turn may cost at most, in millionths of the node's unit: a full context and a full answer.
+/// Most that a turn may cost, in millionths of the node's unit: a full context and a full answer.
 fn price(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> u64 {
     highest_price(offer, output_cap(wish.output_tokens, candidate.record.limits.max_output_tokens))
 }
 
-/// The first condition that nobody meets.
+/// The first condition that no node meets.
 fn none_fits(weighed: &[Weighed<'_>], wish: &Wish<'_>) -> NoChoice {
     let excluded = |row: &Weighed<'_>| match row.verdict {
         Verdict::Excluded(exclusion) => Some(exclusion),

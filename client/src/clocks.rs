@@ -1,8 +1,8 @@
-//! Whose clock is wrong, as far as times of others tell: what nodes sign of themselves, what they refuse, and what the
-//! stores' answers are dated. Pure; the times are parameters.
+//! Finds the wrong clock from others' times: those that nodes sign, those that they refuse, and the dates of
+//! the stores' answers. Pure; the times are parameters.
 //!
-//! A node's word alone says that two clocks differ, and not which of them is wrong. A store that agrees with this machine
-//! makes it the node's; one that agrees with the node, or several nodes that say the same, make it this machine's.
+//! A node alone shows that two clocks differ, but not which is wrong. If a store agrees with this machine,
+//! the node's clock is wrong. If a store, or several nodes, agree against this machine, its clock is wrong.
 
 use baton_proto::{
     ErrorCode,
@@ -12,34 +12,34 @@ use baton_proto::{
     store::StoreTime,
 };
 
-/// Whose clock is wrong.
+/// The wrong clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WrongClock {
     /// This machine's.
     Here,
     /// A node's.
     Node(NodeId),
-    /// This machine's, or this node's: nobody else could be asked.
+    /// This machine's or this node's: there was no other clock to compare.
     HereOrNode(NodeId),
 }
 
 /// Two clocks that differ by more than the protocol allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClockDifference {
-    /// Whose clock is wrong.
+    /// The wrong clock.
     pub wrong: WrongClock,
     /// Whether that clock is ahead; in doubt, whether this machine's is.
     pub ahead: bool,
-    /// By how much, in milliseconds.
+    /// The difference in milliseconds.
     pub by_ms: u64,
-    /// Whether it may be by more.
+    /// Whether the difference may be larger.
     pub at_least: bool,
-    /// Whose clock it was compared with.
+    /// The owner of the clock it was compared with.
     pub compared: String,
 }
 
 impl ClockDifference {
-    /// What to do next.
+    /// The next step for the user.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self.wrong {
@@ -91,19 +91,19 @@ fn span(ms: u64) -> String {
     }
 }
 
-/// What a node says that does not fit this machine's clock.
+/// A node's time that does not fit this machine's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NodeTime {
     pub(crate) node: NodeId,
-    /// How its record, which it gave itself, or its answer is out of time here.
+    /// How its own record, or its answer, is out of time here.
     pub(crate) out: OutOfTime,
 }
 
 impl NodeTime {
-    /// What a refusal of an authorisation that was signed just now says.
+    /// The conclusion from a refusal of a freshly signed authorisation.
     pub(crate) fn of_refusal(node: NodeId, code: ErrorCode) -> Option<Self> {
         let out = match code {
-            // There it was over, so there it is later by all of its life.
+            // It expired there, so the node's clock is later by its whole lifetime.
             ErrorCode::Expired => OutOfTime::NotBegun { by_ms: MAX_AUTH_LIFETIME_MS },
             ErrorCode::NotYetValid => OutOfTime::RanOut { by_ms: MAX_CLOCK_SKEW_MS },
             _ => return None,
@@ -111,7 +111,7 @@ impl NodeTime {
         Some(Self { node, out })
     }
 
-    /// Whether this machine's clock is ahead of the node's, and by how much at the least.
+    /// Whether this machine's clock is ahead of the node's, and the least difference.
     fn difference(&self) -> (bool, u64) {
         match self.out {
             OutOfTime::NotBegun { by_ms } => (false, by_ms),
@@ -120,8 +120,8 @@ impl NodeTime {
     }
 }
 
-/// Decides whose clock is wrong, if anybody's is. Nodes count only with what they said themselves: a record from others may
-/// be old.
+/// Decides which clock is wrong, if any. Nodes count only by their own answers: a record from others may be
+/// old.
 pub(crate) fn judge(here_ms: u64, stores: &[StoreTime], nodes: &[NodeTime]) -> Option<ClockDifference> {
     let off = |store: &StoreTime| {
         let by_ms = here_ms.abs_diff(store.unix_ms);
@@ -145,7 +145,7 @@ pub(crate) fn judge(here_ms: u64, stores: &[StoreTime], nodes: &[NodeTime]) -> O
     if found.iter().any(|(other, _)| *other != ahead) {
         return None;
     }
-    // At least so much each: the largest is nearest. Of exact ones any will do.
+    // Each is a minimum, so the largest is nearest. Of exact ones any will do.
     let by_ms = found.iter().map(|(_, by_ms)| *by_ms).max()?;
     let (wrong, compared) = match (stores, nodes) {
         ([store, ..], _) => (WrongClock::Here, store.name.clone()),

@@ -1,4 +1,4 @@
-//! Embeddings from whichever node offers them: batch by batch, each an order of its own, tried elsewhere where a node fails.
+//! Embeddings from any node that offers them: each batch is its own order, tried elsewhere if a node fails.
 
 use std::time::Duration;
 
@@ -24,14 +24,14 @@ use crate::{
     retry::AttemptFailure,
 };
 
-/// Attempts at one batch: a few nodes that just went away, and a moment of load.
+/// Attempts at one batch: enough for a few nodes that just left and a moment of load.
 const MAX_ATTEMPTS: u32 = 4;
-/// Bytes of the texts of one batch, but for a single longer one: what a small model embeds in seconds on a slow machine too, so
-/// that nobody else waits long behind it.
+/// Most bytes of a batch, except a single longer text. A small model embeds them in seconds, on a slow
+/// machine too, so that others wait only briefly.
 const MAX_BATCH_BYTES: usize = 16 * 1024;
 /// How long an order is valid: a node admits it at once, or never.
 const LIFETIME_MS: u64 = 60_000;
-/// Pause before the same node is asked again, where it named none.
+/// Pause before the same node is asked again, if it named none.
 const DEFAULT_PAUSE_MS: u32 = 250;
 /// Longest pause between two attempts.
 const MAX_PAUSE_MS: u32 = 5_000;
@@ -45,7 +45,7 @@ pub struct Embeddings {
     pub model_id: ModelId,
     /// Components of each vector.
     pub dimensions: usize,
-    /// For each text in order, its vector and the node that made and signed it.
+    /// The vector of each text in order, with the node that made and signed it.
     pub texts: Vec<EmbeddedText>,
 }
 
@@ -54,14 +54,14 @@ pub struct Embeddings {
 pub struct EmbeddedText {
     /// The vector; all components are finite.
     pub vector: Vec<f32>,
-    /// Tokens of the text that were embedded, as the node said.
+    /// Embedded tokens of the text, as the node said.
     pub tokens: u32,
     /// The node.
     pub node: NodeId,
 }
 
 impl std::fmt::Debug for Embeddings {
-    /// Without the vectors, which tell of the texts.
+    /// Without the vectors, which reveal the texts.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Embeddings({} of {} by {})", self.texts.len(), self.dimensions, self.model)
     }
@@ -73,7 +73,7 @@ impl std::fmt::Debug for EmbeddedText {
     }
 }
 
-/// Texts in pieces that make one order each.
+/// Splits texts into batches of one order each.
 fn batches(mut texts: &[String]) -> impl Iterator<Item = &[String]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
@@ -89,13 +89,13 @@ fn batches(mut texts: &[String]) -> impl Iterator<Item = &[String]> {
 }
 
 impl Client {
-    /// Embeds texts with a model, by name or hex id, or with any that is offered. All are embedded with one model; several
-    /// batches may be by several nodes. Each reply was sealed for this request and signed by its node, which pins the claim
-    /// and does not prove that the model ran. The nodes see the texts.
+    /// Embeds texts with a model, by name or hex id, or with any offered model. All texts get the same model,
+    /// but batches may go to different nodes. Each reply is sealed for this request and signed by its node,
+    /// which pins the claim and does not prove that the model ran. The nodes see the texts.
     ///
     /// # Errors
-    /// [`ClientError::EmptyMessage`] without any text, [`ClientError::MessageTooLong`] for one of more than 8 KiB,
-    /// [`ClientError::NoNode`] when nobody offers it, [`ClientError::EmbedFailed`].
+    /// [`ClientError::EmptyMessage`] without any text, [`ClientError::MessageTooLong`] for a text of more
+    /// than 8 KiB, [`ClientError::NoNode`] when no node offers the model, [`ClientError::EmbedFailed`].
     pub async fn embed(&self, texts: &[String], model: Option<&str>) -> Result<Embeddings, ClientError> {
         if texts.is_empty() {
             return Err(ClientError::EmptyMessage);
@@ -123,11 +123,11 @@ impl Client {
             });
             all.texts.extend(texts);
         }
-        // There was a batch.
+        // There is at least one batch.
         all.ok_or(ClientError::EmptyMessage)
     }
 
-    /// Embeds one batch, at another node where one fails.
+    /// Embeds one batch, and tries another node after a failure.
     async fn embed_batch(
         &self,
         texts: &[String],
@@ -156,7 +156,7 @@ impl Client {
                 tokio::time::sleep(Duration::from_millis(pause_ms.into())).await;
             }
             let asked = self.ask_for_embeddings(&choice, texts).await;
-            // One model's vectors have one length, whoever makes them.
+            // All vectors of a model have the same length, at any node.
             let fits = |reply: &EmbedReply| dimensions.is_none_or(|known| known == reply.dimensions as usize);
             let asked = match asked {
                 Ok(reply) if !fits(&reply) => Err(AttemptFailure::check(ErrorCode::PayloadRejected)),
@@ -179,13 +179,13 @@ impl Client {
             pause_ms = pause_ms.min(MAX_PAUSE_MS);
             tried.push(choice.node);
             let said = failure.code.filter(|code| failure.is_said() && code.retry() == Retry::Never);
-            // The unsigned word of one node ends nothing; that of two does.
+            // One node's unsigned claim decides nothing; two do.
             let wrong = said.is_some() && said == rejected;
             rejected = said.or(rejected);
             let (node, code, reason) = (choice.node, failure.code, failure.reason);
             let failed = ClientError::EmbedFailed { attempts, node, code, reason };
             if wrong {
-                // The request stays wrong wherever it goes.
+                // The request is wrong at every node.
                 return Err(failed);
             }
             last = Some(failed);
@@ -200,7 +200,7 @@ impl Client {
         texts: &[String],
     ) -> Result<EmbedReply, AttemptFailure> {
         let (directory, config) = (&self.inner.directory, &self.inner.config);
-        // Of its own for each order, so that no node can link two by it.
+        // A fresh key for each order, so that no node can link two orders by it.
         let client_key = SecretSigningKey::generate();
         let issued_ms = self.now_ms();
         let mut auth = EmbedAuth {
@@ -231,13 +231,13 @@ impl Client {
         let (mesh, addrs) = (directory.mesh(), directory.addrs(choice.node));
         let opened = mesh.open_side(choice.node, &addrs, &EMBED_PROTOCOL, Instant::now() + open).await;
         let mut stream = opened.map_err(|error| match error {
-            // It is there, and offers what it does not have.
+            // The node is up, but offers a model that it does not have.
             OpenError::ProtocolUnsupported => AttemptFailure::node(ErrorCode::ModelUnavailable, 0),
             error => ExchangeError::Open(error).into(),
         })?;
         let failed = |error| AttemptFailure::from(ExchangeError::Frame(error));
         stream.send_by(&frame, Instant::now() + open).await.map_err(failed)?;
-        // The own side stays open: ending it would give the request up.
+        // This side stays open: closing it would cancel the request.
         let received = stream.recv_by(MAX_EMBED_ANSWER_BYTES, Instant::now() + answer).await;
         let bytes = received.map_err(failed)?.ok_or(ExchangeError::Ended)?;
         match codec::decode(&bytes, MAX_EMBED_ANSWER_BYTES).map_err(AttemptFailure::check)? {

@@ -1,7 +1,8 @@
-//! What shows a node's lie to anybody: two different links that it signed for one attempt at one turn.
+//! Evidence of misbehaviour that anyone can check: two different links that a node signed for one attempt at
+//! one turn.
 //!
-//! An honest node cannot: once a turn is sealed it is never run again, and the answer is the same link for as long as its
-//! journal keeps it. The links name the session by its id and hold no text.
+//! An honest node never does that. It does not run a sealed turn again, and answers with the same link for as
+//! long as its journal keeps it. The links name the session by its id and hold no text.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! Until when the store keeps a session's blobs, and which are due to be renewed. Pure: time is a parameter.
+//! How long the store keeps a session's blobs, and which are due for renewal. Pure: time is a parameter.
 //!
-//! Walrus keeps a blob from the epoch of its PUT for so many epochs, that one counted. HTTP tells neither the present
-//! epoch nor when it ends, so what is certain is only this: a blob stored for e epochs of length d stays for
-//! (e - 1)·d at the least and e·d at the most. It is renewed while at least one whole epoch is certain.
+//! Walrus keeps a blob for a number of epochs, counted from the epoch of its PUT. HTTP tells neither the
+//! present epoch nor its end. So a blob stored for e epochs of length d stays for at least (e - 1)·d and at
+//! most e·d. It is renewed while at least one whole epoch is certain.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -10,13 +10,13 @@ use baton_proto::{chain::HistoryTurn, ids::BlobId};
 
 use crate::state::{State, TurnMeta};
 
-/// The part of an epoch for which a renewal in doubt is left alone: of the last certain epoch there is then
-/// time for several.
+/// The part of an epoch for which a doubtful renewal is left alone; the last certain epoch then has time for
+/// several.
 const DOUBT_WAIT: u64 = 8;
-/// Blobs that may change between two looks; when there are more, the next look is at all of them.
+/// Most changed blobs to track between two looks; beyond it, the next look is at all blobs.
 const MAX_CHANGED: usize = 64;
 
-/// How long an epoch is, and for how many of them blobs are stored where that is not known of a blob.
+/// Length of an epoch, and epochs for which blobs are stored if a blob's own number is unknown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) epoch: Duration,
@@ -30,7 +30,7 @@ impl Terms {
     }
 }
 
-/// A blob that a session needs, and until when the store keeps it.
+/// A blob that a session needs, with its lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlobLifetime {
     /// Its last turn.
@@ -39,37 +39,37 @@ pub struct BlobLifetime {
     pub blob_id: Option<BlobId>,
     /// Bytes.
     pub length: u32,
-    /// Whether the store is known to have taken it; the other fields are then of its last PUT.
+    /// Whether the store is known to have taken it; then the other fields describe its last PUT.
     pub stored: bool,
-    /// First epoch in which it is gone, where the store said.
+    /// First epoch in which it is gone, if the store said.
     pub end_epoch: Option<u64>,
-    /// It is kept until then at the least: milliseconds since the Unix epoch.
+    /// The store keeps it at least until then; milliseconds since the Unix epoch.
     pub kept_until_ms: u64,
     /// It is gone by then.
     pub gone_by_ms: u64,
-    /// Whether it is time to renew it.
+    /// Whether it is due for renewal.
     pub due: bool,
 }
 
-/// The lifetimes of all blobs that a session needs, oldest first: the last of each segment. Those before it in a
-/// segment are superseded and may run out.
+/// The lifetimes of all blobs that a session needs, oldest first: the last of each segment. Earlier blobs of
+/// a segment are superseded and may expire.
 pub(crate) fn lifetimes(state: &State, terms: Terms, now_ms: u64) -> Vec<BlobLifetime> {
     let ends = state.segment_ends(usize::MAX).into_iter().rev();
     ends.filter_map(|seq| lifetime(state, seq, terms, now_ms)).collect()
 }
 
-/// From when on a blob of the session is due, as far as that is known: so that a turn looks at the blobs that changed
-/// since the last look, and not at all of the session's.
+/// When a session's blobs become due, as far as known, so that a turn examines only the blobs that changed
+/// since the last look.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DueWatch {
-    /// No blob is due before this, but perhaps one that changed; none before the first look.
+    /// No unchanged blob is due before this; none before the first look.
     from_ms: Option<u64>,
     /// Last turns of blobs that changed since the last look.
     changed: BTreeSet<u64>,
 }
 
 impl DueWatch {
-    /// What is known of a turn's blob changed.
+    /// Marks a turn's blob as changed.
     pub(crate) fn changed(&mut self, seq: u64) {
         if self.from_ms.is_some() {
             self.changed.insert(seq);
@@ -79,14 +79,14 @@ impl DueWatch {
         }
     }
 
-    /// Every blob is looked at the next time.
+    /// Forces the next look to examine every blob.
     pub(crate) fn all_changed(&mut self) {
         *self = Self::default();
     }
 }
 
 impl State {
-    /// Whether any blob is due. Looks at all of them only once one may be.
+    /// Whether any blob is due. Examines all blobs only once one may be.
     pub(crate) fn any_due(&mut self, terms: Terms, now_ms: u64) -> bool {
         let watch = std::mem::take(&mut self.due);
         let changed = watch.changed.into_iter().filter(|seq| !self.is_superseded(*seq));
@@ -101,7 +101,7 @@ impl State {
     }
 }
 
-/// Until when all of them that are stored are kept at the least.
+/// Until when all stored blobs are kept at least.
 pub(crate) fn kept_until_ms(state: &State, terms: Terms) -> Option<u64> {
     let stored = lifetimes(state, terms, 0).into_iter().filter(|lifetime| lifetime.stored);
     stored.map(|lifetime| lifetime.kept_until_ms).min()
@@ -124,7 +124,7 @@ fn lifetime(state: &State, seq: u64, terms: Terms, now_ms: u64) -> Option<BlobLi
     })
 }
 
-/// When the blob that ends with a turn was last bought, and for how many epochs.
+/// Time and epochs of the last purchase of the blob that ends with a turn.
 fn bought(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta), terms: Terms) -> (u64, u32) {
     let closed = || state.turn(turn.link.seq + 1).is_some() || state.segment(turn.link.segment).is_closed();
     match meta.paid {
@@ -134,7 +134,7 @@ fn bought(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta), terms: Terms) 
     }
 }
 
-/// From when on the blob that ends with a turn is to be bought again; none for one that is not known to be stored.
+/// When the blob that ends with a turn becomes due; none for a blob not known to be stored.
 fn due_from_ms(state: &State, seq: u64, terms: Terms) -> Option<u64> {
     let (turn, meta) = state.turn(seq).filter(|(_, meta)| meta.stored)?;
     let (stored_ms, epochs) = bought(state, (turn, meta), terms);
@@ -142,15 +142,15 @@ fn due_from_ms(state: &State, seq: u64, terms: Terms) -> Option<u64> {
     // At least one whole epoch is certain until then.
     let certain = stored_ms.saturating_add(epoch_ms.saturating_mul(epochs.saturating_sub(2).into()));
     let certain = if epochs < 2 { 0 } else { certain.saturating_add(1) };
-    // In the epoch of its last PUT another one adds nothing, and would be bought all the same.
+    // A second PUT in the same epoch adds nothing, but costs the same.
     let extends = stored_ms.saturating_add(epoch_ms / 2);
-    // One that may have been paid is not paid again at every start; but it is, before the time is over.
+    // A possibly paid blob is not paid again at every start, but it is before its time is over.
     let doubt = meta.renewal_doubt_ms.map_or(0, |since_ms| since_ms.saturating_add(epoch_ms / DOUBT_WAIT));
     Some(certain.max(extends).max(doubt))
 }
 
-/// When a blob was stored whose PUT this journal knows nothing of: with its turn, which in a session brought here from
-/// elsewhere only the link dates.
+/// Storing time of a blob whose PUT is not in this journal: the time of its turn, which in an imported
+/// session only the link dates.
 fn first_known_ms(link_ms: u64, meta: &TurnMeta) -> u64 {
     if meta.receipt.is_some() { meta.accepted_ms } else { meta.accepted_ms.min(link_ms) }
 }

@@ -1,9 +1,9 @@
-//! The nodes that a client knows: their verified records, whether anything is heard of them, how many turns are under way,
-//! and what was seen of them ([`crate::reputation`]).
+//! The nodes that a client knows: their verified records, their presence, their turns under way, and this
+//! client's experience with them ([`crate::reputation`]).
 //!
-//! Records come from the nodes themselves, over a connection that proves their identity, and are kept until shortly
-//! before they expire. Which node serves is [`crate::choose`]'s decision. [`keeper`] asks in the background who is still
-//! there, while the client is in use.
+//! Records come from the nodes themselves, over a connection that proves their identity, and are kept until
+//! shortly before they expire. [`crate::choose`] decides which node serves. [`keeper`] checks the nodes'
+//! presence in the background while the client is in use.
 
 mod asking;
 mod explain;
@@ -41,14 +41,14 @@ use crate::{
 };
 use presence::Presence;
 
-/// Nodes kept and asked, and remembered: far more than one turn needs, and a bound on what strangers can make a client
-/// hold.
+/// Most nodes to keep, ask and remember: far more than one turn needs, and a bound on the memory that unknown
+/// peers can use.
 pub(crate) const MAX_NODES: usize = 256;
-/// A record is asked for again when less than this is left of it.
+/// A record is requested again when less than this is left of it.
 const RENEW_BEFORE_MS: u64 = 60_000;
-/// How long stores are asked for their clocks, where nodes' times do not fit this machine's.
+/// How long to wait for the stores' clocks, if nodes' times do not fit this machine's.
 const ASK_CLOCKS: Duration = Duration::from_secs(3);
-/// After the start of a client, a turn that finds no node waits so long for those that the network still tells of.
+/// Just after a client's start, a turn that finds no node waits this long for nodes that the network reports.
 const JOIN_WAIT: Duration = Duration::from_secs(4);
 
 /// A node with its verified record.
@@ -65,7 +65,7 @@ pub struct NodeInfo {
 #[derive(Debug, Clone, Default)]
 struct Known {
     record: Option<Signed<NodeRecord>>,
-    /// Whether it gave that record itself just now although it is out of time.
+    /// Whether the node itself just gave that record although it is out of time.
     out_of_time: bool,
     addrs: Vec<Multiaddr>,
     presence: Presence,
@@ -76,23 +76,23 @@ struct Known {
 pub(crate) struct Directory {
     mesh: MeshHandle,
     clock: Clock,
-    /// Whose clocks are compared with ours.
+    /// Its dates are compared with our clock.
     store: Arc<dyn BlobStore>,
     timeouts: Timeouts,
-    /// Peers that discovery waits for, at first: those named in the configuration.
+    /// Peers that discovery waits for at first: those in the configuration.
     expected: usize,
-    /// Whether nodes can appear at all: without addresses and multicast there is nobody to wait for.
+    /// Whether nodes can appear at all: without addresses and multicast, none can.
     may_find: bool,
     known: Mutex<HashMap<NodeId, Known>>,
     reputation: Mutex<Reputation>,
-    /// Where the reputation is kept; nowhere for a client without a home.
+    /// File of the reputation; none for a client without a home.
     keep: Option<Keep>,
     started: Instant,
-    /// Whether the reputation changed since it was written.
+    /// Whether the reputation changed since it was last written.
     unsaved: AtomicBool,
-    /// When somebody last wanted a node, in milliseconds since the Unix epoch.
+    /// When a node was last wanted, in milliseconds since the Unix epoch.
     used_ms: AtomicU64,
-    /// Wakes the keeper.
+    /// Wakes the maintenance task.
     wake: Arc<Notify>,
 }
 
@@ -110,19 +110,19 @@ impl Drop for InFlight {
     }
 }
 
-/// What a directory is made with.
+/// The parts of a directory.
 pub(crate) struct Setup {
     pub(crate) clock: Clock,
-    /// Whose clocks are compared with ours.
+    /// Its dates are compared with our clock.
     pub(crate) store: Arc<dyn BlobStore>,
     pub(crate) timeouts: Timeouts,
     /// Peers that discovery waits for at first.
     pub(crate) expected: usize,
     /// Whether nodes can appear at all.
     pub(crate) may_find: bool,
-    /// What is known of nodes from earlier.
+    /// The earlier reputation.
     pub(crate) reputation: Reputation,
-    /// Where that is kept.
+    /// Its file.
     pub(crate) keep: Option<Keep>,
 }
 
@@ -149,7 +149,7 @@ impl Directory {
         lock(&self.known)
     }
 
-    /// Taken after the table of nodes, where both are held.
+    /// Locked after the table of nodes, if both are held.
     fn reputation(&self) -> MutexGuard<'_, Reputation> {
         lock(&self.reputation)
     }
@@ -162,13 +162,13 @@ impl Directory {
         &self.mesh
     }
 
-    /// Notes that somebody wants a node, so that the keeper looks after them for a while.
+    /// Records that a node is wanted, so that the maintenance task checks nodes for a while.
     fn note_use(&self) {
         self.used_ms.store(self.now_ms(), Ordering::Relaxed);
         self.wake.notify_one();
     }
 
-    /// Where a node was found.
+    /// The known addresses of a node.
     pub(crate) fn addrs(&self, node: NodeId) -> Vec<Multiaddr> {
         let known = self.lock();
         let Some(known) = known.get(&node) else { return Vec::new() };
@@ -177,12 +177,12 @@ impl Directory {
         known.addrs.iter().cloned().chain(named).collect()
     }
 
-    /// Whether a node is known but its record is not.
+    /// Whether a node is known without a record.
     fn lacks_record(&self, node: NodeId) -> bool {
         self.lock().get(&node).is_some_and(|known| known.record.is_none())
     }
 
-    /// Nodes with a record that holds now, and of which something was heard lately.
+    /// Nodes with a current record and a recent sign of life.
     pub(crate) fn usable(&self) -> Vec<NodeInfo> {
         let now = self.now_ms();
         let known = self.lock();
@@ -194,7 +194,7 @@ impl Directory {
         usable.collect()
     }
 
-    /// Whether somebody's record is worth asking for before choosing.
+    /// Whether a refresh of records is worthwhile before choosing.
     fn wants_refresh(&self) -> bool {
         let now = self.now_ms();
         let known = self.lock();
@@ -208,27 +208,27 @@ impl Directory {
         unknown || !known.values().any(has_current)
     }
 
-    /// Chooses a node for an attempt, after looking for nodes where that is worth it.
+    /// Chooses a node for an attempt, after a search if worthwhile.
     pub(crate) async fn choose(self: &Arc<Self>, wish: &Wish<'_>) -> Result<(Choice, InFlight), NoChoice> {
         self.note_use();
         self.take_peers();
         if self.wants_refresh() {
             self.refresh().await;
         } else if self.usable().is_empty() {
-            // Nothing was heard of anybody for a while, as after a pause. Not a search: who does not answer now is only
-            // asked last.
+            // No node was heard of for a while, as after a pause. This is no search: a node that does not
+            // answer now is only asked last.
             self.ask_stale().await;
         }
         match self.choose_now(wish) {
-            // What is wanted may have appeared since; look once more before giving up.
+            // A suitable node may have appeared since; look once more before giving up.
             Err(_) => {
                 self.refresh().await;
-                // The one node that was named may be slower than those that answered.
+                // The named node may be slower than those that answered.
                 if let Some(node) = wish.node.filter(|node| self.lacks_record(*node)) {
                     self.renew(node).await;
                 }
                 let mut chosen = self.choose_now(wish);
-                // Just after the start the network is still being told of.
+                // Just after the start the network is still reporting nodes.
                 let until = self.started + JOIN_WAIT;
                 while chosen.is_err()
                     && !self.are_out_of_time()
@@ -255,7 +255,8 @@ impl Directory {
         !known.is_empty() && known.values().all(|known| known.out_of_time)
     }
 
-    /// What the times that nodes sign say of the clocks, where none of them, or of the one that is named, fits.
+    /// The clock difference shown by the times that nodes sign, if none of them fits, or not the named
+    /// node's.
     pub(crate) async fn clock_difference(&self, node: Option<NodeId>) -> Option<ClockDifference> {
         let now = self.now_ms();
         let said = |(id, known): (&NodeId, &Known)| {
@@ -269,7 +270,7 @@ impl Directory {
         self.compare_clocks(&of_nodes).await
     }
 
-    /// What a node's refusal of an authorisation says of the clocks, if it is about them.
+    /// The clock difference shown by a node's refusal of an authorisation, if the refusal is about time.
     pub(crate) async fn refused_by_clock(&self, node: NodeId, code: ErrorCode) -> Option<ClockDifference> {
         self.compare_clocks(&[NodeTime::of_refusal(node, code)?]).await
     }
@@ -278,14 +279,14 @@ impl Directory {
         if of_nodes.is_empty() {
             return None;
         }
-        // A store that does not answer says nothing of its clock.
+        // A store that does not answer is no evidence about clocks.
         let asked = tokio::time::timeout(ASK_CLOCKS, self.store.times()).await;
         let of_stores = asked.ok().and_then(Result::ok).unwrap_or_default();
         judge(self.now_ms(), &of_stores, of_nodes)
     }
 
-    /// The node that continues an answer: at once, among those that are known, with the same model, and not one that failed
-    /// in this turn while there is another that did not.
+    /// The node that continues an answer: at once, among known nodes, with the same model. A node that failed
+    /// in this turn is taken only if there is no other.
     pub(crate) fn choose_to_continue(
         self: &Arc<Self>,
         wish: &Wish<'_>,
@@ -304,7 +305,7 @@ impl Directory {
         (!other).then_some(chosen)
     }
 
-    /// Whether a node that has not failed in this turn could continue what the chosen one begins.
+    /// Whether a node that has not failed in this turn could continue the chosen node's answer.
     pub(crate) fn has_substitute(self: &Arc<Self>, wish: &Wish<'_>, choice: &Choice) -> bool {
         let model = choice.offer.model.to_string();
         let tried = [wish.tried, &[choice.node]].concat();
@@ -337,7 +338,8 @@ impl Directory {
         known.iter().filter_map(candidate).collect()
     }
 
-    /// A node failed in a turn: it is avoided for a while, by what it did, and at least as long as it asked for.
+    /// Records a node's failure in a turn. The node is avoided for a while that depends on the fault, and at
+    /// least as long as it asked for.
     pub(crate) fn failed(&self, node: NodeId, fault: Fault, at_least_ms: u64) {
         let now = self.now_ms();
         if let Some(known) = self.lock().get_mut(&node) {
@@ -352,7 +354,7 @@ impl Directory {
         self.changed();
     }
 
-    /// A node answered something that no credit comes from.
+    /// Records an answer that earns no credit.
     pub(crate) fn answered(&self, node: NodeId) {
         let now = self.now_ms();
         if let Some(known) = self.lock().get_mut(&node) {
@@ -360,7 +362,8 @@ impl Directory {
         }
     }
 
-    /// A node served a turn whose receipt was verified; whoever a tag is about may have a session's prompt at hand.
+    /// Records a served turn with its verified receipt; `warm_tag` marks the node as likely to have the
+    /// session's prompt cached.
     pub(crate) fn served(&self, receipt: &Receipt, measured: Option<Measured>, warm_tag: [u8; 32]) {
         let (now, node) = (self.now_ms(), receipt.node);
         let mut offered = None;
@@ -374,7 +377,7 @@ impl Directory {
         reputation.note_warm(warm_tag, now);
         if let Some(offered) = offered {
             reputation.note_model(receipt.model, &offered.name);
-            // It signed both: a kind of engine that is preferred, and then another.
+            // It signed both: a preferred kind of engine, and then another.
             if offered.engine != receipt.engine {
                 reputation.failed(node, Fault::Lied, 0, now);
             }
@@ -383,23 +386,23 @@ impl Directory {
         self.changed();
     }
 
-    /// How long a node's first text took on average, where this client measured it.
+    /// The average time to a node's first text, if this client measured it.
     pub(crate) fn first_token_of(&self, node: NodeId) -> Option<Duration> {
         let speed = self.reputation().evidence(node, self.now_ms()).speed?;
         Duration::try_from_secs_f64(speed.first_token_ms / 1000.0).ok()
     }
 
-    /// Whether whoever a tag is about may have a session's prompt at hand.
+    /// Whether the node of a tag is likely to have a session's prompt cached.
     pub(crate) fn is_warm(&self, tag: &[u8; 32]) -> bool {
         self.reputation().is_warm(tag, self.now_ms())
     }
 
-    /// What a model was called that served a turn here.
+    /// The name of a model that served a turn here.
     pub(crate) fn model_name(&self, model: ModelId) -> Option<String> {
         self.reputation().model_name(model).map(str::to_owned)
     }
 
-    /// Has the reputation written soon.
+    /// Schedules a write of the reputation.
     fn changed(&self) {
         self.unsaved.store(true, Ordering::Release);
         self.wake.notify_one();
@@ -407,7 +410,7 @@ impl Directory {
 }
 
 impl Known {
-    /// Takes a record that the mesh has from others, where it is newer than the one known.
+    /// Takes a record that the mesh has from others, if it is newer.
     fn take_told(&mut self, record: &Signed<NodeRecord>, now_ms: u64) {
         if self.record.as_ref().is_none_or(|old| old.sequence < record.sequence) {
             self.record = Some(record.clone());
@@ -416,19 +419,19 @@ impl Known {
         }
     }
 
-    /// Whether it is worth asking for its record: for a fresh one, or to hear whether it is there.
+    /// Whether to ask for its record: for a fresh one, or as a presence check.
     fn is_stale(&self, now_ms: u64) -> bool {
         !is_fresh(self.record.as_ref(), now_ms) || self.presence.is_gone(now_ms)
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Entries are changed in single steps, so a panic elsewhere leaves a table usable.
+    // Entries change in single steps, so a panic elsewhere leaves a table usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Forgets nodes that are gone, so that a full table still learns new ones; where all are there, those that never gave
-/// a record. Returns whom it forgot.
+/// Removes nodes that are gone, so that a full table still learns new ones. If it is still full, also removes
+/// nodes that were asked and never gave a record. Returns the removed nodes.
 fn make_room(known: &mut HashMap<NodeId, Known>, peers: &[PeerInfo]) -> HashSet<NodeId> {
     let before: HashSet<NodeId> = known.keys().copied().collect();
     let present: HashSet<NodeId> = peers.iter().map(|peer| peer.node).collect();
@@ -442,7 +445,7 @@ fn make_room(known: &mut HashMap<NodeId, Known>, peers: &[PeerInfo]) -> HashSet<
 }
 
 fn is_fresh(record: Option<&Signed<NodeRecord>>, now: u64) -> bool {
-    // Beside what clocks may differ by, which is for those that are wrong.
+    // In addition to the clock skew, which is an allowance for wrong clocks.
     let soon = now.saturating_add(RENEW_BEFORE_MS + MAX_CLOCK_SKEW_MS);
     record.is_some_and(|record| record.current_key(soon).is_ok())
 }

@@ -1,7 +1,7 @@
-//! A quota that somebody granted to this client's user: the chain of grants, and the key that proves it is ours.
+//! A quota granted to this client's user: the chain of grants, and the key that proves our right to it.
 //!
-//! Two files in the home folder, `grant.key` and `grant.chain`. The key is no session's and no account's: a node that sees
-//! it learns only whose quota it is.
+//! Two files in the home folder, `grant.key` and `grant.chain`. The key belongs to no session or account: a
+//! node that sees it learns only the quota's holder.
 
 use std::{fs, io, path::Path};
 
@@ -24,12 +24,12 @@ use crate::error::ClientError;
 pub const GRANT_KEY_FILE: &str = "grant.key";
 /// The chain of grants in the home folder.
 pub const GRANT_CHAIN_FILE: &str = "grant.chain";
-/// What the key's file calls itself.
+/// Kind of the key in its file.
 const GRANT_KEY_KIND: &str = "grant";
-/// Largest file of a chain that is read: four grants of at most sixteen nodes and models take far less.
+/// Largest chain file to read: four grants of at most sixteen nodes and models take far less.
 const MAX_CHAIN_FILE_BYTES: u64 = 64 * 1024;
 
-/// A chain of grants whose last one is this key's.
+/// A chain of grants whose last grant is this key's.
 #[derive(Debug, Clone)]
 pub struct QuotaHolder {
     chain: QuotaChain,
@@ -37,7 +37,7 @@ pub struct QuotaHolder {
 }
 
 impl QuotaHolder {
-    /// Puts a chain and its holder's key together.
+    /// Combines a chain and its holder's key.
     ///
     /// # Errors
     /// As [`QuotaChain::verify_form`]; [`ErrorCode::BadSignature`] when the last grant is another key's.
@@ -47,10 +47,11 @@ impl QuotaHolder {
         if ours { Ok(Self { chain, key }) } else { Err(ErrorCode::BadSignature) }
     }
 
-    /// What a home folder holds; none without a chain. Blocking.
+    /// Loads the holder from a home folder; none without a chain. Blocking.
     ///
     /// # Errors
-    /// [`ClientError::Config`] for a chain that cannot be used, [`ClientError::File`], and those of key files.
+    /// [`ClientError::Config`] for a chain that cannot be used, [`ClientError::File`], and those of key
+    /// files.
     pub fn load(home: &Path, passphrase: Option<&str>) -> Result<Option<Self>, ClientError> {
         let path = home.join(GRANT_CHAIN_FILE);
         if !path.exists() {
@@ -64,23 +65,23 @@ impl QuotaHolder {
         Self::new(&chain, key).map(Some).map_err(unusable)
     }
 
-    /// The grant that is used.
+    /// The grant in use.
     #[must_use]
     pub fn grant(&self) -> &QuotaGrant {
         self.chain.last()
     }
 
-    /// Shows the quota for a turn, where it counts.
+    /// The quota for a turn, if it applies.
     pub(crate) fn for_turn(&self, auth: &Signed<TurnAuth>) -> Option<QuotaUse> {
         self.show((auth.audience, auth.model), auth.issued_ms, auth.auth_hash())
     }
 
-    /// Shows the quota for a request for embeddings, where it counts.
+    /// The quota for a request for embeddings, if it applies.
     pub(crate) fn for_embeddings(&self, auth: &Signed<EmbedAuth>) -> Option<QuotaUse> {
         self.show((auth.audience, auth.model), auth.issued_ms, auth.auth_hash())
     }
 
-    /// Shows the quota for an audit, where it counts.
+    /// The quota for an audit, if it applies.
     pub(crate) fn for_audit(
         &self,
         place: (NodeId, ModelId),
@@ -113,10 +114,10 @@ impl QuotaHolder {
         Some(QuotaUse { chain, proof: Signed::sign(proof, &self.key).bytes().clone() })
     }
 
-    /// Narrows the grant for another key: gives the longer chain.
+    /// Narrows the grant for another key; returns the longer chain.
     ///
     /// # Errors
-    /// As [`QuotaChain::verify_form`]: [`ErrorCode::QuotaExceeded`] for what is wider or too deep.
+    /// As [`QuotaChain::verify_form`]: [`ErrorCode::QuotaExceeded`] for a wider or too deep grant.
     pub fn narrow(&self, change: impl FnOnce(&mut QuotaGrant)) -> Result<Vec<SignedBytes>, ErrorCode> {
         let last = self.chain.last();
         let mut grant = QuotaGrant {
@@ -149,7 +150,7 @@ pub fn read_chain(path: &Path) -> Result<Vec<SignedBytes>, ClientError> {
         .map_err(|code| ClientError::Config(format!("{} holds no grant: {code}", path.display())))
 }
 
-/// Keeps a chain in the home folder; one that was there is replaced. Blocking.
+/// Writes a chain to the home folder, replacing an earlier one. Blocking.
 ///
 /// # Errors
 /// [`ClientError::File`].
@@ -159,7 +160,7 @@ pub fn keep_chain(home: &Path, chain: &[SignedBytes]) -> Result<(), ClientError>
     kept.map_err(|source| ClientError::File { action: "write", path, source })
 }
 
-/// The holder's public key; the key is made where there is none. Blocking.
+/// The holder's public key; creates the key if it is missing. Blocking.
 ///
 /// # Errors
 /// Those of key files.

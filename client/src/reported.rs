@@ -1,5 +1,5 @@
-//! How likely the tokens of an answer were, as its node says: checked for form and bounded. Nobody can check the numbers;
-//! they are no part of what is signed.
+//! Token probabilities of an answer, as its node reports them: checked for form and bounded. The numbers
+//! cannot be verified, and are not signed.
 
 use baton_proto::{
     ErrorCode,
@@ -12,23 +12,23 @@ const MAX_TOKEN_BYTES: usize = 1024;
 /// Bytes of all tokens of a reply: the longest answer with the most alternatives, at ordinary lengths.
 const MAX_SPELLED_BYTES: usize = 16 * 1024 * 1024;
 
-/// A token with what it stands for and how likely it was.
+/// A token with its bytes and its probability.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LikelyToken {
     /// Its number in the model's vocabulary.
     pub id: u32,
-    /// Its bytes, which need not be whole characters; none where it is no text.
+    /// Its bytes, not always whole characters; empty for a token without text.
     pub bytes: Vec<u8>,
     /// Natural logarithm of its probability, to a thousandth.
     pub logprob: f64,
 }
 
-/// A token of an answer, and what else might have stood in its place.
+/// A token of an answer, with its alternatives.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenReport {
     /// The token.
     pub token: LikelyToken,
-    /// The likeliest tokens in its place, the likeliest first; often it is among them.
+    /// The likeliest tokens at its position, likeliest first; often includes it.
     pub likeliest: Vec<LikelyToken>,
 }
 
@@ -49,12 +49,12 @@ impl Zeroize for TokenReport {
 
 /// The reports of one reply.
 pub(crate) struct Reports {
-    /// Alternatives that were asked for; with none, nothing is reported.
+    /// Requested alternatives; with none, nothing is reported.
     asked: u8,
-    /// Bytes of the tokens of the event that comes.
+    /// Bytes of the next event's tokens.
     spelled: Option<Vec<TokenBytes>>,
     bytes: usize,
-    /// Those that arrived, what another node began included.
+    /// Arrived reports, including those of another node that began the answer.
     pub(crate) taken: Zeroizing<Vec<TokenReport>>,
 }
 
@@ -63,7 +63,7 @@ impl Reports {
         Self { asked, spelled: None, bytes: 0, taken: Zeroizing::default() }
     }
 
-    /// Takes the bytes of the tokens that the next event names.
+    /// Takes the bytes of the next event's tokens.
     pub(crate) fn spell(&mut self, tokens: Vec<TokenBytes>) -> Result<(), ErrorCode> {
         if self.asked == 0 || self.spelled.is_some() || tokens.is_empty() {
             return Err(ErrorCode::NonCanonical);
@@ -76,7 +76,8 @@ impl Reports {
         Ok(())
     }
 
-    /// Takes what is reported of these tokens: each of them with as many alternatives as were asked for. Its reports.
+    /// Takes the probabilities of these tokens, each with the requested number of alternatives; returns their
+    /// reports.
     pub(crate) fn take(
         &mut self,
         ids: &[u32],
@@ -85,7 +86,7 @@ impl Reports {
         let spelled = self.spelled.take().unwrap_or_default();
         if self.asked == 0 || ids.is_empty() {
             let nothing = logprobs.is_empty() && spelled.is_empty();
-            // An engine without ids cannot report, and must not pretend to.
+            // An engine without ids cannot report probabilities, and must not pretend to.
             return if nothing && self.asked == 0 { Ok(Vec::new()) } else { Err(ErrorCode::NonCanonical) };
         }
         let each = usize::from(self.asked) + 1;
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(take(0, &[], &[1], &[]), Ok(0));
         assert_eq!(take(0, &[], &[], &[]), Ok(0));
         assert_eq!(take(1, &[b"a", b"a"], &[1], &[(1, 0), (1, 0)]), Ok(1));
-        /// Alternatives asked for, bytes that were spelled, ids, and what is told of them.
+        /// Requested alternatives, spelled bytes, ids, and reported probabilities.
         type Case<'a> = (u8, &'a [&'a [u8]], &'a [u32], &'a [(u32, i32)]);
         let refused: [Case<'_>; 8] = [
             (0, &[], &[1], &[(1, 0)]),

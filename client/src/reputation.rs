@@ -1,9 +1,9 @@
-//! What this client itself saw of nodes: turns whose receipts it verified, how fast they came, and failures by name. Pure:
-//! the clock is a parameter, and [`keep`] has the file.
+//! This client's own experience with nodes: turns whose receipts it verified, their speed, and failures by
+//! name. Pure: the clock is a parameter, and [`keep`] has the file.
 //!
-//! Nothing that a node, or anybody else, says of a node gets in here. Everything decays, so that a node that was bad is
-//! tried again, and one that was good proves it again; only what it was caught lying about counts for a day. The table
-//! is bounded, and names no session: what it knows of sessions are keyed tags.
+//! No claim of a node or other party enters. Everything decays, so that a bad node is tried again, and a good
+//! one must prove itself again; only a proven lie counts for a day. The table is bounded and names no
+//! session: it knows sessions only by keyed tags.
 
 pub(crate) mod keep;
 #[cfg(test)]
@@ -19,59 +19,64 @@ use crate::{
     nodes::MAX_NODES,
 };
 
-/// After so long, a turn served, a failure and a measured speed count half.
+/// Half-life of served turns, failures and measured speeds.
 const HALF_LIFE_MS: u64 = 6 * HOUR_MS;
-/// After so long, an answer that a node is busy counts half: queues move with every turn.
+/// Half-life of busy answers: queues move with every turn.
 const BUSY_HALF_LIFE_MS: u64 = 30 * 1000;
-/// A node that was caught at something untrue is avoided for so long.
+/// How long a node with a detected lie is avoided.
 const LIED_MS: u64 = 24 * HOUR_MS;
-/// One that signed two different links for one turn is avoided for so long: that cannot be an accident, and it is proved.
+/// How long a node that signed two different links for one turn is avoided: that is no accident, and it is
+/// proven.
 const EQUIVOCATED_MS: u64 = 30 * LIED_MS;
-/// First pause of a node that stalled in the middle of an answer; doubled by each further one that has not decayed.
+/// First pause of a node that stalled in the middle of an answer; doubled by each further stall that has not
+/// decayed.
 const STALL_PAUSE_MS: u64 = 60 * 1000;
 /// Longest pause of a node that stalls.
 const MAX_STALL_PAUSE_MS: u64 = HOUR_MS;
-/// First pause of a node that is busy; doubled by each further one until it serves.
+/// First pause of a busy node; doubled by each further busy answer until it serves.
 const BUSY_PAUSE_MS: u64 = 1000;
-/// First pause of a node that failed otherwise; doubled in the same way.
+/// First pause after any other failure; doubled in the same way.
 const PAUSE_MS: u64 = 5000;
 /// Longest pause of a node that neither stalled nor lied, whatever it asks for.
 const MAX_PAUSE_MS: u64 = 120 * 1000;
-/// Turns and failures beyond which older ones count less: what a node does lately shows within so many.
+/// Turns and failures beyond which older ones count less: recent behaviour shows within this many.
 const MAX_COUNT: f64 = 50.0;
 /// Measured turns beyond which older ones count less.
 const MAX_MEASURED: f64 = 20.0;
-/// No engine writes faster; what measures faster came in one piece.
+/// No engine writes faster; a higher measurement came in one piece.
 const MAX_TOKENS_PER_SECOND: f64 = 10_000.0;
-/// For so long a node that served a session's last turn is taken to have its prompt at hand. Nodes keep prompts as long as
-/// nothing else needs the memory; beyond some minutes that is a guess.
+/// How long a node that served a session's last turn is assumed to have its prompt cached. Nodes keep prompts
+/// until they need the memory; beyond some minutes that is a guess.
 const WARM_MS: u64 = 10 * 60 * 1000;
-/// Tags of sessions' last turns; when full, the oldest goes, and its session's next turn prefers nobody.
+/// Tags of sessions' last turns; when full, the oldest is removed, and its session's next turn prefers no
+/// node.
 const MAX_WARM: usize = 256;
-/// Names of models that are remembered for people; when full, no more are learned.
+/// Model names remembered for people; when full, no more are learned.
 const MAX_MODEL_NAMES: usize = 64;
-/// Longest name of a model that is remembered, in bytes.
+/// Longest remembered name of a model, in bytes.
 const MAX_MODEL_NAME_BYTES: usize = 128;
 
 const HOUR_MS: u64 = 60 * 60 * 1000;
 
-/// How a node failed, as far as the client can tell. No two of them are held against it alike.
+/// How a node failed, as far as the client can tell. Each fault has its own consequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Fault {
     /// It could not be reached.
     Unreachable,
     /// The reply ended early.
     CutOff,
-    /// The reply stopped, and stayed open.
+    /// The reply stopped, but stayed open.
     Stalled,
-    /// It said that it is busy.
+    /// It reported that it is busy.
     Busy,
-    /// It refused, or said that it failed.
+    /// It refused, or reported a failure.
     Refused,
-    /// What it sent or signed was not true: a link, receipt, note or blob that did not verify, tokens that it repeated or
-    /// that were not asked for, frames that mean nothing.
+    /// It sent or signed an untruth. Cases:
+    /// - a link, receipt, note or blob that did not verify;
+    /// - tokens that it repeated, or that were not requested;
+    /// - frames without meaning.
     Lied,
-    /// Something failed that may not be its fault: the way to it, a relayer, this machine.
+    /// Another party may be at fault: the network, a relayer, or this machine.
     Unclear,
     /// It signed two different links for one turn.
     Equivocated,
@@ -92,7 +97,7 @@ impl Fault {
         }
     }
 
-    /// How much it counts as a failure, beside a turn served that counts one.
+    /// Its weight as a failure; a served turn counts one.
     fn weight(self) -> f64 {
         match self {
             Self::Unreachable | Self::CutOff => 1.0,
@@ -100,23 +105,23 @@ impl Fault {
             Self::Lied | Self::Equivocated => 4.0,
             // The turn itself may be at fault.
             Self::Refused => 0.5,
-            // That is what load counts.
+            // Load accounts for these.
             Self::Busy | Self::Unclear => 0.0,
         }
     }
 }
 
-/// How fast an answer came, by this client's own clock.
+/// Speed of an answer, by this client's own clock.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Measured {
     /// From the sending of the turn to the first text.
     pub(crate) first_token: Option<Duration>,
-    /// Tokens a second after that, four bytes of text as one; none for a short answer. Text is what the answer is
-    /// accepted by; the ids that a node reports beside it would cost it nothing.
+    /// Tokens a second after that, with four bytes of text per token; none for a short answer. The answer is
+    /// accepted by its text; ids that a node reports beside it would cost it nothing.
     pub(crate) tokens_per_second: Option<f64>,
 }
 
-/// What is known of a node. Counts are as of `at_ms`.
+/// The experience with one node. Counts are as of `at_ms`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Entry {
@@ -143,25 +148,25 @@ pub(crate) struct Entry {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Reputation {
     nodes: BTreeMap<NodeId, Entry>,
-    /// Until when a tag of a session, node and link holds, in milliseconds since the Unix epoch.
+    /// Expiry of each tag of a session, node and link, in milliseconds since the Unix epoch.
     warm: BTreeMap<[u8; 32], u64>,
-    /// What nodes call the models that served turns here.
+    /// Nodes' names of the models that served turns here.
     models: BTreeMap<ModelId, String>,
 }
 
-/// What is left of a count after some time.
+/// The rest of a count after some time.
 fn decayed(count: f64, passed_ms: u64, half_life_ms: u64) -> f64 {
     count * (-(passed_ms as f64) / half_life_ms as f64).exp2()
 }
 
-/// A mean over so many values, with one more; the count is bounded, so that new values always tell.
+/// A mean over `count` values, with one more; the count is bounded, so that new values always matter.
 fn averaged((mean, count): (f64, f64), value: f64) -> (f64, f64) {
     let count = count.min(MAX_MEASURED - 1.0);
     ((mean * count + value) / (count + 1.0), count + 1.0)
 }
 
 impl Entry {
-    /// Brings the counts up to now.
+    /// Decays the counts to now.
     fn decay(&mut self, now_ms: u64) {
         let passed = now_ms.saturating_sub(self.at_ms);
         for count in
@@ -176,7 +181,7 @@ impl Entry {
     fn serve(&mut self, measured: Option<Measured>, now_ms: u64) {
         self.decay(now_ms);
         self.served = (self.served + 1.0).min(MAX_COUNT);
-        // It comes back at once when it serves; for a lie it does not.
+        // Serving ends a pause at once, but not the consequences of a lie.
         self.strikes = 0;
         self.paused_until_ms = 0;
         let Some(measured) = measured else { return };
@@ -193,7 +198,7 @@ impl Entry {
     fn fail(&mut self, fault: Fault, asked_ms: u64, now_ms: u64) {
         self.decay(now_ms);
         self.failed = (self.failed + fault.weight()).min(MAX_COUNT);
-        // What is proved is not covered by a later failure.
+        // A later failure does not hide a proven one.
         if !self.is_proved(now_ms) {
             self.last_fault = Some(fault);
         }
@@ -209,7 +214,7 @@ impl Entry {
             }
             Fault::Stalled => {
                 self.stalls += 1.0;
-                // Rounded: one that just happened counts whole.
+                // Rounded: a stall that just happened counts whole.
                 let before = (1..=6).filter(|times| self.stalls > f64::from(*times) + 0.5).count();
                 let before = u32::try_from(before).unwrap_or(6);
                 doubled(STALL_PAUSE_MS, before, MAX_STALL_PAUSE_MS)
@@ -226,11 +231,11 @@ impl Entry {
         self.paused_until_ms = self.paused_until_ms.max(now_ms.saturating_add(pause));
     }
 
-    /// As the choice sees it.
+    /// The view of the choice.
     fn evidence(&self, now_ms: u64) -> Evidence {
         let mut now = self.clone();
         now.decay(now_ms);
-        // Below a hundredth of a turn it is as if it had never been measured.
+        // Below a hundredth of a turn it counts as never measured.
         let speed = (now.measured > 0.01).then_some(Speed {
             turns: now.measured,
             first_token_ms: now.first_token_ms,
@@ -246,7 +251,7 @@ impl Entry {
         }
     }
 
-    /// Makes an entry that came from a disk harmless: a clock that was wrong once must ban nobody for ever.
+    /// Makes an entry from a disk harmless: a clock that was wrong once must not ban any node for ever.
     fn tame(&mut self, now_ms: u64) {
         self.at_ms = self.at_ms.min(now_ms);
         self.paused_until_ms = self.paused_until_ms.min(now_ms.saturating_add(MAX_STALL_PAUSE_MS));
@@ -266,12 +271,12 @@ impl Entry {
         }
     }
 
-    /// Whether it is avoided for something that the client can show to others.
+    /// Whether it is avoided for a fault that the client can prove to others.
     fn is_proved(&self, now_ms: u64) -> bool {
         self.last_fault == Some(Fault::Equivocated) && self.lied_until_ms > now_ms
     }
 
-    /// Whether it says anything still.
+    /// Whether it still has any effect.
     fn tells(&self, now_ms: u64) -> bool {
         let evidence = self.evidence(now_ms);
         let avoided = evidence.lied_until_ms > now_ms || evidence.paused_until_ms > now_ms;
@@ -280,17 +285,17 @@ impl Entry {
 }
 
 impl Reputation {
-    /// A node served a turn whose receipt was verified.
+    /// Records a served turn with a verified receipt.
     pub(crate) fn served(&mut self, node: NodeId, measured: Option<Measured>, now_ms: u64) {
         self.entry(node, now_ms).serve(measured, now_ms);
     }
 
-    /// A node failed; it asked to be left alone for `asked_ms`.
+    /// Records a failure; the node asked for a pause of `asked_ms`.
     pub(crate) fn failed(&mut self, node: NodeId, fault: Fault, asked_ms: u64, now_ms: u64) {
         self.entry(node, now_ms).fail(fault, asked_ms, now_ms);
     }
 
-    /// What is known of a node, as the choice sees it.
+    /// The experience with a node, as the choice sees it.
     pub(crate) fn evidence(&self, node: NodeId, now_ms: u64) -> Evidence {
         self.nodes.get(&node).map(|entry| entry.evidence(now_ms)).unwrap_or_default()
     }
@@ -300,7 +305,7 @@ impl Reputation {
         self.nodes.get(&node)?.last_fault
     }
 
-    /// Remembers that whoever a tag is about may have a session's prompt at hand.
+    /// Records that the node of a tag is likely to have a session's prompt cached.
     pub(crate) fn note_warm(&mut self, tag: [u8; 32], now_ms: u64) {
         self.warm.retain(|_, until_ms| *until_ms > now_ms);
         self.warm.insert(tag, now_ms.saturating_add(WARM_MS));
@@ -310,12 +315,12 @@ impl Reputation {
         }
     }
 
-    /// Whether that still holds.
+    /// Whether that is still likely.
     pub(crate) fn is_warm(&self, tag: &[u8; 32], now_ms: u64) -> bool {
         self.warm.get(tag).is_some_and(|until_ms| *until_ms > now_ms)
     }
 
-    /// Remembers what a model that served a turn is called, for people.
+    /// Remembers the name of a model that served a turn, for people.
     pub(crate) fn note_model(&mut self, model: ModelId, name: &str) {
         let known = self.models.get(&model).is_some_and(|known| known == name);
         let fits = self.models.len() < MAX_MODEL_NAMES || self.models.contains_key(&model);
@@ -325,7 +330,7 @@ impl Reputation {
         }
     }
 
-    /// What a model was called that served a turn here.
+    /// The name of a model that served a turn here.
     pub(crate) fn model_name(&self, model: ModelId) -> Option<&str> {
         self.models.get(&model).map(String::as_str)
     }
@@ -337,15 +342,15 @@ impl Reputation {
         self.nodes.entry(node).or_default()
     }
 
-    /// Forgets the node that was longest not asked; one that lied only when there is no other, or it would come back by
-    /// having others asked.
+    /// Removes the node with the oldest entry; a node that lied only if there is no other, or it could return
+    /// by having others asked.
     fn make_room(&mut self, now_ms: u64) {
         let order = |entry: &Entry| (entry.lied_until_ms > now_ms, entry.at_ms);
         let least = self.nodes.iter().min_by_key(|(_, entry)| order(entry)).map(|(node, _)| *node);
         least.and_then(|node| self.nodes.remove(&node));
     }
 
-    /// Takes what another process of the same home wrote meanwhile: of a node, the later word, and the longer avoidance.
+    /// Merges another process's table of the same home: of a node, the later entry and the longer avoidance.
     pub(crate) fn merge(&mut self, other: Self, now_ms: u64) {
         for (node, theirs) in other.nodes {
             let fits = self.nodes.len() < MAX_NODES;

@@ -41,8 +41,8 @@ use crate::{
 /// Most bytes of new messages in a turn: the largest record, with half of it left for the answer.
 const MAX_INPUT_BYTES: usize = MAX_RECORD_BUCKET / 2;
 
-/// How long a node may take to open a substream while an answer waits in the middle and somebody else could go on with it:
-/// a few round trips to the other side of the world. One that is gone may be found out only by silence.
+/// Limit for opening a substream in the middle of an answer that another node could continue: a few round
+/// trips to the other side of the world. A dead node may be noticed only by its silence.
 const HURRIED_OPEN: Duration = Duration::from_secs(1);
 
 /// Connected nodes that are asked for a sign of life when an answer breaks off.

@@ -1,5 +1,5 @@
-//! Walks a session's chain with its root: to verify it against the store, to recover it from its head alone, and
-//! to gather it for an export. The chain's own reader decides what is valid; this fetches.
+//! Walks a session's chain with its root, to verify it against the store, recover it from its head, or gather
+//! it for an export. This module fetches; the chain's own reader decides validity.
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -109,13 +109,13 @@ struct Found {
 }
 
 impl Client {
-    /// Verifies a session: every link, signature and record, every blob's BLAKE3 (in-segment ones are rebuilt), and the
-    /// Walrus IDs of closed segments; with `full` the ID of every blob. Segments are taken from the store, or from this
-    /// client's own copy where the store does not have them.
+    /// Verifies a session. Checks every link, signature and record, every blob's BLAKE3 (in-segment ones are
+    /// rebuilt), and the Walrus IDs of closed segments; with `full` of every blob. Reads segments from the
+    /// store, or from this client's own copy if the store lacks them.
     ///
     /// # Errors
-    /// Those of the chain when a segment does not verify at all ([`ClientError::Protocol`]); single wrong blobs,
-    /// IDs and receipts are in the report.
+    /// The chain's errors when a segment does not verify at all ([`ClientError::Protocol`]); single wrong
+    /// blobs, IDs and receipts are in the report.
     pub async fn verify(&self, id: SessionId, full: bool) -> Result<VerifyReport, ClientError> {
         let session = self.opened(id).await?;
         self.ensure_head_id(&session).await?;

@@ -23,8 +23,8 @@ const BYTES_PER_TOKEN: f64 = 4.0;
 /// A shorter answer says nothing about speed.
 const MIN_MEASURED_BYTES: usize = 64;
 
-/// For how long a node's first token is waited for: at least `least`, longer for a long prompt, and longer where this client
-/// measured that the node takes its time. The caller caps it.
+/// How long to wait for a node's first token: at least `least`. A long prompt, or a node measured as slow to
+/// begin, gets longer. The caller caps it.
 pub(crate) fn first_token_wait(least: Duration, prompt_tokens: u32, measured: Option<Duration>) -> Duration {
     let expected = match measured {
         Some(usual) => {

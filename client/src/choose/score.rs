@@ -1,49 +1,52 @@
-//! How good a node is for a turn, by what was measured and by its price. Every factor has bounds, so that none of them
-//! can decide alone.
+//! Scores a node for a turn by measurements and price. Every factor has bounds, so that none of them decides
+//! alone.
 
 use super::{BELIEVED_SLOTS, Evidence, Speed};
 
-/// A node that was never asked counts as one that served so many turns...
+/// A node that was never asked counts as having served this many turns...
 const PRIOR_SERVED: f64 = 8.0;
-/// ...and failed so many times: a failure more weighs then little for a node that serves, and little for a newcomer.
+/// ...and failed this many times: then one more failure weighs little for a serving node, and little for a
+/// newcomer.
 const PRIOR_FAILED: f64 = 1.0;
-/// Measured turns that the middle of all measured nodes weighs beside a node's own: one long prompt makes nobody slow.
+/// Weight of the median of all measured nodes, in turns, beside a node's own measurements: one long prompt
+/// makes no node slow.
 const PRIOR_TURNS: f64 = 8.0;
-/// The answer by which speeds are compared: a paragraph or two.
+/// Length of the answer for comparing speeds: a paragraph or two.
 const TYPICAL_TOKENS: f64 = 200.0;
-/// Speed of a node whose answers were too short to tell.
+/// Assumed speed of a node whose answers were too short to measure.
 const ASSUMED_TOKENS_PER_SECOND: f64 = 20.0;
-/// Slower than five times the middle makes no difference any more: such a node is out of the draw anyway.
+/// Lowest speed factor, five times slower than the median: a slower node is out of the draw anyway.
 const MIN_SPEED: f64 = 0.2;
-/// Being faster than the others by more than a quarter gains nothing: otherwise one fast machine had everybody.
+/// Highest speed factor: being faster than the others by more than a quarter gains nothing. Otherwise one
+/// fast machine would get all clients.
 const MAX_SPEED: f64 = 1.25;
-/// A dear node keeps so much of its score: the price limit is the user's means against dear ones.
+/// Lowest price factor: the price limit is the user's protection against expensive nodes.
 const MIN_PRICE: f64 = 0.6;
-/// The part of the price limit below which prices hardly differ.
+/// Divisor of the price limit; below that part of it prices hardly differ.
 const PRICE_GRAIN: u64 = 100;
-/// What the limit is taken for where there is none.
+/// The assumed limit if there is none.
 const ASSUMED_MAX_PRICE: u64 = crate::config::DEFAULT_MAX_PRICE;
-/// The node that read this conversation a moment ago weighs so many times as much in the draw. It neither brings a bad node
-/// into the draw nor drives a good one out.
+/// Factor in the draw for the node that just read this conversation. It neither brings a bad node into the
+/// draw nor drives a good one out.
 const WARM_BONUS: f64 = 2.0;
 
-/// What a score is made of; each factor is 1 where it makes no difference, but for `success`, which is below 1.
+/// The factors of a score. A factor of 1 makes no difference; `success` is always below 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Factors {
-    /// Expected part of turns that succeed, to the power of three: a failed attempt costs more than its own time.
+    /// Expected success rate to the power of three: a failed attempt costs more than its own time.
     pub success: f64,
-    /// Time of a typical answer, compared with the middle of all measured nodes; 0.2 to 1.25.
+    /// Time of a typical answer, compared with the median of all measured nodes; 0.2 to 1.25.
     pub speed: f64,
-    /// This client's own turns there, and answers that the node is busy; at most 1.
+    /// This client's own turns there, and its busy answers; at most 1.
     pub load: f64,
-    /// Price, compared with the cheapest one; 0.6 to 1.
+    /// Price, compared with the lowest; 0.6 to 1.
     pub price: f64,
-    /// 2 for the node that served the turn before a moment ago.
+    /// 2 for the node that just served the previous turn.
     pub warm: f64,
 }
 
 impl Factors {
-    /// The score, by which it is decided who is in the draw.
+    /// The score, which decides whether it is in the draw.
     #[must_use]
     pub fn score(&self) -> f64 {
         self.success * self.speed * self.load * self.price
@@ -55,18 +58,19 @@ impl Factors {
     }
 }
 
-/// What the candidates of one choice are compared with.
+/// The common reference for the candidates of one choice.
 pub(super) struct Reference {
-    /// Milliseconds of a typical answer at the middle one of the measured nodes, the faster of two; none measured, none.
+    /// Median time of a typical answer in milliseconds over the measured nodes, the lower of two; none if
+    /// none was measured.
     expected_ms: Option<f64>,
     /// The lowest price.
     cheapest: u64,
-    /// Prices that differ by less hardly differ.
+    /// Prices that differ by less than this hardly differ.
     grain: u64,
 }
 
 impl Reference {
-    /// Of the nodes' speeds, and of all offers' prices.
+    /// From the nodes' speeds and all offers' prices.
     pub(super) fn new(
         speeds: impl Iterator<Item = Speed>,
         prices: impl Iterator<Item = u64>,
@@ -81,7 +85,7 @@ impl Reference {
         }
     }
 
-    /// The factors of one offer; `slots` as its node claims.
+    /// The factors of one offer; `slots` is its node's claim.
     pub(super) fn factors(
         &self,
         evidence: &Evidence,
@@ -115,9 +119,9 @@ impl Reference {
     }
 }
 
-/// Milliseconds that a typical answer takes.
+/// Milliseconds of a typical answer.
 fn expected_ms(speed: &Speed) -> f64 {
     let rate = speed.tokens_per_second.unwrap_or(ASSUMED_TOKENS_PER_SECOND);
-    // Never zero, so that two of them can be compared.
+    // Never zero, so that two values can be compared.
     (speed.first_token_ms + TYPICAL_TOKENS * 1000.0 / rate.max(0.01)).max(1.0)
 }

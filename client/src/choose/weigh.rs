@@ -1,5 +1,6 @@
-//! Weighs every offer of every candidate: who is excluded and by what, who comes after others, and what part of the draw
-//! the rest have. [`super::choose`] draws from this, and `baton nodes --explain` shows it, so the two cannot disagree.
+//! Weighs every offer of every candidate: which are excluded and why, which come after others, and each other
+//! offer's share of the draw. [`super::choose`] draws from this, and `baton nodes --explain` shows it, so the
+//! two cannot disagree.
 
 use baton_proto::{
     ids::{ExchangeKey, NodeId},
@@ -16,23 +17,23 @@ use super::{
 /// Verified turns from which a node is no newcomer: one, until it has decayed to half.
 const PROVEN: f64 = 0.5;
 
-/// An offer, and what became of it.
+/// An offer with its verdict.
 #[derive(Debug, Clone)]
 pub struct Weighed<'a> {
     /// The node's record.
     pub record: &'a NodeRecord,
-    /// The offer; none where the node as a whole is excluded.
+    /// The offer; none if the node as a whole is excluded.
     pub offer: Option<&'a ModelOffer>,
-    /// What became of it.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// What became of an offer.
+/// The verdict on an offer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verdict {
     /// It cannot be chosen.
     Excluded(Exclusion),
-    /// It can.
+    /// It can be chosen.
     Ranked(Ranked),
 }
 
@@ -41,25 +42,25 @@ pub enum Verdict {
 pub enum Exclusion {
     /// Another node was named.
     NotNamed,
-    /// It speaks no version of the protocol that is spoken here.
+    /// It speaks no supported version of the protocol.
     Version,
-    /// Its record, or its exchange key, ran out.
+    /// Its record or exchange key expired.
     RanOut {
-        /// Since when, in milliseconds.
+        /// How long ago, in milliseconds.
         by_ms: u64,
     },
-    /// Its record's first exchange key has not begun: its clock, or this machine's, is wrong.
+    /// Its record's first exchange key is not yet valid: its clock, or this machine's, is wrong.
     NotBegun {
-        /// Until when, in milliseconds.
+        /// Time until then, in milliseconds.
         by_ms: u64,
     },
-    /// It does not serve the model; for a node without any offer too.
+    /// It does not serve the model; also for a node without any offer.
     Model,
-    /// It embeds texts where a turn is to be served, or the other way round.
+    /// It embeds texts and a turn was requested, or the reverse.
     Purpose,
-    /// A test engine, which was not allowed.
+    /// A test engine that is not allowed.
     Echo,
-    /// The turn may cost more than is paid.
+    /// The turn may cost more than the limit.
     Price {
         /// The most that it may cost there.
         price: u64,
@@ -73,22 +74,22 @@ pub struct Ranked {
     pub key: ExchangeKey,
     /// The most that the turn may cost there.
     pub price: u64,
-    /// What its score is made of.
+    /// The factors of its score.
     pub factors: Factors,
-    /// Why it is not in the draw, if it is not.
+    /// Why it is not in the draw, if so.
     pub behind: Option<Behind>,
     /// Its probability.
     pub share: f64,
 }
 
-/// Why an offer comes after others, which are all tried before.
+/// Why an offer comes after others, which are all tried first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behind {
     /// Its node failed in this turn.
     FailedNow,
-    /// Nothing is heard of its node.
+    /// Its node gives no sign of life.
     Gone,
-    /// Its node was caught at something untrue.
+    /// Its node lied.
     Lied {
         /// Until when that counts, in milliseconds since the Unix epoch.
         until_ms: u64,
@@ -102,11 +103,11 @@ pub enum Behind {
     Engine,
     /// The session's last turn had another model.
     OtherModel,
-    /// Others are better by far.
+    /// Others are far better.
     Score,
 }
 
-/// In what class an offer is; the lowest is tried first.
+/// The class of an offer; the lowest is tried first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Class {
     trouble: u8,
@@ -115,7 +116,7 @@ struct Class {
     other_model: bool,
 }
 
-/// An offer that passed all conditions.
+/// An offer that meets all conditions.
 struct Fit {
     /// Position of its row.
     row: usize,
@@ -171,7 +172,7 @@ pub fn weigh<'a>(candidates: &[Candidate<'a>], wish: &Wish<'_>) -> Vec<Weighed<'
     rows
 }
 
-/// The conditions on a node as a whole; the key to seal to.
+/// Checks the conditions on a node as a whole; returns the key to seal to.
 fn meets(candidate: &Candidate<'_>, wish: &Wish<'_>) -> Result<ExchangeKey, Exclusion> {
     if wish.node.is_some_and(|node| node != candidate.record.node) {
         return Err(Exclusion::NotNamed);
@@ -186,7 +187,7 @@ fn meets(candidate: &Candidate<'_>, wish: &Wish<'_>) -> Result<ExchangeKey, Excl
     })
 }
 
-/// The conditions on an offer; its price.
+/// Checks the conditions on an offer; returns its price.
 fn suits(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> Result<u64, Exclusion> {
     let wanted = |model: &str| offer.name == model || offer.model.to_string() == model;
     if !wish.model.is_none_or(wanted) {
@@ -208,8 +209,8 @@ fn lied(candidate: &Candidate<'_>, wish: &Wish<'_>) -> bool {
 
 fn class(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> Class {
     let failures = wish.tried.iter().filter(|node| **node == candidate.record.node).count();
-    // A node that lied is asked only once every honest one that answers failed twice in this turn. Then it is better than
-    // nobody: what it says is checked like everything else, so that it costs time at the worst.
+    // A node that lied is asked only once every honest node that answers failed twice in this turn. Then it
+    // is better than none: its claims are checked like all others, so at worst it costs time.
     let trouble = match (lied(candidate, wish), candidate.gone, failures) {
         (false, false, 0) => 0,
         (false, false, 1) => 1,
@@ -227,14 +228,14 @@ fn class(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> Clas
             EngineKind::Library => 1,
             EngineKind::Proxied => 2,
             EngineKind::Echo => 3,
-            // Among themselves only.
+            // Embedding engines compete only with each other.
             EngineKind::Embedding => 0,
         },
         other_model: wish.model.is_none() && wish.last_model.is_some_and(|last| last != offer.model),
     }
 }
 
-/// Why an offer is not of the best class.
+/// Why an offer is not in the best class.
 fn behind(candidate: &Candidate<'_>, own: &Class, best: &Class, wish: &Wish<'_>) -> Option<Behind> {
     let evidence = &candidate.evidence;
     if own == best {
@@ -260,13 +261,13 @@ fn behind(candidate: &Candidate<'_>, own: &Class, best: &Class, wish: &Wish<'_>)
 struct Drawn {
     node: NodeId,
     proven: bool,
-    /// Of all its offers together.
+    /// The weight of all its offers together.
     weight: f64,
     /// Offers in the draw.
     offers: u32,
 }
 
-/// Gives each fitting row its share, or the reason why it has none.
+/// Gives each fitting row its share, or the reason for having none.
 fn draw(rows: &mut [Weighed<'_>], fitting: &[Fit], candidates: &[Candidate<'_>], wish: &Wish<'_>) {
     let Some(best) = fitting.iter().map(|fit| fit.class).min() else { return };
     let best_score = fitting
@@ -288,7 +289,7 @@ fn draw(rows: &mut [Weighed<'_>], fitting: &[Fit], candidates: &[Candidate<'_>],
             continue;
         }
         match drawn.last_mut().filter(|last| last.node == node) {
-            // Many offers are worth no more than one: a node has the mean of their weights.
+            // Many offers count no more than one: a node has the mean of their weights.
             Some(last) => {
                 let offers = f64::from(last.offers);
                 last.weight = (last.weight * offers + ranked.factors.weight()) / (offers + 1.0);
@@ -316,7 +317,7 @@ fn ranked<'a>(row: &'a Weighed<'_>) -> Option<&'a Ranked> {
     }
 }
 
-/// Takes from those who have more of the draw than anybody should.
+/// Reduces shares of the draw that exceed the limits.
 fn bound(drawn: &mut [Drawn]) {
     let of = |drawn: &[Drawn], proven: bool| -> f64 {
         drawn.iter().filter(|drawn| drawn.proven == proven).map(|drawn| drawn.weight).sum()
@@ -332,7 +333,7 @@ fn bound(drawn: &mut [Drawn]) {
     if drawn.len() < 2 {
         return;
     }
-    // At most one can have more than half.
+    // At most one node can have more than half.
     if let Some(largest) = drawn.iter_mut().find(|drawn| drawn.weight > total * MAX_SHARE) {
         largest.weight = (total - largest.weight) * MAX_SHARE / (1.0 - MAX_SHARE);
     }

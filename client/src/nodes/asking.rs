@@ -1,4 +1,4 @@
-//! Asks nodes for their records: the first time, before they run out, and to hear whether somebody is there.
+//! Asks nodes for their records: the first time, before the records expire, and as a presence check.
 
 use std::{collections::HashSet, sync::Mutex, time::Duration};
 
@@ -20,25 +20,26 @@ use crate::exchange::{self, ExchangeError};
 
 /// Nodes asked for their record at once.
 pub(super) const PARALLEL_ASKS: usize = 8;
-/// After the first record arrived, others are waited for only so long.
+/// Time to wait for other records after the first.
 const GATHER: Duration = Duration::from_millis(1500);
 
-/// What came of asking a node for its record.
+/// The outcome of asking a node for its record.
 pub(super) enum Asked {
-    /// It gave one that holds.
+    /// It gave a valid record.
     Record(Box<Signed<NodeRecord>>),
-    /// It gave one that is out of time by this machine's clock.
+    /// It gave a record that is out of time by this machine's clock.
     OutOfTime(Box<Signed<NodeRecord>>),
-    /// It answered something else.
+    /// It gave another answer.
     Otherwise,
     /// It did not answer.
     Nothing,
-    /// It was not asked: this process is at a limit, or ends.
+    /// It was not asked: this process is at a limit, or is ending.
     Never,
 }
 
 impl Directory {
-    /// Verified nodes that answer, found anew where none is known: waits for the first until the discovery timeout.
+    /// Verified nodes that answer. Searches if none is known: waits for the first until the discovery
+    /// timeout.
     pub(crate) async fn refresh(&self) -> Vec<NodeInfo> {
         self.note_use();
         if !self.may_find && self.mesh.peers().is_empty() {
@@ -57,11 +58,12 @@ impl Directory {
             }
             self.ask_stale().await;
             let found = self.usable();
-            // A peer whose record could not be had yet may still come; without any, look again until the deadline.
+            // A peer without a record yet may still give one; without any record, look again until the
+            // deadline.
             if !found.is_empty() || Instant::now() >= deadline {
                 return found;
             }
-            // Records that are out of time do not get into time by waiting for them.
+            // Waiting does not cure records that are out of time.
             if self.are_out_of_time() && some_expected(&self.mesh.peers()) {
                 return found;
             }
@@ -71,7 +73,7 @@ impl Directory {
         }
     }
 
-    /// Waits until the mesh is told of a node; false at the deadline.
+    /// Waits until the mesh reports a node; false at the deadline.
     pub(super) async fn hears_of_one(&self, deadline: Instant) -> bool {
         let mut events = self.mesh.peer_events();
         let heard = async {
@@ -90,7 +92,7 @@ impl Directory {
     async fn wait_for_change(&self, deadline: Instant) -> bool {
         let mut events = self.mesh.peer_events();
         let retry = deadline.min(Instant::now() + GATHER);
-        // A quiet network is looked at again too: a node may refuse its record at first.
+        // Looks again at a quiet network too: a node may refuse its record at first.
         let _ = timeout_at(retry, events.recv()).await;
         Instant::now() < deadline
     }
@@ -111,7 +113,7 @@ impl Directory {
         }
         for peer in peers {
             let fits = known.contains_key(&peer.node) || known.len() < MAX_NODES;
-            // Who was forgotten just now would only take the place of a new one.
+            // A node removed just now would only take the place of a new one.
             if !peer.serves_turns || !fits || forgotten.contains(&peer.node) {
                 continue;
             }
@@ -124,8 +126,8 @@ impl Directory {
         }
     }
 
-    /// Asks every known node without a fresh record, or of which nothing is heard, until all answered or a moment after
-    /// the first did.
+    /// Asks every known node without a fresh record or sign of life, until all answered or a moment after the
+    /// first answer.
     pub(super) async fn ask_stale(&self) {
         self.take_peers();
         let now = self.now_ms();
@@ -136,7 +138,7 @@ impl Directory {
             .map(|(node, known)| (*node, known.addrs.clone()))
             .collect();
         let mut have_some = !self.usable().is_empty();
-        // Nodes that were asked and have not answered.
+        // Nodes with an open request.
         let asked = Mutex::new(HashSet::new());
         let mut asks = stream::iter(stale)
             .map(|(node, addrs)| {
@@ -154,7 +156,7 @@ impl Directory {
             }
         }
         drop(asks);
-        // Who stays silent is asked again later, or every turn would wait for it.
+        // A silent node is asked again later, so that not every turn waits for it.
         for node in lock(&asked).drain() {
             self.take_answer(node, Asked::Nothing);
         }
@@ -169,7 +171,7 @@ impl Directory {
             Err(_) => return Asked::Nothing,
         };
         let Ok(record) = Signed::<NodeRecord>::verify(bytes) else { return Asked::Otherwise };
-        // A record is about its signer; it must be the peer that was asked.
+        // A record is about its signer, which must be the asked peer.
         if record.node != node {
             return Asked::Otherwise;
         }
@@ -190,7 +192,8 @@ impl Directory {
         match answer {
             Asked::Record(record) => {
                 entry.presence.heard(now);
-                // An older record than the one known is a replay and changes nothing, unless that one is of a wrong clock.
+                // A record older than the known one is a replay and changes nothing, unless the known one is
+                // of a wrong clock.
                 if entry.out_of_time
                     || entry.record.as_ref().is_none_or(|old| old.sequence <= record.sequence)
                 {
@@ -200,7 +203,7 @@ impl Directory {
             }
             Asked::OutOfTime(record) => {
                 entry.presence.answered_otherwise(now);
-                // One that is known and current is better than one that is not.
+                // A known current record is better than one out of time.
                 if entry.record.as_ref().is_none_or(|old| old.current_key(now).is_err()) {
                     entry.record = Some(*record);
                     entry.out_of_time = true;
@@ -212,7 +215,7 @@ impl Directory {
         }
     }
 
-    /// Asks a node for its record now, whatever is known, because it said that ours is out of date.
+    /// Asks a node for its record now, whatever is known, because it called ours outdated.
     pub(crate) async fn renew(&self, node: NodeId) {
         let addrs = self.addrs(node);
         let answer = self.fetch_record(node, &addrs, self.timeouts.open).await;

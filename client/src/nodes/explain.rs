@@ -1,4 +1,4 @@
-//! Why a node would be chosen, or not: the choice's own reckoning, told.
+//! Explains why a node would be chosen or not, from the choice's own calculation.
 
 use std::sync::Arc;
 
@@ -16,31 +16,31 @@ use crate::{
     event::{DEFAULT_OUTPUT_TOKENS, ResumeOptions},
 };
 
-/// An offer of a node, or a node as a whole where it is excluded as such, and what the choice makes of it.
+/// The choice's verdict on a node's offer, or on the node as a whole if it is excluded.
 #[derive(Debug, Clone)]
 pub struct NodeExplanation {
     /// The node.
     pub node: NodeId,
-    /// The offer; none where the node as a whole is excluded.
+    /// The offer; none if the node as a whole is excluded.
     pub offer: Option<ModelOffer>,
-    /// What the choice makes of it.
+    /// The choice's verdict.
     pub verdict: Verdict,
-    /// What this client saw of the node.
+    /// This client's experience with the node.
     pub evidence: Evidence,
     /// Its last failure, by name; it may be long ago.
     pub last_fault: Option<&'static str>,
-    /// When it was last heard of, in milliseconds since the Unix epoch; 0 is never.
+    /// When it was last heard of, in milliseconds since the Unix epoch; 0 for never.
     pub heard_ms: u64,
-    /// Whether nothing is heard of it.
+    /// Whether it gives no sign of life.
     pub gone: bool,
     /// Turns of this client that it serves now.
     pub in_flight: u32,
-    /// Turns at once, as it claims.
+    /// Its claimed number of simultaneous turns.
     pub slots: u32,
 }
 
 impl Directory {
-    /// Weighs all nodes that are known for a wish.
+    /// Weighs all known nodes for a wish.
     pub(crate) async fn explain(self: &Arc<Self>, wish: &Wish<'_>) -> Vec<NodeExplanation> {
         self.refresh().await;
         let known = self.lock();
@@ -65,11 +65,11 @@ impl Directory {
 }
 
 impl Client {
-    /// Why each node that is known would be chosen for a turn, or not, in the order of their ids. With a session, as its
-    /// next turn would see it.
+    /// Explains for each known node why it would be chosen for a turn or not, ordered by id. With a session,
+    /// for its next turn.
     ///
     /// # Errors
-    /// As [`Client::session`], where one is named.
+    /// As [`Client::session`], if a session is named.
     pub async fn explain(
         &self,
         session: Option<SessionId>,
@@ -94,12 +94,12 @@ impl Client {
         Ok(self.inner.directory.explain(&wish).await)
     }
 
-    /// Whose clock is wrong, where every node that answers gives a record that is out of time by this machine's.
+    /// The wrong clock, if every node that answers gives a record that is out of time by this machine's.
     pub async fn clock_difference(&self) -> Option<ClockDifference> {
         self.inner.directory.clock_difference(None).await
     }
 
-    /// What a model was called that served a turn of this home, as its node said.
+    /// The name of a model that served a turn of this home, as its node said.
     #[must_use]
     pub fn model_name(&self, model: ModelId) -> Option<String> {
         self.inner.directory.model_name(model)

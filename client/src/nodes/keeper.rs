@@ -1,5 +1,5 @@
-//! The task beside a directory: asks nodes whether they are there while the client is in use, and writes what was seen of
-//! them to the disk. No turn waits for it.
+//! The maintenance task of a directory: checks the nodes' presence while the client is in use, and writes the
+//! reputation to the disk. No turn waits for it.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -17,22 +17,22 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Directory, asking::PARALLEL_ASKS};
 
-/// Nodes are looked after for so long after the last turn or listing; then nobody is asked any more until the next.
+/// Nodes are checked for this long after the last turn or listing; then not until the next.
 const IN_USE_MS: u64 = 2 * 60 * 1000;
-/// How often it is looked who is to be asked.
+/// Interval between two rounds.
 const TICK: Duration = Duration::from_secs(1);
-/// The same while nobody uses the client: whatever happens then wakes the task.
+/// The same while the client is idle: any event then wakes the task.
 const IDLE_TICK: Duration = Duration::from_secs(60 * 60);
-/// How long a node is waited for that is asked in the background. With the time until it is asked, that stays below the half
-/// minute after which nobody counts on it.
+/// How long to wait for a background check. Together with the time until the check, it stays below the half
+/// minute after which a silent node counts as gone.
 const CHECK_WAIT: Duration = Duration::from_secs(5);
-/// Nodes a second that are asked only because nothing was heard of them: forty within the time after which they are to be
-/// asked. Where more are known, each of them is asked more rarely, and the mesh's own probes see to the rest.
+/// Checks a second of nodes that are merely quiet: forty within the time after which a node is checked. With
+/// more nodes, each is checked more rarely, and the mesh's own probes cover the rest.
 const QUIET_ASKS_PER_SECOND: u128 = 2;
 /// The reputation is written at most this often.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 
-/// Looks after a directory until cancelled, or until nobody has it any more.
+/// Maintains a directory until it is cancelled or dropped.
 pub(crate) async fn run(directory: Weak<Directory>, cancel: CancellationToken) {
     let Some(first) = directory.upgrade() else { return };
     let (mut events, wake) = (first.mesh.peer_events(), first.wake.clone());
@@ -47,14 +47,14 @@ pub(crate) async fn run(directory: Weak<Directory>, cancel: CancellationToken) {
         }
         let busy = kept.is_in_use() || kept.unsaved.load(Ordering::Acquire);
         let tick = if busy { TICK } else { IDLE_TICK };
-        // Nothing is kept alive by who only looks after it.
+        // The task alone must not keep the directory alive.
         drop(kept);
         tokio::select! {
             biased;
             () = cancel.cancelled() => break,
             event = events.recv() => match event {
                 Ok(event) => if let Some(kept) = directory.upgrade() { kept.on_event(event) },
-                // What was missed shows in the table of peers.
+                // Missed events show in the table of peers.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => break,
             },
@@ -86,8 +86,7 @@ impl Directory {
         }
     }
 
-    /// Asks those that something happened to, and some of those of which nothing was heard for a while: as many as the time
-    /// since `quiet_from` allows.
+    /// Checks the nodes with an event, and some quiet nodes: as many as the time since `quiet_from` allows.
     fn start_checks(self: &Arc<Self>, asks: &mut JoinSet<()>, quiet_from: &mut Instant) {
         while asks.try_join_next().is_some() {}
         if !self.is_in_use() {
@@ -98,7 +97,7 @@ impl Directory {
         let allowed = quiet_from.elapsed().as_millis() * QUIET_ASKS_PER_SECOND / 1000;
         let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
         let mut known = self.lock();
-        // Who never gave a record is asked when somebody wants a node.
+        // A node that never gave a record is asked when a turn needs a node.
         let of_record = || known.iter().filter(|(_, known)| known.record.is_some());
         let urgent = of_record().filter(|(_, known)| known.presence.is_urgent()).map(|(node, _)| *node);
         let mut quiet: Vec<(u64, NodeId)> = of_record()
@@ -113,7 +112,7 @@ impl Directory {
         let missed = of_record()
             .filter(|(_, known)| !known.presence.is_urgent() && known.presence.is_missed(now))
             .map(|(node, _)| *node);
-        // Many that are gone, and take long to say nothing, must not keep the others from being asked.
+        // Many lost nodes, whose silence takes long, must not delay the checks of the others.
         let mut due: Vec<NodeId> =
             urgent.chain(quiet.into_iter().map(|(_, node)| node)).chain(missed).collect();
         due.truncate(PARALLEL_ASKS.saturating_sub(asks.len()));
@@ -133,7 +132,7 @@ impl Directory {
         }
     }
 
-    /// Writes what was seen of nodes, together with what another process of this home wrote meanwhile.
+    /// Writes the reputation, merged with another process's writes to this home.
     async fn save(self: &Arc<Self>) {
         if !self.unsaved.swap(false, Ordering::AcqRel) {
             return;

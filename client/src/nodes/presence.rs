@@ -1,33 +1,33 @@
-//! Whether a node is there: a small state machine over what is heard of it. Pure; the clock is a parameter.
+//! The presence of a node: a small state machine over its signs of life. Pure; the clock is a parameter.
 //!
-//! A node leaves the list with evidence, when a question finds nobody, or without any sign for [`SILENT_MS`]. An end of its
-//! connection alone is no evidence, since idle connections end too; it is reason to ask. Nobody is banned: who answers is
-//! back at once.
+//! A node counts as gone by evidence, when a request gets no answer, or without any sign for [`SILENT_MS`].
+//! The end of its connection alone is no evidence, since idle connections end too; it is a reason to check.
+//! No node is banned: a node that answers is back at once.
 
-/// A node of which nothing was heard for so long is not counted on, unless its connection is open.
+/// A node silent for this long counts as gone, unless its connection is open.
 const SILENT_MS: u64 = 30_000;
-/// A node of which nothing was heard for so long is asked, so that the answer, or none, is there before [`SILENT_MS`].
+/// A node quiet for this long is checked, so that the result is there before [`SILENT_MS`].
 const QUIET_MS: u64 = 20_000;
-/// First pause before a node that did not answer is asked again; doubled by each further question in vain.
+/// First pause before a node that did not answer is asked again; doubled by each further failed check.
 const ASK_AGAIN_MS: u64 = 2000;
 /// Longest such pause.
 const MAX_ASK_AGAIN_MS: u64 = 60_000;
 
-/// What is known of a node's being there.
+/// The known presence of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Presence {
     connected: bool,
-    /// When it was last heard of, in milliseconds since the Unix epoch; 0 is never.
+    /// When it was last heard of, in milliseconds since the Unix epoch; 0 for never.
     heard_ms: u64,
     /// Since when it does not answer.
     gone_since_ms: Option<u64>,
-    /// Something happened that makes it worth asking now.
+    /// An event makes a check worthwhile now.
     doubtful: bool,
-    /// Asked in the background, and not answered yet.
+    /// A background check is running.
     asking: bool,
-    /// Questions since it last gave its record.
+    /// Failed checks since it last gave its record.
     in_vain: u32,
-    /// Not before then is it asked again.
+    /// Earliest time of the next check.
     ask_from_ms: u64,
 }
 
@@ -36,12 +36,12 @@ impl Presence {
         self.connected
     }
 
-    /// When it was last heard of; 0 is never.
+    /// When it was last heard of; 0 for never.
     pub(super) fn heard_ms(&self) -> u64 {
         self.heard_ms
     }
 
-    /// Whether it is not to be counted on.
+    /// Whether it counts as gone.
     pub(super) fn is_gone(&self, now_ms: u64) -> bool {
         let silent = !self.connected && now_ms.saturating_sub(self.heard_ms) > SILENT_MS;
         self.gone_since_ms.is_some() || silent
@@ -52,28 +52,28 @@ impl Presence {
         self.in_vain > 0
     }
 
-    /// Whether nobody waits for its answer, and the pause after a question in vain is over.
+    /// Whether no check is running, and the pause after a failed check is over.
     pub(super) fn may_ask(&self, now_ms: u64) -> bool {
         !self.asking && self.ask_from_ms <= now_ms
     }
 
-    /// Whether something happened that makes it worth asking now.
+    /// Whether an event makes a check worthwhile now.
     pub(super) fn is_urgent(&self) -> bool {
         !self.asking && self.doubtful
     }
 
-    /// Whether nothing was heard of it for so long that it is to be asked.
+    /// Whether it has been quiet for long enough to check it.
     pub(super) fn is_quiet(&self, now_ms: u64) -> bool {
         let present = self.gone_since_ms.is_none();
         present && self.may_ask(now_ms) && now_ms.saturating_sub(self.heard_ms) >= QUIET_MS
     }
 
-    /// Whether it is gone, and the pause before it is asked again is over.
+    /// Whether it is gone, and the pause before the next check is over.
     pub(super) fn is_missed(&self, now_ms: u64) -> bool {
         self.gone_since_ms.is_some() && self.may_ask(now_ms)
     }
 
-    /// It is being asked in the background.
+    /// A background check starts.
     pub(super) fn ask(&mut self) {
         self.asking = true;
         self.doubtful = false;
@@ -84,15 +84,15 @@ impl Presence {
         *self = Self { connected: self.connected, heard_ms: now_ms, ..Self::default() };
     }
 
-    /// Others passed on a record that it signed at a time: a sign of life, if a recent one, but no answer. Who is gone is not
-    /// back by it.
+    /// Others passed on a record that it signed at `signed_ms`: a sign of life if recent, but no answer. It
+    /// does not bring a lost node back.
     pub(super) fn told_of(&mut self, signed_ms: u64, now_ms: u64) {
         if now_ms.saturating_sub(signed_ms) <= SILENT_MS {
             self.heard_ms = self.heard_ms.max(signed_ms.min(now_ms));
         }
     }
 
-    /// It answered, but gave no record that holds.
+    /// It answered, but gave no valid record.
     pub(super) fn answered_otherwise(&mut self, now_ms: u64) {
         let before = *self;
         self.heard(now_ms);
@@ -113,12 +113,13 @@ impl Presence {
         self.asking = false;
     }
 
-    /// Something happened that may mean that it is gone.
+    /// An event that may mean that it is gone.
     pub(super) fn doubt(&mut self) {
         self.doubtful = true;
     }
 
-    /// Whether a connection is open. One that opened is a sign of life, and one that ended a reason to ask.
+    /// Sets whether a connection is open. A new connection is a sign of life; an ended one is a reason to
+    /// check.
     pub(super) fn set_connected(&mut self, connected: bool, now_ms: u64) {
         if connected == self.connected {
             return;
@@ -127,7 +128,7 @@ impl Presence {
         if connected && self.gone_since_ms.is_none() {
             self.heard_ms = self.heard_ms.max(now_ms);
         }
-        // Who was gone and has a connection again is asked at once, and back with the answer.
+        // A lost node with a new connection is checked at once, and is back with its answer.
         if !connected || self.gone_since_ms.is_some() {
             self.doubtful = true;
         }

@@ -1,5 +1,5 @@
-//! The file of a client's reputation table: one sealed JSON object, replaced whole. It is a convenience: what cannot be read
-//! is set aside with a warning, and the client begins anew.
+//! The file of a client's reputation table: one sealed JSON object, replaced whole. It is a convenience: an
+//! unreadable file is quarantined with a warning, and the client starts over.
 
 use std::{
     collections::BTreeMap,
@@ -19,13 +19,12 @@ use crate::nodes::MAX_NODES;
 
 /// Name of the file in the home folder.
 pub(crate) const FILE: &str = "reputation";
-/// What the file is sealed for.
+/// Purpose of the file's seal.
 const PURPOSE: &[u8] = b"baton client reputation 1";
-/// Largest file that is read: several times what a full table takes.
+/// Largest file to read: several times a full table.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// The table as it is written. Fields that are added later are missing in old files and unknown to old programs; both
-/// read on.
+/// The file's form. Later fields are missing in old files and unknown to old programs; both still read it.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(default)]
 struct Written {
@@ -34,7 +33,7 @@ struct Written {
     models: BTreeMap<String, String>,
 }
 
-/// Where the table is kept, and under what.
+/// Path and secret of the table's file.
 #[derive(Clone)]
 pub(crate) struct Keep {
     path: PathBuf,
@@ -46,7 +45,7 @@ impl Keep {
         Self { path: home.join(FILE), secret: secret.clone() }
     }
 
-    /// The table, empty where there is no file; a file that does not open is set aside. Blocking.
+    /// The table, empty if there is no file; a file that does not open is quarantined. Blocking.
     pub(crate) fn load(&self, now_ms: u64) -> Reputation {
         match self.read(now_ms) {
             Ok(found) => found.unwrap_or_default(),
@@ -57,7 +56,8 @@ impl Keep {
         }
     }
 
-    /// What the file says now, which another process of this home may have written; none where it says nothing. Blocking.
+    /// The file's current table, which another process of this home may have written; none if it is missing
+    /// or unreadable. Blocking.
     pub(crate) fn reread(&self, now_ms: u64) -> Option<Reputation> {
         self.read(now_ms).ok().flatten()
     }
@@ -65,7 +65,7 @@ impl Keep {
     /// Writes the table. Blocking.
     ///
     /// # Errors
-    /// The file system's; the old file is then as it was.
+    /// The file system's; the old file then stays.
     pub(crate) fn write(&self, table: &Reputation, now_ms: u64) -> io::Result<()> {
         let hex = |bytes: &[u8]| hex::encode(bytes);
         let written = Written {
@@ -103,7 +103,7 @@ impl Keep {
         Ok(Some(parse(written, now_ms)))
     }
 
-    /// Moves a file out of the way that cannot be read. One that is merely not ours to read stays where it is.
+    /// Quarantines an unreadable file. A file that this user may not read stays.
     fn set_aside(&self, error: &io::Error) {
         let name = format!("{FILE}.{}.damaged", hex::encode(random_bytes::<4>()));
         let aside = self.path.with_file_name(name);
@@ -118,7 +118,7 @@ impl Keep {
     }
 }
 
-/// What is well formed of it, within the table's bounds.
+/// The well-formed entries, within the table's bounds.
 fn parse(written: Written, now_ms: u64) -> Reputation {
     let node = |(id, mut entry): (String, Entry)| {
         entry.tame(now_ms);
