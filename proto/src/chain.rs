@@ -18,7 +18,7 @@ use crate::{
     error::ErrorCode,
     head::HeadOuter,
     ids::{FetchProof, LinkHash, NodeId, SessionId},
-    limits::{MAX_BLOB_BYTES, MAX_VERIFIED_LINKS},
+    limits::MAX_BLOB_BYTES,
     link::{BlobRef, Genesis, Link, blob_digest},
     record::{Record, RecordKind},
     segment::{Segment, blob_salt, is_closed},
@@ -34,6 +34,9 @@ pub struct ChainEnd {
     /// The last link's hash.
     pub link_hash: LinkHash,
 }
+
+/// Most hashes in [`VerifiedLinks`]: the windows of some 450 sessions, in about 5 MiB.
+pub const MAX_VERIFIED_LINKS: usize = 1 << 16;
 
 /// Hashes of links whose signatures were verified lately, the oldest forgotten first: at most
 /// [`MAX_VERIFIED_LINKS`].

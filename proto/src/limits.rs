@@ -36,8 +36,6 @@ pub const MAX_BLOB_BYTES: usize = MAX_SEGMENT_BUCKET + 16 + 48;
 pub const MAX_READ_BLOBS: usize = 9;
 /// Most record keys in a grant: all turns of those blobs.
 pub const MAX_READ_RECORDS: usize = MAX_READ_BLOBS * SEGMENT_TURNS;
-/// Hashes of verified links that a process remembers: the windows of some 450 sessions, in about 5 MiB.
-pub const MAX_VERIFIED_LINKS: usize = 1 << 16;
 /// Most blobs inside a request: the two latest, as the store may not have certified them yet.
 pub const MAX_INLINE_BLOBS: usize = 2;
 /// Largest sealed payload: the largest record, as much pinned system text, and the keys.
