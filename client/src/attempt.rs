@@ -1,5 +1,5 @@
-//! One attempt at a turn: sends it, opens the reply and rebuilds the turn. Ends with an accepted turn or a failure
-//! that says what is known; it decides nothing about what follows.
+//! One attempt at a turn: sends it, opens the reply and rebuilds the turn. Ends with an accepted turn or a
+//! failure with the known facts; it never decides the next step.
 
 mod pace;
 
@@ -37,13 +37,14 @@ use crate::{
 use pace::Pace;
 pub(crate) use pace::first_token_wait;
 
-/// Most reports of the place in a node's queue in one reply. Each restarts the wait for the next event; a queue holds
-/// tens of turns, and its places change as often.
+/// Most queue reports of a node in one reply. Each restarts the wait for the next event; a queue holds tens
+/// of turns, and its positions change as often.
 const MAX_WAITING_EVENTS: u32 = 1024;
-/// Added to the time for a whole reply for each token that was allowed: slower engines are of no use to anybody.
+/// Time per allowed token, added to the limit of a whole reply: slower engines are useless.
 const REPLY_PER_TOKEN: Duration = Duration::from_millis(500);
 
-/// Where nobody else could continue, it is given so many times as long: asking it again costs it the prompt again.
+/// Factor for the patience with a node that no other could replace: asking it again costs it the prompt
+/// again.
 const LONE_PATIENCE: u32 = 5;
 
 /// Receives the events of a turn.
@@ -52,32 +53,32 @@ pub(crate) type Events<'a> = dyn FnMut(TurnEvent) + Send + 'a;
 /// A reply while it arrives.
 struct Reply {
     text: Zeroizing<String>,
-    /// Ids of its tokens, those that another node made included.
+    /// Ids of its tokens, including those of another node.
     ids: Zeroizing<Vec<u32>>,
-    /// How many of them it began with.
+    /// Number of tokens that it began with.
     begun: usize,
-    /// When the last tokens arrived, and how long each of the latest took.
+    /// Arrival of the last tokens, and duration of the latest ones.
     pace: Pace,
     /// Text since the last note in the journal.
     unnoted: Zeroizing<String>,
     /// Tokens whose ids were reported.
     tokens: u32,
-    /// Most of them, as signed.
+    /// Most reported tokens, as signed.
     max_tokens: u32,
     /// The last progress note.
     note: Option<Signed<ProgressNote>>,
-    /// Reports of the place in the queue.
+    /// Queue reports so far.
     waited: u32,
-    /// Since when nobody is ahead of the turn at the node; none while somebody is, as the node says.
+    /// Since when the node's queue ahead of the turn is empty; none while the node reports turns ahead.
     turn_came: Option<Instant>,
     /// Running hash after each token; the first is the start.
     hashes: Vec<RunningHash>,
     memory: Vec<MemoryItem>,
-    /// How likely its tokens were, where that was asked for.
+    /// Token probabilities, if requested.
     reports: Reports,
 }
 
-/// A turn that was rebuilt, and the substream on which the node will say whether it is stored.
+/// A rebuilt turn, and the substream on which the node will report whether it is stored.
 pub(crate) struct Finished {
     pub(crate) accepted: AcceptedTurn,
     pub(crate) memory: Vec<MemoryItem>,
@@ -89,27 +90,27 @@ pub(crate) struct Rest {
     stream: TurnStream,
     opener: baton_keys::seal::StreamOpener,
     seen: Option<StoreState>,
-    /// How fast the answer came; none through a relayer, whose time cannot be told from the node's.
+    /// Speed of the answer; none through a relayer, whose time cannot be told from the node's.
     pub(crate) measured: Option<Measured>,
 }
 
-/// What an attempt needs beside itself.
+/// The environment of an attempt.
 pub(crate) struct Context<'a> {
     pub(crate) session: &'a Arc<Session>,
     pub(crate) directory: &'a Arc<Directory>,
     pub(crate) timeouts: Timeouts,
     pub(crate) relayer: Option<&'a Relayer>,
-    /// The quota that turns come under.
+    /// The quota for turns.
     pub(crate) quota: Option<&'a QuotaHolder>,
-    /// What the relayer is to recall.
+    /// The recall hint for the relayer.
     pub(crate) hint: Option<&'a MemoryHint>,
-    /// Memory that the request carries already.
+    /// Memory already in the request.
     pub(crate) own: Vec<MemoryItem>,
     /// The beginning of the answer, if another node made one.
     pub(crate) begun: Option<&'a Begun>,
-    /// For how long the first token is waited for, once nobody is ahead of the turn at the node.
+    /// How long to wait for the first token, once the node's queue ahead of the turn is empty.
     pub(crate) first_token: Duration,
-    /// Whether another node could continue the answer, so that one that stalls is not waited for.
+    /// Whether another node could continue the answer, so that a stalled node is not waited for.
     pub(crate) substitute: bool,
 }
 
@@ -141,7 +142,7 @@ pub(crate) async fn run(
         None => context.directory.addrs(target),
     };
     let mesh = context.directory.mesh();
-    // A relayer passes none on, and the node would count the turn to the relayer's user.
+    // A relayer passes no quota on, and the node would charge the turn to the relayer's user.
     let quota = context.quota.filter(|_| context.relayer.is_none()).and_then(|quota| quota.for_turn(&auth));
     let quota = quota.map(ClientFrame::Quota);
     let frames: Vec<_> = quota.iter().chain([&frame]).collect();
@@ -175,14 +176,14 @@ pub(crate) async fn run(
 }
 
 impl Context<'_> {
-    /// What is held against the node: nothing, where a relayer stands between, which can drop, change and invent what it
-    /// carries, and say other things of memory to either side.
+    /// Removes all blame from the node if a relayer is in between. A relayer can drop, change and invent the
+    /// data it carries, and report different memory to each side.
     fn blame(&self, failure: AttemptFailure) -> AttemptFailure {
         if self.relayer.is_some() { failure.unclear() } else { failure }
     }
 }
 
-/// Rebuilds a turn from what the session holds and the node's commitment.
+/// Rebuilds a turn from the session's own data and the node's commitment.
 pub(crate) fn accept(
     state: &State,
     turn: &PendingTurn,
@@ -204,7 +205,7 @@ pub(crate) fn accept(
         memory,
     };
     let accepted = accept_turn(&state.root, &expected, committed, answer)?;
-    // Whether it satisfies the schema is the node's word; that it is JSON can be seen.
+    // Only the node can say that it satisfies the schema; the client can check that it is JSON.
     let cut = accepted.record.finish != FinishReason::Stop;
     let is_json = || serde_json::from_str::<serde::de::IgnoredAny>(answer).is_ok();
     if turn.sampling.json_schema.is_none() || cut || is_json() {
@@ -214,7 +215,7 @@ pub(crate) fn accept(
     }
 }
 
-/// Waits until the node admits or refuses the turn; the nonce of its reply.
+/// Waits until the node admits or refuses the turn; returns the nonce of its reply.
 async fn admitted(
     context: &Context<'_>,
     auth: &TurnAuth,
@@ -224,7 +225,7 @@ async fn admitted(
 ) -> Result<[u8; 32], AttemptFailure> {
     let wait = context.timeouts.admit;
     let mut frame = exchange::receive(stream, wait).await?;
-    // A relayer says first, and once, what it added; a node has nothing to say of memory.
+    // A relayer first reports its added items, once; a node reports no memory.
     if context.relayer.is_some() {
         match frame {
             Some(NodeFrame::Memory(items)) => {
@@ -241,7 +242,7 @@ async fn admitted(
             Ok(nonce)
         }
         Some(NodeFrame::Refused { code, retry_after_ms }) => {
-            // A relayer can say this of a turn that it passed on all the same.
+            // A relayer can report this about a turn that it still passed on.
             let known = if context.relayer.is_some() { Known::Hearsay } else { Known::NothingSigned };
             Err(AttemptFailure { known, ..AttemptFailure::node(code, retry_after_ms) })
         }
@@ -288,7 +289,7 @@ async fn follow(
     let deadline = Instant::now() + context.timeouts.reply + REPLY_PER_TOKEN * auth.max_output_tokens;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        // Not left to the wait, which a node that always has something to say would never let run out.
+        // Checked apart from the wait, which a node that keeps sending events would never let expire.
         if left.is_zero() {
             return Err(AttemptFailure::stalled("the reply took too long".to_owned()));
         }
@@ -332,7 +333,7 @@ async fn follow(
             }
             ReplyEvent::Committed(committed) => return Ok(*committed),
             ReplyEvent::Failed { code } => return Err(AttemptFailure::node(code, 0)),
-            // The store cannot have what is not sealed yet.
+            // The store cannot have a turn before it is sealed.
             ReplyEvent::Store(_) => return Err(AttemptFailure::check(ErrorCode::NonCanonical)),
         }
         if last {
@@ -368,7 +369,7 @@ impl Reply {
         reply
     }
 
-    /// The failure, with what had arrived.
+    /// The failure, with the part that had arrived.
     fn failed(self, failure: AttemptFailure) -> AttemptFailure {
         AttemptFailure {
             shown: Shown { text: self.text, ids: self.ids, reports: self.reports.taken },
@@ -377,7 +378,7 @@ impl Reply {
         }
     }
 
-    /// Takes the ids of tokens that follow.
+    /// Takes the ids of the next tokens.
     fn count(&mut self, ids: &[u32]) {
         for id in ids {
             let last = self.hashes.last().copied().unwrap_or(RunningHash([0; 32]));
@@ -387,8 +388,8 @@ impl Reply {
         self.ids.extend_from_slice(ids);
     }
 
-    /// For how long the next event is waited for: by the pace of the tokens; before the first of them until it is due, or as
-    /// long as a queue may stand still.
+    /// How long to wait for the next event. During the answer the pace of the tokens decides. Before the
+    /// first token, wait until it is due, or as long as a queue may stand still.
     fn patience(&self, context: &Context<'_>, now: Instant) -> Duration {
         let idle = context.timeouts.idle;
         let least = if context.substitute { 1 } else { LONE_PATIENCE };
@@ -402,16 +403,16 @@ impl Reply {
         }
     }
 
-    /// Takes a report of the place in the queue. Saying again that the turn's time has come wins no time.
+    /// Takes a queue report. A repeated report that the queue is empty gains no time.
     fn waits(&mut self, ahead: u32, now: Instant) -> Result<(), ErrorCode> {
         self.turn_came = if ahead == 0 { self.turn_came.or(Some(now)) } else { None };
         self.waited += 1;
         if self.waited > MAX_WAITING_EVENTS { Err(ErrorCode::FrameTooLarge) } else { Ok(()) }
     }
 
-    /// Takes tokens: none missing, none twice, no more than were asked for.
+    /// Takes tokens: none missing, none twice, no more than requested.
     fn push(&mut self, index: u32, ids: &[u32], text: &str) -> Result<(), ErrorCode> {
-        // Nothing at all would only keep the reply open.
+        // An empty event would only keep the reply open.
         if ids.is_empty() && text.is_empty() {
             return Err(ErrorCode::NonCanonical);
         }
@@ -432,8 +433,8 @@ impl Reply {
         Ok(())
     }
 
-    /// A progress note must be this node's, of this turn, of more tokens than the one before, and of those that
-    /// arrived. An engine that reports no token ids has nothing to compare with.
+    /// Checks that a progress note is from this node, about this turn, covers more tokens than the previous
+    /// note, and covers only arrived tokens. An engine without token ids gives nothing to compare.
     fn check_note(&mut self, bytes: SignedBytes, auth: &Signed<TurnAuth>) -> Result<(), ErrorCode> {
         let note = Signed::<ProgressNote>::verify(bytes)?;
         if note.node != auth.audience || note.auth_hash != auth.auth_hash() {
@@ -459,7 +460,7 @@ impl Rest {
         match exchange::receive(&mut self.stream, wait).await? {
             None => Ok(None),
             Some(NodeFrame::Chunk(sealed)) => {
-                // A chunk that does not open was changed, dropped before, or moved.
+                // A chunk that does not open was changed or moved, or an earlier one was dropped.
                 let (opened, last) = self
                     .opener
                     .open(&sealed)
@@ -467,7 +468,7 @@ impl Rest {
                 let event = ReplyEvent::from_chunk(&opened).map_err(AttemptFailure::check)?;
                 Ok(Some((event, last)))
             }
-            // Whoever carries the bytes can write this. What the node itself says now comes sealed.
+            // Any carrier of the bytes can write this. The node's own events are sealed by now.
             Some(NodeFrame::Refused { code, .. }) => {
                 Err(AttemptFailure::lost(format!("the reply ended with an unsealed refusal: {code}")))
             }
@@ -475,8 +476,8 @@ impl Rest {
         }
     }
 
-    /// The node's last word on whether the blob is stored, waited for no longer than this in all. A substream
-    /// that ends says nothing. Beside it the link of a second commitment, if the node makes one.
+    /// The node's last report on whether the blob is stored; waits at most `wait` in total. A substream that
+    /// ends gives no report. With it comes the link of a second commitment, if the node makes one.
     pub(crate) async fn store_state(mut self, wait: Duration) -> (StoreState, Option<SignedBytes>) {
         let mut second = None;
         let watch = async {
@@ -488,7 +489,7 @@ impl Rest {
                             return;
                         }
                     }
-                    // The link that was accepted stands, and its blob is for the client to see to.
+                    // The accepted link stays valid, and the client stores its blob.
                     ReplyEvent::Committed(again) => {
                         second = Some(again.link);
                         self.seen = Some(StoreState::GivenUp);
@@ -501,19 +502,19 @@ impl Rest {
                 }
             }
         };
-        // At the timeout, what was seen so far stands.
+        // At the timeout, the last report is the result.
         let _ = tokio::time::timeout(wait, watch).await;
         (self.seen.unwrap_or(StoreState::Pending), second)
     }
 }
 
-/// Attempts of the pending turn that may have been sealed, as far as their nodes said; oldest first.
+/// Attempts of the pending turn that may have been sealed, according to their nodes; oldest first.
 pub(crate) fn open_attempts(state: &State) -> Vec<Signed<TurnAuth>> {
     let pending = state.pending.iter().flat_map(|pending| &pending.attempts);
     pending.filter(|attempt| !attempt.refused).map(|attempt| attempt.auth.clone()).collect()
 }
 
-/// Those of them whose author is asked what became of them.
+/// The attempts whose author is asked about them.
 pub(crate) fn attempts_to_ask(state: &State) -> Vec<Signed<TurnAuth>> {
     let pending = state.pending.iter().flat_map(|pending| &pending.attempts);
     pending

@@ -1,4 +1,4 @@
-//! The client: its home, its sessions, its network, and the tasks that finish things in the background.
+//! The client: its home, its sessions, its network, and its background tasks.
 
 pub(crate) mod home;
 
@@ -49,17 +49,17 @@ pub(crate) struct Inner {
     pub(crate) config: ClientConfig,
     /// Seals the session roots on the disk.
     pub(crate) secret: FileSecret,
-    /// Where the journals are.
+    /// Location of the journals.
     pub(crate) keeper: Keeper,
     open: Mutex<HashMap<SessionId, Arc<Session>>>,
     pub(crate) directory: Arc<Directory>,
-    /// The task that looks after the directory; it ends with `cancel`.
+    /// The maintenance task of the directory; it ends with `cancel`.
     kept: Mutex<Option<JoinHandle<()>>>,
     /// All head indexes as one.
     pub(crate) heads: Arc<HeadIndexes>,
     pub(crate) tasks: TaskTracker,
     pub(crate) cancel: CancellationToken,
-    /// Nodes that signed two links for one turn, as they are found.
+    /// Announces each node found to have signed two links for one turn.
     pub(crate) found: broadcast::Sender<Equivocation>,
     owns_mesh: bool,
 }
@@ -73,76 +73,76 @@ pub struct SessionInfo {
     pub turns: u64,
     /// Hash of the last link; the genesis' before the first turn.
     pub head: LinkHash,
-    /// When it was begun here, in milliseconds since the Unix epoch.
+    /// When it was created here, in milliseconds since the Unix epoch.
     pub created_ms: u64,
     /// When the last turn was accepted, in milliseconds since the Unix epoch.
     pub last_ms: Option<u64>,
     /// The node of the last turn.
     pub last_node: Option<NodeId>,
-    /// Whether a turn was begun and not finished.
+    /// Whether a turn is unfinished.
     pub pending: bool,
-    /// Text of the pending turn's answer that had arrived; display only.
+    /// The part of the pending turn's answer that arrived; display only.
     pub pending_text: String,
-    /// Turns whose blob is not known to be stored, those that a later blob holds too left out.
+    /// Turns whose blob is not confirmed in the store, without the turns that a later blob also holds.
     pub unstored: u64,
-    /// Until when the store keeps all its blobs at the least, in milliseconds since the Unix epoch; none before anything
-    /// is stored.
+    /// Earliest end of storage among its blobs, in milliseconds since the Unix epoch; none before anything is
+    /// stored.
     pub kept_until_ms: Option<u64>,
-    /// What was found wrong with the head index lately: a rollback or a fork.
+    /// The last trouble with the head index: a rollback or a fork.
     pub trouble: Option<ErrorCode>,
-    /// Whether the head index was seen with turns that are not here: [`Client::reconcile`] takes them in.
+    /// Whether the head index had turns that are missing here: [`Client::reconcile`] merges them.
     pub diverged: bool,
-    /// Bytes at the journal's end that were not whole, while the session was not compared with the head index since: turns
+    /// Incomplete bytes at the journal's end, until the session is next compared with the head index: turns
     /// may be missing here.
     pub torn_end_bytes: u64,
-    /// Turns that lost their place to another device's and wait to be said again.
+    /// Turns displaced by another device's that wait to be replayed.
     pub moves: u64,
     /// This device's id in the session.
     pub device: DeviceId,
-    /// Other devices that may be writing the session, as far as the head index told.
+    /// Other devices that may be writing the session, as the head index reported.
     pub others: Vec<DeviceLease>,
-    /// What each head index showed at the last look; empty before one.
+    /// State of each head index at the last look; empty before the first.
     pub indexes: Vec<IndexStanding>,
 }
 
-/// An accepted turn with what is known about it.
+/// An accepted turn with its status.
 #[derive(Debug, Clone)]
 pub struct TurnView {
     /// Link and text.
     pub turn: HistoryTurn,
-    /// What the node claims; absent in a session recovered from its root.
+    /// The node's signed statement; absent in a session recovered from its root.
     pub receipt: Option<Signed<Receipt>>,
-    /// The beginning of the answer that another node made, if it did not finish it.
+    /// The beginning of the answer, if another node made it and did not finish.
     pub resumed: Option<ResumePrefix>,
-    /// How far those nodes came, as they signed, the first first.
+    /// The signed progress of those nodes, oldest first.
     pub notes: Vec<Signed<ProgressNote>>,
     /// Items of a relayer's memory that the node used; only this client keeps them.
     pub memory: Vec<MemoryItem>,
-    /// Whether the blob is known to be stored.
+    /// Whether the blob is confirmed in the store.
     pub stored: bool,
     /// Whether the author has the acknowledgement.
     pub acked: bool,
-    /// The turn that it says again, which lost its place to another device's.
+    /// The displaced turn that this turn replays.
     pub moved_from: Option<MovedFrom>,
 }
 
-/// A displaced turn, by the place that it had.
+/// The former position of a displaced turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MovedFrom {
-    /// Its position in the chain then.
+    /// Its former position in the chain.
     pub seq: u64,
     /// Its link.
     pub link_hash: LinkHash,
 }
 
-/// How a new session begins.
+/// The options of a new session.
 #[derive(Debug, Clone, Default)]
 pub struct NewSession {
     /// Pinned system text: travels with every turn, is never cut and never stored.
     pub system: Vec<Message>,
     /// The parent, if the session is a branch.
     pub branch: Option<BranchPoint>,
-    /// A root of the caller's; a random one if none.
+    /// The root to use; a random one if none.
     pub root: Option<SessionRoot>,
 }
 
@@ -156,7 +156,8 @@ impl NewSession {
 }
 
 impl Client {
-    /// Opens the home folder (making it and the device key where they are not there) and starts the network.
+    /// Opens the home folder and starts the network. Creates the folder and the device key if they are
+    /// missing.
     ///
     /// # Errors
     /// [`ClientError::KeyFile`] for a wrong passphrase or permissions, [`ClientError::PassphraseUnused`],
@@ -199,16 +200,16 @@ impl Client {
         })
     }
 
-    /// A client of its own on the same network and with the same knowledge of nodes, for one session whose journal is in
-    /// a log: what a relayer needs that drives a session for the length of a request. Ending it with
-    /// [`Client::shutdown`] wipes its session's keys and leaves the network and this client as they are.
+    /// A separate client on the same network, with the same knowledge of nodes, for one session whose journal
+    /// is in `log`. A relayer uses it to drive a session for the length of a request. [`Client::shutdown`] of
+    /// the guest wipes its session's keys; the network and this client stay as they are.
     #[must_use]
     pub fn guest(&self, log: Arc<dyn JournalLog>) -> Self {
         let config = ClientConfig { home: None, passphrase: None, renew: false, ..self.inner.config.clone() };
         self.sharing_network(config, FileSecret::generate(), Keeper::Log(log), self.inner.heads.clone())
     }
 
-    /// A client of its own with this one's network and knowledge of nodes.
+    /// A separate client with this client's network and knowledge of nodes.
     pub(crate) fn sharing_network(
         &self,
         config: ClientConfig,
@@ -223,7 +224,7 @@ impl Client {
                 keeper,
                 open: Mutex::new(HashMap::new()),
                 directory: self.inner.directory.clone(),
-                // Whoever opened it looks after it.
+                // The client that opened the directory maintains it.
                 kept: Mutex::new(None),
                 heads,
                 tasks: TaskTracker::new(),
@@ -234,7 +235,8 @@ impl Client {
         }
     }
 
-    /// Opens the session of a guest's log, and takes up what was left undone; none where the log is empty.
+    /// Opens the session of a guest's log and resumes its unfinished background work; none if the log is
+    /// empty.
     ///
     /// # Errors
     /// [`ClientError::Log`]; [`ClientError::JournalDamaged`], also for another session's log.
@@ -249,11 +251,12 @@ impl Client {
         Ok(Some(session.id))
     }
 
-    /// Makes a guest's log shorter once it has grown: what is left is what a next turn needs, and the session's earlier
-    /// turns are in the store alone from then on. Whether it was.
+    /// Compacts a guest's log once it has grown; returns whether it did. The new log holds only the entries
+    /// that the next turn needs; earlier turns are then in the store alone.
     ///
     /// # Errors
-    /// [`ClientError::Busy`] while a turn runs; [`ClientError::Log`], after which the session is to be opened anew.
+    /// [`ClientError::Busy`] while a turn runs; [`ClientError::Log`], after which the session must be opened
+    /// anew.
     pub async fn shorten_log(&self, id: SessionId) -> Result<bool, ClientError> {
         if !matches!(self.inner.keeper, Keeper::Log(_)) {
             return Ok(false);
@@ -265,7 +268,7 @@ impl Client {
         shortened.await.map_err(|_| ClientError::TaskEnded)?
     }
 
-    /// The messages of the turn that was begun and not finished, if there is one.
+    /// The messages of the unfinished turn, if there is one.
     ///
     /// # Errors
     /// As [`Client::session`].
@@ -274,7 +277,7 @@ impl Client {
         Ok(session.read(|state| state.unanswered().map(|turn| turn.messages.clone())))
     }
 
-    /// The sampling of the turn that was begun and not finished, if there is one.
+    /// The sampling of the unfinished turn, if there is one.
     ///
     /// # Errors
     /// As opening the session.
@@ -283,8 +286,9 @@ impl Client {
         Ok(session.read(|state| state.unanswered().map(|turn| turn.sampling.clone())))
     }
 
-    /// Waits up to `grace` for what is under way in the background (acknowledgements, blob IDs, head records, stores),
-    /// then stops it and the network. What was not finished is in the journals and is taken up at the next start.
+    /// Stops the background work and the network, after waiting up to `grace` for the work to finish. The
+    /// work is acknowledgements, blob IDs, head records and stores. Unfinished work is in the journals and
+    /// resumes at the next start.
     pub async fn shutdown(&self, grace: Duration) {
         self.inner.tasks.close();
         let _ = tokio::time::timeout(grace, self.inner.tasks.wait()).await;
@@ -297,7 +301,7 @@ impl Client {
             tracing::warn!("the task that looks after nodes ended early");
         }
         let open: Vec<Arc<Session>> = self.lock().drain().map(|(_, session)| session).collect();
-        // A write of a turn that was dropped midway may still run; the files are free only after it.
+        // A write of a turn dropped midway may still run; the files are free only after it.
         let closed = crate::wiped::spawn_blocking(move || open.iter().for_each(|session| session.close()));
         if closed.await.is_err() {
             tracing::warn!("the sessions were not closed properly");
@@ -313,17 +317,17 @@ impl Client {
         self.inner.directory.mesh()
     }
 
-    /// The nodes that were found, with their verified records; waits for the first up to the discovery timeout.
+    /// The nodes found so far, with their verified records; waits for the first up to the discovery timeout.
     pub async fn nodes(&self) -> Vec<NodeInfo> {
         let mut nodes = self.inner.directory.refresh().await;
         nodes.sort_by_key(|node| node.record.node);
         nodes
     }
 
-    /// Begins a session.
+    /// Creates a session.
     ///
     /// # Errors
-    /// [`ClientError::SessionExists`] for a root that is here already, [`ClientError::File`],
+    /// [`ClientError::SessionExists`] for a root that is already here, [`ClientError::File`],
     /// [`ClientError::MessageTooLong`] for system text that fits no turn.
     pub async fn new_session(&self, new: NewSession) -> Result<SessionId, ClientError> {
         crate::turn::check_texts(&new.system)?;
@@ -336,13 +340,13 @@ impl Client {
             system: new.system,
         };
         let id = self.create(root, opened, Vec::new(), false).await?;
-        // Nobody else has written it yet.
+        // A new session has no other writer yet.
         self.opened(id).await?.looked(self.now_ms(), true);
         Ok(id)
     }
 
-    /// Makes a session with entries that follow its opening. A damaged journal of the session is set aside, if
-    /// `replace_damaged`; any other one is in the way.
+    /// Creates a session with entries that follow its opening. With `replace_damaged`, a damaged journal of
+    /// the session is quarantined; any other journal is an error.
     pub(crate) async fn create(
         &self,
         root: SessionRoot,
@@ -371,7 +375,7 @@ impl Client {
         Ok(id)
     }
 
-    /// What is known of a session.
+    /// The status of a session.
     ///
     /// # Errors
     /// [`ClientError::UnknownSession`], and as opening its journal.
@@ -399,8 +403,8 @@ impl Client {
         Ok(self.opened(id).await?.read(|state| state.last().map(|turn| view(state, turn))))
     }
 
-    /// How many turns of a session were read from memory since it was opened, each as often as it was. What one more turn
-    /// adds must not depend on how many there are; benchmarks show it.
+    /// Turn reads from memory since the session was opened, repeated reads included. The reads that one more
+    /// turn adds must not depend on the session's length; benchmarks show it.
     ///
     /// # Errors
     /// As [`Client::session`].
@@ -416,7 +420,8 @@ impl Client {
         Ok(self.opened(id).await?.read(|state| state.system.to_vec()))
     }
 
-    /// Replaces the pinned system text of a session, from the next turn on. Does nothing where it is the same already.
+    /// Replaces the pinned system text of a session, from the next turn on. Does nothing if the text is the
+    /// same.
     ///
     /// # Errors
     /// [`ClientError::PendingTurn`] while a turn is not finished; as [`Client::session`].
@@ -433,7 +438,7 @@ impl Client {
         session.record(vec![Entry::System(system)]).await
     }
 
-    /// Lets go of a session's file, so that another process may open it. Does nothing while a turn is under way.
+    /// Closes a session's file, so that another process may open it. Does nothing while a turn runs.
     pub fn release(&self, id: SessionId) {
         let mut open = self.lock();
         if let Some(session) = open.get(&id).filter(|session| session.begin().is_ok()) {
@@ -442,7 +447,7 @@ impl Client {
         }
     }
 
-    /// The open session, opened if it was not, with its unfinished duties taken up.
+    /// The open session. Opens it if needed, and resumes its unfinished background work.
     pub(crate) async fn opened(&self, id: SessionId) -> Result<Arc<Session>, ClientError> {
         if let Some(session) = self.lock().get(&id) {
             return Ok(session.clone());
@@ -451,7 +456,7 @@ impl Client {
         let opened = crate::wiped::spawn_blocking(move || {
             let path = client.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
             let mut open = client.lock();
-            // Somebody else may have been first; the file's lock would refuse a second writer.
+            // Another task may have been first; the file's lock would refuse a second writer.
             if let Some(session) = open.get(&id) {
                 return Ok((session.clone(), false));
             }
@@ -471,7 +476,7 @@ impl Client {
         if let Some(session) = self.lock().get(id)
             && self.inner.keeper.folder().is_none()
         {
-            // A session in memory is found by being open.
+            // A session in memory exists only while it is open.
             return Ok(Some(PathBuf::from(session.id.to_string())));
         }
         for path in self.journals()? {
@@ -510,7 +515,7 @@ impl std::fmt::Debug for Client {
     }
 }
 
-/// A fresh device id; each session has its own, so that they cannot be linked by it.
+/// A fresh device id. Each session has its own, so that it links no sessions.
 pub(crate) fn new_device() -> DeviceId {
     DeviceId(baton_keys::secret::random_bytes())
 }
@@ -570,7 +575,7 @@ pub(crate) fn state_info(state: &State, terms: Terms, trouble: Option<ErrorCode>
     }
 }
 
-/// The head indexes of a configuration as one. One that needs the network handle joins the list here.
+/// Combines the head indexes of a configuration. An index that needs the network handle joins the list here.
 fn head_indexes(config: &ClientConfig, mesh: &MeshHandle) -> Result<HeadIndexes, ClientError> {
     let first = NamedIndex { name: config.heads_name.clone(), index: config.heads.clone() };
     let dht = config.heads_in_dht.then(|| NamedIndex {
@@ -581,7 +586,7 @@ fn head_indexes(config: &ClientConfig, mesh: &MeshHandle) -> Result<HeadIndexes,
     HeadIndexes::new(members, config.timeouts.heads)
 }
 
-/// A network identity of its own for every start, so that nodes cannot link a client's sessions by it.
+/// Starts the network under a new identity, so that it does not link a client's sessions at nodes.
 async fn start_mesh(config: &ClientConfig) -> Result<MeshHandle, ClientError> {
     let mut settings = MeshConfig::dialer(concat!("baton/", env!("CARGO_PKG_VERSION"), " (client)"));
     settings.listen = config.listen.clone();
@@ -590,7 +595,7 @@ async fn start_mesh(config: &ClientConfig) -> Result<MeshHandle, ClientError> {
     settings.clock = config.mesh_clock.clone();
     let seed = || Zeroizing::new(baton_keys::secret::random_bytes());
     if settings.listen.is_empty() && settings.meets_others() {
-        // Two routers can be crossed only from ports that are listened on. Nobody can open a turn here.
+        // Hole punching through two routers needs ports that are listened on. No peer can open a turn here.
         let ports = ["/ip4/0.0.0.0/udp/0/quic-v1", "/ip4/0.0.0.0/tcp/0"];
         settings.listen = ports.iter().filter_map(|address| address.parse().ok()).collect();
         match Mesh::spawn(seed(), settings.clone()).await {

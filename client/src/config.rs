@@ -1,4 +1,4 @@
-//! What a client is told at its start. Binaries read it from flags and files; nothing else here reads the clock.
+//! Configuration of a client. Binaries read it from flags and files; nothing else here reads the clock.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 
 use crate::{error::ClientError, heads::NamedIndex, quota::QuotaHolder};
 
-/// Milliseconds since the Unix epoch, from wherever the program takes its time.
+/// Milliseconds since the Unix epoch, from the program's time source.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// The system's clock.
@@ -28,51 +28,50 @@ pub fn system_clock() -> Clock {
     })
 }
 
-/// Most that one turn may cost where the caller names no limit, in millionths of the node's unit: ten units, so that
-/// a node's offer alone is never what the client agrees to pay.
+/// Default limit for the price of one turn, in millionths of the node's unit: ten units. So a node's offer
+/// alone never decides how much the client agrees to pay.
 pub const DEFAULT_MAX_PRICE: u64 = 10_000_000;
-/// Epochs for the blob of a segment that still grows: each turn buys it anew, so this is how long a session may rest. Ten
-/// weeks on Walrus's mainnet, five days on its testnet.
+/// Epochs for the blob of an open segment. Each turn buys the blob anew, so this is how long a session may
+/// rest: ten weeks on Walrus's mainnet, five days on its testnet.
 pub const DEFAULT_OPEN_EPOCHS: u32 = 5;
-/// Epochs for a full segment's blob, which is bought once: as long as Walrus sells.
+/// Epochs for a full segment's blob, which is bought once: the maximum that Walrus sells.
 pub const DEFAULT_CLOSED_EPOCHS: u32 = MAX_EPOCHS;
 /// Most epochs ahead that Walrus sells.
 pub const MAX_EPOCHS: u32 = 53;
-/// Length of an epoch of Walrus's mainnet; one of its testnet is a day.
+/// Length of an epoch of Walrus's mainnet; an epoch of its testnet is a day.
 pub const DEFAULT_EPOCH: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
-/// How long the client waits for others.
+/// How long the client waits for nodes and stores.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
     /// For the first usable node to appear.
     pub discovery: Duration,
-    /// For a substream to open, and for a short question to be answered.
+    /// For a substream to open, and for the reply to a short request.
     pub open: Duration,
-    /// For a node to admit or refuse a turn, the fetching of its history included.
+    /// For a node to admit or refuse a turn, including the fetch of its history.
     pub admit: Duration,
-    /// Between two events of a reply; covers the reading of a long prompt by a slow node.
+    /// Between two events of a reply; long enough for a slow node to read a long prompt.
     pub idle: Duration,
-    /// The least time for a first token, once the node has admitted the turn and nobody is ahead of it: long enough for a
-    /// node that fetches a history over a slow line. A long prompt, and a node that is known to begin later, have more; see
-    /// [`idle`](Self::idle) for the most.
+    /// The least time for a first token, once the node has admitted the turn and its queue is empty. It is
+    /// long enough for a node that fetches a history over a slow line. A long prompt, or a node known to
+    /// begin later, gets more; see [`idle`](Self::idle) for the most.
     pub first_token: Duration,
-    /// The least time without a token, in the middle of an answer, after which another node is asked to continue it; a slow
-    /// node has three times as long as its latest tokens took.
+    /// The least time without a token in the middle of an answer before another node is asked to continue it.
+    /// A slow node has three times the interval of its latest tokens.
     pub stall: Duration,
-    /// For a whole reply, waiting in the node's queue included; half a second for each token that was asked for is
-    /// added to it.
+    /// For a whole reply, including the wait in the node's queue; each requested token adds half a second.
     pub reply: Duration,
-    /// For a node to embed a batch of texts, waiting in its queue included.
+    /// For a node to embed a batch of texts, including the wait in its queue.
     pub embed: Duration,
-    /// How long the author of a turn stores it alone, before the client does.
+    /// How long the author of a turn is alone responsible for storing it, before the client stores it too.
     pub author_stores: Duration,
-    /// Between two looks at a blob that the store says it does not have: a store of several servers may not have
-    /// told all of them, and a blob that is put again is paid again.
+    /// Between two checks for a blob that the store reports missing. The servers of a store may not all have
+    /// it yet, and a second put is paid again.
     pub second_look: Duration,
-    /// For a head index to answer; all of them are asked at once.
+    /// For a head index to answer; all are queried at once.
     pub heads: Duration,
-    /// Before what the store or the head index did not take is offered again in the background; doubled up to five
-    /// minutes while it fails.
+    /// Delay before a failed store or publication is retried in the background; doubled up to five minutes
+    /// while it fails.
     pub store_retry: Duration,
 }
 
@@ -86,7 +85,7 @@ impl Default for Timeouts {
             first_token: Duration::from_secs(10),
             stall: Duration::from_secs(2),
             reply: Duration::from_secs(30 * 60),
-            // A little more than a node gives them.
+            // A little more than a node's own limit.
             embed: Duration::from_secs(95),
             author_stores: Duration::from_millis(baton_proto::limits::AUTHOR_STORES_ALONE_MS),
             second_look: Duration::from_secs(3),
@@ -107,44 +106,44 @@ pub struct ClientConfig {
     pub shards: ShardCount,
     /// Addresses to listen on; none for a client that only dials.
     pub listen: Vec<Multiaddr>,
-    /// Nodes to begin with, best with a `/p2p/` suffix.
+    /// Bootstrap nodes, best with a `/p2p/` suffix.
     pub bootstrap: Vec<Multiaddr>,
     /// Whether to find nodes on the local network by multicast.
     pub mdns: bool,
     /// A running mesh to use instead of starting one; `listen`, `bootstrap` and `mdns` are then unused.
     pub mesh: Option<MeshHandle>,
-    /// Where blobs are.
+    /// The blob store.
     pub store: Arc<dyn BlobStore>,
-    /// Where head records are.
+    /// The first head index.
     pub heads: Arc<dyn HeadIndex>,
-    /// What users are told that this index is.
+    /// Name of this index for users.
     pub heads_name: String,
-    /// Where they are too, so that no one index can lose or withhold them: at most
+    /// More head indexes, so that no single index can lose or withhold head records: at most
     /// [`MAX_HEAD_INDEXES`](crate::MAX_HEAD_INDEXES) with the first.
     pub more_heads: Vec<NamedIndex>,
-    /// Whether the nodes' DHT is one more index.
+    /// Whether the nodes' DHT is also a head index.
     pub heads_in_dht: bool,
     /// How blobs are stored.
     pub storage: StoragePolicy,
-    /// Length of one of the store's epochs, by which it is judged how long blobs are kept.
+    /// Length of one of the store's epochs, to estimate how long blobs are stored.
     pub epoch: Duration,
-    /// Whether blobs are stored anew in the background before they run out. Whoever runs the publisher pays.
+    /// Whether blobs are renewed in the background before they expire. The publisher's operator pays.
     pub renew: bool,
     /// The time.
     pub clock: Clock,
-    /// The time by which the client's own mesh judges signed records.
+    /// The time by which the client's own mesh checks signed records.
     pub mesh_clock: MeshClock,
-    /// Most that one turn may cost, in millionths of the node's unit, were its context and its answer full; nodes that
-    /// may ask for more are not chosen. 0 leaves those that are free.
+    /// The most that one turn may cost with full context and full answer, in millionths of the node's unit.
+    /// Nodes that may ask for more are not chosen; 0 leaves only free nodes.
     pub max_price: u64,
-    /// The quota that turns come under, at nodes where it counts.
+    /// The quota for turns, at nodes that accept it.
     pub quota: Option<Arc<QuotaHolder>>,
     /// How long to wait.
     pub timeouts: Timeouts,
 }
 
 impl ClientConfig {
-    /// A client with a store and a head index of the caller's, no nodes yet and the system's clock.
+    /// A client with the given store and head index, no nodes yet and the system's clock.
     #[must_use]
     pub fn new(
         home: Option<&Path>,
@@ -180,14 +179,14 @@ impl ClientConfig {
         }
     }
 
-    /// Moves both clocks by so many seconds from the system's, as on a machine whose clock is wrong. For tests.
+    /// Shifts both clocks by this many seconds, as on a machine whose clock is wrong. For tests.
     pub fn shift_clocks(&mut self, seconds: i64) {
         let clock = MeshClock::shifted(seconds);
         self.mesh_clock = clock.clone();
         self.clock = Arc::new(move || clock.now_ms());
     }
 
-    /// A client of stores over HTTP, which have the head index too.
+    /// A client with HTTP stores that are also the head index.
     #[must_use]
     pub fn with_store(home: Option<&Path>, store: HttpStore) -> Self {
         let shards = store.shards();
@@ -195,7 +194,7 @@ impl ClientConfig {
         Self::new(home, store.clone(), store, shards)
     }
 
-    /// A client of one store over HTTP. `heads` is the store with the head index, the publisher if none.
+    /// A client with one HTTP store. `heads` is the store with the head index; default is the publisher.
     ///
     /// # Errors
     /// [`ClientError::Config`] for a URL or shard count that cannot be used.

@@ -1,4 +1,4 @@
-//! What a session's conversation says, without the cryptography: for callers that show it, or look for one.
+//! The text of a session's conversation, without the cryptography: for callers that show it or search it.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use baton_proto::{
 
 use crate::{client::Client, error::ClientError, session, state::State};
 
-/// A turn that still counts, with what was said in it.
+/// An effective turn with its messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SaidTurn {
     /// Its position in the chain.
     pub seq: u64,
-    /// What an edit in its place names as the first seq that it replaces.
+    /// The `supersedes_from` of an edit in its place.
     pub replaced_from: u64,
-    /// Hash of its link, which a branch after this turn names.
+    /// Hash of its link; a branch after this turn names it.
     pub link_hash: LinkHash,
     /// The node that served it.
     pub node: NodeId,
@@ -25,12 +25,12 @@ pub struct SaidTurn {
     pub messages: Vec<Message>,
 }
 
-/// A session with the turns that count, oldest first.
+/// A session with its effective turns, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conversation {
     /// The session.
     pub session: SessionId,
-    /// When it was used last, in milliseconds since the Unix epoch.
+    /// When it was last used, in milliseconds since the Unix epoch.
     pub used_ms: u64,
     /// Its turns.
     pub turns: Vec<SaidTurn>,
@@ -54,8 +54,8 @@ impl Conversation {
 }
 
 impl Client {
-    /// The conversation of a session. A session that is not open here is read without being opened, so that other
-    /// processes may go on with it.
+    /// The conversation of a session. A session that is not open here is read without opening it, so that
+    /// other processes may continue it.
     ///
     /// # Errors
     /// As [`Client::session`].
@@ -70,8 +70,9 @@ impl Client {
         .await
     }
 
-    /// Hands the conversations of this home whose files changed at `since_ms` (Unix milliseconds) or later to `look`, the
-    /// last changed first, at most `limit` of them. One at a time is in memory. A journal that cannot be read is left out.
+    /// Hands the conversations of this home to `look`, last changed first, one in memory at a time. Takes at
+    /// most `limit`, and only files changed at `since_ms` (Unix milliseconds) or later. Skips a journal that
+    /// cannot be read.
     ///
     /// # Errors
     /// [`ClientError::File`] when the home folder cannot be listed.
@@ -100,9 +101,11 @@ impl Client {
     }
 }
 
-/// What an edit of this record names. `supersedes_from = f` means back to before `f`: an edit of an edit names what
-/// that one named, since its own seq would bring back what it replaced, and likewise for a tombstone. A summary names
-/// itself, since what it summarises is still wanted.
+/// The `supersedes_from` of an edit of this record.
+///
+/// `supersedes_from = f` means back to before `f`. An edit of an edit, or of a tombstone, names the same seq
+/// as its predecessor: its own seq would bring back the replaced turns. A summary names itself, since the
+/// summarised turns are still wanted.
 fn replaced_from(seq: u64, record: &Record) -> u64 {
     match record.kind {
         RecordKind::Turn | RecordKind::Summary => seq,

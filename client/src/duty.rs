@@ -1,6 +1,10 @@
-//! What is left to do once a turn is accepted: acknowledge it, compute its blob's ID, publish the head, see that the blob
-//! is stored, abort the attempts that were not accepted. All of it is idempotent, and taken up again at the next
-//! start; none of it holds up the answer.
+//! Background work after a turn is accepted. All of it is idempotent and resumes at the next start; none of
+//! it delays the answer. It does the following:
+//! - acknowledges the turn;
+//! - computes its blob's ID;
+//! - publishes the head;
+//! - ensures that the blob is stored;
+//! - aborts the attempts that were not accepted.
 
 pub(crate) mod renewal;
 mod repair;
@@ -39,13 +43,14 @@ const SEND_TRIES: u32 = 3;
 const PUT_TRIES: u32 = 3;
 /// First pause between tries.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Acknowledgements sent again at a start; older ones wait for the next.
+/// Acknowledgements sent again at a start; older ones wait for the next start.
 const MAX_ACKS_PER_START: usize = 32;
-/// Of these, so many at once: a node that is gone holds up its own alone.
+/// Acknowledgements sent at once: a lost node delays only its own.
 const PARALLEL_ACKS: usize = 8;
-/// For so long a store's caches may not know of a blob: longer than any is known to.
+/// How long a store's caches may not know of a blob: longer than for any known store.
 const LATELY_MS: u64 = 60 * 1000;
-/// Longest pause between rounds: a store that is back is used within it, and one that stays away is hardly bothered.
+/// Longest pause between rounds: a recovered store is used within it, and a store that stays down gets few
+/// requests.
 const MAX_ROUND_PAUSE: Duration = Duration::from_secs(5 * 60);
 
 impl Client {
@@ -61,7 +66,8 @@ impl Client {
         });
     }
 
-    /// The duties after a turn was accepted; `rest` is where its author says whether the blob is stored.
+    /// The background work after a turn was accepted; `rest` is where its author reports whether the blob is
+    /// stored.
     pub(crate) fn spawn_after_turn(&self, session: Arc<Session>, seq: u64, rest: Option<Rest>) {
         let client = self.clone();
         self.spawn(async move {
@@ -88,7 +94,7 @@ impl Client {
             client.spawn_renewal(&session);
             let refused = session.read(|state| state.unstored.contains(&seq));
             if !refused && client.unstored(&session).iter().any(|(_, wait)| wait.is_zero()) {
-                // What the store did not take earlier may be taken now.
+                // The store may now take a blob that it refused earlier.
                 client.spawn_round(&session, Authors::Left);
             } else {
                 client.after_round(&session);
@@ -96,7 +102,7 @@ impl Client {
         });
     }
 
-    /// Tells the store which blobs were stored a moment before this program began.
+    /// Tells the store which blobs were stored just before this program started.
     fn note_lately_stored(&self, session: &Session) {
         let since_ms = self.now_ms().saturating_sub(LATELY_MS);
         let ids: Vec<BlobId> = session.read(|state| {
@@ -106,7 +112,7 @@ impl Client {
         ids.into_iter().for_each(|id| self.inner.config.store.note_stored(id));
     }
 
-    /// What earlier runs of the program left undone.
+    /// Resumes the unfinished work of earlier runs.
     pub(crate) fn spawn_duties(&self, session: Arc<Session>) {
         self.note_lately_stored(&session);
         self.spawn_round(&session, Authors::Awaited);
@@ -124,10 +130,10 @@ impl Client {
         });
     }
 
-    /// Stores and publishes what is not, unless that is being done or nothing is left; goes on in rounds until
-    /// nothing is.
+    /// Stores and publishes everything unfinished, unless a round is running or nothing is left. Repeats in
+    /// rounds until the work is complete.
     pub(crate) fn spawn_round(&self, session: &Arc<Session>, authors: Authors) {
-        // A round under way sees to what is left when it ends.
+        // A running round handles the rest when it ends.
         if session.duties.available_permits() == 0 {
             return;
         }
@@ -140,7 +146,7 @@ impl Client {
         });
     }
 
-    /// Plans another round if something is left.
+    /// Plans another round if work is left.
     fn after_round(&self, session: &Arc<Session>) {
         if has_work(session) {
             self.plan_round(session);
@@ -149,8 +155,9 @@ impl Client {
         }
     }
 
-    /// Makes another round after a pause that grows with each round that failed. What pauses holds neither client nor
-    /// session, and is not counted among the tasks, because a shutdown need not wait for it; it ends with the client.
+    /// Starts another round after a pause that grows with each failed round. The pausing task holds neither
+    /// client nor session, and ends with the client. It is not counted among the tasks, because a shutdown
+    /// need not wait for it.
     fn plan_round(&self, session: &Arc<Session>) {
         let signals = session.read(|state| state.signals.clone());
         if signals.retry_waits.swap(true, Ordering::AcqRel) {
@@ -192,7 +199,7 @@ impl Client {
         tokio::join!(head, self.store_unstored(session, authors));
     }
 
-    /// Stores what only this client may still have, and whose author's time is over.
+    /// Stores the blobs that only this client may still have, once their author's time is over.
     async fn store_unstored(&self, session: &Arc<Session>, authors: Authors) {
         for (seq, wait) in self.unstored(session) {
             match authors {
@@ -201,13 +208,13 @@ impl Client {
                 Authors::Left => {}
             }
             if !self.store_own(session, seq).await {
-                // The store is away, for the others too.
+                // The store is down, for the other blobs too.
                 return;
             }
         }
     }
 
-    /// Turns whose blob only this client may still have, each with the time that its author still has to store it.
+    /// Turns whose blob only this client may still have, each with its author's remaining time to store it.
     fn unstored(&self, session: &Session) -> Vec<(u64, Duration)> {
         let now = self.now_ms();
         let wait = u64::try_from(self.inner.config.timeouts.author_stores.as_millis()).unwrap_or(u64::MAX);
@@ -221,7 +228,8 @@ impl Client {
         })
     }
 
-    /// Computes and journals the Walrus ID of a turn's blob, unless it is known. Waits for a computation under way.
+    /// Computes and journals the Walrus ID of a turn's blob, unless it is known. Waits for a running
+    /// computation.
     pub(crate) async fn ensure_blob_id(
         &self,
         session: &Arc<Session>,
@@ -249,7 +257,7 @@ impl Client {
         }
     }
 
-    /// Acts on the author's last word about storing.
+    /// Acts on the author's last report about storing.
     async fn after_store_word(
         &self,
         session: &Arc<Session>,
@@ -263,7 +271,7 @@ impl Client {
                 match self.ensure_blob_id(session, seq).await {
                     Ok(ours) if ours == blob_id => {
                         self.inner.config.store.note_stored(blob_id);
-                        // The author was asked to store it for so long, and just did.
+                        // The author was asked to store it for this long, and has just done so.
                         let epochs = session.read(|state| self.epochs_of(state, seq));
                         let bought = Bought { end_epoch, epochs: Some(epochs), stored_ms: self.now_ms() };
                         if let Err(error) = session.record_of((seq, link), bought.entries(seq)).await {
@@ -279,12 +287,12 @@ impl Client {
             StoreState::Pending => sleep_until(author_until).await,
             StoreState::GivenUp => {}
         }
-        // The author had its minute, gave up, or was wrong.
+        // The author's minute is over, or it gave up or was wrong.
         self.store_own(session, seq).await;
     }
 
-    /// Stores a turn's blob from this client's own text, after a look whether it is there; false when the store
-    /// could not be reached in a few tries.
+    /// Stores a turn's blob from this client's own text, after checking whether it is there. False if the
+    /// store could not be reached in a few tries.
     pub(crate) async fn store_own(&self, session: &Arc<Session>, seq: u64) -> bool {
         let mut pause = PAUSE;
         for left in (0..PUT_TRIES).rev() {
@@ -329,18 +337,19 @@ impl Client {
         if outcome.blob_id != id {
             return Err(StoreError::WrongContent.into());
         }
-        // Without an end the PUT's answer was lost and the blob found.
+        // Without an end epoch, the PUT's answer was lost and the blob found.
         let epochs = outcome.end_epoch.map(|_| epochs);
         Ok(Bought { end_epoch: outcome.end_epoch, epochs, stored_ms })
     }
 
-    /// For how many epochs a turn's blob is stored.
+    /// Number of epochs for a turn's blob.
     fn epochs_of(&self, state: &State, seq: u64) -> u32 {
         let policy = self.inner.config.storage;
         if is_segment_end(state, seq) { policy.closed_epochs } else { policy.open_epochs }
     }
 
-    /// Sends a turn's acknowledgement until its author has it or does not know the turn, or a few tries failed.
+    /// Sends a turn's acknowledgement until its author has it or does not know the turn, or the tries are
+    /// used up.
     async fn acknowledge(&self, session: &Arc<Session>, seq: u64) {
         let found = session.read(|state| {
             let (turn, meta) = state.turn(seq).filter(|_| state.unacked.contains(&seq))?;
@@ -389,13 +398,13 @@ impl Client {
         }
     }
 
-    /// Tells a node something, with a few tries.
+    /// Sends a frame to a node, with a few tries.
     async fn tell(&self, node: NodeId, frame: &ClientFrame) -> Told {
         let mut pause = PAUSE;
         for left in (0..SEND_TRIES).rev() {
             match self.ask(node, frame).await {
                 Ok(NodeFrame::Done) => return Told::Taken,
-                // A node that knows nothing of the turn will not learn it from a repetition.
+                // A node that does not know the turn will not learn it from a repetition.
                 Err(crate::exchange::ExchangeError::Refused { code: ErrorCode::StatusUnknown, .. }) => {
                     return Told::Unknown;
                 }
@@ -410,25 +419,25 @@ impl Client {
     }
 }
 
-/// What a round of background work does about turns whose author still has time to store them.
+/// How a round of background work treats turns whose author still has time to store them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Authors {
-    /// Waits until that time is over: nobody else here sees to them, after a start.
+    /// Waits until that time is over: after a start no other task handles them.
     Awaited,
     /// Leaves them to their own tasks.
     Left,
 }
 
-/// A blob that the store has, and what is known of how long.
+/// A blob in the store, and its known duration.
 struct Bought {
     end_epoch: Option<u64>,
-    /// Epochs that were paid for; none where somebody else paid, or the store did not say.
+    /// Paid epochs; none if another party paid, or the store did not say.
     epochs: Option<u32>,
     stored_ms: u64,
 }
 
 impl Bought {
-    /// What the journal notes of it.
+    /// Its journal entries.
     fn entries(&self, seq: u64) -> Vec<Entry> {
         let stored = Entry::Stored { seq, end_epoch: self.end_epoch };
         let paid = self.epochs.map(|epochs| Paid { stored_ms: self.stored_ms, epochs });
@@ -436,17 +445,17 @@ impl Bought {
     }
 }
 
-/// What a node said to what it was told.
+/// A node's answer to a sent frame.
 enum Told {
-    /// It took it.
+    /// It accepted the frame.
     Taken,
-    /// It knows nothing of the turn.
+    /// It does not know the turn.
     Unknown,
-    /// Nothing, or something else.
+    /// No answer, or another one.
     Unanswered,
 }
 
-/// Pause before a round after so many others that were planned and did not help.
+/// Pause before the next round, after `planned` unsuccessful ones.
 fn round_pause(first: Duration, planned: u32) -> Duration {
     first.saturating_mul(2u32.saturating_pow(planned)).min(MAX_ROUND_PAUSE)
 }

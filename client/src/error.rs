@@ -1,5 +1,5 @@
-//! What can go wrong for a client, by what its user can do about it. Each error has a stable name, a hint that
-//! names the next step, and an exit code of the command. None carries text of a conversation.
+//! Errors of a client, grouped by the user's remedy. Each error has a stable name, a hint that names the next
+//! step, and an exit code of the command. None contains conversation text.
 
 use std::{io, path::PathBuf};
 
@@ -16,31 +16,31 @@ use crate::choose::NoChoice;
 /// An error of the client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The device key file.
+    /// An error of the device key file.
     #[error(transparent)]
     KeyFile(#[from] KeyFileError),
     /// A file of the client's home.
     #[error("cannot {action} {path}: {source}")]
     File {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
         /// The file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
     },
-    /// The log of a session that is in no folder.
+    /// The log of a session outside a folder.
     #[error("the session's log cannot be {action}: {source}")]
     Log {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
         /// The cause.
         source: io::Error,
     },
-    /// A passphrase was given, but the device key is not under one.
+    /// A passphrase was given, but the device key has none.
     #[error("a passphrase was given, but the device key {0} is not under one")]
     PassphraseUnused(PathBuf),
-    /// A journal that is not as it was written.
+    /// A journal that differs from its written bytes.
     #[error("the journal {path} is damaged at entry {entry}")]
     JournalDamaged {
         /// The file.
@@ -51,28 +51,28 @@ pub enum ClientError {
     /// Another process has the session open.
     #[error("session {0} is open in another process")]
     InUse(SessionId),
-    /// No such session here.
+    /// This home has no such session.
     #[error("no session {0} in this home")]
     UnknownSession(String),
-    /// The session is here already.
+    /// The session is already here.
     #[error("session {0} is in this home already")]
     SessionExists(SessionId),
     /// A turn of the session is under way.
     #[error("a turn of this session is under way")]
     Busy,
-    /// A turn that was begun earlier is not finished.
+    /// An earlier turn is not finished.
     #[error("an earlier turn of this session is not finished")]
     PendingTurn,
-    /// The session's file was let go of while something still wanted to write it.
+    /// The session's file was closed before a write.
     #[error("the session was closed")]
     Closed,
     /// The session was deleted.
     #[error("the session was deleted")]
     Deleted,
-    /// Nothing was said.
+    /// The message is empty.
     #[error("the message is empty")]
     EmptyMessage,
-    /// Too much was said at once.
+    /// The message is too long for one turn.
     #[error("the message has {bytes} bytes; at most {limit} fit one turn")]
     MessageTooLong {
         /// Bytes offered.
@@ -88,11 +88,11 @@ pub enum ClientError {
     TurnFailed {
         /// Attempts made.
         attempts: u32,
-        /// Node of the last one.
+        /// Node of the last attempt.
         node: NodeId,
-        /// Its code, where the node or the client's checks named one.
+        /// Its code, if the node or the client's checks named one.
         code: Option<ErrorCode>,
-        /// What happened.
+        /// The failure in words.
         reason: String,
     },
     /// Every attempt at embedding failed.
@@ -100,48 +100,48 @@ pub enum ClientError {
     EmbedFailed {
         /// Attempts made.
         attempts: u32,
-        /// Node of the last one.
+        /// Node of the last attempt.
         node: NodeId,
-        /// Its code, where the node or the client's checks named one.
+        /// Its code, if the node or the client's checks named one.
         code: Option<ErrorCode>,
-        /// What happened.
+        /// The failure in words.
         reason: String,
     },
-    /// No node that was asked computed a turn again.
+    /// No asked node recomputed the turn.
     #[error("no node made an audit ({attempts} asked), the last {node}: {reason}")]
     AuditFailed {
         /// Nodes asked.
         attempts: u32,
-        /// The last one.
+        /// The last node.
         node: NodeId,
-        /// Its code, where the node or the client's checks named one.
+        /// Its code, if the node or the client's checks named one.
         code: Option<ErrorCode>,
-        /// What happened.
+        /// The failure in words.
         reason: String,
     },
-    /// A turn that no node can be asked to compute again.
+    /// A turn that no node can recompute.
     #[error("{reason}")]
     NotAuditable {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A check of the protocol failed.
     #[error("{0}")]
     Protocol(ErrorCode),
-    /// The blob store or the head index.
+    /// An error of the blob store or the head index.
     #[error("store: {0}")]
     Store(#[from] StoreError),
-    /// The head index has nothing for this session.
+    /// The head index has no record of this session.
     #[error("the head index has no record of this session")]
     HeadMissing,
-    /// The head index has turns that are not here.
+    /// The head index has turns that are missing here.
     #[error("{}", behind(*ours, *theirs, *own))]
     Behind {
         /// Last turn here.
         ours: u64,
         /// Last turn in the index.
         theirs: u64,
-        /// Whether this very device wrote that turn, and has lost it; otherwise another device continued the session.
+        /// Whether this device wrote that turn and lost it; otherwise another device continued the session.
         own: bool,
     },
     /// The network could not be started.
@@ -150,13 +150,13 @@ pub enum ClientError {
     /// A setting that cannot be used.
     #[error("{0}")]
     Config(String),
-    /// Backup words.
+    /// An error in the recovery words.
     #[error(transparent)]
     Words(#[from] WordsError),
-    /// A file that is not an export, or one that does not verify.
+    /// A file that is no valid export.
     #[error("the export cannot be used: {0}")]
     Export(String),
-    /// An export that would be too large to be read again.
+    /// An export that would be too large to read again.
     #[error("the export has {bytes} bytes; at most {limit} can be verified or imported again")]
     ExportTooLarge {
         /// Bytes of the text.
@@ -164,7 +164,7 @@ pub enum ClientError {
         /// Bytes allowed.
         limit: usize,
     },
-    /// A background computation panicked, or the runtime ends.
+    /// A background computation panicked, or the runtime is ending.
     #[error("a background task ended early")]
     TaskEnded,
 }
@@ -187,7 +187,7 @@ fn behind(ours: u64, theirs: u64, own: bool) -> String {
 }
 
 impl ClientError {
-    /// The protocol's code behind the error, if there is one.
+    /// The protocol's error code, if there is one.
     #[must_use]
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
@@ -199,7 +199,8 @@ impl ClientError {
         }
     }
 
-    /// Whether the head index has turns that are not here: another device went on, or wrote in the same place.
+    /// Whether the head index has turns that are missing here: another device continued the session, or
+    /// forked it.
     #[must_use]
     pub fn is_divergence(&self) -> bool {
         matches!(self, Self::Behind { .. } | Self::Protocol(ErrorCode::ForkDetected))
@@ -242,7 +243,7 @@ impl ClientError {
         }
     }
 
-    /// What to do next.
+    /// The next step for the user.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         if let Self::AuditFailed { code: Some(ErrorCode::UnsupportedVersion), .. } = self {
@@ -303,8 +304,15 @@ impl ClientError {
         })
     }
 
-    /// The command's exit code. 1 is everything without a code of its own, 2 wrong usage, 3 no node, 4 a turn
-    /// that failed, 5 a failed verification, 6 the store, 7 the session, 8 the home folder or its key.
+    /// The command's exit code:
+    /// - 1: everything without a code of its own;
+    /// - 2: wrong usage;
+    /// - 3: no node;
+    /// - 4: a failed turn;
+    /// - 5: a failed verification;
+    /// - 6: the store;
+    /// - 7: the session;
+    /// - 8: the home folder or its key.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         if let Some(code) = self.code()
@@ -340,7 +348,7 @@ impl ClientError {
     }
 }
 
-/// Whether a code means that somebody's bytes were not what was signed.
+/// Whether a code means that a peer's bytes differ from the signed ones.
 fn is_integrity(code: ErrorCode) -> bool {
     matches!(
         code,

@@ -1,4 +1,4 @@
-//! What a caller asks for in a turn, and what it is told while the turn runs and afterwards.
+//! The request for a turn, its events while it runs, and its outcome.
 
 use std::time::Duration;
 
@@ -17,36 +17,36 @@ use baton_proto::{
 pub use crate::request::InlinePolicy;
 use crate::{error::ClientError, reconcile::DeviceEvent, reported::TokenReport};
 
-/// Most tokens of an answer where the caller names no number.
+/// Most tokens of an answer by default.
 pub const DEFAULT_OUTPUT_TOKENS: u32 = 512;
-/// Most tokens of added memory where the caller names no number.
+/// Most tokens of added memory by default.
 pub const DEFAULT_MEMORY_TOKENS: u32 = 512;
 
-/// A relayer that adds memory to a turn which it cannot read.
+/// A relayer that adds memory to a turn without reading it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relayer {
-    /// Its identity: signs the memory envelopes, and is its libp2p identity too.
+    /// Its identity, for memory envelopes and for libp2p alike.
     pub node: NodeId,
-    /// Where it is.
+    /// Its addresses.
     pub addrs: Vec<Multiaddr>,
 }
 
-/// What a relayer is asked to recall for a turn that it cannot read. Nothing of the turn itself goes along.
+/// A recall hint for a relayer that cannot read the turn. It contains nothing of the turn itself.
 #[derive(Debug, Clone)]
 pub struct MemoryHint {
     /// Signs the hint: the owner's key, or a delegate's.
     pub key: AccountKey,
-    /// Whose memory.
+    /// The owner of the memory.
     pub owner: SuiAddress,
-    /// Words to search by, at most [`MAX_HINT_BYTES`](baton_proto::limits::MAX_HINT_BYTES); empty for none.
+    /// Search words, at most [`MAX_HINT_BYTES`](baton_proto::limits::MAX_HINT_BYTES); empty for none.
     pub words: String,
     /// The session's name in memory.
     pub session: Option<String>,
-    /// The project that the session is in.
+    /// The session's project.
     pub project: Option<String>,
-    /// The persona that is spoken to.
+    /// The persona that the user talks to.
     pub persona: Option<String>,
-    /// What may be used.
+    /// The memory that may be used.
     pub scope: RecallScope,
 }
 
@@ -81,7 +81,7 @@ impl MemoryHint {
     }
 }
 
-/// Memory that the caller adds itself, as a relayer does that is the client too.
+/// Memory that the caller adds itself, such as a relayer that is also the client.
 #[derive(Debug, Clone)]
 pub struct OwnMemory {
     /// Signs the envelopes.
@@ -90,45 +90,47 @@ pub struct OwnMemory {
     pub items: Vec<MemoryItem>,
 }
 
-/// A turn as the caller asks for it. `TurnInput::user("text")` is an ordinary one.
+/// A turn as the caller requests it. `TurnInput::user("text")` is an ordinary one.
 #[derive(Debug, Clone)]
 pub struct TurnInput {
     /// The new messages, at least one with text.
     pub messages: Vec<Message>,
-    /// What the turn is.
+    /// The kind of turn.
     pub kind: RecordKind,
-    /// First seq that it replaces, for kinds other than an ordinary turn: back to before it. An edit of an edit
-    /// names what that one named.
+    /// First seq that it replaces, for kinds other than an ordinary turn: back to before it. An edit of an
+    /// edit names the same seq as that edit.
     pub supersedes_from: Option<u64>,
-    /// How tokens are chosen. With `logprobs` the caller is told how likely each was; `json_schema` is set by the next field.
+    /// Sampling parameters. With `logprobs` the caller gets token probabilities; the next field sets
+    /// `json_schema`.
     pub sampling: Sampling,
-    /// A JSON schema that the answer must satisfy, at most [`MAX_SCHEMA_BYTES`]. Nodes that cannot do it refuse the turn, and
-    /// others are asked.
+    /// A JSON schema that the answer must satisfy, at most [`MAX_SCHEMA_BYTES`]. Nodes without schema support
+    /// refuse the turn, and others are tried.
     pub json_schema: Option<String>,
-    /// Most tokens of the answer; a node's own lower limit holds.
+    /// Most tokens of the answer; a node's own lower limit takes precedence.
     pub max_output_tokens: u32,
-    /// Name or hex id of the model, or any.
+    /// Name or hex id of the model; any if none.
     pub model: Option<String>,
-    /// This node and no other.
+    /// The only node to use.
     pub node: Option<NodeId>,
     /// Whether test engines that only repeat the message may serve.
     pub allow_echo: bool,
     /// The relayer that the turn goes through.
     pub relayer: Option<Relayer>,
-    /// What the relayer is to recall; without it, it recalls nothing.
+    /// The recall hint for the relayer; without it, the relayer recalls nothing.
     pub hint: Option<MemoryHint>,
-    /// Memory that goes along without a relayer; unused with one.
+    /// Memory for the request without a relayer; unused with one.
     pub memory: Option<OwnMemory>,
     /// Most tokens of memory that the relayer may add.
     pub memory_tokens: u32,
-    /// Whether the request says where the history is; if not, the node finds it by the session id.
+    /// Whether the request contains the location of the history; otherwise the node finds it by the session
+    /// id.
     pub with_locator: bool,
-    /// Which blobs go along.
+    /// Which blobs the request contains.
     pub inline: InlinePolicy,
     /// Most attempts; at least 1.
     pub max_attempts: u32,
-    /// Whether other devices' turns may be taken in first, where there are such, and turns of this device that lost their
-    /// place said again. Without another device that is known of, nothing is asked and a turn takes no longer.
+    /// Whether to merge other devices' turns first and replay this device's displaced turns. If no other
+    /// device is known, no index is asked and a turn takes no longer.
     pub reconcile: bool,
 }
 
@@ -157,11 +159,11 @@ impl TurnInput {
         }
     }
 
-    /// Checks what is said and how it is asked for, as [`Client::turn`](crate::Client::turn) does before anything else.
+    /// Checks messages and settings, as [`Client::turn`](crate::Client::turn) does first.
     ///
     /// # Errors
-    /// [`ClientError::EmptyMessage`], [`ClientError::MessageTooLong`], [`ClientError::Protocol`] for settings out of
-    /// range.
+    /// [`ClientError::EmptyMessage`], [`ClientError::MessageTooLong`], [`ClientError::Protocol`] for settings
+    /// out of range.
     pub fn check(&self) -> Result<(), ClientError> {
         if self.messages.iter().all(|message| message.text.trim().is_empty()) {
             return Err(ClientError::EmptyMessage);
@@ -173,14 +175,14 @@ impl TurnInput {
         crate::turn::check_texts(&self.messages)
     }
 
-    /// An ordinary turn with one message of the user's.
+    /// An ordinary turn with one message of the user.
     #[must_use]
     pub fn user(text: impl Into<String>) -> Self {
         Self::new(vec![Message::new(Role::User, text)])
     }
 }
 
-/// How a pending turn is to be finished; the turn itself is in the journal.
+/// Options for finishing a pending turn; the turn itself is in the journal.
 #[derive(Debug, Clone)]
 pub struct ResumeOptions {
     /// As in [`TurnInput`].
@@ -214,7 +216,7 @@ impl Default for ResumeOptions {
 }
 
 impl ResumeOptions {
-    /// The same as a turn was asked with.
+    /// The options of a turn's request.
     #[must_use]
     pub fn of(input: &TurnInput) -> Self {
         Self {
@@ -233,7 +235,7 @@ impl ResumeOptions {
     }
 }
 
-/// What happens while a turn runs.
+/// An event of a running turn.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TurnEvent {
     /// An attempt is sent.
@@ -244,65 +246,65 @@ pub enum TurnEvent {
         node: NodeId,
         /// The model's name.
         model: String,
-        /// What produces the tokens.
+        /// The engine that produces the tokens.
         engine: EngineKind,
-        /// Tokens of the answer that were shown already, and that the node continues.
+        /// Tokens of the answer that were already shown, which the node continues.
         continues: u32,
     },
     /// The relayer added these items, best first.
     Memory(Vec<MemoryItem>),
     /// The node admitted the turn.
     Admitted,
-    /// So many turns are ahead at the node.
+    /// Number of turns ahead in the node's queue.
     Waiting(u32),
     /// Text of the answer. Display only, until the turn is accepted.
     Text(String),
-    /// How likely each token was whose text comes next, where that was asked for. It is the node's word.
+    /// Probabilities of the tokens whose text comes next, if requested. The node's claim.
     Logprobs(Vec<TokenReport>),
-    /// An attempt failed; another follows if there is one to make.
+    /// An attempt failed; another follows if possible.
     AttemptFailed {
         /// Its number.
         attempt: u32,
         /// The node.
         node: NodeId,
-        /// The code, where there is one.
+        /// The code, if there is one.
         code: Option<ErrorCode>,
-        /// What happened, without any content.
+        /// The failure in words, without any content.
         reason: String,
-        /// How long ago that was noticed: for so long its author was asked what became of the turn.
+        /// How long ago the failure was noticed; since then its author was asked about the turn.
         noticed_ago: Duration,
     },
-    /// Text shown so far is void: the answer starts anew.
+    /// Text shown so far is void: the answer starts over.
     Restarted,
-    /// The turn was rebuilt, compared and accepted.
+    /// The client rebuilt, compared and accepted the turn.
     Accepted,
-    /// Something that has to do with other devices of the session. Its text says it to a user.
+    /// An event about other devices of the session. Its text is for users.
     Devices(DeviceEvent),
 }
 
-/// A turn that the client rebuilt and accepted.
+/// A rebuilt and accepted turn.
 #[derive(Debug, Clone)]
 pub struct TurnOutcome {
     /// The session.
     pub session: SessionId,
     /// The turn's position in the chain.
     pub seq: u64,
-    /// The turn.
+    /// The turn's id.
     pub turn_id: TurnId,
-    /// The attempt that was accepted.
+    /// The accepted attempt.
     pub attempt: u32,
     /// The node that served it.
     pub node: NodeId,
     /// The answer.
     pub text: String,
-    /// Why it ended.
+    /// Why the answer ended.
     pub finish: FinishReason,
     /// Hash of the signed link.
     pub link_hash: LinkHash,
     /// BLAKE3 of the turn's blob.
     pub blob_digest: BlobDigest,
-    /// What the node claims, signed.
+    /// The node's signed claims.
     pub receipt: Signed<Receipt>,
-    /// What the relayer added, as far as the node used it.
+    /// Items from the relayer that the node used.
     pub memory: Vec<MemoryItem>,
 }

@@ -18,11 +18,11 @@ use tokio::sync::broadcast;
 
 use crate::{client::Client, error::ClientError, reputation::Fault, session::Session, state::Entry};
 
-/// Name of the form in which evidence is exported.
+/// Format name of exported evidence.
 pub const EVIDENCE_FORMAT: &str = "baton-evidence-v1";
-/// Findings that a slow listener may fall behind before it misses some; the journals have them all.
+/// Length of the queue of findings; a slower listener misses some, but the journals have all.
 pub(crate) const FOUND_QUEUE: usize = 64;
-/// Most pairs of links that are read from an export.
+/// Most pairs of links read from an export.
 const MAX_PAIRS: usize = 4096;
 
 /// Two links that one node signed for one attempt at one turn.
@@ -30,16 +30,17 @@ const MAX_PAIRS: usize = 4096;
 pub struct Equivocation {
     /// The link that was accepted.
     pub accepted: Signed<Link>,
-    /// The other one.
+    /// The second link.
     pub other: Signed<Link>,
 }
 
 impl Equivocation {
-    /// Checks it: both signatures, the same author, turn, attempt, place and authorisation, and not the same link.
+    /// Checks both signatures, and that two different links have the same author, turn, attempt, position and
+    /// authorisation.
     ///
     /// # Errors
-    /// [`ErrorCode::BadNodeSignature`] and the codes of decoding; [`ErrorCode::ReceiptMismatch`] for two links that an honest
-    /// node may have signed.
+    /// [`ErrorCode::BadNodeSignature`] and the codes of decoding; [`ErrorCode::ReceiptMismatch`] for two
+    /// links that an honest node may have signed.
     pub fn check(accepted: SignedBytes, other: SignedBytes) -> Result<Self, ErrorCode> {
         let (accepted, other) = (Signed::<Link>::verify(accepted)?, Signed::<Link>::verify(other)?);
         let same = accepted.author == other.author
@@ -55,13 +56,13 @@ impl Equivocation {
         }
     }
 
-    /// Who signed both.
+    /// The node that signed both.
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.accepted.author
     }
 
-    /// As an export has it; what is beside the links is for people.
+    /// Its form in an export; the fields beside the links are for people.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let text = |link: &Signed<Link>| STANDARD.encode(codec::encode(link.bytes()));
@@ -82,7 +83,7 @@ pub fn export(found: &[Equivocation]) -> Value {
     json!({ "format": EVIDENCE_FORMAT, "signed_twice": pairs })
 }
 
-/// Reads and checks an export of evidence, whoever made it.
+/// Parses and checks an export of evidence from any source.
 ///
 /// # Errors
 /// [`ErrorCode::NonCanonical`] for another form; as [`Equivocation::check`].
@@ -108,14 +109,14 @@ fn pair(value: &Value) -> Result<Equivocation, ErrorCode> {
 }
 
 impl Client {
-    /// Tells of nodes that are found to have signed two different links for one turn, from now on. What was found before is in
-    /// [`Client::equivocations`].
+    /// Subscribes to nodes found from now on to have signed two different links for one turn. Earlier
+    /// findings are in [`Client::equivocations`].
     #[must_use]
     pub fn watch_equivocations(&self) -> broadcast::Receiver<Equivocation> {
         self.inner.found.subscribe()
     }
 
-    /// The turns of a session of which their node signed a second link, oldest first.
+    /// The turns of a session for which their node signed a second link, oldest first.
     ///
     /// # Errors
     /// As [`Client::receipts`].
@@ -124,13 +125,14 @@ impl Client {
         Ok(turns.into_iter().filter_map(|turn| turn.equivocation).collect())
     }
 
-    /// A node committed a turn a second time, after it was accepted. The first link stands; the second is kept as evidence.
+    /// Handles a second commitment of an accepted turn. The first link stays valid; the second is kept as
+    /// evidence.
     pub(crate) async fn committed_again(&self, session: &Arc<Session>, seq: u64, second: SignedBytes) {
         let Some(accepted) = session.read(|state| Some(state.turn(seq)?.0.link.clone())) else { return };
         let node = accepted.author;
         let found = match Equivocation::check(accepted.bytes().clone(), second) {
             Ok(found) => found,
-            // The same link again, or one that nobody signed: shows nothing to others.
+            // The same link again, or an unsigned one, proves nothing to others.
             Err(code) => {
                 tracing::warn!(%node, code = code.name(), "a node committed a turn twice");
                 return self.inner.directory.failed(node, Fault::Lied, 0);
@@ -142,7 +144,7 @@ impl Client {
         if let Err(error) = session.record_of((seq, accepted.link_hash()), vec![entry]).await {
             tracing::warn!(%error, "evidence could not be kept");
         }
-        // Nobody may be listening.
+        // There may be no listener.
         let _ = self.inner.found.send(found);
     }
 }

@@ -1,4 +1,4 @@
-//! Frames to and from a node: one substream, one request, bounded waits. Decodes, and judges nothing.
+//! Frames to and from a node: one substream, one request, bounded waits. It decodes and does not judge.
 
 use std::time::Duration;
 
@@ -27,12 +27,12 @@ pub(crate) enum ExchangeError {
     /// The peer refused.
     #[error("the node refused: {code}")]
     Refused {
-        /// Why.
+        /// The reason.
         code: ErrorCode,
-        /// Wait so long before trying there again; 0 says nothing.
+        /// Wait before trying there again; 0 if unspecified.
         retry_after_ms: u32,
     },
-    /// The peer sent something else than was asked for.
+    /// The peer sent another frame than requested.
     #[error("the node broke the protocol: {0}")]
     Broken(ErrorCode),
 }
@@ -80,7 +80,7 @@ pub(crate) async fn receive(
     }
 }
 
-/// Asks one question and takes the one answer; a refusal is an error.
+/// Sends one request and returns the single answer; a refusal is an error.
 pub(crate) async fn ask(
     mesh: &MeshHandle,
     node: NodeId,
@@ -98,7 +98,7 @@ pub(crate) async fn ask(
     }
 }
 
-/// Those of some connected nodes that answer a short question in time, whatever they answer.
+/// The nodes that answer a short request in time, with any answer.
 pub(crate) async fn who_answers(mesh: &MeshHandle, nodes: &[NodeId], wait: Duration) -> Vec<NodeId> {
     let asked = nodes.iter().map(|node| async move {
         let answer = timeout(wait, ask(mesh, *node, &[], &ClientFrame::NodeRecord, wait)).await;

@@ -1,24 +1,25 @@
-//! Which of two chains of one session counts: a pure decision, the same on every device that sees both.
+//! Decides which of two chains of one session wins. Pure, and the same on every device that sees both.
 //!
-//! At the first seq that differs the lower link hash wins; a chain that continues the other wins over it. That is the
-//! order of a dictionary in which what goes on comes before what ends, so it is total: whichever pairs of devices meet,
-//! and in whatever order, they end with the same chain. Lengths, times and who published first do not matter.
+//! At the first seq that differs, the lower link hash wins; a chain that continues the other wins over it.
+//! That is a dictionary order in which the longer word precedes its prefix, so it is total. Whichever pairs
+//! of devices meet, in any order, all end with the same chain. Lengths, times and the order of publication do
+//! not matter.
 
 use baton_proto::ids::LinkHash;
 
 /// The links of a chain from some seq on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Chain {
-    /// Seq of the first of them; not 0 only where a log was made shorter.
+    /// Seq of the first link; 0 except in a compacted log.
     pub(crate) first: u64,
-    /// What the first of them continues.
+    /// The hash that the first link continues.
     pub(crate) prev: LinkHash,
-    /// Their hashes, oldest first.
+    /// The hashes of the links, oldest first.
     pub(crate) links: Vec<LinkHash>,
 }
 
 impl Chain {
-    /// The hash of the link at a seq, or of what the first one continues; none outside.
+    /// The hash of the link at a seq, or the hash that the first link continues; none outside.
     fn at(&self, seq: u64) -> Option<LinkHash> {
         if seq.checked_add(1) == Some(self.first) {
             return Some(self.prev);
@@ -31,14 +32,14 @@ impl Chain {
     }
 }
 
-/// What two chains are to each other.
+/// The relation of two chains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Merge {
-    /// They are the same, or ours continues theirs: nothing is to be taken.
+    /// They are equal, or ours continues theirs: nothing to merge.
     Ours,
     /// Theirs continues ours from this seq on.
     Behind {
-        /// The first turn that is not here.
+        /// The first turn that is missing here.
         from: u64,
     },
     /// They differ, and ours wins.
@@ -55,10 +56,11 @@ pub(crate) enum Merge {
     TooOld,
 }
 
-/// Compares our chain with another one of the same session.
+/// Compares our chain with another chain of the same session.
 pub(crate) fn merge(ours: &Chain, theirs: &Chain) -> Merge {
     let first = ours.first.max(theirs.first);
-    // What the first compared turn continues must be the same; for seq 0 that is the genesis, which the id binds.
+    // The hash before the first compared turn must be the same; for seq 0 it is the genesis, which the id
+    // binds.
     if let Some(before) = first.checked_sub(1)
         && let (Some(a), Some(b)) = (ours.at(before), theirs.at(before))
         && a != b
@@ -87,7 +89,7 @@ mod tests {
         LinkHash(*blake3::hash(of).as_bytes())
     }
 
-    /// A chain whose links hash what they continue, as real ones do.
+    /// A chain whose links hash their predecessor, as real links do.
     fn chain(turns: &[u32]) -> Chain {
         let prev = hash(b"genesis");
         let mut last = prev;
@@ -98,7 +100,7 @@ mod tests {
         Chain { first: 0, prev, links: links.collect() }
     }
 
-    /// A chain as a log keeps it that was made shorter.
+    /// The same chain after log compaction.
     fn shortened(chain: &Chain, first: u64) -> Chain {
         let from = usize::try_from(first).unwrap();
         Chain { first, prev: chain.links[from - 1], links: chain.links[from..].to_vec() }
@@ -148,7 +150,7 @@ mod tests {
         assert_eq!(merge(&ours, &other), expected);
     }
 
-    /// The order that the rule makes of chains: what wins comes first.
+    /// The order that the rule makes of chains: the winner comes first.
     fn order(one: &Chain, other: &Chain) -> Ordering {
         match merge(one, other) {
             Merge::Win { .. } => Ordering::Less,
@@ -180,7 +182,7 @@ mod tests {
                     }
                 }
             }
-            // Devices meet in a random order; each takes over what wins. Then all meet once more in turn.
+            // Devices meet in a random order; each takes over the winner. Then all meet once more in turn.
             for _ in 0..draw.below(12) {
                 meet(&mut chains, &mut draw, devices);
             }
@@ -207,7 +209,7 @@ mod tests {
         }
     }
 
-    /// A turn of the simulation: the same words said again are another turn.
+    /// A turn of the simulation: a replay of the same words is another turn.
     fn turn(device: usize, words: u32, version: u32) -> u32 {
         u32::try_from(device).unwrap() << 24 | version << 16 | words
     }
@@ -243,7 +245,7 @@ mod tests {
         }
     }
 
-    /// A device sees what another one has: it takes over what wins, and says again what it wrote itself and lost.
+    /// A device sees another's chain: it takes over the winner, and replays its own displaced turns.
     fn look_at(chains: &mut [Vec<u32>], device: usize, other: usize) {
         let theirs = chains[other].clone();
         match merge(&chain(&chains[device]), &chain(&theirs)) {

@@ -1,8 +1,9 @@
-//! The session's head in the index: published after each turn, and compared with what is known here. The index is not
-//! trusted: its record is signed by the session's own head key, so the worst it can do is to show an older one.
+//! The session's head in the index: published after each turn, and compared with this device's state. The
+//! index is not trusted: the session's own head key signs its record, so at worst the index shows an older
+//! one.
 //!
-//! Whoever publishes looks first, so that no device covers another one's turns with a head that does not continue them;
-//! what is then to be done is [`crate::reconcile`]'s.
+//! The client looks before it publishes, so that no device covers another's turns with a head that does not
+//! continue them. [`crate::reconcile`] decides how to go on then.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -27,21 +28,22 @@ use crate::{
     wait::has_work,
 };
 
-/// Life of a head record: a session that rests for a year is still found by its root.
+/// Lifetime of a head record: a session that rests for a year is still found by its root.
 const HEAD_LIFETIME_MS: u64 = 365 * 24 * 3600 * 1000;
-/// Life of a device's lease on the session: so long other devices look at the head index before a turn.
+/// Duration of a device's lease on the session: for that long, other devices look at the head index before a
+/// turn.
 const LEASE_MS: u64 = 24 * 3600 * 1000;
-/// By so much a lease must have grown to be noted again: not at every look.
+/// A lease is noted again only when it has grown by this, not at every look.
 const LEASE_STEP_MS: u64 = 3600 * 1000;
 
-/// What the head index says of a session, compared with what is known here.
+/// The head index's state of a session, compared with this device's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadStatus {
-    /// It has the head known here.
+    /// It has this device's head.
     Current,
-    /// It has an earlier head, because the later one is not published yet.
+    /// It has an earlier head, because the later head is not published yet.
     Unpublished,
-    /// It has nothing, and nothing was published.
+    /// It has no head, and none was published.
     None,
 }
 
@@ -50,9 +52,9 @@ pub enum HeadStatus {
 pub(crate) enum Publish {
     /// The head moved.
     Head,
-    /// So that other devices learn of this one.
+    /// Other devices are to learn of this device.
     Lease,
-    /// Although the head that is there cannot be followed.
+    /// It replaces a head in the index that cannot be continued.
     Over,
     /// The session is deleted.
     Tombstone,
@@ -83,29 +85,32 @@ impl FoundHead {
         })
     }
 
-    /// The entry that notes it as the last record known.
+    /// The entry that records it as the last known head record.
     pub(crate) fn entry(&self) -> Entry {
         Entry::Head { sequence: self.sequence, seq: self.outer.seq, link_hash: self.outer.link_hash }
     }
 }
 
-/// How long a turn waits for the head indexes that it looks at only to be sure: an index that is away does not hold it up.
+/// How long a turn waits for a precautionary look at the head indexes, so that an unavailable index does not
+/// delay it.
 pub(crate) const FIRST_LOOK: Duration = Duration::from_secs(3);
 
-/// What a look at the head indexes gave for a session.
+/// The result of a look at the head indexes for a session.
 pub(crate) struct Seen {
     pub(crate) found: Option<FoundHead>,
     pub(crate) look: Look,
 }
 
 impl Client {
-    /// Compares the head index with what is known here. Changes nothing of the session; [`Client::reconcile`] does. A head
-    /// that the index lacks is published again in the background; [`Client::wait_told`] waits for it.
+    /// Compares the head index with this device's state. Changes nothing in the session;
+    /// [`Client::reconcile`] does. A head that the index lacks is published again in the background;
+    /// [`Client::wait_told`] waits for it.
     ///
     /// # Errors
-    /// [`ErrorCode::RollbackDetected`] when indexes show less than they took, and none shows all of it,
-    /// [`ErrorCode::ForkDetected`] when it shows another turn in the place of one known here,
-    /// [`ClientError::Behind`] when another device went on, [`ClientError::Store`] when none can be asked.
+    /// - [`ErrorCode::RollbackDetected`] when indexes show less than they took, and none shows all of it.
+    /// - [`ErrorCode::ForkDetected`] when an index shows another turn in the place of a turn known here.
+    /// - [`ClientError::Behind`] when another device has added turns.
+    /// - [`ClientError::Store`] when no index can be reached.
     pub async fn check_head(&self, id: baton_proto::ids::SessionId) -> Result<HeadStatus, ClientError> {
         let session = self.opened(id).await?;
         let (seen, status) = self.look_and_compare(&session, Duration::MAX).await?;
@@ -118,8 +123,8 @@ impl Client {
         status
     }
 
-    /// Publishes this device's head where a look shows that the indexes lack it; whether they have it again. What keeps it
-    /// from being published is for [`Client::check_head`] to say.
+    /// Publishes this device's head if a look shows that the indexes lack it; returns whether they have it
+    /// again. [`Client::check_head`] reports the reason if it cannot be published.
     pub(crate) async fn publish_missing(&self, session: &Arc<Session>) -> bool {
         let compared = self.look_and_compare(session, Duration::MAX).await;
         if compared.is_err() || session.read(State::is_published) {
@@ -132,7 +137,7 @@ impl Client {
         published.is_ok()
     }
 
-    /// Looks whether another device went on. An index that is away, or shows less than it should, says nothing of that.
+    /// Checks whether another device has added turns. An index that is unavailable or behind is no evidence.
     ///
     /// # Errors
     /// [`ClientError::Behind`], [`ErrorCode::ForkDetected`].
@@ -143,11 +148,11 @@ impl Client {
         }
     }
 
-    /// Looks at the head indexes and compares, while nothing is published from here: what was seen before this device's own
-    /// record came there would look like a rollback. Each index is asked for at most `wait`.
+    /// Looks at the head indexes and compares, while this device publishes nothing: a result older than its
+    /// own record would look like a rollback. Each index has at most `wait`.
     ///
     /// # Errors
-    /// Those of looking; what the comparison says is within.
+    /// Only those of the look; the result holds the comparison's.
     pub(crate) async fn look_and_compare(
         &self,
         session: &Arc<Session>,
@@ -170,7 +175,7 @@ impl Client {
         Ok((seen, status))
     }
 
-    /// Looks at the head indexes, and notes how they stand and which devices there are.
+    /// Looks at the head indexes, and records their state and the devices.
     async fn see(&self, session: &Arc<Session>, wait: Duration) -> Result<Seen, ClientError> {
         let root = session.read(|state| state.root.clone());
         let key = head_index_key(&root.head_signing_key().public_key());
@@ -201,8 +206,8 @@ impl Client {
         }
     }
 
-    /// Publishes the session's head, unless there is none yet or it is published already. One index that takes it is
-    /// enough; the others are offered it again later.
+    /// Publishes the session's head, unless there is none yet or it is published already. One index that
+    /// takes it is enough; the others are offered it again later.
     ///
     /// # Errors
     /// [`ClientError::Behind`], [`ErrorCode::ForkDetected`] when another device's turns are in the way,
@@ -219,7 +224,7 @@ impl Client {
     }
 
     async fn publish_alone(&self, session: &Arc<Session>, why: Publish) -> Result<(), ClientError> {
-        // A second round follows a record that somebody published in between.
+        // A second round follows if another device published in between.
         for _ in 0..2 {
             if session.deleted.load(Ordering::SeqCst) && why != Publish::Tombstone {
                 return Ok(());
@@ -250,7 +255,8 @@ impl Client {
         Err(StoreError::HeadSuperseded.into())
     }
 
-    /// Looks whether what is to be published continues what is there; the sequence that is taken, and the devices.
+    /// Checks that the next head continues the published head. Returns the published sequence and the
+    /// devices.
     async fn look_before(
         &self,
         session: &Arc<Session>,
@@ -259,7 +265,7 @@ impl Client {
         let seen = match self.see(session, Duration::MAX).await {
             Ok(seen) => seen,
             Err(error @ ClientError::Store(_)) => return Err(error),
-            // What is no record is no device's, and is written over.
+            // Bytes that are no record belong to no device, and are overwritten.
             Err(_) => return Ok((0, Vec::new())),
         };
         let Some(found) = seen.found else { return Ok((0, Vec::new())) };
@@ -276,12 +282,12 @@ impl Client {
         Ok((found.sequence, found.inner.devices))
     }
 
-    /// Offers the last head record again to the indexes that did not take it.
+    /// Offers the last head record again to the indexes that have not accepted it.
     pub(crate) async fn offer_owed(&self, session: &Arc<Session>) -> Result<(), ClientError> {
         let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
         let Some((record, names)) = session.read(|state| state.head_owed.clone()) else { return Ok(()) };
         let offered = self.inner.heads.offer(&record, Some(&names)).await;
-        // One that has a newer record needs this one no more.
+        // An index with a newer record no longer needs this record.
         let owed = offered.failed.iter().filter(|(_, error)| *error != StoreError::HeadSuperseded);
         let left: Vec<String> = owed.map(|(name, _)| name.clone()).collect();
         if left == names {
@@ -300,7 +306,7 @@ impl Client {
         });
     }
 
-    /// Tells the index, in the background, of this device, after it took the session from there.
+    /// Announces this device to the index, in the background, after it took the session from there.
     pub(crate) fn spawn_lease(&self, session: Arc<Session>) {
         let client = self.clone();
         self.spawn(async move {
@@ -310,7 +316,8 @@ impl Client {
         });
     }
 
-    /// Marks a session deleted in the index, from what the index itself has: for one whose journal is damaged.
+    /// Marks a session deleted in the index, from the index's own record: for a session with a damaged
+    /// journal.
     pub(crate) async fn bury(&self, root: &SessionRoot) -> Result<(), ClientError> {
         let Some(found) = self.resolve(root).await? else { return Ok(()) };
         if found.inner.tombstone {
@@ -324,20 +331,20 @@ impl Client {
         Ok(self.inner.heads.publish(record.encode()).await?)
     }
 
-    /// The newest record in the indexes, checked and opened; none where all of them say that they have none.
+    /// The newest record in the indexes, checked and opened; none if all indexes answer that they have none.
     pub(crate) async fn resolve(&self, root: &SessionRoot) -> Result<Option<FoundHead>, ClientError> {
         let key = head_index_key(&root.head_signing_key().public_key());
         let look = self.inner.heads.look(key).await;
         let found = opened(&look, root)?;
         if found.is_none() && look.is_partial() {
-            // Whoever did not answer may have it.
+            // An index that did not answer may have it.
             return Err(look.silence().into());
         }
         Ok(found)
     }
 }
 
-/// The newest record of a look, opened; an error where none of them answered.
+/// The newest record of a look, opened; an error if no index answered.
 fn opened(look: &Look, root: &SessionRoot) -> Result<Option<FoundHead>, ClientError> {
     if let Some(record) = &look.best {
         return Ok(Some(FoundHead::open(record, root)?));
@@ -379,11 +386,11 @@ fn next_record(
     Some((record, PublishedHead { sequence, seq: outer.seq, link_hash: outer.link_hash }))
 }
 
-/// Compares what the indexes show with what is known.
+/// Compares the indexes' record with this device's state.
 fn compare(state: &State, seen: &Seen) -> Result<HeadStatus, ClientError> {
     let Some(found) = &seen.found else {
         return match state.head {
-            // What was published does not vanish by itself before a year is over.
+            // A published head does not expire within a year.
             Some(_) => shows_less(state, &seen.look),
             None => Ok(HeadStatus::None),
         };
@@ -392,7 +399,7 @@ fn compare(state: &State, seen: &Seen) -> Result<HeadStatus, ClientError> {
     if found.inner.tombstone && !older {
         return Err(ClientError::Deleted);
     }
-    // Turns that are not here explain more than the sequence: two devices publish by their own clocks.
+    // Missing turns explain more than the sequence: two devices publish by their own clocks.
     compare_chain(state, found)?;
     if older {
         return shows_less(state, &seen.look);
@@ -402,8 +409,8 @@ fn compare(state: &State, seen: &Seen) -> Result<HeadStatus, ClientError> {
     Ok(if current { HeadStatus::Current } else { HeadStatus::Unpublished })
 }
 
-/// What it means that nobody shows what was published: a rollback, by an index that took it and answers with less. Indexes
-/// that never took it are not to blame: they are offered it again.
+/// The result when no index shows the published head: a rollback, if an index that took it answers with less.
+/// Indexes that never took it are not to blame: they are offered it again.
 fn shows_less(state: &State, look: &Look) -> Result<HeadStatus, ClientError> {
     let never_took = |name: &String| state.head_owed.as_ref().is_some_and(|(_, names)| names.contains(name));
     let mut answers = look.standings.iter().filter(|one| one.shows.is_answer()).peekable();
@@ -416,8 +423,8 @@ fn shows_less(state: &State, look: &Look) -> Result<HeadStatus, ClientError> {
     Err(ErrorCode::RollbackDetected.into())
 }
 
-/// Whether a comparison says that the indexes lost this device's head, or have a shorter one over it: only a new record
-/// mends that. An index that never took the record is merely offered it again.
+/// Whether the indexes lost this device's head, or have a shorter head above it: only a new record repairs
+/// that. An index that never took the record is offered it again instead.
 fn lacks_head(state: &State, seen: &Seen, status: &Result<HeadStatus, ClientError>) -> bool {
     match status {
         Ok(HeadStatus::Unpublished) => {
@@ -429,14 +436,14 @@ fn lacks_head(state: &State, seen: &Seen, status: &Result<HeadStatus, ClientErro
     }
 }
 
-/// Whether the turn that a head names is one of this chain, or one that lost its place for good.
+/// Checks that a head names a turn of this chain, or a turn displaced for good.
 fn compare_chain(state: &State, found: &FoundHead) -> Result<(), ClientError> {
     let outer = &found.outer;
     match state.link_at(outer.seq) {
         Some(link) if link == outer.link_hash => Ok(()),
         _ if state.moves.find(&outer.link_hash).is_some() => Ok(()),
         Some(_) => Err(ErrorCode::ForkDetected.into()),
-        // Of a turn that a shorter log left out: its sequence number tells that it is old.
+        // A turn that a compacted log omits: its sequence number shows that it is old.
         None if outer.seq < state.first_seq() => Ok(()),
         None => {
             let ours = state.next_seq().saturating_sub(1);

@@ -1,8 +1,9 @@
-//! Several head indexes as one: what is published goes to all of them, and what is asked is asked of all of them, so that
-//! some may be away, lose records or withhold them without anybody being misled.
+//! Several head indexes as one: each record is published to all of them, and each look queries all of them.
+//! So a few may be down, or lose or withhold records, without misleading the client.
 //!
-//! None is trusted. A record counts only with the session's own signature, and the highest sequence is taken; an index
-//! that shows less than another is named. Which answers mean what is decided by pure functions ([`judge`], [`tally`]).
+//! No index is trusted. A record counts only with the session's own signature, and the highest sequence wins;
+//! an index that shows less than another is named. Pure functions ([`judge`], [`tally`]) evaluate the
+//! answers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,14 +18,14 @@ use tokio::time::timeout;
 
 use crate::error::ClientError;
 
-/// Most indexes of a client, beside the nodes' DHT: each is asked at every look, and a few are enough to outvote what some
-/// withhold.
+/// Most indexes of a client, without the nodes' DHT. Each is queried at every look, and a few are enough to
+/// make up for withheld records.
 pub const MAX_HEAD_INDEXES: usize = 8;
 
-/// A head index with the name by which users are told of it.
+/// A head index with its name for users.
 #[derive(Clone)]
 pub struct NamedIndex {
-    /// A URL, or what it is.
+    /// A URL or a description.
     pub name: String,
     /// The index.
     pub index: Arc<dyn HeadIndex>,
@@ -37,38 +38,38 @@ pub struct HeadIndexes {
     wait: Duration,
 }
 
-/// How an index stands beside the others.
+/// The state of an index, compared with the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexStanding {
     /// Its name.
     pub name: String,
-    /// What it showed.
+    /// Its answer.
     pub shows: IndexShows,
 }
 
-/// What an index showed of a session.
+/// An index's answer about a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IndexShows {
-    /// The newest record that any of them has.
+    /// The newest record of all indexes.
     Newest {
-        /// Its number.
+        /// Its sequence.
         sequence: u64,
     },
-    /// An older record than another has: it withholds the newest, lost it, or never got it.
+    /// An older record than another index has: it withholds the newest, lost it, or never got it.
     Behind {
-        /// Its number.
+        /// Its sequence.
         sequence: u64,
     },
     /// No record.
     Nothing,
-    /// Something that is no record of this session.
+    /// Bytes that are no record of this session.
     Wrong {
-        /// What is wrong with it.
+        /// The reason.
         code: ErrorCode,
     },
-    /// It did not answer, or not in time.
+    /// No answer, or none in time.
     Unavailable {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -93,31 +94,32 @@ impl std::fmt::Display for IndexShows {
     }
 }
 
-/// What a look at all of them gave.
+/// The result of a look at all indexes.
 #[derive(Debug, Clone)]
 pub(crate) struct Look {
     /// The valid record with the highest sequence.
     pub(crate) best: Option<Signed<HeadRecord>>,
-    /// What each showed.
+    /// The answer of each index.
     pub(crate) standings: Vec<IndexStanding>,
 }
 
-/// What came of offering a record.
+/// The outcome of offering a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Offered {
-    /// How many took it.
+    /// Number of indexes that took it.
     pub(crate) taken: usize,
-    /// Whether one has a newer record: by its own word where nobody took ours, and proven by that record otherwise.
+    /// Whether an index has a newer record. Its word is enough if no index took ours; otherwise it must show
+    /// the record.
     pub(crate) superseded: bool,
-    /// Those that did not take it, each with why.
+    /// Names of the indexes that did not take it, with the reasons.
     pub(crate) failed: Vec<(String, StoreError)>,
 }
 
 impl Offered {
-    /// As a single index would have answered: one that took it is enough.
+    /// The outcome as a single index's answer: one acceptance is enough.
     ///
     /// # Errors
-    /// [`StoreError::HeadSuperseded`] before anything else; what can be tried again before what cannot.
+    /// [`StoreError::HeadSuperseded`] first, then retryable errors before others.
     pub(crate) fn result(&self) -> Result<(), StoreError> {
         if self.superseded {
             return Err(StoreError::HeadSuperseded);
@@ -130,14 +132,14 @@ impl Offered {
         Err(error.cloned().unwrap_or_else(|| unavailable("no head index is configured")))
     }
 
-    /// The names of those that did not take it.
+    /// The names of the indexes that did not take it.
     pub(crate) fn missing(&self) -> Vec<String> {
         self.failed.iter().map(|(name, _)| name.clone()).collect()
     }
 }
 
 impl HeadIndexes {
-    /// One index of these, each asked for at most `wait`.
+    /// Combines these indexes; each query waits at most `wait`.
     ///
     /// # Errors
     /// [`ClientError::Config`] for none, or more than [`MAX_HEAD_INDEXES`] and the DHT.
@@ -151,12 +153,12 @@ impl HeadIndexes {
         Ok(Self { members, wait })
     }
 
-    /// Asks all of them at once.
+    /// Queries all indexes at once.
     pub(crate) async fn look(&self, key: HeadIndexKey) -> Look {
         self.look_within(key, self.wait).await
     }
 
-    /// As [`HeadIndexes::look`], each asked for at most `wait` where that is shorter than usual.
+    /// As [`HeadIndexes::look`], with `wait` per index if that is shorter than usual.
     pub(crate) async fn look_within(&self, key: HeadIndexKey, wait: Duration) -> Look {
         let wait = wait.min(self.wait);
         let asked = self.members.iter().map(|member| async move {
@@ -169,13 +171,13 @@ impl HeadIndexes {
         look
     }
 
-    /// Offers a record to all of them at once, or to those with these names.
+    /// Offers a record to all indexes at once, or to those with these names.
     pub(crate) async fn offer(&self, record: &[u8], only: Option<&[String]>) -> Offered {
         let wanted = |member: &&NamedIndex| only.is_none_or(|names| names.contains(&member.name));
         let offers = self.members.iter().filter(wanted).map(|member| async move {
             let answer = timeout(self.wait, member.index.publish(record.to_vec())).await;
             let answer = answer.unwrap_or_else(|_| Err(unavailable("it did not answer in time")));
-            // Whoever claims to have a newer one can show it.
+            // An index that claims to have a newer record can show it.
             let shown = match &answer {
                 Err(StoreError::HeadSuperseded) => self.newer(member, record).await,
                 _ => false,
@@ -222,19 +224,19 @@ impl std::fmt::Debug for HeadIndexes {
 }
 
 impl Look {
-    /// Why there is nothing to go by, where none of them answered.
+    /// The reasons when no index answered.
     pub(crate) fn silence(&self) -> StoreError {
         let told: Vec<String> =
             self.standings.iter().map(|one| format!("{} {}", one.name, one.shows)).collect();
         unavailable(&format!("the head indexes do not tell: {}", told.join("; ")))
     }
 
-    /// Whether one of them did not answer properly, so that it may have what the others do not show.
+    /// Whether an index gave no proper answer, so that it may have more than the others show.
     pub(crate) fn is_partial(&self) -> bool {
         self.standings.iter().any(|one| !one.shows.is_answer())
     }
 
-    /// The names of those that have less than the newest record.
+    /// The names of the indexes with less than the newest record.
     pub(crate) fn laggards(&self) -> Vec<String> {
         let lags =
             |one: &&IndexStanding| matches!(one.shows, IndexShows::Behind { .. } | IndexShows::Nothing);
@@ -255,7 +257,7 @@ impl Look {
     }
 }
 
-/// An answer, read.
+/// A parsed answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Shown {
     Record(Box<Signed<HeadRecord>>),
@@ -264,7 +266,7 @@ pub(crate) enum Shown {
     Unavailable(String),
 }
 
-/// Reads an answer: only a signed record of this key is one.
+/// Parses an answer: only a signed record of this key counts.
 fn read(answer: Result<Option<Vec<u8>>, StoreError>, key: HeadIndexKey) -> Shown {
     let bytes = match answer {
         Ok(Some(bytes)) => bytes,
@@ -278,14 +280,14 @@ fn read(answer: Result<Option<Vec<u8>>, StoreError>, key: HeadIndexKey) -> Shown
     }
 }
 
-/// Whether a record goes before another: by number, and by its bytes where two devices chose the same one, so that all
-/// devices take the same.
+/// Whether a record ranks above another: by sequence, then by its bytes. So all devices take the same record
+/// if two chose the same sequence.
 fn ranks_above(one: &Signed<HeadRecord>, other: &Signed<HeadRecord>) -> bool {
     let rank = |record: &Signed<HeadRecord>| (record.sequence, std::cmp::Reverse(record.encode()));
     rank(one) > rank(other)
 }
 
-/// What the answers of several indexes mean together.
+/// Evaluates the answers of several indexes.
 pub(crate) fn judge(answers: Vec<(String, Shown)>) -> Look {
     let mut best: Option<Signed<HeadRecord>> = None;
     for (_, shown) in &answers {
@@ -315,10 +317,10 @@ pub(crate) fn judge(answers: Vec<(String, Shown)>) -> Look {
     Look { best, standings: answers.into_iter().map(standing).collect() }
 }
 
-/// What the answers to an offer mean together: each with whether a newer record was shown.
+/// Evaluates the answers to an offer; each comes with whether a newer record was shown.
 pub(crate) fn tally(answers: Vec<(String, Result<(), StoreError>, bool)>) -> Offered {
     let taken = answers.iter().filter(|(_, answer, _)| answer.is_ok()).count();
-    // One that only claims a newer record holds up nobody while others take ours.
+    // An unproven claim of a newer record delays no caller while other indexes take ours.
     let superseded = answers.iter().any(|(_, answer, shown)| {
         matches!(answer, Err(StoreError::HeadSuperseded)) && (*shown || taken == 0)
     });

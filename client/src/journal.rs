@@ -1,15 +1,18 @@
-//! A session's file: append-only, every entry sealed, flushed before anybody is told.
+//! A session's file: append-only, every entry sealed, and flushed before its success is reported.
 //!
 //! Layout: 16 bytes of magic, the session's root sealed under the device key (72 bytes), then frames of
-//! `sealed length(44) ‖ sealed entry(length)`. Length and entry are sealed under the session's journal key with session
-//! id and position as associated data (`‖ "length"` for the length), so that none can be changed, moved or left out
-//! unnoticed.
+//! `sealed length(44) ‖ sealed entry(length)`. Length and entry are sealed under the session's journal key.
+//! Their associated data is session id and position (`‖ "length"` for the length), so no frame can be
+//! changed, moved or removed unnoticed.
 //!
-//! Since a length is as authentic as an entry, what a crash tore differs from damage. Torn is only the end of the file:
-//! fewer bytes than a frame's head, or than its authentic length announces; or zeros from within the frame to the
-//! end of the file, where a file system made the file longer before its bytes came. Nobody was told of what is torn: it
-//! is cut off, and kept in a file beside the journal. Anything else that does not open is damage, said so, and left
-//! as it is.
+//! Lengths are as authentic as entries, so the end that a crash tore differs from damage. Only the end of the
+//! file can be torn, and in two ways:
+//! - It has fewer bytes than a frame's head, or than the frame's authentic length.
+//! - It is zeros from within the frame to the end of the file: a file system extended the file before its
+//!   bytes came.
+//!
+//! No success was reported for a torn end, so it is cut off and kept in a file beside the journal. Any other
+//! part that does not open is damage: it is reported, and left as it is.
 //!
 //! Only [`crate::session`] calls this. It must never see an entry's meaning.
 
@@ -35,42 +38,42 @@ use crate::error::ClientError;
 
 /// First bytes of a journal, with its version.
 const MAGIC: &[u8; 16] = b"baton-journal-2\n";
-/// First bytes of the format before, whose lengths were not sealed.
+/// First bytes of the previous format, whose lengths were not sealed.
 const OLD_MAGIC: &[u8; 16] = b"baton-journal-1\n";
 /// First bytes of a log: frames as in a file follow, and no root.
 const LOG_MAGIC: &[u8; 16] = b"baton-chat-log1\n";
-/// Bytes that may wait to be written to a log: it is written in larger pieces than a file.
+/// Bytes that may wait before a log is written: in larger pieces than a file.
 const MAX_WAITING_BYTES: usize = 256 * 1024;
 /// The root as sealed under the device key: nonce, root and tag.
 const ROOT_BYTES: usize = 24 + 32 + 16;
 /// A frame's length as sealed: nonce, `u32le` and tag.
 const HEAD_BYTES: usize = 24 + 4 + 16;
-/// Fewer zeros at the end of a frame may be chance or damage; so many are not sealed bytes.
+/// Zeros at the end of a frame that are surely not sealed bytes; fewer may be chance or damage.
 const TORN_ZEROS: usize = 8;
 /// Largest sealed entry: an accepted turn with the largest record, and room.
 const MAX_ENTRY_BYTES: usize = 4 * 1024 * 1024;
-/// What the root is sealed for.
+/// Purpose of the root's seal.
 const ROOT_PURPOSE: &[u8] = b"baton client session root";
 /// Extension of journals.
 pub(crate) const EXTENSION: &str = "journal";
 
-/// A session's journal that is in no folder: one log of bytes, sealed already. Its methods may block.
+/// A session's journal outside a folder: one log of sealed bytes. Its methods may block.
 pub trait JournalLog: Send + Sync {
-    /// All of it; empty where there is nothing.
+    /// The whole log; empty if there is none.
     ///
     /// # Errors
-    /// The keeper's.
+    /// The log's own.
     fn read(&self) -> io::Result<Vec<u8>>;
 
-    /// Puts bytes at this offset, in place of whatever was there or behind it. When it returns they are kept; after an
-    /// error any beginning of them may be.
+    /// Replaces everything from this offset on with `bytes`. On success they are durable; after an error any
+    /// prefix of them may be.
     ///
     /// # Errors
-    /// The keeper's.
+    /// The log's own.
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 }
 
-/// Where journals are.
+/// Location of the journals.
 #[derive(Clone)]
 pub(crate) enum Keeper {
     /// Nowhere: sessions live in memory only.
@@ -91,7 +94,7 @@ impl Keeper {
     }
 }
 
-/// What an open journal is written to.
+/// Target of an open journal.
 enum Place {
     Nowhere,
     File(OpenFile),
@@ -103,14 +106,14 @@ pub(crate) struct Journal {
     place: Place,
     key: JournalKey,
     session: SessionId,
-    /// Entries written, the root not counted.
+    /// Entries written, without the root.
     entries: u64,
 }
 
 struct OpenFile {
     file: File,
     path: PathBuf,
-    /// Length up to which everything is whole.
+    /// Length of the whole frames.
     length: u64,
     /// An append failed and could not be undone: nothing more may be written after the torn frame.
     broken: bool,
@@ -118,30 +121,30 @@ struct OpenFile {
 
 struct OpenLog {
     log: Arc<dyn JournalLog>,
-    /// Length up to which everything is whole.
+    /// Length of the whole frames.
     length: u64,
-    /// Frames that may be lost, and go with the next ones that may not.
+    /// Frames that may be lost; written with the next frames that must not be.
     waiting: Vec<u8>,
 }
 
-/// Entries of a journal, opened.
+/// Opened entries of a journal.
 type Entries = Vec<Zeroizing<Vec<u8>>>;
 
-/// What a journal held.
+/// The contents of a journal.
 pub(crate) struct Contents {
     /// The session's root.
     pub(crate) root: SessionRoot,
     /// The entries, oldest first.
     pub(crate) entries: Entries,
-    /// Bytes that are whole; what follows is torn.
+    /// Length of the whole part; the rest is torn.
     whole: usize,
-    /// Bytes at the end that are torn.
+    /// Torn bytes at the end.
     pub(crate) torn: u64,
 }
 
 impl Journal {
-    /// Starts a journal: a file appears whole, with its first entries, or not at all; its name is random, so that it
-    /// tells nothing of the session. A log is written anew.
+    /// Creates a journal. A file appears whole, with its first entries, or not at all; its random name
+    /// reveals nothing about the session. A log is overwritten.
     pub(crate) fn create(
         keeper: &Keeper,
         secret: &FileSecret,
@@ -179,7 +182,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Opens a log, and cuts off what a crash tore; none where nothing is kept.
+    /// Opens a log and cuts off its torn end; none if the log is empty.
     pub(crate) fn open_log(
         log: &Arc<dyn JournalLog>,
         root: &SessionRoot,
@@ -206,7 +209,7 @@ impl Journal {
         Ok(Some((journal, Contents { root: root.clone(), entries, whole: bytes.len(), torn })))
     }
 
-    /// Opens a journal for writing, and cuts off what a crash tore; it is kept beside the journal.
+    /// Opens a journal for writing. Cuts off its torn end, and keeps it beside the journal.
     pub(crate) fn open(path: &Path, secret: &FileSecret) -> Result<(Self, Contents), ClientError> {
         // The root is read without the lock, to name the session in a refusal.
         let session = read_root(path, secret)?.session_id();
@@ -248,7 +251,7 @@ impl Journal {
         sought.map(|_| ()).map_err(|source| file_error("open", &open.path, source))
     }
 
-    /// Appends entries; when it returns they are on the disk, if `flush`. On an error none of them counts.
+    /// Appends entries; with `flush` they are on the disk on success. After an error none of them counts.
     /// Blocking.
     pub(crate) fn append(&mut self, entries: &[Zeroizing<Vec<u8>>], flush: bool) -> Result<(), ClientError> {
         let mut bytes = Vec::new();
@@ -264,7 +267,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes the file and what was kept beside it; when it returns they are gone from the disk's folder too.
+    /// Removes the file and the files beside it; on success they are gone from the disk's folder too.
     pub(crate) fn remove(self) -> Result<(), ClientError> {
         let open = match self.place {
             Place::Nowhere => return Ok(()),
@@ -306,7 +309,7 @@ impl OpenLog {
             return Ok(());
         }
         if let Err(source) = self.log.write(self.length, &self.waiting) {
-            // What was partly kept is written over by the next write, at the same offset.
+            // The next write, at the same offset, overwrites the part that was written.
             self.waiting.truncate(before);
             return Err(log_error("written", source));
         }
@@ -342,7 +345,7 @@ fn parse_file(path: &Path, bytes: &[u8], secret: &FileSecret) -> Result<Contents
     parse(bytes, secret).map_err(|entry| ClientError::JournalDamaged { path: path.to_owned(), entry })
 }
 
-/// Reads only the root, which tells whose journal it is even where the rest is damaged.
+/// Reads only the root, which identifies the session even if the rest is damaged.
 pub(crate) fn read_root(path: &Path, secret: &FileSecret) -> Result<SessionRoot, ClientError> {
     use std::io::Read as _;
     let damaged = || ClientError::JournalDamaged { path: path.to_owned(), entry: 0 };
@@ -355,7 +358,7 @@ pub(crate) fn read_root(path: &Path, secret: &FileSecret) -> Result<SessionRoot,
     open_root(sealed, secret).ok_or_else(damaged)
 }
 
-/// The whole entries, or the position of the damaged one (0 is the beginning of the file with the root).
+/// The whole entries, or the position of the damaged entry (0 for the beginning of the file with the root).
 fn parse(bytes: &[u8], secret: &FileSecret) -> Result<Contents, u64> {
     let rest = bytes.strip_prefix(MAGIC).ok_or(0u64)?;
     let (sealed, frames) = rest.split_at_checked(ROOT_BYTES).ok_or(0u64)?;
@@ -366,7 +369,7 @@ fn parse(bytes: &[u8], secret: &FileSecret) -> Result<Contents, u64> {
     Ok(Contents { root, entries, whole, torn })
 }
 
-/// The entries of whole frames and how many bytes these are, or the position of the damaged one.
+/// The entries of whole frames and their length in bytes, or the position of the damaged entry.
 fn parse_frames(frames: &[u8], root: &SessionRoot) -> Result<(Entries, usize), u64> {
     let (session, key) = (root.session_id(), root.journal_key());
     let (mut entries, mut rest) = (Vec::new(), frames);
@@ -384,13 +387,13 @@ fn parse_frames(frames: &[u8], root: &SessionRoot) -> Result<(Entries, usize), u
     Ok((entries, frames.len() - rest.len()))
 }
 
-/// What the rest of a file begins with.
+/// The first frame of the rest of a file.
 enum Frame<'a> {
-    /// An entry, and what follows it.
+    /// An entry and the bytes after it.
     Whole(Zeroizing<Vec<u8>>, &'a [u8]),
-    /// The end of a file that a crash left.
+    /// The torn end of a file after a crash.
     Torn,
-    /// Bytes that are not what was written.
+    /// Bytes that differ from the written ones.
     Damaged,
 }
 
@@ -412,7 +415,7 @@ fn next_frame<'a>(rest: &'a [u8], key: &JournalKey, session: &SessionId, positio
     }
 }
 
-/// Whether the bytes before `end` are the beginning of zeros that reach to the end of the file.
+/// Whether zeros reach from shortly before `end` to the end of the file.
 fn is_zero_from(rest: &[u8], end: usize) -> bool {
     end.checked_sub(TORN_ZEROS)
         .and_then(|from| rest.get(from..))

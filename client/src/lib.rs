@@ -1,12 +1,14 @@
 //! The Baton client: sessions that belong to their user, driven turn by turn over nodes that keep nothing.
 //!
-//! [`Client`] owns a home folder with a device key and one sealed journal per session, a network handle, and what it
-//! knows of nodes. [`Client::turn`] picks a node, hands it exactly the keys of the window and the new turn, and takes
-//! the answer only after rebuilding record, link and blob byte for byte from its own text. The command `baton`,
-//! the relayer, the gateway and the testnet are its callers.
+//! [`Client`] owns a home folder with a device key and one sealed journal per session, a network handle, and
+//! its knowledge of nodes. [`Client::turn`] picks a node and hands it exactly the keys of the window and the
+//! new turn. It accepts the answer only after it has rebuilt record, link and blob byte for byte from its own
+//! text. The command `baton`, the relayer, the gateway and the testnet are its callers.
 //!
-//! What it must never do: let a root or a root's derivatives other than a grant leave the process, show a turn as done
-//! that it did not rebuild, or forget a message that was journaled.
+//! It must never:
+//! - let a root, or a derivative of a root other than a grant, leave the process;
+//! - show a turn as done that it did not rebuild;
+//! - forget a journaled message.
 
 mod attempt;
 mod audit;

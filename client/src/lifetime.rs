@@ -149,8 +149,8 @@ fn due_from_ms(state: &State, seq: u64, terms: Terms) -> Option<u64> {
     Some(certain.max(extends).max(doubt))
 }
 
-/// Storing time of a blob whose PUT is not in this journal: the time of its turn, which in an imported
-/// session only the link dates.
+/// Storing time of a blob whose PUT is not in this journal: its turn's time, which in an imported session
+/// only the link dates.
 fn first_known_ms(link_ms: u64, meta: &TurnMeta) -> u64 {
     if meta.receipt.is_some() { meta.accepted_ms } else { meta.accepted_ms.min(link_ms) }
 }

@@ -1,4 +1,5 @@
-//! A conversation that nobody goes on with: of one turn, in memory alone, and gone from the store as soon as can be.
+//! An ephemeral client: for a conversation of one turn, in memory alone, that leaves the store as soon as
+//! possible.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::{
 /// The shortest time for which a blob is bought.
 const PASSING_EPOCHS: u32 = 1;
 
-/// Where no head is published.
+/// A head index that publishes nothing.
 struct Unpublished;
 
 impl HeadIndex for Unpublished {
@@ -34,12 +35,13 @@ impl HeadIndex for Unpublished {
 }
 
 impl Client {
-    /// A client of its own on the same network and with the same knowledge of nodes, whose sessions are in no journal, list
-    /// or head index, and whose blobs are bought for the shortest time: for what is asked once. [`Client::shutdown`] ends
-    /// it, wipes its sessions' keys and leaves the network and this client as they are.
+    /// A separate ephemeral client on the same network, with the same knowledge of nodes, for single
+    /// requests. Its sessions are in no journal, list or head index, and its blobs are bought for the
+    /// shortest time. [`Client::shutdown`] ends it and wipes its sessions' keys; the network and this client
+    /// stay as they are.
     ///
     /// # Errors
-    /// [`ClientError::Config`], which a configuration that was taken before does not give.
+    /// [`ClientError::Config`], which a configuration already accepted does not give.
     pub fn passing(&self) -> Result<Self, ClientError> {
         let storage = StoragePolicy {
             open_epochs: PASSING_EPOCHS,

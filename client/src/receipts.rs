@@ -1,5 +1,5 @@
-//! The receipts that a home keeps: what nodes signed of its turns, and what this client signed back. Reads journals without
-//! opening them for writing, so that it works beside a running client.
+//! The receipts of a home: signed by nodes for its turns, and countersigned by this client. Reads journals
+//! without opening them for writing, so it works beside a running client.
 
 use baton_proto::{
     ErrorCode, Signed,
@@ -18,41 +18,41 @@ use crate::{
     state::{State, TurnMeta},
 };
 
-/// What a home knows of who served a turn.
+/// The receipt of a turn with its status.
 #[derive(Debug, Clone)]
 pub struct TurnReceipt {
-    /// The turn's place in its session.
+    /// The turn's position in its session.
     pub seq: u64,
-    /// The node that finished it, as the signed link says.
+    /// The node that finished it, from the signed link.
     pub node: NodeId,
     /// When it was accepted here, in milliseconds since the Unix epoch.
     pub accepted_ms: u64,
-    /// What the node claims. Absent in a session that was recovered from its root: the store has no receipts.
+    /// The node's signed claims. Absent in a session recovered from its root: the store has no receipts.
     pub receipt: Option<Signed<Receipt>>,
-    /// What shows that the node signed another link for it, too.
+    /// Evidence that the node also signed another link for it.
     pub equivocation: Option<Equivocation>,
-    /// Whether it was countersigned.
+    /// State of its countersignature.
     pub countersigned: Countersigned,
-    /// The first thing that did not verify, if anything was checked and did not.
+    /// The first failed check, if any.
     pub problem: Option<ErrorCode>,
 }
 
-/// How far the acknowledgement of a turn came, by which its author can show credit.
+/// State of a turn's acknowledgement, with which its author can prove credit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Countersigned {
-    /// There is none: the turn came from the store, or from an export.
+    /// There is none: the turn came from the store or an export.
     No,
-    /// It is signed, and its author does not have it yet.
+    /// It is signed; its author does not have it yet.
     Pending,
     /// Its author has it.
     Delivered,
-    /// It is signed, and its author knows nothing of the turn any more.
+    /// It is signed; its author no longer knows the turn.
     Moot,
 }
 
 impl Client {
-    /// Who served the turns of a session, oldest first. With `verify` every signature is checked again: the receipt
-    /// against the turn's link and authorisation, and the acknowledgement against both.
+    /// The receipts of a session's turns, oldest first. With `verify` every signature is checked again: the
+    /// receipt against the turn's link and authorisation, and the acknowledgement against both.
     ///
     /// # Errors
     /// [`ClientError::UnknownSession`], [`ClientError::JournalDamaged`], [`ClientError::File`].
@@ -96,7 +96,7 @@ fn countersigned(state: &State, seq: u64, meta: &TurnMeta) -> Countersigned {
     }
 }
 
-/// Checks what was signed of a turn, from the bytes.
+/// Checks the signed objects of a turn, from the bytes.
 fn check(link: &Signed<Link>, meta: &TurnMeta) -> Result<(), ErrorCode> {
     let link = &Signed::<Link>::verify(link.bytes().clone())?;
     let Some(receipt) = &meta.receipt else { return Ok(()) };

@@ -1,8 +1,12 @@
-//! Two devices, one session: takes in what another device wrote, and says again what lost its place to it.
+//! Two devices, one session: merges another device's turns, and replays the turns that they displaced.
 //!
-//! Which chain counts is [`crate::fork`]'s to decide, by the links alone. What follows here is in steps, each in the journal
-//! before the next: the other device's turns take their place in one entry list, the own ones that lost wait by number,
-//! and each is a turn like any other when it is said again. A kill between any two of them is taken up by the next call.
+//! [`crate::fork`] decides which chain wins, by the links alone. The rest happens in steps, each journaled
+//! before the next:
+//! 1. The other device's turns enter the chain in one list of entries.
+//! 2. This device's displaced turns wait by number.
+//! 3. Each is replayed like any other turn.
+//!
+//! The next call resumes after a kill between any two steps.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,34 +32,35 @@ use crate::{
     transfer,
 };
 
-/// Something that has to do with other devices of the session. Its text says it to a user.
+/// An event about other devices of the session. Its text is for users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceEvent {
-    /// The head index has more turns; they are here now.
+    /// The head index had more turns; they are here now.
     CaughtUp {
-        /// How many.
+        /// Number of turns.
         turns: u64,
-        /// How many of them this very device wrote and had lost. The others are another device's.
+        /// Turns that this device itself wrote and had lost. The others are another device's.
         own: u64,
     },
-    /// Another device wrote in the same place.
+    /// Another device wrote turns at the same positions.
     Forked {
         /// The first turn that differs.
         at: u64,
-        /// Whether this device's turns keep their place. Otherwise they follow the other's, said again.
+        /// Whether this device's turns keep their positions. Otherwise they are replayed after the other's.
         won: bool,
-        /// How many turns lose theirs.
+        /// Number of displaced turns.
         turns: u64,
-        /// How many turns of the other chain this very device wrote and had lost: then it is no other device's, and stays.
+        /// Turns of the other chain that this device itself wrote and had lost: then the chain is not another
+        /// device's, and stays.
         own: u64,
     },
-    /// A turn that lost its place was said again.
+    /// A displaced turn was replayed.
     Moved(Box<MovedTurn>),
     /// The head index showed less than it took; this device's head is published again.
     ShownLess,
-    /// The head index could not be compared, or not acted on; the turn goes on without.
+    /// The head index could not be compared, or the result not applied; the turn continues without it.
     NotCompared {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -109,105 +114,105 @@ impl std::fmt::Display for DeviceEvent {
     }
 }
 
-/// A turn that was said again, after another device's took its place.
+/// A displaced turn after its replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MovedTurn {
-    /// The place that it had.
+    /// Its former position.
     pub from: u64,
-    /// The place that it has.
+    /// Its new position.
     pub to: u64,
-    /// What was said.
+    /// The messages.
     pub messages: Vec<Message>,
-    /// The answer that it had.
+    /// The former answer.
     pub first_answer: String,
-    /// The answer that it has.
+    /// The new answer.
     pub answer: String,
-    /// The node that answered now.
+    /// The node of the new answer.
     pub node: NodeId,
 }
 
-/// A turn that is in the chain no longer, since another device's has its place. It stays readable here.
+/// A turn that another device's turn displaced from the chain. It stays readable here.
 #[derive(Debug, Clone)]
 pub struct DisplacedTurn {
-    /// The place that it had.
+    /// Its former position.
     pub seq: u64,
     /// Its link.
     pub link_hash: LinkHash,
-    /// What was said, with the answer last.
+    /// Its messages, with the answer last.
     pub messages: Vec<Message>,
     /// The node that served it.
     pub node: NodeId,
-    /// What that node claims; absent for another device's turn.
+    /// That node's signed claims; absent for another device's turn.
     pub receipt: Option<Signed<Receipt>>,
-    /// What became of it.
+    /// Its fate.
     pub fate: TurnFate,
 }
 
-/// What became of a displaced turn.
+/// The fate of a displaced turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TurnFate {
-    /// It waits to be said again.
+    /// It waits for replay.
     Waits,
-    /// It was said again and is this turn now.
+    /// It was replayed as this turn.
     Moved {
-        /// Its place.
+        /// Its position.
         to: u64,
     },
-    /// It is not said again: given up, or replaced by a later one.
+    /// It is not replayed: given up, or replaced by a later turn.
     LeftOut,
-    /// It is another device's, which has not said it again as far as is known here.
+    /// It is another device's, which has not replayed it as far as is known here.
     Theirs,
 }
 
-/// What [`Client::reconcile`] did.
+/// The outcome of [`Client::reconcile`].
 #[derive(Debug, Clone)]
 pub struct Reconciled {
-    /// What the head index had to this device's head, or what came to be of it.
+    /// The state of this device's head in the index, after the call.
     pub status: HeadStatus,
-    /// Turns of other devices that were taken in.
+    /// Merged turns of other devices.
     pub caught_up: u64,
-    /// A fork that was found: the first turn that differs, and whether this device's turns kept their place.
+    /// A fork: the first turn that differs, and whether this device's turns kept their positions.
     pub fork: Option<(u64, bool)>,
-    /// Turns of this device that were said again.
+    /// Replayed turns of this device.
     pub moved: Vec<MovedTurn>,
-    /// What each head index showed.
+    /// State of each head index.
     pub indexes: Vec<IndexStanding>,
 }
 
-/// How far a comparison may go.
+/// The permitted extent of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Takes in what continues this device's turns; a fork is an error.
+    /// Merges turns that continue this device's; a fork is an error.
     CatchUp,
-    /// Settles a fork too.
+    /// Also resolves a fork.
     Settle,
 }
 
-/// What a comparison took in.
+/// The outcome of a comparison and merge.
 struct TakenIn {
     status: HeadStatus,
     caught_up: u64,
     fork: Option<(u64, bool)>,
 }
 
-/// Which of the messages that wait are said.
+/// Which waiting messages are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
-    /// All, the pending one too.
+    /// All, including the pending message.
     All,
-    /// Those that are said again.
+    /// Only replays.
     Moved,
 }
 
-/// What was said of it.
+/// The outcome of sending them.
 #[derive(Default)]
 pub(crate) struct Said {
     moved: Vec<MovedTurn>,
-    /// The last message that was new.
+    /// The last new message.
     pub(crate) last: Option<TurnOutcome>,
 }
 
-/// The displaced turn that the pending one says again.
+/// The displaced turn that the pending turn replays.
 struct Again {
     from: u64,
     messages: Vec<Message>,
@@ -215,15 +220,17 @@ struct Again {
 }
 
 impl Client {
-    /// Brings a session together with what its other devices wrote: takes in their turns, settles a fork by the rule, says
-    /// this device's displaced turns again, and publishes the head. A device that is alone loses nothing by it.
+    /// Merges a session with its other devices' turns, and publishes the head. Resolves a fork by the rule,
+    /// and replays this device's displaced turns. Harmless if there is no other device.
     ///
-    /// Cancel safe: what was done is in the journal, and the next call goes on from there.
+    /// Cancel safe: completed steps are in the journal, and the next call continues from there.
     ///
     /// # Errors
-    /// [`ClientError::Busy`] while a turn runs; [`ClientError::Deleted`]; [`ClientError::Store`] when no index answers, or the other device's blobs cannot be read;
-    /// the chain's codes where they do not verify; as [`Client::turn`] where a turn cannot be said again, which stays
-    /// waiting.
+    /// - [`ClientError::Busy`] while a turn runs.
+    /// - [`ClientError::Deleted`].
+    /// - [`ClientError::Store`] when no index answers, or the other device's blobs cannot be read.
+    /// - The chain's codes if they do not verify.
+    /// - As [`Client::turn`] if a turn cannot be replayed; it stays waiting.
     pub async fn reconcile(
         &self,
         id: SessionId,
@@ -233,7 +240,7 @@ impl Client {
         let session = self.opened(id).await?;
         let _permit = session.begin()?;
         let taken = match Box::pin(self.take_in(&session, Mode::Settle, Duration::MAX, &mut on_event)).await {
-            // The index lost it, or withholds it: what it took is published above what it shows.
+            // The index lost or withholds the record that it took: ours is published above the one it shows.
             Err(ClientError::Protocol(ErrorCode::RollbackDetected)) => {
                 on_event(TurnEvent::Devices(DeviceEvent::ShownLess));
                 TakenIn { status: HeadStatus::Unpublished, caught_up: 0, fork: None }
@@ -244,7 +251,7 @@ impl Client {
         self.ensure_head_id(&session).await?;
         let published = self.publish_head(&session, Publish::Head).await;
         if let Err(error) = &published {
-            // It is done: what is left is offered again in the background.
+            // The merge is done; background work offers the rest again.
             let reason = error.to_string();
             on_event(TurnEvent::Devices(DeviceEvent::NotCompared { reason }));
         }
@@ -257,9 +264,9 @@ impl Client {
         Ok(Reconciled { status, caught_up, fork, moved: said.moved, indexes: session.standings() })
     }
 
-    /// Publishes this device's head over another device's that cannot be taken in, because its blobs are gone for good:
-    /// without it nothing that is said here could be found from the root again. That device, should it come back, sees both
-    /// chains and settles them by the rule.
+    /// Publishes this device's head over another device's whose blobs are gone for good, so that it cannot be
+    /// merged. Otherwise new turns here could not be found from the root. If the other device comes back, it
+    /// sees both chains and resolves them by the rule.
     ///
     /// # Errors
     /// [`ClientError::Busy`] while a turn runs, [`ClientError::Deleted`], [`ClientError::Store`].
@@ -272,7 +279,7 @@ impl Client {
         Ok(())
     }
 
-    /// Turns that are in the chain no longer, since another device's have their place; oldest first.
+    /// Turns displaced from the chain by another device's, oldest first.
     ///
     /// # Errors
     /// As [`Client::session`].
@@ -284,16 +291,15 @@ impl Client {
         }))
     }
 
-    /// Whether a turn looks at the head index first although no other device is known: the home may be an older copy of
-    /// itself. A guest comes anew with every request; what it published needs no look.
+    /// Whether a turn first looks at the head index although no other device is known: the home may be an old
+    /// copy. A guest is new with every request; if its head is published, it needs no look.
     fn is_look_due(&self, session: &Session, now_ms: u64) -> bool {
         let is_guest = matches!(self.inner.keeper, Keeper::Log(_));
         session.is_look_due(now_ms) && !(is_guest && session.read(State::is_published))
     }
 
-    /// What comes before a turn: a look at the head index where one is due, another device may be writing, or something is
-    /// left to be said again.
-    /// An index that is away, or shows less than it should, does not hold up the turn.
+    /// Prepares for a turn. Looks at the head index if a look is due, another device may be writing, or
+    /// replays wait. An index that is down, or behind, does not delay the turn.
     pub(crate) async fn reconcile_before(
         &self,
         session: &Arc<Session>,
@@ -305,7 +311,7 @@ impl Client {
             session.is_diverged() || session.read(|state| state.is_shared(now) || state.moves_wait());
         let wait = match (wanted, self.is_look_due(session, now)) {
             (true, _) => Duration::MAX,
-            // This device may have lost turns that it wrote: to find out is worth a moment.
+            // This device may have lost turns that it wrote: a moment to find out is worth it.
             (false, true) => FIRST_LOOK,
             (false, false) => return Ok(()),
         };
@@ -324,7 +330,7 @@ impl Client {
         }
     }
 
-    /// Appends the turns of another device to a session that is their prefix.
+    /// Appends another device's turns to a session that is a prefix of its chain.
     pub(crate) async fn take_over(&self, id: SessionId) -> Result<SessionId, ClientError> {
         let session = self.opened(id).await?;
         let _permit = session.begin()?;
@@ -335,8 +341,8 @@ impl Client {
         Ok(id)
     }
 
-    /// Compares with the head index and takes in what it has and this device has not; each index is asked for at most
-    /// `wait`. The caller has leave to change the chain.
+    /// Compares with the head index and merges the turns that are missing here; waits at most `wait` per
+    /// index. The caller holds the permit to change the chain.
     async fn take_in(
         &self,
         session: &Arc<Session>,
@@ -352,7 +358,7 @@ impl Client {
             }
             (Err(error), Some(found)) if error.is_divergence() => {
                 let merged = Box::pin(self.merge(session, mode, found, events)).await;
-                // Where theirs cannot be read, they are still in the way.
+                // Turns that cannot be read are still in the way.
                 if merged.as_ref().err().is_none_or(ClientError::is_divergence) {
                     session.compared(&merged);
                 }
@@ -362,7 +368,7 @@ impl Client {
         }
     }
 
-    /// Fetches and verifies another device's chain, and settles which of the two counts.
+    /// Fetches and verifies another device's chain, and decides which chain wins.
     async fn merge(
         &self,
         session: &Arc<Session>,
@@ -378,7 +384,8 @@ impl Client {
         let links = || segments.iter().flat_map(|segment| &segment.turns).map(|turn| &turn.link);
         let own = session.read(|state| state.lost_turns(links()));
         let decided = match merge(&ours, &theirs) {
-            // No other device holds what this one wrote and has lost; it was acknowledged, and no lot is drawn over it.
+            // No other device holds the turns that this device wrote and lost. They were acknowledged, so the
+            // rule does not apply to them.
             Merge::Win { at } if own > 0 => Merge::Lose { at },
             decided => decided,
         };
@@ -411,8 +418,8 @@ impl Client {
         Ok(TakenIn { status, caught_up, fork })
     }
 
-    /// Puts another device's turns from this seq on into the chain. Own ones there, and a message that was not answered,
-    /// wait to be said after them.
+    /// Puts another device's turns from `at` on into the chain. This device's turns there, and an unanswered
+    /// message, wait to follow them.
     async fn adopt(
         &self,
         session: &Arc<Session>,
@@ -430,7 +437,7 @@ impl Client {
         let mut entries = transfer::entries(&root, newer, &Default::default(), self.now_ms())?;
         entries.retain(|entry| entry.seq().is_none_or(|seq| seq >= at));
         if displaces {
-            // First, so that a write that is cut off leaves a chain that is merely behind.
+            // First, so that a cut-off write leaves a chain that is merely behind.
             entries.insert(0, Entry::Rebase { at });
         }
         entries.push(found.entry());
@@ -439,7 +446,7 @@ impl Client {
         Ok(())
     }
 
-    /// Keeps another device's turns that lost readable, until it says them again.
+    /// Keeps another device's displaced turns readable until that device replays them.
     async fn keep_theirs(
         &self,
         session: &Arc<Session>,
@@ -453,12 +460,13 @@ impl Client {
             let lost = lost.filter(|(turn, _)| turn.link.seq >= at);
             entries.extend(lost.map(|(_, entry)| Entry::Kept(Box::new(entry.clone()))));
         }
-        // Its number is what the next record of ours goes above.
+        // The next record of ours must rank above its sequence.
         entries.push(found.entry());
         self.record_alone(session, entries).await
     }
 
-    /// Records what changes the chain while no background task computes or stores something of a turn by its seq.
+    /// Records entries that change the chain, while no background task computes or stores anything by a
+    /// turn's seq.
     async fn record_alone(&self, session: &Arc<Session>, entries: Vec<Entry>) -> Result<(), ClientError> {
         let signals = session.read(|state| state.signals.clone());
         let ended = |_| ClientError::TaskEnded;
@@ -468,7 +476,7 @@ impl Client {
         session.record(entries).await
     }
 
-    /// Says what waits, in its order, and finishes what is pending.
+    /// Sends the waiting messages in their order, and finishes the pending turn.
     pub(crate) async fn say_waiting(
         &self,
         session: &Arc<Session>,
@@ -476,7 +484,7 @@ impl Client {
         which: Waits,
         events: &mut Events<'_>,
     ) -> Result<Said, ClientError> {
-        // Neither a hint nor memory was meant for what is said again.
+        // Hint and memory were not meant for replays.
         let quiet = ResumeOptions { hint: None, memory: None, ..options.clone() };
         let mut said = Said::default();
         let mut settled = false;
@@ -505,7 +513,7 @@ impl Client {
                     said.moved.push(moved);
                 }
                 (Ok(outcome), _) => said.last = Some(outcome),
-                // A node, or the index, knew a newer head in the middle of it.
+                // A node or the index revealed a newer head midway.
                 (Err(error), _) if error.is_divergence() && options.reconcile && !settled => {
                     settled = true;
                     Box::pin(self.take_in(session, Mode::Settle, Duration::MAX, events)).await?;
@@ -529,7 +537,7 @@ impl Again {
     }
 }
 
-/// What the pending turn says again, if it does.
+/// The displaced turn that the pending turn replays, if any.
 fn again(state: &State) -> Option<Again> {
     let displaced = state.pending_moves()?;
     let record = displaced.turn.record.as_ref()?;
@@ -547,7 +555,7 @@ fn describe(state: &State, one: &crate::state::Displaced) -> Option<DisplacedTur
         Fate::Waits => TurnFate::Waits,
         Fate::LeftOut => TurnFate::LeftOut,
         Fate::Moved(to) => moved_to(state, to).map_or(TurnFate::Waits, |to| TurnFate::Moved { to }),
-        // Its device draws another turn id; what tells is that the same is said later on.
+        // Its device draws another turn id, so the replay is found by its messages.
         Fate::Theirs => {
             let new = |messages: &[Message]| messages.split_last().map(|(_, new)| new.to_vec());
             let wanted = new(&record.messages);
@@ -568,7 +576,7 @@ fn describe(state: &State, one: &crate::state::Displaced) -> Option<DisplacedTur
     })
 }
 
-/// Where a turn is that was said again, perhaps more than once.
+/// Position of a replayed turn, even after several replays.
 fn moved_to(state: &State, mut link: LinkHash) -> Option<u64> {
     // Each step goes to a turn that was accepted later.
     for _ in 0..=state.moves.displaced().len() {

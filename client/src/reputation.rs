@@ -1,9 +1,9 @@
 //! This client's own experience with nodes: turns whose receipts it verified, their speed, and failures by
 //! name. Pure: the clock is a parameter, and [`keep`] has the file.
 //!
-//! No claim of a node or other party enters. Everything decays, so that a bad node is tried again, and a good
-//! one must prove itself again; only a proven lie counts for a day. The table is bounded and names no
-//! session: it knows sessions only by keyed tags.
+//! No claim of a node or other party enters. Everything decays: a bad node is tried again, and a good one
+//! must prove itself again. Only a detected lie counts for a day. The table is bounded and names no session:
+//! it knows sessions only by keyed tags.
 
 pub(crate) mod keep;
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Builds what is sent for one attempt: window, grant, sealed payload and signed authorisation. Pure but for fresh
-//! randomness. It grants the window's keys and nothing more.
+//! Builds the request of one attempt: window, grant, sealed payload and signed authorisation. Pure except for
+//! fresh randomness. It grants the window's keys and nothing more.
 
 use baton_keys::{
     exchange::{ExchangeSecret, SUITE_V1, TurnSecret},
@@ -25,13 +25,13 @@ use crate::{
     state::{PendingTurn, State},
 };
 
-/// Bytes of text that are granted for each token of the model's context: English has about four.
+/// Bytes of text granted per token of the model's context: English has about four.
 const WINDOW_BYTES_PER_TOKEN: usize = 4;
 
-/// Which blobs a request brings along.
+/// Which blobs a request contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum InlinePolicy {
-    /// Those that are not known to be stored.
+    /// Blobs that are not confirmed in the store.
     #[default]
     Unstored,
     /// None: the node has to fetch them.
@@ -40,22 +40,22 @@ pub enum InlinePolicy {
     Always,
 }
 
-/// What an attempt asks for beside the turn itself.
+/// The options of an attempt, apart from the turn itself.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms<'a> {
     /// The relayer that may add memory.
     pub(crate) memory_from: Option<PublicKey>,
-    /// Memory that goes along.
+    /// Memory in the request.
     pub(crate) memory: Option<&'a OwnMemory>,
     /// Most tokens of added memory.
     pub(crate) memory_tokens: u32,
-    /// Whether the request says where the blobs are.
+    /// Whether the request contains the location of the blobs.
     pub(crate) with_locator: bool,
-    /// Which blobs go along.
+    /// Which blobs the request contains.
     pub(crate) inline: InlinePolicy,
     /// How the new blob is stored.
     pub(crate) storage: StoragePolicy,
-    /// The beginning of the answer, which the node is to continue.
+    /// The beginning of the answer, for the node to continue.
     pub(crate) begun: Option<&'a Begun>,
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn prepare(
         branch: state.opened.branch,
         audience: choice.node,
         audience_key: choice.key,
-        // Known once the payload is sealed, whose key is bound to the fields above.
+        // Set after the payload is sealed, because its key is bound to the fields above.
         payload_hash: baton_proto::ids::PayloadHash([0; 32]),
         model: choice.offer.model,
         sampling: turn.sampling.digest(&record_key),
@@ -145,7 +145,7 @@ pub(crate) fn prepare(
     Ok(Prepared { auth, request, secret, record_key })
 }
 
-/// The blob of the last turn, which its next link names; its ID must be computed by now.
+/// The blob of the last turn, which the next link names; its ID must be computed by now.
 fn head_blob(state: &State) -> Result<Option<BlobRef>, ErrorCode> {
     match state.next_seq().checked_sub(1) {
         None => Ok(None),
@@ -165,7 +165,7 @@ fn grant(
     let record_key = state.root.record_key(&identity);
     let blob_key = state.root.blob_key(base.segment, &record_key.blob_salt());
     let budget = (choice.offer.context_tokens as usize).saturating_mul(WINDOW_BYTES_PER_TOKEN);
-    // A summary has to read what it replaces; an edit must not.
+    // A summary must read the turns that it replaces; an edit must not.
     let replaced_from = turn.supersedes_from.filter(|_| turn.kind != RecordKind::Summary);
     let window = window(state, replaced_from, budget);
     let mut blobs = Vec::new();
@@ -206,19 +206,18 @@ fn grant(
     Ok((grant, record_key))
 }
 
-/// Turns that the node may read, oldest first: those that count, the latest of them, until their text fills the
-/// budget.
+/// Turns that the node may read, oldest first: the latest effective turns, until their text fills the budget.
 fn window(state: &State, replaced_from: Option<u64>, budget: usize) -> Vec<u64> {
     let mut kept = Vec::new();
     let mut bytes = 0usize;
-    // Back to before `from`: a record at or after it counts no longer, and neither does what it replaced.
+    // Back to before `from`: records at or after it are no longer effective, nor is anything they replaced.
     let length = state.history.len();
     let end = replaced_from.map_or(length, |from| {
         usize::try_from(from.saturating_sub(state.first_seq())).map_or(length, |end| end.min(length))
     });
-    // A walk from the newest back, which ends with the budget: a long session is not read through.
+    // Goes back from the newest turn until the budget is full, so a long session is not read whole.
     let newest_first = (0..end).rev().map_while(|position| Some((position, state.history.get(position)?)));
-    // Nothing before the blobs that can be granted is of use.
+    // Turns before the grantable blobs are useless.
     let oldest = state.segment_ends(MAX_READ_BLOBS).last().and_then(|seq| state.turn(*seq));
     let oldest_segment = oldest.map_or(0, |(oldest, _)| oldest.link.segment);
     let granted = newest_first.take_while(|(_, turn)| turn.link.segment >= oldest_segment);
@@ -234,7 +233,7 @@ fn window(state: &State, replaced_from: Option<u64>, budget: usize) -> Vec<u64> 
     kept
 }
 
-/// Bytes of up to two of the granted blobs, the newest first.
+/// Bytes of up to two of the granted blobs, newest first.
 fn inline_blobs(state: &State, grant: &Grant, policy: InlinePolicy) -> Result<Vec<InlineBlob>, ErrorCode> {
     if policy == InlinePolicy::Never {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! What follows a failed attempt: a pure decision by the failure and by what was tried.
+//! The step after a failed attempt: a pure decision from the failure and the earlier attempts.
 
 use std::time::Duration;
 
@@ -14,54 +14,54 @@ use zeroize::Zeroizing;
 
 use crate::{exchange::ExchangeError, reported::TokenReport, reputation::Fault};
 
-/// Attempts at one turn where the caller names no number: a few nodes that just went away and a moment of load.
+/// Default limit of attempts at one turn: enough for a few nodes that just left and a moment of load.
 pub const MAX_ATTEMPTS: u32 = 6;
-/// Pause before the same node is asked again, where it named none.
+/// Pause before the same node is asked again, if it named none.
 const DEFAULT_PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause within one turn; whoever asks for more is asked again later, or never.
+/// Longest pause within one turn; a node that wants a longer pause is asked later, or never.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// Why an attempt failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub(crate) struct AttemptFailure {
-    /// The code, where the node or the client's own checks named one.
+    /// The code, if the node or the client's own checks named one.
     pub(crate) code: Option<ErrorCode>,
-    /// What happened.
+    /// The failure in words.
     pub(crate) reason: String,
-    /// The node asked to wait so long.
+    /// How long the node asked to wait.
     pub(crate) retry_after_ms: u32,
-    /// What is known of the attempt all the same.
+    /// The known facts about the attempt.
     pub(crate) known: Known,
-    /// What is held against its node.
+    /// The fault held against its node.
     pub(crate) fault: Fault,
-    /// What had arrived of the answer.
+    /// The part of the answer that had arrived.
     pub(crate) shown: Shown,
-    /// The node's last word on how far it came.
+    /// The node's last progress note.
     pub(crate) note: Option<Box<Signed<ProgressNote>>>,
 }
 
-/// What is known of an attempt that failed.
+/// The known facts about a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// Nothing was signed: the node never saw the turn, or said so itself. There is nothing to ask it about.
+    /// Nothing was signed: the node never saw the turn, or said so itself. There is nothing to ask it.
     NothingSigned,
-    /// A relayer says that the node refused. The node may have the turn nevertheless.
+    /// A relayer reports that the node refused. The node may have the turn nevertheless.
     Hearsay,
     /// The reply was lost: its author may have sealed the turn.
     Lost,
-    /// The reply was wrong, as the client's own checks found; its author is not believed about it again.
+    /// The client's own checks found the reply wrong; its author is no longer trusted about it.
     Wrong,
 }
 
-/// An answer that did not end well, as far as it arrived, what an earlier node made of it included; never in a log.
+/// The arrived part of an answer that did not end well, including an earlier node's part; never in a log.
 #[derive(Default)]
 pub(crate) struct Shown {
     /// Its text.
     pub(crate) text: Zeroizing<String>,
     /// Its tokens, if the engine reports their ids: the text is exactly theirs.
     pub(crate) ids: Zeroizing<Vec<u32>>,
-    /// How likely they were, where that was asked for.
+    /// Their probabilities, if requested.
     pub(crate) reports: Zeroizing<Vec<TokenReport>>,
 }
 
@@ -71,20 +71,20 @@ impl std::fmt::Debug for Shown {
     }
 }
 
-/// The beginning of an answer whose node failed, for another one to continue.
+/// The beginning of an answer whose node failed, for another node to continue.
 pub(crate) struct Begun {
-    /// The node that made the last of it.
+    /// The node that made the last part.
     pub(crate) author: NodeId,
-    /// Its attempt, whose authorisation names what it continued itself.
+    /// Its attempt, whose authorisation names the part that it continued.
     pub(crate) attempt: u32,
     /// The model, which must be the same.
     pub(crate) model: ModelId,
-    /// What there is of it; ids are never empty.
+    /// The beginning itself; ids are never empty.
     pub(crate) shown: Shown,
 }
 
 impl Begun {
-    /// How the next authorisation names it.
+    /// The reference to it in the next authorisation.
     pub(crate) fn prefix(&self, record_key: &RecordKey) -> ResumePrefix {
         ResumePrefix {
             author: self.author,
@@ -95,21 +95,23 @@ impl Begun {
     }
 }
 
-/// What becomes of the text that was shown when an attempt fails.
+/// The fate of the shown text when an attempt fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Carry {
-    /// Nothing new was shown: what there was before stands.
+    /// Nothing new was shown: the earlier text stays.
     Same,
     /// Another node may continue all of it.
     Longer,
-    /// What this attempt added is void; what there was before stands.
+    /// This attempt's addition is void; the earlier text stays.
     Back,
     /// All of it is void.
     Void,
 }
 
-/// Decides it. A node that was caught at something wrong is not believed about the words it sent either; an engine that
-/// reports no ids cannot be continued; and a beginning that a node rejects is no good.
+/// Decides the fate of the shown text:
+/// - The text of a node whose reply was wrong is void.
+/// - Text from an engine that reports no ids cannot be continued.
+/// - A beginning that a node rejects is void.
 pub(crate) fn carry(begun: Option<&Begun>, failure: &AttemptFailure) -> Carry {
     let (text, ids) = begun.map_or((0, 0), |begun| (begun.shown.text.len(), begun.shown.ids.len()));
     let rejected = failure.code == Some(ErrorCode::PayloadRejected) && failure.is_said();
@@ -124,7 +126,7 @@ pub(crate) fn carry(begun: Option<&Begun>, failure: &AttemptFailure) -> Carry {
 }
 
 impl AttemptFailure {
-    /// A check of the client's that the node's answer did not pass.
+    /// The node's answer failed a check of the client.
     pub(crate) fn check(code: ErrorCode) -> Self {
         Self {
             code: Some(code),
@@ -147,13 +149,13 @@ impl AttemptFailure {
         Self { fault: Fault::Stalled, ..Self::lost(reason) }
     }
 
-    /// The same without anything held against the node: what lies between, or this machine, may be at fault.
+    /// The same failure without blame: the network or this machine may be at fault.
     #[must_use]
     pub(crate) fn unclear(self) -> Self {
         Self { fault: Fault::Unclear, ..self }
     }
 
-    /// The node's own word that the turn failed.
+    /// The node itself reports that the turn failed.
     pub(crate) fn node(code: ErrorCode, retry_after_ms: u32) -> Self {
         let fault = match code {
             ErrorCode::Busy | ErrorCode::RateLimited => Fault::Busy,
@@ -162,16 +164,16 @@ impl AttemptFailure {
         Self { retry_after_ms, known: Known::NothingSigned, fault, ..Self::check(code) }
     }
 
-    /// The same failure, after its author was asked what became of the turn and answered something wrong.
+    /// The same failure, after its author was asked about the turn and gave a wrong answer.
     ///
-    /// Where memory was added, whoever added it may be at fault.
+    /// If memory was added, the relayer that added it may be at fault.
     pub(crate) fn exposed(self, code: ErrorCode, memory: bool) -> Self {
         let reason = format!("what the node says of the turn is not what it sent: {code}");
         let fault = if memory || code == ErrorCode::StatusUnknown { self.fault } else { Fault::Lied };
         Self { code: Some(code), reason, known: Known::Wrong, fault, ..self }
     }
 
-    /// Whether the code is somebody else's word, which the client could not check.
+    /// Whether the code is a peer's claim, which the client could not check.
     pub(crate) fn is_said(&self) -> bool {
         matches!(self.known, Known::NothingSigned | Known::Hearsay)
     }
@@ -192,7 +194,7 @@ impl From<ExchangeError> for AttemptFailure {
                 let known = Known::NothingSigned;
                 Self { code: None, reason, known, fault, ..Self::check(ErrorCode::Internal) }
             }
-            // No honest node announces one.
+            // No honest node announces such a frame.
             ExchangeError::Frame(FrameError::TooLarge(_)) => {
                 Self { reason, ..Self::check(ErrorCode::FrameTooLarge) }
             }
@@ -202,26 +204,27 @@ impl From<ExchangeError> for AttemptFailure {
     }
 }
 
-/// What to do after a failure.
+/// The step after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextStep {
-    /// Another attempt; the node that failed only if there is no other.
+    /// Another attempt; at the failed node only if there is no other.
     Elsewhere,
     /// Another attempt, at the same node if it is still the best, after a pause.
     Here(Duration),
     /// Fetch the node's record again, then another attempt.
     RenewRecord,
-    /// Check the store, put missing blobs back, bring them along, then another attempt.
+    /// Check the store, restore missing blobs, send them along, then another attempt.
     RepairStore,
-    /// Say where the history is, and publish the head again, then another attempt.
+    /// Include the location of the history, and publish the head again, then another attempt.
     Locate,
-    /// Nodes agree that the turn itself is wrong: no further attempt now. It stays pending, because none of them
-    /// signed what it said.
+    /// Nodes agree that the turn itself is wrong: no further attempt now. It stays pending, because no node
+    /// signed its claim.
     Stop,
 }
 
-/// Decides. `seen_before` says whether the same code, said or found as now, already ended an earlier attempt of this
-/// turn, after which a cure that did not help is not tried again. That attempt was at another node where there is one.
+/// Decides the next step. `seen_before` says whether the same code, from the same source, already ended an
+/// earlier attempt of this turn, at another node if there is one. A remedy that did not help is not tried
+/// again.
 pub(crate) fn next_step(failure: &AttemptFailure, with_locator: bool, seen_before: bool) -> NextStep {
     let Some(code) = failure.code else { return NextStep::Elsewhere };
     let pause = Duration::from_millis(u64::from(failure.retry_after_ms)).clamp(DEFAULT_PAUSE, MAX_PAUSE);
@@ -235,25 +238,25 @@ pub(crate) fn next_step(failure: &AttemptFailure, with_locator: bool, seen_befor
             NextStep::RepairStore
         }
         ErrorCode::KxExpired if !seen_before => NextStep::RenewRecord,
-        // Both are about somebody's clock; one fresh authorisation is worth a try.
+        // Both concern a clock; one fresh authorisation is worth a try.
         ErrorCode::Expired | ErrorCode::NotYetValid if seen_before => NextStep::Elsewhere,
         ErrorCode::RateLimited => NextStep::Elsewhere,
-        // A node may say of the chain that it is broken when its own copy is; the client has checked it.
+        // A node may call the chain broken because its own copy is; the client has checked it.
         ErrorCode::BadNodeSignature if !failure.is_said() => NextStep::Elsewhere,
         code => match code.retry() {
             Retry::Here if seen_before => NextStep::Elsewhere,
             Retry::Here => NextStep::Here(pause),
             Retry::Elsewhere => NextStep::Elsewhere,
-            // What the client itself found wrong with an answer is the node's fault, not the turn's.
+            // An answer that fails the client's checks is the node's fault, not the turn's.
             Retry::Never if !failure.is_said() => NextStep::Elsewhere,
-            // The unsigned word of one node does not end a turn.
+            // One node's unsigned claim does not end a turn.
             Retry::Never if !seen_before => NextStep::Elsewhere,
             Retry::Never => NextStep::Stop,
         },
     }
 }
 
-/// Pause before a node is asked again that already failed in this turn, because there is no other.
+/// Pause before a node that already failed in this turn is asked again, because there is no other.
 pub(crate) fn pause_before_repeat(attempt: u32, retry_after_ms: u32) -> Duration {
     let grown = DEFAULT_PAUSE * 2u32.saturating_pow(attempt.min(5));
     grown.max(Duration::from_millis(u64::from(retry_after_ms))).min(MAX_PAUSE)

@@ -1,6 +1,7 @@
 //! One open session: its journal and its state, each under a lock, and the permits that keep turns in order.
 //!
-//! No lock is held across an await. The journal's is held for an append, on a blocking thread; the state's for moments.
+//! No lock is held across an await. The journal's lock is held for an append, on a blocking thread; the
+//! state's lock only for moments.
 
 use std::{
     path::Path,
@@ -25,9 +26,9 @@ use crate::{
     state::{Entry, Opened, State},
 };
 
-/// So long what a look at the head index found stands for what it has, on a device that knows of no other.
+/// How long a look at the head index stays valid, on a device that knows of no other device.
 const LOOK_EVERY_MS: u64 = 60 * 60 * 1000;
-/// Pause after a look that no index answered: a turn does not wait for it each time.
+/// Pause after a look that no index answered, so that not every turn waits for one.
 const LOOK_RETRY_MS: u64 = 30 * 1000;
 
 /// An open session.
@@ -36,32 +37,33 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     /// Held for a whole write, by blocking threads alone.
     journal: Mutex<Option<Journal>>,
-    /// Held for moments. Readers never wait for a journal, whose keeper may need the reactor's threads to go on.
+    /// Held for moments. Readers never wait for a journal, whose holder may need the reactor's threads to
+    /// continue.
     state: Mutex<State>,
     turns: Arc<Semaphore>,
-    /// One computation of a blob ID at a time, so that a turn waits for the one under way instead of a second.
+    /// One computation of a blob ID at a time: a turn waits for a running one and starts no second.
     pub(crate) ids: Semaphore,
     /// One head record published at a time, so that no two tasks publish the same head.
     pub(crate) heads: Semaphore,
-    /// One round of background duties at a time.
+    /// One round of background work at a time.
     pub(crate) duties: Semaphore,
     trouble: Mutex<Option<ErrorCode>>,
-    /// What each head index showed at the last look.
+    /// State of each head index at the last look.
     standings: Mutex<Vec<IndexStanding>>,
-    /// When the session was last compared with the head index, and when that was last tried, in milliseconds since the Unix
+    /// Times of the last comparison with the head index and of the last try, in milliseconds since the Unix
     /// epoch; 0 for never.
     compared_ms: AtomicU64,
     look_tried_ms: AtomicU64,
-    /// Whether the head index was seen with turns that are not here, so that it is compared before anything follows.
+    /// Whether the head index had turns that are missing here; then a comparison comes before any other step.
     diverged: AtomicBool,
-    /// The head that could not be published when it was last tried.
+    /// The head whose last publication failed.
     untold: Mutex<Option<LinkHash>>,
-    /// Set before a deletion is published, so that nothing publishes a living head after it.
+    /// Set before a deletion is published, so that no live head is published after it.
     pub(crate) deleted: AtomicBool,
 }
 
 impl Session {
-    /// Starts a session with these first entries after its opening.
+    /// Creates a session with these entries after its opening.
     pub(crate) fn create(
         (keeper, secret): (&Keeper, &FileSecret),
         root: SessionRoot,
@@ -78,7 +80,7 @@ impl Session {
         Ok(Self::with(journal, state))
     }
 
-    /// Opens a session's log; none where nothing is kept.
+    /// Opens a session's log; none if the log is empty.
     pub(crate) fn open_log(
         log: &Arc<dyn JournalLog>,
         root: &SessionRoot,
@@ -93,11 +95,11 @@ impl Session {
         Ok(Self::opened(journal, replay(path, contents)?))
     }
 
-    /// With what was found out by opening, where that can be written.
+    /// Builds the session, and records a torn end if the journal can be written.
     fn opened(mut journal: Journal, state: State) -> Self {
         if state.torn_end > 0 {
             let told = [Entry::TornEnd { bytes: state.torn_end }.encode()];
-            // The journal can be read without it, and the head index tells the same.
+            // The journal can be read without it, and the head index shows the same.
             if let Err(error) = journal.append(&told, true) {
                 tracing::warn!(%error, "that a journal's end was cut off could not be noted");
             }
@@ -124,17 +126,17 @@ impl Session {
         }
     }
 
-    /// What was last found wrong with the head index.
+    /// The last trouble with the head index.
     pub(crate) fn trouble(&self) -> Option<ErrorCode> {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers what a look at the head index found.
+    /// Sets the trouble found by a look at the head index.
     pub(crate) fn set_trouble(&self, found: Option<ErrorCode>) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
-    /// Remembers what came of a comparison with the head index.
+    /// Records the result of a comparison with the head index.
     pub(crate) fn compared<T>(&self, result: &Result<T, ClientError>) {
         let found = match result {
             Err(ClientError::Protocol(code)) => Some(*code),
@@ -145,7 +147,7 @@ impl Session {
         self.diverged.store(diverged, Ordering::Relaxed);
     }
 
-    /// Notes that the head index was looked at; with an answer, that what it has is known here.
+    /// Records a look at the head index. If an index answered, its content is known here.
     pub(crate) fn looked(&self, now_ms: u64, answered: bool) {
         self.look_tried_ms.store(now_ms, Ordering::Relaxed);
         if answered {
@@ -153,8 +155,8 @@ impl Session {
         }
     }
 
-    /// Whether it is time to compare with the head index before a turn: the first time since the session was opened, an
-    /// hour later, and not again at once where no index answered.
+    /// Whether a turn must first compare with the head index. It is due once after the session is opened,
+    /// then after an hour. If no index answered, the next try waits.
     pub(crate) fn is_look_due(&self, now_ms: u64) -> bool {
         let since = |then: &AtomicU64| match then.load(Ordering::Relaxed) {
             0 => u64::MAX,
@@ -163,50 +165,50 @@ impl Session {
         since(&self.compared_ms) > LOOK_EVERY_MS && since(&self.look_tried_ms) > LOOK_RETRY_MS
     }
 
-    /// Whether the head index has turns that are not here, as far as was seen.
+    /// Whether the head index had turns that are missing here.
     pub(crate) fn is_diverged(&self) -> bool {
         self.diverged.load(Ordering::Relaxed)
     }
 
-    /// Remembers the head that could not be published, and tells those who wait for it.
+    /// Sets the head whose publication failed, and wakes the tasks that wait for it.
     pub(crate) fn set_untold(&self, head: Option<LinkHash>) {
         *self.untold.lock().unwrap_or_else(PoisonError::into_inner) = head;
         self.read(|state| state.signals.changed.send_replace(()));
     }
 
-    /// Whether the last turn's head is published, or was found not to be publishable now.
+    /// Whether the last turn's head is published, or its publication has failed.
     pub(crate) fn is_told(&self) -> bool {
         let untold = *self.untold.lock().unwrap_or_else(PoisonError::into_inner);
         self.read(|state| state.is_published() || untold == Some(state.prev_link()))
     }
 
-    /// What each head index showed at the last look.
+    /// State of each head index at the last look.
     pub(crate) fn standings(&self) -> Vec<IndexStanding> {
         self.standings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Remembers what each head index shows.
+    /// Sets the state of each head index.
     pub(crate) fn set_standings(&self, standings: Vec<IndexStanding>) {
         *self.standings.lock().unwrap_or_else(PoisonError::into_inner) = standings;
     }
 
-    /// Leave to change the chain; one at a time.
+    /// The permit to change the chain; one at a time.
     pub(crate) fn begin(&self) -> Result<OwnedSemaphorePermit, ClientError> {
         self.turns.clone().try_acquire_owned().map_err(|_| ClientError::Busy)
     }
 
-    /// Looks at the state.
+    /// Reads the state.
     pub(crate) fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&self.lock())
     }
 
-    /// Whether a blob of the session is to be renewed.
+    /// Whether a blob of the session is due for renewal.
     pub(crate) fn any_due(&self, terms: Terms, now_ms: u64) -> bool {
         self.lock().any_due(terms, now_ms)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // State changes only after a successful append, in steps that cannot panic midway.
+        // The state changes only after a successful append, in steps that cannot panic midway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -214,20 +216,20 @@ impl Session {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes entries, flushed, and applies them. When it returns an error none of them counts.
+    /// Writes entries, flushes them, and applies them. After an error none of them counts.
     ///
     /// Not undone by cancellation: once begun, the entries are written and applied.
     pub(crate) async fn record(self: &Arc<Self>, entries: Vec<Entry>) -> Result<(), ClientError> {
         self.write(entries, true, None).await
     }
 
-    /// As [`Session::record`] but not flushed, for what a crash may take.
+    /// As [`Session::record`] but not flushed, for an entry that a crash may lose.
     pub(crate) async fn note(self: &Arc<Self>, entry: Entry) -> Result<(), ClientError> {
         self.write(vec![entry], false, None).await
     }
 
-    /// As [`Session::record`], for what was learned of the turn with this link: nothing is written where another turn
-    /// has its place by now.
+    /// As [`Session::record`], for facts about the turn with this link. Writes nothing if another turn has
+    /// taken its position.
     pub(crate) async fn record_of(
         self: &Arc<Self>,
         turn: (u64, LinkHash),
@@ -256,12 +258,12 @@ impl Session {
     ) -> Result<(), ClientError> {
         let encoded: Vec<_> = entries.iter().map(Entry::encode).collect();
         let mut kept = self.lock_journal();
-        // The chain changes under the journal's lock alone.
+        // The chain changes only under the journal's lock.
         if of.is_some_and(|(seq, link)| self.lock().link_at(seq) != Some(link)) {
             return Ok(());
         }
         kept.as_mut().ok_or(ClientError::Closed)?.append(&encoded, flush)?;
-        // Still under the journal's lock: the state takes entries in the order in which they were written.
+        // Still under the journal's lock: the state takes entries in the order of the journal.
         let mut state = self.lock();
         for entry in entries {
             state.apply(entry)?;
@@ -269,7 +271,8 @@ impl Session {
         Ok(())
     }
 
-    /// Writes the journal anew with what a next turn needs; whether that is worth it. Blocking.
+    /// Compacts the journal to the entries that the next turn needs. Returns false if that is not worth it.
+    /// Blocking.
     pub(crate) fn shorten(&self, keeper: &Keeper, secret: &FileSecret) -> Result<bool, ClientError> {
         let mut kept = self.lock_journal();
         let (entries, root, signals) = {
@@ -278,34 +281,34 @@ impl Session {
             (entries, state.root.clone(), state.signals.clone())
         };
         let encoded: Vec<_> = entries.iter().map(Entry::encode).collect();
-        // Before anything is written: what does not replay is not kept.
+        // Before anything is written: entries that do not replay are not kept.
         let mut shorter = State::replay(root.clone(), &encoded)?;
         shorter.signals = signals;
-        // After an error nothing is written to it any more.
+        // After an error the old journal is not written any more.
         *kept = None;
         *kept = Some(Journal::create(keeper, secret, &root, &encoded)?);
         *self.lock() = shorter;
         Ok(true)
     }
 
-    /// Lets go of the file, after a write under way; later ones are refused. Blocking.
+    /// Closes the file after a running write; later writes are refused. Blocking.
     pub(crate) fn close(&self) {
         drop(self.lock_journal().take());
     }
 
-    /// Removes the session's file; nothing can be written any more.
+    /// Removes the session's file; later writes are refused.
     pub(crate) fn remove(&self) -> Result<(), ClientError> {
         let journal = self.lock_journal().take();
         journal.map_or(Ok(()), Journal::remove)
     }
 }
 
-/// A session's state from its file, without opening it for writing.
+/// A session's state from its file, without opening the file for writing.
 pub(crate) fn peek(path: &Path, secret: &FileSecret) -> Result<State, ClientError> {
     replay(path, journal::read(path, secret)?)
 }
 
-/// When a session was last used, and its id: from its file, without replaying it.
+/// The last use and the id of a session, read from its file without replaying it.
 pub(crate) fn last_used(path: &Path, secret: &FileSecret) -> Result<(u64, SessionId), ClientError> {
     let contents = journal::read(path, secret)?;
     let damaged = |_| ClientError::JournalDamaged { path: path.to_owned(), entry: 1 };

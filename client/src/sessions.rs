@@ -1,4 +1,4 @@
-//! The sessions of a home: listed and found, backed up and deleted, damaged ones among them.
+//! The sessions of a home: listed, found, backed up and deleted, including damaged ones.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,13 +17,13 @@ use crate::{
     session::{self, Session},
 };
 
-/// How much coarser a file system's times may be than the clock.
+/// How much coarser file times may be than the clock.
 const FILE_TIME_SLACK_MS: u64 = 2000;
 
-/// What is in a home.
+/// The contents of a home.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// The sessions, the last used first.
+    /// The sessions, last used first.
     pub sessions: Vec<SessionInfo>,
     /// Journals that cannot be read.
     pub unreadable: Vec<UnreadableSession>,
@@ -32,29 +32,29 @@ pub struct Listing {
 /// A journal that cannot be read.
 #[derive(Debug)]
 pub struct UnreadableSession {
-    /// Whose it is, where its beginning still tells: then [`Client::backup`] has its root, and [`Client::recover`],
-    /// [`Client::import`] and [`Client::delete`] take it out of the way.
+    /// Its session, if the journal's beginning is whole. Then [`Client::backup`] returns its root, and
+    /// [`Client::recover`], [`Client::import`] and [`Client::delete`] move it out of the way.
     pub id: Option<SessionId>,
-    /// What is wrong, mostly [`ClientError::JournalDamaged`].
+    /// The error, mostly [`ClientError::JournalDamaged`].
     pub error: ClientError,
 }
 
-/// What came of a deletion.
+/// The outcome of a deletion.
 #[derive(Debug)]
 pub struct Deletion {
-    /// Why the head index was not told. The session is gone here all the same, but whoever has its words can bring
-    /// back what the store still has.
+    /// Why the head index was not informed. The session is gone here, but anyone with its recovery words can
+    /// recover the blobs that the store still has.
     pub untold: Option<ClientError>,
 }
 
-/// A damaged journal that was moved out of the way of another.
+/// A damaged journal that was moved out of the way.
 pub(crate) struct SetAside {
     journal: PathBuf,
     aside: PathBuf,
 }
 
 impl SetAside {
-    /// Puts it back, since nothing took its place.
+    /// Moves it back, since no journal replaced it.
     pub(crate) fn put_back(&self) {
         if let Err(error) = aside::put_back(&self.aside, &self.journal) {
             tracing::warn!(%error, "a damaged journal was not put back");
@@ -63,16 +63,16 @@ impl SetAside {
 }
 
 impl Client {
-    /// The sessions of this home, the last used first.
+    /// The sessions of this home, last used first.
     ///
     /// # Errors
-    /// [`ClientError::File`]. A journal that cannot be read is left out; [`Client::listing`] has it.
+    /// [`ClientError::File`]. Unreadable journals are left out; [`Client::listing`] has them.
     pub async fn sessions(&self) -> Result<Vec<SessionInfo>, ClientError> {
         Ok(self.listing().await?.sessions)
     }
 
-    /// The sessions of this home, and what cannot be read. Reads every journal whole; to find a session use
-    /// [`Client::session_ids`] or [`Client::last_session`].
+    /// The sessions of this home and its unreadable journals. Reads every journal whole; to find a session
+    /// use [`Client::session_ids`] or [`Client::last_session`].
     ///
     /// # Errors
     /// [`ClientError::File`] when the home folder cannot be listed.
@@ -101,7 +101,8 @@ impl Client {
         Ok(listing)
     }
 
-    /// The ids of the sessions of this home, damaged ones too, in no order. Reads only the beginning of each journal.
+    /// The ids of the sessions of this home, including damaged ones, in no order. Reads only the beginning of
+    /// each journal.
     ///
     /// # Errors
     /// [`ClientError::File`] when the home folder cannot be listed.
@@ -120,7 +121,7 @@ impl Client {
         .await
     }
 
-    /// The session that was used last: as the first of [`Client::sessions`], but reads only the journals that may be it.
+    /// The last used session: the first of [`Client::sessions`], but reads only the journals that may be it.
     ///
     /// # Errors
     /// [`ClientError::File`] when the home folder cannot be listed.
@@ -133,7 +134,7 @@ impl Client {
         let mut last =
             open.iter().map(|session| (session.read(|state| state.last_used_ms()), session.id)).max();
         for (changed, path) in self.journals_by_use()? {
-            // Nothing in a file is younger than its last change.
+            // No entry in a file is younger than the file's last change.
             if last.is_some_and(|(used, _)| used > changed.saturating_add(FILE_TIME_SLACK_MS)) {
                 break;
             }
@@ -145,7 +146,7 @@ impl Client {
         Ok(last.map(|(_, id)| id))
     }
 
-    /// The journals with when each was changed, in milliseconds since the Unix epoch, the last first. Blocking.
+    /// The journals with their last change in milliseconds since the Unix epoch, newest first. Blocking.
     pub(crate) fn journals_by_use(&self) -> Result<Vec<(u64, PathBuf)>, ClientError> {
         let mut files: Vec<(u64, PathBuf)> =
             self.journals()?.into_iter().map(|path| (changed_ms(&path), path)).collect();
@@ -153,7 +154,8 @@ impl Client {
         Ok(files)
     }
 
-    /// A session's root: whoever has it has the session. It comes out of a damaged journal too, if its beginning is whole.
+    /// A session's root, which gives full access to the session. Also works for a damaged journal whose
+    /// beginning is whole.
     ///
     /// # Errors
     /// [`ClientError::UnknownSession`], [`ClientError::File`].
@@ -168,8 +170,8 @@ impl Client {
         .await
     }
 
-    /// Deletes a session: tells the head index (as far as it can be reached), then removes the journal with whatever was
-    /// kept beside it, damaged ones too. Blobs in the store run out by themselves.
+    /// Deletes a session. Informs the head index if it can be reached, then removes the journal and the files
+    /// kept beside it, including damaged ones. Blobs in the store expire by themselves.
     ///
     /// # Errors
     /// [`ClientError::Busy`] while a turn is under way, and as [`Client::session`].
@@ -205,7 +207,7 @@ impl Client {
         Ok(Deletion { untold })
     }
 
-    /// Removes the damaged journals of a session that were set aside earlier.
+    /// Removes the quarantined journals of a session.
     fn remove_set_aside(&self, id: SessionId) -> Result<(), ClientError> {
         let Some(folder) = self.inner.keeper.folder() else { return Ok(()) };
         for path in aside::damaged_files(folder).map_err(|source| file_error("list", folder, source))? {
@@ -216,7 +218,7 @@ impl Client {
         Ok(())
     }
 
-    /// Moves a session's journal out of the way if it is damaged; if it is not, the session exists.
+    /// Quarantines a session's damaged journal. If the journal is whole, the session exists.
     pub(crate) fn set_damaged_aside(&self, id: SessionId, journal: PathBuf) -> Result<SetAside, ClientError> {
         if self.lock().contains_key(&id) {
             return Err(ClientError::SessionExists(id));
@@ -240,12 +242,13 @@ impl Client {
     }
 }
 
-/// Whether a file went away between the listing and the look.
+/// Whether a file vanished after the listing.
 fn is_missing(error: &ClientError) -> bool {
     matches!(error, ClientError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// When a file was changed, in milliseconds since the Unix epoch; the far future where the file system does not say.
+/// When a file was changed, in milliseconds since the Unix epoch; the far future if the file system does not
+/// say.
 fn changed_ms(path: &Path) -> u64 {
     let changed = std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     let since = changed.and_then(|changed| changed.duration_since(UNIX_EPOCH).ok());

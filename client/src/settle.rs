@@ -1,6 +1,7 @@
-//! What became of an attempt whose reply was lost: asks its author, and takes a turn that it sealed.
+//! Resolves an attempt whose reply was lost: asks its author, and accepts a turn that the author sealed.
 //!
-//! The text then comes out of the blob, which the client opens with its own root and rebuilds like any other turn.
+//! The text then comes from the blob, which the client opens with its own root and rebuilds like any other
+//! turn.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,29 +22,29 @@ use tokio::time::timeout;
 
 use crate::{attempt::accept, client::Client, exchange, reputation::Fault, session::Session, state::State};
 
-/// How long a node is asked what became of a turn. A node that lives answers from its journal; one that was killed
-/// in the middle of an answer must not keep the next attempt waiting.
+/// How long a node is asked about a turn. A live node answers from its journal; a node that was killed
+/// mid-answer must not delay the next attempt.
 pub(crate) const STATUS_WAIT: Duration = Duration::from_secs(3);
-/// The same where another node can continue the answer meanwhile.
+/// The same if another node can continue the answer meanwhile.
 pub(crate) const SHORT_STATUS_WAIT: Duration = Duration::from_millis(500);
 
-/// Why nothing came of asking.
+/// Why asking had no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unsettled {
-    /// Nothing is known; the reason is without content.
+    /// Nothing is known; the reason holds no content.
     #[error("{0}")]
     Unknown(String),
-    /// The author's answer is wrong, as the client's own checks found.
+    /// The author's answer failed the client's checks.
     #[error("{0}")]
     Wrong(ErrorCode),
 }
 
-/// An accepted turn and the memory that went into it.
+/// An accepted turn and the memory that it used.
 pub(crate) type Settled = (AcceptedTurn, Vec<MemoryItem>);
 
 impl Client {
-    /// Asks the author of an attempt; the turn, if it was sealed there and rebuilds. Whatever the error is, a new attempt
-    /// may be made.
+    /// Asks the author of an attempt. Returns the turn if the author sealed it and it rebuilds. After any
+    /// error a new attempt may be made.
     pub(crate) async fn settle(
         &self,
         session: &Arc<Session>,
@@ -65,7 +66,8 @@ impl Client {
         };
         let settled = session.read(|state| open_and_accept(state, auth, &committed, &bytes));
         settled.map(Some).map_err(|code| {
-            // What it signed is not what was asked for. Where memory was added, whoever added it may be at fault.
+            // The signed turn differs from the order. If a memory provider added to it, the provider may be
+            // at fault.
             if code != ErrorCode::StatusUnknown && auth.memory_from.is_none() {
                 self.inner.directory.failed(node, Fault::Lied, 0);
             }
@@ -102,7 +104,7 @@ impl Client {
         }
     }
 
-    /// Asks a node one question.
+    /// Sends one request to a node.
     pub(crate) async fn ask(
         &self,
         node: NodeId,
@@ -126,13 +128,13 @@ impl Client {
     }
 }
 
-/// Asks for the blob of a turn that its author says it sealed.
+/// The request for the blob of a turn that its author says it sealed.
 fn fetch_frame(state: &State, committed: &Committed) -> Result<ClientFrame, ErrorCode> {
     let link = Signed::<Link>::verify(committed.link.clone())?;
     Ok(fetch_blob(&state.root, &link.record_identity(), committed.blob_digest))
 }
 
-/// The question for a blob by the turn that completed it.
+/// The request for a blob by the turn that completed it.
 pub(crate) fn fetch_blob(root: &SessionRoot, identity: &RecordIdentity, digest: BlobDigest) -> ClientFrame {
     let key = root.blob_key(identity.segment, &root.record_key(identity).blob_salt());
     ClientFrame::FetchBlob { digest, proof: FetchProof(key.fetch_proof(&digest.0)) }

@@ -1,5 +1,5 @@
-//! How the author of a lost reply stands, as the mesh sees it, and for how long it is worth being asked what became of the turn
-//! while somebody else could go on. Pure, but for the look at the table of peers.
+//! The liveness of a lost reply's author, as the mesh sees it, and how long to ask for its turn while another
+//! node could continue. Pure, except for the look at the peer table.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use baton_proto::ids::NodeId;
 
 use crate::settle::SHORT_STATUS_WAIT;
 
-/// A status request and its answer are one round trip, and the node reads its journal for it: so many give it time to be
-/// busy.
+/// A status request and its answer are one round trip, and the node reads its journal for it. The rest is
+/// time for a busy node.
 const STATUS_ROUND_TRIPS: u32 = 4;
 /// A loaded machine answers within this, however near it is.
 const LEAST_STATUS_WAIT: Duration = Duration::from_millis(150);
 
-/// How an author stands whose reply was lost.
+/// Liveness of an author whose reply was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The connection with it is closed, and others are open.
+    /// Its connection is closed, and others are open.
     Gone,
-    /// It is connected, as far as is known; its last answer to a ping took so long.
+    /// It is connected, as far as is known; the round trip of its last ping, if measured.
     Connected(Option<Duration>),
-    /// Nobody is connected: the fault may be this machine's line.
+    /// No node is connected: this machine's line may be down.
     Unknown,
 }
 
 impl Standing {
-    /// An author's, now.
+    /// The current liveness of `author`.
     pub(crate) fn of(mesh: &MeshHandle, author: NodeId) -> Self {
         let peers = mesh.peers();
         match peers.iter().find(|peer| peer.node == author && peer.connected) {
@@ -36,12 +36,12 @@ impl Standing {
         }
     }
 
-    /// For how long it is asked what became of its turn while somebody else could go on.
+    /// How long to ask the author about its turn while another node could continue.
     ///
-    /// The next attempt is not sent meanwhile, though its number would be another: an author that answers has sealed the turn,
-    /// and a substitute that was admitted already would have read the prompt for nothing, and be paid by nobody. What comes
-    /// before admission is done by then: the substitutes were asked for a sign of life at the same time, so that one with an open
-    /// connection is there to be chosen.
+    /// The next attempt is not sent meanwhile, although its number would differ. An author that answers has
+    /// sealed the turn; an admitted substitute would have read the prompt for nothing, and without pay. The
+    /// steps before admission are done by then: the substitutes were probed at the same time, so one with an
+    /// open connection can be chosen.
     pub(crate) fn status_wait(self) -> Duration {
         match self {
             Self::Connected(Some(round_trip)) => {

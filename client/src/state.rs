@@ -1,7 +1,8 @@
-//! What a client knows of one session: the entries of its journal, and the state that replaying them gives.
+//! The client's state of one session: the entries of its journal, and the state that results from replaying
+//! them.
 //!
-//! Pure: no I/O. [`crate::session`] applies an entry only after the journal has it, so memory never runs ahead of
-//! the disk.
+//! Pure: no I/O. [`crate::session`] applies an entry only after it is in the journal, so memory never runs
+//! ahead of the disk.
 
 #[cfg(test)]
 mod growth;
@@ -38,10 +39,10 @@ use crate::{fork::Chain, lifetime::DueWatch, wait::Signals};
 pub(crate) use log::TurnLog;
 pub(crate) use moves::{Displaced, Fate, Moves};
 
-/// Bytes of text that stand for a token of a prompt: fewer than most tokenizers make of most languages.
+/// Bytes of text estimated per prompt token: fewer than most tokenizers need for most languages.
 const PROMPT_BYTES_PER_TOKEN: u64 = 3;
 
-/// How a session began here.
+/// How a session was created here.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Opened {
     pub(crate) n_shards: u16,
@@ -51,7 +52,7 @@ pub(crate) struct Opened {
     pub(crate) system: Vec<Message>,
 }
 
-/// A turn that was begun, as the user asked for it.
+/// A pending turn, as the user requested it.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct PendingTurn {
     pub(crate) turn_id: TurnId,
@@ -70,10 +71,10 @@ pub(crate) struct AttemptEntry {
     pub(crate) auth: SignedBytes,
 }
 
-/// A turn that was rebuilt and accepted, or recovered from the store.
+/// A rebuilt and accepted turn, or a turn recovered from the store.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct TurnEntry {
-    /// The signed link and the sealed record, as in the blob. The record's text is in here alone.
+    /// The signed link and the sealed record, as in the blob. The record's text is only here.
     pub(crate) entry: segment::Entry,
     pub(crate) blob_digest: BlobDigest,
     pub(crate) blob_length: u32,
@@ -83,7 +84,7 @@ pub(crate) struct TurnEntry {
     pub(crate) memory: Vec<MemoryItem>,
 }
 
-/// What both sides signed about a turn, which is not in the blobs.
+/// Objects about a turn that both sides signed and that the blobs do not hold.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Proof {
     pub(crate) auth: SignedBytes,
@@ -98,21 +99,21 @@ pub(crate) enum Entry {
     Opened(Opened),
     /// The pinned system text changed.
     System(Vec<Message>),
-    /// A turn was begun.
+    /// A turn is pending.
     Pending(PendingTurn),
     /// An attempt is about to be sent.
     Attempt(AttemptEntry),
-    /// Text of an attempt that arrived so far; display only.
+    /// The attempt's text so far; display only.
     Received { attempt: u32, text: String },
     /// Items that a relayer said it added to an attempt.
     Memory { attempt: u32, items: Vec<MemoryItem> },
-    /// An attempt ended without anything signed, as its node itself said.
+    /// An attempt ended unsigned, as its node reported.
     Refused { attempt: u32 },
-    /// An attempt whose reply the client found wrong: its author is not believed about it again.
+    /// The client found an attempt's reply wrong: it no longer trusts the author about this attempt.
     Rejected { attempt: u32 },
     /// The pending turn was accepted, or a turn recovered.
     Turn(Box<TurnEntry>),
-    /// The pending turn was given up.
+    /// The pending turn was abandoned.
     Abandoned,
     /// The Walrus ID of a turn's blob was computed.
     BlobId { seq: u64, id: BlobId },
@@ -120,54 +121,54 @@ pub(crate) enum Entry {
     Acked { seq: u64 },
     /// The store has a turn's blob.
     Stored { seq: u64, end_epoch: Option<u64> },
-    /// The store turned out not to have a turn's blob.
+    /// The store does not have a turn's blob after all.
     Lost { seq: u64 },
     /// A head record was published, or found at recovery.
     Head { sequence: u64, seq: u64, link_hash: LinkHash },
-    /// The author of a turn knows nothing of it any more, so its acknowledgement is of no use.
+    /// The author no longer knows the turn, so its acknowledgement is useless.
     AckMoot { seq: u64 },
     /// For how many epochs a turn's blob was stored, and when.
     Paid { seq: u64, paid: Paid },
-    /// A turn's blob is about to be bought again: until [`Entry::Paid`], or the same without a time, it is not known
-    /// whether it was.
+    /// A turn's blob is about to be bought again. Whether it was is unknown until [`Entry::Paid`], or the
+    /// same entry without a time.
     RenewalDoubt { seq: u64, since_ms: Option<u64> },
-    /// How far the node of a failed attempt came, as it signed.
+    /// The signed progress of a failed attempt's node.
     Note { attempt: u32, note: SignedBytes },
-    /// In a log that was made shorter, before its turns: those before this one are left out, and this is what its link
+    /// In a compacted log, before its turns: the first turn that the log holds, and the hash that its link
     /// continues.
     Shortened { seq: u64, prev_link: LinkHash },
-    /// Other devices that may write the session, as the head index told.
+    /// Other devices that may write the session, as the head index reported.
     Leases { devices: Vec<DeviceLease> },
-    /// A published head record that these indexes did not take yet.
+    /// A published head record that these indexes have not accepted yet.
     HeadOwed { record: Vec<u8>, names: Vec<String> },
-    /// Turns from this one on lost their place to another device's, which follow. What was said here waits to be said
-    /// again.
+    /// Another device's turns displace the turns from this one on, and follow. This device's displaced turns
+    /// wait for replay.
     Rebase { at: u64 },
-    /// A message that is to be said after those that wait.
+    /// A message to send after the waiting messages.
     Queued(PendingTurn),
-    /// What waits under a number is the pending turn from now on.
+    /// The waiting message with this number becomes the pending turn.
     Moving { number: u64, turn_id: TurnId },
-    /// What waits under a number is not said.
+    /// The waiting message with this number is dropped.
     LeftOut { number: u64 },
-    /// Another device's turn that lost its place to one of ours.
+    /// Another device's turn that one of ours displaced.
     Kept(Box<segment::Entry>),
-    /// A JSON schema that turns after this one name by its hash.
+    /// A JSON schema that later turns name by its hash.
     Schema(String),
-    /// Another link that the author of a turn signed for it.
+    /// A second link that the author of a turn signed for it.
     SignedTwice { seq: u64, link: SignedBytes },
-    /// So many bytes at the journal's end were not whole when it was opened, so that turns may be missing; none since the
-    /// session was compared with the head index.
+    /// Number of incomplete bytes at the journal's end when it was opened: turns may be missing. 0 after a
+    /// comparison with the head index.
     TornEnd { bytes: u64 },
-    /// This client itself saw a turn's blob in the store.
+    /// The client confirmed that the store has a turn's blob.
     Confirmed { seq: u64 },
 }
 
-/// What a PUT bought.
+/// The terms of a paid PUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Paid {
-    /// When, in milliseconds since the Unix epoch.
+    /// Its time, in milliseconds since the Unix epoch.
     pub(crate) stored_ms: u64,
-    /// Epochs, that of the PUT counted.
+    /// Epochs, including the PUT's own.
     pub(crate) epochs: u32,
 }
 
@@ -180,7 +181,7 @@ impl Entry {
         codec::decode(bytes, MAX_OBJECT_BYTES)
     }
 
-    /// The turn that the entry is about, if it is about one.
+    /// The turn that the entry is about, if any.
     pub(crate) fn seq(&self) -> Option<u64> {
         match self {
             Self::Turn(turn) => Signed::<Link>::peek(&turn.entry.link).ok().map(|link| link.seq),
@@ -198,7 +199,7 @@ impl Entry {
     }
 }
 
-/// What is known of an accepted turn besides link and record.
+/// Metadata of an accepted turn besides link and record.
 #[derive(Clone)]
 pub(crate) struct TurnMeta {
     pub(crate) entry: segment::Entry,
@@ -211,23 +212,23 @@ pub(crate) struct TurnMeta {
     pub(crate) ack: Option<Signed<TurnAck>>,
     pub(crate) acked: bool,
     pub(crate) stored: bool,
-    /// Whether this client itself saw the blob in the store, so that nobody's word stands for it.
+    /// Whether this client confirmed the blob in the store itself.
     pub(crate) confirmed: bool,
     pub(crate) end_epoch: Option<u64>,
-    /// What the last PUT bought, where this client knows.
+    /// The terms of the last PUT, if this client knows them.
     pub(crate) paid: Option<Paid>,
-    /// When a renewal was tried of which it is not known whether it was paid.
+    /// Time of the last renewal if its payment is unknown.
     pub(crate) renewal_doubt_ms: Option<u64>,
     pub(crate) memory: Vec<MemoryItem>,
-    /// What the nodes signed that began the answer and did not finish it, the first of them first.
+    /// The signed progress of the nodes that began the answer and did not finish it, oldest first.
     pub(crate) notes: Vec<Signed<ProgressNote>>,
     /// Pinned system text that the turn was sent with; unknown in a recovered session.
     pub(crate) system: Option<Arc<Vec<Message>>>,
-    /// How it was asked for, where this journal has it.
+    /// The sampling and output limit of its request, if this journal has them.
     pub(crate) asked: Option<(Sampling, u32)>,
-    /// The displaced turn that it says again.
+    /// The displaced turn that it replays.
     pub(crate) moved_from: Option<LinkHash>,
-    /// Another link that its author signed for it.
+    /// A second link that its author signed for it.
     pub(crate) signed_twice: Option<Signed<Link>>,
 }
 
@@ -237,11 +238,11 @@ pub(crate) struct PendingAttempt {
     pub(crate) auth: Signed<TurnAuth>,
     pub(crate) received: String,
     pub(crate) memory: Vec<MemoryItem>,
-    /// The node itself said that nothing was signed.
+    /// The node reported that it signed nothing.
     pub(crate) refused: bool,
     /// The client found its reply wrong.
     pub(crate) rejected: bool,
-    /// How far its node came, as it signed.
+    /// The signed progress of its node.
     pub(crate) note: Option<Signed<ProgressNote>>,
 }
 
@@ -250,11 +251,11 @@ pub(crate) struct PendingAttempt {
 pub(crate) struct Pending {
     pub(crate) turn: PendingTurn,
     pub(crate) attempts: Vec<PendingAttempt>,
-    /// Where it waited, if it did.
+    /// Its number if it waited.
     pub(crate) number: Option<u64>,
 }
 
-/// The last head record that is known to be published.
+/// The last head record known to be published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PublishedHead {
     pub(crate) sequence: u64,
@@ -272,7 +273,7 @@ pub(crate) struct State {
     pub(crate) session_id: SessionId,
     pub(crate) opened: Opened,
     pub(crate) system: Arc<Vec<Message>>,
-    /// The first turn that is here, and what its link continues; none where all are.
+    /// The first turn that is here, and the hash that its link continues; none if all are here.
     shortened: Option<(u64, LinkHash)>,
     /// Accepted turns, oldest first; each with its record.
     pub(crate) history: TurnLog<HistoryTurn>,
@@ -280,25 +281,25 @@ pub(crate) struct State {
     pub(crate) meta: TurnLog<TurnMeta>,
     /// Bytes of all sealed records in `history`.
     record_bytes: u64,
-    /// From when on a blob is to be renewed.
+    /// Tracks when a blob is due for renewal.
     pub(crate) due: DueWatch,
     pub(crate) pending: Option<Pending>,
-    /// JSON schemas that answers were asked to satisfy, by their hashes.
+    /// JSON schemas of requested answers, by their hashes.
     schemas: HashMap<[u8; 32], String>,
     pub(crate) head: Option<PublishedHead>,
-    /// That record, and the names of indexes that did not take it yet.
+    /// That record, and the names of indexes that have not accepted it yet.
     pub(crate) head_owed: Option<(Vec<u8>, Vec<String>)>,
     /// Other devices that may write the session.
     pub(crate) leases: Vec<DeviceLease>,
-    /// Turns that lost their place, and what is to be said again.
+    /// Displaced turns and waiting messages.
     pub(crate) moves: Moves,
-    /// Turns whose blob is not known to be stored, but for those whose entries a later blob holds too.
+    /// Turns whose blob is not confirmed in the store, without turns that a later blob also holds.
     pub(crate) unstored: BTreeSet<u64>,
-    /// Turns whose acknowledgement their author does not have and may still want.
+    /// Turns whose author lacks the acknowledgement and may still want it.
     pub(crate) unacked: BTreeSet<u64>,
-    /// Bytes at the journal's end that were not whole, while it is not known whether turns are missing.
+    /// Incomplete bytes at the journal's end, while turns may be missing.
     pub(crate) torn_end: u64,
-    /// Told of every entry, for those who wait for what goes on in the background.
+    /// Signalled at every entry, for tasks that wait for background work.
     pub(crate) signals: Arc<Signals>,
 }
 
@@ -329,7 +330,7 @@ impl State {
         }
     }
 
-    /// The state that a journal's entries give.
+    /// The state after a journal's entries.
     pub(crate) fn replay(root: SessionRoot, entries: &[Zeroizing<Vec<u8>>]) -> Result<Self, ErrorCode> {
         let (first, rest) = entries.split_first().ok_or(ErrorCode::NonCanonical)?;
         let Entry::Opened(opened) = Entry::decode(first)? else { return Err(ErrorCode::NonCanonical) };
@@ -340,8 +341,8 @@ impl State {
         Ok(state)
     }
 
-    /// About how many tokens a prompt of the pending turn has, were all of the session in it: by the lengths of the sealed
-    /// records, which are padded, so that it is rather too much.
+    /// Estimated tokens of the pending turn's prompt with the whole session in it. It uses the lengths of the
+    /// sealed records, which are padded, so the estimate is rather high.
     pub(crate) fn prompt_tokens(&self) -> u32 {
         let texts =
             |messages: &[Message]| messages.iter().map(|message| message.text.len() as u64).sum::<u64>();
@@ -350,7 +351,8 @@ impl State {
         u32::try_from(tokens).unwrap_or(u32::MAX)
     }
 
-    /// When the session was last used: its last turn accepted, or else itself begun; milliseconds since the Unix epoch.
+    /// When the session was last used: the acceptance of its last turn, or else its creation; milliseconds
+    /// since the Unix epoch.
     pub(crate) fn last_used_ms(&self) -> u64 {
         self.meta.last().map_or(self.opened.created_ms, |meta| meta.accepted_ms)
     }
@@ -478,7 +480,7 @@ impl State {
         Ok(())
     }
 
-    /// The schema with this hash, if a turn here was asked with it.
+    /// The schema with this hash, if a turn here used it.
     pub(crate) fn schema(&self, hash: &[u8; 32]) -> Option<&str> {
         self.schemas.get(hash).map(String::as_str)
     }
@@ -500,7 +502,7 @@ impl State {
         Ok(())
     }
 
-    /// Appends a turn that was verified and opened.
+    /// Appends a verified and opened turn.
     fn push_opened(
         &mut self,
         link: Signed<Link>,
@@ -529,7 +531,7 @@ impl State {
         if !acked {
             self.unacked.insert(seq);
         }
-        // System text changes only between turns, so what holds now held when the turn was sent.
+        // System text changes only between turns, so the current text is the one that was sent.
         let system = receipt.is_some().then(|| self.system.clone());
         self.record_bytes += u64::from(link.record_length);
         self.due.changed(seq);
@@ -558,12 +560,12 @@ impl State {
         });
     }
 
-    /// Turns that were read of this session so far, each as often as it was.
+    /// Turn reads of this session so far, repeated reads included.
     pub(crate) fn turn_reads(&self) -> u64 {
         self.history.reads().wrapping_add(self.meta.reads())
     }
 
-    /// What is signed of the parts that an attempt continued, the first first.
+    /// The signed progress of the parts that an attempt continued, oldest first.
     fn notes_before(&self, auth: &TurnAuth) -> Vec<Signed<ProgressNote>> {
         let mut notes = Vec::new();
         let attempts = self.pending.as_ref().map_or(&[][..], |pending| &pending.attempts);
@@ -585,12 +587,12 @@ impl State {
         self.meta.get_mut(index).ok_or(ErrorCode::BadSequence)
     }
 
-    /// Where a turn is in `history`, if it is not before what is here.
+    /// Index of a turn in `history`, unless it is older than the turns here.
     fn index(&self, seq: u64) -> Option<usize> {
         usize::try_from(seq.checked_sub(self.first_seq())?).ok()
     }
 
-    /// The first turn that is here: 0 but in a log that was made shorter.
+    /// The first turn that is here: 0 except in a compacted log.
     pub(crate) fn first_seq(&self) -> u64 {
         self.shortened.map_or(0, |(seq, _)| seq)
     }
@@ -649,12 +651,12 @@ impl State {
         Some(BlobRef { blob_id: meta.blob_id?, digest: meta.digest, length: meta.length })
     }
 
-    /// A segment as far as it goes.
+    /// The current entries of a segment.
     pub(crate) fn segment(&self, number: u64) -> Segment {
         let last = self.history.last().filter(|last| last.link.segment == number);
         let first = match last {
             Some(last) => segment_start(self.history.len() - 1, &last.link),
-            // Segments are runs, so the search begins where the number does.
+            // Segments are runs, so the search begins at the first turn with the number.
             None => self.history.partition_point(|turn| turn.link.segment < number),
         };
         let run = first..first + SEGMENT_TURNS;
@@ -668,7 +670,7 @@ impl State {
         Segment { entries, ..Segment::empty(self.session_id, number) }
     }
 
-    /// The segment that the next turn goes to, with what it holds so far.
+    /// The segment of the next turn, with its entries so far.
     pub(crate) fn base(&self) -> Segment {
         match self.history.last() {
             Some(last) => base_after(self.segment(last.link.segment)),
@@ -676,7 +678,7 @@ impl State {
         }
     }
 
-    /// The bytes of the blob as it was after a turn, rebuilt from this session's own text.
+    /// The bytes of the blob as of a turn, rebuilt from this session's own text.
     pub(crate) fn rebuild(&self, seq: u64) -> Result<Vec<u8>, ErrorCode> {
         let (turn, meta) = self.turn(seq).ok_or(ErrorCode::BadSequence)?;
         let segment = self.segment(turn.link.segment);
@@ -686,7 +688,7 @@ impl State {
         Ok(bytes)
     }
 
-    /// Last turns of the latest segments, newest first: at most so many.
+    /// Last turns of the latest segments, newest first, at most `most`.
     pub(crate) fn segment_ends(&self, most: usize) -> Vec<u64> {
         let mut ends = Vec::new();
         let mut next = self.history.len().checked_sub(1);
@@ -700,7 +702,7 @@ impl State {
         ends
     }
 
-    /// Whether a later turn's blob holds this one's entries too.
+    /// Whether a later turn's blob also holds this turn's entry.
     pub(crate) fn is_superseded(&self, seq: u64) -> bool {
         let next = seq.checked_add(1).and_then(|next| self.turn(next));
         match (self.turn(seq), next) {
@@ -709,7 +711,8 @@ impl State {
         }
     }
 
-    /// The outer part of the head record; none before the first turn, and until the last blob's ID is computed.
+    /// The outer part of the head record; none before the first turn, and until the last blob's ID is
+    /// computed.
     pub(crate) fn head_outer(&self) -> Option<HeadOuter> {
         let (turn, _) = self.last()?;
         let mut blobs = Vec::new();
@@ -726,7 +729,7 @@ impl State {
         })
     }
 
-    /// Whether this device drew a turn's id: then it wrote the turn, also where its journal has lost it.
+    /// Whether this device drew a turn's id: then it wrote the turn, even if its journal lost it.
     pub(crate) fn is_own(&self, turn_id: &TurnId) -> bool {
         self.root.is_turn_of(&self.opened.device_id.0, turn_id)
     }
@@ -736,16 +739,16 @@ impl State {
         self.root.draw_turn_id(&self.opened.device_id.0)
     }
 
-    /// The id under which this device says a turn again.
+    /// The id under which this device replays a turn.
     pub(crate) fn next_turn_id(&self, turn_id: &TurnId) -> TurnId {
         self.root.next_turn_id(&self.opened.device_id.0, turn_id)
     }
 
-    /// How many of another chain's turns this device wrote and has no more.
+    /// Number of another chain's turns that this device wrote and has lost.
     pub(crate) fn lost_turns<'a>(&self, theirs: impl Iterator<Item = &'a Signed<Link>>) -> u64 {
         let is_lost = |link: &&Signed<Link>| {
             let hash = link.link_hash();
-            // Of turns that a shorter log left out it is not known, and they are not lost.
+            // Turns that a compacted log omits are unknown here, not lost.
             link.seq >= self.first_seq()
                 && self.is_own(&link.turn_id)
                 && self.link_at(link.seq) != Some(hash)
@@ -754,7 +757,7 @@ impl State {
         theirs.filter(is_lost).count() as u64
     }
 
-    /// Whether the head index is known to have the last turn; true of a session without any.
+    /// Whether the head index has the last turn, as far as known; true for an empty session.
     pub(crate) fn is_published(&self) -> bool {
         let Some((turn, _)) = self.last() else { return true };
         if self.signals.head_missing.load(Ordering::Relaxed) {
@@ -782,7 +785,7 @@ impl State {
     }
 }
 
-/// Where the segment of the turn at a position begins: a log has whole segments, but for the last.
+/// Index of the first turn in a turn's segment: a log has whole segments, except the last.
 fn segment_start(position: usize, link: &Link) -> usize {
     position.saturating_sub(usize::from(link.index))
 }

@@ -1,4 +1,4 @@
-//! Sessions as files: the export anybody can verify, and the import of one that carries its root.
+//! Sessions as files: an export that anyone can verify, and the import of an export with its root.
 
 use std::collections::BTreeMap;
 
@@ -23,19 +23,19 @@ use crate::{
     state::{Entry, Opened, Proof, State, TurnEntry},
 };
 
-/// Largest export that is written or read: some thousand turns.
+/// Largest export to write or read: some thousand turns.
 pub const MAX_EXPORT_BYTES: usize = 256 * 1024 * 1024;
 
 /// Proofs by turn.
 pub(crate) type Proofs = BTreeMap<u64, TurnProofs>;
 
 impl Client {
-    /// The session as JSON text (see `docs/PROTOCOL.md`), as secret as the conversation. With the root, whoever has it
-    /// can also continue the session, and only then can it be imported.
+    /// The session as JSON text (see `docs/PROTOCOL.md`), as secret as the conversation. Only with the root
+    /// can it be imported; then its holder can also continue the session.
     ///
     /// # Errors
-    /// [`ErrorCode::BadSequence`] for a session without turns, [`ClientError::ExportTooLarge`] for one whose export
-    /// could not be read again, and as opening it.
+    /// [`ErrorCode::BadSequence`] for a session without turns, [`ClientError::ExportTooLarge`] for an export
+    /// that could not be read again, and as opening the session.
     pub async fn export(&self, id: SessionId, with_root: bool) -> Result<Zeroizing<String>, ClientError> {
         let session = self.opened(id).await?;
         let segments = self.own_segments(&session).await?;
@@ -49,12 +49,12 @@ impl Client {
         check_size(Zeroizing::new(text), MAX_EXPORT_BYTES)
     }
 
-    /// Takes a session from an export with its root, after verifying all of it, Walrus IDs included. A damaged journal of
-    /// the session is kept, under another name.
+    /// Imports a session from an export with its root, after verifying all of it, Walrus IDs included. A
+    /// damaged journal of the session is kept under another name.
     ///
     /// # Errors
-    /// [`ClientError::Export`] for a text that is no export or one without a root, [`ClientError::Protocol`] for one
-    /// that does not verify, [`ClientError::SessionExists`].
+    /// [`ClientError::Export`] for a text that is no export, or an export without a root;
+    /// [`ClientError::Protocol`] for an export that does not verify; [`ClientError::SessionExists`].
     pub async fn import(&self, text: &str) -> Result<SessionId, ClientError> {
         let export = parse(text)?;
         let root = export.root.as_ref().ok_or_else(|| {
@@ -68,14 +68,14 @@ impl Client {
         };
         let (opened, entries) = checked.await.map_err(|_| ClientError::TaskEnded)??;
         let id = self.create(root, opened, entries, true).await?;
-        // Its blobs may have run out, and its head may not be published from here.
+        // Its blobs may have expired, and its head may not be published from here.
         let session = self.opened(id).await?;
         self.spawn_duties(session);
         Ok(id)
     }
 }
 
-/// What is larger than exports that are read is not written either.
+/// Refuses to write an export that is too large to read.
 fn check_size(text: Zeroizing<String>, limit: usize) -> Result<Zeroizing<String>, ClientError> {
     if text.len() > limit {
         return Err(ClientError::ExportTooLarge { bytes: text.len(), limit });
@@ -83,7 +83,7 @@ fn check_size(text: Zeroizing<String>, limit: usize) -> Result<Zeroizing<String>
     Ok(text)
 }
 
-/// Reads an export.
+/// Parses an export.
 ///
 /// # Errors
 /// [`ClientError::Export`].
@@ -94,7 +94,7 @@ pub fn parse(text: &str) -> Result<Export, ClientError> {
     serde_json::from_str(text).map_err(|error| ClientError::Export(error.to_string()))
 }
 
-/// Verifies an export from its own content, Walrus IDs included: those of closed segments, or all of them. Blocking.
+/// Verifies an export from its own content, including the Walrus IDs of closed segments or of all. Blocking.
 ///
 /// # Errors
 /// The code that names the first violation.
@@ -123,7 +123,7 @@ fn proofs(state: &State) -> Proofs {
     turns.map(|(turn, meta)| (turn.link.seq, proof(meta))).collect()
 }
 
-/// Verifies an export and turns it into a journal's entries.
+/// Verifies an export and converts it to a journal's entries.
 fn take(root: &SessionRoot, export: &Export, now_ms: u64) -> Result<(Opened, Vec<Entry>), ClientError> {
     verify_export(export, true)?;
     let genesis = export.genesis();
@@ -164,13 +164,13 @@ fn take(root: &SessionRoot, export: &Export, now_ms: u64) -> Result<(Opened, Vec
     Ok((opened, entries(root, &segments, &proofs, now_ms)?))
 }
 
-/// The opening of a session that began elsewhere.
+/// The opening of a session that was created elsewhere.
 pub(crate) fn opened(n_shards: u16, branch: Option<BranchPoint>, now_ms: u64) -> Opened {
     Opened { n_shards, branch, device_id: new_device(), created_ms: now_ms, system: Vec::new() }
 }
 
-/// The entries that give a session with these turns. Segments read from elsewhere are taken as stored: whoever finds
-/// that they are not puts them back.
+/// The entries of a session with these turns. Segments read from elsewhere count as stored; a later check
+/// restores missing ones.
 pub(crate) fn entries(
     root: &SessionRoot,
     segments: &[VerifiedSegment],

@@ -1,7 +1,7 @@
 //! A turn, from the caller's message to the accepted answer: the spine of the client.
 //!
-//! Every step that others could hold the client to is in the journal, flushed, before it is taken: the message, each
-//! attempt, the accepted turn. Text shown before acceptance is display only.
+//! Every binding step is in the journal, flushed, before it is taken: the message, each attempt, the accepted
+//! turn. Text shown before acceptance is display only.
 
 use std::{
     sync::Arc,
@@ -38,47 +38,48 @@ use crate::{
     state::{AttemptEntry, Entry, PendingTurn, Proof, State, TurnEntry},
 };
 
-/// Most bytes of new messages in a turn: the largest record, with half of it left for the answer.
+/// Most bytes of new messages in a turn: half of the largest record, so that the other half is left for the
+/// answer.
 const MAX_INPUT_BYTES: usize = MAX_RECORD_BUCKET / 2;
 
-/// Limit for opening a substream in the middle of an answer that another node could continue: a few round
-/// trips to the other side of the world. A dead node may be noticed only by its silence.
+/// Limit for opening a substream in the middle of an answer that another node could continue. It is a few
+/// round trips to the other side of the world. A dead node may be noticed only by its silence.
 const HURRIED_OPEN: Duration = Duration::from_secs(1);
 
-/// Connected nodes that are asked for a sign of life when an answer breaks off.
+/// Connected nodes that are probed when an answer breaks off.
 const MAX_LOOKED_AT: usize = 8;
 
-/// What is remembered over the attempts of one turn.
+/// State across the attempts of one turn.
 struct Progress {
     tried: Vec<NodeId>,
-    /// Codes that ended attempts, each with whether somebody said it or the client found it.
+    /// Codes that ended attempts, each with whether a peer reported it or the client found it.
     codes: Vec<(ErrorCode, bool)>,
     with_locator: bool,
-    /// Whether a newer head ends the attempts, because the caller takes it in.
+    /// Whether a newer head ends the attempts, because the caller merges it.
     reconcile: bool,
     inline: InlinePolicy,
     last: Option<(NodeId, AttemptFailure)>,
     attempts: u32,
     /// The beginning of the answer, for the next node to continue.
     begun: Option<Begun>,
-    /// Nodes with a connection that gave no sign of life when the answer broke off.
+    /// Connected nodes that did not answer the probe when the answer broke off.
     silent: Vec<NodeId>,
 }
 
 impl Progress {
-    /// Whether every node that was asked has the model not as it is asked for.
+    /// Whether every tried node lacks the model in the requested form.
     fn all_lack_the_model(&self) -> bool {
         let lacks = |code: &(ErrorCode, bool)| *code == (ErrorCode::ModelUnavailable, true);
         self.last.is_some() && self.codes.len() == self.tried.len() && self.codes.iter().all(lacks)
     }
 
-    /// Nodes that are asked last, once an attempt has failed: those that failed, and those without a connection or a sign
-    /// of life, since to find out that one is gone takes seconds, while the reader waits.
+    /// Nodes to try last after a failed attempt: those that failed, and those without a connection or a probe
+    /// answer. Detecting a dead node takes seconds, while the reader waits.
     fn last_resorts(&self, mesh: &MeshHandle) -> Vec<NodeId> {
         let unconnected = mesh.peers().into_iter().filter(|peer| !peer.connected).map(|peer| peer.node);
         let unconnected = unconnected.filter(|_| self.last.is_some());
         let mut last = self.tried.clone();
-        // Named twice would mean that it failed twice.
+        // A node listed twice would count as failed twice.
         for node in self.silent.iter().copied().chain(unconnected) {
             if !last.contains(&node) {
                 last.push(node);
@@ -87,7 +88,7 @@ impl Progress {
         last
     }
 
-    /// Looks who of the connected nodes is there: over QUIC, a dead one stays connected until its silence is long enough.
+    /// Probes the connected nodes: over QUIC, a dead node stays connected until its silence is long enough.
     async fn look_around(&mut self, mesh: &MeshHandle, failed: NodeId) {
         let connected = mesh.peers().into_iter().filter(|peer| peer.connected && peer.serves_turns);
         let others = connected.map(|peer| peer.node).filter(|node| *node != failed);
@@ -99,7 +100,7 @@ impl Progress {
         self.silent = silent.chain(rest.into_iter().map(|(_, node)| node)).collect();
     }
 
-    /// Keeps or gives up what was shown of the answer.
+    /// Keeps or drops the part of the answer that was shown.
     fn carry(&mut self, auth: &TurnAuth, failure: &mut AttemptFailure, events: &mut Events<'_>) -> Carry {
         let carried = carry(self.begun.as_ref(), failure);
         match carried {
@@ -131,16 +132,17 @@ impl Progress {
 }
 
 impl Client {
-    /// Says something in a session and waits for the answer, accepted and journaled. Background work (storing,
-    /// acknowledging, publishing the head) goes on afterwards.
+    /// Sends a message in a session and waits for the answer, accepted and journaled. Background work
+    /// (storing, acknowledging, publishing the head) continues afterwards.
     ///
-    /// Cancel safe: a dropped call leaves the turn pending in the journal, to be finished with
-    /// [`Client::resume`] or given up with [`Client::abandon`]; the node is told by the closed substream.
+    /// Cancel safe: a dropped call leaves the turn pending in the journal. [`Client::resume`] finishes it,
+    /// [`Client::abandon`] gives it up. The closed substream informs the node.
     ///
     /// # Errors
-    /// [`ClientError::EmptyMessage`], [`ClientError::MessageTooLong`], [`ClientError::PendingTurn`],
-    /// [`ClientError::Busy`]; [`ClientError::NoNode`] and [`ClientError::TurnFailed`], after which the turn stays
-    /// pending: what nodes say of a turn is not signed, and no reason to forget the message.
+    /// - [`ClientError::EmptyMessage`], [`ClientError::MessageTooLong`], [`ClientError::PendingTurn`],
+    ///   [`ClientError::Busy`].
+    /// - [`ClientError::NoNode`] and [`ClientError::TurnFailed`], after which the turn stays pending: nodes
+    ///   do not sign their reasons, so no reason makes the client forget the message.
     pub async fn turn(
         &self,
         session: baton_proto::ids::SessionId,
@@ -159,7 +161,7 @@ impl Client {
         let mut sampling = input.sampling.clone();
         sampling.json_schema = input.json_schema.as_deref().map(json_schema_hash);
         let mut entries = Vec::new();
-        // What it is held to goes into the journal once, before the turn that names its hash.
+        // The schema is journaled once, before the turn that names its hash.
         if let (Some(schema), Some(hash)) = (&input.json_schema, sampling.json_schema)
             && session.read(|state| state.schema(&hash).is_none())
         {
@@ -174,7 +176,7 @@ impl Client {
             max_output_tokens: input.max_output_tokens,
             begun_ms: self.now_ms(),
         };
-        // Turns that lost their place are said again before what follows them.
+        // Displaced turns are replayed before new messages.
         entries.push(if waits { Entry::Queued(pending) } else { Entry::Pending(pending) });
         session.record(entries).await?;
         let options = ResumeOptions::of(&input);
@@ -183,8 +185,8 @@ impl Client {
         said.last.ok_or(ClientError::Protocol(ErrorCode::StatusUnknown))
     }
 
-    /// Finishes a pending turn, if there is one: asks the authors of its attempts what became of them, and takes a
-    /// turn that one of them sealed; otherwise makes new attempts.
+    /// Finishes a pending turn, if there is one. Asks the authors of its attempts about them, and accepts a
+    /// turn that an author sealed; otherwise makes new attempts.
     ///
     /// # Errors
     /// As [`Client::turn`].
@@ -204,7 +206,7 @@ impl Client {
         Ok(said.last)
     }
 
-    /// Finishes the pending turn: as one of its attempts was sealed, or by new ones.
+    /// Finishes the pending turn: with a sealed attempt, or by new attempts.
     pub(crate) async fn finish_pending(
         &self,
         session: &Arc<Session>,
@@ -227,8 +229,8 @@ impl Client {
         Box::pin(self.drive(session, options, events)).await
     }
 
-    /// Gives up a message that was not answered, if there is one; its attempts are aborted in the background. Where there is
-    /// none, turns that lost their place and wait to be said again are given up; they stay readable.
+    /// Gives up an unanswered message, if there is one; its attempts are aborted in the background. If there
+    /// is none, gives up the displaced turns that wait for replay; they stay readable.
     ///
     /// # Errors
     /// [`ClientError::Busy`] while it runs, and as opening the session.
@@ -244,15 +246,16 @@ impl Client {
         Ok(())
     }
 
-    /// Makes attempts at the pending turn until one is accepted, nodes agree that none can succeed, or enough
-    /// were made.
+    /// Makes attempts at the pending turn until one is accepted, nodes agree that none can succeed, or the
+    /// limit is reached.
     async fn drive(
         &self,
         session: &Arc<Session>,
         options: &ResumeOptions,
         events: &mut Events<'_>,
     ) -> Result<TurnOutcome, ClientError> {
-        // The next authorisation signs the ID of the last blob; it was begun when that turn was accepted.
+        // The next authorisation signs the ID of the last blob; its computation began when that turn was
+        // accepted.
         self.ensure_head_id(session).await?;
         let mut progress = Progress {
             tried: Vec::new(),
@@ -268,7 +271,7 @@ impl Client {
         while progress.attempts < options.max_attempts.max(1) {
             let (auth, result) = match Box::pin(self.attempt(session, options, &mut progress, events)).await {
                 Ok(made) => made,
-                // Without any node at all the first failure says more than that there is no second one.
+                // If no node is left, the first failure says more than the lack of a second node.
                 Err(ClientError::NoNode(_)) if progress.last.is_some() => break,
                 Err(error) => return Err(error),
             };
@@ -280,17 +283,18 @@ impl Client {
                 Err(failure) => failure,
             };
             let noticed = Instant::now();
-            // Only where the reply was lost: a node whose reply was wrong is not asked for another one. What it
-            // sealed must begin with what it sent.
+            // Only for a lost reply: a node whose reply was wrong is not asked for another. A sealed turn
+            // must begin with the tokens that were sent.
             let mesh = self.inner.directory.mesh();
             let in_the_middle = !failure.shown.ids.is_empty();
             let author = Standing::of(mesh, auth.audience);
             if failure.known == Known::Lost && in_the_middle && author == Standing::Gone {
-                // Its process or its machine is gone while others are there, so nobody would answer. What it may have sealed
-                // is aborted once another attempt is accepted, as if it had been asked in vain.
+                // Its process or machine is gone while other nodes are connected, so it would not answer. The
+                // turn that it may have sealed is aborted once another attempt is accepted, as after asking
+                // in vain.
                 progress.look_around(mesh, auth.audience).await;
             } else if failure.known == Known::Lost {
-                // A node that was silent is not asked for long either, where another one can do the turn.
+                // A silent node is not asked for long either if another node can serve the turn.
                 let hurried = in_the_middle || failure.fault == Fault::Stalled;
                 let wait = if hurried { author.status_wait() } else { STATUS_WAIT };
                 let looking = async {
@@ -328,13 +332,14 @@ impl Client {
         })
     }
 
-    /// Whose clock is wrong, where a node refused an attempt because of its time.
+    /// Finds the wrong clock after a node refused an attempt because of its time.
     async fn clock_refusal(&self, node: NodeId, failure: &AttemptFailure) -> Option<ClockDifference> {
         let code = failure.code.filter(|_| failure.is_said())?;
         self.inner.directory.refused_by_clock(node, code).await
     }
 
-    /// One attempt: chooses a node, journals, sends and follows. The outer error is the client's own.
+    /// One attempt: chooses a node, journals, sends and follows the reply. The outer error is the client's
+    /// own.
     async fn attempt(
         &self,
         session: &Arc<Session>,
@@ -376,7 +381,7 @@ impl Client {
         if progress.tried.contains(&choice.node) {
             if session.read(|state| state.system.iter().any(is_definitions)) && progress.all_lack_the_model()
             {
-                // None of them takes tools, and none will for being asked again.
+                // None of them takes tools, and asking again changes nothing.
                 return Err(ClientError::NoNode(NoChoice::NoNodes));
             }
             let asked = progress.last.as_ref().map_or(0, |(_, failure)| failure.retry_after_ms);
@@ -404,7 +409,7 @@ impl Client {
         let auth = prepared.auth.clone();
         let entry = AttemptEntry { attempt: auth.attempt, auth: auth.bytes().clone() };
         let mut entries = vec![Entry::Attempt(entry)];
-        // Without it, what became of the attempt could not be compared with its receipt after a crash.
+        // Without it, the attempt could not be compared with its receipt after a crash.
         let items = own.map(|own| own.items.clone()).unwrap_or_default();
         if !items.is_empty() {
             entries.push(Entry::Memory { attempt: auth.attempt, items: items.clone() });
@@ -440,15 +445,15 @@ impl Client {
         Ok((auth, result))
     }
 
-    /// The node that served a session's last turn, if this client saw it do so a moment ago: it may still have the prompt at
-    /// hand.
+    /// The node that served a session's last turn, if this client saw that a moment ago: it may still have
+    /// the prompt cached.
     pub(crate) fn warm_node(&self, state: &State) -> Option<NodeId> {
         let link = &state.last()?.0.link;
         let tag = state.root.warm_key().tag(&link.author, link.link_hash().as_bytes());
         self.inner.directory.is_warm(&tag).then_some(link.author)
     }
 
-    /// Decides what follows a failed attempt, and prepares it.
+    /// Decides and prepares the step after a failed attempt.
     async fn after_failure(
         &self,
         session: &Arc<Session>,
@@ -468,17 +473,18 @@ impl Client {
         match failure.known {
             Known::NothingSigned => session.record(vec![Entry::Refused { attempt: auth.attempt }]).await?,
             Known::Wrong => session.record(vec![Entry::Rejected { attempt: auth.attempt }]).await?,
-            // Its author is asked at the next start, and told when another attempt is accepted.
+            // Its author is asked at the next start, and informed when another attempt is accepted.
             Known::Lost | Known::Hearsay => {}
         }
         if carried == Carry::Void {
-            // The beginning that it was handed is at fault, which is neither the turn's nor this node's.
+            // The beginning given to this node is at fault, not the turn or the node.
             progress.last = Some((node, failure));
             return Ok(());
         }
         let code = code.map(|code| (code, failure.is_said()));
         let mut seen = code.is_some_and(|code| progress.codes.contains(&code));
-        // Nodes that cannot hold an answer to a schema, or say how likely its tokens are, say so with this code; others can.
+        // A node that cannot enforce a schema, or report token probabilities, refuses with this code; others
+        // can.
         if code.is_some_and(|(code, _)| code == ErrorCode::PayloadRejected) && asks_more(session) {
             seen = progress.tried.contains(&node);
         }
@@ -513,7 +519,7 @@ impl Client {
         Ok(())
     }
 
-    /// Journals an accepted turn, tells the caller, and leaves the rest to the background.
+    /// Journals an accepted turn, informs the caller, and leaves the rest to the background.
     async fn finish(
         &self,
         session: &Arc<Session>,
@@ -576,7 +582,7 @@ impl Client {
     }
 }
 
-/// Whether the pending turn asks for what not every node can do.
+/// Whether the pending turn needs a feature that not every node has.
 fn asks_more(session: &Session) -> bool {
     session.read(|state| {
         let sampling = state.pending.as_ref().map(|pending| &pending.turn.sampling);
@@ -588,7 +594,7 @@ fn failed(attempts: u32, node: NodeId, failure: &AttemptFailure) -> ClientError 
     ClientError::TurnFailed { attempts, node, code: failure.code, reason: failure.reason.clone() }
 }
 
-/// The entries that give up what is not answered, or else what waits to be said again, and attempts to abort.
+/// The entries that give up the unanswered message, or else the waiting replays, and the attempts to abort.
 fn given_up(state: &State) -> (Vec<Entry>, Vec<Signed<TurnAuth>>) {
     let pending = state.pending.as_ref();
     if pending.is_some_and(|pending| pending.number.is_none()) {
@@ -603,7 +609,7 @@ fn given_up(state: &State) -> (Vec<Entry>, Vec<Signed<TurnAuth>>) {
     (numbers.into_iter().map(|number| Entry::LeftOut { number }).collect(), attempts)
 }
 
-/// Checks messages against the limits of a turn, so that nothing is journaled that no node can take.
+/// Checks messages against the limits of a turn, so that only messages that a node can take are journaled.
 pub(crate) fn check_texts(messages: &[Message]) -> Result<(), ClientError> {
     let bytes: usize = messages.iter().map(|message| message.text.len()).sum();
     let longest = messages.iter().map(|message| message.text.len()).max().unwrap_or(0);
@@ -613,7 +619,7 @@ pub(crate) fn check_texts(messages: &[Message]) -> Result<(), ClientError> {
     if bytes > MAX_INPUT_BYTES {
         return Err(ClientError::MessageTooLong { bytes, limit: MAX_INPUT_BYTES });
     }
-    // One place is kept for the answer.
+    // One message is reserved for the answer.
     if messages.len() >= MAX_MESSAGES {
         return Err(ClientError::Protocol(ErrorCode::FrameTooLarge));
     }

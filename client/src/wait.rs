@@ -1,4 +1,4 @@
-//! Waiting for what goes on in the background, for callers that are about to stop, or that check what is stored.
+//! Waiting for background work, for callers that are about to stop or that check the store.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64},
@@ -13,21 +13,20 @@ use tokio::{
 
 use crate::{client::Client, duty::Authors, error::ClientError, session::Session};
 
-/// Pause between two rounds of background work while a caller waits for it: shorter than the rounds' own, because
-/// somebody waits.
+/// Pause between two rounds of background work while a caller waits: shorter than between other rounds.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What background work on a session tells others of itself. Shared by all copies of a state, and not part of it.
+/// Signals of the background work on a session. Shared by all copies of a state, and not part of it.
 pub(crate) struct Signals {
-    /// Marked by every entry that is applied.
+    /// Marked by every applied entry.
     pub(crate) changed: watch::Sender<()>,
-    /// Whether a round of background work waits to be made again.
+    /// Whether a retry of background work is planned.
     pub(crate) retry_waits: AtomicBool,
-    /// Rounds that were planned since everything was last done.
+    /// Rounds planned since the work was last complete.
     pub(crate) planned_rounds: AtomicU32,
     /// One PUT at a time, so that two tasks never buy the same blob.
     pub(crate) puts: Semaphore,
-    /// Whether the indexes were seen without the head that they took: it is to be published again.
+    /// Whether the indexes lack the head that they acknowledged; then it is published again.
     pub(crate) head_missing: AtomicBool,
     /// When a renewal was last tried in the background, in milliseconds since the Unix epoch; 0 for never.
     pub(crate) renewal_tried_ms: AtomicU64,
@@ -47,8 +46,8 @@ impl Signals {
 }
 
 impl Client {
-    /// Waits until every accepted turn of a session is stored and its ID known, and its head is published; false when
-    /// that was not so within `timeout`. Work that is left over from before is taken up.
+    /// Waits until every accepted turn of a session is stored with a known ID, and its head is published.
+    /// False if that took longer than `timeout`. Resumes unfinished work.
     ///
     /// Cancel safe.
     ///
@@ -64,7 +63,7 @@ impl Client {
                     self.spawn_round(&session, Authors::Left);
                     next_round = Instant::now() + ROUND_INTERVAL;
                 }
-                // Whether by a change or by time, there is reason to look again.
+                // After a change or a timeout alike, look again.
                 let _ = timeout_at(next_round, changes.changed()).await;
             }
         };
@@ -73,8 +72,8 @@ impl Client {
 }
 
 impl Client {
-    /// Waits until the head of a session is published and its last turn's author has the acknowledgement; false when that
-    /// was not so within `timeout`. What is not done then is in the journal.
+    /// Waits until the head of a session is published and its last turn's author has the acknowledgement.
+    /// False if that took longer than `timeout`; the rest is in the journal.
     ///
     /// Cancel safe.
     ///
@@ -99,7 +98,7 @@ impl Client {
         Ok(tokio::time::timeout(timeout, done).await.is_ok())
     }
 
-    /// Waits until all head indexes have the head of a session; false when that was not so within `timeout`.
+    /// Waits until all head indexes have the head of a session; false if that took longer than `timeout`.
     ///
     /// Cancel safe.
     ///
@@ -118,8 +117,8 @@ impl Client {
         Ok(tokio::time::timeout(timeout, done).await.is_ok())
     }
 
-    /// Waits until the head of a session is published, or was found not to be publishable now; whether another device's
-    /// turns are in its way, so that [`Client::reconcile`] has something to do. False too when nothing was known within
+    /// Waits until the head of a session is published or its publication fails. True if another device's
+    /// turns are in its way, so that [`Client::reconcile`] has work. False also if nothing is known within
     /// `timeout`.
     ///
     /// Cancel safe.
@@ -136,18 +135,20 @@ impl Client {
                 }
             }
         };
-        // At the timeout, what is known so far stands.
+        // At the timeout, the current knowledge is the result.
         let _ = tokio::time::timeout(timeout, done).await;
         Ok(session.is_diverged())
     }
 }
 
-/// Whether background work is left: to store, to publish, or to offer a head record to an index that did not take it.
+/// Whether background work is left: to store, to publish, or to offer a head record again to an index that
+/// refused it.
 pub(crate) fn has_work(session: &Session) -> bool {
     !is_caught_up(session) || session.read(|state| state.head_owed.is_some())
 }
 
-/// Whether nothing is left to store or to publish. An index that is away while another has the head keeps nobody waiting.
+/// Whether everything is stored and published. An index that is down while another has the head delays no
+/// caller.
 pub(crate) fn is_caught_up(session: &Session) -> bool {
     session.read(|state| state.is_published() && state.unstored.is_empty())
 }

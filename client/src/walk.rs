@@ -26,7 +26,8 @@ use crate::{
     settle::fetch_blob,
 };
 
-/// What [`Client::verify`] found. Without problems, every turn's link, node signature, record and place was checked.
+/// The result of [`Client::verify`]. Without problems, every turn's link, node signature, record and position
+/// was checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     /// Turns checked.
@@ -39,68 +40,68 @@ pub struct VerifyReport {
     pub ids_checked: u64,
     /// Segments whose bytes came from the store.
     pub from_store: u64,
-    /// Segments that the store did not have, or had wrong, checked from this client's own copy.
+    /// Segments that the store lacked, or had wrong, checked from this client's own copy.
     pub from_own: u64,
     /// Receipts checked against their links.
     pub receipts_checked: u64,
     /// Turns without a receipt, as after a recovery from the root.
     pub receipts_missing: u64,
-    /// What was found wrong.
+    /// The problems found.
     pub problems: Vec<Problem>,
-    /// Last turns of the segments that the store did not give as they should be, oldest first: what
-    /// [`Client::put_back_blobs`] takes.
+    /// Last turns of the segments that the store lacks or has wrong, oldest first; the input of
+    /// [`Client::put_back_blobs`].
     pub not_stored: Vec<u64>,
 }
 
 impl VerifyReport {
-    /// Whether nothing is wrong. A blob that is merely missing in the store is counted in `from_own`, named in `not_stored`,
-    /// and no problem of the chain.
+    /// Whether no problem was found. A blob missing in the store counts in `from_own` and `not_stored`, and
+    /// is no problem of the chain.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.problems.is_empty()
     }
 }
 
-/// A session that was brought back from its root.
+/// A session recovered from its root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovered {
     /// The session.
     pub session: SessionId,
-    /// Turns at its end that could not be read: the store does not have their blobs.
+    /// Unreadable turns at its end: the store does not have their blobs.
     pub lost: Option<RangeInclusive<u64>>,
 }
 
-/// What becomes of a recovery whose newest blobs are gone.
+/// How a recovery treats missing newest blobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Missing {
-    /// Nothing is brought back.
+    /// Recovers nothing.
     Refused,
-    /// What can be read is brought back, and the rest named.
+    /// Recovers the readable turns, and names the others.
     Named,
 }
 
-/// How long a verification right after a turn waits for the turn's blob to be in the store.
+/// How long a verification right after a turn waits for the store to have the turn's blob.
 pub const STORING_GRACE: Duration = Duration::from_secs(5);
 
-/// Something that is not as it was signed.
+/// An object that differs from its signed form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Problem {
-    /// The turn whose blob, ID or receipt it is.
+    /// Its turn.
     pub seq: u64,
-    /// What.
+    /// The kind of problem.
     pub code: ErrorCode,
 }
 
-/// Where a session's bytes may come from beside the store.
+/// Sources of a session's bytes besides the store.
 struct Sources<'a> {
     session: Option<&'a Arc<Session>>,
-    /// Whether this client's own copy is as good as the store's: not where the store is what is checked.
+    /// Whether this client's own copy is as good as the store's: not if the store is being checked.
     own_first: bool,
-    /// The last turn, which its author may have.
+    /// The last turn, whose author may have it.
     last: Option<(&'a SessionRoot, RecordIdentity)>,
 }
 
-/// A segment as it was found.
+/// A fetched segment.
 struct Found {
     bytes: Vec<u8>,
     own: bool,
@@ -137,8 +138,8 @@ impl Client {
         Ok(report)
     }
 
-    /// As [`Client::verify`], after a wait of [`STORING_GRACE`] at most for what a turn of a moment ago still has to store: a
-    /// blob on its way is not one that the store lost.
+    /// As [`Client::verify`], after waiting at most [`STORING_GRACE`] for the last turn to be stored: a blob
+    /// on its way is not a lost one.
     ///
     /// # Errors
     /// As [`Client::verify`].
@@ -147,24 +148,26 @@ impl Client {
         self.verify(id, full).await
     }
 
-    /// Brings a session back from its root alone: finds the head in the index, walks the chain in the store and verifies
-    /// all of it. Receipts, authorisations and acknowledgements are not in the store, so they stay unknown. A damaged
-    /// journal of the session is kept, under another name.
+    /// Recovers a session from its root alone: finds the head in the index, walks the chain in the store and
+    /// verifies all of it. The store has no receipts, authorisations and acknowledgements, so they stay
+    /// unknown. A damaged journal of the session is kept under another name.
     ///
     /// # Errors
-    /// [`ClientError::HeadMissing`], [`ClientError::Deleted`], [`ClientError::SessionExists`] when it is here as far
-    /// as the index knows, [`ErrorCode::RollbackDetected`] or [`ErrorCode::ForkDetected`] when it is here and the
-    /// index disagrees, and the chain's.
+    /// - [`ClientError::HeadMissing`], [`ClientError::Deleted`].
+    /// - [`ClientError::SessionExists`] when the session is here, as complete as in the index.
+    /// - [`ErrorCode::RollbackDetected`] or [`ErrorCode::ForkDetected`] when it is here and the index
+    ///   disagrees.
+    /// - The chain's errors.
     pub async fn recover(&self, root: &SessionRoot) -> Result<SessionId, ClientError> {
         Ok(self.recover_with(root, Missing::Refused).await?.session)
     }
 
-    /// As [`Client::recover`], but where the store does not have the newest blobs of the session, and no node gives them, the
-    /// turns before them are brought back, and the loss is named. Another device that has the lost turns can still put them
-    /// back; [`Client::publish_over`] goes on without them.
+    /// As [`Client::recover`]. But if neither the store nor a node has the session's newest blobs, it
+    /// recovers the turns before them, and names the lost ones. Another device with the lost turns can still
+    /// restore them; [`Client::publish_over`] continues without them.
     ///
     /// # Errors
-    /// As [`Client::recover`]; the first error where nothing can be read.
+    /// As [`Client::recover`]; the first error if nothing can be read.
     pub async fn recover_available(&self, root: &SessionRoot) -> Result<Recovered, ClientError> {
         self.recover_with(root, Missing::Named).await
     }
@@ -174,7 +177,8 @@ impl Client {
         let whole = |session| Recovered { session, lost: None };
         match self.check_head(id).await {
             Err(ClientError::UnknownSession(_) | ClientError::JournalDamaged { .. }) => {}
-            // Another device went on: the longer chain holds the one known here, or the walk finds a fork.
+            // Another device continued: the longer chain contains the one known here, or the walk finds a
+            // fork.
             Err(ClientError::Behind { .. }) => return self.take_over(id).await.map(whole),
             Ok(_) => return Err(ClientError::SessionExists(id)),
             Err(error) => return Err(error),
@@ -198,14 +202,15 @@ impl Client {
         entries.push(crate::state::Entry::Leases { devices: found.inner.devices });
         let id = self.create(root.clone(), opened, entries, true).await?;
         self.opened(id).await?.looked(now, true);
-        // A guest is no device: it comes anew with every request.
+        // A guest is no device: it is new with every request.
         if !matches!(self.inner.keeper, Keeper::Log(_)) {
             self.spawn_lease(self.opened(id).await?);
         }
         Ok(Recovered { session: id, lost })
     }
 
-    /// The verified segments that end with the newest blob of a head that can be read, where the head's own cannot.
+    /// The verified segments up to the newest readable blob of a head, when the head's own blob cannot be
+    /// read.
     async fn fetch_older(&self, root: &SessionRoot, found: &FoundHead) -> Option<Vec<VerifiedSegment>> {
         for (index, end) in found.outer.blobs.iter().enumerate().skip(1) {
             let sources = Sources { session: None, own_first: false, last: None };
@@ -220,8 +225,8 @@ impl Client {
         None
     }
 
-    /// Puts the blobs of these turns back into the store from this client's own copy, without looking whether they are
-    /// there: for what [`Client::verify`] found in `not_stored`.
+    /// Puts the blobs of these turns into the store again from this client's own copy, without a check: for
+    /// the `not_stored` of [`Client::verify`].
     ///
     /// # Errors
     /// [`ClientError::Store`], the chain's for a turn that is not here, and as opening the session.
@@ -234,8 +239,8 @@ impl Client {
         Ok(())
     }
 
-    /// The verified segments of the chain that a head names, oldest first: from the store, the author of its last turn, and
-    /// this client's own copy of what it has in common with a session here.
+    /// The verified segments of a head's chain, oldest first. Sources are the store, the author of its last
+    /// turn, and this client's own copy of the turns shared with a session here.
     pub(crate) async fn fetch_chain(
         &self,
         root: &SessionRoot,
@@ -309,7 +314,7 @@ impl Client {
         Ok(segments)
     }
 
-    /// Bytes that are as signed: from the store, this client's own copy, or the last turn's author.
+    /// The bytes as signed: from the store, this client's own copy, or the last turn's author.
     async fn fetch(&self, need: &BlobRef, sources: &Sources<'_>) -> Result<Found, ClientError> {
         let own = || {
             let session = sources.session?;
@@ -350,7 +355,7 @@ impl Client {
     }
 }
 
-/// Whether bytes are gone, as opposed to a store that is away.
+/// Whether bytes are gone, as opposed to an unavailable store.
 fn is_gone(error: &ClientError) -> bool {
     match error {
         ClientError::Store(error) => *error == StoreError::NotFound,
@@ -368,7 +373,7 @@ fn end_of_blob(root: &SessionRoot, number: u64, bytes: &[u8]) -> Result<(u64, Li
     Ok((link.seq, link.link_hash()))
 }
 
-/// Computes Walrus IDs and compares them with those that links name; the head's blob with the ID known here.
+/// Computes Walrus IDs and compares them with the IDs in links; the head's blob with the ID known here.
 fn check_ids(
     root: &SessionRoot,
     segments: &[VerifiedSegment],

@@ -1,13 +1,13 @@
-//! Blocking work in which a session's root is used. Its thread goes on to other work, so what the work left on the stack is wiped.
+//! Blocking work that uses a session's root. Its thread is reused, so the work's part of the stack is wiped.
 
 use tokio::task::JoinHandle;
 
 /// Deeper than such work gets, also without optimisation.
 const WIPED_BYTES: usize = 512 * 1024;
 
-/// As [`tokio::task::spawn_blocking`], with the stack wiped behind the work.
+/// As [`tokio::task::spawn_blocking`], but wipes the stack after the work.
 pub(crate) fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    // In a box: what the work holds is moved on the heap alone until it runs.
+    // In a box, so that until it runs the work's data moves on the heap alone.
     let work: Box<dyn FnOnce() -> T + Send> = Box::new(work);
     tokio::task::spawn_blocking(move || {
         let done = run(work);

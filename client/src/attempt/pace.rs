@@ -1,4 +1,5 @@
-//! How fast an answer comes, when it has stalled, and when its first token is due. Pure: whoever calls has the time.
+//! The pace of an answer, when it has stalled, and when its first token is due. Pure: the caller passes the
+//! time.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -8,19 +9,19 @@ use crate::reputation::Measured;
 
 /// Tokens over which the recent pace is taken.
 const RECENT_TOKENS: usize = 16;
-/// A node that sends nothing for so many times its recent pace has stalled.
+/// A node that sends nothing for this multiple of its recent pace has stalled.
 const STALL_FACTOR: u32 = 3;
 
-/// A node may begin so many times later than it did on average.
+/// A node may begin this many times later than its average.
 const FIRST_TOKEN_FACTOR: u32 = 4;
-/// Time to read a token of the prompt at a node whose speed is not known: what a small machine without an accelerator needs.
+/// Time per prompt token at a node of unknown speed: enough for a small machine without an accelerator.
 const READ_TOKEN_UNKNOWN: Duration = Duration::from_millis(50);
-/// The same at one that is known, where it is on top of what it took on average: prompts differ.
+/// Extra time per prompt token at a node with a known average, to allow for prompt variance.
 const READ_TOKEN_KNOWN: Duration = Duration::from_millis(10);
 
-/// Bytes of text that stand for a token when speeds are measured: what the tokenizers of today make of most languages.
+/// Bytes of text per token when speeds are measured, for today's tokenizers and most languages.
 const BYTES_PER_TOKEN: f64 = 4.0;
-/// A shorter answer says nothing about speed.
+/// A shorter answer gives no usable speed.
 const MIN_MEASURED_BYTES: usize = 64;
 
 /// How long to wait for a node's first token: at least `least`. A long prompt, or a node measured as slow to
@@ -35,14 +36,14 @@ pub(crate) fn first_token_wait(least: Duration, prompt_tokens: u32, measured: Op
     least.max(expected)
 }
 
-/// How fast tokens come.
+/// The pace of arriving tokens.
 #[derive(Default)]
 pub(super) struct Pace {
     first: Option<Instant>,
     last: Option<Instant>,
-    /// Bytes of text that came after the first event with any.
+    /// Bytes of text after the first event with text.
     bytes: usize,
-    /// What each of the latest tokens took, oldest first.
+    /// Duration of each of the latest tokens, oldest first.
     recent: VecDeque<Duration>,
 }
 
@@ -62,7 +63,7 @@ impl Pace {
         self.last = Some(now);
     }
 
-    /// How fast the answer to a turn came that was sent then.
+    /// The speed of the answer to a turn sent at `sent`.
     pub(super) fn measured(&self, sent: Instant) -> Measured {
         let span = self.first.zip(self.last).map(|(first, last)| last.saturating_duration_since(first));
         let span = span.filter(|span| self.bytes >= MIN_MEASURED_BYTES && !span.is_zero());
@@ -72,8 +73,8 @@ impl Pace {
         }
     }
 
-    /// After how long without a token the node counts as stalled; none before the first, which takes as long as the
-    /// prompt is.
+    /// The silence after which the node counts as stalled; none before the first token, whose delay depends
+    /// on the prompt.
     pub(super) fn stalls_after(&self, least: Duration) -> Option<Duration> {
         self.last?;
         let recent: Duration = self.recent.iter().sum();

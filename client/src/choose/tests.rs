@@ -299,7 +299,7 @@ fn a_node_with_many_offers_counts_once() {
     assert!((share(&both, &wish(), 1) - 0.5).abs() < 1e-9);
 }
 
-/// Evidence of any kind, within what a reputation table can say.
+/// Evidence of any kind, within the limits of a reputation table.
 fn evidence() -> impl Strategy<Value = Evidence> {
     let speed = (0.02..10.0f64, 1.0..60_000.0f64, proptest::option::of(0.1..10_000.0f64)).prop_map(
         |(turns, first_token_ms, tokens_per_second)| Speed { turns, first_token_ms, tokens_per_second },
@@ -404,7 +404,7 @@ proptest! {
             prop_assert!(wish.model.is_none_or(|model| model == choice.offer.name));
             let lied = |candidate: &Candidate<'_>| candidate.evidence.lied_until_ms > NOW;
             if lied(chosen) {
-                // Then there is no honest one that answers and did not fail twice in this turn.
+                // Then every honest node that answers failed twice in this turn.
                 for other in &candidates {
                     let failures = tried.iter().filter(|node| **node == other.record.node).count();
                     let better = !lied(other) && !other.gone && failures < 2;

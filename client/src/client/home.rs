@@ -1,4 +1,5 @@
-//! The home folder: the device key, with or without a passphrase, the folder of the journals, and what is known of nodes.
+//! The home folder: the device key, with or without a passphrase, the folder of the journals, and the
+//! reputation of nodes.
 
 use std::{
     fs::{self, File},
@@ -16,20 +17,20 @@ use crate::{
 
 /// Name of the device key in the home folder.
 const DEVICE_KEY: &str = "device.key";
-/// What the device key is, in its file.
+/// Kind of the device key in its file.
 const DEVICE_KEY_KIND: &str = "client-device";
 /// Folder of the journals in the home folder.
 const SESSIONS: &str = "sessions";
 
-/// What a home holds.
+/// The contents of an opened home.
 pub(crate) struct Opened {
-    /// Seals what is in it.
+    /// Seals its files.
     pub(crate) secret: FileSecret,
-    /// Where the journals are.
+    /// Location of the journals.
     pub(crate) keeper: Keeper,
-    /// Where the reputation of nodes is kept.
+    /// File of the nodes' reputation.
     pub(crate) keep: Option<Keep>,
-    /// What it was.
+    /// The stored reputation.
     pub(crate) reputation: Reputation,
 }
 
@@ -41,8 +42,8 @@ impl Opened {
     }
 }
 
-/// Opens a home, made where it is not there: the device key, the folder of the journals, and what is known of nodes.
-/// Blocking.
+/// Opens a home: the device key, the folder of the journals, and the reputation of nodes. Creates it if it is
+/// missing. Blocking.
 pub(crate) fn open(
     home: &Path,
     passphrase: Option<Zeroizing<String>>,
@@ -63,15 +64,15 @@ fn open_key(home: &Path, passphrase: Option<Zeroizing<String>>) -> Result<(FileS
     if !path.exists() {
         files::create(&path, DEVICE_KEY_KIND, &FileSecret::generate(), passphrase)?;
     }
-    // Whoever gives a passphrase believes that the key is under it.
+    // A caller that gives a passphrase believes that it protects the key.
     if passphrase.is_some() && !files::needs_passphrase(&path)? {
         return Err(ClientError::PassphraseUnused(path));
     }
-    // Also right after creation: what counts is what the disk says.
+    // Also right after creation: the file on the disk decides.
     Ok((files::load(&path, DEVICE_KEY_KIND, passphrase)?, Keeper::Folder(folder)))
 }
 
-/// Whether the device key of a home asks for a passphrase; false where there is none yet.
+/// Whether the device key of a home needs a passphrase; false if there is no key yet.
 ///
 /// # Errors
 /// [`ClientError::KeyFile`] when it cannot be read.
@@ -80,10 +81,11 @@ pub fn home_needs_passphrase(home: &Path) -> Result<bool, ClientError> {
     if path.exists() { Ok(files::needs_passphrase(&path)?) } else { Ok(false) }
 }
 
-/// Puts the device key of a home under a passphrase, under another one, or under none. The key stays the same, and so do
-/// the sessions; the file is replaced whole or not at all. `current` is not looked at where the key has none. A copy of
-/// the old file, and its old place on the disk, still open with what opened it before. A home that has no key yet gets
-/// one. Blocking.
+/// Sets, changes or removes the passphrase of a home's device key. Blocking.
+///
+/// The key and the sessions stay the same. The file is replaced whole or not at all. If the key has no
+/// passphrase, `current` is ignored. A home without a key gets one. Copies of the
+/// old file, and its old blocks on the disk, still open as before.
 ///
 /// # Errors
 /// [`ClientError::KeyFile`] for a wrong passphrase, [`ClientError::File`].
@@ -96,12 +98,12 @@ pub fn change_passphrase(home: &Path, current: Option<&str>, new: Option<&str>) 
     let name = format!("{DEVICE_KEY}.{}.tmp", hex::encode(baton_keys::secret::random_bytes::<4>()));
     let fresh = home.join(name);
     files::create(&fresh, DEVICE_KEY_KIND, &secret, new)?;
-    // The new file must open before it takes the place of the old one.
+    // The new file must open before it replaces the old one.
     let replaced = files::load(&fresh, DEVICE_KEY_KIND, new)
         .map_err(ClientError::from)
         .and_then(|_| fs::rename(&fresh, &path).map_err(|source| file_error("replace", &path, source)));
     replaced.inspect_err(|_| {
-        // The leftover is removed as far as possible, and the first error is the one told.
+        // Removes the leftover if possible, and reports the first error.
         let _ = fs::remove_file(&fresh);
     })?;
     File::open(home).and_then(|folder| folder.sync_all()).map_err(|source| file_error("flush", home, source))

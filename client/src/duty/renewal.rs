@@ -1,6 +1,6 @@
-//! Renewal of stored blobs before they run out. Walrus's HTTP interface cannot extend a blob, so a renewal is a PUT of
-//! the same bytes, rebuilt from this client's own text: nothing is read from the store, and a blob that is already
-//! gone comes back by it.
+//! Renewal of stored blobs before they expire. Walrus's HTTP interface cannot extend a blob, so a renewal is
+//! a PUT of the same bytes, rebuilt from this client's own text. It reads nothing from the store, and also
+//! restores an expired blob.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -17,26 +17,26 @@ use crate::{
     state::Entry,
 };
 
-/// Pause between two tries of a session's renewal in the background: whatever is due has days.
+/// Pause between two background tries of a session's renewal: a due blob still has days.
 const RETRY_MS: u64 = 60 * 60 * 1000;
 
-/// What [`Client::renew`] did.
+/// The outcome of [`Client::renew`].
 #[derive(Debug, Default)]
 pub struct RenewReport {
     /// Turns whose blobs were bought again.
     pub renewed: Vec<u64>,
-    /// The turn whose blob the store turned out not to have, and has again: its node had called it stored.
+    /// The turn whose blob the store lacked, although its node had called it stored; it is restored.
     pub put_back: Option<u64>,
     /// Whether the head index lacked this device's head, and has it again.
     pub published: bool,
-    /// Turns whose blobs were not, and why; they stay due.
+    /// Turns whose blobs could not be bought, with the errors; they stay due.
     pub failed: Vec<(u64, ClientError)>,
-    /// All blobs that the session needs, as they are kept now.
+    /// All blobs that the session needs, with their current lifetimes.
     pub blobs: Vec<BlobLifetime>,
 }
 
 impl Client {
-    /// Until when the store keeps the blobs that a session needs, oldest first.
+    /// Lifetimes of the blobs that a session needs, oldest first.
     ///
     /// # Errors
     /// As opening the session.
@@ -45,12 +45,14 @@ impl Client {
         Ok(self.lifetimes_of(&session))
     }
 
-    /// Buys again those of a session's blobs that are due, or may run out `within` that time. One that fails does not
-    /// keep the others; each is one PUT and may be paid for. Looks too whether the store has the last turn's blob and the
-    /// index this device's head, and puts back what is missing: a session that rests is seen after by this alone.
+    /// Buys those of a session's blobs again that are due, or may expire `within` that time. A failure does
+    /// not stop the others; each is one PUT and may cost money. Also checks that the store has the last
+    /// turn's blob and the index this device's head, and restores missing ones. Nothing else maintains a
+    /// session at rest.
     ///
-    /// A renewal whose answer got lost, or that was cut off by the end of the process, may have been paid: such a blob is
-    /// not due again for an eighth of an epoch. Dropped midway this is as if the process had ended.
+    /// A renewal whose answer was lost, or that the end of the process cut off, may have been paid. Such a
+    /// blob is not due again for an eighth of an epoch. Dropping this future midway counts as the end of the
+    /// process.
     ///
     /// # Errors
     /// As opening the session.
@@ -80,7 +82,7 @@ impl Client {
         Ok(report)
     }
 
-    /// Renews what is due, in the background, if the configuration says so; after a failure not before an hour.
+    /// Renews due blobs in the background, if configured; an hour after a failure at the earliest.
     pub(crate) fn spawn_renewal(&self, session: &Arc<Session>) {
         if !self.inner.config.renew {
             return;
@@ -111,17 +113,18 @@ impl Client {
         let signals = session.read(|state| state.signals.clone());
         let _permit = signals.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
         let now = self.lifetimes_of(session).into_iter().find(|blob| blob.seq == seq);
-        // Another task may have renewed it, or another turn taken its place.
+        // Another task may have renewed it, or another turn may have replaced it.
         if now.is_none_or(|now| now.kept_until_ms > seen.kept_until_ms) {
             return Ok(());
         }
         let id = self.ensure_blob_id(session, seq).await?;
-        // On disk before the PUT: should this process end before it knows more, nothing is paid twice for a while.
+        // On disk before the PUT: if this process ends before it knows more, nothing is paid twice for a
+        // while.
         let doubt = |since_ms| vec![Entry::RenewalDoubt { seq, since_ms }];
         session.record(doubt(Some(self.now_ms()))).await?;
         match self.put(session, seq, id).await {
             Ok(bought) if bought.end_epoch.is_some() => session.record(bought.entries(seq)).await,
-            // A blob found in place of a lost answer is the old one, and says nothing of the new PUT.
+            // A blob found in place of a lost answer is the old one, and proves nothing about the new PUT.
             Ok(_) => {
                 let reason = "the store did not say until when the blob is kept".to_owned();
                 Err(StoreError::OutcomeUnknown { reason }.into())

@@ -1,6 +1,6 @@
-//! Repair of the store's copies of a session, once a node could not get the history: the client has the text of every
-//! turn, so it can rebuild what is gone. Each PUT may be paid for, so a copy counts as gone only when the store showed
-//! other bytes, or said twice that it has none.
+//! Repair of the store's copies of a session, after a node could not fetch the history. The client has the
+//! text of every turn, so it can rebuild lost blobs. Each PUT may cost money, so a copy counts as lost only
+//! if the store showed other bytes, or reported twice that it has none.
 
 use std::sync::Arc;
 
@@ -19,25 +19,24 @@ use crate::{
     state::{Entry, TurnMeta},
 };
 
-/// A session rests that was not used for so long: whatever its last turn set off is done by then.
+/// A session unused for this long is at rest: the background work of its last turn is done by then.
 const REST_MS: u64 = 10 * 60 * 1000;
 
-/// What a look at the store's copy of a blob showed.
+/// The result of checking the store's copy of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Copy {
     /// It is there.
     Good,
     /// Other bytes are there.
     Wrong,
-    /// The store says that it has none.
+    /// The store reports that it has none.
     Missing,
-    /// The store says nothing, which is no reason to change anything.
+    /// The store does not answer, which is no reason to change anything.
     Unknown,
 }
 
 impl Client {
-    /// Looks at the store's copies of what the next turn reads, and puts the client's own back where they are wrong
-    /// or gone.
+    /// Checks the store's copies of the blobs that the next turn reads, and restores wrong or lost ones.
     pub(crate) async fn repair(&self, session: &Arc<Session>) {
         let ends: Vec<(u64, BlobRef)> = session.read(|state| {
             let ends = state.segment_ends(MAX_READ_BLOBS).into_iter();
@@ -46,12 +45,12 @@ impl Client {
         self.repair_blobs(session, &ends).await;
     }
 
-    /// Looks whether the store has the blob of the last turn, and puts it back where it is wrong or gone. Until a segment is
-    /// closed, its blob and the way to all earlier ones hang on the word of one node. A blob whose paid time may be over is
-    /// for a renewal to buy. Returns the turn where it was put back.
+    /// Checks that the store has the blob of the last turn, and restores it if it is wrong or lost; returns
+    /// the restored turn. Until a segment is closed, its blob and the path to all earlier blobs depend on one
+    /// node's word. A blob whose paid time may be over is left to a renewal.
     ///
     /// # Errors
-    /// [`ClientError::Store`] when it could not be put back.
+    /// [`ClientError::Store`] when it could not be restored.
     pub(crate) async fn confirm_last(&self, session: &Arc<Session>) -> Result<Option<u64>, ClientError> {
         let last = session.read(|state| {
             let (turn, _) = state.last().filter(|(_, meta)| meta.stored)?;
@@ -67,8 +66,8 @@ impl Client {
         failed.map_or(Ok(put_back.first().copied()), Err)
     }
 
-    /// [`Client::confirm_last`] in the background, at the first use of a session after a rest, unless this client saw the
-    /// blob itself before.
+    /// [`Client::confirm_last`] in the background, at the first use of a session after a rest, unless this
+    /// client has confirmed the blob before.
     pub(crate) fn spawn_confirmation(&self, session: &Arc<Session>) {
         let now_ms = self.now_ms();
         let wanted = session.read(|state| {
@@ -90,8 +89,8 @@ impl Client {
         });
     }
 
-    /// Looks at the store's copies of these blobs, and puts the client's own back where they are wrong or gone: the turns
-    /// whose blobs were put back, and the last error of those that could not be.
+    /// Checks the store's copies of these blobs, and restores wrong or lost ones. Returns the turns of the
+    /// restored blobs, and the last error of a failed restore.
     async fn repair_blobs(
         &self,
         session: &Arc<Session>,
@@ -124,7 +123,7 @@ impl Client {
         (put_back, failed)
     }
 
-    /// Notes that this client itself saw a turn's blob in the store.
+    /// Records that this client confirmed a turn's blob in the store.
     pub(crate) async fn note_confirmed(&self, session: &Arc<Session>, seq: u64) {
         let known = session.read(|state| state.turn(seq).map(|(_, meta)| (meta.stored, meta.confirmed)));
         let entries = match known {
@@ -158,7 +157,7 @@ impl Client {
         }
     }
 
-    /// Puts a blob without a probe first, because a read just showed that it is not there as it should be.
+    /// Puts a blob without a probe first, because a read just showed it wrong or missing.
     pub(crate) async fn put_back(
         &self,
         session: &Arc<Session>,

@@ -1,4 +1,4 @@
-//! What the answers of several indexes mean together.
+//! Evaluation of several indexes' answers.
 
 use baton_keys::session::SessionRoot;
 use baton_proto::{
@@ -93,7 +93,7 @@ fn one_index_that_takes_a_record_is_enough_and_a_newer_one_that_is_shown_is_not_
     };
     let mixed = of(vec![(Ok(()), false), (down(), false), (refused(), false)]);
     assert_eq!((mixed.result(), mixed.missing()), (Ok(()), vec!["1".to_owned(), "2".to_owned()]));
-    // A claim alone stops nobody while another takes the record.
+    // A claim alone stops nothing while another index takes the record.
     let claimed = of(vec![(Ok(()), false), (told(), false)]);
     assert_eq!((claimed.result(), claimed.missing()), (Ok(()), vec!["1".to_owned()]));
     assert_eq!(of(vec![(Ok(()), false), (told(), true)]).result(), Err(StoreError::HeadSuperseded));

@@ -1,5 +1,5 @@
-//! Files beside a journal: ends that a crash tore, and damaged journals that were replaced. They hold sealed bytes like the
-//! journal itself, are never read by the client, and go when the session is deleted.
+//! Files beside a journal: torn ends and quarantined journals. Their bytes are sealed like the journal's. The
+//! client never reads them, and deleting the session removes them.
 
 use std::{
     fs::{self, File},
@@ -9,9 +9,9 @@ use std::{
 
 use baton_keys::{files, secret::random_bytes};
 
-/// Extension of what a crash tore off a journal.
+/// Extension of a journal's torn end.
 const TORN: &str = "torn";
-/// Extension of a damaged journal that another one replaced.
+/// Extension of a damaged journal that was replaced.
 const DAMAGED: &str = "damaged";
 
 /// Keeps the torn end of a journal in a new file beside it: `<journal's stem>.<random>.torn`.
@@ -19,7 +19,7 @@ pub(crate) fn keep_torn(journal: &Path, bytes: &[u8]) -> io::Result<()> {
     files::write_private(&beside(journal, TORN), bytes)
 }
 
-/// Moves a journal to `<its stem>.<random>.damaged`, where no listing finds it; its new path.
+/// Moves a journal to `<its stem>.<random>.damaged`, where no listing finds it; returns the new path.
 pub(crate) fn set_aside(journal: &Path) -> io::Result<PathBuf> {
     let target = beside(journal, DAMAGED);
     fs::rename(journal, &target)?;
@@ -27,13 +27,13 @@ pub(crate) fn set_aside(journal: &Path) -> io::Result<PathBuf> {
     Ok(target)
 }
 
-/// Puts back what [`set_aside`] moved.
+/// Undoes [`set_aside`].
 pub(crate) fn put_back(aside: &Path, journal: &Path) -> io::Result<()> {
     fs::rename(aside, journal)?;
     sync_folder(journal)
 }
 
-/// Removes a journal, or one that was set aside, with the torn ends beside it, and flushes the folder.
+/// Removes a journal, or a quarantined one, with its torn ends, and flushes the folder.
 pub(crate) fn remove(journal: &Path) -> io::Result<()> {
     for torn in torn_files(journal)? {
         fs::remove_file(torn)?;
@@ -42,12 +42,12 @@ pub(crate) fn remove(journal: &Path) -> io::Result<()> {
     sync_folder(journal)
 }
 
-/// Damaged journals in a folder that were set aside.
+/// Quarantined journals in a folder.
 pub(crate) fn damaged_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     with_extension(folder, DAMAGED)
 }
 
-/// Torn ends that belong to a journal, or to one that was set aside.
+/// Torn ends of a journal, or of a quarantined one.
 pub(crate) fn torn_files(journal: &Path) -> io::Result<Vec<PathBuf>> {
     let Some(folder) = journal.parent() else { return Ok(Vec::new()) };
     let mut files = with_extension(folder, TORN)?;
@@ -67,7 +67,7 @@ fn with_extension(folder: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What a file's name begins with: the random name of the journal that it belongs to.
+/// The first part of a file's name: the random name of its journal.
 fn first_part(path: &Path) -> Option<&str> {
     path.file_name()?.to_str()?.split('.').next()
 }

@@ -12,7 +12,7 @@ fn texts(contents: &Contents) -> Vec<String> {
     contents.entries.iter().map(|entry| String::from_utf8(entry.to_vec()).unwrap()).collect()
 }
 
-/// A journal with three entries: its bytes and the offset where the last one begins.
+/// A journal with three entries: its bytes and the offset of the last entry.
 fn written(folder: &Path, secret: &FileSecret) -> (PathBuf, Vec<u8>, usize) {
     let root = SessionRoot::generate();
     let mut journal =
@@ -212,7 +212,7 @@ impl JournalLog for Bytes {
         let mut kept = self.bytes.lock().unwrap();
         kept.truncate(usize::try_from(offset).unwrap());
         if self.fail.load(std::sync::atomic::Ordering::SeqCst) {
-            // As a keeper that dies midway.
+            // As a log that fails midway.
             kept.extend_from_slice(&bytes[..bytes.len() / 2]);
             return Err(io::Error::other("full"));
         }
@@ -243,7 +243,7 @@ fn a_log_holds_what_was_flushed_and_is_cut_where_it_was_torn() {
     journal.append(&[entry("again")], true).unwrap();
     assert_eq!(read(), ["opened", "noted", "recorded", "again"]);
 
-    // Torn by the end of the one who wrote it; then of another session, or changed.
+    // Torn when its writer ended; then of another session, or changed.
     let whole = kept.bytes.lock().unwrap().len();
     kept.bytes.lock().unwrap().truncate(whole - 1);
     assert_eq!(read().len(), 3);

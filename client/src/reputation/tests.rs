@@ -1,4 +1,4 @@
-//! The table, by what it says after things happened, and its file.
+//! The table after various events, and its file.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -22,7 +22,7 @@ fn fast() -> Option<Measured> {
     Some(Measured { first_token: Some(Duration::from_millis(200)), tokens_per_second: Some(50.0) })
 }
 
-/// For how long a node is avoided after these faults, a moment after each other.
+/// Pauses of a node after these faults, in quick succession.
 fn pauses(faults: &[Fault]) -> Vec<u64> {
     let mut table = Reputation::default();
     let pause = |fault: &Fault| {
@@ -160,7 +160,7 @@ fn warmth_ends() {
     assert!(!table.is_warm(&[1; 32], NOW + WARM_MS) && !table.is_warm(&[2; 32], NOW));
 }
 
-/// A table with something of everything.
+/// A table with entries of every kind.
 fn full() -> Reputation {
     let mut table = Reputation::default();
     table.served(node(1), fast(), NOW);

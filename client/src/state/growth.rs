@@ -1,4 +1,5 @@
-//! What a turn reads of a session's turns is the same at any length. Counts show it: they are the same on every machine.
+//! A turn reads the same number of the session's turns at any length. Counts show it: they are the same on
+//! every machine.
 
 use std::{ops::Range, time::Duration};
 
@@ -18,7 +19,7 @@ use crate::{choose::Choice, event::DEFAULT_OUTPUT_TOKENS, lifetime::Terms, reque
 const DAY_MS: u64 = 24 * 3600 * 1000;
 const EPOCH_MS: u64 = 14 * DAY_MS;
 const TERMS: Terms = Terms { epoch: Duration::from_millis(EPOCH_MS), open_epochs: 5, closed_epochs: 53 };
-/// A window of few turns, so that it is full in the shorter session too.
+/// A window of few turns, so that the shorter session fills it too.
 const CONTEXT_TOKENS: u32 = 200;
 
 fn root() -> SessionRoot {
@@ -76,8 +77,8 @@ fn turn_entry(link: &Signed<Link>, record: SealedRecord) -> TurnEntry {
     }
 }
 
-/// A session of so many turns, stored and published. What costs most of replaying them, to verify and to open each, is
-/// left out.
+/// A stored and published session with this number of turns. Skips the costliest part of replaying them:
+/// verifying and opening each.
 fn session(turns: u64, node: &SecretSigningKey) -> State {
     let mut state = empty();
     while state.next_seq() < turns {
@@ -89,7 +90,7 @@ fn session(turns: u64, node: &SecretSigningKey) -> State {
     state
 }
 
-/// What is learned of a turn after it was accepted.
+/// The entries that follow the acceptance of a turn.
 fn follow_up(state: &mut State) {
     let seq = state.next_seq() - 1;
     state.apply(Entry::BlobId { seq, id: BlobId([7; 32]) }).unwrap();
@@ -114,7 +115,7 @@ fn choice(node: &SecretSigningKey) -> Choice {
     Choice { node: node.node_id(), offer, key, max_output_tokens: 0 }
 }
 
-/// Everything that a turn does with a session's state, from the message to the end of the background work.
+/// All uses of a session's state by one turn, from the message to the end of the background work.
 fn say(state: &mut State, node: &SecretSigningKey) {
     let pending = PendingTurn {
         turn_id: TurnId([9; 16]),
@@ -146,7 +147,7 @@ fn say(state: &mut State, node: &SecretSigningKey) {
     assert!(!state.any_due(TERMS, 1));
 }
 
-/// Turns read in the turns of one segment, so that every place in it counts once.
+/// Turns read in the turns of one segment, so that every position in it counts once.
 fn reads_of_a_segment(state: &mut State, node: &SecretSigningKey) -> u64 {
     assert!(!state.any_due(TERMS, 1), "the first look is at all blobs");
     let before = state.turn_reads();
@@ -166,7 +167,7 @@ fn a_turn_reads_as_many_turns_at_turn_100_000_as_at_turn_160() {
     assert!(reads(96) <= short, "{short}");
 }
 
-/// Whether any blob is due, by a look at each of them.
+/// Whether any blob is due, by a look at every blob.
 fn looked_at_all(state: &State, now_ms: u64) -> bool {
     crate::lifetime::lifetimes(state, TERMS, now_ms).iter().any(|blob| blob.due)
 }
@@ -203,7 +204,7 @@ fn a_look_at_what_changed_finds_every_blob_that_is_due() {
     say_and_check_rebase(&mut state, &node);
 }
 
-/// A turn that another device's displaces takes its blob along.
+/// A displaced turn takes its blob along.
 fn say_and_check_rebase(state: &mut State, node: &SecretSigningKey) {
     let last = state.next_seq();
     say(state, node);
@@ -215,12 +216,12 @@ fn say_and_check_rebase(state: &mut State, node: &SecretSigningKey) {
 }
 
 impl State {
-    /// As [`State::push_turn`], of a turn that needs no check.
+    /// As [`State::push_turn`], for a turn that needs no check.
     fn push_verified(&mut self, link: Signed<Link>, record: Record, turn: TurnEntry) {
         self.push_opened(link, record, turn, (None, None, None));
     }
 
-    /// Tokens of a prompt by a look at each turn.
+    /// Tokens of a prompt, counted over every turn.
     fn turn_reads_of_prompt(&self) -> u32 {
         let history: u64 = self.history.iter().map(|turn| u64::from(turn.link.record_length)).sum();
         let new = self.pending.iter().flat_map(|pending| &pending.turn.messages);

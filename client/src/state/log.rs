@@ -1,5 +1,5 @@
-//! A list of turns that counts how many of them are read: what a turn costs must not depend on how many came before it,
-//! and a count shows that on any machine, where a time does not.
+//! A list of turns that counts its reads. The cost of a turn must not depend on the number of earlier turns;
+//! unlike a time, a count shows that on any machine.
 //!
 //! Only [`super::State`] owns one. It must never hand out its elements uncounted.
 
@@ -17,7 +17,7 @@ impl<T> TurnLog<T> {
         Self { items: Vec::new(), reads: Cell::new(0) }
     }
 
-    /// Elements that were read so far, each as often as it was.
+    /// Element reads so far, repeated reads included.
     pub(crate) fn reads(&self) -> u64 {
         self.reads.get()
     }
@@ -54,7 +54,7 @@ impl<T> TurnLog<T> {
         self.items.last_mut()
     }
 
-    /// All elements; as many are counted.
+    /// All elements; counts each of them.
     pub(crate) fn all(&self) -> &[T] {
         self.count(self.items.len());
         &self.items

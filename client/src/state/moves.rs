@@ -1,7 +1,7 @@
-//! Turns that lost their place to another device's: kept readable, and said again on top of it, in their order.
+//! Turns that another device's turns displaced: kept readable, and replayed after them in their order.
 //!
-//! Everything here follows from journal entries, so what a crash interrupts is taken up where it was: the displaced turns
-//! wait by number, one of them at a time is the pending turn, and an accepted turn takes its number off the list.
+//! Everything here follows from journal entries, so it continues after a crash. The displaced turns wait by
+//! number, one at a time is the pending turn, and acceptance takes its number off the list.
 
 use baton_proto::{
     ErrorCode, Signed,
@@ -17,58 +17,59 @@ use baton_proto::{
 use super::{Pending, PendingTurn, State, TurnMeta};
 use crate::event::DEFAULT_OUTPUT_TOKENS;
 
-/// So many times a turn may have been said again for it to be found where the journal lost its notes of that.
+/// Replays to follow when searching for a turn whose entries about its replays the journal lost.
 const MAX_FOLLOWED: usize = 16;
 
-/// A message that is to be said once those before it are.
+/// A message to send after the messages before it.
 #[derive(Clone)]
 pub(crate) struct Waiting {
     /// Names it in the journal.
     pub(crate) number: u64,
-    /// What to say.
+    /// The message and its options.
     pub(crate) turn: PendingTurn,
-    /// The displaced turn that it says again; none for a message that was never answered.
+    /// The displaced turn that it replays; none for a message that was never answered.
     pub(crate) of: Option<LinkHash>,
 }
 
-/// A turn that is in the chain no longer.
+/// A turn that is no longer in the chain.
 #[derive(Clone)]
 pub(crate) struct Displaced {
-    /// Link and text, with the answer that it had.
+    /// Link and text, with its former answer.
     pub(crate) turn: HistoryTurn,
     pub(crate) receipt: Option<Signed<Receipt>>,
     pub(crate) fate: Fate,
 }
 
-/// What becomes of a displaced turn.
+/// The fate of a displaced turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It is to be said again here.
+    /// It waits for its replay here.
     Waits,
-    /// It was said again, as this link.
+    /// It was replayed as this link.
     Moved(LinkHash),
-    /// It is not said again: given up by the user, or replaced or only useful where it stood.
+    /// It is not replayed: the user gave it up, it was already replaced, or it was only useful in its old
+    /// position.
     LeftOut,
-    /// It is another device's, which says it again.
+    /// It belongs to another device, which replays it.
     Theirs,
 }
 
-/// What the merging of chains left to do, and what it left out.
+/// Remaining and dropped turns of a merge of chains.
 #[derive(Clone, Default)]
 pub(crate) struct Moves {
     waiting: Vec<Waiting>,
     displaced: Vec<Displaced>,
-    /// Number of the next message to wait.
+    /// Number of the next waiting message.
     next: u64,
 }
 
 impl Moves {
-    /// What waits, the first first.
+    /// The waiting messages, in their order.
     pub(crate) fn waiting(&self) -> &[Waiting] {
         &self.waiting
     }
 
-    /// Turns that are in the chain no longer, oldest first.
+    /// Turns that are no longer in the chain, oldest first.
     pub(crate) fn displaced(&self) -> &[Displaced] {
         &self.displaced
     }
@@ -92,8 +93,10 @@ impl Moves {
 }
 
 impl State {
-    /// Takes the turns from `at` on out of the chain. Those that this device wrote wait to be said again, before whatever
-    /// waited already; so does a message that was not answered, after it.
+    /// Takes the turns from `at` on out of the chain. The waiting list is then, in this order:
+    /// 1. displaced turns that this device wrote;
+    /// 2. messages that waited already;
+    /// 3. an unanswered pending message.
     pub(super) fn rebase(&mut self, at: u64) -> Result<(), ErrorCode> {
         let from = self.index(at).filter(|from| *from <= self.history.len()).ok_or(ErrorCode::BadSequence)?;
         let turns = self.history.split_off(from);
@@ -117,7 +120,7 @@ impl State {
             }
             self.moves.displaced.push(Displaced { turn, receipt: meta.receipt, fate });
         }
-        // One that was being said again waits already.
+        // A pending replay is in the waiting list already.
         let pending = self.pending.take().filter(|pending| pending.number.is_none());
         let mut waiting = std::mem::take(&mut self.moves.waiting);
         waiting.extend(pending.map(|pending| self.moves.numbered(pending.turn, None)));
@@ -129,14 +132,14 @@ impl State {
         Ok(())
     }
 
-    /// A message that is to be said after those that wait.
+    /// Adds a message after the waiting messages.
     pub(super) fn queue(&mut self, mut turn: PendingTurn) {
         turn.follow();
         let waiting = self.moves.numbered(turn, None);
         self.moves.waiting.push(waiting);
     }
 
-    /// Makes what waits under a number the pending turn, under a turn id of its own.
+    /// Makes the waiting message with this number the pending turn, with its own turn id.
     pub(super) fn begin_waiting(&mut self, number: u64, turn_id: TurnId) -> Result<(), ErrorCode> {
         let waiting = self.moves.waiting.iter_mut().find(|waiting| waiting.number == number);
         let waiting = waiting.ok_or(ErrorCode::BadSequence)?;
@@ -146,7 +149,7 @@ impl State {
         Ok(())
     }
 
-    /// What waits under a number is not said.
+    /// Drops the waiting message with this number.
     pub(super) fn leave_out(&mut self, number: u64) {
         if self.pending.as_ref().is_some_and(|pending| pending.number == Some(number)) {
             self.pending = None;
@@ -156,22 +159,23 @@ impl State {
         }
     }
 
-    /// Takes a number off the list, since its turn was accepted as this link; the displaced turn that it says again.
+    /// Takes a number off the list, since its turn was accepted as this link. Returns the displaced turn that
+    /// it replays.
     pub(super) fn said(&mut self, number: u64, link: LinkHash) -> Option<LinkHash> {
         let of = self.take_waiting(number).flatten()?;
         self.moves.set_fate(&of, Fate::Moved(link));
         Some(of)
     }
 
-    /// Takes what waits off the list where the chain has its turn already, as this link: it was answered, and the journal
-    /// lost that. The displaced turn that it says again.
+    /// Takes a waiting message off the list if the chain already has its turn, as this link. It was answered,
+    /// and the journal lost the answer. Returns the displaced turn that it replays.
     pub(super) fn answered(&mut self, turn_id: &TurnId, link: LinkHash) -> Option<LinkHash> {
         let mut waiting = self.moves.waiting.iter();
         let number = waiting.find(|waiting| self.becomes(&waiting.turn.turn_id, turn_id))?.number;
         self.said(number, link)
     }
 
-    /// Whether a turn with the first id is said under the second one, now or after a few more times.
+    /// Whether a turn with the first id gets the second id, now or after a few more replays.
     fn becomes(&self, first: &TurnId, turn_id: &TurnId) -> bool {
         let ids = std::iter::successors(Some(*first), |id| Some(self.next_turn_id(id)));
         ids.take(MAX_FOLLOWED).any(|id| id == *turn_id)
@@ -182,7 +186,7 @@ impl State {
         Some(self.moves.waiting.remove(place).of)
     }
 
-    /// Keeps another device's turn that lost, until that device says it again.
+    /// Keeps another device's displaced turn until that device replays it.
     pub(super) fn keep(&mut self, entry: &segment::Entry) -> Result<(), ErrorCode> {
         let link = Signed::<Link>::verify(entry.link.clone())?;
         if self.moves.find(&link.link_hash()).is_some() {
@@ -195,36 +199,36 @@ impl State {
         Ok(())
     }
 
-    /// The first message that waits, if nothing is pending.
+    /// The first waiting message, if no turn is pending.
     pub(crate) fn next_waiting(&self) -> Option<&Waiting> {
         if self.pending.is_some() { None } else { self.moves.waiting.first() }
     }
 
-    /// Whether displaced turns wait to be said again.
+    /// Whether displaced turns wait for replay.
     pub(crate) fn moves_wait(&self) -> bool {
         self.moves.waiting.iter().any(|waiting| waiting.of.is_some())
     }
 
-    /// Whether any message is not answered, or is to be said again.
+    /// Whether any message is unanswered or waits for replay.
     pub(crate) fn has_unsaid(&self) -> bool {
         self.pending.is_some() || !self.moves.waiting.is_empty()
     }
 
-    /// The displaced turn that the pending one says again.
+    /// The displaced turn that the pending turn replays.
     pub(crate) fn pending_moves(&self) -> Option<&Displaced> {
         let number = self.pending.as_ref()?.number?;
         let waiting = self.moves.waiting.iter().find(|waiting| waiting.number == number)?;
         self.moves.find(&waiting.of?)
     }
 
-    /// A message of the user's that has no answer yet: the pending one, unless that is being said again, or one that waits.
+    /// A user's message without an answer: the pending message unless it is a replay, or a waiting message.
     pub(crate) fn unanswered(&self) -> Option<&PendingTurn> {
         let plain = self.pending.as_ref().filter(|pending| pending.number.is_none());
         let waiting = || self.moves.waiting.iter().find(|waiting| waiting.of.is_none());
         plain.map(|pending| &pending.turn).or_else(|| Some(&waiting()?.turn))
     }
 
-    /// The number under which an unanswered message waits; none where it is simply pending.
+    /// The number of a waiting unanswered message; none if it is pending.
     pub(crate) fn unanswered_number(&self) -> Option<u64> {
         if self.pending.as_ref().is_some_and(|pending| pending.number.is_none()) {
             return None;
@@ -237,7 +241,7 @@ impl State {
         self.leases.iter().any(|lease| lease.expires_ms > now_ms)
     }
 
-    /// The leases of other devices among these that have not run out, the longest first and at most so many.
+    /// The valid leases of other devices, longest first, at most `most`.
     pub(crate) fn leases_of_others(
         &self,
         found: &[DeviceLease],
@@ -261,8 +265,8 @@ impl State {
 }
 
 impl PendingTurn {
-    /// An edit of turns that others have followed by now becomes what follows them: in their place it would take them
-    /// out of the conversation.
+    /// Turns an edit into a plain turn once other turns follow its target: in its old place it would remove
+    /// them from the conversation.
     pub(crate) fn follow(&mut self) {
         if self.kind == RecordKind::Edit {
             (self.kind, self.supersedes_from) = (RecordKind::Turn, None);
@@ -270,7 +274,7 @@ impl PendingTurn {
     }
 }
 
-/// What is said when a turn is said again; none for kinds that only have a meaning where they stood.
+/// The replay of a displaced turn; none for kinds that only have a meaning in their old position.
 fn said_again(turn: &HistoryTurn, meta: &TurnMeta) -> Option<PendingTurn> {
     let record = turn.record.as_ref()?;
     if !matches!(record.kind, RecordKind::Turn | RecordKind::Edit) {
@@ -281,7 +285,7 @@ fn said_again(turn: &HistoryTurn, meta: &TurnMeta) -> Option<PendingTurn> {
     let (sampling, asked_tokens) = meta.asked.clone().unzip();
     let signed_tokens = meta.auth.as_ref().map(|auth| auth.max_output_tokens);
     Some(PendingTurn {
-        // Another one follows from it when it is said.
+        // The replay gets an id that follows from this one.
         turn_id: turn.link.turn_id,
         kind: RecordKind::Turn,
         supersedes_from: None,

@@ -1,15 +1,17 @@
-//! What a log says that was made shorter: as much as a next turn needs.
+//! Log compaction: the entries that the next turn needs.
 
 use baton_proto::limits::MAX_READ_BLOBS;
 
 use super::{Entry, Proof, State, TurnEntry, TurnMeta};
 
-/// Turns with signatures from which a log is made shorter: checking them all is most of what opening it costs.
+/// Number of signed turns that must be exceeded before a log is compacted: checking their signatures is most
+/// of the cost of opening it.
 const SHORTEN_FROM: usize = 16;
 
 impl State {
-    /// Entries that give a state like this one as far as a next turn needs it: the segments that a node may be shown, and
-    /// what both sides signed of the last turn alone. None where that would save little, or something is still to do.
+    /// Entries that rebuild this state as far as the next turn needs it. They hold the segments that a node
+    /// may be shown, and the signed objects of the last turn alone. None if that saves little, or work is
+    /// pending.
     pub(crate) fn shorter(&self) -> Option<Vec<Entry>> {
         let signed = self.meta.iter().filter(|meta| meta.receipt.is_some()).count();
         let busy = self.has_unsaid() || !self.is_published() || !self.unacked.is_empty();
@@ -20,7 +22,7 @@ impl State {
         let segment = self.turn(oldest_end)?.0.link.segment;
         let from = self.history.partition_point(|turn| turn.link.segment < segment);
         let first = self.history.get(from)?;
-        // What the store does not have is rebuilt from here.
+        // Blobs that the store lacks are rebuilt from this log.
         if self.unstored.first().is_some_and(|seq| *seq < first.link.seq) {
             return None;
         }
@@ -48,7 +50,7 @@ impl State {
 }
 
 impl TurnMeta {
-    /// The entries that this is known by, with what was signed if asked for.
+    /// Adds the entries of this turn, with the signed objects if `signed`.
     fn push_entries(&self, seq: u64, signed: bool, entries: &mut Vec<Entry>) {
         let proof = match (&self.auth, &self.receipt) {
             (Some(auth), Some(receipt)) if signed => Some(Proof {

@@ -1,4 +1,5 @@
-//! Audits asked of scripted nodes over a real mesh: what is disclosed, who is asked next, and whose word is not taken.
+//! Audits by scripted nodes over a real mesh: the disclosed data, the next node to ask, and untrusted
+//! answers.
 
 use std::{
     collections::VecDeque,
@@ -22,7 +23,7 @@ use baton_proto::{
 
 use baton_testkit::{GRACE, World, fake::now_ms, say, session};
 
-/// What is done with the next request.
+/// The response to the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Act {
     Say(AuditVerdict),
@@ -42,14 +43,14 @@ enum Act {
 
 const SAME: Act = Act::Say(AuditVerdict::Same { tokens: 3 });
 
-/// What all auditors of a test share.
+/// The shared state of a test's auditors.
 #[derive(Clone, Default)]
 struct Script {
     acts: Arc<Mutex<VecDeque<Act>>>,
     asked: Arc<Mutex<Vec<(NodeId, AuditRequest)>>>,
 }
 
-/// A node that serves the model of the fake nodes, and turns to nobody.
+/// A node that serves the model of the fake nodes, and dials no peer.
 struct Auditor {
     mesh: MeshHandle,
 }
@@ -172,7 +173,7 @@ async fn audit(shared: &Shared, mut stream: TurnStream) {
         Act::Silent => return drop(stream.recv(16).await),
         _ => codec::encode(&AuditAnswer::Report(Signed::sign(report, &key).bytes().clone())),
     };
-    // A client that went away is part of some tests.
+    // In some tests the client has left.
     let _ = stream.send(&bytes).await;
     let _ = stream.close().await;
 }
@@ -214,7 +215,7 @@ async fn a_turn_is_disclosed_whole_and_its_own_node_is_not_asked() {
         assert_eq!(export.root, None, "never the key that continues the session");
         assert_eq!(transfer::verify_export(&export, true).unwrap().turns, 2);
     }
-    // The author itself, where it is named; it makes none.
+    // The author itself, if it is named; it makes no audit.
     let named = AuditWish { node: Some(world.nodes[0].id()), ..AuditWish::default() };
     let error = client.audit(id, &named).await.unwrap_err();
     assert!(
@@ -255,12 +256,12 @@ async fn whatever_an_auditor_does_wrong_another_one_is_asked_and_named() {
         assert_ne!(asked[0], asked[1], "{act:?}: the other one");
         assert_eq!((audited.report.node, audited.refused[0].0), (asked[1], asked[0]), "{act:?}");
     }
-    // Where none makes one, the last one's code is told.
+    // If no node makes an audit, the last code is reported.
     script.acts.lock().unwrap().extend([Act::Forge, Act::Refuse(ErrorCode::Busy)]);
     let error = client.audit(id, &AuditWish::default()).await.unwrap_err();
     assert!(matches!(error, ClientError::AuditFailed { attempts: 2, .. }), "{error}");
     assert_eq!((error.code(), error.exit_code()), (Some(ErrorCode::Busy), 4));
-    // A verdict is no failure, whatever it says.
+    // A verdict of any kind is no failure.
     for verdict in [
         AuditVerdict::Different { token: Some(2) },
         AuditVerdict::Different { token: None },
@@ -285,7 +286,7 @@ async fn nodes_that_make_none_are_passed_over() {
     let error = client.audit(id, &only).await.unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::UnsupportedVersion), "{error}");
     client.shutdown(GRACE).await;
-    // With nobody else who has the model, there is nobody to ask.
+    // If no other node has the model, there is no node to ask.
     let lonely = Client::open(world.config(world.home.path())).await.unwrap();
     let error = lonely.audit(id, &AuditWish::default()).await.unwrap_err();
     assert!(

@@ -1,4 +1,4 @@
-//! Work after a turn: what is stored again, what is sent again, and what is left alone.
+//! Work after a turn: blobs stored again, messages sent again, and cases left alone.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn a_long_outage_of_the_store_ends_without_a_turn_or_a_restart() {
     assert!(!client.wait_settled(session, Duration::from_secs(3)).await.unwrap());
     assert_eq!((world.store.puts(), world.store.heads().len()), (0, 0));
     world.store.set_down(false);
-    // Nothing asks for it: the client itself comes back to the store.
+    // Without a request, the client returns to the store by itself.
     tokio::time::timeout(GRACE, world.store.put_count(1)).await.unwrap();
     assert!(client.wait_settled(session, GRACE).await.unwrap());
     assert_eq!(client.session(session).await.unwrap().unstored, 0);

@@ -1,5 +1,5 @@
-//! Who is chosen after what was seen, over real nodes: liars, hiccups, the dead and the silent; and what the command says of
-//! it.
+//! The choice after experience with real nodes: liars, hiccups, dead and silent nodes; and the command's
+//! report on it.
 
 use std::{
     os::unix::fs::PermissionsExt as _,
@@ -23,7 +23,7 @@ use baton_testkit::{
     say, session,
 };
 
-/// A clock that runs ahead by as much as a test says.
+/// A clock that a test can move ahead.
 fn ahead(config: &mut ClientConfig) -> Arc<AtomicU64> {
     let offset = Arc::new(AtomicU64::new(0));
     let of_clock = offset.clone();
@@ -43,7 +43,7 @@ async fn explain(client: &Client) -> Vec<NodeExplanation> {
     client.explain(None, &ResumeOptions::default()).await.unwrap()
 }
 
-/// Looks again and again until the list has so many nodes.
+/// Looks repeatedly until the list has `count` nodes.
 async fn until_listed(client: &Client, count: usize) {
     let look = async {
         while client.nodes().await.len() != count {
@@ -160,7 +160,7 @@ async fn every_good_node_gets_turns_and_the_one_that_served_last_is_preferred() 
     client.nodes().await;
     let session = session(&client).await;
     let mut served = std::collections::HashMap::new();
-    // Each has at least a ninth of the draw, so that one of them is left out here once in a few thousand million times.
+    // Each has at least a ninth of the draw, so one is missed here once in a few thousand million times.
     for _ in 0..200 {
         let node = say(&client, session, "hello").await.node;
         *served.entry(node).or_insert(0) += 1;
@@ -214,7 +214,7 @@ async fn a_node_that_says_nothing_for_half_a_minute_leaves_the_list_though_it_is
     offset.store(21_000, Ordering::SeqCst);
     until_listed(&client, 1).await;
     world.nodes[0].seen(|seen| seen.deaf = false);
-    // The next question comes after a pause that doubles.
+    // The next check comes after a pause that doubles.
     offset.fetch_add(60_000, Ordering::SeqCst);
     until_listed(&client, 2).await;
     client.shutdown(GRACE).await;
@@ -256,7 +256,7 @@ async fn receipts_are_listed_and_checked_again_beside_a_running_client() {
     client.shutdown(GRACE).await;
     let client = world.client().await;
     client.session(session).await.unwrap();
-    // Another process of the same home, which the open session's lock would refuse.
+    // Another process of the same home, whose write the open session's lock would refuse.
     let beside = world.client().await;
     let receipts = beside.receipts(session, true).await.unwrap();
     assert_eq!((receipts.len(), receipts[0].seq, receipts[0].node), (1, 0, world.nodes[0].id()));

@@ -1,4 +1,4 @@
-//! A wrong clock is named as such: whose it is, by how much, and what to do about it.
+//! A wrong clock is reported with its owner, the difference and the next step.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,12 +16,12 @@ const MINUTE: i64 = 60 * SECOND;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
-/// A client whose clock is so far ahead.
+/// A client whose clock is ahead by `ahead_ms`.
 async fn client(world: &World, ahead_ms: i64) -> Client {
     let mut config = world.config(world.home.path());
     let clock = system_clock();
     config.clock = Arc::new(move || clock().saturating_add_signed(ahead_ms));
-    // Far above what a connection on this machine takes; the test is also that nobody waits for it.
+    // Far above the time of a connection on this machine; the test also shows that no caller waits for it.
     config.timeouts.discovery = Duration::from_secs(60);
     Client::open(config).await.unwrap()
 }
@@ -55,7 +55,7 @@ async fn this_machines_wrong_clock_is_named_with_how_much_and_what_to_do() {
             let wrong =
                 if with_store { WrongClock::Here } else { WrongClock::HereOrNode(world.nodes[0].id()) };
             assert_eq!((found.wrong, found.ahead), (wrong, offset > 0), "{offset}: {error}");
-            // A record alone says when a key ends, which is an hour after it was signed.
+            // A record alone shows when a key ends, an hour after it was signed.
             let allowed = if with_store { 5 * SECOND } else { HOUR + 5 * SECOND };
             let by = i64::try_from(found.by_ms).unwrap();
             assert!((offset.abs() - allowed..=offset.abs() + SECOND).contains(&by), "{offset}: {by}");
@@ -89,7 +89,7 @@ async fn a_nodes_wrong_clock_is_named_where_the_store_agrees_with_this_machine()
         assert_eq!((found.wrong, found.ahead), (WrongClock::Node(world.nodes[0].id()), ahead > 0), "{error}");
         assert!(error.to_string().contains(&world.nodes[0].id().to_string()), "{error}");
         assert!(error.to_string().contains("the test's store"), "{error}");
-        // Beside a node whose clock is right, turns are served.
+        // Turns are served if another node has the right clock.
         let explained = client.explain(None, &baton_client::ResumeOptions::default()).await.unwrap();
         let [row] = &explained[..] else { panic!("{explained:?}") };
         let expected = |exclusion: &Exclusion| match exclusion {

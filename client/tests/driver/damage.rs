@@ -1,4 +1,4 @@
-//! Damaged journals: named, backed up, replaced and deleted; and sessions found without reading all of them.
+//! Damaged journals: named, backed up, replaced and deleted; and sessions found without reading all journals.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ fn damage(home: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
-/// A world with a session of two turns whose journal is damaged afterwards; with an export that has its root.
+/// A world with a session of two turns whose journal is then damaged, and an export with its root.
 async fn damaged() -> (World, SessionId, String) {
     let world = World::new(1).await;
     let client = world.client().await;
@@ -152,7 +152,7 @@ async fn the_last_session_is_the_one_with_the_last_turn_whatever_was_opened_sinc
     let expected = client.sessions().await.unwrap()[0].id;
     assert_eq!((client.last_session().await.unwrap(), expected), (Some(sessions[2]), sessions[2]));
     client.shutdown(GRACE).await;
-    // Journals that are not open, the oldest changed last.
+    // Closed journals, the oldest changed last.
     for path in files(world.home.path(), "journal") {
         let bytes = fs::read(&path).unwrap();
         fs::write(&path, bytes).unwrap();

@@ -1,5 +1,5 @@
-//! Two devices that write one session: whoever is first, away, longer or killed, both end with one chain, and nothing
-//! that was said is lost.
+//! Two devices that write one session. In every order of publication, absence, length and kill, both end with
+//! one chain and lose no message.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use baton_testkit::{
     say, session,
 };
 
-/// Both look until neither has anything to take in: at most once each more than turns can fork again.
+/// Both look until neither has anything to merge: at most once more each than turns can fork again.
 async fn settle(devices: [&Device; 2], id: SessionId) {
     for device in devices {
         device.gate.open();
@@ -34,13 +34,14 @@ async fn settle(devices: [&Device; 2], id: SessionId) {
     assert_eq!(devices[0].links(id).await, devices[1].links(id).await);
 }
 
-/// Which of two devices keeps its turn 1: the one with the lower link.
+/// The winner and loser of turn 1: the lower link wins.
 async fn by_rule<'a>(one: &'a Device, other: &'a Device, id: SessionId) -> (&'a Device, &'a Device) {
     let (a, b) = (one.links(id).await[1], other.links(id).await[1]);
     if a < b { (one, other) } else { (other, one) }
 }
 
-/// That a session is whole on a device, in the store and in the index, and that the root alone finds the same.
+/// Checks that a session is whole on a device, in the store and in the index, and that the root alone finds
+/// the same.
 async fn is_whole(world: &World, device: &Device, id: SessionId) {
     assert!(device.client.wait_settled(id, GRACE).await.unwrap());
     assert!(device.client.verify(id, true).await.unwrap().is_good());
@@ -97,7 +98,7 @@ async fn a_longer_chain_that_was_away_loses_by_the_same_rule_and_all_of_it_follo
         }
         let kept = winner.links(id).await;
         let order = if loser_publishes_first { [loser, winner] } else { [winner, loser] };
-        // The other one stays away until the first is through.
+        // The other device stays away until the first is done.
         order[0].gate.open();
         assert_eq!(order[0].sync(id).await.status, HeadStatus::Current);
         settle(order, id).await;
@@ -108,7 +109,7 @@ async fn a_longer_chain_that_was_away_loses_by_the_same_rule_and_all_of_it_follo
         let from: Vec<Option<u64>> =
             history.iter().map(|view| view.moved_from.map(|from| from.seq)).collect();
         assert_eq!(from, [None, None, None, Some(1), Some(2), Some(3)]);
-        // What the winner saw of the loser's chain it can show, too.
+        // The winner can also show the part of the loser's chain that it saw.
         let seen = winner.client.displaced(id).await.unwrap();
         let expected = if loser_publishes_first { 3 } else { 0 };
         assert_eq!(seen.len(), expected);
@@ -142,7 +143,7 @@ async fn a_turn_takes_in_what_another_device_wrote_before_it_and_one_that_is_alo
     assert!(second.client.wait_told(id, GRACE).await.unwrap());
     say(&second.client, id, "second").await;
     assert!(second.client.wait_settled(id, GRACE).await.unwrap());
-    // The first learns of the other device when it looks, and is behind.
+    // The first device learns of the other when it looks, and is behind.
     assert!(matches!(
         first.client.check_head(id).await,
         Err(ClientError::Behind { ours: 0, theirs: 1, own: false })
@@ -154,7 +155,7 @@ async fn a_turn_takes_in_what_another_device_wrote_before_it_and_one_that_is_alo
     assert_eq!(result.unwrap().text, "first (2)");
     assert_eq!(device_events(&events), [DeviceEvent::CaughtUp { turns: 1, own: 0 }]);
     assert!(first.client.wait_settled(id, GRACE).await.unwrap());
-    // The second knows of the first from the beginning, and needs nobody to tell it.
+    // The second knows of the first from the beginning, without another report.
     let (result, events) = events_of(&second.client, id, input("second again")).await;
     assert_eq!(result.unwrap().text, "second again (3)");
     assert_eq!(device_events(&events), [DeviceEvent::CaughtUp { turns: 1, own: 0 }]);
@@ -207,7 +208,7 @@ async fn a_message_that_was_not_answered_follows_what_another_device_wrote() {
     second.gate.open();
     say(&second.client, id, "second").await;
     assert!(second.client.wait_settled(id, GRACE).await.unwrap());
-    // An edit of the turn that the other device has followed by now.
+    // An edit of the turn that the other device has followed meanwhile.
     let edit = TurnInput {
         kind: RecordKind::Edit,
         supersedes_from: Some(0),
@@ -239,7 +240,7 @@ async fn a_node_that_knows_a_newer_head_makes_the_client_look_and_go_on_from_the
     second.gate.open();
     say(&second.client, id, "second").await;
     assert!(second.client.wait_settled(id, GRACE).await.unwrap());
-    // The first never looked since, so it sends its old head without a locator.
+    // The first has not looked since, so it sends its old head without a locator.
     let stale = TurnInput { with_locator: false, ..input("first") };
     let (result, events) = events_of(&first.client, id, stale).await;
     assert_eq!(result.unwrap().text, "first (2)");
@@ -263,7 +264,7 @@ async fn what_is_interrupted_between_its_steps_is_taken_up_and_said_once() {
     winner.sync(id).await;
     loser.gate.open();
 
-    // No node answers: the other's turns are in, the own ones wait.
+    // No node answers: the other device's turns are merged, and its own wait.
     world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable)]);
     let once = ResumeOptions { max_attempts: 1, ..options() };
     let error = loser.client.reconcile(id, &once, |_| {}).await.unwrap_err();
@@ -274,11 +275,12 @@ async fn what_is_interrupted_between_its_steps_is_taken_up_and_said_once() {
     assert_eq!(loser.links(id).await, winner.links(id).await);
     let fates: Vec<TurnFate> = loser.client.displaced(id).await.unwrap().iter().map(|one| one.fate).collect();
     assert_eq!(fates, [TurnFate::Waits, TurnFate::Waits]);
-    // Nothing is said before them by those who do not ask for it, and nothing given up by mistake.
+    // A caller that does not ask for the merge sends no message before them, and gives none up by mistake.
     let refused = loser.client.turn(id, TurnInput::user("new"), |_| {}).await;
     assert!(matches!(refused, Err(ClientError::PendingTurn)));
 
-    // The node seals the first of them and is not heard: at the next start it is asked, and not said twice.
+    // The node seals the first of them, but its reply is lost. At the next start it is asked, and the turn is
+    // not repeated.
     world.nodes[0].clear_script();
     world.nodes[0].script([Act::Hang]);
     let hanging = {
@@ -335,7 +337,7 @@ async fn a_write_of_another_devices_turns_that_is_cut_off_anywhere_is_made_good(
     for step in 0..=8 {
         let cut = before.len() + grown * step / 8;
         std::fs::write(journal(loser.home.path()), &after[..cut]).unwrap();
-        // Every cut begins from the index as it was.
+        // Every cut begins with the same index.
         let heads = world.store.heads();
         let client = open(&world, loser.home.path(), &loser.gate).await;
         client.reconcile(id, &options(), |_| {}).await.unwrap();
@@ -419,7 +421,7 @@ async fn another_devices_turns_that_nobody_can_read_hold_up_neither_a_turn_nor_t
     first.client.publish_over(id).await.unwrap();
     assert_eq!(first.client.check_head(id).await.unwrap(), HeadStatus::Current);
 
-    // The other device comes back and sees both.
+    // The other device comes back and sees both chains.
     let mut config = with_indexes(world.config(second.home.path()), std::slice::from_ref(&second.gate));
     config.bootstrap = world.nodes[0].addrs();
     let client = Client::open(config).await.unwrap();

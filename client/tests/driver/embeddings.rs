@@ -32,7 +32,7 @@ async fn texts_are_embedded_in_batches_of_one_model_and_turns_go_elsewhere() {
     keys.sort_unstable();
     keys.dedup();
     assert_eq!(keys.len(), 3, "no two orders can be linked by their key");
-    // No turn is asked of a node that only embeds, whatever model is wanted.
+    // A node that only embeds gets no turn, whatever model is wanted.
     let id = session(&client).await;
     assert_eq!(say(&client, id, "hello").await.receipt.node, world.nodes[0].id());
     assert_eq!(*script.turns.lock().unwrap(), 0);
@@ -65,7 +65,7 @@ async fn whatever_a_node_does_wrong_another_one_is_asked() {
         Act::HangUp,
         Act::Silent,
     ] {
-        // A fresh one, which knows nothing of what they did before.
+        // A fresh client, without experience.
         let home = tempfile::tempdir().unwrap();
         let mut config = world.config(home.path());
         config.bootstrap.extend(embedders.iter().flat_map(Embedder::addrs));
@@ -90,7 +90,8 @@ async fn a_failure_that_stays_is_told_by_its_name() {
     let (world, script) = (World::new(1).await, Script::default());
     let embedders = [Embedder::start(&script).await];
     let client = client(&world, &embedders).await;
-    // What was said twice to be wrong stays so; who lies is asked as often as anybody, and is named.
+    // A request that two nodes call wrong ends there. A lying node gets as many requests as any other, and is
+    // named.
     for (act, expected, tries) in [
         (Act::Refuse(ErrorCode::PayloadRejected), ErrorCode::PayloadRejected, 2),
         (Act::Forge, ErrorCode::BadNodeSignature, 4),
@@ -106,7 +107,7 @@ async fn a_failure_that_stays_is_told_by_its_name() {
     let too_long = vec!["x".repeat(8193)];
     assert!(matches!(client.embed(&too_long, None).await, Err(ClientError::MessageTooLong { .. })));
     assert!(matches!(client.embed(&[], None).await, Err(ClientError::EmptyMessage)));
-    // The model of turns is none of embeddings.
+    // The turn model is not an embedding model.
     let none = client.embed(&texts(1), Some(MODEL)).await.unwrap_err();
     let ClientError::NoNode(NoChoice::ModelUnavailable { served, .. }) = none else { panic!("{none}") };
     assert_eq!(served, EMBEDDER);

@@ -61,7 +61,7 @@ async fn a_dishonest_or_broken_answer_is_never_accepted() {
         let error = result.unwrap_err();
         assert_eq!(error.code(), Some(code), "{act:?}");
         assert_eq!(codes(&events), [Some(code)], "{act:?}");
-        // What an honest node had sent could be continued; a dishonest one's words are void.
+        // An honest node's tokens could be continued; a dishonest node's are void.
         let void = !matches!(act, Act::Truncate | Act::Fail(_));
         assert_eq!(events.contains(&TurnEvent::Restarted), void, "{act:?}");
         assert!(!events.contains(&TurnEvent::Accepted), "{act:?}");
@@ -98,7 +98,7 @@ async fn of_two_links_for_one_turn_the_first_stands_and_their_author_is_avoided(
     let history = client.history(session).await.unwrap();
     assert_eq!(history[1].turn.link.prev_link, outcome.link_hash);
     client.shutdown(GRACE).await;
-    // The journal and the reputation have it too, and anybody can check what is written down.
+    // The journal and the reputation have it too, and anyone can check the exported evidence.
     let client = world.client().await;
     client.nodes().await;
     let kept = client.equivocations(session).await.unwrap();
@@ -189,13 +189,13 @@ async fn after_a_crash_the_sealed_turn_is_found_and_the_unsealed_one_asked_again
         let session = session(&client).await;
         world.nodes[0].script([act]);
         if act == Act::Hang {
-            // The future is dropped while the node is silent: a crash as far as the journal is concerned.
+            // The future is dropped while the node is silent: for the journal that is a crash.
             tokio::select! {
                 _ = client.turn(session, TurnInput::user("hello"), |_| {}) => panic!("the node hangs"),
                 () = world.nodes[0].hangs() => {}
             }
         } else {
-            // Found at once, so nothing is left to a restart but the proof that the journal holds it.
+            // Detected at once, so a restart only shows that the journal holds the proof.
             say(&client, session, "hello").await;
         }
         client.shutdown(GRACE).await;

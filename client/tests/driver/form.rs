@@ -1,4 +1,4 @@
-//! Turns that ask for more than words: an answer under a schema, and how likely its tokens were.
+//! Turns with special requests: an answer under a schema, and token probabilities.
 
 use baton_client::{ResumeOptions, TokenReport, TurnEvent, TurnInput};
 use baton_proto::{ErrorCode, turn::Sampling};
@@ -6,7 +6,7 @@ use baton_proto::{ErrorCode, turn::Sampling};
 use baton_testkit::{GRACE, World, events_of, fake::Act, say, session};
 
 const SCHEMA: &str = r#"{"type":"object"}"#;
-/// What the test nodes answer to "hello" under a schema.
+/// The test nodes' answer to "hello" under a schema.
 const ANSWER: &str = r#"{"said": "hello", "read": 0}"#;
 
 fn input(text: &str) -> TurnInput {
@@ -64,7 +64,7 @@ async fn nodes_that_cannot_do_it_are_passed_over_however_many_there_are() {
     client.nodes().await;
     let (result, _) = events_of(&client, session(&client).await, input("hello")).await;
     assert_eq!(result.unwrap().node, world.nodes[0].id());
-    // Where all of them refuse, none is asked over and over.
+    // If all of them refuse, none is asked repeatedly.
     world.nodes[0].script([Act::Refuse(ErrorCode::PayloadRejected); 8]);
     let asked = || world.nodes.iter().map(|node| node.seen(|seen| seen.turns.len())).sum::<usize>();
     let before = asked();

@@ -1,4 +1,4 @@
-//! The head index: published, compared, and the way back to a session from its root alone.
+//! The head index: publication, comparison, and recovery of a session from its root alone.
 
 use baton_client::{ClientError, HeadStatus, NewSession, SessionRoot};
 use baton_proto::ErrorCode;
@@ -27,7 +27,7 @@ async fn an_older_head_is_a_rollback_and_a_vanished_one_too() {
         assert_eq!((error.code(), error.exit_code()), (Some(ErrorCode::RollbackDetected), 5));
         let info = client.session(session).await.unwrap();
         assert_eq!((info.trouble, info.turns), (Some(ErrorCode::RollbackDetected), 2));
-        // The device has what the index lost, and gives it back.
+        // The device has the record that the index lost, and publishes it again.
         assert!(client.wait_published(session, GRACE).await.unwrap());
         assert_eq!(client.check_head(session).await.unwrap(), HeadStatus::Current);
     }

@@ -1,4 +1,4 @@
-//! Several head indexes: some away, some behind, some withholding, and what is said of each.
+//! Several head indexes: some down, some behind, some withholding, and the report on each.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ async fn two_of_three_that_withhold_the_newest_head_are_named_and_mislead_nobody
     let root = client.backup(id).await.unwrap();
     client.shutdown(GRACE).await;
 
-    // From the root alone the newest is found; the disk of the first device is lost.
+    // The root alone finds the newest record; the disk of the first device is lost.
     drop(home);
     let home = tempfile::tempdir().unwrap();
     let second = all.client(&home).await;
@@ -78,7 +78,7 @@ async fn two_of_three_that_withhold_the_newest_head_are_named_and_mislead_nobody
     assert_eq!(say(&second, id, "three").await.text, "three (2)");
     assert!(second.wait_settled(id, GRACE).await.unwrap());
 
-    // Once the only honest one shows less too, nobody shows what they all took.
+    // Once the only honest index also shows less, no index shows the record that all took.
     all.gates[1].stick();
     all.stores[1].set_heads(all.stores[0].heads());
     all.gates[1].stick();
@@ -105,21 +105,21 @@ async fn one_index_that_takes_the_head_is_enough_and_the_others_get_it_later() {
     assert_eq!(standings(&client, id).await, ["newest", "away", "away"]);
     client.shutdown(GRACE).await;
 
-    // The one that took it is away; those that never did are not to blame for showing less.
+    // The index that took it is down; indexes that never did are not to blame for showing less.
     all.gates[0].away();
     all.gates[1].read_only();
     let client = all.client(&home).await;
     assert_eq!(client.check_head(id).await.unwrap(), HeadStatus::Unpublished);
     assert_eq!(standings(&client, id).await, ["away", "newest", "away"], "of those that answer");
     assert_eq!(client.session(id).await.unwrap().trouble, None);
-    // After the restart too they are offered it until they have it.
+    // After the restart it is still offered to them until they have it.
     all.gates[1].open();
     all.gates[2].open();
     let newest = all.stores[0].heads();
     for gate in &all.gates[1..] {
         tokio::time::timeout(GRACE, gate.has(&newest)).await.unwrap();
     }
-    // One that lost everything is given it again at the next look.
+    // An index that lost everything gets it again at the next look.
     all.stores[2].set_heads(Default::default());
     assert_eq!(client.check_head(id).await.unwrap(), HeadStatus::Current);
     assert_eq!(standings(&client, id).await, ["away", "newest", "nothing"]);

@@ -1,4 +1,4 @@
-//! What is kept: in the store, in the home folder, and in files.
+//! Storage: in the store, in the home folder, and in files.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -46,7 +46,7 @@ async fn an_unstored_blob_travels_with_the_next_turn_and_is_stored_later() {
 
     world.store.set_down(false);
     let client = world.client().await;
-    // Opening the session takes its duties up: the author's time is over by this client's settings.
+    // Opening the session resumes its background work: the author's time is over by this client's settings.
     client.session(session).await.unwrap();
     client.shutdown(GRACE).await;
     assert_eq!(world.store.blobs().len(), 1);

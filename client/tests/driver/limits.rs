@@ -1,4 +1,4 @@
-//! What a node can make the client hold, write or wait for.
+//! Limits on the memory, writes and waits that a node can cause in a client.
 
 use std::{
     sync::{
@@ -97,7 +97,7 @@ async fn a_silent_peer_is_waited_for_once_and_not_at_every_turn() {
     let client = Client::open(config).await.unwrap();
     assert_eq!(client.nodes().await.len(), 1);
     tokio::time::timeout(GRACE, asks.wait_for(|asks| *asks == 1)).await.unwrap().unwrap();
-    // So that the silent peer's pause does not end during a slow test.
+    // This keeps the silent peer's pause from ending during a slow test.
     stopped_at.store(now_ms(), Ordering::SeqCst);
     let session = session(&client).await;
     for turn in 0..3 {

@@ -1,5 +1,5 @@
-//! Homes that are older copies of themselves, journals that lost their end, and indexes and stores that lost what they
-//! had: what was acknowledged stays in the chain, once and in order.
+//! Old copies of homes, journals with lost ends, and indexes and stores with lost data. Acknowledged turns
+//! stay in the chain, once and in order.
 
 use std::{
     fs,
@@ -23,10 +23,10 @@ use baton_testkit::{
     store::MemoryStore,
 };
 
-/// Cuts of a journal, and older copies, that are tried in every run; and in a full one.
+/// Tried cuts of a journal, and old copies: first in every run, then in a full run.
 const CUTS: [usize; 2] = [40, 1000];
 const COPIES: [usize; 2] = [10, 200];
-/// Turns of a session before another one is begun: what a trial costs grows with them.
+/// Trials before a new session is created: the cost of a trial grows with them.
 const TRIALS_OF_A_SESSION: usize = 20;
 /// A journal's first bytes, without which it names no session.
 const JOURNAL_START: usize = 16 + 72;
@@ -57,14 +57,14 @@ fn journal(home: &Path) -> PathBuf {
     journals.next().unwrap()
 }
 
-/// What a home holds of its sessions, as a backup keeps it.
+/// A home's session data, as a backup keeps it.
 fn backup(home: &Path) -> (PathBuf, Vec<u8>) {
     let path = journal(home);
     let bytes = fs::read(&path).unwrap();
     (path, bytes)
 }
 
-/// Says something as programs do that take in first what is missing; it must succeed.
+/// Sends a message as programs do that first merge missing turns; it must succeed.
 async fn say_next(client: &Client, id: SessionId, text: &str) -> Vec<DeviceEvent> {
     let input = TurnInput { reconcile: true, ..TurnInput::user(text) };
     let (result, events) = events_of(client, id, input).await;
@@ -86,7 +86,7 @@ async fn close(client: Client, id: SessionId) {
     client.shutdown(GRACE).await;
 }
 
-/// A session with so many turns in a home, closed.
+/// A closed session with `turns` turns in a home.
 async fn written(world: &World, home: &Path, gate: &Arc<Gate>, turns: usize) -> (SessionId, SessionRoot) {
     let client = open(world, home, gate).await;
     let id = session(&client).await;
@@ -126,7 +126,7 @@ async fn an_older_home_takes_in_its_own_later_turns_before_the_next_one() {
     expected.push("after the backup".to_owned());
     assert_eq!(said(&client, id).await, expected);
     assert!(client.displaced(id).await.unwrap().is_empty());
-    // It knows all of it now, and looks no second time.
+    // It is complete now, and does not look again.
     let looked = gate.resolves();
     let mut asked = 0;
     let input = TurnInput { reconcile: true, ..TurnInput::user("again") };
@@ -144,7 +144,7 @@ async fn an_older_home_takes_in_its_own_later_turns_before_the_next_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_home_that_could_not_look_keeps_what_it_had_acknowledged_whatever_the_links_are() {
-    // Which of two links is lower is a coin: every trial would be won or lost by it alone.
+    // The lower of two links is random: a single trial would be won or lost by it alone.
     for trial in 0..6 {
         let world = World::new(1).await;
         let (home, gate) = (tempfile::tempdir().unwrap(), Gate::new(&world.store));
@@ -180,7 +180,7 @@ async fn an_older_home_that_could_not_look_keeps_what_it_had_acknowledged_whatev
         let expected = ["turn 0", "turn 1", "turn 2", "turn 3", "turn 4", "in the dark"];
         assert_eq!(said(&client, id).await, expected, "trial {trial}");
         close(client, id).await;
-        // So has whoever comes with the words alone.
+        // A recovery from the words alone gives the same.
         let elsewhere = tempfile::tempdir().unwrap();
         let other = open(&world, elsewhere.path(), &gate).await;
         other.recover(&root).await.unwrap();
@@ -189,7 +189,7 @@ async fn an_older_home_that_could_not_look_keeps_what_it_had_acknowledged_whatev
     }
 }
 
-/// A session of a few turns in a home, and everything acknowledged in it.
+/// A session of a few turns in a home, and all its acknowledged messages.
 struct Trial {
     home: TempDir,
     gate: Arc<Gate>,
@@ -206,17 +206,17 @@ impl Trial {
         Self { home, gate, id, root, acknowledged }
     }
 
-    /// One more turn from the home as it is; afterwards everything is there, once, in order.
+    /// Adds a turn from the current home; afterwards every message is there, once, in order.
     async fn goes_on(&mut self, world: &World, text: String, what: &str) {
         let client = open(world, self.home.path(), &self.gate).await;
         match client.session(self.id).await {
-            // Not even its first entry is left: it comes back by its root, as its error says.
+            // Not even its first entry is left: the root recovers it, as its error says.
             Err(ClientError::JournalDamaged { .. }) => {
                 assert_eq!(client.recover(&self.root).await.unwrap(), self.id, "{what}");
             }
             found => drop(found.unwrap()),
         }
-        // A message that was begun is finished first, as the programs do.
+        // An unfinished message is finished first, as the programs do.
         let options = ResumeOptions { reconcile: true, ..ResumeOptions::default() };
         client.resume(self.id, options, |_| {}).await.unwrap();
         say_next(&client, self.id, &text).await;
@@ -269,7 +269,7 @@ async fn a_journal_that_lost_its_end_says_so_until_it_was_compared() {
     let (path, bytes) = backup(home.path());
     fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
     gate.away();
-    // Without opening it, when it is opened, and after that: the torn bytes are in another file by then.
+    // Before opening, on opening, and afterwards: by then the torn bytes are in another file.
     for _ in 0..2 {
         let client = open(&world, home.path(), &gate).await;
         assert!(client.session(id).await.unwrap().torn_end_bytes > 0);
@@ -292,7 +292,7 @@ async fn a_journal_that_lost_its_end_says_so_until_it_was_compared() {
     client.shutdown(GRACE).await;
 }
 
-/// What sees that the index lacks this device's head, and so publishes it.
+/// The operation that finds this device's head missing in the index, and so publishes it.
 #[derive(Debug, Clone, Copy)]
 enum Seeing {
     Check,
@@ -314,7 +314,8 @@ async fn a_head_that_a_shorter_one_displaced_is_published_again_by_whatever_sees
         say(&client, id, "three").await;
         let root = client.backup(id).await.unwrap();
         close(client, id).await;
-        // The index goes back in time; whoever restores then has less, and says there that it may write.
+        // The index goes back in time. A device that recovers then has less, and announces there that it may
+        // write.
         world.store.set_heads(early);
         let second_home = tempfile::tempdir().unwrap();
         let second = open(&world, second_home.path(), &gate).await;
@@ -345,7 +346,7 @@ async fn a_head_that_a_shorter_one_displaced_is_published_again_by_whatever_sees
     }
 }
 
-/// A world whose node stores blobs where nobody else finds them, and says that they are stored.
+/// A world whose node stores blobs where no other party finds them, and reports them stored.
 async fn claims_stored() -> World {
     let mut world = World::new(0).await;
     let elsewhere = MemoryStore::default();
@@ -404,7 +405,7 @@ async fn what_a_verification_finds_in_the_store_is_stored_from_then_on() {
     let id = session(&client).await;
     say(&client, id, "one").await;
     assert_eq!(client.session(id).await.unwrap().unstored, 1);
-    // Somebody else stores it: the node late, or as here another device.
+    // Another party stores it: the node late, or as here another device.
     let export = client.export(id, true).await.unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
     let other = world.client_at(elsewhere.path()).await;
@@ -432,7 +433,7 @@ async fn a_restore_whose_newest_blob_is_gone_brings_the_turns_before_it_and_name
     say(&client, id, "turn 17").await;
     let root = client.backup(id).await.unwrap();
     close(client, id).await;
-    // The store loses what came after the full segment, and the node is gone.
+    // The store loses the blobs after the full segment, and the node is gone.
     world.store.forget_blobs();
     world.store.put_again(closed);
     world.nodes[0].stop().await;
@@ -445,11 +446,11 @@ async fn a_restore_whose_newest_blob_is_gone_brings_the_turns_before_it_and_name
     assert_eq!((recovered.session, recovered.lost), (id, Some(16..=17)));
     let expected: Vec<String> = (0..16).map(|turn| format!("turn {turn}")).collect();
     assert_eq!(said(&client, id).await, expected);
-    // What another device may still have is not written over unasked.
+    // Turns that another device may still have are not overwritten without a request.
     assert!(matches!(client.check_head(id).await, Err(ClientError::Behind { ours: 15, theirs: 17, .. })));
     client.shutdown(GRACE).await;
 
-    // That device is there: it puts them back, and the next restore has all of it.
+    // That device is there: it restores them, and the next recovery is complete.
     let first = world.client().await;
     let missing = first.verify(id, false).await.unwrap().not_stored;
     first.put_back_blobs(id, &missing).await.unwrap();

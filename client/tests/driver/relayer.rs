@@ -1,4 +1,4 @@
-//! A turn in sealed mode: through a relayer that adds memory and passes on what it cannot read.
+//! A turn in sealed mode: through a relayer that adds memory and forwards ciphertext that it cannot read.
 
 use baton_client::{AccountKey, MemoryHint, TurnEvent, TurnInput};
 use baton_keys::owner::sui_address;

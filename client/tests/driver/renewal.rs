@@ -1,4 +1,4 @@
-//! Stored blobs are bought again before they run out, and it is told what is kept until when.
+//! Stored blobs are bought again before they expire, and their lifetimes are reported.
 
 use std::{
     sync::{
@@ -100,7 +100,7 @@ async fn nothing_is_bought_unasked_where_renewal_is_off() {
     // Far ahead, on request.
     let report = client.renew(session, Some(Duration::MAX)).await.unwrap();
     assert_eq!((report.renewed, world.store.puts() - before), (vec![15, 16], 3));
-    // Long after everything ran out.
+    // Long after everything expired.
     ms.store(100 * EPOCH_MS, Ordering::SeqCst);
     world.store.forget_blobs();
     assert_eq!(client.renew(session, None).await.unwrap().renewed, [15, 16]);

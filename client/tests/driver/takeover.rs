@@ -1,4 +1,4 @@
-//! Nodes that are replaced in the middle of an answer: another one continues from the tokens that had arrived.
+//! Nodes replaced in the middle of an answer: another node continues from the tokens that had arrived.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ fn shown(events: &[TurnEvent]) -> String {
     texts.collect()
 }
 
-/// How many tokens each attempt continued.
+/// Number of tokens that each attempt continued.
 fn continued(events: &[TurnEvent]) -> Vec<u32> {
     let attempts = events.iter().filter_map(|event| match event {
         TurnEvent::Attempt { continues, .. } => Some(*continues),
@@ -35,7 +35,7 @@ async fn an_answer_is_continued_by_another_node_with_no_token_twice_and_none_mis
         let world = World::new(2).await;
         let client = world.client().await;
         let session = session(&client).await;
-        // Whoever is asked first breaks off; the other serves.
+        // The first node asked breaks off; the other serves.
         client.nodes().await;
         for node in &world.nodes {
             node.script([act]);
@@ -81,12 +81,12 @@ async fn a_node_that_stalls_in_the_middle_of_an_answer_is_replaced() {
         .iter()
         .any(|event| matches!(event, TurnEvent::AttemptFailed { reason, .. } if reason.contains("stalled")));
     assert!(stalled, "{events:?}");
-    // The second to hang was the last that could serve, so it had more time, but not all of it.
+    // The second to hang was the last that could serve, so it had more time, but not without limit.
     assert!(begun.elapsed() < GRACE, "{:?}", begun.elapsed());
     client.shutdown(GRACE).await;
 }
 
-/// A client that waits for a first token no longer than this.
+/// A client that waits at most this long for a first token.
 async fn hasty(world: &World, first_token: Duration) -> Client {
     let mut config = world.config(world.home.path());
     config.timeouts.first_token = first_token;
@@ -195,7 +195,7 @@ async fn what_a_liar_added_to_an_honest_beginning_is_taken_back_alone() {
     let client = world.client().await;
     let session = session(&client).await;
     client.nodes().await;
-    // Each node's script: whoever is first truncates, whoever is next lies.
+    // Each node's script: the first one asked truncates, the next one lies.
     for node in &world.nodes {
         node.script([Act::Truncate, Act::WrongText]);
     }

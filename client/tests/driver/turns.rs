@@ -1,4 +1,4 @@
-//! Turns that go well, over several nodes, segments and starts.
+//! Successful turns, over several nodes, segments and starts.
 
 use baton_client::{InlinePolicy, NewSession, TurnEvent, TurnInput};
 use baton_proto::{receipt::EngineKind, record::RecordKind};
@@ -68,7 +68,7 @@ async fn an_edit_hides_what_it_replaces_from_the_node() {
     let outcome = client.turn(session, edit, |_| {}).await.unwrap();
     assert_eq!(outcome.text, "two again (1)");
     assert_eq!(say(&client, session, "next").await.text, "next (2)");
-    // Back to before the edit, which brings back what it replaced; then back to before the original.
+    // Back to before the edit, which restores the turn that it replaced; then back to before the original.
     for (from, text) in [(3, "from the edit on (3)"), (1, "from the original on (1)")] {
         let mut edit = TurnInput::user(text.rsplit_once(' ').unwrap().0);
         (edit.kind, edit.supersedes_from) = (RecordKind::Edit, Some(from));
@@ -156,8 +156,9 @@ async fn a_turn_of_a_long_session_reads_no_more_turns_than_one_of_a_short() {
         reads.push(client.turn_reads(session).await.unwrap() - before);
     }
     client.shutdown(GRACE).await;
-    // The tenth segment is the first whose turns have as many before them as a node is ever shown. How often tasks in the
-    // background look differs a little from turn to turn; what grew with the session would be three times as much.
+    // The tenth segment is the first whose turns have as many before them as a node is ever shown. The reads
+    // of background tasks vary a little from turn to turn; reads that grew with the session would be three
+    // times as many.
     let (short, long) = (reads[9] + reads[10], reads[30] + reads[31]);
     assert!(long * 10 <= short * 13, "{reads:?}");
 }
