@@ -62,7 +62,7 @@ pub fn load(settings: &Settings) -> Result<AccountKey, Failure> {
 fn make(settings: &Settings, key: &AccountKey, out: &Out) -> Result<(), Failure> {
     let path = settings.account_file();
     if AccountKey::exists(&path) {
-        // An empty file holds no key, and says so with its remedy.
+        // For an empty file, this returns an error with its remedy.
         files::needs_passphrase(&path).map_err(ClientError::from)?;
         return Err(Failure::Usage(format!(
             "there is an account key at {} already; it is never overwritten (another place: --account FILE)",

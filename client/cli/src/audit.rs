@@ -1,4 +1,4 @@
-//! `baton audit`: a turn computed again by another node, and its signed word on it.
+//! `baton audit`: another node computes a turn again and signs its result.
 
 use std::path::Path;
 
@@ -55,7 +55,7 @@ async fn audit(client: &Client, arguments: &AuditArguments, out: &Out) -> Result
     cancellable(client.audit(id, &wish)).await
 }
 
-/// What the node signed, with its signature, for anybody to check.
+/// The node's signed statement, with its signature, for any reader to check.
 fn statement(audited: &Audited) -> Value {
     let report = &audited.report;
     let (result, tokens, at, why) = match report.verdict {

@@ -1,6 +1,6 @@
 //! `baton blob`: files at any Walrus, from the command line.
 //!
-//! Everything here is a thin layer over `baton_walrus_client`: arguments in, lines or JSON out.
+//! A thin layer over `baton_walrus_client`: arguments in, lines or JSON out.
 
 mod inspect;
 mod kept;
@@ -63,7 +63,7 @@ pub async fn run(settings: &Settings, command: BlobCommand, out: &Out) -> Result
     }
 }
 
-/// A store that sends what it is given: how much is too much is for the publisher to say.
+/// A store without its own upload limits: the publisher sets the limit.
 fn store(settings: &Settings) -> Result<HttpStore, Failure> {
     settings.store(|builder| builder.max_put_bytes(usize::MAX).max_quilt_bytes(usize::MAX))
 }
@@ -76,7 +76,7 @@ fn blob(text: &str) -> Result<BlobId, Failure> {
     })
 }
 
-/// How something is to be stored, from the command line.
+/// The write options from the command line.
 fn write_options(storing: &Storing) -> Result<WriteOptions, Failure> {
     let owner = match storing.send_to.as_deref() {
         None => ObjectOwner::Publisher,
@@ -121,7 +121,7 @@ fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Standard input, in a file that only this user can read and that goes with the value.
+/// Standard input, in a file that only this user can read. Dropping the value deletes the file.
 async fn spool_stdin() -> Result<NamedTempFile, Failure> {
     let spooled = tokio::task::spawn_blocking(|| {
         let mut file = NamedTempFile::new()?;
@@ -136,12 +136,12 @@ fn unreadable(path: &Path, source: std::io::Error) -> Failure {
     ClientError::File { action: "read", path: path.to_owned(), source }.into()
 }
 
-/// What a store's failure means for the command.
+/// A store's failure, as the command's.
 fn failed(error: StoreError) -> Failure {
     ClientError::from(error).into()
 }
 
-/// Writes bytes to a file (anew) or to standard output, which must not be a terminal for what is no text.
+/// Writes bytes to a new file or to standard output. Refuses binary data on a terminal.
 async fn deliver(bytes: Vec<u8>, file: Option<&Path>) -> Result<(), Failure> {
     match file {
         Some(path) if path != Path::new("-") => tokio::fs::write(path, bytes)

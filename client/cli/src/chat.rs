@@ -1,5 +1,4 @@
-//! `baton chat`: one message, a prompt ([`super::repl`]) or the full-screen view ([`super::tui`]); and how a turn looks while
-//! it runs.
+//! `baton chat`: one message, a prompt ([`super::repl`]) or the full-screen view ([`super::tui`]).
 
 use std::{
     io::{IsTerminal as _, Read as _},
@@ -25,7 +24,7 @@ use super::{
 
 /// Most bytes read from standard input as one message; the library names the exact limit.
 const MAX_STDIN_BYTES: u64 = 2 * 1024 * 1024;
-/// How long one message's head is waited for, so that another device's turn in its place is told of at once.
+/// Time to wait for a message's head, so that another device's turn in its place is reported at once.
 const COMPARE_WAIT: Duration = Duration::from_secs(3);
 pub async fn run(settings: &Settings, arguments: ChatArguments, out: &Out) -> Result<(), Failure> {
     let talk = Arc::new(Talk::from(settings, &arguments)?);
@@ -40,7 +39,7 @@ pub async fn run(settings: &Settings, arguments: ChatArguments, out: &Out) -> Re
     .await
 }
 
-/// Whether a person sits at both ends.
+/// Whether input and output are both terminals.
 fn at_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
@@ -97,7 +96,7 @@ async fn one_shot(
     if out.json() {
         let mut summary = summary(&outcome, &view.model);
         if talk.template.json_schema.is_some() {
-            // What a limit cut off is no JSON.
+            // A truncated answer is no JSON.
             summary["json"] = serde_json::from_str(&outcome.text).unwrap_or_default();
         }
         out.value(&summary)?;

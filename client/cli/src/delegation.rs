@@ -1,8 +1,8 @@
-//! Delegations: what an owner lets another key do at a relayer, signed here, listed and taken back there, and used by the
-//! key that has one.
+//! Delegations: an owner's signed permission for another key at a relayer. Signed here, listed and revoked
+//! there, and used by the delegate's key.
 //!
-//! What is signed is a text; the relayer's `delegation.rs` says how it is made up. A delegation is no secret: without the
-//! delegate's key it is of no use.
+//! The signature covers a text; the relayer's `delegation.rs` specifies it. A delegation is no secret: it is
+//! useless without the delegate's key.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ use super::{
 
 /// Largest delegation file: a few keys and names.
 const MAX_FILE_BYTES: u64 = 8 * 1024;
-/// Longest name of a project, as relayers take it.
+/// Longest name of a project that relayers accept.
 const MAX_PROJECT_BYTES: usize = 256;
 const DAY_S: u64 = 86_400;
 
@@ -44,17 +44,17 @@ struct Delegation {
     signature: String,
 }
 
-/// For whom requests are made, and by what right.
+/// The account that requests act for, and the delegation to do so.
 pub struct Acting {
-    /// The account whose memory it is about.
+    /// The account that owns the memory.
     pub owner: String,
-    /// The delegation as the header of a request; none for the owner itself, and for a key that the relayer knows.
+    /// The delegation as a request header; `None` for the owner itself, and for a key that the relayer knows.
     pub header: Option<String>,
 }
 
 impl Acting {
-    /// As flags and files say: a delegation that was named, or that lies beside the account key, makes its owner the one
-    /// that is acted for.
+    /// From flags and files. A delegation that is named, or lies beside the account key, determines the owner
+    /// to act for.
     pub fn from(settings: &Settings, key: &AccountKey) -> Result<Self, Failure> {
         let named = settings.delegation.clone();
         let beside = settings.account_file().with_extension("delegation");
@@ -76,7 +76,7 @@ impl Acting {
     }
 }
 
-/// Reads a delegation that must be to this key, and still count.
+/// Reads a delegation, which must be to this key and not expired.
 fn read(path: &Path, key: &AccountKey) -> Result<(Delegation, String), Failure> {
     let wrong = |what: &str| Failure::Usage(format!("{}: {what}", path.display()));
     let text = read_bounded(path, MAX_FILE_BYTES).map_err(|error| wrong(&error.to_string()))?;
@@ -90,7 +90,7 @@ fn read(path: &Path, key: &AccountKey) -> Result<(Delegation, String), Failure> 
             key.public_key()
         )));
     }
-    // Both are RFC 3339 in UTC, which sorts as time does.
+    // Both are RFC 3339 in UTC, so text order is time order.
     if delegation.expires <= time_text(now_ms() / 1_000) {
         let day = delegation.expires.get(..10).unwrap_or_default();
         return Err(wrong(&format!("the delegation ended on {}; ask the owner for another", clean(day))));
@@ -169,7 +169,7 @@ fn sign(key: &AccountKey, arguments: &DelegateArguments, now_s: u64) -> Result<D
     })
 }
 
-/// Shows the delegations that the relayer knows of.
+/// Shows the delegations that the relayer knows.
 pub async fn list(settings: &Settings, key: AccountKey, out: &Out) -> Result<(), Failure> {
     let answer = Desk::of_owner(settings, key)?.json(Method::GET, "/api/delegations", None).await?;
     if out.json() {
@@ -212,7 +212,7 @@ fn row(known: &Value, now: &str) -> String {
     )
 }
 
-/// Takes a delegation back.
+/// Revokes a delegation.
 pub async fn revoke(
     settings: &Settings,
     account: AccountKey,

@@ -1,4 +1,4 @@
-//! Signed requests to a relayer's HTTP door.
+//! Signed requests to a relayer's HTTP endpoint.
 
 use std::time::Duration;
 
@@ -12,37 +12,38 @@ use serde_json::{Value, json};
 
 use super::{Failure, clock::now_ms, delegation::Acting, settings::Settings};
 
-/// For an answer to begin and end: an export of a large memory takes a while.
+/// Time for a whole answer: an export of a large memory takes a while.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// For the connection.
+/// Time for the connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest answer that is read: the largest export.
 const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
 
-/// A relayer, asked in the name of an account.
+/// A relayer, called for an account.
 pub struct Desk {
     http: reqwest::Client,
     url: String,
     key: AccountKey,
-    /// Whose memory it is about, and by what right.
+    /// The account that owns the memory, and the delegation.
     acting: Acting,
 }
 
 impl Desk {
-    /// The relayer of the settings, and the account key on this machine, for itself or for whom it is a delegate of.
+    /// The relayer of the settings, with this machine's account key: for its own account, or for the owner that
+    /// it is a delegate of.
     pub fn open(settings: &Settings) -> Result<Self, Failure> {
         let key = super::account::load(settings)?;
         let acting = Acting::from(settings, &key)?;
         Self::new(settings, key, acting)
     }
 
-    /// The relayer of the settings, and this account key for its own account alone.
+    /// The relayer of the settings, with this account key for its own account alone.
     pub fn of_owner(settings: &Settings, key: AccountKey) -> Result<Self, Failure> {
         let acting = Acting { owner: key.account_id(), header: None };
         Self::new(settings, key, acting)
     }
 
-    /// The account whose memory it is about.
+    /// The account that owns the memory.
     pub fn owner(&self) -> &str {
         &self.acting.owner
     }
@@ -60,8 +61,8 @@ impl Desk {
         Ok(Self { http, url, key, acting })
     }
 
-    /// The line by which the account vouches for an export of its own memory: its signature over all lines. It is checked when
-    /// the export comes back, also after the relayer destroyed the owner's keys. None where a delegate asks.
+    /// The line that endorses an export of the account's own memory: a signature over all lines. It is
+    /// checked at import, also after the relayer destroyed the owner's keys. `None` for a delegate.
     pub fn endorsement(&self, export: &str) -> Option<String> {
         if self.key.account_id() != self.acting.owner {
             return None;
@@ -73,7 +74,7 @@ impl Desk {
         Some(line.to_string())
     }
 
-    /// Asks, and reads the answer as JSON.
+    /// Sends a request, and reads the answer as JSON.
     pub async fn json(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
         let body = body.map(Value::to_string).unwrap_or_default();
         let text = self.text(method, path, body).await?;
@@ -84,7 +85,7 @@ impl Desk {
         })
     }
 
-    /// Asks, and reads the answer as text.
+    /// Sends a request, and reads the answer as text.
     pub async fn text(&self, method: Method, path: &str, body: String) -> Result<String, Failure> {
         let now = now_ms() / 1000;
         let headers = self.key.request_headers(self.owner(), method.as_str(), path, body.as_bytes(), now);
@@ -115,7 +116,7 @@ impl Desk {
     }
 }
 
-/// Without the request's URL, which names what was asked for.
+/// Leaves out the request's URL, which reveals the request.
 fn unreachable(error: reqwest::Error) -> Failure {
     let message = format!("the relayer cannot be reached: {}", error.without_url());
     refused("Unreachable", &message, Some("check --relayer-url, and that the relayer runs"))
@@ -126,7 +127,7 @@ fn refused(name: &str, message: &str, hint: Option<&str>) -> Failure {
     Failure::Relayer { name: name.to_owned(), message: message.to_owned(), hint }
 }
 
-/// What a relayer says went wrong.
+/// A relayer's error.
 fn fault(status: StatusCode, text: &str) -> Failure {
     let value: Value = serde_json::from_str(text).unwrap_or_default();
     let said = |field: &str| value.get(field).and_then(Value::as_str).map(str::to_owned);

@@ -1,4 +1,4 @@
-//! `baton session check` and `sync`, and how other devices of a session are told of.
+//! `baton session check` and `sync`, and reports about a session's other devices.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,10 +17,10 @@ use super::{
     talk::View,
 };
 
-/// Hours that a lease is shown to run are rounded up to.
+/// The remaining time of a lease is rounded up to hours.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Tells of something that has to do with other devices.
+/// Shows an event of other devices.
 pub fn tell(event: &DeviceEvent, out: &Out) {
     match event {
         DeviceEvent::CaughtUp { own, .. } if *own > 0 => out.warn(&event.to_string()),
@@ -33,21 +33,21 @@ pub fn tell(event: &DeviceEvent, out: &Out) {
             for message in &moved.messages {
                 out.note(&format!("  {}: {}", role(message.role), message.text));
             }
-            // Beside the answer that was asked for; the first one is in baton session show.
+            // The answer to the replayed turn; `baton session show` has the first one.
             out.note(&format!("  {}: {}", role(Role::Assistant), moved.answer));
         }
     }
 }
 
-/// How turns are said again.
+/// Options for replayed turns.
 pub fn options(settings: &Settings, model: Option<String>, allow_echo: bool) -> ResumeOptions {
     ResumeOptions::of(&settings.turn(model, allow_echo))
 }
 
-/// How long a check waits for the head that it found missing to be published.
+/// Time that a check waits until a missing head is published.
 const PUBLISH_WAIT: Duration = Duration::from_secs(5);
 
-/// Compares a session with the head indexes, and takes in nothing. A head that they lack is published.
+/// Compares a session with the head indexes, and merges nothing. Publishes a head that they lack.
 pub async fn check(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
     let result = client.check_head(id).await;
@@ -90,7 +90,7 @@ pub async fn check(client: &Client, named: &str, out: &Out) -> Result<(), Failur
     Ok(result.map(drop)?)
 }
 
-/// Brings a session together with what its other devices wrote; with `over` its head is published even where that fails.
+/// Merges the turns of a session's other devices; with `over`, publishes its head even if that fails.
 pub async fn sync(
     client: &Client,
     named: &str,
@@ -101,7 +101,7 @@ pub async fn sync(
     let id = find_session(client, named).await?;
     let mut view = View::new(out);
     let on_event = |event| {
-        // Of what is said again only the end is shown.
+        // A replayed turn shows only its end.
         if let TurnEvent::Devices(_) = event {
             view.show(event);
         }
@@ -146,7 +146,7 @@ fn name(status: HeadStatus) -> &'static str {
     }
 }
 
-/// Names the indexes that did not show what they should, where there are several.
+/// Names the indexes that did not show the newest head, if one did.
 pub fn warn_of_indexes(info: &SessionInfo, out: &Out) {
     let newest = info.indexes.iter().any(|one| matches!(one.shows, IndexShows::Newest { .. }));
     for one in &info.indexes {
@@ -167,7 +167,7 @@ fn describe_index(index: &IndexStanding) -> Value {
     json!({ "name": index.name, "shows": shows, "detail": detail })
 }
 
-/// This device and those that may be writing too.
+/// This device and the others that may also be writing.
 pub fn describe_devices(info: &SessionInfo) -> Value {
     let others = info.others.iter();
     let others = others.map(
@@ -177,7 +177,7 @@ pub fn describe_devices(info: &SessionInfo) -> Value {
     std::iter::once(this).chain(others).collect()
 }
 
-/// The same as lines; nothing for a device that is alone.
+/// The same as lines; nothing for a lone device.
 pub fn show_devices(info: &SessionInfo, out: &Out) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     for lease in &info.others {
@@ -190,7 +190,7 @@ pub fn show_devices(info: &SessionInfo, out: &Out) {
     }
 }
 
-/// Turns that lost their place, with the answers that they had.
+/// Displaced turns, with their former answers.
 pub fn show_displaced(displaced: &[DisplacedTurn], out: &Out) -> Result<(), Failure> {
     for turn in displaced {
         let what = match turn.fate {
@@ -207,7 +207,7 @@ pub fn show_displaced(displaced: &[DisplacedTurn], out: &Out) -> Result<(), Fail
     Ok(())
 }
 
-/// The same for machines.
+/// The same for programs.
 pub fn describe_displaced(turn: &DisplacedTurn) -> Value {
     let (fate, to) = match turn.fate {
         TurnFate::Waits => ("waits", None),

@@ -1,5 +1,5 @@
-//! The dialogue of `baton chat`: what a line asks for, and doing it. The prompt ([`super::repl`]) and the full-screen view
-//! ([`super::tui`]) both drive it; how it looks is [`Out`]'s and [`View`]'s.
+//! The dialogue of `baton chat`: parses and runs lines. The prompt ([`super::repl`]) and the full-screen view
+//! ([`super::tui`]) both drive it; [`Out`] and [`View`] display it.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub const HELP: &str = "\
 /help           this list
 /quit           leave (also Ctrl-D); Ctrl-C ends a running answer";
 
-/// What a line asks for.
+/// A parsed line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line<'a> {
     Say(&'a str),
@@ -52,7 +52,7 @@ pub enum Line<'a> {
     Unknown(&'a str),
 }
 
-/// Reads a line.
+/// Parses a line.
 pub fn parse(line: &str) -> Line<'_> {
     let line = line.trim();
     let Some(command) = line.strip_prefix('/') else {
@@ -72,30 +72,30 @@ pub fn parse(line: &str) -> Line<'_> {
         ("memory", "") => Line::Memory,
         ("help", _) => Line::Help,
         ("quit" | "exit", "") => Line::Quit,
-        // A message may begin with two slashes to begin with one.
+        // Two slashes at the beginning send a message that begins with one.
         _ if command.starts_with('/') => Line::Say(command),
         _ => Line::Unknown(line),
     }
 }
 
-/// What follows a line.
+/// The step after a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// The next line.
+    /// Read the next line.
     On,
-    /// The dialogue moved to another session, which is greeted.
+    /// Greet: the dialogue moved to another session.
     Greet,
-    /// The end.
+    /// Leave.
     Leave,
 }
 
-/// A conversation with somebody who types.
+/// A conversation with a user who types.
 pub struct Dialogue {
     client: Client,
     talk: Arc<Talk>,
     out: Out,
     session: SessionId,
-    /// System text for the session that was named, until a turn may begin.
+    /// System text for the named session, until a turn may begin.
     system: Option<String>,
 }
 
@@ -115,17 +115,17 @@ impl Dialogue {
         Ok(Self { client: client.clone(), talk, out, session, system })
     }
 
-    /// The session that is talked in.
+    /// The current session.
     pub fn session(&self) -> SessionId {
         self.session
     }
 
-    /// Where it is shown.
+    /// The output of the dialogue.
     pub fn out(&self) -> &Out {
         &self.out
     }
 
-    /// Tells where we are, what the head index says, and finishes what was left unanswered.
+    /// Shows the session and its head index's state, and finishes an unanswered turn.
     pub async fn greet(&mut self) -> Result<(), Failure> {
         let info = self.client.session(self.session).await?;
         let id: String = info.id.to_string().chars().take(8).collect();
@@ -142,7 +142,7 @@ impl Dialogue {
         Ok(())
     }
 
-    /// Compares with the head index: takes in what other devices wrote, and tells of it and of what is wrong.
+    /// Compares with the head index: merges other devices' turns, and reports them and any problems.
     async fn compare(&self) -> Result<(), Failure> {
         match self.talk.reconcile(&self.client, self.session, &self.out).await {
             Ok(_) => devices::warn_of_indexes(&self.client.session(self.session).await?, &self.out),
@@ -157,7 +157,7 @@ impl Dialogue {
         Ok(())
     }
 
-    /// Does what a line asks for.
+    /// Runs a line.
     pub async fn act(&mut self, line: Line<'_>) -> Result<Then, Failure> {
         match line {
             Line::Nothing => {}
@@ -192,7 +192,7 @@ impl Dialogue {
     }
 
     async fn move_to(&mut self, session: SessionId) -> Result<Then, Failure> {
-        // First the new one, so that a session in use elsewhere leaves us where we are.
+        // Opens the new one first, so that a session in use elsewhere leaves the current one as it is.
         self.client.session(session).await?;
         if session != self.session {
             self.client.release(self.session);
@@ -202,7 +202,7 @@ impl Dialogue {
         Ok(Then::Greet)
     }
 
-    /// Says something; with a seq, in the place of what was said from there on.
+    /// Runs a turn; with a seq, it replaces the turns from there on.
     async fn turn(&mut self, messages: Vec<Message>, replaced: Option<u64>) -> Result<(), Failure> {
         let mut view = View::new(&self.out);
         view.begin(&messages);
@@ -222,7 +222,7 @@ impl Dialogue {
         self.ended(result.map(Some), &mut view).await
     }
 
-    /// Shows what was recalled for the last turn.
+    /// Shows the items recalled for the last turn.
     async fn memory(&self) -> Result<(), Failure> {
         match self.client.last_turn(self.session).await? {
             Some(last) => show_memory(&last.memory, &self.out),
@@ -245,7 +245,7 @@ impl Dialogue {
         match result {
             Ok(Some(outcome)) => view.finish(&outcome),
             Ok(None) => self.out.note("nothing is left unanswered"),
-            // Whoever cancels does not want the answer any more.
+            // A user who cancels no longer wants the answer.
             Err(Failure::Interrupted) => {
                 view.end_line();
                 self.client.abandon(self.session).await?;
@@ -259,7 +259,7 @@ impl Dialogue {
         Ok(())
     }
 
-    /// Says the last message again, or differently: a turn that replaces the last one.
+    /// Sends the last message again, or a different text: a turn that replaces the last one.
     async fn replace(&mut self, text: Option<&str>) -> Result<(), Failure> {
         let conversation = self.client.conversation(self.session).await?;
         let Some(last) = conversation.turns.last() else {

@@ -1,4 +1,4 @@
-//! `baton grants`: the quota that somebody who runs nodes gave to this user.
+//! `baton grants`: the quota that a node operator gave to this user.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Ctrl-C: work that it ends.
+//! Work that Ctrl-C ends.
 
 use baton_client::ClientError;
 
@@ -13,7 +13,7 @@ pub async fn cancellable<T>(turn: impl Future<Output = Result<T, ClientError>>) 
     }
 }
 
-/// The same, where the user may be at a full-screen view, which reads Ctrl-C as a key.
+/// The same at a full-screen view, which reads Ctrl-C as a key.
 pub async fn cancellable_at<T>(
     out: &Out,
     turn: impl Future<Output = Result<T, ClientError>>,

@@ -1,7 +1,7 @@
 //! The `baton` command: flags, settings, output, and one module for each subcommand.
 //!
-//! [`main`] is all that the program `baton` runs. This crate asks the client and the gateway for everything that it shows,
-//! and never reads a session's files itself.
+//! The program `baton` runs only [`main`]. This crate obtains its data from the client and the gateway, and
+//! never reads a session's files itself.
 
 mod account;
 mod args;
@@ -43,30 +43,30 @@ use args::{Arguments, Command};
 use out::Out;
 use settings::{Environment, Settings};
 
-/// How long the end of the program waits for acknowledgements, the head and the node's word on storing. What is not done
-/// then is in the journal.
+/// Time at the program's end for acknowledgements, the head and the node's report on storing. The journal
+/// holds the unfinished rest.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Why the command ends early.
+/// The reason for an early end.
 #[derive(Debug)]
 pub enum Failure {
     /// The client's own error.
     Client(ClientError),
-    /// Something about the call itself.
+    /// An error in the call itself.
     Usage(String),
-    /// A verification that found problems; they are shown already.
+    /// A verification found problems; they are shown already.
     Unverified,
-    /// A verification that found nothing wrong, but blobs that the store does not have; they are shown already.
+    /// A verification found no errors, but blobs that the store lacks; they are shown already.
     NotStored,
-    /// An audit that could say nothing; why is shown already.
+    /// An audit without a result; its reason is shown already.
     NotReplayable,
-    /// A relayer refused, failed, or could not be asked.
+    /// A relayer refused, failed, or was unreachable.
     Relayer {
         /// A stable name.
         name: String,
-        /// What happened.
+        /// The error.
         message: String,
-        /// What to do.
+        /// The next step.
         hint: Option<String>,
     },
     /// Interrupted by the user.
@@ -88,7 +88,7 @@ impl From<std::io::Error> for Failure {
 }
 
 impl Failure {
-    /// Tells the user; the exit code.
+    /// Shows the failure; returns the exit code.
     pub fn report(&self, out: &Out) -> u8 {
         match self {
             Self::Client(error) => {
@@ -107,7 +107,7 @@ impl Failure {
             Self::NotStored => 6,
             Self::NotReplayable => 10,
             Self::Interrupted => 130,
-            // Whoever reads our output has enough of it.
+            // The reader of the output has closed it.
             Self::Io(error) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
             Self::Io(error) => {
                 out.error("Io", &error.to_string(), None);
@@ -117,7 +117,7 @@ impl Failure {
     }
 }
 
-/// Runs the program with the arguments of its process; the exit code.
+/// Runs the program with the arguments of its process; returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse_from(args::blob::with_ids_named(std::env::args_os()));
@@ -135,12 +135,12 @@ pub fn main() -> ExitCode {
         Ok(()) => 0,
         Err(failure) => failure.report(&out),
     };
-    // A prompt that still waits for a line must not hold up the end.
+    // A prompt that still waits for a line must not delay the end.
     runtime.shutdown_background();
     ExitCode::from(code)
 }
 
-/// Warnings to the standard error only where asked for: a person at a prompt sees what concerns them anyway.
+/// Logs to standard error only on request: a person at a prompt sees their warnings anyway.
 fn start_logging(filter: Option<&str>) {
     let filter = tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("off"))
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
@@ -171,12 +171,12 @@ async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> Resu
         Command::Passphrase { new_file, remove } => {
             passphrase::run(&settings, new_file.as_deref(), remove, out).await
         }
-        // They need no settings, and are done above.
+        // They need no settings, and ran above.
         Command::Completions(_) | Command::Man(_) => Ok(()),
     }
 }
 
-/// Does something with an open client, and closes it properly whatever came of it.
+/// Runs work with an open client, and closes the client properly after success or failure.
 async fn with_client<T>(
     settings: &Settings,
     network: bool,
@@ -189,7 +189,7 @@ async fn with_client<T>(
     result
 }
 
-/// The session that a text names: all of its id, the beginning of it, or `last`.
+/// The named session: its id, a prefix of the id, or `last`.
 async fn find_session(client: &Client, text: &str) -> Result<SessionId, Failure> {
     if text == "last" {
         let last = client.last_session().await?;
@@ -207,18 +207,18 @@ async fn find_session(client: &Client, text: &str) -> Result<SessionId, Failure>
     }
 }
 
-/// A random seed for a session's sampling, where the user named none.
+/// A random seed for a session's sampling, if the user named none.
 fn random_seed() -> u64 {
     u64::from_le_bytes(baton_keys::secret::random_bytes())
 }
 
-/// Writes a file that only its owner may read; an existing one is not overwritten.
+/// Writes a file that only its owner may read; refuses to overwrite one.
 fn write_private(path: &std::path::Path, bytes: &[u8]) -> Result<(), Failure> {
     baton_keys::files::write_private(path, bytes)
         .map_err(|source| ClientError::File { action: "create", path: path.to_owned(), source }.into())
 }
 
-/// Ends the process at a second Ctrl-C, when the first is being acted upon.
+/// Ends the process at a second Ctrl-C, while the first is being handled.
 fn leave_at_second_interrupt() {
     tokio::spawn(async {
         if tokio::signal::ctrl_c().await.is_ok() {

@@ -1,4 +1,4 @@
-//! `baton memory`: what a relayer remembers of the account, seen and changed by its owner.
+//! `baton memory`: lets an account's owner see and change its memory at a relayer.
 
 use std::{io::IsTerminal as _, path::Path};
 
@@ -129,7 +129,7 @@ async fn forget_everything(desk: &Desk, yes: bool, out: &Out) -> Result<(), Fail
     if !yes && !confirmed(question)? {
         return Err(Failure::Usage("nothing was deleted; say --yes where nobody can be asked".to_owned()));
     }
-    // The account once more: nothing is deleted by a path alone.
+    // The account once more: a path alone deletes nothing.
     let confirm = json!({ "confirm": desk.owner() });
     desk.text(Method::DELETE, "/v1/memory/owner", confirm.to_string()).await?;
     told(&json!({ "deleted": "everything" }), "everything is deleted", out)
@@ -150,7 +150,7 @@ async fn forget(desk: &Desk, ids: &[String], others: Option<Others>, out: &Out) 
     Ok(())
 }
 
-/// What else held the words: how much of it went along, and what is left, by its id.
+/// Other holders of the words: the number deleted with them, and the ids of the rest.
 fn holders(answer: &Value, out: &Out) {
     if out.json() {
         return;
@@ -172,7 +172,7 @@ fn holders(answer: &Value, out: &Out) {
     }
 }
 
-/// What a holder of words is, in a line.
+/// A holder of the words, in a line.
 fn holder_line(holder: &Value) -> String {
     let text = |field: &str| holder[field].as_str().unwrap_or_default();
     let session = if text("session").is_empty() { "" } else { "  in " };
@@ -213,7 +213,7 @@ async fn export(desk: &Desk, file: &Path, place: &PlaceArguments, out: &Out) -> 
     told(&json!({ "items": items, "file": file }), &written, out)
 }
 
-/// Items among the lines of an export. Others name places, turns, and what connects items.
+/// Items among the lines of an export. Other lines name places, turns, and connections of items.
 fn exported_items(text: &str) -> u64 {
     text.lines().filter(|line| line.starts_with("{\"item\":")).count() as u64
 }
@@ -245,7 +245,7 @@ async fn consent(
     Ok(())
 }
 
-/// What the owner decided, and what follows from it.
+/// The owner's decisions, and their effects.
 fn shown_settings(answer: &Value, out: &Out) -> Result<(), Failure> {
     let allowed = answer["extract_through_nodes"].as_bool().unwrap_or_default();
     let offered = answer["nodes_offered"].as_bool().unwrap_or_default();

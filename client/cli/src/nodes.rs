@@ -1,4 +1,4 @@
-//! `baton nodes`: who is there, and why each would be chosen.
+//! `baton nodes`: the nodes found, and the reasons to choose each.
 
 use baton_client::{
     ClientError, NodeExplanation, NodeInfo, ResumeOptions,
@@ -131,7 +131,7 @@ fn cells(row: &NodeExplanation, now_ms: u64) -> Vec<String> {
     cells
 }
 
-/// Why it is in the draw, or not.
+/// The reason that a node is in the draw, or not.
 fn why(row: &NodeExplanation, now_ms: u64) -> String {
     let minutes = |until_ms: u64| {
         let seconds = until_ms.saturating_sub(now_ms) / 1000;
@@ -178,10 +178,10 @@ fn excluded(exclusion: Exclusion) -> String {
     }
 }
 
-/// What was seen of a node, in a line.
+/// The evidence about a node, in a line.
 fn seen(row: &NodeExplanation, now_ms: u64) -> String {
     let evidence = &row.evidence;
-    // By weight: a lie weighs four failures, a refusal half of one, and all of them fade.
+    // Weights: misbehaviour counts as four failures, a refusal as half of one, and all of them fade.
     let mut parts =
         vec![format!("{:.1} turns served, failures weigh {:.1}", evidence.served, evidence.failed)];
     match &evidence.speed {
@@ -266,7 +266,7 @@ fn describe_explained(row: &NodeExplanation, now_ms: u64) -> Value {
     })
 }
 
-/// A stable name of a condition.
+/// A stable name of an exclusion.
 fn condition(exclusion: Exclusion) -> &'static str {
     match exclusion {
         Exclusion::NotNamed => "not_named",

@@ -1,7 +1,7 @@
-//! What the user sees. Text that came from elsewhere is stripped of control characters, so that an answer cannot drive
-//! the terminal; colour is only for terminals.
+//! The user's output. Foreign text loses its control characters, so that an answer cannot drive the terminal;
+//! colour is only for terminals.
 //!
-//! It goes to standard output and error, line by line, or to the full-screen view, where there is one.
+//! It goes to standard output and error, line by line, or to the full-screen view, if there is one.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -17,10 +17,10 @@ pub fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// How a remark is meant.
+/// The tone of a remark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
-    /// What was asked for.
+    /// The requested output.
     Plain,
     /// Beside the conversation.
     Note,
@@ -38,12 +38,12 @@ pub struct Out {
     json: bool,
     no_color: bool,
     color: bool,
-    /// The full-screen view, which then has everything but JSON.
+    /// The full-screen view, which then receives everything but JSON.
     screen: Option<Arc<Inbox>>,
 }
 
 impl Out {
-    /// Looks whether there is a terminal.
+    /// Checks whether there is a terminal.
     pub fn new(json: bool, no_color: bool) -> Self {
         let color = !json && !no_color && io::stdout().is_terminal() && io::stderr().is_terminal();
         Self { json, no_color, color, screen: None }
@@ -64,17 +64,17 @@ impl Out {
         self.no_color
     }
 
-    /// Waits until the user ends what runs: by Ctrl-C, which is a signal, or a key that the full-screen view reads. An
-    /// interrupt that came when nothing waited counts for the view alone.
+    /// Waits until the user ends the running work: by Ctrl-C as a signal, or by a key of the full-screen
+    /// view. An interrupt while nothing waits reaches the view alone.
     pub async fn interrupted(&self) {
         match &self.screen {
             Some(inbox) => inbox.stopped().await,
-            // Without a handler there is nothing to wait for but the end of the process.
+            // Without a handler, wait for the end of the process.
             None => drop(tokio::signal::ctrl_c().await),
         }
     }
 
-    /// Whether the user asked for JSON.
+    /// Whether the output is JSON.
     pub fn json(&self) -> bool {
         self.json
     }
@@ -95,7 +95,7 @@ impl Out {
         writeln!(io::stdout().lock(), "{text}")
     }
 
-    /// Rows in columns, the first of them the heading. Numbers, and what begins with one, stand to the right.
+    /// Rows in columns, the heading first. Columns of numbers are right-aligned.
     pub fn table(&self, rows: &[Vec<String>]) -> io::Result<()> {
         for line in columns(rows) {
             self.line(&line)?;
@@ -133,7 +133,7 @@ impl Out {
         self.problem(message, hint);
         if self.json {
             let value = serde_json::json!({ "error": { "name": name, "message": message, "hint": hint } });
-            // With the output gone there is nobody left to tell.
+            // Without an output there is no reader to report to.
             let _ = self.value(&value);
         }
     }
@@ -173,7 +173,7 @@ fn columns(rows: &[Vec<String>]) -> Vec<String> {
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
     let width = |column| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let is_number = |cell: &String| cell.chars().all(|c| c.is_ascii_digit() || ".%-".contains(c));
-    // The last column is text, and not filled up.
+    // The last column is text, and not padded.
     let right = |column: usize| column + 1 < count && cells(column).skip(1).all(is_number);
     let shape: Vec<(usize, bool)> = (0..count).map(|column| (width(column), right(column))).collect();
     let line = |row: &Vec<String>| {
@@ -185,21 +185,24 @@ fn columns(rows: &[Vec<String>]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// Without characters that do something to a terminal or to the order of a line, line ends and tabs apart.
+/// Removes characters that act on a terminal or on the order of a line, except line ends and tabs.
 pub fn clean(text: &str) -> String {
     text.chars().filter(|c| !acts(*c) || matches!(c, '\n' | '\t')).collect()
 }
 
-/// Whether a character shows nothing, but does something: C0 and C1 controls, what turns the direction of text around
-/// (with which a line can be made to read as another), and what hides text altogether.
+/// Whether a character shows nothing, but acts:
+/// - C0 and C1 controls;
+/// - changes of text direction, which can make a line read as another;
+/// - characters that hide text.
 pub fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c,
             // Marks, embeddings, overrides and isolates of direction.
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}'
-            // Line and paragraph separators, and what has no width at all; joiners stay, since scripts need them.
+            // Line and paragraph separators, and characters of no width; joiners stay, since scripts need
+            // them.
             | '\u{2028}' | '\u{2029}' | '\u{200b}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
-            // Tags, in which whole sentences can be hidden.
+            // Tags, which can hide whole sentences.
             | '\u{e0000}'..='\u{e007f}')
 }
 
@@ -208,7 +211,7 @@ pub fn short(node: &NodeId) -> String {
     node.to_string().chars().take(8).collect()
 }
 
-/// Who speaks, for a reader.
+/// A message's author, for a reader.
 pub fn role(role: Role) -> &'static str {
     match role {
         Role::System => "system",

@@ -1,4 +1,4 @@
-//! `baton passphrase`: what protects the device key.
+//! `baton passphrase`: the device key's protection.
 
 use std::{io::IsTerminal as _, path::Path};
 

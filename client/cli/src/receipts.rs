@@ -1,4 +1,4 @@
-//! `baton receipts`: what nodes signed of the turns of this home, and what was signed back.
+//! `baton receipts`: the nodes' receipts for the turns of this home, and their countersignatures.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ pub async fn run(settings: &Settings, arguments: &ReceiptsArguments, out: &Out) 
     if good { Ok(()) } else { Err(Failure::Unverified) }
 }
 
-/// Whether nothing was found wrong.
+/// Whether no problem was found.
 async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Result<bool, Failure> {
     let ids = match &arguments.session {
         Some(named) => vec![find_session(client, named).await?],
@@ -175,7 +175,7 @@ fn model_name(client: &Client, model: ModelId) -> String {
     client.model_name(model).unwrap_or_else(|| model.to_string().chars().take(8).collect())
 }
 
-/// A model, and what computed it if answers of that cannot be computed again.
+/// A model, with its engine if answers of that engine cannot be computed again.
 fn model_cell(client: &Client, model: ModelId, engine: &str) -> String {
     let name = model_name(client, model);
     if engine == EngineKind::Native.name() { name } else { format!("{name} ({engine})") }
@@ -276,8 +276,8 @@ fn describe_turn(client: &Client, turn: &TurnReceipt, verify: bool) -> Value {
     })
 }
 
-/// A time as `2026-11-22 06:30:00`, by the proleptic Gregorian calendar (days to date: Howard Hinnant, "chrono-compatible
-/// low-level date algorithms").
+/// A time as `2026-11-22 06:30:00`, by the proleptic Gregorian calendar (days to date: Howard Hinnant,
+/// "chrono-compatible low-level date algorithms").
 fn utc(time_ms: u64) -> String {
     let seconds = time_ms / 1000;
     let (days, of_day) = (seconds / 86_400 + 719_468, seconds % 86_400);

@@ -1,4 +1,4 @@
-//! Memory in `baton chat`: the hint that the relayer is given, and what is sent to be remembered.
+//! Memory in `baton chat`: the relayer's hint, and the exchanges to remember.
 
 use std::pin::Pin;
 
@@ -23,9 +23,9 @@ use super::{
 
 /// Most words of a hint.
 const MAX_KEYWORDS: usize = 12;
-/// Shortest word that says what a message is about.
+/// Shortest word that counts as a keyword.
 const MIN_KEYWORD_CHARS: usize = 4;
-/// Longer words that say nothing of it all the same.
+/// Longer words that are not keywords.
 const STOP_WORDS: &[&str] = &[
     "about", "after", "again", "because", "been", "before", "being", "could", "does", "doing", "down",
     "from", "have", "having", "here", "into", "just", "know", "like", "made", "make", "many", "more", "most",
@@ -35,19 +35,19 @@ const STOP_WORDS: &[&str] = &[
     "with", "would", "your", "yours",
 ];
 
-/// What `--memory` asks for.
+/// Memory as `--memory` configures it.
 pub struct Remembering {
     key: AccountKey,
     owner: SuiAddress,
     mode: HintMode,
     project: Option<String>,
     persona: Option<String>,
-    /// Where exchanges are sent to be remembered, if they are.
+    /// Receives the exchanges to remember; `None` sends none.
     pub write: Option<Desk>,
 }
 
 impl Remembering {
-    /// As the flags say; none without `--memory`.
+    /// As the flags say; `None` without `--memory`.
     pub fn from(settings: &Settings, arguments: &MemoryWish) -> Result<Option<Self>, Failure> {
         if !arguments.memory {
             return Ok(None);
@@ -62,7 +62,7 @@ impl Remembering {
         Ok(Some(Self { key, owner, mode: arguments.memory_hint, project, persona, write }))
     }
 
-    /// The hint for a message, said plainly to the user too.
+    /// The hint for a message; shows its extent to the user too.
     pub fn hint(&self, session: SessionId, messages: &[Message], out: &Out) -> MemoryHint {
         let said = said(messages);
         let words = self.words(&said);
@@ -76,7 +76,7 @@ impl Remembering {
         self.hint_of(session, words)
     }
 
-    /// The words that the relayer is told.
+    /// The words that the relayer receives.
     fn words(&self, said: &str) -> String {
         match self.mode {
             HintMode::None => String::new(),
@@ -115,7 +115,7 @@ impl Remembering {
     }
 }
 
-/// For `baton serve`, whose user sees no prompt: what relayers are told is said once, at its start.
+/// For `baton serve`, whose user sees no prompt: it describes the hints once, at its start.
 impl GatewayMemory for Remembering {
     fn hint(&self, session: SessionId, messages: &[Message]) -> MemoryHint {
         self.hint_of(session, self.words(&said(messages)))
@@ -151,7 +151,7 @@ fn said(messages: &[Message]) -> String {
     said.map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// The first words of a message that say what it is about, each once.
+/// The first keywords of a message, each once.
 fn keywords(text: &str) -> String {
     let mut chosen: Vec<String> = Vec::new();
     for word in text.split(|c: char| !c.is_alphanumeric()) {
@@ -165,7 +165,7 @@ fn keywords(text: &str) -> String {
     cut(&words, MAX_HINT_BYTES).to_owned()
 }
 
-/// The beginning of a text, of at most so many bytes.
+/// The beginning of a text, of at most `most` bytes.
 fn cut(text: &str, most: usize) -> &str {
     let mut end = most.min(text.len());
     while !text.is_char_boundary(end) {

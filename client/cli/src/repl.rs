@@ -1,4 +1,5 @@
-//! The prompt of `baton chat`, line by line. Its history of lines is in memory only: what was said is in the sealed journal.
+//! The line prompt of `baton chat`. Its line history is in memory only: the sealed journal holds the
+//! conversation.
 
 use std::{
     io::{BufRead as _, IsTerminal as _},
@@ -16,7 +17,7 @@ use super::{
     talk::Talk,
 };
 
-/// Where lines come from: a terminal with editing, or a pipe.
+/// Source of lines: a terminal with editing, or a pipe.
 enum Input {
     Terminal(Box<Editor<(), MemHistory>>),
     Pipe,
@@ -32,7 +33,7 @@ impl Input {
         Self::Pipe
     }
 
-    /// The next line; none at the end. Blocking.
+    /// The next line; `None` at the end. Blocking.
     fn next(&mut self) -> std::io::Result<Option<String>> {
         match self {
             Self::Terminal(editor) => loop {
@@ -88,7 +89,7 @@ pub async fn run(
         match done {
             Ok(Then::Leave) => return Ok(()),
             Ok(_) => {}
-            // A script must learn that a turn failed; a person reads it and goes on.
+            // A script must see that a turn failed; a person reads it and continues.
             Err(failure) if is_pipe => return Err(failure),
             Err(failure) => {
                 failure.report(out);

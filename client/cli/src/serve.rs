@@ -23,7 +23,7 @@ use super::{
 
 /// The key's file in the home folder.
 const KEY_FILE: &str = "serve.key";
-/// What a made key begins with, so that it is recognised where it should not be.
+/// Prefix of a generated key, so that a leaked one is recognisable.
 const KEY_PREFIX: &str = "sk-baton-";
 /// Largest key file.
 const MAX_KEY_BYTES: u64 = 4096;
@@ -86,7 +86,7 @@ fn template(settings: &Settings, arguments: &ServeArguments) -> Result<TurnInput
     Ok(template)
 }
 
-/// Says once what a relayer is told of every message.
+/// Says once which parts of every message a relayer receives.
 fn tell_memory(memory: Option<&Remembering>, hint: HintMode, out: &Out) {
     let Some(memory) = memory else { return };
     out.note(match hint {
@@ -99,12 +99,12 @@ fn tell_memory(memory: Option<&Remembering>, hint: HintMode, out: &Out) {
     }
 }
 
-/// The bearer key in a file, which is made where there is none.
+/// The bearer key in a file; a missing file is created.
 fn key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let read = files::read_secret(path, "bearer key", MAX_KEY_BYTES).map_err(ClientError::from)?;
     if let Some(bytes) = read {
         let text = std::str::from_utf8(&bytes).unwrap_or_default().trim();
-        // A header carries nothing else, and an empty key would be none.
+        // A header carries only visible characters, and an empty key would protect nothing.
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(Failure::Usage(format!(
                 "the key file {} holds no key: one line of visible characters; remove it, and a new one is made",
@@ -119,8 +119,8 @@ fn key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     Ok(key)
 }
 
-/// Tells where the endpoint is; programs read the JSON line. A person gets the page's link with the key in its fragment,
-/// which browsers send to nobody.
+/// Shows the endpoint's address; programs read the JSON line. A person gets the page's link with the key in
+/// its fragment, which browsers do not send.
 fn announce(
     address: std::net::SocketAddr,
     key_file: Option<&Path>,
@@ -157,7 +157,7 @@ async fn stopped() {
             return;
         }
     }
-    // Without a handler there is nothing to wait for but the end of the process.
+    // Without a handler, wait for the end of the process.
     let _ = tokio::signal::ctrl_c().await;
 }
 

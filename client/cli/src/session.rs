@@ -217,7 +217,7 @@ async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes what is as secret as the conversation to a file, or to standard output.
+/// Writes a text that is as secret as the conversation to a file, or to standard output.
 fn write(text: &str, file: &Path, out: &Out) -> Result<(), Failure> {
     if file == Path::new("-") {
         return Ok(out.line(text)?);
@@ -227,7 +227,7 @@ fn write(text: &str, file: &Path, out: &Out) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The memory that turns were answered with, as `baton-node replay` takes it.
+/// The memory of the answered turns, in the form that `baton-node replay` reads.
 async fn memory(client: &Client, named: &str, turn: Option<u64>) -> Result<Zeroizing<String>, Failure> {
     let id = find_session(client, named).await?;
     let turns = client.history(id).await?.into_iter();
@@ -270,7 +270,7 @@ async fn verify(client: &Client, named: &str, full: bool, repair: bool, out: &Ou
     }
 }
 
-/// What a verification found.
+/// The results of a verification.
 pub fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failure> {
     if out.json() {
         let problems: Vec<_> = report
@@ -406,7 +406,7 @@ fn words(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
     Ok(text)
 }
 
-/// Brings a session back, as far as it can be read.
+/// Recovers a session as far as it can be read.
 async fn restored(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), Failure> {
     let recovered = client.recover_available(root).await?;
     let id = recovered.session;
@@ -431,7 +431,7 @@ async fn restored(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), 
     Err(Failure::NotStored)
 }
 
-/// Tells of a session that came from elsewhere.
+/// Shows a session that was imported or recovered.
 async fn told(client: &Client, id: baton_proto::ids::SessionId, out: &Out) -> Result<(), Failure> {
     let info = client.session(id).await?;
     if out.json() {

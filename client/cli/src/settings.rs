@@ -1,4 +1,4 @@
-//! Flags, environment and settings file, put together: the only place of this crate that reads the environment.
+//! Merges flags, environment and settings file: the only module of this crate that reads the environment.
 
 use std::{
     io::IsTerminal as _,
@@ -25,7 +25,7 @@ const DEFAULT_SHARDS: u16 = 1000;
 /// Largest settings file that is read.
 const MAX_CONFIG_BYTES: u64 = 64 * 1024;
 
-/// What the environment says beside the flags' own variables.
+/// Environment variables beside the flags' own.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     /// `HOME`.
@@ -108,7 +108,7 @@ impl Default for Urls {
     }
 }
 
-/// What the flags name, or else the file, or else the default.
+/// The URLs of the flags, or else the file's, or else the default.
 fn urls(flags: &[String], file: Urls, default: &[String]) -> Vec<String> {
     let file = match file {
         Urls::One(url) => vec![url],
@@ -136,29 +136,29 @@ pub struct Settings {
     renew: bool,
     dht: bool,
     max_price: u64,
-    /// Seconds by which the clock is wrong on purpose.
+    /// Seconds of a deliberate clock error.
     clock_offset: Option<i64>,
     passphrase: Option<Zeroizing<String>>,
     /// Default model.
     pub model: Option<String>,
     /// Default system text of new sessions.
     pub system: Option<String>,
-    /// No full-screen view: not wanted, not possible, or in the way of diagnostics on the same terminal.
+    /// No full-screen view: not wanted, not possible, or in conflict with diagnostics on the same terminal.
     pub plain: bool,
     /// Default relayer.
     pub relayer: Option<String>,
-    /// The relayer's HTTP door.
+    /// The URL of the relayer's HTTP endpoint.
     pub relayer_url: Option<String>,
-    /// The account that is acted for, if not the key's own.
+    /// The account to act for, if not the key's own.
     pub owner: Option<String>,
-    /// The delegation file that was named.
+    /// The named delegation file.
     pub delegation: Option<PathBuf>,
     account: PathBuf,
 }
 
 impl Settings {
-    /// A turn as every command begins it: with the model that was asked for, or else the settings'; other devices' turns are
-    /// taken in first.
+    /// The input of every command's turns: with the requested model, or else the settings' one. Merges other
+    /// devices' turns first.
     pub fn turn(&self, model: Option<String>, allow_echo: bool) -> TurnInput {
         let mut turn = TurnInput::new(Vec::new());
         turn.model = model.or_else(|| self.model.clone());
@@ -167,7 +167,7 @@ impl Settings {
         turn
     }
 
-    /// Puts them together.
+    /// Merges the three sources.
     pub fn gather(arguments: &Arguments, environment: &Environment) -> Result<Self, Failure> {
         let file = read_file(arguments.config.as_deref(), environment)?;
         let home = arguments.home.clone().or(file.home).or_else(|| environment.data_folder());
@@ -176,11 +176,11 @@ impl Settings {
         let nodes = if arguments.node.is_empty() { &file.node } else { &arguments.node };
         let nodes: Vec<Multiaddr> =
             nodes.iter().map(|text| address("--node", text)).collect::<Result<_, _>>()?;
-        // Without any node to begin with, the local network is the only place to look.
+        // Without a bootstrap node, the client can search only the local network.
         let mdns = arguments.mdns || file.mdns || nodes.is_empty();
         let publishers = urls(&arguments.publisher, file.publisher, &[DEFAULT_STORE.to_owned()]);
         let aggregators = urls(&arguments.aggregator, file.aggregator, &publishers);
-        // A flag for the one takes the place of a file's setting for the other.
+        // A flag for either of the two overrides the file's setting for the other.
         let given = token_file(&arguments.publisher_token_file, &arguments.publisher_secret_file)?;
         let publisher_token = match given {
             Some(given) => Some(given),
@@ -234,7 +234,7 @@ impl Settings {
         &self.home
     }
 
-    /// The passphrase of the device key, if one was given or asked for.
+    /// The passphrase of the device key, if there is one.
     pub fn passphrase(&self) -> Option<&str> {
         self.passphrase.as_deref().map(String::as_str)
     }
@@ -254,7 +254,7 @@ impl Settings {
         &self.aggregators
     }
 
-    /// The stores over HTTP, with whatever `tune` changes.
+    /// The stores over HTTP, with the changes of `tune`.
     pub fn store(
         &self,
         tune: impl FnOnce(HttpStoreBuilder) -> HttpStoreBuilder,
@@ -272,7 +272,7 @@ impl Settings {
         tune(builder).build().map_err(|error| Failure::Usage(error.to_string()))
     }
 
-    /// The client's configuration; without the network it looks for nobody.
+    /// The client's configuration; without the network it connects to no node.
     pub fn client(&self, network: bool) -> Result<ClientConfig, Failure> {
         let mut config = ClientConfig::with_store(Some(&self.home), self.store(|builder| builder)?);
         config.heads_name = self.heads.first().or(self.publishers.first()).cloned().unwrap_or_default();
@@ -291,7 +291,7 @@ impl Settings {
         if let Some(seconds) = self.clock_offset {
             config.shift_clocks(seconds);
         }
-        // What only looks does not buy.
+        // Commands without the network do not renew.
         config.renew = self.renew && network;
         if network {
             config.bootstrap.clone_from(&self.nodes);
@@ -301,7 +301,7 @@ impl Settings {
     }
 }
 
-/// The URLs of the head indexes, each once; none for the first publisher's.
+/// The URLs of the head indexes, each once; empty for the first publisher's.
 fn heads(flags: &[String], file: Urls) -> Result<Vec<String>, Failure> {
     let mut named: Vec<String> = Vec::new();
     for url in urls(flags, file, &[]) {
@@ -321,7 +321,7 @@ fn read_file(named: Option<&Path>, environment: &Environment) -> Result<File, Fa
     let Some(path) = path else { return Ok(File::default()) };
     let text = match read_bounded(&path, MAX_CONFIG_BYTES) {
         Ok(text) => text,
-        // Only a file that was asked for must be there.
+        // Only a named file must exist.
         Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
             return Ok(File::default());
         }
@@ -331,7 +331,7 @@ fn read_file(named: Option<&Path>, environment: &Environment) -> Result<File, Fa
         .map_err(|error| Failure::Usage(format!("the settings file {}: {}", path.display(), error.message())))
 }
 
-/// Reads a text file of at most so many bytes.
+/// Reads a text file of at most `limit` bytes.
 pub fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Zeroizing<String>> {
     use std::io::Read as _;
     let mut text = Zeroizing::new(String::new());
@@ -373,7 +373,7 @@ fn epochs(flag: &str, given: Option<u32>, default: u32) -> Result<u32, Failure> 
     }
 }
 
-/// The file that the publishers' token comes from.
+/// The file of the publishers' token.
 fn token_file(token: &Option<PathBuf>, secret: &Option<PathBuf>) -> Result<Option<TokenFile>, Failure> {
     match (token, secret) {
         (Some(_), Some(_)) => Err(Failure::Usage(
@@ -405,7 +405,7 @@ fn address(flag: &str, text: &str) -> Result<Multiaddr, Failure> {
     })
 }
 
-/// A relayer from its address, which must carry its identity.
+/// A relayer from its address, which must contain its identity.
 pub fn relayer(text: &str) -> Result<Relayer, Failure> {
     let mut addr = address("--relayer", text)?;
     let peer = addr.to_string().rsplit_once("/p2p/").map(|(_, id)| id.to_owned());

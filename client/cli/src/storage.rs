@@ -16,7 +16,7 @@ use super::{
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Shows until when a session's blobs are kept.
+/// Shows the end of storage of a session's blobs.
 pub async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
     let blobs = client.lifetimes(id).await?;
@@ -59,7 +59,7 @@ pub async fn renew(
                 tell(id, &report, out)?;
                 worst = report.failed.into_iter().next().map(|(_, error)| error).or(worst);
             }
-            // One that another process has open does not keep the others.
+            // A session that another process has open does not stop the others.
             Err(Failure::Client(error)) if named.is_none() => {
                 out.warn(&format!("{id}  {error}"));
                 worst = Some(error);
@@ -118,7 +118,7 @@ fn describe(blob: &BlobLifetime) -> Value {
     })
 }
 
-/// How long something is still kept for certain.
+/// The time for which a blob is certainly stored.
 pub fn kept(until_ms: u64, now_ms: u64) -> String {
     match until_ms.checked_sub(now_ms) {
         None => "may have run out".to_owned(),

@@ -1,4 +1,4 @@
-//! Turns of a conversation, however they are shown: what they ask for, and how they look while they run.
+//! Turns of a conversation, for every view: their inputs, and how they look while they run.
 
 use std::{io::Read as _, path::Path};
 
@@ -25,12 +25,12 @@ use super::{
     tui::inbox::Said,
 };
 
-/// Characters of a memory that are shown.
+/// Most characters shown of a recalled item.
 const SHOWN_CHARS: usize = 120;
 /// Lively, and still on the subject.
 pub const DEFAULT_TEMPERATURE: f32 = 0.7;
 
-/// How turns are asked for in this call.
+/// Options of this call's turns.
 pub struct Talk {
     pub template: TurnInput,
     memory: Option<Remembering>,
@@ -40,7 +40,7 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// As settings and arguments say.
+    /// Builds them from settings and arguments.
     pub fn from(settings: &Settings, arguments: &ChatArguments) -> Result<Self, Failure> {
         let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
         let relayer = arguments.memory.relayer.as_ref().or(settings.relayer.as_ref());
@@ -78,7 +78,7 @@ impl Talk {
         input
     }
 
-    /// Sends an exchange to be remembered, if the user asked for that. A relayer that is away costs a warning.
+    /// Sends an exchange to be remembered, if the user wants that. An unreachable relayer costs a warning.
     pub async fn remember(&self, messages: &[Message], outcome: &TurnOutcome, out: &Out) {
         let Some(memory) = &self.memory else { return };
         if let Some(desk) = &memory.write
@@ -89,8 +89,8 @@ impl Talk {
         }
     }
 
-    /// Finishes a pending turn: with memory recalled anew where this call has memory, and without, which is said, where the
-    /// relayer gives none.
+    /// Finishes a pending turn: with memory recalled anew if this call has memory, and without it, with a
+    /// remark, if the relayer gives none.
     pub async fn finish_pending(
         &self,
         client: &Client,
@@ -118,7 +118,7 @@ impl Talk {
         result
     }
 
-    /// Takes in what other devices wrote, and says again what lost its place to it, telling about it.
+    /// Merges other devices' turns, replays displaced ones, and shows both.
     pub async fn reconcile(
         &self,
         client: &Client,
@@ -137,7 +137,7 @@ impl Talk {
     }
 }
 
-/// A turn as it is shown: a line view prints, a full-screen view is handed what happens.
+/// Shows a turn: a line view prints it, a full-screen view receives its events.
 pub struct View<'a> {
     out: &'a Out,
     /// The model's name, as offered.
@@ -150,7 +150,7 @@ impl<'a> View<'a> {
         Self { out, model: String::new(), shown: false }
     }
 
-    /// Shows what is said, where that does not stand at a prompt already.
+    /// Shows the messages, unless they stand at a prompt already.
     pub fn begin(&self, messages: &[Message]) {
         if let Some(screen) = self.out.screen()
             && !messages.is_empty()
@@ -159,7 +159,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Shows an event. The output may be gone; the turn goes on all the same.
+    /// Shows an event. The turn continues even without an output.
     pub fn show(&mut self, event: TurnEvent) {
         if let TurnEvent::Attempt { model, .. } = &event {
             self.model.clone_from(model);
@@ -190,7 +190,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The last line of a turn: who served it, and that it was verified.
+    /// The last line of a turn: its node, and that it was verified.
     pub fn finish(&mut self, outcome: &TurnOutcome) {
         self.end_line();
         match self.out.screen() {
@@ -208,7 +208,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// What an event is to a user, beside the text of the conversation.
+/// A remark to the user about an event, beside the conversation's text.
 pub fn remark(event: &TurnEvent) -> Option<(Tone, String)> {
     Some(match event {
         TurnEvent::Attempt { node, model, continues, .. } => {
@@ -229,7 +229,7 @@ pub fn remark(event: &TurnEvent) -> Option<(Tone, String)> {
     })
 }
 
-/// That a turn was verified, and who served it.
+/// States that a turn was verified, and by which node it was served.
 pub fn verified(outcome: &TurnOutcome) -> String {
     let tokens = outcome.receipt.tokens;
     format!(
@@ -241,7 +241,7 @@ pub fn verified(outcome: &TurnOutcome) -> String {
     )
 }
 
-/// Messages as one text. Who speaks is named unless it is the user.
+/// Messages as one text. Names the author of each, unless it is the user.
 pub fn said(messages: &[Message]) -> String {
     let texts = messages.iter().map(|message| match message.role {
         Role::User => message.text.clone(),
@@ -250,14 +250,14 @@ pub fn said(messages: &[Message]) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// What was recalled, as a dim line each.
+/// Shows the recalled items, each as a dim line.
 pub fn show_memory(items: &[MemoryItem], out: &Out) {
     for line in memory_lines(items) {
         out.note(&line);
     }
 }
 
-/// What was recalled: how much, and then the beginning of each item.
+/// The recalled items: their number, then the beginning of each.
 pub fn memory_lines(items: &[MemoryItem]) -> Vec<String> {
     let lines = items.iter().map(|item| {
         let mut text: String = item.text.chars().take(SHOWN_CHARS).collect();
@@ -269,7 +269,7 @@ pub fn memory_lines(items: &[MemoryItem]) -> Vec<String> {
     std::iter::once(format!("{} memories added", items.len())).chain(lines).collect()
 }
 
-/// The session named, or a new one. System text for a named one waits until nothing is pending.
+/// The named session, or a new one. System text for a named one waits until nothing is pending.
 pub async fn open_session(
     client: &Client,
     talk: &Talk,

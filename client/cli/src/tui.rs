@@ -1,9 +1,10 @@
 //! The full-screen view of `baton chat`: the conversation, the sessions, an input of several lines.
 //!
-//! [`state`] and what it is made of are pure: keys and what tasks say change it, and [`draw`] shows it. Here is the loop
-//! around it. What a line asks for is done by the same [`Dialogue`] as at the line prompt, in a task of its own, which tells
-//! through the [`inbox`]; the view itself never waits for anything but events. It must never write to the terminal what was
-//! not cleaned ([`wrap`]), and must give the terminal back whatever happens ([`terminal`]).
+//! - [`state`] and its parts are pure: keys and messages from tasks change it, and [`draw`] shows it.
+//! - This module is the loop around it, which awaits only events.
+//! - A task runs each line with the same [`Dialogue`] as the line prompt, and reports through the [`inbox`].
+//! - The view must never write uncleaned text to the terminal ([`wrap`]).
+//! - It must always give the terminal back ([`terminal`]).
 
 mod block;
 pub mod conversation;
@@ -51,20 +52,20 @@ use super::{
     talk::Talk,
 };
 
-/// Between two frames at the least.
+/// Shortest time between two frames.
 const FRAME: Duration = Duration::from_millis(25);
-/// How often time goes on for the view, while something runs.
+/// Time between two ticks while something runs.
 const TICK: Duration = Duration::from_millis(120);
-/// How often it does while nothing happens: nodes come and go.
+/// Ticks between two updates while idle: nodes come and go.
 const IDLE_TICKS: u32 = 8;
 
-/// What a task ends with.
+/// The result of a task.
 enum Done {
-    /// A line was acted upon.
+    /// A line was run.
     Acted {
-        /// The dialogue, for the next one.
+        /// The dialogue, for the next line.
         dialogue: Box<Dialogue>,
-        /// Whether it is as it was asked for, and what follows.
+        /// The next step; `None` if the line failed.
         then: Option<Then>,
     },
     /// The list of sessions was read.
@@ -79,7 +80,7 @@ pub async fn run(
     out: &Out,
 ) -> Result<(), Failure> {
     let inbox = Arc::new(Inbox::default());
-    // Whatever is wrong with the call is said on the plain screen.
+    // Errors in the call appear on the plain screen.
     let dialogue = Dialogue::open(client, talk, arguments, out.on_screen(inbox.clone())).await?;
     let session = dialogue.session();
     let screen = Screen::open()?;
@@ -98,7 +99,7 @@ pub async fn run(
     };
     view.start(Box::new(dialogue), None);
     let result = Box::pin(view.follow()).await;
-    // What runs is dropped, and its message kept.
+    // Running tasks are dropped, and their message is kept.
     view.tasks.shutdown().await;
     let session = view.session;
     drop(view);
@@ -113,25 +114,25 @@ pub async fn run(
     result
 }
 
-/// The view with what it drives.
+/// The view with the parts that it drives.
 struct View {
     client: Client,
     inbox: Arc<Inbox>,
     state: State,
     screen: Screen,
-    /// Here while nothing runs.
+    /// Present while nothing runs.
     dialogue: Option<Box<Dialogue>>,
     session: SessionId,
     tasks: JoinSet<Done>,
     listed: Vec<Listed>,
-    /// Whether the list is being read, and whether it is stale already.
+    /// Whether the list is being read, and whether it is already stale.
     listing: bool,
     list_again: bool,
     began: Instant,
 }
 
 impl View {
-    /// Events, until the user leaves.
+    /// Handles events until the user leaves.
     async fn follow(&mut self) -> Result<(), Failure> {
         let mut events = EventStream::new();
         let mut signals = Signals::new()?;
@@ -145,7 +146,7 @@ impl View {
                 biased;
                 signal = signals.next() => match signal {
                     Signal::End => return Err(Failure::Interrupted),
-                    // From outside: the terminal sends it as a key.
+                    // A signal from outside: the terminal sends Ctrl-C as a key.
                     Signal::Interrupt => self.state.input(control_c()),
                 },
                 () = tokio::time::sleep_until(next), if stale => {
@@ -158,7 +159,7 @@ impl View {
                 }
                 event = events.next() => match event {
                     Some(event) => self.state.input(event?),
-                    // Nobody can type any more.
+                    // No more input can arrive.
                     None => return Ok(()),
                 },
                 Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => {
@@ -198,14 +199,15 @@ impl View {
         let peers = self.client.mesh().peers();
         let nodes = peers.iter().filter(|peer| peer.serves_turns).count();
         let mut unstored = None;
-        // While something runs the session may be another one soon; while nothing does, it is open, and looked at in memory.
+        // While a task runs, the session may soon be another one. While idle, it is open, and read from
+        // memory.
         if self.state.busy.is_none() {
             unstored = self.client.session(self.session).await.ok().map(|info| info.unstored);
         }
         self.state.tick(self.now(), nodes, unstored);
     }
 
-    /// Takes what tasks said.
+    /// Takes the messages of tasks.
     fn take_all(&mut self) {
         let now = self.now();
         for said in self.inbox.take() {
@@ -218,7 +220,7 @@ impl View {
         }
     }
 
-    /// Takes a task's end.
+    /// Takes a task's result.
     fn done(&mut self, done: Done) -> Option<Effect> {
         match done {
             Done::Acted { dialogue, then } => {
@@ -237,11 +239,11 @@ impl View {
         }
     }
 
-    /// Does what the state asks for; true to leave.
+    /// Performs an effect of the state; true to leave.
     fn act(&mut self, effect: Effect) -> io::Result<bool> {
         match effect {
             Effect::Act(line) => {
-                // The state asks for nothing while something runs.
+                // The state requests no line while one runs.
                 if let Some(dialogue) = self.dialogue.take() {
                     self.start(dialogue, Some(line));
                 }
@@ -254,7 +256,7 @@ impl View {
         Ok(false)
     }
 
-    /// Does what a line asks for; without one, greets.
+    /// Runs a line; without one, greets.
     fn start(&mut self, dialogue: Box<Dialogue>, line: Option<String>) {
         self.inbox.renew();
         self.state.begin(line.as_deref().unwrap_or_default(), self.now());
@@ -280,7 +282,7 @@ impl View {
     }
 }
 
-/// Does what a line asks for, and tells the view what the session is then.
+/// Runs a line, and then sends the session's state to the view.
 async fn step(client: Client, inbox: Arc<Inbox>, mut dialogue: Box<Dialogue>, line: Option<String>) -> Done {
     let done = match &line {
         Some(line) => Box::pin(dialogue.act(parse(line))).await,
@@ -288,7 +290,7 @@ async fn step(client: Client, inbox: Arc<Inbox>, mut dialogue: Box<Dialogue>, li
     };
     let done = match done {
         Ok(Then::Greet) => {
-            // What was said there is to be seen before anything is added to it.
+            // The view must show the conversation before the greeting adds to it.
             tell(&client, &inbox, dialogue.session()).await;
             Box::pin(dialogue.greet()).await.map(|()| Then::On)
         }
@@ -309,7 +311,7 @@ async fn step(client: Client, inbox: Arc<Inbox>, mut dialogue: Box<Dialogue>, li
     Done::Acted { dialogue, then }
 }
 
-/// Tells the view what a session is now.
+/// Sends a session's present state to the view.
 async fn tell(client: &Client, inbox: &Inbox, session: SessionId) {
     inbox.push(match load(client, session).await {
         Ok(loaded) => Said::Session(Box::new(loaded)),
@@ -321,11 +323,11 @@ fn control_c() -> Event {
     Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))
 }
 
-/// What a signal asks for.
+/// The effect of a signal.
 enum Signal {
-    /// To end what runs.
+    /// End the running task.
     Interrupt,
-    /// To leave at once.
+    /// Leave at once.
     End,
 }
 
@@ -348,7 +350,7 @@ impl Signals {
         })
     }
 
-    /// The next one. Cancel safe.
+    /// The next signal. Cancel safe.
     async fn next(&mut self) -> Signal {
         tokio::select! {
             _ = self.interrupt.recv() => Signal::Interrupt,
@@ -370,7 +372,7 @@ impl Signals {
         Ok(Self)
     }
 
-    /// The next one. Cancel safe.
+    /// The next signal. Cancel safe.
     async fn next(&mut self) -> Signal {
         let _ = tokio::signal::ctrl_c().await;
         Signal::Interrupt

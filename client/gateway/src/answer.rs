@@ -1,4 +1,4 @@
-//! A turn on its way to a program: its text as it comes, and what it ends with.
+//! Runs a turn for a program: streams its text, then its outcome.
 
 use std::time::Duration;
 
@@ -16,23 +16,23 @@ use baton_client::{
     TurnOutcome,
 };
 
-/// How long the head of an answered turn is waited for, to see whether another device wrote in the same place.
+/// Time to wait for the head of an answered turn, to see whether another device wrote in the same place.
 const COMPARE_WAIT: Duration = Duration::from_secs(3);
 
-/// For the node of an answer that passes to be told that it arrived. The node stores what there is to store.
+/// Time to acknowledge an ephemeral answer to its node. The node stores the blobs.
 const PASSING_GRACE: Duration = Duration::from_secs(5);
 
 /// A step of an answer.
 pub(super) enum Step {
-    /// A node is asked for it, by this name of the model.
+    /// The client asks a node, by this name of the model.
     Model(String),
-    /// How likely the tokens were whose text comes next.
+    /// Log probabilities of the tokens whose text comes next.
     Logprobs(Vec<TokenReport>),
-    /// More of its text.
+    /// More of the text.
     Text(String),
-    /// It was rebuilt, compared and accepted.
+    /// The client rebuilt, compared and accepted the answer.
     Done(Box<Answered>),
-    /// It failed.
+    /// The turn failed.
     Failed(Fault),
 }
 
@@ -41,11 +41,11 @@ pub(super) struct Answered {
     pub(super) outcome: TurnOutcome,
     /// The model's name.
     pub(super) model: String,
-    /// What other devices of the session had to do with it.
+    /// Events of the session's other devices.
     pub(super) devices: Vec<String>,
 }
 
-/// A turn that runs. Dropping it ends the turn; its message is kept, and finished if it is asked again.
+/// A running turn. Dropping it ends the turn; its message stays, and the same request resumes it.
 pub(super) struct Running {
     pub(super) session: SessionId,
     /// Bounded by the largest answer.
@@ -77,8 +77,8 @@ pub(super) async fn start(gateway: &Gateway, slot: OwnedSemaphorePermit, ask: As
     Ok(Running { session, steps })
 }
 
-/// Starts a turn of which nothing is kept: its session lives in memory for as long as its node has to be told something,
-/// its blob lies in the store for the shortest time, and it is in no list and no head index.
+/// Starts an ephemeral turn. Its session lives in memory until its node has the acknowledgement. Its blob
+/// lies in the store for the shortest time. No list and no head index contains it.
 async fn start_passing(
     gateway: &Gateway,
     slot: OwnedSemaphorePermit,
@@ -109,7 +109,7 @@ async fn start_passing(
     Ok(Running { session, steps })
 }
 
-/// What a turn's events become for the program that asked.
+/// Turns the events of a turn into steps for the program.
 struct Watch {
     steps: mpsc::UnboundedSender<Step>,
     shown: Shown,
@@ -148,7 +148,7 @@ impl Watch {
         }
     }
 
-    /// The last step of a turn that ended so.
+    /// The last step of a turn with this result.
     fn last(self, result: Result<TurnOutcome, ClientError>, ask: &Ask) -> Step {
         let outcome = match result {
             Ok(outcome) => outcome,
@@ -165,7 +165,7 @@ impl Watch {
     }
 }
 
-/// An error as the program sees it. Nodes that refuse what is asked beyond words do not say which part of it.
+/// An error as the program sees it. Nodes that refuse a payload do not say which part of it.
 fn fault(error: ClientError, ask: &Ask) -> Fault {
     let refused = error.code() == Some(ErrorCode::PayloadRejected);
     if refused && ask.json_schema.is_some() {
@@ -205,14 +205,15 @@ async fn run(
     let Some(result) = result else { return };
     let memory = gateway.config().memory.as_ref();
     let exchange = memory.zip(result.as_ref().ok().cloned());
-    // Nobody may be there any more to read it.
+    // The receiver may be gone.
     let _ = steps.send(watch.last(result.map(|(outcome, _)| outcome), ask));
     if let Some((memory, (outcome, messages))) = exchange {
         memory.remember(&messages, &outcome).await;
     }
 }
 
-/// Where another device wrote in the same place, settles that before the next request; who lost says its turn again.
+/// If another device wrote in the same place, merges its turns before the next request. The losing device
+/// replays its turn.
 async fn settle_devices(gateway: &Gateway, session: SessionId, options: &ResumeOptions) {
     let client = gateway.client();
     if !client.wait_compared(session, COMPARE_WAIT).await.unwrap_or(false) {
@@ -256,7 +257,7 @@ async fn turn(
     Ok((outcome, messages))
 }
 
-/// Finishes a turn that was begun: with memory where there is some, and without where the relayer gives none.
+/// Resumes a begun turn: with memory if configured, and without it if the relayer gives none.
 async fn resume(
     client: &Client,
     session: SessionId,
@@ -274,16 +275,16 @@ async fn resume(
         let options = ResumeOptions { relayer: None, ..ResumeOptions::of(template) };
         resumed = client.resume(session, options, &mut on_event).await;
     }
-    // Somebody else finished it since: the caller asks again and gets its answer by what was said.
+    // Another process finished it since. The caller retries, and the messages then find the answer.
     resumed?.ok_or(ClientError::Busy)
 }
 
-/// What a program was shown of an answer. It cannot be taken back: when the answer begins anew, what it has in common
-/// with the former beginning is not sent again, and nothing follows once it differs.
+/// The text of an answer that the program already has. When the answer restarts, its common part with that
+/// text is not sent again. Once the two differ, no more text follows.
 #[derive(Default)]
 struct Shown {
     sent: String,
-    /// Bytes of the present beginning that agree with what was sent; none once it differs.
+    /// Bytes of the restarted answer that agree with the sent text; `None` once they differ.
     agreed: Option<usize>,
     restarted: bool,
 }
@@ -313,7 +314,7 @@ impl Shown {
     }
 }
 
-/// The error of a turn, told of tools where no node was found that takes them.
+/// The error of a turn; it names `tools` if no node was found that takes them.
 fn fault_of_turn(ask: &Ask, error: ClientError) -> Fault {
     let refused = matches!(error, ClientError::TurnFailed { code: Some(ErrorCode::ModelUnavailable), .. });
     if refused && ask.tools.is_some() {

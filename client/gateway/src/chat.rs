@@ -28,16 +28,16 @@ use super::{
 };
 use baton_client::TokenReport;
 
-/// Largest body: the messages of the largest turn, as JSON escapes them, and a long conversation before them.
+/// Largest body: the largest turn's messages, JSON-escaped, after a long conversation.
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
-/// Bytes of a larger one that are read all the same, and dropped.
+/// Most bytes read in all; those beyond the limit are dropped.
 const MAX_DRAINED_BYTES: usize = 4 * MAX_BODY_BYTES;
-/// For a body to arrive; until then it holds one of the slots.
+/// Time for a body to arrive; until then it holds a slot.
 const BODY_TIME: Duration = Duration::from_secs(60);
-/// Pause after which a comment tells that the connection is alive.
+/// Pause after which a comment shows that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Which of the two forms an answer has.
+/// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Chat,
@@ -59,15 +59,15 @@ pub(super) async fn complete(
     respond(gateway, slot, ask, Form::Chat).await
 }
 
-/// A completion of a text.
+/// A text completion.
 pub(super) async fn complete_text(State(gateway): State<Gateway>, body: Body) -> Result<Response, Fault> {
     let slot = gateway.slot()?;
     let ask = TextRequest::read(&read(body).await?)?;
     respond(gateway, slot, ask, Form::Text).await
 }
 
-/// Reads a body. What is beyond the limit is read on for a while and dropped: a program that is cut off while it still
-/// sends never sees why.
+/// Reads a body. Reads and drops bytes beyond the limit for a while: a program that is cut off while it sends
+/// never sees the error.
 pub(super) async fn read(body: Body) -> Result<Zeroizing<Vec<u8>>, Fault> {
     let read = tokio::time::timeout(BODY_TIME, collect(body)).await;
     read.map_err(|_| Fault::request("body_too_slow", "", "the body did not arrive in time"))?
@@ -110,7 +110,7 @@ async fn respond(
     };
     let mut running = start(&gateway, slot, ask).await?;
     let session = running.session;
-    // Nobody can go on with what is kept nowhere.
+    // An ephemeral session cannot be continued, so its errors do not name it.
     let named = |fault: Fault| if passing { fault } else { fault.of(session) };
     let mut response = if stream {
         // An answer that fails before it begins is an error with a status, as programs expect.
@@ -132,7 +132,7 @@ async fn respond(
     Ok(response)
 }
 
-/// What all parts of a response have in common.
+/// The fields that all parts of a response share.
 struct Frame {
     form: Form,
     logprobs: Option<Wanted>,
@@ -186,7 +186,7 @@ impl Frame {
             }
         };
         let finish = finish_reason(finish);
-        // Of an answer that was taken from the store after its node was lost, the numbers are lost.
+        // An answer recovered from the store after its node was lost has no log probabilities.
         let whole = reports.len() == answered.outcome.receipt.tokens.output as usize;
         let logprobs = if whole { self.logprobs(reports, &mut 0) } else { Value::Null };
         let (object, choice) = match self.form {
@@ -215,7 +215,7 @@ impl Frame {
         })
     }
 
-    /// What is told of tokens, in the form that was asked for.
+    /// The log probabilities of these tokens, in the requested form.
     fn logprobs(&self, reports: &[TokenReport], offset: &mut usize) -> Value {
         match (self.logprobs, self.form) {
             (None, _) => Value::Null,
@@ -224,7 +224,7 @@ impl Frame {
         }
     }
 
-    /// The events of a stream: the role, the text, why it ended, the token counts where they were asked for, `[DONE]`.
+    /// The events of a stream: role, text, finish reason, token counts if requested, `[DONE]`.
     fn events(
         self,
         first: Option<Step>,
@@ -236,7 +236,7 @@ impl Frame {
             stream::unfold(running, |mut running| async { Some((running.steps.recv().await?, running)) });
         let head = (self.form == Form::Chat)
             .then(|| self.chunk(&json!({ "role": "assistant", "content": "" }), Value::Null, None, None));
-        // Reports whose text comes next, and the characters before it.
+        // Reports whose text comes next, and the number of characters before it.
         let (mut waiting, mut offset) = (Vec::new(), 0);
         let rest = stream::iter(first).chain(steps).flat_map(move |step| {
             stream::iter(match step {
@@ -275,7 +275,8 @@ impl Frame {
     }
 
     fn parts(&self, parts: Vec<Part>, logprobs: Value) -> Vec<Event> {
-        // What is told of the tokens goes with the first part; where they are held back, in a chunk of its own.
+        // The log probabilities go with the first part; if the parts are held back, with a chunk of their
+        // own.
         if parts.is_empty() && !logprobs.is_null() {
             return vec![self.chunk(&self.delta(""), logprobs, None, None)];
         }
@@ -283,7 +284,7 @@ impl Frame {
         parts.into_iter().zip(all).map(|(part, told)| self.chunk(&part.delta(), told, None, None)).collect()
     }
 
-    /// Those that wait, which then are told.
+    /// The log probabilities of the waiting reports, which it removes.
     fn told(&self, waiting: &mut Vec<TokenReport>, offset: &mut usize) -> Value {
         let reports = std::mem::take(waiting);
         if reports.is_empty() { Value::Null } else { self.logprobs(&reports, offset) }
@@ -353,14 +354,14 @@ fn finish_reason(finish: FinishReason) -> &'static str {
     }
 }
 
-/// What OpenAI's API has no field for.
+/// Data about the turn for which OpenAI's API has no field.
 fn about(answered: &Answered) -> Value {
     let outcome = &answered.outcome;
     let mut about = json!({
         "session": outcome.session.to_string(),
         "turn": outcome.seq,
         "node": outcome.node.to_string(),
-        // A turn that does not rebuild is never answered with.
+        // A turn that does not rebuild is never sent as an answer.
         "verified": true,
         "model": outcome.receipt.model.to_string(),
         "engine": outcome.receipt.engine.name(),

@@ -10,7 +10,7 @@ use zeroize::Zeroize as _;
 use super::{Fault, Gateway, chat, wire};
 use baton_client::{ClientError, choose::NoChoice};
 
-/// Texts of one request, as OpenAI has it.
+/// Most texts of one request, as in OpenAI's API.
 const MAX_INPUTS: usize = 2048;
 
 #[derive(Deserialize)]
@@ -31,7 +31,7 @@ enum Input {
     Other(serde::de::IgnoredAny),
 }
 
-/// How vectors are written.
+/// The encoding of vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
     Float,
@@ -137,7 +137,7 @@ impl Format {
     }
 }
 
-/// What went wrong, in words about embeddings.
+/// The error, in terms of embeddings.
 fn fault(error: ClientError) -> Fault {
     match error {
         ClientError::NoNode(NoChoice::ModelUnavailable { served, .. }) if served == "none" => {

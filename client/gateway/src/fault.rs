@@ -1,5 +1,5 @@
-//! Errors in the shape of OpenAI's API: `{"error":{"message","type","param","code"}}`, with a status that its clients
-//! act upon.
+//! Errors in the shape of OpenAI's API: `{"error":{"message","type","param","code"}}`, with a status that its
+//! clients act upon.
 
 use axum::{
     Json,
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::session_header::name_session;
 use baton_client::{ClientError, choose::NoChoice};
 
-/// What a client that should wait is told, in seconds.
+/// Retry delay for a client, in seconds.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
 
 /// An error as its reader sees it. Holds no text of a conversation.
@@ -31,18 +31,18 @@ impl Fault {
         Self { status, kind, code, param: None, message: message.into(), session: None }
     }
 
-    /// A request that cannot be served as it is; `param` names what is wrong in it.
+    /// A request that cannot be served as it is; `param` names the faulty parameter.
     pub(super) fn request(code: &'static str, param: &str, message: impl Into<Box<str>>) -> Self {
         let fault = Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", code, message);
         Self { param: (!param.is_empty()).then(|| param.into()), ..fault }
     }
 
-    /// A value that is out of range, or not of the right kind.
+    /// A value that is out of range, or of the wrong kind.
     pub(super) fn value(param: &str, message: impl Into<Box<str>>) -> Self {
         Self::request("invalid_value", param, message)
     }
 
-    /// Something of OpenAI's API that there is not here.
+    /// An unsupported feature of OpenAI's API.
     pub(super) fn unsupported(param: &str, message: impl Into<Box<str>>) -> Self {
         Self::request("unsupported_parameter", param, message)
     }
@@ -64,24 +64,24 @@ impl Fault {
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", code, message)
     }
 
-    /// The session is not where the request thinks, or is busy.
+    /// The session's state differs from the request's view, or the session is busy.
     pub(super) fn conflict(code: &'static str, message: impl Into<Box<str>>) -> Self {
         Self::new(StatusCode::CONFLICT, "invalid_request_error", code, message)
     }
 
-    /// More at once than is served.
+    /// More requests at once than the endpoint serves.
     pub(super) fn crowded() -> Self {
         let message = "too many requests at once; wait for one of them to end";
         Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "rate_limit_exceeded", message)
     }
 
-    /// The answer was shown in part, and the node that began it is gone.
+    /// The program has part of the answer, and the node that began it is gone.
     pub(super) fn interrupted() -> Self {
         let message = "the node failed within the answer, and another one answered differently; ask again";
         Self::new(StatusCode::BAD_GATEWAY, "server_error", "answer_interrupted", message)
     }
 
-    /// The same, of a turn of this session.
+    /// The same error, for a turn of this session.
     pub(super) fn of(self, session: SessionId) -> Self {
         Self { session: Some(session), ..self }
     }

@@ -1,4 +1,4 @@
-//! `response_format`: what a request says of the form of its answer, as the JSON schema that nodes are given.
+//! `response_format`: the requested form of an answer, as the JSON schema that nodes receive.
 
 use baton_proto::limits::MAX_SCHEMA_BYTES;
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use super::fault::Fault;
 
 /// The parameter.
 pub(super) const NAME: &str = "response_format";
-/// Longest name of a schema, as OpenAI's API has it.
+/// Longest name of a schema, as in OpenAI's API.
 const MAX_NAME_BYTES: usize = 64;
 
 #[derive(Deserialize)]
@@ -19,7 +19,7 @@ enum Format {
     JsonSchema { json_schema: Named },
 }
 
-/// A schema with its name. It is held to in the strict form and the other.
+/// A schema with its name. The answer satisfies it, strict or not.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Named {
@@ -31,7 +31,7 @@ struct Named {
     _strict: Option<bool>,
 }
 
-/// Takes the parameter out of a request: the schema that the answer must satisfy, if it must satisfy one.
+/// Takes the parameter out of a request: the schema that the answer must satisfy, if any.
 pub(super) fn take(rest: &mut Map<String, Value>) -> Result<Option<String>, Fault> {
     let Some(value) = rest.remove(NAME).filter(|value| !value.is_null()) else { return Ok(None) };
     let kind = value.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();

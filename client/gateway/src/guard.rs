@@ -1,4 +1,4 @@
-//! Who is served: the bearer key, the name by which the endpoint was called, and the origin of pages.
+//! Admits requests by the bearer key, the endpoint's host name, and the page's origin.
 
 use axum::{
     extract::{Request, State},
@@ -10,16 +10,16 @@ use subtle::ConstantTimeEq as _;
 
 use super::{Fault, Gateway};
 
-/// What a page of an allowed origin may send and read.
+/// The headers that a page of an allowed origin may send and read.
 const ALLOWED_HEADERS: &str = "authorization, content-type, x-baton-session";
 const EXPOSED_HEADERS: &str = "x-baton-session";
 const ALLOWED_METHODS: &str = "GET, POST, DELETE, OPTIONS";
-/// How long a browser remembers that, in seconds.
+/// Time for which a browser caches the preflight answer, in seconds.
 const PREFLIGHT_SECONDS: &str = "600";
 /// Names of this machine.
 const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
-/// Lets a request in, or refuses it.
+/// Admits a request, or refuses it.
 pub(super) async fn admit(State(gateway): State<Gateway>, request: Request, next: Next) -> Response {
     let origin = match check(&gateway, request.headers()) {
         Ok(origin) => origin,
@@ -35,7 +35,7 @@ pub(super) async fn admit(State(gateway): State<Gateway>, request: Request, next
     with_origin(next.run(request).await, origin)
 }
 
-/// Lets anybody in who calls the endpoint by a name of its own.
+/// Admits every request under an allowed host name, without a key.
 pub(super) async fn by_allowed_name(
     State(gateway): State<Gateway>,
     request: Request,
@@ -47,9 +47,10 @@ pub(super) async fn by_allowed_name(
     }
 }
 
-/// The allowed origin of a page's request; none for a program's.
+/// The allowed origin of a page's request; `None` for a program's.
 fn check(gateway: &Gateway, headers: &HeaderMap) -> Result<Option<HeaderValue>, Fault> {
-    // A name that some page's server made point here (DNS rebinding) would make this endpoint part of that page's origin.
+    // With DNS rebinding, a page's server points its own name here. Serving it would make this endpoint part
+    // of that page's origin.
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let name = without_port(host);
     let own = |allowed: &str| allowed.eq_ignore_ascii_case(name);
@@ -105,7 +106,7 @@ pub(super) async fn nothing_here() -> Fault {
     )
 }
 
-/// A path that is asked in another way.
+/// A known path with another method.
 pub(super) async fn wrong_method() -> Response {
     let fault = Fault::missing("unknown_url", "this address is asked by another method");
     (StatusCode::METHOD_NOT_ALLOWED, axum::Json(fault.body())).into_response()

@@ -1,12 +1,16 @@
-//! A local endpoint that speaks OpenAI's API, so that the programs people already have keep their conversations in
-//! sealed sessions without knowing of them.
+//! A local endpoint that speaks OpenAI's API. Existing programs keep their conversations in sealed sessions
+//! without knowing of them.
 //!
-//! A program sends the whole conversation with every request. What stands before its new messages finds the session
-//! (`threads.rs`); a request that says something else from some point on becomes an edit of the last turn, or a session
-//! that branches off; one that is not known begins a session with what it says. Nothing that was said is lost by that.
+//! A program sends the whole conversation with every request. The messages before its new ones identify the
+//! session (`threads.rs`):
+//! - If all of them match, the session continues.
+//! - If they diverge at some point, the request becomes an edit of the last turn or a branch.
+//! - If no session matches, a new session begins with all messages.
 //!
-//! Only programs with the bearer key are served, under a loopback name or one that was allowed, and pages of other
-//! origins only where their origin was.
+//! No earlier turn is lost.
+//!
+//! The endpoint serves only programs with the bearer key, under a loopback name or an allowed host. It serves
+//! pages of another origin only if that origin is allowed.
 
 mod answer;
 mod chat;
@@ -51,36 +55,37 @@ use baton_client::{Client, ClientError, MemoryHint, TurnInput, TurnOutcome};
 use fault::Fault;
 use threads::{MAX_THREADS, Threads};
 
-/// Requests served at once: more than the programs of one person make.
+/// Most requests served at once: more than one person's programs make.
 const MAX_REQUESTS: usize = 64;
-/// How much coarser a file system's times may be than the clock.
+/// File times may be this much coarser than the clock.
 const FILE_TIME_SLACK_MS: u64 = 2_000;
-/// How long a session's file is kept after its last turn before other processes may have it.
+/// Time after a session's last turn until its file is released to other processes.
 const KEEP_OPEN: Duration = Duration::from_secs(30);
-/// How often files are looked through for that.
+/// Interval between the checks for files to release.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// How the endpoint is served.
+/// Configuration of the endpoint.
 #[derive(Debug, Clone)]
 pub struct GatewayConfig {
-    /// What every request must carry as `Authorization: Bearer`; none serves every program of this machine.
+    /// The key that every request must carry as `Authorization: Bearer`; `None` serves every program of this
+    /// machine.
     pub key: Option<Zeroizing<String>>,
-    /// Origins of pages that may ask, such as `https://chat.example`.
+    /// Origins of pages that may send requests, such as `https://chat.example`.
     pub origins: Vec<String>,
-    /// Names beside loopback ones by which the endpoint may be called (the host of a URL, without a port).
+    /// Allowed host names beside the loopback names (the host of a URL, without a port).
     pub hosts: Vec<String>,
-    /// How turns are asked for where a request says nothing else; its messages are unused.
+    /// Defaults for turns where a request sets nothing; its messages are unused.
     pub template: TurnInput,
-    /// What has turns recalled by the template's relayer, and remembers them; none recalls nothing.
+    /// Recalls memory for turns at the template's relayer, and remembers exchanges; `None` recalls nothing.
     pub memory: Option<Arc<dyn GatewayMemory>>,
 }
 
 /// Memory for the turns of an endpoint.
 pub trait GatewayMemory: std::fmt::Debug + Send + Sync {
-    /// What the relayer is told to recall for a turn with these new messages.
+    /// The hint from which the relayer recalls memory for a turn with these new messages.
     fn hint(&self, session: SessionId, messages: &[Message]) -> MemoryHint;
 
-    /// Has an accepted exchange remembered, if that is wanted; a failure is its own affair.
+    /// Remembers an accepted exchange if that is wanted. The implementation handles its own failures.
     fn remember<'a>(
         &'a self,
         messages: &'a [Message],
@@ -99,16 +104,16 @@ struct Inner {
     client: Client,
     config: GatewayConfig,
     threads: Mutex<Threads>,
-    /// Sessions with when they were used last, to let go of their files.
+    /// Sessions with the time of their last use, to release their files.
     open: Mutex<Vec<(SessionId, Instant)>>,
     slots: Arc<Semaphore>,
-    /// When the home was last looked through, in milliseconds since the Unix epoch, a little before.
+    /// Time of the last scan of the home, in milliseconds since the Unix epoch, less [`FILE_TIME_SLACK_MS`].
     looked_ms: AtomicU64,
     turns: TaskTracker,
 }
 
 impl Gateway {
-    /// An endpoint over a client; reads the last used sessions of its home, to find them by what was said.
+    /// An endpoint over a client. Reads the last used sessions of its home, to find them by their messages.
     ///
     /// # Errors
     /// [`ClientError::File`] when the home folder cannot be listed.
@@ -127,7 +132,7 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Learns what changed in the home since the last look.
+    /// Learns the sessions that changed in the home since the last scan.
     async fn refresh(&self) -> Result<(), ClientError> {
         let now = self.client().now_ms();
         let since = self.inner.looked_ms.swap(now.saturating_sub(FILE_TIME_SLACK_MS), Ordering::Relaxed);
@@ -136,10 +141,10 @@ impl Gateway {
         self.client().each_conversation(since, MAX_THREADS, learn).await
     }
 
-    /// Serves until `stop` is done, then lets the requests under way end.
+    /// Serves until `stop` is done, then waits for the running requests.
     ///
     /// # Errors
-    /// Those of the listener.
+    /// The listener's errors.
     pub async fn serve(
         &self,
         listener: TcpListener,
@@ -180,12 +185,12 @@ impl Gateway {
         self.inner.threads()
     }
 
-    /// Room for one more request, taken before its body is read: what is held in memory is bounded by it.
+    /// Takes a slot for one more request, before its body is read: so the slots bound the memory in use.
     fn slot(&self) -> Result<OwnedSemaphorePermit, Fault> {
         self.inner.slots.clone().try_acquire_owned().map_err(|_| Fault::crowded())
     }
 
-    /// Learns what a session says now; it was used.
+    /// Learns a session's present messages.
     async fn learn(&self, session: SessionId) -> Result<(), ClientError> {
         let conversation = self.client().conversation(session).await?;
         self.threads().learn(&conversation);
@@ -206,12 +211,12 @@ impl Gateway {
 
 impl Inner {
     fn threads(&self) -> MutexGuard<'_, Threads> {
-        // It is a cache of proposals: whatever a panic left there is compared with the words.
+        // The map only proposes sessions. A caller compares the messages, so a panic's leftovers do no harm.
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Lets other processes have the sessions that were not used for a while and have nothing left to do.
+/// Releases the files of sessions that are idle and have no unstored turns.
 async fn let_go_of_files(gateway: Gateway) {
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -231,7 +236,7 @@ async fn let_go_of_files(gateway: Gateway) {
     }
 }
 
-/// Whether an address is of this machine alone.
+/// Whether only this machine can reach an address.
 #[must_use]
 pub fn is_loopback(address: &SocketAddr) -> bool {
     address.ip().is_loopback()

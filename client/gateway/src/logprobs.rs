@@ -1,4 +1,4 @@
-//! `logprobs`: how likely the tokens of an answer were, in the two shapes of OpenAI's API.
+//! `logprobs`: log probabilities of an answer's tokens, in the two shapes of OpenAI's API.
 
 use baton_proto::limits::MAX_LOGPROBS;
 use serde_json::{Map, Value, json};
@@ -6,14 +6,14 @@ use serde_json::{Map, Value, json};
 use super::fault::Fault;
 use baton_client::{LikelyToken, TokenReport};
 
-/// What a request asks for: so many alternatives with each token, perhaps none.
+/// The requested number of alternatives for each token; may be zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wanted {
     alternatives: u8,
 }
 
 impl Wanted {
-    /// Out of a request for a chat: `logprobs` says whether, `top_logprobs` how many alternatives.
+    /// From a chat request: `logprobs` enables them, `top_logprobs` counts alternatives.
     pub(super) fn of_chat(rest: &mut Map<String, Value>) -> Result<Option<Self>, Fault> {
         let logprobs = match rest.remove("logprobs") {
             None | Some(Value::Null | Value::Bool(false)) => false,
@@ -28,17 +28,17 @@ impl Wanted {
         }
     }
 
-    /// Out of a request for a text: `logprobs` says how many alternatives.
+    /// From a text request: `logprobs` counts alternatives.
     pub(super) fn of_text(rest: &mut Map<String, Value>) -> Result<Option<Self>, Fault> {
         let asked = match rest.remove("logprobs") {
-            // What it was in the older form of a chat.
+            // The older chat form of `logprobs`.
             Some(Value::Bool(false)) => None,
             other => count("logprobs", other)?,
         };
         Ok(asked.map(|alternatives| Self { alternatives }))
     }
 
-    /// As nodes are asked: they report a token with one alternative at the least.
+    /// The number to request from a node: nodes report at least one alternative.
     pub(super) fn asked(self) -> u8 {
         self.alternatives.max(1)
     }
@@ -61,12 +61,12 @@ impl Wanted {
         json!({ "content": content, "refusal": null })
     }
 
-    /// As `choices[].logprobs` of a text; `offset` counts the characters before it and is moved on.
+    /// As `choices[].logprobs` of a text. `offset` counts the characters before it, and advances.
     pub(super) fn text(&self, reports: &[TokenReport], offset: &mut usize) -> Value {
         let mut offsets = Vec::with_capacity(reports.len());
         for report in reports {
             offsets.push(*offset);
-            // Characters that begin here: a token may be the rest of one.
+            // Counts characters that begin here: a token may hold only the rest of a character.
             *offset += report.token.bytes.iter().filter(|byte| **byte & 0xC0 != 0x80).count();
         }
         let top = |report: &TokenReport| {
@@ -95,7 +95,7 @@ fn likely(token: &LikelyToken) -> Value {
     json!({ "token": spelled(token), "logprob": token.logprob, "bytes": bytes })
 }
 
-/// A token's text. One that is no whole characters is written as its bytes, as OpenAI's API does.
+/// A token's text. A token that is not whole characters is written as its bytes, as in OpenAI's API.
 fn spelled(token: &LikelyToken) -> String {
     use std::fmt::Write as _;
     if let Ok(text) = std::str::from_utf8(&token.bytes) {
@@ -108,12 +108,12 @@ fn spelled(token: &LikelyToken) -> String {
     })
 }
 
-/// The reports that a program was told. They cannot be taken back: when the answer begins anew, those that are the same
-/// are not told again, and none follow once they differ.
+/// The reports that a program already has. When the answer restarts, equal reports are not sent again. Once
+/// the two differ, no more reports follow.
 #[derive(Default)]
 pub(super) struct Told {
     ids: Vec<u32>,
-    /// Tokens of the present beginning that agree with what was told; none once they differ.
+    /// Tokens of the restarted answer that agree with the sent ones; `None` once they differ.
     agreed: Option<usize>,
     restarted: bool,
 }
@@ -124,7 +124,7 @@ impl Told {
         self.agreed = Some(0);
     }
 
-    /// Takes reports; those that are new.
+    /// Takes reports; returns the new ones.
     pub(super) fn take(&mut self, mut reports: Vec<TokenReport>) -> Vec<TokenReport> {
         if self.restarted {
             let Some(agreed) = self.agreed else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! `/v1/models`: what the nodes that are found serve.
+//! `/v1/models`: the models that the found nodes serve.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Fault, Gateway};
 
-/// A model with how many nodes serve it.
+/// A model with the number of nodes that serve it.
 struct Served {
     offer: ModelOffer,
     nodes: usize,
@@ -37,7 +37,7 @@ impl Served {
     }
 }
 
-/// By name; where nodes serve several models under one name, the first that is found stands for it.
+/// Models by name. If nodes serve several models under one name, the first one found represents it.
 async fn served(gateway: &Gateway) -> BTreeMap<String, Served> {
     let mut models = BTreeMap::new();
     for node in gateway.client().nodes().await {
@@ -53,7 +53,7 @@ async fn served(gateway: &Gateway) -> BTreeMap<String, Served> {
     models
 }
 
-/// The list: models to talk to first, since programs that name none take the first.
+/// The list: chat models first, since programs that name no model take the first.
 pub(super) async fn list(State(gateway): State<Gateway>) -> Json<Value> {
     let models = served(&gateway).await;
     let embeds = |served: &Served| served.offer.engine == EngineKind::Embedding;
@@ -63,7 +63,7 @@ pub(super) async fn list(State(gateway): State<Gateway>) -> Json<Value> {
     Json(json!({ "object": "list", "data": data }))
 }
 
-/// One of them.
+/// One model by its name.
 pub(super) async fn one(
     State(gateway): State<Gateway>,
     Path(name): Path<String>,

@@ -1,5 +1,5 @@
-//! The chat page, and what it asks for beside the endpoint that programs use. The page itself is for everybody who
-//! reaches the port; it has no secret in it, and everything it shows needs the key.
+//! The chat page and its own routes, beside the endpoint for programs. Every client that reaches the port may
+//! load the page: it holds no secret, and all its data needs the key.
 
 use std::collections::HashSet;
 
@@ -24,7 +24,7 @@ use baton_client::{ClientError, NewSession, TurnView};
 const PAGE: &str = include_str!("page/index.html");
 const SCRIPT: &str = include_str!("page/app.js");
 const STYLE: &str = include_str!("page/style.css");
-/// Nothing but its own files and this endpoint; no page may frame it.
+/// The page loads only its own files and calls only this endpoint; no page may frame it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -36,7 +36,7 @@ pub(super) fn files() -> Router<Gateway> {
         .route("/style.css", get(async || file("text/css; charset=utf-8", STYLE)))
 }
 
-/// What the page asks for.
+/// The routes that the page calls.
 pub(super) fn routes() -> Router<Gateway> {
     Router::new()
         .route("/api/sessions", get(list).post(begin))
@@ -62,7 +62,7 @@ fn id_of(text: &str) -> Result<SessionId, Fault> {
     text.parse().map_err(|_| Fault::missing("session_not_found", "this is no session's id"))
 }
 
-/// The sessions, the last used first. Those that other programs changed are read again.
+/// The sessions, last used first. Reads sessions again that other programs changed.
 async fn list(State(gateway): State<Gateway>) -> Result<Json<Value>, Fault> {
     gateway.refresh().await?;
     let here: HashSet<SessionId> = gateway.client().session_ids().await?.into_iter().collect();
@@ -82,14 +82,14 @@ async fn list(State(gateway): State<Gateway>) -> Result<Json<Value>, Fault> {
     Ok(Json(json!({ "sessions": sessions })))
 }
 
-/// Begins a session, so that the page knows its id before anything is said.
+/// Begins a session, so that the page knows its id before the first turn.
 async fn begin(State(gateway): State<Gateway>) -> Result<Json<Value>, Fault> {
     let id = gateway.client().new_session(NewSession::default()).await?;
     gateway.used(id);
     Ok(Json(json!({ "id": id.to_string() })))
 }
 
-/// A conversation, with who served each turn and what is known of it.
+/// A conversation, with the node and verification state of each turn.
 async fn show(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, Fault> {
     let id = id_of(&id)?;
     let client = gateway.client();
@@ -155,7 +155,7 @@ fn messages(messages: &[Message]) -> Value {
         .collect()
 }
 
-/// Gives up a message that was not answered.
+/// Gives up an unanswered message.
 async fn abandon(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, Fault> {
     gateway.client().abandon(id_of(&id)?).await?;
     Ok(Json(json!({ "abandoned": true })))
@@ -203,7 +203,7 @@ async fn verify(
     })))
 }
 
-/// The session as evidence that anybody can check; without its root.
+/// The session as evidence that any reader can check; without its root.
 async fn export(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Response, Fault> {
     let id = id_of(&id)?;
     let text = gateway.client().export(id, false).await?;
@@ -216,7 +216,7 @@ async fn export(State(gateway): State<Gateway>, Path(id): Path<String>) -> Resul
     Ok(response)
 }
 
-/// The nodes that are found.
+/// The nodes found.
 async fn nodes(State(gateway): State<Gateway>) -> Json<Value> {
     let nodes: Vec<Value> = gateway
         .client()
@@ -224,7 +224,7 @@ async fn nodes(State(gateway): State<Gateway>) -> Json<Value> {
         .await
         .iter()
         .map(|node| {
-            // Those that a conversation can be had with.
+            // Models for conversations only.
             let offers = node.record.models.iter().filter(|offer| offer.engine != EngineKind::Embedding);
             json!({
                 "node": node.record.node.to_string(),

@@ -1,4 +1,4 @@
-//! Where a request is said: in which session, and as what kind of turn.
+//! Decides a request's session and the kind of its turn.
 
 use baton_proto::{
     ids::SessionId,
@@ -22,20 +22,21 @@ pub(super) struct Placed {
     pub(super) work: Work,
 }
 
-/// What is to be done there.
+/// The work to do in the session.
 pub(super) enum Work {
-    /// The same was asked and not answered: that turn is finished.
+    /// The same request is unanswered: finish that turn.
     Resume,
-    /// A turn with these messages; with a seq it replaces what was said from there on.
+    /// A turn with these messages; `replaces` is the seq from which it replaces earlier turns.
     Turn { messages: Vec<Message>, replaces: Option<u64> },
 }
 
-/// A place that was found, before anything is done.
+/// The session decided for a request, before any change.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
-    /// A session with all that was said before; with a seq, in the place of what follows there.
+    /// A session that begins with the earlier messages; `replaces` is the seq from which the request replaces
+    /// its turns.
     Session { session: SessionId, replaces: Option<u64> },
-    /// A new session that begins with everything said; it may branch off another.
+    /// A new session that begins with all messages; it may branch off another.
     New { branch: Option<BranchPoint> },
 }
 
@@ -52,7 +53,7 @@ pub(super) async fn place(gateway: &Gateway, ask: &Ask, template: &TurnInput) ->
         {
             return Ok(Placed { session, work: Work::Resume });
         }
-        // It is asked again with other tools or other system text, which that turn cannot have any more.
+        // The request now has other tools or system text, which the begun turn cannot take any more.
         client.abandon(session).await?;
     }
     let (before, new) = split(&ask.messages);
@@ -78,7 +79,8 @@ pub(super) async fn place(gateway: &Gateway, ask: &Ask, template: &TurnInput) ->
             Ok(Placed { session, work: Work::Turn { messages: ask.messages.clone(), replaces: None } })
         }
         Found::Session { session, .. } if client.session(session).await?.moves > 0 => {
-            // What lost its place to another device's turn is said again first, and the request placed in what is then said.
+            // Another device's chain displaced turns: replay them first, then place the request in the
+            // result.
             client.reconcile(session, &ResumeOptions::of(template), |_| {}).await?;
             gateway.learn(session).await?;
             Box::pin(place(gateway, ask, template)).await
@@ -94,7 +96,7 @@ pub(super) async fn place(gateway: &Gateway, ask: &Ask, template: &TurnInput) ->
                 {
                     return Ok(Placed { session, work: Work::Resume });
                 }
-                // Whoever asks something else does not wait for that answer any more.
+                // A different request no longer waits for that answer.
                 client.abandon(session).await?;
             }
             client.set_system(session, system).await?;
@@ -103,7 +105,7 @@ pub(super) async fn place(gateway: &Gateway, ask: &Ask, template: &TurnInput) ->
     }
 }
 
-/// Whether what was begun is asked for in the same form. A turn keeps the form that it was begun with.
+/// Whether the request has the form of the pending turn. A turn keeps its form from its beginning.
 async fn is_asked_alike(gateway: &Gateway, session: SessionId, ask: &Ask) -> Result<bool, Fault> {
     let sampling = gateway.client().pending_sampling(session).await?.unwrap_or_default();
     let schema = ask.json_schema.as_deref().map(json_schema_hash);
@@ -114,7 +116,7 @@ fn check(template: &TurnInput, messages: &[Message]) -> Result<(), ClientError> 
     TurnInput { messages: messages.to_vec(), ..template.clone() }.check()
 }
 
-/// The conversation of the session that a text names: its id, the beginning of it, or `last`.
+/// The conversation of a named session: its id, a prefix of the id, or `last`.
 async fn conversation(gateway: &Gateway, name: &str) -> Result<Conversation, Fault> {
     let client = gateway.client();
     let unknown = || ClientError::UnknownSession(name.chars().take(64).collect());
@@ -135,7 +137,8 @@ async fn conversation(gateway: &Gateway, name: &str) -> Result<Conversation, Fau
     Ok(client.conversation(id).await?)
 }
 
-/// In the session that the caller named. Without anything said before, the new messages follow what is there.
+/// Places a request in the session that the caller named. Without earlier messages, the new ones follow its
+/// end.
 fn in_named(conversation: &Conversation, before: &[Message]) -> Result<Found, Fault> {
     let session = conversation.session;
     if before.is_empty() {
@@ -152,7 +155,7 @@ fn in_named(conversation: &Conversation, before: &[Message]) -> Result<Found, Fa
     Ok(Found::Session { session, replaces })
 }
 
-/// In the session that says the same so far, if one does.
+/// Places a request in a session with the same earlier messages, if there is one.
 async fn by_words(gateway: &Gateway, before: &[Message], all: &[Message], template: &TurnInput) -> Found {
     let proposed = if before.is_empty() { Vec::new() } else { gateway.threads().propose(before) };
     for session in proposed {
@@ -162,7 +165,7 @@ async fn by_words(gateway: &Gateway, before: &[Message], all: &[Message], templa
                 if let Some(found) = matched(&conversation, before, fits) {
                     return found;
                 }
-                // It was continued elsewhere since; what it says now is learned.
+                // Another program continued it; index its present messages.
                 gateway.threads().learn(&conversation);
             }
             Err(error) => {
@@ -174,9 +177,9 @@ async fn by_words(gateway: &Gateway, before: &[Message], all: &[Message], templa
     Found::New { branch: None }
 }
 
-/// What becomes of a request whose past stands in this session. Where it goes on it continues; where it says the last
-/// thing differently that is an edit; from further back it branches off, so that both ways stay, unless what it
-/// carries does not fit one turn.
+/// Matches a request with a session that holds its earlier messages. After the last turn, the session
+/// continues. If only the last turn differs, the request is an edit. From further back it branches, so that
+/// both versions stay; if the branch's messages do not fit one turn, it is an edit too.
 fn matched(conversation: &Conversation, before: &[Message], fits: bool) -> Option<Found> {
     let session = conversation.session;
     let turns = agreement(&conversation.turns, before)?;
@@ -191,13 +194,13 @@ fn matched(conversation: &Conversation, before: &[Message], fits: bool) -> Optio
     Some(Found::New { branch: Some(branch) })
 }
 
-/// The kind of a turn that replaces something, or nothing.
+/// The record kind of a turn: an edit if it replaces turns.
 pub(super) fn kind(replaces: Option<u64>) -> RecordKind {
     if replaces.is_some() { RecordKind::Edit } else { RecordKind::Turn }
 }
 
-/// What a session that is asked this has pinned: the request's system text, or what a named session has where the
-/// request has none; and always the request's tools.
+/// The messages to pin to the session: the request's system text and tools. A named session keeps its own
+/// text if the request has none.
 async fn pinned(client: &Client, session: SessionId, ask: &Ask) -> Result<Vec<Message>, ClientError> {
     let mut system = ask.system.clone();
     if ask.session.is_some() && system.is_empty() {

@@ -1,8 +1,8 @@
-//! Which session a list of messages goes on with. Pure.
+//! Finds the session that a list of messages continues. Pure.
 //!
-//! A chat program sends the whole conversation with every request and knows nothing of sessions. So each session is
-//! known here by marks: a keyed hash of everything said up to the end of each of its turns. What a request says before
-//! its new messages has such a hash too. A mark only proposes a session; [`agreement`] compares the words.
+//! A chat program sends the whole conversation with every request and knows no sessions. So each session is
+//! indexed by marks: a keyed hash of all messages up to the end of each turn. A request's messages before its
+//! new ones have such a hash too. A mark only proposes a session; [`agreement`] compares the messages.
 
 use std::{
     borrow::Cow,
@@ -19,21 +19,21 @@ use baton_proto::{
 use super::tools::may_call;
 use baton_client::{Conversation, SaidTurn};
 
-/// Sessions that are known by their words; the ones used longest ago are forgotten first, and begin anew.
+/// Most indexed sessions. The least recently used is forgotten first; a request for it begins a new session.
 pub(super) const MAX_THREADS: usize = 1_000;
-/// Turns of all of them.
+/// Most marks of all sessions.
 const MAX_MARKS: usize = 200_000;
-/// Sessions compared for one request: several begin alike only when they were asked the same.
+/// Most sessions compared for one request: several begin alike only after the same questions.
 pub(super) const MAX_PROPOSALS: usize = 8;
 
-/// Hash of what was said up to a point.
+/// Hash of the messages up to a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Mark(u64);
 
 /// Characters of a session's first message that a list shows.
 const TITLE_CHARS: usize = 80;
 
-/// A session by its marks.
+/// A session's marks and list entry.
 #[derive(Debug)]
 struct Thread {
     marks: Vec<Mark>,
@@ -51,14 +51,14 @@ pub(super) struct Listed {
     pub(super) used_ms: u64,
 }
 
-/// The sessions by what was said in them.
+/// The sessions, indexed by their messages.
 #[derive(Debug, Default)]
 pub(super) struct Threads {
     hasher: RandomState,
     threads: HashMap<SessionId, Thread>,
-    /// Sessions in which a mark stands, each with how many turns lie before it.
+    /// Sessions in which a mark occurs, each with the number of turns before it.
     at: HashMap<Mark, Vec<(SessionId, usize)>>,
-    /// What was asked and not answered: everything said, the new messages too.
+    /// Sessions with an unanswered turn, by the mark of all messages, the new ones included.
     unanswered: HashMap<Mark, SessionId>,
     marks: usize,
 }
@@ -70,7 +70,7 @@ impl Threads {
         }))
     }
 
-    /// Takes in what a session says now.
+    /// Indexes a session's present messages, in place of earlier ones.
     pub(super) fn learn(&mut self, conversation: &Conversation) {
         self.forget(conversation.session);
         let mut mark = Mark(0);
@@ -104,7 +104,7 @@ impl Threads {
         }
     }
 
-    /// The sessions that are known, the last used first.
+    /// The indexed sessions, last used first.
     pub(super) fn list(&self) -> Vec<Listed> {
         let mut listed: Vec<Listed> = self
             .threads
@@ -120,8 +120,8 @@ impl Threads {
         listed
     }
 
-    /// Sessions in which these messages stand at the beginning, whole turns of them: those that end there first, then
-    /// the last used.
+    /// Sessions that begin with these messages, as whole turns: first the sessions that end there, then the
+    /// last used.
     pub(super) fn propose(&self, said: &[Message]) -> Vec<SessionId> {
         let mark = self.extend(Mark(0), said);
         let places = self.at.get(&mark).map(Vec::as_slice).unwrap_or_default();
@@ -136,7 +136,7 @@ impl Threads {
         found.into_iter().take(MAX_PROPOSALS).map(|(_, _, id)| id).collect()
     }
 
-    /// Notes that a session was asked this and has not answered.
+    /// Notes that a session has these messages without an answer.
     pub(super) fn note_unanswered(&mut self, said: &[Message], session: SessionId) {
         if self.unanswered.len() >= MAX_THREADS {
             self.unanswered.clear();
@@ -145,7 +145,7 @@ impl Threads {
         self.unanswered.insert(mark, session);
     }
 
-    /// The session that was asked exactly this and has not answered; it is named once.
+    /// Takes the session that has exactly these messages without an answer; the note is removed.
     pub(super) fn take_unanswered(&mut self, said: &[Message]) -> Option<SessionId> {
         let mark = self.extend(Mark(0), said);
         self.unanswered.remove(&mark)
@@ -172,8 +172,8 @@ fn title(conversation: &Conversation) -> String {
     title
 }
 
-/// How many whole turns of a session these messages are, from its beginning; none where they say something else, or end
-/// within a turn.
+/// The number of whole turns at a session's beginning that equal these messages. `None` if the messages
+/// differ, or end within a turn.
 pub(super) fn agreement(turns: &[SaidTurn], said: &[Message]) -> Option<usize> {
     let mut rest = said;
     for (index, turn) in turns.iter().enumerate() {
@@ -189,7 +189,7 @@ pub(super) fn agreement(turns: &[SaidTurn], said: &[Message]) -> Option<usize> {
     rest.is_empty().then_some(turns.len())
 }
 
-/// Whether two lists say the same.
+/// Whether two lists hold the same messages.
 pub(super) fn same_messages(a: &[Message], b: &[Message]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
 }
@@ -198,8 +198,8 @@ fn same(a: &Message, b: &Message) -> bool {
     a.role == b.role && canonical(a) == canonical(b)
 }
 
-/// Chat programs trim what they show, and send that back; an assistant's calls they send back as such, not as the text
-/// that they were.
+/// Chat programs trim displayed text and send it back trimmed. They send an assistant's calls back as calls,
+/// not as their original text.
 fn canonical(message: &Message) -> Cow<'_, str> {
     match message.role {
         Role::Assistant if may_call(&message.text) => Cow::Owned(canonical_answer(&message.text).to_string()),
@@ -207,7 +207,7 @@ fn canonical(message: &Message) -> Cow<'_, str> {
     }
 }
 
-/// Splits what a request says into what was said before and the new messages: those after the assistant's last one.
+/// Splits a request's messages after the assistant's last one: earlier messages and new messages.
 pub(super) fn split(messages: &[Message]) -> (&[Message], &[Message]) {
     let last = messages.iter().rposition(|message| message.role == Role::Assistant);
     messages.split_at(last.map_or(0, |last| last + 1))

@@ -1,7 +1,8 @@
-//! Tools of OpenAI's API: read strictly into what a session holds, and calls out of answers into what programs expect.
+//! Tools of OpenAI's API: reads requests strictly into the session's form, and calls out of answers into
+//! OpenAI's form.
 //!
-//! In the session a call is text of the answer, in the model's syntax (`baton_proto::tools`), so what a program sends
-//! back is written as text too; ids that others made up are exchanged for ones that name the call's place.
+//! In the session a call is text of the answer, in the model's syntax (`baton_proto::tools`). So calls that a
+//! program sends back become text too. Foreign call ids are replaced by ids that name the call's position.
 
 use std::collections::HashMap;
 
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::fault::Fault;
 
-/// What a request says of tools.
+/// A request's tool parameters.
 #[derive(Default)]
 pub(super) struct Wish {
     pub(super) tools: Option<Json>,
@@ -26,7 +27,7 @@ pub(super) struct Wish {
 }
 
 impl Wish {
-    /// The tools that the model is told of.
+    /// The tools that the model is given.
     pub(super) fn read(self) -> Result<Option<Definitions>, Fault> {
         let tools = match self.tools {
             None | Some(Json::Null) => Vec::new(),
@@ -37,7 +38,7 @@ impl Wish {
             None | Some(Value::Null) => true,
             Some(Value::String(choice)) if choice == "auto" => true,
             Some(Value::String(choice)) if choice == "none" => false,
-            // Nothing on the way to a model could make it call.
+            // The protocol to the node cannot force a call.
             Some(_) => {
                 let message = "tool_choice is auto or none: a model cannot be made to call a tool here";
                 return Err(Fault::unsupported("tool_choice", message));
@@ -63,7 +64,7 @@ impl Wish {
     }
 }
 
-/// Names what is wrong with a tool.
+/// Names the error in a tool.
 fn check_tool(index: usize, tool: &Json) -> Result<(), Fault> {
     let at = |field: &str| format!("tools[{index}].{field}");
     match tool.get("type").and_then(Json::as_text) {
@@ -102,12 +103,12 @@ struct FunctionInput {
     arguments: String,
 }
 
-/// Call ids of a request's messages, each with the one in its place here.
+/// The foreign call ids of a request's messages, each with our id for its position.
 #[derive(Default)]
 pub(super) struct CallIds(HashMap<String, String>);
 
 impl CallIds {
-    /// Writes an assistant's calls behind its words.
+    /// Writes an assistant's calls after its text.
     pub(super) fn write(
         &mut self,
         index: usize,
@@ -148,13 +149,13 @@ impl CallIds {
         Ok(write_answer(content, &read).to_string())
     }
 
-    /// The id that a result names.
+    /// Our id for the id in a tool result.
     pub(super) fn ours(&self, id: String) -> String {
         self.0.get(&id).cloned().unwrap_or(id)
     }
 }
 
-/// The name of a message, where it may have it.
+/// Checks a message's name: a system message may not have the definitions' name.
 pub(super) fn check_name(index: usize, role: Role, name: Option<&str>) -> Result<(), Fault> {
     if role == Role::System && name == Some(TOOLS_NAME) {
         let message = "a system message cannot be named tools; send them as the parameter tools";
@@ -163,7 +164,7 @@ pub(super) fn check_name(index: usize, role: Role, name: Option<&str>) -> Result
     Ok(())
 }
 
-/// Whether there can be calls in an answer.
+/// Whether an answer may contain calls.
 pub(super) fn may_call(text: &str) -> bool {
     text.trim_start().starts_with(['{', '['])
         || ["<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"].iter().any(|m| text.contains(m))
@@ -174,7 +175,7 @@ type Known = Box<dyn Fn(&str) -> bool + Send>;
 /// An answer on its way to a program.
 pub(super) struct Saying {
     reader: AnswerReader<Known>,
-    /// Of the calls' ids.
+    /// Seed of the call ids.
     seed: [u8; 8],
     calls: usize,
 }
@@ -182,12 +183,12 @@ pub(super) struct Saying {
 /// A part of an answer for a program.
 pub(super) enum Part {
     Text(String),
-    /// A call as OpenAI's API writes it, and its place.
+    /// A call as OpenAI's API writes it, and its position.
     Call(usize, Value),
 }
 
 impl Saying {
-    /// An answer of a model that was told of these tools.
+    /// An answer of a model that has these tools.
     pub(super) fn new(tools: Definitions) -> Self {
         let known: Known = Box::new(move |name| tools.has(name));
         Self { reader: AnswerReader::new(known), seed: baton_keys::secret::random_bytes(), calls: 0 }
@@ -219,7 +220,7 @@ impl Saying {
         parts.collect()
     }
 
-    /// Why the answer ended, by what was found in it.
+    /// The finish reason, given the calls found.
     pub(super) fn finish_reason(&self, finish: FinishReason) -> FinishReason {
         match finish {
             FinishReason::Length => finish,

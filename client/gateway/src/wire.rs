@@ -1,4 +1,4 @@
-//! Requests of OpenAI's API, read strictly: what is not served is refused by name, never ignored.
+//! Requests of OpenAI's API, read strictly: an unsupported parameter is refused by name, never ignored.
 
 use baton_proto::{
     limits::MAX_OUTPUT_TOKENS,
@@ -16,11 +16,11 @@ use super::{
     tools::{CallIds, CallInput, Wish, check_name},
 };
 
-/// A request for a chat completion.
+/// A chat completion request.
 #[derive(Deserialize)]
 pub(super) struct ChatRequest {
     messages: Vec<MessageInput>,
-    /// The session, where its caller knows it.
+    /// The session, if the caller knows it.
     session: Option<String>,
     tools: Option<Json>,
     tool_choice: Option<Value>,
@@ -29,7 +29,7 @@ pub(super) struct ChatRequest {
     shared: Shared,
 }
 
-/// A request for a completion of a text.
+/// A text completion request.
 #[derive(Deserialize)]
 pub(super) struct TextRequest {
     prompt: Prompt,
@@ -70,7 +70,7 @@ struct Part {
     text: Option<String>,
 }
 
-/// What both kinds of requests have.
+/// The parameters that both kinds of requests share.
 #[derive(Deserialize)]
 struct Shared {
     model: Option<String>,
@@ -94,7 +94,7 @@ struct Shared {
 struct StreamOptions {
     #[serde(default)]
     include_usage: bool,
-    /// Padding against observers of the stream's sizes; it is on a loopback connection here.
+    /// Padding that hides the stream's sizes from observers; this connection is a loopback one.
     #[serde(default, rename = "include_obfuscation")]
     _include_obfuscation: Option<bool>,
 }
@@ -111,31 +111,31 @@ enum Stop {
 pub(super) struct Ask {
     /// System text at the beginning: pinned to the session.
     pub(super) system: Vec<Message>,
-    /// The tools that the model may call: pinned too.
+    /// The tools that the model may call: also pinned.
     pub(super) tools: Option<Definitions>,
-    /// Everything else that is said, in order.
+    /// All other messages, in order.
     pub(super) messages: Vec<Message>,
     /// The session, if it is named.
     pub(super) session: Option<String>,
     /// The model, if it is named.
     pub(super) model: Option<String>,
-    /// How tokens are chosen, as far as the request says.
+    /// The requested sampling.
     pub(super) wish: SamplingWish,
     /// Most tokens of the answer.
     pub(super) max_tokens: Option<u32>,
-    /// Whether the answer is sent as it comes.
+    /// Whether the answer is streamed.
     pub(super) stream: bool,
     /// Whether a stream ends with the token counts.
     pub(super) include_usage: bool,
     /// The JSON schema that the answer must satisfy.
     pub(super) json_schema: Option<String>,
-    /// What is told of how likely its tokens were.
+    /// The requested log probabilities.
     pub(super) logprobs: Option<Wanted>,
-    /// Whether it is asked once and never gone on with, so that nothing is kept of it.
+    /// Whether the session is ephemeral: asked once, never continued, so nothing is stored.
     pub(super) passing: bool,
 }
 
-/// What a request says about sampling; what it leaves open is the gateway's.
+/// A request's sampling parameters; the gateway's apply where it sets none.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SamplingWish {
     temperature: Option<f32>,
@@ -147,7 +147,7 @@ pub(super) struct SamplingWish {
 }
 
 impl SamplingWish {
-    /// The settings, with these where the request names none.
+    /// The settings, with these defaults.
     pub(super) fn sampling(&self, temperature: f32, seed: u64) -> Sampling {
         Sampling {
             temperature: self.temperature.unwrap_or(temperature),
@@ -161,7 +161,7 @@ impl SamplingWish {
     }
 }
 
-/// Parameters that say something about the caller and nothing about the answer.
+/// Parameters that describe the caller and not the answer.
 const LABELS: [&str; 6] =
     ["user", "metadata", "safety_identifier", "prompt_cache_key", "service_tier", "store"];
 
@@ -193,7 +193,7 @@ impl ChatRequest {
 }
 
 impl TextRequest {
-    /// Reads a body. The text is asked as one message of a conversation of its own: nodes render every prompt by the
+    /// Reads a body. The text becomes one message of its own conversation: nodes render every prompt by the
     /// model's chat template.
     pub(super) fn read(body: &[u8]) -> Result<Ask, Fault> {
         let mut request: Self = parse(body)?;
@@ -214,7 +214,7 @@ impl TextRequest {
 }
 
 pub(super) fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Fault> {
-    // What serde says of a value quotes it; the reader of this error wrote it, and nobody else sees it.
+    // A serde error quotes the value; only the request's author reads it.
     serde_json::from_slice(body)
         .map_err(|error| Fault::request("invalid_body", "", format!("the body cannot be read: {error}")))
 }
@@ -233,7 +233,7 @@ impl MessageInput {
                 return Err(Fault::value(&at("role"), message));
             }
         };
-        // Programs send an assistant's message back with all the fields that it came with, most of them empty.
+        // Programs send an assistant's message back with all its original fields, most of them empty.
         if let Some((field, _)) = self.rest.iter().find(|(_, value)| !is_empty(value)) {
             return Err(Fault::unsupported(&at(field), format!("{field} is not supported in a message")));
         }
@@ -288,7 +288,7 @@ impl Shared {
             Some(Stop::One(stop)) => vec![stop],
             Some(Stop::Several(stops)) => stops,
         };
-        // A nucleus of nothing leaves the likeliest token.
+        // A nucleus of zero leaves the likeliest token.
         let greedy = self.top_p == Some(0.0);
         let wish = SamplingWish {
             temperature: if greedy { Some(0.0) } else { self.temperature },
@@ -308,7 +308,7 @@ impl Shared {
         if self.stream_options.is_some() && !stream {
             return Err(Fault::value("stream_options", "stream_options needs stream to be true"));
         }
-        // What programs put there that must name something.
+        // Programs that must name a model send such placeholders.
         let model = self.model.filter(|model| !is_any(model));
         let include_usage = self.stream_options.is_some_and(|options| options.include_usage);
         let (tools, logprobs, passing) = (None, None, false);
@@ -329,12 +329,12 @@ impl Shared {
     }
 }
 
-/// Whether a model's name names none.
+/// Whether a model's name names no model.
 pub(super) fn is_any(model: &str) -> bool {
     matches!(model, "" | "auto" | "any" | "baton")
 }
 
-/// Every number by the name under which it was sent.
+/// Checks every number by the name under which it was sent.
 fn check_sampling(wish: &SamplingWish) -> Result<(), Fault> {
     let checks = [
         (
@@ -371,7 +371,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Whether a parameter of OpenAI's API that is not served asks for nothing but the default.
+/// Whether an unsupported parameter of OpenAI's API holds only its default.
 pub(super) fn neutral(name: &str, value: &Value) -> Result<(), Fault> {
     if is_empty(value) || LABELS.contains(&name) {
         return Ok(());

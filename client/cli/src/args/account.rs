@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// What can be allowed, in the order in which it is signed.
+/// Permissions that a delegation can give, in their signed order.
 pub const SCOPES: [&str; 5] = ["read", "write", "chat", "admin", "intimate"];
 
 /// What to do with the account key.

@@ -6,11 +6,11 @@ use baton_proto::ids::BlobId;
 use baton_walrus_client::QuiltPatchId;
 use clap::{Args, Subcommand};
 
-/// What may stand before an ID.
+/// Prefixes that may precede an ID.
 const ID_PREFIX: &str = "id:";
 
-/// The command line with every ID that begins with a dash named as one: a 64th of all IDs do, and each would be taken
-/// for flags.
+/// The command line with a prefix before every ID that begins with a dash. One ID in 64 does, and clap would
+/// take it for flags.
 pub fn with_ids_named(arguments: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
     arguments.map(|argument| match argument.to_str() {
         Some(text) if text.starts_with('-') && is_id(text) => format!("{ID_PREFIX}{text}").into(),
@@ -22,7 +22,7 @@ fn is_id(text: &str) -> bool {
     text.parse::<BlobId>().is_ok() || text.parse::<QuiltPatchId>().is_ok()
 }
 
-/// Takes off what was put before an ID.
+/// Removes the prefix of an ID.
 pub fn unnamed(text: &str) -> &str {
     text.strip_prefix(ID_PREFIX).unwrap_or(text)
 }

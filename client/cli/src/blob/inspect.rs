@@ -15,7 +15,7 @@ use super::{
     Bar, blob, failed, id_of_file, kept, size, store,
 };
 
-/// The IDs of files, a line each: of a single one nothing but the ID.
+/// The IDs of files, a line each; for a single file, the ID alone.
 pub async fn ids(settings: &Settings, files: &[PathBuf], out: &Out) -> Result<(), Failure> {
     let shards = settings.shards();
     for file in files {
@@ -63,7 +63,7 @@ pub async fn verify_file(settings: &Settings, id: BlobId, file: &Path, out: &Out
     if good { Ok(()) } else { Err(Failure::Unverified) }
 }
 
-/// Reads a blob from each aggregator by itself, and checks what it gives.
+/// Reads a blob from each aggregator by itself, and checks the answer.
 pub async fn verify(settings: &Settings, id: BlobId, limit: u64, out: &Out) -> Result<(), Failure> {
     let mut sources = Vec::new();
     let (mut wrong, mut good) = (0, 0);
@@ -112,7 +112,7 @@ pub async fn verify(settings: &Settings, id: BlobId, limit: u64, out: &Out) -> R
     }
 }
 
-/// What is known of blobs; of all that were stored here, if none is named.
+/// The state of blobs; without names, of all blobs stored here.
 pub async fn stat(settings: &Settings, ids: &[String], out: &Out) -> Result<(), Failure> {
     let ledger = kept::load(settings)?;
     if ids.is_empty() {

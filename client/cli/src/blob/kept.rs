@@ -1,6 +1,6 @@
-//! The book of what was stored with `baton blob`, in the home folder, and `baton blob renew`.
+//! The ledger of blobs stored with `baton blob`, in the home folder, and `baton blob renew`.
 //!
-//! HTTP tells nobody until when a blob is kept, so what the publishers said is written down here.
+//! Walrus's HTTP API does not report a blob's end, so this file records the publishers' answers.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -22,18 +22,18 @@ use super::{
     Bar, blob, failed, store,
 };
 
-/// Name of the book in the home folder.
+/// Name of the ledger in the home folder.
 const FILE: &str = "blobs.json";
-/// Name of the file whose lock keeps two processes from writing it at once.
+/// Name of the file whose lock keeps two processes from writing the ledger at once.
 const LOCK: &str = "blobs.lock";
-/// Pause between two looks whether it is free.
+/// Pause between two attempts to lock it.
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
-/// Largest book that is read: more than a full one takes.
+/// Largest ledger that is read: more than a full one takes.
 const MAX_BYTES: u64 = 128 * 1024 * 1024;
-/// Largest blob that is read back to be renewed.
+/// Largest blob that is read back for a renewal.
 const MAX_BLOB_BYTES: u64 = 1024 * 1024 * 1024;
 
-/// The book, locked against other processes.
+/// The ledger, locked against other processes.
 struct Book {
     path: PathBuf,
     ledger: Ledger,
@@ -41,7 +41,7 @@ struct Book {
 }
 
 impl Book {
-    /// Opens it, and waits for a process that has it.
+    /// Opens it, and waits for a process that has the lock.
     async fn open(settings: &Settings, out: &Out) -> Result<Self, Failure> {
         let home = settings.home();
         create_private_folder(home).map_err(|source| file_error("create", home, source))?;
@@ -76,7 +76,7 @@ fn write(path: &Path, ledger: &Ledger) -> std::io::Result<()> {
     replace_private(path, &serde_json::to_vec(ledger)?)
 }
 
-/// Reads the book, without keeping others from it.
+/// Reads the ledger without the lock.
 pub fn load(settings: &Settings) -> Result<Ledger, Failure> {
     use std::io::Read as _;
     let path = settings.home().join(FILE);
@@ -93,7 +93,7 @@ pub fn load(settings: &Settings) -> Result<Ledger, Failure> {
     serde_json::from_slice(&bytes).map_err(|error| file_error("read", &path, error.into()))
 }
 
-/// Writes down what was stored.
+/// Records a stored blob.
 pub async fn remember(
     settings: &Settings,
     stored: &Stored,
@@ -109,13 +109,13 @@ pub async fn remember(
     book.save()
 }
 
-/// What the book says of a blob.
+/// The ledger's entry for a blob.
 pub fn lifetime(ledger: &Ledger, id: BlobId) -> Option<BlobLine> {
     ledger.get(id)?;
     ledger.report(clock::now_ms()).blobs.into_iter().find(|line| line.blob_id == id)
 }
 
-/// Shows the whole book.
+/// Shows the whole ledger.
 pub fn show(ledger: &Ledger, out: &Out) -> Result<(), Failure> {
     let report = ledger.report(clock::now_ms());
     if out.json() {
@@ -128,19 +128,19 @@ pub fn show(ledger: &Ledger, out: &Out) -> Result<(), Failure> {
     Ok(out.line(report.to_string().trim_end())?)
 }
 
-/// What `renew` is to do.
+/// Options of `renew`.
 pub struct Wanted {
-    /// These, or what is due.
+    /// The named blobs; empty for all that are due.
     pub ids: Vec<String>,
-    /// How much must be left, in days; an epoch when not given.
+    /// Days that must be left; by default an epoch.
     pub within_days: Option<u32>,
-    /// For how many epochs.
+    /// Epochs to renew for.
     pub epochs: u32,
-    /// Whether to pay again where it is not known whether the last renewal was paid.
+    /// Whether to pay again if the last renewal's payment is uncertain.
     pub retry_uncertain: bool,
 }
 
-/// Stores again what runs out.
+/// Stores blobs again that run out.
 pub async fn renew(settings: &Settings, wanted: Wanted, out: &Out) -> Result<(), Failure> {
     let store = store(settings)?;
     let mut book = Book::open(settings, out).await?;
@@ -169,7 +169,7 @@ pub async fn renew(settings: &Settings, wanted: Wanted, out: &Out) -> Result<(),
                 renewals = renewing => Some(renewals),
             }
         };
-        // Also what was interrupted is in the book: it may have been paid for.
+        // Interrupted renewals are in the ledger too: they may have been paid.
         book.save()?;
         for renewal in renewals.ok_or(Failure::Interrupted)? {
             unrenewed |= !matches!(renewal.ended, RenewalEnded::Renewed { .. });

@@ -7,35 +7,35 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::super::out::Out;
 
-/// How often a spinner turns.
+/// Time between two steps of a spinner.
 const TICK: Duration = Duration::from_millis(120);
 const TRANSFER: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}";
 const WORK: &str = "{spinner} {msg} ({elapsed})";
 
-/// A line on standard error that shows how far something is. It goes away when dropped.
+/// A line on standard error that shows progress. It disappears when dropped.
 pub struct Bar(ProgressBar);
 
 impl Bar {
-    /// A bar, drawn if standard error is a terminal and nobody asked for JSON.
+    /// A bar, drawn if standard error is a terminal and the output is not JSON.
     pub fn new(out: &Out) -> Self {
         let target = if out.json() { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         Self(ProgressBar::with_draw_target(None, target))
     }
 
-    /// Something whose end is not known.
+    /// Shows work whose end is unknown.
     pub fn working(&self, what: &str) {
         self.0.set_style(style(WORK));
         self.0.set_message(what.to_owned());
         self.0.enable_steady_tick(TICK);
     }
 
-    /// For the store to tell how far it is.
+    /// The callback for the store's progress.
     pub fn follow(&self) -> ProgressFn {
         let bar = self.0.clone();
         let last = std::sync::Mutex::new(None);
         ProgressFn::new(move |progress: Progress| {
             let mut last = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            // The ID is computed beside the upload, which is what one waits for.
+            // The ID is computed beside the upload, and the user waits for the upload.
             if progress.phase == Phase::Hashing && last.is_some() {
                 return;
             }

@@ -116,7 +116,7 @@ fn patch_id(text: &str) -> Result<QuiltPatchId, Failure> {
     })
 }
 
-/// Computes what the store would name.
+/// Computes the IDs that the store would give.
 async fn ids(settings: &Settings, sources: &Sources, out: &Out) -> Result<(), Failure> {
     let bar = Bar::new(out);
     bar.working("laying out the quilt");
@@ -170,7 +170,7 @@ struct Source {
 }
 
 impl Sources {
-    /// Reads `FILE` or `NAME=FILE` each, and gives them their tags (`NAME:KEY=VALUE`).
+    /// Reads each `FILE` or `NAME=FILE`, and adds the tags (`NAME:KEY=VALUE`).
     fn read(files: &[String], tags: &[String]) -> Result<Self, Failure> {
         let mut sources = Vec::new();
         let mut left = MAX_QUILT_BYTES;
@@ -209,7 +209,7 @@ impl Sources {
     }
 }
 
-/// A file's name in the quilt, and where it is.
+/// A file's name in the quilt, and its path.
 fn named(text: &str) -> Result<(String, &Path), Failure> {
     if let Some((name, path)) = text.split_once('=')
         && !name.is_empty()

@@ -24,7 +24,7 @@ use super::{
 pub async fn put(settings: &Settings, file: &Path, storing: &Storing, out: &Out) -> Result<(), Failure> {
     let store = store(settings)?;
     let mut options = write_options(storing)?;
-    // What comes by a pipe is kept in a file meanwhile, since a PUT may go to another publisher.
+    // Input from a pipe is spooled to a file, since a PUT may be retried at another publisher.
     let spooled = if is_stdin(file) { Some(spool_stdin().await?) } else { None };
     let path = match &spooled {
         Some(spooled) => spooled.path().to_owned(),
@@ -39,12 +39,12 @@ pub async fn put(settings: &Settings, file: &Path, storing: &Storing, out: &Out)
         let storing = store.store(PutBody::File(path), &options);
         cancellable(async { storing.await.map_err(ClientError::from) }).await?
     };
-    // Told first: what cannot be written down is stored all the same.
+    // Shown first: a blob that cannot be recorded is stored all the same.
     tell(settings, &stored, out)?;
     kept::remember(settings, &stored, &options, out).await
 }
 
-/// Tells what was stored.
+/// Shows a stored blob.
 pub fn tell(settings: &Settings, stored: &Stored, out: &Out) -> Result<(), Failure> {
     let encoded = encoded_length(stored.length, settings.shards()).ok();
     if out.json() {
@@ -72,7 +72,7 @@ pub fn tell(settings: &Settings, stored: &Stored, out: &Out) -> Result<(), Failu
     Ok(())
 }
 
-/// How what is read is checked.
+/// The check on a read blob.
 #[derive(Debug, Clone, Copy)]
 pub struct Trust(Verification);
 
@@ -96,17 +96,17 @@ impl Trust {
     }
 }
 
-/// What `get` is to fetch.
+/// Options of `get`.
 pub struct Wanted {
     /// The ID of a blob or an object.
     pub id: String,
-    /// Where to write it.
+    /// The output file.
     pub file: Option<PathBuf>,
     /// `first-last`.
     pub range: Option<String>,
     /// Whether the ID is an object's.
     pub object: bool,
-    /// How it is checked.
+    /// How to check it.
     pub check: Trust,
     /// Most bytes.
     pub limit: u64,
@@ -171,7 +171,7 @@ pub async fn get(settings: &Settings, wanted: Wanted, out: &Out) -> Result<(), F
     Ok(())
 }
 
-/// `first-last`, both counted, as first byte and length.
+/// `first-last`, both inclusive, as first byte and length.
 fn parse_range(text: &str) -> Result<(u64, u64), Failure> {
     let parsed = text.split_once('-').and_then(|(first, last)| {
         let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);

@@ -1,4 +1,4 @@
-//! What stands in the conversation: turns, and remarks between them; and each as rows of a width. Pure.
+//! Blocks of the conversation: turns, and remarks between them; each as rows of a width. Pure.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use crate::{
     talk,
 };
 
-/// Columns that a turn's text is set in by, where there is room.
+/// Columns by which a turn's text is indented, if there is room.
 const INDENT: usize = 2;
-/// Width from which there is.
+/// Smallest width with an indent.
 const WIDE_ENOUGH: usize = 24;
-/// Remarks of one turn that are shown. Attempts are few, and each makes two or three.
+/// Most remarks shown of one turn. Attempts are few, and each makes two or three.
 const MAX_PARTS: usize = 200;
 
-/// How a piece of text looks.
+/// The look of a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ink {
-    /// The mark before what the user said.
+    /// The mark before the user's text.
     Mark,
-    /// What the user said.
+    /// The user's text.
     Said,
     /// An answer.
     Answer,
-    /// An answer that does not count.
+    /// An answer that failed or was cancelled.
     Void,
     /// A remark.
     Remark(Tone),
@@ -39,11 +39,11 @@ pub enum Ink {
 /// A row: pieces of text side by side.
 pub type Row = Vec<(Ink, String)>;
 
-/// A part of an answer, in the order in which it came.
+/// A part of an answer, in order of arrival.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Text(String),
-    /// Who is asked.
+    /// The node asked.
     Asked(String),
     Remark(Tone, String),
 }
@@ -57,14 +57,14 @@ impl Part {
     }
 }
 
-/// How a turn stands.
+/// The state of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// The answer comes.
+    /// The answer is streaming.
     Running,
-    /// It was verified; who served it, and what that took.
+    /// It was verified; with the node, tokens and speed.
     Verified(String),
-    /// It did not come, or not whole. The message is kept.
+    /// The answer is missing or incomplete. The message is kept.
     Failed,
     /// The user ended it, or gave it up.
     Cancelled,
@@ -77,13 +77,13 @@ pub struct Turn {
     pub link: Option<LinkHash>,
     said: String,
     parts: Vec<Part>,
-    /// How it stands.
+    /// Its state.
     pub standing: Standing,
     /// Turns ahead of it at the node.
     waiting: Option<u32>,
-    /// The node that is asked, and its model.
+    /// The node asked, and its model.
     server: Option<(String, String)>,
-    /// When the first and the last text came.
+    /// When the first and the last text arrived.
     came: Option<(Duration, Duration)>,
 }
 
@@ -109,17 +109,17 @@ impl Turn {
         Self { link: Some(told.link), parts, standing, ..Self::begin(&told.said) }
     }
 
-    /// The node that is asked, with its model.
+    /// The node asked, with its model.
     pub fn server(&self) -> Option<String> {
         self.server.as_ref().map(|(node, model)| format!("{node} · {model}"))
     }
 
-    /// Whether the answer still comes.
+    /// Whether the answer still streams.
     pub fn is_running(&self) -> bool {
         self.standing == Standing::Running
     }
 
-    /// Whether it says the same and was not answered: then a new attempt at it takes its place.
+    /// Whether it has this text and no answer: then a new attempt replaces it.
     pub fn is_unanswered(&self, said: &str) -> bool {
         self.standing == Standing::Failed && self.said == wrap::clean(said)
     }
@@ -160,7 +160,7 @@ impl Turn {
         let held: usize = self.parts.iter().map(Part::text_len).sum();
         let is_room = self.parts.len() < MAX_PARTS;
         match self.parts.last_mut() {
-            // No answer that is accepted is longer.
+            // No accepted answer is longer.
             _ if held + text.len() > MAX_BYTES => {}
             Some(Part::Text(before)) => before.push_str(&text),
             _ if is_room => self.parts.push(Part::Text(text)),
@@ -168,15 +168,15 @@ impl Turn {
         }
     }
 
-    /// A remark in the middle of it.
+    /// A remark within the turn.
     pub fn remark(&mut self, tone: Tone, text: &str) {
         if self.parts.len() < MAX_PARTS {
             self.parts.push(Part::Remark(tone, wrap::clean(text)));
         }
     }
 
-    /// It was accepted. The answer is then shown in one piece, below the remarks; who was asked is one of them where it was
-    /// more than one.
+    /// The turn was accepted. The answer then stands in one piece, below the remarks. These name the nodes
+    /// asked, if there was more than one attempt.
     pub fn finish(&mut self, finished: &Finished) {
         let asked = self.parts.iter().filter(|part| matches!(part, Part::Asked(_))).count();
         self.parts.retain(|part| match part {
@@ -194,7 +194,7 @@ impl Turn {
         self.waiting = None;
     }
 
-    /// The rows on so many cells.
+    /// The rows for a width of `cells`.
     fn rows(&self, cells: usize) -> Vec<Row> {
         let indent = if cells >= WIDE_ENOUGH { INDENT } else { 0 };
         let inner = cells.saturating_sub(indent).max(1);
@@ -246,19 +246,19 @@ impl Turn {
     }
 }
 
-/// What stands in the conversation.
+/// An entry of the conversation.
 #[derive(Debug, Clone)]
 pub enum Content {
     /// A turn.
     Turn(Box<Turn>),
     /// A remark between turns.
     Remark(Tone, String),
-    /// That there is more before what is here.
+    /// A note that there are earlier turns.
     Earlier(String),
 }
 
 impl Content {
-    /// The turn that it is.
+    /// The entry's turn, if it is one.
     pub fn turn(&self) -> Option<&Turn> {
         match self {
             Self::Turn(turn) => Some(turn),
@@ -266,7 +266,7 @@ impl Content {
         }
     }
 
-    /// The rows on so many cells; before a turn there is an empty one.
+    /// The rows for a width of `cells`; before a turn there is an empty row.
     pub fn rows(&self, cells: usize) -> Vec<Row> {
         match self {
             Self::Turn(turn) => {

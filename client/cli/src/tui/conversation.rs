@@ -1,4 +1,4 @@
-//! A session's conversation as its journal has it, cut to what a screen needs.
+//! A session's conversation from its journal, cut to a screen's needs.
 
 use std::collections::HashSet;
 
@@ -10,42 +10,42 @@ use baton_proto::{
 
 use crate::{out::short, talk};
 
-/// Turns that are shown of a session, the newest of it: some hours of talk. `baton session show` has all.
+/// Most turns shown of a session, the newest: some hours of chat. `baton session show` has all.
 pub const MAX_TURNS: usize = 200;
-/// Bytes of text that are shown of a session, so that a few huge turns do not fill the memory with rows.
+/// Most bytes of text shown of a session, so that a few huge turns do not fill the memory with rows.
 pub const MAX_BYTES: usize = 2 * 1024 * 1024;
 
-/// A session, as far as it is shown.
+/// The shown part of a session.
 #[derive(Debug, Clone)]
 pub struct Loaded {
     /// The session.
     pub session: SessionId,
     /// The turns that count, oldest first; at most [`MAX_TURNS`].
     pub turns: Vec<Told>,
-    /// How many more there are before them.
+    /// The number of earlier turns.
     pub earlier: usize,
     /// Turns of the chain, replaced ones too.
     pub total: u64,
-    /// Whether a message was not answered.
+    /// Whether a message is unanswered.
     pub pending: bool,
-    /// Blobs that the store is not known to have yet.
+    /// Blobs not yet confirmed in the store.
     pub unstored: u64,
-    /// What was found wrong with the head index.
+    /// The problem found with the head index.
     pub trouble: Option<&'static str>,
 }
 
 /// A turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
-    /// Its link, by which it is known again.
+    /// Its link, which identifies it.
     pub link: LinkHash,
-    /// What the user said.
+    /// The user's text.
     pub said: String,
-    /// What was answered.
+    /// The answer.
     pub answer: String,
-    /// What is to be said of it beside that.
+    /// Remarks beside the text.
     pub notes: Vec<String>,
-    /// Who served it, and what that took.
+    /// Its node, tokens and verification.
     pub verified: String,
 }
 
@@ -56,7 +56,7 @@ pub struct Finished {
     pub link: LinkHash,
     /// The answer.
     pub text: String,
-    /// Who served it.
+    /// Its node and verification.
     pub verified: String,
     /// Tokens of the answer.
     pub tokens: u32,
@@ -130,7 +130,7 @@ fn tell(view: &TurnView) -> Option<Told> {
     })
 }
 
-/// Tokens in a second, the first one left out, as a part of a line; nothing where that says nothing.
+/// Tokens a second without the first one, as a part of a line; empty if not meaningful.
 pub fn speed(tokens: u32, seconds: f64) -> String {
     if tokens < 2 || seconds < 0.001 {
         return String::new();

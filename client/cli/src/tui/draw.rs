@@ -1,4 +1,4 @@
-//! What the full-screen view looks like. Every text that is put on the screen was cleaned when it came in, or is here.
+//! Draws the full-screen view. Every text on the screen was cleaned on arrival, or is cleaned here.
 
 use ratatui::{
     Frame,
@@ -15,22 +15,23 @@ use super::{
 };
 use crate::out::count;
 
-/// Width from which the sessions are listed beside the conversation; below it they take its place while they are looked at.
+/// Smallest width with the sessions beside the conversation; below it they replace the conversation while
+/// focused.
 const WIDE: u16 = 90;
 /// Cells of that list.
 const SIDEBAR: u16 = 28;
-/// Height from which a line parts the conversation from the input.
+/// Smallest height with a line between the conversation and the input.
 const TALL: u16 = 5;
-/// Most rows of the input: a part of the screen, so that the conversation stays in sight.
+/// Most rows of the input, as a part of the screen: the conversation stays in sight.
 const INPUT_SHARE: u16 = 3;
-/// What shows that something runs.
+/// The frames that show running work.
 const SPINNER: [&str; 8] = ["⠋", "⠙", "⠸", "⢰", "⣠", "⣄", "⡆", "⠇"];
-/// Milliseconds for which each of them is seen.
+/// Milliseconds for which each frame shows.
 const SPIN_MS: u128 = 120;
-/// What stands before the input.
+/// The text before the input.
 const PROMPT: &str = "› ";
 
-/// Draws all of it.
+/// Draws the whole view.
 pub fn draw(state: &mut State, frame: &mut Frame<'_>) {
     let area = frame.area();
     if area.is_empty() {
@@ -57,14 +58,14 @@ pub fn draw(state: &mut State, frame: &mut Frame<'_>) {
     }
 }
 
-/// So many rows at the bottom, as far as there are, and what is above them.
+/// Splits off at most `rows` rows at the bottom; returns the area above first.
 fn split_bottom(area: Rect, rows: u16) -> [Rect; 2] {
     let rows = rows.min(area.height);
     let above = Rect { height: area.height - rows, ..area };
     [above, Rect { y: above.bottom(), height: rows, ..area }]
 }
 
-/// Puts a line into a row of an area, from this column of it on; the column after it.
+/// Puts a line into a row of an area, from this column on; returns the column after it.
 pub(super) fn put(buffer: &mut Buffer, area: Rect, (x, y): (u16, u16), text: &str, style: Style) -> u16 {
     if x >= area.width || y >= area.height {
         return x;
@@ -95,12 +96,12 @@ fn draw_talk(state: &mut State, buffer: &mut Buffer, area: Rect) -> Option<Posit
     draw_input(state, buffer, input, cells)
 }
 
-/// The conversation, at the bottom of its area; how many rows are below what is seen.
+/// Draws the conversation at the bottom of its area; returns the number of rows below the visible ones.
 fn draw_pane(state: &mut State, buffer: &mut Buffer, area: Rect) -> usize {
     if area.is_empty() {
         return 0;
     }
-    // A column stays free, so that text does not touch what is beside it.
+    // A column stays free, so that text does not touch the next area.
     let cells = usize::from(area.width).saturating_sub(1).max(1);
     let palette = state.palette;
     let (rows, below) = state.pane.seen(cells, area.height.into());
@@ -114,7 +115,7 @@ fn draw_pane(state: &mut State, buffer: &mut Buffer, area: Rect) -> usize {
     below
 }
 
-/// The line above the input: what runs, and whether there is more below.
+/// The line above the input: running work, and the number of rows below.
 fn draw_rule(state: &State, buffer: &mut Buffer, area: Rect, below: usize) {
     let palette = state.palette;
     put(buffer, area, (0, 0), &"─".repeat(area.width.into()), palette.dim());
@@ -139,7 +140,7 @@ fn draw_rule(state: &State, buffer: &mut Buffer, area: Rect, below: usize) {
     }
 }
 
-/// The input, with its end or its cursor in sight; where the cursor is.
+/// Draws the input, with its end or its cursor in sight; returns the cursor's position.
 fn draw_input(state: &mut State, buffer: &mut Buffer, area: Rect, cells: usize) -> Option<Position> {
     if area.is_empty() {
         return None;
@@ -157,7 +158,7 @@ fn draw_input(state: &mut State, buffer: &mut Buffer, area: Rect, cells: usize) 
     }
     let (row, column) = state.editor.place(cells);
     let height = usize::from(area.height);
-    // As few rows as keep the cursor in sight are left out above.
+    // Skips as few rows above as keep the cursor in sight.
     let first = (row + 1).saturating_sub(height);
     let seen: Vec<_> = state.editor.rows(cells).iter().skip(first).take(height).cloned().collect();
     for (y, range) in (0..).zip(seen) {
@@ -208,7 +209,7 @@ fn draw_sidebar(state: &State, buffer: &mut Buffer, area: Rect, wide: bool) {
     }
 }
 
-/// The last line: the session, or what the last key has to say.
+/// The last line: the session, or the last key's hint.
 fn draw_status(state: &State, buffer: &mut Buffer, area: Rect) {
     let palette = state.palette;
     let cells = usize::from(area.width);

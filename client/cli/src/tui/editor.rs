@@ -1,5 +1,5 @@
-//! The input: several lines of text with a cursor between characters as a reader sees them, and the lines sent before.
-//! Pure; everything is in memory alone.
+//! The input: several lines of text, a cursor between grapheme clusters, and the history of sent lines. Pure;
+//! it holds all data in memory alone.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -7,27 +7,27 @@ use unicode_segmentation::{GraphemeCursor, UnicodeSegmentation as _};
 
 use super::wrap;
 
-/// Longest input: what fits one message. What is pasted beyond it is left out.
+/// Longest input: one message. A longer paste is cut.
 pub const MAX_BYTES: usize = baton_proto::limits::MAX_MESSAGE_BYTES;
-/// Inputs that are remembered.
+/// Most inputs in the history.
 const MAX_HISTORY: usize = 200;
-/// Bytes of them in all, the last one aside.
+/// Most bytes of all of them, the last one aside.
 const MAX_HISTORY_BYTES: usize = 4 * MAX_BYTES;
 
-/// Where the cursor goes.
+/// A cursor movement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
     /// One character back.
     Left,
-    /// One on.
+    /// One character forward.
     Right,
     /// To the beginning of a word.
     WordLeft,
-    /// To the end of one.
+    /// To the end of a word.
     WordRight,
     /// To the beginning of the line.
     Home,
-    /// To its end.
+    /// To the end of the line.
     End,
 }
 
@@ -35,34 +35,34 @@ pub enum Move {
 #[derive(Debug, Default)]
 pub struct Editor {
     text: String,
-    /// Byte of the text, between two characters.
+    /// Byte position in the text, between two characters.
     cursor: usize,
-    /// The column that moves up and down keep to.
+    /// The column that moves up and down keep.
     column: Option<usize>,
-    /// What was cut out last.
+    /// The last cut text.
     cut: String,
     history: VecDeque<String>,
-    /// Which of the history is shown, from the oldest; none for what is being written.
+    /// The shown history entry, from the oldest; `None` for the draft.
     shown: Option<usize>,
-    /// What was being written before the history was looked at.
+    /// The draft from before the history was shown.
     draft: String,
     /// The rows for a width.
     laid: Option<(usize, Vec<Range<usize>>)>,
 }
 
 impl Editor {
-    /// What is written.
+    /// The text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether nothing is.
+    /// Whether the text is empty.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 
-    /// Puts text at the cursor, as far as there is room; whether all of it was. Characters that act on a terminal are left
-    /// out.
+    /// Inserts text at the cursor, as far as there is room; returns whether all of it fit. Drops characters
+    /// that act on a terminal.
     pub fn insert(&mut self, text: &str) -> bool {
         let text = crate::out::clean(&text.replace("\r\n", "\n").replace('\r', "\n"));
         let room = MAX_BYTES.saturating_sub(self.text.len()).min(text.len());
@@ -74,7 +74,7 @@ impl Editor {
         end == text.len()
     }
 
-    /// Takes everything out.
+    /// Takes the whole text out.
     pub fn take(&mut self) -> String {
         self.cursor = 0;
         self.shown = None;
@@ -83,14 +83,14 @@ impl Editor {
         std::mem::take(&mut self.text)
     }
 
-    /// Replaces everything.
+    /// Replaces the whole text.
     pub fn set(&mut self, text: String) {
         self.cursor = text.len();
         self.text = text;
         self.changed();
     }
 
-    /// Remembers what was sent.
+    /// Adds a sent text to the history.
     pub fn remember(&mut self, text: &str) {
         if !text.trim().is_empty() && self.history.back().is_none_or(|last| last != text) {
             self.history.push_back(text.to_owned());
@@ -103,7 +103,7 @@ impl Editor {
         }
     }
 
-    /// Shows what was sent before (or after) what is shown; whether there is such.
+    /// Shows the next older or newer entry of the history; returns whether there is one.
     pub fn recall(&mut self, older: bool) -> bool {
         let last = self.history.len();
         let next = match (self.shown, older) {
@@ -128,7 +128,7 @@ impl Editor {
         self.column = None;
     }
 
-    /// Cuts out what lies between the cursor and where it would go. What was cut out by words and lines can be put back.
+    /// Cuts the text between the cursor and the target. A cut of words or lines can be put back.
     pub fn delete(&mut self, to: Move) {
         let target = self.target(to);
         let range = self.cursor.min(target)..self.cursor.max(target);
@@ -144,7 +144,7 @@ impl Editor {
         self.changed();
     }
 
-    /// Puts back what was cut out last.
+    /// Puts the last cut text back.
     pub fn put_back(&mut self) {
         let cut = self.cut.clone();
         self.insert(&cut);
@@ -168,7 +168,7 @@ impl Editor {
             taken += width;
             at += grapheme.len();
         }
-        // The end of a row that goes on is the beginning of the next one.
+        // The end of a wrapped row is the beginning of the next one.
         let goes_on = at == range.end && self.rows(cells).iter().any(|row| row.start == at && row != &range);
         if goes_on {
             let before = self.text.get(range.start..at).unwrap_or_default();
@@ -179,7 +179,7 @@ impl Editor {
         true
     }
 
-    /// The rows on so many cells, as ranges of the text.
+    /// The rows for a width of `cells`, as ranges of the text.
     pub fn rows(&mut self, cells: usize) -> &[Range<usize>] {
         let stale = self.laid.as_ref().is_none_or(|(width, _)| *width != cells);
         if stale {
@@ -214,11 +214,12 @@ impl Editor {
         }
     }
 
-    /// Sets the cursor to a byte, or to the end of the character that it lies in: what is inserted or cut may have joined
-    /// characters.
+    /// Sets the cursor to a byte, or to the end of the character around it: an insertion or cut may have
+    /// joined characters.
     fn set_cursor(&mut self, at: usize) {
         let mut near = GraphemeCursor::new(at, self.text.len(), true);
-        // All of the text is at hand, so that nothing is asked for; in doubt its end is a boundary.
+        // The whole text is available, so the cursor needs no more context; in doubt the text's end is a
+        // boundary.
         if near.is_boundary(&self.text, 0) == Ok(true) {
             self.cursor = at;
         } else {

@@ -1,4 +1,4 @@
-//! The help over the view: what keys do, and what lines mean. Pure.
+//! The help over the view: the effects of keys and lines. Pure.
 
 use ratatui::{buffer::Buffer, layout::Rect, style::Style};
 
@@ -19,10 +19,10 @@ Ctrl-L          draws everything anew
 F2              leaves the mouse to the terminal, to select text
 F1              this; any key closes it";
 
-/// Cells of the text at the most, with its frame.
+/// Widest help, in cells, with its frame.
 const WIDEST: u16 = 76;
 
-/// Draws it over an area.
+/// Draws the help over an area.
 pub fn draw(state: &mut State, buffer: &mut Buffer, area: Rect) {
     let Some(first) = &mut state.help else { return };
     let width = area.width.min(WIDEST);
@@ -58,7 +58,7 @@ pub fn draw(state: &mut State, buffer: &mut Buffer, area: Rect) {
     }
 }
 
-/// What stands in it: the explanations are set in below what they explain, as far as there is room.
+/// The rows of the help; explanations are indented below their keys, as far as there is room.
 fn rows(cells: usize) -> Vec<String> {
     let mut rows = Vec::new();
     for line in KEYS.lines().chain([""]).chain(dialogue::HELP.lines()) {

@@ -1,5 +1,5 @@
-//! What tasks hand to the full-screen view: everything that a line view would print, and what happens in a turn. Tasks
-//! push, the view's loop takes; nobody waits for the other.
+//! Messages from tasks to the full-screen view: all output of a line view, and the events of a turn. Tasks
+//! push, the view's loop takes; neither waits for the other.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,28 +13,28 @@ use super::{
 };
 use crate::out::Tone;
 
-/// Most that waits for the view, which takes it all many times a second. Beyond it remarks are left out; text is joined to
-/// the text that waits, and the rest is a few for each turn.
+/// Most queued messages; the view takes all of them many times a second. Beyond it remarks are dropped. Text
+/// joins the queued text, and other messages are a few for each turn.
 const MAX_WAITING: usize = 4096;
 
-/// Something for the view.
+/// A message for the view.
 #[derive(Debug, Clone)]
 pub enum Said {
-    /// A line beside the conversation, or a few.
+    /// One or a few lines beside the conversation.
     Remark(Tone, String),
-    /// A turn begins, with what the user says in it.
+    /// A turn begins, with this user text.
     Begun(String),
-    /// What happens in it.
+    /// An event of the turn.
     Turn(TurnEvent),
-    /// It was verified and accepted.
+    /// The turn was verified and accepted.
     Finished(Finished),
-    /// A session as its journal has it.
+    /// A session, read from its journal.
     Session(Box<Loaded>),
-    /// The sessions of the home, the last used first.
+    /// The sessions of the home, last used first.
     Sessions(Vec<Listed>),
 }
 
-/// The way from tasks to the view, and the view's word that what runs should stop.
+/// The queue from tasks to the view, and the view's stop signal to running tasks.
 #[derive(Debug, Default)]
 pub struct Inbox {
     waiting: Mutex<Vec<Said>>,
@@ -43,7 +43,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Hands something to the view.
+    /// Queues a message for the view.
     pub fn push(&self, said: Said) {
         let mut waiting = lock(&self.waiting);
         let is_full = waiting.len() >= MAX_WAITING;
@@ -58,27 +58,27 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
-    /// Takes what waits.
+    /// Takes all queued messages.
     pub fn take(&self) -> Vec<Said> {
         std::mem::take(&mut *lock(&self.waiting))
     }
 
-    /// Waits until something may be there. Cancel safe.
+    /// Waits until a message may be there. Cancel safe.
     pub async fn arrived(&self) {
         self.arrived.notified().await;
     }
 
-    /// Ends what runs.
+    /// Ends the running task.
     pub fn stop(&self) {
         lock(&self.stop).cancel();
     }
 
-    /// Something new runs, which an earlier [`Inbox::stop`] does not concern.
+    /// Begins a new task, which an earlier [`Inbox::stop`] does not affect.
     pub fn renew(&self) {
         *lock(&self.stop) = CancellationToken::new();
     }
 
-    /// Waits until what runs should end.
+    /// Waits until the running task should end.
     pub async fn stopped(&self) {
         let stop = lock(&self.stop).clone();
         stop.cancelled().await;
@@ -86,7 +86,7 @@ impl Inbox {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that can panic happens under either lock.
+    // No code under either lock can panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

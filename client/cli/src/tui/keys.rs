@@ -1,4 +1,4 @@
-//! What keys, the mouse and pasted text do. Pure.
+//! The effects of keys, the mouse and pasted text. Pure.
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseEventKind};
 
@@ -7,11 +7,11 @@ use super::{
     state::{Effect, State},
 };
 
-/// Rows that a turn of the mouse's wheel moves by.
+/// Rows that one step of the mouse wheel moves.
 const WHEEL_ROWS: isize = 3;
 
 impl State {
-    /// Takes an event of the terminal.
+    /// Handles an event of the terminal.
     pub fn input(&mut self, event: Event) -> Option<Effect> {
         match event {
             Event::Key(key) if key.kind != KeyEventKind::Release => self.key(key),
@@ -50,7 +50,7 @@ impl State {
         self.hint = None;
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         let leaving = std::mem::take(&mut self.leaving);
-        // What means the same everywhere.
+        // Keys with the same effect everywhere.
         match key.code {
             KeyCode::Char('c') if control => return self.interrupt(),
             KeyCode::Char('l') if control => return Some(Effect::Redraw),
@@ -83,7 +83,7 @@ impl State {
         self.editor_key(key, control)
     }
 
-    /// Ctrl-C: ends what runs, or else empties the input, or else leaves.
+    /// Ctrl-C: ends the running work, or else empties the input, or else leaves.
     fn interrupt(&mut self) -> Option<Effect> {
         if self.busy.is_some() {
             return self.stop();
@@ -133,7 +133,7 @@ impl State {
         None
     }
 
-    /// Goes to another session, unless something runs in this one.
+    /// Opens another session, unless something runs in this one.
     fn open(&mut self, line: String) -> Option<Effect> {
         if self.busy.is_some() {
             self.hint = Some("an answer is under way; Esc here, then Esc ends it".to_owned());
@@ -148,7 +148,7 @@ impl State {
         self.sidebar.focused = false;
     }
 
-    /// Moves the conversation or goes to what is beside it; whether the key does that.
+    /// Scrolls the conversation or focuses the area beside it; returns whether the key does that.
     fn scroll_key(&mut self, key: KeyEvent, control: bool) -> bool {
         let shift = key.modifiers.contains(KeyModifiers::SHIFT);
         match key.code {
@@ -213,7 +213,7 @@ impl State {
         }
     }
 
-    /// A row up; from the first one, to what waits or was sent before.
+    /// A row up; from the first one, to the queued text or the history.
     fn up(&mut self) {
         let moved =
             self.editor.go_row(false, self.input_cells) || (self.editor.is_empty() && self.take_back());

@@ -1,11 +1,11 @@
-//! How things look: with colour, or, for who wants none, by weight alone. Pure.
+//! Styles: with colour, or by weight alone for users who want none. Pure.
 
 use ratatui::style::{Color, Modifier, Style};
 
 use super::block::Ink;
 use crate::out::Tone;
 
-/// The looks.
+/// The styles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Palette {
     color: bool,
@@ -21,7 +21,7 @@ impl Palette {
         if self.color { Style::new().fg(color) } else { Style::new() }
     }
 
-    /// Of a piece of the conversation.
+    /// The style of a piece of the conversation.
     pub fn ink(self, ink: Ink) -> Style {
         match ink {
             Ink::Mark => self.accent().add_modifier(Modifier::BOLD),
@@ -36,28 +36,28 @@ impl Palette {
         }
     }
 
-    /// Of what is beside the point.
+    /// The style of minor text.
     pub fn dim(self) -> Style {
         // A dark colour of its own would be the background in some themes.
         Style::new().add_modifier(Modifier::DIM)
     }
 
-    /// Of what is looked for.
+    /// The style of text that a user looks for.
     pub fn accent(self) -> Style {
         self.color(Color::Cyan)
     }
 
-    /// Of what needs the user.
+    /// The style of text that needs the user.
     pub fn warn(self) -> Style {
         self.ink(Ink::Remark(Tone::Warn))
     }
 
-    /// Of what is good.
+    /// The style of good news.
     pub fn good(self) -> Style {
         self.ink(Ink::Remark(Tone::Good))
     }
 
-    /// Of what is marked.
+    /// The style of marked text.
     pub fn marked(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }

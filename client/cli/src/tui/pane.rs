@@ -1,4 +1,4 @@
-//! The conversation on the screen: blocks, their rows for the present width, and what part of them is seen. Pure.
+//! The conversation on the screen: blocks, their rows for the present width, and the visible part. Pure.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,18 +11,18 @@ use super::{
 };
 use crate::out::{Tone, count};
 
-/// Blocks that are kept: the turns, and remarks between them. The oldest go first.
+/// Most blocks: the turns, and remarks between them. The oldest are dropped first.
 const MAX_BLOCKS: usize = 4 * MAX_TURNS;
 
 struct Block {
-    /// By which what is seen stays where it is while others come and go.
+    /// Keeps the visible part in place while other blocks come and go.
     number: u64,
     content: Content,
     /// Its rows for a width.
     laid: Option<(usize, Vec<Row>)>,
 }
 
-/// What is seen.
+/// The visible part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scroll {
     /// The end, as it grows.
@@ -36,7 +36,7 @@ pub struct Pane {
     blocks: Vec<Block>,
     next: u64,
     scroll: Scroll,
-    /// Cells of a row, and rows, at the last look.
+    /// Cells of a row, and rows, at the last draw.
     size: (usize, usize),
 }
 
@@ -47,8 +47,8 @@ impl Default for Pane {
 }
 
 impl Pane {
-    /// Takes a session as its journal has it. Of the same session, turns that are here already keep their remarks, and those
-    /// that do not count any more go.
+    /// Takes a session from its journal. Within the same session, known turns keep their remarks, and turns
+    /// that no longer count are removed.
     pub fn set(&mut self, loaded: &Loaded, same: bool) {
         if !same {
             self.blocks.clear();
@@ -88,7 +88,7 @@ impl Pane {
         self.bound();
     }
 
-    /// A remark: within the turn that runs, or else after what is there.
+    /// Adds a remark: within the running turn, or else at the end.
     pub fn remark(&mut self, tone: Tone, text: &str) {
         match self.running() {
             Some(turn) => turn.remark(tone, text),
@@ -99,17 +99,17 @@ impl Pane {
         }
     }
 
-    /// A turn begins. One that says the same and was not answered gives its place up for it.
+    /// Begins a turn. It replaces an unanswered turn with the same text.
     pub fn begin(&mut self, said: &str) {
         self.blocks.retain(|block| block.content.turn().is_none_or(|turn| !turn.is_unanswered(said)));
         self.push(Content::Turn(Box::new(Turn::begin(said))));
         self.bound();
     }
 
-    /// Something happens in the turn that runs.
+    /// Takes an event of the running turn.
     pub fn turn(&mut self, event: &TurnEvent, now: Duration) {
         if self.running().is_none() {
-            // What is finished without anything new being said.
+            // A pending turn is finished without a new message.
             self.begin("");
         }
         if let Some(turn) = self.running() {
@@ -117,21 +117,21 @@ impl Pane {
         }
     }
 
-    /// The turn that runs was accepted.
+    /// The running turn was accepted.
     pub fn finish(&mut self, finished: &Finished) {
         if let Some(turn) = self.running() {
             turn.finish(finished);
         }
     }
 
-    /// Nothing runs any more: a turn that was not accepted was not answered.
+    /// Nothing runs any more: a turn that was not accepted is unanswered.
     pub fn end(&mut self, cancelled: bool) {
         if let Some(turn) = self.running() {
             turn.standing = if cancelled { Standing::Cancelled } else { Standing::Failed };
         }
     }
 
-    /// Messages that were not answered were given up.
+    /// Marks unanswered messages as given up.
     pub fn give_up(&mut self) {
         for block in &mut self.blocks {
             if let Content::Turn(turn) = &mut block.content
@@ -143,13 +143,13 @@ impl Pane {
         }
     }
 
-    /// The turn that runs.
+    /// The running turn.
     pub fn runs(&self) -> Option<&Turn> {
         let last = self.blocks.iter().rev().find_map(|block| block.content.turn());
         last.filter(|turn| turn.is_running())
     }
 
-    /// Moves what is seen by so many rows.
+    /// Scrolls by this many rows.
     pub fn scroll(&mut self, by: isize) {
         let (cells, height) = self.size;
         self.lay(cells);
@@ -158,7 +158,7 @@ impl Pane {
         self.see_from(top, last);
     }
 
-    /// Moves by a part of what is seen: so many halves of it.
+    /// Scrolls by this many half pages.
     pub fn scroll_page(&mut self, halves: isize) {
         let half = isize::try_from(self.size.1 / 2).unwrap_or(1).max(1);
         self.scroll(half.saturating_mul(halves));
@@ -174,7 +174,7 @@ impl Pane {
         self.scroll = Scroll::Follow;
     }
 
-    /// The rows that are seen on so many cells and rows, and how many there are below them.
+    /// The visible rows for this width and height, and the number of rows below them.
     pub fn seen(&mut self, cells: usize, height: usize) -> (Vec<&Row>, usize) {
         self.size = (cells, height);
         self.lay(cells);
@@ -196,7 +196,7 @@ impl Pane {
         self.blocks.drain(..over);
     }
 
-    /// The last turn, if it runs; its rows are laid anew.
+    /// The last turn, if it runs; its rows are laid out again.
     fn running(&mut self) -> Option<&mut Turn> {
         let turns = self.blocks.iter_mut().rev().filter_map(|block| match &mut block.content {
             Content::Turn(turn) => Some((turn, &mut block.laid)),
@@ -219,7 +219,7 @@ impl Pane {
         self.blocks.iter().map(Block::height).sum()
     }
 
-    /// The first row that is seen.
+    /// The first visible row.
     fn top(&self, height: usize) -> usize {
         let last = self.total().saturating_sub(height);
         let Scroll::At { number, row } = self.scroll else { return last };

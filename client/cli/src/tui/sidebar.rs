@@ -1,4 +1,4 @@
-//! The list of sessions beside the conversation. Pure, but for reading them.
+//! The list of sessions beside the conversation. Pure, except for reading them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,11 +7,11 @@ use baton_proto::{ids::SessionId, record::Role};
 
 use super::wrap;
 
-/// Sessions that are listed, the last used ones: more than anybody looks through; `baton session list` has all.
+/// Most listed sessions, the last used: more than a user looks through; `baton session list` has all.
 pub const MAX_SESSIONS: usize = 100;
 /// Characters of a session's first message that name it.
 const TITLE_CHARS: usize = 80;
-/// How much coarser a file system's times may be than the clock.
+/// File times may be this much coarser than the clock.
 const TIME_SLACK_MS: u64 = 2000;
 
 /// A session in the list.
@@ -19,11 +19,11 @@ const TIME_SLACK_MS: u64 = 2000;
 pub struct Listed {
     /// The session.
     pub session: SessionId,
-    /// How it begins.
+    /// The beginning of its first message.
     pub title: String,
     /// Turns that count.
     pub turns: usize,
-    /// When it was used last, in milliseconds since the Unix epoch.
+    /// Time of its last use, in milliseconds since the Unix epoch.
     pub used_ms: u64,
 }
 
@@ -40,7 +40,7 @@ impl Listed {
     }
 }
 
-/// Reads the list. What did not change since it was read last is not read again.
+/// Reads the list. Sessions unchanged since the last read are not read again.
 pub async fn list(client: &Client, known: &[Listed]) -> Result<Vec<Listed>, ClientError> {
     let since = known.iter().map(|one| one.used_ms).max().unwrap_or(0).saturating_sub(TIME_SLACK_MS);
     let read = Arc::new(Mutex::new(Vec::new()));
@@ -64,7 +64,7 @@ pub async fn list(client: &Client, known: &[Listed]) -> Result<Vec<Listed>, Clie
 pub struct Sidebar {
     listed: Vec<Listed>,
     selected: usize,
-    /// Whether keys go to it.
+    /// Whether it has the keyboard focus.
     pub focused: bool,
     /// Whether the user closed it.
     pub hidden: bool,
@@ -76,12 +76,12 @@ impl Sidebar {
         &self.listed
     }
 
-    /// The one that is marked.
+    /// The index of the marked session.
     pub fn selected(&self) -> usize {
         self.selected
     }
 
-    /// Takes a new list; the mark stays where it was.
+    /// Takes a new list; the mark stays on its session.
     pub fn set(&mut self, listed: Vec<Listed>) {
         let marked = self.listed.get(self.selected).map(|one| one.session);
         self.listed = listed;
@@ -89,7 +89,7 @@ impl Sidebar {
         self.selected = found.unwrap_or(0);
     }
 
-    /// Lets keys go to it, with the mark on this session.
+    /// Gives it the keyboard focus, with the mark on this session.
     pub fn focus(&mut self, session: Option<SessionId>) {
         self.focused = true;
         self.hidden = false;
@@ -103,7 +103,7 @@ impl Sidebar {
         self.selected = self.selected.saturating_add_signed(by).min(last);
     }
 
-    /// The session that is marked.
+    /// The marked session.
     pub fn choice(&self) -> Option<SessionId> {
         self.listed.get(self.selected).map(|one| one.session)
     }

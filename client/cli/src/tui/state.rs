@@ -1,5 +1,5 @@
-//! The state of the full-screen view, and how keys and what tasks say change it. Pure: it does no I/O, and time comes with
-//! each call.
+//! The state of the full-screen view, and its changes by keys and tasks. Pure: it does no I/O, and each call
+//! carries the time.
 
 use std::time::Duration;
 
@@ -10,52 +10,52 @@ use super::{
 };
 use crate::dialogue::{Line, parse};
 
-/// What the loop is to do.
+/// A request to the loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// What a line asks for.
+    /// Run a line.
     Act(String),
-    /// End what runs.
+    /// End the running work.
     Stop,
     /// Take the mouse, or leave it to the terminal.
     Mouse(bool),
-    /// Draw everything anew.
+    /// Redraw everything.
     Redraw,
-    /// The end.
+    /// Leave.
     Leave,
 }
 
-/// What runs.
+/// The running work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Busy {
     /// In a word.
     pub what: &'static str,
-    /// Since when.
+    /// Its start.
     pub since: Duration,
-    /// Whether the user ended it, and it is not over yet.
+    /// Whether the user ended it, and it still runs.
     pub stopping: bool,
-    /// Whether a message is given up by it.
+    /// Whether it gives up a message.
     gives_up: bool,
 }
 
-/// What is known of the session, for the status line.
+/// The session's state for the status line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     /// The session.
     pub session: Option<SessionId>,
     /// Turns of its chain.
     pub turns: u64,
-    /// Whether a message was not answered.
+    /// Whether a message is unanswered.
     pub pending: bool,
-    /// Blobs that the store is not known to have yet.
+    /// Blobs not yet confirmed in the store.
     pub unstored: u64,
-    /// What is wrong with the head index.
+    /// The problem with the head index.
     pub trouble: Option<&'static str>,
-    /// Nodes that are known.
+    /// Known nodes.
     pub nodes: usize,
 }
 
-/// All of it.
+/// The whole state.
 pub struct State {
     /// The conversation.
     pub pane: Pane,
@@ -63,30 +63,30 @@ pub struct State {
     pub editor: Editor,
     /// The sessions.
     pub sidebar: Sidebar,
-    /// How it looks.
+    /// The styles.
     pub palette: Palette,
-    /// What is known of the session.
+    /// The session's state.
     pub status: Status,
-    /// What runs.
+    /// The running work.
     pub busy: Option<Busy>,
-    /// What is sent as soon as nothing runs any more.
+    /// The text to send as soon as nothing runs.
     pub queued: Option<String>,
-    /// The first row of the help that is seen, while it is.
+    /// The first visible row of the help, while it is open.
     pub help: Option<usize>,
-    /// Whether the mouse is taken.
+    /// Whether the view has the mouse.
     pub mouse: bool,
-    /// Something about the last key, until the next.
+    /// A hint about the last key, until the next.
     pub hint: Option<String>,
-    /// Whether the user asked to leave while an answer comes.
+    /// Whether the user asked to leave while an answer streams.
     pub(super) leaving: bool,
-    /// Cells of the input, at the last look.
+    /// Cells of the input, at the last draw.
     pub input_cells: usize,
-    /// When the last thing happened.
+    /// Time of the last event.
     pub now: Duration,
 }
 
 impl State {
-    /// The view before anything is known.
+    /// The view before any data arrives.
     pub fn new(palette: Palette) -> Self {
         Self {
             pane: Pane::default(),
@@ -105,14 +105,14 @@ impl State {
         }
     }
 
-    /// Time goes on, and so many nodes are known, and blobs not stored yet.
+    /// Updates the time and the numbers of known nodes and unstored blobs.
     pub fn tick(&mut self, now: Duration, nodes: usize, unstored: Option<u64>) {
         self.now = now;
         self.status.nodes = nodes;
         self.status.unstored = unstored.unwrap_or(self.status.unstored);
     }
 
-    /// Something runs from now on.
+    /// Work begins.
     pub fn begin(&mut self, line: &str, now: Duration) {
         let (what, gives_up) = match parse(line) {
             Line::Say(_) | Line::Edit(_) | Line::Regenerate | Line::Retry => ("looking for a node", false),
@@ -125,7 +125,7 @@ impl State {
         self.now = now;
     }
 
-    /// Takes what a task says.
+    /// Takes a message of a task.
     pub fn take(&mut self, said: Said, now: Duration) {
         self.now = now;
         match said {
@@ -151,7 +151,8 @@ impl State {
         };
     }
 
-    /// What ran is over, well or not. What waits is sent, if all went well; if not, it is the user's again.
+    /// The running work is over, well or not. A queued text is sent after success; otherwise it returns to
+    /// the input.
     pub fn end(&mut self, good: bool) -> Option<Effect> {
         let busy = self.busy.take();
         let stopped = busy.as_ref().is_some_and(|busy| busy.stopping);
@@ -168,14 +169,14 @@ impl State {
         None
     }
 
-    /// Puts a text that was not sent back into the input.
+    /// Puts an unsent text back into the input.
     fn give_back(&mut self, text: String) {
         let written = self.editor.take();
         let gap = if written.is_empty() { "" } else { "\n" };
         self.editor.set(format!("{text}{gap}{written}"));
     }
 
-    /// What Enter does with what is written.
+    /// Handles Enter.
     pub(super) fn submit(&mut self) -> Option<Effect> {
         let text = self.editor.take();
         self.pane.follow();
@@ -208,7 +209,7 @@ impl State {
             }
             _ if self.busy.is_some() => {
                 match self.queued.take() {
-                    // One waits; what is sent after it joins it, unless one of them is a command.
+                    // One text is queued. A later one joins it, unless either is a command.
                     Some(before) if is_message(&before) && is_message(&text) => {
                         self.queued = Some(format!("{before}\n{text}"));
                     }
@@ -225,21 +226,21 @@ impl State {
         }
     }
 
-    /// Takes back what waits; whether there was such.
+    /// Takes the queued text back; returns whether there was one.
     pub(super) fn take_back(&mut self) -> bool {
         let Some(text) = self.queued.take() else { return false };
         self.give_back(text);
         true
     }
 
-    /// Ends what runs; whether there is such.
+    /// Ends the running work, if any.
     pub(super) fn stop(&mut self) -> Option<Effect> {
         let busy = self.busy.as_mut()?;
         busy.stopping = true;
         Some(Effect::Stop)
     }
 
-    /// The end, asked for twice while an answer comes. Whatever else runs can be left.
+    /// Leaves; while an answer streams, only at the second call. Other work does not delay it.
     pub(super) fn leave(&mut self) -> Option<Effect> {
         if self.pane.runs().is_some() && !self.leaving {
             self.leaving = true;

@@ -1,4 +1,4 @@
-//! The terminal while the full-screen view has it: taken on opening, and given back whatever happens.
+//! The terminal of the full-screen view: taken on opening, and always given back.
 
 use std::{
     io::{self, BufWriter, Stdout, Write as _},
@@ -16,15 +16,16 @@ use crossterm::{
 };
 use ratatui::{Frame, Terminal, backend::CrosstermBackend};
 
-/// Whether the terminal is taken. A process has one, and the panic hook, which knows nothing else, gives it back.
+/// Whether the terminal is taken. A process has one, and the panic hook, which has no other state, gives it
+/// back.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 type Hook = Box<dyn Fn(&std::panic::PanicHookInfo<'_>) + Send + Sync>;
 
-/// The terminal. It is given back when this is dropped, and before the message of a panic anywhere in the process.
+/// The terminal. It is given back when this is dropped, and before the message of any panic in the process.
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
-    /// The panic hook that was there before.
+    /// The previous panic hook.
     hook: Arc<Hook>,
 }
 
@@ -52,18 +53,18 @@ impl Screen {
         Terminal::new(CrosstermBackend::new(BufWriter::new(io::stdout())))
     }
 
-    /// Whether it was given back already, since something in the process panicked.
+    /// Whether a panic in the process already gave it back.
     pub fn is_lost(&self) -> bool {
         !TAKEN.load(Ordering::SeqCst)
     }
 
-    /// Draws a frame; only what changed is written.
+    /// Draws a frame; only changes are written.
     pub fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         self.terminal.draw(draw)?;
         Ok(())
     }
 
-    /// Forgets what is on the screen, so that the next frame is written whole.
+    /// Forgets the screen's content, so that the next frame is written whole.
     pub fn clear(&mut self) -> io::Result<()> {
         self.terminal.clear()
     }
@@ -81,7 +82,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         give_back();
-        // Within a panic the hook may not be changed, and is not needed any more.
+        // Within a panic the hook may not be changed, and is no longer needed.
         if !std::thread::panicking() {
             put_back(self.hook.clone());
         }
@@ -92,7 +93,7 @@ fn put_back(hook: Arc<Hook>) {
     std::panic::set_hook(Box::new(move |panic| hook(panic)));
 }
 
-/// Gives the terminal back, once. It may be gone, which is as good.
+/// Gives the terminal back, once. A terminal that is gone is no error.
 fn give_back() {
     if !TAKEN.swap(false, Ordering::SeqCst) {
         return;

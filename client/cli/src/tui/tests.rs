@@ -1,4 +1,4 @@
-//! The view as a user meets it: what is typed and told, and what then stands on the screen.
+//! The view as a user meets it: typed keys and events in, the screen out.
 
 mod chaos;
 mod looks;
@@ -37,7 +37,7 @@ impl Stage {
         stage
     }
 
-    /// Time goes on by so much.
+    /// Advances the time.
     fn wait(&mut self, ms: u64) {
         self.now += Duration::from_millis(ms);
         self.state.tick(self.now, 3, None);
@@ -55,7 +55,7 @@ impl Stage {
         self.event(TurnEvent::Text(text.to_owned()));
     }
 
-    /// A message is sent, and the dialogue begins its turn.
+    /// Sends a message, and begins its turn.
     fn ask(&mut self, text: &str) {
         self.types(text);
         assert_eq!(self.press(KeyCode::Enter), Some(Effect::Act(text.to_owned())));

@@ -1,4 +1,4 @@
-//! Text as rows of a terminal: measured by what a reader sees as a character, and broken between words. Pure.
+//! Text as rows of a terminal: measured in grapheme clusters, and broken between words. Pure.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -7,13 +7,13 @@ use unicode_segmentation::UnicodeSegmentation as _;
 
 use crate::out;
 
-/// What a tab is shown as.
+/// The replacement of a tab.
 const TAB: &str = "    ";
-/// Bytes of one character, as a reader sees it, that are shown: the longest emoji have 35, and piled accents would be sent
-/// again with every frame.
+/// Most bytes shown of one grapheme cluster: the longest emoji have 35, and piled accents would be sent again
+/// with every frame.
 const MAX_GRAPHEME_BYTES: usize = 64;
 
-/// Text that shows what it does: without characters that act on a terminal, tabs as spaces.
+/// Text without characters that act on a terminal, and with spaces for tabs.
 pub fn clean(text: &str) -> String {
     out::clean(text).replace('\t', TAB)
 }
@@ -23,7 +23,7 @@ pub fn clean_line(text: &str) -> String {
     clean(text).replace('\n', " ")
 }
 
-/// How a character is shown, and on how many cells.
+/// A character as shown, and its width in cells.
 pub fn shown(grapheme: &str) -> (Cow<'_, str>, usize) {
     if grapheme == "\t" {
         return (TAB.into(), TAB.len());
@@ -45,7 +45,7 @@ pub fn shown(grapheme: &str) -> (Cow<'_, str>, usize) {
     (cleaned, width)
 }
 
-/// Cells that a line takes.
+/// The width of a line in cells.
 pub fn width(line: &str) -> usize {
     line.graphemes(true).map(|grapheme| shown(grapheme).1).sum()
 }
@@ -55,7 +55,7 @@ pub fn show(line: &str) -> String {
     line.graphemes(true).map(|grapheme| shown(grapheme).0).collect()
 }
 
-/// The beginning of a line on so many cells; what is cut off is marked.
+/// The beginning of a line within `cells`; a cut is marked.
 pub fn fit(line: &str, cells: usize) -> String {
     if width(line) <= cells {
         return show(line);
@@ -76,8 +76,8 @@ pub fn fit(line: &str, cells: usize) -> String {
     fitted
 }
 
-/// The rows of a text, as byte ranges of it: at least one, in order, without the line ends between them. Spaces at which
-/// a row is broken stay at its end, beyond the width.
+/// The rows of a text, as byte ranges of it: at least one, in order, without the line ends between them.
+/// Spaces at a break stay at the row's end, beyond the width.
 pub fn wrap(text: &str, cells: usize) -> Vec<Range<usize>> {
     let mut rows = Vec::new();
     let mut start = 0;
@@ -94,7 +94,7 @@ pub fn rows(text: &str, cells: usize) -> Vec<String> {
     ranges.map(|row| show(text.get(row).unwrap_or_default().trim_end())).collect()
 }
 
-/// The same with lines that begin with spaces set in by as many on all their rows, as a remark's details are.
+/// The same, but all rows of a line keep its leading spaces as an indent, as for a remark's details.
 pub fn hanging_rows(text: &str, cells: usize) -> Vec<String> {
     let mut set_in = Vec::new();
     for line in text.split('\n') {
@@ -107,9 +107,9 @@ pub fn hanging_rows(text: &str, cells: usize) -> Vec<String> {
 }
 
 fn wrap_line(line: &str, offset: usize, cells: usize, rows: &mut Vec<Range<usize>>) {
-    // The row that is being filled: where it begins, and its cells.
+    // The current row: its start, and its width in cells.
     let (mut start, mut taken) = (0, 0);
-    // Where it may be broken, and the cells up to there.
+    // The last possible break, and the cells up to there.
     let mut gap: Option<(usize, usize)> = None;
     for (at, grapheme) in line.grapheme_indices(true) {
         let width = shown(grapheme).1;

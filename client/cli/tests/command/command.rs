@@ -211,7 +211,7 @@ async fn a_second_message_behind_an_unanswered_one_is_refused_in_words() {
     assert_eq!(code(&second), 4, "{}", err(&second));
     assert!(err(&second).contains("your new message was not sent and is not kept"), "{}", err(&second));
     assert!(err(&second).contains("--drop-pending"), "{}", err(&second));
-    // The first one is answered as soon as a node is honest, and the second is said after it.
+    // The first message is answered as soon as a node is honest, and the second follows it.
     let third = place.baton(&home, &["chat", "last", "--message", "second"], "").await;
     assert_eq!(code(&third), 0, "{}", err(&third));
     let shown = place.baton(&home, &["session", "show", "last"], "").await;

@@ -17,7 +17,7 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
     let (place, other) = (Place::new().await, Place::new().await);
     let (one, two) = (place.folder.path().join("one"), place.folder.path().join("two"));
     let both = ["--heads", &place.url, "--heads", &other.url];
-    // Through the DHT the second device would have seen what the first one wrote.
+    // Through the DHT the second device would have seen the first one's turn.
     let with = |arguments: &[&'static str], heads: &[&str]| -> Vec<String> {
         let all = arguments.iter().copied().chain(heads.iter().copied()).chain(["--no-dht"]);
         all.map(str::to_owned).collect()
@@ -33,7 +33,7 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
     let restored = run(&two, with(&["session", "restore", "--json"], &both), &words).await;
     assert_eq!(code(&restored), 0, "{}", err(&restored));
 
-    // Each reaches another index alone.
+    // Each device reaches only one of the indexes.
     let said = run(&one, with(&["chat", "last", "--message", "from one"], &both[..2]), "").await;
     assert_eq!((code(&said), out(&said).as_str()), (0, "from one (1)\n"), "{}", err(&said));
     let said = run(&two, with(&["chat", "last", "--message", "from two"], &both[2..]), "").await;
@@ -50,7 +50,7 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
     assert_eq!(code(&synced), 0, "{}", err(&synced));
     assert!(err(&synced).contains("another device also wrote turn 1"), "{}", err(&synced));
     assert!(err(&synced).contains("is in step"), "{}", err(&synced));
-    // The other home's prompt tells it at its start.
+    // The other home's prompt reports it at its start.
     let joined = run(&two, with(&["chat", "last"], &both), "/quit\n").await;
     assert_eq!(code(&joined), 0, "{}", err(&joined));
     assert!(err(&joined).contains("another device"), "{}", err(&joined));

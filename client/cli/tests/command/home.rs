@@ -1,4 +1,5 @@
-//! The `baton` command on a home folder: its passphrase, its damaged journals, and a session that was left midway.
+//! The `baton` command on a home folder: its passphrase, its damaged journals, and a session that was left
+//! midway.
 
 use std::fs;
 
@@ -26,7 +27,7 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
     let nobody = place.baton(&home, &["passphrase"], "").await;
     assert_eq!(code(&nobody), 2, "{}", err(&nobody));
 
-    // Also with the flag given: somebody's environment may always give it.
+    // Also with the flag given: a user's environment may always give it.
     let set = ["passphrase", "--new-file", &one, "--passphrase-file", &one];
     let set = place.baton(&home, &set, "").await;
     assert_eq!(code(&set), 0, "{}", err(&set));
@@ -51,7 +52,7 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
         "the key, the sessions, what is known of nodes, and nothing left over: {names:?}"
     );
 
-    // Before the first conversation: the key that it will need is made, and is under the passphrase from the start.
+    // Before the first conversation: the command creates the key, protected by the passphrase from the start.
     let fresh = place.folder.path().join("fresh");
     assert_eq!(code(&place.baton(&fresh, &["passphrase", "--new-file", &one], "").await), 0);
     assert_eq!(code(&place.baton(&fresh, &["session", "list"], "").await), 8);
@@ -119,7 +120,7 @@ async fn verify_says_what_the_store_lacks_and_repairs_it() {
     let good = place.baton(&home, &["session", "verify", "last"], "").await;
     assert_eq!(code(&good), 0, "{}", err(&good));
 
-    // Another store, which has nothing of it.
+    // Another store, which has none of its blobs.
     let empty = Place::new().await;
     let lacking = empty.baton(&home, &["session", "verify", "last"], "").await;
     let text = err(&lacking);
@@ -138,7 +139,7 @@ async fn a_deletion_without_the_index_is_reported() {
     let place = Place::new().await;
     let home = place.home();
     assert_eq!(code(&place.baton(&home, &["chat", "--message", "hello"], "").await), 0);
-    // Neither may the nodes' DHT be told.
+    // The command may not publish to the nodes' DHT either.
     let deaf = ["session", "delete", "last", "--yes", "--no-dht", "--heads", "http://127.0.0.1:9"];
     let deleted = place.baton(&home, &deaf, "").await;
     assert_eq!(code(&deleted), 6, "{}", err(&deleted));

@@ -1,4 +1,4 @@
-//! `baton account` and `baton memory`, against a relayer's HTTP door that checks every signature.
+//! `baton account` and `baton memory`, against a relayer's HTTP endpoint that checks every signature.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use wiremock::{
 
 use crate::command::{code, err, last, out, run};
 
-/// A request that its account signed, as it was sent.
+/// Matches a request with a valid signature of its account.
 struct Signed;
 
 impl Match for Signed {

@@ -1,4 +1,4 @@
-//! `baton nodes` and `baton receipts`: why a node is chosen, and what its receipts say.
+//! `baton nodes` and `baton receipts`: the reasons for a choice, and the content of receipts.
 
 use baton_proto::receipt::EngineKind;
 use baton_testkit::fake::{Act, FakeNode};
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::command::{Place, code, err, last, out};
 
-/// The row of a node in what the command says.
+/// The row of a node in the command's output.
 fn row<'a>(value: &'a Value, node: &FakeNode) -> &'a Value {
     let rows = value["nodes"].as_array().unwrap();
     rows.iter().find(|row| row["node"] == node.id().to_string()).unwrap_or_else(|| panic!("{value}"))

@@ -1,4 +1,4 @@
-//! A sealed turn that a client left behind, taken up by `baton chat --memory` at its next start.
+//! A sealed turn that a client left behind: `baton chat --memory` resumes it at its next start.
 
 use std::{
     path::Path,

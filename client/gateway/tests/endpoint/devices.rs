@@ -1,4 +1,4 @@
-//! A session that another device writes, too, through the endpoint.
+//! A session that another device also writes, through the endpoint.
 
 use baton_client::TurnInput;
 use baton_gateway::{Gateway, GatewayConfig};
@@ -26,11 +26,11 @@ async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_
         let request = reqwest::Client::new().post(url).header("x-baton-session", id.to_string()).json(&body);
         let answer: serde_json::Value = request.send().await.unwrap().json().await.unwrap();
         drop(stop);
-        // It ends when everything that follows an answer is done.
+        // The endpoint ends after all work that follows an answer.
         served.await.unwrap().unwrap();
         answer
     };
-    // The first device never looked since, so it writes in the same place.
+    // The first device has not looked since, so it writes in the same place.
     let answer = ask("first").await;
     assert_eq!(answer["choices"][0]["message"]["content"], "first (1)", "{answer}");
     let settled = first.client.session(id).await.unwrap();

@@ -48,7 +48,7 @@ async fn the_endpoint_speaks_openai_s_embeddings() {
     script.acts.lock().unwrap().extend([Act::Refuse(ErrorCode::Busy); 4]);
     let (status, error) = post(&endpoint, &json!({ "model": EMBEDDER, "input": "a" })).await;
     assert_eq!((status, &error["error"]["code"]), (429, &json!("rate_limit_exceeded")));
-    // Both kinds of models are listed, told apart by what serves them.
+    // The list has both kinds of models, and names their engines.
     let models = endpoint.request(Method::GET, "/v1/models").send().await.unwrap();
     let models: Value = models.json().await.unwrap();
     let listed: Vec<_> = models["data"]

@@ -112,7 +112,7 @@ pub(crate) fn events(text: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()
 }
 
-/// The text of a stream, and its other chunks' worth: how it ended.
+/// The text of a stream, its finish reason, and its chunks.
 fn streamed(text: &str) -> (String, Option<String>, Vec<Value>) {
     let mut all = events(text);
     let done = all.last().is_some_and(|last| last == "[DONE]");
@@ -145,7 +145,7 @@ async fn a_program_that_sends_everything_each_time_keeps_one_session() {
     let other = endpoint.say(&said(&[("user", "a")])).await;
     assert_ne!(other["baton"]["session"], first["baton"]["session"], "a conversation that begins alike");
     endpoint.close().await;
-    // The words are found again by an endpoint that starts over the same home.
+    // An endpoint that starts over the same home finds the session by its messages.
     let endpoint = Endpoint::open(&world).await;
     let all = [("user", "a"), ("assistant", "a (0)"), ("user", "b"), ("assistant", "b (1)"), ("user", "c")];
     let third = endpoint.say(&said(&all)).await;
@@ -246,7 +246,7 @@ async fn an_answer_begun_by_a_node_that_dies_is_finished_by_another_without_a_wo
     for node in &world.nodes {
         node.script([Act::Truncate]);
     }
-    // Whichever is asked first breaks off; the second may do so too, and the first then serves.
+    // The first node asked breaks off. The second may do so too; then the first serves.
     let endpoint = Endpoint::open(&world).await;
     let body = json!({ "messages": said(&[("user", "hello there")]), "stream": true });
     let text = endpoint.chat(&body).send().await.unwrap().text().await.unwrap();
@@ -267,7 +267,7 @@ async fn who_hangs_up_and_asks_again_gets_the_same_turn() {
     world.nodes[0].hangs().await;
     drop(response);
     let id = session.parse().unwrap();
-    // The endpoint learns of it when it next writes; asking for what it is busy with says so until then.
+    // The endpoint notices only at its next write. Until then, the same request gets a busy error.
     let again = loop {
         let response = endpoint.chat(&json!({ "messages": said(&[("user", "a")]) })).send().await.unwrap();
         let same = response.headers().get("x-baton-session").is_some_and(|value| *value == *session);

@@ -1,4 +1,4 @@
-//! What programs ask of the endpoint beyond words: JSON, probabilities, completions that pass, memory.
+//! Features of the endpoint beyond text: JSON, probabilities, ephemeral completions, memory.
 
 use std::{pin::Pin, sync::Arc};
 
@@ -49,7 +49,8 @@ async fn a_response_format_becomes_the_schema_that_a_node_is_given() {
         endpoint.refused(endpoint.chat(&hello(wrong))).await,
         (400, "unsupported_parameter".to_owned())
     );
-    // What no node can do is the request's fault, and the same words in another form are asked anew.
+    // If no node supports the form, the error is the request's. The same messages in another form are a new
+    // request.
     world.nodes[0].script([Act::Refuse(ErrorCode::PayloadRejected); 8]);
     let json =
         hello(json!({ "response_format": { "type": "json_object" }, "messages": said(&[("user", "x")]) }));
@@ -72,7 +73,7 @@ async fn log_probabilities_come_in_both_shapes_whole_and_in_streams() {
     assert_eq!((&content[1]["logprob"], &content[1]["bytes"][0]), (&json!(-0.125), &json!(111)));
     let other = json!([{ "token": "other 1", "logprob": -0.818, "bytes": b"other 1" }]);
     assert_eq!(content[0]["top_logprobs"], other);
-    // Both nodes break off once: nothing is told twice, and nothing is missing.
+    // Both nodes break off once: no report is sent twice, and none is missing.
     for node in &world.nodes {
         node.script([Act::Truncate]);
     }
@@ -126,7 +127,7 @@ async fn nothing_is_kept_of_a_completion_and_its_blob_is_bought_for_the_shortest
     let storage =
         world.nodes[0].seen(|seen| seen.asked.iter().map(|(_, storage)| *storage).collect::<Vec<_>>());
     assert!(storage.iter().all(|one| (one.open_epochs, one.closed_epochs) == (1, 1)), "{storage:?}");
-    // What is gone on with is kept as ever.
+    // A continued conversation is stored as usual.
     endpoint.say(&said(&[("user", "a")])).await;
     assert_eq!(endpoint.client.session_ids().await.unwrap().len(), 1);
     endpoint.close().await;
@@ -137,7 +138,7 @@ async fn nothing_is_kept_of_a_completion_and_its_blob_is_bought_for_the_shortest
     assert_eq!(acks, 5, "each answer was acknowledged before its session was forgotten");
 }
 
-/// Recalls by fixed words, and tells what it was given to remember.
+/// Recalls by fixed text, and passes on the exchanges to remember.
 #[derive(Debug)]
 struct Memory(AccountKey, mpsc::UnboundedSender<(String, String)>);
 
@@ -173,7 +174,7 @@ async fn a_relayer_adds_memory_to_what_programs_say_and_exchanges_are_remembered
         let (said, answered) = exchanges.recv().await.unwrap();
         assert_eq!((said.as_str(), answered.as_str()), expected);
     }
-    // A completion goes the same way, and is not remembered.
+    // A completion uses the same relayer, and is not remembered.
     let passing = endpoint.request(Method::POST, "/v1/completions").json(&json!({ "prompt": "c" }));
     assert_eq!(passing.send().await.unwrap().status(), 200);
     assert_eq!(relayer.hints.lock().unwrap().len(), 3);

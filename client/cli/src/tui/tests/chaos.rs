@@ -1,4 +1,4 @@
-//! Whatever comes in whatever order, on whatever size: it is shown, in bounds, and nothing panics.
+//! Random input in any order, at any size: it is shown, in bounds, and nothing panics.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Looks: widths, sizes, what is in sight, and that nothing drives the terminal.
+//! Looks: widths, sizes, the visible part, and that no text drives the terminal.
 
 use baton_client::TurnEvent;
 use ratatui::style::Color;
@@ -52,7 +52,7 @@ fn what_was_scrolled_to_stays_while_an_answer_comes_and_end_follows() {
     assert!(!stage.screen(60, 20).join("\n").contains("more · End"));
     stage.state.input(Event::Key(KeyEvent::new(KeyCode::Home, KeyModifiers::CONTROL)));
     assert!(stage.screen(60, 20).join("\n").contains("question 0"));
-    // As wide as never before: the same turn stays in sight.
+    // At a new width, the same turn stays in sight.
     assert!(stage.screen(31, 20).join("\n").contains("question 0"));
 }
 

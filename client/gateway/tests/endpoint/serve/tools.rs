@@ -1,4 +1,4 @@
-//! Tools, told to nodes and called by models, in OpenAI's shape.
+//! Tools, given to nodes and called by models, in OpenAI's shape.
 
 use super::*;
 
@@ -44,7 +44,7 @@ async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back
     assert_eq!((&calls[1]["type"], &calls[1]["function"]["arguments"]), (&json!("function"), &json!("{}")));
     assert_ne!(calls[0]["id"], calls[1]["id"]);
 
-    // As a program that reads and writes arguments itself sends it back.
+    // As sent back by a program that parses and rewrites arguments.
     let mut back = choice["message"].clone();
     back["tool_calls"][0]["function"]["arguments"] = json!("{\"day\":1.0,\"city\":\"Paris\"}");
     let list = messages.as_array_mut().unwrap();
@@ -58,7 +58,7 @@ async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back
         (&second["baton"]["session"], &second["baton"]["turn"]),
         (&first["baton"]["session"], &json!(1))
     );
-    // The node's answer begins with what is pinned: the definitions.
+    // The scripted answer begins with the pinned messages: the definitions.
     let text = answer(&second).to_owned();
     assert!(text.starts_with("[{") && text.contains("get_weather") && text.ends_with("rain (1)"), "{text}");
     let id = first["baton"]["session"].as_str().unwrap().parse().unwrap();
@@ -66,7 +66,7 @@ async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back
     assert_eq!(kept.turns[0].messages[1].text, HERMES, "the chain has what the model wrote");
     assert_eq!(kept.turns[1].messages[0].call_id.as_deref(), calls[0]["id"].as_str());
 
-    // Other tools count from the next turn on; so do none, by their absence or by choice.
+    // Other tools apply from the next turn on; so do no tools, by absence or by choice.
     let list = messages.as_array_mut().unwrap();
     list.extend(said(&[("assistant", &text), ("user", "again")]).as_array().unwrap().clone());
     let third = answered(&endpoint, &ask(&messages, &[tool("other")])).await;
@@ -152,7 +152,7 @@ async fn where_no_node_takes_tools_that_is_said_and_the_same_without_them_is_ans
     let plain = endpoint.say(&messages).await;
     assert_eq!(answer(&plain), LLAMA, "without tools, it is an answer");
     world.will_say(LLAMA);
-    // One that takes them is found behind one that does not.
+    // The client finds a node that takes them behind one that does not.
     world.nodes[0].clear_script();
     world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable); 8]);
     let called = answered(&endpoint, &ask(&said(&[("user", "Time?")]), &[tool("now")])).await;
