@@ -252,7 +252,7 @@ impl DelegationJson {
         let key = |text: &str| PublicKey::parse_hex(text).map_err(|_| form("a key has 64 hex characters"));
         let (owner_key, delegate) = (key(&self.owner_key)?, key(&self.delegate_key)?);
         let scopes = Scopes::named(self.scopes.iter().take(16).map(String::as_str))
-            .ok_or(form("`scopes` are of read, write, chat and admin"))?;
+            .ok_or(form("`scopes` are of read, write, chat, admin and intimate"))?;
         let seconds = |text: &str| {
             let ms = time::parse(text).filter(|ms| ms % 1_000 == 0);
             ms.map(|ms| ms / 1_000).ok_or(form("times are RFC 3339 with whole seconds"))
