@@ -6,7 +6,7 @@ use baton_command::manual::{CompletionsArguments, ManArguments};
 use baton_relayer::config::Options;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-/// Memory across conversations, for nodes that know nothing of it.
+/// Memory across conversations, for nodes that keep none
 #[derive(Debug, Parser)]
 #[command(
     name = "baton-relayer",
@@ -85,15 +85,15 @@ fn narrowed(command: clap::Command, used: &[&str]) -> clap::Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make the keys and a commented configuration
+    /// Create the keys and a commented configuration file
     Init,
-    /// Serve
+    /// Run the relayer
     #[command(
         after_help = "Examples:\n  baton-relayer run\n  baton-relayer run --http off --bootstrap /ip4/127.0.0.1/tcp/4001/p2p/12D3Koo...\n  \
                       baton-relayer run --storage postgres --postgres-url-file /etc/baton/postgres-url"
     )]
     Run(RunArgs),
-    /// Serve memory's tools to an agent on standard input and output (MCP)
+    /// Serve memory tools to an agent on standard input and output (MCP)
     #[command(after_help = "Example, in an agent's configuration:\n  \
                             {\"command\": \"baton-relayer\", \"args\": [\"mcp\", \"--account-key\", \"/home/me/account.key\", \"--url\", \"http://127.0.0.1:8000\"]}")]
     Mcp(McpArgs),
@@ -102,18 +102,18 @@ pub(crate) enum Command {
         after_help = "The JSON that is printed goes to POST /api/delegations; the header form goes into x-delegation."
     )]
     Delegate(DelegateArgs),
-    /// Look after embedding models
+    /// Manage embedding models
     #[command(subcommand)]
     Models(ModelsCommand),
     /// Measure recall
     #[command(subcommand)]
     Eval(EvalCommand),
-    /// Print the OpenAPI document of the HTTP door
+    /// Print the OpenAPI document of the HTTP API
     Openapi,
-    /// Look after owners; the relayer must not run on the same embedded storage
+    /// Manage owners; with embedded storage, stop the relayer first
     #[command(subcommand)]
     Owners(OwnersCommand),
-    /// Print what completes this command in a shell
+    /// Print a completion script for a shell
     Completions(CompletionsArguments),
     /// Print the manual page, or write the pages of all commands
     Man(ManArguments),
@@ -130,7 +130,7 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct McpArgs {
-    /// File of the key to sign with: the account's own, or a delegate's
+    /// Key file to sign with: the account's own, or a delegate's
     #[arg(long, env = "BATON_ACCOUNT_KEY")]
     pub(crate) account_key: PathBuf,
     /// File with the key file's passphrase
@@ -142,7 +142,7 @@ pub(crate) struct McpArgs {
     /// Account to act for [default: the key's own]
     #[arg(long, env = "BATON_ACCOUNT")]
     pub(crate) account: Option<String>,
-    /// File with a delegation, as baton account delegate writes it or in its header form, if it is not registered
+    /// File with an unregistered delegation: JSON from baton account delegate, or the header form
     #[arg(long)]
     pub(crate) delegation: Option<PathBuf>,
 }
@@ -158,30 +158,31 @@ pub(crate) struct DelegateArgs {
     /// Public key of the delegate, 64 hex characters
     #[arg(long)]
     pub(crate) key: String,
-    /// What it may do, of read, write, chat, admin and intimate (intimate items too, where another scope shows memories)
+    /// Scopes, separated by commas: read, write, chat, admin, intimate (intimate items too, where another
+    /// scope shows memories)
     #[arg(long, value_delimiter = ',', default_value = "read")]
     pub(crate) scopes: Vec<String>,
-    /// The one project that it may do it in
+    /// Project that the delegation is limited to [default: all memory of the account]
     #[arg(long)]
     pub(crate) project: Option<String>,
-    /// Days until it expires, at most 366
+    /// Days until the delegation expires, at most 366
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=366))]
     pub(crate) days: u64,
-    /// Print the form of the x-delegation header instead of JSON
+    /// Print the value of the x-delegation header instead of JSON
     #[arg(long)]
     pub(crate) header: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ModelsCommand {
-    /// Fetch a model into the model folder, and check it
+    /// Download a model into the model folder and verify it
     Pull {
-        /// Its name, such as potion-base-8m
+        /// Name of the model, such as potion-base-8m
         name: String,
         #[command(flatten)]
         options: Options,
     },
-    /// Show the models that there are, and which were fetched
+    /// List the available models and show which are downloaded
     List {
         #[command(flatten)]
         options: Options,
@@ -190,12 +191,12 @@ pub(crate) enum ModelsCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvalCommand {
-    /// On dialogues in LoCoMo's shape
+    /// Measure recall on dialogues in LoCoMo format
     Locomo {
-        /// The JSON file
+        /// JSON file with the dialogues
         #[arg(long)]
         data: PathBuf,
-        /// Print JSON, the last line being the figures of all configurations
+        /// Print one JSON line with the figures of all configurations
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -205,29 +206,29 @@ pub(crate) enum EvalCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum OwnersCommand {
-    /// Show all owners, by account id
+    /// List the account ids of all owners
     List {
         #[command(flatten)]
         options: Options,
     },
-    /// Give up what a damaged database has lost of an owner, and go on with the rest
+    /// Accept the loss of an owner's data in a damaged database, and continue with the rest
     ///
-    /// A relayer refuses to work on an owner of whom the database holds less than it once did. Put the latest backup of the
-    /// database back first; this is for when there is none. No relayer may run meanwhile.
+    /// A relayer refuses an owner whose data in the database is incomplete. First restore the latest backup
+    /// of the database. Use this command only without a backup. No relayer may run meanwhile.
     AcceptLoss {
-        /// The account id, 0x and 64 hex characters [default: all owners that lost something]
+        /// Account id, 0x and 64 hex characters [default: all owners with lost data]
         account: Option<String>,
-        /// Do it; without it, show who lost something
+        /// Confirm; without it, list the owners with lost data
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
         options: Options,
     },
-    /// Delete an owner with everything and its keys, for good
+    /// Delete an owner with all memory and keys, permanently
     Erase {
-        /// The account id, 0x and 64 hex characters
+        /// Account id, 0x and 64 hex characters
         account: String,
-        /// Do it
+        /// Confirm the deletion
         #[arg(long)]
         yes: bool,
         #[command(flatten)]

@@ -200,25 +200,25 @@ pub struct SignedDelegation {
     pub signature: SignatureBytes,
 }
 
-/// A delegation in JSON, as it is sent.
+/// A delegation in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DelegationJson {
-    /// 32 hex characters, random.
+    /// Random id, 32 hex characters.
     pub id: String,
     /// The owner's Ed25519 public key, 64 hex characters.
     pub owner_key: String,
-    /// The key that may act for the owner, 64 hex characters.
+    /// Key that may act for the owner, 64 hex characters.
     pub delegate_key: String,
-    /// Of `read`, `write`, `chat`, `admin` and `intimate`. `write` alone reads nothing; `read`, `chat` and `admin` show intimate
-    /// items only together with `intimate`.
+    /// Scopes: `read`, `write`, `chat`, `admin`, `intimate`. `write` alone reads nothing; `read`, `chat` and
+    /// `admin` show intimate items only together with `intimate`.
     pub scopes: Vec<String>,
     /// The one project that it is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
-    /// From when it counts, RFC 3339, whole seconds.
+    /// Start of validity, RFC 3339, whole seconds.
     pub not_before: String,
-    /// Until when, RFC 3339, whole seconds.
+    /// End of validity, RFC 3339, whole seconds.
     pub expires: String,
     /// Ed25519 over the canonical text, 128 hex characters.
     pub signature: String,

@@ -56,9 +56,9 @@ struct MessageInput {
     /// `user`, `tool`, `system` or `assistant`.
     role: String,
     content: String,
-    /// The tool's name.
+    /// Name of the tool.
     name: Option<String>,
-    /// The call that a tool answers.
+    /// Id of the call that the tool answers.
     tool_call_id: Option<String>,
 }
 
@@ -81,38 +81,39 @@ impl std::fmt::Debug for SecretText {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ChatInput {
-    /// What is said. System messages are pinned to the session from now on. Of the others those after the last one of the
-    /// assistant count: the session itself holds the earlier ones.
+    /// Messages of the turn. System messages are pinned to the session from now on. Of the others, only
+    /// messages after the last `assistant` message count: the session holds the earlier messages.
     messages: Vec<MessageInput>,
-    /// Name or id of the model; any if left out.
+    /// Name or id of the model. Default: any.
     model: Option<String>,
-    /// The session, 64 hex characters.
+    /// Id of the session, 64 hex characters.
     session_id: Option<String>,
-    /// The root of the session, as 64 hex characters or 24 words; a new session begins if it is left out. The relayer
-    /// has it in memory while the request lasts, and never otherwise.
+    /// Root of the session, as 64 hex characters or 24 words. Default: a new session. The relayer holds it in
+    /// memory only while the request lasts.
     #[schema(value_type = Option<String>)]
     session_key: Option<SecretText>,
-    /// The `head` of the last answer. The turn is refused if the session is found anywhere else.
+    /// `head` of the last answer. The turn is refused if the session has another head.
     head: Option<String>,
-    /// The project that the session is in; the shared pool if left out.
+    /// Project of the session. Default: the shared pool.
     project: Option<String>,
-    /// The persona that is spoken to, when the session begins; the session's if left out. With another one than the session's
-    /// nothing is recalled or recorded.
+    /// Persona of the conversation, set when the session begins. Default: the session's. With any other
+    /// persona, nothing is recalled or recorded.
     persona: Option<String>,
-    /// `full`, `neutral_and_relationship` (default), `relationship_only`, `neutral_only`, `insights_only` or `none`.
+    /// `full`, `neutral_and_relationship` (default), `relationship_only`, `neutral_only`, `insights_only` or
+    /// `none`.
     memory_scope: Option<String>,
     /// Whether to answer as server-sent events: `started`, `text`, `restarted`, then `done` or `error`.
     #[serde(default)]
     stream: bool,
     /// Most tokens of the answer.
     max_tokens: Option<u32>,
-    /// Randomness, 0 to 5; 0.7 if left out.
+    /// Sampling temperature, 0 to 5. Default: 0.7.
     temperature: Option<f32>,
-    /// Seed of the randomness.
+    /// Sampling seed. Default: random.
     seed: Option<u64>,
-    /// Most memories; 6 if left out.
+    /// Most memories, up to 200. Default: 6.
     recall_limit: Option<usize>,
-    /// Most tokens of memories, up to 4096; 512 if left out.
+    /// Most tokens of memories, up to 4096. Default: 512.
     memory_tokens: Option<u32>,
 }
 
@@ -121,25 +122,27 @@ struct ChatInput {
 struct RecalledJson {
     #[serde(flatten)]
     found: Found,
-    /// Whether the node used it, by its signed receipt; none while it is not known.
+    /// Whether the node used it, by its signed receipt; null while unknown.
     used: Option<bool>,
 }
 
-/// What memory did.
+/// The use of memory in a turn.
 #[derive(Debug, Serialize, ToSchema)]
 struct MemoryJson {
-    /// `full`, `lexical` or `none`.
+    /// Kind of search: `full`, `lexical` (words only) or `none`.
     #[schema(value_type = String)]
     mode: RecallMode,
-    /// Why less than fully, and the remedy where there is one: the turn goes on without memory if memory is lost.
+    /// Reason for a search that was not full, with any remedy. If memory is lost, the turn continues without
+    /// it.
     degraded: Option<String>,
-    /// What matched and was left out.
+    /// Number of matches that were left out.
     dropped: usize,
-    /// Whether the turn is recorded, durably. If not, the next request of the session records it, unless memory was lost.
+    /// Whether the turn is durably recorded. If not, the session's next request records it, unless memory was
+    /// lost.
     recorded: Option<bool>,
 }
 
-/// How long it took, in milliseconds.
+/// Durations, in milliseconds.
 #[derive(Debug, Serialize, ToSchema)]
 struct LatencyJson {
     recall_ms: u64,
@@ -147,12 +150,12 @@ struct LatencyJson {
     total_ms: u64,
 }
 
-/// What the node claims of the turn.
+/// The node's receipt of the turn.
 #[derive(Debug, Serialize, ToSchema)]
 struct ReceiptJson {
-    /// Its hash, in hex.
+    /// Hash of the receipt, in hex.
     hash: String,
-    /// The model's id.
+    /// Id of the model.
     model: String,
     /// `native`, `proxied` or `echo`.
     engine: String,
@@ -161,11 +164,11 @@ struct ReceiptJson {
     memory_tokens: u32,
     memory_items: u16,
     price: u64,
-    /// The signed receipt as in docs/PROTOCOL.md, base64.
+    /// Signed receipt as in docs/PROTOCOL.md, base64.
     signed: String,
 }
 
-/// An earlier message that was finished first.
+/// An earlier turn that was finished first.
 #[derive(Debug, Serialize, ToSchema)]
 struct EarlierJson {
     turn: u64,
@@ -179,14 +182,14 @@ struct ChatOutput {
     /// `stop`, `length` or `tool_calls`.
     finish_reason: String,
     session_id: String,
-    /// What continues the session, here or in any client: as secret as the conversation.
+    /// Key that continues the session, here or in any client; as secret as the conversation.
     session_key: String,
-    /// Where the session stands: give it with the next request.
+    /// Head of the session; send it with the next request.
     head: String,
     request_id: String,
-    /// The turn's number in the session, from 0.
+    /// Turn in the session, from 0.
     turn: u64,
-    /// The node that served it.
+    /// Node that served the turn.
     node: String,
     model: Option<String>,
     recalled_facts: Vec<RecalledJson>,
@@ -196,9 +199,11 @@ struct ChatOutput {
     latency: LatencyJson,
 }
 
-/// Says something in a session, with what memory has for it, and answers. A client that closes a stream of events while the
-/// answer is made cancels the turn, and its message is given up; a turn that is answered whole is finished in any case, and
-/// answered to the session's next request.
+/// Runs one turn of a session with recalled memories, and returns the answer.
+///
+/// A client that closes the event stream during the answer cancels the turn, and its message is dropped.
+/// Without a stream, the turn finishes even if the client disconnects. The session's next request then gets
+/// the answer.
 #[utoipa::path(post, path = "/v1/chat", tag = "chat", request_body = ChatInput,
     responses((status = 200, body = ChatOutput), (status = 400, body = FaultJson), (status = 409, body = FaultJson),
         (status = 503, body = FaultJson)))]

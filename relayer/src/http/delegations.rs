@@ -14,14 +14,14 @@ pub(super) fn routes() -> OpenApiRouter<Doors> {
     OpenApiRouter::new().routes(routes!(register, list)).routes(routes!(revoke))
 }
 
-/// A delegation that the relayer knows of.
+/// A delegation known to the relayer.
 #[derive(Debug, Serialize, ToSchema)]
 struct KnownJson {
     id: String,
-    /// The delegation; none of one that was taken back before it was ever seen.
+    /// The delegation; null if it was revoked before the relayer saw it.
     delegation: Option<DelegationJson>,
     revoked: bool,
-    /// When the relayer came to know of it, RFC 3339.
+    /// When the relayer first knew of it, RFC 3339.
     since: String,
 }
 
@@ -39,11 +39,11 @@ impl From<Known> for KnownJson {
 /// Delegations.
 #[derive(Debug, Serialize, ToSchema)]
 struct KnownList {
-    /// Oldest first.
+    /// Delegations, oldest first.
     delegations: Vec<KnownJson>,
 }
 
-/// Registers a delegation that the owner signed; from then on its key is known by itself.
+/// Registers a delegation that the owner signed; its key then needs no x-delegation header.
 #[utoipa::path(post, path = "/api/delegations", tag = "delegations", request_body = DelegationJson,
     responses((status = 200, body = Count), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
 async fn register(
@@ -68,7 +68,7 @@ async fn register(
     }
 }
 
-/// Lists the delegations that the relayer knows of.
+/// Lists the owner's delegations known to the relayer.
 #[utoipa::path(get, path = "/api/delegations", tag = "delegations", responses((status = 200, body = KnownList)))]
 async fn list(State(doors): State<Doors>, Admin(caller): Admin) -> Result<Json<KnownList>, Fault> {
     caller.unbound()?;
@@ -76,16 +76,17 @@ async fn list(State(doors): State<Doors>, Admin(caller): Admin) -> Result<Json<K
     Ok(Json(KnownList { delegations: known.into_iter().map(KnownJson::from).collect() }))
 }
 
-/// Which key has the delegation.
+/// The delegate.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct RevokeQuery {
-    /// The delegate's public key. With it, a delegation can be taken back that the relayer has never seen.
+    /// The delegate's public key, 64 hex characters. Required to revoke a delegation that the relayer has
+    /// never seen.
     key: Option<String>,
 }
 
-/// Takes a delegation back, at once and for good.
+/// Revokes a delegation, immediately and permanently.
 #[utoipa::path(delete, path = "/api/delegations/{id}", tag = "delegations",
     params(("id" = String, Path), RevokeQuery),
     responses((status = 200, body = Count), (status = 404, body = FaultJson)))]

@@ -60,21 +60,21 @@ kinds! {
     DEADLINE = 504, "deadline", "the answer took too long", "ask for less, or try again later";
 }
 
-/// An error as it is sent.
+/// An error in JSON.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct FaultJson {
-    /// Stable name of what went wrong.
+    /// Stable code of the error.
     pub code: String,
-    /// What went wrong, for people.
+    /// Error message, for people.
     pub message: String,
-    /// What to do about it.
+    /// Suggested next step.
     pub hint: String,
-    /// Names the request in the relayer's log.
+    /// Id of the request in the relayer's log.
     pub request_id: String,
-    /// After how many seconds to try again, where that may help.
+    /// Seconds to wait before a retry, if a retry may help.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_seconds: Option<u64>,
-    /// More about it, by code.
+    /// Further fields, by code.
     #[serde(flatten)]
     #[schema(value_type = Object)]
     pub more: Map<String, Value>,

@@ -34,25 +34,26 @@ pub(super) fn routes() -> OpenApiRouter<Doors> {
         .routes(routes!(waiting, decide))
 }
 
-/// A recall with all that it can take.
+/// A recall request.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RecallInput {
     /// The user's words.
     query: String,
-    /// The project; the shared pool if left out.
+    /// Project. Default: the shared pool.
     project: Option<String>,
-    /// The session in which it is asked, whose project counts.
+    /// Session that asks; its own project applies.
     session: Option<String>,
-    /// The persona that asks; the session's if left out. Another one than the session's sees nothing.
+    /// Persona that asks. Default: the session's persona; any other sees nothing.
     persona: Option<String>,
-    /// `full`, `neutral_and_relationship` (default), `relationship_only`, `neutral_only`, `insights_only` or `none`.
+    /// `full`, `neutral_and_relationship` (default), `relationship_only`, `neutral_only`, `insights_only` or
+    /// `none`.
     memory_scope: Option<String>,
-    /// At most 200; 6 if left out.
+    /// Most hits, up to 200. Default: 6.
     limit: Option<usize>,
-    /// Least score, 0 to 1.
+    /// Minimum score, 0 to 1.
     threshold: Option<f32>,
-    /// Most tokens of all items together.
+    /// Most tokens of all hits together.
     budget_tokens: Option<u32>,
     #[serde(default)]
     filters: FilterInput,
@@ -61,7 +62,7 @@ struct RecallInput {
 /// Default number of items of a recall: a good number for a prompt.
 const DEFAULT_HITS: usize = 6;
 
-/// Finds memories, with scores and what was left out.
+/// Finds memories, with scores and the matches that were left out.
 #[utoipa::path(post, path = "/v1/memory/recall", tag = "memory", request_body = RecallInput,
     responses((status = 200, body = RecallAnswer), (status = 400, body = FaultJson)))]
 async fn recall(
@@ -88,26 +89,26 @@ async fn recall(
     Ok(Json(doors.memory().recall(caller.owner, request).await.into()))
 }
 
-/// Something to remember.
+/// A fact to remember.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct FactInput {
     text: String,
     project: Option<String>,
-    /// The session that it comes from.
+    /// Session that the fact comes from.
     session: Option<String>,
     persona: Option<String>,
     /// `profile` (default) or `relationship`.
     layer: Option<String>,
-    /// When it was said, RFC 3339; now if left out.
+    /// When it was said, RFC 3339. Default: now.
     #[serde(default, deserialize_with = "time::optional")]
     #[schema(value_type = Option<String>)]
     time: Option<u64>,
-    /// Found out by rule if left out.
+    /// Whether the fact is intimate. Default: decided by rules.
     intimate: Option<bool>,
-    /// 0 to 1; found out by rule if left out.
+    /// Importance, 0 to 1. Default: decided by rules.
     salience: Option<f32>,
-    /// At most 256 bytes. The same call with the same key is made once; with another text it is refused.
+    /// At most 256 bytes. A repeated call with the same key takes effect once; another text is refused.
     idempotency_key: Option<String>,
 }
 
@@ -132,33 +133,33 @@ impl FactInput {
     }
 }
 
-/// Things to remember, all or none.
+/// Facts to remember, all or none.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RememberInput {
-    /// 1 to 100.
+    /// 1 to 100 facts.
     facts: Vec<FactInput>,
 }
 
-/// What became of one of them.
+/// The result for one fact.
 #[derive(Debug, Serialize, ToSchema)]
 struct RememberedJson {
     id: String,
-    /// Whether it was there already; none for a key that may only write.
+    /// Whether it existed already; null for a write-only key.
     existed: Option<bool>,
-    /// The item that it took the place of; none for a key that may only write.
+    /// Id of the replaced item; null for a write-only key.
     superseded: Option<String>,
-    /// Where its content lies on Walrus, once stored; none for a key that may only write.
+    /// Walrus id of its content, once stored; null for a write-only key.
     blob_id: Option<String>,
 }
 
-/// What became of them, in order.
+/// The results, in the order of the facts.
 #[derive(Debug, Serialize, ToSchema)]
 struct RememberedAnswer {
     remembered: Vec<RememberedJson>,
 }
 
-/// Remembers facts; durable and searchable when it answers.
+/// Remembers facts; they are durable and searchable once the request is answered.
 #[utoipa::path(post, path = "/v1/memory/remember", tag = "memory", request_body = RememberInput,
     responses((status = 200, body = RememberedAnswer), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
 async fn remember(
@@ -189,18 +190,21 @@ struct TurnInput {
     session: String,
     project: Option<String>,
     persona: Option<String>,
-    /// The turn in the session, from 0. Sending it again changes nothing; another text under its number is refused.
+    /// Turn in the session, from 0. Sending it again changes nothing; another text under its number is
+    /// refused.
     turn: u64,
     user: String,
     assistant: String,
-    /// When, RFC 3339; now if left out.
+    /// Time of the exchange, RFC 3339. Default: now.
     #[serde(default, deserialize_with = "time::optional")]
     #[schema(value_type = Option<String>)]
     time: Option<u64>,
 }
 
-/// Keeps both sides of an exchange that took place elsewhere; durable and searchable when it answers. A place that contradicts
-/// the session's project or persona is refused, and so is another text under a turn's number that is taken.
+/// Records both sides of an exchange that took place elsewhere.
+///
+/// The turn is durable and searchable once the request is answered. A place that contradicts the session's
+/// project or persona is refused. Another text under a used turn number is refused too.
 #[utoipa::path(post, path = "/v1/memory/turns", tag = "memory", request_body = TurnInput,
     responses((status = 200, body = Count), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
 async fn record_turn(
@@ -219,34 +223,34 @@ async fn record_turn(
     Ok(Json(Count { count: 1 }))
 }
 
-/// Which items to list.
+/// The items to list.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 struct ListInput {
     project: Option<String>,
     session: Option<String>,
     persona: Option<String>,
-    /// All places of the owner at once.
+    /// Whether to list all places of the owner at once.
     everything: bool,
     filters: FilterInput,
     /// Only items that contain all these words.
     words: Option<String>,
-    /// `granted` or `pending`.
+    /// Only items with this consent: `granted` or `pending`.
     consent: Option<String>,
-    /// Also archived ones.
+    /// Whether to include archived items.
     archived: bool,
-    /// The `next` of the page before.
+    /// `next` of the previous page.
     after: Option<String>,
-    /// At most 200; 50 if left out.
+    /// Most items, up to 200. Default: 50.
     limit: Option<usize>,
 }
 
 /// A page of items.
 #[derive(Debug, Serialize, ToSchema)]
 struct ItemPage {
-    /// Newest first.
+    /// Items, newest first.
     items: Vec<Item>,
-    /// What to send as `after` for the next page; none at the end.
+    /// Value of `after` for the next page; null at the end.
     next: Option<String>,
 }
 
@@ -306,7 +310,7 @@ async fn all_visible(doors: &Doors, caller: &Caller, ids: &[String]) -> Result<V
     Ok(items)
 }
 
-/// One item, wherever it is.
+/// Returns one item, from any place.
 #[utoipa::path(get, path = "/v1/memory/items/{id}", tag = "memory", params(("id" = String, Path)),
     responses((status = 200, body = Item), (status = 404, body = FaultJson)))]
 async fn get(
@@ -319,7 +323,7 @@ async fn get(
     Ok(Json(view.into()))
 }
 
-/// A new text of an item.
+/// The new text of an item.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct TextInput {
@@ -335,8 +339,10 @@ impl TextInput {
     }
 }
 
-/// Replaces an item's text. The old words are gone for good from the item, from what was made of it and from the graph. The answer
-/// names what else holds them, and what became of it.
+/// Replaces an item's text.
+///
+/// The old words are deleted permanently from the item, from items derived from it and from the graph. The
+/// answer lists other items with the old words, and whether each was deleted.
 #[utoipa::path(patch, path = "/v1/memory/items/{id}", tag = "memory", params(("id" = String, Path), OthersQuery),
     request_body = TextInput, responses((status = 200, body = EditAnswer), (status = 404, body = FaultJson)))]
 async fn edit(
@@ -352,7 +358,9 @@ async fn edit(
     Ok(Json(EditAnswer::of(&caller, item, removal)))
 }
 
-/// Deletes an item for good. The answer names what else holds its words, and what became of it.
+/// Deletes an item permanently.
+///
+/// The answer lists other items with its words, and whether each was deleted.
 #[utoipa::path(delete, path = "/v1/memory/items/{id}", tag = "memory", params(("id" = String, Path), OthersQuery),
     responses((status = 200, body = RemovalAnswer), (status = 404, body = FaultJson)))]
 async fn delete_one(
@@ -369,7 +377,7 @@ async fn delete_one(
     }
 }
 
-/// Puts a new item in an item's place, which stays in history.
+/// Replaces an item with a new item; the old item stays in history.
 #[utoipa::path(post, path = "/v1/memory/items/{id}/supersede", tag = "memory", params(("id" = String, Path)),
     request_body = TextInput, responses((status = 200, body = ChangedItem), (status = 404, body = FaultJson)))]
 async fn supersede(
@@ -383,14 +391,14 @@ async fn supersede(
     Ok(Json(ChangedItem::of(&caller, view)))
 }
 
-/// Whether an item is archived.
+/// The archive state of an item.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ArchiveInput {
     archived: bool,
 }
 
-/// Archives an item, which is then kept and not recalled, or brings it back.
+/// Archives an item, or brings it back; an archived item is kept but not recalled.
 #[utoipa::path(post, path = "/v1/memory/items/{id}/archive", tag = "memory", params(("id" = String, Path)),
     request_body = ArchiveInput, responses((status = 200, body = ChangedItem), (status = 404, body = FaultJson)))]
 async fn archive(
@@ -408,14 +416,15 @@ async fn archive(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct IdsInput {
-    /// 1 to 1000.
+    /// 1 to 1000 item ids.
     ids: Vec<String>,
-    /// What becomes of whatever else holds the words: `own` (default), `all` or `none`, as for one item.
+    /// Treatment of other items with the words: `own` (default), `all` or `none`, as for one item.
     others: Option<String>,
 }
 
-/// Deletes items for good; those that are not there are passed over. The answer names what else holds their words, and what
-/// became of it.
+/// Deletes items permanently; missing items are skipped.
+///
+/// The answer lists other items with their words, and whether each was deleted.
 #[utoipa::path(post, path = "/v1/memory/delete", tag = "memory", request_body = IdsInput,
     responses((status = 200, body = RemovalAnswer), (status = 400, body = FaultJson)))]
 async fn delete(
@@ -429,7 +438,7 @@ async fn delete(
     Ok(Json(RemovalAnswer::of(&caller, removal)))
 }
 
-/// Items that wait for the user's consent.
+/// Lists items that await the user's consent.
 #[utoipa::path(get, path = "/v1/memory/consent", tag = "memory", responses((status = 200, body = ItemPage)))]
 async fn waiting(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<ItemPage>, Fault> {
     let request = ListRequest {
@@ -443,19 +452,21 @@ async fn waiting(State(doors): State<Doors>, Reader(caller): Reader) -> Result<J
     page(&doors, &caller, request).await
 }
 
-/// A decision on items that wait.
+/// A decision on items that await consent.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct DecideInput {
-    /// 1 to 1000.
+    /// 1 to 1000 item ids.
     ids: Vec<String>,
     /// `grant` or `deny`; denied items are deleted.
     decision: String,
-    /// What becomes of whatever else holds denied words: `own` (default), `all` or `none`, as for a deletion.
+    /// Treatment of other items with denied words: `own` (default), `all` or `none`, as for a deletion.
     others: Option<String>,
 }
 
-/// Grants or denies consent. A denial deletes as a deletion does, and names what else holds the words.
+/// Grants or denies consent.
+///
+/// A denial deletes the items, and the answer lists other items with their words.
 #[utoipa::path(post, path = "/v1/memory/consent", tag = "memory", request_body = DecideInput,
     responses((status = 200, body = RemovalAnswer), (status = 400, body = FaultJson)))]
 async fn decide(

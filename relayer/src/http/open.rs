@@ -49,8 +49,9 @@ fn about() -> Value {
     })
 }
 
-/// Whether the relayer is up, and how memory is: 200 while the process answers. `status` is `ok`, or `degraded` with the reason and
-/// the remedy in `memory`.
+/// Reports the health of the relayer and of memory; always 200.
+///
+/// `status` is `ok`, or `degraded` with the reason and the remedy in `memory`.
 #[utoipa::path(get, path = "/health", tag = "open", responses((status = 200, body = Object)))]
 pub(super) async fn health(State(doors): State<Doors>) -> Json<Value> {
     let mut about = about();
@@ -62,7 +63,7 @@ pub(super) async fn health(State(doors): State<Doors>) -> Json<Value> {
     Json(about)
 }
 
-/// Whether memory can be used: 200, or 503 with the reason and the remedy.
+/// Reports whether memory is usable: 200, or 503 with the reason and the remedy.
 #[utoipa::path(get, path = "/readyz", tag = "open", responses((status = 200, body = Object), (status = 503, body = FaultJson)))]
 pub(super) async fn ready(State(doors): State<Doors>) -> Result<Json<Value>, Fault> {
     match doors.readiness().await {
@@ -71,15 +72,17 @@ pub(super) async fn ready(State(doors): State<Doors>) -> Result<Json<Value>, Fau
     }
 }
 
-/// Which interface it speaks.
+/// Returns the versions of the relayer and its interface.
 #[utoipa::path(get, path = "/version", tag = "open", responses((status = 200, body = Object)))]
 pub(super) async fn version() -> Json<Value> {
     Json(about())
 }
 
-/// What the `memwal` SDK builds its SEAL session from. This relayer uses no SEAL: it names a network without a public Sui
-/// endpoint and itself as the place to ask, so that the unmodified SDK asks nobody else. The session that the SDK then
-/// sends in `x-seal-session` is neither read nor kept.
+/// Returns the configuration for the SEAL session of the `memwal` SDK.
+///
+/// This relayer uses no SEAL. It names a network without a public Sui endpoint and itself as the Sui
+/// endpoint, so the unmodified SDK contacts no other host. It neither reads nor keeps the session in
+/// `x-seal-session`.
 #[utoipa::path(get, path = "/config", tag = "open", responses((status = 200, body = Object), (status = 400, body = FaultJson)))]
 pub(super) async fn config(State(doors): State<Doors>, headers: HeaderMap) -> Result<Json<Value>, Fault> {
     let base = match &doors.inner.public_url {
@@ -102,8 +105,9 @@ fn authority(headers: &HeaderMap) -> Option<&str> {
     ((1..=255).contains(&host.len()) && host.bytes().all(allowed)).then_some(host)
 }
 
-/// The one question that the `memwal` SDK asks of Sui (`sui_getObject`, for the version of the package in `/config`),
-/// answered with version 1. Nothing else is.
+/// Answers the one Sui call of the `memwal` SDK with version 1.
+///
+/// The call is `sui_getObject`, for the version of the package in `/config`. Other methods get an error.
 #[utoipa::path(post, path = "/sui", tag = "open", request_body = Object, responses((status = 200, body = Object), (status = 400, body = FaultJson)))]
 pub(super) async fn sui(Input(request): Input<Value>) -> Response {
     let id = request.get("id").filter(|id| id.is_number()).cloned().unwrap_or(Value::Null);
@@ -114,7 +118,7 @@ pub(super) async fn sui(Input(request): Input<Value>) -> Response {
     Json(json!({ "jsonrpc": "2.0", "id": id, "result": { "data": { "version": "1" } } })).into_response()
 }
 
-/// This document.
+/// Returns this document.
 #[utoipa::path(get, path = "/openapi.json", tag = "open", responses((status = 200, body = Object)))]
 pub(super) async fn document(State(doors): State<Doors>) -> Result<Json<OpenApi>, StatusCode> {
     doors.inner.document.get().cloned().map(Json).ok_or(StatusCode::NOT_FOUND)

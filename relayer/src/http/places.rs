@@ -33,7 +33,7 @@ pub(super) fn routes() -> OpenApiRouter<Doors> {
         .routes(routes!(graph))
 }
 
-/// Places of one kind.
+/// Projects, sessions or personas.
 #[derive(Debug, Serialize, ToSchema)]
 struct Places {
     places: Vec<PlaceJson>,
@@ -45,7 +45,7 @@ impl From<Vec<PlaceView>> for Places {
     }
 }
 
-/// A name for something new.
+/// The name of a new project or persona.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NameInput {
@@ -57,7 +57,7 @@ fn named(what: &str, name: String) -> Result<String, Fault> {
     checked(what, Some(name))?.ok_or_else(|| Fault::bad("a name is missing"))
 }
 
-/// All projects.
+/// Lists all projects.
 #[utoipa::path(get, path = "/v1/memory/projects", tag = "places", responses((status = 200, body = Places)))]
 async fn projects(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<Places>, Fault> {
     let mut all = doors.memory().projects(caller.owner).await?;
@@ -65,7 +65,7 @@ async fn projects(State(doors): State<Doors>, Reader(caller): Reader) -> Result<
     Ok(Json(all.into()))
 }
 
-/// Makes a project; one that is there stays as it is.
+/// Creates a project; an existing project stays unchanged.
 #[utoipa::path(post, path = "/v1/memory/projects", tag = "places", request_body = NameInput,
     responses((status = 200, body = ChangedPlace), (status = 400, body = FaultJson)))]
 async fn create_project(
@@ -79,7 +79,7 @@ async fn create_project(
     Ok(Json(ChangedPlace::of(&caller, view)))
 }
 
-/// Deletes a project with everything in it, for good.
+/// Deletes a project with everything in it, permanently.
 #[utoipa::path(delete, path = "/v1/memory/projects/{name}", tag = "places", params(("name" = String, Path)),
     responses((status = 200, body = Count), (status = 404, body = FaultJson)))]
 async fn delete_project(
@@ -92,7 +92,7 @@ async fn delete_project(
     Ok(Json(Count { count: doors.memory().delete_project(caller.owner, name).await? }))
 }
 
-/// All sessions.
+/// Lists all sessions.
 #[utoipa::path(get, path = "/v1/memory/sessions", tag = "places", responses((status = 200, body = Places)))]
 async fn sessions(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<Places>, Fault> {
     let mut all = doors.memory().sessions(caller.owner).await?;
@@ -109,7 +109,7 @@ struct SessionInput {
     persona: Option<String>,
 }
 
-/// Makes a session in its project, before its first turn.
+/// Creates a session in its project, before its first turn.
 #[utoipa::path(post, path = "/v1/memory/sessions", tag = "places", request_body = SessionInput,
     responses((status = 200, body = ChangedPlace), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
 async fn create_session(
@@ -135,7 +135,7 @@ async fn session(doors: &Doors, caller: &Caller, name: String) -> Result<String,
     Ok(name)
 }
 
-/// Deletes a session with its episodes and relationship memories; what it told of the user stays in the profile.
+/// Deletes a session with its episodes and relationship memories; facts about the user stay in the profile.
 #[utoipa::path(delete, path = "/v1/memory/sessions/{name}", tag = "places", params(("name" = String, Path)),
     responses((status = 200, body = Count), (status = 404, body = FaultJson)))]
 async fn delete_session(
@@ -162,15 +162,15 @@ pub(super) async fn forget_chats(
     super::chat::forget(doors, owner, sessions.map(|session| session.name)).await.map(drop)
 }
 
-/// Where to move a session.
+/// The target of a session move.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct MoveInput {
-    /// Into this project; none takes it out of any.
+    /// Target project; null moves the session out of its project.
     project: Option<String>,
 }
 
-/// Moves a session into a project or out of any, from its next message on.
+/// Moves a session into a project, or out of its project, from its next message on.
 #[utoipa::path(post, path = "/v1/memory/sessions/{name}/move", tag = "places", params(("name" = String, Path)),
     request_body = MoveInput, responses((status = 200, body = ChangedPlace), (status = 404, body = FaultJson)))]
 async fn move_session(
@@ -194,11 +194,13 @@ async fn move_session(
 struct ForkInput {
     /// Name of the new session.
     name: String,
-    /// How many turns of its parent it sees; all of them if left out.
+    /// Number of parent turns that the fork sees. Default: all.
     turns: Option<u64>,
 }
 
-/// Forks a session: the new one sees its parent's past, and writes nothing to it.
+/// Forks a session.
+///
+/// The fork sees its parent's past and writes nothing to the parent.
 #[utoipa::path(post, path = "/v1/memory/sessions/{name}/fork", tag = "places", params(("name" = String, Path)),
     request_body = ForkInput, responses((status = 200, body = ChangedPlace), (status = 404, body = FaultJson)))]
 async fn fork_session(
@@ -212,14 +214,14 @@ async fn fork_session(
     Ok(Json(ChangedPlace::of(&caller, view)))
 }
 
-/// All personas.
+/// Lists all personas.
 #[utoipa::path(get, path = "/v1/memory/personas", tag = "places", responses((status = 200, body = Places)))]
 async fn personas(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<Places>, Fault> {
     caller.unbound()?;
     Ok(Json(doors.memory().personas(caller.owner).await?.into()))
 }
 
-/// Makes a persona.
+/// Creates a persona; an existing persona stays unchanged.
 #[utoipa::path(post, path = "/v1/memory/personas", tag = "places", request_body = NameInput,
     responses((status = 200, body = ChangedPlace), (status = 400, body = FaultJson)))]
 async fn create_persona(
@@ -246,16 +248,16 @@ async fn delete_persona(
     Ok(Json(Count { count: doors.memory().delete_persona(caller.owner, name).await? }))
 }
 
-/// Where to look.
+/// The place to read.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub(super) struct PlaceQuery {
-    /// The project; the shared pool if left out.
+    /// Project. Default: the shared pool.
     project: Option<String>,
-    /// The session, whose project counts.
+    /// Session; its own project applies.
     session: Option<String>,
-    /// The persona; the session's if left out, and the default one without a session.
+    /// Persona. Default: the session's, or the default persona without a session.
     persona: Option<String>,
 }
 
@@ -275,7 +277,7 @@ struct Items {
     items: Vec<Item>,
 }
 
-/// What has been collected about the user.
+/// Lists the facts collected about the user.
 #[utoipa::path(get, path = "/v1/memory/profile", tag = "places", params(PlaceQuery),
     responses((status = 200, body = Items)))]
 async fn profile(
@@ -288,14 +290,14 @@ async fn profile(
     Ok(Json(Items { items: items.into_iter().map(Item::from).collect() }))
 }
 
-/// Entities and facts, and what connects them.
+/// Entities, facts and summaries, with the edges between them.
 #[derive(Debug, Serialize, ToSchema)]
 struct Graph {
     nodes: Vec<Item>,
     edges: Vec<EdgeJson>,
 }
 
-/// The graph of a place.
+/// Returns the graph of a place.
 #[utoipa::path(get, path = "/v1/memory/graph", tag = "places", params(PlaceQuery),
     responses((status = 200, body = Graph)))]
 async fn graph(

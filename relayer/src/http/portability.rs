@@ -29,8 +29,10 @@ pub(super) fn routes() -> OpenApiRouter<Doors> {
         .routes(routes!(erase))
 }
 
-/// Everything of the owner, or of one project or session, as JSON lines: a header, the places and items, and a signature over
-/// all lines before it. Of one place, no other places are named. A delegate gets intimate items only with the scope `intimate`.
+/// Exports all memory of the owner, or of one project or session, as JSON lines.
+///
+/// The lines are a header, the places and items, and a signature over all lines before it. An export of one
+/// place names no other place. A delegate gets intimate items only with the scope `intimate`.
 #[utoipa::path(get, path = "/v1/memory/export", tag = "owner", params(PlaceQuery),
     responses((status = 200, body = String, content_type = "application/x-ndjson"), (status = 403, body = FaultJson),
         (status = 404, body = FaultJson)))]
@@ -54,16 +56,18 @@ async fn export(
     Ok((headers, Body::from_stream(stream::iter(lines))).into_response())
 }
 
-/// What an import did.
+/// The result of an import.
 #[derive(Debug, Serialize, ToSchema)]
 struct ImportedJson {
     added: u64,
     skipped: u64,
 }
 
-/// Takes in the lines of an export; what is here already is passed over. Authors stay what they were in an export that the
-/// owner's key of this relayer signed, or that ends with the account's own line:
-/// `{"endorsement":{"public_key":…,"signature":…}}`, over the BLAKE3 of all lines before it.
+/// Imports the lines of an export; existing items are skipped.
+///
+/// Items keep their authors if the owner's key of this relayer signed the export, or if it ends with the
+/// account's own line. That line is `{"endorsement":{"public_key":…,"signature":…}}`, signed over the BLAKE3
+/// of all lines before it.
 #[utoipa::path(post, path = "/v1/memory/import", tag = "owner",
     request_body(content = String, content_type = "application/x-ndjson"),
     responses((status = 200, body = ImportedJson), (status = 400, body = FaultJson)))]
@@ -83,22 +87,23 @@ async fn import(
     Ok(Json(ImportedJson { added: imported.added, skipped: imported.skipped }))
 }
 
-/// What the owner may have and ask for, and how much of it is left.
+/// Returns the owner's limits, and the number of items left.
 #[utoipa::path(get, path = "/v1/memory/quota", tag = "owner", responses((status = 200, body = Quota)))]
 async fn quota(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<Quota>, Fault> {
     Ok(Json(Quota::of(&doors, &doors.memory().stats(caller.owner).await?)))
 }
 
-/// The owner's own word.
+/// The owner's confirmation.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct EraseInput {
-    /// The account id once more.
+    /// The account id again.
     confirm: String,
 }
 
-/// Deletes the owner with everything and its keys, so that no copy of the database can be read any more. Only the
-/// account key itself may do it.
+/// Deletes the owner with all memory and keys; no copy of the database can be read afterwards.
+///
+/// Only the account key itself may do it.
 #[utoipa::path(delete, path = "/v1/memory/owner", tag = "owner", request_body = EraseInput,
     responses((status = 200, body = Count), (status = 403, body = FaultJson)))]
 async fn erase(

@@ -18,58 +18,61 @@ pub(super) fn options(caller: &Caller, others: Option<&str>) -> Result<RemovalOp
     Ok(RemovalOptions { others, same_project: caller.bound_to().is_some() })
 }
 
-/// What becomes of whatever else holds the words.
+/// The treatment of other items with the words.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub(super) struct OthersQuery {
-    /// What becomes of whatever else holds the words. `own` (default) deletes the messages that a fact was made from and that say
-    /// it, the user's own messages in the same project that say it, and facts that were made from a message. `all` deletes answers
-    /// of the assistant and other memories, too. `none` leaves them.
+    /// Treatment of other items with the words:
+    /// - `own` (default) deletes a fact's source messages and the user's own messages in the same project, if
+    ///   they say it. For a message, it deletes facts made from it.
+    /// - `all` also deletes the assistant's answers and other memories.
+    /// - `none` leaves them.
     pub(super) others: Option<String>,
 }
 
-/// Something else that holds the words, or a name that went with them.
+/// Another item with the words, or a name deleted with them.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct HolderJson {
     /// 32 hex characters.
     id: String,
     /// `episode` (a message), `fact`, `entity` or `summary`.
     kind: String,
-    /// Whose words: `user`, `assistant`, `owner` or `import`.
+    /// Author of the words: `user`, `assistant`, `owner` or `import`.
     author: String,
-    /// Its project; none for the shared pool.
+    /// Its project; null for the shared pool.
     project: Option<String>,
     /// Its session.
     session: Option<String>,
-    /// The turn in the session, from 0.
+    /// Turn in the session, from 0.
     turn: Option<u64>,
-    /// Whether it is gone as well.
+    /// Whether it was deleted as well.
     deleted: bool,
 }
 
-/// What was deleted or decided, and what else holds the words.
+/// The result of a deletion or decision, with other items that hold the words.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct RemovalAnswer {
-    /// How many of the named items there were.
+    /// Number of requested items that existed.
     count: u64,
-    /// What else held the words, at most 200; first what is left. Delete it by its id. Left out for a key that may only write.
+    /// Other items that held the words, at most 200; remaining items first. Delete these by id. Absent for a
+    /// write-only key.
     #[serde(skip_serializing_if = "Option::is_none")]
     others: Option<Vec<HolderJson>>,
-    /// How many more there are.
+    /// Number of further items.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<u64>,
 }
 
-/// The item with its new text, and what else held the old words.
+/// The item with its new text, and other items that held the old words.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct EditAnswer {
     #[serde(flatten)]
     item: ChangedItem,
-    /// What else held the old words, at most 200; first what is left. Delete it by its id.
+    /// Other items that held the old words, at most 200; remaining items first. Delete these by id.
     #[serde(skip_serializing_if = "Option::is_none")]
     others: Option<Vec<HolderJson>>,
-    /// How many more there are.
+    /// Number of further items.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<u64>,
 }

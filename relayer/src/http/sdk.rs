@@ -45,23 +45,24 @@ fn namespace(project: Option<&str>) -> String {
     project.unwrap_or(SHARED).to_owned()
 }
 
-/// One text to remember.
+/// A text to remember.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct Fact {
     /// The text, not blank.
     text: String,
-    /// Its namespace; `default` if left out.
+    /// Namespace. Default: `default`.
     namespace: Option<String>,
     /// `profile` (default) or `relationship`.
     layer: Option<String>,
-    /// The persona that it is shared with.
+    /// Persona that it is shared with.
     persona: Option<String>,
-    /// When it was said, RFC 3339; now if left out.
+    /// When it was said, RFC 3339. Default: now.
     #[serde(default, deserialize_with = "time::optional")]
     #[schema(value_type = Option<String>)]
     occurred_at: Option<u64>,
-    /// At most 256 bytes. The same call with the same key is made once, also if the memory was superseded since; with another
-    /// text it is refused. The latest 1,024 keys of an owner are known, until the memory is edited or deleted.
+    /// At most 256 bytes. A repeated call with the same key takes effect once, even if the memory was
+    /// superseded since. Another text is refused. The latest 1,024 keys of an owner are known, until the
+    /// memory is edited or deleted.
     idempotency_key: Option<String>,
 }
 

@@ -12,24 +12,24 @@ pub(super) fn routes() -> OpenApiRouter<Doors> {
     OpenApiRouter::new().routes(routes!(get, put))
 }
 
-/// Decisions of the owner.
+/// The owner's settings.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct SettingsInput {
-    /// Whether nodes of strangers may read exchanges, to find out what to keep of them. They see the words, and not whose
-    /// they are; passwords and what is off the record is not shown to them.
+    /// Whether third-party nodes may read exchanges, to extract memories from them. They see the words, but
+    /// not the owner. They see no passwords and nothing off the record.
     extract_through_nodes: bool,
 }
 
-/// Decisions of the owner, and what follows from them here.
+/// The owner's settings, and their effect here.
 #[derive(Debug, Serialize, ToSchema)]
 struct SettingsJson {
-    /// No unless the owner said yes.
+    /// Whether the owner allows it. Default: false.
     extract_through_nodes: bool,
-    /// Whether this relayer's operator offers nodes at all.
+    /// Whether this relayer's operator offers nodes.
     nodes_offered: bool,
-    /// What finds out now what to keep of an exchange: `rules`, `endpoint` (rules and the operator's model) or `nodes` (rules
-    /// and a model on nodes of strangers).
+    /// Current extractor of memories: `rules`, `endpoint` (rules and the operator's model) or `nodes` (rules
+    /// and a model on third-party nodes).
     #[schema(value_type = String)]
     written_by: WrittenBy,
 }
@@ -44,7 +44,7 @@ impl From<SettingsView> for SettingsJson {
     }
 }
 
-/// What the owner decided.
+/// Returns the owner's settings.
 #[utoipa::path(get, path = "/v1/memory/settings", tag = "owner",
     responses((status = 200, body = SettingsJson), (status = 403, body = FaultJson)))]
 async fn get(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<SettingsJson>, Fault> {
@@ -52,7 +52,7 @@ async fn get(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<
     Ok(Json(doors.memory().settings(caller.owner).await?.into()))
 }
 
-/// Decides anew, from the next exchange on.
+/// Changes the owner's settings, from the next exchange on.
 #[utoipa::path(put, path = "/v1/memory/settings", tag = "owner", request_body = SettingsInput,
     responses((status = 200, body = SettingsJson), (status = 400, body = FaultJson), (status = 403, body = FaultJson)))]
 async fn put(

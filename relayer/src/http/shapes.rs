@@ -12,7 +12,7 @@ use super::Fault;
 use crate::time;
 use crate::{auth::Caller, delegation::Scope};
 
-/// An item of memory.
+/// A memory item.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Item {
     /// 32 hex characters.
@@ -25,37 +25,37 @@ pub struct Item {
     pub role: String,
     /// The text.
     pub text: String,
-    /// The project it counts as in; none for the shared pool.
+    /// Project that the item counts towards; null for the shared pool.
     pub project: Option<String>,
-    /// The session it was said in.
+    /// Session in which it was said.
     pub session: Option<String>,
-    /// The turn in the session, from 0.
+    /// Turn in the session, from 0.
     pub turn: Option<u64>,
-    /// The persona that shared it; none is the default one.
+    /// Persona that shared it; null for the default persona.
     pub persona: Option<String>,
-    /// Whose words: `user`, `assistant`, `owner` or `import`.
+    /// Author of the words: `user`, `assistant`, `owner` or `import`.
     pub author: String,
     /// When it was said, RFC 3339.
     pub time: String,
-    /// From when it holds, RFC 3339.
+    /// Start of validity, RFC 3339.
     pub valid_from: String,
-    /// Until when it held, RFC 3339; none while it holds.
+    /// End of validity, RFC 3339; null while the item is valid.
     pub valid_to: Option<String>,
-    /// The item that took its place.
+    /// Id of the item that replaced it.
     pub superseded_by: Option<String>,
     /// `granted` or `pending`.
     pub consent: String,
     /// Whether only scopes that include intimate items show it.
     pub intimate: bool,
-    /// How much it is worth, 0 to 1.
+    /// Importance, 0 to 1.
     pub salience: f32,
-    /// Whether it is kept and not recalled.
+    /// Whether it is archived: kept, but not recalled.
     pub archived: bool,
-    /// The Walrus blob or patch with its content, once stored.
+    /// Id of the Walrus blob or quilt patch with its content, once stored.
     pub blob_id: Option<String>,
-    /// How often the same was said again.
+    /// Number of times its text was repeated.
     pub accesses: u64,
-    /// Ids of the items that it was made from.
+    /// Ids of the items that it was derived from.
     pub sources: Vec<String>,
 }
 
@@ -87,7 +87,7 @@ impl From<ItemView> for Item {
     }
 }
 
-/// An item that a request made or changed: whole for a key that may read it, its id alone for one that may only write.
+/// A created or changed item: whole if the key may read it, otherwise its id alone.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum ChangedItem {
@@ -95,7 +95,7 @@ pub(super) enum ChangedItem {
     Whole(Box<Item>),
     /// Its id, 32 hex characters.
     Id {
-        /// Of the new item, or of the one that was named.
+        /// Id of the new item, or of the item in the request.
         id: String,
     },
 }
@@ -109,14 +109,14 @@ impl ChangedItem {
     }
 }
 
-/// An item that a recall found.
+/// An item found by a recall.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Found {
     /// The item.
     pub item: Item,
-    /// 0 to 1, by which hits are ordered.
+    /// Score that orders the hits, 0 to 1.
     pub score: f32,
-    /// Cosine similarity with the query, where both have vectors.
+    /// Cosine similarity with the query, if both have vectors.
     pub similarity: Option<f32>,
     /// 1 - similarity, or 1 - score without vectors.
     pub distance: f32,
@@ -133,7 +133,7 @@ impl From<Hit> for Found {
     }
 }
 
-/// An item that matched and was left out.
+/// A match that was left out.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Dropped {
     /// The item.
@@ -145,19 +145,19 @@ pub struct Dropped {
     pub reason: serde_json::Value,
 }
 
-/// What a recall found.
+/// The result of a recall.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RecallAnswer {
-    /// Best first; none is an answer too.
+    /// Hits, best first; may be empty.
     pub hits: Vec<Found>,
-    /// What matched and was left out, best first.
+    /// Matches that were left out, best first.
     pub dropped: Vec<Dropped>,
-    /// `full`, `lexical` or `none`.
+    /// Kind of search: `full`, `lexical` (words only) or `none`.
     #[schema(value_type = String)]
     pub mode: serde_json::Value,
-    /// Why it did less than a full search.
+    /// Reason for a search that was not full.
     pub degraded: Option<String>,
-    /// How long it took, in microseconds.
+    /// Duration, in microseconds.
     pub took_us: u64,
 }
 
@@ -197,27 +197,27 @@ mod erased {
     }
 }
 
-/// What to include; everything if a field is left out.
+/// Filters of items. An omitted list or time does not filter.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FilterInput {
-    /// Of `episode`, `fact`, `entity` and `summary`.
+    /// Kinds to include: `episode`, `fact`, `entity`, `summary`.
     pub kinds: Vec<String>,
-    /// Of `profile`, `relationship` and `episode`.
+    /// Layers to include: `profile`, `relationship`, `episode`.
     pub layers: Vec<String>,
-    /// Of `user`, `assistant`, `owner` and `import`.
+    /// Authors to include: `user`, `assistant`, `owner`, `import`.
     pub authors: Vec<String>,
-    /// Said at or after this time, RFC 3339.
+    /// Only items said at or after this time, RFC 3339.
     #[serde(deserialize_with = "time::optional")]
     #[schema(value_type = Option<String>)]
     pub from: Option<u64>,
-    /// Said before this time, RFC 3339.
+    /// Only items said before this time, RFC 3339.
     #[serde(deserialize_with = "time::optional")]
     #[schema(value_type = Option<String>)]
     pub before: Option<u64>,
-    /// Also what no longer holds.
+    /// Whether to include items that are no longer valid.
     pub history: bool,
-    /// Nothing of this session.
+    /// Session to exclude.
     pub not_session: Option<String>,
 }
 
@@ -273,21 +273,21 @@ pub(super) fn item_id(text: &str) -> Result<ItemId, Fault> {
 pub struct PlaceJson {
     /// Its name.
     pub name: String,
-    /// Of a session: its project.
+    /// Project of a session.
     pub project: Option<String>,
-    /// Of a session: its persona.
+    /// Persona of a session.
     pub persona: Option<String>,
-    /// Of a fork: the session it was made from.
+    /// Parent session of a fork.
     pub parent: Option<String>,
-    /// Of a fork: how many turns of its parent it sees.
+    /// Number of parent turns that a fork sees.
     pub parent_turns: Option<u64>,
-    /// Items in it.
+    /// Number of items in it.
     pub items: u64,
     /// Bytes of text in it.
     pub bytes: u64,
-    /// When it was made, RFC 3339.
+    /// Creation time, RFC 3339.
     pub created: String,
-    /// When it was last written to, RFC 3339.
+    /// Time of the last write, RFC 3339.
     pub updated: String,
 }
 
@@ -307,7 +307,7 @@ impl From<PlaceView> for PlaceJson {
     }
 }
 
-/// A place that a request made or changed: whole for a key that may read, its name alone for one that may only write.
+/// A created or changed place: whole if the key may read, otherwise its name alone.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum ChangedPlace {
@@ -315,7 +315,7 @@ pub(super) enum ChangedPlace {
     Whole(Box<PlaceJson>),
     /// Its name.
     Name {
-        /// As the request named it.
+        /// Name in the request.
         name: String,
     },
 }
@@ -332,17 +332,17 @@ impl ChangedPlace {
 /// A typed edge between two items.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EdgeJson {
-    /// From which item.
+    /// Id of the source item.
     pub from: String,
-    /// To which.
+    /// Id of the target item.
     pub to: String,
-    /// Its type.
+    /// Type, in snake case.
     pub label: String,
-    /// What it means here.
+    /// Meaning here, in words.
     pub description: String,
-    /// The words it was read from.
+    /// Words that it was extracted from.
     pub evidence: String,
-    /// 0 to 1.
+    /// Confidence, 0 to 1.
     pub confidence: f32,
 }
 
@@ -359,9 +359,9 @@ impl From<Edge> for EdgeJson {
     }
 }
 
-/// How many things were changed.
+/// The number of changed objects.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Count {
-    /// How many.
+    /// Number of objects.
     pub count: u64,
 }

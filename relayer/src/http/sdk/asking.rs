@@ -31,16 +31,16 @@ use crate::{
 /// Retry time after a language model failed to answer.
 const RETRY_MODEL: Duration = Duration::from_secs(5);
 
-/// What counts how much. Left out, the relayer's own order is kept.
+/// Weights of the ranking. Default: the relayer's own order.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 pub(in crate::http) struct ScoringWeights {
-    /// Of the relayer's score; 1 if left out.
+    /// Weight of the relayer's score. Default: 1.
     semantic: Option<f32>,
-    /// Of how new it is; 0 if left out.
+    /// Weight of recency. Default: 0.
     recency: Option<f32>,
-    /// Days after which a memory is half as new; 30 if left out.
+    /// Half-life of recency, in days. Default: 30.
     recency_half_life_days: Option<f32>,
-    /// Of its salience; 0 if left out.
+    /// Weight of the memory's importance. Default: 0.
     importance: Option<f32>,
 }
 
@@ -72,31 +72,31 @@ impl ScoringWeights {
     }
 }
 
-/// A question to memory.
+/// A recall request.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::http) struct Recall {
     query: String,
-    /// At most 200; 10 if left out.
+    /// Most results, up to 200. Default: 10.
     limit: Option<usize>,
     namespace: Option<String>,
-    /// Only memories nearer than this.
+    /// Only memories below this distance.
     max_distance: Option<f32>,
     scoring_weights: Option<ScoringWeights>,
-    /// `relevance` (default), or `recent`: the most relevant ones, newest first.
+    /// `relevance` (default), or `recent`: the most relevant memories, newest first.
     sort: Option<String>,
-    /// What of memory to look at; `neutral_and_relationship` if left out, so nothing intimate.
+    /// Part of memory to search. Default: `neutral_and_relationship`, without intimate items.
     memory_scope: Option<String>,
     persona: Option<String>,
 }
 
-/// A memory in the SDK's shape.
+/// A memory in the SDK's format.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Memory {
     id: String,
-    /// Empty until the content is on Walrus.
+    /// Walrus id of the content; empty until stored.
     blob_id: String,
     text: String,
-    /// 1 - similarity.
+    /// 1 - similarity, or 1 - score without vectors.
     distance: f32,
     score: f32,
     created_at: String,
@@ -117,17 +117,17 @@ impl From<Hit> for Memory {
     }
 }
 
-/// What was found.
+/// The result of a recall.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct RecallAnswer {
     results: Vec<Memory>,
     total: usize,
-    /// Memories that could not be read: always 0, since all are here.
+    /// Number of unreadable memories: always 0, since all are here.
     dropped_count: u64,
-    /// `full`, `lexical` or `none`.
+    /// Kind of search: `full`, `lexical` (words only) or `none`.
     #[schema(value_type = String)]
     mode: Value,
-    /// Why it did less than a full search.
+    /// Reason for a search that was not full.
     #[serde(skip_serializing_if = "Option::is_none")]
     degraded: Option<String>,
 }
@@ -212,12 +212,12 @@ fn limit(asked: Option<usize>, default: usize) -> Result<usize, Fault> {
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::http) struct Ask {
     question: String,
-    /// Most memories to answer from; 5 if left out.
+    /// Most memories to answer from, up to 200. Default: 5.
     limit: Option<usize>,
     namespace: Option<String>,
 }
 
-/// An answer with what it was made from.
+/// An answer with its source memories.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Answer {
     answer: String,
@@ -225,8 +225,9 @@ pub(in crate::http) struct Answer {
     memories: Vec<Memory>,
 }
 
-/// Answers a question from memories, by the language model that the operator configured. Without one the answer is a
-/// 503 that carries the memories.
+/// Answers a question from memories, with the operator's language model.
+///
+/// If no model answers, the response is a 503 that carries the memories.
 #[utoipa::path(post, path = "/api/ask", tag = "sdk", request_body = Ask,
     responses((status = 200, body = Answer), (status = 400, body = FaultJson), (status = 503, body = FaultJson)))]
 pub(in crate::http) async fn ask(
@@ -275,19 +276,19 @@ pub(in crate::http) async fn ask(
 /// A text to embed.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::http) struct Embed {
-    /// At most 64 KiB.
+    /// Text, at most 64 KiB.
     text: String,
 }
 
-/// A vector.
+/// An embedding vector.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Embedded {
     vector: Vec<f32>,
-    /// Names the model.
+    /// Id of the model.
     model: String,
 }
 
-/// Embeds a text, and keeps nothing.
+/// Embeds a text, and stores nothing.
 #[utoipa::path(post, path = "/api/embed", tag = "sdk", request_body = Embed,
     responses((status = 200, body = Embedded), (status = 400, body = FaultJson), (status = 503, body = FaultJson)))]
 pub(in crate::http) async fn embed(
@@ -309,16 +310,17 @@ pub(in crate::http) async fn embed(
     Ok(Json(Embedded { vector, model: embedder.id().to_owned() }))
 }
 
-/// Refused: a memory that the relayer cannot read has no keywords, no windows and no graph, and a vector that the client
-/// made with a model of its own cannot be compared with any other. What is to stay unreadable to the relayer goes over
-/// libp2p in sealed mode.
+/// Always refused: there is no manual mode.
+///
+/// A memory that the relayer cannot read has no keywords, windows or graph. A vector of the client's own
+/// model cannot be compared with others. Use sealed mode over libp2p for text that the relayer must not read.
 #[utoipa::path(post, path = "/api/remember/manual", tag = "sdk", request_body = Object,
     responses((status = 501, body = FaultJson)))]
 pub(in crate::http) async fn remember_manual(_caller: Writer) -> Fault {
     no_manual()
 }
 
-/// Refused, as `/api/remember/manual` is.
+/// Always refused, like `/api/remember/manual`.
 #[utoipa::path(post, path = "/api/recall/manual", tag = "sdk", request_body = Object,
     responses((status = 501, body = FaultJson)))]
 pub(in crate::http) async fn recall_manual(_caller: Reader) -> Fault {

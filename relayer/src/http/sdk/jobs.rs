@@ -19,12 +19,12 @@ use crate::http::{
 };
 use crate::time;
 
-/// A job that was begun.
+/// An accepted job.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Accepted {
     job_id: String,
     status: &'static str,
-    /// Whether the memory was there already; left out for a key that may only write.
+    /// Whether the memory existed already; absent for a write-only key.
     #[serde(skip_serializing_if = "Option::is_none")]
     existed: Option<bool>,
 }
@@ -45,7 +45,7 @@ pub(in crate::http) async fn remember(
     Ok((ACCEPTED, Json(accepted)))
 }
 
-/// Where a job stands.
+/// The status of a job.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct JobStatus {
     job_id: String,
@@ -60,7 +60,7 @@ pub(in crate::http) struct JobStatus {
     error: Option<&'static str>,
 }
 
-/// Where one remembering stands.
+/// Returns the status of one job.
 #[utoipa::path(get, path = "/api/remember/{job_id}", tag = "sdk", params(("job_id" = String, Path)),
     responses((status = 200, body = JobStatus), (status = 404, body = FaultJson)))]
 pub(in crate::http) async fn status(
@@ -99,14 +99,14 @@ fn state_of(jobs: &[JobView], id: ItemId) -> &'static str {
 /// Texts to remember.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::http) struct Bulk {
-    /// 1 to 100.
+    /// 1 to 100 texts.
     items: Vec<Fact>,
 }
 
-/// Jobs that were begun.
+/// Accepted jobs.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct BulkAccepted {
-    /// In the order of the request.
+    /// Job ids, in the order of the request.
     job_ids: Vec<String>,
     total: usize,
     status: &'static str,
@@ -126,20 +126,20 @@ pub(in crate::http) async fn remember_bulk(
     Ok((ACCEPTED, Json(BulkAccepted { total: job_ids.len(), job_ids, status: "pending" })))
 }
 
-/// Jobs to ask about.
+/// Jobs to query.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::http) struct BulkQuery {
-    /// At most 100.
+    /// At most 100 job ids.
     job_ids: Vec<String>,
 }
 
-/// Where jobs stand.
+/// The status of several jobs.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct BulkStatus {
     results: Vec<JobStatus>,
 }
 
-/// Where several rememberings stand.
+/// Returns the status of several jobs.
 #[utoipa::path(post, path = "/api/remember/bulk/status", tag = "sdk", request_body = BulkQuery,
     responses((status = 200, body = BulkStatus), (status = 400, body = FaultJson)))]
 pub(in crate::http) async fn bulk_status(
@@ -182,19 +182,19 @@ async fn status_in(
     }
 }
 
-/// A text to find facts in.
+/// A text to extract facts from.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::http) struct Analyze {
     /// At most 64 KiB.
     text: String,
     namespace: Option<String>,
-    /// When it was said, RFC 3339; now if left out. Dates in the text are kept as they were written.
+    /// When it was said, RFC 3339. Default: now. Dates in the text stay as written.
     #[serde(default, deserialize_with = "time::optional")]
     #[schema(value_type = Option<String>)]
     occurred_at: Option<u64>,
 }
 
-/// A fact that was found.
+/// An extracted fact.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct AnalyzedFact {
     text: String,
@@ -203,7 +203,7 @@ pub(in crate::http) struct AnalyzedFact {
     blob_id: String,
 }
 
-/// Facts that were found, and are remembered.
+/// Extracted facts, now remembered.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Analyzed {
     facts: Vec<AnalyzedFact>,
@@ -213,7 +213,7 @@ pub(in crate::http) struct Analyzed {
     owner: String,
 }
 
-/// Finds facts in a text and remembers them.
+/// Extracts facts from a text and remembers them.
 #[utoipa::path(post, path = "/api/analyze", tag = "sdk", request_body = Analyze,
     responses((status = 202, body = Analyzed), (status = 400, body = FaultJson)))]
 pub(in crate::http) async fn analyze(

@@ -23,11 +23,11 @@ use crate::{
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::http) struct Restore {
     namespace: Option<String>,
-    /// Most blobs to look at; 10 if left out.
+    /// Most blobs to check, up to 1000. Default: 10.
     limit: Option<usize>,
 }
 
-/// What a restore did.
+/// The result of a restore.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct RestoreAnswer {
     restored: u64,
@@ -39,7 +39,8 @@ pub(in crate::http) struct RestoreAnswer {
     owner: String,
 }
 
-/// Reads a namespace's contents on Walrus again and brings back what is missing here.
+/// Reads a namespace's contents on Walrus again, newest first, and stores unreadable or different contents
+/// anew.
 #[utoipa::path(post, path = "/api/restore", tag = "sdk", request_body = Restore,
     responses((status = 200, body = RestoreAnswer), (status = 400, body = FaultJson), (status = 501, body = FaultJson)))]
 pub(in crate::http) async fn restore(
@@ -67,13 +68,13 @@ pub(in crate::http) async fn restore(
     }))
 }
 
-/// A namespace to forget. It has to be named: nothing is forgotten by default.
+/// A namespace to forget. It is required: there is no default.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::http) struct Forget {
     namespace: String,
 }
 
-/// What was forgotten.
+/// The result of a deletion.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Forgotten {
     deleted: u64,
@@ -81,7 +82,7 @@ pub(in crate::http) struct Forgotten {
     owner: String,
 }
 
-/// Deletes everything in a namespace, for good.
+/// Deletes everything in a namespace, permanently.
 #[utoipa::path(post, path = "/api/forget", tag = "sdk", request_body = Forget,
     responses((status = 200, body = Forgotten), (status = 400, body = FaultJson)))]
 pub(in crate::http) async fn forget(
@@ -102,32 +103,32 @@ pub(in crate::http) struct StatsQuery {
     namespace: Option<String>,
 }
 
-/// Numbers about an owner, and about one namespace.
+/// Statistics of an owner and of one namespace.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct StatsAnswer {
     owner: String,
     namespace: String,
-    /// Items in the namespace.
+    /// Number of items in the namespace.
     memory_count: u64,
     /// Bytes of text in the namespace.
     storage_bytes: u64,
-    /// Numbers of all memory; left out for a delegate that is bound to a project.
+    /// Statistics of all memory; absent for a delegate bound to a project.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     all: Option<Stats>,
     quota: Quota,
 }
 
-/// What the owner may have and ask for.
+/// The owner's limits.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Quota {
-    /// Most items.
+    /// Most items of the owner.
     max_items: u64,
-    /// Items that there is room for.
+    /// Number of items left.
     items_left: u64,
-    /// Requests a minute of the owner.
+    /// Most requests per minute of the owner.
     requests_per_minute: u32,
-    /// Requests a minute of one key.
+    /// Most requests per minute of one key.
     key_requests_per_minute: u32,
 }
 
@@ -143,7 +144,7 @@ impl Quota {
     }
 }
 
-/// Numbers, and whose they are.
+/// Returns statistics of the owner and of one namespace.
 #[utoipa::path(post, path = "/api/stats", tag = "sdk", request_body = StatsQuery,
     responses((status = 200, body = StatsAnswer), (status = 401, body = FaultJson)))]
 pub(in crate::http) async fn stats(
@@ -172,30 +173,30 @@ pub(in crate::http) async fn stats(
     }))
 }
 
-/// Which namespaces to list.
+/// The namespaces to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(in crate::http) struct NamespaceQuery {
-    /// The `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     updated_after: Option<String>,
-    /// At most 500; 100 if left out.
+    /// Most namespaces, up to 500. Default: 100.
     limit: Option<usize>,
 }
 
 /// A namespace.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Namespace {
-    /// Stays the same for a name of an owner.
+    /// Stable id of the owner's namespace.
     id: String,
     name: String,
     memory_count: u64,
     /// Bytes of text.
     storage_used: u64,
-    /// RFC 3339.
+    /// Time of the last write, RFC 3339.
     updated_at: String,
 }
 
-/// A page of namespaces, by when they were last written to.
+/// A page of namespaces, in order of last write.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Namespaces {
     namespaces: Vec<Namespace>,
@@ -204,7 +205,7 @@ pub(in crate::http) struct Namespaces {
     snapshot_version: u64,
 }
 
-/// Lists namespaces, those that changed longest ago first, so that a walk can go on from its last cursor.
+/// Lists namespaces, least recently changed first, so that a client can continue from its last cursor.
 #[utoipa::path(get, path = "/v1/owners/{owner}/namespaces", tag = "sdk",
     params(("owner" = String, Path, description = "the account itself"), NamespaceQuery),
     responses((status = 200, body = Namespaces), (status = 404, body = FaultJson)))]
