@@ -96,7 +96,7 @@ pub fn verify_segment(
     genesis: &Genesis,
     end: &ChainEnd,
 ) -> Result<Vec<Signed<Link>>, ErrorCode> {
-    verify_links(segment, genesis, end, |bytes| Signed::verify(bytes))
+    verify_links(segment, genesis, end, Signed::verify)
 }
 
 fn verify_links(
