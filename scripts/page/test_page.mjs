@@ -130,6 +130,23 @@ test("markup is text, and code is set apart", async () => {
   await page.unroute("**/api/sessions/*");
 });
 
+test("a message stays on the screen while older answers of the endpoint arrive", async () => {
+  const late = async (route) => {
+    await new Promise((done) => setTimeout(done, 500));
+    await route.continue();
+  };
+  await page.route("**/api/sessions", late);
+  const listed = page.waitForResponse((response) => response.url().endsWith("/api/sessions") && response.request().method() === "GET");
+  await page.keyboard.press("Alt+n");
+  await page.getByLabel("Message", { exact: true }).fill("slow ".repeat(200));
+  await page.keyboard.press("Enter");
+  await listed;
+  await page.locator(".working", { hasText: "slow" }).waitFor();
+  await page.unroute("**/api/sessions", late);
+  await verified().first().waitFor();
+  assert.equal(await page.locator("article.turn").count(), 1);
+});
+
 test("an answer is stopped by Escape, kept, and finished when it is asked again", async () => {
   await page.getByRole("button", { name: "New", exact: false }).first().click();
   const long = "word ".repeat(400);

@@ -155,14 +155,21 @@ async function list() {
   }));
 }
 
+/** Counts what is put on the screen: an answer of the endpoint that comes after a newer step is not shown. */
+let step = 0;
+
 async function open(id) {
   running?.abort();
   notice("");
   current = id;
-  shown = id ? await json(`/api/sessions/${id}`) : null;
-  await list();
+  const here = ++step;
+  const loaded = id ? await json(`/api/sessions/${id}`) : null;
+  if (here !== step) return;
+  shown = loaded;
   show();
   $("message").focus();
+  await list();
+  if (here === step) show();
 }
 
 /** Reads server-sent events. */
@@ -186,6 +193,7 @@ async function say(messages) {
   notice("");
   const controller = new AbortController();
   running = controller;
+  step++;
   busy(true);
   const answer = element("div", { className: "answer working" });
   const text = element("p");
@@ -226,7 +234,7 @@ async function say(messages) {
   // Another conversation may have been opened meanwhile.
   if (!here || current !== here) return;
   const said = $("notice").textContent, kind = $("notice").className;
-  await settle();
+  if (!await settle()) return;
   notice(said, kind);
   const last = messages.at(-1).content;
   const kept = shown?.pending ?? shown?.turns.at(-1)?.messages ?? [];
@@ -237,19 +245,28 @@ async function say(messages) {
   }
 }
 
-/** Takes in what the endpoint knows now; a stopped turn is let go of a moment after its connection. */
+/**
+ * Shows the endpoint's state of the session, unless a newer step came first; returns whether it did. A stopped turn is
+ * released a moment after its connection.
+ */
 async function settle() {
+  const here = step;
   for (let tries = 0; current && tries < 20; tries++) {
     try {
-      shown = await json(`/api/sessions/${current}`);
+      const loaded = await json(`/api/sessions/${current}`);
+      if (here !== step) return false;
+      shown = loaded;
       break;
     } catch (fault) {
       if (fault.status !== 409) throw fault;
       await new Promise((done) => setTimeout(done, 100));
+      if (here !== step) return false;
     }
   }
   await list();
+  if (here !== step) return false;
   show();
+  return true;
 }
 
 function busy(is) {
