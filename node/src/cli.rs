@@ -71,7 +71,7 @@ Examples:
 
 The first SIGTERM or Ctrl-C lets running turns finish; a second one ends the node at once.";
 
-/// Serves turns of conversations whose history belongs to the client.
+/// Serve turns of conversations whose history belongs to the client.
 #[derive(Debug, Parser)]
 #[command(name = "baton-node", bin_name = "baton-node", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
 #[command(max_term_width = 110, subcommand_required = true, arg_required_else_help = true)]
@@ -82,16 +82,16 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a data directory, a node key and a commented configuration file; never overwrites anything
+    /// Create a data directory, a node key and a commented configuration file; never overwrites anything
     #[command(after_help = "Example:\n  baton-node init --data-dir /var/lib/baton-node")]
     Init(InitArgs),
     /// Run the node
     #[command(after_help = RUN_AFTER_HELP)]
     Run(Box<RunFlags>),
-    /// Look for what is wrong with the node and its surroundings, and say how to mend it
+    /// Diagnose problems of the node and its environment, and show how to fix them
     #[command(after_help = doctor::AFTER_HELP)]
     Doctor(Box<doctor::DoctorArgs>),
-    /// Let running turns finish and take no new ones, before maintenance
+    /// Let running turns finish and accept no new ones, before maintenance
     #[command(
         after_help = "Clients are told that the node is busy and go elsewhere; the node stays up and answers\n\
         questions about turns. A restart ends the drain.\n\n\
@@ -116,16 +116,16 @@ enum Command {
     /// Measure how fast this machine computes a model
     #[command(after_help = bench::AFTER_HELP)]
     Bench(bench::BenchArgs),
-    /// Compute a turn again that a client disclosed, and compare it token by token
+    /// Recompute a turn that a client disclosed, and compare it token by token
     #[command(after_help = replay::AFTER_HELP)]
     Replay(Box<replay::ReplayArgs>),
-    /// Ask the running node how it is
+    /// Show the status of the running node
     #[command(after_help = "Exit code 0 when the node is ready, 1 when it is not or does not answer.\n\n\
         With --watch: a table in place on a terminal, a line each time elsewhere, with --json one object a line.\n\n\
         Examples:\n  baton-node status\n  baton-node status --admin 127.0.0.1:9465 --json\n  \
         baton-node status --watch | tee node.log")]
     Status(StatusArgs),
-    /// Print what completes this command in a shell
+    /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  baton-node completions bash > ~/.local/share/bash-completion/completions/baton-node"
     )]
@@ -135,13 +135,13 @@ enum Command {
         after_help = "Examples:\n  baton-node man | man -l -\n  baton-node man --out ~/.local/share/man/man1"
     )]
     Man(manual::ManArguments),
-    /// Show what clients acknowledged: turns, tokens and price by day and model, each checked
+    /// Show acknowledged turns, tokens and price by day and model, each checked
     #[command(
         after_help = "Only what a client signed for counts; other lines are named, and with --verify they make the exit code 1.\n\n\
         Examples:\n  baton-node earnings\n  baton-node earnings --since 2026-11-01 --json"
     )]
     Earnings(EarningsArgs),
-    /// Give quotas to users of your own
+    /// Issue quota grants to your own users
     #[command(
         subcommand_required = true,
         arg_required_else_help = true,
@@ -150,7 +150,7 @@ enum Command {
     Grants(GrantsArgs),
 }
 
-/// Where a node keeps its things, for commands beside `run`.
+/// Location of a node's data, for commands other than `run`.
 #[derive(Args, Clone, Debug, Default)]
 struct Places {
     /// Folder of keys, journal and models [default: $XDG_DATA_HOME/baton-node or ~/.local/share/baton-node]
@@ -167,7 +167,7 @@ impl Places {
     }
 }
 
-/// Which running node is meant.
+/// The running node to address.
 #[derive(Args, Clone, Debug, Default)]
 struct NodeArgs {
     #[command(flatten)]
@@ -189,7 +189,7 @@ impl NodeArgs {
     }
 }
 
-/// Every option of `run`, for commands about what `run` does with them; but `--json` is such a command's own.
+/// Every option of `run`, for commands about its effect; `--json` belongs to the command itself.
 #[derive(Args, Clone, Debug)]
 struct RunLike {
     #[command(flatten)]
@@ -243,10 +243,10 @@ struct StatusArgs {
     /// Print the status as JSON
     #[arg(long)]
     json: bool,
-    /// Go on until interrupted
+    /// Repeat until interrupted
     #[arg(long)]
     watch: bool,
-    /// With --watch: seconds between two looks
+    /// With --watch: seconds between updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1, requires = "watch",
         value_parser = clap::value_parser!(u32).range(1..=3600))]
     interval: u32,
@@ -256,13 +256,13 @@ struct StatusArgs {
 struct EarningsArgs {
     #[command(flatten)]
     places: Places,
-    /// Count from this day on (UTC), such as 2026-11-01
+    /// First day to count (UTC), such as 2026-11-01
     #[arg(long, value_name = "DAY")]
     since: Option<String>,
-    /// A former id of this node, whose receipts count as well; may be repeated
+    /// Former id of this node, whose receipts count as well; may be repeated
     #[arg(long, value_name = "ID")]
     node: Vec<NodeId>,
-    /// End with code 1 when a line does not prove itself
+    /// Exit with code 1 if a line does not verify
     #[arg(long)]
     verify: bool,
     /// Print the result as JSON
@@ -286,9 +286,9 @@ struct GrantsArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum GrantsCommand {
-    /// Show the issuer's public key, which is made where there is none
+    /// Show the issuer's public key; create the key if missing
     Key,
-    /// Sign a grant, and print it
+    /// Sign a grant and print it
     Issue(IssueArgs),
 }
 
@@ -300,22 +300,22 @@ struct IssueArgs {
     /// Turns an hour at each node
     #[arg(long, value_name = "N", default_value_t = 60)]
     turns: u32,
-    /// Tokens of answers an hour at each node
+    /// Answer tokens an hour at each node
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     tokens: u64,
-    /// Turns at once at each node
+    /// Concurrent turns at each node
     #[arg(long, value_name = "N", default_value_t = 2)]
     concurrent: u16,
-    /// Hours that it holds
+    /// Validity in hours
     #[arg(long, value_name = "N", default_value_t = 720)]
     hours: u64,
-    /// How often it may be narrowed for others, 0 to 3
+    /// How many times the grant may be narrowed for others, 0 to 3
     #[arg(long, value_name = "N", default_value_t = 1)]
     depth: u8,
-    /// Node where it counts; may be repeated, and is all that trust the issuer where none is named
+    /// Node where the grant counts; may be repeated [default: all that trust the issuer]
     #[arg(long, value_name = "ID")]
     node: Vec<NodeId>,
-    /// Model that it is for; may be repeated, and is all where none is named
+    /// Model that the grant covers; may be repeated [default: all]
     #[arg(long, value_name = "ID")]
     model: Vec<ModelId>,
 }

@@ -15,7 +15,7 @@ use crate::{network::EngineChoice, output};
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
-    /// The network's overhead on a turn, and the cost of a turn at each length of a session
+    /// Measure the network's overhead on a turn, and the cost of a turn by session length
     Turn(BenchTurnArgs),
 }
 
@@ -28,10 +28,10 @@ pub(crate) struct BenchTurnArgs {
     /// Turns measured on the echo engine, after a warm-up
     #[arg(long, default_value_t = 200)]
     pub(crate) turns: usize,
-    /// Turns measured on the real model; 0 leaves it out
+    /// Turns measured on the real model; 0 skips them
     #[arg(long, default_value_t = 12)]
     pub(crate) model_turns: usize,
-    /// Lengths of a session at which bytes and blobs of a turn are counted
+    /// Session lengths at which to count a turn's bytes and blobs
     #[arg(long, value_delimiter = ',', default_value = "10,100,1000,10000")]
     pub(crate) at: Vec<u64>,
     /// Shard count of the store in the timed part

@@ -58,22 +58,22 @@ Exit code 0: no promise broke.";
 /// Arguments of `baton-testnet chaos`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ChaosArgs {
-    /// The first seed; a random one if none
+    /// First seed [default: random]
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// How many seeds, from the first one on
+    /// Number of seeds, from the first one on
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(crate) count: u64,
-    /// Seeds from the first to the last one, both included
+    /// First and last seed, both included
     #[arg(long, value_name = "FIRST..LAST", value_parser = parse_seeds, conflicts_with_all = ["seed", "count"])]
     pub(crate) seeds: Option<RangeInclusive<u64>>,
-    /// Only this scenario; may be repeated, or several with commas between
+    /// Run only this scenario; may be repeated, or separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SCENARIO")]
     pub(crate) only: Vec<Scenario>,
-    /// Trials at once
+    /// Concurrent trials
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) lanes: u16,
-    /// Keep the folders of trials in which something did not hold here: logs, and all calls with their output
+    /// Keep the folders of failed trials here: logs, and all calls with their output
     #[arg(long, value_name = "FOLDER")]
     pub(crate) keep: Option<PathBuf>,
     /// Print the report as one JSON line

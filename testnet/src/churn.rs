@@ -46,25 +46,25 @@ Exit code 0: no accepted turn was lost or wrong, every lie was found out by name
 /// Arguments of `baton-testnet churn`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ChurnArgs {
-    /// Number of nodes, hostile ones included
+    /// Number of nodes, including byzantine ones
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u16).range(3..=64))]
     pub(crate) nodes: u16,
-    /// How many of them lie
+    /// Number of byzantine nodes
     #[arg(long, default_value_t = 4)]
     pub(crate) hostile: u16,
-    /// Number of clients, each with a conversation of its own
+    /// Number of clients, each with its own conversation
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) clients: u16,
-    /// How long nodes come and go
+    /// Duration of kills and restarts, in seconds
     #[arg(long, default_value_t = 180)]
     pub(crate) seconds: u64,
-    /// Time between one node's death or start and the next
+    /// Time between one kill or restart and the next, in milliseconds
     #[arg(long, default_value_t = 2000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) every_ms: u64,
-    /// What the engine waits before each token
+    /// Delay of the test engine before each token, in milliseconds
     #[arg(long, default_value_t = 15, value_name = "MS")]
     pub(crate) echo_delay_ms: u64,
-    /// The same nodes, words and lies again; a random one if none
+    /// Seed of nodes, words and misbehaviour [default: random]
     #[arg(long)]
     pub(crate) seed: Option<u64>,
     /// Keep the network's folder here, with the logs

@@ -13,7 +13,7 @@ use crate::{
     up::UpArgs,
 };
 
-/// A whole Baton network on this machine.
+/// Run a whole Baton network on this machine.
 #[derive(Debug, Parser)]
 #[command(
     name = "baton-testnet",
@@ -35,30 +35,30 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// A conversation that moves between nodes, attacked and repaired on the way
+    /// Run a conversation that moves between nodes, with attacks and repairs on the way
     Demo(DemoArgs),
-    /// Keep a network running, and say how to talk to it
+    /// Keep a network running, and show how to connect to it
     Up(UpArgs),
-    /// Many conversations while nodes are killed and started again, and some of them lie
+    /// Run many conversations while nodes are killed and restarted, and some are byzantine
     #[command(after_help = CHURN_HELP)]
     Churn(ChurnArgs),
-    /// Kills, full disks, damaged files, old copies and wrong clocks: what was acknowledged is there afterwards
+    /// Check that acknowledged turns survive kills, full disks, damaged files, old copies and wrong clocks
     #[command(after_help = CHAOS_HELP)]
     Chaos(ChaosArgs),
-    /// Measure
+    /// Run benchmarks
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// What honest clients notice while a node is flooded with forged and with signed requests
+    /// Measure the service to honest clients while forged and signed requests flood a node
     Flood(FloodArgs),
-    /// The attacker of `flood`
+    /// Attack a node, for `flood`
     #[command(hide = true)]
     FloodAttack(AttackArgs),
-    /// Kills the processes of a command that was killed
+    /// Kill the processes of a command that was killed
     #[command(hide = true)]
     Warden,
-    /// Only the Walrus-compatible store
+    /// Run only the Walrus-compatible store
     Store(StoreArgs),
-    /// Print what completes this command in a shell
+    /// Print a completion script for a shell
     Completions(CompletionsArguments),
     /// Print the manual page, or write the pages of all commands
     Man(ManArguments),

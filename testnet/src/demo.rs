@@ -43,7 +43,7 @@ pub(crate) struct DemoArgs {
     /// Folder of downloaded models
     #[arg(long, env = "BATON_MODEL_DIR")]
     pub(crate) model_dir: Option<PathBuf>,
-    /// Make something fail at random all the while
+    /// Inject random faults during the whole demo
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) faults: Option<DemoFaults>,
     /// Keep the network's folder here, with export.json and the logs
@@ -51,10 +51,10 @@ pub(crate) struct DemoArgs {
     pub(crate) keep: Option<PathBuf>,
 }
 
-/// What fails at random in the demo.
+/// The random faults of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DemoFaults {
-    /// The store: errors, lost answers, wrong, late, cut and oversized bytes, on all routes for blobs.
+    /// Store faults: errors, lost answers, and wrong, late, cut or oversized bytes, on all routes for blobs.
     Store,
 }
 

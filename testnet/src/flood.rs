@@ -40,20 +40,20 @@ pub(crate) struct FloodArgs {
     /// Print the report as one JSON line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Seconds of each part: quiet, four attacks, the attacker's processor time alone
+    /// Seconds of each part: quiet, four attacks, and the attacker's processor time alone
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=900))]
     pub(crate) seconds: u64,
-    /// Only these attacks, with commas between; the quiet part is always there
+    /// Attacks to run, separated by commas; the quiet part always runs
     #[arg(long, value_delimiter = ',', value_name = "PART",
         value_parser = ["forged", "signed", "forged-many", "signed-many", "burner"])]
     pub(crate) parts: Vec<String>,
     /// Requests a second that the attacker offers
     #[arg(long, default_value_t = 5000)]
     pub(crate) rate: u32,
-    /// Subnets of the two attacks from many; 0 leaves them out
+    /// Subnets in the two attacks from many subnets; 0 skips these attacks
     #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u16).range(0..=500))]
     pub(crate) subnets: u16,
-    /// Whether the node's defence is on
+    /// Enable the node's defence
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     pub(crate) defence: bool,
     /// Seed of the attacker's sessions and identities

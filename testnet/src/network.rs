@@ -8,7 +8,7 @@ use baton_proto::ids::{BlobId, NodeId};
 
 use crate::process::Process;
 
-/// Which engine the nodes run.
+/// Engine of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum EngineChoice {
     /// The real model.

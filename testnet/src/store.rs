@@ -46,32 +46,32 @@ pub(crate) struct StoreArgs {
     /// Folder of the store
     #[arg(long, default_value = "baton-store")]
     data_dir: PathBuf,
-    /// Address to serve on
+    /// Address to listen on
     #[arg(long, default_value = "127.0.0.1:31415")]
     listen: SocketAddr,
-    /// Shard count that blob IDs are computed for (1000 on Walrus's mainnet and testnet)
+    /// Shard count for blob IDs (1000 on Walrus's mainnet and testnet)
     #[arg(long, default_value_t = 1000)]
     shards: u16,
-    /// Most bytes of blobs kept; a PUT beyond it is refused
+    /// Maximum bytes of stored blobs; a PUT beyond it is refused
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_QUOTA_BYTES,
         value_parser = clap::value_parser!(u64).range(1..))]
     quota: u64,
-    /// Largest blob that is taken, in bytes
+    /// Maximum size of a blob, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = MAX_PUT_BYTES as u64,
         value_parser = clap::value_parser!(u64).range(1..))]
     max_blob: u64,
-    /// How long an epoch lasts: a number with s, m, h or d
+    /// Duration of an epoch: a number with s, m, h or d
     #[arg(long, value_name = "TIME", default_value = "14d", value_parser = parse_duration)]
     epoch_duration: Duration,
-    /// Demand a token for every PUT, signed with the secret in this file (HS256; text, or hex after 0x). The file
-    /// must be readable by its owner alone
+    /// Require a token for each PUT, signed with the secret in this file (HS256; text, or hex after 0x). Only
+    /// the file's owner may have access to it
     #[arg(long, value_name = "FILE")]
     jwt_secret_file: Option<PathBuf>,
-    /// What goes wrong on purpose: none, store (all of it can be survived by trying again), hostile (false answers
-    /// too), or rules as in put:500=0.1,get:404-after-put=3s,any:slow=200ms@0.05;seed=7
+    /// Faults to inject: none, store (all survivable by retries), hostile (false answers too), or rules. Rules look
+    /// like put:500=0.1,get:404-after-put=3s,any:slow=200ms@0.05;seed=7
     #[arg(long, value_name = "PLAN", default_value = "none", long_help = FAULTS_HELP)]
     faults: FaultPlan,
-    /// Loopback address of the interface that lets tests damage what is stored
+    /// Loopback address of the interface for damaging stored data, for tests
     #[arg(long)]
     admin: Option<SocketAddr>,
     /// Print one JSON line on standard output when ready
@@ -81,7 +81,7 @@ pub(crate) struct StoreArgs {
 
 #[derive(Debug, Subcommand)]
 enum StoreCommand {
-    /// Look at everything in a store's folder, and repair it if asked to
+    /// Check everything in a store's folder, and repair it with --repair
     #[command(after_help = FSCK_HELP)]
     Fsck(FsckArgs),
 }
@@ -91,7 +91,7 @@ struct FsckArgs {
     /// Folder of the store
     #[arg(long, default_value = "baton-store")]
     data_dir: PathBuf,
-    /// Put right what can be
+    /// Repair damage where possible
     #[arg(long)]
     repair: bool,
     /// Print the report as one JSON line

@@ -20,7 +20,7 @@ pub(crate) struct UpArgs {
     /// Engine of the nodes
     #[arg(long, value_enum, default_value = "native")]
     pub(crate) engine: EngineChoice,
-    /// What the test engine waits before each token, in milliseconds
+    /// Delay of the test engine before each token, in milliseconds
     #[arg(long, default_value_t = 0, value_name = "MS")]
     pub(crate) echo_delay_ms: u64,
     /// Shard count of the store
@@ -29,7 +29,7 @@ pub(crate) struct UpArgs {
     /// Folder of downloaded models
     #[arg(long, env = "BATON_MODEL_DIR")]
     pub(crate) model_dir: Option<PathBuf>,
-    /// Folder of the network; without it a temporary one, removed at the end
+    /// Folder of the network [default: a temporary one, removed at the end]
     #[arg(long)]
     pub(crate) data_dir: Option<PathBuf>,
     /// Print the addresses as one JSON line when ready

@@ -45,19 +45,19 @@ pub(super) struct BenchArgs {
     /// Name from `models list`, or the path of a GGUF file [default: the configured model]
     #[arg(long, value_name = "NAME|FILE")]
     model: Option<String>,
-    /// Numbers of threads [default: 1 and as many as there are cores]
+    /// Thread counts [default: 1 and the number of cores]
     #[arg(long, value_name = "N,N", value_delimiter = ',')]
     threads: Vec<usize>,
-    /// Tokens of the prompts
+    /// Prompt lengths, in tokens
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "512")]
     prompt: Vec<usize>,
     /// Tokens to generate after each prompt
     #[arg(long = "gen", value_name = "N", default_value_t = 64)]
     generated: usize,
-    /// Conversations at once
+    /// Numbers of concurrent conversations
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,4,8")]
     batch: Vec<usize>,
-    /// How often each prompt is read; the median counts
+    /// Runs of each prompt; the median counts
     #[arg(long, value_name = "N", default_value_t = 3)]
     runs: usize,
     /// Print the result as JSON

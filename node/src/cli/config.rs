@@ -17,13 +17,13 @@ pub(super) struct ConfigArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum ConfigCommand {
-    /// Show the configuration that `run` would have with the same options, environment and file
+    /// Show the configuration that `run` would use with the same options, environment and file
     #[command(
         after_help = "The output is a configuration file that holds the same. Takes every option of `run` as well.\n\n\
         Examples:\n  baton-node config show --origin\n  baton-node config show --slots 4 --json"
     )]
     Show(Box<ShowArgs>),
-    /// Look for everything that is wrong with a configuration file
+    /// Report all errors in a configuration file
     #[command(after_help = "Exit code 0 when the file can be used, 2 when it cannot.\n\n\
         Example:\n  baton-node config check /etc/baton/node.toml")]
     Check(CheckArgs),
@@ -33,16 +33,16 @@ enum ConfigCommand {
 struct ShowArgs {
     #[command(flatten)]
     run: RunLike,
-    /// Say of each value where it comes from: default, file, environment or flag
+    /// Show the origin of each value: default, file, environment or flag
     #[arg(long)]
     origin: bool,
 }
 
 #[derive(Args, Clone, Debug)]
 struct CheckArgs {
-    /// The file [default: config.toml in the data directory]
+    /// File to check [default: config.toml in the data directory]
     file: Option<PathBuf>,
-    /// Folder of keys, journal and models, where the file is looked for
+    /// Folder of keys, journal and models, in which to look for the file
     #[arg(long, env = "BATON_NODE_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Print the result as JSON

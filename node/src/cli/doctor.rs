@@ -46,10 +46,10 @@ Examples:
 pub(super) struct DoctorArgs {
     #[command(flatten)]
     run: RunLike,
-    /// Mend what can be mended without loss: permissions of folders and key files
+    /// Fix problems that can be fixed without loss: permissions of folders and key files
     #[arg(long)]
     fix: bool,
-    /// Do not dial, ask or resolve anything outside this machine
+    /// Do not dial, query or resolve anything outside this machine
     #[arg(long)]
     offline: bool,
 }

@@ -28,13 +28,13 @@ const QUIET_ANSWERS: u32 = 2;
 pub(super) struct DrainArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// Wait until no turn is left
+    /// Wait until no turn is running
     #[arg(long, conflicts_with = "cancel")]
     wait: bool,
-    /// With --wait: give up after so many seconds [default: wait as long as it takes]
+    /// With --wait: give up after this many seconds [default: no limit]
     #[arg(long, value_name = "SECONDS", requires = "wait")]
     timeout: Option<u32>,
-    /// Take new turns again
+    /// Accept new turns again
     #[arg(long)]
     cancel: bool,
     /// Print the node's status as JSON at the end

@@ -39,7 +39,7 @@ pub(super) struct KeysArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum KeysCommand {
-    /// Show the node's name, its exchange keys with their times, and whether there is a backup
+    /// Show the node's name, its exchange keys with their times, and whether a backup exists
     Show(ShowArgs),
     /// Write a copy of the node key to a new file, under a passphrase, or show it as 24 words for paper
     #[command(
@@ -48,12 +48,12 @@ enum KeysCommand {
         baton-node keys backup --mark \"data directory is in the nightly backup\""
     )]
     Backup(BackupArgs),
-    /// Bring the node key back from a copy; never over another one
+    /// Restore the node key from a copy; never overwrites another key
     #[command(
         after_help = "Examples:\n  baton-node keys restore /media/usb/node.key\n  baton-node keys restore --words-file -"
     )]
     Restore(RestoreArgs),
-    /// Replace the exchange keys at once, or with --identity the node key
+    /// Replace the exchange keys at once, or the node key with --identity
     #[command(
         after_help = "Without --identity: the keys that turns are sealed to are erased and new ones made, also in a \
         running node; clients\nlearn of them by themselves. Do so when somebody may have seen the data directory.\n\n\
@@ -78,16 +78,16 @@ struct BackupArgs {
     /// File to write; it must not exist
     #[arg(long, value_name = "FILE", required_unless_present_any = ["mark", "words"])]
     out: Option<PathBuf>,
-    /// As 24 words: shown on a terminal, or with --out written to the file; whoever has them is the node
+    /// Back up as 24 words, on a terminal or in the --out file; anyone with the words can act as the node
     #[arg(long, conflicts_with_all = ["passphrase_file", "no_passphrase", "mark"])]
     words: bool,
     /// File with the passphrase in its first line, or - for standard input [default: ask]
     #[arg(long, value_name = "FILE", conflicts_with = "mark")]
     passphrase_file: Option<PathBuf>,
-    /// Write the copy without a passphrase: whoever has the file is the node
+    /// Write the copy without a passphrase; anyone with the file can act as the node
     #[arg(long, conflicts_with_all = ["passphrase_file", "mark"])]
     no_passphrase: bool,
-    /// Only note that there is a copy elsewhere, and where
+    /// Only record that a copy exists elsewhere, and where
     #[arg(long, value_name = "WHERE", conflicts_with = "out")]
     mark: Option<String>,
     /// Print the result as JSON
@@ -99,13 +99,13 @@ struct BackupArgs {
 struct RestoreArgs {
     #[command(flatten)]
     places: super::Places,
-    /// The copy
+    /// Copy to restore
     #[arg(required_unless_present = "words_file")]
     file: Option<PathBuf>,
     /// File with the 24 words in its first line, or - for standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "passphrase_file"])]
     words_file: Option<PathBuf>,
-    /// File with its passphrase in the first line, or - for standard input [default: ask]
+    /// File with the copy's passphrase in the first line, or - for standard input [default: ask]
     #[arg(long, value_name = "FILE")]
     passphrase_file: Option<PathBuf>,
     /// Print the result as JSON
@@ -117,10 +117,10 @@ struct RestoreArgs {
 struct RotateArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// Make another node of it: a new node key, with the old one set aside
+    /// Replace the node key, which makes this another node; the old key is set aside
     #[arg(long)]
     identity: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, requires = "identity")]
     yes: bool,
     /// Print the result as JSON

@@ -49,16 +49,16 @@ const MIN_DIGITS: usize = 6;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct ReplayArgs {
-    /// Turns, by their numbers from 0, or by their receipts' hashes or the beginnings of those [default: all]
+    /// Turn numbers from 0, or receipt hashes or prefixes of them [default: all]
     #[arg(value_name = "RECEIPT")]
     receipts: Vec<String>,
-    /// The exported conversation
+    /// Exported conversation
     #[arg(long, value_name = "FILE")]
     export: PathBuf,
-    /// The memory that the turn was answered with, where it was
+    /// Memory that the turn was answered with, if any
     #[arg(long, value_name = "FILE")]
     memory: Option<PathBuf>,
-    /// The JSON schema that the answer had to satisfy, as it was sent
+    /// JSON schema that the answer had to satisfy, exactly as sent
     #[arg(long, value_name = "FILE")]
     schema: Option<PathBuf>,
     #[command(flatten)]
@@ -69,7 +69,7 @@ pub(super) struct ReplayArgs {
     /// Name from `models list`, or the path of a GGUF file [default: the configured model]
     #[arg(long, value_name = "NAME|FILE")]
     model: Option<String>,
-    /// Threads that compute; the result is the same with any number
+    /// Compute threads; their number does not change the result
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Print the result as JSON

@@ -11,25 +11,25 @@ use super::{
     options::{address, admin, heads, id, number, text, url},
 };
 
-/// What produces tokens.
+/// Engine that produces tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EngineChoice {
-    /// This process, on a model's own weights.
+    /// This process, with a model's own weights.
     Native,
     /// An OpenAI-compatible server behind this node.
     Proxied,
-    /// A test engine without a model: it repeats the message.
+    /// A test engine without a model; it repeats the message.
     Echo,
 }
 
-/// How much is logged.
+/// Log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogLevel {
-    /// What failed.
+    /// Failures.
     Error,
-    /// What may need somebody to look.
+    /// Events that may need attention.
     Warn,
-    /// What the node does, in a few lines.
+    /// The node's activity, in a few lines.
     Info,
     /// Every turn and connection.
     Debug,
@@ -37,135 +37,135 @@ pub enum LogLevel {
     Trace,
 }
 
-/// How the log is written.
+/// Log format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Lines for people, with the time.
     #[value(alias = "text")]
     Pretty,
-    /// The same without the time, for a log that notes it itself, such as systemd's journal.
+    /// The same without the time, for logs that add it, such as systemd's journal.
     Compact,
     /// One JSON object a line.
     Json,
 }
 
-/// Options of `run`: what is not given stays `None`. The same type holds what a file says.
+/// Options of `run`; an option that is not given is `None`. The file's options have the same type.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunFlags {
-    /// Configuration file (TOML); default: config.toml in the data directory, if there is one
+    /// Configuration file (TOML); default: config.toml in the data directory, if present
     #[arg(long, env = "BATON_NODE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Folder of keys, journal and models
     #[arg(long, env = "BATON_NODE_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 
-    /// Address to listen on; repeat it, or separate several by commas
+    /// Address to listen on; repeat, or separate with commas
     #[arg(long, env = "BATON_NODE_LISTEN", value_name = "MULTIADDR", value_delimiter = ',', help_heading = "Network",
         value_parser = |text: &str| address("listen", text))]
     pub listen: Option<Vec<Multiaddr>>,
-    /// Address under which others reach this node, beside those that it listens on
+    /// Further address under which peers reach this node
     #[arg(long, env = "BATON_NODE_EXTERNAL", value_name = "MULTIADDR", value_delimiter = ',', help_heading = "Network",
         value_parser = |text: &str| address("external", text))]
     pub external: Option<Vec<Multiaddr>>,
-    /// Peer to stay connected with, best with its /p2p/ identity
+    /// Peer to stay connected to, preferably with its /p2p/ identity
     #[arg(long, env = "BATON_NODE_BOOTSTRAP", value_name = "MULTIADDR", value_delimiter = ',', help_heading = "Network",
         value_parser = |text: &str| address("bootstrap", text))]
     pub bootstrap: Option<Vec<Multiaddr>>,
-    /// Whether to find peers on the local network by multicast
+    /// Find peers on the local network by multicast
     #[arg(long, env = "BATON_NODE_MDNS", value_name = "BOOL", help_heading = "Network")]
     pub mdns: Option<bool>,
-    /// Whether to find and be found by peers that nobody named: through the DHT and by gossip
+    /// Find peers, and be found, through the DHT and gossip
     #[arg(long, env = "BATON_NODE_DISCOVERY", value_name = "BOOL", help_heading = "Network")]
     pub discovery: Option<bool>,
-    /// Whether to test if this node can be reached, use relays where it cannot, and punch holes into routers
+    /// Test reachability, use relays if this node cannot be reached, and punch holes through NATs
     #[arg(long, env = "BATON_NODE_NAT", value_name = "BOOL", help_heading = "Network")]
     pub nat: Option<bool>,
-    /// Whether to ask the router for a port by UPnP
+    /// Request a port from the router (UPnP)
     #[arg(long, env = "BATON_NODE_UPNP", value_name = "BOOL", help_heading = "Network")]
     pub upnp: Option<bool>,
-    /// Whether to carry circuits of nodes that cannot be reached otherwise
+    /// Relay circuits for nodes that cannot be reached otherwise
     #[arg(long, env = "BATON_NODE_RELAY", value_name = "BOOL", help_heading = "Network")]
     pub relay: Option<bool>,
-    /// Relay on which to be reachable in any case, with its /p2p/ identity
+    /// Relay to stay reachable through at all times, with its /p2p/ identity
     #[arg(long, env = "BATON_NODE_RELAYS", value_name = "MULTIADDR", value_delimiter = ',', help_heading = "Network",
         value_parser = |text: &str| address("relays", text))]
     pub relays: Option<Vec<Multiaddr>>,
 
-    /// Base URL of the Walrus publisher that blobs are written to, several in the order of preference; repeat it, or
-    /// separate them by commas
+    /// Base URL of a Walrus publisher, for writing blobs, in order of preference; repeat, or separate with
+    /// commas
     #[arg(long, env = "BATON_NODE_PUBLISHER", value_name = "URL", value_delimiter = ',', help_heading = "Store",
         value_parser = |text: &str| url("publisher", text))]
     pub publisher: Option<Vec<String>>,
-    /// Base URL of the Walrus aggregator that blobs are read from, several in the order of preference; repeat it, or
-    /// separate them by commas
+    /// Base URL of a Walrus aggregator, for reading blobs, in order of preference; repeat, or separate with
+    /// commas
     #[arg(long, env = "BATON_NODE_AGGREGATOR", value_name = "URL", value_delimiter = ',', help_heading = "Store",
         value_parser = |text: &str| url("aggregator", text))]
     pub aggregator: Option<Vec<String>>,
-    /// File with the bearer token that the publishers want
+    /// File with the publishers' bearer token
     #[arg(long, env = "BATON_NODE_PUBLISHER_TOKEN_FILE", value_name = "FILE", help_heading = "Store")]
     pub publisher_token_file: Option<PathBuf>,
-    /// File with the secret shared with the publishers, from which each PUT's single-use token (JWT) is made
+    /// File with the secret shared with the publishers, for signing a single-use token (JWT) for each PUT
     #[arg(long, env = "BATON_NODE_PUBLISHER_SECRET_FILE", value_name = "FILE", help_heading = "Store")]
     pub publisher_secret_file: Option<PathBuf>,
-    /// Base URL of the store whose head index finds sessions, or none
+    /// Base URL of the store with the head index for finding sessions, or none
     #[arg(long, env = "BATON_NODE_HEADS", value_name = "URL|none", help_heading = "Store",
         value_parser = |text: &str| heads(text))]
     pub heads: Option<HeadsSetting>,
-    /// Shards of the Walrus network, on which blob IDs depend (1000 on mainnet and testnet)
+    /// Shards of the Walrus network, which determine blob IDs (1000 on mainnet and testnet)
     #[arg(long, env = "BATON_NODE_SHARDS", value_name = "N", help_heading = "Store",
         value_parser = |text: &str| number::<u16>("shards", text))]
     pub shards: Option<u16>,
 
-    /// Model to serve; fetched at the first start if it is not there
+    /// Model to serve; fetched at the first start if missing
     #[arg(long, env = "BATON_NODE_MODEL", value_name = "NAME", help_heading = "Model",
         value_parser = |value: &str| text("model", value))]
     pub model: Option<String>,
-    /// Further model to offer beside that one; repeat it, or separate several by commas
+    /// Further model to offer; repeat, or separate with commas
     #[arg(long, env = "BATON_NODE_MORE_MODELS", value_name = "NAME", value_delimiter = ',', help_heading = "Model",
         value_parser = |value: &str| text("more_models", value))]
     pub more_models: Option<Vec<String>>,
-    /// Memory for models and the caches of their turns, in megabytes: models are loaded and unloaded to stay below it
+    /// Memory for models and their caches, in megabytes; models are loaded and unloaded to stay below it
     #[arg(long, env = "BATON_NODE_MODEL_MEMORY_MB", value_name = "N", help_heading = "Model",
         value_parser = |text: &str| number::<u32>("model_memory_mb", text))]
     pub model_memory_mb: Option<u32>,
-    /// Minutes without a turn after which a model is unloaded; the next turn loads it again
+    /// Minutes without a turn before a model is unloaded; the next turn loads it again
     #[arg(long, env = "BATON_NODE_MODEL_IDLE_MINUTES", value_name = "N", help_heading = "Model",
         value_parser = |text: &str| number::<u32>("model_idle_minutes", text))]
     pub model_idle_minutes: Option<u32>,
     /// Folder of model files
     #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR", help_heading = "Model")]
     pub model_dir: Option<PathBuf>,
-    /// Offer embeddings of texts, made with this model; fetched at the first start if it is not there
+    /// Model for text embeddings, which the node then offers; fetched at the first start if missing
     #[arg(long, env = "BATON_NODE_EMBEDDING_MODEL", value_name = "NAME", help_heading = "Model",
         value_parser = |value: &str| text("embedding_model", value))]
     pub embedding_model: Option<String>,
-    /// What produces tokens
+    /// Engine that produces tokens
     #[arg(long, env = "BATON_NODE_ENGINE", value_name = "KIND", help_heading = "Model")]
     pub engine: Option<EngineChoice>,
     /// With --engine proxied: base URL of an OpenAI-compatible server, before /v1/chat/completions
     #[arg(long, env = "BATON_NODE_PROXIED_URL", value_name = "URL", help_heading = "Model",
         value_parser = |text: &str| url("proxied_url", text))]
     pub proxied_url: Option<String>,
-    /// With --engine proxied: the model's name at that server
+    /// With --engine proxied: name of the model at that server
     #[arg(long, env = "BATON_NODE_PROXIED_MODEL", value_name = "NAME", help_heading = "Model",
         value_parser = |value: &str| text("proxied_model", value))]
     pub proxied_model: Option<String>,
-    /// With --engine proxied: file that holds the server's bearer token, if it wants one
+    /// With --engine proxied: file with the server's bearer token, if it needs one
     #[arg(long, env = "BATON_NODE_PROXIED_KEY_FILE", value_name = "FILE", help_heading = "Model")]
     pub proxied_key_file: Option<PathBuf>,
-    /// Tokens that a prompt and its answer may have together
+    /// Maximum tokens of a prompt and its answer together
     #[arg(long, env = "BATON_NODE_CONTEXT_TOKENS", value_name = "N", help_heading = "Model",
         value_parser = |text: &str| number::<u32>("context_tokens", text))]
     pub context_tokens: Option<u32>,
-    /// Tokens of the longest answer
+    /// Maximum tokens of an answer
     #[arg(long, env = "BATON_NODE_MAX_OUTPUT_TOKENS", value_name = "N", help_heading = "Model",
         value_parser = |text: &str| number::<u32>("max_output_tokens", text))]
     pub max_output_tokens: Option<u32>,
-    /// Threads that compute
+    /// Compute threads
     #[arg(long, env = "BATON_NODE_THREADS", value_name = "N", help_heading = "Model",
         value_parser = |text: &str| number::<u32>("threads", text))]
     pub threads: Option<u32>,
-    /// Megabytes for keys and values of all turns at once, and of those kept for next turns
+    /// Memory for the keys and values of all turns, including those cached for next turns, in megabytes
     #[arg(long, env = "BATON_NODE_KV_MB", value_name = "N", help_heading = "Model",
         value_parser = |text: &str| number::<u32>("kv_mb", text))]
     pub kv_mb: Option<u32>,
@@ -174,7 +174,7 @@ pub struct RunFlags {
     #[arg(long, env = "BATON_NODE_SLOTS", value_name = "N", help_heading = "Limits and prices",
         value_parser = |text: &str| number::<u32>("slots", text))]
     pub slots: Option<u32>,
-    /// Turns that may wait for a slot; further ones are told that the node is busy
+    /// Turns that may wait for a slot; further turns are refused as busy
     #[arg(long, env = "BATON_NODE_QUEUE", value_name = "N", help_heading = "Limits and prices",
         value_parser = |text: &str| number::<u32>("queue", text))]
     pub queue: Option<u32>,
@@ -182,39 +182,40 @@ pub struct RunFlags {
     #[arg(long, env = "BATON_NODE_TURNS_PER_MINUTE", value_name = "N", help_heading = "Limits and prices",
         value_parser = |text: &str| number::<u32>("turns_per_minute", text))]
     pub turns_per_minute: Option<u32>,
-    /// Turns a minute of all peers of one subnet that were not served before, and again of those that were
+    /// Turns a minute from one subnet's unknown peers, and the same again from its known peers
     #[arg(long, env = "BATON_NODE_SUBNET_TURNS_PER_MINUTE", value_name = "N", help_heading = "Limits and prices",
         value_parser = |text: &str| number::<u32>("subnet_turns_per_minute", text))]
     pub subnet_turns_per_minute: Option<u32>,
-    /// Tokens of answers an hour for one peer without a grant (0 is no limit)
+    /// Answer tokens an hour for one peer without a grant (0 is no limit)
     #[arg(long, env = "BATON_NODE_TOKENS_PER_HOUR", value_name = "N", help_heading = "Limits and prices",
         value_parser = |text: &str| number::<u64>("tokens_per_hour", text))]
     pub tokens_per_hour: Option<u64>,
-    /// Tokens of answers an hour for one subnet, counted as its turns are (0 is no limit)
+    /// Answer tokens an hour for one subnet's unknown peers, and the same again for its known peers (0 is no
+    /// limit)
     #[arg(long, env = "BATON_NODE_SUBNET_TOKENS_PER_HOUR", value_name = "N", help_heading = "Limits and prices",
         value_parser = |text: &str| number::<u64>("subnet_tokens_per_hour", text))]
     pub subnet_tokens_per_hour: Option<u64>,
-    /// Whether misbehaviour is scored and banned, and peers are counted by subnet (/24 and /48)
+    /// Score and ban misbehaviour, and count peers by subnet (/24 and /48)
     #[arg(long, env = "BATON_NODE_DEFENCE", value_name = "BOOL", help_heading = "Limits and prices")]
     pub defence: Option<bool>,
-    /// Whether private and loopback addresses are counted too, each by itself
+    /// Count private and loopback addresses too, each by itself
     #[arg(long, env = "BATON_NODE_COUNT_PRIVATE", value_name = "BOOL", help_heading = "Limits and prices")]
     pub count_private: Option<bool>,
-    /// Whether turns of other nodes are computed again for clients who disclose them; each counts as a turn
+    /// Recompute other nodes' turns for clients who disclose them; each counts as a turn
     #[arg(long, env = "BATON_NODE_AUDITS", value_name = "BOOL", help_heading = "Limits and prices")]
     pub audits: Option<bool>,
-    /// Public key whose quota grants are taken; repeat it, or separate several by commas
+    /// Public key of an accepted grant issuer; repeat, or separate with commas
     #[arg(long, env = "BATON_NODE_GRANT_ISSUERS", value_name = "KEY", value_delimiter = ',', help_heading = "Limits and prices",
         value_parser = |text: &str| id::<PublicKey>("grant_issuers", text))]
     pub grant_issuers: Option<Vec<PublicKey>>,
-    /// Whether turns without a grant are refused
+    /// Refuse turns without a grant
     #[arg(long, env = "BATON_NODE_GRANTS_REQUIRED", value_name = "BOOL", help_heading = "Limits and prices")]
     pub grants_required: Option<bool>,
-    /// Serial of a grant that is not taken any more, nor what descends from it; repeat it, or separate several by commas
+    /// Serial of a revoked grant, which also revokes its descendants; repeat, or separate with commas
     #[arg(long, env = "BATON_NODE_GRANTS_REVOKED", value_name = "SERIAL", value_delimiter = ',', help_heading = "Limits and prices",
         value_parser = |text: &str| id::<QuotaSerial>("grants_revoked", text))]
     pub grants_revoked: Option<Vec<QuotaSerial>>,
-    /// Most epochs that a turn may have its blob stored for, which your publisher pays (0 counts as 1)
+    /// Maximum epochs to store a turn's blob, at your publisher's expense (0 counts as 1)
     #[arg(long, env = "BATON_NODE_MAX_EPOCHS", value_name = "N", help_heading = "Limits and prices",
         value_parser = |text: &str| number::<u32>("max_epochs", text))]
     pub max_epochs: Option<u32>,
@@ -222,31 +223,33 @@ pub struct RunFlags {
     #[arg(long, env = "BATON_NODE_MAX_MEMORY_MB", value_name = "N", help_heading = "Resources",
         value_parser = |text: &str| number::<u32>("max_memory_mb", text))]
     pub max_memory_mb: Option<u32>,
-    /// Connections that others may have open to this node
+    /// Maximum connections opened by other peers
     #[arg(long, env = "BATON_NODE_MAX_CONNECTIONS", value_name = "N", help_heading = "Resources",
         value_parser = |text: &str| number::<u32>("max_connections", text))]
     pub max_connections: Option<u32>,
-    /// Connections that others may open in a second; half of them are kept for subnets that opened few lately
+    /// Maximum new connections a second from other peers; half are reserved for subnets that opened few
+    /// lately
     #[arg(long, env = "BATON_NODE_NEW_CONNECTIONS_PER_SECOND", value_name = "N", help_heading = "Resources",
         value_parser = |text: &str| number::<u32>("new_connections_per_second", text))]
     pub new_connections_per_second: Option<u32>,
-    /// Connections with one peer
+    /// Maximum connections with one peer
     #[arg(long, env = "BATON_NODE_MAX_CONNECTIONS_PER_PEER", value_name = "N", help_heading = "Resources",
         value_parser = |text: &str| number::<u32>("max_connections_per_peer", text))]
     pub max_connections_per_peer: Option<u32>,
-    /// Requests that others may have open at once
+    /// Maximum open requests from other peers
     #[arg(long, env = "BATON_NODE_MAX_STREAMS", value_name = "N", help_heading = "Resources",
         value_parser = |text: &str| number::<u32>("max_streams", text))]
     pub max_streams: Option<u32>,
-    /// Requests that one peer may have open at once; a relayer is one peer for all of its users
+    /// Maximum open requests from one peer; a relayer is one peer for all its users
     #[arg(long, env = "BATON_NODE_MAX_STREAMS_PER_PEER", value_name = "N", help_heading = "Resources",
         value_parser = |text: &str| number::<u32>("max_streams_per_peer", text))]
     pub max_streams_per_peer: Option<u32>,
-    /// Memory for blobs of histories that were read lately, in megabytes
+    /// Memory for recently read blobs of histories, in megabytes
     #[arg(long, env = "BATON_NODE_CACHE_MB", value_name = "N", help_heading = "Resources",
         value_parser = |text: &str| number::<u32>("cache_mb", text))]
     pub cache_mb: Option<u32>,
-    /// Disk for blobs in the journal, in megabytes; what is not stored elsewhere yet is kept in any case
+    /// Disk space for blobs in the journal, in megabytes; blobs that are not stored elsewhere yet are always
+    /// kept
     #[arg(long, env = "BATON_NODE_JOURNAL_MB", value_name = "N", help_heading = "Resources",
         value_parser = |text: &str| number::<u32>("journal_mb", text))]
     pub journal_mb: Option<u32>,
@@ -259,17 +262,18 @@ pub struct RunFlags {
         value_parser = |text: &str| number::<u64>("output_price", text))]
     pub output_price: Option<u64>,
 
-    /// Address of status and metrics (HTTP, this machine only), or none
+    /// Address for status and metrics (HTTP, this machine only), or none
     #[arg(long, env = "BATON_NODE_ADMIN", value_name = "ADDR|none", help_heading = "Operation",
         value_parser = |text: &str| admin(text))]
     pub admin: Option<AdminSetting>,
-    /// How much to log on standard error
+    /// Log level on standard error
     #[arg(long, env = "BATON_NODE_LOG", value_name = "LEVEL", help_heading = "Operation")]
     pub log: Option<LogLevel>,
-    /// How to write the log
+    /// Log format
     #[arg(long, env = "BATON_NODE_LOG_FORMAT", value_name = "FORMAT", help_heading = "Operation")]
     pub log_format: Option<LogFormat>,
-    /// Base URL of an OpenTelemetry collector that gets traces of turns (OTLP over HTTP): times and counts, never text
+    /// Base URL of an OpenTelemetry collector for traces of turns (OTLP over HTTP): times and counts, never
+    /// text
     #[arg(long, env = "BATON_NODE_OTLP_ENDPOINT", value_name = "URL", help_heading = "Operation",
         value_parser = |text: &str| url("otlp_endpoint", text))]
     pub otlp_endpoint: Option<String>,
@@ -277,7 +281,7 @@ pub struct RunFlags {
     #[arg(long, env = "BATON_NODE_JSON", value_name = "BOOL", help_heading = "Operation", num_args = 0..=1,
         require_equals = true, default_missing_value = "true")]
     pub json: Option<bool>,
-    /// Seconds that running turns get to finish when the node is told to stop
+    /// Seconds for running turns to finish at shutdown
     #[arg(long, env = "BATON_NODE_DRAIN_SECONDS", value_name = "N", help_heading = "Operation",
         value_parser = |text: &str| number::<u32>("drain_seconds", text))]
     pub drain_seconds: Option<u32>,
@@ -285,10 +289,10 @@ pub struct RunFlags {
     #[arg(long, env = "BATON_NODE_ECHO_DELAY_MS", value_name = "N", help_heading = "Operation",
         value_parser = |text: &str| number::<u32>("echo_delay_ms", text))]
     pub echo_delay_ms: Option<u32>,
-    /// Pause the process at this step of a turn, for tests of crashes
+    /// Pause the process at this step of a turn, for crash tests
     #[arg(long, env = "BATON_NODE_PAUSE_AT", value_name = "STEP", hide = true)]
     pub pause_at: Option<String>,
-    /// Seconds by which the clock is wrong: ahead, or behind where negative. For tests
+    /// Clock error in seconds: positive for ahead, negative for behind. For tests
     #[arg(
         long,
         env = "BATON_NODE_CLOCK_OFFSET",

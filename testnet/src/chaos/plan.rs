@@ -36,29 +36,29 @@ pub enum Scenario {
     Kills,
     /// `kill -9` of the relayer at random moments of additions to memory
     KillRelayer,
-    /// Two devices of one session write at once, and are killed on the way
+    /// Two devices write one session concurrently, and are killed meanwhile
     TwoDevices,
     /// The disk of client, node, store or relayer is full for a while
     FullDisk,
-    /// A first start on a full disk, or one that is killed, and then a second one
+    /// A first start on a full disk, or with a kill, and then a second start
     FirstStart,
     /// A file of the client's home is flipped, cut, zeroed or emptied
     DamageClient,
-    /// The same with the node's folder
+    /// The same in the node's folder
     DamageNode,
-    /// The same with the store's folder
+    /// The same in the store's folder
     DamageStore,
-    /// The same with the relayer's folder
+    /// The same in the relayer's folder
     DamageRelayer,
-    /// An older copy of the client's home is put back, and then a turn is said
+    /// An older copy of the client's home is restored, and then a turn is sent
     OlderHome,
-    /// The client's journal loses its end, and then a turn is said
+    /// The client's journal loses its end, and then a turn is sent
     CutJournal,
     /// The clock of client or node is wrong for a while
     WrongClock,
-    /// The store forgets blobs that it was paid for
+    /// The store loses blobs that it was paid for
     ForgetfulStore,
-    /// Connections that say nothing occupy store or relayer
+    /// Silent connections occupy store or relayer
     SilentPeers,
 }
 

@@ -38,13 +38,13 @@ use crate::{output, raw};
 /// Arguments of the attacker.
 #[derive(Debug, Args)]
 pub(crate) struct AttackArgs {
-    /// What is sent
+    /// Kind of attack
     #[arg(value_enum)]
     pub(crate) kind: Attack,
-    /// The node's address
+    /// Address of the node
     #[arg(long)]
     pub(crate) target: Multiaddr,
-    /// The node
+    /// Id of the node
     #[arg(long)]
     pub(crate) node: NodeId,
     #[arg(long)]
@@ -53,16 +53,16 @@ pub(crate) struct AttackArgs {
     pub(crate) seconds: u64,
     #[arg(long)]
     pub(crate) seed: u64,
-    /// Second byte of the addresses 127.x.0.0 that it comes from
+    /// Second byte of the source addresses 127.x.0.0
     #[arg(long)]
     pub(crate) network: u8,
-    /// How many addresses it comes from
+    /// Number of source addresses
     #[arg(long)]
     pub(crate) subnets: usize,
-    /// Requests of one identity
+    /// Requests of each identity
     #[arg(long)]
     pub(crate) each: u64,
-    /// Share of a processor that the burner uses
+    /// Fraction of a processor that the burner uses
     #[arg(long, default_value_t = 1.0)]
     pub(crate) duty: f64,
 }
@@ -81,11 +81,11 @@ const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Period of the burner's work and sleep.
 const BURN_PERIOD: Duration = Duration::from_millis(10);
 
-/// What is sent.
+/// Kind of attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Attack {
-    /// Nothing: as much processor time as the attacks took, at the same priority.
+    /// No requests: as much processor time as the attacks took, at the same priority.
     Burner,
     /// Requests with signatures that do not verify.
     Forged,

@@ -7,38 +7,39 @@ use clap::{Args, Subcommand};
 /// Permissions that a delegation can give, in their signed order.
 pub const SCOPES: [&str; 5] = ["read", "write", "chat", "admin", "intimate"];
 
-/// What to do with the account key.
+/// The commands for the account key.
 #[derive(Debug, Subcommand)]
 pub enum AccountCommand {
-    /// Make a key, under the passphrase of --passphrase-file if one is given.
+    /// Create a key, sealed under the passphrase of --passphrase-file if given.
     New,
     /// Show the account's address and public key.
     Show,
-    /// Show the 24 words that are the key, or write them to a file.
+    /// Show the key's 24 recovery words, or write them to a file.
     Backup {
-        /// The file (made with mode 0600).
+        /// Output file (created with mode 0600).
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Bring the key back from its 24 words.
+    /// Restore the key from its 24 recovery words.
     Restore {
-        /// File with the words.
+        /// File with the recovery words.
         #[arg(long, value_name = "FILE")]
         words_file: Option<PathBuf>,
     },
-    /// Let another key act for this account, by a delegation that this key signs.
+    /// Let another key act for this account, by a signed delegation.
     ///
-    /// It is printed, unless it is written to a file or registered. The delegate uses the file with --delegation, or puts
-    /// it beside its account key as account.delegation; once registered, --owner is enough.
+    /// Prints the delegation, unless it is written to a file or registered. The delegate passes the file with
+    /// --delegation, or puts it beside its account key as account.delegation. After registration, --owner is
+    /// enough.
     #[command(after_help = DELEGATE_EXAMPLES)]
     Delegate(DelegateArguments),
-    /// List the delegations that the relayer knows of (needs --relayer-url).
+    /// List the delegations known to the relayer (needs --relayer-url).
     Delegations,
-    /// Take a delegation back, at once and for good (needs --relayer-url).
+    /// Revoke a delegation, at once and for good (needs --relayer-url).
     Revoke {
-        /// Its id, as baton account delegations shows it.
+        /// Id of the delegation, as baton account delegations shows it.
         id: String,
-        /// The delegate's public key: then also a delegation that the relayer has never seen is taken back.
+        /// Public key of the delegate; also revokes a delegation that the relayer has never seen.
         #[arg(long, value_name = "HEX")]
         key: Option<String>,
     },
@@ -52,13 +53,13 @@ Examples:
   baton memory list --delegation agent.json --relayer-url https://relayer.example
   baton account revoke ID --relayer-url https://relayer.example";
 
-/// Whom to let do what.
+/// Arguments of `baton account delegate`.
 #[derive(Debug, Args)]
 pub struct DelegateArguments {
-    /// The delegate's public key, 64 hex characters.
+    /// Public key of the delegate, 64 hex characters.
     pub key: String,
-    /// What it may do: read, write (which reads nothing), chat (conversations that use memory), admin (settings, export, import,
-    /// projects), intimate (intimate items too, where another scope shows memories).
+    /// Scopes: read, write (without reading), chat (conversations that use memory), admin (settings, export,
+    /// import, projects), intimate (adds intimate items to scopes that show memories).
     #[arg(
         long,
         value_name = "LIST",
@@ -67,16 +68,16 @@ pub struct DelegateArguments {
         value_parser = clap::builder::PossibleValuesParser::new(SCOPES)
     )]
     pub scopes: Vec<String>,
-    /// The one project that it may do it in [default: all of the account's memory].
+    /// The only project that it covers [default: all of the account's memory].
     #[arg(long, value_name = "NAME")]
     pub project: Option<String>,
-    /// Days until it ends.
+    /// Validity in days.
     #[arg(long, value_name = "NUMBER", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=366))]
     pub days: u32,
-    /// Write it to this file (made with mode 0600).
+    /// Output file (created with mode 0600).
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Make it known to the relayer (needs --relayer-url), so that the key needs to show nothing.
+    /// Register the delegation with the relayer (needs --relayer-url), so that the delegate needs no file.
     #[arg(long)]
     pub register: bool,
 }

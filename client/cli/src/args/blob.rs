@@ -27,145 +27,145 @@ pub fn unnamed(text: &str) -> &str {
     text.strip_prefix(ID_PREFIX).unwrap_or(text)
 }
 
-/// What to do with blobs.
+/// The commands for blobs.
 #[derive(Debug, Subcommand)]
 pub enum BlobCommand {
-    /// Store a file; prints its blob ID.
+    /// Store a file and print its blob ID.
     ///
-    /// The ID is computed here and compared with the one that the publisher names. A PUT whose answer is lost is never
-    /// simply sent again, since it may have been paid for: the aggregators are asked first.
+    /// The client computes the ID and compares it with the publisher's. If the answer to a PUT is lost, the
+    /// client asks the aggregators before it sends again: the PUT may have been paid for.
     Put {
-        /// The file; `-` is standard input.
+        /// File to store; `-` is standard input.
         file: PathBuf,
         #[command(flatten)]
         storing: Storing,
     },
     /// Fetch a blob, verified against its ID.
     Get {
-        /// The blob's ID, or with --object the ID of a blob object (0x...).
+        /// Blob ID, or with --object the ID of a blob object (0x...).
         id: String,
-        /// Where to write it; `-` is standard output [default: standard output].
+        /// Output file; `-` is standard output [default: standard output].
         #[arg(long, short, value_name = "FILE")]
         out: Option<PathBuf>,
-        /// Only these bytes, such as 0-99: the last one counts. They cannot be checked against the ID by themselves,
-        /// so the whole blob is read, unless --unverified.
+        /// Range of bytes, both ends included, such as 0-99. The whole blob is read to check them, unless
+        /// --unverified.
         #[arg(long, value_name = "FIRST-LAST")]
         range: Option<String>,
-        /// The ID is that of a blob object.
+        /// Treat ID as the ID of a blob object.
         #[arg(long)]
         object: bool,
-        /// Check against this BLAKE3 hash (hex) instead of the ID.
+        /// BLAKE3 hash (hex) to check instead of the ID.
         #[arg(long, value_name = "HEX", conflicts_with_all = ["sha256", "unverified"])]
         blake3: Option<String>,
-        /// Check against this SHA-256 hash (hex) instead of the ID.
+        /// SHA-256 hash (hex) to check instead of the ID.
         #[arg(long, value_name = "HEX", conflicts_with = "unverified")]
         sha256: Option<String>,
-        /// Believe the aggregator.
+        /// Trust the aggregator.
         #[arg(long)]
         unverified: bool,
-        /// Largest blob taken, in MiB.
+        /// Maximum size of the blob, in MiB.
         #[arg(long, value_name = "MIB", default_value_t = 1024)]
         limit: u64,
     },
-    /// Compute the blob ID of a file, without any network.
+    /// Compute the blob IDs of files, without network access.
     Id {
-        /// The files; `-` is standard input.
+        /// Files; `-` is standard input.
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Check that what every aggregator gives for an ID has that ID, or that a file has it.
+    /// Verify a blob at every aggregator against its ID, or a file against the ID.
     Verify {
-        /// The blob's ID.
+        /// Blob ID.
         id: String,
-        /// A file to check instead of the aggregators.
+        /// File to check instead of the aggregators.
         file: Option<PathBuf>,
-        /// Largest blob taken, in MiB.
+        /// Maximum size of the blob, in MiB.
         #[arg(long, value_name = "MIB", default_value_t = 1024)]
         limit: u64,
     },
-    /// Show what is known of a blob: size, what it takes in the store, until when it is kept; without an ID, of all
-    /// blobs stored with this command.
+    /// Show a blob's size, its size in the store, and its expiry; without an ID, all blobs stored with this
+    /// command.
     Stat {
-        /// The blobs' IDs.
+        /// Blob IDs.
         ids: Vec<String>,
     },
-    /// Store again what was stored with this command and runs out soon.
+    /// Renew blobs stored with this command that expire soon.
     Renew {
-        /// The blobs' IDs [default: all].
+        /// Blob IDs [default: all].
         ids: Vec<String>,
-        /// Renew also what may run out within so many days [default: what has less than an epoch left].
+        /// Also renew blobs that may expire within this many days [default: less than one epoch].
         #[arg(long, value_name = "NUMBER")]
         within_days: Option<u32>,
-        /// Epochs, 1 to 53, for which it is kept from now on.
+        /// Epochs, 1 to 53, to store the blob from now on.
         #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=53))]
         epochs: u32,
-        /// Pay again where an answer was lost and the last renewal may have been paid.
+        /// Pay again if an answer was lost and the last renewal may have been paid.
         #[arg(long)]
         retry_uncertain: bool,
     },
-    /// Many small files in one blob: stored for hundreds of times less.
+    /// Store many small files in one blob, at a cost hundreds of times lower.
     Quilt {
-        /// What to do with quilts.
+        /// The quilt command.
         #[command(subcommand)]
         command: QuiltCommand,
     },
 }
 
-/// How something is stored.
+/// Options for storing.
 #[derive(Debug, Args)]
 pub struct Storing {
-    /// Epochs, 1 to 53, for which it is kept.
+    /// Epochs, 1 to 53, to store the blob.
     #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=53))]
     pub epochs: u32,
-    /// Nobody may delete it before it runs out, the publisher neither.
+    /// Prevent deletion before expiry, even by the publisher.
     #[arg(long)]
     pub permanent: bool,
-    /// Sui address (0x...) that gets the blob object, instead of the publisher.
+    /// Sui address (0x...) that receives the blob object, instead of the publisher.
     #[arg(long, value_name = "ADDRESS")]
     pub send_to: Option<String>,
 }
 
-/// What to do with quilts.
+/// The commands for quilts.
 #[derive(Debug, Subcommand)]
 pub enum QuiltCommand {
-    /// Store files as one quilt; prints its ID and those of its patches.
+    /// Store files as one quilt, and print its ID and the patch IDs.
     Put {
-        /// The files; each is named in the quilt by its file name, or as NAME=FILE.
+        /// Files; the name in the quilt is the file name, or NAME in NAME=FILE.
         #[arg(required = true)]
         files: Vec<String>,
-        /// A tag of a file, as NAME:KEY=VALUE; may be repeated.
+        /// Tag of a file, as NAME:KEY=VALUE; may be repeated.
         #[arg(long, value_name = "NAME:KEY=VALUE")]
         tag: Vec<String>,
         #[command(flatten)]
         storing: Storing,
     },
-    /// Fetch one file of a quilt, verified: by the quilt's ID and the file's name, or by its patch ID.
+    /// Fetch and verify one file of a quilt, by quilt ID and file name, or by patch ID.
     Get {
-        /// The quilt's ID, or a patch ID.
+        /// Quilt ID or patch ID.
         id: String,
-        /// The file's name in the quilt; none with a patch ID.
+        /// File name in the quilt; omit it with a patch ID.
         name: Option<String>,
-        /// Where to write it; `-` is standard output [default: standard output].
+        /// Output file; `-` is standard output [default: standard output].
         #[arg(long, short, value_name = "FILE")]
         out: Option<PathBuf>,
-        /// Believe the aggregator, and read the file alone instead of the whole quilt.
+        /// Trust the aggregator, and read only this file instead of the whole quilt.
         #[arg(long)]
         unverified: bool,
     },
     /// List a quilt's files with their patch IDs and tags.
     List {
-        /// The quilt's ID.
+        /// Quilt ID.
         id: String,
-        /// Believe the aggregator's list, instead of reading the whole quilt.
+        /// Trust the aggregator's list, instead of reading the whole quilt.
         #[arg(long)]
         unverified: bool,
     },
-    /// Compute the IDs that files would have as a quilt, without any network.
+    /// Compute the IDs of files as a quilt, without network access.
     Id {
-        /// The files; each is named in the quilt by its file name, or as NAME=FILE.
+        /// Files; the name in the quilt is the file name, or NAME in NAME=FILE.
         #[arg(required = true)]
         files: Vec<String>,
-        /// A tag of a file, as NAME:KEY=VALUE; may be repeated.
+        /// Tag of a file, as NAME:KEY=VALUE; may be repeated.
         #[arg(long, value_name = "NAME:KEY=VALUE")]
         tag: Vec<String>,
     },

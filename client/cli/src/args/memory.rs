@@ -4,125 +4,125 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// Where in memory.
+/// The place in memory.
 #[derive(Debug, Default, Clone, Args)]
 pub struct PlaceArguments {
-    /// The project [default: the shared pool of no project].
+    /// Project [default: the shared pool of no project].
     #[arg(long, value_name = "NAME")]
     pub project: Option<String>,
-    /// The session.
+    /// Session.
     #[arg(long, value_name = "NAME")]
     pub session: Option<String>,
-    /// The persona.
+    /// Persona.
     #[arg(long, value_name = "NAME")]
     pub persona: Option<String>,
 }
 
-/// What to do with memories. ID is one that `baton memory list` shows.
+/// The commands for memories. ID is an id from `baton memory list`.
 #[derive(Debug, Subcommand)]
 pub enum MemoryCommand {
     /// List memories, newest first.
     List {
-        /// Only those with all these words.
+        /// Only memories with all these words.
         words: Vec<String>,
         #[command(flatten)]
         place: PlaceArguments,
-        /// Of all projects and sessions.
+        /// Include all projects and sessions.
         #[arg(long)]
         all: bool,
-        /// Only those that wait for consent.
+        /// Only memories that wait for consent.
         #[arg(long)]
         pending: bool,
-        /// Most of them.
+        /// Maximum number of memories.
         #[arg(long, value_name = "NUMBER", default_value_t = 50)]
         limit: u32,
     },
-    /// Search as a turn would, with scores.
+    /// Search memories as a turn would, and show scores.
     Search {
-        /// What to look for.
+        /// Search text.
         query: String,
         #[command(flatten)]
         place: PlaceArguments,
-        /// full, neutral_and_relationship, relationship_only, neutral_only, insights_only or none.
+        /// Scope: full, neutral_and_relationship, relationship_only, neutral_only, insights_only or none.
         #[arg(long, value_name = "NAME")]
         scope: Option<String>,
-        /// Most of them.
+        /// Maximum number of memories.
         #[arg(long, value_name = "NUMBER", default_value_t = 6)]
         limit: u32,
     },
-    /// Remember a fact.
+    /// Add a fact.
     Add {
-        /// The fact, in one sentence.
+        /// Fact, in one sentence.
         text: String,
         #[command(flatten)]
         place: PlaceArguments,
-        /// Between you and the persona, instead of known to all of them.
+        /// Keep the fact between you and the persona, instead of sharing it with all personas.
         #[arg(long)]
         relationship: bool,
     },
     /// Change a memory's text.
     Edit {
-        /// The memory.
+        /// Id of the memory.
         id: String,
-        /// The new text.
+        /// New text.
         text: String,
         /// Keep the old text as history.
         #[arg(long)]
         keep_old: bool,
-        /// What becomes of whatever else holds the old words [default: own].
+        /// Treatment of other holders of the old words [default: own].
         #[arg(long, value_name = "none|own|all", value_enum, conflicts_with = "keep_old")]
         others: Option<Others>,
     },
-    /// Delete memories for good.
+    /// Delete memories permanently.
     #[command(visible_alias = "delete", after_help = FORGET_EXAMPLES)]
     Forget {
-        /// The memories.
+        /// Ids of the memories.
         #[arg(required_unless_present = "everything")]
         ids: Vec<String>,
-        /// What becomes of whatever else holds the words [default: own].
+        /// Treatment of other holders of the words [default: own].
         #[arg(long, value_name = "none|own|all", value_enum, conflicts_with = "everything")]
         others: Option<Others>,
-        /// All of the account's, with their keys.
+        /// Delete all of the account's memories, with their keys.
         #[arg(long, conflicts_with = "ids")]
         everything: bool,
-        /// Do not ask.
+        /// Do not ask for confirmation.
         #[arg(long)]
         yes: bool,
     },
-    /// Write all memories to a file, in the clear and signed.
+    /// Export all memories to a file, signed but not encrypted.
     Export {
-        /// The file (made with mode 0600); `-` is standard output.
+        /// Output file (created with mode 0600); `-` is standard output.
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
         #[command(flatten)]
         place: PlaceArguments,
     },
-    /// Take in an export.
+    /// Import memories from an export.
     Import {
-        /// The file.
+        /// Exported file.
         file: PathBuf,
     },
-    /// Show what waits for your consent, or decide.
+    /// List memories that wait for your consent, or grant or deny it.
     Consent {
-        /// Keep this one; may be repeated.
+        /// Id of a memory to keep; may be repeated.
         #[arg(long, value_name = "ID")]
         grant: Vec<String>,
-        /// Delete this one; may be repeated.
+        /// Id of a memory to delete; may be repeated.
         #[arg(long, value_name = "ID")]
         deny: Vec<String>,
-        /// What becomes of whatever else holds the denied words [default: own].
+        /// Treatment of other holders of the denied words [default: own].
         #[arg(long, value_name = "none|own|all", value_enum, requires = "deny")]
         others: Option<Others>,
     },
-    /// Show what has been learned about you.
+    /// Show your profile, as learned so far.
     Profile {
         #[command(flatten)]
         place: PlaceArguments,
     },
-    /// Show, or decide, how memory is made of what you say.
+    /// Show or change how memories are made from your messages.
     #[command(after_help = SETTINGS_EXAMPLES)]
     Settings {
-        /// Whether nodes of strangers may read exchanges, to find out what to keep of them.
+        /// Allow nodes of unknown operators to read exchanges, to select memories from them.
         #[arg(long, value_name = "on|off", value_enum)]
         extract_through_nodes: Option<Switch>,
     },
@@ -146,14 +146,14 @@ Examples:
   baton memory forget 3f0a1b2c --others all     delete the answers and other memories that hold its words, too
   baton memory forget 3f0a1b2c --others none    leave all of them";
 
-/// What becomes of whatever else holds the words.
+/// Treatment of other holders of the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Others {
-    /// It stays, and is named.
+    /// Keep and list them.
     None,
-    /// Your own messages that say it go.
+    /// Delete your own messages with the words.
     Own,
-    /// All of it goes.
+    /// Delete all of them.
     All,
 }
 
@@ -168,11 +168,11 @@ impl Others {
     }
 }
 
-/// A decision.
+/// A setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Switch {
-    /// Yes.
+    /// Allow.
     On,
-    /// No.
+    /// Do not allow.
     Off,
 }

@@ -23,33 +23,33 @@ pub(in crate::cli) struct ModelsArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum ModelsCommand {
-    /// Fetch a model and check it; does nothing but check when it is there
+    /// Fetch and check a model; only check it if it is present
     Pull(PullArgs),
-    /// Take a GGUF file of this machine into the model folder
+    /// Add a local GGUF file to the model folder
     #[command(
         after_help = "The file is checked and hashed. Where the file system allows it, it is linked, else copied.\n\n\
         Example:\n  baton-node models add ~/downloads/Mine-7B.Q4_K_M.gguf --name mine"
     )]
     Add {
-        /// The file
+        /// File to add
         path: PathBuf,
-        /// Name for configuration and `models list` [default: that of the file, without .gguf]
+        /// Name in the configuration and `models list` [default: the file name without .gguf]
         #[arg(long)]
         name: Option<String>,
     },
-    /// Show the models that can be fetched, and which are here
+    /// List the models that can be fetched, and which are present
     List,
-    /// Remove a model's file, and what is here of an interrupted download
+    /// Remove a model's file and any interrupted download
     Rm {
         /// Name from `models list`
         name: String,
-        /// Remove it also when it is in use
+        /// Remove the model even if it is in use
         #[arg(long)]
         force: bool,
     },
-    /// Hash the files again and compare: a disk may have damaged them
+    /// Hash the model files again and compare, to detect disk damage
     Verify {
-        /// Names from `models list` [default: every model that is here]
+        /// Names from `models list` [default: every model that is present]
         names: Vec<String>,
     },
 }
@@ -64,10 +64,10 @@ pub(super) enum ModelsCommand {
 pub(super) struct PullArgs {
     /// Name from `models list`, or `hf:OWNER/REPO/FILE.gguf[@REVISION]` for a file of the hub
     pub(super) name: String,
-    /// Accept the licence of the model where that is asked for; nobody is asked then
+    /// Accept the model's licence without a prompt, if it requires acceptance
     #[arg(long)]
     pub(super) accept_licence: bool,
-    /// With a file of the hub: its name here [default: that of the file, without .gguf]
+    /// With a file of the hub: local name [default: the file name without .gguf]
     #[arg(long = "name", value_name = "NAME")]
     pub(super) local_name: Option<String>,
     /// With a file of the hub: base URL of the hub
