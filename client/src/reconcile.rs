@@ -1,7 +1,7 @@
 //! Two devices, one session: merges another device's turns, and replays the turns that they displaced.
 //!
-//! [`crate::fork`] decides which chain wins, by the links alone. The rest happens in steps, each journaled
-//! before the next:
+//! [`crate::fork`] decides which chain wins, by the links alone. The other chain also wins if it holds turns
+//! that this device wrote and lost. The rest happens in steps, each journaled before the next:
 //! 1. The other device's turns enter the chain in one list of entries.
 //! 2. This device's displaced turns wait by number.
 //! 3. Each is replayed like any other turn.

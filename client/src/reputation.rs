@@ -2,8 +2,8 @@
 //! name. Pure: the clock is a parameter, and [`keep`] has the file.
 //!
 //! No claim of a node or other party enters. Everything decays: a bad node is tried again, and a good one
-//! must prove itself again. Only a detected lie counts for a day. The table is bounded and names no session:
-//! it knows sessions only by keyed tags.
+//! must prove itself again. A detected lie counts for a day, and two signed links for one turn for 30 days.
+//! The table is bounded and names no session: it knows sessions only by keyed tags.
 
 pub(crate) mod keep;
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The configuration of the node: flags, environment, TOML file and defaults, in this precedence.
 //!
-//! Owned by `main` and the commands. Nothing here binds a port or writes a file. Only this module and `main`
-//! read the environment. `options` is the one list of options. The help, the commented file of `init` and the
-//! checks of a file all derive from it.
+//! Owned by `main` and the commands. Nothing here binds a port or writes a file. No other module reads options
+//! from the environment; `NO_COLOR` and `RAYON_NUM_THREADS` are not options. `options` is the one list of
+//! options. The help, the commented file of `init` and the checks of a file all derive from it.
 
 mod file;
 mod flags;

@@ -52,7 +52,7 @@ pub const HEAD_INNER_BLOCK: usize = 512;
 pub const MAX_SCHEMA_BYTES: usize = 64 * 1024;
 /// Most alternatives reported for each token.
 pub const MAX_LOGPROBS: u8 = 20;
-/// Largest encoded signed object other than an envelope of memory.
+/// Largest body of a signed object without a limit of its own.
 pub const MAX_SIGNED_BYTES: usize = 16 * 1024;
 
 /// Most stop strings.
@@ -76,12 +76,12 @@ pub const EXCHANGE_KEY_GRACE_MS: u64 = 3600 * 1000;
 /// Longest life of a head record.
 pub const MAX_HEAD_LIFETIME_MS: u64 = 400 * 24 * 3600 * 1000;
 
-/// Largest encoded signed head record.
+/// Largest body of a head record; in the DHT, of the whole encoded record.
 pub const MAX_HEAD_BYTES: usize = 4096;
 /// Most device leases in a head record.
 pub const MAX_DEVICES: usize = 16;
 
-/// Largest encoded signed memory envelope.
+/// Largest body of a memory envelope.
 pub const MAX_MEMORY_BYTES: usize = 64 * 1024;
 /// Most items in a memory envelope.
 pub const MAX_MEMORY_ITEMS: usize = 64;
@@ -119,7 +119,7 @@ pub const MAX_AUDIT_REQUEST_BYTES: usize =
     MAX_AUDIT_FRAME_BYTES - (MAX_QUOTA_CHAIN + 2) * (MAX_SIGNED_BYTES + 72);
 /// Most components of a vector.
 pub const MAX_EMBED_DIMENSIONS: usize = 4096;
-/// Largest encoded signed reply: the most vectors of the longest kind.
+/// Largest body of a signed reply for embeddings: the most vectors of the longest kind.
 pub const MAX_EMBED_REPLY_BYTES: usize = MAX_EMBED_TEXTS * (4 * MAX_EMBED_DIMENSIONS + 12) + 1024;
 /// Largest frame of a reply: the reply with its padding and seal.
 pub const MAX_EMBED_ANSWER_BYTES: usize = MAX_EMBED_REPLY_BYTES + 2 * PAYLOAD_BLOCK;

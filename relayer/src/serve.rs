@@ -127,7 +127,7 @@ async fn serve_http(
     let served = http::serve(doors, router, listener, shutdown.clone().cancelled_owned()).await;
     // Without its HTTP server, the relayer ends and reports the reason.
     shutdown.cancel();
-    served.context("the HTTP door ended")
+    served.context("the HTTP server ended")
 }
 
 /// Reports the relayer's addresses once it listens: for a person, or as one JSON line for a program.

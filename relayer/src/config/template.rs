@@ -6,7 +6,7 @@ pub const TEMPLATE: &str = r#"# Configuration of baton-relayer. Lines that begin
 
 # ---- HTTP ----
 
-# Address of the HTTP door, or "off". Put a TLS proxy in front before you open it to others.
+# Address of the HTTP server, or "off". Put a TLS proxy in front before you open it to others.
 #http = "127.0.0.1:8000"
 
 # URL under which clients reach it; left out, what they name in Host.
@@ -58,7 +58,7 @@ pub const TEMPLATE: &str = r#"# Configuration of baton-relayer. Lines that begin
 #model = ""
 #model_key_file = ""
 
-# Let nodes of strangers judge and extract instead, for those owners who allow it (PUT /v1/memory/settings), by this model.
+# Let third-party nodes judge and extract instead, for those owners who allow it (PUT /v1/memory/settings), by this model.
 # A node reads the exchange, and not whose it is. Where model_url is set, nodes are not asked.
 #through_nodes = false
 #through_nodes_model = ""
