@@ -7,12 +7,12 @@ pub mod data_dir;
 pub mod engines;
 mod events;
 mod models;
-mod signals;
 mod upkeep;
 mod view;
 
 use std::{io, sync::Arc, time::Duration};
 
+use baton_command::signals::StopSignals;
 use baton_keys::ids::NodeId;
 use baton_mesh::{
     AUDIT_PROTOCOL, EMBED_PROTOCOL, Incoming, Mesh, MeshClock, MeshConfig, MeshError, MeshExit, MeshHandle,
@@ -47,7 +47,6 @@ use crate::{
 };
 use data_dir::DataDir;
 use events::Events;
-use signals::Signals;
 use view::{Running, View};
 
 /// Folder of the journal in the data directory.
@@ -75,7 +74,7 @@ pub fn run(settings: Settings) -> Result<(), Failure> {
 }
 
 async fn live(settings: Settings, home: DataDir, pause: PausePoints, events: Events) -> Result<(), Failure> {
-    let mut signals = Signals::listen().map_err(|error| Failure::new(Exit::Failure, error))?;
+    let mut signals = StopSignals::listen().map_err(|error| Failure::new(Exit::Failure, error))?;
     let key = load_node_key(home.path()).map_err(|error| Failure::new(Exit::Storage, error))?;
     let metrics = Arc::new(Metrics::new(settings.slots, settings.queue));
     let view = Arc::new(View::new(&settings, key.node_id(), metrics.clone()));
@@ -193,7 +192,7 @@ impl Node {
     }
 
     /// Serves until a signal, then drains. A second signal ends it at once.
-    async fn serve(self, settings: &Settings, signals: &mut Signals, view: &View) -> Result<(), Failure> {
+    async fn serve(self, settings: &Settings, signals: &mut StopSignals, view: &View) -> Result<(), Failure> {
         let Self { running, service, incoming, engines } = self;
         let stop = CancellationToken::new();
         let mut service = tokio::spawn(service.run(incoming, stop.clone()));
@@ -217,7 +216,7 @@ impl Node {
 
 async fn drain(
     settings: &Settings,
-    signals: &mut Signals,
+    signals: &mut StopSignals,
     view: &View,
     stop: &CancellationToken,
     service: &mut JoinHandle<Result<(), ServiceError>>,

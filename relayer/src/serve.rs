@@ -4,6 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail};
 use baton_client::Client;
+use baton_command::signals::StopSignals;
 use baton_keys::SecretSigningKey;
 use baton_memory::Memory;
 use baton_mesh::{Mesh, MeshConfig, MeshHandle};
@@ -36,6 +37,8 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     config.mdns = settings.mdns;
     let (mesh, incoming) = Mesh::spawn(Zeroizing::new(*key.expose_seed()), config).await?;
     let opened = setup::open(&settings, Some(&mesh)).await?;
+    // From here on, running work is let finish.
+    let mut signals = StopSignals::listen().context("cannot listen for SIGTERM and Ctrl-C")?;
     announce(&settings, &mesh, &key, listener.as_ref(), json)?;
 
     let shutdown = CancellationToken::new();
@@ -49,7 +52,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let http = serve_http(&settings, opened, listener, chat.routes(), shutdown.clone());
     let stopping = async {
         tokio::select! {
-            () = wait_for_signal() => tracing::info!("stopping: running turns and requests may end"),
+            () = signals.next() => tracing::info!("stopping: running turns and requests may end"),
             () = shutdown.cancelled() => {}
         }
         shutdown.cancel();
@@ -163,18 +166,4 @@ fn announce(
 
 fn show(path: &Path) -> String {
     path.display().to_string()
-}
-
-async fn wait_for_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminate) => tokio::select! {
-            _ = terminate.recv() => {}
-            _ = tokio::signal::ctrl_c() => {}
-        },
-        Err(error) => {
-            tracing::warn!(%error, "cannot listen for SIGTERM");
-            let _ = tokio::signal::ctrl_c().await;
-        }
-    }
 }

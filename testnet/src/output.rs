@@ -2,6 +2,9 @@
 
 use std::io::{IsTerminal as _, Write as _};
 
+use anyhow::{Context as _, anyhow};
+use baton_command::signals::StopSignals;
+
 /// Prints one line on standard output. A closed reader is no error.
 pub(crate) fn line(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
@@ -17,26 +20,20 @@ pub(crate) fn note(text: &str) {
     };
 }
 
-/// Runs `work` until it is done or a signal comes. A signal drops it, with the processes that it started.
-pub(crate) async fn until_signal<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    tokio::select! {
-        biased;
-        () = wait_for_signal() => anyhow::bail!("interrupted"),
-        result = work => result,
-    }
+/// Listens for the signals that end the command.
+pub(crate) fn stop_signals() -> anyhow::Result<StopSignals> {
+    StopSignals::listen().context("cannot listen for SIGTERM and Ctrl-C")
 }
 
-/// Waits for SIGTERM or Ctrl-C.
-pub(crate) async fn wait_for_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminate) => tokio::select! {
-            _ = terminate.recv() => {}
-            _ = tokio::signal::ctrl_c() => {}
-        },
-        Err(error) => {
-            tracing::warn!(%error, "cannot listen for SIGTERM");
-            let _ = tokio::signal::ctrl_c().await;
-        }
-    }
+/// Runs `work` until it is done or a signal comes. A signal drops it, with the processes that it started.
+pub(crate) async fn unless_stopped<T>(
+    signals: &mut StopSignals,
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    signals.unless_stopped(work).await.unwrap_or_else(|| Err(anyhow!("interrupted")))
+}
+
+/// Runs the whole work of a command, until it is done or a signal comes.
+pub(crate) async fn until_signal<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    unless_stopped(&mut stop_signals()?, work).await
 }

@@ -177,6 +177,7 @@ async fn serve(args: StoreArgs) -> anyhow::Result<()> {
         Some(listener) => Some(format!("http://{}", listener.local_addr()?)),
         None => None,
     };
+    let mut signals = crate::output::stop_signals()?;
     if args.json {
         let ready = serde_json::json!({ "event": "ready", "url": url, "admin": admin });
         crate::output::line(&ready.to_string());
@@ -186,7 +187,7 @@ async fn serve(args: StoreArgs) -> anyhow::Result<()> {
     let shutdown = CancellationToken::new();
     let signal = shutdown.clone();
     let waiting = tokio::spawn(async move {
-        crate::output::wait_for_signal().await;
+        signals.next().await;
         signal.cancel();
     });
     let serving = store.serve(listener, shutdown.clone().cancelled_owned());

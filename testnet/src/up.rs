@@ -53,12 +53,13 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
         extra: Vec::new(),
     };
     output::note(&format!("starting a store and {} nodes", args.nodes));
-    let network = output::until_signal(Network::start(&folder, args.nodes, options)).await?;
+    let mut signals = output::stop_signals()?;
+    let network = output::unless_stopped(&mut signals, Network::start(&folder, args.nodes, options)).await?;
     let config = write_config(&network, &folder)?;
     announce(&network, &args, &config);
-    output::wait_for_signal().await;
+    signals.next().await;
     output::note("stopping");
-    network.stop().await
+    output::unless_stopped(&mut signals, network.stop()).await
 }
 
 /// Writes a configuration for the client, which keeps its command line short.

@@ -3,6 +3,7 @@
 use std::{io::IsTerminal as _, path::Path, sync::Arc};
 
 use baton_client::{ClientError, TurnInput};
+use baton_command::signals::StopSignals;
 use baton_gateway::{Gateway, GatewayConfig, GatewayMemory, is_loopback};
 use baton_keys::files;
 use baton_proto::{ids::NodeId, turn::Sampling};
@@ -59,9 +60,10 @@ pub async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> 
             memory,
         };
         let gateway = Gateway::open(client.clone(), config.clone()).await?;
+        let mut signals = StopSignals::listen()?;
         announce(address, (!arguments.no_key).then_some(&*key_file), config.key.as_ref(), out)?;
         let stop = async {
-            stopped().await;
+            signals.next().await;
             leave_at_second_interrupt();
         };
         Ok(gateway.serve(listener, stop).await?)
@@ -142,23 +144,6 @@ fn announce(
         out.note(&format!("chat page: http://{address}/{key}\nprograms that speak OpenAI's API need the lines above; Ctrl-C ends this"));
     }
     Ok(())
-}
-
-/// Ctrl-C, or a termination signal.
-async fn stopped() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                _ = terminate.recv() => {}
-            }
-            return;
-        }
-    }
-    // Without a handler, wait for the end of the process.
-    let _ = tokio::signal::ctrl_c().await;
 }
 
 #[cfg(test)]
