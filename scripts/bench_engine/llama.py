@@ -9,6 +9,7 @@ import ctypes
 import json
 import resource
 import statistics
+import sys
 import time
 
 import llama_cpp as llama
@@ -88,7 +89,10 @@ def main():
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--gen", type=int, required=True)
     parser.add_argument("--flash", action="store_true")
+    parser.add_argument("--settings", action="store_true", help="print what llama.cpp was built for, on standard error")
     args = parser.parse_args()
+    if args.settings:
+        print(f"llama.cpp: {llama.llama_print_system_info().decode().strip()}", file=sys.stderr, flush=True)
     engine = Engine(args.model, args.threads, args.batch, args.prompt + args.gen, args.flash)
     tokens = [prompt(number, args.prompt, engine.vocabulary) for number in range(args.batch)]
     # Once unmeasured, as ours: buffers are made.
