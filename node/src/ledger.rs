@@ -24,6 +24,7 @@ use baton_proto::{
     limits::MAX_SIGNED_BYTES,
     receipt::Receipt,
 };
+use time::{Date, OffsetDateTime};
 
 use intact::Month;
 pub use intact::ReceiptsDamage;
@@ -44,7 +45,6 @@ const CHECKSUM_BYTES: usize = 8;
 const MAX_LINE_BYTES: u64 = 4 * (MAX_SIGNED_BYTES as u64 + 72) + 2 * CHECKSUM_BYTES as u64 + 16;
 /// Maximum number of refused lines in the report by name; the others are only counted.
 pub const MAX_REFUSED_NAMED: usize = 100;
-const DAY_MS: u64 = 24 * 3600 * 1000;
 
 /// Appends receipts.
 #[derive(Debug)]
@@ -67,18 +67,13 @@ pub struct Day {
 }
 
 impl Day {
-    /// The day of a time in milliseconds since the Unix epoch (Hinnant's `civil_from_days`, for days after
-    /// 1970).
+    /// The day of a time in milliseconds since the Unix epoch; the last day of 9999 for later ones.
     #[must_use]
     pub fn of(time_ms: u64) -> Self {
-        let shifted = time_ms / DAY_MS + 719_468;
-        let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-        let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-        let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let shifted_month = (5 * of_year + 2) / 153;
-        let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-        let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-        Self { year: year_of_era + era * 400 + u64::from(month <= 2), month, day }
+        let seconds = i64::try_from(time_ms / 1000).unwrap_or(i64::MAX);
+        let date = OffsetDateTime::from_unix_timestamp(seconds).map_or(Date::MAX, OffsetDateTime::date);
+        let (year, month, day) = date.to_calendar_date();
+        Self { year: year.unsigned_abs().into(), month: u8::from(month).into(), day: day.into() }
     }
 
     /// Parses `YYYY-MM-DD`. Does not check that the month has such a day.
@@ -363,6 +358,7 @@ mod tests {
 
     use super::*;
 
+    const DAY_MS: u64 = 24 * 3600 * 1000;
     const DAY_ONE: u64 = 1_795_305_600_000;
 
     fn node() -> SecretSigningKey {

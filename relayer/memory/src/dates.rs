@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use time::{Date, Month, OffsetDateTime};
+
 /// Milliseconds in a day.
 pub(crate) const DAY_MS: u64 = 86_400_000;
 
@@ -37,28 +39,23 @@ pub(crate) struct Day {
 }
 
 impl Day {
-    /// The day of a time. After Howard Hinnant, "chrono-compatible low-level date algorithms",
-    /// `civil_from_days`.
+    /// The day of a time; the last day of 9999 for later ones.
     pub(crate) fn of(time_ms: u64) -> Self {
-        // Days since 1 March of year 0; leap days then fall at the end of a year.
-        let days = time_ms / DAY_MS + 719_468;
-        let (era, day_of_era) = (days / 146_097, days % 146_097);
-        let year_of_era =
-            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let shifted = (5 * day_of_year + 2) / 153;
-        let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-        let year = year_of_era + era * 400 + u64::from(month <= 2);
-        Self { year, month, day: day_of_year - (153 * shifted + 2) / 5 + 1 }
+        let seconds = i64::try_from(time_ms / 1000).unwrap_or(i64::MAX);
+        let date = OffsetDateTime::from_unix_timestamp(seconds).map_or(Date::MAX, OffsetDateTime::date);
+        let (year, month, day) = date.to_calendar_date();
+        Self { year: year.unsigned_abs().into(), month: u8::from(month).into(), day: day.into() }
     }
 
-    /// The first millisecond of the day; 0 for days before 1970. The same source, `days_from_civil`.
+    /// The first millisecond of the day; 0 for days before 1970 and for those that no calendar has.
     pub(crate) fn time_ms(self) -> u64 {
-        let year = if self.month <= 2 { self.year.saturating_sub(1) } else { self.year };
-        let shifted = (self.month + 9) % 12;
-        let day_of_year = (153 * shifted + 2) / 5 + self.day.saturating_sub(1);
-        let day_of_era = year % 400 * 365 + year % 400 / 4 - year % 400 / 100 + day_of_year;
-        (year / 400 * 146_097 + day_of_era).saturating_sub(719_468) * DAY_MS
+        let month = u8::try_from(self.month).ok().and_then(|month| Month::try_from(month).ok());
+        let (Ok(year), Some(month), Ok(day)) = (i32::try_from(self.year), month, u8::try_from(self.day))
+        else {
+            return 0;
+        };
+        let Ok(date) = Date::from_calendar_date(year, month, day) else { return 0 };
+        u64::try_from(date.midnight().assume_utc().unix_timestamp()).unwrap_or_default() * 1000
     }
 
     /// In digits, as in "2023-05-07".
