@@ -5,7 +5,7 @@ use baton_memory::{
     model::{Author, Kind, Layer, MemoryScope},
 };
 
-use crate::world::{ANA, fact, on_every_store, pool, project, request, session, texts, with_persona};
+use crate::rows::world::{ANA, fact, on_every_store, pool, project, request, session, texts, with_persona};
 
 #[test]
 fn d1_the_profile_is_known_to_every_persona_and_a_relationship_to_its_own() {

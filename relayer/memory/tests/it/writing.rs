@@ -7,13 +7,12 @@
 //!
 //! A turn that the gate misses is not lost: it is kept and searched, and a model may judge it.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 #![expect(clippy::print_stdout, reason = "the figures are what the measurement is for")]
 
 use baton_memory::writing::{Candidate, Exchange, extract, gate};
 use serde_json::Value;
 
-const EXCHANGES: &str = include_str!("data/exchanges.jsonl");
+const EXCHANGES: &str = include_str!("../data/exchanges.jsonl");
 
 struct Case {
     set: String,

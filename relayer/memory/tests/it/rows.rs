@@ -1,7 +1,5 @@
 //! The requirements of memory, row by row; a test of the same name shows each one, on every store.
 
-#![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
-
 mod conversation;
 mod entities;
 mod layers;

@@ -6,7 +6,7 @@ use baton_memory::{
     storage::{Batch, Space},
 };
 
-use crate::world::{ANA, BEN, World, fact, on_every_store, pool};
+use crate::rows::world::{ANA, BEN, World, fact, on_every_store, pool, session};
 
 const CANARY: &str = "zanzibarquokka";
 const SHIPS: [&str; 6] = ["Albatross", "Cormorant", "Pelican", "Petrel", "Gannet", "Skua"];
@@ -161,7 +161,7 @@ fn a_database_cut_off_anywhere_is_never_taken_for_a_smaller_one() {
         for turn in 0..20 {
             // Words that do not compress, so that the file is large enough to cut.
             let words = hex::encode(baton_keys::secret::random_bytes::<30_000>());
-            world.say(ANA, &crate::world::session("s"), turn, &format!("{turn} {words}"), "Good.").await;
+            world.say(ANA, &session("s"), turn, &format!("{turn} {words}"), "Good.").await;
         }
         world.settle().await;
         world.memory.close_all().await;

@@ -13,7 +13,7 @@ use baton_memory::{
 };
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 
-use crate::support::{new_database, puts, read_all, record, server, somebody};
+use crate::storage::support::{new_database, puts, read_all, record, server, somebody};
 
 async fn open(url: &str) -> PostgresStorage {
     PostgresStorage::open(&PostgresConfig::new(url.to_owned())).await.unwrap()

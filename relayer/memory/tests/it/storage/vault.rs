@@ -10,7 +10,7 @@ use baton_memory::{
 };
 use zeroize::Zeroizing;
 
-use crate::support::{Place, places};
+use crate::storage::support::{Place, places};
 
 const MASTER: [u8; 32] = [5; 32];
 

@@ -16,7 +16,10 @@ use baton_memory::{
 };
 use futures::future::BoxFuture;
 
-use crate::world::{ANA, World, fact, on_every_store, pool, session, session_in, with_persona};
+use crate::rows::world::{
+    ANA, DAY_MS, START_MS, World, fact, on_every_store, pool, project, request, session, session_in,
+    with_persona,
+};
 
 async fn facts(world: &World, owner: OwnerId) -> Vec<ItemView> {
     world.everything(owner).await.into_iter().filter(|item| item.kind == Kind::Fact).collect()
@@ -166,7 +169,7 @@ fn e6_what_asks_for_consent_is_not_recalled_before_the_user_agrees() {
             scope: baton_memory::model::MemoryScope::Full,
             filters: baton_memory::api::Filters { kinds: vec![Kind::Fact], ..Default::default() },
             threshold: Some(0.1),
-            ..crate::world::request(&pool(), "Which diagnosis of epilepsy, which antidepressants?")
+            ..request(&pool(), "Which diagnosis of epilepsy, which antidepressants?")
         };
         assert!(world.memory.recall(ANA, asked.clone()).await.hits.is_empty());
         world.reopen().await;
@@ -261,7 +264,7 @@ fn f3_a_contradicted_fact_ends_and_stays_in_history() {
     on_every_store(async |mut world| {
         world.say(ANA, &session("old"), 0, "I live in Lisbon.", "Nice.").await;
         world.settle().await;
-        world.pass(90 * crate::world::DAY_MS);
+        world.pass(90 * DAY_MS);
         world.say(ANA, &session("new"), 0, "I live in Bergen now.", "Brr.").await;
         world.settle().await;
         for _ in 0..2 {
@@ -298,7 +301,7 @@ fn f4_every_item_names_where_it_comes_from_and_an_assistant_ends_nothing_of_the_
         let all = world.everything(ANA).await;
         for item in all.iter().filter(|item| item.kind != Kind::Entity) {
             assert_eq!(item.session.as_deref(), Some("a"));
-            assert_eq!((item.turn, item.time_ms), (Some(4), crate::world::START_MS));
+            assert_eq!((item.turn, item.time_ms), (Some(4), START_MS));
             let trusted = !item.source().contains("not confirmed");
             assert_eq!(trusted, item.author == Author::User, "{item:?}");
         }
@@ -396,8 +399,7 @@ fn what_is_remembered_twice_is_there_once() {
         let both = vec![fact(&pool(), "The mast is tall."), fact(&pool(), "The mast is tall.")];
         let both = world.memory.remember(ANA, both).await.unwrap();
         assert_eq!((both[0].id, both[1].existed), (both[1].id, true));
-        let other =
-            world.remember(ANA, &crate::world::project("boat"), "The anchor weighs forty kilograms.").await;
+        let other = world.remember(ANA, &project("boat"), "The anchor weighs forty kilograms.").await;
         assert!(!other.existed, "another place has its own");
     });
 }

@@ -5,7 +5,7 @@ use baton_memory::{
     model::Kind,
 };
 
-use crate::world::{ANA, on_every_store, pool, project, request, session, session_in, texts};
+use crate::rows::world::{ANA, on_every_store, pool, project, request, session, session_in, texts};
 
 const BOAT: &str = "The spare key of the boat hangs behind the engine panel.";
 const HOUSE: &str = "The spare key of the house lies under the blue flowerpot.";

@@ -13,7 +13,7 @@ use baton_memory::{
 };
 use futures::future::BoxFuture;
 
-use super::world::{ANA, BEN, fact, on_every_store, pool, project, session};
+use crate::rows::world::{ANA, BEN, DAY_MS, fact, on_every_store, pool, project, session};
 
 /// Answers that there is nothing to keep, and records the shown text.
 #[derive(Default)]
@@ -215,7 +215,7 @@ fn only_the_latest_idempotency_keys_are_known() {
 #[test]
 fn what_is_analyzed_was_said_when_its_caller_says() {
     on_every_store(async |world| {
-        let said_ms = world.now_ms() - 90 * super::world::DAY_MS;
+        let said_ms = world.now_ms() - 90 * DAY_MS;
         let text = "I work as a carpenter in Lisbon.".into();
         let found = world.memory.analyze(ANA, pool(), text, Some(said_ms)).await.unwrap();
         let view = world.memory.get(ANA, found[0].0.id).await.unwrap();

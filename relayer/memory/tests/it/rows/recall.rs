@@ -8,7 +8,7 @@ use baton_memory::{
     model::Author,
 };
 
-use crate::world::{ANA, BEN, DAY_MS, TestEmbedder, on_every_store, pool, request, session, texts};
+use crate::rows::world::{ANA, BEN, DAY_MS, TestEmbedder, on_every_store, pool, request, session, texts};
 
 const TOLD: &str = "My physician recommended magnesium for the cramps.";
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use baton_memory::{api::ListRequest, model::Kind};
 
-use crate::world::{ANA, BEN, World, fact, on_every_store, pool, session};
+use crate::rows::world::{ANA, BEN, World, fact, on_every_store, pool, session};
 
 const CANARY: &str = "zanzibarquokka";
 

@@ -6,7 +6,7 @@ use baton_memory::{
     model::{Author, Consent, Kind, Layer, MemoryScope},
 };
 
-use crate::world::{ANA, World, fact, on_every_store, project, request, session, session_in};
+use crate::rows::world::{ANA, World, fact, on_every_store, project, request, session, session_in};
 
 /// Entities in a recall that the query names.
 async fn recalled(world: &World, place: &Place, scope: MemoryScope, query: &str) -> Vec<ItemView> {

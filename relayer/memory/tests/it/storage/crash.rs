@@ -20,7 +20,7 @@ use baton_memory::{
 };
 use zeroize::Zeroizing;
 
-use crate::support::new_database;
+use crate::storage::support::new_database;
 
 const FOLDER: &str = "BATON_TEST_CRASH_FOLDER";
 const DATABASE: &str = "BATON_TEST_CRASH_DATABASE";
@@ -92,7 +92,7 @@ async fn kill_9_loses_nothing_acknowledged_and_doubles_nothing() {
             let patience = 4 + u64::from_le_bytes(random_bytes()) % 60;
             let pause = std::time::Duration::from_micros(u64::from_le_bytes(random_bytes()) % 6000);
             let mut child = Command::new(std::env::current_exe().unwrap())
-                .args(["crash::writes_until_killed", "--exact", "--ignored", "--nocapture"])
+                .args(["storage::crash::writes_until_killed", "--exact", "--ignored", "--nocapture"])
                 .env(FOLDER, folder.path())
                 .env(DATABASE, &url)
                 .stdout(Stdio::piped())
@@ -183,7 +183,7 @@ async fn a_full_disk_is_told_at_once_and_what_was_acknowledged_is_there() {
     let output = Command::new("bash")
         .args(["-c", FULL_DISK])
         .arg(std::env::current_exe().unwrap())
-        .args(["crash::writes_until_the_disk_is_full", "--exact", "--ignored", "--nocapture"])
+        .args(["storage::crash::writes_until_the_disk_is_full", "--exact", "--ignored", "--nocapture"])
         .env(FOLDER, folder.path())
         .output()
         .unwrap();

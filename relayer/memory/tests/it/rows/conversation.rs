@@ -5,7 +5,7 @@ use baton_memory::{
     model::{Kind, Role},
 };
 
-use crate::world::{ANA, BEN, DAY_MS, on_every_store, pool, project, session, session_in};
+use crate::rows::world::{ANA, BEN, DAY_MS, World, on_every_store, pool, project, session, session_in};
 
 #[test]
 fn c2_c10_both_sides_are_kept_and_come_back_exactly() {
@@ -97,9 +97,8 @@ fn c8_archived_nodes_are_not_recalled_until_they_are_brought_back() {
     on_every_store(async |mut world| {
         let known = world.remember(ANA, &pool(), "The anchor weighs forty kilograms.").await;
         world.settle().await;
-        let asks = async |world: &crate::world::World| {
-            world.recalls(ANA, &pool(), "How much does the anchor weigh?").await.len()
-        };
+        let asks =
+            async |world: &World| world.recalls(ANA, &pool(), "How much does the anchor weigh?").await.len();
         assert_eq!(asks(&world).await, 1);
         assert!(world.memory.archive(ANA, known.id, true).await.unwrap().archived);
         assert_eq!(asks(&world).await, 0);

@@ -1,8 +1,6 @@
 //! A model beside the rules: misbehaving endpoints, nonsense or hostile answers, and exchanges that try to
 //! steer it.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
-
 use std::{
     sync::{Arc, Mutex},
     time::Duration,

@@ -9,7 +9,7 @@ use baton_memory::{
     model::{Kind, Layer, MemoryScope},
 };
 
-use crate::world::{ANA, BEN, World, fact, on_every_store, request};
+use crate::rows::world::{ANA, BEN, World, fact, on_every_store, request};
 
 /// A place with a word that only its items contain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

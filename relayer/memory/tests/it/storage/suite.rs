@@ -5,7 +5,7 @@ use baton_memory::storage::{
     embedded::{EmbeddedConfig, EmbeddedStorage},
 };
 
-use crate::support::{places, puts, read_all, record, somebody};
+use crate::storage::support::{embedded, places, puts, read_all, record, somebody};
 
 #[tokio::test]
 async fn a_commit_is_whole_and_raises_the_version_by_one() {
@@ -282,7 +282,7 @@ async fn a_folder_is_opened_by_one_at_a_time_and_refused_when_it_holds_something
 #[tokio::test]
 async fn no_page_is_so_long_that_sled_would_not_flush_it() {
     let folder = tempfile::tempdir().unwrap();
-    let storage = crate::support::embedded(&folder.path().join("database"));
+    let storage = embedded(&folder.path().join("database"));
     let owner = somebody();
     let mut version = 0;
     for round in 0..6u64 {
@@ -300,7 +300,7 @@ async fn what_was_committed_is_there_after_the_folder_is_opened_again() {
     let path = folder.path().join("database");
     let (owner, mut version) = (somebody(), 0);
     for round in 0..5u64 {
-        let storage = crate::support::embedded(&path);
+        let storage = embedded(&path);
         assert_eq!(storage.version(owner).await.unwrap(), version);
         let batch = Batch {
             jobs: vec![(round, 100 - round)],
@@ -310,7 +310,7 @@ async fn what_was_committed_is_there_after_the_folder_is_opened_again() {
         assert!(storage.take_nonce([round as u8; 32], 0, 1000).await.unwrap());
         assert!(!storage.take_nonce([0; 32], 0, 1000).await.unwrap());
     }
-    let storage = crate::support::embedded(&path);
+    let storage = embedded(&path);
     assert_eq!(read_all(&storage, owner, Space::Log, 1).await.len(), 5);
     let due: Vec<_> = storage.take_due(200, 1000, 10).await.unwrap().into_iter().map(|job| job.job).collect();
     assert_eq!(due, [4, 3, 2, 1, 0]);
@@ -322,7 +322,7 @@ async fn a_job_that_a_dead_process_took_is_due_again_when_the_folder_is_opened()
     let path = folder.path().join("database");
     let owner = somebody();
     {
-        let storage = crate::support::embedded(&path);
+        let storage = embedded(&path);
         // One job is due now, one waits for its next try.
         let batch = Batch { jobs: vec![(1, 50), (2, 5_000)], ..Batch::default() };
         storage.commit(owner, 0, batch).await.unwrap();
@@ -330,18 +330,18 @@ async fn a_job_that_a_dead_process_took_is_due_again_when_the_folder_is_opened()
         assert!(storage.take_due(100, 120_100, 10).await.unwrap().is_empty(), "it is taken");
     }
     for _ in 0..2 {
-        let storage = crate::support::embedded(&path);
+        let storage = embedded(&path);
         let due = storage.take_due(100, 120_100, 10).await.unwrap();
         assert_eq!(due.iter().map(|job| (job.job, job.due_ms)).collect::<Vec<_>>(), [(1, 50)]);
     }
-    let storage = crate::support::embedded(&path);
+    let storage = embedded(&path);
     // A job that was finished or postponed afterwards is not restored.
     let version = storage.version(owner).await.unwrap();
     assert_eq!(storage.take_due(100, 120_100, 10).await.unwrap().len(), 1);
     let batch = Batch { jobs: vec![(1, 9_000)], done: vec![2], ..Batch::default() };
     storage.commit(owner, version, batch).await.unwrap();
     drop(storage);
-    let storage = crate::support::embedded(&path);
+    let storage = embedded(&path);
     assert!(storage.take_due(8_999, 120_100, 10).await.unwrap().is_empty());
     assert_eq!(storage.take_due(9_000, 120_100, 10).await.unwrap().len(), 1);
 }
@@ -356,7 +356,7 @@ async fn a_damaged_database_never_gives_other_bytes() {
     let owner = somebody();
     let text = |number: u64| vec![number as u8; 1000];
     {
-        let storage = crate::support::embedded(&path);
+        let storage = embedded(&path);
         let mut version = 0;
         for round in 0..30u64 {
             let records =

@@ -7,7 +7,7 @@ use baton_memory::{
     model::{Author, Consent, Kind, MemoryScope},
 };
 
-use crate::world::{ANA, World, on_every_store, project, request, session_in, texts};
+use crate::rows::world::{ANA, World, on_every_store, project, request, session_in, texts};
 
 const TOLD: &str = "My dog is called Flibbertigibbet.";
 const REPLY: &str = "Flibbertigibbet is a lovely name.";

@@ -1,4 +1,4 @@
-//! Figures, printed: `cargo test -p baton-memory --test storage figures -- --ignored --nocapture`.
+//! Figures, printed: `cargo test -p baton-memory --test it storage::figures -- --ignored --nocapture`.
 
 use std::{
     sync::Arc,
@@ -14,7 +14,7 @@ use baton_memory::{
 };
 use zeroize::Zeroizing;
 
-use crate::support::{Place, places, somebody};
+use crate::storage::support::{self, Place, places, somebody};
 
 const RECORD_BYTES: usize = 600;
 
@@ -81,8 +81,7 @@ async fn figures() {
             let (mut opened, mut sealed) = (Duration::MAX, Duration::MAX);
             for _ in 0..5 {
                 let begin = Instant::now();
-                let raw =
-                    crate::support::read_all(&*place.storage, owner.pseudonym(), Space::Log, 4 << 20).await;
+                let raw = support::read_all(&*place.storage, owner.pseudonym(), Space::Log, 4 << 20).await;
                 sealed = sealed.min(begin.elapsed());
                 drop(raw);
                 let begin = Instant::now();
