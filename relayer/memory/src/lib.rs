@@ -5,6 +5,7 @@ pub mod content;
 mod dates;
 pub mod eval;
 mod events;
+pub mod extraction;
 pub mod ids;
 mod jobs;
 pub mod keyring;
@@ -19,8 +20,7 @@ mod service;
 mod state;
 pub mod storage;
 pub mod vault;
-pub mod writing;
 
-pub use jobs::Consolidated;
+pub use jobs::ConsolidationReport;
 pub use service::{Clock, Counters, Memory, Parts, RecordChanges};
 pub use storage::embedded::catches_panics;

@@ -3,8 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 
+mod extraction_figures;
+mod extraction_model;
+mod extraction_rules;
 mod rows;
 mod storage;
-mod writing;
-mod writing_model;
-mod writing_rules;

@@ -2,6 +2,7 @@
 
 mod conversation;
 mod entities;
+mod extraction;
 mod layers;
 mod leaks;
 mod loss;
@@ -11,4 +12,3 @@ mod recall;
 mod removal;
 mod settings;
 mod world;
-mod writing;

@@ -2,7 +2,7 @@
 //! D1, D2, D8, E6, F4).
 
 use baton_memory::{
-    api::{Filters, ItemView, Place, RecallRequest, Remember},
+    api::{Filters, ItemView, Place, RecallRequest, RememberRequest},
     model::{Author, Consent, Kind, Layer, MemoryScope},
 };
 
@@ -124,7 +124,7 @@ fn d1_d2_f4_what_a_persona_names_is_its_own_and_goes_with_the_session() {
             world.reopen().await;
         }
         // A name from the user as well is the user's, and visible to all; it outlives the session.
-        let told = Remember {
+        let told = RememberRequest {
             author: Author::User,
             ..fact(&project("books"), "My friend Elizabeth Bishop writes poems.")
         };

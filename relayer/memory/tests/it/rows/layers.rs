@@ -1,7 +1,7 @@
 //! Rows D: profile, relationship, and the scope of a request.
 
 use baton_memory::{
-    api::{ItemView, MemoryError, RecallRequest, Remember, TurnRecord},
+    api::{ItemView, MemoryError, RecallRequest, RememberRequest, TurnRecord},
     model::{Author, Kind, Layer, MemoryScope},
 };
 
@@ -113,7 +113,7 @@ fn d5_similarity_is_given_and_a_threshold_leaves_no_match() {
 fn d8_each_scope_uses_its_layers_and_none_uses_nothing() {
     on_every_store(async |world| {
         let place = with_persona("a", "Aria");
-        let told = |text: &str, layer, intimate| Remember {
+        let told = |text: &str, layer, intimate| RememberRequest {
             layer,
             author: Author::Owner,
             intimate: Some(intimate),

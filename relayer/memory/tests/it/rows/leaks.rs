@@ -86,7 +86,8 @@ async fn fill(world: &World) {
         world.say(spot.owner(), &spot.place(), 0, "Hello!", &said).await;
         for (layer, word) in &LAYERS[1..] {
             let text = format!("About the regatta the keyword is {}.", spot.word(word));
-            let facts = vec![baton_memory::api::Remember { layer: *layer, ..fact(&spot.place(), &text) }];
+            let facts =
+                vec![baton_memory::api::RememberRequest { layer: *layer, ..fact(&spot.place(), &text) }];
             world.memory.remember(spot.owner(), facts).await.unwrap();
         }
     }

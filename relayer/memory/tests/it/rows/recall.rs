@@ -13,7 +13,7 @@ use crate::rows::world::{ANA, BEN, DAY_MS, TestEmbedder, on_every_store, pool, r
 const TOLD: &str = "My physician recommended magnesium for the cramps.";
 
 #[test]
-fn a1_a10_what_is_told_in_one_session_is_recalled_in_every_turn_of_another_weeks_later() {
+fn a1_a10_a_fact_of_one_session_is_recalled_in_every_turn_of_another_weeks_later() {
     on_every_store(async |mut world| {
         world.say(ANA, &session("spring"), 0, "Hello!", "Hello!").await;
         world.say(ANA, &session("spring"), 1, TOLD, "I hope it helps.").await;

@@ -179,7 +179,7 @@ fn f1_an_edit_removes_the_old_words_as_a_delete_does() {
 }
 
 #[test]
-fn f1_an_edit_that_keeps_a_name_keeps_the_entity_and_an_edited_message_takes_its_facts_along() {
+fn f1_an_edited_fact_keeps_its_entity_and_an_edited_message_deletes_its_facts() {
     on_every_store(async |world| {
         world.say(ANA, &session_in("s", "zoo"), 0, "I like coffee with Marisol Quintero.", "Good.").await;
         world.settle().await;

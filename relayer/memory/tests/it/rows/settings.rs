@@ -8,8 +8,8 @@ use std::sync::{
 use baton_memory::{
     Memory,
     api::{MemoryError, OwnerSettings, WrittenBy},
+    extraction::{Complete, ModelError, ModelWriter, PromptMessage},
     model::Text,
-    writing::{Complete, ModelError, ModelWriter, PromptMessage},
 };
 use futures::future::BoxFuture;
 
@@ -17,12 +17,12 @@ use crate::rows::world::{ANA, BEN, DAY_MS, fact, on_every_store, pool, project, 
 
 /// Answers that there is nothing to keep, and records the shown text.
 #[derive(Default)]
-struct Watching {
+struct RecordingModel {
     asked: AtomicUsize,
     shown: Mutex<String>,
 }
 
-impl Complete for Watching {
+impl Complete for RecordingModel {
     fn complete<'a>(
         &'a self,
         messages: &'a [PromptMessage],
@@ -36,7 +36,7 @@ impl Complete for Watching {
     }
 }
 
-impl Watching {
+impl RecordingModel {
     fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
@@ -52,9 +52,9 @@ const ON: OwnerSettings = OwnerSettings { extract_through_nodes: true };
 const OFF: OwnerSettings = OwnerSettings { extract_through_nodes: false };
 
 #[test]
-fn nodes_of_strangers_read_exchanges_of_owners_who_allowed_it_and_of_nobody_else() {
+fn third_party_nodes_read_exchanges_of_owners_who_allowed_it_and_of_nobody_else() {
     on_every_store(async |mut world| {
-        let nodes = Arc::new(Watching::default());
+        let nodes = Arc::new(RecordingModel::default());
         world.node_writer = Some(Arc::new(ModelWriter::new(nodes.clone())));
         world.reopen().await;
         let settings = world.memory.settings(ANA).await.unwrap();
@@ -92,9 +92,9 @@ fn nodes_of_strangers_read_exchanges_of_owners_who_allowed_it_and_of_nobody_else
 }
 
 #[test]
-fn an_endpoint_of_the_operators_goes_before_nodes_of_strangers() {
+fn an_endpoint_of_the_operators_goes_before_third_party_nodes() {
     on_every_store(async |mut world| {
-        let (endpoint, nodes) = (Arc::new(Watching::default()), Arc::new(Watching::default()));
+        let (endpoint, nodes) = (Arc::new(RecordingModel::default()), Arc::new(RecordingModel::default()));
         world.writer = Some(Arc::new(ModelWriter::new(endpoint.clone())));
         world.node_writer = Some(Arc::new(ModelWriter::new(nodes.clone())));
         world.reopen().await;
@@ -108,9 +108,9 @@ fn an_endpoint_of_the_operators_goes_before_nodes_of_strangers() {
 }
 
 #[test]
-fn nodes_of_strangers_see_no_password_and_nothing_off_the_record() {
+fn third_party_nodes_see_no_password_and_nothing_off_the_record() {
     on_every_store(async |mut world| {
-        let nodes = Arc::new(Watching::default());
+        let nodes = Arc::new(RecordingModel::default());
         world.node_writer = Some(Arc::new(ModelWriter::new(nodes.clone())));
         world.reopen().await;
         world.memory.change_settings(ANA, ON).await.unwrap();

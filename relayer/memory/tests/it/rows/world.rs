@@ -15,8 +15,9 @@ use baton_embed::{EmbedError, EmbedFuture, EmbedRole, Embedder};
 use baton_keys::master::MasterKey;
 use baton_memory::{
     Memory, Parts,
-    api::{Filters, ListRequest, Place, Recall, RecallRequest, Remember, Remembered, TurnRecord},
+    api::{Filters, ListRequest, Place, Recall, RecallRequest, RememberOutcome, RememberRequest, TurnRecord},
     content::{ContentFuture, ContentStore, MAX_BATCH},
+    extraction::Writer,
     ids::OwnerId,
     model::{Author, Layer, MemoryScope},
     storage::{
@@ -25,7 +26,6 @@ use baton_memory::{
         postgres::{PostgresConfig, PostgresStorage},
     },
     vault::Vault,
-    writing::Writer,
 };
 use baton_proto::{ids::BlobId, store::StoreError};
 use baton_walrus_client::quilt::QuiltPatchId;
@@ -337,7 +337,7 @@ impl World {
         self.memory.record_turn(owner, turn).await.unwrap();
     }
 
-    pub async fn remember(&self, owner: OwnerId, place: &Place, text: &str) -> Remembered {
+    pub async fn remember(&self, owner: OwnerId, place: &Place, text: &str) -> RememberOutcome {
         self.memory.remember(owner, vec![fact(place, text)]).await.unwrap().remove(0)
     }
 
@@ -399,8 +399,8 @@ pub fn request(place: &Place, query: &str) -> RecallRequest {
     }
 }
 
-pub fn fact(place: &Place, text: &str) -> Remember {
-    Remember {
+pub fn fact(place: &Place, text: &str) -> RememberRequest {
+    RememberRequest {
         place: place.clone(),
         text: text.into(),
         layer: Layer::Profile,

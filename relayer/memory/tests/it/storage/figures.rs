@@ -14,13 +14,13 @@ use baton_memory::{
 };
 use zeroize::Zeroizing;
 
-use crate::storage::support::{self, Place, places, somebody};
+use crate::storage::support::{self, TestStorage, somebody, storages};
 
 const RECORD_BYTES: usize = 600;
 
-async fn open(place: &Place) -> OwnerVault {
-    let keys = place.folder.path().join("keys");
-    let vault = Vault::new(place.storage.clone(), &keys, MasterKey::from_bytes([5; 32]));
+async fn open(test: &TestStorage) -> OwnerVault {
+    let keys = test.folder.path().join("keys");
+    let vault = Vault::new(test.storage.clone(), &keys, MasterKey::from_bytes([5; 32]));
     vault.await.unwrap().open(OwnerId(random_bytes())).await.unwrap()
 }
 
@@ -44,9 +44,9 @@ async fn read_all(owner: &OwnerVault) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes a minute, and shows nothing but figures"]
 async fn figures() {
-    for place in places().await {
-        let name = place.name;
-        let owner = open(&place).await;
+    for test in storages().await {
+        let name = test.name;
+        let owner = open(&test).await;
         let begin = Instant::now();
         for number in 0..300 {
             owner.commit(puts(number..number + 1)).await.unwrap();
@@ -55,7 +55,7 @@ async fn figures() {
         for owners in [8, 32] {
             let mut writers = tokio::task::JoinSet::new();
             for _ in 0..owners {
-                let owner = open(&place).await;
+                let owner = open(&test).await;
                 owner.commit(puts(0..1)).await.unwrap();
                 writers.spawn(async move {
                     let begin = Instant::now();
@@ -72,7 +72,7 @@ async fn figures() {
             );
         }
         for count in [1_000u64, 10_000, 100_000] {
-            let owner = open(&place).await;
+            let owner = open(&test).await;
             let begin = Instant::now();
             for first in (0..count).step_by(1000) {
                 owner.commit(puts(first..first + 1000)).await.unwrap();
@@ -81,7 +81,7 @@ async fn figures() {
             let (mut opened, mut sealed) = (Duration::MAX, Duration::MAX);
             for _ in 0..5 {
                 let begin = Instant::now();
-                let raw = support::read_all(&*place.storage, owner.pseudonym(), Space::Log, 4 << 20).await;
+                let raw = support::read_all(&*test.storage, owner.pseudonym(), Space::Log, 4 << 20).await;
                 sealed = sealed.min(begin.elapsed());
                 drop(raw);
                 let begin = Instant::now();
@@ -96,14 +96,14 @@ async fn figures() {
                 begin.elapsed()
             );
         }
-        if place.storage.searches() {
-            scans(&place).await;
+        if test.storage.searches() {
+            scans(&test).await;
         }
     }
 }
 
-async fn scans(place: &Place) {
-    let storage: Arc<_> = place.storage.clone();
+async fn scans(test: &TestStorage) {
+    let storage: Arc<_> = test.storage.clone();
     for count in [50u64, 1_000, 5_000, 20_000] {
         let owner = somebody();
         let vector = |number: u64| -> Vec<f32> {
@@ -135,6 +135,6 @@ async fn scans(place: &Place) {
             storage.scan(owner, query.clone()).await.unwrap().unwrap();
             best = best.min(begin.elapsed());
         }
-        println!("{}: {count} index rows written in {written:?}, scanned in {best:?}", place.name);
+        println!("{}: {count} index rows written in {written:?}, scanned in {best:?}", test.name);
     }
 }

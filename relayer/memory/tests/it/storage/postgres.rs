@@ -78,7 +78,7 @@ async fn row_level_security_hides_every_other_owner_from_a_query_that_forgot_to_
 }
 
 #[tokio::test]
-async fn a_superuser_is_put_aside_for_a_role_that_bypasses_nothing() {
+async fn a_superuser_is_replaced_by_a_role_that_bypasses_nothing() {
     let Some(url) = url().await else { return };
     let storage = open(&url).await;
     let role = sqlx::query(

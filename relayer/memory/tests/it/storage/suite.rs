@@ -5,13 +5,13 @@ use baton_memory::storage::{
     embedded::{EmbeddedConfig, EmbeddedStorage},
 };
 
-use crate::storage::support::{embedded, places, puts, read_all, record, somebody};
+use crate::storage::support::{embedded, puts, read_all, record, somebody, storages};
 
 #[tokio::test]
 async fn a_commit_is_whole_and_raises_the_version_by_one() {
-    for place in places().await {
-        let (storage, owner) = (&place.storage, somebody());
-        assert_eq!(storage.version(owner).await.unwrap(), 0, "{}", place.name);
+    for test in storages().await {
+        let (storage, owner) = (&test.storage, somebody());
+        assert_eq!(storage.version(owner).await.unwrap(), 0, "{}", test.name);
         let batch = puts(vec![
             record(Space::Log, 1, b"one"),
             record(Space::Log, 2, b""),
@@ -35,10 +35,10 @@ async fn a_commit_is_whole_and_raises_the_version_by_one() {
 
 #[tokio::test]
 async fn a_commit_on_another_version_conflicts_and_changes_nothing() {
-    for place in places().await {
-        let (storage, owner) = (&place.storage, somebody());
+    for test in storages().await {
+        let (storage, owner) = (&test.storage, somebody());
         let early = storage.commit(owner, 7, puts(vec![record(Space::Log, 1, b"x")])).await;
-        assert!(matches!(early, Err(StorageError::Conflict)), "{}", place.name);
+        assert!(matches!(early, Err(StorageError::Conflict)), "{}", test.name);
         assert_eq!(storage.version(owner).await.unwrap(), 0);
         let first = storage.commit(owner, 0, puts(vec![record(Space::Log, 1, b"one")])).await.unwrap();
         for stale in [0, first - 1, first + 1] {
@@ -57,8 +57,8 @@ async fn a_commit_on_another_version_conflicts_and_changes_nothing() {
 
 #[tokio::test]
 async fn pages_give_every_record_once_in_order_whatever_their_size() {
-    for place in places().await {
-        let (storage, owner, other) = (&place.storage, somebody(), somebody());
+    for test in storages().await {
+        let (storage, owner, other) = (&test.storage, somebody(), somebody());
         let mut wanted = Vec::new();
         let numbers = [0, 1, 2, 255, 256, 257, 65_535, u64::from(u32::MAX) + 9, u64::MAX - 1];
         for (index, number) in numbers.into_iter().enumerate() {
@@ -75,7 +75,7 @@ async fn pages_give_every_record_once_in_order_whatever_their_size() {
                 read_all(&**storage, owner, Space::Sessions, max_bytes).await,
                 wanted,
                 "{}",
-                place.name
+                test.name
             );
         }
         let page = storage.read(owner, Space::Sessions, 0, 5000).await.unwrap();
@@ -87,31 +87,31 @@ async fn pages_give_every_record_once_in_order_whatever_their_size() {
 
 #[tokio::test]
 async fn a_shorter_record_leaves_nothing_of_the_longer_one_that_it_replaces() {
-    for place in places().await {
-        let (storage, owner) = (&place.storage, somebody());
+    for test in storages().await {
+        let (storage, owner) = (&test.storage, somebody());
         let mut version = 0;
         for length in [20_000, 4096, 9000, 0, 1] {
             let bytes = vec![7; length];
             version =
                 storage.commit(owner, version, puts(vec![record(Space::Snapshot, 0, &bytes)])).await.unwrap();
-            assert_eq!(read_all(&**storage, owner, Space::Snapshot, 9).await, [(0, bytes)], "{}", place.name);
+            assert_eq!(read_all(&**storage, owner, Space::Snapshot, 9).await, [(0, bytes)], "{}", test.name);
         }
     }
 }
 
 #[tokio::test]
 async fn what_is_too_large_is_refused() {
-    for place in places().await {
+    for test in storages().await {
         let bytes = vec![0; MAX_RECORD_BYTES + 1];
-        let refused = place.storage.commit(somebody(), 0, puts(vec![record(Space::Log, 0, &bytes)])).await;
-        assert!(matches!(refused, Err(StorageError::TooLarge { .. })), "{}", place.name);
+        let refused = test.storage.commit(somebody(), 0, puts(vec![record(Space::Log, 0, &bytes)])).await;
+        assert!(matches!(refused, Err(StorageError::TooLarge { .. })), "{}", test.name);
     }
 }
 
 #[tokio::test]
 async fn owners_are_listed_in_pages_and_see_nothing_of_each_other() {
-    for place in places().await {
-        let storage = &place.storage;
+    for test in storages().await {
+        let storage = &test.storage;
         let mut owners: Vec<_> = (0..7).map(|_| somebody()).collect();
         for owner in &owners {
             let batch =
@@ -128,7 +128,7 @@ async fn owners_are_listed_in_pages_and_see_nothing_of_each_other() {
         }
         assert!(listed.is_sorted());
         listed.retain(|owner| owners.contains(owner));
-        assert_eq!(listed, owners, "{}", place.name);
+        assert_eq!(listed, owners, "{}", test.name);
         for owner in &owners {
             assert_eq!(read_all(&**storage, *owner, Space::Log, 1).await, [(1, owner.0.to_vec())]);
         }
@@ -137,8 +137,8 @@ async fn owners_are_listed_in_pages_and_see_nothing_of_each_other() {
 
 #[tokio::test]
 async fn erasing_an_owner_removes_everything_of_it_and_nothing_of_others() {
-    for place in places().await {
-        let (storage, owner, other) = (&place.storage, somebody(), somebody());
+    for test in storages().await {
+        let (storage, owner, other) = (&test.storage, somebody(), somebody());
         let batch = || Batch {
             put: vec![
                 record(Space::Log, 1, b"x"),
@@ -152,7 +152,7 @@ async fn erasing_an_owner_removes_everything_of_it_and_nothing_of_others() {
         storage.commit(other, 0, batch()).await.unwrap();
         storage.erase(owner).await.unwrap();
         storage.erase(owner).await.unwrap();
-        assert_eq!(storage.version(owner).await.unwrap(), 0, "{}", place.name);
+        assert_eq!(storage.version(owner).await.unwrap(), 0, "{}", test.name);
         for space in [Space::Log, Space::Features, Space::Snapshot, Space::Sessions] {
             assert!(read_all(&**storage, owner, space, 1).await.is_empty());
         }
@@ -168,8 +168,8 @@ async fn erasing_an_owner_removes_everything_of_it_and_nothing_of_others() {
 
 #[tokio::test]
 async fn due_jobs_are_taken_once_earliest_first_and_come_again() {
-    for place in places().await {
-        let (storage, a, b) = (&place.storage, somebody(), somebody());
+    for test in storages().await {
+        let (storage, a, b) = (&test.storage, somebody(), somebody());
         let base = 1000;
         let jobs = |jobs: Vec<(u64, u64)>| Batch { jobs, ..Batch::default() };
         let first =
@@ -182,7 +182,7 @@ async fn due_jobs_are_taken_once_earliest_first_and_come_again() {
                 .collect()
         };
         let taken = storage.take_due(base + 40, base + 500, 10_000).await.unwrap();
-        assert_eq!(ours(taken), [(a, 2), (b, 1), (a, 1)], "{}", place.name);
+        assert_eq!(ours(taken), [(a, 2), (b, 1), (a, 1)], "{}", test.name);
         assert!(ours(storage.take_due(base + 40, base + 500, 10_000).await.unwrap()).is_empty());
         // Finished and moved jobs do not return unchanged.
         let batch = Batch { jobs: vec![(1, base + 50)], done: vec![2], ..Batch::default() };
@@ -195,8 +195,8 @@ async fn due_jobs_are_taken_once_earliest_first_and_come_again() {
 
 #[tokio::test]
 async fn a_nonce_is_taken_once_until_it_runs_out() {
-    for place in places().await {
-        let storage = &place.storage;
+    for test in storages().await {
+        let storage = &test.storage;
         let nonce = |last: u8| {
             let mut nonce = [0; 32];
             nonce[..16].copy_from_slice(&somebody().0);
@@ -204,7 +204,7 @@ async fn a_nonce_is_taken_once_until_it_runs_out() {
             nonce
         };
         let (one, two) = (nonce(1), nonce(2));
-        assert!(storage.take_nonce(one, 1000, 1300).await.unwrap(), "{}", place.name);
+        assert!(storage.take_nonce(one, 1000, 1300).await.unwrap(), "{}", test.name);
         assert!(!storage.take_nonce(one, 1001, 1301).await.unwrap());
         assert!(storage.take_nonce(two, 1001, 1301).await.unwrap());
         assert!(!storage.take_nonce(one, 1300, 1600).await.unwrap());
@@ -222,12 +222,12 @@ async fn a_nonce_is_taken_once_until_it_runs_out() {
 
 #[tokio::test]
 async fn of_many_takers_of_one_nonce_one_has_it() {
-    for place in places().await {
+    for test in storages().await {
         let mut nonce = [0; 32];
         nonce[..16].copy_from_slice(&somebody().0);
-        let takers = (0..16).map(|_| place.storage.take_nonce(nonce, 1000, 1300));
+        let takers = (0..16).map(|_| test.storage.take_nonce(nonce, 1000, 1300));
         let taken = futures::future::join_all(takers).await;
-        assert_eq!(taken.into_iter().filter(|taken| *taken.as_ref().unwrap()).count(), 1, "{}", place.name);
+        assert_eq!(taken.into_iter().filter(|taken| *taken.as_ref().unwrap()).count(), 1, "{}", test.name);
     }
 }
 
@@ -235,8 +235,8 @@ async fn of_many_takers_of_one_nonce_one_has_it() {
 async fn of_two_writers_on_one_version_one_wins_and_every_acknowledged_write_is_there() {
     const WRITERS: usize = 4;
     const EACH: u64 = 10;
-    for place in places().await {
-        let (storage, owner) = (place.storage.clone(), somebody());
+    for test in storages().await {
+        let (storage, owner) = (test.storage.clone(), somebody());
         let mut writers = tokio::task::JoinSet::new();
         for writer in 0..WRITERS as u64 {
             let storage = storage.clone();
@@ -256,7 +256,7 @@ async fn of_two_writers_on_one_version_one_wins_and_every_acknowledged_write_is_
         }
         writers.join_all().await;
         let records = read_all(&*storage, owner, Space::Log, 100).await;
-        assert_eq!(records.len() as u64, WRITERS as u64 * EACH, "{}", place.name);
+        assert_eq!(records.len() as u64, WRITERS as u64 * EACH, "{}", test.name);
     }
 }
 

@@ -11,22 +11,22 @@ use baton_memory::storage::{
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 /// A storage with its folder.
-pub struct Place {
+pub struct TestStorage {
     pub name: &'static str,
     pub storage: Arc<dyn Storage>,
     pub folder: tempfile::TempDir,
 }
 
 /// All storages to test.
-pub async fn places() -> Vec<Place> {
+pub async fn storages() -> Vec<TestStorage> {
     let folder = tempfile::tempdir().unwrap();
     let storage = Arc::new(embedded(&folder.path().join("database")));
-    let mut places = vec![Place { name: "embedded", storage, folder }];
+    let mut storages = vec![TestStorage { name: "embedded", storage, folder }];
     if let Some(url) = new_database().await {
         let storage = Arc::new(PostgresStorage::open(&PostgresConfig::new(url)).await.unwrap());
-        places.push(Place { name: "postgres", storage, folder: tempfile::tempdir().unwrap() });
+        storages.push(TestStorage { name: "postgres", storage, folder: tempfile::tempdir().unwrap() });
     }
-    places
+    storages
 }
 
 /// The URL of a superuser of a new database; `None` without a test server.

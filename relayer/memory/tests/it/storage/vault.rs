@@ -10,16 +10,16 @@ use baton_memory::{
 };
 use zeroize::Zeroizing;
 
-use crate::storage::support::{Place, places};
+use crate::storage::support::{TestStorage, storages};
 
 const MASTER: [u8; 32] = [5; 32];
 
-async fn vault_of(place: &Place) -> Vault {
-    vault_with(place.storage.clone(), place).await
+async fn vault_of(test: &TestStorage) -> Vault {
+    vault_with(test.storage.clone(), test).await
 }
 
-async fn vault_with(storage: Arc<dyn Storage>, place: &Place) -> Vault {
-    Vault::new(storage, &place.folder.path().join("keys"), MasterKey::from_bytes(MASTER)).await.unwrap()
+async fn vault_with(storage: Arc<dyn Storage>, test: &TestStorage) -> Vault {
+    Vault::new(storage, &test.folder.path().join("keys"), MasterKey::from_bytes(MASTER)).await.unwrap()
 }
 
 fn puts(records: impl IntoIterator<Item = (Space, u64, Vec<u8>)>) -> Changes {
@@ -40,9 +40,9 @@ async fn texts(owner: &OwnerVault, space: Space) -> Vec<(u64, Vec<u8>)> {
 
 #[tokio::test]
 async fn what_was_committed_is_read_by_another_vault_with_the_same_keys() {
-    for place in places().await {
+    for test in storages().await {
         let who = OwnerId(random_bytes());
-        let owner = vault_of(&place).await.open(who).await.unwrap();
+        let owner = vault_of(&test).await.open(who).await.unwrap();
         assert_eq!(owner.version(), 0);
         assert!(texts(&owner, Space::Log).await.is_empty());
         let records: Vec<_> =
@@ -50,10 +50,10 @@ async fn what_was_committed_is_read_by_another_vault_with_the_same_keys() {
         owner.commit(puts(records.clone())).await.unwrap();
         let hash = owner.keys().content_hash(b"x");
         drop(owner);
-        let vault = vault_of(&place).await;
+        let vault = vault_of(&test).await;
         let owner = vault.open(who).await.unwrap();
         let wanted: Vec<_> = records.into_iter().map(|(_, number, text)| (number, text)).collect();
-        assert_eq!(texts(&owner, Space::Log).await, wanted, "{}", place.name);
+        assert_eq!(texts(&owner, Space::Log).await, wanted, "{}", test.name);
         assert_eq!(owner.get(Space::Log, 599).await.unwrap().unwrap().as_slice(), 599u64.to_le_bytes());
         assert!(owner.get(Space::Log, 600).await.unwrap().is_none());
         assert_eq!(owner.keys().content_hash(b"x"), hash);

@@ -4,23 +4,23 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ids::ItemId, limits::MAX_ANSWERED};
+use crate::{ids::ItemId, limits::MAX_CALL_ANSWERS};
 
 /// The answers to the latest calls with idempotency keys.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Answered {
+pub(super) struct CallAnswers {
     /// By event number: key, call and answer.
     calls: BTreeMap<u64, ([u8; 32], [u8; 32], ItemId)>,
     numbers: HashMap<[u8; 32], u64>,
 }
 
-impl Answered {
+impl CallAnswers {
     pub(super) fn add(&mut self, number: u64, key: [u8; 32], call: [u8; 32], item: ItemId) {
         if let Some(before) = self.numbers.insert(key, number) {
             self.calls.remove(&before);
         }
         self.calls.insert(number, (key, call, item));
-        while self.calls.len() > MAX_ANSWERED {
+        while self.calls.len() > MAX_CALL_ANSWERS {
             if let Some((_, (key, ..))) = self.calls.pop_first() {
                 self.numbers.remove(&key);
             }

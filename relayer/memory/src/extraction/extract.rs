@@ -3,7 +3,7 @@
 
 use super::{
     Candidate, EdgeCandidate, EdgeEnd, EntityKind, EntityMention, Exchange, Slot, canonical, entities,
-    gate::{Told, read},
+    gate::{SentenceForm, read},
     rules::{EMPTY_VALUES, EXCLUSIONS, MOMENT_RULES, NOT_TELLING_RULES, Rule, STRONG_RULES, WEAK_RULES},
     sensitive::{bonus, is_intimate, is_secret, words_are_intimate},
     text::{Match, Sentence, Word, clauses, prefix, span},
@@ -186,7 +186,7 @@ fn names_a_relation(said: &str) -> bool {
 }
 
 /// The result of a rule on a clause.
-pub struct Found {
+pub struct RuleMatch {
     /// The slot, if the rule has one and its value is meaningful.
     pub slot: Option<Slot>,
     /// The worth.
@@ -197,7 +197,7 @@ pub struct Found {
     pub strong: bool,
 }
 
-fn apply(message: &str, words: &[Word], rule: &Rule, hit: &Match, strong: bool) -> Option<Found> {
+fn apply(message: &str, words: &[Word], rule: &Rule, hit: &Match, strong: bool) -> Option<RuleMatch> {
     let value = |at: usize| hit.captures.get(at).map(|(from, to)| capture_text(message, words, *from, *to));
     let first = value(0);
     let empty = first.as_deref().is_some_and(|text| {
@@ -213,7 +213,12 @@ fn apply(message: &str, words: &[Word], rule: &Rule, hit: &Match, strong: bool) 
         value: fill(value_template, &hit.captures, message, words),
     });
     let edge = rule.edge.and_then(|label| first.map(|name| (label, name)));
-    Some(Found { slot: slot.filter(|slot| !slot.value.is_empty()), salience: rule.salience, edge, strong })
+    Some(RuleMatch {
+        slot: slot.filter(|slot| !slot.value.is_empty()),
+        salience: rule.salience,
+        edge,
+        strong,
+    })
 }
 
 /// The words of a capture, without a possessive and an article.
@@ -237,7 +242,7 @@ fn fill(template: &str, captures: &[(usize, usize)], message: &str, words: &[Wor
 }
 
 /// The first strong rule that matches in a range.
-pub fn strong_rule(message: &str, words: &[Word], range: std::ops::Range<usize>) -> Option<Found> {
+pub fn strong_rule(message: &str, words: &[Word], range: std::ops::Range<usize>) -> Option<RuleMatch> {
     STRONG_RULES.iter().find_map(|rule| {
         let hit = rule.pattern.find(words, range.clone())?;
         apply(message, words, rule, &hit, true)
@@ -245,7 +250,7 @@ pub fn strong_rule(message: &str, words: &[Word], range: std::ops::Range<usize>)
 }
 
 /// The first strong or weak rule that matches in a range and is not excluded.
-fn best_rule(message: &str, words: &[Word], range: std::ops::Range<usize>) -> Option<Found> {
+fn best_rule(message: &str, words: &[Word], range: std::ops::Range<usize>) -> Option<RuleMatch> {
     strong_rule(message, words, range.clone()).or_else(|| {
         let slice = words.get(range.clone())?;
         let task = slice.iter().any(|word| TASK_WORDS.contains(&word.lower));
@@ -257,12 +262,12 @@ fn best_rule(message: &str, words: &[Word], range: std::ops::Range<usize>) -> Op
             apply(message, words, rule, &hit, false)
         });
         let weak = weak.or_else(|| {
-            acts(slice).then_some(Found { slot: None, salience: 0.45, edge: None, strong: false })
+            acts(slice).then_some(RuleMatch { slot: None, salience: 0.45, edge: None, strong: false })
         });
         // An intimate statement about oneself is worth a question, in any form.
         weak.or_else(|| {
             let own = slice.iter().any(|word| matches!(word.lower.as_str(), "i" | "my" | "we"));
-            let found = Found { slot: None, salience: 0.6, edge: None, strong: false };
+            let found = RuleMatch { slot: None, salience: 0.6, edge: None, strong: false };
             (own && words_are_intimate(slice)).then_some(found)
         })
     })
@@ -281,18 +286,18 @@ fn acts(clause: &[Word]) -> bool {
 
 /// The units of one sentence of the user: one for each clause with a fact of its own, or else one for the
 /// sentence.
-pub fn units_of(message: &str, sentence: &Sentence<'_>, told: Told) -> Vec<Unit> {
+pub fn units_of(message: &str, sentence: &Sentence<'_>, form: SentenceForm) -> Vec<Unit> {
     let words = &sentence.words;
     let ranges = clauses(words);
     let moment = |range: std::ops::Range<usize>| {
         MOMENT_RULES.iter().any(|rule| rule.find(words, range.clone()).is_some())
     };
-    let mut hits: Vec<(std::ops::Range<usize>, Found)> = Vec::new();
+    let mut hits: Vec<(std::ops::Range<usize>, RuleMatch)> = Vec::new();
     for range in &ranges {
-        let found = match told {
-            Told::Statement => best_rule(message, words, range.clone()),
+        let found = match form {
+            SentenceForm::Statement => best_rule(message, words, range.clone()),
             // In a question or a request, only clauses beside it count.
-            Told::Asked => {
+            SentenceForm::Question => {
                 strong_rule(message, words, range.clone()).filter(|_| !clause_asks(words, range.clone()))
             }
         };
@@ -301,7 +306,7 @@ pub fn units_of(message: &str, sentence: &Sentence<'_>, told: Told) -> Vec<Unit>
         }
     }
     let whole = (sentence.start, sentence.start + sentence.text.len());
-    let unit = |(start, end): (usize, usize), found: Found, layer: Layer, words: &[Word]| Unit {
+    let unit = |(start, end): (usize, usize), found: RuleMatch, layer: Layer, words: &[Word]| Unit {
         start,
         end,
         slot: found.slot,
@@ -310,13 +315,13 @@ pub fn units_of(message: &str, sentence: &Sentence<'_>, told: Told) -> Vec<Unit>
         edge: found.edge,
     };
     let proposes = !sentence.asks() && words.first().is_some_and(|word| word.lower == "let");
-    if (told == Told::Statement || proposes) && moment(0..words.len()) {
-        let found = Found { slot: None, salience: 0.65, edge: None, strong: true };
+    if (form == SentenceForm::Statement || proposes) && moment(0..words.len()) {
+        let found = RuleMatch { slot: None, salience: 0.65, edge: None, strong: true };
         return vec![unit(whole, found, Layer::Relationship, words)];
     }
     let several = hits.iter().filter(|(_, found)| found.strong && found.slot.is_some()).count() > 1;
-    if told == Told::Asked || several {
-        let clause_unit = |(range, found): (std::ops::Range<usize>, Found)| {
+    if form == SentenceForm::Question || several {
+        let clause_unit = |(range, found): (std::ops::Range<usize>, RuleMatch)| {
             let from = range.start + usize::from(joins(words, range.start));
             let (first, last) = (words.get(from)?, words.get(range.end.checked_sub(1)?)?);
             Some(unit((first.start, last.end), found, Layer::Profile, words.get(range)?))

@@ -3,7 +3,7 @@
 //! token.
 
 use super::{
-    Exchange, Recalled, Spoken,
+    Exchange, RecalledItem, SummaryMessage,
     canonical::is_invisible,
     model::{PromptMessage, PromptRole},
     text::prefix,
@@ -100,15 +100,17 @@ fn lines(lines: impl Iterator<Item = String>, limit: usize) -> String {
 }
 
 /// The prompt for a summary.
-pub fn summarise(messages: &[Spoken<'_>]) -> Vec<PromptMessage> {
-    let line = |told: &Spoken<'_>| format!("{{\"{}\": {}}}\n", told.role.name(), quoted(told.text, 2 * 1024));
+pub fn summarise(messages: &[SummaryMessage<'_>]) -> Vec<PromptMessage> {
+    let line = |told: &SummaryMessage<'_>| {
+        format!("{{\"{}\": {}}}\n", told.role.name(), quoted(told.text, 2 * 1024))
+    };
     let told = messages.iter().filter(|told| told.role != Role::System).map(line);
     prompt(SUMMARISE, lines(told, MAX_SUMMARY_BYTES) + "Answer with the summary.")
 }
 
 /// The prompt for an answer from memories, best first.
-pub fn answer(question: &str, memories: &[Recalled]) -> Vec<PromptMessage> {
-    let line = |one: &Recalled| {
+pub fn answer(question: &str, memories: &[RecalledItem]) -> Vec<PromptMessage> {
+    let line = |one: &RecalledItem| {
         format!("{{\"from\": {}, \"note\": {}}}\n", quoted(&one.from, 256), quoted(&one.text, 4 * 1024))
     };
     let notes = lines(memories.iter().map(line), MAX_ANSWER_BYTES);

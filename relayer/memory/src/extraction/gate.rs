@@ -15,11 +15,11 @@ use crate::model::Layer;
 
 /// The form of a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum SentenceForm {
     /// A statement.
     Statement,
     /// A question or a command; facts may stand beside it.
-    Asked,
+    Question,
 }
 
 /// The rules' reading of an exchange.
@@ -144,8 +144,8 @@ pub fn read(exchange: &Exchange<'_>) -> Reading {
         {
             continue;
         }
-        let told = if asked { Told::Asked } else { Told::Statement };
-        let mut units = units_of(message, sentence, told);
+        let form = if asked { SentenceForm::Question } else { SentenceForm::Statement };
+        let mut units = units_of(message, sentence, form);
         if keeps {
             units = explicit_units(message, sentence, units);
         }

@@ -26,11 +26,13 @@ pub use endpoint::{Endpoint, EndpointConfig, KeyFileError, read_key};
 pub use entities::entities;
 pub use extract::{candidate_of, extract, unlabelled};
 pub use gate::{combine, gate, needs_judge};
-pub use model::{Complete, Extracted, ModelError, ModelWriter, PromptMessage, PromptRole, Recalled, Writer};
+pub use model::{
+    Complete, ModelError, ModelExtraction, ModelWriter, PromptMessage, PromptRole, RecalledItem, Writer,
+};
 pub use relation::{ExistingFact, Relation, relation, slot_of};
 pub use reply::merge;
 pub use sensitive::{is_intimate, is_secret, salience};
-pub use summary::{Spoken, summarise};
+pub use summary::{SummaryMessage, summarise};
 
 use crate::model::{Author, Consent, Layer, Role, Text};
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 
-use super::{Candidate, Exchange, Spoken, Verdict, prompts, reply};
+use super::{Candidate, Exchange, SummaryMessage, Verdict, prompts, reply};
 use crate::model::Text;
 
 /// The role of a prompt message.
@@ -83,7 +83,7 @@ pub trait Complete: Send + Sync {
 
 /// A model's findings in an exchange.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Extracted {
+pub struct ModelExtraction {
     /// Candidates that quote the exchange.
     pub candidates: Vec<Candidate>,
     /// Dropped candidates, whose words are not in the exchange.
@@ -92,7 +92,7 @@ pub struct Extracted {
 
 /// A recalled item for an answer.
 #[derive(Clone, Debug)]
-pub struct Recalled {
+pub struct RecalledItem {
     /// Its author and date, for example `user, 2026-03-01`.
     pub from: String,
     /// The words.
@@ -104,18 +104,21 @@ pub trait Writer: Send + Sync {
     /// The judge's five fields (E4); [`combine`](super::combine) adds the rules'.
     fn judge<'a>(&'a self, exchange: &'a Exchange<'a>) -> BoxFuture<'a, Result<Verdict, ModelError>>;
     /// The candidates worth keeping; [`merge`](super::merge) adds the rules'.
-    fn extract<'a>(&'a self, exchange: &'a Exchange<'a>) -> BoxFuture<'a, Result<Extracted, ModelError>>;
+    fn extract<'a>(
+        &'a self,
+        exchange: &'a Exchange<'a>,
+    ) -> BoxFuture<'a, Result<ModelExtraction, ModelError>>;
     /// A summary of the messages, at most `max_bytes`.
     fn summarise<'a>(
         &'a self,
-        messages: &'a [Spoken<'a>],
+        messages: &'a [SummaryMessage<'a>],
         max_bytes: usize,
     ) -> BoxFuture<'a, Result<String, ModelError>>;
     /// An answer to a question from recalled items.
     fn answer<'a>(
         &'a self,
         question: &'a str,
-        memories: &'a [Recalled],
+        memories: &'a [RecalledItem],
     ) -> BoxFuture<'a, Result<Text, ModelError>>;
 }
 
@@ -150,16 +153,19 @@ impl Writer for ModelWriter {
         })
     }
 
-    fn extract<'a>(&'a self, exchange: &'a Exchange<'a>) -> BoxFuture<'a, Result<Extracted, ModelError>> {
+    fn extract<'a>(
+        &'a self,
+        exchange: &'a Exchange<'a>,
+    ) -> BoxFuture<'a, Result<ModelExtraction, ModelError>> {
         Box::pin(async move {
             let said = self.complete.complete(&prompts::extract(exchange), EXTRACT_TOKENS).await?;
-            reply::extracted(&said, exchange)
+            reply::extraction(&said, exchange)
         })
     }
 
     fn summarise<'a>(
         &'a self,
-        messages: &'a [Spoken<'a>],
+        messages: &'a [SummaryMessage<'a>],
         max_bytes: usize,
     ) -> BoxFuture<'a, Result<String, ModelError>> {
         Box::pin(async move {
@@ -171,7 +177,7 @@ impl Writer for ModelWriter {
     fn answer<'a>(
         &'a self,
         question: &'a str,
-        memories: &'a [Recalled],
+        memories: &'a [RecalledItem],
     ) -> BoxFuture<'a, Result<Text, ModelError>> {
         Box::pin(async move {
             let said = self.complete.complete(&prompts::answer(question, memories), ANSWER_TOKENS).await?;

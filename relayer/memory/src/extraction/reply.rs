@@ -7,12 +7,12 @@ use rust_stemmers::{Algorithm, Stemmer};
 use serde_json::Value;
 
 use super::{
-    Candidate, EntityKind, EntityMention, Exchange, Mode, Risk, Spoken, Verdict, canonical,
+    Candidate, EntityKind, EntityMention, Exchange, Mode, Risk, SummaryMessage, Verdict, canonical,
     canonical::is_invisible,
     extract::{MAX_CANDIDATES, candidate_of},
     flag,
     gate::read,
-    model::{Extracted, ModelError},
+    model::{ModelError, ModelExtraction},
     sensitive::{is_injection, is_secret},
     text::{Sentence, prefix, sentences, words},
     words::{SCAFFOLD, STOP},
@@ -98,7 +98,7 @@ fn flag_of(value: &Value) -> Option<Option<String>> {
 
 /// Candidates from an extractor's answer. Each quote is located in the exchange, and its sentences become the
 /// candidate: a model selects words, and adds none.
-pub fn extracted(said: &str, exchange: &Exchange<'_>) -> Result<Extracted, ModelError> {
+pub fn extraction(said: &str, exchange: &Exchange<'_>) -> Result<ModelExtraction, ModelError> {
     let list = |value: &Value| match value {
         Value::Array(all) => Some(all.clone()),
         Value::Object(fields) => ["facts", "memories", "candidates", "items"]
@@ -107,7 +107,7 @@ pub fn extracted(said: &str, exchange: &Exchange<'_>) -> Result<Extracted, Model
         _ => None,
     };
     let all = find_json(said, list).ok_or(ModelError::Malformed("no JSON list"))?;
-    let mut out = Extracted::default();
+    let mut out = ModelExtraction::default();
     // The floor holds against any model: nothing off the record is extracted.
     if read(exchange).off_record {
         return Ok(out);
@@ -263,7 +263,7 @@ pub fn merge(rules: Vec<Candidate>, model: Vec<Candidate>) -> Vec<Candidate> {
 }
 
 /// A summary, if the messages support it: they contain three in four of its content words, and every number.
-pub fn summary(said: &str, messages: &[Spoken<'_>], max_bytes: usize) -> Result<String, ModelError> {
+pub fn summary(said: &str, messages: &[SummaryMessage<'_>], max_bytes: usize) -> Result<String, ModelError> {
     let said = said.rsplit_once("</think>").map_or(said, |(_, after)| after);
     let text = clean(said.trim(), max_bytes.min(MAX_REPLY_BYTES)).trim().to_owned();
     let told: HashSet<String> = messages.iter().flat_map(|one| content(one.text)).collect();

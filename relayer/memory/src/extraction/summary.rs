@@ -12,7 +12,7 @@ use crate::{dates::Day, model::Role};
 
 /// A message to summarise.
 #[derive(Clone, Copy)]
-pub struct Spoken<'a> {
+pub struct SummaryMessage<'a> {
     /// Its speaker.
     pub role: Role,
     /// Its text.
@@ -26,7 +26,7 @@ const MAX_WEIGHED: usize = 4_096;
 /// Most bytes of one sentence of a summary: a longer one is a pasted text.
 const MAX_SENTENCE_BYTES: usize = 400;
 
-struct Weighed<'a> {
+struct WeighedSentence<'a> {
     at: usize,
     role: Role,
     time_ms: u64,
@@ -38,10 +38,10 @@ struct Weighed<'a> {
 /// Questions, small talk, secrets and injections are left out. The assistant's sentences weigh half and are
 /// labelled. Empty if no sentence is informative.
 #[must_use]
-pub fn summarise(messages: &[Spoken<'_>], max_bytes: usize) -> String {
+pub fn summarise(messages: &[SummaryMessage<'_>], max_bytes: usize) -> String {
     let mut weighed = weigh(messages);
     weighed.sort_by(|a, b| b.weight.total_cmp(&a.weight).then(a.at.cmp(&b.at)));
-    let mut chosen: Vec<&Weighed<'_>> = Vec::new();
+    let mut chosen: Vec<&WeighedSentence<'_>> = Vec::new();
     let mut used = 0;
     for one in &weighed {
         let repeated = chosen.iter().any(|other| super::canonical(other.text) == super::canonical(one.text));
@@ -55,7 +55,7 @@ pub fn summarise(messages: &[Spoken<'_>], max_bytes: usize) -> String {
     chosen.into_iter().map(line).collect::<String>().trim_end().to_owned()
 }
 
-fn line(one: &Weighed<'_>) -> String {
+fn line(one: &WeighedSentence<'_>) -> String {
     let who = match one.role {
         Role::User => "The user",
         Role::Assistant => "The assistant",
@@ -65,7 +65,7 @@ fn line(one: &Weighed<'_>) -> String {
     format!("{} {who}: {}\n", Day::of(one.time_ms).iso(), prefix(one.text, MAX_SENTENCE_BYTES))
 }
 
-fn weigh<'a>(messages: &[Spoken<'a>]) -> Vec<Weighed<'a>> {
+fn weigh<'a>(messages: &[SummaryMessage<'a>]) -> Vec<WeighedSentence<'a>> {
     let mut counts: HashMap<String, f32> = HashMap::new();
     let mut all = Vec::new();
     for told in messages.iter().filter(|told| told.role != Role::System) {
@@ -104,7 +104,7 @@ fn weigh<'a>(messages: &[Spoken<'a>]) -> Vec<Weighed<'a>> {
     };
     all.iter()
         .enumerate()
-        .map(|(at, (role, time_ms, sentence))| Weighed {
+        .map(|(at, (role, time_ms, sentence))| WeighedSentence {
             at,
             role: *role,
             time_ms: *time_ms,

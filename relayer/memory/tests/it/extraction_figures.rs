@@ -9,7 +9,7 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are what the measurement is for")]
 
-use baton_memory::writing::{Candidate, Exchange, extract, gate};
+use baton_memory::extraction::{Candidate, Exchange, extract, gate};
 use serde_json::Value;
 
 const EXCHANGES: &str = include_str!("../data/exchanges.jsonl");

@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use unicode_normalization::{UnicodeNormalization as _, char::is_combining_mark};
 
-use super::Consolidated;
+use super::ConsolidationReport;
 use crate::{
     events::Event,
+    extraction::canonical,
     ids::{ItemId, PersonaId, ProjectId, SessionId},
     model::{Consent, Edge, Kind, Layer, Text},
     owner::{Owner, Plan},
     scope::Home,
     search::{Features, TermHasher, features},
-    state::{Entry, SAME_AS, State, standing::is_named},
-    writing::canonical,
+    state::{Entry, SAME_AS, State, visibility::is_named},
 };
 
 /// Changes of one pass: a commit of a few hundred events.
@@ -45,9 +45,9 @@ const NEGATIONS: &[&str] = &[
 ];
 
 /// An entity with its kind.
-type Named<'a> = (&'a str, &'a Entry);
+type TypedEntity<'a> = (&'a str, &'a Entry);
 /// An edge with the number of its event.
-type Numbered<'a> = (u64, &'a Edge);
+type NumberedEdge<'a> = (u64, &'a Edge);
 
 /// The meaning of an edge: source, target and label.
 type Meaning<'a> = ([u8; 16], [u8; 16], &'a str);
@@ -145,20 +145,20 @@ fn saying(text: &str, hasher: &TermHasher) -> (Vec<u64>, Vec<String>) {
 }
 
 /// A pass over an owner's graph, and its changes.
-pub(super) struct Look<'a> {
+pub(super) struct GraphPass<'a> {
     owner: &'a Owner,
     state: &'a State,
     now_ms: u64,
     events: Vec<Event>,
     /// Edges whose words are gone; their events are redacted.
     unwritten: Vec<u64>,
-    done: Consolidated,
+    done: ConsolidationReport,
     /// Items and edges that this pass has changed; the next pass sees their new state.
     touched: HashSet<ItemId>,
     ended: HashSet<u64>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> GraphPass<'a> {
     pub(super) fn new(owner: &'a Owner, now_ms: u64) -> Self {
         Self {
             owner,
@@ -166,7 +166,7 @@ impl<'a> Look<'a> {
             now_ms,
             events: Vec::new(),
             unwritten: Vec::new(),
-            done: Consolidated::default(),
+            done: ConsolidationReport::default(),
             touched: HashSet::new(),
             ended: HashSet::new(),
         }
@@ -177,7 +177,7 @@ impl<'a> Look<'a> {
     }
 
     /// The plan, and its changes.
-    pub(super) fn finish(mut self) -> (Plan, Consolidated) {
+    pub(super) fn finish(mut self) -> (Plan, ConsolidationReport) {
         if !self.ended.is_empty() {
             let mut edges: Vec<u64> = self.ended.into_iter().collect();
             edges.sort_unstable();
@@ -238,7 +238,7 @@ impl<'a> Look<'a> {
             }
         }
         for same in named.into_values().filter(|same| same.len() > 1) {
-            let mut groups: HashMap<(Home, BTreeSet<Scope>), Vec<Named<'_>>> = HashMap::new();
+            let mut groups: HashMap<(Home, BTreeSet<Scope>), Vec<TypedEntity<'_>>> = HashMap::new();
             for (kind, entry) in same {
                 let facts = state.facts_naming(entry.item.id).map(|(_, fact)| fact);
                 let scopes: BTreeSet<Scope> = facts.filter_map(|fact| scope_of(state, fact)).collect();
@@ -313,7 +313,7 @@ impl<'a> Look<'a> {
 
     /// Merges edges with the same ends and meaning; repetition raises their confidence.
     pub(super) fn merge_edges(&mut self) {
-        let mut same: BTreeMap<Meaning<'_>, Vec<Numbered<'_>>> = BTreeMap::new();
+        let mut same: BTreeMap<Meaning<'_>, Vec<NumberedEdge<'_>>> = BTreeMap::new();
         for (number, edge) in &self.state.edges {
             if !self.ended.contains(number) {
                 same.entry((edge.from.0, edge.to.0, &edge.label)).or_default().push((*number, edge));

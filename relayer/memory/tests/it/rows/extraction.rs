@@ -1,4 +1,4 @@
-//! Rows E, and rows A, D and F about writing.
+//! Rows E, and rows A, D and F about extraction.
 
 use std::{
     collections::HashSet,
@@ -10,9 +10,9 @@ use std::{
 
 use baton_memory::{
     api::ItemView,
+    extraction::{Complete, ModelError, ModelWriter, PromptMessage},
     ids::OwnerId,
     model::{Author, Consent, Kind, Layer},
-    writing::{Complete, ModelError, ModelWriter, PromptMessage},
 };
 use futures::future::BoxFuture;
 
@@ -192,7 +192,7 @@ fn e8_the_backstop_finds_what_the_gate_missed_turn_by_turn() {
     // fact.
     on_every_store(async |mut world| {
         let told = "Leopold from the ferry has become captain in the meantime";
-        world.writer = Some(Arc::new(ModelWriter::new(Arc::new(Scripted::new(move |prompt: &str| {
+        world.writer = Some(Arc::new(ModelWriter::new(Arc::new(ScriptedModel::new(move |prompt: &str| {
             if prompt.contains("extractMemory") {
                 return r#"{"mode":"in_world_answer","risk":"low","flags":[],"note":"","extractMemory":true}"#.into();
             }
@@ -229,7 +229,7 @@ fn e4_e5_a_judges_no_closes_the_gate_for_good_also_for_the_backstop() {
             let names = ["Biscuit", "Crumpet", "Waffle", "Pretzel", "Muffin", "Scone", "Bagel", "Brioche"];
             let facts_said = names.map(|name| format!("My dog is called {name}."));
             let quoted = facts_said.clone();
-            let judge = Scripted::new(move |prompt: &str| {
+            let judge = ScriptedModel::new(move |prompt: &str| {
                 if prompt.contains("extractMemory") {
                     return verdict.into();
                 }
@@ -291,7 +291,7 @@ fn f3_a_contradicted_fact_ends_and_stays_in_history() {
 }
 
 #[test]
-fn f4_every_item_names_where_it_comes_from_and_an_assistant_ends_nothing_of_the_users() {
+fn f4_every_item_names_its_source_and_an_assistant_ends_nothing_of_the_users() {
     on_every_store(async |world| {
         let aria = with_persona("a", "Aria");
         world
@@ -312,18 +312,18 @@ fn f4_every_item_names_where_it_comes_from_and_an_assistant_ends_nothing_of_the_
 }
 
 /// Completes prompts by the test's script.
-struct Scripted<F> {
+struct ScriptedModel<F> {
     answer: F,
     asked: AtomicU64,
 }
 
-impl<F> Scripted<F> {
+impl<F> ScriptedModel<F> {
     fn new(answer: F) -> Self {
         Self { answer, asked: AtomicU64::new(0) }
     }
 }
 
-impl<F: Fn(&str) -> String + Send + Sync> Complete for Scripted<F> {
+impl<F: Fn(&str) -> String + Send + Sync> Complete for ScriptedModel<F> {
     fn complete<'a>(
         &'a self,
         messages: &'a [PromptMessage],
@@ -339,7 +339,8 @@ impl<F: Fn(&str) -> String + Send + Sync> Complete for Scripted<F> {
 #[test]
 fn f8_nonsense_of_a_model_loses_nothing_and_is_tried_again_and_counted() {
     on_every_store(async |mut world| {
-        let nonsense = Arc::new(Scripted::new(|_: &str| "Sure! Here is a poem about {JSON: [".to_owned()));
+        let nonsense =
+            Arc::new(ScriptedModel::new(|_: &str| "Sure! Here is a poem about {JSON: [".to_owned()));
         world.writer = Some(Arc::new(ModelWriter::new(nonsense.clone())));
         world.reopen().await;
         let told = "My daughter Philippa started at the maritime school, and I teach there on Mondays.";

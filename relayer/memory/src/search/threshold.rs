@@ -5,16 +5,16 @@
 //! score 0.5. The reference covers a fixed share of the weight of the question's words, including words that
 //! this memory has never seen. It is also a fixed step more similar than unrelated texts.
 //!
-//! A second bar is for the question. If none of the best items is about its subject, there is no answer,
-//! whatever their speakers and lengths.
+//! A second threshold is for the question. If none of the best items is about its subject, there is no
+//! answer, whatever their speakers and lengths.
 
-use super::{Background, Candidate, Candidates};
+use super::{Background, CandidateRow, Candidates};
 
 /// Share of the weight of the question's words that the reference item covers.
-const WORDS_AT_BAR: f32 = 0.4;
+const REFERENCE_WORDS: f32 = 0.4;
 /// Deviations by which the reference item is more similar than unrelated texts.
-const MEANING_AT_BAR: f32 = 2.5;
-/// Deviations from the bar to a score of 0.73, or 0.27.
+const REFERENCE_MEANING: f32 = 2.5;
+/// Deviations from the reference item to a score of 0.73, or 0.27.
 const STEP: f32 = 2.0;
 /// Share of the weight of the question's words that an item must contain itself or in its neighbours. Unseen
 /// words have their full weight.
@@ -31,10 +31,15 @@ const BACKGROUND_ITEMS: f32 = 16.0;
 const LEAST_DEVIATION: f32 = 0.5;
 
 /// Whether an item that covers a share of the question, with its neighbours, is about its subject.
-pub(super) fn is_about(share: f32, row: &Candidate, candidates: &Candidates, background: Background) -> bool {
+pub(super) fn is_about(
+    share: f32,
+    row: &CandidateRow,
+    candidates: &Candidates,
+    background: Background,
+) -> bool {
     row.cosine.map_or(share >= ABOUT_IT, |cosine| {
         let beyond = (cosine - background.mean) / background.deviation - by_chance(candidates.with_vector);
-        share + beyond / MEANING_OF_ALL_WORDS >= ABOUT_IT_WITH_MEANING || beyond >= MEANING_AT_BAR
+        share + beyond / MEANING_OF_ALL_WORDS >= ABOUT_IT_WITH_MEANING || beyond >= REFERENCE_MEANING
     })
 }
 
@@ -72,15 +77,15 @@ impl Measure {
     }
 
     /// The evidence of a candidate's cosine; 0 without one.
-    pub(super) fn meaning(&self, row: &Candidate) -> f32 {
+    pub(super) fn meaning(&self, row: &CandidateRow) -> f32 {
         row.cosine.map_or(0.0, |cosine| (cosine - self.mean) / self.deviation)
     }
 }
 
 /// The evidence of the reference item, which has the score 0.5.
-pub(super) struct Bar(f32);
+pub(super) struct ReferenceEvidence(f32);
 
-impl Bar {
+impl ReferenceEvidence {
     /// `usual` is the evidence of any sensible text besides words and meaning.
     pub(super) fn new(
         candidates: &Candidates,
@@ -88,9 +93,9 @@ impl Bar {
         background: Background,
         usual: f32,
     ) -> Self {
-        let words = measure.words(WORDS_AT_BAR * candidates.weight_of(u64::MAX));
+        let words = measure.words(REFERENCE_WORDS * candidates.weight_of(u64::MAX));
         let meaning = if candidates.with_vector > 0 {
-            (background.mean + MEANING_AT_BAR * background.deviation - measure.mean) / measure.deviation
+            (background.mean + REFERENCE_MEANING * background.deviation - measure.mean) / measure.deviation
         } else {
             0.0
         };
@@ -112,7 +117,7 @@ mod tests {
         let background = Background { mean: 0.1, deviation: 0.1 };
         let about = |items: u64, share: f32, cosine: Option<f32>| {
             let candidates = Candidates { with_vector: items, ..Candidates::default() };
-            let row = Candidate {
+            let row = CandidateRow {
                 number: 0,
                 lexical: 0.0,
                 cosine,

@@ -5,33 +5,33 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use zeroize::Zeroize as _;
 
 use super::Entry;
-use crate::{model::Kind, writing::canonical};
+use crate::{extraction::canonical, model::Kind};
 
 /// First words that tell facts apart.
 const WORDS: usize = 2;
 
 /// Facts by their first words, and facts with a slot, which holds one value.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Openings {
+pub(super) struct PrefixIndex {
     by_words: HashMap<String, BTreeSet<u64>>,
     with_slot: BTreeSet<u64>,
 }
 
-fn opening(text: &str) -> String {
+fn prefix(text: &str) -> String {
     let canonical = zeroize::Zeroizing::new(canonical(text));
     canonical.split(' ').take(WORDS).collect::<Vec<_>>().join(" ")
 }
 
-impl Openings {
+impl PrefixIndex {
     pub(super) fn of(entries: &BTreeMap<u64, Entry>) -> Self {
-        let mut openings = Self::default();
-        entries.iter().for_each(|(number, entry)| openings.add(*number, entry));
-        openings
+        let mut index = Self::default();
+        entries.iter().for_each(|(number, entry)| index.add(*number, entry));
+        index
     }
 
     pub(super) fn add(&mut self, number: u64, entry: &Entry) {
         if entry.item.kind == Kind::Fact {
-            self.by_words.entry(opening(&entry.item.text)).or_default().insert(number);
+            self.by_words.entry(prefix(&entry.item.text)).or_default().insert(number);
             if entry.item.stable_key.is_some() {
                 self.with_slot.insert(number);
             }
@@ -40,7 +40,7 @@ impl Openings {
 
     pub(super) fn remove(&mut self, number: u64, entry: &Entry) {
         if entry.item.kind == Kind::Fact {
-            let mut words = opening(&entry.item.text);
+            let mut words = prefix(&entry.item.text);
             let left = self.by_words.get_mut(&words).map(|numbers| {
                 numbers.remove(&number);
                 numbers.len()
@@ -58,7 +58,7 @@ impl Openings {
     /// Facts with the same first words as a text, identical texts among them; also all facts with a slot if
     /// `slots`.
     pub(super) fn like(&self, text: &str, slots: bool) -> BTreeSet<u64> {
-        let mut like = self.by_words.get(&opening(text)).cloned().unwrap_or_default();
+        let mut like = self.by_words.get(&prefix(text)).cloned().unwrap_or_default();
         if slots {
             like.extend(&self.with_slot);
         }
@@ -66,7 +66,7 @@ impl Openings {
     }
 }
 
-impl Drop for Openings {
+impl Drop for PrefixIndex {
     fn drop(&mut self) {
         for (mut words, _) in self.by_words.drain() {
             words.zeroize();

@@ -7,11 +7,12 @@ use std::{
 };
 
 use baton_memory::{
-    model::{Author, Consent, Layer, Role, Text},
-    writing::{
-        Complete, Endpoint, EndpointConfig, Exchange, Mode, ModelError, ModelWriter, PromptMessage, Recalled,
-        Risk, Spoken, Writer, combine, extract, flag, gate, merge, needs_judge, read_key,
+    extraction::{
+        Complete, Endpoint, EndpointConfig, Exchange, Mode, ModelError, ModelWriter, PromptMessage,
+        RecalledItem, Risk, SummaryMessage, Writer, combine, extract, flag, gate, merge, needs_judge,
+        read_key,
     },
+    model::{Author, Consent, Layer, Role, Text},
 };
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
@@ -22,12 +23,12 @@ use wiremock::{
 };
 
 /// Always gives the same answer, and records its prompts.
-struct Says {
+struct FixedModel {
     answer: String,
     asked: Mutex<Vec<PromptMessage>>,
 }
 
-impl Complete for Says {
+impl Complete for FixedModel {
     fn complete<'a>(
         &'a self,
         messages: &'a [PromptMessage],
@@ -38,8 +39,8 @@ impl Complete for Says {
     }
 }
 
-fn says(answer: &str) -> (ModelWriter, Arc<Says>) {
-    let says = Arc::new(Says { answer: answer.to_owned(), asked: Mutex::default() });
+fn says(answer: &str) -> (ModelWriter, Arc<FixedModel>) {
+    let says = Arc::new(FixedModel { answer: answer.to_owned(), asked: Mutex::default() });
     (ModelWriter::new(Arc::clone(&says) as Arc<dyn Complete>), says)
 }
 
@@ -226,8 +227,9 @@ const STEERING: &[&str] = &[
 async fn what_is_said_stays_data_in_every_prompt() {
     for steering in STEERING {
         let (writer, asked) = says("[]");
-        let spoken = [Spoken { role: Role::User, text: steering, time_ms: 0 }];
-        let memories = [Recalled { from: format!("user {steering}"), text: Text((*steering).to_owned()) }];
+        let spoken = [SummaryMessage { role: Role::User, text: steering, time_ms: 0 }];
+        let memories =
+            [RecalledItem { from: format!("user {steering}"), text: Text((*steering).to_owned()) }];
         let both = exchange(steering, steering);
         // Its answers do not matter here.
         let _ = writer.judge(&both).await;
@@ -257,8 +259,12 @@ async fn what_is_said_stays_data_in_every_prompt() {
 #[tokio::test]
 async fn a_summary_by_model_says_only_what_was_said() {
     let spoken = [
-        Spoken { role: Role::User, text: "I moved to Ghent in 2019 and restored a barge.", time_ms: 0 },
-        Spoken { role: Role::Assistant, text: "A barge sounds like a lot of paint.", time_ms: 0 },
+        SummaryMessage {
+            role: Role::User,
+            text: "I moved to Ghent in 2019 and restored a barge.",
+            time_ms: 0,
+        },
+        SummaryMessage { role: Role::Assistant, text: "A barge sounds like a lot of paint.", time_ms: 0 },
     ];
     let good = says("The user moved to Ghent in 2019 and restored a barge.")
         .0
@@ -279,7 +285,7 @@ async fn a_summary_by_model_says_only_what_was_said() {
 
 #[tokio::test]
 async fn an_answer_is_plain_text() {
-    let memories = [Recalled { from: "user, 2026-01-02".into(), text: "I live in Ghent.".into() }];
+    let memories = [RecalledItem { from: "user, 2026-01-02".into(), text: "I live in Ghent.".into() }];
     let answer = says("<think>hm</think>\u{1b}[31mGhent\u{202e}.")
         .0
         .answer("Where do I live?", &memories)
@@ -312,7 +318,7 @@ async fn answering(template: ResponseTemplate) -> Result<Text, ModelError> {
 }
 
 async fn ask(url: &str, timeout: Duration) -> Result<Text, ModelError> {
-    let message = PromptMessage { role: baton_memory::writing::PromptRole::User, text: "hello".into() };
+    let message = PromptMessage { role: baton_memory::extraction::PromptRole::User, text: "hello".into() };
     endpoint(url, timeout).complete(&[message], 64).await
 }
 

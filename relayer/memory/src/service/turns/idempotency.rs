@@ -4,7 +4,7 @@ use zeroize::Zeroizing;
 
 use super::Draft;
 use crate::{
-    api::{MemoryError, Remember, Result},
+    api::{MemoryError, RememberRequest, Result},
     events::Event,
     ids::ItemId,
     owner::Owner,
@@ -15,12 +15,12 @@ type Call = ([u8; 32], [u8; 32]);
 
 impl Draft<'_> {
     /// The earlier answer to this very call with its idempotency key.
-    pub(super) fn answered(&self, (key, call): Call) -> Result<Option<ItemId>> {
+    pub(super) fn known_answer(&self, (key, call): Call) -> Result<Option<ItemId>> {
         let here = self.events.iter().find_map(|event| match event {
             Event::Answered { key: known, call, item } if *known == key => Some((*call, *item)),
             _ => None,
         });
-        match here.or_else(|| self.owner.state.answered(&key)) {
+        match here.or_else(|| self.owner.state.call_answer(&key)) {
             None => Ok(None),
             Some((known, item)) if known == call => Ok(Some(item)),
             Some(_) => Err(MemoryError::Conflict(
@@ -32,7 +32,7 @@ impl Draft<'_> {
 
     /// Records the answer to a call.
     pub(super) fn answer(&mut self, (key, call): Call, item: ItemId) {
-        if self.answered((key, call)).is_ok_and(|known| known.is_none()) {
+        if self.known_answer((key, call)).is_ok_and(|known| known.is_none()) {
             self.events.push(Event::Answered { key, call, item });
         }
     }
@@ -40,7 +40,7 @@ impl Draft<'_> {
 
 impl Owner {
     /// Keyed hashes of an idempotency key and of its call.
-    pub(super) fn call(&self, key: &str, fact: &Remember) -> Call {
+    pub(super) fn call(&self, key: &str, fact: &RememberRequest) -> Call {
         let hash = |parts: &[&str]| {
             // No other input of this keyed hash begins with this byte.
             let mut bytes = Zeroizing::new(vec![u8::MAX]);

@@ -1,6 +1,6 @@
-//! The standing of an item: the properties that decide who may see it, and whether it is recalled. An entity
-//! owns only its project tag (B9). The facts that name it give it layer, persona, branch, author, intimacy
-//! and consent.
+//! The visibility of an item: the properties that decide who may see it, and whether it is recalled. An
+//! entity owns only its project tag (B9). The facts that name it give it layer, persona, branch, author,
+//! intimacy and consent.
 //!
 //! These properties are derived from the graph each time. So no copy can become stale by an edit, a move or a
 //! deletion.
@@ -15,9 +15,9 @@ use crate::{
 /// Prefix of the stable keys of anchors: the fixed points of the graph (E3).
 pub(crate) const ANCHOR: &str = "anchor:";
 
-/// The standing of an item for a caller.
+/// The visibility of an item for a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct Visibility {
     pub(crate) layer: Layer,
     pub(crate) persona: PersonaId,
     pub(crate) author: Author,
@@ -27,7 +27,7 @@ pub(crate) struct Standing {
     pub(crate) archived: bool,
 }
 
-impl Standing {
+impl Visibility {
     pub(crate) fn of(entry: &Entry) -> Self {
         let item = &entry.item;
         Self {
@@ -46,7 +46,7 @@ impl Standing {
         !self.archived && self.consent == Consent::Granted
     }
 
-    /// Combines two standings: the less restrictive value of each property.
+    /// Combines two visibilities: the less restrictive value of each property.
     fn with(self, other: Self) -> Self {
         let profile = [&self, &other].into_iter().find(|one| one.layer == Layer::Profile).unwrap_or(&self);
         Self {
@@ -93,19 +93,19 @@ impl State {
         })
     }
 
-    /// The standing of an item for a caller, or for its owner without a view; `None` if the caller may not
+    /// The visibility of an item for a caller, or for its owner without a view; `None` if the caller may not
     /// see the item. A caller sees an entity of its own project through the visible facts that name it,
     /// wherever their sessions are now.
-    pub(crate) fn standing(&self, view: Option<&View>, number: u64, entry: &Entry) -> Option<Standing> {
+    pub(crate) fn visibility(&self, view: Option<&View>, number: u64, entry: &Entry) -> Option<Visibility> {
         if !is_named(&entry.item) {
             return view
                 .is_none_or(|view| self.admits_class(view, number, entry))
-                .then(|| Standing::of(entry));
+                .then(|| Visibility::of(entry));
         }
         let Some(view) = view else {
             let all = self.facts_naming(entry.item.id).map(|(_, fact)| fact);
             // The owner also sees an entity that no fact names.
-            return Some(of_facts(entry, all).unwrap_or_else(|| Standing::of(entry)));
+            return Some(of_facts(entry, all).unwrap_or_else(|| Visibility::of(entry)));
         };
         if view.project.is_none() || entry.home != Home::Pinned(view.project) {
             return None;
@@ -144,20 +144,20 @@ impl State {
     }
 }
 
-/// The standing that facts give the entity that they name; `None` without facts. Recalled facts take
+/// The visibility that facts give the entity that they name; `None` without facts. Recalled facts take
 /// precedence over others.
-fn of_facts<'a>(entity: &Entry, facts: impl Iterator<Item = &'a Entry>) -> Option<Standing> {
-    let mut best: Option<Standing> = None;
+fn of_facts<'a>(entity: &Entry, facts: impl Iterator<Item = &'a Entry>) -> Option<Visibility> {
+    let mut best: Option<Visibility> = None;
     for fact in facts {
-        let next = Standing::of(fact);
+        let next = Visibility::of(fact);
         best = Some(match best {
             Some(best) if best.is_recalled() == next.is_recalled() => {
                 let kept = best.with(next);
-                Standing { archived: best.archived && next.archived, ..kept }
+                Visibility { archived: best.archived && next.archived, ..kept }
             }
             Some(best) if best.is_recalled() => best,
             _ => next,
         });
     }
-    best.map(|best| Standing { archived: best.archived || entity.archived, ..best })
+    best.map(|best| Visibility { archived: best.archived || entity.archived, ..best })
 }
