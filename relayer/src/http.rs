@@ -31,7 +31,7 @@ use std::{
 use axum::{Router, extract::DefaultBodyLimit, middleware};
 use baton_embed::Embedder;
 use baton_keys::ids::PublicKey;
-use baton_memory::{Memory, ids::OwnerId, writing};
+use baton_memory::{Memory, extraction, ids::OwnerId};
 use baton_mesh::Rates;
 use baton_walrus_client::embedded::listen::{Activity, Limited, watched};
 use tokio::{net::TcpListener, sync::Semaphore};
@@ -63,7 +63,7 @@ struct Inner {
     memory: Memory,
     registry: Registry,
     embedder: Arc<dyn Embedder>,
-    writer: Option<Arc<dyn writing::Writer>>,
+    writer: Option<Arc<dyn extraction::Writer>>,
     limits: Limits,
     public_url: Option<String>,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
@@ -84,7 +84,7 @@ pub struct DoorsConfig {
     /// The embedder of `/api/embed`.
     pub embedder: Arc<dyn Embedder>,
     /// The model behind `/api/ask`.
-    pub writer: Option<Arc<dyn writing::Writer>>,
+    pub writer: Option<Arc<dyn extraction::Writer>>,
     /// Limits of requests.
     pub limits: Limits,
     /// The URL of this server for clients, if it differs from their `Host` header.

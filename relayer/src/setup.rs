@@ -10,9 +10,9 @@ use baton_keys::master::MasterKey;
 use baton_memory::{
     Memory, Parts,
     content::WalrusContents,
+    extraction::{Endpoint, EndpointConfig, ModelWriter, Writer, read_key},
     storage::Storage,
     vault::Vault,
-    writing::{Endpoint, EndpointConfig, ModelWriter, Writer, read_key},
 };
 use baton_mesh::MeshHandle;
 use baton_relayer::{

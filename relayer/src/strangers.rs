@@ -5,15 +5,15 @@
 //! The node reads the question, as with every turn, and learns neither the owner nor the conversation. The
 //! relayer writes nothing: no journal, no head record, no blob.
 //!
-//! The jobs of memory call it through [`ModelWriter`](baton_memory::writing::ModelWriter). It must never add
-//! memory to a question, keep a question, or log a word.
+//! The jobs of memory call it through [`ModelWriter`](baton_memory::extraction::ModelWriter). It must never
+//! add memory to a question, keep a question, or log a word.
 
 use std::{io, sync::Arc, time::Duration};
 
 use baton_client::{Client, ClientConfig, ClientError, JournalLog, NewSession, TurnInput};
 use baton_memory::{
+    extraction::{Complete, ModelError, PromptMessage, PromptRole},
     model::Text,
-    writing::{Complete, ModelError, PromptMessage, PromptRole},
 };
 use baton_mesh::MeshHandle;
 use baton_proto::{

@@ -18,7 +18,7 @@ use baton_embed::EmbedderConfig;
 use baton_keys::master::MasterKey;
 use baton_memory::{
     Memory, Parts,
-    api::{Filters, Place, RecallRequest, Remember, TurnRecord},
+    api::{Filters, Place, RecallRequest, RememberRequest, TurnRecord},
     ids::OwnerId,
     limits::MAX_BULK,
     model::{Author, Layer, MemoryScope},
@@ -124,8 +124,8 @@ async fn open(folder: &Path, cache_bytes: u64) -> anyhow::Result<Memory> {
     Ok(Memory::open(Parts::new(vault, embedder, Arc::new(now_ms))).await?)
 }
 
-fn fact(text: String) -> Remember {
-    Remember {
+fn fact(text: String) -> RememberRequest {
+    RememberRequest {
         place: Place::default(),
         text: text.into(),
         layer: Layer::Profile,

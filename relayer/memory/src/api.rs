@@ -183,7 +183,7 @@ pub struct TurnRecord {
 
 /// A memory that is written by hand.
 #[derive(Clone, Debug)]
-pub struct Remember {
+pub struct RememberRequest {
     /// The place. Without a session, the fact belongs to the project or to the shared pool.
     pub place: Place,
     /// The fact.
@@ -200,9 +200,9 @@ pub struct Remember {
     pub salience: Option<f32>,
 }
 
-/// The result of a [`Remember`].
+/// The result of a [`RememberRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remembered {
+pub struct RememberOutcome {
     /// The item.
     pub id: ItemId,
     /// Whether the same text was in the same place already.
@@ -417,7 +417,7 @@ pub enum WrittenBy {
 
 /// The result of a restore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Restored {
+pub struct RestoreReport {
     /// Items brought back from Walrus.
     pub restored: u64,
     /// Items that were here already.
@@ -432,7 +432,7 @@ pub struct Restored {
 
 /// The result of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Imported {
+pub struct ImportReport {
     /// New items.
     pub added: u64,
     /// Items that were here already.

@@ -72,7 +72,7 @@ const COMPRESSION_LEVEL: i32 = 3;
 /// A stored text that differs from the original.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a stored text cannot be unpacked")]
-pub(crate) struct Unpackable;
+pub(crate) struct UnpackError;
 
 impl StoredItem {
     pub(crate) fn pack(mut item: Item, key: StoredKey) -> Self {
@@ -89,17 +89,17 @@ impl StoredItem {
     }
 
     /// The item with its exact text (C2).
-    pub(crate) fn unpack(&self) -> Result<Item, Unpackable> {
+    pub(crate) fn unpack(&self) -> Result<Item, UnpackError> {
         let length = self.length as usize;
         let bytes = if self.compressed {
-            zstd::bulk::decompress(&self.text, length).map_err(|_| Unpackable)?
+            zstd::bulk::decompress(&self.text, length).map_err(|_| UnpackError)?
         } else {
             self.text.clone()
         };
         if bytes.len() != length {
-            return Err(Unpackable);
+            return Err(UnpackError);
         }
-        let text = String::from_utf8(bytes).map_err(|_| Unpackable)?;
+        let text = String::from_utf8(bytes).map_err(|_| UnpackError)?;
         Ok(Item { text: Text(text), ..self.item.clone() })
     }
 }
@@ -263,8 +263,8 @@ mod tests {
     fn refuses_a_text_of_another_length() {
         let mut packed = StoredItem::pack(item(&"x".repeat(1000)), StoredKey([1; 32]));
         packed.length = 999;
-        assert_eq!(packed.unpack().map(|item| item.id), Err(Unpackable));
+        assert_eq!(packed.unpack().map(|item| item.id), Err(UnpackError));
         packed.length = 1001;
-        assert_eq!(packed.unpack().map(|item| item.id), Err(Unpackable));
+        assert_eq!(packed.unpack().map(|item| item.id), Err(UnpackError));
     }
 }

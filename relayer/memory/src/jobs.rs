@@ -12,7 +12,7 @@ use std::{sync::PoisonError, time::Duration};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use consolidate::Consolidated;
+pub use consolidate::ConsolidationReport;
 
 use crate::{
     api::Result,

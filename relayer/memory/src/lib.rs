@@ -1,10 +1,64 @@
 //! Memory across conversations: one model, one service, sealed storage, exact recall.
+//!
+//! A relayer opens a [`Memory`] on a [`Vault`](vault::Vault) and an embedder. Then it remembers and recalls
+//! for each owner:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use baton_memory::{
+//!     Memory, Parts,
+//!     api::{Filters, Place, RecallRequest, RememberRequest},
+//!     ids::OwnerId,
+//!     model::{Author, Layer, MemoryScope},
+//!     storage::embedded::{EmbeddedConfig, EmbeddedStorage},
+//!     vault::Vault,
+//! };
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let folder = folder.path();
+//! # let master = baton_keys::master::MasterKey::from_bytes([7; 32]);
+//! # let embedder = Arc::new(baton_embed::Hashing);
+//! let storage = Arc::new(EmbeddedStorage::open(&EmbeddedConfig::new(folder.join("memory")))?);
+//! let vault = Vault::new(storage, &folder.join("keys"), master).await?;
+//! let memory = Memory::open(Parts::new(vault, embedder, Arc::new(|| 1_772_323_200_000_u64))).await?;
+//!
+//! let owner = OwnerId([1; 32]);
+//! let fact = RememberRequest {
+//!     place: Place::default(),
+//!     text: "The anchor weighs forty kilograms.".into(),
+//!     layer: Layer::Profile,
+//!     author: Author::Owner,
+//!     time_ms: None,
+//!     intimate: None,
+//!     salience: None,
+//! };
+//! memory.remember(owner, vec![fact]).await?;
+//!
+//! let request = RecallRequest {
+//!     place: Place::default(),
+//!     scope: MemoryScope::default(),
+//!     query: "How much does the anchor weigh?".into(),
+//!     limit: 6,
+//!     threshold: None,
+//!     budget_tokens: None,
+//!     filters: Filters::default(),
+//!     weights: None,
+//! };
+//! let recall = memory.recall(owner, request).await;
+//! assert_eq!(&*recall.hits[0].view.text, "The anchor weighs forty kilograms.");
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod api;
 pub mod content;
 mod dates;
 pub mod eval;
 mod events;
+pub mod extraction;
 pub mod ids;
 mod jobs;
 pub mod keyring;
@@ -19,8 +73,7 @@ mod service;
 mod state;
 pub mod storage;
 pub mod vault;
-pub mod writing;
 
-pub use jobs::Consolidated;
+pub use jobs::ConsolidationReport;
 pub use service::{Clock, Counters, Memory, Parts, RecordChanges};
 pub use storage::embedded::catches_panics;

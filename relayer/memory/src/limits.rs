@@ -24,7 +24,7 @@ pub const MAX_PLACES: u32 = 100_000;
 pub const MAX_BULK: usize = 100;
 /// Most idempotency keys that are remembered for an owner, the latest. Retries come within minutes; 1,024
 /// keys are about ten bulk requests.
-pub const MAX_ANSWERED: usize = 1_024;
+pub const MAX_CALL_ANSWERS: usize = 1_024;
 /// Most bytes of an idempotency key: a UUID has 36.
 pub const MAX_IDEMPOTENCY_BYTES: usize = 256;
 /// Most records of one change.

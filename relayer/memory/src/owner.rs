@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 pub(crate) use commit::{JOB, Job, Plan};
 pub(crate) use features::embedded_text;
 use features::features_of;
-pub(crate) use holders::{Going, Holders};
+pub(crate) use holders::{Holders, RemovalQuery};
 
 use crate::{
     api::{MemoryError, Result},
@@ -111,7 +111,7 @@ impl Owner {
         let canonical = Zeroizing::new(match kind {
             // Messages are equal only if identical; facts are equal if their canonical forms are.
             Kind::Episode => text.to_owned(),
-            _ => crate::writing::canonical(text),
+            _ => crate::extraction::canonical(text),
         });
         let mut content = Zeroizing::new(vec![author as u8, kind as u8]);
         content.extend_from_slice(canonical.as_bytes());
@@ -167,7 +167,7 @@ impl Owner {
 /// The result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Committed {
+pub(crate) enum CommitOutcome {
     Done,
     /// Another writer was faster; its changes are folded in.
     Conflict,

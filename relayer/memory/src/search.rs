@@ -7,8 +7,8 @@
 //! **before** the scan, so statistics and limits know nothing of hidden items.
 
 mod background;
-mod bar;
 mod candidates;
+mod threshold;
 
 mod features;
 mod index;
@@ -20,11 +20,11 @@ mod terms;
 mod vector;
 
 pub use background::Background;
-pub use candidates::{Candidate, Candidates, candidates_from_scan};
+pub use candidates::{CandidateRow, Candidates, candidates_from_scan};
 
 pub use features::{ASSISTANT_SPEAKER, Features, USER_SPEAKER, document_features, features, indexed_text};
 pub use index::Index;
 pub use question::Question;
-pub use rank::{DEFAULT_THRESHOLD, Documents, Ranked, Weights, rank, rank_weighted};
+pub use rank::{DEFAULT_THRESHOLD, Documents, RankedItem, Weights, rank, rank_weighted};
 pub use terms::TermHasher;
-pub use vector::Quantised;
+pub use vector::QuantisedVector;

@@ -27,14 +27,14 @@ use tokio::sync::{Notify, RwLock, RwLockWriteGuard};
 use crate::{
     api::{MemoryError, Result},
     content::ContentStore,
+    extraction::Writer,
     ids::OwnerId,
     limits::{MAX_ITEMS, MAX_OPEN_BYTES, MAX_OPEN_OWNERS},
-    owner::{COMMIT_TRIES, Committed, Job, Owner, Plan, VectorKind, busy},
+    owner::{COMMIT_TRIES, CommitOutcome, Job, Owner, Plan, VectorKind, busy},
     retry::Retries,
     search::Background,
     storage::{Pseudonym, StorageError},
     vault::{Marker, Vault, VaultError},
-    writing::Writer,
 };
 
 pub use records::RecordChanges;
@@ -90,7 +90,7 @@ pub(crate) struct Inner {
     pub(crate) parts: Parts,
     background: Background,
     kind: VectorKind,
-    open: Mutex<HashMap<OwnerId, Arc<Slot>>>,
+    open: Mutex<HashMap<OwnerId, Arc<OwnerSlot>>>,
     /// Markers of closed owners, to be stored.
     closed: Mutex<Vec<Marker>>,
     /// Notified when there is work.
@@ -128,7 +128,7 @@ pub struct Counters {
 }
 
 /// An owner that is open, or about to be opened.
-struct Slot {
+struct OwnerSlot {
     owner: Arc<RwLock<Option<Owner>>>,
     used_ms: AtomicU64,
     /// Its approximate size.
@@ -136,11 +136,11 @@ struct Slot {
 }
 
 /// An open owner, for writing.
-pub(crate) struct Writing<'a> {
+pub(crate) struct OwnerGuard<'a> {
     guard: RwLockWriteGuard<'a, Option<Owner>>,
 }
 
-impl std::ops::Deref for Writing<'_> {
+impl std::ops::Deref for OwnerGuard<'_> {
     type Target = Owner;
 
     fn deref(&self) -> &Owner {
@@ -148,7 +148,7 @@ impl std::ops::Deref for Writing<'_> {
     }
 }
 
-impl std::ops::DerefMut for Writing<'_> {
+impl std::ops::DerefMut for OwnerGuard<'_> {
     fn deref_mut(&mut self) -> &mut Owner {
         self.guard.as_mut().expect("it was opened before it was handed out")
     }
@@ -206,7 +206,7 @@ impl Memory {
         self.slots().len()
     }
 
-    fn slots(&self) -> std::sync::MutexGuard<'_, HashMap<OwnerId, Arc<Slot>>> {
+    fn slots(&self) -> std::sync::MutexGuard<'_, HashMap<OwnerId, Arc<OwnerSlot>>> {
         self.inner.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -214,7 +214,7 @@ impl Memory {
         (self.inner.parts.now_ms)()
     }
 
-    fn slot(&self, owner: OwnerId) -> Arc<Slot> {
+    fn slot(&self, owner: OwnerId) -> Arc<OwnerSlot> {
         let now_ms = self.now_ms();
         let mut slots = self.slots();
         let mut bytes: u64 = slots.values().map(|slot| slot.bytes.load(Ordering::Relaxed)).sum();
@@ -230,7 +230,7 @@ impl Memory {
             self.note_closed(&closed);
         }
         let slot = slots.entry(owner).or_insert_with(|| {
-            Arc::new(Slot {
+            Arc::new(OwnerSlot {
                 owner: Arc::default(),
                 used_ms: AtomicU64::new(now_ms),
                 bytes: AtomicU64::new(0),
@@ -241,7 +241,7 @@ impl Memory {
     }
 
     /// Opens a closed owner; an open one catches up with other relayers' writes.
-    async fn fill(&self, slot: &Slot, owner: OwnerId, guard: &mut Option<Owner>) -> Result<()> {
+    async fn fill(&self, slot: &OwnerSlot, owner: OwnerId, guard: &mut Option<Owner>) -> Result<()> {
         match guard {
             Some(open) if self.in_database() => {
                 if let Err(error) = open.catch_up().await {
@@ -290,22 +290,22 @@ impl Memory {
         let slot = self.slot(owner);
         let mut guard = slot.owner.write().await;
         self.fill(&slot, owner, &mut guard).await?;
-        let mut writing = Writing { guard };
+        let mut open = OwnerGuard { guard };
         for _ in 0..COMMIT_TRIES {
-            let (mut plan, answer) = plan(&writing)?;
+            let (mut plan, answer) = plan(&open)?;
             plan.at_ms = self.now_ms();
             if !plan.events.is_empty() && plan.job == Job::Wake {
                 plan.job = Job::Due(self.now_ms());
             }
-            match writing.commit(plan).await {
-                Ok(Committed::Done) => {
+            match open.commit(plan).await {
+                Ok(CommitOutcome::Done) => {
                     self.inner.work.notify_one();
                     return Ok(answer);
                 }
-                Ok(Committed::Conflict) => {}
+                Ok(CommitOutcome::Conflict) => {}
                 Err(error) => {
                     // The commit's result is unknown: the next open reads the truth from the disk.
-                    *writing.guard = None;
+                    *open.guard = None;
                     return Err(error);
                 }
             }
@@ -317,15 +317,15 @@ impl Memory {
     pub(crate) async fn hold<T>(
         &self,
         owner: OwnerId,
-        steps: impl AsyncFnOnce(&mut Writing<'_>) -> Result<T>,
+        steps: impl AsyncFnOnce(&mut OwnerGuard<'_>) -> Result<T>,
     ) -> Result<T> {
         let slot = self.slot(owner);
         let mut guard = slot.owner.write().await;
         self.fill(&slot, owner, &mut guard).await?;
-        let mut writing = Writing { guard };
-        let outcome = steps(&mut writing).await;
+        let mut open = OwnerGuard { guard };
+        let outcome = steps(&mut open).await;
         if outcome.is_err() {
-            *writing.guard = None;
+            *open.guard = None;
         }
         outcome
     }

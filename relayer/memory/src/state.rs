@@ -1,10 +1,10 @@
 //! An owner's state: the fold of the log. Pure: all decisions are made here or in [`crate::scope`], without
 //! await.
 
-mod answered;
-mod openings;
+mod call_answers;
 pub(crate) mod places;
-pub(crate) mod standing;
+mod prefix_index;
+pub(crate) mod visibility;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -14,11 +14,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    events::{Event, Outcome, Pointer, StoredItem, StoredKey, Unpackable},
+    events::{Event, Outcome, Pointer, StoredItem, StoredKey, UnpackError},
     ids::{ItemId, ProjectId, SessionId},
     model::{Consent, Edge, Item, Kind, Layer, Text},
     scope::{Class, Home, View, entity_class},
-    state::{answered::Answered, openings::Openings, places::Places},
+    state::{call_answers::CallAnswers, places::Places, prefix_index::PrefixIndex},
 };
 
 /// Label of the edge from a fact to its paraphrase, into which it was merged.
@@ -74,7 +74,7 @@ pub(crate) fn home_of(item: &Item) -> Home {
 
 /// The input of the keyed hash of an item's row in a database.
 pub(crate) fn row_class(number: u64, home: Home, item: &Item) -> [u8; 13] {
-    if standing::is_named(item) {
+    if visibility::is_named(item) {
         return entity_class(number);
     }
     Class::new(home, item.kind, item.layer, item.persona, item.intimate).bytes()
@@ -128,10 +128,10 @@ pub(crate) struct State {
     pub(crate) bytes: u64,
     /// Whether third-party nodes may read exchanges.
     pub(crate) nodes_allowed: bool,
-    answered: Answered,
+    call_answers: CallAnswers,
     /// Built at the first use.
     #[serde(skip)]
-    openings: OnceLock<Openings>,
+    prefix_index: OnceLock<PrefixIndex>,
 }
 
 impl State {
@@ -161,8 +161,8 @@ impl State {
     /// after any deletion.
     ///
     /// # Errors
-    /// [`Unpackable`] for an item that does not unpack.
-    pub(crate) fn apply(&mut self, number: u64, event: &Event) -> Result<(), Unpackable> {
+    /// [`UnpackError`] for an item that does not unpack.
+    pub(crate) fn apply(&mut self, number: u64, event: &Event) -> Result<(), UnpackError> {
         self.next = self.next.max(number + 1);
         match event {
             Event::Redacted | Event::Rewritten { .. } => {}
@@ -220,13 +220,13 @@ impl State {
             Event::Consolidated { up_to, .. } => self.consolidated = self.consolidated.max(*up_to),
             Event::SessionDeleted { id, project } => self.end_session(number, *id, *project),
             Event::NodesAllowed { allowed, .. } => self.nodes_allowed = *allowed,
-            Event::Answered { key, call, item } => self.answered.add(number, *key, *call, *item),
+            Event::Answered { key, call, item } => self.call_answers.add(number, *key, *call, *item),
             place => self.places.apply(number, place),
         }
         Ok(())
     }
 
-    fn add(&mut self, number: u64, stored: &StoredItem) -> Result<(), Unpackable> {
+    fn add(&mut self, number: u64, stored: &StoredItem) -> Result<(), UnpackError> {
         let item = stored.unpack()?;
         let home = home_of(&item);
         let before = match (item.kind, item.provenance.session) {
@@ -257,8 +257,8 @@ impl State {
             after: None,
             item,
         };
-        if let Some(openings) = self.openings.get_mut() {
-            openings.add(number, &entry);
+        if let Some(prefix_index) = self.prefix_index.get_mut() {
+            prefix_index.add(number, &entry);
         }
         self.entries.insert(number, entry);
         Ok(())
@@ -300,11 +300,11 @@ impl State {
         for turn in orphaned {
             self.waiting.remove(&turn);
         }
-        self.answered.forget(id);
+        self.call_answers.forget(id);
         let Some(number) = self.numbers.remove(&id) else { return };
         let Some(entry) = self.entries.remove(&number) else { return };
-        if let Some(openings) = self.openings.get_mut() {
-            openings.remove(number, &entry);
+        if let Some(prefix_index) = self.prefix_index.get_mut() {
+            prefix_index.remove(number, &entry);
         }
         if let Some(members) = self.members.get_mut(&entry.home) {
             members.remove(&number);
@@ -370,18 +370,18 @@ impl State {
     }
 
     /// Replaces the text of an item (an edit); its other properties stay.
-    pub(crate) fn rewrite(&mut self, number: u64, stored: &StoredItem) -> Result<(), Unpackable> {
+    pub(crate) fn rewrite(&mut self, number: u64, stored: &StoredItem) -> Result<(), UnpackError> {
         let item = stored.unpack()?;
         let Some(entry) = self.entries.get_mut(&number) else { return Ok(()) };
-        self.answered.forget(item.id);
+        self.call_answers.forget(item.id);
         self.bytes = self.bytes.saturating_sub(entry.item.text.len() as u64) + item.text.len() as u64;
         self.contents.remove(&(entry.home, entry.item.content_hash));
         self.contents.insert((entry.home, item.content_hash), number);
-        let openings = self.openings.get_mut();
-        if let Some(openings) = openings {
-            openings.remove(number, entry);
+        let prefix_index = self.prefix_index.get_mut();
+        if let Some(prefix_index) = prefix_index {
+            prefix_index.remove(number, entry);
             entry.item = item;
-            openings.add(number, entry);
+            prefix_index.add(number, entry);
         } else {
             entry.item = item;
         }
@@ -405,8 +405,8 @@ impl State {
 
     /// Facts with the same beginning as a text; also facts with a slot if `slots`.
     pub(crate) fn facts_like(&self, text: &str, slots: bool) -> impl Iterator<Item = (u64, &Entry)> {
-        let openings = self.openings.get_or_init(|| Openings::of(&self.entries));
-        let like = openings.like(text, slots).into_iter();
+        let prefix_index = self.prefix_index.get_or_init(|| PrefixIndex::of(&self.entries));
+        let like = prefix_index.like(text, slots).into_iter();
         like.filter_map(|number| self.entries.get(&number).map(|entry| (number, entry)))
     }
 
@@ -421,8 +421,8 @@ impl State {
     }
 
     /// The call with an idempotency key, and the item of its answer.
-    pub(crate) fn answered(&self, key: &[u8; 32]) -> Option<([u8; 32], ItemId)> {
-        self.answered.of(key)
+    pub(crate) fn call_answer(&self, key: &[u8; 32]) -> Option<([u8; 32], ItemId)> {
+        self.call_answers.of(key)
     }
 
     pub(crate) fn recorded(&self, session: SessionId, turn: u64) -> Option<&Turn> {
@@ -446,7 +446,7 @@ impl State {
 
     /// Whether a caller may see an item, live or not.
     pub(crate) fn admits(&self, view: &View, number: u64, entry: &Entry) -> bool {
-        self.standing(Some(view), number, entry).is_some()
+        self.visibility(Some(view), number, entry).is_some()
     }
 
     /// Whether a caller may see items of this item's class. Of entities, only anchors have a class.
@@ -464,7 +464,7 @@ impl State {
     /// The events of calls whose answer is this item. An idempotency key may be derived from the words, so it
     /// is deleted with them.
     pub(crate) fn calls_about(&self, id: ItemId) -> impl Iterator<Item = u64> {
-        self.answered.about(id)
+        self.call_answers.about(id)
     }
 
     /// The items that are deleted with a session (D2): all outside the profile, and all of a fork.

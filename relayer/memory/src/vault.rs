@@ -34,8 +34,8 @@ use std::{
 use baton_keys::master::MasterKey;
 
 pub use loss::{Loss, Marker};
+use seal::RecordOpenError;
 pub use seal::Secret;
-use seal::Unopened;
 
 use crate::{
     ids::OwnerId,
@@ -113,11 +113,11 @@ pub struct Changes {
 pub struct Vault {
     storage: Arc<dyn Storage>,
     folder: Arc<KeyFolder>,
-    open: Arc<Mutex<HashMap<Pseudonym, Weak<Shared>>>>,
+    open: Arc<Mutex<HashMap<Pseudonym, Weak<OwnerVaultState>>>>,
 }
 
 /// The state that all handles on one owner share.
-struct Shared {
+struct OwnerVaultState {
     owner: OwnerId,
     pseudonym: Pseudonym,
     storage: Arc<dyn Storage>,
@@ -160,7 +160,7 @@ impl Vault {
         let path = keys_folder.to_owned();
         let folder = Arc::new(blocking(move || Ok(KeyFolder::open(&path, master)?)).await?);
         let vault = Self { storage, folder: folder.clone(), open: Arc::default() };
-        for owner in blocking(move || Ok(folder.erased()?)).await? {
+        for owner in blocking(move || Ok(folder.erasures()?)).await? {
             finish_erasure(&vault.storage, &vault.folder, owner).await?;
         }
         Ok(vault)
@@ -189,13 +189,13 @@ impl Vault {
         Ok(handle)
     }
 
-    fn shared(&self, owner: OwnerId, pseudonym: Pseudonym) -> Arc<Shared> {
+    fn shared(&self, owner: OwnerId, pseudonym: Pseudonym) -> Arc<OwnerVaultState> {
         let mut open = locked(&self.open);
         if let Some(shared) = open.get(&pseudonym).and_then(Weak::upgrade) {
             return shared;
         }
         open.retain(|_, shared| shared.strong_count() > 0);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(OwnerVaultState {
             owner,
             pseudonym,
             storage: self.storage.clone(),
@@ -241,7 +241,7 @@ impl Vault {
 
 /// A handle on one owner's records. Handles on the same owner share keys, and each has its own version.
 pub struct OwnerVault {
-    shared: Arc<Shared>,
+    shared: Arc<OwnerVaultState>,
     version: AtomicU64,
 }
 
@@ -386,7 +386,7 @@ impl OwnerVault {
     }
 }
 
-impl Shared {
+impl OwnerVaultState {
     fn ring(&self) -> Ring {
         locked(&self.ring).clone()
     }
@@ -471,9 +471,9 @@ impl Shared {
             let ring = self.ring().keys;
             match blocking(move || Ok(seal::open_all(&ring, space, &rows))).await? {
                 Ok(page) => return Ok(page),
-                Err(Unopened::Damaged(number)) => return Err(damaged(space, number)),
+                Err(RecordOpenError::Damaged(number)) => return Err(damaged(space, number)),
                 // Another relayer sealed it anew: its key is in the file, or the record is out of date.
-                Err(Unopened::UnknownKey(number)) => {
+                Err(RecordOpenError::UnknownKey(number)) => {
                     failed = Some(number);
                     if let Some(ring) = self.load().await? {
                         self.adopt(ring);

@@ -3,7 +3,7 @@
 
 use axum::{Json, extract::State};
 use baton_memory::{
-    api::{Filters, ListRequest, RecallRequest, Remember, TurnRecord},
+    api::{Filters, ListRequest, RecallRequest, RememberRequest, TurnRecord},
     ids::ItemId,
     limits::{MAX_PAGE, MAX_QUERY_BYTES},
     model::{Author, Consent, MemoryScope},
@@ -113,14 +113,14 @@ struct FactInput {
 }
 
 impl FactInput {
-    fn read(self, caller: &Caller) -> Result<(Remember, Option<String>), Fault> {
+    fn read(self, caller: &Caller) -> Result<(RememberRequest, Option<String>), Fault> {
         if self.text.trim().is_empty() {
             return Err(Fault::bad("`text` is empty"));
         }
         if self.salience.is_some_and(|salience| !(0.0..=1.0).contains(&salience)) {
             return Err(Fault::bad("`salience` is from 0 to 1"));
         }
-        let fact = Remember {
+        let fact = RememberRequest {
             place: caller.place(self.project, self.session, self.persona)?,
             text: self.text.into(),
             layer: layer_named(self.layer.as_deref())?,
@@ -174,7 +174,7 @@ async fn remember(
     let remembered = doors.memory().remember_once(caller.owner, facts).await?;
     // Otherwise a write-only key could probe for existing facts.
     let reads = caller.may(Scope::Read);
-    let shape = |one: baton_memory::api::Remembered| RememberedJson {
+    let shape = |one: baton_memory::api::RememberOutcome| RememberedJson {
         id: one.id.to_string(),
         existed: reads.then_some(one.existed),
         superseded: one.superseded.filter(|_| reads).map(|id| id.to_string()),

@@ -9,7 +9,7 @@ pub(super) use namespaces::Quota;
 
 use axum::http::StatusCode;
 use baton_memory::{
-    api::{Remember, Remembered},
+    api::{RememberOutcome, RememberRequest},
     ids::OwnerId,
     model::{Author, Text},
 };
@@ -67,9 +67,9 @@ pub(super) struct Fact {
 }
 
 impl Fact {
-    fn read(self, caller: &Caller) -> Result<(Remember, Option<String>), Fault> {
+    fn read(self, caller: &Caller) -> Result<(RememberRequest, Option<String>), Fault> {
         not_blank("text", &self.text)?;
-        let fact = Remember {
+        let fact = RememberRequest {
             place: caller.place(self.namespace, None, self.persona)?,
             text: self.text.into(),
             layer: layer_named(self.layer.as_deref())?,
@@ -92,8 +92,8 @@ fn not_blank(field: &str, text: &str) -> Result<(), Fault> {
 async fn remember(
     doors: &Doors,
     owner: OwnerId,
-    facts: Vec<(Remember, Option<String>)>,
-) -> Result<Vec<Remembered>, Fault> {
+    facts: Vec<(RememberRequest, Option<String>)>,
+) -> Result<Vec<RememberOutcome>, Fault> {
     if facts.is_empty() || facts.len() > MAX_FACTS {
         return Err(Fault::bad(format!("1 to {MAX_FACTS} memories at a time")));
     }

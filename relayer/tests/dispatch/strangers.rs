@@ -8,9 +8,9 @@ use std::{
 use baton_memory::{
     Memory,
     api::{ListRequest, OwnerSettings, Place, TurnRecord},
+    extraction::{Complete as _, ModelError, ModelWriter, PromptMessage, PromptRole},
     ids::OwnerId,
     model::Kind,
-    writing::{Complete as _, ModelError, ModelWriter, PromptMessage, PromptRole},
 };
 use baton_proto::receipt::EngineKind;
 use baton_relayer::strangers::NodeModel;

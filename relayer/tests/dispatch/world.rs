@@ -15,7 +15,7 @@ use baton_embed::{EmbedFuture, EmbedRole, Embedder};
 use baton_keys::{SecretSigningKey, account::AccountKey, master::MasterKey};
 use baton_memory::{
     Memory, Parts,
-    api::{ItemView, Place, Recall, RecallMode, RecallRequest, Remember, Result, TurnRecord},
+    api::{ItemView, Place, Recall, RecallMode, RecallRequest, RememberRequest, Result, TurnRecord},
     ids::OwnerId,
     model::{Author, Layer, MemoryScope, Text},
     storage::embedded::{EmbeddedConfig, EmbeddedStorage},
@@ -217,7 +217,7 @@ impl World {
     }
 
     pub async fn remember(&self, text: &str) {
-        let fact = Remember {
+        let fact = RememberRequest {
             place: Place::default(),
             text: Text::from(text),
             layer: Layer::Profile,

@@ -17,7 +17,7 @@ use crate::{
     dates,
     model::Kind,
     search::{
-        Background, DEFAULT_THRESHOLD, Documents, Index, Quantised, Question, Ranked, TermHasher,
+        Background, DEFAULT_THRESHOLD, Documents, Index, QuantisedVector, Question, RankedItem, TermHasher,
         document_features, indexed_text, rank,
     },
 };
@@ -75,11 +75,11 @@ pub struct EvalProgress<'a> {
 #[derive(Deserialize)]
 struct Sample {
     conversation: Map<String, Value>,
-    qa: Vec<Asked>,
+    qa: Vec<QaEntry>,
 }
 
 #[derive(Deserialize)]
-struct Asked {
+struct QaEntry {
     question: String,
     #[serde(default)]
     evidence: Vec<String>,
@@ -87,7 +87,7 @@ struct Asked {
 }
 
 #[derive(Deserialize)]
-struct Said {
+struct DialogueLine {
     speaker: String,
     dia_id: String,
     #[serde(default)]
@@ -96,12 +96,12 @@ struct Said {
 
 /// One dialogue, its turns numbered from 0.
 struct Dialogue {
-    turns: Vec<Turn>,
+    turns: Vec<DialogueTurn>,
     questions: Vec<Gold>,
     end_ms: u64,
 }
 
-struct Turn {
+struct DialogueTurn {
     session: u64,
     speaker: String,
     text: String,
@@ -164,7 +164,7 @@ async fn measure(
 ) -> Result<(), EvalError> {
     let hasher = TermHasher::new([0; 32]);
     let index = index(dialogue, &hasher, embedder.map(|(embedder, _)| embedder)).await?;
-    let ask = async |questions: Vec<&str>| -> Result<Vec<Vec<Ranked>>, EvalError> {
+    let ask = async |questions: Vec<&str>| -> Result<Vec<Vec<RankedItem>>, EvalError> {
         let mut answers = Vec::with_capacity(questions.len());
         for batch in questions.chunks(BATCH) {
             let vectors = match embedder {
@@ -188,7 +188,7 @@ async fn measure(
     };
 
     let answers = ask(dialogue.questions.iter().map(|gold| gold.question.as_str()).collect()).await?;
-    let rank_of = |gold: &Gold, ranked: &[Ranked]| -> Vec<usize> {
+    let rank_of = |gold: &Gold, ranked: &[RankedItem]| -> Vec<usize> {
         let evidence = ranked.iter().enumerate().filter(|(_, item)| gold.evidence.contains(&item.number));
         evidence.map(|(rank, _)| rank).collect()
     };
@@ -204,8 +204,8 @@ async fn measure(
     let elsewhere = ask(elsewhere.iter().map(String::as_str).collect()).await?;
     let unrelated = ask(UNRELATED.to_vec()).await?;
     for told in told {
-        let above = |item: &Ranked| f64::from(item.score) >= told.threshold;
-        let found = |answers: &[Vec<Ranked>]| {
+        let above = |item: &RankedItem| f64::from(item.score) >= told.threshold;
+        let found = |answers: &[Vec<RankedItem>]| {
             share(answers.iter().filter(|ranked| ranked.first().is_some_and(above)).count(), answers.len())
         };
         let kept: f64 = dialogue
@@ -249,7 +249,7 @@ async fn index(
     for batch in texts.chunks(BATCH) {
         let batch: Vec<&str> = batch.iter().map(String::as_str).collect();
         for vector in embedder.embed(EmbedRole::Document, &batch).await? {
-            index.set_vector(number, Some(Quantised::from_unit(&vector)));
+            index.set_vector(number, Some(QuantisedVector::from_unit(&vector)));
             number += 1;
         }
     }
@@ -257,7 +257,7 @@ async fn index(
 }
 
 impl Dialogue {
-    fn turn(&self, number: u64) -> Option<&Turn> {
+    fn turn(&self, number: u64) -> Option<&DialogueTurn> {
         self.turns.get(usize::try_from(number).ok()?)
     }
 }
@@ -309,16 +309,16 @@ fn dialogue(mut sample: Sample) -> Result<Dialogue, String> {
             }
             break;
         };
-        let said: Vec<Said> = serde_json::from_value(said).map_err(|error| error.to_string())?;
+        let said: Vec<DialogueLine> = serde_json::from_value(said).map_err(|error| error.to_string())?;
         let date = sample.conversation.get(&format!("session_{session}_date_time")).and_then(Value::as_str);
         let date = date.and_then(day).ok_or_else(|| format!("session {session} has no date"))?;
         for (minute, said) in (0..).zip(said) {
             ids.insert(said.dia_id, turns.len() as u64);
             let time_ms = date.time_ms() + minute * 60_000;
-            turns.push(Turn { session, speaker: said.speaker, text: said.text, time_ms });
+            turns.push(DialogueTurn { session, speaker: said.speaker, text: said.text, time_ms });
         }
     }
-    let gold = |asked: Asked| {
+    let gold = |asked: QaEntry| {
         // A few questions name several turns in one text.
         let named = asked
             .evidence
@@ -329,7 +329,7 @@ fn dialogue(mut sample: Sample) -> Result<Dialogue, String> {
         scored.then_some(Gold { question: asked.question, category: asked.category, evidence })
     };
     let questions = sample.qa.into_iter().filter_map(gold).collect();
-    let end_ms = turns.last().map_or(0, |turn: &Turn| turn.time_ms);
+    let end_ms = turns.last().map_or(0, |turn: &DialogueTurn| turn.time_ms);
     Ok(Dialogue { turns, questions, end_ms })
 }
 

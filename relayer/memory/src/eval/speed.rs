@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{
     model::Kind,
-    search::{Background, Documents, Features, Index, Quantised, Question, TermHasher, features, rank},
+    search::{Background, Documents, Features, Index, QuantisedVector, Question, TermHasher, features, rank},
 };
 
 /// Words of the artificial language; an owner with many items uses tens of thousands.
@@ -170,7 +170,7 @@ impl Random {
         terms.sort_unstable();
         terms.dedup_by_key(|term| term.0);
         let length = u32::try_from(terms.len()).unwrap_or(u32::MAX);
-        Features { terms, length, vector: Some(Quantised::from_unit(&self.unit(dimensions))) }
+        Features { terms, length, vector: Some(QuantisedVector::from_unit(&self.unit(dimensions))) }
     }
 }
 

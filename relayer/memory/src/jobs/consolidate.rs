@@ -9,23 +9,23 @@
 //!
 //! Nothing is merged across scope, author or trust. A pass reads a bounded part, makes a bounded number of
 //! changes, and logs them. Passes repeat until one finds no work, which is recorded; the next one follows
-//! once the log has grown. The pure part, [`Look`], decides; the rest reads vectors and commits.
+//! once the log has grown. The pure part, [`GraphPass`], decides; the rest reads vectors and commits.
 
-mod look;
+mod pass;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::atomic::Ordering,
 };
 
-use look::Look;
+use pass::GraphPass;
 
 use super::Step;
 use crate::{
     api::Result,
     events::Event,
     ids::OwnerId,
-    owner::{Committed, Owner, Plan, busy},
+    owner::{CommitOutcome, Owner, Plan, busy},
     service::Memory,
 };
 
@@ -38,7 +38,7 @@ const PASSES_AT_ONCE: usize = 1_000;
 
 /// The changes of a consolidation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Consolidated {
+pub struct ConsolidationReport {
     /// Entities that were merged into another one.
     pub entities_merged: u64,
     /// Facts that were merged into another one with the same meaning.
@@ -53,7 +53,7 @@ pub struct Consolidated {
     pub edges_ended: u64,
 }
 
-impl Consolidated {
+impl ConsolidationReport {
     /// All changes together.
     #[must_use]
     pub fn total(&self) -> u64 {
@@ -81,8 +81,8 @@ impl Memory {
     /// # Errors
     /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable),
     /// [`MemoryError::Damaged`](crate::api::MemoryError::Damaged).
-    pub async fn consolidate(&self, owner: OwnerId) -> Result<Consolidated> {
-        let mut all = Consolidated::default();
+    pub async fn consolidate(&self, owner: OwnerId) -> Result<ConsolidationReport> {
+        let mut all = ConsolidationReport::default();
         for _ in 0..PASSES_AT_ONCE {
             let (done, more) = self.consolidate_once(owner).await?;
             all.add(done);
@@ -103,7 +103,7 @@ impl Memory {
     }
 
     /// One pass: its changes, and whether another pass may find more.
-    async fn consolidate_once(&self, owner: OwnerId) -> Result<(Consolidated, bool)> {
+    async fn consolidate_once(&self, owner: OwnerId) -> Result<(ConsolidationReport, bool)> {
         let now_ms = self.now_ms();
         let (done, more) = self.hold(owner, async |owner| owner.consolidate(now_ms).await).await?;
         self.inner.counters.consolidated.fetch_add(done.total(), Ordering::Relaxed);
@@ -117,23 +117,23 @@ impl Owner {
     }
 
     /// One pass: its changes, and whether another pass may find more.
-    async fn consolidate(&mut self, now_ms: u64) -> Result<(Consolidated, bool)> {
+    async fn consolidate(&mut self, now_ms: u64) -> Result<(ConsolidationReport, bool)> {
         for _ in 0..crate::owner::COMMIT_TRIES {
-            let facts = look::new_facts(&self.state, FACTS_PER_PASS);
-            let pairs = look::pairs(&self.state, &facts);
+            let facts = pass::new_facts(&self.state, FACTS_PER_PASS);
+            let pairs = pass::pairs(&self.state, &facts);
             let numbers: BTreeSet<u64> = pairs.iter().flat_map(|(a, b)| [*a, *b]).collect();
             let features =
                 if numbers.is_empty() { BTreeMap::new() } else { self.kept_features(&numbers).await? };
             let looked_to = facts.last().filter(|_| facts.len() == FACTS_PER_PASS).map(|last| last + 1);
-            let mut look = Look::new(self, now_ms);
-            look.compare_facts(&pairs, &features);
+            let mut pass = GraphPass::new(self, now_ms);
+            pass.compare_facts(&pairs, &features);
             // Steps over the whole graph wait for the pass that reaches the end of the log.
             if looked_to.is_none() {
-                look.merge_entities();
-                look.merge_edges();
-                look.end_edges_without_evidence();
+                pass.merge_entities();
+                pass.merge_edges();
+                pass.end_edges_without_evidence();
             }
-            let (mut plan, done) = look.finish();
+            let (mut plan, done) = pass.finish();
             let settled =
                 plan.events.is_empty() && self.state.consolidated < looked_to.unwrap_or(self.state.next);
             if settled {
@@ -143,8 +143,8 @@ impl Owner {
             }
             let more = !plan.events.is_empty();
             match self.commit(Plan { at_ms: now_ms, ..plan }.quiet()).await? {
-                Committed::Done => return Ok((done, more)),
-                Committed::Conflict => {}
+                CommitOutcome::Done => return Ok((done, more)),
+                CommitOutcome::Conflict => {}
             }
         }
         Err(busy())

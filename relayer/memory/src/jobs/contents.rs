@@ -12,7 +12,7 @@ use crate::{
     events::{Event, Pointer, StoredKey},
     ids::{ItemId, OwnerId},
     owner::{Job, Owner, Plan, embedded_text},
-    search::Quantised,
+    search::QuantisedVector,
     service::Memory,
 };
 
@@ -73,10 +73,10 @@ impl Memory {
                 return Ok(Step::Failed);
             }
         };
-        let vectors: Vec<(u64, &str, Quantised)> = texts
+        let vectors: Vec<(u64, &str, QuantisedVector)> = texts
             .iter()
             .zip(&vectors)
-            .map(|((number, text), vector)| (*number, text.as_str(), Quantised::from_unit(vector)))
+            .map(|((number, text), vector)| (*number, text.as_str(), QuantisedVector::from_unit(vector)))
             .collect();
         self.write(owner, |owner| {
             // An item that was edited or deleted meanwhile has another text.

@@ -6,13 +6,13 @@ use super::Step;
 use crate::{
     api::Result,
     events::{Event, StoredItem, StoredKey},
+    extraction::{self, SummaryMessage},
     ids::{ItemId, OwnerId, SessionId},
     limits::MAX_FACT_BYTES,
     model::{Author, Consent, Item, Kind, Layer, Provenance, Role},
     owner::{Owner, Plan},
     service::Memory,
     state::Entry,
-    writing::{self, Spoken},
 };
 
 /// Messages of one summary.
@@ -28,9 +28,9 @@ impl Memory {
         let Some((session, messages)) = self.read(owner, |owner| Ok(owner.unsummarised())).await? else {
             return Ok(Step::Idle);
         };
-        let spoken: Vec<Spoken<'_>> = messages
+        let spoken: Vec<SummaryMessage<'_>> = messages
             .iter()
-            .map(|(_, role, text, time_ms)| Spoken { role: *role, text, time_ms: *time_ms })
+            .map(|(_, role, text, time_ms)| SummaryMessage { role: *role, text, time_ms: *time_ms })
             .collect();
         let writer = self.writer_of(owner).await?;
         let by_model = match writer.as_ref().and_then(|writer| writer.for_messages(&spoken)) {
@@ -39,7 +39,7 @@ impl Memory {
         };
         let text = by_model
             .filter(|text| !text.trim().is_empty() && text.len() <= MAX_FACT_BYTES)
-            .unwrap_or_else(|| writing::summarise(&spoken, MAX_FACT_BYTES));
+            .unwrap_or_else(|| extraction::summarise(&spoken, MAX_FACT_BYTES));
         // Messages without notable content are marked as covered too; otherwise every round would read them
         // again.
         let text = if text.trim().is_empty() { NOTHING_SAID.to_owned() } else { text };

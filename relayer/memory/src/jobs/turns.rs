@@ -6,12 +6,12 @@ use super::Step;
 use crate::{
     api::Result,
     events::{Event, Outcome},
+    extraction::{self, Candidate, Exchange, Mode},
     ids::{ItemId, OwnerId, SessionId},
     model::Consent,
     owner::{Owner, Plan},
     retry::MODEL_TRIES,
     service::{Memory, OwnerWriter},
-    writing::{self, Candidate, Exchange, Mode},
 };
 
 /// Turns extracted before the next step, so that an owner's backlog does not delay its own embeddings.
@@ -21,12 +21,12 @@ const BACKSTOP_TURNS: usize = 8;
 
 /// The facts of an exchange, and the outcome of its extraction.
 #[derive(Clone)]
-struct Lesson {
+struct ExtractedFacts {
     facts: Vec<(Candidate, Consent)>,
     outcome: Outcome,
 }
 
-impl Lesson {
+impl ExtractedFacts {
     fn of(facts: Vec<(Candidate, Consent)>) -> Self {
         let outcome = if facts.is_empty() { Outcome::Skipped } else { Outcome::Written };
         Self { facts, outcome }
@@ -65,9 +65,9 @@ impl Memory {
             // Read for each turn, so that a changed decision takes effect at once.
             let writer = self.writer_of(owner).await?;
             match self.read_exchange(writer.as_ref(), &exchange, turn.failures).await {
-                Ok(lesson) => {
+                Ok(extracted) => {
                     self.write(owner, |owner| {
-                        let Lesson { facts, outcome } = lesson.clone();
+                        let ExtractedFacts { facts, outcome } = extracted.clone();
                         Ok((owner.plan_extracted(turn.number, facts, outcome, now_ms).quiet(), ()))
                     })
                     .await?;
@@ -91,8 +91,8 @@ impl Memory {
         writer: Option<&OwnerWriter>,
         exchange: &Exchange<'_>,
         failures: u32,
-    ) -> Result<Lesson, writing::ModelError> {
-        let rules = writing::gate(exchange);
+    ) -> Result<ExtractedFacts, extraction::ModelError> {
+        let rules = extraction::gate(exchange);
         let model = writer.and_then(|writer| writer.for_exchange(exchange));
         let writer = model.filter(|_| failures < MODEL_TRIES);
         if model.is_some() && failures >= MODEL_TRIES {
@@ -103,27 +103,27 @@ impl Memory {
             self.inner.counters.extractions_abandoned.fetch_add(1, Ordering::Relaxed);
         }
         if rules.mode == Mode::SafeRedirect {
-            return Ok(Lesson::refused());
+            return Ok(ExtractedFacts::refused());
         }
-        let ruled = writing::extract(exchange);
+        let ruled = extraction::extract(exchange);
         let (verdict, candidates) = match writer {
-            Some(writer) if writing::needs_judge(exchange) => {
+            Some(writer) if extraction::needs_judge(exchange) => {
                 let judged = writer.judge(exchange).await?;
                 if !judged.writes() {
-                    return Ok(Lesson::refused());
+                    return Ok(ExtractedFacts::refused());
                 }
-                let verdict = writing::combine(rules, judged);
+                let verdict = extraction::combine(rules, judged);
                 let found =
                     if verdict.writes() { writer.extract(exchange).await?.candidates } else { Vec::new() };
-                (verdict, writing::merge(ruled, found))
+                (verdict, extraction::merge(ruled, found))
             }
             _ => (rules, ruled),
         };
         if !verdict.writes() {
-            return Ok(Lesson::of(Vec::new()));
+            return Ok(ExtractedFacts::of(Vec::new()));
         }
         let consents = verdict.consents(&candidates);
-        Ok(Lesson::of(candidates.into_iter().zip(consents).collect()))
+        Ok(ExtractedFacts::of(candidates.into_iter().zip(consents).collect()))
     }
 
     /// Reads skipped turns again, together: some facts spread over several messages. Refused and
@@ -145,9 +145,9 @@ impl Memory {
         let writer = self.writer_of(owner).await?;
         let found = match writer.as_ref().and_then(|writer| writer.for_exchange(&exchange)) {
             Some(writer) => writer.extract(&exchange).await.unwrap_or_default().candidates,
-            None => writing::extract(&exchange),
+            None => extraction::extract(&exchange),
         };
-        let consents = writing::gate(&exchange).consents(&found);
+        let consents = extraction::gate(&exchange).consents(&found);
         let now_ms = self.now_ms();
         let first = turns.first().map_or(up_to, |turn| turn.number);
         self.write(owner, |owner| {

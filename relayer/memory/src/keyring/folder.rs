@@ -42,7 +42,7 @@ pub(crate) struct KeyFolder {
 }
 
 /// Proves that only this thread may change the owner's file.
-pub(crate) struct Locked {
+pub(crate) struct OwnerLock {
     _file: File,
 }
 
@@ -77,14 +77,14 @@ impl KeyFolder {
     }
 
     /// Prevents other threads and relayers from changing the owner's file.
-    pub(crate) fn lock(&self, owner: Pseudonym) -> Result<Locked, KeyringError> {
+    pub(crate) fn lock(&self, owner: Pseudonym) -> Result<OwnerLock, KeyringError> {
         let path = self.path.join("locks").join(hex::encode(&owner.0[..1]));
         let failed = |source| KeyringError::Io { path: path.clone(), source };
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
         let begin = Instant::now();
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(Locked { _file: file }),
+                Ok(()) => return Ok(OwnerLock { _file: file }),
                 Err(TryLockError::WouldBlock) if begin.elapsed() < LOCK_PATIENCE => {
                     std::thread::sleep(LOCK_PAUSE)
                 }
@@ -98,13 +98,13 @@ impl KeyFolder {
     pub(crate) fn load(&self, owner: Pseudonym) -> Result<Option<Keyring>, KeyringError> {
         let path = self.file(owner);
         if path.with_extension("keys.new").exists() {
-            let _locked = self.lock(owner)?;
+            let _lock = self.lock(owner)?;
             discard_leftover(&path).map_err(|source| KeyringError::Io { path: path.clone(), source })?;
         }
         match self.read(owner) {
             // A replaced file is wiped, even while a reader has it open.
             Err(KeyringError::Damaged { .. }) => {
-                let _locked = self.lock(owner)?;
+                let _lock = self.lock(owner)?;
                 self.read(owner)
             }
             read => read,
@@ -114,7 +114,7 @@ impl KeyFolder {
     /// As [`Self::load`], for a caller with the lock.
     pub(crate) fn load_locked(
         &self,
-        _locked: &Locked,
+        _lock: &OwnerLock,
         owner: Pseudonym,
     ) -> Result<Option<Keyring>, KeyringError> {
         self.read(owner)
@@ -136,7 +136,7 @@ impl KeyFolder {
 
     /// Replaces an owner's file. The new file is on disk on return; the old bytes are wiped as far as
     /// possible.
-    pub(crate) fn save(&self, _locked: &Locked, ring: &Keyring) -> Result<(), KeyringError> {
+    pub(crate) fn save(&self, _lock: &OwnerLock, ring: &Keyring) -> Result<(), KeyringError> {
         let owner = self.pseudonym(ring.owner);
         let encoded = ring.encode();
         if encoded.len() > MAX_KEYRING_BYTES {
@@ -149,7 +149,7 @@ impl KeyFolder {
     }
 
     /// Marks an owner for erasure, then destroys the owner's keys.
-    pub(crate) fn destroy(&self, _locked: &Locked, owner: Pseudonym) -> Result<(), KeyringError> {
+    pub(crate) fn destroy(&self, _lock: &OwnerLock, owner: Pseudonym) -> Result<(), KeyringError> {
         let (mark, path) = (self.mark(owner), self.file(owner));
         replace_private(&mark, b"").map_err(|source| KeyringError::Io { path: mark, source })?;
         discard_leftover(&path)
@@ -163,18 +163,18 @@ impl KeyFolder {
     }
 
     /// Ends an erasure, once the owner's rows are gone.
-    pub(crate) fn end_erasure(&self, _locked: &Locked, owner: Pseudonym) -> Result<(), KeyringError> {
+    pub(crate) fn end_erasure(&self, _lock: &OwnerLock, owner: Pseudonym) -> Result<(), KeyringError> {
         let mark = self.mark(owner);
         remove_secret(&mark).map_err(|source| KeyringError::Io { path: mark, source })
     }
 
     /// Owners whose erasure has not ended.
-    pub(crate) fn erased(&self) -> Result<Vec<Pseudonym>, KeyringError> {
+    pub(crate) fn erasures(&self) -> Result<Vec<Pseudonym>, KeyringError> {
         self.listed(".erased")
     }
 
     /// Owners with a key file.
-    pub(crate) fn kept(&self) -> Result<Vec<Pseudonym>, KeyringError> {
+    pub(crate) fn owners(&self) -> Result<Vec<Pseudonym>, KeyringError> {
         self.listed(".keys")
     }
 

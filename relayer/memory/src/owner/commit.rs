@@ -5,13 +5,13 @@ use std::collections::{BTreeSet, HashSet};
 
 use zeroize::Zeroizing;
 
-use super::{Committed, Owner, encode, features::FeatureRecord, features::features_of};
+use super::{CommitOutcome, Owner, encode, features::FeatureRecord, features::features_of};
 use crate::{
     api::Result,
     events::Event,
     ids::ItemId,
     model::Kind,
-    search::Quantised,
+    search::QuantisedVector,
     state::{Entry, row_class},
     storage::Space,
     vault::{Changes, Secret},
@@ -25,7 +25,7 @@ pub(crate) struct Plan {
     /// Events to replace in place; their former bytes become unreadable.
     pub(crate) rewrites: Vec<(u64, Event)>,
     /// Vectors to set.
-    pub(crate) vectors: Vec<(u64, Quantised)>,
+    pub(crate) vectors: Vec<(u64, QuantisedVector)>,
     /// The change to the owner's job.
     pub(crate) job: Job,
     /// Creation time, in milliseconds since the Unix epoch.
@@ -77,10 +77,10 @@ impl Owner {
     /// caller must then plan again.
     ///
     /// # Errors
-    /// [`MemoryError`](crate::api::MemoryError); [`Committed::Conflict`] is not an error.
-    pub(crate) async fn commit(&mut self, plan: Plan) -> Result<Committed> {
+    /// [`MemoryError`](crate::api::MemoryError); [`CommitOutcome::Conflict`] is not an error.
+    pub(crate) async fn commit(&mut self, plan: Plan) -> Result<CommitOutcome> {
         if plan.is_empty() {
-            return Ok(Committed::Done);
+            return Ok(CommitOutcome::Done);
         }
         let (mut changes, destroys, rehomed) = self.changes(&plan);
         if destroys {
@@ -99,7 +99,7 @@ impl Owner {
             Ok(_) => {}
             Err(error) if error.is_conflict() => {
                 self.catch_up().await?;
-                return Ok(Committed::Conflict);
+                return Ok(CommitOutcome::Conflict);
             }
             Err(error) => return Err(error.into()),
         }
@@ -124,7 +124,7 @@ impl Owner {
         if destroys {
             self.snapshot_at = 0;
         }
-        Ok(Committed::Done)
+        Ok(CommitOutcome::Done)
     }
 
     /// Items whose words a plan deletes or replaces.
@@ -214,9 +214,9 @@ impl Owner {
     pub(crate) async fn set_named_records(
         &mut self,
         records: &[(String, Option<Vec<u8>>)],
-    ) -> Result<Committed> {
+    ) -> Result<CommitOutcome> {
         if records.is_empty() {
-            return Ok(Committed::Done);
+            return Ok(CommitOutcome::Done);
         }
         let mut changes = Changes::default();
         for (name, bytes) in records {
@@ -230,10 +230,10 @@ impl Owner {
         let committed =
             if removes { self.vault.redact(changes).await } else { self.vault.commit(changes).await };
         match committed {
-            Ok(_) => Ok(Committed::Done),
+            Ok(_) => Ok(CommitOutcome::Done),
             Err(error) if error.is_conflict() => {
                 self.catch_up().await?;
-                Ok(Committed::Conflict)
+                Ok(CommitOutcome::Conflict)
             }
             Err(error) => Err(error.into()),
         }

@@ -17,7 +17,7 @@ use crate::{
     keyring::NUMBERS_PER_SEGMENT,
     model::{Author, Item},
     rotation::rotate,
-    search::{ASSISTANT_SPEAKER, Features, Quantised, TermHasher, USER_SPEAKER, document_features},
+    search::{ASSISTANT_SPEAKER, Features, QuantisedVector, TermHasher, USER_SPEAKER, document_features},
     state::{home_of, row_class},
     storage::{IndexRow, Space},
     vault::{Changes, OwnerVault},
@@ -63,7 +63,7 @@ impl FeatureRecord {
     }
 }
 
-fn checksum(vector: &Quantised) -> [u8; 32] {
+fn checksum(vector: &QuantisedVector) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&vector.scale.to_le_bytes());
     for code in &vector.codes {
@@ -77,12 +77,12 @@ fn checksum(vector: &Quantised) -> [u8; 32] {
 pub(super) struct Pack {
     pub(super) embedder: String,
     pub(super) dimensions: u32,
-    pub(super) items: Vec<Packed>,
+    pub(super) items: Vec<PackItem>,
 }
 
 /// One item of a pack as flat bytes, for fast reads.
 #[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
-pub(super) struct Packed {
+pub(super) struct PackItem {
     pub(super) number: u64,
     /// Hash (u64, little endian) and count (u16, little endian) of each term, ascending by hash.
     #[serde(with = "serde_bytes")]
@@ -94,7 +94,7 @@ pub(super) struct Packed {
     checksum: [u8; 32],
 }
 
-impl Packed {
+impl PackItem {
     /// `None` without a vector: such an item is not packed.
     fn of(number: u64, record: &FeatureRecord) -> Option<Self> {
         let vector = record.features.vector.as_ref()?;
@@ -121,7 +121,7 @@ impl Packed {
         Features {
             terms: terms.iter().map(term).collect(),
             length: self.length,
-            vector: Some(Quantised { scale: self.scale, codes }),
+            vector: Some(QuantisedVector { scale: self.scale, codes }),
         }
     }
 }
@@ -193,7 +193,7 @@ impl Owner {
         changes.put.push((Space::Features, number, encode(&FeatureRecord::new(features, ""))));
     }
 
-    pub(super) fn put_vector(&self, changes: &mut Changes, number: u64, vector: &Quantised) {
+    pub(super) fn put_vector(&self, changes: &mut Changes, number: u64, vector: &QuantisedVector) {
         let Some(entry) = self.state.entries.get(&number) else { return };
         let mut features = features_of(&entry.item, &self.hasher);
         features.vector = Some(vector.clone());
@@ -208,7 +208,7 @@ impl Owner {
     pub(super) fn row(&self, number: u64, class: [u8; 13], features: &Features) -> IndexRow {
         let keys = self.vault.index_keys();
         let keys = keys.last().expect("a keyring always has a key of the index");
-        let rotated = |vector: &Quantised| rotate(keys.rotation_seed(), &vector.to_unit());
+        let rotated = |vector: &QuantisedVector| rotate(keys.rotation_seed(), &vector.to_unit());
         let mut terms: Vec<(u64, u16)> =
             features.terms.iter().map(|(hash, count)| (keys.term(*hash), *count)).collect();
         terms.sort_unstable();
@@ -273,7 +273,7 @@ impl Owner {
             let items = records
                 .iter()
                 .filter(|(number, record)| there(number) && record.is_of(embedder, *dimensions))
-                .filter_map(|(number, record)| Packed::of(*number, record));
+                .filter_map(|(number, record)| PackItem::of(*number, record));
             let pack = Pack {
                 embedder: embedder.clone(),
                 dimensions: u32::try_from(*dimensions).unwrap_or(u32::MAX),

@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::Owner;
 use crate::{
     api::Others,
+    extraction::{canonical, unlabelled},
     ids::{ItemId, ProjectId},
     model::{Author, Kind, Text},
-    state::{Entry, standing::is_named},
-    writing::{canonical, unlabelled},
+    state::{Entry, visibility::is_named},
 };
 
 /// Fewest words of a fact that are searched for in messages other than its own: two words may mean anything.
@@ -23,7 +23,7 @@ const MIN_SAYING_WORDS: usize = 3;
 const DAY: &str = "date:";
 
 /// Items whose words are to be removed.
-pub(crate) struct Going<'a> {
+pub(crate) struct RemovalQuery<'a> {
     pub(crate) ids: &'a [ItemId],
     /// The words that an edit puts in their place.
     pub(crate) replacement: Option<&'a str>,
@@ -43,11 +43,11 @@ pub(crate) struct Holders {
     pub(crate) left: Vec<ItemId>,
 }
 
-/// Words in canonical form. `takes_in` is the project in which the user's own messages with these words are
+/// Words in canonical form. `deletes_in` is the project in which the user's own messages with these words are
 /// deleted; `None` if no message is deleted.
 struct Phrase {
     words: Text,
-    takes_in: Option<Option<ProjectId>>,
+    deletes_in: Option<Option<ProjectId>>,
 }
 
 /// Phrases to search for in many texts, by their longest word.
@@ -59,11 +59,11 @@ struct Phrases {
 }
 
 impl Phrases {
-    fn add(&mut self, words: Text, takes_in: Option<Option<ProjectId>>) {
+    fn add(&mut self, words: Text, deletes_in: Option<Option<ProjectId>>) {
         let longest = positions(&words).max_by_key(|(at, word)| (word.len(), usize::MAX - at));
         let Some((before, word)) = longest else { return };
         self.by_word.entry(word.into()).or_default().push((self.all.len(), before));
-        self.all.push(Phrase { words, takes_in });
+        self.all.push(Phrase { words, deletes_in });
     }
 
     /// The phrases that a canonical text contains as whole words.
@@ -107,7 +107,7 @@ fn saying(entry: &Entry) -> Text {
 
 impl Owner {
     /// The items that are deleted with some items, and the remaining holders of their words.
-    pub(crate) fn holders(&self, request: &Going<'_>) -> Holders {
+    pub(crate) fn holders(&self, request: &RemovalQuery<'_>) -> Holders {
         let there = request.ids.iter().copied().filter(|id| self.state.number(*id).is_some());
         // A paraphrase that was merged with an item counts as that item.
         let roots: BTreeSet<ItemId> = self.state.with_merged(there.collect()).into_iter().collect();
@@ -221,7 +221,7 @@ impl Owner {
             }
             let text = Text(canonical(&item.text));
             let by_user = item.kind == Kind::Episode && item.provenance.author != Author::Assistant;
-            let is_own = phrases.held_by(&text).map(|phrase| by_user && phrase.takes_in == Some(project));
+            let is_own = phrases.held_by(&text).map(|phrase| by_user && phrase.deletes_in == Some(project));
             if let Some(is_own) = is_own.reduce(|a, b| a || b) {
                 found.insert(*number, (item.id, is_own));
             }

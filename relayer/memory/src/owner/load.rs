@@ -29,14 +29,14 @@ const SNAPSHOT_SHARE: u64 = 8;
 const MAX_SNAPSHOT_BYTES: usize = 1 << 30;
 
 /// The state from a log up to its end.
-struct Folded {
+struct FoldedLog {
     state: State,
     /// The number at the snapshot's end.
     snapshot_at: u64,
 }
 
 /// The stored features, also of deleted items.
-struct Found {
+struct StoredFeatures {
     index: Index,
     /// Items with a vector from the current embedder.
     current: HashSet<u64>,
@@ -48,7 +48,7 @@ struct Found {
     kind: VectorKind,
 }
 
-impl Found {
+impl StoredFeatures {
     fn take(&mut self, number: u64, mut features: Features, current: bool) {
         if current {
             self.current.insert(number);
@@ -78,7 +78,7 @@ impl Found {
 }
 
 /// Runs a computation of milliseconds off the reactor.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+async fn off_reactor<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|stopped| {
         if stopped.is_panic() {
             std::panic::resume_unwind(stopped.into_panic());
@@ -90,7 +90,7 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
 async fn read_snapshot(vault: &OwnerVault) -> Result<Option<State>> {
     let records = vault.read(Space::Snapshot, 0).await?;
     let Some((_, bytes)) = records.into_iter().next() else { return Ok(None) };
-    let decoded = aside(move || {
+    let decoded = off_reactor(move || {
         let (version, rest) = bytes.split_first_chunk::<4>()?;
         let known = u32::from_le_bytes(*version) == SNAPSHOT_VERSION;
         let mut state: State = known.then(|| codec::decode(rest, MAX_SNAPSHOT_BYTES).ok()).flatten()?;
@@ -105,15 +105,15 @@ async fn read_snapshot(vault: &OwnerVault) -> Result<Option<State>> {
 }
 
 /// Folds the snapshot and the log behind it.
-async fn read_state(vault: &OwnerVault) -> Result<Folded> {
+async fn read_state(vault: &OwnerVault) -> Result<FoldedLog> {
     let mut state = read_snapshot(vault).await?.unwrap_or_default();
     let snapshot_at = state.next;
     loop {
         let records = vault.read(Space::Log, state.next).await?;
         if records.is_empty() {
-            return Ok(Folded { state, snapshot_at });
+            return Ok(FoldedLog { state, snapshot_at });
         }
-        state = aside(move || {
+        state = off_reactor(move || {
             for (number, bytes) in records {
                 in_order(number, &state)?;
                 apply(&mut state, number, &decode_event(&bytes)?)?;
@@ -125,8 +125,12 @@ async fn read_state(vault: &OwnerVault) -> Result<Folded> {
 }
 
 /// Reads all features; puts them into an index unless the database does the search.
-async fn read_all_features(vault: &OwnerVault, kind: VectorKind, in_database: bool) -> Result<Found> {
-    let mut found = Found {
+async fn read_all_features(
+    vault: &OwnerVault,
+    kind: VectorKind,
+    in_database: bool,
+) -> Result<StoredFeatures> {
+    let mut found = StoredFeatures {
         index: Index::new(kind.dimensions),
         current: HashSet::new(),
         all: Vec::new(),
@@ -140,7 +144,7 @@ async fn read_all_features(vault: &OwnerVault, kind: VectorKind, in_database: bo
             let records = vault.read(space, from).await?;
             let Some((last, _)) = records.last() else { break };
             from = last + 1;
-            found = aside(move || {
+            found = off_reactor(move || {
                 for (number, bytes) in records {
                     if space == Space::Packs {
                         Pack::decode(&bytes).iter().for_each(|pack| found.take_pack(pack));

@@ -28,7 +28,7 @@ pub(super) const WORDS: usize = super::question::MAX_QUESTION_TERMS;
 
 /// An item that a scan found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Candidate {
+pub struct CandidateRow {
     /// The item.
     pub number: u64,
     /// BM25 of the question's words or their synonyms.
@@ -98,7 +98,7 @@ impl Shares {
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {
     /// Ascending by number.
-    pub(super) rows: Vec<Candidate>,
+    pub(super) rows: Vec<CandidateRow>,
     /// The weight of each row for each word of the question.
     pub(super) shares: Shares,
     /// Weight of each word of the question, unseen ones included.
@@ -123,7 +123,7 @@ pub struct Candidates {
 impl Candidates {
     /// The rows, ascending by number.
     #[must_use]
-    pub fn rows(&self) -> &[Candidate] {
+    pub fn rows(&self) -> &[CandidateRow] {
         &self.rows
     }
 
@@ -138,7 +138,7 @@ impl Candidates {
         self.documents
     }
 
-    pub(super) fn get(&self, number: u64) -> Option<&Candidate> {
+    pub(super) fn get(&self, number: u64) -> Option<&CandidateRow> {
         let at = self.rows.binary_search_by_key(&number, |row| row.number).ok()?;
         self.rows.get(at)
     }
@@ -156,7 +156,7 @@ impl Candidates {
 }
 
 /// The number of searched documents with each hash of a question.
-pub(super) struct Counts<'a> {
+pub(super) struct DocumentCounts<'a> {
     pub(super) documents: u64,
     pub(super) total_length: u64,
     pub(super) words: &'a [u32],
@@ -183,7 +183,7 @@ pub(super) struct Bm25 {
 
 #[expect(clippy::cast_precision_loss, reason = "counts of documents; a weight needs no more than 24 bits")]
 impl Bm25 {
-    pub(super) fn new(counts: &Counts) -> Self {
+    pub(super) fn new(counts: &DocumentCounts) -> Self {
         let n = counts.documents as f32;
         let names = |speaker: &u32| *speaker > 0 && u64::from(*speaker) < counts.documents;
         let names_speaker = counts.speakers.iter().any(names);
@@ -255,7 +255,7 @@ pub fn candidates_from_scan(scan: &Scan, question: &Question) -> Candidates {
     let found = |range: std::ops::Range<usize>| -> Vec<u32> {
         range.map(|index| scan.document_counts.get(index).copied().unwrap_or(0)).collect()
     };
-    let bm25 = Bm25::new(&Counts {
+    let bm25 = Bm25::new(&DocumentCounts {
         documents: scan.documents,
         total_length: scan.total_length,
         words: &found(0..words),
@@ -265,7 +265,7 @@ pub fn candidates_from_scan(scan: &Scan, question: &Question) -> Candidates {
     });
     let mut shares = Shares::default();
     let by_word = question.synonyms_by_word();
-    let mut rows: Vec<Candidate> = scan
+    let mut rows: Vec<CandidateRow> = scan
         .rows
         .iter()
         .map(|row| {
@@ -279,7 +279,7 @@ pub fn candidates_from_scan(scan: &Scan, question: &Question) -> Candidates {
                     lexical += shares.take(&mut list, word, bm25.related(*synonym, count, row.length));
                 }
             }
-            Candidate {
+            CandidateRow {
                 number: row.number,
                 lexical,
                 cosine: row.cosine.filter(|cosine| cosine.is_finite() && question.vector.is_some()),

@@ -8,7 +8,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 use crate::dates::{Day, meant};
 
 use super::{
-    Quantised,
+    QuantisedVector,
     terms::{TermHasher, TermKind, content_words, normalised, words},
 };
 
@@ -24,7 +24,7 @@ pub struct Features {
     /// Searchable words in the text, repetitions included.
     pub length: u32,
     /// The embedding, once computed.
-    pub vector: Option<Quantised>,
+    pub vector: Option<QuantisedVector>,
 }
 
 /// A property of a text as a whole that makes it a better or worse answer.
@@ -70,7 +70,7 @@ pub fn indexed_text(text: &str, speaker: &str, time_ms: u64) -> String {
 /// Features of a plain text, without speaker, date and vector.
 #[must_use]
 pub fn features(text: &str, hasher: &TermHasher) -> Features {
-    let mut counts = Counts::default();
+    let mut counts = TermCounts::default();
     counts.add_words(&normalised(text), hasher);
     counts.finish(hasher)
 }
@@ -79,7 +79,7 @@ pub fn features(text: &str, hasher: &TermHasher) -> Features {
 /// cues.
 #[must_use]
 pub fn document_features(text: &str, speaker: &str, time_ms: u64, hasher: &TermHasher) -> Features {
-    let mut counts = Counts::default();
+    let mut counts = TermCounts::default();
     let normal = normalised(text);
     counts.add_words(&normal, hasher);
     let name = normalised(speaker);
@@ -169,12 +169,12 @@ fn only_asks(normal: &str) -> bool {
 
 /// Terms while they are counted.
 #[derive(Default)]
-struct Counts {
+struct TermCounts {
     counts: HashMap<(u8, String), u16>,
     length: u32,
 }
 
-impl Counts {
+impl TermCounts {
     fn add_words(&mut self, normal: &str, hasher: &TermHasher) {
         for word in content_words(normal) {
             self.length = self.length.saturating_add(1);

@@ -6,8 +6,8 @@
 use zeroize::Zeroize as _;
 
 use super::{
-    Candidate, Candidates, Features, Quantised,
-    candidates::{Bm25, Counts, NOTHING, Shares},
+    CandidateRow, Candidates, Features, QuantisedVector,
+    candidates::{Bm25, DocumentCounts, NOTHING, Shares},
     features::Cue,
     question::Question,
     table::Table,
@@ -113,7 +113,7 @@ impl Index {
     }
 
     /// Sets or removes an item's vector. Does nothing for an unknown item.
-    pub fn set_vector(&mut self, number: u64, vector: Option<Quantised>) {
+    pub fn set_vector(&mut self, number: u64, vector: Option<QuantisedVector>) {
         if let Some(slot) = self.slots.get(number) {
             self.put_vector(slot, vector.as_ref());
         }
@@ -164,7 +164,7 @@ impl Index {
         id
     }
 
-    fn put_vector(&mut self, slot: u32, vector: Option<&Quantised>) {
+    fn put_vector(&mut self, slot: u32, vector: Option<&QuantisedVector>) {
         let at = slot as usize;
         let begin = at % BLOCK * self.dimensions;
         let Some(place) =
@@ -202,7 +202,7 @@ impl Index {
         let counts: Vec<u32> =
             lists.iter().map(|list| u32::try_from(count(list)).unwrap_or(u32::MAX)).collect();
         let words = question.words();
-        let bm25 = Bm25::new(&Counts {
+        let bm25 = Bm25::new(&DocumentCounts {
             documents,
             total_length,
             words: counts.get(..words).unwrap_or_default(),
@@ -271,7 +271,7 @@ impl Index {
             let Scratch { lexical, words, list, cues, speaker_named } = scratch[slot];
             if cosine.is_some() || words != 0 || list != NOTHING {
                 let length = self.lengths[slot];
-                found.rows.push(Candidate {
+                found.rows.push(CandidateRow {
                     number: *number,
                     lexical,
                     cosine,

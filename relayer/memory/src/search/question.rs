@@ -5,7 +5,7 @@ use crate::dates::{DAY_MS, Day};
 use baton_embed::Related;
 
 use super::{
-    Background, Quantised,
+    Background, QuantisedVector,
     features::{ASSISTANT_SPEAKER, Cue, OWN_WORDS, USER_SPEAKER},
     stop_words::is_stop_word,
     terms::{TermHasher, TermKind, content_words, normalised, words},
@@ -39,7 +39,7 @@ pub struct Question {
     pub(super) asks_when: bool,
     pub(super) asks_latest: bool,
     pub(super) now_ms: u64,
-    pub(super) vector: Option<Quantised>,
+    pub(super) vector: Option<QuantisedVector>,
     pub(super) background: Background,
 }
 
@@ -103,7 +103,7 @@ impl Question {
     /// Adds the embedding, and the similarity of unrelated texts for that embedder.
     #[must_use]
     pub fn with_vector(mut self, vector: &[f32], background: Background) -> Self {
-        self.vector = Some(Quantised::from_unit(vector)).filter(|vector| vector.scale > 0.0);
+        self.vector = Some(QuantisedVector::from_unit(vector)).filter(|vector| vector.scale > 0.0);
         self.background = background;
         self
     }
@@ -198,7 +198,7 @@ impl Question {
 
     /// The embedding.
     #[must_use]
-    pub fn vector(&self) -> Option<&Quantised> {
+    pub fn vector(&self) -> Option<&QuantisedVector> {
         self.vector.as_ref()
     }
 }

@@ -10,10 +10,10 @@ use std::collections::HashSet;
 use crate::{dates::DAY_MS, model::Kind};
 
 use super::{
-    Candidate, Candidates, Question,
-    bar::{Bar, Measure, is_about},
+    CandidateRow, Candidates, Question,
     candidates::{NOTHING, WORDS},
     features::Cue,
+    threshold::{Measure, ReferenceEvidence, is_about},
 };
 
 /// Properties of items that the ranking needs besides the scan. They come from the owner's state.
@@ -30,7 +30,7 @@ pub trait Documents {
 
 /// An item with its score in the answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ranked {
+pub struct RankedItem {
     /// The item.
     pub number: u64,
     /// 0 to 1; the order of the items. 0.5 means that the item is barely related to the question.
@@ -59,7 +59,7 @@ impl Default for Weights {
     }
 }
 
-/// Score below which an item is usually unrelated to the question. See [`Ranked::score`].
+/// Score below which an item is usually unrelated to the question. See [`RankedItem::score`].
 pub const DEFAULT_THRESHOLD: f32 = 0.5;
 
 /// Candidates that are ranked in detail, besides their neighbours: far more than an answer has.
@@ -94,7 +94,7 @@ pub fn rank(
     candidates: &Candidates,
     documents: &dyn Documents,
     limit: usize,
-) -> Vec<Ranked> {
+) -> Vec<RankedItem> {
     rank_weighted(question, candidates, documents, &Weights::default(), limit)
 }
 
@@ -106,39 +106,39 @@ pub fn rank_weighted(
     documents: &dyn Documents,
     weights: &Weights,
     limit: usize,
-) -> Vec<Ranked> {
+) -> Vec<RankedItem> {
     let evidence = Evidence::new(question, candidates, documents);
     let shortlist = evidence.shortlist(SHORTLIST.max(limit.saturating_mul(2)));
     // An answer may share no word with its question, the message before.
     let mut seen: HashSet<u64> = shortlist.iter().map(|row| row.number).collect();
     let near = shortlist.iter().flat_map(|row| documents.neighbours(row.number)).flatten();
-    let near: Vec<&Candidate> =
+    let near: Vec<&CandidateRow> =
         near.filter(|number| seen.insert(*number)).filter_map(|number| candidates.get(number)).collect();
-    let rows: Vec<&Candidate> = shortlist.into_iter().chain(near).collect();
+    let rows: Vec<&CandidateRow> = shortlist.into_iter().chain(near).collect();
     let newest = Newest::of(question, &rows, documents);
 
-    let mut found: Vec<Found<'_>> = rows
+    let mut found: Vec<ScoredRow<'_>> = rows
         .into_iter()
         .map(|row| {
-            let Together { mut sum, matches } = evidence.together(row);
+            let ContextScore { mut sum, matches } = evidence.together(row);
             sum += newest.bonus(row.number, documents);
             let says_it_all = evidence.says_it_all(row);
-            let mut relevance = evidence.bar.score(sum);
+            let mut relevance = evidence.reference.score(sum);
             if says_it_all {
                 relevance = relevance.max(DEFAULT_THRESHOLD);
             }
-            Found { row, relevance, matches: matches || says_it_all }
+            ScoredRow { row, relevance, matches: matches || says_it_all }
         })
         .collect();
     found.sort_unstable_by(|a, b| b.relevance.total_cmp(&a.relevance).then(b.row.number.cmp(&a.row.number)));
     // If none of the best items covers enough of the question, all items are below the threshold.
     let answered = found.iter().take(BEST).any(|found| found.matches);
-    let mut ranked: Vec<Ranked> = found
+    let mut ranked: Vec<RankedItem> = found
         .into_iter()
-        .map(|Found { row, relevance, .. }| {
+        .map(|ScoredRow { row, relevance, .. }| {
             let relevance = if answered { relevance } else { relevance * DEFAULT_THRESHOLD };
             let score = blend(relevance, row.number, question, documents, weights);
-            Ranked { number: row.number, score, similarity: row.cosine }
+            RankedItem { number: row.number, score, similarity: row.cosine }
         })
         .collect();
     ranked.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then(b.number.cmp(&a.number)));
@@ -154,14 +154,14 @@ const WORDS_OF_A_QUESTION: usize = 8;
 const BEST: usize = 10;
 
 /// An item while it is ranked.
-struct Found<'a> {
-    row: &'a Candidate,
+struct ScoredRow<'a> {
+    row: &'a CandidateRow,
     relevance: f32,
     matches: bool,
 }
 
 /// The evidence of an item with the messages before and after.
-struct Together {
+struct ContextScore {
     /// The evidence.
     sum: f32,
     /// Whether it covers enough of the question to be an answer.
@@ -177,7 +177,7 @@ struct Evidence<'a> {
     candidates: &'a Candidates,
     documents: &'a dyn Documents,
     measure: Measure,
-    bar: Bar,
+    reference: ReferenceEvidence,
     /// Total weight of the words that an answer must partly cover.
     worth: f32,
 }
@@ -189,16 +189,16 @@ impl<'a> Evidence<'a> {
         // and says enough.
         let usual =
             OWN + length_prior(FULL_LENGTH / 2) + if candidates.names_speaker { BY_THE_NAMED } else { 0.0 };
-        let bar = Bar::new(candidates, &measure, question.background, usual);
+        let reference = ReferenceEvidence::new(candidates, &measure, question.background, usual);
         let mut worth = candidates.worth.clone();
         worth.sort_unstable_by(|a, b| b.total_cmp(a));
         let worth = worth.iter().take(WORDS_OF_A_QUESTION).sum();
-        Self { question, candidates, documents, measure, bar, worth }
+        Self { question, candidates, documents, measure, reference, worth }
     }
 
     /// The candidates with most evidence of their own, in no order. It reads every candidate, so it calls no
     /// method of `documents`.
-    fn shortlist(&self, room: usize) -> Vec<&'a Candidate> {
+    fn shortlist(&self, room: usize) -> Vec<&'a CandidateRow> {
         let rows = &self.candidates.rows;
         let mut order: Vec<(f32, u32)> = (0_u32..).zip(rows).map(|(at, row)| (self.alone(row), at)).collect();
         if order.len() > room {
@@ -209,7 +209,7 @@ impl<'a> Evidence<'a> {
     }
 
     /// A candidate's evidence without its neighbours, kind and length.
-    fn alone(&self, row: &Candidate) -> f32 {
+    fn alone(&self, row: &CandidateRow) -> f32 {
         let mut sum = self.measure.words(row.lexical) + self.measure.meaning(row);
         if self.candidates.names_speaker && row.speaker_named {
             sum += BY_THE_NAMED;
@@ -219,17 +219,17 @@ impl<'a> Evidence<'a> {
 
     /// Whether it has nearly all words of the question, and more than one. Then it is about the same subject,
     /// even if chance is high in a small memory.
-    fn says_it_all(&self, row: &Candidate) -> bool {
+    fn says_it_all(&self, row: &CandidateRow) -> bool {
         let (own, all) = (self.candidates.weight_of(row.words), self.candidates.weight_of(u64::MAX));
         row.words.count_ones() > 1 && own >= NEARLY_ALL * all
     }
 
     /// A candidate's evidence with the messages before and after.
-    fn together(&self, row: &Candidate) -> Together {
+    fn together(&self, row: &CandidateRow) -> ContextScore {
         let [before, after] =
             self.documents.neighbours(row.number).map(|number| self.candidates.get(number?));
         let asked = before.is_some_and(|row| row.cues & Cue::EndsAsking.bit() != 0);
-        let has = |row: Option<&Candidate>| self.candidates.shares.of(row.map_or(NOTHING, |row| row.list));
+        let has = |row: Option<&CandidateRow>| self.candidates.shares.of(row.map_or(NOTHING, |row| row.list));
         let (own, before_has, after_has) = (has(Some(row)), has(before), has(after));
         // For each word: the part that is missing here and stands in a neighbour. A repeated word counts
         // once.
@@ -249,18 +249,18 @@ impl<'a> Evidence<'a> {
                 covered += (said + earlier.max(later)) / full * self.candidates.worth[word];
             }
         }
-        let meaning = |row: Option<&Candidate>| row.map_or(0.0, |row| self.measure.meaning(row).max(0.0));
+        let meaning = |row: Option<&CandidateRow>| row.map_or(0.0, |row| self.measure.meaning(row).max(0.0));
         let question_before = if asked { meaning(before) } else { 0.0 };
         let sum = self.measure.words(row.lexical + near + answers)
             + self.measure.meaning(row)
             + MEANING_NEAR * (meaning(before) + meaning(after) + question_before)
             + self.prior(row);
         let share = covered / self.worth.max(f32::MIN_POSITIVE);
-        Together { sum, matches: is_about(share, row, self.candidates, self.question.background) }
+        ContextScore { sum, matches: is_about(share, row, self.candidates, self.question.background) }
     }
 
     /// Properties that make it a better or worse answer to any question.
-    fn prior(&self, row: &Candidate) -> f32 {
+    fn prior(&self, row: &CandidateRow) -> f32 {
         let has = |cue: Cue| row.cues & cue.bit() != 0;
         let told = matches!(self.documents.kind(row.number), Kind::Fact | Kind::Summary);
         let mut sum = length_prior(if told { FULL_LENGTH } else { row.length });
@@ -295,7 +295,7 @@ struct Newest {
 }
 
 impl Newest {
-    fn of(question: &Question, rows: &[&Candidate], documents: &dyn Documents) -> Self {
+    fn of(question: &Question, rows: &[&CandidateRow], documents: &dyn Documents) -> Self {
         if !question.asks_latest {
             return Self { from_ms: 0, span_ms: 0 };
         }

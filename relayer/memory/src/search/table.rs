@@ -17,7 +17,7 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 #[derive(Default)]
 pub(super) struct Table {
     /// Slots: a power of two, or none.
-    places: Vec<(u64, u32)>,
+    slots: Vec<(u64, u32)>,
     used: usize,
 }
 
@@ -32,11 +32,11 @@ impl Table {
 
     /// Its bytes of memory.
     pub(super) fn bytes(&self) -> usize {
-        self.places.capacity() * size_of::<(u64, u32)>()
+        self.slots.capacity() * size_of::<(u64, u32)>()
     }
 
     pub(super) fn get(&self, key: u64) -> Option<u32> {
-        let (_, value) = self.places.get(self.find(key)?)?;
+        let (_, value) = self.slots.get(self.find(key)?)?;
         (*value != FREE).then_some(*value)
     }
 
@@ -51,72 +51,72 @@ impl Table {
 
     /// Sets a key's value, which must not be `u32::MAX`.
     pub(super) fn insert(&mut self, key: u64, value: u32) {
-        debug_assert!(value != FREE, "it would be a free place");
+        debug_assert!(value != FREE, "it would be a free slot");
         // At most three quarters full, so that a search soon finds a free slot.
-        if (self.used + 1) * 4 > self.places.len() * 3 {
+        if (self.used + 1) * 4 > self.slots.len() * 3 {
             self.grow();
         }
         let Some(at) = self.find(key) else { return };
-        self.used += usize::from(self.places[at].1 == FREE);
-        self.places[at] = (key, value);
+        self.used += usize::from(self.slots[at].1 == FREE);
+        self.slots[at] = (key, value);
     }
 
     /// Removes a key and moves later entries up, so that no tombstone is left.
     pub(super) fn remove(&mut self, key: u64) -> Option<u32> {
-        let mut hole = self.find(key).filter(|at| self.places[*at].1 != FREE)?;
-        let value = self.places[hole].1;
-        let last = self.places.len() - 1;
+        let mut hole = self.find(key).filter(|at| self.slots[*at].1 != FREE)?;
+        let value = self.slots[hole].1;
+        let last = self.slots.len() - 1;
         let mut at = hole;
         loop {
             at = (at + 1) & last;
-            let (other, there) = self.places[at];
+            let (other, there) = self.slots[at];
             if there == FREE {
                 break;
             }
             // It may move if its home slot is not between the hole and its present slot.
-            let own = self.place(other);
+            let own = self.home_slot(other);
             if at.wrapping_sub(own) & last >= at.wrapping_sub(hole) & last {
-                self.places[hole] = self.places[at];
+                self.slots[hole] = self.slots[at];
                 hole = at;
             }
         }
-        self.places[hole] = (0, FREE);
+        self.slots[hole] = (0, FREE);
         self.used -= 1;
         Some(value)
     }
 
     /// The home slot of a key.
-    fn place(&self, key: u64) -> usize {
-        let bits = self.places.len().trailing_zeros();
-        usize::try_from(key.wrapping_mul(SPREAD) >> (64 - bits)).expect("fewer bits than places have")
+    fn home_slot(&self, key: u64) -> usize {
+        let bits = self.slots.len().trailing_zeros();
+        usize::try_from(key.wrapping_mul(SPREAD) >> (64 - bits)).expect("fewer bits than slots have")
     }
 
     /// The slot of a key, or the free slot for it.
     fn find(&self, key: u64) -> Option<usize> {
-        if self.places.is_empty() {
+        if self.slots.is_empty() {
             return None;
         }
-        let last = self.places.len() - 1;
-        let mut at = self.place(key);
-        while self.places[at].1 != FREE && self.places[at].0 != key {
+        let last = self.slots.len() - 1;
+        let mut at = self.home_slot(key);
+        while self.slots[at].1 != FREE && self.slots[at].0 != key {
             at = (at + 1) & last;
         }
         Some(at)
     }
 
     fn grow(&mut self) {
-        let room = (self.places.len() * 2).max(LEAST);
-        let mut old = std::mem::replace(&mut self.places, vec![(0, FREE); room]);
+        let room = (self.slots.len() * 2).max(LEAST);
+        let mut old = std::mem::replace(&mut self.slots, vec![(0, FREE); room]);
         for (key, value) in old.iter().filter(|(_, value)| *value != FREE) {
-            let at = self.find(*key).expect("there are places");
-            self.places[at] = (*key, *value);
+            let at = self.find(*key).expect("there are slots");
+            self.slots[at] = (*key, *value);
         }
         wipe(&mut old);
     }
 }
 
-fn wipe(places: &mut [(u64, u32)]) {
-    for (key, value) in places {
+fn wipe(slots: &mut [(u64, u32)]) {
+    for (key, value) in slots {
         key.zeroize();
         value.zeroize();
     }
@@ -124,7 +124,7 @@ fn wipe(places: &mut [(u64, u32)]) {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        wipe(&mut self.places);
+        wipe(&mut self.slots);
     }
 }
 
@@ -158,8 +158,8 @@ mod tests {
                 prop_assert_eq!(table.get_or_insert(*key, 77), *value);
             }
             prop_assert_eq!(table.get(1_000_003), None);
-            let left = table.places.iter().filter(|place| place.1 == FREE);
-            prop_assert!(left.clone().all(|place| place.0 == 0) && table.len() + left.count() == table.places.len());
+            let left = table.slots.iter().filter(|slot| slot.1 == FREE);
+            prop_assert!(left.clone().all(|slot| slot.0 == 0) && table.len() + left.count() == table.slots.len());
         }
     }
 
@@ -174,9 +174,9 @@ mod tests {
         for key in 1..=12 {
             assert_eq!(table.remove(key), Some(3));
         }
-        assert!(table.is_empty() && table.places.iter().all(|place| *place == (0, FREE)));
+        assert!(table.is_empty() && table.slots.iter().all(|slot| *slot == (0, FREE)));
         table.insert(9, 1);
-        wipe(&mut table.places);
-        assert!(table.places.iter().all(|place| *place == (0, 0)));
+        wipe(&mut table.slots);
+        assert!(table.slots.iter().all(|slot| *slot == (0, 0)));
     }
 }

@@ -9,14 +9,14 @@ const MAX_CODE: f32 = 127.0;
 
 /// A unit vector in int8: component = code * scale.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Zeroize)]
-pub struct Quantised {
+pub struct QuantisedVector {
     /// Factor of the codes; 0 for a text without words, which is similar to no text.
     pub scale: f32,
     /// One code for each dimension.
     pub codes: Vec<i8>,
 }
 
-impl Quantised {
+impl QuantisedVector {
     /// Rounds a unit vector. All zeros, or a value that is not finite, gives the vector that is similar to
     /// none.
     #[must_use]
@@ -88,7 +88,7 @@ mod tests {
             for seed in 1..20 {
                 let (a, b) = (unit(seed, dimensions), unit(seed + 100, dimensions));
                 let exact: f32 = a.iter().zip(&b).map(|(a, b)| a * b).sum();
-                let (a, b) = (Quantised::from_unit(&a), Quantised::from_unit(&b));
+                let (a, b) = (QuantisedVector::from_unit(&a), QuantisedVector::from_unit(&b));
                 assert!((a.cosine(&b).unwrap() - exact).abs() < 0.01);
                 assert!((a.cosine(&a).unwrap() - 1.0).abs() < 0.01);
             }
@@ -97,9 +97,9 @@ mod tests {
 
     #[test]
     fn what_has_no_direction_is_similar_to_nothing() {
-        let good = Quantised::from_unit(&unit(1, 8));
+        let good = QuantisedVector::from_unit(&unit(1, 8));
         for bad in [vec![0.0; 8], vec![f32::NAN; 8], vec![f32::INFINITY; 8], unit(1, 9), vec![]] {
-            assert_eq!(Quantised::from_unit(&bad).cosine(&good), None);
+            assert_eq!(QuantisedVector::from_unit(&bad).cosine(&good), None);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{PoisonError, atomic::Ordering};
 
-use super::{Memory, Slot};
+use super::{Memory, OwnerSlot};
 use crate::dates::millis;
 use crate::{
     api::Result,
@@ -47,7 +47,7 @@ impl Memory {
     }
 
     /// Queues the marker of a closed owner.
-    pub(super) fn note_closed(&self, slot: &Slot) {
+    pub(super) fn note_closed(&self, slot: &OwnerSlot) {
         let marker = slot.owner.try_read().ok().and_then(|owner| owner.as_ref()?.vault().marker());
         let mut closed = self.inner.closed.lock().unwrap_or_else(PoisonError::into_inner);
         // Beyond the limit, a loss is noticed from an earlier marker on.

@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{Memory, places::check_name, turns::check_fact};
 use crate::{
-    api::{Export, Imported, MemoryError, Place, Restored, Result},
+    api::{Export, ImportReport, MemoryError, Place, RestoreReport, Result},
     content,
     events::{Event, Fork, Outcome, StoredItem, StoredKey},
     ids::{ItemId, OwnerId, PersonaId, ProjectId, SessionId},
     limits::{MAX_TEXT_BYTES, RESTORE_AT_ONCE},
     model::{Author, Consent, Edge, Item, Kind, Layer, MemoryScope, Provenance, Role, Text},
-    owner::{Committed, Job, Owner, Plan, busy},
+    owner::{CommitOutcome, Job, Owner, Plan, busy},
     scope::View,
-    state::{Entry, State, places::Unresolved, standing::Standing},
+    state::{Entry, State, places::PlaceError, visibility::Visibility},
 };
 
 /// The name of the export format.
@@ -143,7 +143,7 @@ struct NamedPlaces {
 }
 
 impl NamedPlaces {
-    fn of(owner: &Owner, view: &View, standing: &dyn Fn(u64, &Entry) -> Option<Standing>) -> Self {
+    fn of(owner: &Owner, view: &View, visibility: &dyn Fn(u64, &Entry) -> Option<Visibility>) -> Self {
         let places = &owner.state.places;
         let mut named = Self {
             projects: view.project.into_iter().collect(),
@@ -151,7 +151,7 @@ impl NamedPlaces {
             sessions: view.lineage.iter().map(|(session, _)| *session).collect(),
         };
         for (number, entry) in &owner.state.entries {
-            let Some(how) = standing(*number, entry) else { continue };
+            let Some(how) = visibility(*number, entry) else { continue };
             named.personas.insert(how.persona);
             match entry.home {
                 crate::scope::Home::Pinned(project) => named.projects.extend(project),
@@ -175,13 +175,13 @@ impl Owner {
     fn export_lines(
         &self,
         view: Option<&View>,
-        standing: &dyn Fn(u64, &Entry) -> Option<Standing>,
+        visibility: &dyn Fn(u64, &Entry) -> Option<Visibility>,
     ) -> Vec<Line> {
         let places = &self.state.places;
         let project = |id: Option<ProjectId>| id.and_then(|id| places.project_name(id)).map(Text);
         let persona = |id: PersonaId| places.persona_name(id).map(Text);
         let session = |id: SessionId| places.session(id).map(|session| session.name.clone());
-        let only = view.map(|view| NamedPlaces::of(self, view, standing));
+        let only = view.map(|view| NamedPlaces::of(self, view, visibility));
         let only = only.as_ref();
         let mut lines: Vec<(u64, Line)> = Vec::new();
         for (_, named) in
@@ -211,7 +211,7 @@ impl Owner {
         }
         let mut shown = HashSet::new();
         for (number, entry) in &self.state.entries {
-            let Some(how) = standing(*number, entry) else { continue };
+            let Some(how) = visibility(*number, entry) else { continue };
             shown.insert(entry.item.id);
             let line = self.item_line(entry, &how, &project, &persona, &session);
             lines.push((*number, Line::Item(Box::new(line))));
@@ -248,7 +248,7 @@ impl Owner {
     fn item_line(
         &self,
         entry: &Entry,
-        how: &Standing,
+        how: &Visibility,
         project: &dyn Fn(Option<ProjectId>) -> Option<Text>,
         persona: &dyn Fn(PersonaId) -> Option<Text>,
         session: &dyn Fn(SessionId) -> Option<Text>,
@@ -292,7 +292,7 @@ struct Import {
     /// Whether it is this owner's own export, unchanged. Then authors and ids stay the same.
     own: bool,
     ids: HashMap<ItemId, ItemId>,
-    imported: Imported,
+    report: ImportReport,
 }
 
 impl Import {
@@ -394,7 +394,7 @@ impl Import {
         let old = parse_id(&line.id, at)?;
         let id = self.id(old);
         if state.entry(id).is_some() {
-            self.imported.skipped += 1;
+            self.report.skipped += 1;
             return Ok(Vec::new());
         }
         let said_by = Author::named(&line.author).ok_or_else(unknown)?;
@@ -450,10 +450,10 @@ impl Import {
         let same = state.same_content(crate::state::home_of(&item), item.content_hash);
         if let Some(same) = same.filter(|_| !self.own) {
             self.ids.insert(old, same.item.id);
-            self.imported.skipped += 1;
+            self.report.skipped += 1;
             return Ok(Vec::new());
         }
-        self.imported.added += 1;
+        self.report.added += 1;
         let mut events = vec![Event::Added(Box::new(StoredItem::pack(item, StoredKey::generate())))];
         if let Some(at_ms) = line.valid_to_ms {
             let new = match &line.superseded_by {
@@ -488,10 +488,10 @@ impl Memory {
             };
             let mut lines = vec![json(&header)];
             let view = place.as_ref().map(|place| open.exported_view(place)).transpose()?;
-            let standing = |number: u64, entry: &Entry| {
-                open.state.standing(view.as_ref(), number, entry).filter(|how| intimate || !how.intimate)
+            let visibility = |number: u64, entry: &Entry| {
+                open.state.visibility(view.as_ref(), number, entry).filter(|how| intimate || !how.intimate)
             };
-            lines.extend(open.export_lines(view.as_ref(), &standing).iter().map(json));
+            lines.extend(open.export_lines(view.as_ref(), &visibility).iter().map(json));
             let signature = hex::encode(key.sign(MEMORY_EXPORT, &digest(lines.iter())));
             lines.push(json(&Line::Signature { signature, lines: lines.len() as u64 }));
             Ok(Export { owner, lines })
@@ -506,7 +506,7 @@ impl Memory {
     /// # Errors
     /// [`MemoryError::Invalid`] for an invalid line or signature: nothing is imported then.
     /// [`MemoryError::Full`].
-    pub async fn import(&self, owner: OwnerId, lines: Vec<Text>) -> Result<Imported> {
+    pub async fn import(&self, owner: OwnerId, lines: Vec<Text>) -> Result<ImportReport> {
         let most = self.inner.parts.max_items.saturating_mul(LINES_PER_ITEM);
         if lines.len() as u64 > most || lines.iter().any(|line| line.len() > MAX_LINE_BYTES) {
             return Err(MemoryError::Invalid("the import is larger than an owner's memory may be".into()));
@@ -520,14 +520,14 @@ impl Memory {
                 Ok(parsed.owner == owner && (made_here || parsed.endorsed_by == Some(owner)))
             })
             .await?;
-        let mut import = Import { own, ids: HashMap::new(), imported: Imported::default() };
+        let mut import = Import { own, ids: HashMap::new(), report: ImportReport::default() };
         let mut lines = parsed.lines.into_iter().peekable();
         while lines.peek().is_some() {
             let part: Vec<(usize, Line)> = lines.by_ref().take(LINES_PER_COMMIT).collect();
             self.import_part(owner, part, &mut import).await?;
         }
         self.inner.work.notify_one();
-        Ok(import.imported)
+        Ok(import.report)
     }
 
     /// Applies lines in order, each on the state of the lines before it; all become durable together.
@@ -543,8 +543,8 @@ impl Memory {
             }
             let plan = Plan { job: Job::Due(self.now_ms()), ..Plan::of(all) };
             match open.commit(plan).await? {
-                Committed::Done => Ok(()),
-                Committed::Conflict => Err(busy()),
+                CommitOutcome::Done => Ok(()),
+                CommitOutcome::Conflict => Err(busy()),
             }
         })
         .await
@@ -555,12 +555,18 @@ impl Memory {
     ///
     /// # Errors
     /// [`MemoryError::NotFound`] for the project, [`MemoryError::Unavailable`] without Walrus.
-    pub async fn restore(&self, owner: OwnerId, project: Option<String>, limit: usize) -> Result<Restored> {
+    pub async fn restore(
+        &self,
+        owner: OwnerId,
+        project: Option<String>,
+        limit: usize,
+    ) -> Result<RestoreReport> {
         let Some(contents) = self.inner.parts.contents.clone() else {
             return Err(MemoryError::Unavailable("this relayer keeps no contents on Walrus".into()));
         };
         let (stored, total) = self.read(owner, |open| open.stored_in(project.as_deref(), limit)).await?;
-        let mut restored = Restored { total, truncated: total > stored.len() as u64, ..Restored::default() };
+        let mut restored =
+            RestoreReport { total, truncated: total > stored.len() as u64, ..RestoreReport::default() };
         let mut lost = Vec::new();
         for part in stored.chunks(RESTORE_AT_ONCE) {
             let reads = part.iter().map(|(_, _, pointer, _)| contents.get(pointer.into()));
@@ -597,10 +603,10 @@ impl Owner {
     /// The place of an export.
     fn exported_view(&self, place: &Place) -> Result<View> {
         self.state.places.resolve(place, MemoryScope::Full).map_err(|unresolved| match unresolved {
-            Unresolved::Session => MemoryError::NotFound("session"),
-            Unresolved::Project => MemoryError::NotFound("project"),
-            Unresolved::Persona => MemoryError::NotFound("persona"),
-            Unresolved::ProjectOfSession | Unresolved::PersonaOfSession => {
+            PlaceError::Session => MemoryError::NotFound("session"),
+            PlaceError::Project => MemoryError::NotFound("project"),
+            PlaceError::Persona => MemoryError::NotFound("persona"),
+            PlaceError::ProjectOfSession | PlaceError::PersonaOfSession => {
                 MemoryError::Conflict(unresolved.reason().to_owned())
             }
         })
@@ -627,7 +633,7 @@ impl Owner {
 }
 
 /// An import that was parsed whole and has a valid signature.
-struct Parsed {
+struct VerifiedImport {
     owner: OwnerId,
     public_key: PublicKey,
     /// The account that signed all of it; `None` without an account's signature.
@@ -651,7 +657,7 @@ fn endorsement(lines: &[Text]) -> Result<(Option<OwnerId>, &[Text])> {
     Ok((Some(OwnerId::of(&public_key)), before))
 }
 
-fn parse(lines: &[Text]) -> Result<Parsed> {
+fn parse(lines: &[Text]) -> Result<VerifiedImport> {
     let (endorsed_by, lines) = endorsement(lines)?;
     let [first, middle @ .., last] = lines else {
         return Err(MemoryError::Invalid("an import has at least a header and a signature".into()));
@@ -676,5 +682,5 @@ fn parse(lines: &[Text]) -> Result<Parsed> {
     sign::verify(MEMORY_EXPORT, &public_key, &signed, &bytes)
         .map_err(|_| MemoryError::Invalid("the export's signature does not fit: it was changed".into()))?;
     let lines = middle.iter().enumerate().map(|(at, line)| Ok((at + 2, read(line, at + 2)?)));
-    Ok(Parsed { owner, public_key, endorsed_by, lines: lines.collect::<Result<_>>()? })
+    Ok(VerifiedImport { owner, public_key, endorsed_by, lines: lines.collect::<Result<_>>()? })
 }

@@ -10,6 +10,7 @@ use crate::{
         Filters, GraphView, ItemView, JobState, JobView, ListRequest, MemoryError, Page, Place, Result, Stats,
     },
     events::{Event, StoredItem, StoredKey},
+    extraction,
     ids::{ItemId, OwnerId},
     limits::{MAX_FACT_BYTES, MAX_PAGE},
     model::{Author, Consent, Edge, Item, Kind, Layer, MemoryScope, Provenance, Text},
@@ -18,9 +19,8 @@ use crate::{
     scope::View,
     state::{
         Entry,
-        standing::{Standing, is_named},
+        visibility::{Visibility, is_named},
     },
-    writing,
 };
 
 /// Most nodes in a graph answer.
@@ -30,8 +30,8 @@ pub(super) fn no_item() -> MemoryError {
     MemoryError::NotFound("item")
 }
 
-/// Whether an item with this standing passes the filters.
-fn passes(owner: &Owner, entry: &Entry, how: &Standing, filters: &Filters) -> bool {
+/// Whether an item with this visibility passes the filters.
+fn passes(owner: &Owner, entry: &Entry, how: &Visibility, filters: &Filters) -> bool {
     let item = &entry.item;
     let excluded = filters.not_session.as_deref().and_then(|name| owner.state.places.session_named(name));
     (filters.kinds.is_empty() || filters.kinds.contains(&item.kind))
@@ -79,7 +79,7 @@ impl Memory {
         let words: Vec<String> = request
             .words
             .as_deref()
-            .map(writing::canonical)
+            .map(extraction::canonical)
             .unwrap_or_default()
             .split(' ')
             .map(str::to_owned)
@@ -96,9 +96,9 @@ impl Memory {
                 None => u64::MAX,
             };
             let found = owner.state.entries.range(..before).rev().filter(|(number, entry)| {
-                let Some(how) = owner.state.standing(view.as_ref(), **number, entry) else { return false };
+                let Some(how) = owner.state.visibility(view.as_ref(), **number, entry) else { return false };
                 let contains = || {
-                    let text = writing::canonical(&entry.item.text);
+                    let text = extraction::canonical(&entry.item.text);
                     words.iter().all(|word| text.contains(word.as_str()))
                 };
                 // Consent applies to facts; the entities that they name follow them.
@@ -165,7 +165,7 @@ impl Memory {
                 },
                 valid_from_ms: now_ms,
                 consent: Consent::Granted,
-                intimate: old.item.intimate || writing::is_intimate(&text),
+                intimate: old.item.intimate || extraction::is_intimate(&text),
                 content_hash: owner.content_hash(Author::Owner, Kind::Fact, &text),
                 ..old.item.clone()
             };
@@ -306,8 +306,8 @@ impl Memory {
         self.read(owner, |owner| {
             let Some(view) = owner.full_view(&place) else { return Ok(GraphView::default()) };
             let entries = owner.state.entries.iter().rev().filter(|(number, entry)| {
-                let standing = || owner.state.standing(Some(&view), **number, entry);
-                in_graph(entry) && standing().is_some_and(|how| !how.archived)
+                let visibility = || owner.state.visibility(Some(&view), **number, entry);
+                in_graph(entry) && visibility().is_some_and(|how| !how.archived)
             });
             let nodes: Vec<&Entry> = entries.take(MAX_GRAPH_NODES).map(|(_, entry)| entry).collect();
             let shown: HashSet<ItemId> = nodes.iter().map(|entry| entry.item.id).collect();

@@ -9,7 +9,7 @@ use crate::{
     model::{Kind, Layer},
     owner::{Owner, Plan},
     scope::Home,
-    state::{Entry, places::Unresolved},
+    state::{Entry, places::PlaceError},
 };
 
 /// Refuses a name that is empty, too long or has control characters.
@@ -52,16 +52,16 @@ impl Owner {
         let places = &self.state.places;
         let known = place.session.as_deref().and_then(|name| places.session_named(name));
         let Some(session) = known.and_then(|id| places.session(id)) else { return Ok(()) };
-        let contradicts = |unresolved: Unresolved| Err(MemoryError::Conflict(unresolved.reason().into()));
+        let contradicts = |unresolved: PlaceError| Err(MemoryError::Conflict(unresolved.reason().into()));
         if let Some(name) = &place.project
             && places.project_named(name).is_none_or(|project| session.project != Some(project))
         {
-            return contradicts(Unresolved::ProjectOfSession);
+            return contradicts(PlaceError::ProjectOfSession);
         }
         if let Some(name) = &place.persona
             && places.persona_named(name) != Some(session.persona)
         {
-            return contradicts(Unresolved::PersonaOfSession);
+            return contradicts(PlaceError::PersonaOfSession);
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ impl Memory {
     /// The shared pool of all items outside projects, in the form of a project.
     pub async fn pool(&self, owner: OwnerId, name: &str) -> Result<PlaceView> {
         self.read(owner, |owner| {
-            let named = crate::state::places::Named { name: name.into(), created_ms: 0, number: 0 };
+            let named = crate::state::places::NamedPlace { name: name.into(), created_ms: 0, number: 0 };
             Ok(owner.named_view(&named, |entry| owner.project_of(entry).is_none()))
         })
         .await

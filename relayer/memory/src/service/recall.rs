@@ -11,7 +11,7 @@ use baton_embed::{EmbedRole, Related};
 use tokio::sync::OwnedRwLockReadGuard;
 use zeroize::Zeroizing;
 
-use super::{Memory, Slot};
+use super::{Memory, OwnerSlot};
 use crate::{
     api::{DropReason, Filters, Hit, MemoryError, Recall, RecallMode, RecallRequest, Result},
     ids::{OwnerId, SessionId},
@@ -22,12 +22,12 @@ use crate::{
     rotation::rotate,
     scope::{Class, View, entity_class},
     search::{
-        Candidates, DEFAULT_THRESHOLD, Documents, Quantised, Question, Ranked, candidates_from_scan,
-        rank_weighted,
+        Candidates, DEFAULT_THRESHOLD, Documents, QuantisedVector, Question, RankedItem,
+        candidates_from_scan, rank_weighted,
     },
     state::{
         Entry,
-        standing::{Standing, is_anchor, is_named},
+        visibility::{Visibility, is_anchor, is_named},
     },
     storage::{KeyedQuery, ScanQuery},
 };
@@ -50,17 +50,17 @@ const DATABASE_RELATED: usize = 32;
 const UNEMBEDDED_PERCENT: usize = 10;
 
 /// The part of an owner that one request may see.
-struct Sight<'a> {
+struct VisibleItems<'a> {
     owner: &'a Owner,
     view: &'a View,
     filters: &'a Filters,
     not_session: Option<SessionId>,
     classes: HashMap<Class, Option<u64>>,
-    /// Standings of named entities, from the visible facts.
-    named: HashMap<u64, Standing>,
+    /// Visibilities of named entities, from the visible facts.
+    named: HashMap<u64, Visibility>,
 }
 
-impl<'a> Sight<'a> {
+impl<'a> VisibleItems<'a> {
     fn new(owner: &'a Owner, view: &'a View, filters: &'a Filters) -> Self {
         let not_session =
             filters.not_session.as_deref().and_then(|name| owner.state.places.session_named(name));
@@ -68,7 +68,7 @@ impl<'a> Sight<'a> {
         let mut named = HashMap::new();
         for (number, entry) in &owner.state.entries {
             if is_named(&entry.item) {
-                named.extend(owner.state.standing(Some(view), *number, entry).map(|how| (*number, how)));
+                named.extend(owner.state.visibility(Some(view), *number, entry).map(|how| (*number, how)));
                 continue;
             }
             let class = entry.class();
@@ -85,11 +85,11 @@ impl<'a> Sight<'a> {
             return self.passes(entry, self.named.get(&number)?).then_some(entry);
         }
         let up_to = self.classes.get(&entry.class()).copied().flatten()?;
-        (number <= up_to && self.passes(entry, &Standing::of(entry))).then_some(entry)
+        (number <= up_to && self.passes(entry, &Visibility::of(entry))).then_some(entry)
     }
 
     /// Whether an item passes the filters (F7).
-    fn passes(&self, entry: &Entry, how: &Standing) -> bool {
+    fn passes(&self, entry: &Entry, how: &Visibility) -> bool {
         let (item, filters) = (&entry.item, self.filters);
         let among = |empty: bool, found: bool| empty || found;
         let live = how.is_recalled() && (entry.valid_to_ms.is_none() || filters.include_ended);
@@ -103,7 +103,7 @@ impl<'a> Sight<'a> {
     }
 }
 
-impl Documents for Sight<'_> {
+impl Documents for VisibleItems<'_> {
     fn neighbours(&self, number: u64) -> [Option<u64>; 2] {
         self.entry(number).map_or([None; 2], |entry| [entry.before, entry.after])
     }
@@ -167,7 +167,11 @@ impl Memory {
     }
 
     /// The owner, with other relayers' writes applied.
-    async fn open_to_read(&self, slot: &Slot, owner: OwnerId) -> Result<OwnedRwLockReadGuard<Option<Owner>>> {
+    async fn open_to_read(
+        &self,
+        slot: &OwnerSlot,
+        owner: OwnerId,
+    ) -> Result<OwnedRwLockReadGuard<Option<Owner>>> {
         if !self.in_database() {
             let guard = slot.owner.clone().read_owned().await;
             if guard.is_some() {
@@ -225,7 +229,7 @@ impl Memory {
             Err(unresolved) => return Ok(Some(nothing(Some(unresolved.reason().into())))),
         };
         let answer = if self.in_database() {
-            let sight = Sight::new(open, &view, &request.filters);
+            let sight = VisibleItems::new(open, &view, &request.filters);
             let query = scan_query(&sight, &question);
             let scan = self.inner.parts.vault.storage().scan(open.vault().pseudonym(), query).await?;
             let scan = scan.unwrap_or_default();
@@ -240,7 +244,7 @@ impl Memory {
             let request = request.clone();
             tokio::task::spawn_blocking(move || {
                 let open = guard.as_ref().expect("it was filled");
-                let sight = Sight::new(open, &view, &request.filters);
+                let sight = VisibleItems::new(open, &view, &request.filters);
                 let candidates = open.index.scan(&question, &|number| sight.entry(number).is_some());
                 choose(&sight, &question, &candidates, &request)
             })
@@ -275,11 +279,11 @@ fn nothing(degraded: Option<String>) -> Recall {
 }
 
 /// The database query: the visible classes, and the question under each key of the rows.
-fn scan_query(sight: &Sight<'_>, question: &Question) -> ScanQuery {
+fn scan_query(sight: &VisibleItems<'_>, question: &Question) -> ScanQuery {
     let classes = sight.classes.iter().filter_map(|(class, up_to)| Some((class.bytes(), (*up_to)?)));
     let named = sight.named.iter().filter(|(_, how)| how.is_recalled());
     let seen: Vec<_> = classes.chain(named.map(|(number, _)| (entity_class(*number), u64::MAX))).collect();
-    let unit = question.vector().map(Quantised::to_unit);
+    let unit = question.vector().map(QuantisedVector::to_unit);
     let under = |keys: &IndexKeys| KeyedQuery {
         classes: seen.iter().map(|(class, up_to)| (keys.class_tag(class), *up_to)).collect(),
         terms: question.hashes().iter().map(|hash| keys.term(*hash)).collect(),
@@ -298,7 +302,7 @@ fn scan_query(sight: &Sight<'_>, question: &Question) -> ScanQuery {
 
 /// Ranks candidates and selects those that fit.
 fn choose(
-    sight: &Sight<'_>,
+    sight: &VisibleItems<'_>,
     question: &Question,
     candidates: &Candidates,
     request: &RecallRequest,
@@ -320,7 +324,7 @@ fn choose(
         } else if recall.hits.len() >= limit {
             Some(DropReason::Limit)
         } else {
-            said.push(Zeroizing::new(crate::writing::canonical(&entry.item.text)));
+            said.push(Zeroizing::new(crate::extraction::canonical(&entry.item.text)));
             let (this, before) = said.split_last().expect("it was just pushed");
             before.iter().any(|hit| says_the_same(hit, this)).then_some(DropReason::Duplicate)
         };
@@ -349,7 +353,7 @@ fn choose(
 }
 
 /// Adds the graph neighbours of the best hits, at a share of their score.
-fn with_neighbours(sight: &Sight<'_>, mut ranked: Vec<Ranked>, threshold: f32) -> Vec<Ranked> {
+fn with_neighbours(sight: &VisibleItems<'_>, mut ranked: Vec<RankedItem>, threshold: f32) -> Vec<RankedItem> {
     let known: HashSet<u64> =
         ranked.iter().filter(|found| found.score >= threshold).map(|found| found.number).collect();
     let mut more: HashMap<u64, f32> = HashMap::new();
@@ -369,7 +373,7 @@ fn with_neighbours(sight: &Sight<'_>, mut ranked: Vec<Ranked>, threshold: f32) -
     for (number, score) in more {
         match ranked.iter_mut().find(|found| found.number == number) {
             Some(found) => found.score = found.score.max(score),
-            None => ranked.push(Ranked { number, score, similarity: None }),
+            None => ranked.push(RankedItem { number, score, similarity: None }),
         }
     }
     ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.number.cmp(&a.number)));

@@ -6,7 +6,7 @@ use crate::{
     api::{MemoryError, Result},
     ids::OwnerId,
     limits::{MAX_RECORDS, MAX_TEXT_BYTES},
-    owner::{COMMIT_TRIES, Committed, busy},
+    owner::{COMMIT_TRIES, CommitOutcome, busy},
 };
 
 /// Records by name; `None` removes a record.
@@ -54,8 +54,8 @@ impl Memory {
                 let changes = change(&read)?;
                 check(&changes)?;
                 match owner.set_named_records(&changes).await? {
-                    Committed::Done => return Ok(()),
-                    Committed::Conflict => {}
+                    CommitOutcome::Done => return Ok(()),
+                    CommitOutcome::Conflict => {}
                 }
             }
             Err(busy())

@@ -11,13 +11,13 @@ use super::{
 use crate::{
     api::{Holder, ItemView, MemoryError, Removal, RemovalOptions, Result},
     events::{Event, StoredItem, StoredKey},
+    extraction::{self, Candidate},
     ids::{ItemId, OwnerId},
     limits::{MAX_FACT_BYTES, MAX_HOLDERS, MAX_TEXT_BYTES},
     model::{Consent, Edge, Item, Kind, Text},
-    owner::{Going, Holders, Owner, Plan},
+    owner::{Holders, Owner, Plan, RemovalQuery},
     scope::Home,
-    state::{Entry, standing::is_named},
-    writing::{self, Candidate},
+    state::{Entry, visibility::is_named},
 };
 
 impl Memory {
@@ -131,7 +131,7 @@ impl Owner {
     fn plan_removal(&self, ids: &[ItemId], count: u64, options: RemovalOptions) -> (Plan, Removal) {
         let (others, everywhere) = (options.others, !options.same_project);
         let named_again = BTreeSet::new();
-        let holders = self.holders(&Going { ids, replacement: None, named_again, others, everywhere });
+        let holders = self.holders(&RemovalQuery { ids, replacement: None, named_again, others, everywhere });
         let going: Vec<ItemId> = holders.going.iter().copied().collect();
         (self.plan_delete(&going), self.removal(ids, count, &holders))
     }
@@ -142,7 +142,7 @@ impl Owner {
         let (others, everywhere) = (options.others, !options.same_project);
         let candidate = self.candidate_in_place_of(&entry.item, text);
         let named_again = candidate.as_ref().map(|candidate| self.known_names(entry, candidate));
-        let holders = self.holders(&Going {
+        let holders = self.holders(&RemovalQuery {
             ids: &[id],
             replacement: Some(text),
             named_again: named_again.unwrap_or_default(),
@@ -169,7 +169,7 @@ impl Owner {
             return None;
         }
         let persona = self.state.places.persona_name(item.persona);
-        writing::candidate_of(text, item.provenance.author, item.layer, persona.as_deref())
+        extraction::candidate_of(text, item.provenance.author, item.layer, persona.as_deref())
     }
 
     /// Existing entities that a candidate names.
@@ -191,7 +191,7 @@ impl Owner {
             content_hash: self.content_hash(item.provenance.author, item.kind, text),
             text: text.clone(),
             stable_key,
-            intimate: item.intimate || writing::is_intimate(text),
+            intimate: item.intimate || extraction::is_intimate(text),
             ..item.clone()
         }
     }

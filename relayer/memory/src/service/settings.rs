@@ -6,9 +6,9 @@ use super::Memory;
 use crate::{
     api::{OwnerSettings, Result, SettingsView, WrittenBy},
     events::Event,
+    extraction::{self, Exchange, SummaryMessage, Writer},
     ids::OwnerId,
     owner::Plan,
-    writing::{self, Exchange, Spoken, Writer},
 };
 
 /// A model that may read exchanges of an owner.
@@ -16,22 +16,22 @@ use crate::{
 pub(crate) struct OwnerWriter {
     writer: Arc<dyn Writer>,
     /// Whether the model runs at a third party, unknown to owner and operator.
-    stranger: bool,
+    third_party: bool,
 }
 
 impl OwnerWriter {
     /// The model, if it may read this exchange. No model reads an off-the-record exchange; no third-party
     /// model reads passwords, keys and the like.
     pub(crate) fn for_exchange(&self, exchange: &Exchange<'_>) -> Option<&Arc<dyn Writer>> {
-        let off_record = writing::gate(exchange).has(writing::flag::OFF_RECORD);
-        let secret =
-            self.stranger && (writing::is_secret(exchange.user) || writing::is_secret(exchange.assistant));
+        let off_record = extraction::gate(exchange).has(extraction::flag::OFF_RECORD);
+        let secret = self.third_party
+            && (extraction::is_secret(exchange.user) || extraction::is_secret(exchange.assistant));
         (!off_record && !secret).then_some(&self.writer)
     }
 
     /// The model, if it may read these messages.
-    pub(crate) fn for_messages(&self, messages: &[Spoken<'_>]) -> Option<&Arc<dyn Writer>> {
-        let secret = self.stranger && messages.iter().any(|message| writing::is_secret(message.text));
+    pub(crate) fn for_messages(&self, messages: &[SummaryMessage<'_>]) -> Option<&Arc<dyn Writer>> {
+        let secret = self.third_party && messages.iter().any(|message| extraction::is_secret(message.text));
         (!secret).then_some(&self.writer)
     }
 }
@@ -73,11 +73,11 @@ impl Memory {
     pub(crate) async fn writer_of(&self, owner: OwnerId) -> Result<Option<OwnerWriter>> {
         let parts = &self.inner.parts;
         if let Some(writer) = &parts.writer {
-            return Ok(Some(OwnerWriter { writer: writer.clone(), stranger: false }));
+            return Ok(Some(OwnerWriter { writer: writer.clone(), third_party: false }));
         }
         let Some(writer) = &parts.node_writer else { return Ok(None) };
         let allowed = self.read(owner, |owner| Ok(owner.state.nodes_allowed)).await?;
-        Ok(allowed.then(|| OwnerWriter { writer: writer.clone(), stranger: true }))
+        Ok(allowed.then(|| OwnerWriter { writer: writer.clone(), third_party: true }))
     }
 
     /// Whether contents are kept on Walrus, so that a restore is possible.

@@ -1,7 +1,7 @@
 //! Writes turns word for word, and the facts extracted from them. This module plans on the state; the service
 //! makes the plans durable.
 
-mod once;
+mod idempotency;
 
 use std::{collections::HashMap, sync::atomic::Ordering};
 
@@ -9,15 +9,15 @@ use baton_keys::secret::random_bytes;
 
 use super::{Memory, places::check_name};
 use crate::{
-    api::{MemoryError, Place, Remember, Remembered, Result, TurnRecord},
+    api::{MemoryError, Place, RememberOutcome, RememberRequest, Result, TurnRecord},
     events::{Event, Outcome, StoredItem, StoredKey},
+    extraction::{self, Candidate, EdgeCandidate, EdgeEnd, EntityMention, Relation},
     ids::{ItemId, OwnerId, PersonaId, ProjectId, SessionId},
     limits::{MAX_BULK, MAX_FACT_BYTES, MAX_IDEMPOTENCY_BYTES, MAX_TEXT_BYTES},
     model::{Author, Consent, Edge, Item, Kind, Layer, MemoryScope, Provenance, Role, Text},
     owner::{Owner, Plan},
     scope::{Home, View},
-    state::{Entry, Turn, home_of, standing::ANCHOR},
-    writing::{self, Candidate, EdgeCandidate, EdgeEnd, EntityMention, Relation},
+    state::{Entry, Turn, home_of, visibility::ANCHOR},
 };
 
 /// Most edges of one fact; no exchange gives as many.
@@ -95,8 +95,8 @@ impl<'a> Draft<'a> {
                 sources: Vec::new(),
             },
             consent: Consent::Granted,
-            intimate: writing::is_intimate(text),
-            salience: writing::salience(text),
+            intimate: extraction::is_intimate(text),
+            salience: extraction::salience(text),
             valid_from_ms: time_ms,
             content_hash: hash,
         };
@@ -112,7 +112,7 @@ impl<'a> Draft<'a> {
     }
 
     /// An entity of the target's project, created if missing (E1). It owns only its project tag; its facts
-    /// give the rest ([`crate::state::standing`]). An anchor belongs to the persona or to all personas, by
+    /// give the rest ([`crate::state::visibility`]). An anchor belongs to the persona or to all personas, by
     /// its layer.
     fn entity(&mut self, key: &str, name: &str, layer: Layer) -> ItemId {
         let known = (self.target.project, Text::from(key));
@@ -170,13 +170,13 @@ impl<'a> Draft<'a> {
 
     /// Writes a fact, unless it exists already; ends facts that it contradicts (F3); links it into the graph
     /// (E3).
-    pub(crate) fn fact(&mut self, fact: NewFact) -> Remembered {
+    pub(crate) fn fact(&mut self, fact: NewFact) -> RememberOutcome {
         let candidate = &fact.candidate;
         let hash = self.owner.content_hash(candidate.author, Kind::Fact, &candidate.text);
         let (known, ended) = self.compare(&fact, hash);
         if let Some(id) = known {
             self.events.push(Event::Repeated { item: id, at_ms: fact.time_ms });
-            return Remembered { id, existed: true, superseded: None, blob_id: None };
+            return RememberOutcome { id, existed: true, superseded: None, blob_id: None };
         }
         let id = self.add(Item {
             id: ItemId(random_bytes()),
@@ -206,7 +206,7 @@ impl<'a> Draft<'a> {
             self.events.push(Event::Superseded { old: *old, new: id, at_ms: fact.time_ms });
             self.plain_edge(id, *old, "supersedes", "holds now in the place of what held before");
         }
-        Remembered { id, existed: false, superseded: ended.first().copied(), blob_id: None }
+        RememberOutcome { id, existed: false, superseded: ended.first().copied(), blob_id: None }
     }
 
     fn drawn(&mut self, id: ItemId, edge: &EdgeCandidate, entities: &[EntityMention]) {
@@ -293,12 +293,12 @@ impl<'a> Draft<'a> {
         let mut ended = Vec::new();
         for entry in self.comparable(&fact.candidate) {
             let item = &entry.item;
-            let existing = writing::ExistingFact {
+            let existing = extraction::ExistingFact {
                 text: &item.text,
                 author: item.provenance.author,
                 time_ms: item.provenance.time_ms,
             };
-            match writing::relation(&fact.candidate, fact.time_ms, &existing) {
+            match extraction::relation(&fact.candidate, fact.time_ms, &existing) {
                 // The assistant's statement becomes a fact of the user's when the user says it.
                 Relation::Same if trusted(item.provenance.author) || !trusted(fact.candidate.author) => {
                     return (Some(item.id), Vec::new());
@@ -389,13 +389,13 @@ impl Memory {
         check_text(&turn.assistant, MAX_TEXT_BYTES)?;
         self.ensure_place(owner, &turn.place).await?;
         let now_ms = self.now_ms();
-        let off_record = writing::gate(&writing::Exchange {
+        let off_record = extraction::gate(&extraction::Exchange {
             user: &turn.user,
             assistant: &turn.assistant,
             time_ms: turn.time_ms,
             persona: turn.place.persona.as_deref(),
         })
-        .has(writing::flag::OFF_RECORD);
+        .has(extraction::flag::OFF_RECORD);
         self.write(owner, |owner| {
             let target = owner.target(&turn.place)?;
             let session = target.session.expect("the place names a session that is there");
@@ -425,25 +425,29 @@ impl Memory {
     /// # Errors
     /// [`MemoryError::Invalid`] for an empty or too long text or too many texts, [`MemoryError::Conflict`]
     /// for a contradictory place, [`MemoryError::Full`], [`MemoryError::Unavailable`].
-    pub async fn remember(&self, owner: OwnerId, facts: Vec<Remember>) -> Result<Vec<Remembered>> {
+    pub async fn remember(
+        &self,
+        owner: OwnerId,
+        facts: Vec<RememberRequest>,
+    ) -> Result<Vec<RememberOutcome>> {
         self.remember_once(owner, facts.into_iter().map(|fact| (fact, None)).collect()).await
     }
 
     /// As [`Memory::remember`], each fact with an optional idempotency key. A repeated key gets the same
     /// answer and writes nothing, even if the fact was superseded since.
     ///
-    /// The owner's latest [`MAX_ANSWERED`] keys are remembered. A key is forgotten when the item's words are
-    /// edited or deleted, since it may be made from them.
+    /// The owner's latest [`MAX_CALL_ANSWERS`] keys are remembered. A key is forgotten when the item's words
+    /// are edited or deleted, since it may be made from them.
     ///
     /// # Errors
     /// As [`Memory::remember`]; [`MemoryError::Conflict`] for a key of another text or place.
     ///
-    /// [`MAX_ANSWERED`]: crate::limits::MAX_ANSWERED
+    /// [`MAX_CALL_ANSWERS`]: crate::limits::MAX_CALL_ANSWERS
     pub async fn remember_once(
         &self,
         owner: OwnerId,
-        facts: Vec<(Remember, Option<String>)>,
-    ) -> Result<Vec<Remembered>> {
+        facts: Vec<(RememberRequest, Option<String>)>,
+    ) -> Result<Vec<RememberOutcome>> {
         if facts.len() > MAX_BULK {
             return Err(MemoryError::Invalid(format!("at most {MAX_BULK} facts are taken at once")));
         }
@@ -466,15 +470,15 @@ impl Memory {
                 let draft = draft.get_or_insert_with(|| Draft::new(owner, target, now_ms));
                 draft.target = target;
                 let call = key.as_ref().map(|key| owner.call(key, fact));
-                let answer = match call.map(|call| draft.answered(call)).transpose()?.flatten() {
-                    Some(id) => Remembered { id, existed: true, superseded: None, blob_id: None },
+                let answer = match call.map(|call| draft.known_answer(call)).transpose()?.flatten() {
+                    Some(id) => RememberOutcome { id, existed: true, superseded: None, blob_id: None },
                     None => draft.fact(new_fact(fact, fact.place.persona.as_deref(), now_ms)),
                 };
                 if let Some(call) = call {
                     draft.answer(call, answer.id);
                 }
                 let blob_id = owner.view_of(answer.id).and_then(|view| view.blob_id);
-                answers.push(Remembered { blob_id, ..answer });
+                answers.push(RememberOutcome { blob_id, ..answer });
             }
             let events = draft.map_or_else(Vec::new, |draft| draft.events);
             Ok((Plan::of(events), answers))
@@ -493,7 +497,7 @@ impl Memory {
         place: Place,
         text: Text,
         said_ms: Option<u64>,
-    ) -> Result<Vec<(Remembered, Text)>> {
+    ) -> Result<Vec<(RememberOutcome, Text)>> {
         check_text(&text, MAX_TEXT_BYTES)?;
         self.ensure_place(owner, &place).await?;
         let now_ms = self.now_ms();
@@ -518,14 +522,14 @@ impl Memory {
     /// Candidates from a text of the user: by the model if it answers, else by rules. A text without
     /// candidates is its own candidate if it is informative and short enough for one fact.
     async fn candidates_of(&self, owner: OwnerId, text: &Text, said_ms: u64) -> Result<Vec<Candidate>> {
-        let exchange = writing::Exchange { user: text, assistant: "", time_ms: said_ms, persona: None };
-        let ruled = writing::extract(&exchange);
+        let exchange = extraction::Exchange { user: text, assistant: "", time_ms: said_ms, persona: None };
+        let ruled = extraction::extract(&exchange);
         let writer = self.writer_of(owner).await?;
         let Some(writer) = writer.as_ref().and_then(|writer| writer.for_exchange(&exchange)) else {
             return Ok(ruled);
         };
         Ok(match writer.extract(&exchange).await {
-            Ok(found) => writing::merge(ruled, found.candidates),
+            Ok(found) => extraction::merge(ruled, found.candidates),
             // The rules' candidates are better than none.
             Err(_) => ruled,
         })
@@ -585,16 +589,16 @@ fn trusted(author: Author) -> bool {
     author != Author::Assistant
 }
 
-fn new_fact(fact: &Remember, persona: Option<&str>, now_ms: u64) -> NewFact {
+fn new_fact(fact: &RememberRequest, persona: Option<&str>, now_ms: u64) -> NewFact {
     let time_ms = fact.time_ms.unwrap_or(now_ms);
     let role = if fact.author == Author::Assistant { Role::Assistant } else { Role::User };
     let mut candidate =
-        writing::candidate_of(&fact.text, fact.author, fact.layer, persona).unwrap_or(Candidate {
+        extraction::candidate_of(&fact.text, fact.author, fact.layer, persona).unwrap_or(Candidate {
             text: fact.text.clone(),
             layer: fact.layer,
             author: fact.author,
             role,
-            intimate: writing::is_intimate(&fact.text),
+            intimate: extraction::is_intimate(&fact.text),
             salience: 0.5,
             entities: Vec::new(),
             slot: None,

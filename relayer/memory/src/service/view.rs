@@ -8,7 +8,7 @@ use crate::{
     model::{Consent, Kind},
     owner::Owner,
     scope::{Home, View},
-    state::{Entry, places::Named, standing::Standing},
+    state::{Entry, places::NamedPlace, visibility::Visibility},
 };
 
 impl Owner {
@@ -22,8 +22,9 @@ impl Owner {
     pub(crate) fn view_from(&self, entry: &Entry, view: Option<&View>) -> ItemView {
         let places = &self.state.places;
         let item = &entry.item;
-        let standing = self.state.number(item.id).and_then(|number| self.state.standing(view, number, entry));
-        let how = standing.unwrap_or_else(|| Standing::of(entry));
+        let visibility =
+            self.state.number(item.id).and_then(|number| self.state.visibility(view, number, entry));
+        let how = visibility.unwrap_or_else(|| Visibility::of(entry));
         let session = how.session.and_then(|id| places.session(id));
         let project = match entry.home {
             Home::Session(id) => places.session(id).and_then(|session| session.project),
@@ -77,7 +78,7 @@ impl Owner {
     }
 
     /// A project or persona, with the items for which `is_in` holds.
-    pub(crate) fn named_view(&self, named: &Named, is_in: impl Fn(&Entry) -> bool) -> PlaceView {
+    pub(crate) fn named_view(&self, named: &NamedPlace, is_in: impl Fn(&Entry) -> bool) -> PlaceView {
         let mut view = PlaceView {
             name: named.name.0.clone(),
             project: None,

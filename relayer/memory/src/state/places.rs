@@ -14,7 +14,7 @@ use crate::{
 
 /// A project or persona.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Named {
+pub(crate) struct NamedPlace {
     pub(crate) name: Text,
     pub(crate) created_ms: u64,
     /// The event that created it.
@@ -39,8 +39,8 @@ pub(crate) struct Session {
 /// All places of an owner.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Places {
-    pub(crate) projects: BTreeMap<ProjectId, Named>,
-    pub(crate) personas: BTreeMap<PersonaId, Named>,
+    pub(crate) projects: BTreeMap<ProjectId, NamedPlace>,
+    pub(crate) personas: BTreeMap<PersonaId, NamedPlace>,
     pub(crate) sessions: BTreeMap<SessionId, Session>,
     project_names: HashMap<Text, ProjectId>,
     persona_names: HashMap<Text, PersonaId>,
@@ -53,7 +53,7 @@ pub(crate) struct Places {
 
 /// Why a place sees nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unresolved {
+pub(crate) enum PlaceError {
     Session,
     Project,
     Persona,
@@ -63,7 +63,7 @@ pub(crate) enum Unresolved {
     PersonaOfSession,
 }
 
-impl Unresolved {
+impl PlaceError {
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::Session => "there is no such session",
@@ -79,13 +79,13 @@ impl Places {
     pub(crate) fn apply(&mut self, number: u64, event: &Event) {
         match event {
             Event::ProjectCreated { id, name, at_ms } => {
-                let project = Named { name: name.clone(), created_ms: *at_ms, number };
+                let project = NamedPlace { name: name.clone(), created_ms: *at_ms, number };
                 self.projects.insert(*id, project);
                 self.project_names.insert(name.clone(), *id);
                 self.last_project = self.last_project.max(id.0);
             }
             Event::PersonaCreated { id, name, at_ms } => {
-                let persona = Named { name: name.clone(), created_ms: *at_ms, number };
+                let persona = NamedPlace { name: name.clone(), created_ms: *at_ms, number };
                 self.personas.insert(*id, persona);
                 self.persona_names.insert(name.clone(), *id);
                 self.last_persona = self.last_persona.max(id.0);
@@ -191,28 +191,28 @@ impl Places {
     }
 
     /// Resolves a request's place to internal numbers (B8). Fails closed.
-    pub(crate) fn resolve(&self, place: &Place, scope: MemoryScope) -> Result<View, Unresolved> {
+    pub(crate) fn resolve(&self, place: &Place, scope: MemoryScope) -> Result<View, PlaceError> {
         let claimed = match &place.project {
-            Some(name) => Some(self.project_named(name).ok_or(Unresolved::Project)?),
+            Some(name) => Some(self.project_named(name).ok_or(PlaceError::Project)?),
             None => None,
         };
         let named = match &place.persona {
-            Some(name) => Some(self.persona_named(name).ok_or(Unresolved::Persona)?),
+            Some(name) => Some(self.persona_named(name).ok_or(PlaceError::Persona)?),
             None => None,
         };
         let Some(name) = &place.session else {
             let persona = named.unwrap_or(PersonaId::DEFAULT);
             return Ok(View { project: claimed, persona, scope, lineage: Vec::new() });
         };
-        let id = self.session_named(name).ok_or(Unresolved::Session)?;
-        let session = self.sessions.get(&id).ok_or(Unresolved::Session)?;
+        let id = self.session_named(name).ok_or(PlaceError::Session)?;
+        let session = self.sessions.get(&id).ok_or(PlaceError::Session)?;
         // No project name is no claim; another project than the session's is a contradiction.
         if claimed.is_some() && claimed != session.project {
-            return Err(Unresolved::ProjectOfSession);
+            return Err(PlaceError::ProjectOfSession);
         }
         // A session keeps its persona: no other persona reads its shared contents.
         if named.is_some_and(|named| named != session.persona) {
-            return Err(Unresolved::PersonaOfSession);
+            return Err(PlaceError::PersonaOfSession);
         }
         Ok(View { project: session.project, persona: session.persona, scope, lineage: self.lineage(id) })
     }

@@ -47,15 +47,15 @@ pub fn catches_panics() -> bool {
 }
 
 /// Marks panics of this thread as the database's, until dropped.
-struct Catching(bool);
+struct PanicScope(bool);
 
-impl Catching {
+impl PanicScope {
     fn begin() -> Self {
         Self(CATCHES.replace(true))
     }
 }
 
-impl Drop for Catching {
+impl Drop for PanicScope {
     fn drop(&mut self) {
         CATCHES.set(self.0);
     }
@@ -90,10 +90,10 @@ pub struct EmbeddedStorage(Arc<Inner>);
 
 struct Inner {
     config: EmbeddedConfig,
-    state: Mutex<State>,
+    state: Mutex<DatabaseState>,
 }
 
-enum State {
+enum DatabaseState {
     Open(Arc<Tables>),
     Failed(FailedDatabase),
 }
@@ -163,19 +163,19 @@ impl EmbeddedStorage {
     /// [`StorageError::Damaged`] if it holds other data.
     pub fn open(config: &EmbeddedConfig) -> Result<Self, StorageError> {
         let tables = Arc::new(Tables::open(config)?);
-        Ok(Self(Arc::new(Inner { config: config.clone(), state: Mutex::new(State::Open(tables)) })))
+        Ok(Self(Arc::new(Inner { config: config.clone(), state: Mutex::new(DatabaseState::Open(tables)) })))
     }
 
     async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Tables) -> Result<T, Failure> + Send + 'static,
+        work: impl FnOnce(&Tables) -> Result<T, TableError> + Send + 'static,
     ) -> Result<T, StorageError> {
         let tables = self.tables().await?;
         let (inner, used) = (self.0.clone(), tables.clone());
         let working = tokio::task::spawn_blocking(move || {
-            let _catching = Catching::begin();
+            let _catching = PanicScope::begin();
             let done = work(&used);
-            if let Err(Failure::Disk(error)) = &done {
+            if let Err(TableError::Disk(error)) = &done {
                 inner.fail(&used, Cause::of(error));
             }
             done
@@ -202,11 +202,11 @@ impl EmbeddedStorage {
         {
             let mut state = inner.lock();
             match &mut *state {
-                State::Open(tables) => return Ok(tables.clone()),
-                State::Failed(failed) if failed.retry_at.is_some_and(|at| at <= Instant::now()) => {
+                DatabaseState::Open(tables) => return Ok(tables.clone()),
+                DatabaseState::Failed(failed) if failed.retry_at.is_some_and(|at| at <= Instant::now()) => {
                     failed.retry_at = None
                 }
-                State::Failed(failed) => return Err(failed.cause.error()),
+                DatabaseState::Failed(failed) => return Err(failed.cause.error()),
             }
         }
         let reopening = tokio::task::spawn_blocking(move || inner.reopen());
@@ -215,7 +215,7 @@ impl EmbeddedStorage {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DatabaseState> {
         // Values are replaced whole, so a panic leaves them usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -224,45 +224,45 @@ impl Inner {
     fn fail(&self, tables: &Arc<Tables>, cause: Cause) {
         let mut state = self.lock();
         match &mut *state {
-            State::Open(open) if Arc::ptr_eq(open, tables) => {
+            DatabaseState::Open(open) if Arc::ptr_eq(open, tables) => {
                 let closing = Some((tables.clone(), ManuallyDrop::new(tables.handle())));
                 let retry_at = cause.recovers().then(|| Instant::now() + REOPEN_EVERY);
-                *state = State::Failed(FailedDatabase { cause, closing, retry_at });
+                *state = DatabaseState::Failed(FailedDatabase { cause, closing, retry_at });
             }
             // Damage takes precedence: an unreadable database is not opened again and again.
-            State::Failed(failed) if cause == Cause::Damaged => {
+            DatabaseState::Failed(failed) if cause == Cause::Damaged => {
                 (failed.cause, failed.retry_at) = (cause, None);
             }
-            State::Open(_) | State::Failed(_) => {}
+            DatabaseState::Open(_) | DatabaseState::Failed(_) => {}
         }
     }
 
     /// Closes the failed database and opens it again. Blocking. Tries are sequential, since a try takes
     /// `retry_at`.
     fn reopen(&self) -> Result<Arc<Tables>, StorageError> {
-        let _catching = Catching::begin();
+        let _catching = PanicScope::begin();
         let outcome = self.try_reopen();
         let mut state = self.lock();
         match (outcome, &mut *state) {
             (Ok(tables), _) => {
-                *state = State::Open(tables.clone());
+                *state = DatabaseState::Open(tables.clone());
                 tracing::info!("the disk can be written again: memory is open");
                 Ok(tables)
             }
-            (Err(cause), State::Failed(failed)) => {
+            (Err(cause), DatabaseState::Failed(failed)) => {
                 failed.cause = cause;
                 failed.retry_at = cause.recovers().then(|| Instant::now() + REOPEN_EVERY);
                 Err(cause.error())
             }
             // Only this call opens it.
-            (Err(cause), State::Open(_)) => Err(cause.error()),
+            (Err(cause), DatabaseState::Open(_)) => Err(cause.error()),
         }
     }
 
     fn try_reopen(&self) -> Result<Arc<Tables>, Cause> {
         let known = match &*self.lock() {
-            State::Open(tables) => return Ok(tables.clone()),
-            State::Failed(failed) => failed.cause,
+            DatabaseState::Open(tables) => return Ok(tables.clone()),
+            DatabaseState::Failed(failed) => failed.cause,
         };
         // Before the close: sled cleans up as it opens, which needs space.
         if let Err(error) = probe(&self.config.path) {
@@ -270,15 +270,15 @@ impl Inner {
             return Err(Cause::of(&sled::Error::Io(error)));
         }
         let closing = match &mut *self.lock() {
-            State::Failed(failed) => failed.closing.take(),
-            State::Open(_) => None,
+            DatabaseState::Failed(failed) => failed.closing.take(),
+            DatabaseState::Open(_) => None,
         };
         if let Some((tables, handle)) = closing {
             match Arc::try_unwrap(tables) {
                 Ok(tables) => drop(tables),
                 Err(tables) => {
                     // A caller still waits for the disk.
-                    if let State::Failed(failed) = &mut *self.lock() {
+                    if let DatabaseState::Failed(failed) = &mut *self.lock() {
                         failed.closing = Some((tables, handle));
                     }
                     return Err(known);
@@ -315,7 +315,7 @@ fn probe(folder: &Path) -> std::io::Result<()> {
 fn close(database: sled::Db) -> bool {
     let (closed, waiting) = std::sync::mpsc::channel();
     let closing = std::thread::Builder::new().name("close database".into()).spawn(move || {
-        let _catching = Catching::begin();
+        let _catching = PanicScope::begin();
         drop(database);
         // After the time limit, the receiver is gone.
         let _ = closed.send(());
@@ -324,30 +324,30 @@ fn close(database: sled::Db) -> bool {
 }
 
 /// Why internal work failed.
-enum Failure {
+enum TableError {
     /// sled or the file system failed; nothing is reliable any more.
     Disk(sled::Error),
     /// The disk is intact.
     Refused(StorageError),
 }
 
-impl From<sled::Error> for Failure {
+impl From<sled::Error> for TableError {
     fn from(error: sled::Error) -> Self {
         Self::Disk(error)
     }
 }
 
-impl From<StorageError> for Failure {
+impl From<StorageError> for TableError {
     fn from(error: StorageError) -> Self {
         Self::Refused(error)
     }
 }
 
-impl From<Failure> for StorageError {
-    fn from(failure: Failure) -> Self {
+impl From<TableError> for StorageError {
+    fn from(failure: TableError) -> Self {
         match failure {
-            Failure::Disk(error) => disk_error(&error),
-            Failure::Refused(error) => error,
+            TableError::Disk(error) => disk_error(&error),
+            TableError::Refused(error) => error,
         }
     }
 }

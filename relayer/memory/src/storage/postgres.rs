@@ -81,14 +81,14 @@ impl PostgresStorage {
     }
 
     /// Runs an operation until it succeeds, fails for good, or may have taken effect.
-    async fn run<T, F: Future<Output = Result<T, Failure>>>(
+    async fn run<T, F: Future<Output = Result<T, QueryError>>>(
         &self,
         work: impl Fn() -> F,
     ) -> Result<T, StorageError> {
         let tries = async {
             for pause_ms in RETRY_PAUSES_MS {
                 match work().await {
-                    Err(Failure::Before(error)) if is_passing(&error) => {
+                    Err(QueryError::Before(error)) if is_transient(&error) => {
                         tokio::time::sleep(Duration::from_millis(pause_ms)).await;
                     }
                     done => return done,
@@ -103,14 +103,14 @@ impl PostgresStorage {
     }
 
     /// A transaction on one owner's rows.
-    async fn begin(&self, owner: Pseudonym) -> Result<Transaction<'static, Postgres>, Failure> {
+    async fn begin(&self, owner: Pseudonym) -> Result<Transaction<'static, Postgres>, QueryError> {
         let mut transaction = self.pool.begin().await?;
         set(&mut transaction, "app.owner", &hex::encode(owner.0)).await?;
         Ok(transaction)
     }
 
     /// A transaction on one consistent state of one owner's rows.
-    async fn begin_reading(&self, owner: Pseudonym) -> Result<Transaction<'static, Postgres>, Failure> {
+    async fn begin_reading(&self, owner: Pseudonym) -> Result<Transaction<'static, Postgres>, QueryError> {
         let mut transaction =
             self.pool.begin_with("begin transaction isolation level repeatable read read only").await?;
         set(&mut transaction, "app.owner", &hex::encode(owner.0)).await?;
@@ -118,7 +118,7 @@ impl PostgresStorage {
     }
 
     /// A transaction that sees all owners' due jobs.
-    async fn begin_running(&self) -> Result<Transaction<'static, Postgres>, Failure> {
+    async fn begin_running(&self) -> Result<Transaction<'static, Postgres>, QueryError> {
         let mut transaction = self.pool.begin().await?;
         set(&mut transaction, "app.runner", "on").await?;
         Ok(transaction)
@@ -131,7 +131,7 @@ async fn set(connection: &mut PgConnection, name: &str, value: &str) -> Result<(
 }
 
 /// Why an operation failed, by whether it may have taken effect.
-enum Failure {
+enum QueryError {
     /// Before the transaction's end: nothing has changed.
     Before(sqlx::Error),
     /// At its end: it may have taken effect.
@@ -140,30 +140,30 @@ enum Failure {
     Refused(StorageError),
 }
 
-impl From<sqlx::Error> for Failure {
+impl From<sqlx::Error> for QueryError {
     fn from(error: sqlx::Error) -> Self {
         Self::Before(error)
     }
 }
 
-impl From<StorageError> for Failure {
+impl From<StorageError> for QueryError {
     fn from(error: StorageError) -> Self {
         Self::Refused(error)
     }
 }
 
-impl From<Failure> for StorageError {
-    fn from(failure: Failure) -> Self {
+impl From<QueryError> for StorageError {
+    fn from(failure: QueryError) -> Self {
         match failure {
-            Failure::Before(error) | Failure::At(error) => describe(&error),
-            Failure::Refused(error) => error,
+            QueryError::Before(error) | QueryError::At(error) => describe(&error),
+            QueryError::Refused(error) => error,
         }
     }
 }
 
 /// Whether a retry may help: the connection was lost, the server is stopping or starting, or other
 /// transactions interfered.
-fn is_passing(error: &sqlx::Error) -> bool {
+fn is_transient(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed | sqlx::Error::Protocol(_) => true,
         sqlx::Error::Database(error) => {

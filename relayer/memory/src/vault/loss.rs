@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
-    OwnerVault, PAGE_BYTES, Result, Ring, Shared, Vault, VaultError, blocking, finish_erasure,
-    seal::{self, Unopened},
+    OwnerVault, OwnerVaultState, PAGE_BYTES, Result, Ring, Vault, VaultError, blocking, finish_erasure,
+    seal::{self, RecordOpenError},
 };
 use crate::{
     ids::OwnerId,
@@ -19,7 +19,7 @@ const MAX_LOST: usize = 10_000_000;
 
 /// An owner's progress in this process, for the key file when the owner is closed.
 pub struct Marker {
-    shared: Arc<Shared>,
+    shared: Arc<OwnerVaultState>,
     ring: Ring,
 }
 
@@ -66,9 +66,9 @@ impl Vault {
     /// [`KeyringError`] when the files cannot be read; the storage's.
     pub async fn behind(&self) -> Result<Vec<OwnerId>> {
         let folder = self.folder.clone();
-        let kept = blocking(move || Ok(folder.kept()?)).await?;
+        let owners = blocking(move || Ok(folder.owners()?)).await?;
         let mut behind = Vec::new();
-        for pseudonym in kept {
+        for pseudonym in owners {
             let folder = self.folder.clone();
             let Some(ring) = blocking(move || Ok(folder.load(pseudonym)?)).await? else { continue };
             if self.storage.version(pseudonym).await? < ring.mark().version {
@@ -101,7 +101,7 @@ impl OwnerVault {
     }
 }
 
-impl Shared {
+impl OwnerVaultState {
     async fn accept_loss(&self, filler: &[u8], job: u64, now_ms: u64) -> Result<Loss> {
         let _alone = self.writing.lock().await;
         if self.folder.is_erased(self.pseudonym) {
@@ -174,7 +174,7 @@ impl Shared {
             let judged = blocking(move || {
                 let opens = |number: u64, bytes: &[u8]| match seal::open(&ring, space, number, bytes) {
                     Ok(_) => true,
-                    Err(Unopened::UnknownKey(_) | Unopened::Damaged(_)) => false,
+                    Err(RecordOpenError::UnknownKey(_) | RecordOpenError::Damaged(_)) => false,
                 };
                 Ok::<_, VaultError>(
                     rows.iter().map(|(number, bytes)| (*number, opens(*number, bytes))).collect::<Vec<_>>(),

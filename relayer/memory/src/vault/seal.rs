@@ -18,7 +18,7 @@ pub type Secret = Zeroizing<Vec<u8>>;
 
 /// Why a record does not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unopened {
+pub(super) enum RecordOpenError {
     /// The keyring lacks the key that the record names.
     UnknownKey(u64),
     /// Its bytes are damaged, or it was moved.
@@ -43,11 +43,16 @@ pub(super) fn seal(owner: OwnerId, key: &SegmentKey, space: Space, number: u64, 
 }
 
 /// Opens a record's bytes.
-pub(super) fn open(ring: &Keyring, space: Space, number: u64, bytes: &[u8]) -> Result<Secret, Unopened> {
-    let (id, sealed) = bytes.split_first_chunk::<KEY_ID_LEN>().ok_or(Unopened::Damaged(number))?;
+pub(super) fn open(
+    ring: &Keyring,
+    space: Space,
+    number: u64,
+    bytes: &[u8],
+) -> Result<Secret, RecordOpenError> {
+    let (id, sealed) = bytes.split_first_chunk::<KEY_ID_LEN>().ok_or(RecordOpenError::Damaged(number))?;
     let id = KeyId(*id);
-    let key = ring.find(Segment::of(space, number), id).ok_or(Unopened::UnknownKey(number))?;
-    key.open(&associated(ring.owner, space, number, id), sealed).map_err(|_| Unopened::Damaged(number))
+    let key = ring.find(Segment::of(space, number), id).ok_or(RecordOpenError::UnknownKey(number))?;
+    key.open(&associated(ring.owner, space, number, id), sealed).map_err(|_| RecordOpenError::Damaged(number))
 }
 
 /// Opens a page of records.
@@ -55,7 +60,7 @@ pub(super) fn open_all(
     ring: &Keyring,
     space: Space,
     rows: &[(u64, Vec<u8>)],
-) -> Result<Vec<(u64, Secret)>, Unopened> {
+) -> Result<Vec<(u64, Secret)>, RecordOpenError> {
     rows.iter().map(|(number, bytes)| Ok((*number, open(ring, space, *number, bytes)?))).collect()
 }
 
@@ -138,7 +143,7 @@ mod tests {
             prop_assert!(open(&ring, Space::Log, number, &changed).is_err());
             // Even with the same keys, another owner could not claim the record.
             let foreign = seal(OwnerId([2; 32]), key, Space::Log, number, b"text").bytes;
-            prop_assert_eq!(open(&ring, Space::Log, number, &foreign), Err(Unopened::Damaged(number)));
+            prop_assert_eq!(open(&ring, Space::Log, number, &foreign), Err(RecordOpenError::Damaged(number)));
         }
 
         #[test]

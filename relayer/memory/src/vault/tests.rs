@@ -247,7 +247,7 @@ async fn f1_a_canary_is_in_no_byte_at_rest() {
 }
 
 #[tokio::test]
-async fn f1_after_a_redaction_old_copies_of_the_database_are_noise_under_every_key_that_is_left() {
+async fn f1_old_copies_of_the_database_are_noise_under_every_key_after_a_redaction() {
     for place in places().await {
         let who = someone();
         let vault = place.vault().await;
@@ -283,7 +283,7 @@ async fn f1_after_an_erasure_nothing_opens_and_nothing_is_left() {
         owner.erase().await.unwrap();
         assert!(place.attack(who, &old).is_empty());
         assert!(place.sealed(owner.pseudonym()).await.is_empty());
-        assert_eq!(vault.folder.erased().unwrap(), []);
+        assert_eq!(vault.folder.erasures().unwrap(), []);
         // The same person later: new keys, which open no old record.
         let owner = place.vault().await.open(who).await.unwrap();
         owner.commit(put(&[(Space::Log, 7, b"new")])).await.unwrap();
@@ -385,7 +385,7 @@ async fn an_interrupted_erasure_is_finished_at_the_next_start() {
         let vault = place.vault().await;
         assert!(place.sealed(owner.pseudonym()).await.is_empty());
         assert_eq!(vault.open(who).await.unwrap().version(), 0);
-        assert_eq!(vault.folder.erased().unwrap(), []);
+        assert_eq!(vault.folder.erasures().unwrap(), []);
         // A crash between the mark and the destruction of the keys.
         let owner = with_canary(&vault, who).await;
         std::fs::write(place.keys().join(format!("{}.erased", hex::encode(owner.pseudonym().0))), b"")

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::{
-    ATTEMPTS, Changes, PAGE_BYTES, Result, Ring, Secret, Shared, VaultError, blocking, finish_erasure,
+    ATTEMPTS, Changes, OwnerVaultState, PAGE_BYTES, Result, Ring, Secret, VaultError, blocking,
+    finish_erasure,
     seal::{key_of, seal_all},
 };
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
 /// Length of a sealed record beyond its text.
 const OVERHEAD: usize = crate::keyring::KEY_ID_LEN + baton_keys::master::DATA_OVERHEAD;
 
-impl Shared {
+impl OwnerVaultState {
     pub(super) async fn commit(&self, expected: u64, changes: Changes) -> Result<u64> {
         check_sizes(&changes.put)?;
         let _alone = self.writing.lock().await;

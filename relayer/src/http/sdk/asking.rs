@@ -6,10 +6,10 @@ use axum::{Json, extract::State};
 use baton_embed::{EmbedError, EmbedRole};
 use baton_memory::{
     api::{Filters, Hit, RecallRequest},
+    extraction::{ModelError, RecalledItem},
     limits::{MAX_PAGE, MAX_QUERY_BYTES},
     model::MemoryScope,
     search::Weights,
-    writing::{ModelError, Recalled},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -245,10 +245,10 @@ pub(in crate::http) async fn ask(
         weights: None,
     };
     let found = search(&doors, &caller, asked, limit).await?;
-    let recalled: Vec<Recalled> = found
+    let recalled: Vec<RecalledItem> = found
         .hits
         .iter()
-        .map(|hit| Recalled { from: hit.view.source(), text: hit.view.text.clone() })
+        .map(|hit| RecalledItem { from: hit.view.source(), text: hit.view.text.clone() })
         .collect();
     let memories: Vec<Memory> = found.hits.into_iter().map(Memory::from).collect();
     let with_memories = |fault: Fault, memories: &[Memory]| fault.with("memories", json!(memories));

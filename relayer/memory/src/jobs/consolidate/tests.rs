@@ -91,14 +91,14 @@ impl World {
     }
 
     /// Consolidates; checks that a second run changes nothing, even after the owner is opened anew.
-    async fn consolidate(&self) -> Consolidated {
+    async fn consolidate(&self) -> ConsolidationReport {
         let done = self.memory.consolidate(self.owner).await.unwrap();
         let events = async || self.memory.read(self.owner, |owner| Ok(owner.state.next)).await.unwrap();
         let after = events().await;
-        assert_eq!(self.memory.consolidate(self.owner).await.unwrap(), Consolidated::default());
+        assert_eq!(self.memory.consolidate(self.owner).await.unwrap(), ConsolidationReport::default());
         self.memory.close(self.owner);
         self.clock.fetch_add(86_400_000, Ordering::Relaxed);
-        assert_eq!(self.memory.consolidate(self.owner).await.unwrap(), Consolidated::default());
+        assert_eq!(self.memory.consolidate(self.owner).await.unwrap(), ConsolidationReport::default());
         assert_eq!(events().await, after, "a second run writes nothing");
         done
     }
@@ -180,7 +180,7 @@ async fn e8_entities_with_one_name_become_one_within_their_project_and_kind() {
 }
 
 #[tokio::test]
-async fn e8_facts_that_say_the_same_become_one_and_those_alike_are_linked_never_across_scope_or_author() {
+async fn e8_equal_facts_merge_and_similar_ones_are_linked_never_across_scope_or_author() {
     for world in worlds().await {
         let marisol = entity("person:marisol quintero", "Marisol Quintero");
         let said = "Marisol Quintero repairs the old diesel engine in the harbour every Saturday";
@@ -235,7 +235,7 @@ async fn e8_facts_that_say_the_same_become_one_and_those_alike_are_linked_never_
 }
 
 #[tokio::test]
-async fn e8_edges_become_one_with_more_confidence_for_each_evidence_and_go_with_their_words() {
+async fn e8_equal_edges_merge_with_more_confidence_for_each_evidence_and_end_with_it() {
     for world in worlds().await {
         let (ana, oslo) = (entity("person:ana", "Ana"), entity("place:oslo", "Oslo"));
         let message = Item {
@@ -278,7 +278,7 @@ async fn e6_an_entity_goes_with_the_last_fact_that_names_it_and_needs_no_consoli
         let (ana, anchor) = (entity("person:ana", "Ana"), entity("anchor:user", "the user"));
         let sails = fact("Ana sails to the islands");
         world.write(&[&ana, &anchor, &sails], vec![edge(&sails, &ana, "mentions", "", 0.9)]).await;
-        assert_eq!(world.consolidate().await, Consolidated::default());
+        assert_eq!(world.consolidate().await, ConsolidationReport::default());
         let there = async |item: &Item| {
             let there = world.memory.read(world.owner, |owner| Ok(owner.state.entry(item.id).is_some()));
             there.await.unwrap()
@@ -288,7 +288,7 @@ async fn e6_an_entity_goes_with_the_last_fact_that_names_it_and_needs_no_consoli
             assert!(!there(&ana).await && there(&anchor).await);
             world.memory.close(world.owner);
         }
-        assert_eq!(world.consolidate().await, Consolidated::default());
+        assert_eq!(world.consolidate().await, ConsolidationReport::default());
     }
 }
 

@@ -16,7 +16,7 @@ use sqlx::Row as _;
 use super::*;
 use crate::{
     Parts,
-    api::{Filters, Place, RecallRequest, Remember},
+    api::{Filters, Place, RecallRequest, RememberRequest},
     ids::ItemId,
     keyring::{IndexKeys, NUMBERS_PER_SEGMENT},
     model::{Author, Layer, MemoryScope},
@@ -39,8 +39,8 @@ async fn open(storage: Arc<dyn Storage>, folder: &Path, clock: &Arc<AtomicU64>) 
     Memory::open(Parts::new(vault, embedder, Arc::new(move || clock.load(Ordering::Relaxed)))).await.unwrap()
 }
 
-fn fact(text: &str) -> Remember {
-    Remember {
+fn fact(text: &str) -> RememberRequest {
+    RememberRequest {
         place: Place::default(),
         text: text.into(),
         layer: Layer::Profile,
@@ -71,13 +71,13 @@ async fn embed_all(memory: &Memory, owner: OwnerId) {
 
 /// An index row, as an attacker reads it from the database's pages.
 #[derive(Debug)]
-struct Seen {
+struct LeakedRow {
     class: Vec<u8>,
     terms: Vec<i64>,
     vector: Option<Vec<f32>>,
 }
 
-async fn rows(storage: &PostgresStorage, owner: crate::storage::Pseudonym) -> Vec<Seen> {
+async fn rows(storage: &PostgresStorage, owner: crate::storage::Pseudonym) -> Vec<LeakedRow> {
     let mut transaction = storage.pool().begin().await.unwrap();
     sqlx::query("select set_config('app.owner', $1, true)")
         .bind(hex::encode(owner.0))
@@ -92,11 +92,11 @@ async fn rows(storage: &PostgresStorage, owner: crate::storage::Pseudonym) -> Ve
     .fetch_all(&mut *transaction)
     .await
     .unwrap();
-    rows.iter().map(|row| Seen { class: row.get(0), terms: row.get(1), vector: row.get(2) }).collect()
+    rows.iter().map(|row| LeakedRow { class: row.get(0), terms: row.get(1), vector: row.get(2) }).collect()
 }
 
 /// Rows in which an attacker can detect a guessed word, with any of the keys.
-fn told_by_word(rows: &[Seen], hasher: &TermHasher, keys: &[IndexKeys], word: &str) -> usize {
+fn rows_matching_word(rows: &[LeakedRow], hasher: &TermHasher, keys: &[IndexKeys], word: &str) -> usize {
     let hash = features(word, hasher).terms[0].0;
     let named: BTreeSet<i64> =
         keys.iter().map(|keys| keys.term(hash)).chain([hash]).map(u64::cast_signed).collect();
@@ -104,7 +104,7 @@ fn told_by_word(rows: &[Seen], hasher: &TermHasher, keys: &[IndexKeys], word: &s
 }
 
 /// Rows whose vector matches a guessed text, rotated by any of the keys.
-fn told_by_vector(rows: &[Seen], keys: &[IndexKeys], unit: &[f32]) -> usize {
+fn rows_matching_vector(rows: &[LeakedRow], keys: &[IndexKeys], unit: &[f32]) -> usize {
     let rotated: Vec<Vec<f32>> =
         keys.iter().map(|keys| crate::rotation::rotate(keys.rotation_seed(), unit)).collect();
     let near = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>() > 0.9;
@@ -119,7 +119,7 @@ async fn secrets(memory: &Memory, owner: OwnerId) -> (TermHasher, Arc<[IndexKeys
 }
 
 #[tokio::test]
-async fn f1_after_the_index_key_is_replaced_rows_of_deleted_items_can_be_tested_for_nothing() {
+async fn f1_rows_of_deleted_items_cannot_be_tested_after_the_index_key_is_replaced() {
     let Ok(url) = std::env::var("BATON_TEST_POSTGRES") else { return };
     let storage = PostgresStorage::open(&PostgresConfig::new(url)).await.unwrap();
     let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::new(AtomicU64::new(START_MS)));
@@ -154,7 +154,10 @@ async fn f1_after_the_index_key_is_replaced_rows_of_deleted_items_can_be_tested_
     let (hasher, keys, stale) = secrets(&memory, owner).await;
     assert_eq!((keys.len(), stale), (1, None));
     // The attack works as long as the key exists.
-    assert_eq!((told_by_word(&old, &hasher, &keys, CANARY), told_by_vector(&old, &keys, &unit)), (1, 1));
+    assert_eq!(
+        (rows_matching_word(&old, &hasher, &keys, CANARY), rows_matching_vector(&old, &keys, &unit)),
+        (1, 1)
+    );
     let former = keys[0].generation();
     memory.delete(owner, vec![ids[1]]).await.unwrap();
     clock.fetch_add(1_000, Ordering::Relaxed);
@@ -164,11 +167,17 @@ async fn f1_after_the_index_key_is_replaced_rows_of_deleted_items_can_be_tested_
     assert!(memory.reindex(owner).await.unwrap() == Step::Done);
     let (hasher, keys, stale) = secrets(&memory, owner).await;
     assert!(keys.len() == 1 && keys[0].generation() > former && stale.is_none());
-    assert_eq!((told_by_word(&old, &hasher, &keys, CANARY), told_by_vector(&old, &keys, &unit)), (0, 0));
-    assert_eq!(told_by_word(&old, &hasher, &keys, "harbour"), 0);
+    assert_eq!(
+        (rows_matching_word(&old, &hasher, &keys, CANARY), rows_matching_vector(&old, &keys, &unit)),
+        (0, 0)
+    );
+    assert_eq!(rows_matching_word(&old, &hasher, &keys, "harbour"), 0);
     let new = rows(&storage, pseudonym).await;
     assert_eq!(
-        (told_by_word(&new, &hasher, &keys, "harbour"), told_by_word(&new, &hasher, &keys, CANARY)),
+        (
+            rows_matching_word(&new, &hasher, &keys, "harbour"),
+            rows_matching_word(&new, &hasher, &keys, CANARY)
+        ),
         (1, 0)
     );
     assert!(new.iter().all(|row| old.iter().all(|old| old.class != row.class)));
@@ -180,7 +189,7 @@ async fn f1_after_the_index_key_is_replaced_rows_of_deleted_items_can_be_tested_
 }
 
 #[tokio::test]
-async fn a_search_finds_the_same_while_the_index_is_rewritten_and_a_crash_leaves_it_to_be_ended() {
+async fn a_search_finds_the_same_during_a_reindex_and_a_crash_leaves_it_to_be_ended() {
     let Ok(url) = std::env::var("BATON_TEST_POSTGRES") else { return };
     let storage = PostgresStorage::open(&PostgresConfig::new(url)).await.unwrap();
     let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::new(AtomicU64::new(START_MS)));

@@ -18,7 +18,7 @@ fn hasher() -> TermHasher {
 fn item(words: &[u8], speaker: &str, direction: Option<u8>) -> Features {
     let text: Vec<String> = words.iter().map(|word| format!("word{word}")).collect();
     let mut found = document_features(&text.join(" "), speaker, 0, &hasher());
-    found.vector = direction.map(|direction| Quantised::from_unit(&towards(direction)));
+    found.vector = direction.map(|direction| QuantisedVector::from_unit(&towards(direction)));
     found
 }
 
@@ -63,12 +63,17 @@ fn scan_of(items: &[(u64, Features)], question: &Question, allowed: &dyn Fn(u64)
 }
 
 /// Matching rows, rounded, because sums are added in another order.
-fn comparable(found: &Candidates) -> Vec<Candidate> {
+fn comparable(found: &Candidates) -> Vec<CandidateRow> {
     let round = |x: f32| (x * 1_000.0).round();
     let matches =
         found.rows().iter().filter(|row| row.cosine.is_some() || row.lexical > 0.0 || row.words != 0);
     matches
-        .map(|row| Candidate { lexical: round(row.lexical), cosine: row.cosine.map(round), list: 0, ..*row })
+        .map(|row| CandidateRow {
+            lexical: round(row.lexical),
+            cosine: row.cosine.map(round),
+            list: 0,
+            ..*row
+        })
         .collect()
 }
 
@@ -105,7 +110,7 @@ proptest! {
                     items.insert(number, features);
                 }
                 Step::Vector(number, direction) => {
-                    let vector = direction.map(|direction| Quantised::from_unit(&towards(direction)));
+                    let vector = direction.map(|direction| QuantisedVector::from_unit(&towards(direction)));
                     index.set_vector(number, vector.clone());
                     if let Some(features) = items.get_mut(&number) {
                         features.vector = vector;

@@ -3,7 +3,7 @@
 use baton_embed::Related;
 
 use super::*;
-use crate::search::{Background, Index, Quantised, TermHasher, document_features};
+use crate::search::{Background, Index, QuantisedVector, TermHasher, document_features};
 
 const DAY: u64 = 86_400_000;
 const BEGIN: u64 = 1_683_504_000_000;
@@ -40,17 +40,17 @@ impl Talk {
         Self { index, hasher, kinds: vec![Kind::Episode; turns.len()] }
     }
 
-    fn ask(&self, text: &str) -> Vec<Ranked> {
+    fn ask(&self, text: &str) -> Vec<RankedItem> {
         self.ask_among(text, &|_| true, &Weights::default())
     }
 
-    fn ask_among(&self, text: &str, allowed: &dyn Fn(u64) -> bool, weights: &Weights) -> Vec<Ranked> {
+    fn ask_among(&self, text: &str, allowed: &dyn Fn(u64) -> bool, weights: &Weights) -> Vec<RankedItem> {
         let question = Question::parse(text, &self.hasher, BEGIN + 30 * DAY);
         rank_weighted(&question, &self.index.scan(&question, allowed), self, weights, 10)
     }
 }
 
-fn numbers(ranked: &[Ranked]) -> Vec<u64> {
+fn numbers(ranked: &[RankedItem]) -> Vec<u64> {
     ranked.iter().map(|ranked| ranked.number).collect()
 }
 
@@ -156,7 +156,7 @@ fn d5_meaning_finds_what_no_word_does() {
     let background = Background { mean: 0.0, deviation: 0.1 };
     for number in 0..8 {
         let vector = if number == 3 { [1.0, 0.0] } else { [0.0, 1.0] };
-        talk.index.set_vector(number, Some(Quantised::from_unit(&vector)));
+        talk.index.set_vector(number, Some(QuantisedVector::from_unit(&vector)));
     }
     let question =
         Question::parse("Italian rice dish", &talk.hasher, BEGIN).with_vector(&[1.0, 0.0], background);

@@ -5,12 +5,12 @@ use std::sync::{Condvar, Mutex, PoisonError};
 /// Coordinates flushes.
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
-    state: Mutex<State>,
+    state: Mutex<FlushState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FlushState {
     /// Writers that asked for a flush.
     asked: u64,
     /// The writers among them that a flush has covered.
@@ -36,7 +36,7 @@ impl Flushes {
             state.flushing = true;
             let covered = state.asked;
             drop(state);
-            let ended = Flushing(self);
+            let ended = FlushGuard(self);
             let flushed = flush();
             drop(ended);
             flushed?;
@@ -49,9 +49,9 @@ impl Flushes {
 }
 
 /// Ends a flush, even after a panic or failure.
-struct Flushing<'a>(&'a Flushes);
+struct FlushGuard<'a>(&'a Flushes);
 
-impl Drop for Flushing<'_> {
+impl Drop for FlushGuard<'_> {
     fn drop(&mut self) {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner).flushing = false;
         self.0.changed.notify_all();

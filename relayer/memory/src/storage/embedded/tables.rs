@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Catching, EmbeddedConfig, Failure, disk_error, flush::Flushes, keys};
+use super::{EmbeddedConfig, PanicScope, TableError, disk_error, flush::Flushes, keys};
 use crate::storage::{Batch, DueJob, Pseudonym, Space, StorageError, check_sizes, first_version};
 
 /// Bytes of a value. sled puts a page of up to about twenty values beyond 128 KiB into a file that it never
@@ -38,7 +38,7 @@ pub(super) struct Tables {
     nonce_count: AtomicUsize,
 }
 
-type Done<T> = Result<T, Failure>;
+type TableResult<T> = Result<T, TableError>;
 
 impl Tables {
     pub(super) fn open(config: &EmbeddedConfig) -> Result<Self, StorageError> {
@@ -72,7 +72,7 @@ impl Tables {
 
     /// Makes taken jobs due again. Only one process at a time has the database, so their former taker is
     /// gone.
-    fn release_taken(&self) -> Done<()> {
+    fn release_taken(&self) -> TableResult<()> {
         let mut changes = sled::Batch::default();
         for entry in self.db.scan_prefix([keys::DUE]) {
             let (key, value) = entry?;
@@ -102,7 +102,7 @@ impl Tables {
         &self.owners[index]
     }
 
-    fn flush(&self) -> Done<()> {
+    fn flush(&self) -> TableResult<()> {
         self.flushes.share(|| {
             self.db.flush()?;
             self.log.sync_data().map_err(sled::Error::from)?;
@@ -110,7 +110,7 @@ impl Tables {
         })
     }
 
-    pub(super) fn version(&self, owner: Pseudonym) -> Done<u64> {
+    pub(super) fn version(&self, owner: Pseudonym) -> TableResult<u64> {
         match self.db.get(keys::owner(owner))? {
             Some(value) => number(&value),
             None => Ok(0),
@@ -123,7 +123,7 @@ impl Tables {
         space: Space,
         from: u64,
         max_bytes: usize,
-    ) -> Done<Vec<(u64, Vec<u8>)>> {
+    ) -> TableResult<Vec<(u64, Vec<u8>)>> {
         let _reading = self.lock_of(owner).read().unwrap_or_else(PoisonError::into_inner);
         let mut end = keys::space(owner, space);
         end.extend_from_slice(&[0xff; 13]);
@@ -147,7 +147,7 @@ impl Tables {
         Ok(rows)
     }
 
-    pub(super) fn commit(&self, owner: Pseudonym, expected: u64, batch: &Batch) -> Done<u64> {
+    pub(super) fn commit(&self, owner: Pseudonym, expected: u64, batch: &Batch) -> TableResult<u64> {
         check_sizes(batch)?;
         let version = {
             let _writing = self.lock_of(owner).write().unwrap_or_else(PoisonError::into_inner);
@@ -175,14 +175,14 @@ impl Tables {
         Ok(version)
     }
 
-    fn remove_from(&self, changes: &mut sled::Batch, prefix: &[u8]) -> Done<()> {
+    fn remove_from(&self, changes: &mut sled::Batch, prefix: &[u8]) -> TableResult<()> {
         for key in self.db.scan_prefix(prefix).keys() {
             changes.remove(key?);
         }
         Ok(())
     }
 
-    fn change_jobs(&self, changes: &mut sled::Batch, owner: Pseudonym, batch: &Batch) -> Done<()> {
+    fn change_jobs(&self, changes: &mut sled::Batch, owner: Pseudonym, batch: &Batch) -> TableResult<()> {
         let jobs = batch.done.iter().map(|job| (*job, None));
         for (job, due_ms) in jobs.chain(batch.jobs.iter().map(|(job, due)| (*job, Some(*due)))) {
             let key = keys::job(owner, job);
@@ -200,7 +200,7 @@ impl Tables {
         Ok(())
     }
 
-    pub(super) fn erase(&self, owner: Pseudonym) -> Done<()> {
+    pub(super) fn erase(&self, owner: Pseudonym) -> TableResult<()> {
         {
             let _writing = self.lock_of(owner).write().unwrap_or_else(PoisonError::into_inner);
             let mut changes = sled::Batch::default();
@@ -217,7 +217,7 @@ impl Tables {
         self.flush()
     }
 
-    pub(super) fn owners(&self, after: Option<Pseudonym>, limit: usize) -> Done<Vec<Pseudonym>> {
+    pub(super) fn owners(&self, after: Option<Pseudonym>, limit: usize) -> TableResult<Vec<Pseudonym>> {
         let mut start = vec![keys::OWNERS];
         if let Some(after) = after {
             start = keys::owner(after);
@@ -230,7 +230,7 @@ impl Tables {
         Ok(owners)
     }
 
-    pub(super) fn take_due(&self, now_ms: u64, again_ms: u64, limit: usize) -> Done<Vec<DueJob>> {
+    pub(super) fn take_due(&self, now_ms: u64, again_ms: u64, limit: usize) -> TableResult<Vec<DueJob>> {
         let mut end = vec![keys::DUE];
         end.extend_from_slice(&now_ms.saturating_add(1).to_be_bytes());
         let mut due = Vec::new();
@@ -259,7 +259,7 @@ impl Tables {
         Ok(taken)
     }
 
-    pub(super) fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> Done<bool> {
+    pub(super) fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> TableResult<bool> {
         {
             let _taking: MutexGuard<'_, ()> = self.nonces.lock().unwrap_or_else(PoisonError::into_inner);
             let mut changes = sled::Batch::default();
@@ -303,7 +303,7 @@ fn open_database(config: &EmbeddedConfig) -> Result<sled::Db, StorageError> {
     loop {
         let open = || sled::Config::new().path(&config.path).cache_capacity(config.cache_bytes).open();
         // sled reports some damage by a panic. The half-opened database is never used afterwards.
-        let catching = Catching::begin();
+        let catching = PanicScope::begin();
         let opened = std::panic::catch_unwind(open);
         drop(catching);
         let Ok(opened) = opened else {
@@ -331,7 +331,7 @@ fn chunks(bytes: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
     (0..).zip(empty.into_iter().chain(bytes.chunks(CHUNK_BYTES)))
 }
 
-fn number(bytes: &[u8]) -> Result<u64, Failure> {
+fn number(bytes: &[u8]) -> Result<u64, TableError> {
     let bytes = bytes.try_into().map_err(|_| damaged("a number"))?;
     Ok(u64::from_be_bytes(bytes))
 }

@@ -8,7 +8,7 @@ use sqlx::{
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
-use super::{PostgresConfig, describe, is_passing};
+use super::{PostgresConfig, describe, is_transient};
 use crate::storage::StorageError;
 
 /// The role that a more privileged session takes on. It cannot log in by itself.
@@ -72,7 +72,9 @@ async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StorageErro
     for pause_ms in START_PAUSES_MS {
         match tokio::time::timeout(CONNECT_TIMEOUT, PgConnection::connect_with(options)).await {
             Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(error)) if is_passing(&error) => tokio::time::sleep(Duration::from_millis(pause_ms)).await,
+            Ok(Err(error)) if is_transient(&error) => {
+                tokio::time::sleep(Duration::from_millis(pause_ms)).await
+            }
             Ok(Err(error)) => return Err(describe(&error)),
             Err(_) => break,
         }

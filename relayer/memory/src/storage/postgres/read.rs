@@ -2,7 +2,7 @@
 
 use sqlx::Row as _;
 
-use super::{Failure, PostgresStorage, count, from_db, pseudonym, to_db};
+use super::{PostgresStorage, QueryError, count, from_db, pseudonym, to_db};
 use crate::storage::{Pseudonym, Space};
 
 /// Fewest bytes of a sealed record: key id, nonce and tag.
@@ -10,7 +10,7 @@ const MIN_RECORD_BYTES: usize = 48;
 /// Most records of a page.
 const MAX_PAGE_RECORDS: usize = 16_384;
 
-pub(super) async fn version(storage: &PostgresStorage, owner: Pseudonym) -> Result<u64, Failure> {
+pub(super) async fn version(storage: &PostgresStorage, owner: Pseudonym) -> Result<u64, QueryError> {
     let mut transaction = storage.begin(owner).await?;
     let version: Option<i64> = sqlx::query_scalar("select version from baton.owner where owner = $1")
         .bind(&owner.0[..])
@@ -26,7 +26,7 @@ pub(super) async fn read(
     space: Space,
     from: u64,
     max_bytes: usize,
-) -> Result<Vec<(u64, Vec<u8>)>, Failure> {
+) -> Result<Vec<(u64, Vec<u8>)>, QueryError> {
     let mut transaction = storage.begin_reading(owner).await?;
     let at_most = (max_bytes / MIN_RECORD_BYTES + 1).min(MAX_PAGE_RECORDS);
     let sizes = sqlx::query(
@@ -69,7 +69,7 @@ pub(super) async fn owners(
     storage: &PostgresStorage,
     after: Option<Pseudonym>,
     limit: usize,
-) -> Result<Vec<Pseudonym>, Failure> {
+) -> Result<Vec<Pseudonym>, QueryError> {
     let mut transaction = storage.begin_running().await?;
     let owners: Vec<Vec<u8>> =
         sqlx::query_scalar("select owner from baton.owner where owner > $1 order by owner limit $2")

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use sqlx::Row as _;
 
-use super::{Failure, PostgresStorage, count, from_db, to_db};
+use super::{PostgresStorage, QueryError, count, from_db, to_db};
 use crate::storage::{Pseudonym, Scan, ScanQuery, ScanRow};
 
 /// BM25 (k1 1.2, b 0.75) selects the rows to return; the caller ranks them anew. The first row holds the
@@ -68,7 +68,7 @@ select s.number, s.length, 0, s.cosine, 0,
 from chosen c join seen s on s.number = c.number";
 
 /// A question in the form of columns.
-struct Asked<'a> {
+struct QueryColumns<'a> {
     classes: Vec<&'a [u8]>,
     upto: Vec<i64>,
     /// The vector of each class, counted from 1.
@@ -81,7 +81,7 @@ struct Asked<'a> {
     counted: Vec<i32>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> QueryColumns<'a> {
     fn of(query: &'a ScanQuery) -> Self {
         let first: &[u64] = query.keyed.first().map_or(&[], |keyed| &keyed.terms);
         let counted: Vec<i32> = first
@@ -94,7 +94,7 @@ impl<'a> Asked<'a> {
                     .unwrap_or(0)
             })
             .collect();
-        let mut asked = Self {
+        let mut columns = Self {
             classes: Vec::new(),
             upto: Vec::new(),
             keyings: Vec::new(),
@@ -105,19 +105,19 @@ impl<'a> Asked<'a> {
         };
         for (keying, keyed) in (1..).zip(&query.keyed) {
             for (class, upto) in &keyed.classes {
-                asked.classes.push(class);
-                asked.upto.push(to_db(*upto));
-                asked.keyings.push(keying);
+                columns.classes.push(class);
+                columns.upto.push(to_db(*upto));
+                columns.keyings.push(keying);
             }
-            asked.vectors.push(keyed.vector.clone().map(pgvector::Vector::from));
-            for ((place, counted), term) in (0..).zip(&asked.counted).zip(&keyed.terms) {
+            columns.vectors.push(keyed.vector.clone().map(pgvector::Vector::from));
+            for ((place, counted), term) in (0..).zip(&columns.counted).zip(&keyed.terms) {
                 if place == *counted {
-                    asked.terms.push(term.cast_signed());
-                    asked.places.push(place);
+                    columns.terms.push(term.cast_signed());
+                    columns.places.push(place);
                 }
             }
         }
-        asked
+        columns
     }
 }
 
@@ -125,24 +125,24 @@ pub(super) async fn scan(
     storage: &PostgresStorage,
     owner: Pseudonym,
     query: &ScanQuery,
-) -> Result<Scan, Failure> {
-    let asked = Asked::of(query);
+) -> Result<Scan, QueryError> {
+    let columns = QueryColumns::of(query);
     let mut transaction = storage.begin_reading(owner).await?;
     let rows = sqlx::query(SCAN)
         // A plan for another question, or other settings, must not serve this query.
         .persistent(false)
         .bind(&owner.0[..])
-        .bind(&asked.classes)
-        .bind(&asked.upto)
-        .bind(&asked.vectors)
-        .bind(&asked.terms)
+        .bind(&columns.classes)
+        .bind(&columns.upto)
+        .bind(&columns.vectors)
+        .bind(&columns.terms)
         .bind(query.limit.map(i64::from))
-        .bind(&asked.keyings)
-        .bind(&asked.places)
+        .bind(&columns.keyings)
+        .bind(&columns.places)
         .fetch_all(&mut *transaction)
         .await?;
     transaction.commit().await?;
-    let mut scan = Scan { document_counts: vec![0; asked.counted.len()], ..Scan::default() };
+    let mut scan = Scan { document_counts: vec![0; columns.counted.len()], ..Scan::default() };
     for row in &rows {
         let number: Option<i64> = row.try_get("number")?;
         let length = count(row.try_get("length")?)?;
@@ -157,12 +157,15 @@ pub(super) async fn scan(
                 scan.total_length = length;
                 scan.cosine_mean = narrow(cosine.unwrap_or(0.0));
                 scan.cosine_deviation = narrow(row.try_get("deviation")?);
-                scan.document_counts =
-                    asked.counted.iter().map(|place| u32::try_from(of(place)).unwrap_or(u32::MAX)).collect();
+                scan.document_counts = columns
+                    .counted
+                    .iter()
+                    .map(|place| u32::try_from(of(place)).unwrap_or(u32::MAX))
+                    .collect();
             }
             Some(number) => scan.rows.push(ScanRow {
                 number: from_db(number),
-                counts: asked
+                counts: columns
                     .counted
                     .iter()
                     .map(|place| u16::try_from(of(place)).unwrap_or(u16::MAX))

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use pgvector::Vector;
 use sqlx::{PgConnection, Postgres, Row as _, Transaction};
 
-use super::{Failure, PostgresStorage, count, pseudonym, time, to_db};
+use super::{PostgresStorage, QueryError, count, pseudonym, time, to_db};
 use crate::storage::{Batch, DueJob, IndexRow, Pseudonym, Space, StorageError, first_version};
 
 /// Approximate bytes of records in one statement.
@@ -52,7 +52,7 @@ pub(super) async fn commit(
     owner: Pseudonym,
     expected: u64,
     rows: &Rows<'_>,
-) -> Result<u64, Failure> {
+) -> Result<u64, QueryError> {
     let mut transaction = storage.begin(owner).await?;
     let version = raise_version(&mut transaction, owner, expected).await?;
     write_records(&mut transaction, owner, rows).await?;
@@ -62,8 +62,8 @@ pub(super) async fn commit(
     Ok(version)
 }
 
-async fn end(transaction: Transaction<'static, Postgres>) -> Result<(), Failure> {
-    transaction.commit().await.map_err(Failure::At)
+async fn end(transaction: Transaction<'static, Postgres>) -> Result<(), QueryError> {
+    transaction.commit().await.map_err(QueryError::At)
 }
 
 /// Locks the owner's row; other writers then wait for it.
@@ -71,7 +71,7 @@ async fn raise_version(
     connection: &mut PgConnection,
     owner: Pseudonym,
     expected: u64,
-) -> Result<u64, Failure> {
+) -> Result<u64, QueryError> {
     let raised: Option<i64> = if expected == 0 {
         sqlx::query_scalar(
             "insert into baton.owner (owner, version) values ($1, $2) on conflict do nothing returning version",
@@ -96,7 +96,7 @@ async fn write_records(
     connection: &mut PgConnection,
     owner: Pseudonym,
     rows: &Rows<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), QueryError> {
     if !rows.remove.0.is_empty() {
         sqlx::query(
             "delete from baton.record r using unnest($2::smallint[], $3::bigint[]) as gone (space, number)
@@ -140,7 +140,7 @@ async fn write_index(
     connection: &mut PgConnection,
     owner: Pseudonym,
     rows: &Rows<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), QueryError> {
     if rows.clear_index {
         let cleared = sqlx::query("delete from baton.item where owner = $1").bind(&owner.0[..]);
         cleared.execute(&mut *connection).await?;
@@ -196,7 +196,11 @@ fn list<T: std::fmt::Display>(values: impl Iterator<Item = T>) -> String {
     text
 }
 
-async fn write_jobs(connection: &mut PgConnection, owner: Pseudonym, rows: &Rows<'_>) -> Result<(), Failure> {
+async fn write_jobs(
+    connection: &mut PgConnection,
+    owner: Pseudonym,
+    rows: &Rows<'_>,
+) -> Result<(), QueryError> {
     if !rows.done.is_empty() {
         sqlx::query("delete from baton.job where owner = $1 and job = any($2)")
             .bind(&owner.0[..])
@@ -218,7 +222,7 @@ async fn write_jobs(connection: &mut PgConnection, owner: Pseudonym, rows: &Rows
     Ok(())
 }
 
-pub(super) async fn erase(storage: &PostgresStorage, owner: Pseudonym) -> Result<(), Failure> {
+pub(super) async fn erase(storage: &PostgresStorage, owner: Pseudonym) -> Result<(), QueryError> {
     let mut transaction = storage.begin(owner).await?;
     // The version first: this waits for a commit that is under way, so that the later statements see its
     // rows.
@@ -240,7 +244,7 @@ pub(super) async fn take_due(
     now_ms: u64,
     again_ms: u64,
     limit: usize,
-) -> Result<Vec<DueJob>, Failure> {
+) -> Result<Vec<DueJob>, QueryError> {
     let mut transaction = storage.begin_running().await?;
     let rows = sqlx::query(
         "with due as (
@@ -271,7 +275,7 @@ pub(super) async fn take_nonce(
     nonce: [u8; 32],
     now_ms: u64,
     until_ms: u64,
-) -> Result<bool, Failure> {
+) -> Result<bool, QueryError> {
     let mut transaction = storage.pool.begin().await?;
     sqlx::query(
         "delete from baton.nonce where nonce in (

@@ -1,0 +1,187 @@
+//! An optional model beside the rules. It never decides on author, trust or consent floors: [`super::reply`]
+//! parses its answer, which must quote the exchange.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+
+use super::{Candidate, Exchange, SummaryMessage, Verdict, prompts, reply};
+use crate::model::Text;
+
+/// The role of a prompt message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PromptRole {
+    /// Instructions of this crate.
+    System,
+    /// Instructions of this crate with fenced data.
+    User,
+}
+
+impl PromptRole {
+    /// Its name on the wire.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+        }
+    }
+}
+
+/// A message of a prompt; its text holds words of the conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PromptMessage {
+    /// Its role.
+    pub role: PromptRole,
+    /// Its text.
+    pub text: Text,
+}
+
+/// Why a model gave no result. The turn is always kept already, and the rules continue without the model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModelError {
+    /// It is unreachable or failed.
+    #[error("the model is unavailable: {0}")]
+    Unavailable(String),
+    /// It asks to wait.
+    #[error("the model is busy")]
+    Busy {
+        /// The waiting time, if stated.
+        retry_after: Option<Duration>,
+    },
+    /// It refuses every such request: a wrong key, an unknown model, an unsupported request.
+    #[error("the model refuses with status {0}")]
+    Refused(u16),
+    /// It did not answer in time.
+    #[error("the model did not answer in time")]
+    TimedOut,
+    /// Its answer exceeds the limit.
+    #[error("the model's answer is too long")]
+    TooLong,
+    /// Its answer does not have the requested form (F8).
+    #[error("the model's answer is malformed: {0}")]
+    Malformed(&'static str),
+}
+
+impl ModelError {
+    /// Whether a later retry may succeed.
+    #[must_use]
+    pub fn retryable(&self) -> bool {
+        !matches!(self, Self::Refused(_))
+    }
+}
+
+/// A transport that completes a prompt: an HTTP endpoint, or a node that the owner opted in to.
+pub trait Complete: Send + Sync {
+    /// The text after the messages, at most `max_tokens` of it. The implementation bounds time and size.
+    fn complete<'a>(
+        &'a self,
+        messages: &'a [PromptMessage],
+        max_tokens: u32,
+    ) -> BoxFuture<'a, Result<Text, ModelError>>;
+}
+
+/// A model's findings in an exchange.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModelExtraction {
+    /// Candidates that quote the exchange.
+    pub candidates: Vec<Candidate>,
+    /// Dropped candidates, whose words are not in the exchange.
+    pub ungrounded: usize,
+}
+
+/// A recalled item for an answer.
+#[derive(Clone, Debug)]
+pub struct RecalledItem {
+    /// Its author and date, for example `user, 2026-03-01`.
+    pub from: String,
+    /// The words.
+    pub text: Text,
+}
+
+/// Judges, extracts, summarises and answers. The rules do the first three without a model.
+pub trait Writer: Send + Sync {
+    /// The judge's five fields (E4); [`combine`](super::combine) adds the rules'.
+    fn judge<'a>(&'a self, exchange: &'a Exchange<'a>) -> BoxFuture<'a, Result<Verdict, ModelError>>;
+    /// The candidates worth keeping; [`merge`](super::merge) adds the rules'.
+    fn extract<'a>(
+        &'a self,
+        exchange: &'a Exchange<'a>,
+    ) -> BoxFuture<'a, Result<ModelExtraction, ModelError>>;
+    /// A summary of the messages, at most `max_bytes`.
+    fn summarise<'a>(
+        &'a self,
+        messages: &'a [SummaryMessage<'a>],
+        max_bytes: usize,
+    ) -> BoxFuture<'a, Result<String, ModelError>>;
+    /// An answer to a question from recalled items.
+    fn answer<'a>(
+        &'a self,
+        question: &'a str,
+        memories: &'a [RecalledItem],
+    ) -> BoxFuture<'a, Result<Text, ModelError>>;
+}
+
+/// Tokens of a verdict: five short fields.
+const VERDICT_TOKENS: u32 = 256;
+/// Tokens of an extraction: [`MAX_CANDIDATES`](super::extract::MAX_CANDIDATES) quotes of a sentence each.
+const EXTRACT_TOKENS: u32 = 1_024;
+/// Tokens of a summary.
+const SUMMARY_TOKENS: u32 = 768;
+/// Tokens of an answer.
+const ANSWER_TOKENS: u32 = 1_024;
+
+/// A [`Writer`] over any transport that completes prompts.
+#[derive(Clone)]
+pub struct ModelWriter {
+    complete: Arc<dyn Complete>,
+}
+
+impl ModelWriter {
+    /// A writer over a transport.
+    #[must_use]
+    pub fn new(complete: Arc<dyn Complete>) -> Self {
+        Self { complete }
+    }
+}
+
+impl Writer for ModelWriter {
+    fn judge<'a>(&'a self, exchange: &'a Exchange<'a>) -> BoxFuture<'a, Result<Verdict, ModelError>> {
+        Box::pin(async move {
+            let said = self.complete.complete(&prompts::judge(exchange), VERDICT_TOKENS).await?;
+            reply::verdict(&said)
+        })
+    }
+
+    fn extract<'a>(
+        &'a self,
+        exchange: &'a Exchange<'a>,
+    ) -> BoxFuture<'a, Result<ModelExtraction, ModelError>> {
+        Box::pin(async move {
+            let said = self.complete.complete(&prompts::extract(exchange), EXTRACT_TOKENS).await?;
+            reply::extraction(&said, exchange)
+        })
+    }
+
+    fn summarise<'a>(
+        &'a self,
+        messages: &'a [SummaryMessage<'a>],
+        max_bytes: usize,
+    ) -> BoxFuture<'a, Result<String, ModelError>> {
+        Box::pin(async move {
+            let said = self.complete.complete(&prompts::summarise(messages), SUMMARY_TOKENS).await?;
+            reply::summary(&said, messages, max_bytes)
+        })
+    }
+
+    fn answer<'a>(
+        &'a self,
+        question: &'a str,
+        memories: &'a [RecalledItem],
+    ) -> BoxFuture<'a, Result<Text, ModelError>> {
+        Box::pin(async move {
+            let said = self.complete.complete(&prompts::answer(question, memories), ANSWER_TOKENS).await?;
+            reply::answer(&said)
+        })
+    }
+}

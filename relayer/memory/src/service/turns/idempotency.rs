@@ -1,0 +1,58 @@
+//! Calls with an idempotency key, which take effect once.
+
+use zeroize::Zeroizing;
+
+use super::Draft;
+use crate::{
+    api::{MemoryError, RememberRequest, Result},
+    events::Event,
+    ids::ItemId,
+    owner::Owner,
+};
+
+/// Keyed hashes of an idempotency key and of its call.
+type Call = ([u8; 32], [u8; 32]);
+
+impl Draft<'_> {
+    /// The earlier answer to this very call with its idempotency key.
+    pub(super) fn known_answer(&self, (key, call): Call) -> Result<Option<ItemId>> {
+        let here = self.events.iter().find_map(|event| match event {
+            Event::Answered { key: known, call, item } if *known == key => Some((*call, *item)),
+            _ => None,
+        });
+        match here.or_else(|| self.owner.state.call_answer(&key)) {
+            None => Ok(None),
+            Some((known, item)) if known == call => Ok(Some(item)),
+            Some(_) => Err(MemoryError::Conflict(
+                "this idempotency key came with another text or place before; use a new one for each call"
+                    .into(),
+            )),
+        }
+    }
+
+    /// Records the answer to a call.
+    pub(super) fn answer(&mut self, (key, call): Call, item: ItemId) {
+        if self.known_answer((key, call)).is_ok_and(|known| known.is_none()) {
+            self.events.push(Event::Answered { key, call, item });
+        }
+    }
+}
+
+impl Owner {
+    /// Keyed hashes of an idempotency key and of its call.
+    pub(super) fn call(&self, key: &str, fact: &RememberRequest) -> Call {
+        let hash = |parts: &[&str]| {
+            // No other input of this keyed hash begins with this byte.
+            let mut bytes = Zeroizing::new(vec![u8::MAX]);
+            for part in parts {
+                bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+                bytes.extend_from_slice(part.as_bytes());
+            }
+            self.keys().content_hash(&bytes)
+        };
+        let place = &fact.place;
+        let part = |name: &Option<String>| name.clone().unwrap_or_default();
+        let (session, project, persona) = (part(&place.session), part(&place.project), part(&place.persona));
+        (hash(&[key]), hash(&[key, &fact.text, fact.layer.name(), &session, &project, &persona]))
+    }
+}

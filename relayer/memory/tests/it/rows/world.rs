@@ -1,0 +1,478 @@
+//! A test world: a memory on either store, a clock under the test's control, and an embedder and a Walrus
+//! that fail on demand.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use baton_embed::{EmbedError, EmbedFuture, EmbedRole, Embedder};
+use baton_keys::master::MasterKey;
+use baton_memory::{
+    Memory, Parts,
+    api::{Filters, ListRequest, Place, Recall, RecallRequest, RememberOutcome, RememberRequest, TurnRecord},
+    content::{ContentFuture, ContentStore, MAX_BATCH},
+    extraction::Writer,
+    ids::OwnerId,
+    model::{Author, Layer, MemoryScope},
+    storage::{
+        Pseudonym, Storage, StorageError,
+        embedded::{EmbeddedConfig, EmbeddedStorage},
+        postgres::{PostgresConfig, PostgresStorage},
+    },
+    vault::Vault,
+};
+use baton_proto::{ids::BlobId, store::StoreError};
+use baton_walrus_client::quilt::QuiltPatchId;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use tempfile::TempDir;
+
+const DIMENSIONS: usize = 384;
+pub const DAY_MS: u64 = 86_400_000;
+/// 2026-03-01.
+pub const START_MS: u64 = 1_772_323_200_000;
+
+pub const ANA: OwnerId = OwnerId([1; 32]);
+pub const BEN: OwnerId = OwnerId([2; 32]);
+
+/// Runs a test on each store; on Postgres if `BATON_TEST_POSTGRES` names a server.
+pub fn on_every_store<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        test(World::new(Store::Embedded).await).await;
+        if let Ok(url) = std::env::var("BATON_TEST_POSTGRES") {
+            test(World::new(Store::Postgres(url)).await).await;
+        }
+    });
+}
+
+#[derive(Clone)]
+pub enum Store {
+    Embedded,
+    Postgres(String),
+}
+
+/// Maps the words of a text to 384 dimensions; fails and hangs on demand.
+pub struct TestEmbedder {
+    id: String,
+    pub down: AtomicBool,
+    pub hangs: AtomicBool,
+    pub queries: AtomicU64,
+    pub documents: AtomicU64,
+}
+
+impl TestEmbedder {
+    pub fn new(id: &str) -> Arc<Self> {
+        Arc::new(Self {
+            id: id.to_owned(),
+            down: AtomicBool::new(false),
+            hangs: AtomicBool::new(false),
+            queries: AtomicU64::new(0),
+            documents: AtomicU64::new(0),
+        })
+    }
+
+    fn vector(&self, text: &str) -> Vec<f32> {
+        let mut vector = vec![0.0_f32; DIMENSIONS];
+        for word in text.to_lowercase().split(|c: char| !c.is_alphanumeric()).filter(|word| word.len() > 3) {
+            // Words with the same meaning here, so that meaning finds texts that words do not.
+            let word = if word.starts_with("physician") { "doctor" } else { word };
+            let hash = blake3::hash(format!("{}{word}", self.id).as_bytes());
+            let at = usize::from(u16::from_le_bytes([hash.as_bytes()[2], hash.as_bytes()[3]])) % DIMENSIONS;
+            vector[at] += if hash.as_bytes()[1].is_multiple_of(2) { 1.0 } else { -1.0 };
+        }
+        let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+        if length > 0.0 {
+            vector.iter_mut().for_each(|x| *x /= length);
+        }
+        vector
+    }
+}
+
+impl Embedder for TestEmbedder {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn dimensions(&self) -> usize {
+        DIMENSIONS
+    }
+
+    fn embed<'a>(&'a self, role: EmbedRole, texts: &'a [&'a str]) -> EmbedFuture<'a> {
+        let counter = if role == EmbedRole::Query { &self.queries } else { &self.documents };
+        counter.fetch_add(texts.len() as u64, Ordering::Relaxed);
+        Box::pin(async move {
+            if self.hangs.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+            if self.down.load(Ordering::Relaxed) {
+                return Err(EmbedError::Unavailable("switched off by the test".into()));
+            }
+            Ok(texts.iter().map(|text| self.vector(text)).collect())
+        })
+    }
+}
+
+/// A Walrus that the test can inspect.
+pub struct TestContents {
+    pub down: AtomicBool,
+    /// Most contents of one quilt.
+    pub columns: AtomicUsize,
+    /// Number of attempts to store.
+    pub tries: AtomicU64,
+    pub blobs: Mutex<BTreeMap<(u8, u16), Vec<u8>>>,
+    next: AtomicU64,
+}
+
+impl Default for TestContents {
+    fn default() -> Self {
+        Self {
+            down: AtomicBool::new(false),
+            columns: AtomicUsize::new(MAX_BATCH),
+            tries: AtomicU64::new(0),
+            blobs: Mutex::default(),
+            next: AtomicU64::new(0),
+        }
+    }
+}
+
+impl ContentStore for TestContents {
+    fn put<'a>(&'a self, contents: &'a [(String, Vec<u8>)]) -> ContentFuture<'a, Vec<QuiltPatchId>> {
+        Box::pin(async move {
+            self.tries.fetch_add(1, Ordering::Relaxed);
+            if self.down.load(Ordering::Relaxed) {
+                return Err(StoreError::Unavailable {
+                    reason: "switched off by the test".into(),
+                    retry_after: None,
+                });
+            }
+            if contents.len() > self.columns.load(Ordering::Relaxed) {
+                return Err(StoreError::Refused { reason: "too many patches for the columns".into() });
+            }
+            let quilt = u8::try_from(self.next.fetch_add(1, Ordering::Relaxed)).unwrap();
+            let mut blobs = self.blobs.lock().unwrap();
+            let ids = contents.iter().enumerate().map(|(at, (_, bytes))| {
+                let start = u16::try_from(at).unwrap();
+                blobs.insert((quilt, start), bytes.clone());
+                QuiltPatchId { quilt: BlobId([quilt; 32]), start, end: start + 1 }
+            });
+            Ok(ids.collect())
+        })
+    }
+
+    fn batch_limit(&self) -> usize {
+        self.columns.load(Ordering::Relaxed)
+    }
+
+    fn get<'a>(&'a self, id: QuiltPatchId) -> ContentFuture<'a, Vec<u8>> {
+        Box::pin(async move {
+            self.blobs.lock().unwrap().get(&(id.quilt.0[0], id.start)).cloned().ok_or(StoreError::NotFound)
+        })
+    }
+}
+
+pub struct World {
+    store: Store,
+    pub folder: TempDir,
+    pub clock: Arc<AtomicU64>,
+    pub embedder: Arc<TestEmbedder>,
+    pub contents: Option<Arc<TestContents>>,
+    pub writer: Option<Arc<dyn Writer>>,
+    /// A model on third-party nodes.
+    pub node_writer: Option<Arc<dyn Writer>>,
+    pub memory: Memory,
+    database: Option<String>,
+}
+
+impl World {
+    pub async fn new(store: Store) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(AtomicU64::new(START_MS));
+        let embedder = TestEmbedder::new("test-384-v1");
+        let database = match &store {
+            Store::Embedded => None,
+            Store::Postgres(url) => Some(database(url).await),
+        };
+        let contents = Some(Arc::new(TestContents::default()));
+        let memory = open(&folder, database.as_deref(), &clock, &embedder, &contents, [&None, &None]).await;
+        let (writer, node_writer) = (None, None);
+        Self { store, folder, clock, embedder, contents, writer, node_writer, memory, database }
+    }
+
+    /// Closes everything and opens it again from the disk.
+    pub async fn reopen(&mut self) {
+        // The folder of the embedded store is locked until the last handle is gone.
+        self.memory = nowhere(&self.clock, &self.embedder).await;
+        self.memory = open(
+            &self.folder,
+            self.database.as_deref(),
+            &self.clock,
+            &self.embedder,
+            &self.contents,
+            [&self.writer, &self.node_writer],
+        )
+        .await;
+    }
+
+    /// The memory of another relayer on the same database and keys; `None` if the storage allows one relayer
+    /// only.
+    pub async fn another_relayer(&self) -> Option<Memory> {
+        let database = self.database.as_deref()?;
+        let models = [&self.writer, &self.node_writer];
+        let contents = &self.contents;
+        Some(open(&self.folder, Some(database), &self.clock, &self.embedder, contents, models).await)
+    }
+
+    /// The storage of the records, while no memory uses it.
+    pub async fn while_closed<T>(&mut self, work: impl AsyncFnOnce(Arc<dyn Storage>, Pseudonym) -> T) -> T {
+        self.memory.close_all().await;
+        self.memory = nowhere(&self.clock, &self.embedder).await;
+        let vault = vault(&self.folder, self.database.as_deref()).await;
+        let done = work(vault.storage().clone(), vault.pseudonym(ANA)).await;
+        drop(vault);
+        self.reopen().await;
+        done
+    }
+
+    /// Damages the files of an embedded database and opens it again; returns the result of the opening.
+    pub async fn damaged(&mut self, damage: impl FnOnce(&Path)) -> Result<(), StorageError> {
+        self.memory = nowhere(&self.clock, &self.embedder).await;
+        drop(vault(&self.folder, None).await);
+        let data = self.folder.path().join("memory");
+        damage(&data);
+        drop(EmbeddedStorage::open(&EmbeddedConfig::new(data))?);
+        self.reopen().await;
+        Ok(())
+    }
+
+    /// The whole database: a folder, or the names of table copies.
+    pub async fn back_up(&mut self) -> Backup {
+        match &self.database {
+            None => {
+                let copy = tempfile::tempdir().unwrap();
+                self.memory = nowhere(&self.clock, &self.embedder).await;
+                // It is flushed once the last handle is gone.
+                drop(vault(&self.folder, None).await);
+                copy_files(&self.folder.path().join("memory"), copy.path());
+                self.reopen().await;
+                Backup(Some(copy))
+            }
+            Some(url) => {
+                let mut server = PgConnection::connect(url).await.unwrap();
+                for table in TABLES {
+                    let copy = format!(
+                        "drop table if exists copy_{table}; create table copy_{table} as select * from baton.{table}"
+                    );
+                    sqlx::raw_sql(AssertSqlSafe(copy)).execute(&mut server).await.unwrap();
+                }
+                Backup(None)
+            }
+        }
+    }
+
+    /// Restores the whole database; without a backup, it is empty. The key files stay unchanged.
+    pub async fn put_back(&mut self, backup: Option<&Backup>) {
+        self.memory.close_all().await;
+        self.memory = nowhere(&self.clock, &self.embedder).await;
+        match &self.database {
+            None => {
+                let data = self.folder.path().join("memory");
+                // Once it opens, or is too damaged to open, no other user has it open.
+                drop(EmbeddedStorage::open(&EmbeddedConfig::new(data.clone())));
+                std::fs::remove_dir_all(&data).unwrap();
+                if let Some(Backup(Some(copy))) = backup {
+                    std::fs::create_dir(&data).unwrap();
+                    copy_files(copy.path(), &data);
+                }
+            }
+            Some(url) => {
+                let mut server = PgConnection::connect(url).await.unwrap();
+                for table in TABLES {
+                    let mut sql = format!("delete from baton.{table};");
+                    if backup.is_some() {
+                        sql += &format!("insert into baton.{table} select * from copy_{table}");
+                    }
+                    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut server).await.unwrap();
+                }
+            }
+        }
+        self.reopen().await;
+    }
+
+    pub fn is_embedded(&self) -> bool {
+        matches!(self.store, Store::Embedded)
+    }
+
+    pub fn now_ms(&self) -> u64 {
+        self.clock.load(Ordering::Relaxed)
+    }
+
+    pub fn pass(&self, ms: u64) {
+        self.clock.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    /// Runs all due work.
+    pub async fn settle(&self) {
+        for _ in 0..50 {
+            if self.memory.run_due().await == 0 {
+                return;
+            }
+        }
+        panic!("the jobs never end");
+    }
+
+    pub async fn say(&self, owner: OwnerId, place: &Place, turn: u64, user: &str, assistant: &str) {
+        let turn = TurnRecord {
+            place: place.clone(),
+            turn,
+            user: user.into(),
+            assistant: assistant.into(),
+            time_ms: self.now_ms(),
+        };
+        self.memory.record_turn(owner, turn).await.unwrap();
+    }
+
+    pub async fn remember(&self, owner: OwnerId, place: &Place, text: &str) -> RememberOutcome {
+        self.memory.remember(owner, vec![fact(place, text)]).await.unwrap().remove(0)
+    }
+
+    pub async fn recall(&self, owner: OwnerId, place: &Place, query: &str) -> Recall {
+        self.memory.recall(owner, request(place, query)).await
+    }
+
+    pub async fn recalls(&self, owner: OwnerId, place: &Place, query: &str) -> Vec<String> {
+        texts(&self.recall(owner, place, query).await)
+    }
+
+    /// All items of an owner, in any place.
+    pub async fn everything(&self, owner: OwnerId) -> Vec<baton_memory::api::ItemView> {
+        let filters = Filters { include_ended: true, ..Filters::default() };
+        let request = ListRequest {
+            everything: true,
+            include_archived: true,
+            filters,
+            limit: 200,
+            ..ListRequest::default()
+        };
+        self.memory.list(owner, request).await.unwrap().items
+    }
+}
+
+/// Tables of a database that belong to owners.
+const TABLES: [&str; 4] = ["owner", "record", "item", "job"];
+
+/// A copy of a database.
+pub struct Backup(pub Option<TempDir>);
+
+pub fn copy_files(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            std::fs::create_dir_all(&to).unwrap();
+            copy_files(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+pub fn texts(recall: &Recall) -> Vec<String> {
+    recall.hits.iter().map(|hit| hit.view.text.to_string()).collect()
+}
+
+pub fn request(place: &Place, query: &str) -> RecallRequest {
+    RecallRequest {
+        place: place.clone(),
+        scope: MemoryScope::default(),
+        query: query.into(),
+        limit: 10,
+        threshold: None,
+        budget_tokens: None,
+        filters: Filters::default(),
+        weights: None,
+    }
+}
+
+pub fn fact(place: &Place, text: &str) -> RememberRequest {
+    RememberRequest {
+        place: place.clone(),
+        text: text.into(),
+        layer: Layer::Profile,
+        author: Author::Owner,
+        time_ms: None,
+        intimate: None,
+        salience: None,
+    }
+}
+
+pub fn pool() -> Place {
+    Place::default()
+}
+
+pub fn session(name: &str) -> Place {
+    Place { session: Some(name.into()), ..Place::default() }
+}
+
+pub fn project(name: &str) -> Place {
+    Place { project: Some(name.into()), ..Place::default() }
+}
+
+pub fn session_in(name: &str, project: &str) -> Place {
+    Place { session: Some(name.into()), project: Some(project.into()), persona: None }
+}
+
+pub fn with_persona(name: &str, persona: &str) -> Place {
+    Place { session: Some(name.into()), project: None, persona: Some(persona.into()) }
+}
+
+async fn open(
+    folder: &TempDir,
+    database: Option<&str>,
+    clock: &Arc<AtomicU64>,
+    embedder: &Arc<TestEmbedder>,
+    contents: &Option<Arc<TestContents>>,
+    [writer, node_writer]: [&Option<Arc<dyn Writer>>; 2],
+) -> Memory {
+    let vault = vault(folder, database).await;
+    let clock = clock.clone();
+    let mut parts = Parts::new(vault, embedder.clone(), Arc::new(move || clock.load(Ordering::Relaxed)));
+    parts.contents = contents.clone().map(|contents| contents as Arc<dyn ContentStore>);
+    parts.writer = writer.clone();
+    parts.node_writer = node_writer.clone();
+    Memory::open(parts).await.unwrap()
+}
+
+async fn vault(folder: &TempDir, database: Option<&str>) -> Vault {
+    let master = MasterKey::from_bytes([9; 32]);
+    Vault::new(storage(folder, database).await, &folder.path().join("keys"), master).await.unwrap()
+}
+
+async fn nowhere(clock: &Arc<AtomicU64>, embedder: &Arc<TestEmbedder>) -> Memory {
+    let folder = tempfile::tempdir().unwrap();
+    open(&folder, None, clock, embedder, &None, [&None, &None]).await
+}
+
+async fn storage(folder: &TempDir, database: Option<&str>) -> Arc<dyn Storage> {
+    match database {
+        None => Arc::new(EmbeddedStorage::open(&EmbeddedConfig::new(folder.path().join("memory"))).unwrap()),
+        Some(url) => {
+            let config = PostgresConfig { max_connections: 4, ..PostgresConfig::new(url.to_owned()) };
+            Arc::new(PostgresStorage::open(&config).await.unwrap())
+        }
+    }
+}
+
+/// A separate database on the server, so that no test takes another's jobs.
+async fn database(url: &str) -> String {
+    let name = format!("rows_{}", hex::encode(baton_keys::secret::random_bytes::<8>()));
+    let mut server = PgConnection::connect(url).await.unwrap();
+    sqlx::query(AssertSqlSafe(format!("create database {name}"))).execute(&mut server).await.unwrap();
+    let (server, _) = url.rsplit_once('/').unwrap();
+    format!("{server}/{name}")
+}

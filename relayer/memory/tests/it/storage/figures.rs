@@ -1,0 +1,140 @@
+//! Figures, printed: `cargo test -p baton-memory --test it storage::figures -- --ignored --nocapture`.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use baton_keys::{master::MasterKey, secret::random_bytes};
+use baton_memory::{
+    ids::OwnerId,
+    rotation::rotate,
+    storage::{Batch, IndexRow, KeyedQuery, ScanQuery, Space},
+    vault::{Changes, OwnerVault, Vault},
+};
+use zeroize::Zeroizing;
+
+use crate::storage::support::{self, TestStorage, somebody, storages};
+
+const RECORD_BYTES: usize = 600;
+
+async fn open(test: &TestStorage) -> OwnerVault {
+    let keys = test.folder.path().join("keys");
+    let vault = Vault::new(test.storage.clone(), &keys, MasterKey::from_bytes([5; 32]));
+    vault.await.unwrap().open(OwnerId(random_bytes())).await.unwrap()
+}
+
+fn puts(numbers: std::ops::Range<u64>) -> Changes {
+    let put = numbers
+        .map(|number| (Space::Log, number, Zeroizing::new(vec![number as u8; RECORD_BYTES])))
+        .collect();
+    Changes { put, ..Changes::default() }
+}
+
+async fn read_all(owner: &OwnerVault) -> usize {
+    let (mut count, mut from) = (0, 0);
+    loop {
+        let page = owner.read(Space::Log, from).await.unwrap();
+        let Some((last, _)) = page.last() else { return count };
+        from = last + 1;
+        count += page.len();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes a minute, and shows nothing but figures"]
+async fn figures() {
+    for test in storages().await {
+        let name = test.name;
+        let owner = open(&test).await;
+        let begin = Instant::now();
+        for number in 0..300 {
+            owner.commit(puts(number..number + 1)).await.unwrap();
+        }
+        println!("{name}: {:.0} commits/s of one record, one owner", 300.0 / begin.elapsed().as_secs_f64());
+        for owners in [8, 32] {
+            let mut writers = tokio::task::JoinSet::new();
+            for _ in 0..owners {
+                let owner = open(&test).await;
+                owner.commit(puts(0..1)).await.unwrap();
+                writers.spawn(async move {
+                    let begin = Instant::now();
+                    for number in 1..50 {
+                        owner.commit(puts(number..number + 1)).await.unwrap();
+                    }
+                    begin.elapsed()
+                });
+            }
+            let longest = writers.join_all().await.into_iter().max().unwrap_or_default();
+            println!(
+                "{name}: {:.0} commits/s, {owners} owners",
+                f64::from(owners * 49) / longest.as_secs_f64()
+            );
+        }
+        for count in [1_000u64, 10_000, 100_000] {
+            let owner = open(&test).await;
+            let begin = Instant::now();
+            for first in (0..count).step_by(1000) {
+                owner.commit(puts(first..first + 1000)).await.unwrap();
+            }
+            let written = begin.elapsed();
+            let (mut opened, mut sealed) = (Duration::MAX, Duration::MAX);
+            for _ in 0..5 {
+                let begin = Instant::now();
+                let raw = support::read_all(&*test.storage, owner.pseudonym(), Space::Log, 4 << 20).await;
+                sealed = sealed.min(begin.elapsed());
+                drop(raw);
+                let begin = Instant::now();
+                owner.refresh().await.unwrap();
+                assert_eq!(read_all(&owner).await as u64, count);
+                opened = opened.min(begin.elapsed());
+            }
+            let begin = Instant::now();
+            owner.redact(puts(count / 2..count / 2 + 1)).await.unwrap();
+            println!(
+                "{name}: {count} records written in {written:?}, opened in {opened:?} (read sealed in {sealed:?}), one redacted in {:?}",
+                begin.elapsed()
+            );
+        }
+        if test.storage.searches() {
+            scans(&test).await;
+        }
+    }
+}
+
+async fn scans(test: &TestStorage) {
+    let storage: Arc<_> = test.storage.clone();
+    for count in [50u64, 1_000, 5_000, 20_000] {
+        let owner = somebody();
+        let vector = |number: u64| -> Vec<f32> {
+            (0..256).map(|index| ((number * 31 + index * 17) % 101) as f32 - 50.0).collect()
+        };
+        let mut version = 0;
+        let begin = Instant::now();
+        for first in (0..count).step_by(500) {
+            let rows = (first..(first + 500).min(count)).map(|number| IndexRow {
+                number,
+                class: [(number % 4) as u8; 16],
+                terms: (0..30).map(|term| ((number * 7 + term * 131) % 4000 + term * 4000, 1)).collect(),
+                length: 30,
+                vector: Some(rotate(&[1; 32], &vector(number))),
+            });
+            let batch = Batch { index: rows.collect(), ..Batch::default() };
+            version = storage.commit(owner, version, batch).await.unwrap();
+        }
+        let written = begin.elapsed();
+        let keyed = KeyedQuery {
+            classes: (0..3).map(|class| ([class; 16], u64::MAX)).collect(),
+            terms: (0..8).map(|term| 7 * term + term * 4000).collect(),
+            vector: Some(rotate(&[1; 32], &vector(77))),
+        };
+        let query = ScanQuery { keyed: vec![keyed], limit: Some(200) };
+        let mut best = Duration::MAX;
+        for _ in 0..5 {
+            let begin = Instant::now();
+            storage.scan(owner, query.clone()).await.unwrap().unwrap();
+            best = best.min(begin.elapsed());
+        }
+        println!("{}: {count} index rows written in {written:?}, scanned in {best:?}", test.name);
+    }
+}
