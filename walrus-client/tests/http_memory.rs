@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 #![cfg(target_os = "linux")]
 
+#[path = "it/http_common.rs"]
 mod http_common;
 
 use std::{

@@ -1,7 +1,4 @@
 //! The embedded store's HTTP contract: statuses, headers and shapes as in Walrus's daemon.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
 
 use std::time::Duration;
 
@@ -11,7 +8,6 @@ use baton_walrus_client::{
         EmbeddedConfig, EmbeddedStore, MAX_PUT_BYTES, MAX_RUNNING_PUTS, MAX_WAITING_PUTS, ServeError,
     },
 };
-use common::{NOW_MS, Running, config, head, open, validate};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use reqwest::{Client, Method, Response, StatusCode};
 use serde_json::{Value, json};
@@ -20,6 +16,8 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
+
+use crate::common::{NOW_MS, Running, config, head, open, validate};
 
 async fn start() -> (TempDir, Running, Client) {
     let folder = TempDir::new().unwrap();

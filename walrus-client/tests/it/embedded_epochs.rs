@@ -1,7 +1,4 @@
 //! Lifetimes in the embedded store: epochs on a settable clock, objects, expiry, collection and quota.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
 
 use std::{
     sync::{
@@ -19,10 +16,11 @@ use baton_walrus_client::{
     ShardCount, blob_id,
     embedded::{Clock, Collected, EmbeddedConfig, EmbeddedStore, MAX_OBJECTS_PER_BLOB, PutCounts, Usage},
 };
-use common::{Running, config, validate};
 use reqwest::Client;
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::common::{Running, config, validate};
 
 const EPOCH: Duration = Duration::from_secs(3600);
 

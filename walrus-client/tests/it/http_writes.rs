@@ -1,7 +1,4 @@
 //! Stores at several publishers, some of which lose answers, lie or refuse requests.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod http_common;
 
 use std::{
     sync::{Arc, Mutex},
@@ -16,13 +13,14 @@ use baton_walrus_client::{
         WriteOptions,
     },
 };
-use http_common::{
-    BLOB, answering, answering_status, builder, count, created, created_answer, cutting, deciding, id,
-    silent, walrus_error, with_blob,
-};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use tempfile::TempDir;
 use wiremock::{MockServer, ResponseTemplate, http::Method};
+
+use crate::http_common::{
+    BLOB, answering, answering_status, builder, count, created, created_answer, cutting, deciding, id,
+    silent, walrus_error, with_blob,
+};
 
 /// Far beyond every time here, even on a loaded machine.
 const SOON: Duration = Duration::from_secs(20);

@@ -1,7 +1,4 @@
 //! The client against the whole interface of the embedded store: both must understand each other.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
 
 use std::{
     collections::BTreeMap,
@@ -19,8 +16,9 @@ use baton_walrus_client::{
     http_store::{ConcatId, ObjectOwner, RangeRoute, ReadOptions, StoredHow, Verification, WriteOptions},
     lifetime::{EpochClock, Ledger, RenewOptions, RenewalEnded},
 };
-use common::{Running, config, open, validate};
 use tempfile::TempDir;
+
+use crate::common::{Running, config, open, validate};
 
 const BLOB: &[u8] = b"sealed bytes, some more of them";
 

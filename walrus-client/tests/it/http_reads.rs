@@ -1,7 +1,4 @@
 //! Reads from several aggregators, some of which are slow, wrong or absent.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod http_common;
 
 use std::{
     sync::{Arc, Mutex},
@@ -19,16 +16,17 @@ use baton_walrus_client::{
         Sha256Digest, StoredHow, Verification, WriteOptions,
     },
 };
-use http_common::{
-    BLOB, answering, answering_status, builder, count, created_answer, cutting, deciding, id, raw_server,
-    silent, with_blob,
-};
 use sha2::Digest as _;
 use tempfile::TempDir;
 use tokio::{io::AsyncReadExt as _, sync::Notify};
 use wiremock::{
     Mock, MockServer, ResponseTemplate,
     matchers::{header, method, path, query_param},
+};
+
+use crate::http_common::{
+    BLOB, answering, answering_status, builder, count, created_answer, cutting, deciding, id, raw_server,
+    silent, with_blob,
 };
 
 const LIMIT: u64 = 1 << 20;

@@ -1,7 +1,4 @@
 //! The embedded store as a library: durability, damage, quota, heads, and the errors of opening it.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,8 +10,9 @@ use baton_walrus_client::{
     ShardCount, blob_id,
     embedded::{Clock, DamageKind, EmbeddedConfig, EmbeddedStore, OpenError, check},
 };
-use common::{NOW_MS, Running, config, head, open, validate};
 use tempfile::TempDir;
+
+use crate::common::{NOW_MS, Running, config, head, open, validate};
 
 const LIMIT: usize = 1 << 20;
 
