@@ -206,7 +206,7 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test]
-async fn a_full_file_system_is_survived_and_told() {
+async fn a_full_file_system_is_survived_and_reported() {
     let Some(disk) = SmallDisk::mount() else {
         println!("this user may not mount a small file system: only the limit of file sizes is tried");
         return;

@@ -292,7 +292,7 @@ async fn sheds_puts_beyond_the_running_and_waiting_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_refusal_reaches_those_who_have_sent_their_whole_body() {
+async fn a_refusal_reaches_senders_of_whole_bodies() {
     let folder = TempDir::new().unwrap();
     let config = EmbeddedConfig { max_running_puts: 1, max_waiting_puts: 1, ..config(&folder) };
     let running = Running::start(EmbeddedStore::open(config, validate).unwrap()).await;

@@ -140,11 +140,11 @@ async fn a_publisher_with_a_secret_takes_minted_tokens_and_nothing_else() {
     let other = TokenMinter::new(b"another secret of more than 32 bytes").unwrap();
     let refused = with(None).store(b"new".to_vec(), &WriteOptions::new(1)).await;
     assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
-    for (stranger, reason) in [
+    for (bad_token, reason) in [
         (PublisherToken::minted(other), "INVALID_SIGNATURE"),
         (PublisherToken::bearer("x.y.z").unwrap(), "INVALID_TOKEN"),
     ] {
-        let refused = with(Some(stranger)).store(b"new".to_vec(), &WriteOptions::new(1)).await;
+        let refused = with(Some(bad_token)).store(b"new".to_vec(), &WriteOptions::new(1)).await;
         assert_eq!(refused, Err(StoreError::Refused { reason: reason.to_owned() }));
     }
     let bound = TokenMinter::new(&secret).unwrap().max_epochs(2).max_size(10);

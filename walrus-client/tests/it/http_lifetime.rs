@@ -120,7 +120,7 @@ async fn a_renewal_in_doubt_is_paid_again_only_when_told_to() {
 }
 
 #[tokio::test]
-async fn a_renewal_that_is_dropped_is_in_the_book_as_uncertain() {
+async fn a_renewal_that_is_dropped_is_in_the_ledger_as_uncertain() {
     let folder = TempDir::new().unwrap();
     let running = Running::start(open(&folder)).await;
     let mut ledger = ledger(&running.client()).await;
@@ -154,7 +154,7 @@ async fn a_lost_blob_comes_back_with_the_callers_bytes() {
 }
 
 #[tokio::test]
-async fn the_book_is_written_before_each_put_and_nothing_is_sent_when_it_cannot_be() {
+async fn the_ledger_is_written_before_each_put_or_nothing_is_sent() {
     let folder = TempDir::new().unwrap();
     let running = Running::start(open(&folder)).await;
     let store = running.client();
