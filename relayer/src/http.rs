@@ -33,7 +33,7 @@ use baton_embed::Embedder;
 use baton_keys::ids::PublicKey;
 use baton_memory::{Memory, extraction, ids::OwnerId};
 use baton_mesh::Rates;
-use baton_walrus_client::embedded::listen::{Activity, Limited, watched};
+use baton_walrus_client::embedded::listen::{Activity, BoundedListener, watched};
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::{
@@ -249,7 +249,7 @@ pub async fn serve(
 ) -> std::io::Result<()> {
     let (stopping, stopped) = tokio::sync::oneshot::channel();
     let service = watched(router).into_make_service_with_connect_info::<Activity>();
-    let server = axum::serve(Limited::new(listener), service).with_graceful_shutdown(async move {
+    let server = axum::serve(BoundedListener::new(listener), service).with_graceful_shutdown(async move {
         shutdown.await;
         // The receiver is gone only if the server ended by itself.
         let _ = stopping.send(());

@@ -80,7 +80,7 @@ fn median_ms(times: &mut [Duration]) -> f64 {
 fn memory(length: u64, shards: u16) -> Result<Value, Box<dyn std::error::Error>> {
     let before = peak_bytes()?;
     let (cpu_before, start) = (cpu_time()?, Instant::now());
-    let id = blob_id_of(&Generated { length }, ShardCount::new(shards)?)?;
+    let id = blob_id_of(&GeneratedBlob { length }, ShardCount::new(shards)?)?;
     Ok(json!({
         "bytes": length, "shards": shards, "id": id.to_string(),
         "cpu_ms": (cpu_time()? - cpu_before).as_millis(), "wall_ms": start.elapsed().as_millis(),
@@ -97,11 +97,11 @@ fn peak_bytes() -> Result<u64, Box<dyn std::error::Error>> {
 }
 
 /// Bytes that are generated during reads.
-struct Generated {
+struct GeneratedBlob {
     length: u64,
 }
 
-impl BlobSource for Generated {
+impl BlobSource for GeneratedBlob {
     fn len(&self) -> u64 {
         self.length
     }

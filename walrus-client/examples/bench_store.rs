@@ -65,13 +65,13 @@ fn blob(number: usize) -> Vec<u8> {
 }
 
 /// Latencies of the operations of one part, and its whole duration.
-struct Measured {
+struct Measurement {
     latencies: Vec<Duration>,
     elapsed: Duration,
     turned_away: usize,
 }
 
-impl Measured {
+impl Measurement {
     fn report(mut self) -> Value {
         self.latencies.sort_unstable();
         let count = self.latencies.len();
@@ -91,7 +91,7 @@ impl Measured {
     }
 }
 
-async fn put_all(url: &str, clients: usize, count: usize, first: usize) -> Result<Measured, Error> {
+async fn put_all(url: &str, clients: usize, count: usize, first: usize) -> Result<Measurement, Error> {
     let begin = Instant::now();
     let next = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let mut tasks = tokio::task::JoinSet::new();
@@ -128,7 +128,7 @@ async fn put_all(url: &str, clients: usize, count: usize, first: usize) -> Resul
     collect(tasks, begin).await
 }
 
-async fn get_all(urls: &[String], clients: usize, seconds: u64) -> Result<Measured, Error> {
+async fn get_all(urls: &[String], clients: usize, seconds: u64) -> Result<Measurement, Error> {
     let begin = Instant::now();
     let end = begin + Duration::from_secs(seconds);
     let mut tasks = tokio::task::JoinSet::new();
@@ -156,8 +156,8 @@ async fn get_all(urls: &[String], clients: usize, seconds: u64) -> Result<Measur
 async fn collect(
     mut tasks: tokio::task::JoinSet<Result<(Vec<Duration>, usize), Error>>,
     begin: Instant,
-) -> Result<Measured, Error> {
-    let mut measured = Measured { latencies: Vec::new(), elapsed: Duration::ZERO, turned_away: 0 };
+) -> Result<Measurement, Error> {
+    let mut measured = Measurement { latencies: Vec::new(), elapsed: Duration::ZERO, turned_away: 0 };
     while let Some(ended) = tasks.join_next().await {
         let (latencies, turned_away) = ended??;
         measured.latencies.extend(latencies);

@@ -187,7 +187,7 @@ pub fn blob_id_threads(
 }
 
 /// The ID of a blob of this length, by the root of the tree over its sliver pairs.
-fn id_from_root(length: u64, root: &tree::Digest) -> BlobId {
+fn id_from_root(length: u64, root: &tree::TreeHash) -> BlobId {
     BlobId(tree::hash(&[&[ENCODING_TYPE_RS2], &length.to_le_bytes(), root]))
 }
 

@@ -52,8 +52,8 @@ pub use config::{
     EPOCH_DURATION, EmbeddedConfig, HeadIdentity, MAX_EPOCHS, MAX_OBJECTS_PER_BLOB, MAX_PUT_BYTES,
     MAX_QUILT_BYTES, MAX_RUNNING_PUTS, MAX_WAITING_PUTS, OpenError, ServeError, ValidateHead,
 };
-pub use disk::{CheckReport, Collected, Damage, DamageKind, Usage, check};
-use disk::{Disk, DiskError, Stored, Term};
+pub use disk::{CheckReport, CollectionReport, Damage, DamageKind, Usage, check};
+use disk::{Disk, DiskError, PurchaseOutcome, Term};
 use faults::Faults;
 pub use faults::{Fault, FaultPlan, FaultPlanError, FaultRoute, FaultRule};
 
@@ -66,10 +66,10 @@ pub mod fuzzing {
 /// A shared handle on the store. The files are closed when the last clone is dropped.
 #[derive(Clone)]
 pub struct EmbeddedStore {
-    inner: Arc<Inner>,
+    inner: Arc<EmbeddedInner>,
 }
 
-struct Inner {
+struct EmbeddedInner {
     disk: Disk,
     damages: Vec<Damage>,
     config: EmbeddedConfig,
@@ -90,14 +90,14 @@ struct Inner {
     clock_moved: Notify,
 }
 
-impl Inner {
+impl EmbeddedInner {
     /// Counts a stored PUT, whether or not its answer arrives.
-    fn count_put(&self, id: BlobId, stored: Stored) {
+    fn count_put(&self, id: BlobId, stored: PurchaseOutcome) {
         let mut counts = self.put_counts();
         if counts.len() < MAX_COUNTED_BLOBS || counts.contains_key(&id) {
             let counts = counts.entry(id).or_default();
             counts.puts += 1;
-            counts.bought += u64::from(matches!(stored, Stored::New(_)));
+            counts.bought += u64::from(matches!(stored, PurchaseOutcome::New(_)));
         }
     }
 
@@ -144,7 +144,7 @@ impl EmbeddedStore {
         }
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let inner = Inner {
+        let inner = EmbeddedInner {
             disk,
             damages,
             faults: Faults::new(config.faults.clone()),
@@ -195,7 +195,7 @@ impl EmbeddedStore {
 
     /// The expired content removed since the store was opened.
     #[must_use]
-    pub fn collected(&self) -> Collected {
+    pub fn collected(&self) -> CollectionReport {
         self.inner.disk.collected()
     }
 
@@ -204,7 +204,7 @@ impl EmbeddedStore {
     ///
     /// # Errors
     /// [`StoreError::OutcomeUnknown`] when the disk fails.
-    pub async fn collect_expired(&self) -> Result<Collected, StoreError> {
+    pub async fn collect_expired(&self) -> Result<CollectionReport, StoreError> {
         let inner = self.inner.clone();
         let collected = blocking(move || inner.disk.collect()).await.map_err(WriteError::from)?;
         log_collected(collected);
@@ -279,7 +279,7 @@ impl EmbeddedStore {
         let (stopping, stopped) = tokio::sync::oneshot::channel();
         let service = listen::watched(router).into_make_service_with_connect_info::<listen::Activity>();
         let server =
-            axum::serve(listen::Limited::new(listener), service).with_graceful_shutdown(async move {
+            axum::serve(listen::BoundedListener::new(listener), service).with_graceful_shutdown(async move {
                 shutdown.await;
                 // The receiver is gone only when the server has ended by itself.
                 let _ = stopping.send(());
@@ -366,8 +366,8 @@ impl BlobStore for EmbeddedStore {
                 Term { permanent: options.permanent, force: false, share: false, epochs: options.epochs };
             let (blob_id, stored) = self.store_bytes(bytes.into(), term, None).await?;
             let (newly_created, object) = match stored {
-                Stored::New(object) => (true, object),
-                Stored::AlreadyCertified(object) => (false, object),
+                PurchaseOutcome::New(object) => (true, object),
+                PurchaseOutcome::AlreadyCertified(object) => (false, object),
             };
             Ok(PutOutcome { blob_id, newly_created, end_epoch: Some(object.end) })
         })
@@ -415,8 +415,8 @@ impl From<BlobSourceError> for WriteError {
     }
 }
 
-fn log_collected(collected: Collected) {
-    let Collected { blobs, bytes, objects } = collected;
+fn log_collected(collected: CollectionReport) {
+    let CollectionReport { blobs, bytes, objects } = collected;
     if objects > 0 {
         tracing::info!(blobs, bytes, objects, "blobs whose epochs are over were removed");
     }

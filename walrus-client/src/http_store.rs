@@ -38,7 +38,7 @@ mod probe;
 mod quilts;
 mod read;
 mod reads;
-mod recent;
+mod recent_blobs;
 mod retry;
 mod sources;
 mod times;
@@ -58,38 +58,38 @@ use crate::ShardCount;
 use config::Settings;
 pub use config::{Hedge, HttpStoreBuilder, HttpStoreConfigError};
 use metrics::Metrics;
-pub use metrics::{Ended, HttpStoreMetrics, Operation, OperationCount, SourceSnapshot};
+pub use metrics::{HttpStoreMetrics, Operation, OperationCount, OperationOutcome, SourceSnapshot};
 pub use object::{ObjectId, ParseObjectIdError};
 pub use options::{
     ByteRange, Consistency, Digest, ObjectOwner, Phase, Progress, ProgressFn, RangeRoute, ReadOptions,
-    Sha256Digest, Stored, StoredHow, Verification, WriteOptions,
+    Sha256Digest, StoredBlob, StoredHow, Verification, WriteOptions,
 };
 pub use payload::PutBody;
 pub use quilts::{QuiltPatchInfo, ReadPatch, StoredPatch, StoredQuilt};
 pub use reads::{BlobStat, ConcatId, ObjectBlob};
-use recent::Recent;
+use recent_blobs::RecentBlobs;
 use sources::Sources;
 pub use times::http_date;
 
 /// Publishers and aggregators (often one daemon) over HTTP. Clones share connections, health and counters.
 #[derive(Debug, Clone)]
 pub struct HttpStore {
-    inner: Arc<Inner>,
+    inner: Arc<HttpStoreInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct HttpStoreInner {
     client: Client,
     publishers: Sources,
     aggregators: Sources,
     heads: Option<Url>,
     settings: Settings,
-    recent: Mutex<Recent>,
+    recent: Mutex<RecentBlobs>,
     metrics: Metrics,
 }
 
-impl Inner {
-    fn recent(&self) -> MutexGuard<'_, Recent> {
+impl HttpStoreInner {
+    fn recent(&self) -> MutexGuard<'_, RecentBlobs> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -115,9 +115,19 @@ impl HttpStore {
         heads: Option<Url>,
         settings: Settings,
     ) -> Self {
-        let recent = Mutex::new(Recent::new(settings.recently_stored_window));
+        let recent = Mutex::new(RecentBlobs::new(settings.recently_stored_window));
         let metrics = Metrics::default();
-        Self { inner: Arc::new(Inner { client, publishers, aggregators, heads, settings, recent, metrics }) }
+        Self {
+            inner: Arc::new(HttpStoreInner {
+                client,
+                publishers,
+                aggregators,
+                heads,
+                settings,
+                recent,
+                metrics,
+            }),
+        }
     }
 
     /// The shard count for blob IDs.
@@ -165,7 +175,7 @@ impl HttpStore {
     }
 }
 
-fn outcome(stored: Stored) -> PutOutcome {
+fn outcome(stored: StoredBlob) -> PutOutcome {
     PutOutcome {
         blob_id: stored.blob_id,
         newly_created: stored.how == StoredHow::Created,

@@ -7,6 +7,34 @@
 //!
 //! Node, client and testnet call it through the traits of `baton_proto::store`. It knows nothing of sessions
 //! or libp2p. Every blob is opaque bytes: its content never reaches a log, an error or a metric.
+//!
+//! A client stores a blob in an embedded store, and reads it back:
+//!
+//! ```
+//! use baton_walrus_client::{
+//!     HttpStore, ShardCount, blob_id,
+//!     embedded::{EmbeddedConfig, EmbeddedStore},
+//!     http_store::{ReadOptions, WriteOptions},
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! let shards = ShardCount::TESTBED;
+//! let folder = tempfile::tempdir()?;
+//! let config = EmbeddedConfig { shards, ..EmbeddedConfig::new(folder.path()) };
+//! let store = EmbeddedStore::open(config, |_| Err("this store has no heads".to_owned()))?;
+//! let listener = EmbeddedStore::bind("127.0.0.1:0".parse()?).await?;
+//! let url = format!("http://{}", listener.local_addr()?);
+//! tokio::spawn(async move { store.serve(listener, std::future::pending()).await });
+//!
+//! let client = HttpStore::builder(&url, &url, shards).build()?;
+//! let stored = client.store(b"sealed bytes".to_vec(), &WriteOptions::new(1)).await?;
+//! assert_eq!(stored.blob_id, blob_id(b"sealed bytes", shards)?);
+//! assert_eq!(client.read(stored.blob_id, &ReadOptions::new(1024)).await?, b"sealed bytes");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })
+//! # }
+//! ```
 
 pub mod blob_id;
 pub mod embedded;

@@ -14,6 +14,6 @@ mod renew;
 mod report;
 
 pub use clock::{EpochBounds, EpochClock, TimeBounds};
-pub use ledger::{KeptBlob, Ledger, LedgerError, Trouble};
+pub use ledger::{Ledger, LedgerEntry, LedgerError, Trouble};
 pub use renew::{Checkpoint, RenewOptions, Renewal, RenewalEnded};
 pub use report::{BlobLine, BlobState, LifetimeReport};

@@ -93,7 +93,7 @@ pub fn check_identifier(identifier: &str) -> Result<(), IdentifierError> {
 /// # Errors
 /// Every error of [`encode`].
 pub fn encoded_length(patches: &[QuiltPatch<'_>], shards: ShardCount) -> Result<u64, QuiltError> {
-    Ok(Plan::new(patches, shards)?.layout.bytes() as u64)
+    Ok(QuiltPlan::new(patches, shards)?.layout.bytes() as u64)
 }
 
 /// Lays patches out as a quilt. They may come in any order.
@@ -107,7 +107,7 @@ pub fn encoded_length(patches: &[QuiltPatch<'_>], shards: ShardCount) -> Result<
 /// - tags or patches exceed the fields of the format,
 /// - the symbols would exceed 65,534 bytes.
 pub fn encode(patches: &[QuiltPatch<'_>], shards: ShardCount) -> Result<Quilt, QuiltError> {
-    let Plan { layout, sorted, heads, mut index } = Plan::new(patches, shards)?;
+    let QuiltPlan { layout, sorted, heads, mut index } = QuiltPlan::new(patches, shards)?;
     let mut bytes = vec![0; layout.bytes()];
     let mut start = layout.columns_for(index.encoded_length());
     for ((patch, head), entry) in sorted.iter().zip(&heads).zip(&mut index.entries) {
@@ -145,7 +145,7 @@ fn column_number(column: usize) -> u16 {
 }
 
 /// The whole quilt except its bytes.
-struct Plan<'a> {
+struct QuiltPlan<'a> {
     layout: Layout,
     sorted: Vec<&'a QuiltPatch<'a>>,
     /// The bytes before the data of each patch.
@@ -154,7 +154,7 @@ struct Plan<'a> {
     index: QuiltIndex,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> QuiltPlan<'a> {
     fn new(patches: &'a [QuiltPatch<'a>], shards: ShardCount) -> Result<Self, QuiltError> {
         let limit = layout::max_patches(shards);
         if patches.is_empty() {

@@ -1,6 +1,7 @@
 //! The embedded store's port under silent connections: one address does not lock out others.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
+#[path = "it/common.rs"]
 mod common;
 
 use std::{net::SocketAddr, time::Duration};

@@ -7,6 +7,7 @@
 //! another sample.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
+#[path = "it/common.rs"]
 mod common;
 
 use std::{

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 #![cfg(target_os = "linux")]
 
+#[path = "it/http_common.rs"]
 mod http_common;
 
 use std::{
@@ -81,16 +82,16 @@ async fn round_trip(folder: &TempDir, blocks: usize) {
     }
     let digest = hasher.finalize();
     let length = (blocks * BLOCK) as u64;
-    let told = Arc::new(Mutex::new(0));
-    let to_tell = told.clone();
+    let reported = Arc::new(Mutex::new(0));
+    let to_report = reported.clone();
     let progress = ProgressFn::new(move |progress| {
         if progress.phase == Phase::Uploading {
-            *to_tell.lock().unwrap() = progress.done;
+            *to_report.lock().unwrap() = progress.done;
         }
     });
     let write = WriteOptions { progress: Some(progress), ..WriteOptions::new(1) };
     let stored = store.store_with_id(PutBody::File(from), id(blocks), &write).await.unwrap();
-    assert_eq!((stored.length, *told.lock().unwrap()), (length, length));
+    assert_eq!((stored.length, *reported.lock().unwrap()), (length, length));
     let by_digest = Verification::Digest(Digest::Blake3(BlobDigest(digest.into())));
     let read = ReadOptions::new(length).verify(by_digest);
     assert_eq!(store.read_to_path(id(blocks), &to, &read).await.unwrap(), length);

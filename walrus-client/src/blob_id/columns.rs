@@ -6,17 +6,17 @@
 use std::{io, ops::Range, sync::OnceLock};
 
 use super::{
-    kernel::{BLOCK_BYTES, Block, Kernel, LANES, Nodes, Position, START, State, Words, ZERO, ZERO_NODES},
+    kernel::{BLOCK_BYTES, Block, HashState, Kernel, LANES, Nodes, Position, START, Words, ZERO, ZERO_NODES},
     rows::{ENCODES, Encoder, Extension, Rows, Shape},
     strip::{CHUNK, Lanes, SLACK, Strip},
-    tree::{ColumnTrees, Digest, lane, reduce},
+    tree::{ColumnTrees, TreeHash, lane, reduce},
 };
 
 /// Number of symbols from which the table of all 2-byte leaves is worth its 65,536 hashes.
 const TABLE_FROM_SYMBOLS: usize = 65_536;
 
 /// The settings that all batches of a blob share.
-pub(super) struct Job {
+pub(super) struct EncodingJob {
     pub(super) shape: Shape,
     pub(super) kernel: Kernel,
     /// Columns of a batch: a power of two, and a multiple of eight. The last batch may have fewer.
@@ -31,7 +31,7 @@ pub(super) struct Job {
     table: Option<&'static [[u64; 4]]>,
 }
 
-impl Job {
+impl EncodingJob {
     pub(super) fn new(shape: Shape, kernel: Kernel, width: usize, strip: usize, stage: usize) -> Self {
         let zero_leaf = zero_leaf(kernel, shape.symbol);
         let table =
@@ -89,14 +89,14 @@ fn leaf_table(kernel: Kernel) -> &'static [[u64; 4]] {
 }
 
 /// The 32 bytes of the hashes.
-fn first_half(state: &State) -> Nodes {
+fn first_half(state: &HashState) -> Nodes {
     [state[0], state[1], state[2], state[3]]
 }
 
 /// The result of a batch.
 pub(super) struct BatchRoots {
     /// Root of each of its columns.
-    pub(super) columns: Vec<Digest>,
+    pub(super) columns: Vec<TreeHash>,
     /// For every eight active rows, the nodes over their part in the batch.
     pub(super) rows: Vec<Nodes>,
 }
@@ -105,7 +105,7 @@ pub(super) struct BatchRoots {
 pub(super) struct Batch {
     columns: Range<usize>,
     /// For each active row and eight columns; empty when a single strip holds the symbols.
-    states: Vec<State>,
+    states: Vec<HashState>,
     /// Last byte of the strip before, beside each state. The leaf's prefix shifts it into the next block.
     carries: Vec<[u8; LANES]>,
 }
@@ -126,7 +126,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    pub(super) fn new(job: &Job) -> Self {
+    pub(super) fn new(job: &EncodingJob) -> Self {
         Self {
             encoder: Encoder::new(job.shape.k1, job.shape.n - job.shape.k1, CHUNK),
             stage: Vec::new(),
@@ -140,7 +140,7 @@ impl Scratch {
 }
 
 impl Batch {
-    pub(super) fn new(job: &Job, number: usize) -> Self {
+    pub(super) fn new(job: &EncodingJob, number: usize) -> Self {
         let columns = job.columns(number);
         let states =
             if job.shape.symbol > job.strip { job.active_rows() * columns.len().div_ceil(LANES) } else { 0 };
@@ -151,7 +151,7 @@ impl Batch {
     /// strip returns the result.
     pub(super) fn absorb(
         &mut self,
-        job: &Job,
+        job: &EncodingJob,
         scratch: &mut Scratch,
         rows: Rows<'_>,
         extension: &Extension,
@@ -182,7 +182,13 @@ impl Batch {
     }
 
     /// Extends and hashes part of the staged strip.
-    fn encode(&mut self, job: &Job, scratch: &mut Scratch, stage: Strip, part: Strip) -> Option<BatchRoots> {
+    fn encode(
+        &mut self,
+        job: &EncodingJob,
+        scratch: &mut Scratch,
+        stage: Strip,
+        part: Strip,
+    ) -> Option<BatchRoots> {
         let Scratch { encoder, stage: staged, packed, zeros, hasher, leaves, turned } = scratch;
         let Shape { k1, filled, symbol, .. } = job.shape;
         let (width, groups) = (self.columns.len(), self.columns.len().div_ceil(LANES));
@@ -267,12 +273,18 @@ struct Trees {
 }
 
 impl Trees {
-    fn new(job: &Job, groups: usize, width: usize) -> Self {
+    fn new(job: &EncodingJob, groups: usize, width: usize) -> Self {
         Self { columns: ColumnTrees::new(job.kernel), rows: Vec::new(), groups, width }
     }
 
     /// Takes the leaves of the next active rows, at most eight.
-    fn push(&mut self, job: &Job, eight: Range<usize>, leaves: &mut [Nodes], turned: &mut Vec<Nodes>) {
+    fn push(
+        &mut self,
+        job: &EncodingJob,
+        eight: Range<usize>,
+        leaves: &mut [Nodes],
+        turned: &mut Vec<Nodes>,
+    ) {
         turned.clear();
         for column in 0..self.width {
             let (group, place) = (column / LANES, column % LANES);
@@ -328,7 +340,7 @@ impl LeafHasher {
         lanes: &Lanes,
         shard: &[u8],
         symbols: Range<usize>,
-        state: &mut State,
+        state: &mut HashState,
         carry: &mut [u8; LANES],
     ) {
         for (place, symbol) in symbols.enumerate() {

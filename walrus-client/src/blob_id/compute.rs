@@ -12,11 +12,11 @@ use std::{io, num::NonZeroUsize, sync::Mutex};
 
 use super::{
     BlobSource,
-    columns::{Batch, BatchRoots, Job, Scratch},
+    columns::{Batch, BatchRoots, EncodingJob, Scratch},
     kernel::{BLOCK_BYTES, Kernel, LANES, Nodes},
     rows::{Extension, RowEncoder, Rows, Shape},
     strip::{CHUNK, Strip},
-    tree::{ColumnTrees, Digest, lane, pair_root, reduce},
+    tree::{ColumnTrees, TreeHash, lane, pair_root, reduce},
 };
 
 /// Limits on the work in progress.
@@ -45,20 +45,20 @@ const MAX_WIDTH: usize = 128;
 /// Roots of the trees over the rows (primary slivers) and columns (secondary slivers) of the extended matrix.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Roots {
-    pub(super) primary: Vec<Digest>,
-    pub(super) secondary: Vec<Digest>,
+    pub(super) primary: Vec<TreeHash>,
+    pub(super) secondary: Vec<TreeHash>,
 }
 
 impl Roots {
     /// Root of the tree over all sliver pairs.
-    pub(super) fn pairs(&self) -> Digest {
+    pub(super) fn pairs(&self) -> TreeHash {
         pair_root(&self.primary, &self.secondary)
     }
 }
 
 /// The batches and strips of the work.
-struct Plan {
-    job: Job,
+struct EncodingPlan {
+    job: EncodingJob,
     /// Rows extended in one encoder call, and the most bytes of each symbol in it.
     rows_at_once: usize,
     row_strip: usize,
@@ -66,7 +66,7 @@ struct Plan {
     extension: usize,
 }
 
-impl Plan {
+impl EncodingPlan {
     fn new(shape: Shape, threads: usize, limits: Limits) -> Self {
         let Shape { n, k1, k2, symbol, .. } = shape;
         let shard = (limits.encoder / n.next_power_of_two()).max(MIN_SHARD_BYTES);
@@ -79,7 +79,7 @@ impl Plan {
         let width = 1 << width.ilog2();
         let stage = (limits.stage / (k1 * LANES) / strip).max(1) * strip;
         let extension = (limits.extension / (k1 * (n - k2)) / strip).max(1) * strip;
-        let job = Job::new(shape, Kernel::fastest(), width, strip, stage);
+        let job = EncodingJob::new(shape, Kernel::fastest(), width, strip, stage);
         let row_strip = shard / CHUNK * CHUNK;
         let rows_at_once = (shard / symbol.min(row_strip)).max(1);
         Self { job, rows_at_once, row_strip, extension }
@@ -94,7 +94,7 @@ pub(super) fn roots(
     limits: Limits,
 ) -> io::Result<Roots> {
     let threads = threads.get().min(MAX_THREADS);
-    let plan = Plan::new(shape, threads, limits);
+    let plan = EncodingPlan::new(shape, threads, limits);
     let job = &plan.job;
     let rows = Rows { shape, blob };
     let mut workers: Vec<Worker> = (0..threads).map(|_| Worker::default()).collect();
@@ -132,7 +132,7 @@ pub(super) fn roots(
 
 /// Extends a strip of all filled rows.
 fn extend(
-    plan: &Plan,
+    plan: &EncodingPlan,
     workers: &mut [Worker],
     rows: Rows<'_>,
     extension: &mut Extension,
@@ -146,7 +146,7 @@ fn extend(
 }
 
 /// Completes the trees of the rows over all batches.
-fn complete(job: &Job, batches: &[BatchRoots]) -> Roots {
+fn complete(job: &EncodingJob, batches: &[BatchRoots]) -> Roots {
     let Shape { n, k1, filled, .. } = job.shape;
     let secondary = batches.iter().flat_map(|batch| batch.columns.iter().copied()).collect();
     let mut active = Vec::with_capacity(job.active_rows() + LANES);
@@ -174,7 +174,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn scratch(&mut self, job: &Job) -> &mut Scratch {
+    fn scratch(&mut self, job: &EncodingJob) -> &mut Scratch {
         self.columns.get_or_insert_with(|| Scratch::new(job))
     }
 }

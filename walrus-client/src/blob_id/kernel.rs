@@ -20,7 +20,7 @@ pub(super) struct Words(pub(super) [u64; LANES]);
 /// Eight finished hashes, word by word.
 pub(super) type Nodes = [Words; 4];
 /// The chaining values of eight hashes.
-pub(super) type State = [Words; 8];
+pub(super) type HashState = [Words; 8];
 /// A message block of each of eight hashes, in little-endian words.
 pub(super) type Block = [Words; 16];
 
@@ -50,7 +50,7 @@ const IV: [u64; 8] = [
 /// The first chaining word; its parameter block means a 32-byte output, no key, sequential mode.
 const FIRST: u64 = IV[0] ^ 0x0101_0020;
 /// The chaining values before the first block.
-pub(super) const START: State = [
+pub(super) const START: HashState = [
     Words([FIRST; LANES]),
     Words([IV[1]; LANES]),
     Words([IV[2]; LANES]),
@@ -142,7 +142,7 @@ fn rounds(h: [u64; 8], m: [u64; 16], counter: u64, last: u64) -> [u64; 16] {
 
 /// Compresses one block of each lane; words from `WORDS` on are zero.
 #[inline(always)]
-fn compress_lanes<const WORDS: usize>(state: &mut State, block: &Block, position: Position) {
+fn compress_lanes<const WORDS: usize>(state: &mut HashState, block: &Block, position: Position) {
     let last = if position.last { u64::MAX } else { 0 };
     for lane in 0..LANES {
         let h: [u64; 8] = std::array::from_fn(|word| state[word].0[lane]);
@@ -194,12 +194,12 @@ macro_rules! kernels {
             use super::*;
 
             $(#[target_feature(enable = $feature)])?
-            pub(super) fn short(state: &mut State, block: &Block, position: Position) {
+            pub(super) fn short(state: &mut HashState, block: &Block, position: Position) {
                 compress_lanes::<SHORT_WORDS>(state, block, position);
             }
 
             $(#[target_feature(enable = $feature)])?
-            pub(super) fn full(state: &mut State, block: &Block, position: Position) {
+            pub(super) fn full(state: &mut HashState, block: &Block, position: Position) {
                 compress_lanes::<ALL_WORDS>(state, block, position);
             }
 
@@ -279,7 +279,7 @@ impl Kernel {
     }
 
     /// Compresses one block of each lane into the chaining values.
-    pub(super) fn compress(self, state: &mut State, block: &Block, position: Position) {
+    pub(super) fn compress(self, state: &mut HashState, block: &Block, position: Position) {
         if position.words <= SHORT_WORDS {
             dispatch!(self, short(state, block, position));
         } else {
@@ -319,7 +319,7 @@ mod tests {
         out
     }
 
-    fn hash(kernel: Kernel, messages: &[Vec<u8>]) -> State {
+    fn hash(kernel: Kernel, messages: &[Vec<u8>]) -> HashState {
         let length = messages[0].len();
         let mut state = START;
         for at in (0..length.max(1)).step_by(BLOCK_BYTES) {

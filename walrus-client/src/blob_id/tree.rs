@@ -6,13 +6,13 @@
 use super::kernel::{Kernel, Nodes, ZERO_NODES};
 
 /// A node of a tree.
-pub(super) type Digest = [u8; 32];
+pub(super) type TreeHash = [u8; 32];
 
 const LEAF_PREFIX: u8 = 0;
 const INNER_PREFIX: u8 = 1;
 
 /// BLAKE2b of concatenated parts with a 32-byte output (a parameter of the hash, not a truncation).
-pub(super) fn hash(parts: &[&[u8]]) -> Digest {
+pub(super) fn hash(parts: &[&[u8]]) -> TreeHash {
     let mut state = blake2b_simd::Params::new().hash_length(32).to_state();
     for part in parts {
         state.update(part);
@@ -21,7 +21,7 @@ pub(super) fn hash(parts: &[&[u8]]) -> Digest {
 }
 
 /// One lane of eight hashes.
-pub(super) fn lane(nodes: &Nodes, lane: usize) -> Digest {
+pub(super) fn lane(nodes: &Nodes, lane: usize) -> TreeHash {
     let mut digest = [0; 32];
     for (bytes, word) in digest.chunks_exact_mut(8).zip(nodes) {
         bytes.copy_from_slice(&word.0[lane].to_le_bytes());
@@ -123,8 +123,8 @@ impl ColumnTrees {
 }
 
 /// Root of the tree over all sliver pairs: primary sliver i with secondary sliver n-1-i.
-pub(super) fn pair_root(primary: &[Digest], secondary: &[Digest]) -> Digest {
-    let mut level: Vec<Digest> = primary
+pub(super) fn pair_root(primary: &[TreeHash], secondary: &[TreeHash]) -> TreeHash {
+    let mut level: Vec<TreeHash> = primary
         .iter()
         .zip(secondary.iter().rev())
         .map(|(primary, secondary)| hash(&[&[LEAF_PREFIX], primary, secondary]))
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use crate::blob_id::kernel::{LANES, Words};
 
-    fn plain_root(mut level: Vec<Digest>) -> Digest {
+    fn plain_root(mut level: Vec<TreeHash>) -> TreeHash {
         while level.len() > 1 {
             if level.len() % 2 == 1 {
                 level.push([0; 32]);
@@ -154,14 +154,14 @@ mod tests {
     }
 
     /// A node in every lane.
-    fn in_every_lane(digest: &Digest) -> Nodes {
+    fn in_every_lane(digest: &TreeHash) -> Nodes {
         std::array::from_fn(|word| {
             let bytes = digest[word * 8..][..8].try_into().expect("eight bytes");
             Words([u64::from_le_bytes(bytes); LANES])
         })
     }
 
-    fn leaf(row: usize) -> Digest {
+    fn leaf(row: usize) -> TreeHash {
         *blake3::hash(&row.to_le_bytes()).as_bytes()
     }
 

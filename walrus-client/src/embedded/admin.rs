@@ -182,14 +182,14 @@ impl Admin {
 /// One line of the list of blobs.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Listed {
+struct BlobListItem {
     blob_id: String,
     size: u64,
 }
 
 async fn list_blobs(State(admin): State<Admin>) -> Result<Response, AdminError> {
     let blobs = admin.list_blobs().await?;
-    let listed = blobs.into_iter().map(|(id, size)| Listed { blob_id: id.to_string(), size });
+    let listed = blobs.into_iter().map(|(id, size)| BlobListItem { blob_id: id.to_string(), size });
     Ok(Json(listed.collect::<Vec<_>>()).into_response())
 }
 
@@ -218,7 +218,7 @@ async fn remove_blob(State(admin): State<Admin>, Path(id): Path<String>) -> Resu
 /// A blob and the counts of its PUTs.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Counted {
+struct BlobPutCounts {
     blob_id: String,
     #[serde(flatten)]
     counts: PutCounts,
@@ -226,7 +226,7 @@ struct Counted {
 
 async fn all_put_counts(State(admin): State<Admin>) -> Response {
     let counted = admin.all_put_counts().into_iter();
-    let counted = counted.map(|(id, counts)| Counted { blob_id: id.to_string(), counts });
+    let counted = counted.map(|(id, counts)| BlobPutCounts { blob_id: id.to_string(), counts });
     Json(counted.collect::<Vec<_>>()).into_response()
 }
 

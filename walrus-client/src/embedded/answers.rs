@@ -11,7 +11,7 @@ use axum::{
 };
 use baton_proto::ids::BlobId;
 
-use super::disk::{DiskError, Object, Stored, Term, made_up_id};
+use super::disk::{DiskError, Object, PurchaseOutcome, Term, made_up_id};
 use crate::{
     ShardCount, encoded_length,
     wire::{
@@ -163,13 +163,13 @@ impl From<DiskError> for Refusal {
 pub(super) fn store_result(
     id: BlobId,
     length: u64,
-    stored: Stored,
+    stored: PurchaseOutcome,
     term: Term,
     shards: ShardCount,
 ) -> StoreResult {
     let blob_id = id.to_string();
     match stored {
-        Stored::AlreadyCertified(object) => StoreResult::AlreadyCertified(AlreadyCertified {
+        PurchaseOutcome::AlreadyCertified(object) => StoreResult::AlreadyCertified(AlreadyCertified {
             blob_id,
             event: Some(EventId {
                 tx_digest: base58(&made_up_id("event", id, object.number)),
@@ -178,7 +178,7 @@ pub(super) fn store_result(
             object: None,
             end_epoch: object.end,
         }),
-        Stored::New(object) => {
+        PurchaseOutcome::New(object) => {
             let encoded = encoded_length(length, shards).expect("its ID was computed for this shard count");
             let Object { number, registered, end, permanent, .. } = object;
             let epochs_ahead = u64::from(term.epochs);
@@ -239,7 +239,8 @@ mod tests {
     fn the_published_example_costs_what_walrus_says() {
         let term = Term { permanent: true, force: false, share: false, epochs: 1 };
         let object = Object { number: 0, registered: 34, end: 35, permanent: true, shared: false };
-        let result = store_result(BlobId([1; 32]), 17, Stored::New(object), term, ShardCount::MAINNET);
+        let result =
+            store_result(BlobId([1; 32]), 17, PurchaseOutcome::New(object), term, ShardCount::MAINNET);
         let StoreResult::NewlyCreated(created) = result else { panic!("not newly created") };
         assert_eq!(created.cost, 132_300);
         assert_eq!(created.blob_object.storage.map(|storage| storage.storage_size), Some(66_034_000));

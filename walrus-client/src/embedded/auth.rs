@@ -68,7 +68,7 @@ pub(super) struct Claim {
 }
 
 /// The parts of a request that a token may bound.
-pub(super) struct Asked<'a> {
+pub(super) struct AuthorizationRequest<'a> {
     pub(super) epochs: u32,
     pub(super) send_object_to: Option<&'a str>,
     /// Bytes of the body: the minimum, and the maximum if known.
@@ -80,7 +80,7 @@ impl EmbeddedStore {
     pub(super) async fn authorize(
         &self,
         headers: &HeaderMap,
-        asked: &Asked<'_>,
+        asked: &AuthorizationRequest<'_>,
     ) -> Result<Option<Claim>, Refusal> {
         let Some(secret) = &self.inner.config.jwt_secret else { return Ok(None) };
         let now_s = self.inner.config.clock.now_ms() / 1000;
@@ -150,7 +150,7 @@ fn inconsistent() -> Refusal {
 
 impl Claim {
     /// Checks all facts known before the body arrives.
-    fn allows(&self, asked: &Asked<'_>) -> Result<(), Refusal> {
+    fn allows(&self, asked: &AuthorizationRequest<'_>) -> Result<(), Refusal> {
         if self.size.is_some() && self.max_size.is_some() {
             return Err(inconsistent());
         }
@@ -231,7 +231,11 @@ mod tests {
 
     #[test]
     fn sizes_are_checked_as_far_as_they_are_known() {
-        let asked = |at_least, at_most| Asked { epochs: 1, send_object_to: None, body: (at_least, at_most) };
+        let asked = |at_least, at_most| AuthorizationRequest {
+            epochs: 1,
+            send_object_to: None,
+            body: (at_least, at_most),
+        };
         let exact = Claim { size: Some(10), ..claim() };
         let bounded = Claim { max_size: Some(10), ..claim() };
         for (claim, at_least, at_most, allowed) in [

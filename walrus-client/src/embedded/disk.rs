@@ -19,9 +19,11 @@
 //!
 //! A crash leaves the old file, the new one or both; the newest whole file counts.
 
+mod blob_locks;
 mod collect;
 mod commit;
 mod damage;
+mod file_io;
 mod files;
 mod frame;
 mod heads;
@@ -29,13 +31,11 @@ mod health;
 mod journal;
 mod load;
 mod open;
-mod place;
 mod record;
 mod state;
 mod survey;
 mod tokens;
 mod trailer;
-mod turns;
 
 use std::{
     fs::File,
@@ -53,21 +53,21 @@ use super::{
     clock::{Clock, EpochInfo, Epochs},
     config::{MAX_BLOBS, MAX_OBJECTS, MAX_OBJECTS_PER_BLOB},
 };
-pub use collect::Collected;
+use blob_locks::BlobLocks;
+pub use collect::CollectionReport;
 use collect::Collections;
 use commit::Committer;
 pub use damage::{Damage, DamageKind};
 use files::Folder;
 pub(super) use files::{BlobFile, CHUNK_BYTES, FileKey, Writer};
-use health::Health;
+use health::WriteHealth;
 pub(super) use health::is_no_room;
 pub use open::{CheckReport, check};
 use record::{Entry, Record};
 pub(super) use record::{Object, made_up_id};
-use state::{BlobSlot, Records as _, State};
+use state::{BlobSlot, IndexState, Records as _};
 pub(super) use tokens::TokenError;
 use trailer::Trailer;
-use turns::Turns;
 
 /// Tries of a read whose file is replaced after the index lookup.
 const READ_ATTEMPTS: u32 = 5;
@@ -110,7 +110,7 @@ pub(super) struct Term {
 
 /// The result of a PUT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stored {
+pub(super) enum PurchaseOutcome {
     /// It bought a new object.
     New(Object),
     /// This permanent object already lives long enough.
@@ -120,14 +120,14 @@ pub(super) enum Stored {
 /// The folder's files, and the index of them.
 pub(super) struct Disk {
     /// Held over read-decide-append and over a rewrite of the log, but otherwise never over a sync.
-    state: Mutex<State>,
+    state: Mutex<IndexState>,
     folder: Folder,
-    turns: Turns,
+    blob_locks: BlobLocks,
     /// Syncs of the folder, which precede index entries for new files.
     names: Committer,
     /// Syncs of the log.
     records: Committer,
-    health: Arc<Health>,
+    health: Arc<WriteHealth>,
     clock: Clock,
     epochs: Mutex<Epochs>,
     /// The highest epoch so far: setting the clock back does not repeat an epoch.
@@ -179,8 +179,8 @@ impl Disk {
     }
 
     /// Stores the written bytes under their ID, which the caller has computed.
-    pub(super) fn put(&self, id: BlobId, writer: Writer, term: Term) -> Result<Stored, DiskError> {
-        let _turn = self.turns.enter(id);
+    pub(super) fn put(&self, id: BlobId, writer: Writer, term: Term) -> Result<PurchaseOutcome, DiskError> {
+        let _lock = self.blob_locks.lock(id);
         let EpochInfo { epoch, .. } = self.epoch();
         let (mut objects, bought) = self.objects(id)?;
         let end = epoch.saturating_add(u64::from(term.epochs));
@@ -188,7 +188,7 @@ impl Disk {
         let certified = certified.max_by_key(|object| object.end).copied();
         if let Some(object) = certified.filter(|_| term.permanent && !term.force) {
             self.switch(id, writer, objects, bought, &[])?;
-            return Ok(Stored::AlreadyCertified(object));
+            return Ok(PurchaseOutcome::AlreadyCertified(object));
         }
         let over: Vec<Object> = objects.extract_if(.., |object| object.end <= epoch).collect();
         if objects.len() >= MAX_OBJECTS_PER_BLOB {
@@ -199,7 +199,7 @@ impl Disk {
         let object = Object { number, registered: epoch, end, permanent, shared };
         objects.push(object);
         self.switch(id, writer, objects, bought + 1, &over)?;
-        Ok(Stored::New(object))
+        Ok(PurchaseOutcome::New(object))
     }
 
     /// The objects of a blob, and the number ever bought.
@@ -207,7 +207,7 @@ impl Disk {
         Ok(self.record(id)?.map_or_else(Default::default, |record| (record.objects, record.bought)))
     }
 
-    /// Makes the written bytes the content of a blob; the caller holds the blob's turn. True when it replaced
+    /// Makes the written bytes the content of a blob; the caller holds the blob's lock. True when it replaced
     /// other content.
     fn switch(
         &self,
@@ -336,7 +336,7 @@ impl Disk {
     /// Admin: puts other bytes under an ID. Its objects stay; without any, it gets one that never ends. True
     /// when it existed.
     pub(super) fn replace(&self, id: BlobId, writer: Writer) -> Result<bool, DiskError> {
-        let _turn = self.turns.enter(id);
+        let _lock = self.blob_locks.lock(id);
         let (mut objects, bought) = self.objects(id)?;
         if objects.is_empty() {
             let (number, registered) = (self.state().next_number(), self.epoch().epoch);
@@ -348,7 +348,7 @@ impl Disk {
     /// Admin: removes a blob. True when it existed.
     pub(super) fn remove(&self, id: BlobId) -> Result<bool, DiskError> {
         let file = {
-            let _turn = self.turns.enter(id);
+            let _lock = self.blob_locks.lock(id);
             let (objects, _) = self.objects(id)?;
             if self.slot(id).is_none() {
                 return Ok(false);
@@ -387,13 +387,13 @@ impl Disk {
         self.health.failure()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, IndexState> {
         // The index changes only after the log, by plain insertions: a panic leaves it usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The index, with a log that accepts entries.
-    fn writable(&self) -> Result<MutexGuard<'_, State>, DiskError> {
+    fn writable(&self) -> Result<MutexGuard<'_, IndexState>, DiskError> {
         let mut state = self.state();
         if state.journal.is_broken() {
             self.health.note(state.rewrite(&self.folder))?;
@@ -402,7 +402,7 @@ impl Disk {
     }
 
     /// Rewrites the log when most of it is outdated.
-    fn tidy(&self, state: &mut State) {
+    fn tidy(&self, state: &mut IndexState) {
         if !state.journal.is_broken()
             && state.journal.is_rewrite_due()
             && let Err(error) = state.rewrite(&self.folder)

@@ -44,9 +44,9 @@ const WAIT_PAUSE: Duration = Duration::from_millis(50);
 /// Accepts connections into a bounded number of slots, shared by address. A connection without a free slot
 /// waits. When too many wait, the oldest connection of the address with the most is closed.
 #[derive(Debug)]
-pub struct Limited {
+pub struct BoundedListener {
     listener: TcpListener,
-    table: Arc<Table>,
+    table: Arc<ConnectionTable>,
     waiting: VecDeque<(TcpStream, SocketAddr)>,
     /// Open sockets with a slot, and replaced sockets whose tasks have not ended yet.
     sockets: Arc<Semaphore>,
@@ -56,14 +56,14 @@ pub struct Limited {
 
 /// The connections with a slot.
 #[derive(Debug, Default)]
-struct Table {
+struct ConnectionTable {
     connections: Mutex<HashMap<u64, (Origin, Activity)>>,
     next_id: AtomicU64,
     /// Signals a freed slot.
     freed: Notify,
 }
 
-impl Table {
+impl ConnectionTable {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, (Origin, Activity)>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,7 +81,7 @@ impl Table {
     }
 }
 
-impl Limited {
+impl BoundedListener {
     /// Wraps a bound listener.
     #[must_use]
     pub fn new(listener: TcpListener) -> Self {
@@ -136,11 +136,11 @@ impl Limited {
     }
 }
 
-impl Listener for Limited {
-    type Io = Slotted;
+impl Listener for BoundedListener {
+    type Io = SlotStream;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (Slotted, SocketAddr) {
+    async fn accept(&mut self) -> (SlotStream, SocketAddr) {
         let socket = acquire(&self.sockets).await;
         loop {
             if let Some((stream, address)) = self.admit() {
@@ -149,7 +149,7 @@ impl Listener for Limited {
                     tracing::debug!(%error, "a connection stays without TCP_NODELAY");
                 }
                 let slot = Slot::take(self.table.clone(), address, self.idle, socket);
-                return (Slotted::new(stream, slot), address);
+                return (SlotStream::new(stream, slot), address);
             }
             let some_wait = !self.waiting.is_empty();
             // Each arm may be dropped: an accepted connection is in `waiting` before the next await.
@@ -169,14 +169,19 @@ impl Listener for Limited {
 /// An entry in the table, freed on drop.
 #[derive(Debug)]
 struct Slot {
-    table: Arc<Table>,
+    table: Arc<ConnectionTable>,
     id: u64,
     activity: Activity,
     _socket: OwnedSemaphorePermit,
 }
 
 impl Slot {
-    fn take(table: Arc<Table>, address: SocketAddr, idle: Duration, socket: OwnedSemaphorePermit) -> Self {
+    fn take(
+        table: Arc<ConnectionTable>,
+        address: SocketAddr,
+        idle: Duration,
+        socket: OwnedSemaphorePermit,
+    ) -> Self {
         let id = table.next_id.fetch_add(1, Ordering::Relaxed);
         let activity = Activity::new(idle);
         table.lock().insert(id, (address.ip().into(), activity.clone()));
@@ -193,7 +198,7 @@ impl Drop for Slot {
 
 /// A connection that frees its slot on drop, and fails when it is idle for too long or replaced.
 #[derive(Debug)]
-pub struct Slotted {
+pub struct SlotStream {
     stream: TcpStream,
     slot: Slot,
     alarm: Pin<Box<Sleep>>,
@@ -201,7 +206,7 @@ pub struct Slotted {
     write_alarm: Pin<Box<Sleep>>,
 }
 
-impl Slotted {
+impl SlotStream {
     fn new(stream: TcpStream, slot: Slot) -> Self {
         let alarm = || Box::pin(tokio::time::sleep(slot.activity.patience()));
         Self { stream, alarm: alarm(), lag: Lag::default(), write_alarm: alarm(), slot }
@@ -269,7 +274,7 @@ impl Slotted {
     }
 }
 
-impl AsyncRead for Slotted {
+impl AsyncRead for SlotStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -288,7 +293,7 @@ impl AsyncRead for Slotted {
     }
 }
 
-impl AsyncWrite for Slotted {
+impl AsyncWrite for SlotStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -347,7 +352,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let service = watched(routes).into_make_service_with_connect_info::<Activity>();
         let slots = Slots { all: connections, per_origin: connections };
-        let serving = axum::serve(Limited::with(listener, slots, idle), service);
+        let serving = axum::serve(BoundedListener::with(listener, slots, idle), service);
         (address, tokio::spawn(serving.into_future()))
     }
 
@@ -370,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn idle_sockets_give_their_places_to_those_who_wait() {
+    async fn idle_sockets_free_their_slots_for_waiting_connections() {
         let (address, server) = serve(2, Arc::default()).await;
         let _silent = TcpStream::connect(address).await.unwrap();
         let mut halfway = TcpStream::connect(address).await.unwrap();

@@ -6,8 +6,8 @@ use baton_proto::ids::BlobId;
 use bytes::Bytes;
 
 use super::{
-    EmbeddedStore, Inner, PutPermits, WriteError, acquire, blocking,
-    disk::{CHUNK_BYTES, Stored, Term, Writer},
+    EmbeddedInner, EmbeddedStore, PutPermits, WriteError, acquire, blocking,
+    disk::{CHUNK_BYTES, PurchaseOutcome, Term, Writer},
 };
 use crate::{BlobSource, blob_id, blob_id_of};
 
@@ -68,7 +68,7 @@ impl Upload {
         mut self,
         term: Term,
         permits: Option<PutPermits>,
-    ) -> Result<(BlobId, Stored), WriteError> {
+    ) -> Result<(BlobId, PurchaseOutcome), WriteError> {
         if self.writer.is_none() {
             return self.store.store_bytes(self.pending.into(), term, permits).await;
         }
@@ -77,7 +77,7 @@ impl Upload {
         let computing = acquire(&store.inner.id_computations).await;
         let inner = store.inner.clone();
         blocking(move || {
-            let id = blob_id_of(&Written(&writer), inner.config.shards)?;
+            let id = blob_id_of(&UploadSource(&writer), inner.config.shards)?;
             drop(computing);
             let stored = inner.put(id, writer, term)?;
             drop(permits);
@@ -94,7 +94,7 @@ impl EmbeddedStore {
         bytes: Bytes,
         term: Term,
         permits: Option<PutPermits>,
-    ) -> Result<(BlobId, Stored), WriteError> {
+    ) -> Result<(BlobId, PurchaseOutcome), WriteError> {
         let permits = Arc::new(permits);
         let computing = acquire(&self.inner.id_computations).await;
         let (inner, held) = (self.inner.clone(), permits.clone());
@@ -114,7 +114,7 @@ impl EmbeddedStore {
     }
 }
 
-impl Inner {
+impl EmbeddedInner {
     /// A file with these bytes. Blocking.
     pub(super) fn written(&self, bytes: &[u8]) -> Result<Writer, super::DiskError> {
         let mut writer = self.disk.create_file()?;
@@ -123,7 +123,7 @@ impl Inner {
     }
 
     /// Stores a written file, and notes it. Blocking.
-    fn put(&self, id: BlobId, writer: Writer, term: Term) -> Result<Stored, super::DiskError> {
+    fn put(&self, id: BlobId, writer: Writer, term: Term) -> Result<PurchaseOutcome, super::DiskError> {
         let stored = self.disk.put(id, writer, term)?;
         self.count_put(id, stored);
         self.faults.stored(id);
@@ -132,9 +132,9 @@ impl Inner {
 }
 
 /// The bytes of an upload so far, for computing its ID.
-struct Written<'a>(&'a Writer);
+struct UploadSource<'a>(&'a Writer);
 
-impl BlobSource for Written<'_> {
+impl BlobSource for UploadSource<'_> {
     fn len(&self) -> u64 {
         self.0.length()
     }

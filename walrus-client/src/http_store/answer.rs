@@ -65,7 +65,7 @@ pub(super) enum PutFault {
 
 /// A publisher's statement of a stored blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Accepted {
+pub(super) struct PublisherStatement {
     /// False when it was already certified.
     pub(super) newly_created: bool,
     /// First epoch without the blob.
@@ -170,7 +170,7 @@ impl Failure {
 }
 
 /// Reads the body of a blob PUT's 200 answer. `expected` is the ID that this client computed.
-pub(super) fn blob_stored(body: &[u8], expected: BlobId) -> Result<Accepted, PutFault> {
+pub(super) fn blob_stored(body: &[u8], expected: BlobId) -> Result<PublisherStatement, PutFault> {
     let result: StoreResult = serde_json::from_slice(body).map_err(|_| no_result())?;
     accepted(result, expected)
 }
@@ -181,7 +181,7 @@ pub(super) fn quilt_stored(
     body: &[u8],
     expected: BlobId,
     patches: &BTreeMap<String, String>,
-) -> Result<Accepted, PutFault> {
+) -> Result<PublisherStatement, PutFault> {
     let result: QuiltStoreResult = serde_json::from_slice(body).map_err(|_| no_result())?;
     let accepted = accepted(result.blob_store_result, expected)?;
     let named = result.stored_quilt_blobs.len();
@@ -194,14 +194,14 @@ fn no_result() -> PutFault {
     PutFault::Ambiguous { reason: "the answer is not a store result".to_owned() }
 }
 
-fn accepted(result: StoreResult, expected: BlobId) -> Result<Accepted, PutFault> {
+fn accepted(result: StoreResult, expected: BlobId) -> Result<PublisherStatement, PutFault> {
     let (text, accepted) = match result {
         StoreResult::NewlyCreated(created) => {
             let object = created.blob_object;
             let end_epoch = object.storage.map(|storage| storage.end_epoch);
             let fresh =
                 matches!(created.resource_operation, Some(ResourceOperation::RegisterFromScratch { .. }));
-            let accepted = Accepted {
+            let accepted = PublisherStatement {
                 newly_created: true,
                 end_epoch,
                 // A resumed registration may be older than the present epoch.
@@ -212,7 +212,7 @@ fn accepted(result: StoreResult, expected: BlobId) -> Result<Accepted, PutFault>
             (object.blob_id, accepted)
         }
         StoreResult::AlreadyCertified(certified) => {
-            let accepted = Accepted {
+            let accepted = PublisherStatement {
                 newly_created: false,
                 end_epoch: Some(certified.end_epoch),
                 epoch: None,
@@ -327,7 +327,7 @@ mod tests {
             )
         };
         let fresh = blob_stored(answer("registerFromScratch").as_bytes(), id).unwrap();
-        let expected = Accepted {
+        let expected = PublisherStatement {
             newly_created: true,
             end_epoch: Some(36),
             epoch: Some(34),
@@ -336,7 +336,7 @@ mod tests {
         };
         assert_eq!(fresh, expected);
         let reused = blob_stored(answer("reuseRegistration").as_bytes(), id).unwrap();
-        assert_eq!(reused, Accepted { epoch: None, ..expected });
+        assert_eq!(reused, PublisherStatement { epoch: None, ..expected });
     }
 
     #[test]

@@ -21,11 +21,11 @@ use tokio::{
 };
 
 use super::{
-    ByteRange, Inner,
+    ByteRange, HttpStoreInner,
     answer::{self, Failure, ReadFault},
     health::Offence,
     join,
-    read::{Plan, Run, Verb},
+    read::{ReadPlan, ReadState, Verb},
     verify::{Check, IdError, Input, compute_id},
 };
 use crate::wire::reason;
@@ -56,7 +56,7 @@ pub(super) enum Content {
 
 /// The answer of one aggregator.
 #[derive(Debug)]
-pub(super) struct Fetched {
+pub(super) struct AggregatorAnswer {
     pub(super) content: Content,
     pub(super) headers: HeaderMap,
 }
@@ -84,30 +84,30 @@ impl Motion {
     }
 }
 
-impl Inner {
+impl HttpStoreInner {
     /// Asks one aggregator, and notes the result.
     pub(super) async fn attempt(
         &self,
-        plan: &Plan,
+        plan: &ReadPlan,
         index: usize,
-        run: &Run,
+        run: &ReadState,
         motion: &Motion,
-    ) -> Result<Fetched, ReadFault> {
+    ) -> Result<AggregatorAnswer, ReadFault> {
         let sources = &self.aggregators;
-        sources.asked(index);
+        sources.note_request(index);
         let asked = Instant::now();
         let mut latency = None;
         let result = self.fetch(plan, index, run, motion, &mut latency).await;
         match &result {
             Ok(_) | Err(ReadFault::Missing) => {
-                sources.answered(index, latency.unwrap_or_else(|| asked.elapsed()));
+                sources.note_answer(index, latency.unwrap_or_else(|| asked.elapsed()));
             }
             Err(ReadFault::Busy { retry_after, .. }) => {
-                sources.offended(index, Offence::Failed(*retry_after))
+                sources.note_offence(index, Offence::Failed(*retry_after))
             }
-            Err(ReadFault::Unreachable { .. }) => sources.offended(index, Offence::Failed(None)),
-            Err(ReadFault::Refused { .. }) => sources.offended(index, Offence::Refused),
-            Err(ReadFault::Wrong) => sources.offended(index, Offence::WrongContent),
+            Err(ReadFault::Unreachable { .. }) => sources.note_offence(index, Offence::Failed(None)),
+            Err(ReadFault::Refused { .. }) => sources.note_offence(index, Offence::Refused),
+            Err(ReadFault::Wrong) => sources.note_offence(index, Offence::WrongContent),
             // The blob may really be that large.
             Err(ReadFault::TooLarge { .. }) => {}
         }
@@ -116,12 +116,12 @@ impl Inner {
 
     async fn fetch(
         &self,
-        plan: &Plan,
+        plan: &ReadPlan,
         index: usize,
-        run: &Run,
+        run: &ReadState,
         motion: &Motion,
         latency: &mut Option<Duration>,
-    ) -> Result<Fetched, ReadFault> {
+    ) -> Result<AggregatorAnswer, ReadFault> {
         let asked = Instant::now();
         let base = self.settings.base_timeout;
         let request = self.request(plan, index)?;
@@ -137,7 +137,7 @@ impl Inner {
         if matches!(plan.verb, Verb::Head) {
             return match (plan.check, announced_length(&headers)) {
                 (Check::Length(expected), Some(length)) if length != expected => Err(ReadFault::Wrong),
-                _ => Ok(Fetched { content: Content::Memory(Vec::new()), headers }),
+                _ => Ok(AggregatorAnswer { content: Content::Memory(Vec::new()), headers }),
             };
         }
         let content = self.receive(plan, response, run, motion).await?;
@@ -147,10 +147,10 @@ impl Inner {
         if matches!(&content, Content::Memory(bytes) if !(plan.well_formed)(bytes)) {
             return Err(ReadFault::Wrong);
         }
-        Ok(Fetched { content, headers })
+        Ok(AggregatorAnswer { content, headers })
     }
 
-    fn request(&self, plan: &Plan, index: usize) -> Result<RequestBuilder, ReadFault> {
+    fn request(&self, plan: &ReadPlan, index: usize) -> Result<RequestBuilder, ReadFault> {
         let refused =
             |error: baton_proto::store::StoreError| ReadFault::Refused { reason: error.to_string() };
         let mut url = join(&self.aggregators.get(index).url, &plan.path).map_err(refused)?;
@@ -176,9 +176,9 @@ impl Inner {
     /// Reads and checks a body, within the time for its bytes.
     async fn receive(
         &self,
-        plan: &Plan,
+        plan: &ReadPlan,
         response: Response,
-        run: &Run,
+        run: &ReadState,
         motion: &Motion,
     ) -> Result<Content, ReadFault> {
         let announced = response.content_length();
@@ -208,9 +208,9 @@ impl Inner {
 
     async fn take(
         &self,
-        plan: &Plan,
+        plan: &ReadPlan,
         mut response: Response,
-        run: &Run,
+        run: &ReadState,
         motion: &Motion,
     ) -> Result<Content, ReadFault> {
         let announced = response.content_length();

@@ -8,13 +8,13 @@ use reqwest::{RequestBuilder, Response, StatusCode};
 use tokio::time::timeout;
 
 use super::{
-    HttpStore, Inner,
+    HttpStore, HttpStoreInner,
     fetch::{describe, failure, read_bounded},
     join,
 };
 use crate::MAX_HEAD_BYTES;
 
-impl Inner {
+impl HttpStoreInner {
     fn heads(&self, path: &str) -> Result<reqwest::Url, StoreError> {
         let base = self.heads.as_ref();
         join(

@@ -36,7 +36,7 @@ pub(super) enum Offence {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct State {
+struct SourceState {
     failures: u32,
     back_at: Option<Instant>,
     latency: Option<(Duration, Instant)>,
@@ -44,13 +44,13 @@ struct State {
 
 /// The health of the sources of one role, in configured order.
 #[derive(Debug)]
-pub(super) struct Health {
-    sources: Vec<State>,
+pub(super) struct SourceHealth {
+    sources: Vec<SourceState>,
 }
 
-impl Health {
+impl SourceHealth {
     pub(super) fn new(sources: usize) -> Self {
-        Self { sources: vec![State::default(); sources] }
+        Self { sources: vec![SourceState::default(); sources] }
     }
 
     /// All sources, the first to ask at the front.
@@ -66,7 +66,7 @@ impl Health {
     }
 
     /// Notes an answer after this time.
-    pub(super) fn answered(&mut self, index: usize, latency: Duration, now: Instant) {
+    pub(super) fn note_answer(&mut self, index: usize, latency: Duration, now: Instant) {
         if let Some(state) = self.sources.get_mut(index) {
             state.failures = 0;
             state.back_at = None;
@@ -75,12 +75,12 @@ impl Health {
     }
 
     /// Notes that another source was faster: this source takes at least this long.
-    pub(super) fn overtaken(&mut self, index: usize, waited: Duration, now: Instant) {
+    pub(super) fn note_overtaken(&mut self, index: usize, waited: Duration, now: Instant) {
         let known = self.latency(index, now).unwrap_or_default();
         self.note_latency(index, waited.max(known), now);
     }
 
-    pub(super) fn offended(&mut self, index: usize, offence: Offence, now: Instant) {
+    pub(super) fn note_offence(&mut self, index: usize, offence: Offence, now: Instant) {
         let Some(state) = self.sources.get_mut(index) else { return };
         state.failures = state.failures.saturating_add(1);
         let cool_down = match offence {
@@ -129,13 +129,13 @@ mod tests {
     #[test]
     fn equals_keep_the_configured_order() {
         let now = Instant::now();
-        let mut health = Health::new(3);
+        let mut health = SourceHealth::new(3);
         assert_eq!(health.order(now), [0, 1, 2]);
-        health.answered(0, 90 * MS, now);
+        health.note_answer(0, 90 * MS, now);
         assert_eq!(health.order(now), [0, 1, 2], "it does well, so the others stay unmeasured");
-        let mut health = Health::new(3);
+        let mut health = SourceHealth::new(3);
         for index in 0..3 {
-            health.answered(index, 20 * MS + MS * (2 - u32::try_from(index).unwrap()), now);
+            health.note_answer(index, 20 * MS + MS * (2 - u32::try_from(index).unwrap()), now);
         }
         assert_eq!(health.order(now), [0, 1, 2], "two milliseconds are no reason to change");
     }
@@ -143,17 +143,17 @@ mod tests {
     #[test]
     fn a_failed_source_goes_last_and_comes_back() {
         let now = Instant::now();
-        let mut health = Health::new(2);
-        health.offended(0, Offence::Failed(None), now);
+        let mut health = SourceHealth::new(2);
+        health.note_offence(0, Offence::Failed(None), now);
         assert_eq!(health.order(now), [1, 0]);
         assert_eq!(health.cooling(0, now), FIRST_COOL_DOWN);
         assert_eq!(health.order(now + FIRST_COOL_DOWN), [0, 1], "it is tried again");
-        health.offended(0, Offence::Failed(None), now);
+        health.note_offence(0, Offence::Failed(None), now);
         assert_eq!(health.cooling(0, now), FIRST_COOL_DOWN * 2, "the second failure counts double");
-        health.answered(0, MS, now);
+        health.note_answer(0, MS, now);
         assert_eq!(health.order(now), [0, 1]);
         for _ in 0..100 {
-            health.offended(0, Offence::Failed(None), now);
+            health.note_offence(0, Offence::Failed(None), now);
         }
         assert_eq!(health.cooling(0, now), MAX_COOL_DOWN);
     }
@@ -161,21 +161,21 @@ mod tests {
     #[test]
     fn a_retry_after_is_kept_within_reason() {
         let now = Instant::now();
-        let mut health = Health::new(2);
-        health.offended(0, Offence::Failed(Some(Duration::from_secs(60))), now);
+        let mut health = SourceHealth::new(2);
+        health.note_offence(0, Offence::Failed(Some(Duration::from_secs(60))), now);
         assert_eq!(health.cooling(0, now), Duration::from_secs(60));
-        health.offended(1, Offence::Failed(Some(Duration::from_secs(1 << 40))), now);
+        health.note_offence(1, Offence::Failed(Some(Duration::from_secs(1 << 40))), now);
         assert_eq!(health.cooling(1, now), MAX_ASKED_COOL_DOWN);
     }
 
     #[test]
     fn wrong_content_outlasts_failures_and_refusals() {
         let now = Instant::now();
-        let mut health = Health::new(3);
-        health.offended(0, Offence::WrongContent, now);
-        health.offended(0, Offence::Failed(None), now);
-        health.offended(1, Offence::Refused, now);
-        health.offended(2, Offence::Failed(None), now);
+        let mut health = SourceHealth::new(3);
+        health.note_offence(0, Offence::WrongContent, now);
+        health.note_offence(0, Offence::Failed(None), now);
+        health.note_offence(1, Offence::Refused, now);
+        health.note_offence(2, Offence::Failed(None), now);
         assert_eq!(health.order(now), [2, 1, 0]);
         assert_eq!(health.order(now + REFUSED_COOL_DOWN), [1, 2, 0]);
     }
@@ -183,9 +183,9 @@ mod tests {
     #[test]
     fn the_much_faster_source_comes_first_until_the_measurement_is_old() {
         let now = Instant::now();
-        let mut health = Health::new(2);
-        health.answered(0, 400 * MS, now);
-        health.answered(1, 40 * MS, now);
+        let mut health = SourceHealth::new(2);
+        health.note_answer(0, 400 * MS, now);
+        health.note_answer(1, 40 * MS, now);
         assert_eq!(health.order(now), [1, 0]);
         let later = now + LATENCY_MEMORY;
         assert_eq!((health.order(later), health.latency(0, later)), (vec![0, 1], None));
@@ -194,14 +194,14 @@ mod tests {
     #[test]
     fn a_source_that_is_overtaken_counts_as_slow() {
         let now = Instant::now();
-        let mut health = Health::new(2);
-        health.answered(0, 10 * MS, now);
-        health.answered(1, 10 * MS, now);
+        let mut health = SourceHealth::new(2);
+        health.note_answer(0, 10 * MS, now);
+        health.note_answer(1, 10 * MS, now);
         for _ in 0..8 {
-            health.overtaken(0, 500 * MS, now);
+            health.note_overtaken(0, 500 * MS, now);
         }
         assert_eq!(health.order(now), [1, 0]);
-        health.overtaken(1, MS, now);
+        health.note_overtaken(1, MS, now);
         assert_eq!(health.latency(1, now), Some(10 * MS), "it is not made faster by that");
     }
 }

@@ -24,7 +24,7 @@ pub enum Operation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are those of the errors")]
-pub enum Ended {
+pub enum OperationOutcome {
     Ok,
     NotFound,
     Unavailable,
@@ -44,17 +44,17 @@ const OPERATIONS: [Operation; 8] = [
     Operation::Put,
     Operation::Quilt,
 ];
-const ENDINGS: [Ended; 7] = [
-    Ended::Ok,
-    Ended::NotFound,
-    Ended::Unavailable,
-    Ended::OutcomeUnknown,
-    Ended::TooLarge,
-    Ended::WrongContent,
-    Ended::Refused,
+const ENDINGS: [OperationOutcome; 7] = [
+    OperationOutcome::Ok,
+    OperationOutcome::NotFound,
+    OperationOutcome::Unavailable,
+    OperationOutcome::OutcomeUnknown,
+    OperationOutcome::TooLarge,
+    OperationOutcome::WrongContent,
+    OperationOutcome::Refused,
 ];
 
-impl Ended {
+impl OperationOutcome {
     fn of<T>(result: &Result<T, StoreError>) -> Self {
         match result {
             Ok(_) => Self::Ok,
@@ -101,7 +101,7 @@ pub struct OperationCount {
     /// The call.
     pub operation: Operation,
     /// The result.
-    pub ended: Ended,
+    pub ended: OperationOutcome,
     /// Number of calls.
     pub count: u64,
 }
@@ -151,7 +151,7 @@ pub struct HttpStoreMetrics {
 impl HttpStoreMetrics {
     /// Number of calls with this result.
     #[must_use]
-    pub fn count(&self, operation: Operation, ended: Ended) -> u64 {
+    pub fn count(&self, operation: Operation, ended: OperationOutcome) -> u64 {
         let counted = self.operations.iter().find(|one| one.operation == operation && one.ended == ended);
         counted.map_or(0, |one| one.count)
     }
@@ -160,7 +160,7 @@ impl HttpStoreMetrics {
 impl Metrics {
     pub(super) fn ended<T>(&self, operation: Operation, result: &Result<T, StoreError>) {
         let row = OPERATIONS.iter().position(|one| *one == operation);
-        let column = ENDINGS.iter().position(|one| *one == Ended::of(result));
+        let column = ENDINGS.iter().position(|one| *one == OperationOutcome::of(result));
         let cell =
             row.and_then(|row| self.ended.get(row)).zip(column).and_then(|(row, column)| row.get(column));
         if let Some(counter) = cell {
@@ -212,9 +212,9 @@ mod tests {
         }
         let snapshot = metrics.snapshot(Vec::new(), Vec::new());
         for operation in OPERATIONS {
-            assert_eq!(snapshot.count(operation, Ended::Ok), 1);
-            assert_eq!(snapshot.count(operation, Ended::NotFound), 2);
-            assert_eq!(snapshot.count(operation, Ended::Refused), 0);
+            assert_eq!(snapshot.count(operation, OperationOutcome::Ok), 1);
+            assert_eq!(snapshot.count(operation, OperationOutcome::NotFound), 2);
+            assert_eq!(snapshot.count(operation, OperationOutcome::Refused), 0);
         }
         let text = serde_json::to_string(&snapshot).unwrap();
         assert!(text.contains(r#"{"operation":"quilt","ended":"not_found","count":2}"#), "{text}");

@@ -106,7 +106,7 @@ impl ProgressFn {
         Self(Arc::new(function))
     }
 
-    pub(super) fn tell(&self, phase: Phase, done: u64, total: Option<u64>) {
+    pub(super) fn report(&self, phase: Phase, done: u64, total: Option<u64>) {
         (self.0)(Progress { phase, done, total });
     }
 }
@@ -323,7 +323,7 @@ pub enum StoredHow {
 
 /// The known facts of a stored blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredBlob {
     /// Its ID, computed by this client.
     pub blob_id: baton_proto::ids::BlobId,
     /// Its length in bytes.

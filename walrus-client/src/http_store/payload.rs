@@ -42,12 +42,12 @@ impl From<Bytes> for PutBody {
 pub(super) enum Payload {
     Bytes(Bytes),
     File { path: PathBuf, length: u64 },
-    Form(Form),
+    Form(MultipartForm),
 }
 
 /// A multipart form.
 #[derive(Debug, Clone)]
-pub(super) struct Form {
+pub(super) struct MultipartForm {
     boundary: String,
     parts: Vec<Bytes>,
     length: u64,
@@ -74,12 +74,14 @@ impl Payload {
         let total = self.length();
         Ok(match self {
             Self::Bytes(bytes) if progress.is_none() => Body::from(bytes.clone()),
-            Self::Bytes(bytes) => told(pieces(bytes.clone()), progress, total),
+            Self::Bytes(bytes) => with_progress(pieces(bytes.clone()), progress, total),
             Self::File { path, length } => {
                 let file = tokio::fs::File::open(path).await?.take(*length);
-                told(ReaderStream::with_capacity(file, CHUNK_BYTES), progress, total)
+                with_progress(ReaderStream::with_capacity(file, CHUNK_BYTES), progress, total)
             }
-            Self::Form(form) => told(stream::iter(form.parts.clone()).flat_map(pieces), progress, total),
+            Self::Form(form) => {
+                with_progress(stream::iter(form.parts.clone()).flat_map(pieces), progress, total)
+            }
         })
     }
 }
@@ -91,7 +93,7 @@ fn pieces(bytes: Bytes) -> impl Stream<Item = io::Result<Bytes>> + Send + 'stati
 }
 
 /// A body that reports its progress as it is sent.
-fn told(
+fn with_progress(
     chunks: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
     progress: Option<ProgressFn>,
     total: u64,
@@ -100,15 +102,15 @@ fn told(
     Body::wrap_stream(chunks.inspect_ok(move |chunk| {
         done += chunk.len() as u64;
         if let Some(progress) = &progress {
-            progress.tell(Phase::Uploading, done, Some(total));
+            progress.report(Phase::Uploading, done, Some(total));
             if done == total {
-                progress.tell(Phase::Waiting, 0, None);
+                progress.report(Phase::Waiting, 0, None);
             }
         }
     }))
 }
 
-impl Form {
+impl MultipartForm {
     /// Builds a form from names and bytes. Names have the form that publishers read: UTF-8 in quotes, with
     /// quotes escaped. Returns `None` for a name whose end is ambiguous.
     pub(super) fn new(fields: impl IntoIterator<Item = (String, Bytes)>) -> Option<Self> {
@@ -139,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_form_has_the_length_that_it_says() {
-        let form = Form::new([("a \"b\" ü".to_owned(), Bytes::from_static(b"xyz"))]).unwrap();
+        let form = MultipartForm::new([("a \"b\" ü".to_owned(), Bytes::from_static(b"xyz"))]).unwrap();
         let all = form.parts.concat();
         assert_eq!(all.len() as u64, form.length);
         let text = String::from_utf8(all).unwrap();
@@ -148,14 +150,14 @@ mod tests {
             "{text}"
         );
         for name in ["a\\", "a\\\"", "a\r\nb"] {
-            assert!(Form::new([(name.to_owned(), Bytes::new())]).is_none(), "{name:?}");
+            assert!(MultipartForm::new([(name.to_owned(), Bytes::new())]).is_none(), "{name:?}");
         }
     }
 
     #[tokio::test]
     async fn a_body_tells_each_piece_and_then_that_it_waits() {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let to = told.clone();
+        let reports = Arc::new(Mutex::new(Vec::new()));
+        let to = reports.clone();
         let progress =
             ProgressFn::new(move |progress| to.lock().unwrap().push((progress.phase, progress.done)));
         let payload = Payload::Bytes(vec![0; CHUNK_BYTES + 1].into());
@@ -163,6 +165,6 @@ mod tests {
         drop(reqwest::Response::from(axum::http::Response::new(body)).bytes().await.unwrap());
         let first = CHUNK_BYTES as u64;
         let expected = [(Phase::Uploading, first), (Phase::Uploading, first + 1), (Phase::Waiting, 0)];
-        assert_eq!(*told.lock().unwrap(), expected);
+        assert_eq!(*reports.lock().unwrap(), expected);
     }
 }

@@ -10,24 +10,24 @@ use futures::{StreamExt as _, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    Inner, ReadOptions,
+    HttpStoreInner, ReadOptions,
     answer::ReadFault,
     fetch::{Motion, after},
     metrics::Operation,
-    read::{Plan, Run, Verb},
+    read::{ReadPlan, ReadState, Verb},
     reads::blob_plan,
-    retry::{ProbeStep, Probed, Seen, after_probe_pass},
+    retry::{ProbeAnswer, ProbeOutcome, ProbeStep, after_probe_pass},
     verify::Check,
 };
 
 /// Longest wait for one aggregator in one pass: the others' answers may suffice.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Inner {
+impl HttpStoreInner {
     /// Searches for a blob of this length at all aggregators.
-    pub(super) async fn probe(&self, id: BlobId, length: u64) -> Probed {
+    pub(super) async fn probe(&self, id: BlobId, length: u64) -> ProbeOutcome {
         self.metrics.probes.add(1);
-        let plan = Plan {
+        let plan = ReadPlan {
             operation: Operation::Stat,
             verb: Verb::Head,
             check: Check::Length(length),
@@ -37,8 +37,8 @@ impl Inner {
         let mut pass: u32 = 0;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let seen = self.look(&plan).await;
-            match after_probe_pass(&seen, pass, left, rand::random()) {
+            let answers = self.ask_all(&plan).await;
+            match after_probe_pass(&answers, pass, left, rand::random()) {
                 ProbeStep::Done(probed) => return probed,
                 ProbeStep::Again(wait) => {
                     sleep(wait.min(until.saturating_duration_since(Instant::now()))).await;
@@ -49,10 +49,10 @@ impl Inner {
     }
 
     /// Asks all aggregators once, in parallel, until one has it.
-    async fn look(&self, plan: &Plan) -> Vec<Seen> {
-        let run = Run::new(None, self.settings);
+    async fn ask_all(&self, plan: &ReadPlan) -> Vec<ProbeAnswer> {
+        let run = ReadState::new(None, self.settings);
         let run = &run;
-        let mut looks: FuturesUnordered<_> = self
+        let mut requests: FuturesUnordered<_> = self
             .aggregators
             .order()
             .into_iter()
@@ -60,20 +60,20 @@ impl Inner {
                 let motion = Motion::default();
                 let asked = self.attempt(plan, index, run, &motion);
                 match timeout(LOOK_TIMEOUT.min(self.settings.base_timeout), asked).await {
-                    Ok(Ok(_)) => Seen::Present,
-                    Ok(Err(ReadFault::Missing)) => Seen::Absent,
-                    Ok(Err(ReadFault::Unreachable { .. })) => Seen::Unreachable,
-                    Ok(Err(_)) | Err(_) => Seen::Unknown,
+                    Ok(Ok(_)) => ProbeAnswer::Present,
+                    Ok(Err(ReadFault::Missing)) => ProbeAnswer::Absent,
+                    Ok(Err(ReadFault::Unreachable { .. })) => ProbeAnswer::Unreachable,
+                    Ok(Err(_)) | Err(_) => ProbeAnswer::Unknown,
                 }
             })
             .collect();
-        let mut seen = Vec::new();
-        while let Some(one) = looks.next().await {
-            seen.push(one);
-            if one == Seen::Present {
+        let mut answers = Vec::new();
+        while let Some(one) = requests.next().await {
+            answers.push(one);
+            if one == ProbeAnswer::Present {
                 break;
             }
         }
-        seen
+        answers
     }
 }

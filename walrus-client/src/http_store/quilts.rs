@@ -9,13 +9,13 @@ use bytes::Bytes;
 use reqwest::header::HeaderMap;
 
 use super::{
-    HttpStore, ReadOptions, Stored, Verification, WriteOptions,
+    HttpStore, ReadOptions, StoredBlob, Verification, WriteOptions,
     metrics::Operation,
-    payload::{Form, Payload},
-    read::Plan,
+    payload::{MultipartForm, Payload},
+    read::ReadPlan,
     reads::{consistency, refused},
     verify::Check,
-    write::{Job, OwnId},
+    write::{OwnId, PutJob},
 };
 use crate::{
     ShardCount, blob_id,
@@ -42,7 +42,7 @@ pub struct StoredPatch {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredQuilt {
     /// The quilt's blob; its ID is the quilt's.
-    pub stored: Stored,
+    pub stored: StoredBlob,
     /// Its patches, in the byte order of their identifiers.
     pub patches: Vec<StoredPatch>,
 }
@@ -82,13 +82,13 @@ impl OwnPatch {
 }
 
 /// The expected result for some patches, computed by this client.
-struct Expected {
+struct ExpectedQuilt {
     quilt: BlobId,
     length: u64,
     patches: Vec<StoredPatch>,
 }
 
-impl Expected {
+impl ExpectedQuilt {
     fn of(patches: &[OwnPatch], shards: ShardCount) -> Result<Self, StoreError> {
         let patches: Vec<QuiltPatch<'_>> = patches.iter().map(OwnPatch::borrow).collect();
         let length = quilt::encoded_length(&patches, shards).map_err(|error| no_quilt(&error))?;
@@ -131,9 +131,9 @@ impl HttpStore {
         };
         let patches: Vec<OwnPatch> = patches.iter().map(own).collect();
         let form = form(&patches)?;
-        let Expected { quilt, length, patches } = self.lay_out(patches).await?;
+        let ExpectedQuilt { quilt, length, patches } = self.lay_out(patches).await?;
         let ids = patches.iter().map(|patch| (patch.identifier.clone(), patch.patch_id.to_string()));
-        let job = Job {
+        let job = PutJob {
             operation: Operation::Quilt,
             path: "v1/quilts",
             payload: Payload::Form(form),
@@ -147,9 +147,9 @@ impl HttpStore {
     }
 
     /// Builds the quilt and computes its IDs, on a blocking thread.
-    async fn lay_out(&self, patches: Vec<OwnPatch>) -> Result<Expected, StoreError> {
+    async fn lay_out(&self, patches: Vec<OwnPatch>) -> Result<ExpectedQuilt, StoreError> {
         let shards = self.shards();
-        match tokio::task::spawn_blocking(move || Expected::of(&patches, shards)).await {
+        match tokio::task::spawn_blocking(move || ExpectedQuilt::of(&patches, shards)).await {
             Ok(expected) => expected,
             Err(stopped) => match stopped.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
@@ -186,7 +186,7 @@ impl HttpStore {
             Verification::Off => {}
         }
         let path = format!("v1/quilts/{quilt}/patches");
-        let mut plan = Plan::get(Operation::Patches, path, Check::Off, options);
+        let mut plan = ReadPlan::get(Operation::Patches, path, Check::Off, options);
         plan.id = Some(quilt);
         plan.well_formed = |bytes| read_list(bytes).is_some();
         let bytes = self.inner.read(&plan).await?.content.into_bytes();
@@ -258,7 +258,7 @@ impl HttpStore {
             Verification::Digest(digest) => Check::Digest(digest),
             Verification::BlobId | Verification::Off => Check::Off,
         };
-        let mut plan = Plan::get(Operation::Patch, path, check, options);
+        let mut plan = ReadPlan::get(Operation::Patch, path, check, options);
         plan.query = consistency(options.consistency);
         plan.id = Some(quilt);
         let fetched = self.inner.read(&plan).await?;
@@ -293,7 +293,7 @@ fn no_quilt(error: &QuiltError) -> StoreError {
 }
 
 /// The body of a quilt's PUT. Tags have a field of their own, present only if there are any.
-fn form(patches: &[OwnPatch]) -> Result<Form, StoreError> {
+fn form(patches: &[OwnPatch]) -> Result<MultipartForm, StoreError> {
     let unsendable = || refused("an identifier cannot be sent over HTTP; choose another one".to_owned());
     if patches.iter().any(|patch| patch.identifier == QUILT_METADATA_FIELD) {
         return Err(unsendable());
@@ -309,7 +309,7 @@ fn form(patches: &[OwnPatch]) -> Result<Form, StoreError> {
         let json = serde_json::to_vec(&tagged).map_err(|error| refused(error.to_string()))?;
         fields.push((QUILT_METADATA_FIELD.to_owned(), json.into()));
     }
-    Form::new(fields).ok_or_else(unsendable)
+    MultipartForm::new(fields).ok_or_else(unsendable)
 }
 
 pub(super) fn read_list(bytes: &[u8]) -> Option<Vec<QuiltPatchInfo>> {

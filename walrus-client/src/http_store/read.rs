@@ -19,10 +19,10 @@ use reqwest::StatusCode;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
-    ByteRange, Inner,
+    ByteRange, HttpStoreInner,
     answer::ReadFault,
     config::Settings,
-    fetch::{Fetched, Motion, Target, after, bounded},
+    fetch::{AggregatorAnswer, Motion, Target, after, bounded},
     metrics::Operation,
     options::{Phase, ProgressFn, ReadOptions},
     retry::{ReadSituation, ReadStep, after_reads},
@@ -43,7 +43,7 @@ pub(super) enum Verb {
 
 /// The request to every aggregator, and the conditions on the answer.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct ReadPlan {
     pub(super) operation: Operation,
     pub(super) verb: Verb,
     pub(super) path: String,
@@ -63,7 +63,7 @@ pub(super) struct Plan {
     pub(super) progress: Option<ProgressFn>,
 }
 
-impl Plan {
+impl ReadPlan {
     /// A GET of a whole object into memory.
     pub(super) fn get(operation: Operation, path: String, check: Check, options: &ReadOptions) -> Self {
         Self {
@@ -87,7 +87,7 @@ impl Plan {
 
 /// The state that the requests of one read share.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct ReadState {
     start: Instant,
     settings: Settings,
     fixed: Option<Instant>,
@@ -97,7 +97,7 @@ pub(super) struct Run {
     furthest: AtomicU64,
 }
 
-impl Run {
+impl ReadState {
     pub(super) fn new(deadline: Option<Duration>, settings: Settings) -> Self {
         let start = Instant::now();
         let fixed = deadline.map(|deadline| after(start, deadline));
@@ -121,19 +121,19 @@ impl Run {
     }
 
     /// Notes bytes that a request has received.
-    pub(super) fn moved(&self, plan: &Plan, received: u64, total: Option<u64>) {
+    pub(super) fn moved(&self, plan: &ReadPlan, received: u64, total: Option<u64>) {
         self.earn(received);
         let before = self.furthest.fetch_max(received, Ordering::Relaxed);
         if let Some(progress) = plan.progress.as_ref().filter(|_| received > before) {
-            progress.tell(Phase::Downloading, received, total);
+            progress.report(Phase::Downloading, received, total);
         }
     }
 }
 
-impl Inner {
+impl HttpStoreInner {
     /// Runs a plan within its deadline.
-    pub(super) async fn read(&self, plan: &Plan) -> Result<Fetched, StoreError> {
-        let run = Run::new(plan.deadline, self.settings);
+    pub(super) async fn read(&self, plan: &ReadPlan) -> Result<AggregatorAnswer, StoreError> {
+        let run = ReadState::new(plan.deadline, self.settings);
         let rounds = Box::pin(self.rounds(plan, &run));
         let result = bounded(|| run.deadline(), rounds).await.unwrap_or_else(|| {
             Err(StoreError::Unavailable { reason: "timed out".to_owned(), retry_after: None })
@@ -142,7 +142,7 @@ impl Inner {
         result
     }
 
-    async fn rounds(&self, plan: &Plan, run: &Run) -> Result<Fetched, StoreError> {
+    async fn rounds(&self, plan: &ReadPlan, run: &ReadState) -> Result<AggregatorAnswer, StoreError> {
         let mut order = self.aggregators.order();
         let mut faults = BTreeMap::new();
         let mut failed_rounds = 0;
@@ -179,21 +179,21 @@ impl Inner {
     }
 
     /// How long a 404 may still be a cache's.
-    fn missing_left(&self, plan: &Plan, run: &Run) -> Duration {
+    fn missing_left(&self, plan: &ReadPlan, run: &ReadState) -> Duration {
         let now = Instant::now();
         let recent = plan.id.and_then(|id| self.recent().until(id, now));
-        let told = plan.known_stored.then(|| after(run.start, self.settings.recently_stored_window));
-        let until = recent.max(told);
+        let known = plan.known_stored.then(|| after(run.start, self.settings.recently_stored_window));
+        let until = recent.max(known);
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
     /// Asks these aggregators until one has it or all fail. Adds the next when one fails or is slow.
     async fn race(
         &self,
-        plan: &Plan,
-        run: &Run,
+        plan: &ReadPlan,
+        run: &ReadState,
         order: &[usize],
-    ) -> Result<Fetched, Vec<(usize, ReadFault)>> {
+    ) -> Result<AggregatorAnswer, Vec<(usize, ReadFault)>> {
         let motions: Vec<Motion> = order.iter().map(|_| Motion::default()).collect();
         let began = Instant::now();
         let mut lanes = order.iter().zip(&motions).enumerate().map(|(place, (source, motion))| {
@@ -254,7 +254,7 @@ impl Inner {
         }
         for source in order.iter().take(winner) {
             if !faults.iter().any(|(failed, _)| failed == source) {
-                self.aggregators.overtaken(*source, began.elapsed());
+                self.aggregators.note_overtaken(*source, began.elapsed());
             }
         }
     }

@@ -8,9 +8,9 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
 use super::{
     ByteRange, Consistency, HttpStore, ObjectId, RangeRoute, ReadOptions, Verification,
-    fetch::{Content, Fetched, Target, announced_length},
+    fetch::{AggregatorAnswer, Content, Target, announced_length},
     metrics::Operation,
-    read::{Plan, Verb},
+    read::{ReadPlan, Verb},
     verify::{Check, Input, compute_id},
 };
 use crate::wire::ConcatBody;
@@ -137,7 +137,7 @@ impl HttpStore {
         if options.range.is_some() {
             return Err(refused("a range is read into memory only".to_owned()));
         }
-        let plan = Plan { target: Target::Folder(folder.to_owned()), ..blob_plan(id, options) };
+        let plan = ReadPlan { target: Target::Folder(folder.to_owned()), ..blob_plan(id, options) };
         Ok(self.inner.read(&plan).await?.content)
     }
 
@@ -146,7 +146,7 @@ impl HttpStore {
     /// # Errors
     /// As [`Self::read`]; [`StoreError::NotFound`] only when every reachable aggregator says so.
     pub async fn stat(&self, id: BlobId, options: &ReadOptions) -> Result<BlobStat, StoreError> {
-        let plan = Plan {
+        let plan = ReadPlan {
             operation: Operation::Stat,
             verb: Verb::Head,
             query: Vec::new(),
@@ -175,9 +175,9 @@ impl HttpStore {
             Verification::BlobId | Verification::Off => Check::Off,
         };
         let mut plan =
-            Plan::get(Operation::Object, format!("v1/blobs/by-object-id/{object}"), check, options);
+            ReadPlan::get(Operation::Object, format!("v1/blobs/by-object-id/{object}"), check, options);
         plan.query = consistency(options.consistency);
-        let Fetched { content, headers } = self.inner.read(&plan).await?;
+        let AggregatorAnswer { content, headers } = self.inner.read(&plan).await?;
         let named = headers.get(header::ETAG).and_then(|value| value.to_str().ok());
         let named = named.and_then(|text| text.trim_matches('"').parse().ok());
         let bytes = content.into_bytes();
@@ -213,7 +213,7 @@ impl HttpStore {
             Verification::Off => Check::Off,
         };
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
-        let mut plan = Plan::get(Operation::Concat, "v1alpha/blobs/concat".to_owned(), check, options);
+        let mut plan = ReadPlan::get(Operation::Concat, "v1alpha/blobs/concat".to_owned(), check, options);
         if ids.len() <= MAX_QUERY_IDS {
             plan.query = consistency(options.consistency);
             plan.query.push(("ids", ids.join(",")));
@@ -241,19 +241,19 @@ impl HttpStore {
 }
 
 /// A GET of a whole blob.
-pub(super) fn blob_plan(id: BlobId, options: &ReadOptions) -> Plan {
+pub(super) fn blob_plan(id: BlobId, options: &ReadOptions) -> ReadPlan {
     let check = Check::of(options.verification, id);
-    let plan = Plan::get(Operation::Read, format!("v1/blobs/{id}"), check, options);
-    Plan { query: consistency(options.consistency), id: Some(id), ..plan }
+    let plan = ReadPlan::get(Operation::Read, format!("v1/blobs/{id}"), check, options);
+    ReadPlan { query: consistency(options.consistency), id: Some(id), ..plan }
 }
 
 /// A GET of only these bytes, unverified.
-fn range_plan(id: BlobId, range: ByteRange, options: &ReadOptions) -> Plan {
-    let plan = Plan { range: Some(range), ..blob_plan(id, options) };
+fn range_plan(id: BlobId, range: ByteRange, options: &ReadOptions) -> ReadPlan {
+    let plan = ReadPlan { range: Some(range), ..blob_plan(id, options) };
     match options.range_route {
-        RangeRoute::Header => Plan { status: StatusCode::PARTIAL_CONTENT, ..plan },
+        RangeRoute::Header => ReadPlan { status: StatusCode::PARTIAL_CONTENT, ..plan },
         // This route supports no consistency checks, and refuses unknown parameters.
-        RangeRoute::Query => Plan {
+        RangeRoute::Query => ReadPlan {
             path: format!("v1/blobs/{id}/byte-range"),
             query: vec![("start", range.start.to_string()), ("length", range.length.to_string())],
             ..plan

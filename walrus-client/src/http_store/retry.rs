@@ -119,7 +119,7 @@ pub(super) fn read_error(faults: &BTreeMap<usize, ReadFault>) -> StoreError {
 
 /// The result of a search at all aggregators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Probed {
+pub(super) enum ProbeOutcome {
     Found,
     /// All reachable aggregators lack it, at the end of the search time.
     Absent,
@@ -129,7 +129,7 @@ pub(super) enum Probed {
 
 /// The last answer of one aggregator in a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum ProbeAnswer {
     Present,
     Absent,
     /// No connection came about: it does not count, unless no other source does.
@@ -140,21 +140,21 @@ pub(super) enum Seen {
 /// The next step of a search.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ProbeStep {
-    Done(Probed),
+    Done(ProbeOutcome),
     Again(Duration),
 }
 
 /// Decides after pass number `pass` over all aggregators, with `left` of the search time.
-pub(super) fn after_probe_pass(seen: &[Seen], pass: u32, left: Duration, jitter: f64) -> ProbeStep {
-    if seen.contains(&Seen::Present) {
-        return ProbeStep::Done(Probed::Found);
+pub(super) fn after_probe_pass(answers: &[ProbeAnswer], pass: u32, left: Duration, jitter: f64) -> ProbeStep {
+    if answers.contains(&ProbeAnswer::Present) {
+        return ProbeStep::Done(ProbeOutcome::Found);
     }
     if !left.is_zero() {
         return ProbeStep::Again(pause(pass, jitter).min(left));
     }
-    let absent = seen.contains(&Seen::Absent)
-        && seen.iter().all(|seen| matches!(seen, Seen::Absent | Seen::Unreachable));
-    ProbeStep::Done(if absent { Probed::Absent } else { Probed::Undecided })
+    let absent = answers.contains(&ProbeAnswer::Absent)
+        && answers.iter().all(|answer| matches!(answer, ProbeAnswer::Absent | ProbeAnswer::Unreachable));
+    ProbeStep::Done(if absent { ProbeOutcome::Absent } else { ProbeOutcome::Undecided })
 }
 
 /// The next step of a PUT.
@@ -275,22 +275,27 @@ impl PutCourse {
             return PutStep::Probe;
         }
         // The blob is there in both cases: only a publisher can tell whether it was paid again.
-        self.resend(Probed::Undecided, left, jitter)
+        self.resend(ProbeOutcome::Undecided, left, jitter)
     }
 
     /// Decides after the search at all aggregators. `None`: it is stored.
-    pub(super) fn after_probe(&mut self, probed: Probed, left: Duration, jitter: f64) -> Option<PutStep> {
-        (probed != Probed::Found).then(|| self.resend(probed, left, jitter))
+    pub(super) fn after_probe(
+        &mut self,
+        probed: ProbeOutcome,
+        left: Duration,
+        jitter: f64,
+    ) -> Option<PutStep> {
+        (probed != ProbeOutcome::Found).then(|| self.resend(probed, left, jitter))
     }
 
     /// Another PUT, if it cannot buy the blob twice.
-    fn resend(&mut self, probed: Probed, left: Duration, jitter: f64) -> PutStep {
+    fn resend(&mut self, probed: ProbeOutcome, left: Duration, jitter: f64) -> PutStep {
         let wait = pause(0, jitter);
-        let may = probed == Probed::Absent || self.repeatable;
+        let may = probed == ProbeOutcome::Absent || self.repeatable;
         if !may || self.resends_left == 0 || wait >= left {
             return PutStep::Fail(self.at_deadline(true));
         }
-        if probed == Probed::Absent {
+        if probed == ProbeOutcome::Absent {
             self.doubt = None;
         }
         self.resends_left -= 1;

@@ -9,7 +9,7 @@ use reqwest::Url;
 use tokio::time::Instant;
 
 use super::{
-    health::{Health, Offence},
+    health::{Offence, SourceHealth},
     metrics::{Counter, SourceSnapshot},
 };
 use crate::jwt::PublisherToken;
@@ -28,7 +28,7 @@ pub(super) struct Source {
 #[derive(Debug)]
 pub(super) struct Sources {
     list: Vec<Source>,
-    health: Mutex<Health>,
+    health: Mutex<SourceHealth>,
 }
 
 impl Sources {
@@ -41,11 +41,11 @@ impl Sources {
             wrong_content: Counter::default(),
         };
         let list: Vec<Source> = list.into_iter().map(source).collect();
-        let health = Mutex::new(Health::new(list.len()));
+        let health = Mutex::new(SourceHealth::new(list.len()));
         Self { list, health }
     }
 
-    fn health(&self) -> MutexGuard<'_, Health> {
+    fn health(&self) -> MutexGuard<'_, SourceHealth> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -63,26 +63,26 @@ impl Sources {
         self.list.iter().map(|source| &source.url)
     }
 
-    pub(super) fn asked(&self, index: usize) {
+    pub(super) fn note_request(&self, index: usize) {
         self.get(index).requests.add(1);
     }
 
-    pub(super) fn answered(&self, index: usize, latency: Duration) {
-        self.health().answered(index, latency, Instant::now());
+    pub(super) fn note_answer(&self, index: usize, latency: Duration) {
+        self.health().note_answer(index, latency, Instant::now());
     }
 
-    pub(super) fn overtaken(&self, index: usize, waited: Duration) {
-        self.health().overtaken(index, waited, Instant::now());
+    pub(super) fn note_overtaken(&self, index: usize, waited: Duration) {
+        self.health().note_overtaken(index, waited, Instant::now());
     }
 
-    pub(super) fn offended(&self, index: usize, offence: Offence) {
+    pub(super) fn note_offence(&self, index: usize, offence: Offence) {
         let source = self.get(index);
         source.failures.add(1);
         if offence == Offence::WrongContent {
             source.wrong_content.add(1);
             tracing::warn!(source = %origin(&source.url), "a store gave other content than asked for");
         }
-        self.health().offended(index, offence, Instant::now());
+        self.health().note_offence(index, offence, Instant::now());
     }
 
     pub(super) fn latency(&self, index: usize) -> Option<Duration> {

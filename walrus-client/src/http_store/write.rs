@@ -17,8 +17,8 @@ use reqwest::{RequestBuilder, StatusCode, header};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
-    Inner, Stored, StoredHow, WriteOptions,
-    answer::{Accepted, PutFault, blob_stored, quilt_stored},
+    HttpStoreInner, StoredBlob, StoredHow, WriteOptions,
+    answer::{PublisherStatement, PutFault, blob_stored, quilt_stored},
     fetch::{MAX_ANSWER_BYTES, after, describe, failure, read_bounded},
     health::Offence,
     join,
@@ -39,7 +39,7 @@ pub(super) enum OwnId {
 
 /// One PUT.
 #[derive(Debug)]
-pub(super) struct Job<'a> {
+pub(super) struct PutJob<'a> {
     pub(super) operation: Operation,
     pub(super) path: &'static str,
     pub(super) payload: Payload,
@@ -51,8 +51,8 @@ pub(super) struct Job<'a> {
     pub(super) options: &'a WriteOptions,
 }
 
-impl Job<'_> {
-    fn read(&self, body: &[u8], id: BlobId) -> Result<Accepted, PutFault> {
+impl PutJob<'_> {
+    fn read(&self, body: &[u8], id: BlobId) -> Result<PublisherStatement, PutFault> {
         match &self.patches {
             Some(patches) => quilt_stored(body, id, patches),
             None => blob_stored(body, id),
@@ -62,20 +62,20 @@ impl Job<'_> {
 
 /// The current knowledge of a PUT, for its deadline.
 #[derive(Debug)]
-struct Live {
+struct PutState {
     course: PutCourse,
     in_flight: bool,
 }
 
-impl Inner {
+impl HttpStoreInner {
     /// Runs a PUT within the deadline.
-    pub(super) async fn put(&self, job: &Job<'_>) -> Result<Stored, StoreError> {
+    pub(super) async fn put(&self, job: &PutJob<'_>) -> Result<StoredBlob, StoreError> {
         let result = self.put_within(job).await;
         self.metrics.ended(job.operation, &result);
         result
     }
 
-    async fn put_within(&self, job: &Job<'_>) -> Result<Stored, StoreError> {
+    async fn put_within(&self, job: &PutJob<'_>) -> Result<StoredBlob, StoreError> {
         if job.options.epochs == 0 {
             return Err(StoreError::Refused { reason: "a blob is stored for at least one epoch".to_owned() });
         }
@@ -87,7 +87,7 @@ impl Inner {
         let deadline = after(Instant::now(), time);
         let repeatable = job.options.is_repeatable();
         let course = PutCourse::new(length, settings.retries, repeatable, job.options.renewal);
-        let live = Mutex::new(Live { course, in_flight: false });
+        let live = Mutex::new(PutState { course, in_flight: false });
         match timeout_at(deadline, Box::pin(self.course(job, &live, deadline))).await {
             Ok(result) => result,
             Err(_) => {
@@ -99,10 +99,10 @@ impl Inner {
 
     async fn course(
         &self,
-        job: &Job<'_>,
-        live: &Mutex<Live>,
+        job: &PutJob<'_>,
+        live: &Mutex<PutState>,
         deadline: Instant,
-    ) -> Result<Stored, StoreError> {
+    ) -> Result<StoredBlob, StoreError> {
         let left = || deadline.saturating_duration_since(Instant::now());
         let mut own = job.id.clone();
         let mut queue = VecDeque::from(self.publishers.order());
@@ -164,14 +164,14 @@ impl Inner {
         }
     }
 
-    async fn own_id(&self, job: &Job<'_>, own: &OwnId) -> Result<BlobId, IdError> {
+    async fn own_id(&self, job: &PutJob<'_>, own: &OwnId) -> Result<BlobId, IdError> {
         let input = match own {
             OwnId::Known(id) => return Ok(*id),
             OwnId::Of(input) => input.clone(),
         };
         let tell = |done| {
             if let Some(progress) = &job.options.progress {
-                progress.tell(Phase::Hashing, done, Some(job.length));
+                progress.report(Phase::Hashing, done, Some(job.length));
             }
         };
         tell(0);
@@ -181,9 +181,9 @@ impl Inner {
     }
 
     /// Sends one PUT; returns the body of its 200.
-    async fn send(&self, job: &Job<'_>, publisher: usize) -> Result<Vec<u8>, PutFault> {
+    async fn send(&self, job: &PutJob<'_>, publisher: usize) -> Result<Vec<u8>, PutFault> {
         let (request, fresh_token) = self.put_request(job, publisher).await?;
-        self.publishers.asked(publisher);
+        self.publishers.note_request(publisher);
         let asked = Instant::now();
         let exchange = async {
             let response = request.send().await.map_err(|error| send_fault(&error))?;
@@ -199,11 +199,15 @@ impl Inner {
         let body = timeout(time, exchange)
             .await
             .unwrap_or_else(|_| Err(PutFault::Ambiguous { reason: "timed out".to_owned() }))?;
-        self.publishers.answered(publisher, asked.elapsed());
+        self.publishers.note_answer(publisher, asked.elapsed());
         Ok(body)
     }
 
-    async fn put_request(&self, job: &Job<'_>, publisher: usize) -> Result<(RequestBuilder, bool), PutFault> {
+    async fn put_request(
+        &self,
+        job: &PutJob<'_>,
+        publisher: usize,
+    ) -> Result<(RequestBuilder, bool), PutFault> {
         let refused = |reason: String| PutFault::Refused { reason };
         let source = self.publishers.get(publisher);
         let mut url = join(&source.url, job.path).map_err(|error| refused(error.to_string()))?;
@@ -236,21 +240,21 @@ impl Inner {
             PutFault::WrongId => Offence::WrongContent,
             PutFault::Invalid => return,
         };
-        self.publishers.offended(publisher, offence);
+        self.publishers.note_offence(publisher, offence);
     }
 
-    fn stored(&self, job: &Job<'_>, id: BlobId, accepted: Option<Accepted>) -> Stored {
+    fn stored(&self, job: &PutJob<'_>, id: BlobId, accepted: Option<PublisherStatement>) -> StoredBlob {
         self.recent().stored(id, Instant::now());
         // Only a new purchase tells the present epoch: its lifetime starts there.
         let epoch = accepted.and_then(|accepted| {
             let end = accepted.epoch?.checked_add(u64::from(job.options.epochs))?;
             accepted.epoch.filter(|_| accepted.end_epoch == Some(end))
         });
-        Stored {
+        StoredBlob {
             blob_id: id,
             length: job.length,
             how: match accepted {
-                Some(Accepted { newly_created: true, .. }) => StoredHow::Created,
+                Some(PublisherStatement { newly_created: true, .. }) => StoredHow::Created,
                 Some(_) => StoredHow::AlreadyCertified,
                 None => StoredHow::Found,
             },
@@ -272,6 +276,6 @@ fn send_fault(error: &reqwest::Error) -> PutFault {
     }
 }
 
-fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
+fn lock(live: &Mutex<PutState>) -> MutexGuard<'_, PutState> {
     live.lock().unwrap_or_else(PoisonError::into_inner)
 }

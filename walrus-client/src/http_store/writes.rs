@@ -3,12 +3,12 @@
 use baton_proto::{ids::BlobId, store::StoreError};
 
 use super::{
-    HttpStore, PutBody, Stored, WriteOptions,
+    HttpStore, PutBody, StoredBlob, WriteOptions,
     metrics::Operation,
     payload::Payload,
     reads::refused,
     verify::{Input, compute_id},
-    write::{Job, OwnId},
+    write::{OwnId, PutJob},
 };
 use crate::encoded_length;
 
@@ -31,7 +31,7 @@ impl HttpStore {
         &self,
         body: impl Into<PutBody>,
         options: &WriteOptions,
-    ) -> Result<Stored, StoreError> {
+    ) -> Result<StoredBlob, StoreError> {
         self.store_body(body.into(), None, options).await
     }
 
@@ -44,7 +44,7 @@ impl HttpStore {
         body: impl Into<PutBody>,
         id: BlobId,
         options: &WriteOptions,
-    ) -> Result<Stored, StoreError> {
+    ) -> Result<StoredBlob, StoreError> {
         self.store_body(body.into(), Some(id), options).await
     }
 
@@ -67,7 +67,7 @@ impl HttpStore {
         body: PutBody,
         id: Option<BlobId>,
         options: &WriteOptions,
-    ) -> Result<Stored, StoreError> {
+    ) -> Result<StoredBlob, StoreError> {
         let (payload, input) = match body {
             PutBody::Bytes(bytes) => (Payload::Bytes(bytes.clone()), Input::Memory(bytes)),
             PutBody::File(path) => {
@@ -82,8 +82,15 @@ impl HttpStore {
         let length = payload.length();
         self.check_put(length)?;
         let id = id.map_or(OwnId::Of(input), OwnId::Known);
-        let job =
-            Job { operation: Operation::Put, path: "v1/blobs", payload, id, length, patches: None, options };
+        let job = PutJob {
+            operation: Operation::Put,
+            path: "v1/blobs",
+            payload,
+            id,
+            length,
+            patches: None,
+            options,
+        };
         self.inner.put(&job).await
     }
 

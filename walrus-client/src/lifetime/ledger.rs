@@ -6,7 +6,7 @@ use baton_proto::ids::BlobId;
 use serde::{Deserialize, Serialize};
 
 use super::clock::{EpochClock, TimeBounds};
-use crate::http_store::{ObjectId, ObjectOwner, Stored, StoredHow, WriteOptions};
+use crate::http_store::{ObjectId, ObjectOwner, StoredBlob, StoredHow, WriteOptions};
 
 /// Most blobs in one ledger: some 40 MB of JSON. A session has one blob a turn.
 const MAX_BLOBS: usize = 100_000;
@@ -38,7 +38,7 @@ pub enum Trouble {
 
 /// A blob in the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptBlob {
+pub struct LedgerEntry {
     /// Its ID.
     #[serde(with = "blob_id_text")]
     pub blob_id: BlobId,
@@ -71,23 +71,23 @@ pub enum LedgerError {
 
 /// The ledger: the stored blobs and their lifetimes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Form", into = "Form")]
+#[serde(try_from = "LedgerFile", into = "LedgerFile")]
 pub struct Ledger {
     clock: EpochClock,
-    blobs: BTreeMap<BlobId, KeptBlob>,
+    blobs: BTreeMap<BlobId, LedgerEntry>,
 }
 
 /// The form on disk.
 #[derive(Clone, Serialize, Deserialize)]
-struct Form {
+struct LedgerFile {
     clock: EpochClock,
-    blobs: Vec<KeptBlob>,
+    blobs: Vec<LedgerEntry>,
 }
 
-impl TryFrom<Form> for Ledger {
+impl TryFrom<LedgerFile> for Ledger {
     type Error = LedgerError;
 
-    fn try_from(form: Form) -> Result<Self, LedgerError> {
+    fn try_from(form: LedgerFile) -> Result<Self, LedgerError> {
         let given = form.blobs.len();
         if given > MAX_BLOBS {
             return Err(LedgerError::Full);
@@ -100,7 +100,7 @@ impl TryFrom<Form> for Ledger {
     }
 }
 
-impl From<Ledger> for Form {
+impl From<Ledger> for LedgerFile {
     fn from(ledger: Ledger) -> Self {
         Self { clock: ledger.clock, blobs: ledger.blobs.into_values().collect() }
     }
@@ -134,17 +134,17 @@ impl Ledger {
 
     /// The entry of a blob.
     #[must_use]
-    pub fn get(&self, id: BlobId) -> Option<&KeptBlob> {
+    pub fn get(&self, id: BlobId) -> Option<&LedgerEntry> {
         self.blobs.get(&id)
     }
 
     /// All entries, by ID.
-    pub fn blobs(&self) -> impl Iterator<Item = &KeptBlob> {
+    pub fn blobs(&self) -> impl Iterator<Item = &LedgerEntry> {
         self.blobs.values()
     }
 
     /// Removes a blob that is no longer needed. Nothing else removes entries.
-    pub fn remove(&mut self, id: BlobId) -> Option<KeptBlob> {
+    pub fn remove(&mut self, id: BlobId) -> Option<LedgerEntry> {
         self.blobs.remove(&id)
     }
 
@@ -155,7 +155,7 @@ impl Ledger {
     /// [`LedgerError::Full`]: the blob is stored but not recorded.
     pub fn record(
         &mut self,
-        stored: &Stored,
+        stored: &StoredBlob,
         options: &WriteOptions,
         now_ms: u64,
     ) -> Result<(), LedgerError> {
@@ -169,12 +169,12 @@ impl Ledger {
         let found_only = stored.how == StoredHow::Found;
         let blob = match before {
             // A blob that outlives its recorded end has another end.
-            Some(before) if found_only => KeptBlob {
+            Some(before) if found_only => LedgerEntry {
                 recorded_ms: now_ms,
                 end_epoch: before.end_epoch.filter(|_| self.ends(before).latest_ms > now_ms),
                 ..before.clone()
             },
-            _ => KeptBlob {
+            _ => LedgerEntry {
                 blob_id: stored.blob_id,
                 length: stored.length,
                 end_epoch: stored.end_epoch.max(before.and_then(|before| before.end_epoch)),
@@ -199,7 +199,7 @@ impl Ledger {
     /// Bounds of a blob's end. If the end is unknown, the blob lives at least to the end of the epoch in
     /// which it was last seen. If epochs are unknown too, only that moment is certain.
     #[must_use]
-    pub fn ends(&self, blob: &KeptBlob) -> TimeBounds {
+    pub fn ends(&self, blob: &LedgerEntry) -> TimeBounds {
         let known = match blob.end_epoch {
             Some(end) => self.clock.begins(end),
             None => self.clock.epoch_end(blob.recorded_ms),
@@ -210,10 +210,10 @@ impl Ledger {
     /// The blobs that may end within `margin` from now, the most urgent first. A blob of unknown end counts
     /// by its earliest possible end.
     #[must_use]
-    pub fn due(&self, now_ms: u64, margin: Duration) -> Vec<&KeptBlob> {
+    pub fn due(&self, now_ms: u64, margin: Duration) -> Vec<&LedgerEntry> {
         let margin_ms = u64::try_from(margin.as_millis()).unwrap_or(u64::MAX);
         let until = now_ms.saturating_add(margin_ms);
-        let mut due: Vec<(u64, &KeptBlob)> = self
+        let mut due: Vec<(u64, &LedgerEntry)> = self
             .blobs
             .values()
             .map(|blob| (self.ends(blob).earliest_ms, blob))
@@ -246,8 +246,8 @@ pub(super) mod tests {
     /// Day 100, the start of epoch 10; an epoch is one day.
     pub(crate) const NOW: u64 = 100 * DAY;
 
-    pub(crate) fn stored(fill: u8, end_epoch: Option<u64>) -> Stored {
-        Stored {
+    pub(crate) fn stored(fill: u8, end_epoch: Option<u64>) -> StoredBlob {
+        StoredBlob {
             blob_id: BlobId([fill; 32]),
             length: 10,
             how: if end_epoch.is_some() { StoredHow::Created } else { StoredHow::Found },
@@ -267,12 +267,12 @@ pub(super) mod tests {
         ledger
     }
 
-    fn fills(blobs: &[&KeptBlob]) -> Vec<u8> {
+    fn fills(blobs: &[&LedgerEntry]) -> Vec<u8> {
         blobs.iter().map(|blob| blob.blob_id.0[0]).collect()
     }
 
     #[test]
-    fn what_may_end_first_is_due_first_and_an_unknown_end_is_taken_as_early_as_it_can_be() {
+    fn due_blobs_are_sorted_by_their_earliest_possible_end() {
         let ledger = ledger();
         assert_eq!(fills(&ledger.due(NOW, Duration::ZERO)), [2, 3], "both may end with this epoch");
         assert_eq!(fills(&ledger.due(NOW + DAY, EpochClock::TESTNET_EPOCH)), [2, 3, 1]);
@@ -283,8 +283,8 @@ pub(super) mod tests {
     #[test]
     fn without_any_answer_everything_is_due_at_once() {
         let mut ledger = Ledger::new(EpochClock::MAINNET_EPOCH);
-        let told = Stored { epoch: None, ..stored(1, Some(1000)) };
-        ledger.record(&told, &WriteOptions::new(1), NOW).unwrap();
+        let without_epoch = StoredBlob { epoch: None, ..stored(1, Some(1000)) };
+        ledger.record(&without_epoch, &WriteOptions::new(1), NOW).unwrap();
         assert_eq!(ledger.due(NOW, Duration::ZERO).len(), 1);
     }
 
@@ -320,13 +320,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_full_book_says_so_and_forgets_nothing() {
+    fn a_full_ledger_refuses_new_blobs_and_removes_none() {
         let mut ledger = ledger();
         let blob = ledger.get(BlobId([1; 32])).unwrap().clone();
         for number in 0..MAX_BLOBS - 4 {
             let mut id = [9; 32];
             id[..8].copy_from_slice(&number.to_le_bytes());
-            ledger.blobs.insert(BlobId(id), KeptBlob { blob_id: BlobId(id), ..blob.clone() });
+            ledger.blobs.insert(BlobId(id), LedgerEntry { blob_id: BlobId(id), ..blob.clone() });
         }
         let options = WriteOptions::new(1);
         assert_eq!(ledger.record(&stored(5, Some(11)), &options, NOW), Err(LedgerError::Full));

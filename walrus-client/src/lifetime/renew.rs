@@ -9,7 +9,7 @@ use std::{
 use baton_proto::{ids::BlobId, store::StoreError};
 use serde::Serialize;
 
-use super::ledger::{KeptBlob, Ledger, Trouble, blob_id_text};
+use super::ledger::{Ledger, LedgerEntry, Trouble, blob_id_text};
 use crate::http_store::{HttpStore, PutBody, ReadOptions, WriteOptions};
 
 /// Saves the ledger before each PUT that may have to be paid. It blocks briefly.
@@ -142,7 +142,7 @@ impl HttpStore {
     async fn renew_one(
         &self,
         ledger: &mut Ledger,
-        blob: &KeptBlob,
+        blob: &LedgerEntry,
         options: &RenewOptions,
         body: Option<PutBody>,
     ) -> RenewalEnded {

@@ -124,7 +124,7 @@ impl fmt::Display for LifetimeReport {
                 (BlobState::Ended, Some(end)) => write!(f, "ended with epoch {end}")?,
                 (BlobState::MayHaveEnded, Some(end)) => write!(f, "ends with epoch {end}, perhaps already")?,
                 (BlobState::Kept, Some(end)) => {
-                    let left = Left(line.ends.earliest_ms.saturating_sub(self.now_ms));
+                    let left = RemainingTime(line.ends.earliest_ms.saturating_sub(self.now_ms));
                     write!(f, "ends with epoch {end}, not before {left}")?;
                 }
             }
@@ -139,9 +139,9 @@ impl fmt::Display for LifetimeReport {
 }
 
 /// A time from now, in the two largest units.
-struct Left(u64);
+struct RemainingTime(u64);
 
-impl fmt::Display for Left {
+impl fmt::Display for RemainingTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0;
         let (days, hours, minutes) = (ms / DAY_MS, ms % DAY_MS / HOUR_MS, ms % HOUR_MS / MINUTE_MS);

@@ -12,7 +12,7 @@ use baton_client::ClientError;
 use baton_keys::files::{create_private_folder, replace_private};
 use baton_proto::{ids::BlobId, store::StoreError};
 use baton_walrus_client::{
-    http_store::{Stored, WriteOptions},
+    http_store::{StoredBlob, WriteOptions},
     lifetime::{BlobLine, Checkpoint, Ledger, RenewOptions, Renewal, RenewalEnded},
 };
 use serde_json::json;
@@ -96,7 +96,7 @@ pub fn load(settings: &Settings) -> Result<Ledger, Failure> {
 /// Records a stored blob.
 pub async fn remember(
     settings: &Settings,
-    stored: &Stored,
+    stored: &StoredBlob,
     options: &WriteOptions,
     out: &Out,
 ) -> Result<(), Failure> {

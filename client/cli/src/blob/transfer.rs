@@ -9,7 +9,7 @@ use baton_client::ClientError;
 use baton_proto::ids::BlobDigest;
 use baton_walrus_client::{
     encoded_length,
-    http_store::{Digest, ObjectId, PutBody, ReadOptions, Sha256Digest, Stored, StoredHow, Verification},
+    http_store::{Digest, ObjectId, PutBody, ReadOptions, Sha256Digest, StoredBlob, StoredHow, Verification},
 };
 use serde_json::json;
 
@@ -45,7 +45,7 @@ pub async fn put(settings: &Settings, file: &Path, storing: &Storing, out: &Out)
 }
 
 /// Shows a stored blob.
-pub fn tell(settings: &Settings, stored: &Stored, out: &Out) -> Result<(), Failure> {
+pub fn tell(settings: &Settings, stored: &StoredBlob, out: &Out) -> Result<(), Failure> {
     let encoded = encoded_length(stored.length, settings.shards()).ok();
     if out.json() {
         return Ok(out.value(&json!({

@@ -11,7 +11,7 @@ const BATCH: usize = 256;
 
 /// The amount that a collection removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Collected {
+pub struct CollectionReport {
     /// Blobs whose last object expired.
     pub blobs: u64,
     /// Their bytes, returned to the quota.
@@ -23,12 +23,12 @@ pub struct Collected {
 /// The sum of all collections since the store was opened.
 #[derive(Debug, Default)]
 pub(super) struct Collections {
-    sum: Collected,
+    sum: CollectionReport,
     /// The epoch of the last collection.
     epoch: Option<u64>,
 }
 
-impl std::ops::AddAssign for Collected {
+impl std::ops::AddAssign for CollectionReport {
     fn add_assign(&mut self, other: Self) {
         self.blobs += other.blobs;
         self.bytes += other.bytes;
@@ -38,7 +38,7 @@ impl std::ops::AddAssign for Collected {
 
 impl Disk {
     /// The amount removed since the store was opened.
-    pub(in crate::embedded) fn collected(&self) -> Collected {
+    pub(in crate::embedded) fn collected(&self) -> CollectionReport {
         self.collections.lock().unwrap_or_else(PoisonError::into_inner).sum
     }
 
@@ -50,9 +50,9 @@ impl Disk {
     /// Removes every object that has expired in this epoch, and every blob without another object.
     ///
     /// Other writers continue meanwhile. A blob that is bought again just now stays.
-    pub(in crate::embedded) fn collect(&self) -> Result<Collected, DiskError> {
+    pub(in crate::embedded) fn collect(&self) -> Result<CollectionReport, DiskError> {
         let epoch = self.epoch().epoch;
-        let mut collected = Collected::default();
+        let mut collected = CollectionReport::default();
         let mut files = Vec::new();
         let over: Vec<[u8; 32]> = {
             let state = self.state();
@@ -66,7 +66,7 @@ impl Disk {
                 files.drain(..).for_each(|file| self.forget_file(Some(file)));
             }
         }
-        if collected != Collected::default() {
+        if collected != CollectionReport::default() {
             self.flush()?;
             files.into_iter().for_each(|file| self.forget_file(Some(file)));
         }
@@ -76,14 +76,15 @@ impl Disk {
         Ok(collected)
     }
 
-    /// Collects one blob, and checks it again in its turn. The returned file must be removed after a flush.
+    /// Collects one blob, and checks it again under its lock. The returned file must be removed after a
+    /// flush.
     fn collect_one(
         &self,
         id: BlobId,
         epoch: u64,
-        collected: &mut Collected,
+        collected: &mut CollectionReport,
     ) -> Result<Option<FileKey>, DiskError> {
-        let _turn = self.turns.enter(id);
+        let _lock = self.blob_locks.lock(id);
         let Some(slot) = self.slot(id) else { return Ok(None) };
         let mut record = self.record(id)?;
         let objects = record.as_mut().map_or_else(Vec::new, |record| {

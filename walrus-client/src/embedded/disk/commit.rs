@@ -5,14 +5,14 @@ use std::sync::{Condvar, Mutex, PoisonError};
 /// Coordinates flushes. Writers block; callers run them off the reactor.
 #[derive(Debug, Default)]
 pub(super) struct Committer {
-    state: Mutex<State>,
+    state: Mutex<CommitState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CommitState {
     /// Writers so far.
-    asked: u64,
+    writers: u64,
     /// Writers that a flush has covered.
     durable: u64,
     flushing: bool,
@@ -26,8 +26,8 @@ impl Committer {
     pub(super) fn commit<E>(&self, flush: impl Fn() -> Result<(), E>) -> Result<(), E> {
         // Only plain assignments change the numbers: a panic leaves them usable.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.asked += 1;
-        let own = state.asked;
+        state.writers += 1;
+        let own = state.writers;
         loop {
             if state.durable >= own {
                 return Ok(());
@@ -37,7 +37,7 @@ impl Committer {
                 continue;
             }
             state.flushing = true;
-            let covered = state.asked;
+            let covered = state.writers;
             drop(state);
             let ended = Flushing(self);
             let flushed = flush();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_for_a_failed_flush_try_themselves() {
+    fn waiting_writers_retry_a_failed_flush() {
         let committer = Committer::default();
         let (inside, waiting) = (Barrier::new(2), Barrier::new(2));
         std::thread::scope(|scope| {
@@ -112,8 +112,8 @@ mod tests {
             });
             inside.wait();
             let second = scope.spawn(|| committer.commit(|| Ok::<_, &str>(())));
-            // The second writer has its number once it has asked, even before it waits.
-            while committer.state.lock().unwrap().asked < 2 {
+            // The second writer has its number once it has called `commit`, even before it waits.
+            while committer.state.lock().unwrap().writers < 2 {
                 std::thread::yield_now();
             }
             waiting.wait();

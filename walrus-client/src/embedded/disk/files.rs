@@ -21,8 +21,8 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    health::Health,
-    place,
+    file_io,
+    health::WriteHealth,
     trailer::{FOOT_BYTES, Trailer},
 };
 
@@ -100,7 +100,7 @@ pub(super) struct Folder {
 impl Folder {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self {
-            handle: place::open_folder(path)?,
+            handle: file_io::open_folder(path)?,
             path: path.to_owned(),
             changed: Arc::new(AtomicBool::new(true)),
         })
@@ -115,7 +115,7 @@ impl Folder {
     }
 
     /// A new file. Each serial may be used only once.
-    pub(super) fn create(&self, serial: u64, health: Arc<Health>) -> io::Result<Writer> {
+    pub(super) fn create(&self, serial: u64, health: Arc<WriteHealth>) -> io::Result<Writer> {
         let path = self.part_path(serial);
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
         let (folder, changed) = (self.path.clone(), self.changed.clone());
@@ -153,11 +153,11 @@ impl Folder {
         let end = file.metadata()?.len();
         let Some(foot_at) = end.checked_sub(FOOT_BYTES as u64) else { return Ok(None) };
         let mut foot = [0; FOOT_BYTES];
-        place::read(&file, &mut foot, foot_at)?;
+        file_io::read(&file, &mut foot, foot_at)?;
         let Some(length) = Trailer::content_length(&foot) else { return Ok(None) };
         let Some(content_at) = foot_at.checked_sub(length as u64) else { return Ok(None) };
         let mut bytes = vec![0; length + FOOT_BYTES];
-        place::read(&file, &mut bytes, content_at)?;
+        file_io::read(&file, &mut bytes, content_at)?;
         let trailer = Trailer::decode(&bytes).filter(|trailer| {
             let key = trailer.record.file;
             key.number == number && trailer_at(key.length) == Some(content_at)
@@ -176,7 +176,7 @@ impl Folder {
             let length =
                 usize::try_from((key.length - start).min(CHUNK_BYTES as u64)).expect("a chunk at most");
             let Some(bytes) = chunk.get_mut(..length) else { return Ok(Verdict::Changed) };
-            place::read(&file, bytes, start)?;
+            file_io::read(&file, bytes, start)?;
             hashes.extend_from_slice(blake3::hash(bytes).as_bytes());
         }
         Ok(match Root::of(key.length, &hashes) == key.root {
@@ -189,7 +189,7 @@ impl Folder {
     /// Rewrites the hashes of a blob's chunks after damage.
     pub(super) fn restore_hashes(&self, key: FileKey, hashes: &[u8]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.path_of(key.number))?;
-        place::write(&file, hashes, key.length)?;
+        file_io::write(&file, hashes, key.length)?;
         file.sync_data()
     }
 
@@ -199,7 +199,7 @@ impl Folder {
         let file = OpenOptions::new().write(true).open(self.path_of(key.number))?;
         let at = trailer_at(key.length).ok_or(io::ErrorKind::InvalidData)?;
         let bytes = trailer.encode();
-        place::write(&file, &bytes, at)?;
+        file_io::write(&file, &bytes, at)?;
         file.set_len(at + bytes.len() as u64)?;
         file.sync_data()
     }
@@ -213,7 +213,7 @@ impl Folder {
     }
 
     /// Moves a file to another folder, under its name or a free variant of it.
-    pub(super) fn set_aside(&self, number: u128, folder: &Path) -> io::Result<()> {
+    pub(super) fn quarantine(&self, number: u128, folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder)?;
         let name = name_of(number);
         let mut target = folder.join(&name);
@@ -231,7 +231,7 @@ impl Folder {
     pub(super) fn probe(&self, serial: u64) -> io::Result<()> {
         let path = self.part_path(serial);
         let written = File::create(&path).and_then(|file| {
-            place::write(&file, &[0x5a; CHUNK_BYTES], 0)?;
+            file_io::write(&file, &[0x5a; CHUNK_BYTES], 0)?;
             file.sync_data()
         });
         // Also after a failure: no part may stay.
@@ -263,7 +263,7 @@ fn read_hashes(file: &File, length: u64) -> io::Result<Option<Vec<u8>>> {
     }
     let count = usize::try_from(length.div_ceil(CHUNK_BYTES as u64)).expect("the file is longer than that");
     let mut hashes = vec![0; count * HASH_BYTES];
-    place::read(file, &mut hashes, length)?;
+    file_io::read(file, &mut hashes, length)?;
     Ok(Some(hashes))
 }
 
@@ -274,7 +274,7 @@ pub(in crate::embedded) struct Writer {
     path: PathBuf,
     folder: PathBuf,
     changed: Arc<AtomicBool>,
-    health: Arc<Health>,
+    health: Arc<WriteHealth>,
     length: u64,
     hashes: Vec<u8>,
     kept: bool,
@@ -284,7 +284,7 @@ impl Writer {
     /// Appends a chunk of [`CHUNK_BYTES`]; only the last may be shorter.
     pub(in crate::embedded) fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
         debug_assert!(self.length.is_multiple_of(CHUNK_BYTES as u64), "only the last chunk may be short");
-        self.health.note(place::write(&self.file, chunk, self.length))?;
+        self.health.note(file_io::write(&self.file, chunk, self.length))?;
         self.length += chunk.len() as u64;
         self.hashes.extend_from_slice(blake3::hash(chunk).as_bytes());
         Ok(())
@@ -299,7 +299,7 @@ impl Writer {
     /// name durable.
     pub(super) fn finish(&mut self, trailer: &Trailer) -> io::Result<()> {
         let tail = [&self.hashes[..], &trailer.encode()].concat();
-        let written = place::write(&self.file, &tail, self.length).and_then(|()| self.file.sync_data());
+        let written = file_io::write(&self.file, &tail, self.length).and_then(|()| self.file.sync_data());
         self.health.note(written)?;
         let path = self.folder.join(name_of(trailer.record.file.number));
         self.health.note(fs::rename(&self.path, &path))?;
@@ -322,7 +322,7 @@ impl Writer {
     pub(in crate::embedded) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= self.length);
         end.ok_or(io::ErrorKind::UnexpectedEof)?;
-        place::read(&self.file, buffer, offset)
+        file_io::read(&self.file, buffer, offset)
     }
 }
 
@@ -355,7 +355,7 @@ impl BlobFile {
         let start = number * CHUNK_BYTES as u64;
         let length = (self.length - start).min(CHUNK_BYTES as u64);
         let mut bytes = vec![0; usize::try_from(length).expect("a chunk at most")];
-        match place::read(&self.file, &mut bytes, start) {
+        match file_io::read(&self.file, &mut bytes, start) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             read => read?,
         }

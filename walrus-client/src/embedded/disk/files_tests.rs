@@ -109,12 +109,12 @@ fn an_upload_that_is_given_up_leaves_nothing_and_a_finished_one_no_part() {
     for _ in 0..2 {
         folder.remove(&folder.path_of(2)).unwrap();
     }
-    let aside = path.path().join("aside");
+    let quarantine = path.path().join("quarantine");
     for _ in 0..3 {
         write(&folder, 3, b"again");
-        folder.set_aside(3, &aside).unwrap();
+        folder.quarantine(3, &quarantine).unwrap();
     }
-    assert_eq!(fs::read_dir(aside).unwrap().count(), 3);
+    assert_eq!(fs::read_dir(quarantine).unwrap().count(), 3);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use std::{fs::File, io};
 
-use super::place;
+use super::file_io;
 
 /// The folder layout that this version reads and writes. Version 2 kept records in sled.
 pub(super) const LAYOUT: u32 = 3;
@@ -180,7 +180,7 @@ impl<'a> Scanner<'a> {
             let length = usize::try_from(left.min(WINDOW_BYTES as u64)).expect("a window at most");
             self.window.resize(length, 0);
             self.window_at = self.offset;
-            place::read(self.file, &mut self.window, self.offset)?;
+            file_io::read(self.file, &mut self.window, self.offset)?;
         }
         let start = usize::try_from(self.offset - self.window_at).expect("within the window");
         Ok(self.window.get(start..).unwrap_or_default())

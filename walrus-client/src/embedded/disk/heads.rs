@@ -6,7 +6,7 @@ use super::{
     super::config::{HeadIdentity, PURGE_INTERVAL_MS},
     Disk, DiskError,
     record::Entry,
-    state::State,
+    state::IndexState,
 };
 
 impl Disk {
@@ -40,7 +40,7 @@ impl Disk {
     }
 
     /// Drops expired heads when the index is full, at most once a minute.
-    fn make_room(&self, state: &mut State, now_ms: u64) -> Result<(), DiskError> {
+    fn make_room(&self, state: &mut IndexState, now_ms: u64) -> Result<(), DiskError> {
         if state.table.heads.len() < self.max_heads {
             return Ok(());
         }
@@ -66,7 +66,7 @@ impl Disk {
     }
 
     /// The record under a key, or `None` when there is none or no copy of the log has it whole.
-    fn head_in(&self, state: &State, key: HeadIndexKey) -> Result<Option<Vec<u8>>, DiskError> {
+    fn head_in(&self, state: &IndexState, key: HeadIndexKey) -> Result<Option<Vec<u8>>, DiskError> {
         let Some(slot) = state.table.heads.get(&key.0) else { return Ok(None) };
         let payload = state.journal.view().read(slot.location)?;
         match payload.as_deref().and_then(Entry::decode) {

@@ -11,12 +11,12 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The last write's outcome.
 #[derive(Debug, Default)]
-pub(in crate::embedded) struct Health {
-    state: Mutex<State>,
+pub(in crate::embedded) struct WriteHealth {
+    state: Mutex<HealthState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HealthState {
     failure: Option<String>,
     probed: Option<Instant>,
 }
@@ -27,8 +27,8 @@ pub(in crate::embedded) fn is_no_room(error: &io::Error) -> bool {
     matches!(error.kind(), Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge)
 }
 
-impl Health {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl WriteHealth {
+    fn lock(&self) -> MutexGuard<'_, HealthState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,8 +74,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_write_is_told_until_one_succeeds() {
-        let health = Health::default();
+    fn a_failed_write_is_reported_until_one_succeeds() {
+        let health = WriteHealth::default();
         assert!(!health.is_probe_due());
         health.note::<()>(Err(io::ErrorKind::StorageFull.into())).unwrap_err();
         assert!(health.failure().unwrap().starts_with("the disk has no room: "));

@@ -11,8 +11,8 @@ use std::{
 };
 
 use super::{
+    file_io,
     frame::{Framing, Header},
-    place,
 };
 
 /// The names of the copies in the index's folder.
@@ -47,7 +47,7 @@ impl View {
         let copies = if location.copy == 0 { [first, second] } else { [second, first] };
         let mut failed = None;
         for (tried, copy) in copies.into_iter().enumerate() {
-            match place::read(copy, &mut bytes, location.offset) {
+            match file_io::read(copy, &mut bytes, location.offset) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => continue,
                 Err(error) => {
@@ -146,7 +146,7 @@ impl Journal {
         // The second copy takes its name only when the first copy's name is durable.
         for (from, to) in NEW_COPIES.into_iter().zip(COPIES) {
             fs::rename(folder.join(from), folder.join(to))?;
-            if let Some(handle) = place::open_folder(folder)? {
+            if let Some(handle) = file_io::open_folder(folder)? {
                 handle.sync_all()?;
             }
         }
@@ -171,7 +171,7 @@ impl Journal {
     pub(super) fn append(&mut self, serial: u64, payload: &[u8]) -> io::Result<Location> {
         let frame = self.view.framing.encode(serial, payload);
         let length = u32::try_from(frame.len()).expect("a frame at most");
-        let written = self.view.copies.iter().try_for_each(|copy| place::write(copy, &frame, self.end));
+        let written = self.view.copies.iter().try_for_each(|copy| file_io::write(copy, &frame, self.end));
         if let Err(error) = written {
             for copy in &self.view.copies {
                 // The next entry overwrites any bytes after the end; until then they are only untidy.
@@ -223,7 +223,7 @@ mod tests {
             let mut bytes = fs::read(path).unwrap();
             bytes[usize::try_from(location.offset).unwrap() + 22] ^= 4;
             // In place: the journal has the files open.
-            place::write(&OpenOptions::new().write(true).open(path).unwrap(), &bytes, 0).unwrap();
+            file_io::write(&OpenOptions::new().write(true).open(path).unwrap(), &bytes, 0).unwrap();
         };
         for (path, location, payload) in
             [(&a, locations[0], &b"first"[..]), (&b, locations[1], &b"second"[..])]

@@ -11,12 +11,12 @@ use std::{
 use super::{
     super::config::OpenError,
     damage::{DamageKind, Damages},
+    file_io,
     files::serial_of,
     frame::{Framing, HEADER_BYTES, Header, HeaderError, LAYOUT, Scanner, Stretch},
     journal::{COPIES, Location, View},
-    place,
     record::Entry,
-    state::Table,
+    state::IndexTable,
 };
 
 /// The log's content and its state.
@@ -24,7 +24,7 @@ use super::{
 pub(super) struct Index {
     /// The header and both copies, unless no copy can be read.
     pub(super) log: Option<(Header, View)>,
-    pub(super) table: Table,
+    pub(super) table: IndexTable,
     /// Removed blobs, with the serial of the removal.
     pub(super) removed: HashMap<[u8; 32], u64>,
     /// A number above all used numbers.
@@ -115,7 +115,7 @@ impl<'a> Side<'a> {
 }
 
 /// The path of a copy within the store's folder.
-fn place_of(copy: usize) -> String {
+fn path_in_store(copy: usize) -> String {
     format!("index/{}", COPIES[copy])
 }
 
@@ -153,7 +153,7 @@ pub(super) fn load(
     }
     let mut index = Index {
         log: None,
-        table: Table::default(),
+        table: IndexTable::default(),
         removed: HashMap::new(),
         next: 1,
         end: 0,
@@ -171,7 +171,7 @@ pub(super) fn load(
                 sides.push(Side::new(file, framing, number).map_err(no_path)?);
             }
             _ => {
-                damages.add(DamageKind::IndexHeader, place_of(copy), None);
+                damages.add(DamageKind::IndexHeader, path_in_store(copy), None);
                 is_whole = false;
                 // A damaged header does not affect the entries after it.
                 if let Some(file) = file {
@@ -196,7 +196,7 @@ pub(super) fn load(
 
 fn read_header(file: &File) -> Result<Header, HeaderError> {
     let mut bytes = [0; HEADER_BYTES];
-    place::read(file, &mut bytes, 0).map_err(|_| HeaderError::Damaged)?;
+    file_io::read(file, &mut bytes, 0).map_err(|_| HeaderError::Damaged)?;
     Header::decode(&bytes)
 }
 
@@ -222,7 +222,7 @@ fn merge(sides: &mut [Side<'_>], index: &mut Index, damages: &mut Damages) {
         }
     }
     for side in sides {
-        let name = place_of(usize::from(side.copy));
+        let name = path_in_store(usize::from(side.copy));
         for gap in &side.gaps {
             let kind = if gap.is_filled { DamageKind::IndexEntry } else { DamageKind::IndexEntryLost };
             damages.add(kind, format!("{name} (bytes {} to {})", gap.from, gap.to), None);

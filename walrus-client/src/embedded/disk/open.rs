@@ -17,19 +17,19 @@ use baton_proto::ids::BlobId;
 use super::{
     super::config::{EmbeddedConfig, OpenError},
     Damage, Disk, Epochs,
+    blob_locks::BlobLocks,
     commit::Committer,
     damage::{DamageKind, Damages},
+    file_io,
     files::{FileKey, Folder},
     frame::{Header, LAYOUT},
-    health::Health,
+    health::WriteHealth,
     journal::{COPIES, Journal, Location},
     load::{Index, load},
-    place,
     record::Record,
-    state::{Records, State, write_log},
+    state::{IndexState, Records, write_log},
     survey::{Survey, survey},
     trailer::Trailer,
-    turns::Turns,
 };
 
 /// The folder of the blobs' files within the store's folder.
@@ -81,12 +81,12 @@ impl CheckReport {
 }
 
 /// A locked store folder.
-struct Premises {
+struct LockedFolder {
     path: PathBuf,
     lock: File,
 }
 
-impl Premises {
+impl LockedFolder {
     fn index(&self) -> PathBuf {
         self.path.join(INDEX)
     }
@@ -129,14 +129,14 @@ struct Findings {
 impl Findings {
     /// `writable` opens the index for writing too; `is_logged` logs the damage.
     fn gather(
-        premises: &Premises,
+        locked: &LockedFolder,
         folder: &Folder,
         writable: bool,
         is_logged: bool,
     ) -> Result<Self, OpenError> {
-        let no_path = |source: io::Error| OpenError::path(&premises.path, source);
+        let no_path = |source: io::Error| OpenError::path(&locked.path, source);
         let mut damages = Damages { is_logged, ..Damages::default() };
-        let index = load(&premises.index(), &premises.path, writable, &mut damages)?;
+        let index = load(&locked.index(), &locked.path, writable, &mut damages)?;
         let survey = survey(folder, &index, &mut damages).map_err(no_path)?;
         // A store with blobs must have had an index.
         if index.is_lost || (index.log.is_none() && !survey.found.is_empty()) {
@@ -182,18 +182,18 @@ impl Records for Folder {
 }
 
 /// Makes the repairs. A failed repair is logged, changes nothing, and is retried at the next start.
-fn repair(premises: &Premises, folder: &Folder, findings: &Findings, epochs: Epochs, shards: u16) {
-    let told = |what: &str, done: io::Result<()>| {
+fn repair(locked: &LockedFolder, folder: &Folder, findings: &Findings, epochs: Epochs, shards: u16) {
+    let log_failure = |what: &str, done: io::Result<()>| {
         if let Err(error) = done {
             tracing::warn!(%error, "{what} failed; the next start tries again");
         }
     };
     let survey = &findings.survey;
     for serial in &survey.parts {
-        told("removing an unfinished upload", folder.remove(&folder.part_path(*serial)));
+        log_failure("removing an unfinished upload", folder.remove(&folder.part_path(*serial)));
     }
     for number in &survey.leftovers {
-        told("removing a replaced file", folder.remove(&folder.path_of(*number)));
+        log_failure("removing a replaced file", folder.remove(&folder.path_of(*number)));
     }
     if !survey.parts.is_empty() || !survey.leftovers.is_empty() {
         let (unfinished, replaced) = (survey.parts.len(), survey.leftovers.len());
@@ -203,28 +203,28 @@ fn repair(premises: &Premises, folder: &Folder, findings: &Findings, epochs: Epo
             "files of unfinished uploads and of replaced blobs were removed"
         );
     }
-    let quarantine = premises.quarantine();
-    for number in &survey.aside {
-        told("setting a file aside", folder.set_aside(*number, &quarantine));
+    let quarantine = locked.quarantine();
+    for number in &survey.unusable {
+        log_failure("setting a file aside", folder.quarantine(*number, &quarantine));
     }
-    if !survey.aside.is_empty() {
-        let files = survey.aside.len();
+    if !survey.unusable.is_empty() {
+        let files = survey.unusable.len();
         tracing::warn!(files, folder = %quarantine.display(), "files that cannot be used were set aside; none was removed");
     }
     for (file, hashes) in &survey.hashes {
-        told("writing hashes again", folder.restore_hashes(*file, hashes));
+        log_failure("writing hashes again", folder.restore_hashes(*file, hashes));
     }
     for (id, file) in &survey.trailers {
         if let Some(record) = findings.index.record(*id).filter(|record| record.file == *file) {
             let trailer = Trailer { shards, epochs, id: *id, record };
-            told("writing a trailer again", folder.restore_trailer(&trailer));
+            log_failure("writing a trailer again", folder.restore_trailer(&trailer));
         }
     }
 }
 
 /// Moves unreadable copies of a log to the quarantine.
-fn set_log_aside(premises: &Premises) -> io::Result<()> {
-    let quarantine = premises.quarantine();
+fn quarantine_log(locked: &LockedFolder) -> io::Result<()> {
+    let quarantine = locked.quarantine();
     fs::create_dir_all(&quarantine)?;
     for name in COPIES {
         let mut target = quarantine.join(format!("index-{name}"));
@@ -234,7 +234,7 @@ fn set_log_aside(premises: &Premises) -> io::Result<()> {
             }
             target = quarantine.join(format!("index-{name}.{count}"));
         }
-        match fs::rename(premises.index().join(name), target) {
+        match fs::rename(locked.index().join(name), target) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
@@ -244,12 +244,12 @@ fn set_log_aside(premises: &Premises) -> io::Result<()> {
 
 /// Builds the index in memory with a log that has all of it: the existing log, or a new one.
 fn build(
-    premises: &Premises,
+    locked: &LockedFolder,
     folder: &Folder,
     findings: Findings,
     epochs: Epochs,
     shards: u16,
-) -> io::Result<State> {
+) -> io::Result<IndexState> {
     let Findings { index, survey, .. } = findings;
     let mut next = index.next.max(survey.next);
     let Index { log, mut table, end, is_stale, is_lost, .. } = index;
@@ -259,7 +259,7 @@ fn build(
     }
     table.epochs = Some(epochs);
     let live = table.live_bytes();
-    let path = premises.index();
+    let path = locked.index();
     let records = FoundRecords { found: &survey.found, folder };
     let read = |location: Location| log.as_ref().and_then(|(_, view)| view.read(location).ok().flatten());
     let write = |table: &mut _, next: &mut _, header: Header| {
@@ -282,12 +282,12 @@ fn build(
         }
         None => {
             if is_lost {
-                set_log_aside(premises)?;
+                quarantine_log(locked)?;
             }
             write(&mut table, &mut next, Header { shards, generation: 1, salt: rand::random() })?
         }
     };
-    Ok(State::new(table, journal, next))
+    Ok(IndexState::new(table, journal, next))
 }
 
 impl Disk {
@@ -298,28 +298,28 @@ impl Disk {
         for folder in [path.clone(), path.join(FILES), path.join(INDEX)] {
             make_folder(&folder).map_err(no_path)?;
         }
-        let premises = Premises::lock(path)?;
+        let locked = LockedFolder::lock(path)?;
         let folder = Folder::open(&path.join(FILES)).map_err(no_path)?;
-        let mut findings = Findings::gather(&premises, &folder, true, true)?;
+        let mut findings = Findings::gather(&locked, &folder, true, true)?;
         let shards = config.shards.get();
         if let Some(found) = findings.shards().filter(|found| *found != shards) {
             let (path, found) = (path.clone(), found.to_string());
             return Err(OpenError::Shards { path, found, wanted: config.shards });
         }
         let epochs = load_epochs(findings.epochs(), config);
-        repair(&premises, &folder, &findings, epochs, shards);
+        repair(&locked, &folder, &findings, epochs, shards);
         let damages = std::mem::take(&mut findings.damages.listed);
         let now_s = config.clock.now_ms() / 1000;
         findings.index.table.tokens.retain(|_, token| token.expires_s >= now_s);
-        let mut state = build(&premises, &folder, findings, epochs, shards).map_err(no_path)?;
-        let health = Arc::new(Health::default());
+        let mut state = build(&locked, &folder, findings, epochs, shards).map_err(no_path)?;
+        let health = Arc::new(WriteHealth::default());
         if health.note(folder.probe(state.next_number())).is_ok() {
             health.works();
         }
         let disk = Self {
             state: Mutex::new(state),
             folder,
-            turns: Turns::default(),
+            blob_locks: BlobLocks::default(),
             names: Committer::default(),
             records: Committer::default(),
             health,
@@ -330,7 +330,7 @@ impl Disk {
             shards,
             quota: config.quota_bytes,
             max_heads: config.max_heads,
-            _lock: premises.lock,
+            _lock: locked.lock,
         };
         Ok((disk, damages))
     }
@@ -345,19 +345,19 @@ impl Disk {
 pub fn check(path: &Path, repair_too: bool) -> Result<CheckReport, OpenError> {
     let no_path = |source: io::Error| OpenError::path(path, source);
     if !path.join(FILES).is_dir() && !path.join(INDEX).is_dir() {
-        let premises = path.is_dir().then(|| Premises::lock(path)).transpose();
+        let locked = path.is_dir().then(|| LockedFolder::lock(path)).transpose();
         // A store of another version gets its own error.
-        premises?;
+        locked?;
         return Err(OpenError::NoStore { path: path.to_owned() });
     }
-    let premises = Premises::lock(path)?;
+    let locked = LockedFolder::lock(path)?;
     if repair_too {
         for folder in [path.join(FILES), path.join(INDEX)] {
             make_folder(&folder).map_err(no_path)?;
         }
     }
     let folder = Folder::open(&path.join(FILES)).map_err(no_path)?;
-    let findings = Findings::gather(&premises, &folder, repair_too, false)?;
+    let findings = Findings::gather(&locked, &folder, repair_too, false)?;
     let survey = &findings.survey;
     let (found, removable) =
         (survey.found.len() as u64, (survey.parts.len() + survey.leftovers.len()) as u64);
@@ -379,14 +379,14 @@ pub fn check(path: &Path, repair_too: bool) -> Result<CheckReport, OpenError> {
     if repair_too {
         // Without both, no log can be made.
         if let (Some(epochs), Some(shards)) = (findings.epochs(), findings.shards()) {
-            repair(&premises, &folder, &findings, epochs, shards);
-            let state = build(&premises, &folder, findings, epochs, shards).map_err(no_path)?;
+            repair(&locked, &folder, &findings, epochs, shards);
+            let state = build(&locked, &folder, findings, epochs, shards).map_err(no_path)?;
             table = BlobCount { blobs: state.table.blobs.len() as u64, bytes: state.table.bytes };
             report.repaired = true;
         }
     }
     (report.blobs, report.bytes) = (table.blobs, table.bytes);
-    report.quarantined = fs::read_dir(premises.quarantine()).map_or(0, |entries| entries.count() as u64);
+    report.quarantined = fs::read_dir(locked.quarantine()).map_or(0, |entries| entries.count() as u64);
     Ok(report)
 }
 
@@ -414,7 +414,7 @@ impl BlobCount {
 fn make_folder(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty())
-        && let Some(parent) = place::open_folder(parent)?
+        && let Some(parent) = file_io::open_folder(parent)?
     {
         parent.sync_all()?;
     }

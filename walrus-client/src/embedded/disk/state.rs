@@ -47,7 +47,7 @@ pub(super) struct TokenSlot {
 
 /// The log's content in memory.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct IndexTable {
     pub(super) blobs: BTreeMap<[u8; 32], BlobSlot>,
     /// Object ID to blob ID. An ID that the blob's record lacks means nothing.
     pub(super) objects: HashMap<[u8; 32], [u8; 32]>,
@@ -58,7 +58,7 @@ pub(super) struct Table {
     pub(super) epochs: Option<Epochs>,
 }
 
-impl Table {
+impl IndexTable {
     /// Takes the next entry in order.
     pub(super) fn apply(&mut self, entry: &Entry<'_>, location: Location) {
         match entry {
@@ -161,8 +161,8 @@ enum Key {
 
 /// The index and its log, which change together.
 #[derive(Debug)]
-pub(super) struct State {
-    pub(super) table: Table,
+pub(super) struct IndexState {
+    pub(super) table: IndexTable,
     pub(super) journal: Journal,
     /// The next number for an entry, a file or an object. No number is used twice.
     next: u64,
@@ -179,8 +179,8 @@ pub(super) trait Records {
     fn record(&self, id: BlobId, file: FileKey) -> Option<Record>;
 }
 
-impl State {
-    pub(super) fn new(table: Table, journal: Journal, next: u64) -> Self {
+impl IndexState {
+    pub(super) fn new(table: IndexTable, journal: Journal, next: u64) -> Self {
         Self {
             table,
             journal,
@@ -286,7 +286,7 @@ impl State {
 pub(super) fn write_log(
     folder: &Path,
     header: Header,
-    table: &mut Table,
+    table: &mut IndexTable,
     next: &mut u64,
     removing: &HashMap<u128, BlobId>,
     read: &dyn Fn(Location) -> Option<Vec<u8>>,

@@ -30,7 +30,7 @@ pub(super) struct Survey {
     /// Useless files, to remove.
     pub(super) leftovers: Vec<u128>,
     /// Files for the quarantine.
-    pub(super) aside: Vec<u128>,
+    pub(super) unusable: Vec<u128>,
     /// Files whose hashes must be rewritten.
     pub(super) hashes: Vec<(FileKey, Vec<u8>)>,
     /// Blobs whose trailers must be rewritten.
@@ -54,16 +54,16 @@ struct Surveyor<'a> {
     /// Whole trailers of files that the index does not name.
     unnamed: HashMap<[u8; 32], Vec<Trailer>>,
     /// Files in the index with damaged trailers.
-    untold: HashSet<u128>,
+    bad_trailers: HashSet<u128>,
     /// Blobs whose several files were compared.
-    settled: HashSet<[u8; 32]>,
+    compared: HashSet<[u8; 32]>,
 }
 
 /// Checks every file in the folder.
 pub(super) fn survey(folder: &Folder, index: &Index, damages: &mut Damages) -> io::Result<Survey> {
-    let (unnamed, untold, settled) = (HashMap::new(), HashSet::new(), HashSet::new());
+    let (unnamed, bad_trailers, compared) = (HashMap::new(), HashSet::new(), HashSet::new());
     let mut surveyor =
-        Surveyor { folder, index, damages, survey: Survey::default(), unnamed, untold, settled };
+        Surveyor { folder, index, damages, survey: Survey::default(), unnamed, bad_trailers, compared };
     let blobs = &index.table.blobs;
     let named: HashMap<u128, [u8; 32]> = blobs.iter().map(|(id, slot)| (slot.file.number, *id)).collect();
     let mut newest = 0;
@@ -77,7 +77,7 @@ pub(super) fn survey(folder: &Folder, index: &Index, damages: &mut Damages) -> i
             Name::Blob(number) => {
                 let serial = serial_of(number);
                 surveyor.survey.next = surveyor.survey.next.max(serial.saturating_add(1));
-                surveyor.look_at(number, named.get(&number), &mut newest);
+                surveyor.inspect(number, named.get(&number), &mut newest);
             }
         }
     }
@@ -85,7 +85,7 @@ pub(super) fn survey(folder: &Folder, index: &Index, damages: &mut Damages) -> i
         surveyor.choose(BlobId(id), trailers);
     }
     for (id, slot) in blobs {
-        if !surveyor.settled.contains(id) {
+        if !surveyor.compared.contains(id) {
             surveyor.verify_named(BlobId(*id), slot.file);
         }
     }
@@ -93,20 +93,20 @@ pub(super) fn survey(folder: &Folder, index: &Index, damages: &mut Damages) -> i
 }
 
 /// The path of a file within the store's folder.
-fn place_of(number: u128) -> String {
+fn path_in_store(number: u128) -> String {
     format!("files/{}", name_of(number))
 }
 
 impl Surveyor<'_> {
     /// Checks one file by its trailer and by its blob in the index.
-    fn look_at(&mut self, number: u128, named: Option<&[u8; 32]>, newest: &mut u64) {
+    fn inspect(&mut self, number: u128, named: Option<&[u8; 32]>, newest: &mut u64) {
         let trailer = match self.folder.trailer(number) {
             Ok(trailer) => trailer,
             // The index knows the file's blob: the bytes are read later.
             Err(_) if named.is_some() => return,
             Err(error) => {
                 tracing::error!(%error, file = name_of(number), "a file cannot be read");
-                return self.damages.add(DamageKind::BlobUnreadable, place_of(number), None);
+                return self.damages.add(DamageKind::BlobUnreadable, path_in_store(number), None);
             }
         };
         if let Some(trailer) = &trailer
@@ -118,7 +118,7 @@ impl Surveyor<'_> {
         match (trailer, named) {
             (Some(trailer), Some(id)) if trailer.id.0 == *id => {}
             (_, Some(_)) => {
-                self.untold.insert(number);
+                self.bad_trailers.insert(number);
             }
             (Some(trailer), None) => {
                 let objects = trailer.record.objects.iter().map(|object| object.number);
@@ -131,8 +131,8 @@ impl Surveyor<'_> {
                 }
             }
             (None, None) => {
-                self.damages.add(DamageKind::BlobUnnamed, place_of(number), None);
-                self.survey.aside.push(number);
+                self.damages.add(DamageKind::BlobUnnamed, path_in_store(number), None);
+                self.survey.unusable.push(number);
             }
         }
     }
@@ -151,12 +151,12 @@ impl Surveyor<'_> {
             if whole.is_some() && place > chosen {
                 self.survey.leftovers.push(file.number);
             } else if self.folder.path_of(file.number).exists() {
-                self.survey.aside.push(file.number);
+                self.survey.unusable.push(file.number);
             }
         }
-        self.settled.insert(id.0);
+        self.compared.insert(id.0);
         if chosen > 0 || whole.is_none() {
-            self.damages.add(DamageKind::BlobBytes, place_of(newest.number), Some(id.to_string()));
+            self.damages.add(DamageKind::BlobBytes, path_in_store(newest.number), Some(id.to_string()));
         }
         let Some(file) = files.get(chosen).copied() else { return };
         if indexed == Some(file) && newest == file {
@@ -176,7 +176,7 @@ impl Surveyor<'_> {
         match self.folder.verify(file) {
             Ok(Verdict::Whole) => true,
             Ok(Verdict::HashesChanged(hashes)) => {
-                self.damages.add(DamageKind::BlobHashes, place_of(file.number), Some(id.to_string()));
+                self.damages.add(DamageKind::BlobHashes, path_in_store(file.number), Some(id.to_string()));
                 self.survey.hashes.push((file, hashes));
                 true
             }
@@ -186,7 +186,7 @@ impl Surveyor<'_> {
 
     /// Checks the file of a blob in the index.
     fn verify_named(&mut self, id: BlobId, file: FileKey) {
-        let place = place_of(file.number);
+        let place = path_in_store(file.number);
         match self.folder.verify(file) {
             Ok(Verdict::Changed) => {
                 return self.damages.add(DamageKind::BlobBytes, place, Some(id.to_string()));
@@ -204,7 +204,7 @@ impl Surveyor<'_> {
                 self.survey.hashes.push((file, hashes));
             }
         }
-        if self.untold.contains(&file.number) {
+        if self.bad_trailers.contains(&file.number) {
             self.damages.add(DamageKind::BlobTrailer, place, Some(id.to_string()));
             self.survey.trailers.push((id, file));
         }

@@ -14,7 +14,7 @@ use super::{
     super::{
         EmbeddedStore, PutPermits, acquire,
         answers::{self, Refusal},
-        auth::{Asked, Claim},
+        auth::{AuthorizationRequest, Claim},
         config::MAX_EPOCHS,
         disk::Term,
         upload::Upload,
@@ -49,7 +49,7 @@ fn one_epoch() -> u32 {
 }
 
 /// A PUT with good query and token, and with its permits.
-pub(super) struct Admitted {
+pub(super) struct AdmittedPut {
     query: PutQuery,
     pub(super) claim: Option<Claim>,
     pub(super) permits: PutPermits,
@@ -108,10 +108,10 @@ pub(super) async fn admit(
     query: Result<Query<PutQuery>, QueryRejection>,
     headers: &HeaderMap,
     (at_least, at_most): (u64, Option<u64>),
-) -> Result<Admitted, Refusal> {
+) -> Result<AdmittedPut, Refusal> {
     let Query(query) = query.map_err(|rejection| bad_query(&rejection))?;
     query.check_form()?;
-    let asked = Asked {
+    let asked = AuthorizationRequest {
         epochs: query.epochs,
         send_object_to: query.send_object_to.as_deref(),
         body: (at_least, at_most),
@@ -120,10 +120,10 @@ pub(super) async fn admit(
     let admitted = store.inner.admitted_puts.clone().try_acquire_owned();
     let admitted = admitted.map_err(|_| Refusal::too_many())?;
     let running = acquire(&store.inner.running_puts).await;
-    Ok(Admitted { query, claim, permits: PutPermits { _admitted: admitted, _running: running } })
+    Ok(AdmittedPut { query, claim, permits: PutPermits { _admitted: admitted, _running: running } })
 }
 
-impl Admitted {
+impl AdmittedPut {
     /// The blob's term, checked after the body.
     pub(super) fn term(&self) -> Result<Term, Refusal> {
         self.query.term()

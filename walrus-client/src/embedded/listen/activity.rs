@@ -21,15 +21,15 @@ use futures::task::AtomicWaker;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-use super::{Limited, pace::Lag};
+use super::{BoundedListener, pace::Lag};
 
 /// The activity of a connection, shared with its requests.
 #[derive(Debug, Clone)]
-pub struct Activity(Arc<Shared>);
+pub struct Activity(Arc<SharedActivity>);
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedActivity {
+    state: Mutex<ActivityState>,
     /// How long a peer may stand still.
     patience: Duration,
     /// The connection's own task.
@@ -37,7 +37,7 @@ struct Shared {
 }
 
 #[derive(Debug)]
-struct State {
+struct ActivityState {
     /// Requests whose head has arrived and whose answer has not begun.
     running: usize,
     /// When the last of them ended, or answer bytes last left; at first, when the connection began. Arriving
@@ -51,11 +51,11 @@ struct State {
 
 impl Activity {
     pub(super) fn new(patience: Duration) -> Self {
-        let state = State { running: 0, last: Instant::now(), body_since: None, replaced: false };
-        Self(Arc::new(Shared { state: Mutex::new(state), patience, task: AtomicWaker::new() }))
+        let state = ActivityState { running: 0, last: Instant::now(), body_since: None, replaced: false };
+        Self(Arc::new(SharedActivity { state: Mutex::new(state), patience, task: AtomicWaker::new() }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ActivityState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -106,8 +106,8 @@ impl Activity {
     }
 }
 
-impl Connected<IncomingStream<'_, Limited>> for Activity {
-    fn connect_info(stream: IncomingStream<'_, Limited>) -> Self {
+impl Connected<IncomingStream<'_, BoundedListener>> for Activity {
+    fn connect_info(stream: IncomingStream<'_, BoundedListener>) -> Self {
         stream.io().activity().clone()
     }
 }

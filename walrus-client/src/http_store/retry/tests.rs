@@ -79,8 +79,8 @@ fn a_retry_after_is_waited_for_but_does_not_hold_up_the_others() {
     let two = faults([busy("B", Some(2 * SECOND)), busy("C", None)]);
     assert_eq!(after_reads(&two, situation()), ReadStep::Again { wait: pause(0, 0.0), sources: vec![1] });
     let long = faults([busy("B", Some(90 * SECOND))]);
-    let told = StoreError::Unavailable { reason: "B".to_owned(), retry_after: Some(90 * SECOND) };
-    assert_eq!(after_reads(&long, situation()), ReadStep::Fail(told), "longer than there is time");
+    let unavailable = StoreError::Unavailable { reason: "B".to_owned(), retry_after: Some(90 * SECOND) };
+    assert_eq!(after_reads(&long, situation()), ReadStep::Fail(unavailable), "longer than there is time");
 }
 
 #[test]
@@ -104,15 +104,15 @@ fn a_source_that_is_gone_does_not_contradict_one_that_answers() {
 
 #[test]
 fn a_blob_counts_as_absent_only_when_all_say_so_at_the_end() {
-    use Seen::{Absent, Present, Unknown, Unreachable};
+    use ProbeAnswer::{Absent, Present, Unknown, Unreachable};
     let end = Duration::ZERO;
     for (seen, expected) in [
-        (vec![Absent, Absent], Probed::Absent),
-        (vec![Absent, Unknown], Probed::Undecided),
-        (vec![Unknown, Present], Probed::Found),
-        (vec![Absent, Unreachable], Probed::Absent),
-        (vec![Unreachable, Unreachable], Probed::Undecided),
-        (vec![], Probed::Undecided),
+        (vec![Absent, Absent], ProbeOutcome::Absent),
+        (vec![Absent, Unknown], ProbeOutcome::Undecided),
+        (vec![Unknown, Present], ProbeOutcome::Found),
+        (vec![Absent, Unreachable], ProbeOutcome::Absent),
+        (vec![Unreachable, Unreachable], ProbeOutcome::Undecided),
+        (vec![], ProbeOutcome::Undecided),
     ] {
         assert_eq!(after_probe_pass(&seen, 0, end, 0.0), ProbeStep::Done(expected), "{seen:?}");
     }
@@ -122,7 +122,7 @@ fn a_blob_counts_as_absent_only_when_all_say_so_at_the_end() {
         ProbeStep::Again(SECOND),
         "the last look is at the end"
     );
-    assert_eq!(after_probe_pass(&[Absent, Present], 0, SECOND, 1.0), ProbeStep::Done(Probed::Found));
+    assert_eq!(after_probe_pass(&[Absent, Present], 0, SECOND, 1.0), ProbeStep::Done(ProbeOutcome::Found));
 }
 
 const LEFT: Duration = Duration::from_secs(60);
@@ -179,27 +179,27 @@ fn a_put_in_doubt_is_looked_for_and_never_sent_again_blindly() {
     }
     let mut undecided = course(false, false);
     undecided.after_fault(lost(), 0, LEFT, 0.0);
-    assert_eq!(undecided.after_probe(Probed::Undecided, LEFT, 0.0), Some(PutStep::Fail(unknown())));
+    assert_eq!(undecided.after_probe(ProbeOutcome::Undecided, LEFT, 0.0), Some(PutStep::Fail(unknown())));
     let mut found = course(false, false);
     found.after_fault(lost(), 0, LEFT, 0.0);
-    assert_eq!(found.after_probe(Probed::Found, LEFT, 0.0), None);
+    assert_eq!(found.after_probe(ProbeOutcome::Found, LEFT, 0.0), None);
 }
 
 #[test]
 fn a_put_that_got_lost_is_sent_once_more() {
     let mut course = course(false, false);
     course.after_fault(lost(), 0, LEFT, 0.0);
-    assert_eq!(course.after_probe(Probed::Absent, LEFT, 0.0), Some(PutStep::Round(pause(0, 0.0))));
+    assert_eq!(course.after_probe(ProbeOutcome::Absent, LEFT, 0.0), Some(PutStep::Round(pause(0, 0.0))));
     assert!(!course.is_in_doubt(), "so any publisher may get it");
     assert_eq!(course.after_fault(lost(), 0, LEFT, 0.0), PutStep::Probe);
-    assert_eq!(course.after_probe(Probed::Absent, LEFT, 0.0), Some(PutStep::Fail(unknown())));
+    assert_eq!(course.after_probe(ProbeOutcome::Absent, LEFT, 0.0), Some(PutStep::Fail(unknown())));
 }
 
 #[test]
 fn without_time_a_lost_put_is_not_sent_again() {
     let mut course = course(false, false);
     course.after_fault(lost(), 0, LEFT, 0.0);
-    let step = course.after_probe(Probed::Absent, Duration::from_millis(1), 0.0);
+    let step = course.after_probe(ProbeOutcome::Absent, Duration::from_millis(1), 0.0);
     assert_eq!(step, Some(PutStep::Fail(unknown())));
 }
 
@@ -207,7 +207,7 @@ fn without_time_a_lost_put_is_not_sent_again() {
 fn a_permanent_put_may_be_repeated_but_its_doubt_stays() {
     let mut course = course(true, false);
     course.after_fault(lost(), 0, LEFT, 0.0);
-    assert!(matches!(course.after_probe(Probed::Undecided, LEFT, 0.0), Some(PutStep::Round(_))));
+    assert!(matches!(course.after_probe(ProbeOutcome::Undecided, LEFT, 0.0), Some(PutStep::Round(_))));
     assert!(course.is_in_doubt(), "so it goes to the same publisher");
     let refused = PutFault::Refused { reason: "R".to_owned() };
     assert_eq!(course.after_fault(refused, 0, LEFT, 0.0), PutStep::Fail(unknown()));
@@ -217,10 +217,10 @@ fn a_permanent_put_may_be_repeated_but_its_doubt_stays() {
 fn a_wrong_id_is_looked_into_and_never_paid_again() {
     let mut course = course(true, false);
     assert_eq!(course.after_fault(PutFault::WrongId, 3, LEFT, 0.0), PutStep::Probe);
-    for probed in [Probed::Absent, Probed::Undecided] {
+    for probed in [ProbeOutcome::Absent, ProbeOutcome::Undecided] {
         assert_eq!(course.after_probe(probed, LEFT, 0.0), Some(PutStep::Fail(StoreError::WrongContent)));
     }
-    assert_eq!(course.after_probe(Probed::Found, LEFT, 0.0), None);
+    assert_eq!(course.after_probe(ProbeOutcome::Found, LEFT, 0.0), None);
 }
 
 #[test]

@@ -1,8 +1,4 @@
 //! A store whose disk is full: it serves its content, reports that it stores nothing, and recovers by itself.
-#![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -15,10 +11,11 @@ use baton_walrus_client::{
     ShardCount,
     embedded::{EmbeddedConfig, EmbeddedStore},
 };
-use common::{head, validate};
 use reqwest::{Client, StatusCode};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tempfile::TempDir;
+
+use crate::common::{head, validate};
 
 const FOLDER: &str = "BATON_TEST_STORE_FOLDER";
 const READY: &str = "ready ";
@@ -52,7 +49,7 @@ impl StoreProcess {
         let program = std::env::current_exe().unwrap();
         let mut child = Command::new("sh")
             .arg("-c")
-            .arg(format!("trap '' XFSZ; {first}exec \"$0\" --exact serve --ignored --nocapture"))
+            .arg(format!("trap '' XFSZ; {first}exec \"$0\" --exact full::serve --ignored --nocapture"))
             .arg(program)
             .env(FOLDER, folder)
             .stdout(Stdio::piped())
@@ -209,7 +206,7 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test]
-async fn a_full_file_system_is_survived_and_told() {
+async fn a_full_file_system_is_survived_and_reported() {
     let Some(disk) = SmallDisk::mount() else {
         println!("this user may not mount a small file system: only the limit of file sizes is tried");
         return;

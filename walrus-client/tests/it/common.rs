@@ -1,5 +1,5 @@
 //! A running embedded store on a loopback port, and head records that its validator accepts.
-#![allow(dead_code, reason = "not every test file uses all of it")]
+#![allow(dead_code, reason = "not every test binary uses all of it")]
 
 use baton_proto::ids::HeadIndexKey;
 use baton_walrus_client::{

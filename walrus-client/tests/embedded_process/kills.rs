@@ -1,9 +1,6 @@
-//! The embedded store in its own process: killed while it receives blobs, and measured for its memory.
+//! A store that is killed while it receives blobs, and one that is measured for its memory.
 //!
 //! The process is this test program, run again with its one serving test.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -17,10 +14,11 @@ use baton_walrus_client::{
     ShardCount, blob_id,
     embedded::{EmbeddedConfig, EmbeddedStore},
 };
-use common::validate;
 use futures::{StreamExt as _, stream};
 use reqwest::Client;
 use tempfile::TempDir;
+
+use crate::common::validate;
 
 /// The variable for the serving test's folder.
 const FOLDER: &str = "BATON_TEST_STORE_FOLDER";
@@ -54,7 +52,7 @@ struct StoreProcess {
 impl StoreProcess {
     fn start(folder: &Path, shards: u16) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "serve", "--ignored", "--nocapture"])
+            .args(["--exact", "kills::serve", "--ignored", "--nocapture"])
             .env(FOLDER, folder)
             .env(SHARDS, shards.to_string())
             .stdout(Stdio::piped())

@@ -1,7 +1,4 @@
 //! Lifetimes in the embedded store: epochs on a settable clock, objects, expiry, collection and quota.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
 
 use std::{
     sync::{
@@ -17,12 +14,15 @@ use baton_proto::{
 };
 use baton_walrus_client::{
     ShardCount, blob_id,
-    embedded::{Clock, Collected, EmbeddedConfig, EmbeddedStore, MAX_OBJECTS_PER_BLOB, PutCounts, Usage},
+    embedded::{
+        Clock, CollectionReport, EmbeddedConfig, EmbeddedStore, MAX_OBJECTS_PER_BLOB, PutCounts, Usage,
+    },
 };
-use common::{Running, config, validate};
 use reqwest::Client;
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::common::{Running, config, validate};
 
 const EPOCH: Duration = Duration::from_secs(3600);
 
@@ -92,12 +92,12 @@ async fn collection_gives_the_quota_back_and_leaves_what_lives() {
     put(&store, b"0123456789", 1).await;
     put(&store, b"abcdef", 1).await;
     put(&store, b"abcdef", 5).await;
-    assert_eq!(store.collect_expired().await, Ok(Collected::default()));
+    assert_eq!(store.collect_expired().await, Ok(CollectionReport::default()));
     let full = store.put(b"12345".to_vec(), PutOptions::default()).await;
     assert!(matches!(full, Err(StoreError::Unavailable { .. })));
     bench.pass(1);
     let collected = store.collect_expired().await;
-    assert_eq!(collected, Ok(Collected { blobs: 1, bytes: 10, objects: 2 }));
+    assert_eq!(collected, Ok(CollectionReport { blobs: 1, bytes: 10, objects: 2 }));
     assert_eq!(store.usage(), Usage { blobs: 1, bytes: 6 });
     put(&store, b"12345", 1).await;
     assert_eq!(store.get(id_of(b"abcdef"), 100).await.unwrap(), b"abcdef");
@@ -199,7 +199,7 @@ async fn a_served_store_collects_when_an_epoch_ends() {
     while running.store.collected().blobs == 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(running.store.collected(), Collected { blobs: 1, bytes: 9, objects: 1 });
+    assert_eq!(running.store.collected(), CollectionReport { blobs: 1, bytes: 9, objects: 1 });
     assert_eq!(running.store.usage().blobs, 1);
     running.stop().await;
 }

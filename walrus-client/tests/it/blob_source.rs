@@ -1,5 +1,4 @@
 //! Blob IDs of sources and of bytes in pieces.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 use std::{
     io::{self, Write as _},

@@ -9,32 +9,32 @@ use baton_proto::ids::BlobId;
 
 /// The blobs with a writer. Writers block; callers run them off the reactor.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct BlobLocks {
     busy: Mutex<HashSet<[u8; 32]>>,
     freed: Condvar,
 }
 
-impl Turns {
+impl BlobLocks {
     /// Waits until the blob has no other writer.
-    pub(super) fn enter(&self, id: BlobId) -> Turn<'_> {
+    pub(super) fn lock(&self, id: BlobId) -> BlobLock<'_> {
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         while !busy.insert(id.0) {
             busy = self.freed.wait(busy).unwrap_or_else(PoisonError::into_inner);
         }
-        Turn { turns: self, id }
+        BlobLock { locks: self, id }
     }
 }
 
 /// The right to write a blob, until this is dropped.
-pub(super) struct Turn<'a> {
-    turns: &'a Turns,
+pub(super) struct BlobLock<'a> {
+    locks: &'a BlobLocks,
     id: BlobId,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for BlobLock<'_> {
     fn drop(&mut self) {
-        self.turns.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id.0);
-        self.turns.freed.notify_all();
+        self.locks.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id.0);
+        self.locks.freed.notify_all();
     }
 }
 
@@ -45,13 +45,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writers_of_a_blob_take_turns() {
-        let (turns, inside, done) = (Turns::default(), AtomicU32::new(0), AtomicU32::new(0));
+    fn writers_of_a_blob_exclude_each_other() {
+        let (locks, inside, done) = (BlobLocks::default(), AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..100 {
-                        let _turn = turns.enter(BlobId([1; 32]));
+                        let _lock = locks.lock(BlobId([1; 32]));
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         std::thread::yield_now();
                         inside.fetch_sub(1, Ordering::SeqCst);
@@ -59,7 +59,7 @@ mod tests {
                     }
                 });
             }
-            let _other = turns.enter(BlobId([2; 32]));
+            let _other = locks.lock(BlobId([2; 32]));
         });
         assert_eq!(done.into_inner(), 400);
     }

@@ -17,13 +17,13 @@ use super::fetch::after;
 const MAX_RECENT: usize = 1024;
 
 #[derive(Debug)]
-pub(super) struct Recent {
+pub(super) struct RecentBlobs {
     window: Duration,
     stored: HashMap<BlobId, Instant>,
     oldest_first: VecDeque<(BlobId, Instant)>,
 }
 
-impl Recent {
+impl RecentBlobs {
     pub(super) fn new(window: Duration) -> Self {
         Self { window, stored: HashMap::new(), oldest_first: VecDeque::new() }
     }
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn remembers_for_the_window_only() {
         let now = Instant::now();
-        let mut recent = Recent::new(WINDOW);
+        let mut recent = RecentBlobs::new(WINDOW);
         recent.stored(id(1), now);
         assert_eq!(recent.until(id(1), now), Some(now + WINDOW));
         assert_eq!(recent.until(id(1), now + WINDOW), None);
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_window_without_end_is_only_long() {
         let now = Instant::now();
-        let mut recent = Recent::new(Duration::MAX);
+        let mut recent = RecentBlobs::new(Duration::MAX);
         recent.stored(id(1), now);
         assert!(recent.until(id(1), now + WINDOW).is_some());
     }
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn forgets_the_oldest_when_full() {
         let now = Instant::now();
-        let mut recent = Recent::new(WINDOW);
+        let mut recent = RecentBlobs::new(WINDOW);
         for number in 0..=MAX_RECENT {
             recent.stored(id(number), now);
         }

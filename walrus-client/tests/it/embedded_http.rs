@@ -1,7 +1,4 @@
 //! The embedded store's HTTP contract: statuses, headers and shapes as in Walrus's daemon.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
 
 use std::time::Duration;
 
@@ -11,7 +8,6 @@ use baton_walrus_client::{
         EmbeddedConfig, EmbeddedStore, MAX_PUT_BYTES, MAX_RUNNING_PUTS, MAX_WAITING_PUTS, ServeError,
     },
 };
-use common::{NOW_MS, Running, config, head, open, validate};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use reqwest::{Client, Method, Response, StatusCode};
 use serde_json::{Value, json};
@@ -20,6 +16,8 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
+
+use crate::common::{NOW_MS, Running, config, head, open, validate};
 
 async fn start() -> (TempDir, Running, Client) {
     let folder = TempDir::new().unwrap();
@@ -294,7 +292,7 @@ async fn sheds_puts_beyond_the_running_and_waiting_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_refusal_reaches_those_who_have_sent_their_whole_body() {
+async fn a_refusal_reaches_senders_of_whole_bodies() {
     let folder = TempDir::new().unwrap();
     let config = EmbeddedConfig { max_running_puts: 1, max_waiting_puts: 1, ..config(&folder) };
     let running = Running::start(EmbeddedStore::open(config, validate).unwrap()).await;

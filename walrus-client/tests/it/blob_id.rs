@@ -1,5 +1,4 @@
 //! Blob IDs against Mysten's encoder (vectors) and against a plain transcription of the rules.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 use std::num::NonZeroUsize;
 
@@ -56,7 +55,7 @@ struct DebugPair {
 }
 
 fn vectors() -> Vectors {
-    serde_json::from_str(include_str!("../vectors/walrus.json")).expect("the vector file is valid")
+    serde_json::from_str(include_str!("../../vectors/walrus.json")).expect("the vector file is valid")
 }
 
 fn pattern(length: usize) -> Vec<u8> {

@@ -1,8 +1,5 @@
 //! Every route of the embedded store, as in Walrus's daemon: statuses, headers, bodies and the order of
 //! checks.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
 
 use baton_proto::ids::BlobId;
 use baton_walrus_client::{
@@ -10,13 +7,14 @@ use baton_walrus_client::{
     embedded::{EmbeddedConfig, EmbeddedStore},
     quilt,
 };
-use common::{Running, config, open, validate};
 use reqwest::{
     Client, Method, Response,
     multipart::{Form, Part},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::common::{Running, config, open, validate};
 
 /// Three chunks of the store's files, and a bit.
 const LARGE: usize = 3 * 256 * 1024 + 11;

@@ -1,8 +1,5 @@
 //! Quilts over HTTP: stored in the publishers' form, compared with this client's computation, and read in
 //! every way.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod http_common;
 
 use std::collections::BTreeMap;
 
@@ -16,11 +13,12 @@ use baton_walrus_client::{
     http_store::{Digest, ReadOptions, StoredHow, Verification, WriteOptions},
     quilt,
 };
-use http_common::{answering, answering_status, builder, count, created};
 use wiremock::{
     Mock, MockServer, ResponseTemplate,
     matchers::{method, path},
 };
+
+use crate::http_common::{answering, answering_status, builder, count, created};
 
 const SHARDS: ShardCount = ShardCount::TESTBED;
 

@@ -1,7 +1,4 @@
 //! Stores at several publishers, some of which lose answers, lie or refuse requests.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod http_common;
 
 use std::{
     sync::{Arc, Mutex},
@@ -12,26 +9,27 @@ use baton_proto::store::{BlobStore as _, PutOptions, StoreError};
 use baton_walrus_client::{
     HttpStore, PublisherToken, ShardCount, TokenMinter, blob_id,
     http_store::{
-        Ended, HttpStoreBuilder, ObjectOwner, Operation, Phase, ProgressFn, PutBody, Stored, StoredHow,
-        WriteOptions,
+        HttpStoreBuilder, ObjectOwner, Operation, OperationOutcome, Phase, ProgressFn, PutBody, StoredBlob,
+        StoredHow, WriteOptions,
     },
-};
-use http_common::{
-    BLOB, answering, answering_status, builder, count, created, created_answer, cutting, deciding, id,
-    silent, walrus_error, with_blob,
 };
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use tempfile::TempDir;
 use wiremock::{MockServer, ResponseTemplate, http::Method};
 
+use crate::http_common::{
+    BLOB, answering, answering_status, builder, count, created, created_answer, cutting, deciding, id,
+    silent, walrus_error, with_blob,
+};
+
 /// Far beyond every time here, even on a loaded machine.
 const SOON: Duration = Duration::from_secs(20);
 
-async fn put(store: &HttpStore) -> Result<Stored, StoreError> {
+async fn put(store: &HttpStore) -> Result<StoredBlob, StoreError> {
     put_with(store, WriteOptions::new(1)).await
 }
 
-async fn put_with(store: &HttpStore, options: WriteOptions) -> Result<Stored, StoreError> {
+async fn put_with(store: &HttpStore, options: WriteOptions) -> Result<StoredBlob, StoreError> {
     tokio::time::timeout(SOON, store.store(BLOB.to_vec(), &options)).await.expect("an end")
 }
 
@@ -160,7 +158,7 @@ async fn a_put_in_doubt_that_is_nowhere_is_sent_once_more_after_the_window() {
 }
 
 #[tokio::test]
-async fn whoever_lost_a_put_does_not_get_it_again_while_there_are_others() {
+async fn a_publisher_that_lost_a_put_does_not_get_it_again_while_there_are_others() {
     let (lossy, second, none) = (answering_status(500).await, storing().await, answering_status(404).await);
     // Long enough for the first publisher to return to its place.
     let window = Duration::from_millis(800);
@@ -221,7 +219,7 @@ async fn a_wrong_id_is_marked_and_never_paid_for_again() {
         assert_eq!((count(&liar, "PUT").await, count(&second, "PUT").await), (1, 0));
         let metrics = store.metrics();
         assert_eq!(metrics.publishers[0].wrong_content, 1);
-        assert_eq!(metrics.count(Operation::Put, Ended::WrongContent), 1);
+        assert_eq!(metrics.count(Operation::Put, OperationOutcome::WrongContent), 1);
     }
     let liar = answering(ResponseTemplate::new(200).set_body_string(created(&other))).await;
     let aggregator = with_length(12).await;
@@ -279,8 +277,10 @@ async fn a_put_ends_by_its_deadline_and_says_what_is_known() {
     let busy = answering(ResponseTemplate::new(429).insert_header("retry-after", "30")).await;
     let store = builder(&[&busy], &[&aggregator]).build().unwrap();
     let ended = put_with(&store, WriteOptions::new(1).within(Duration::from_secs(2))).await;
-    let told = Some(Duration::from_secs(30));
-    assert!(matches!(ended, Err(StoreError::Unavailable { retry_after, .. }) if retry_after == told));
+    let requested_wait = Some(Duration::from_secs(30));
+    assert!(
+        matches!(ended, Err(StoreError::Unavailable { retry_after, .. }) if retry_after == requested_wait)
+    );
     assert_eq!(count(&busy, "PUT").await, 1, "the wait is longer than there is time");
 }
 
@@ -391,8 +391,8 @@ async fn a_file_is_streamed_with_its_length_and_progress() {
     });
     let publisher = publisher.await;
     let store = builder(&[&publisher], &[&publisher]).build().unwrap();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let to = told.clone();
+    let reports = Arc::new(Mutex::new(Vec::new()));
+    let to = reports.clone();
     let progress = ProgressFn::new(move |progress| to.lock().unwrap().push(progress));
     let options = WriteOptions { progress: Some(progress), ..WriteOptions::new(1) };
     let stored = store.store(PutBody::File(path), &options).await.unwrap();
@@ -401,8 +401,8 @@ async fn a_file_is_streamed_with_its_length_and_progress() {
         assert_eq!(request.headers["content-length"], "300000", "each try is the whole file");
         assert_eq!(request.body, bytes);
     }
-    let told = told.lock().unwrap();
-    let ends = |phase| told.iter().filter(|one| one.phase == phase && one.done == 300_000).count();
+    let reports = reports.lock().unwrap();
+    let ends = |phase| reports.iter().filter(|one| one.phase == phase && one.done == 300_000).count();
     assert_eq!((ends(Phase::Hashing), ends(Phase::Uploading)), (1, 2));
 }
 

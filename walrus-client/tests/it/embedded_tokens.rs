@@ -1,10 +1,6 @@
 //! Publisher tokens of the embedded store.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
 
 use baton_walrus_client::embedded::{EmbeddedConfig, EmbeddedStore, JwtSecret};
-use common::{NOW_MS, Running, config, validate};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use reqwest::{
     Client,
@@ -12,6 +8,8 @@ use reqwest::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::common::{NOW_MS, Running, config, validate};
 
 const SECRET: &[u8] = b"a secret of at least 32 bytes, and some";
 const NOW_S: u64 = NOW_MS / 1000;

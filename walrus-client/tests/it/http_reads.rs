@@ -1,7 +1,4 @@
 //! Reads from several aggregators, some of which are slow, wrong or absent.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod http_common;
 
 use std::{
     sync::{Arc, Mutex},
@@ -15,13 +12,9 @@ use baton_proto::{
 use baton_walrus_client::{
     HttpStore, ShardCount, blob_id,
     http_store::{
-        ConcatId, Digest, Ended, Hedge, ObjectId, Operation, Phase, ProgressFn, RangeRoute, ReadOptions,
-        Sha256Digest, StoredHow, Verification, WriteOptions,
+        ConcatId, Digest, Hedge, ObjectId, Operation, OperationOutcome, Phase, ProgressFn, RangeRoute,
+        ReadOptions, Sha256Digest, StoredHow, Verification, WriteOptions,
     },
-};
-use http_common::{
-    BLOB, answering, answering_status, builder, count, created_answer, cutting, deciding, id, raw_server,
-    silent, with_blob,
 };
 use sha2::Digest as _;
 use tempfile::TempDir;
@@ -29,6 +22,11 @@ use tokio::{io::AsyncReadExt as _, sync::Notify};
 use wiremock::{
     Mock, MockServer, ResponseTemplate,
     matchers::{header, method, path, query_param},
+};
+
+use crate::http_common::{
+    BLOB, answering, answering_status, builder, count, created_answer, cutting, deciding, id, raw_server,
+    silent, with_blob,
 };
 
 const LIMIT: u64 = 1 << 20;
@@ -65,7 +63,7 @@ async fn wrong_bytes_from_one_aggregator_mean_the_next_one() {
         // So the next read does not ask it.
         store.read(id(), &options()).await.unwrap();
         assert_eq!(store.metrics().aggregators[0].requests, 1);
-        assert_eq!(store.metrics().count(Operation::Read, Ended::Ok), 2);
+        assert_eq!(store.metrics().count(Operation::Read, OperationOutcome::Ok), 2);
     }
 }
 
@@ -75,7 +73,7 @@ async fn only_wrong_bytes_are_an_error_and_never_a_result() {
     let store = builder(&[], &[&liar, &cutter]).build().unwrap();
     assert_eq!(store.read(id(), &options()).await, Err(StoreError::WrongContent));
     assert_eq!(store.read(id(), &unchecked()).await.unwrap(), b"other bytes!", "as asked for");
-    assert_eq!(store.metrics().count(Operation::Read, Ended::WrongContent), 1);
+    assert_eq!(store.metrics().count(Operation::Read, OperationOutcome::WrongContent), 1);
 }
 
 #[tokio::test]
@@ -175,18 +173,18 @@ async fn a_404_of_what_was_just_stored_goes_away() {
 
     // Another store in the same process does not know of it, unless the options say so.
     let server = late(3).await;
-    let stranger = builder(&[], &[&server]).build().unwrap();
-    assert_eq!(stranger.read(id(), &options()).await, Err(StoreError::NotFound));
-    let told = ReadOptions { known_stored: true, ..options() };
-    assert_eq!(stranger.read(id(), &told).await.unwrap(), BLOB);
+    let other_client = builder(&[], &[&server]).build().unwrap();
+    assert_eq!(other_client.read(id(), &options()).await, Err(StoreError::NotFound));
+    let known_stored_options = ReadOptions { known_stored: true, ..options() };
+    assert_eq!(other_client.read(id(), &known_stored_options).await.unwrap(), BLOB);
 }
 
 #[tokio::test]
 async fn a_404_of_what_was_just_stored_is_believed_in_the_end() {
     let server = answering_status(404).await;
     let store = builder(&[], &[&server]).recently_stored_window(Duration::from_millis(400)).build().unwrap();
-    let told = ReadOptions { known_stored: true, ..options() };
-    let read = tokio::time::timeout(SOON, store.read(id(), &told)).await.unwrap();
+    let known_stored_options = ReadOptions { known_stored: true, ..options() };
+    let read = tokio::time::timeout(SOON, store.read(id(), &known_stored_options)).await.unwrap();
     assert_eq!(read, Err(StoreError::NotFound));
     assert!(count(&server, "GET").await >= 2);
 }
@@ -370,15 +368,15 @@ async fn progress_never_goes_back() {
     let body = vec![7; 300_000];
     let server = answering(ResponseTemplate::new(200).set_body_bytes(body.clone())).await;
     let store = builder(&[], &[&server]).build().unwrap();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let to = told.clone();
+    let reports = Arc::new(Mutex::new(Vec::new()));
+    let to = reports.clone();
     let progress = ProgressFn::new(move |progress| to.lock().unwrap().push(progress));
     let options = ReadOptions { progress: Some(progress), ..unchecked() };
     assert_eq!(store.read(id(), &options).await.unwrap(), body);
-    let told = told.lock().unwrap();
-    assert!(told.iter().all(|one| one.phase == Phase::Downloading && one.total == Some(300_000)));
-    assert!(told.windows(2).all(|two| two[0].done < two[1].done));
-    assert_eq!(told.last().unwrap().done, 300_000);
+    let reports = reports.lock().unwrap();
+    assert!(reports.iter().all(|one| one.phase == Phase::Downloading && one.total == Some(300_000)));
+    assert!(reports.windows(2).all(|two| two[0].done < two[1].done));
+    assert_eq!(reports.last().unwrap().done, 300_000);
     assert_eq!(store.metrics().bytes_received, 300_000);
 }
 

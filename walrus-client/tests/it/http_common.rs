@@ -1,9 +1,5 @@
 //! Servers with prescribed answers, and a publisher's JSON.
-#![allow(
-    dead_code,
-    clippy::unwrap_used,
-    reason = "not every test file uses all of it; a failed step fails a test"
-)]
+#![allow(dead_code, reason = "not every test binary uses all of it")]
 
 use std::time::Duration;
 

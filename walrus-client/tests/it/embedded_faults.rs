@@ -1,7 +1,4 @@
 //! The embedded store's behaviour over HTTP with faults switched on.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
 
 use std::time::Duration;
 
@@ -10,7 +7,6 @@ use baton_walrus_client::{
     ShardCount, blob_id,
     embedded::{EmbeddedConfig, EmbeddedStore, FaultPlan, PutCounts},
 };
-use common::{Running, config, open, validate};
 use futures::StreamExt as _;
 use reqwest::{Client, Method, Response};
 use serde_json::Value;
@@ -19,6 +15,8 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
+
+use crate::common::{Running, config, open, validate};
 
 const BLOB: &[u8] = b"0123456789";
 

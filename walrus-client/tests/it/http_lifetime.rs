@@ -1,8 +1,4 @@
 //! Renews blobs before they end, with every possible failure.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
-mod http_common;
 
 use std::time::Duration;
 
@@ -12,10 +8,13 @@ use baton_walrus_client::{
     http_store::{PutBody, StoredHow, WriteOptions},
     lifetime::{Checkpoint, EpochClock, Ledger, RenewOptions, RenewalEnded, Trouble},
 };
-use common::{NOW_MS, Running, open};
-use http_common::{BLOB, answering_status, builder, count, created_answer, deciding, id, with_blob};
 use tempfile::TempDir;
 use wiremock::ResponseTemplate;
+
+use crate::{
+    common::{NOW_MS, Running, open},
+    http_common::{BLOB, answering_status, builder, count, created_answer, deciding, id, with_blob},
+};
 
 fn renew_options(epochs: u32) -> RenewOptions {
     RenewOptions { now_ms: || NOW_MS, ..RenewOptions::new(epochs, 1 << 20) }
@@ -76,7 +75,7 @@ async fn forged_bytes_are_never_stored_for_longer() {
 #[tokio::test]
 async fn a_blob_is_lost_only_when_every_aggregator_says_so() {
     let (publisher, none, broken) = (
-        http_common::answering(created_answer()).await,
+        crate::http_common::answering(created_answer()).await,
         answering_status(404).await,
         answering_status(503).await,
     );
@@ -121,11 +120,11 @@ async fn a_renewal_in_doubt_is_paid_again_only_when_told_to() {
 }
 
 #[tokio::test]
-async fn a_renewal_that_is_dropped_is_in_the_book_as_uncertain() {
+async fn a_renewal_that_is_dropped_is_in_the_ledger_as_uncertain() {
     let folder = TempDir::new().unwrap();
     let running = Running::start(open(&folder)).await;
     let mut ledger = ledger(&running.client()).await;
-    let hanging = http_common::silent().await;
+    let hanging = crate::http_common::silent().await;
     let store = HttpStore::builder(&hanging, &running.url, ShardCount::TESTBED).build().unwrap();
     let options = renew_options(9);
     let ids = [id()];
@@ -155,7 +154,7 @@ async fn a_lost_blob_comes_back_with_the_callers_bytes() {
 }
 
 #[tokio::test]
-async fn the_book_is_written_before_each_put_and_nothing_is_sent_when_it_cannot_be() {
+async fn the_ledger_is_written_before_each_put_or_nothing_is_sent() {
     let folder = TempDir::new().unwrap();
     let running = Running::start(open(&folder)).await;
     let store = running.client();

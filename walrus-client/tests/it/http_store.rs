@@ -1,8 +1,4 @@
 //! The HTTP client against the embedded store, and against a server with every known failure.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
-mod http_common;
 
 use std::time::Duration;
 
@@ -11,13 +7,16 @@ use baton_proto::{
     store::{BlobStore as _, HeadIndex as _, PutOptions, StoreError},
 };
 use baton_walrus_client::{HttpStore, ShardCount, blob_id, http_store::fuzzing::read_answer};
-use common::{NOW_MS, Running, closed_port, head, open};
-use http_common::{BLOB, created, id, raw_server, walrus_error};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt as _;
 use wiremock::{
     Mock, MockServer, ResponseTemplate,
     matchers::{body_bytes, method, path, query_param, query_param_is_missing},
+};
+
+use crate::{
+    common::{NOW_MS, Running, closed_port, head, open},
+    http_common::{BLOB, created, id, raw_server, walrus_error},
 };
 
 const LIMIT: usize = 1 << 20;

@@ -1,8 +1,5 @@
 //! One flipped bit anywhere in a store's folder: no intact blob is lost, no head goes back, and the damage is
 //! named.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
 
 use std::{
     collections::BTreeMap,
@@ -14,9 +11,10 @@ use baton_proto::{
     store::{BlobStore as _, HeadIndex as _, PutOptions, StoreError},
 };
 use baton_walrus_client::embedded::{DamageKind, EmbeddedStore, check};
-use common::{NOW_MS, head, open};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use tempfile::TempDir;
+
+use crate::common::{NOW_MS, head, open};
 
 const LIMIT: usize = 1 << 20;
 const HEADS: u8 = 6;

@@ -1,7 +1,4 @@
 //! The embedded store as a library: durability, damage, quota, heads, and the errors of opening it.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,8 +10,9 @@ use baton_walrus_client::{
     ShardCount, blob_id,
     embedded::{Clock, DamageKind, EmbeddedConfig, EmbeddedStore, OpenError, check},
 };
-use common::{NOW_MS, Running, config, head, open, validate};
 use tempfile::TempDir;
+
+use crate::common::{NOW_MS, Running, config, head, open, validate};
 
 const LIMIT: usize = 1 << 20;
 
@@ -151,7 +149,7 @@ async fn the_log_is_written_anew_when_most_of_it_is_outdated() {
 }
 
 #[tokio::test]
-async fn a_lost_index_is_set_aside_and_made_again_from_the_files() {
+async fn a_lost_index_is_quarantined_and_rebuilt_from_the_files() {
     for lost in ["damaged", "gone"] {
         let folder = TempDir::new().unwrap();
         let store = open(&folder);
@@ -180,8 +178,9 @@ async fn a_lost_index_is_set_aside_and_made_again_from_the_files() {
         let shards = EmbeddedConfig { shards: ShardCount::MAINNET, ..config(&folder) };
         assert!(matches!(EmbeddedStore::open(shards, validate), Err(OpenError::Shards { .. })));
         assert_eq!(open(&folder).damages(), []);
-        let aside = std::fs::read_dir(folder.path().join("store/quarantine")).map_or(0, Iterator::count);
-        assert_eq!(aside, if lost == "damaged" { 2 } else { 0 });
+        let quarantined =
+            std::fs::read_dir(folder.path().join("store/quarantine")).map_or(0, Iterator::count);
+        assert_eq!(quarantined, if lost == "damaged" { 2 } else { 0 });
     }
 }
 
@@ -298,7 +297,7 @@ async fn a_certified_blob_is_healed_by_its_bytes_without_a_purchase() {
 }
 
 #[tokio::test]
-async fn only_unfinished_uploads_are_removed_at_the_start_and_what_nobody_names_is_set_aside() {
+async fn a_start_removes_unfinished_uploads_and_quarantines_unnamed_files() {
     let folder = TempDir::new().unwrap();
     let store = open(&folder);
     put(&store, b"kept").await.unwrap();
@@ -339,7 +338,7 @@ async fn of_two_files_of_a_blob_the_newest_whole_one_counts() {
 }
 
 #[tokio::test]
-async fn a_check_tells_and_repairs_and_says_where_no_store_is() {
+async fn a_check_reports_and_repairs_damage_and_names_a_missing_store() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("store");
     assert!(matches!(check(&path, false), Err(OpenError::NoStore { .. })));

@@ -1,7 +1,4 @@
 //! The client against the whole interface of the embedded store: both must understand each other.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-mod common;
 
 use std::{
     collections::BTreeMap,
@@ -19,8 +16,9 @@ use baton_walrus_client::{
     http_store::{ConcatId, ObjectOwner, RangeRoute, ReadOptions, StoredHow, Verification, WriteOptions},
     lifetime::{EpochClock, Ledger, RenewOptions, RenewalEnded},
 };
-use common::{Running, config, open, validate};
 use tempfile::TempDir;
+
+use crate::common::{Running, config, open, validate};
 
 const BLOB: &[u8] = b"sealed bytes, some more of them";
 
@@ -142,11 +140,11 @@ async fn a_publisher_with_a_secret_takes_minted_tokens_and_nothing_else() {
     let other = TokenMinter::new(b"another secret of more than 32 bytes").unwrap();
     let refused = with(None).store(b"new".to_vec(), &WriteOptions::new(1)).await;
     assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
-    for (stranger, reason) in [
+    for (bad_token, reason) in [
         (PublisherToken::minted(other), "INVALID_SIGNATURE"),
         (PublisherToken::bearer("x.y.z").unwrap(), "INVALID_TOKEN"),
     ] {
-        let refused = with(Some(stranger)).store(b"new".to_vec(), &WriteOptions::new(1)).await;
+        let refused = with(Some(bad_token)).store(b"new".to_vec(), &WriteOptions::new(1)).await;
         assert_eq!(refused, Err(StoreError::Refused { reason: reason.to_owned() }));
     }
     let bound = TokenMinter::new(&secret).unwrap().max_epochs(2).max_size(10);
