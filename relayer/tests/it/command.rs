@@ -1,8 +1,6 @@
 //! The `baton` command against a running relayer, both as processes: delegations, settings, and deleting
 //! everything.
 
-#![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
-
 use std::{
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use baton_testkit::fake::Act;
 
-use crate::world::{Desk, Tricky, World, memory_at, tricky};
+use super::world::{Desk, Tricky, World, memory_at, tricky};
 
 /// The HTTP server on a world's memory, with conversations.
 struct Door<'a> {
@@ -35,7 +35,7 @@ impl<'a> Door<'a> {
         let desk = world.desk_on(memory.clone()).await;
         let doors = Doors::new(DoorsConfig {
             memory: memory.memory.clone(),
-            embedder: std::sync::Arc::new(crate::world::Words),
+            embedder: std::sync::Arc::new(super::world::Words),
             writer: None,
             limits: Limits::default(),
             public_url: None,
@@ -338,7 +338,7 @@ async fn what_is_kept_of_a_chat_goes_with_its_session_project_and_persona() {
     let desk = &door.desk;
     let with_key = |text| baton_relayer::chat::ChatRequest {
         session_key: Some(root.clone()),
-        ..crate::world::hello(text)
+        ..super::world::hello(text)
     };
     world.later_ms.fetch_add(30_000, std::sync::atomic::Ordering::SeqCst);
     let _events = desk.ask(with_key("hang on"));
@@ -350,7 +350,7 @@ async fn what_is_kept_of_a_chat_goes_with_its_session_project_and_persona() {
     assert_eq!(door.kept(&other).await, 0);
 }
 
-/// Cost of a session by its length in plain mode: `cargo test -p baton-relayer --test dispatch cost --
+/// Cost of a session by its length in plain mode: `cargo test -p baton-relayer --test it cost --
 /// --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement of minutes"]
@@ -360,7 +360,7 @@ async fn cost_of_a_kept_journal_by_its_length() {
     let words = "the quick brown fox jumps over the lazy dog and goes on to say something more. ".repeat(8);
     let say = |text: String| baton_relayer::chat::ChatRequest {
         scope: baton_memory::model::MemoryScope::None,
-        ..crate::world::hello(&text)
+        ..super::world::hello(&text)
     };
     let mut last = desk.say(say(words.clone())).await;
     let mut total = Duration::ZERO;

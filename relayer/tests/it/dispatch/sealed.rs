@@ -7,7 +7,7 @@ use baton_relayer::delegation::{Delegation, Scopes, registry::Registry};
 
 use baton_testkit::fake::now_ms;
 
-use crate::world::{Sealed, World, contains, files, logs};
+use super::world::{Sealed, World, contains, files, logs};
 
 const PROMPT: &str = "should I paint her periwinkle or vermilion this spring";
 

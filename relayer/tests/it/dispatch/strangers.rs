@@ -21,7 +21,7 @@ use baton_testkit::{
     store::MemoryStore,
 };
 
-use crate::world::{Desk, World, contains, files, parts_at};
+use super::world::{Desk, World, contains, files, parts_at};
 
 const TOLD: &str = "My daughter Philippa started at the maritime school, and I teach there on Mondays.";
 const VERDICT: &str = r#"{"mode":"in_world_answer","risk":"low","flags":[],"note":"","extractMemory":true}"#;

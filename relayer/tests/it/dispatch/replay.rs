@@ -16,7 +16,7 @@ use baton_proto::{
 };
 use tokio::time::Instant;
 
-use crate::world::{Sealed, World};
+use super::world::{Sealed, World};
 
 /// The frame that a client sends to the relayer of this key, captured in its place.
 async fn captured(world: &World, key: &SecretSigningKey, hint: MemoryHint) -> (TurnRequest, SignedBytes) {

@@ -1,7 +1,5 @@
 //! kill -9 while a relayer writes: no acknowledged write is lost, and none exists twice.
 
-#![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
-
 use std::{
     collections::BTreeMap,
     path::Path,

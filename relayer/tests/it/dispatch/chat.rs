@@ -11,7 +11,7 @@ use baton_relayer::{
 
 use baton_testkit::fake::Act;
 
-use crate::world::{World, contains, files, hello, logs, memory_at, next, tricky};
+use super::world::{World, contains, files, hello, logs, memory_at, next, tricky};
 
 /// Clock advance after which a dead relayer's lease has expired.
 const LEASE_OVER_MS: u64 = 30_000;
