@@ -3,7 +3,6 @@
 //!
 //! Each step runs once; a printed seed decides on the restart. `BATON_FULL=1` runs every step both ways, and
 //! `BATON_SEED` repeats a seed.
-#![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 
 use std::{
     collections::VecDeque,

@@ -1,6 +1,5 @@
 //! An answer under a schema, from two real nodes with the real model. The first node is killed midway; the
 //! other must continue to the same answer. The test also checks the token probabilities over both.
-#![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 
 use std::{path::Path, sync::Arc, time::Duration};
 

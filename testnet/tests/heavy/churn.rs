@@ -1,7 +1,6 @@
 //! Conversations while nodes are killed and restarted, with a byzantine node of each behaviour. No accepted
 //! turn is lost or wrong, and every lie is detected by name. The test is a short run; `BATON_FULL=1` makes it
 //! the whole one, `BATON_SEED` repeats one.
-#![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 
 use std::time::Duration;
 
@@ -50,6 +49,7 @@ fn short() -> ChurnOptions {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_come_and_go_and_lie_lose_no_turn_and_no_token() {
+    let _guard = crate::whole_machine().await;
     if is_full() {
         let time = Duration::from_secs(90);
         let report = run(ChurnOptions::new(12, 0, 20, time)).await;

@@ -1,5 +1,4 @@
 //! `baton-testnet store` and `store fsck` on damaged folders and full disks: exit codes, lines, JSON.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 use std::{
     path::{Path, PathBuf},

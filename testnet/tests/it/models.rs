@@ -1,13 +1,9 @@
 //! A node that offers two models and has memory for one at a time. One runs on its own engine, the other on a
 //! general library.
-#![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
-#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 
-#[path = "../../node/candle/tests/models/small.rs"]
+#[path = "../../../node/candle/tests/models/small.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
 mod small;
-#[path = "../../node/engine/tests/support/mod.rs"]
-mod support;
 
 use std::{env, fs, path::PathBuf, time::Duration};
 

@@ -2,7 +2,6 @@
 //!
 //! Real embedding models recall by meaning, on embedded storage and on Postgres (if `BATON_TEST_POSTGRES`
 //! names a server). A model that a node serves extracts the facts of an owner who allows it.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 use std::{
     os::unix::fs::OpenOptionsExt as _,
@@ -210,6 +209,7 @@ fn holds(folder: &Path, word: &[u8]) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn real_embedding_models_recall_by_meaning_through_a_node_on_each_storage() {
+    let _guard = crate::whole_machine().await;
     let folder = tempfile::tempdir().unwrap();
     for storage in storages(folder.path()) {
         for case in &CASES {
@@ -245,6 +245,7 @@ impl Respond for Scripted {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_that_a_node_serves_finds_the_facts_of_an_owner_who_allows_it() {
+    let _guard = crate::whole_machine().await;
     let server = MockServer::start().await;
     Mock::given(path("/v1/chat/completions")).respond_with(Scripted).mount(&server).await;
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,5 @@
 //! Conversations over several stores, of which one is always down and another fails at random. Every turn is
 //! served, stored once, and verified from the store.
-#![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 
 use std::time::Duration;
 
