@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader};
 
 /// A running relayer, and a person who writes to it.
-struct Running {
+struct RelayerProcess {
     child: Child,
     url: String,
     client: Client,
 }
 
-impl Running {
+impl RelayerProcess {
     fn start(folder: &Path) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_baton-relayer"))
             .arg("--data-dir")
@@ -60,7 +60,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RelayerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -68,7 +68,7 @@ impl Drop for Running {
 }
 
 /// All items of the person by text, with their counts.
-async fn kept(relayer: &Running, key: &AccountKey) -> BTreeMap<String, usize> {
+async fn kept(relayer: &RelayerProcess, key: &AccountKey) -> BTreeMap<String, usize> {
     let mut texts: BTreeMap<String, usize> = BTreeMap::new();
     let mut after = Value::Null;
     loop {
@@ -94,7 +94,7 @@ fn turn(number: u64) -> Value {
 }
 
 /// Writes turns in sequence until the relayer dies; returns the first unacknowledged one.
-async fn write_until_death(relayer: &Running, key: &AccountKey, mut next: u64) -> u64 {
+async fn write_until_death(relayer: &RelayerProcess, key: &AccountKey, mut next: u64) -> u64 {
     while relayer.post(key, "/v1/memory/turns", &turn(next)).await.is_some() {
         next += 1;
     }
@@ -108,7 +108,7 @@ async fn a9_a_relayer_that_is_killed_loses_and_doubles_nothing() {
     let key = AccountKey::generate();
     let mut next = 0;
     for round in 0..rounds {
-        let relayer = Running::start(folder.path());
+        let relayer = RelayerProcess::start(folder.path());
         // The unacknowledged turn is sent again, as a client does: it exists once.
         assert!(relayer.post(&key, "/v1/memory/turns", &turn(next)).await.is_some());
         next += 1;
@@ -127,7 +127,7 @@ async fn a9_a_relayer_that_is_killed_loses_and_doubles_nothing() {
         next = acknowledged;
         relayer.kill();
     }
-    let relayer = Running::start(folder.path());
+    let relayer = RelayerProcess::start(folder.path());
     assert!(relayer.post(&key, "/v1/memory/turns", &turn(next)).await.is_some());
     // Jobs resume at once, even those that a kill interrupted, and not only when their lease of two minutes
     // expires. Each turn gives one fact.

@@ -2,9 +2,9 @@
 //! a real disk, scripted nodes over a real mesh, a store in memory.
 
 mod chat;
-mod door;
+mod http_chat;
+mod node_model;
 mod process;
 mod replay;
 mod sealed;
-mod strangers;
 mod world;

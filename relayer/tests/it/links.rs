@@ -34,7 +34,7 @@ fn the_relayer_links_no_code_of_language_models() {
 const BELOW: [&str; 4] = ["vault::", "storage::", "keyring::", "search::Index"];
 
 #[test]
-fn c12_the_doors_know_the_service_of_memory_and_nothing_below_it() {
+fn c12_handlers_use_the_memory_service_and_nothing_below_it() {
     let mut looked_at = 0;
     let mut folders = vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src")];
     while let Some(folder) = folders.pop() {

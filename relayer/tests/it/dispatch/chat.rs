@@ -11,7 +11,7 @@ use baton_relayer::{
 
 use baton_testkit::fake::Act;
 
-use super::world::{World, contains, files, hello, logs, memory_at, next, tricky};
+use super::world::{World, contains, faulty, files, hello, logs, memory_at, next};
 
 /// Clock advance after which a dead relayer's lease has expired.
 const LEASE_OVER_MS: u64 = 30_000;
@@ -20,8 +20,8 @@ const LEASE_OVER_MS: u64 = 30_000;
 async fn a5_a8_memory_is_added_at_dispatch_and_the_reply_names_exactly_what_was_sent() {
     let world = World::new().await;
     world.remember("The user's boat is called Marigold").await;
-    let desk = world.desk().await;
-    let answer = desk.say(hello("tell me about my boat")).await;
+    let relayer = world.plain().await;
+    let answer = relayer.say(hello("tell me about my boat")).await;
     let [fact] = &answer.recalled[..] else { panic!("{:?}", answer.recalled) };
     assert_eq!(&*fact.hit.view.text, "The user's boat is called Marigold");
     assert_eq!(fact.used, Some(true));
@@ -30,12 +30,12 @@ async fn a5_a8_memory_is_added_at_dispatch_and_the_reply_names_exactly_what_was_
     assert!(answer.latency.total >= answer.latency.recall && answer.latency.first_token.is_some());
     // The node sees an authorisation of a session and a relayer that may add memory, but no owner.
     let auth = world.nodes[0].seen(|seen| seen.turns[0].clone());
-    assert_eq!(auth.memory_from, Some(desk.key.public_key()));
+    assert_eq!(auth.memory_from, Some(relayer.key.public_key()));
     assert_eq!(auth.session_id, answer.session_id);
     assert!(!contains(format!("{auth:?}").as_bytes(), world.account.public_key().to_string().as_bytes()));
 
     let none = ChatRequest { scope: MemoryScope::None, ..hello("tell me about my boat") };
-    let answer = desk.say(none).await;
+    let answer = relayer.say(none).await;
     assert!(answer.recalled.is_empty());
     assert_eq!(world.nodes[0].seen(|seen| seen.turns[1].memory_from), None);
 }
@@ -45,8 +45,8 @@ async fn a7_a_failed_recall_never_fails_the_turn_and_is_reported() {
     let world = World::new().await;
     world.remember("The user's boat is called Marigold").await;
     world.memory.recall_fails.store(true, Ordering::SeqCst);
-    let desk = world.desk().await;
-    let mut events = desk.ask(hello("tell me about my boat"));
+    let relayer = world.plain().await;
+    let mut events = relayer.ask(hello("tell me about my boat"));
     let mut started = None;
     while let Some(event) = events.recv().await {
         match event {
@@ -65,22 +65,22 @@ async fn a7_a_failed_recall_never_fails_the_turn_and_is_reported() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a9_a_turn_is_recorded_before_its_last_event_and_later_if_memory_is_away() {
     let world = World::new().await;
-    let desk = world.desk().await;
+    let relayer = world.plain().await;
     world.memory.record_fails.store(true, Ordering::SeqCst);
-    let first = desk.say(hello("my sister is called Ines")).await;
+    let first = relayer.say(hello("my sister is called Ines")).await;
     assert_eq!(
         (first.memory.recorded, first.content.as_str()),
         (Some(false), "my sister is called Ines (0)")
     );
     world.memory.record_fails.store(false, Ordering::SeqCst);
-    let second = desk.say(next(&first, "and my brother Tomas")).await;
+    let second = relayer.say(next(&first, "and my brother Tomas")).await;
     assert_eq!(second.memory.recorded, Some(true));
     assert_eq!(world.memory.turns(), [0, 1], "what was missing first");
     let recorded = world.memory.recorded.lock().unwrap().clone();
     assert_eq!(recorded[0].1, "my sister is called Ines");
 
     // In another session, at once (A10).
-    let other = desk.say(hello("tell me about my sister Ines")).await;
+    let other = relayer.say(hello("tell me about my sister Ines")).await;
     let texts: Vec<&str> = other.recalled.iter().map(|fact| &*fact.hit.view.text).collect();
     assert!(texts.iter().any(|text| text.contains("Ines")), "{texts:?} {:?}", other.memory);
 }
@@ -89,9 +89,9 @@ async fn a9_a_turn_is_recorded_before_its_last_event_and_later_if_memory_is_away
 async fn a11_the_prompt_draws_on_memory_and_on_the_window_and_does_not_repeat_the_window() {
     let world = World::new().await;
     world.remember("The user's boat is called Marigold").await;
-    let desk = world.desk().await;
-    let first = desk.say(hello("my boat is red")).await;
-    let second = desk.say(next(&first, "tell me about my boat")).await;
+    let relayer = world.plain().await;
+    let first = relayer.say(hello("my boat is red")).await;
+    let second = relayer.say(next(&first, "tell me about my boat")).await;
     assert_eq!(second.content, "tell me about my boat (1)", "the node read the turn before");
     let texts: Vec<&str> = second.recalled.iter().map(|fact| &*fact.hit.view.text).collect();
     assert_eq!(texts, ["The user's boat is called Marigold"], "and not what stands in the window");
@@ -101,14 +101,14 @@ async fn a11_the_prompt_draws_on_memory_and_on_the_window_and_does_not_repeat_th
 #[tokio::test(flavor = "multi_thread")]
 async fn a12_the_session_key_is_never_kept() {
     let world = World::new().await;
-    let desk = world.desk().await;
+    let relayer = world.plain().await;
     let root = SessionRoot::generate();
     let with_key = |text: &str| ChatRequest { session_key: Some(root.clone()), ..hello(text) };
-    let first = desk.say(with_key("the secret word is periwinkle")).await;
+    let first = relayer.say(with_key("the secret word is periwinkle")).await;
     assert_eq!(first.session_id, root.session_id());
-    desk.say(next(&first, "go on")).await;
-    desk.chat.finish().await;
-    assert!(desk.client.sessions().await.unwrap().is_empty(), "no session is open");
+    relayer.say(next(&first, "go on")).await;
+    relayer.chat.finish().await;
+    assert!(relayer.client.sessions().await.unwrap().is_empty(), "no session is open");
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into_bytes();
     let seed = root.signing_key().expose_seed();
     let secrets = [root.expose().to_vec(), hex(root.expose()), seed.to_vec(), hex(&seed[..])];
@@ -123,42 +123,42 @@ async fn a12_the_session_key_is_never_kept() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_goes_on_at_another_relayer_with_or_without_a_common_database() {
     let world = World::new().await;
-    let first = world.desk().await.say(hello("one")).await;
+    let first = world.plain().await.say(hello("one")).await;
     // The same database, another relayer.
-    let second = world.desk().await.say(next(&first, "two")).await;
+    let second = world.plain().await.say(next(&first, "two")).await;
     assert_eq!((second.content.as_str(), second.seq), ("two (1)", 1));
     // Another database: the root recovers the session from the store and the head index.
     let folder = tempfile::tempdir().unwrap();
-    let elsewhere = tricky(memory_at(folder.path()).await);
-    let far = world.desk_on(elsewhere).await;
+    let elsewhere = faulty(memory_at(folder.path()).await);
+    let far = world.plain_on(elsewhere).await;
     let third = far.say(next(&second, "three")).await;
     assert_eq!((third.content.as_str(), third.seq), ("three (2)", 2));
     // Back at the first relayer, which learns of it from the index, even without a head.
     let back = ChatRequest { head: None, ..next(&third, "four") };
-    let fourth = world.desk().await.say(back).await;
+    let fourth = world.plain().await.say(back).await;
     assert_eq!((fourth.content.as_str(), fourth.seq), ("four (3)", 3));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stale_head_is_a_rollback_and_one_of_another_session_is_refused() {
     let world = World::new().await;
-    let desk = world.desk().await;
-    let first = desk.say(hello("one")).await;
-    let second = desk.say(next(&first, "two")).await;
-    let stale = desk.try_say(next(&first, "again")).await;
+    let relayer = world.plain().await;
+    let first = relayer.say(hello("one")).await;
+    let second = relayer.say(next(&first, "two")).await;
+    let stale = relayer.try_say(next(&first, "again")).await;
     assert!(matches!(stale, Err(ChatError::Rollback(_))), "{stale:?}");
-    let other = desk.say(hello("other")).await;
+    let other = relayer.say(hello("other")).await;
     let foreign = ChatRequest { head: Some(other.head.clone()), ..next(&second, "three") };
-    assert!(matches!(desk.try_say(foreign).await, Err(ChatError::Bad(_))));
+    assert!(matches!(relayer.try_say(foreign).await, Err(ChatError::Bad(_))));
 
     // A relayer and an index that have fewer turns than the user knows.
     world.store.set_heads(Default::default());
     let folder = tempfile::tempdir().unwrap();
-    let far = world.desk_on(tricky(memory_at(folder.path()).await)).await;
+    let far = world.plain_on(faulty(memory_at(folder.path()).await)).await;
     assert!(matches!(far.try_say(next(&second, "three")).await, Err(ChatError::Rollback(_))));
     // The refused turn had no effect.
     assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), 3);
-    assert_eq!(desk.say(next(&second, "three")).await.seq, 2);
+    assert_eq!(relayer.say(next(&second, "three")).await.seq, 2);
 }
 
 /// Runs a relayer in its own runtime until `when`, and stops it there like a power cut.
@@ -167,12 +167,12 @@ fn killed_midway(world: &World, request: ChatRequest, when: impl Future<Output =
         scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let desk = world.desk().await;
-                let events = desk.ask(request);
+                let relayer = world.plain().await;
+                let events = relayer.ask(request);
                 when.await;
                 // A power cut sends no message: dropping these would disconnect, and the turn might be
                 // cancelled in time.
-                std::mem::forget((desk, events));
+                std::mem::forget((relayer, events));
             });
             runtime.shutdown_background();
         });
@@ -184,7 +184,7 @@ async fn a_turn_that_a_dead_relayer_left_is_taken_up_by_the_next_request() {
     let world = World::new().await;
     let root = SessionRoot::generate();
     let with_key = |text: &str| ChatRequest { session_key: Some(root.clone()), ..hello(text) };
-    let desk = world.desk().await;
+    let relayer = world.plain().await;
     for (count, said, content, earlier) in [
         (1, "finish this", "finish this (0)", None),
         (2, "something else", "something else (2)", Some((1, "finish that (1)".to_owned()))),
@@ -192,10 +192,10 @@ async fn a_turn_that_a_dead_relayer_left_is_taken_up_by_the_next_request() {
         let begun = if earlier.is_some() { "finish that" } else { "finish this" };
         world.nodes[0].script([Act::Hang]);
         tokio::task::block_in_place(|| killed_midway(&world, with_key(begun), world.nodes[0].hung(count)));
-        let early = desk.try_say(with_key(said)).await;
+        let early = relayer.try_say(with_key(said)).await;
         assert!(matches!(early, Err(ChatError::Busy { .. })), "its lease is not over: {early:?}");
         world.later_ms.fetch_add(LEASE_OVER_MS, Ordering::SeqCst);
-        let answer = desk.say(with_key(said)).await;
+        let answer = relayer.say(with_key(said)).await;
         assert_eq!((answer.content.as_str(), &answer.earlier), (content, &earlier));
     }
     let turns = world.nodes[0].seen(|seen| seen.turns.clone());
@@ -206,27 +206,27 @@ async fn a_turn_that_a_dead_relayer_left_is_taken_up_by_the_next_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_that_was_accepted_when_its_relayer_died_is_answered_and_not_made_twice() {
     let world = World::new().await;
-    let desk = world.desk().await;
-    let first = desk.say(hello("one")).await;
+    let relayer = world.plain().await;
+    let first = relayer.say(hello("one")).await;
     world.memory.record_hangs.store(true, Ordering::SeqCst);
     let request = next(&first, "two");
     tokio::task::block_in_place(|| killed_midway(&world, next(&first, "two"), world.memory.hangs()));
     world.memory.record_hangs.store(false, Ordering::SeqCst);
     world.later_ms.fetch_add(LEASE_OVER_MS, Ordering::SeqCst);
-    let second = desk.say(request).await;
+    let second = relayer.say(request).await;
     assert_eq!((second.content.as_str(), second.seq), ("two (1)", 1));
     assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), 2, "no node was asked again");
     assert_eq!(world.memory.turns(), [0, 1]);
-    let stale = desk.try_say(next(&first, "two")).await;
+    let stale = relayer.try_say(next(&first, "two")).await;
     assert!(matches!(stale, Err(ChatError::Rollback(_))), "it is delivered now");
-    assert_eq!(desk.say(next(&second, "three")).await.content, "three (2)");
+    assert_eq!(relayer.say(next(&second, "three")).await.content, "three (2)");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_journal_of_a_long_session_stays_short_and_the_session_goes_on() {
     const TURNS: u64 = 170;
     let world = World::new().await;
-    let desk = world.desk().await;
+    let relayer = world.plain().await;
     let say = |answer: Option<&ChatAnswer>, text: &str| {
         let request = answer.map_or_else(|| hello(text), |answer| next(answer, text));
         ChatRequest { scope: MemoryScope::None, ..request }
@@ -243,7 +243,7 @@ async fn the_journal_of_a_long_session_stays_short_and_the_session_goes_on() {
     let mut last: Option<ChatAnswer> = None;
     let (mut longest, mut old_heads) = (0, Default::default());
     for turn in 0..TURNS {
-        let answer = desk.say(say(last.as_ref(), &format!("message {turn}"))).await;
+        let answer = relayer.say(say(last.as_ref(), &format!("message {turn}"))).await;
         // All segments that a node may see exist: the open one and eight closed ones.
         let open = turn % 16;
         let read = turn.min(8 * 16 + if open == 0 { 16 } else { open });
@@ -264,21 +264,21 @@ async fn the_journal_of_a_long_session_stays_short_and_the_session_goes_on() {
     assert!(end < 9 * 16 * 2_500, "{end} bytes");
     // An index that shows an omitted turn is behind, and nothing worse.
     world.store.set_heads(old_heads);
-    let other = world.desk().await.say(say(Some(&last), "one more")).await;
+    let other = world.plain().await.say(say(Some(&last), "one more")).await;
     assert_eq!((other.seq, other.content.as_str()), (TURNS, "one more (138)"));
-    let stale = desk.try_say(say(Some(&last), "again")).await;
+    let stale = relayer.try_say(say(Some(&last), "again")).await;
     assert!(matches!(stale, Err(ChatError::Rollback(_))), "{stale:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_session_left_is_removed_on_demand() {
     let world = World::new().await;
-    let desk = world.desk().await;
-    let first = desk.say(hello("one")).await;
-    desk.chat.forget(desk.owner, first.session_id).await.unwrap();
+    let relayer = world.plain().await;
+    let first = relayer.say(hello("one")).await;
+    relayer.chat.forget(relayer.owner, first.session_id).await.unwrap();
     world.later_ms.fetch_add(LEASE_OVER_MS, Ordering::SeqCst);
     // The session itself belongs to the user: it comes back from the store.
-    let second = desk.say(next(&first, "two")).await;
+    let second = relayer.say(next(&first, "two")).await;
     assert_eq!(second.content, "two (1)");
     assert!(second.latency.total < Duration::from_secs(60));
 }

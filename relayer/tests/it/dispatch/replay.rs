@@ -16,7 +16,7 @@ use baton_proto::{
 };
 use tokio::time::Instant;
 
-use super::world::{Sealed, World};
+use super::world::{SealedRelayer, World};
 
 /// The frame that a client sends to the relayer of this key, captured in its place.
 async fn captured(world: &World, key: &SecretSigningKey, hint: MemoryHint) -> (TurnRequest, SignedBytes) {
@@ -46,11 +46,11 @@ async fn captured(world: &World, key: &SecretSigningKey, hint: MemoryHint) -> (T
 }
 
 /// An unknown peer that sends frames to the relayer.
-struct Stranger(MeshHandle);
+struct UnknownPeer(MeshHandle);
 
-impl Stranger {
+impl UnknownPeer {
     async fn new() -> Self {
-        let config = MeshConfig::server("a stranger", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
+        let config = MeshConfig::server("an unknown peer", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
         let key = SecretSigningKey::generate();
         Self(Mesh::spawn(key.expose_seed(), config).await.unwrap().0)
     }
@@ -58,7 +58,7 @@ impl Stranger {
     /// The relayer's first answer: the added memory, or the reason for none.
     async fn send(
         &self,
-        relayer: &Sealed,
+        relayer: &SealedRelayer,
         (request, hint): (TurnRequest, SignedBytes),
     ) -> Result<Vec<MemoryItem>, ErrorCode> {
         let until = Instant::now() + Duration::from_secs(10);
@@ -88,15 +88,15 @@ async fn a_captured_hint_opens_memory_once_and_a_replay_of_it_nothing() {
     let key = SecretSigningKey::generate();
     let frame = captured(&world, &key, MemoryHint::new(world.account.clone(), "boat")).await;
     let relayer = world.sealed_as(key.clone()).await;
-    let stranger = Stranger::new().await;
-    let first = stranger.send(&relayer, frame.clone()).await.unwrap();
+    let peer = UnknownPeer::new().await;
+    let first = peer.send(&relayer, frame.clone()).await.unwrap();
     assert_eq!(first.len(), 1, "the client's own, late");
     for _ in 0..2 {
-        assert_eq!(stranger.send(&relayer, frame.clone()).await, Err(ErrorCode::MemUnauthorized));
+        assert_eq!(peer.send(&relayer, frame.clone()).await, Err(ErrorCode::MemUnauthorized));
     }
     // Nor after a restart, or at another relayer with the same key on the same memory.
     let again = world.sealed_as(key).await;
-    assert_eq!(stranger.send(&again, frame.clone()).await, Err(ErrorCode::MemUnauthorized));
+    assert_eq!(peer.send(&again, frame.clone()).await, Err(ErrorCode::MemUnauthorized));
     // The node refuses the same turn without its hint; it brings no memory.
     assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), 1, "a replay goes no further than the relayer");
 }
@@ -110,27 +110,27 @@ async fn a_captured_hint_is_of_its_own_turn_owner_and_time() {
     let thief = AccountKey::generate();
     let (own_request, own_hint) = captured(&world, &key, MemoryHint::new(thief.clone(), "boat")).await;
     let relayer = world.sealed_as(key).await;
-    let stranger = Stranger::new().await;
+    let peer = UnknownPeer::new().await;
     let owner = SuiAddress(world.owner().0);
 
     // On a turn of the thief's own.
-    let moved = stranger.send(&relayer, (own_request.clone(), hint.clone())).await;
+    let moved = peer.send(&relayer, (own_request.clone(), hint.clone())).await;
     assert_eq!(moved, Err(ErrorCode::MemUnauthorized), "it is of another turn");
     // The thief's own hint on the thief's own turn, with the other account's name.
     let claimed = forged(&own_hint, &thief, |hint| hint.owner = owner);
-    let claimed = stranger.send(&relayer, (own_request.clone(), claimed)).await;
+    let claimed = peer.send(&relayer, (own_request.clone(), claimed)).await;
     assert_eq!(claimed, Err(ErrorCode::MemUnauthorized), "it is of another account");
     // The captured hint with another turn: the owner did not sign that.
     let auth = Signed::<TurnAuth>::verify(own_request.auth.clone()).unwrap();
     let mut rebound = Signed::<RecallHint>::verify(hint.clone()).unwrap().into_value();
     rebound.auth_hash = auth.auth_hash();
     let rebound = SignedBytes { body: codec::encode(&rebound), signature: hint.signature };
-    assert!(stranger.send(&relayer, (own_request.clone(), rebound)).await.is_err());
+    assert!(peer.send(&relayer, (own_request.clone(), rebound)).await.is_err());
     // Refused hints use nothing up.
-    assert_eq!(stranger.send(&relayer, (own_request, own_hint)).await, Ok(Vec::new()));
+    assert_eq!(peer.send(&relayer, (own_request, own_hint)).await, Ok(Vec::new()));
 
     // The whole captured frame, after its time.
     world.later_ms.fetch_add(200_000, Ordering::SeqCst);
-    assert_eq!(stranger.send(&relayer, (request, hint)).await, Err(ErrorCode::Expired));
+    assert_eq!(peer.send(&relayer, (request, hint)).await, Err(ErrorCode::Expired));
     assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), 1, "of the thief's own turn");
 }

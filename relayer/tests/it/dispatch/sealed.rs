@@ -7,11 +7,15 @@ use baton_relayer::delegation::{Delegation, Scopes, registry::Registry};
 
 use baton_testkit::fake::now_ms;
 
-use super::world::{Sealed, World, contains, files, logs};
+use super::world::{SealedRelayer, World, contains, files, logs};
 
 const PROMPT: &str = "should I paint her periwinkle or vermilion this spring";
 
-async fn turn(world: &World, relayer: &Sealed, hint: Option<MemoryHint>) -> Result<TurnOutcome, ClientError> {
+async fn turn(
+    world: &World,
+    relayer: &SealedRelayer,
+    hint: Option<MemoryHint>,
+) -> Result<TurnOutcome, ClientError> {
     let home = tempfile::tempdir().unwrap();
     let client = Client::open(world.client_config(Some(home.path()))).await.unwrap();
     let session = client.new_session(NewSession::default()).await.unwrap();
@@ -60,16 +64,16 @@ async fn only_the_owner_and_its_delegates_get_an_owners_memory() {
     let world = World::new().await;
     world.remember("The user's boat is called Marigold").await;
     let relayer = world.sealed().await;
-    let stranger = AccountKey::generate();
+    let other_account = AccountKey::generate();
     let as_owner = |key: &AccountKey| MemoryHint {
         owner: SuiAddress(world.owner().0),
         ..MemoryHint::new(key.clone(), "boat")
     };
-    let refused = turn(&world, &relayer, Some(as_owner(&stranger))).await.unwrap_err();
+    let refused = turn(&world, &relayer, Some(as_owner(&other_account))).await.unwrap_err();
     assert_eq!(refused.code(), Some(ErrorCode::MemUnauthorized));
     assert!(world.nodes[0].seen(|seen| seen.turns.is_empty()), "it went no further");
     assert!(
-        texts(&turn(&world, &relayer, Some(MemoryHint::new(stranger.clone(), "boat"))).await.unwrap())
+        texts(&turn(&world, &relayer, Some(MemoryHint::new(other_account.clone(), "boat"))).await.unwrap())
             .is_empty()
     );
 
@@ -77,25 +81,25 @@ async fn only_the_owner_and_its_delegates_get_an_owners_memory() {
     let now_s = now_ms() / 1000;
     let allow = async |names: &[&str], project: Option<&str>| {
         let scopes = Scopes::named(names.iter().copied()).unwrap();
-        let key = stranger.public_key();
+        let key = other_account.public_key();
         let mut delegation = Delegation::new(world.owner(), key, scopes, now_s - 1, now_s + 3600);
         delegation.project = project.map(str::to_owned);
         let signed = delegation.sign(world.account.signing_key());
         assert!(registry.register(signed, now_ms()).await.unwrap());
     };
     allow(&["write"], None).await;
-    let refused = turn(&world, &relayer, Some(as_owner(&stranger))).await.unwrap_err();
+    let refused = turn(&world, &relayer, Some(as_owner(&other_account))).await.unwrap_err();
     assert_eq!(refused.code(), Some(ErrorCode::MemUnauthorized), "writing is not reading");
     allow(&["read"], Some("boats")).await;
-    let other = MemoryHint { project: Some("cars".to_owned()), ..as_owner(&stranger) };
+    let other = MemoryHint { project: Some("cars".to_owned()), ..as_owner(&other_account) };
     assert_eq!(
         turn(&world, &relayer, Some(other)).await.unwrap_err().code(),
         Some(ErrorCode::MemUnauthorized)
     );
     allow(&["read"], None).await;
-    let outcome = turn(&world, &relayer, Some(as_owner(&stranger))).await.unwrap();
+    let outcome = turn(&world, &relayer, Some(as_owner(&other_account))).await.unwrap();
     assert_eq!(texts(&outcome), ["The user's boat is called Marigold"]);
-    assert_ne!(OwnerId::of(&stranger.public_key()), world.owner());
+    assert_ne!(OwnerId::of(&other_account.public_key()), world.owner());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -77,7 +77,7 @@ impl Embedder for Words {
 }
 
 /// Memory that fails or hangs on demand.
-pub struct Tricky {
+pub struct FaultyMemory {
     pub memory: Memory,
     pub recall_fails: AtomicBool,
     pub record_fails: AtomicBool,
@@ -88,7 +88,7 @@ pub struct Tricky {
     pub asked: Mutex<Vec<RecallRequest>>,
 }
 
-impl Tricky {
+impl FaultyMemory {
     pub fn turns(&self) -> Vec<u64> {
         self.recorded.lock().unwrap().iter().map(|(turn, _, _)| *turn).collect()
     }
@@ -98,7 +98,7 @@ impl Tricky {
     }
 }
 
-impl Records for Tricky {
+impl Records for FaultyMemory {
     fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>> {
         Box::pin(async move { self.memory.take_nonce(nonce, now_ms, until_ms).await })
     }
@@ -121,7 +121,7 @@ impl Records for Tricky {
     }
 }
 
-impl Recollection for Tricky {
+impl Recollection for FaultyMemory {
     fn recall(&self, owner: OwnerId, request: RecallRequest) -> BoxFuture<'_, Recall> {
         self.asked.lock().unwrap().push(request.clone());
         Box::pin(async move {
@@ -172,7 +172,7 @@ pub struct World {
     pub store: MemoryStore,
     pub nodes: Vec<FakeNode>,
     pub folder: TempDir,
-    pub memory: Arc<Tricky>,
+    pub memory: Arc<FaultyMemory>,
     pub account: AccountKey,
     /// Added to the clock of relayers.
     pub later_ms: Arc<AtomicU64>,
@@ -189,8 +189,8 @@ pub async fn parts_at(folder: &Path, clock: Arc<dyn Fn() -> u64 + Send + Sync>) 
     Parts::new(vault, Arc::new(Words), clock)
 }
 
-pub fn tricky(memory: Memory) -> Arc<Tricky> {
-    Arc::new(Tricky {
+pub fn faulty(memory: Memory) -> Arc<FaultyMemory> {
+    Arc::new(FaultyMemory {
         memory,
         recall_fails: AtomicBool::new(false),
         record_fails: AtomicBool::new(false),
@@ -207,7 +207,7 @@ impl World {
         let store = MemoryStore::default();
         let nodes = vec![FakeNode::start(&store, EngineKind::Native).await];
         let folder = tempfile::tempdir().unwrap();
-        let memory = tricky(memory_at(folder.path()).await);
+        let memory = faulty(memory_at(folder.path()).await);
         let (account, later_ms) = (AccountKey::generate(), Arc::new(AtomicU64::new(0)));
         Self { store, nodes, folder, memory, account, later_ms }
     }
@@ -246,25 +246,25 @@ impl World {
     }
 
     /// A relayer in plain mode on this memory.
-    pub async fn desk(&self) -> Desk {
-        self.desk_on(self.memory.clone()).await
+    pub async fn plain(&self) -> PlainRelayer {
+        self.plain_on(self.memory.clone()).await
     }
 
-    pub async fn desk_on(&self, memory: Arc<Tricky>) -> Desk {
+    pub async fn plain_on(&self, memory: Arc<FaultyMemory>) -> PlainRelayer {
         let client = Client::open(self.client_config(None)).await.unwrap();
         let key = SecretSigningKey::generate();
         let (config, owner) = (ChatConfig::default(), self.owner());
         let chat = Chat::new(client.clone(), memory, key.clone(), config, self.clock());
-        Desk { chat, client, key, owner }
+        PlainRelayer { chat, client, key, owner }
     }
 
     /// A relayer for sealed turns on this memory.
-    pub async fn sealed(&self) -> Sealed {
+    pub async fn sealed(&self) -> SealedRelayer {
         self.sealed_as(SecretSigningKey::generate()).await
     }
 
     /// A relayer with this key.
-    pub async fn sealed_as(&self, key: SecretSigningKey) -> Sealed {
+    pub async fn sealed_as(&self, key: SecretSigningKey) -> SealedRelayer {
         let listen: Vec<Multiaddr> = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
         let mut config = MeshConfig::server("relayer", listen);
         config.bootstrap = self.nodes.iter().flat_map(FakeNode::addrs).collect();
@@ -272,29 +272,29 @@ impl World {
         let relayer = Relayer::new(key.clone(), mesh.clone(), self.clock());
         let relayer = relayer.with_memory(self.memory.clone());
         tokio::spawn(relayer.run(incoming, CancellationToken::new(), Duration::from_secs(1)));
-        Sealed { mesh, key }
+        SealedRelayer { mesh, key }
     }
 }
 
-pub struct Sealed {
+pub struct SealedRelayer {
     pub mesh: MeshHandle,
     pub key: SecretSigningKey,
 }
 
-impl Sealed {
+impl SealedRelayer {
     pub fn named(&self) -> baton_client::Relayer {
         baton_client::Relayer { node: self.mesh.node_id(), addrs: self.mesh.listen_addrs() }
     }
 }
 
-pub struct Desk {
+pub struct PlainRelayer {
     pub chat: Chat,
     pub client: Client,
     pub key: SecretSigningKey,
     pub owner: OwnerId,
 }
 
-impl Desk {
+impl PlainRelayer {
     pub fn ask(&self, request: ChatRequest) -> mpsc::Receiver<ChatEvent> {
         self.chat.turn(self.owner, request).unwrap()
     }

@@ -18,7 +18,7 @@ use baton_memory::{
 };
 use baton_relayer::{
     delegation::{Delegation, DelegationJson, Scopes},
-    http::{self, Doors, DoorsConfig, Limits},
+    http::{self, AppState, Limits, ServerConfig},
 };
 use reqwest::{Client, Method, Response};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ impl Embedder for Letters {
 }
 
 /// A running server.
-pub struct Door {
+pub struct TestServer {
     pub address: SocketAddr,
     pub now_ms: Arc<AtomicU64>,
     pub memory: Memory,
@@ -107,7 +107,7 @@ impl Answer {
     }
 }
 
-impl Door {
+impl TestServer {
     pub async fn open() -> Self {
         Self::with(Limits { owner_per_minute: 10_000, key_per_minute: 10_000, ..Limits::default() }).await
     }
@@ -128,7 +128,7 @@ impl Door {
         };
         let embedder = Arc::new(Letters);
         let memory = Memory::open(Parts::new(vault, embedder.clone(), clock.clone())).await.unwrap();
-        let doors = Doors::new(DoorsConfig {
+        let app = AppState::new(ServerConfig {
             memory: memory.clone(),
             embedder,
             writer: None,
@@ -138,9 +138,9 @@ impl Door {
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = http::router(&doors, OpenApiRouter::new());
+        let router = http::router(&app, OpenApiRouter::new());
         let shutdown = CancellationToken::new();
-        let serving = tokio::spawn(http::serve(doors, router, listener, shutdown.clone().cancelled_owned()));
+        let serving = tokio::spawn(http::serve(app, router, listener, shutdown.clone().cancelled_owned()));
         let client = Client::builder().no_proxy().build().unwrap();
         Self { address, now_ms, memory, client, shutdown, serving, _folder: folder }
     }
@@ -188,22 +188,22 @@ impl Door {
 
 /// A person with a key.
 pub struct Person<'a> {
-    pub door: &'a Door,
+    pub server: &'a TestServer,
     pub key: AccountKey,
     pub account: String,
     pub delegation: Option<String>,
 }
 
 impl<'a> Person<'a> {
-    pub fn new(door: &'a Door) -> Self {
+    pub fn new(server: &'a TestServer) -> Self {
         let key = AccountKey::generate();
-        Self { door, account: key.account_id(), key, delegation: None }
+        Self { server, account: key.account_id(), key, delegation: None }
     }
 
     /// A new key that acts for this person.
     pub fn friend(&self) -> Person<'a> {
         Person {
-            door: self.door,
+            server: self.server,
             key: AccountKey::generate(),
             account: self.account.clone(),
             delegation: None,
@@ -215,7 +215,7 @@ impl<'a> Person<'a> {
     }
 
     pub fn headers(&self, method: &str, path: &str, body: &[u8]) -> Vec<(&'static str, String)> {
-        let seconds = self.door.seconds();
+        let seconds = self.server.seconds();
         let mut headers = self.key.request_headers(&self.account, method, path, body, seconds).to_vec();
         headers.extend(self.delegation.clone().map(|delegation| ("x-delegation", delegation)));
         headers
@@ -223,7 +223,7 @@ impl<'a> Person<'a> {
 
     pub async fn ask(&self, method: &str, path: &str, body: Value) -> Answer {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-        self.door.send(method, path, &self.headers(method, path, &body), body).await
+        self.server.send(method, path, &self.headers(method, path, &body), body).await
     }
 
     pub async fn post(&self, path: &str, body: Value) -> Answer {
@@ -252,7 +252,7 @@ impl<'a> Person<'a> {
     /// A delegation from this person to another's key, from a minute ago for an hour.
     pub fn delegate(&self, friend: &Person<'_>, scopes: &[&str], project: Option<&str>) -> DelegationJson {
         let scopes = Scopes::named(scopes.iter().copied()).unwrap();
-        let now = self.door.seconds();
+        let now = self.server.seconds();
         let key = friend.key.public_key();
         let mut delegation = Delegation::new(self.owner(), key, scopes, now - 60, now + 3_600);
         delegation.project = project.map(str::to_owned);

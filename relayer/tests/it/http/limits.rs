@@ -10,15 +10,16 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use super::harness::{Door, Person};
+use super::harness::{Person, TestServer};
 
 /// Generous for a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn an_owner_and_a_key_have_a_rate_and_are_told_when_to_come_back() {
-    let door = Door::with(Limits { owner_per_minute: 4, key_per_minute: 3, ..Limits::default() }).await;
-    let owner = Person::new(&door);
+    let server =
+        TestServer::with(Limits { owner_per_minute: 4, key_per_minute: 3, ..Limits::default() }).await;
+    let owner = Person::new(&server);
     let first = owner.post("/api/stats", json!({})).await;
     assert_eq!(first.good()["quota"]["key_requests_per_minute"], 3);
     assert_eq!(first.headers["x-ratelimit-limit"], "3");
@@ -34,19 +35,19 @@ async fn an_owner_and_a_key_have_a_rate_and_are_told_when_to_come_back() {
     friend.delegation = Some(owner.delegate(&friend, &["read"], None).to_header());
     friend.post("/api/stats", json!({})).await.good();
     friend.post("/api/stats", json!({})).await.refused(429, "rate_limited");
-    Person::new(&door).post("/api/stats", json!({})).await.good();
-    door.now_ms.fetch_add(20_000, Ordering::SeqCst);
+    Person::new(&server).post("/api/stats", json!({})).await.good();
+    server.now_ms.fetch_add(20_000, Ordering::SeqCst);
     owner.post("/api/stats", json!({})).await.good();
 }
 
 #[tokio::test]
 async fn bodies_and_batches_are_bounded() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let large = "x".repeat(2 * 1024 * 1024 + 1);
-    door.bare("POST", "/api/remember", &large).await.refused(401, "unauthenticated");
+    server.bare("POST", "/api/remember", &large).await.refused(401, "unauthenticated");
     let headers = person.headers("POST", "/api/remember", large.as_bytes());
-    door.send("POST", "/api/remember", &headers, large.into_bytes()).await.refused(413, "too_large");
+    server.send("POST", "/api/remember", &headers, large.into_bytes()).await.refused(413, "too_large");
     person.post("/api/remember", json!({ "text": "x".repeat(5_000) })).await.refused(400, "bad_request");
     let many: Vec<Value> = (0..101).map(|number| json!({ "text": format!("fact {number}") })).collect();
     person.post("/api/remember/bulk", json!({ "items": many })).await.refused(400, "bad_request");
@@ -64,7 +65,7 @@ async fn bodies_and_batches_are_bounded() {
 
 /// Sends the head of a signed request with its body's hash, and a part of the body.
 async fn begin(person: &Person<'_>, path: &str, body: &[u8], sent: usize) -> TcpStream {
-    let mut stream = TcpStream::connect(person.door.address).await.unwrap();
+    let mut stream = TcpStream::connect(person.server.address).await.unwrap();
     let mut head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n", body.len());
     for (name, value) in person.headers("POST", path, body) {
         head.push_str(&format!("{name}: {value}\r\n"));
@@ -77,8 +78,8 @@ async fn begin(person: &Person<'_>, path: &str, body: &[u8], sent: usize) -> Tcp
 
 #[tokio::test]
 async fn requests_in_hand_are_bounded() {
-    let door = Door::with(Limits { requests: 1, ..Limits::default() }).await;
-    let (person, other) = (Person::new(&door), Person::new(&door));
+    let server = TestServer::with(Limits { requests: 1, ..Limits::default() }).await;
+    let (person, other) = (Person::new(&server), Person::new(&server));
     // An unfinished body keeps the only slot, once its head was verified.
     let slow = begin(&other, "/api/stats", b"{\"namespace\":\"default\"}", 1).await;
     let busy = async {
@@ -96,14 +97,14 @@ async fn requests_in_hand_are_bounded() {
     drop(slow);
     let free = async { while person.post("/api/stats", json!({})).await.status != 200 {} };
     tokio::time::timeout(PATIENCE, free).await.unwrap();
-    door.bare("GET", "/health", "").await.good();
+    server.bare("GET", "/health", "").await.good();
 }
 
 #[tokio::test]
 async fn a_request_that_is_not_signed_holds_no_place_while_its_body_is_awaited() {
     let limits = Limits { requests: 1, large_bodies: 1, ..Limits::default() };
-    let door = Door::with(limits).await;
-    let person = Person::new(&door);
+    let server = TestServer::with(limits).await;
+    let person = Person::new(&server);
     let mut waiting = Vec::new();
     for path in ["/v1/memory/import", "/v1/memory/import", "/v1/memory/recall", "/v1/chat", "/sui"] {
         for headers in [
@@ -115,7 +116,7 @@ async fn a_request_that_is_not_signed_holds_no_place_while_its_body_is_awaited()
                 .map(|(name, value)| format!("{name}: {value}\r\n"))
                 .collect(),
         ] {
-            let mut stream = TcpStream::connect(door.address).await.unwrap();
+            let mut stream = TcpStream::connect(server.address).await.unwrap();
             let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: 1000\r\n\r\n");
             stream.write_all(head.as_bytes()).await.unwrap();
             waiting.push(stream);
@@ -123,20 +124,20 @@ async fn a_request_that_is_not_signed_holds_no_place_while_its_body_is_awaited()
     }
     // All of them have arrived: a later one is answered.
     for _ in 0..3 {
-        door.bare("GET", "/health", "").await.good();
+        server.bare("GET", "/health", "").await.good();
         person.post("/api/stats", json!({})).await.good();
         let import = person.headers("POST", "/v1/memory/import", b"x");
-        door.send("POST", "/v1/memory/import", &import, b"x".to_vec()).await.refused(400, "bad_request");
+        server.send("POST", "/v1/memory/import", &import, b"x".to_vec()).await.refused(400, "bad_request");
     }
     drop(waiting);
 }
 
 #[tokio::test]
 async fn a_large_body_comes_after_its_signature_was_checked() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let (path, body) = ("/v1/memory/import", vec![b' '; 3 * 1024 * 1024]);
-    let plain = door.send("POST", path, &person.headers("POST", path, &body), body.clone()).await;
+    let plain = server.send("POST", path, &person.headers("POST", path, &body), body.clone()).await;
     plain.refused(413, "too_large");
     assert!(plain.json()["hint"].as_str().unwrap().contains("x-body-sha256"), "{}", plain.text);
     let stated = |hash: String| {
@@ -145,29 +146,29 @@ async fn a_large_body_comes_after_its_signature_was_checked() {
         headers
     };
     // It is read: the route reports its errors.
-    let read = door.send("POST", path, &stated(body_sha256(&body)), body.clone()).await;
+    let read = server.send("POST", path, &stated(body_sha256(&body)), body.clone()).await;
     read.refused(400, "bad_request");
     // A head with another hash than the signed one is refused, and so is a body with another hash.
     for hash in [body_sha256(b"x"), "zz".repeat(32), String::new()] {
-        let refused = door.send("POST", path, &stated(hash), b"x".to_vec()).await;
+        let refused = server.send("POST", path, &stated(hash), b"x".to_vec()).await;
         refused.refused(401, "unauthenticated");
     }
     let mut other = body.clone();
     other[0] = b'x';
-    door.send("POST", path, &stated(body_sha256(&body)), other).await.refused(401, "unauthenticated");
+    server.send("POST", path, &stated(body_sha256(&body)), other).await.refused(401, "unauthenticated");
 }
 
 #[tokio::test]
 async fn silent_connections_of_one_address_cost_others_nothing() {
     const MANY: usize = 400;
-    let door = Door::open().await;
+    let server = TestServer::open().await;
     let head = |path: &str| format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n");
     for sent in [String::new(), "POST /v1".to_owned(), head("/v1/memory/recall"), head("/sui")] {
         let mut silent = Vec::new();
         for _ in 0..MANY {
             let socket = TcpSocket::new_v4().unwrap();
             socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-            let mut stream = socket.connect(door.address).await.unwrap();
+            let mut stream = socket.connect(server.address).await.unwrap();
             // The oldest connections are closed meanwhile.
             let _ = stream.write_all(sent.as_bytes()).await;
             silent.push(stream);
@@ -177,9 +178,9 @@ async fn silent_connections_of_one_address_cost_others_nothing() {
                 .no_proxy()
                 .local_address(from.parse::<std::net::IpAddr>().unwrap());
             let client = client.build().unwrap();
-            let person = Person::new(&door);
+            let person = Person::new(&server);
             let body = b"{\"query\":\"dog\"}";
-            let mut request = client.post(door.url("/v1/memory/recall")).body(body.to_vec());
+            let mut request = client.post(server.url("/v1/memory/recall")).body(body.to_vec());
             for (name, value) in person.headers("POST", "/v1/memory/recall", body) {
                 request = request.header(name, value);
             }
@@ -195,10 +196,10 @@ async fn silent_connections_of_one_address_cost_others_nothing() {
 
 #[tokio::test]
 async fn malformed_requests_are_refused_in_one_shape() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let raw = async |path: &str, body: &[u8]| {
-        door.send("POST", path, &person.headers("POST", path, body), body.to_vec()).await
+        server.send("POST", path, &person.headers("POST", path, body), body.to_vec()).await
     };
     let deep = "[".repeat(100_000);
     for body in [
@@ -235,33 +236,33 @@ async fn malformed_requests_are_refused_in_one_shape() {
     person.get("/v1/memory/graph?unknown=1").await.refused(400, "bad_request");
     person.get("/v1/memory/sessions/%FF/move").await.refused(405, "no_method");
     person.post("/v1/memory/sessions/%FF/move", json!({})).await.refused(400, "bad_request");
-    door.bare("GET", "/nowhere", "").await.refused(404, "no_route");
-    door.bare("DELETE", "/health", "").await.refused(405, "no_method");
-    door.bare("POST", "/sui", &"x".repeat(5_000)).await.refused(400, "bad_request");
+    server.bare("GET", "/nowhere", "").await.refused(404, "no_route");
+    server.bare("DELETE", "/health", "").await.refused(405, "no_method");
+    server.bare("POST", "/sui", &"x".repeat(5_000)).await.refused(400, "bad_request");
 }
 
 #[tokio::test]
 async fn a_connection_that_is_no_http_is_closed() {
-    let door = Door::open().await;
-    let mut stream = tokio::net::TcpStream::connect(door.address).await.unwrap();
+    let server = TestServer::open().await;
+    let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
     stream.write_all(&[0xff; 100_000]).await.ok();
     let mut answer = Vec::new();
     let ended = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut answer)).await;
     assert!(ended.is_ok(), "the connection stays open");
-    door.bare("GET", "/health", "").await.good();
+    server.bare("GET", "/health", "").await.good();
 }
 
 #[tokio::test]
 async fn every_documented_route_is_there_and_behind_the_gate() {
-    let door = Door::open().await;
-    let document = door.bare("GET", "/openapi.json", "").await.good();
+    let server = TestServer::open().await;
+    let document = server.bare("GET", "/openapi.json", "").await.good();
     let open = ["/health", "/readyz", "/version", "/config", "/sui", "/openapi.json"];
     let paths = document["paths"].as_object().unwrap();
     assert!(paths.len() > 35, "{}", paths.len());
     for (path, operations) in paths {
         for (method, operation) in operations.as_object().unwrap() {
             let filled = path.replace(['{', '}'], "");
-            let answer = door.bare(&method.to_uppercase(), &filled, "{}").await;
+            let answer = server.bare(&method.to_uppercase(), &filled, "{}").await;
             let secured = operation["security"].as_array().is_some_and(|list| !list.is_empty());
             if open.contains(&path.as_str()) {
                 assert!(!secured && answer.status != 401 && answer.status != 405, "{method} {path}");

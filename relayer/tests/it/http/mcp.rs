@@ -8,7 +8,7 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 
-use super::harness::{Door, Person};
+use super::harness::{Person, TestServer};
 
 /// An agent's side of `baton-relayer mcp`.
 struct Agent {
@@ -23,7 +23,7 @@ impl Agent {
         let key = folder.join("account.key");
         person.key.create(&key, None).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_baton-relayer"))
-            .args(["mcp", "--url", &person.door.url("")])
+            .args(["mcp", "--url", &person.server.url("")])
             .args(["--account", &person.account])
             .arg("--account-key")
             .arg(&key)
@@ -70,9 +70,9 @@ impl Agent {
 
 #[tokio::test]
 async fn f9_an_agent_remembers_and_recalls_over_standard_input_and_output() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
-    door.follow_the_real_clock();
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    server.follow_the_real_clock();
     let folder = tempfile::tempdir().unwrap();
     let mut agent = Agent::start(&person, folder.path()).await;
     let tools = agent.ask("tools/list", json!({})).await;
@@ -106,9 +106,9 @@ async fn f9_an_agent_remembers_and_recalls_over_standard_input_and_output() {
 
 #[tokio::test]
 async fn a_line_that_is_no_json_is_answered_with_a_parse_error_over_standard_output() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
-    door.follow_the_real_clock();
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    server.follow_the_real_clock();
     let folder = tempfile::tempdir().unwrap();
     let mut agent = Agent::start(&person, folder.path()).await;
     for nonsense in ["this is no json", "{\"jsonrpc\":\"2.0\",\"id\":7,"] {
@@ -127,9 +127,9 @@ async fn a_line_that_is_no_json_is_answered_with_a_parse_error_over_standard_out
 
 #[tokio::test]
 async fn an_agent_with_a_key_that_may_not_is_told_so() {
-    let door = Door::open().await;
-    door.follow_the_real_clock();
-    let owner = Person::new(&door);
+    let server = TestServer::open().await;
+    server.follow_the_real_clock();
+    let owner = Person::new(&server);
     let friend = owner.friend();
     owner.post("/api/delegations", json!(owner.delegate(&friend, &["read"], None))).await.good();
     let folder = tempfile::tempdir().unwrap();
@@ -146,16 +146,16 @@ async fn rpc(person: &Person<'_>, method: &str, params: Value) -> Value {
     headers.push(("accept", "application/json, text/event-stream".to_owned()));
     headers.push(("content-type", "application/json".to_owned()));
     headers.push(("mcp-protocol-version", "2025-06-18".to_owned()));
-    let answer = person.door.send("POST", "/mcp", &headers, message.into_bytes()).await;
+    let answer = person.server.send("POST", "/mcp", &headers, message.into_bytes()).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     answer.json()
 }
 
 #[tokio::test]
 async fn f9_tools_over_http_act_for_whoever_signed_each_message() {
-    let door = Door::open().await;
-    let (person, other) = (Person::new(&door), Person::new(&door));
-    door.bare("POST", "/mcp", "{}").await.refused(401, "unauthenticated");
+    let server = TestServer::open().await;
+    let (person, other) = (Person::new(&server), Person::new(&server));
+    server.bare("POST", "/mcp", "{}").await.refused(401, "unauthenticated");
     let about = json!({ "name": "test", "version": "1" });
     let hello = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": about });
     assert_eq!(rpc(&person, "initialize", hello).await["result"]["serverInfo"]["name"], "baton-memory");

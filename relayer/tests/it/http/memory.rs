@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
 
-use super::harness::{Answer, Door, Person};
+use super::harness::{Answer, Person, TestServer};
 
 fn texts(answer: &Value) -> Vec<&str> {
     let items = answer["items"].as_array().unwrap();
@@ -13,8 +13,8 @@ fn texts(answer: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn f1_an_owner_lists_gets_edits_supersedes_archives_and_deletes() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let id = person.remember("My favourite fruit is the mango.", None).await;
     let path = format!("/v1/memory/items/{id}");
     let item = person.get(&path).await.good();
@@ -28,7 +28,7 @@ async fn f1_an_owner_lists_gets_edits_supersedes_archives_and_deletes() {
     assert!(!now.to_string().contains("mango"), "an edit leaves nothing of the old text");
     let id = edited["id"].as_str().unwrap().to_owned();
     let path = format!("/v1/memory/items/{id}");
-    door.now_ms.fetch_add(60_000, Ordering::SeqCst);
+    server.now_ms.fetch_add(60_000, Ordering::SeqCst);
     let next = json!({ "text": "My favourite fruit is the fig." });
     let newer = person.post(&format!("{path}/supersede"), next).await.good();
     let older = person.get(&path).await.good();
@@ -51,8 +51,8 @@ async fn f1_an_owner_lists_gets_edits_supersedes_archives_and_deletes() {
 
 #[tokio::test]
 async fn f1_a_removal_names_what_else_holds_the_words_and_does_with_it_as_it_is_told() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let told = async |session: &str, name: &str| {
         let body = json!({
             "session": session, "project": "zoo", "turn": 0,
@@ -107,8 +107,8 @@ async fn f1_a_removal_names_what_else_holds_the_words_and_does_with_it_as_it_is_
 
 #[tokio::test]
 async fn f6_a_recall_says_scores_and_how_it_searched() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     person.remember("My dog is called Biscuit.", None).await;
     person.remember("I work as a carpenter.", None).await;
     let body = json!({ "query": "What is my dog called?", "limit": 1 });
@@ -125,8 +125,8 @@ async fn f6_a_recall_says_scores_and_how_it_searched() {
 
 #[tokio::test]
 async fn pages_of_a_list_go_on_where_the_last_one_ended() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     for number in 0..5 {
         person.remember(&format!("Note number {number} is about topic {number}."), Some("notes")).await;
     }
@@ -157,8 +157,8 @@ async fn turn(person: &Person<'_>, session: &str, project: Option<&str>, turn: u
 
 #[tokio::test]
 async fn sessions_are_made_forked_moved_and_deleted() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let made =
         person.post("/v1/memory/sessions", json!({ "name": "s 1/ü", "project": "garden" })).await.good();
     assert_eq!((made["name"].as_str(), made["project"].as_str()), (Some("s 1/ü"), Some("garden")));
@@ -180,8 +180,8 @@ async fn sessions_are_made_forked_moved_and_deleted() {
 
 #[tokio::test]
 async fn projects_and_personas_are_made_and_deleted() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     person.post("/v1/memory/projects", json!({ "name": "a" })).await.good();
     person.post("/v1/memory/projects", json!({ "name": "a" })).await.good();
     person.post("/v1/memory/projects", json!({ "name": "default" })).await.refused(400, "bad_request");
@@ -202,8 +202,8 @@ async fn projects_and_personas_are_made_and_deleted() {
 
 #[tokio::test]
 async fn d9_the_profile_and_the_graph_can_be_read() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     person.remember("My sister is called Ana.", None).await;
     let profile = person.get("/v1/memory/profile").await.good();
     assert!(texts(&profile).contains(&"My sister is called Ana."), "{profile}");
@@ -213,8 +213,8 @@ async fn d9_the_profile_and_the_graph_can_be_read() {
 
 #[tokio::test]
 async fn f1_an_export_is_signed_lines_and_is_imported_elsewhere() {
-    let door = Door::open().await;
-    let (person, other) = (Person::new(&door), Person::new(&door));
+    let server = TestServer::open().await;
+    let (person, other) = (Person::new(&server), Person::new(&server));
     person.remember("My dog is called Biscuit.", None).await;
     person.remember("The shed needs paint.", Some("garden")).await;
     let export = person.get("/v1/memory/export").await;
@@ -229,21 +229,21 @@ async fn f1_an_export_is_signed_lines_and_is_imported_elsewhere() {
     let send = async |who: &Person<'_>, text: &str| {
         let path = "/v1/memory/import";
         let headers = who.headers("POST", path, text.as_bytes());
-        door.send("POST", path, &headers, text.as_bytes().to_vec()).await
+        server.send("POST", path, &headers, text.as_bytes().to_vec()).await
     };
     assert_eq!(send(&person, &export.text).await.good()["added"], 0, "all of it is here");
     assert!(send(&other, &export.text).await.good()["added"].as_u64() >= Some(2));
     assert_eq!(other.recalls("What is my dog called?", None).await, ["My dog is called Biscuit."]);
     let forged = export.text.replace("Biscuit", "Rex");
-    let third = Person::new(&door);
+    let third = Person::new(&server);
     assert_eq!(send(&third, &forged).await.status, 400, "a changed export is refused");
     assert_eq!(send(&third, "garbage\n").await.status, 400);
 }
 
 #[tokio::test]
 async fn f1_an_owner_is_erased_on_its_own_word_only() {
-    let door = Door::open().await;
-    let (person, other) = (Person::new(&door), Person::new(&door));
+    let server = TestServer::open().await;
+    let (person, other) = (Person::new(&server), Person::new(&server));
     person.remember("My dog is called Biscuit.", None).await;
     other.remember("My cat is called Luna.", None).await;
     let erase = |confirm: &str| person.ask("DELETE", "/v1/memory/owner", json!({ "confirm": confirm }));
@@ -256,8 +256,8 @@ async fn f1_an_owner_is_erased_on_its_own_word_only() {
 
 #[tokio::test]
 async fn e6_what_waits_for_consent_is_listed_and_decided_on() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let waiting = person.get("/v1/memory/consent").await.good();
     assert_eq!(waiting["items"], json!([]));
     person
@@ -267,7 +267,7 @@ async fn e6_what_waits_for_consent_is_listed_and_decided_on() {
     turn(&person, "s", None, 0, "I was diagnosed with diabetes last week, and I take insulin every day.")
         .await
         .good();
-    while door.memory.run_due().await > 0 {}
+    while server.memory.run_due().await > 0 {}
     let waiting = person.get("/v1/memory/consent").await.good();
     let ids: Vec<&str> =
         waiting["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect();
@@ -279,8 +279,8 @@ async fn e6_what_waits_for_consent_is_listed_and_decided_on() {
 
 #[tokio::test]
 async fn a_recall_answers_while_nothing_is_there() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     assert!(person.recalls("anything", None).await.is_empty());
     assert!(person.recalls("anything", Some("nowhere")).await.is_empty());
     let quota = person.get("/v1/memory/quota").await.good();
@@ -289,8 +289,8 @@ async fn a_recall_answers_while_nothing_is_there() {
 
 #[tokio::test]
 async fn another_text_under_a_turns_number_is_refused_and_the_same_one_changes_nothing() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let turn = |user: &str, assistant: &str| json!({ "session": "s", "turn": 0, "user": user, "assistant": assistant });
     for _ in 0..2 {
         person.post("/v1/memory/turns", turn("I live in Lisbon.", "Noted.")).await.good();
@@ -310,9 +310,9 @@ async fn another_text_under_a_turns_number_is_refused_and_the_same_one_changes_n
 }
 
 #[tokio::test]
-async fn a_request_that_contradicts_the_sessions_persona_is_refused_as_one_of_another_project_is() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+async fn a_request_that_contradicts_the_sessions_persona_is_refused() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let place = json!({ "name": "k", "project": "home", "persona": "Kenji" });
     person.post("/v1/memory/sessions", place).await.good();
     for (project, persona) in [(Some("other"), None), (None, Some("Aria"))] {
@@ -340,8 +340,8 @@ async fn a_request_that_contradicts_the_sessions_persona_is_refused_as_one_of_an
 
 #[tokio::test]
 async fn an_export_of_one_place_names_no_other_and_one_of_nowhere_is_refused() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     for (project, session, persona) in [("boat", "at sea", "Aria"), ("house", "at home", "Kenji")] {
         let turn = json!({
             "project": project, "session": session, "persona": persona, "turn": 0,
@@ -364,9 +364,9 @@ async fn an_export_of_one_place_names_no_other_and_one_of_nowhere_is_refused() {
             assert!(!export.text.contains(other), "{other}: {}", export.text);
         }
         // Another account imports it unchanged.
-        let other = Person::new(&door);
+        let other = Person::new(&server);
         let headers = other.headers("POST", "/v1/memory/import", export.text.as_bytes());
-        let imported = door.send("POST", "/v1/memory/import", &headers, export.text.into_bytes()).await;
+        let imported = server.send("POST", "/v1/memory/import", &headers, export.text.into_bytes()).await;
         assert_eq!(imported.good()["added"], 2);
     }
     assert!(person.get("/v1/memory/export").await.text.contains("house"), "of everything, all is named");

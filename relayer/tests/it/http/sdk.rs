@@ -2,30 +2,31 @@
 
 use serde_json::json;
 
-use super::harness::{Door, Person};
+use super::harness::{Person, TestServer};
 
 #[tokio::test]
 async fn f10_what_the_sdk_reads_at_its_start() {
-    let door = Door::open().await;
-    let version = door.bare("GET", "/version", "").await.good();
+    let server = TestServer::open().await;
+    let version = server.bare("GET", "/version", "").await.good();
     assert_eq!(version["apiVersion"], "1.0.0");
     assert_eq!(version["minSupportedSdk"]["python"], "0.1.0");
-    assert_eq!(door.bare("GET", "/health", "").await.good()["status"], "ok");
-    let config = door.bare("GET", "/config", "").await.good();
-    assert_eq!(config["suiRpcUrl"], door.url("/sui"));
+    assert_eq!(server.bare("GET", "/health", "").await.good()["status"], "ok");
+    let config = server.bare("GET", "/config", "").await.good();
+    assert_eq!(config["suiRpcUrl"], server.url("/sui"));
     assert!(!["mainnet", "testnet", "devnet"].contains(&config["network"].as_str().unwrap()));
     let request =
         json!({ "jsonrpc": "2.0", "id": 1, "method": "sui_getObject", "params": [config["packageId"]] });
-    let object = door.bare("POST", "/sui", &request.to_string()).await.good();
+    let object = server.bare("POST", "/sui", &request.to_string()).await.good();
     assert_eq!(object["result"]["data"]["version"], "1");
-    let other = door.bare("POST", "/sui", r#"{"id":2,"method":"sui_executeTransactionBlock"}"#).await.good();
+    let other =
+        server.bare("POST", "/sui", r#"{"id":2,"method":"sui_executeTransactionBlock"}"#).await.good();
     assert!(other["result"].is_null() && other["error"]["code"].is_i64());
 }
 
 #[tokio::test]
 async fn f10_remember_recall_forget_and_count_by_namespace() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let body = json!({ "text": "The shed needs paint.", "namespace": "garden", "idempotency_key": "r1-x" });
     let accepted = person.post("/api/remember", body.clone()).await;
     assert_eq!(accepted.status, 202);
@@ -64,8 +65,8 @@ async fn f10_remember_recall_forget_and_count_by_namespace() {
 
 #[tokio::test]
 async fn f10_bulk_status_names_what_is_not_there() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let items = json!({ "items": [{ "text": "I live in Lisbon." }, { "text": "I play the cello." }] });
     let accepted = person.post("/api/remember/bulk", items).await;
     assert_eq!((accepted.status, accepted.good()["total"].as_u64()), (202, Some(2)));
@@ -79,8 +80,8 @@ async fn f10_bulk_status_names_what_is_not_there() {
 
 #[tokio::test]
 async fn without_a_model_ask_gives_the_memories_and_says_why() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     person.remember("My dog is called Biscuit.", None).await;
     let answer = person.post("/api/ask", json!({ "question": "What is my dog called?" })).await;
     answer.refused(503, "no_model");
@@ -89,8 +90,8 @@ async fn without_a_model_ask_gives_the_memories_and_says_why() {
 
 #[tokio::test]
 async fn there_is_no_manual_mode_and_the_answer_says_why() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     for path in ["/api/remember/manual", "/api/recall/manual"] {
         let answer = person.post(path, json!({ "vector": [0.5] })).await;
         answer.refused(501, "not_supported");

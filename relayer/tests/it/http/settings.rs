@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::harness::{Door, Person};
+use super::harness::{Person, TestServer};
 
 #[tokio::test]
 async fn only_the_owner_and_its_administrators_decide_on_settings() {
-    let door = Door::open().await;
-    let (owner, other) = (Person::new(&door), Person::new(&door));
+    let server = TestServer::open().await;
+    let (owner, other) = (Person::new(&server), Person::new(&server));
     let path = "/v1/memory/settings";
     let off = json!({ "extract_through_nodes": false, "nodes_offered": false, "written_by": "rules" });
     assert_eq!(owner.get(path).await.good(), off);
@@ -37,8 +37,8 @@ async fn only_the_owner_and_its_administrators_decide_on_settings() {
 
 #[tokio::test]
 async fn f10_a_call_with_the_same_idempotency_key_is_made_once() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let fact = |text: &str, key: &str| json!({ "text": text, "idempotency_key": key });
     let first = person.post("/api/remember", fact("I live in Lisbon.", "a")).await.good();
     let job = first["job_id"].as_str().unwrap().to_owned();
@@ -65,8 +65,8 @@ async fn f10_a_call_with_the_same_idempotency_key_is_made_once() {
 
 #[tokio::test]
 async fn f10_what_is_told_was_said_when_the_caller_says() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let at = "2025-03-01T10:00:00Z";
     let analyzed = json!({ "text": "I work as a carpenter in Lisbon.", "occurred_at": at });
     let found = person.post("/api/analyze", analyzed).await.good();
@@ -83,8 +83,8 @@ async fn f10_what_is_told_was_said_when_the_caller_says() {
 
 #[tokio::test]
 async fn restoring_without_walrus_says_why_it_cannot_and_what_to_do() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     person.remember("My dog is called Biscuit.", None).await;
     let answer = person.post("/api/restore", json!({ "namespace": "default" })).await;
     answer.refused(501, "no_walrus");

@@ -4,46 +4,46 @@ use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
 
-use super::harness::{Door, Person};
+use super::harness::{Person, TestServer};
 
 #[tokio::test]
 async fn a6_an_unsigned_or_changed_request_is_nobodys() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let (path, body) = ("/api/recall?x=1", br#"{"query":"dog"}"#.to_vec());
-    door.bare("POST", path, "{}").await.refused(401, "unauthenticated");
+    server.bare("POST", path, "{}").await.refused(401, "unauthenticated");
     let signed = || person.headers("POST", path, &body);
-    assert_eq!(door.send("POST", path, &signed(), body.clone()).await.status, 200);
-    door.send("POST", "/api/recall?x=2", &signed(), body.clone()).await.refused(401, "unauthenticated");
-    door.send("POST", "/api/forget?x=1", &signed(), body.clone()).await.refused(401, "unauthenticated");
+    assert_eq!(server.send("POST", path, &signed(), body.clone()).await.status, 200);
+    server.send("POST", "/api/recall?x=2", &signed(), body.clone()).await.refused(401, "unauthenticated");
+    server.send("POST", "/api/forget?x=1", &signed(), body.clone()).await.refused(401, "unauthenticated");
     let delegations = person.headers("GET", "/api/delegations", &body);
-    door.send("POST", "/api/delegations", &delegations, body.clone()).await.refused(401, "unauthenticated");
-    door.send("POST", path, &signed(), b"{}".to_vec()).await.refused(401, "unauthenticated");
+    server.send("POST", "/api/delegations", &delegations, body.clone()).await.refused(401, "unauthenticated");
+    server.send("POST", path, &signed(), b"{}".to_vec()).await.refused(401, "unauthenticated");
     let mut other_account = signed();
-    other_account[4].1 = Person::new(&door).account;
-    door.send("POST", path, &other_account, body).await.refused(401, "unauthenticated");
+    other_account[4].1 = Person::new(&server).account;
+    server.send("POST", path, &other_account, body).await.refused(401, "unauthenticated");
 }
 
 #[tokio::test]
 async fn every_wrong_signature_gets_the_same_answer() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let path = "/api/stats";
     let signed = || person.headers("POST", path, b"{}");
     let mut answers = Vec::new();
     for index in 0..5 {
         let mut missing = signed();
         missing.remove(index);
-        answers.push(door.send("POST", path, &missing, b"{}".to_vec()).await);
+        answers.push(server.send("POST", path, &missing, b"{}".to_vec()).await);
         let mut garbled = signed();
         garbled[index].1 = "zz".to_owned();
-        answers.push(door.send("POST", path, &garbled, b"{}".to_vec()).await);
+        answers.push(server.send("POST", path, &garbled, b"{}".to_vec()).await);
     }
-    let stranger = Person { account: person.account.clone(), ..Person::new(&door) };
-    answers.push(stranger.post(path, json!({})).await);
+    let impostor = Person { account: person.account.clone(), ..Person::new(&server) };
+    answers.push(impostor.post(path, json!({})).await);
     let replayed = signed();
-    door.send("POST", path, &replayed, b"{}".to_vec()).await.good();
-    answers.push(door.send("POST", path, &replayed, b"{}".to_vec()).await);
+    server.send("POST", path, &replayed, b"{}".to_vec()).await.good();
+    answers.push(server.send("POST", path, &replayed, b"{}".to_vec()).await);
     let without_id = |answer: &super::harness::Answer| {
         let mut json = answer.json();
         json["request_id"] = Value::Null;
@@ -55,35 +55,35 @@ async fn every_wrong_signature_gets_the_same_answer() {
 
 #[tokio::test]
 async fn a_nonce_is_remembered_across_a_restart() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let headers = person.headers("POST", "/api/stats", b"{}");
-    door.send("POST", "/api/stats", &headers, b"{}".to_vec()).await.good();
-    let folder = door.close().await;
-    let door = Door::on(folder, baton_relayer::http::Limits::default()).await;
-    door.send("POST", "/api/stats", &headers, b"{}".to_vec()).await.refused(401, "unauthenticated");
+    server.send("POST", "/api/stats", &headers, b"{}".to_vec()).await.good();
+    let folder = server.close().await;
+    let server = TestServer::on(folder, baton_relayer::http::Limits::default()).await;
+    server.send("POST", "/api/stats", &headers, b"{}".to_vec()).await.refused(401, "unauthenticated");
 }
 
 #[tokio::test]
 async fn a_clock_that_is_off_is_told_so_to_its_owner_only() {
-    let door = Door::open().await;
-    let person = Person::new(&door);
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
     let headers = person.headers("POST", "/api/stats", b"{}");
-    door.now_ms.fetch_add(301_000, Ordering::SeqCst);
-    let late = door.send("POST", "/api/stats", &headers, b"{}".to_vec()).await;
+    server.now_ms.fetch_add(301_000, Ordering::SeqCst);
+    let late = server.send("POST", "/api/stats", &headers, b"{}".to_vec()).await;
     late.refused(401, "clock_skew");
     assert_eq!(late.headers["x-auth-error"], "ERR_TIMESTAMP_OUT_OF_BOUNDS");
     let mut forged = headers;
     forged[1].1 = "00".repeat(64);
-    let answer = door.send("POST", "/api/stats", &forged, b"{}".to_vec()).await;
+    let answer = server.send("POST", "/api/stats", &forged, b"{}".to_vec()).await;
     answer.refused(401, "unauthenticated");
     assert!(!answer.headers.contains_key("x-auth-error"));
 }
 
 #[tokio::test]
 async fn a_delegate_acts_within_its_scopes_until_taken_back() {
-    let door = Door::open().await;
-    let owner = Person::new(&door);
+    let server = TestServer::open().await;
+    let owner = Person::new(&server);
     owner.remember("My dog is called Biscuit.", None).await;
     let mut friend = owner.friend();
     friend.post("/api/recall", json!({ "query": "dog" })).await.refused(401, "unauthenticated");
@@ -109,8 +109,8 @@ async fn a_delegate_acts_within_its_scopes_until_taken_back() {
 
 #[tokio::test]
 async fn a_delegation_ends_and_is_no_ones_else() {
-    let door = Door::open().await;
-    let (owner, other) = (Person::new(&door), Person::new(&door));
+    let server = TestServer::open().await;
+    let (owner, other) = (Person::new(&server), Person::new(&server));
     let mut friend = owner.friend();
     let delegation = owner.delegate(&friend, &["read", "write", "chat", "admin"], None);
     other.post("/api/delegations", json!(delegation)).await.refused(400, "bad_request");
@@ -124,15 +124,15 @@ async fn a_delegation_ends_and_is_no_ones_else() {
     friend.post("/api/stats", json!({})).await.good();
     let confirm = json!({ "confirm": owner.account });
     friend.ask("DELETE", "/v1/memory/owner", confirm).await.refused(403, "owner_only");
-    door.now_ms.fetch_add(3_600_000, Ordering::SeqCst);
+    server.now_ms.fetch_add(3_600_000, Ordering::SeqCst);
     friend.post("/api/stats", json!({})).await.refused(401, "unauthenticated");
     owner.post("/api/delegations", json!(delegation)).await.refused(400, "bad_request");
 }
 
 #[tokio::test]
 async fn a_delegate_of_one_project_sees_and_touches_nothing_else() {
-    let door = Door::open().await;
-    let owner = Person::new(&door);
+    let server = TestServer::open().await;
+    let owner = Person::new(&server);
     let inside = owner.remember("The shed needs green paint.", Some("garden")).await;
     let outside = owner.remember("The bank card has paint on it.", None).await;
     let mut friend = owner.friend();
@@ -182,9 +182,9 @@ async fn a_delegate_of_one_project_sees_and_touches_nothing_else() {
 }
 
 #[tokio::test]
-async fn another_owner_is_a_stranger_everywhere() {
-    let door = Door::open().await;
-    let (owner, other) = (Person::new(&door), Person::new(&door));
+async fn another_owner_reads_and_deletes_nothing() {
+    let server = TestServer::open().await;
+    let (owner, other) = (Person::new(&server), Person::new(&server));
     let id = owner.remember("The safe's code is in the blue book.", None).await;
     assert_eq!(other.recalls("safe code blue book", None).await, Vec::<String>::new());
     other.get(&format!("/v1/memory/items/{id}")).await.refused(404, "not_found");
@@ -201,8 +201,8 @@ fn all_of(answer: &super::harness::Answer) -> String {
 
 #[tokio::test]
 async fn a_delegate_that_may_only_write_reads_nothing() {
-    let door = Door::open().await;
-    let owner = Person::new(&door);
+    let server = TestServer::open().await;
+    let owner = Person::new(&server);
     let dog = owner.remember("My dog is called Biscuit.", None).await;
     let place = json!({ "name": "s1", "project": "garden" });
     owner.post("/v1/memory/sessions", place.clone()).await.good();
@@ -265,8 +265,8 @@ async fn a_delegate_that_may_only_write_reads_nothing() {
 
 #[tokio::test]
 async fn a_delegate_sees_intimate_items_only_where_that_was_granted_by_name() {
-    let door = Door::open().await;
-    let owner = Person::new(&door);
+    let server = TestServer::open().await;
+    let owner = Person::new(&server);
     let fact = |text: &str, intimate: bool| json!({ "text": text, "project": "home", "intimate": intimate });
     let facts =
         [fact("The doctor prescribed a red cream.", true), fact("The doctor lives on Mill Road.", false)];
@@ -313,8 +313,8 @@ async fn a_delegate_sees_intimate_items_only_where_that_was_granted_by_name() {
 
 #[tokio::test]
 async fn the_defaults_of_the_sdks_routes_show_nothing_intimate() {
-    let door = Door::open().await;
-    let owner = Person::new(&door);
+    let server = TestServer::open().await;
+    let owner = Person::new(&server);
     let fact = |text: &str, intimate: bool| json!({ "text": text, "intimate": intimate });
     let facts =
         [fact("The doctor prescribed a red cream.", true), fact("The doctor lives on Mill Road.", false)];

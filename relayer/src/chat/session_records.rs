@@ -36,13 +36,13 @@ const MAX_PROGRESS_BYTES: usize = 256;
 
 /// The records of one session.
 #[derive(Clone)]
-pub(super) struct Shelf {
+pub(super) struct SessionRecords {
     pub(super) memory: Arc<dyn Recollection>,
     pub(super) owner: OwnerId,
     pub(super) session: SessionId,
 }
 
-impl Shelf {
+impl SessionRecords {
     fn name(&self, part: &str) -> String {
         format!("chat/{}/{part}", self.session)
     }
@@ -69,7 +69,7 @@ pub(super) struct Progress {
 
 /// The right to drive a session, while it is renewed.
 pub(super) struct Lease {
-    shelf: Shelf,
+    records: SessionRecords,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// The progress to write at the end.
     pub(super) progress: Progress,
@@ -83,16 +83,16 @@ impl Lease {
     /// # Errors
     /// [`ChatError::Busy`] while another request drives it, and memory's.
     pub(super) async fn take(
-        shelf: Shelf,
+        records: SessionRecords,
         now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     ) -> Result<Self, ChatError> {
-        let found = shelf.get("progress").await?;
+        let found = records.get("progress").await?;
         let progress = match &found {
             Some(bytes) => codec::decode(bytes, MAX_PROGRESS_BYTES)
                 .map_err(|_| ChatError::from(MemoryError::Damaged("a session's progress".to_owned())))?,
             None => Progress::default(),
         };
-        let lease = Self { shelf, now_ms, progress, known: found.is_some() };
+        let lease = Self { records, now_ms, progress, known: found.is_some() };
         let stretch = lease.stretch();
         if lease.hold(stretch).await? && lease.hold(stretch + 1).await? {
             return Ok(lease);
@@ -107,12 +107,12 @@ impl Lease {
     async fn hold(&self, stretch: u64) -> Result<bool, MemoryError> {
         let name = Sha256::new()
             .chain_update(b"baton chat lease")
-            .chain_update(self.shelf.owner.0)
-            .chain_update(self.shelf.session.0)
+            .chain_update(self.records.owner.0)
+            .chain_update(self.records.session.0)
             .chain_update(self.progress.generation.to_le_bytes())
             .chain_update(stretch.to_le_bytes());
         let until_ms = (stretch + 2).saturating_mul(LEASE_MS);
-        self.shelf.memory.take_nonce(name.finalize().into(), (self.now_ms)(), until_ms).await
+        self.records.memory.take_nonce(name.finalize().into(), (self.now_ms)(), until_ms).await
     }
 
     /// Renews the lease while `work` runs.
@@ -144,7 +144,7 @@ impl Lease {
     /// Memory's; the next request then waits until the lease expires.
     pub(super) async fn release(self) -> Result<(), MemoryError> {
         let progress = Progress { generation: self.progress.generation + 1, ..self.progress };
-        self.shelf.put("progress", Some(codec::encode(&progress))).await
+        self.records.put("progress", Some(codec::encode(&progress))).await
     }
 }
 
@@ -154,31 +154,31 @@ impl Lease {
 /// # Errors
 /// [`ChatError::Busy`] while it is in use, and memory's.
 pub(super) async fn forget(
-    shelf: Shelf,
+    records: SessionRecords,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
 ) -> Result<bool, ChatError> {
     let mut parts = Vec::new();
     // Includes leftovers of a crash after the last piece.
-    while shelf.get(&parts.len().to_string()).await?.is_some() {
+    while records.get(&parts.len().to_string()).await?.is_some() {
         parts.push(parts.len().to_string());
     }
-    if shelf.get("progress").await?.is_some() {
+    if records.get("progress").await?.is_some() {
         parts.push("progress".to_owned());
     }
     if parts.is_empty() {
         return Ok(false);
     }
     // Not released: that would write the progress again. It expires by itself.
-    let _lease = Lease::take(shelf.clone(), now_ms).await?;
-    let names: Vec<String> = parts.iter().map(|part| shelf.name(part)).collect();
+    let _lease = Lease::take(records.clone(), now_ms).await?;
+    let names: Vec<String> = parts.iter().map(|part| records.name(part)).collect();
     let change = |_: &[Option<Vec<u8>>]| Ok(names.iter().map(|name| (name.clone(), None)).collect());
-    shelf.memory.change(shelf.owner, Vec::new(), Box::new(change)).await?;
+    records.memory.change(records.owner, Vec::new(), Box::new(change)).await?;
     Ok(true)
 }
 
 /// A session's journal in its owner's records, piece by piece.
 pub(super) struct RecordLog {
-    shelf: Shelf,
+    records: SessionRecords,
     runtime: Handle,
     end: Mutex<End>,
 }
@@ -195,19 +195,19 @@ struct End {
 
 impl RecordLog {
     /// The log of a session, on this runtime.
-    pub(super) fn new(shelf: Shelf, runtime: Handle) -> Self {
-        Self { shelf, runtime, end: Mutex::new(End::default()) }
+    pub(super) fn new(records: SessionRecords, runtime: Handle) -> Self {
+        Self { records, runtime, end: Mutex::new(End::default()) }
     }
 
     fn get(&self, piece: u64) -> io::Result<Option<Vec<u8>>> {
-        self.runtime.block_on(self.shelf.get(&piece.to_string())).map_err(io::Error::other)
+        self.runtime.block_on(self.records.get(&piece.to_string())).map_err(io::Error::other)
     }
 
     /// Writes pieces, all or none.
     fn put(&self, pieces: RecordChanges) -> io::Result<()> {
         let change = |_: &[Option<Vec<u8>>]| Ok(pieces.clone());
-        let shelf = &self.shelf;
-        let written = shelf.memory.change(shelf.owner, Vec::new(), Box::new(change));
+        let records = &self.records;
+        let written = records.memory.change(records.owner, Vec::new(), Box::new(change));
         self.runtime.block_on(written).map_err(io::Error::other)
     }
 }
@@ -252,7 +252,7 @@ impl JournalLog for RecordLog {
         buffer.truncate(kept);
         buffer.extend_from_slice(bytes);
         let chunks = (first..).zip(buffer.chunks(PIECE_BYTES));
-        let named = |piece: u64| self.shelf.name(&piece.to_string());
+        let named = |piece: u64| self.records.name(&piece.to_string());
         let mut changes: RecordChanges =
             chunks.map(|(piece, bytes)| (named(piece), Some(bytes.to_vec()))).collect();
         let next = first + changes.len() as u64;

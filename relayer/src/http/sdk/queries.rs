@@ -19,9 +19,9 @@ use super::{not_blank, text};
 use crate::{
     auth::Caller,
     http::{
-        Doors, Fault, FaultJson, Input, Reader, Writer,
+        ApiError, ApiErrorJson, AppState, Input, Reader, Writer,
+        api_error::{MODEL, NO_MODEL, UNAVAILABLE, UNSUPPORTED},
         extract::scope_named,
-        fault::{MODEL, NO_MODEL, UNAVAILABLE, UNSUPPORTED},
         limits::MAX_ANALYZE_BYTES,
         shapes::distance,
     },
@@ -45,14 +45,14 @@ pub(in crate::http) struct ScoringWeights {
 }
 
 impl ScoringWeights {
-    fn check(&self) -> Result<(), Fault> {
+    fn check(&self) -> Result<(), ApiError> {
         let weights = [self.semantic, self.recency, self.importance].into_iter().flatten();
         let good = weights.into_iter().all(|weight| (0.0..=1_000.0).contains(&weight));
         let half_life = self.recency_half_life_days.is_none_or(|days| days > 0.0 && days <= 36_500.0);
         if good && half_life && self.sum() > 0.0 {
             return Ok(());
         }
-        Err(Fault::bad(
+        Err(ApiError::bad(
             "`scoring_weights` are from 0 to 1000, not all 0, with a half-life of up to 36500 days",
         ))
     }
@@ -134,30 +134,30 @@ pub(in crate::http) struct RecallAnswer {
 
 /// Finds memories.
 #[utoipa::path(post, path = "/api/recall", tag = "sdk", request_body = Recall,
-    responses((status = 200, body = RecallAnswer), (status = 400, body = FaultJson), (status = 401, body = FaultJson)))]
+    responses((status = 200, body = RecallAnswer), (status = 400, body = ApiErrorJson), (status = 401, body = ApiErrorJson)))]
 pub(in crate::http) async fn recall(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Reader(caller): Reader,
     Input(request): Input<Recall>,
-) -> Result<Json<RecallAnswer>, Fault> {
+) -> Result<Json<RecallAnswer>, ApiError> {
     let by_time = match request.sort.as_deref() {
         None | Some("relevance") => false,
         Some("recent") => true,
-        Some(_) => return Err(Fault::bad("`sort` is `relevance` or `recent`")),
+        Some(_) => return Err(ApiError::bad("`sort` is `relevance` or `recent`")),
     };
     if let Some(weights) = &request.scoring_weights {
         weights.check()?;
     }
     let limit = limit(request.limit, 10)?;
     let scope = scope_named(request.memory_scope.as_deref(), MemoryScope::NeutralAndRelationship)?;
-    let asked = Asked {
+    let search_request = SearchRequest {
         query: request.query,
         namespace: request.namespace,
         persona: request.persona,
         scope,
         weights: request.scoring_weights.map(ScoringWeights::read),
     };
-    let found = search(&doors, &caller, asked, limit).await?;
+    let found = search(&app, &caller, search_request, limit).await?;
     let mut hits = found.hits;
     if let Some(most) = request.max_distance {
         hits.retain(|hit| distance(hit) < most);
@@ -170,7 +170,7 @@ pub(in crate::http) async fn recall(
     Ok(Json(RecallAnswer { total: results.len(), results, dropped_count: 0, mode, degraded: found.degraded }))
 }
 
-struct Asked {
+struct SearchRequest {
     query: String,
     namespace: Option<String>,
     persona: Option<String>,
@@ -179,31 +179,31 @@ struct Asked {
 }
 
 async fn search(
-    doors: &Doors,
+    app: &AppState,
     caller: &Caller,
-    asked: Asked,
+    search: SearchRequest,
     limit: usize,
-) -> Result<baton_memory::api::Recall, Fault> {
-    not_blank("query", &asked.query)?;
-    if asked.query.len() > MAX_QUERY_BYTES {
-        return Err(Fault::bad(format!("a query has at most {MAX_QUERY_BYTES} bytes")));
+) -> Result<baton_memory::api::Recall, ApiError> {
+    not_blank("query", &search.query)?;
+    if search.query.len() > MAX_QUERY_BYTES {
+        return Err(ApiError::bad(format!("a query has at most {MAX_QUERY_BYTES} bytes")));
     }
     let request = RecallRequest {
-        place: caller.place(asked.namespace, None, asked.persona)?,
-        scope: asked.scope,
-        query: text(asked.query),
+        place: caller.place(search.namespace, None, search.persona)?,
+        scope: search.scope,
+        query: text(search.query),
         limit,
         threshold: None,
         budget_tokens: None,
         filters: caller.filters(Filters::default()),
-        weights: asked.weights,
+        weights: search.weights,
     };
-    Ok(doors.memory().recall(caller.owner, request).await)
+    Ok(app.memory().recall(caller.owner, request).await)
 }
 
-fn limit(asked: Option<usize>, default: usize) -> Result<usize, Fault> {
-    match asked.unwrap_or(default) {
-        0 => Err(Fault::bad("`limit` is at least 1")),
+fn limit(requested: Option<usize>, default: usize) -> Result<usize, ApiError> {
+    match requested.unwrap_or(default) {
+        0 => Err(ApiError::bad("`limit` is at least 1")),
         limit => Ok(limit.min(MAX_PAGE)),
     }
 }
@@ -229,31 +229,31 @@ pub(in crate::http) struct Answer {
 ///
 /// If no model answers, the response is a 503 that carries the memories.
 #[utoipa::path(post, path = "/api/ask", tag = "sdk", request_body = Ask,
-    responses((status = 200, body = Answer), (status = 400, body = FaultJson), (status = 503, body = FaultJson)))]
+    responses((status = 200, body = Answer), (status = 400, body = ApiErrorJson), (status = 503, body = ApiErrorJson)))]
 pub(in crate::http) async fn ask(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Reader(caller): Reader,
     Input(request): Input<Ask>,
-) -> Result<Json<Answer>, Fault> {
+) -> Result<Json<Answer>, ApiError> {
     let limit = limit(request.limit, 5)?;
     let question = text(request.question);
-    let asked = Asked {
+    let search_request = SearchRequest {
         query: question.to_string(),
         namespace: request.namespace,
         persona: None,
         scope: MemoryScope::NeutralAndRelationship,
         weights: None,
     };
-    let found = search(&doors, &caller, asked, limit).await?;
+    let found = search(&app, &caller, search_request, limit).await?;
     let recalled: Vec<Recalled> = found
         .hits
         .iter()
         .map(|hit| Recalled { from: hit.view.source(), text: hit.view.text.clone() })
         .collect();
     let memories: Vec<Memory> = found.hits.into_iter().map(Memory::from).collect();
-    let with_memories = |fault: Fault, memories: &[Memory]| fault.with("memories", json!(memories));
-    let Some(writer) = &doors.inner.writer else {
-        return Err(with_memories(Fault::new(NO_MODEL), &memories));
+    let with_memories = |error: ApiError, memories: &[Memory]| error.with("memories", json!(memories));
+    let Some(writer) = &app.inner.writer else {
+        return Err(with_memories(ApiError::new(NO_MODEL), &memories));
     };
     match writer.answer(&question, &recalled).await {
         Ok(mut answer) => Ok(Json(Answer {
@@ -268,7 +268,7 @@ pub(in crate::http) async fn ask(
                 _ => RETRY_MODEL,
             };
             let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-            Err(with_memories(Fault::new(MODEL).after_ms(wait_ms), &memories))
+            Err(with_memories(ApiError::new(MODEL).after_ms(wait_ms), &memories))
         }
     }
 }
@@ -282,7 +282,8 @@ pub(in crate::http) struct Embed {
 
 /// An embedding vector.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct Embedded {
+#[schema(as = Embedded)]
+pub(in crate::http) struct EmbedReply {
     vector: Vec<f32>,
     /// Id of the model.
     model: String,
@@ -290,24 +291,24 @@ pub(in crate::http) struct Embedded {
 
 /// Embeds a text, and stores nothing.
 #[utoipa::path(post, path = "/api/embed", tag = "sdk", request_body = Embed,
-    responses((status = 200, body = Embedded), (status = 400, body = FaultJson), (status = 503, body = FaultJson)))]
+    responses((status = 200, body = EmbedReply), (status = 400, body = ApiErrorJson), (status = 503, body = ApiErrorJson)))]
 pub(in crate::http) async fn embed(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     _caller: Reader,
     Input(request): Input<Embed>,
-) -> Result<Json<Embedded>, Fault> {
+) -> Result<Json<EmbedReply>, ApiError> {
     not_blank("text", &request.text)?;
     if request.text.len() > MAX_ANALYZE_BYTES {
-        return Err(Fault::bad(format!("`text` has at most {MAX_ANALYZE_BYTES} bytes")));
+        return Err(ApiError::bad(format!("`text` has at most {MAX_ANALYZE_BYTES} bytes")));
     }
-    let embedder = &doors.inner.embedder;
+    let embedder = &app.inner.embedder;
     let unavailable = |error: Option<EmbedError>| {
         tracing::warn!(error = error.map(|error| error.to_string()), "a text was not embedded");
-        Fault::new(UNAVAILABLE).saying("the embedder did not answer").after_ms(5_000)
+        ApiError::new(UNAVAILABLE).saying("the embedder did not answer").after_ms(5_000)
     };
     let vectors = embedder.embed(EmbedRole::Document, &[&request.text]).await;
     let vector = vectors.map_err(|error| unavailable(Some(error)))?.pop().ok_or_else(|| unavailable(None))?;
-    Ok(Json(Embedded { vector, model: embedder.id().to_owned() }))
+    Ok(Json(EmbedReply { vector, model: embedder.id().to_owned() }))
 }
 
 /// Always refused: there is no manual mode.
@@ -315,20 +316,20 @@ pub(in crate::http) async fn embed(
 /// A memory that the relayer cannot read has no keywords, windows or graph. A vector of the client's own
 /// model cannot be compared with others. Use sealed mode over libp2p for text that the relayer must not read.
 #[utoipa::path(post, path = "/api/remember/manual", tag = "sdk", request_body = Object,
-    responses((status = 501, body = FaultJson)))]
-pub(in crate::http) async fn remember_manual(_caller: Writer) -> Fault {
+    responses((status = 501, body = ApiErrorJson)))]
+pub(in crate::http) async fn remember_manual(_caller: Writer) -> ApiError {
     no_manual()
 }
 
 /// Always refused, like `/api/remember/manual`.
 #[utoipa::path(post, path = "/api/recall/manual", tag = "sdk", request_body = Object,
-    responses((status = 501, body = FaultJson)))]
-pub(in crate::http) async fn recall_manual(_caller: Reader) -> Fault {
+    responses((status = 501, body = ApiErrorJson)))]
+pub(in crate::http) async fn recall_manual(_caller: Reader) -> ApiError {
     no_manual()
 }
 
-fn no_manual() -> Fault {
-    Fault::new(UNSUPPORTED)
+fn no_manual() -> ApiError {
+    ApiError::new(UNSUPPORTED)
         .saying(
             "there is no manual mode: a memory sealed by the client has no keywords and no graph, and a vector of the \
              client's own model cannot be compared with the relayer's",

@@ -17,14 +17,14 @@ use utoipa::ToSchema;
 
 /// A kind of error: status, stable code, message and hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FaultKind(&'static (u16, &'static str, &'static str, &'static str));
+pub struct ApiErrorKind(&'static (u16, &'static str, &'static str, &'static str));
 
 macro_rules! kinds {
     ($($name:ident = $status:literal, $code:literal, $message:literal, $hint:literal;)*) => {
-        $(pub(crate) const $name: FaultKind = FaultKind(&($status, $code, $message, $hint));)*
+        $(pub(crate) const $name: ApiErrorKind = ApiErrorKind(&($status, $code, $message, $hint));)*
         /// All kinds.
         #[cfg(test)]
-        const ALL: &[FaultKind] = &[$($name),*];
+        const ALL: &[ApiErrorKind] = &[$($name),*];
     };
 }
 
@@ -62,7 +62,8 @@ kinds! {
 
 /// An error in JSON.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct FaultJson {
+#[schema(as = FaultJson)]
+pub struct ApiErrorJson {
     /// Stable code of the error.
     pub code: String,
     /// Error message, for people.
@@ -82,8 +83,8 @@ pub struct FaultJson {
 
 /// An error to be sent; `finish` builds the answer.
 #[derive(Clone, Debug)]
-pub struct Fault {
-    kind: FaultKind,
+pub struct ApiError {
+    kind: ApiErrorKind,
     message: Option<String>,
     hint: Option<&'static str>,
     retry_after_s: Option<u64>,
@@ -91,10 +92,10 @@ pub struct Fault {
     more: Option<Box<Map<String, Value>>>,
 }
 
-impl Fault {
+impl ApiError {
     /// An error of a kind, with the kind's texts.
     #[must_use]
-    pub fn new(kind: FaultKind) -> Self {
+    pub fn new(kind: ApiErrorKind) -> Self {
         Self { kind, message: None, hint: None, retry_after_s: None, more: None }
     }
 
@@ -158,8 +159,8 @@ impl Fault {
 
     /// Its sent form, with a request id.
     #[must_use]
-    pub fn json(self, request_id: &str) -> FaultJson {
-        FaultJson {
+    pub fn json(self, request_id: &str) -> ApiErrorJson {
+        ApiErrorJson {
             code: self.kind.0.1.to_owned(),
             message: self.message.unwrap_or_else(|| self.kind.0.2.to_owned()),
             hint: self.hint.unwrap_or(self.kind.0.3).to_owned(),
@@ -170,7 +171,7 @@ impl Fault {
     }
 }
 
-impl From<MemoryError> for Fault {
+impl From<MemoryError> for ApiError {
     fn from(error: MemoryError) -> Self {
         match error {
             MemoryError::NotFound(what) => Self::missing(what),
@@ -190,7 +191,7 @@ impl From<MemoryError> for Fault {
     }
 }
 
-impl IntoResponse for Fault {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = self.status().into_response();
         response.extensions_mut().insert(self);
@@ -211,19 +212,19 @@ impl RequestId {
     }
 }
 
-/// Gives each request an id, formats faults, and forbids caching of answers.
+/// Gives each request an id, formats errors, and forbids caching of answers.
 pub(super) async fn finish(mut request: Request, next: Next) -> Response {
     let id = RequestId::random();
     request.extensions_mut().insert(id.clone());
     let mut response = next.run(request).await;
-    if let Some(fault) = response.extensions_mut().remove::<Fault>() {
-        let (status, code, retry_after) = (fault.status(), fault.code(), fault.retry_after_s);
+    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        let (status, code, retry_after) = (error.status(), error.code(), error.retry_after_s);
         if status.is_server_error() {
             tracing::warn!(request = id.0, code, "a request failed");
         }
-        let clock = fault.kind == CLOCK;
+        let clock = error.kind == CLOCK;
         let headers = std::mem::take(response.headers_mut());
-        response = (status, Json(fault.json(&id.0))).into_response();
+        response = (status, Json(error.json(&id.0))).into_response();
         for (name, value) in &headers {
             if !response.headers().contains_key(name) && name != "content-length" {
                 response.headers_mut().append(name, value.clone());
@@ -267,7 +268,7 @@ mod tests {
             MemoryError::Damaged("/data/x".into()),
             MemoryError::Lost("version 7 of /data/x".into()),
         ] {
-            let json = serde_json::to_string(&Fault::from(error).json("r")).unwrap();
+            let json = serde_json::to_string(&ApiError::from(error).json("r")).unwrap();
             assert!(!json.contains("10.0.0.7") && !json.contains("/data"), "{json}");
         }
     }

@@ -6,7 +6,7 @@ use baton_client::SessionRoot;
 use baton_memory::ids::OwnerId;
 use baton_relayer::{
     delegation::registry::Records as _,
-    http::{self, Doors, DoorsConfig, Limits},
+    http::{self, AppState, Limits, ServerConfig},
 };
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
@@ -15,25 +15,25 @@ use tokio_util::sync::CancellationToken;
 
 use baton_testkit::fake::Act;
 
-use super::world::{Desk, Tricky, World, memory_at, tricky};
+use super::world::{FaultyMemory, PlainRelayer, World, faulty, memory_at};
 
 /// The HTTP server on a world's memory, with conversations.
-struct Door<'a> {
+struct ChatServer<'a> {
     world: &'a World,
     url: String,
     client: reqwest::Client,
-    desk: Desk,
+    relayer: PlainRelayer,
     _serving: tokio_util::sync::DropGuard,
 }
 
-impl<'a> Door<'a> {
+impl<'a> ChatServer<'a> {
     async fn open(world: &'a World) -> Self {
         Self::on(world, world.memory.clone()).await
     }
 
-    async fn on(world: &'a World, memory: std::sync::Arc<Tricky>) -> Self {
-        let desk = world.desk_on(memory.clone()).await;
-        let doors = Doors::new(DoorsConfig {
+    async fn on(world: &'a World, memory: std::sync::Arc<FaultyMemory>) -> Self {
+        let relayer = world.plain_on(memory.clone()).await;
+        let app = AppState::new(ServerConfig {
             memory: memory.memory.clone(),
             embedder: std::sync::Arc::new(super::world::Words),
             writer: None,
@@ -41,13 +41,13 @@ impl<'a> Door<'a> {
             public_url: None,
             now_ms: world.clock(),
         });
-        let router = http::router(&doors, http::chat::routes(desk.chat.clone()));
+        let router = http::router(&app, http::chat::routes(relayer.chat.clone()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let shutdown = CancellationToken::new();
-        tokio::spawn(http::serve(doors, router, listener, shutdown.clone().cancelled_owned()));
+        tokio::spawn(http::serve(app, router, listener, shutdown.clone().cancelled_owned()));
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        Self { world, url, client, desk, _serving: shutdown.drop_guard() }
+        Self { world, url, client, relayer, _serving: shutdown.drop_guard() }
     }
 
     async fn send(&self, method: Method, path: &str, body: &Value) -> Response {
@@ -141,12 +141,12 @@ fn copy_files(from: &Path, to: &Path) {
 }
 
 /// Memory with its key files and without its database.
-async fn without_the_database(world: &World) -> (tempfile::TempDir, std::sync::Arc<Tricky>) {
+async fn without_the_database(world: &World) -> (tempfile::TempDir, std::sync::Arc<FaultyMemory>) {
     // As in an orderly exit of a relayer: the key files get each owner's progress.
     world.memory.memory.close_all().await;
     let folder = tempfile::tempdir().unwrap();
     copy_files(&world.folder.path().join("keys"), &folder.path().join("keys"));
-    let memory = tricky(memory_at(folder.path()).await);
+    let memory = faulty(memory_at(folder.path()).await);
     (folder, memory)
 }
 
@@ -154,16 +154,16 @@ async fn without_the_database(world: &World) -> (tempfile::TempDir, std::sync::A
 async fn a7_a_turn_goes_on_without_memory_when_the_owners_database_is_gone_and_says_so() {
     let world = World::new().await;
     world.remember("The user's boat is called Marigold").await;
-    let first = Door::open(&world).await.said(says("tell me about my boat", json!({}))).await;
+    let first = ChatServer::open(&world).await.said(says("tell me about my boat", json!({}))).await;
     assert_eq!(first["recalled_facts"].as_array().unwrap().len(), 1, "{first}");
     let (_folder, lost) = without_the_database(&world).await;
-    let door = Door::on(&world, lost).await;
+    let server = ChatServer::on(&world, lost).await;
     let says_why = |memory: &Value| {
         let degraded = memory["degraded"].as_str().unwrap_or_default();
         assert_eq!(memory["mode"], "none", "{memory}");
         assert!(degraded.contains("lost") && degraded.contains("accept-loss"), "{memory}");
     };
-    let second = door.said(says("and my boat?", goes_on(&first))).await;
+    let second = server.said(says("and my boat?", goes_on(&first))).await;
     assert_eq!((&second["content"], &second["turn"]), (&json!("and my boat? (1)"), &json!(1)));
     says_why(&second["memory"]);
     assert_eq!((&second["memory"]["recorded"], &second["recalled_facts"]), (&json!(false), &json!([])));
@@ -171,7 +171,7 @@ async fn a7_a_turn_goes_on_without_memory_when_the_owners_database_is_gone_and_s
     // Over a stream, and without memories.
     let mut more = says("and again", goes_on(&second));
     (more["stream"], more["memory_scope"]) = (true.into(), "none".into());
-    let mut events = Events::of(door.chat(more).await);
+    let mut events = Events::of(server.chat(more).await);
     let (name, started) = events.next().await.unwrap();
     assert_eq!((name.as_str(), &started["recalled_facts"]), ("started", &json!([])));
     says_why(&started["memory"]);
@@ -183,8 +183,8 @@ async fn a7_a_turn_goes_on_without_memory_when_the_owners_database_is_gone_and_s
     says_why(&last.1["memory"]);
 
     // The same for a new session; with the database back, the first one continues with memory.
-    says_why(&door.said(says("hello", json!({}))).await["memory"]);
-    let back = Door::open(&world).await.said(says("tell me about my boat", goes_on(&last.1))).await;
+    says_why(&server.said(says("hello", json!({}))).await["memory"]);
+    let back = ChatServer::open(&world).await.said(says("tell me about my boat", goes_on(&last.1))).await;
     assert_eq!(
         (&back["content"], &back["memory"]["mode"]),
         (&json!("tell me about my boat (3)"), &json!("full"))
@@ -195,15 +195,15 @@ async fn a7_a_turn_goes_on_without_memory_when_the_owners_database_is_gone_and_s
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_driven_by_one_request_at_a_time_also_without_memory() {
     let world = World::new().await;
-    let first = Door::open(&world).await.said(says("one", json!({}))).await;
+    let first = ChatServer::open(&world).await.said(says("one", json!({}))).await;
     let (_folder, lost) = without_the_database(&world).await;
-    let door = Door::on(&world, lost).await;
+    let server = ChatServer::on(&world, lost).await;
     world.nodes[0].script([Act::Hang]);
     let mut slow = says("two", goes_on(&first));
     slow["stream"] = true.into();
-    let mut events = Events::of(door.chat(slow).await);
+    let mut events = Events::of(server.chat(slow).await);
     assert_eq!(events.next().await.unwrap().0, "started");
-    let busy = door.chat(says("two too", goes_on(&first))).await;
+    let busy = server.chat(says("two too", goes_on(&first))).await;
     assert_eq!(busy.status(), 503);
     assert_eq!(busy.json::<Value>().await.unwrap()["code"], "busy");
 }
@@ -212,9 +212,9 @@ async fn a_session_is_driven_by_one_request_at_a_time_also_without_memory() {
 async fn a_stream_has_its_events_in_order_and_its_text_before_its_end() {
     let world = World::new().await;
     world.remember("The user's boat is called Marigold").await;
-    let door = Door::open(&world).await;
+    let server = ChatServer::open(&world).await;
     let stream = says("tell me about my boat", json!({ "stream": true }));
-    let mut events = Events::of(door.chat(stream).await);
+    let mut events = Events::of(server.chat(stream).await);
     let (name, started) = events.next().await.unwrap();
     assert_eq!(name, "started");
     assert_eq!(started["recalled_facts"].as_array().unwrap().len(), 1, "{started}");
@@ -232,7 +232,7 @@ async fn a_stream_has_its_events_in_order_and_its_text_before_its_end() {
     world.nodes[0].script([Act::Hang]);
     let mut more = says("and more", goes_on(&last));
     more["stream"] = true.into();
-    let mut events = Events::of(door.chat(more).await);
+    let mut events = Events::of(server.chat(more).await);
     assert_eq!(events.next().await.unwrap().0, "started");
     assert_eq!(events.next().await.unwrap().0, "text");
     world.nodes[0].hangs().await;
@@ -241,19 +241,19 @@ async fn a_stream_has_its_events_in_order_and_its_text_before_its_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_hangs_up_cancels_its_turn() {
     let world = World::new().await;
-    let door = Door::open(&world).await;
-    let first = door.said(says("one", json!({}))).await;
+    let server = ChatServer::open(&world).await;
+    let first = server.said(says("one", json!({}))).await;
     world.nodes[0].script([Act::Hang]);
     let mut stream = says("two", goes_on(&first));
     stream["stream"] = true.into();
-    let mut events = Events::of(door.chat(stream).await);
+    let mut events = Events::of(server.chat(stream).await);
     while events.next().await.unwrap().0 != "text" {}
     drop(events);
     // The node is disconnected and stops. The session stays unchanged, without the message.
     world.nodes[0].left(1).await;
     let next = loop {
         // Busy until the turn is cleaned up.
-        let answer = door.chat(says("three", goes_on(&first))).await;
+        let answer = server.chat(says("three", goes_on(&first))).await;
         if answer.status() == 200 {
             break serde_json::from_str::<Value>(&answer.text().await.unwrap()).unwrap();
         }
@@ -269,18 +269,18 @@ async fn a_client_that_hangs_up_cancels_its_turn() {
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_have_one_shape_before_a_stream_and_in_it() {
     let world = World::new().await;
-    let door = Door::open(&world).await;
+    let server = ChatServer::open(&world).await;
     let checked = |error: &Value, code: &str| {
         assert_eq!(error["code"], code, "{error}");
         for field in ["message", "hint", "request_id"] {
             assert!(error[field].as_str().is_some_and(|text| !text.is_empty()), "{field}: {error}");
         }
     };
-    let empty = door.chat(json!({ "messages": [], "stream": true })).await;
+    let empty = server.chat(json!({ "messages": [], "stream": true })).await;
     assert_eq!(empty.status(), 400);
     checked(&empty.json().await.unwrap(), "bad_request");
     for stream in [false, true] {
-        let unknown = door.chat(says("hello", json!({ "model": "nobody has it", "stream": stream }))).await;
+        let unknown = server.chat(says("hello", json!({ "model": "nobody has it", "stream": stream }))).await;
         let error: Value = if stream {
             let mut events = Events::of(unknown);
             assert_eq!(events.next().await.unwrap().0, "started");
@@ -301,10 +301,10 @@ async fn errors_have_one_shape_before_a_stream_and_in_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_kept_of_a_chat_goes_with_its_session_project_and_persona() {
     let world = World::new().await;
-    let door = Door::open(&world).await;
+    let server = ChatServer::open(&world).await;
     let owner: OwnerId = world.owner();
     let chat = async |more: Value| {
-        let answer = door.said(says("my sister is called Ines", more)).await;
+        let answer = server.said(says("my sister is called Ines", more)).await;
         answer["session_id"].as_str().unwrap().to_owned()
     };
     let deletions = [
@@ -317,37 +317,37 @@ async fn what_is_kept_of_a_chat_goes_with_its_session_project_and_persona() {
     let other = chat(json!({ "project": "other" })).await;
     for (place, method, path, body) in deletions {
         let id = chat(place).await;
-        assert_eq!(door.kept(&id).await, 2, "its journal, and how far it got");
+        assert_eq!(server.kept(&id).await, 2, "its journal, and how far it got");
         let path = path.replace("{id}", &id);
-        let answer = door.send(method.parse().unwrap(), &path, &body).await;
+        let answer = server.send(method.parse().unwrap(), &path, &body).await;
         assert_eq!(answer.status(), 200, "{path} {}", answer.text().await.unwrap());
-        assert_eq!(door.kept(&id).await, 0, "{path}");
+        assert_eq!(server.kept(&id).await, 0, "{path}");
     }
-    assert_eq!(door.kept(&other).await, 2, "what was not deleted stays");
+    assert_eq!(server.kept(&other).await, 2, "what was not deleted stays");
     // A session without recorded turns has only its journal.
     world.memory.record_fails.store(true, std::sync::atomic::Ordering::SeqCst);
     let root = SessionRoot::generate();
     let unrecorded = json!({ "session_key": root.to_words().to_string(), "memory_scope": "none" });
     let id = chat(unrecorded).await;
     let path = format!("/v1/memory/sessions/{id}");
-    assert_eq!(door.send(Method::DELETE, &path, &Value::Null).await.status(), 200);
-    assert_eq!(door.kept(&id).await, 0);
-    assert_eq!(door.send(Method::DELETE, &path, &Value::Null).await.status(), 404);
+    assert_eq!(server.send(Method::DELETE, &path, &Value::Null).await.status(), 200);
+    assert_eq!(server.kept(&id).await, 0);
+    assert_eq!(server.send(Method::DELETE, &path, &Value::Null).await.status(), 404);
     // A session in use is not deleted.
     world.nodes[0].script([Act::Hang]);
-    let desk = &door.desk;
+    let relayer = &server.relayer;
     let with_key = |text| baton_relayer::chat::ChatRequest {
         session_key: Some(root.clone()),
         ..super::world::hello(text)
     };
     world.later_ms.fetch_add(30_000, std::sync::atomic::Ordering::SeqCst);
-    let _events = desk.ask(with_key("hang on"));
+    let _events = relayer.ask(with_key("hang on"));
     world.nodes[0].hangs().await;
-    assert_eq!(door.send(Method::DELETE, &path, &Value::Null).await.status(), 503);
+    assert_eq!(server.send(Method::DELETE, &path, &Value::Null).await.status(), 503);
     // All of it is deleted with the owner.
     let confirm = json!({ "confirm": owner.to_string() });
-    assert_eq!(door.send(Method::DELETE, "/v1/memory/owner", &confirm).await.status(), 200);
-    assert_eq!(door.kept(&other).await, 0);
+    assert_eq!(server.send(Method::DELETE, "/v1/memory/owner", &confirm).await.status(), 200);
+    assert_eq!(server.kept(&other).await, 0);
 }
 
 /// Cost of a session by its length in plain mode: `cargo test -p baton-relayer --test it cost --
@@ -356,13 +356,13 @@ async fn what_is_kept_of_a_chat_goes_with_its_session_project_and_persona() {
 #[ignore = "a measurement of minutes"]
 async fn cost_of_a_kept_journal_by_its_length() {
     let world = World::new().await;
-    let desk = world.desk().await;
+    let relayer = world.plain().await;
     let words = "the quick brown fox jumps over the lazy dog and goes on to say something more. ".repeat(8);
     let say = |text: String| baton_relayer::chat::ChatRequest {
         scope: baton_memory::model::MemoryScope::None,
         ..super::world::hello(&text)
     };
-    let mut last = desk.say(say(words.clone())).await;
+    let mut last = relayer.say(say(words.clone())).await;
     let mut total = Duration::ZERO;
     for turn in 1..=1_000u32 {
         let request = baton_relayer::chat::ChatRequest {
@@ -372,7 +372,7 @@ async fn cost_of_a_kept_journal_by_its_length() {
             ..say(format!("{turn} {words}"))
         };
         let asked = std::time::Instant::now();
-        let mut events = desk.ask(request);
+        let mut events = relayer.ask(request);
         let mut started = Duration::ZERO;
         while let Some(event) = events.recv().await {
             match event {

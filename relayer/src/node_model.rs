@@ -30,7 +30,7 @@ use tokio::sync::Semaphore;
 /// Time limit for one answer, including the wait for a slot and a node: the lease of a job is longer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(100);
 /// Time limit to tell the node that it may forget the turn.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Concurrent questions.
 const CONCURRENCY: usize = 4;
 /// Nodes to try before the question fails; the job retries later.
@@ -46,7 +46,7 @@ pub struct NodeModel {
     client: Client,
     model: String,
     allow_echo: bool,
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     timeout: Duration,
 }
 
@@ -62,14 +62,14 @@ impl NodeModel {
         model: String,
         allow_echo: bool,
     ) -> Result<Self, ClientError> {
-        let nothing = Arc::new(Nothing);
-        let mut config = ClientConfig::new(None, nothing.clone(), nothing, shards);
+        let null = Arc::new(NullStore);
+        let mut config = ClientConfig::new(None, null.clone(), null, shards);
         config.mesh = Some(mesh);
         config.renew = false;
         config.storage = StoragePolicy { open_epochs: EPOCHS, closed_epochs: EPOCHS, send_object_to: None };
         let client = Client::open(config).await?;
-        let places = Arc::new(Semaphore::new(CONCURRENCY));
-        Ok(Self { client, model, allow_echo, places, timeout: ANSWER_TIMEOUT })
+        let slots = Arc::new(Semaphore::new(CONCURRENCY));
+        Ok(Self { client, model, allow_echo, slots, timeout: ANSWER_TIMEOUT })
     }
 
     /// Sets another time limit for one answer.
@@ -80,7 +80,7 @@ impl NodeModel {
 
     async fn ask(
         &self,
-        guest: &Client,
+        session_client: &Client,
         messages: &[PromptMessage],
         max_tokens: u32,
     ) -> Result<Text, ModelError> {
@@ -89,7 +89,7 @@ impl NodeModel {
             those.map(|message| Message::new(role, message.text.0.clone())).collect()
         };
         let system = of(PromptRole::System, Role::System);
-        let session = guest.new_session(NewSession { system, ..NewSession::default() }).await;
+        let session = session_client.new_session(NewSession { system, ..NewSession::default() }).await;
         let session = session.map_err(|error| failure(&error))?;
         let input = TurnInput {
             model: Some(self.model.clone()),
@@ -101,13 +101,13 @@ impl NodeModel {
             sampling: Sampling { temperature: 0.0, seed: 0, ..Sampling::default() },
             ..TurnInput::new(of(PromptRole::User, Role::User))
         };
-        let outcome = Box::pin(guest.turn(session, input, |_| {})).await;
+        let outcome = Box::pin(session_client.turn(session, input, |_| {})).await;
         let outcome = outcome.map_err(|error| failure(&error))?;
         if outcome.text.len() > MAX_ANSWER_BYTES {
             return Err(ModelError::TooLong);
         }
         // With this acknowledgement, the node forgets its sealed data.
-        let _ = guest.wait_told(session, FAREWELL_TIMEOUT).await;
+        let _ = session_client.wait_told(session, ACKNOWLEDGE_TIMEOUT).await;
         Ok(Text(outcome.text))
     }
 }
@@ -119,15 +119,16 @@ impl Complete for NodeModel {
         max_tokens: u32,
     ) -> BoxFuture<'a, Result<Text, ModelError>> {
         Box::pin(async move {
-            let guest = self.client.guest(Arc::new(Nothing));
-            let asked = async {
+            let session_client = self.client.guest(Arc::new(NullStore));
+            let answering = async {
                 let closed = |_| ModelError::Unavailable("it is closed".to_owned());
-                let _place = self.places.acquire().await.map_err(closed)?;
-                Box::pin(self.ask(&guest, messages, max_tokens)).await
+                let _slot = self.slots.acquire().await.map_err(closed)?;
+                Box::pin(self.ask(&session_client, messages, max_tokens)).await
             };
-            let answer = tokio::time::timeout(self.timeout, asked).await.map_err(|_| ModelError::TimedOut);
+            let answer =
+                tokio::time::timeout(self.timeout, answering).await.map_err(|_| ModelError::TimedOut);
             // Ends background work, and wipes the session's keys.
-            guest.shutdown(Duration::ZERO).await;
+            session_client.shutdown(Duration::ZERO).await;
             answer?
         })
     }
@@ -145,9 +146,9 @@ fn failure(error: &ClientError) -> ModelError {
 }
 
 /// A journal, store and head index that store nothing and are always empty.
-struct Nothing;
+struct NullStore;
 
-impl JournalLog for Nothing {
+impl JournalLog for NullStore {
     fn read(&self) -> io::Result<Vec<u8>> {
         Ok(Vec::new())
     }
@@ -161,7 +162,7 @@ fn none() -> StoreError {
     StoreError::Unavailable { reason: "nothing is stored for such a turn".to_owned(), retry_after: None }
 }
 
-impl BlobStore for Nothing {
+impl BlobStore for NullStore {
     fn put<'a>(&'a self, _: Vec<u8>, _: PutOptions) -> StoreFuture<'a, PutOutcome> {
         Box::pin(async { Err(none()) })
     }
@@ -175,7 +176,7 @@ impl BlobStore for Nothing {
     }
 }
 
-impl HeadIndex for Nothing {
+impl HeadIndex for NullStore {
     fn publish<'a>(&'a self, _: Vec<u8>) -> StoreFuture<'a, ()> {
         Box::pin(async { Ok(()) })
     }

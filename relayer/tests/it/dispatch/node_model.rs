@@ -13,7 +13,7 @@ use baton_memory::{
     writing::{Complete as _, ModelError, ModelWriter, PromptMessage, PromptRole},
 };
 use baton_proto::receipt::EngineKind;
-use baton_relayer::strangers::NodeModel;
+use baton_relayer::node_model::NodeModel;
 use baton_walrus_client::ShardCount;
 
 use baton_testkit::{
@@ -21,7 +21,7 @@ use baton_testkit::{
     store::MemoryStore,
 };
 
-use super::world::{Desk, World, contains, files, parts_at};
+use super::world::{PlainRelayer, World, contains, files, parts_at};
 
 const TOLD: &str = "My daughter Philippa started at the maritime school, and I teach there on Mondays.";
 const VERDICT: &str = r#"{"mode":"in_world_answer","risk":"low","flags":[],"note":"","extractMemory":true}"#;
@@ -30,29 +30,29 @@ const VAGUE: &str = "Philippa's godfather keeps the lighthouse at Ponta.";
 const FOUND: &str = r#"[{"quote":"godfather keeps the lighthouse at Ponta","layer":"profile","intimate":false,"salience":0.9}]"#;
 
 /// A memory with a model on the world's nodes.
-struct Reading {
+struct ExtractionTest {
     world: World,
     memory: Memory,
     folder: tempfile::TempDir,
     /// Holds the mesh that finds the nodes.
-    desk: Desk,
+    relayer: PlainRelayer,
 }
 
-impl Reading {
+impl ExtractionTest {
     async fn new(engine: EngineKind) -> Self {
         let mut world = World::new().await;
         let store = MemoryStore::default();
         world.nodes = vec![FakeNode::start(&store, engine).await];
         world.store = store;
-        let desk = world.desk().await;
+        let relayer = world.plain().await;
         let folder = tempfile::tempdir().unwrap();
-        let memory = Self::memory(&world, &desk, &folder).await;
-        Self { world, memory, folder, desk }
+        let memory = Self::memory(&world, &relayer, &folder).await;
+        Self { world, memory, folder, relayer }
     }
 
-    async fn memory(world: &World, desk: &Desk, folder: &tempfile::TempDir) -> Memory {
+    async fn memory(world: &World, relayer: &PlainRelayer, folder: &tempfile::TempDir) -> Memory {
         let mut parts = parts_at(folder.path(), world.clock()).await;
-        parts.node_writer = Some(Arc::new(ModelWriter::new(Arc::new(model(desk).await))));
+        parts.node_writer = Some(Arc::new(ModelWriter::new(Arc::new(model(relayer).await))));
         Memory::open(parts).await.unwrap()
     }
 
@@ -89,89 +89,89 @@ impl Reading {
     }
 }
 
-async fn model(desk: &Desk) -> NodeModel {
-    let mesh = desk.client.mesh().clone();
+async fn model(relayer: &PlainRelayer) -> NodeModel {
+    let mesh = relayer.client.mesh().clone();
     NodeModel::open(mesh, ShardCount::TESTBED, MODEL.to_owned(), true).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_extract_for_owners_who_allow_it_in_sessions_that_leave_nothing() {
-    let reading = Reading::new(EngineKind::Native).await;
-    let (mine, other) = (reading.world.owner(), OwnerId([7; 32]));
-    reading.say(mine, 0, VAGUE).await;
-    reading.work().await;
-    assert_eq!(reading.asked(), 0, "nobody allowed it");
+    let test = ExtractionTest::new(EngineKind::Native).await;
+    let (mine, other) = (test.world.owner(), OwnerId([7; 32]));
+    test.say(mine, 0, VAGUE).await;
+    test.work().await;
+    assert_eq!(test.asked(), 0, "nobody allowed it");
 
-    reading.allow(mine, true).await;
-    reading.node().script([Act::Say(VERDICT), Act::Say(FOUND)]);
-    reading.say(mine, 1, &VAGUE.replace("Philippa", "Rosalind")).await;
-    reading.say(other, 0, &VAGUE.replace("Philippa", "Clementine")).await;
-    reading.work().await;
-    let facts = reading.texts(mine, Kind::Fact).await;
+    test.allow(mine, true).await;
+    test.node().script([Act::Say(VERDICT), Act::Say(FOUND)]);
+    test.say(mine, 1, &VAGUE.replace("Philippa", "Rosalind")).await;
+    test.say(other, 0, &VAGUE.replace("Philippa", "Clementine")).await;
+    test.work().await;
+    let facts = test.texts(mine, Kind::Fact).await;
     assert!(facts.iter().any(|fact| fact.contains("the lighthouse at Ponta")), "{facts:?}");
-    let turns = reading.node().seen(|seen| seen.turns.clone());
+    let turns = test.node().seen(|seen| seen.turns.clone());
     assert_eq!(turns.len(), 2, "a judgement and an extraction, of one owner");
     assert_ne!(turns[0].session_id, turns[1].session_id, "each is a session of its own");
     for turn in &turns {
         assert_eq!((turn.seq, turn.memory_from, turn.memory_tokens), (0, None, 0));
     }
     // Only the nodes' stores have data, under keys that are gone.
-    assert!(reading.world.store.heads().is_empty());
-    assert_eq!(reading.world.store.puts(), 2);
-    for bytes in files(reading.folder.path()) {
+    assert!(test.world.store.heads().is_empty());
+    assert_eq!(test.world.store.puts(), 2);
+    for bytes in files(test.folder.path()) {
         assert!(!contains(&bytes, b"Rosalind") && !contains(&bytes, b"in_world_answer"));
     }
-    assert!(reading.desk.client.sessions().await.unwrap().is_empty());
+    assert!(test.relayer.client.sessions().await.unwrap().is_empty());
 
     // The owner's permission persists across restarts until it is revoked.
-    let Reading { world, memory, folder, desk } = reading;
+    let ExtractionTest { world, memory, folder, relayer } = test;
     drop(memory);
-    let memory = Reading::memory(&world, &desk, &folder).await;
-    let reading = Reading { world, memory, folder, desk };
-    reading.node().script([Act::Say(VERDICT), Act::Say(FOUND)]);
-    reading.say(mine, 2, &VAGUE.replace("Philippa", "Henrietta")).await;
-    reading.work().await;
-    assert_eq!(reading.asked(), 4);
-    reading.say(mine, 3, &VAGUE.replace("Philippa", "Georgina")).await;
-    reading.allow(mine, false).await;
-    reading.work().await;
-    assert_eq!(reading.asked(), 4);
+    let memory = ExtractionTest::memory(&world, &relayer, &folder).await;
+    let test = ExtractionTest { world, memory, folder, relayer };
+    test.node().script([Act::Say(VERDICT), Act::Say(FOUND)]);
+    test.say(mine, 2, &VAGUE.replace("Philippa", "Henrietta")).await;
+    test.work().await;
+    assert_eq!(test.asked(), 4);
+    test.say(mine, 3, &VAGUE.replace("Philippa", "Georgina")).await;
+    test.allow(mine, false).await;
+    test.work().await;
+    assert_eq!(test.asked(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f8_nonsense_from_a_node_is_counted_and_tried_again_until_the_rules_decide() {
     // An echo engine: it answers with the question.
-    let reading = Reading::new(EngineKind::Echo).await;
-    let owner = reading.world.owner();
-    reading.allow(owner, true).await;
-    reading.say(owner, 0, TOLD).await;
-    reading.work().await;
-    let stats = reading.memory.stats(owner).await.unwrap();
+    let test = ExtractionTest::new(EngineKind::Echo).await;
+    let owner = test.world.owner();
+    test.allow(owner, true).await;
+    test.say(owner, 0, TOLD).await;
+    test.work().await;
+    let stats = test.memory.stats(owner).await.unwrap();
     assert_eq!((stats.queued_jobs, stats.retried_jobs), (1, 1));
-    assert_eq!(reading.memory.counters().extraction_failures.load(Ordering::Relaxed), 1);
-    assert!(reading.texts(owner, Kind::Episode).await.iter().any(|text| text == TOLD), "the turn is kept");
-    assert!(reading.asked() > 0);
+    assert_eq!(test.memory.counters().extraction_failures.load(Ordering::Relaxed), 1);
+    assert!(test.texts(owner, Kind::Episode).await.iter().any(|text| text == TOLD), "the turn is kept");
+    assert!(test.asked() > 0);
     for _ in 0..12 {
-        reading.world.later_ms.fetch_add(700_000, Ordering::SeqCst);
-        reading.work().await;
+        test.world.later_ms.fetch_add(700_000, Ordering::SeqCst);
+        test.work().await;
     }
-    let stats = reading.memory.stats(owner).await.unwrap();
+    let stats = test.memory.stats(owner).await.unwrap();
     assert_eq!((stats.queued_jobs, stats.retried_jobs), (0, 0));
-    assert_eq!(reading.asked(), 5, "five tries of one judgement");
-    assert!(!reading.texts(owner, Kind::Fact).await.is_empty(), "the rules did what the model could not");
+    assert_eq!(test.asked(), 5, "five tries of one judgement");
+    assert!(!test.texts(owner, Kind::Fact).await.is_empty(), "the rules did what the model could not");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_hangs_or_is_not_there_costs_a_deadline_and_no_more() {
-    let reading = Reading::new(EngineKind::Native).await;
+    let test = ExtractionTest::new(EngineKind::Native).await;
     let prompt = [PromptMessage { role: PromptRole::User, text: "hello".into() }];
-    let model = model(&reading.desk).await;
-    reading.node().script([Act::Hang]);
+    let model = model(&test.relayer).await;
+    test.node().script([Act::Hang]);
     let hasty = model.clone().within(Duration::from_millis(1500));
     assert_eq!(hasty.complete(&prompt, 8).await, Err(ModelError::TimedOut));
-    reading.node().left(1).await;
+    test.node().left(1).await;
     assert_eq!(model.complete(&prompt, 8).await.unwrap().0, "hello (0)");
-    let mesh = reading.desk.client.mesh().clone();
+    let mesh = test.relayer.client.mesh().clone();
     let unknown = NodeModel::open(mesh, ShardCount::TESTBED, "no such model".to_owned(), true).await.unwrap();
     assert!(matches!(unknown.complete(&prompt, 8).await, Err(ModelError::Unavailable(_))));
 }
