@@ -2,13 +2,13 @@
 //! demo, stress runs and benchmarks, and the network for other tests.
 
 mod bench;
+pub mod byzantine;
 pub mod chaos;
 pub mod churn;
 mod cli;
 mod demo;
 mod draws;
 pub mod flood;
-pub mod hostile;
 pub mod network;
 mod output;
 pub mod process;

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 
-use super::{call::Conditions, files, memories::Memories, plan::Damage, world::World};
+use super::{call::Conditions, files, memories::TrialMemory, plan::Damage, world::World};
 
 /// Turns before the damage.
 const TURNS: u64 = 3;
@@ -143,7 +143,7 @@ pub(super) async fn of_store(world: &mut World, damage: &Damage) -> anyhow::Resu
 }
 
 /// Damages a file of the relayer's folder while the relayer is down. The memory must be complete, or refused.
-pub(super) async fn of_relayer(memories: &mut Memories, damage: &Damage) -> anyhow::Result<()> {
+pub(super) async fn of_relayer(memories: &mut TrialMemory, damage: &Damage) -> anyhow::Result<()> {
     for _ in 0..ADDITIONS {
         if let Err(answer) = memories.add_surely().await? {
             anyhow::bail!("a sound relayer keeps nothing: {}", answer.brief());

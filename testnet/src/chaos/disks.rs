@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     call::{Caller, Conditions},
-    memories::{self, Memories},
+    memories::{self, TrialMemory},
     plan::{FirstCommand, Interruption, Program},
     report::Findings,
     world::{Device, RECOVERY, World, find_panic, find_panics, look_at},
@@ -131,7 +131,7 @@ async fn relayer_is_well(url: &str) -> bool {
 }
 
 /// The relayer's disk is full for two additions.
-pub(super) async fn of_a_relayer(memories: &mut Memories) -> anyhow::Result<()> {
+pub(super) async fn of_a_relayer(memories: &mut TrialMemory) -> anyhow::Result<()> {
     for _ in 0..2 {
         memories.add(None).await?;
     }

@@ -14,7 +14,7 @@ use tokio::{io::AsyncReadExt as _, net::TcpSocket, task::JoinSet, time::Instant}
 
 use super::{
     call::{Answer, Conditions},
-    memories::Memories,
+    memories::TrialMemory,
     plan::Program,
     world::World,
 };
@@ -97,7 +97,7 @@ pub(super) async fn silent_at_store(world: &mut World, connections: u64) -> anyh
 }
 
 /// Silent connections to the relayer must not delay honest clients.
-pub(super) async fn silent_at_relayer(memories: &mut Memories, connections: u64) -> anyhow::Result<()> {
+pub(super) async fn silent_at_relayer(memories: &mut TrialMemory, connections: u64) -> anyhow::Result<()> {
     memories.add(None).await?;
     let silent = Silent::connect(&memories.url(), connections).await?;
     let searched = memories.search().await?;

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 
 use super::{
     call::Conditions,
-    memories::Memories,
+    memories::TrialMemory,
     plan::{Kill, Program},
     world::{Device, World},
 };
@@ -59,7 +59,10 @@ async fn kill_and_start(network: &mut Network, kill: Option<Kill>) -> anyhow::Re
 }
 
 /// Additions to memory, most with a kill of the relayer.
-pub(super) async fn kill_relayer(memories: &mut Memories, additions: &[Option<u64>]) -> anyhow::Result<()> {
+pub(super) async fn kill_relayer(
+    memories: &mut TrialMemory,
+    additions: &[Option<u64>],
+) -> anyhow::Result<()> {
     for kill_after_ms in additions {
         memories.add(*kill_after_ms).await?;
     }

@@ -23,7 +23,7 @@ const PORT_LANES: u64 = 2000;
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// A relayer and an account.
-pub(super) struct Memories {
+pub(super) struct TrialMemory {
     folder: PathBuf,
     caller: Caller,
     port: u16,
@@ -33,7 +33,7 @@ pub(super) struct Memories {
     pub(super) findings: Findings,
 }
 
-impl Memories {
+impl TrialMemory {
     /// Starts a relayer in a folder, and creates an account.
     ///
     /// # Errors

@@ -1,19 +1,19 @@
 //! Conversations while nodes are killed and restarted, with a byzantine node of each behaviour. No accepted
-//! turn is lost or wrong, and every lie is detected by name. The test is a short run; `BATON_FULL=1` makes it
-//! the whole one, `BATON_SEED` repeats one.
+//! turn is lost or wrong, and every misbehaviour is detected by name. The test is a short run; `BATON_FULL=1`
+//! makes it the whole one, `BATON_SEED` repeats one.
 
 use std::time::Duration;
 
 use baton_testnet::{
-    churn::{ChurnOptions, Report, churn},
-    hostile::Behaviour,
+    byzantine::Behaviour,
+    churn::{ChurnOptions, ChurnReport, churn},
 };
 
 fn is_full() -> bool {
     std::env::var_os("BATON_FULL").is_some_and(|full| full == "1")
 }
 
-async fn run(options: ChurnOptions) -> Report {
+async fn run(options: ChurnOptions) -> ChurnReport {
     let seed = std::env::var("BATON_SEED").ok().and_then(|seed| seed.parse().ok());
     let options = ChurnOptions { seed: seed.unwrap_or(options.seed), ..options };
     eprintln!("churn: BATON_SEED={}", options.seed);
@@ -24,7 +24,7 @@ async fn run(options: ChurnOptions) -> Report {
 }
 
 /// Checks that hold for every run.
-fn check(report: &Report) {
+fn check(report: &ChurnReport) {
     assert_eq!(report.violations, Vec::<String>::new());
     assert!(report.turns >= report.clients as u64 * 2, "{} turns", report.turns);
     assert_eq!((report.turns_verified, report.turns_recovered), (report.turns, report.turns));
@@ -32,8 +32,8 @@ fn check(report: &Report) {
     assert!(report.kills > 0 && report.starts > 0, "{} killed, {} started", report.kills, report.starts);
 }
 
-/// Checks that lies of at least this many behaviours were told and detected.
-fn check_lies(report: &Report, behaviours: usize) {
+/// Checks that misbehaviours of at least this many behaviours happened and were detected.
+fn check_misbehaviours(report: &ChurnReport, behaviours: usize) {
     let found_out = |behaviour: Behaviour| {
         let mut rows = report.lies.iter().filter(|row| row.behaviour == behaviour);
         rows.any(|row| !row.detected_as.is_empty())
@@ -58,14 +58,14 @@ async fn nodes_that_come_and_go_and_lie_lose_no_turn_and_no_token() {
         assert_eq!((report.continued, report.restarts), (report.takeovers, 0), "nothing shown is ever void");
         let report = run(ChurnOptions::new(12, 4, 20, time)).await;
         check(&report);
-        check_lies(&report, Behaviour::ALL.len());
+        check_misbehaviours(&report, Behaviour::ALL.len());
     } else {
         // In a quarter of a minute, the kills may miss every running answer.
         let mut continued = 0;
         for _ in 0..3 {
             let report = run(short()).await;
             check(&report);
-            check_lies(&report, 1);
+            check_misbehaviours(&report, 1);
             continued += report.continued;
             if continued > 0 {
                 break;

@@ -222,9 +222,9 @@ async fn real_embedding_models_recall_by_meaning_through_a_node_on_each_storage(
 const VAGUE: &str = "Philippa's godfather keeps the lighthouse at Ponta.";
 
 /// A fake language model server: a verdict for a judge, a quote for an extractor, else a plain answer.
-struct Scripted;
+struct ScriptedModel;
 
-impl Respond for Scripted {
+impl Respond for ScriptedModel {
     fn respond(&self, request: &Request) -> ResponseTemplate {
         let asked = String::from_utf8_lossy(&request.body);
         let text = if asked.contains("You decide whether an exchange") {
@@ -247,7 +247,7 @@ impl Respond for Scripted {
 async fn a_model_that_a_node_serves_finds_the_facts_of_an_owner_who_allows_it() {
     let _guard = crate::whole_machine().await;
     let server = MockServer::start().await;
-    Mock::given(path("/v1/chat/completions")).respond_with(Scripted).mount(&server).await;
+    Mock::given(path("/v1/chat/completions")).respond_with(ScriptedModel).mount(&server).await;
     let folder = tempfile::tempdir().unwrap();
     let network = Network::start(folder.path(), 0, options(&[])).await.unwrap();
     let (data, url) = (folder.path().join("node").to_string_lossy().into_owned(), network.store_url());

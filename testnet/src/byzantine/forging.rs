@@ -15,7 +15,7 @@ use baton_proto::{
     wire::{ClientFrame, Committed},
 };
 
-use super::Lie;
+use super::Misbehaviour;
 
 /// Changes link and receipt, and signs both again.
 pub(super) fn remake(
@@ -38,38 +38,40 @@ pub(super) fn spoil(mut signed: SignedBytes) -> SignedBytes {
     signed
 }
 
-/// A commitment with a falsified field of link or receipt; `None` for lies of another kind.
+/// A commitment with a falsified field of link or receipt; `None` for a misbehaviour of another kind.
 pub(super) fn forge(
-    lie: Lie,
+    misbehaviour: Misbehaviour,
     committed: &Committed,
     auth: &TurnAuth,
     signer: &SecretSigningKey,
 ) -> Result<Option<Committed>, ErrorCode> {
-    Ok(Some(match lie {
-        Lie::BadLinkSignature => Committed { link: spoil(committed.link.clone()), ..committed.clone() },
-        Lie::BadReceiptSignature => {
+    Ok(Some(match misbehaviour {
+        Misbehaviour::BadLinkSignature => {
+            Committed { link: spoil(committed.link.clone()), ..committed.clone() }
+        }
+        Misbehaviour::BadReceiptSignature => {
             Committed { receipt: spoil(committed.receipt.clone()), ..committed.clone() }
         }
-        Lie::OtherModel => remake(committed, signer, |receipt, _| receipt.model = ModelId([8; 32]))?,
-        Lie::Overclaim => {
+        Misbehaviour::OtherModel => remake(committed, signer, |receipt, _| receipt.model = ModelId([8; 32]))?,
+        Misbehaviour::Overclaim => {
             remake(committed, signer, |receipt, _| receipt.tokens.output = auth.max_output_tokens + 1)?
         }
-        Lie::OtherAuthor => {
-            let stranger = SecretSigningKey::generate();
-            remake(committed, &stranger, |receipt, link| {
-                receipt.node = stranger.node_id();
-                link.author = stranger.node_id();
+        Misbehaviour::OtherAuthor => {
+            let other_node = SecretSigningKey::generate();
+            remake(committed, &other_node, |receipt, link| {
+                receipt.node = other_node.node_id();
+                link.author = other_node.node_id();
             })?
         }
-        Lie::OtherPrevLink => remake(committed, signer, |_, link| link.prev_link.0[0] ^= 1)?,
-        Lie::OtherPrevBlob => remake(committed, signer, |_, link| match &mut link.prev_blob {
+        Misbehaviour::OtherPrevLink => remake(committed, signer, |_, link| link.prev_link.0[0] ^= 1)?,
+        Misbehaviour::OtherPrevBlob => remake(committed, signer, |_, link| match &mut link.prev_blob {
             Some(blob) => blob.digest.0[0] ^= 1,
             // The first turn has no previous blob, so the record's length changes instead.
             None => link.record_length ^= 1,
         })?,
-        Lie::OtherSequence => remake(committed, signer, |_, link| link.seq += 1)?,
+        Misbehaviour::OtherSequence => remake(committed, signer, |_, link| link.seq += 1)?,
         // A second signing of the same turn, a moment later.
-        Lie::TwoLinks => remake(committed, signer, |receipt, link| {
+        Misbehaviour::TwoLinks => remake(committed, signer, |receipt, link| {
             receipt.time_ms += 1;
             link.time_ms += 1;
         })?,
@@ -86,7 +88,7 @@ pub(super) fn fetch(committed: &Committed, payload: &Payload) -> ClientFrame {
 
 /// A correctly sealed turn over another answer, question or history.
 pub(super) fn reseal(
-    lie: Lie,
+    misbehaviour: Misbehaviour,
     (auth, payload, answer): (&Signed<TurnAuth>, &Payload, &str),
     committed: &Committed,
     blob: &[u8],
@@ -98,13 +100,15 @@ pub(super) fn reseal(
     let mut base = Segment::open(blob, &blob_key, &auth.session_id, link.segment)?;
     base.entries.pop();
     let (mut messages, mut text) = (payload.messages.clone(), answer.to_owned());
-    match lie {
-        Lie::AlteredQuestion => messages = vec![Message::new(Role::User, "what nobody asked")],
-        Lie::AlteredHistory => match base.entries.first_mut().and_then(|entry| entry.record.0.last_mut()) {
-            Some(byte) => *byte ^= 1,
-            // Without an earlier turn in this segment, the segment number changes instead.
-            None => base.segment += 1,
-        },
+    match misbehaviour {
+        Misbehaviour::AlteredQuestion => messages = vec![Message::new(Role::User, "what nobody asked")],
+        Misbehaviour::AlteredHistory => {
+            match base.entries.first_mut().and_then(|entry| entry.record.0.last_mut()) {
+                Some(byte) => *byte ^= 1,
+                // Without an earlier turn in this segment, the segment number changes instead.
+                None => base.segment += 1,
+            }
+        }
         _ => text = text.replacen("echo:", "echo: indeed", 1),
     }
     receipt.commitments.output = commit_output(&record_key, &text, committed.finish);
@@ -114,7 +118,12 @@ pub(super) fn reseal(
 }
 
 /// A progress note with an invalid signature, or over other tokens.
-pub(super) fn note(lie: Lie, auth: &Signed<TurnAuth>, tokens: u32, signer: &SecretSigningKey) -> SignedBytes {
+pub(super) fn note(
+    misbehaviour: Misbehaviour,
+    auth: &Signed<TurnAuth>,
+    tokens: u32,
+    signer: &SecretSigningKey,
+) -> SignedBytes {
     let note = ProgressNote {
         version: VERSION,
         node: signer.node_id(),
@@ -124,5 +133,5 @@ pub(super) fn note(lie: Lie, auth: &Signed<TurnAuth>, tokens: u32, signer: &Secr
         time_ms: auth.issued_ms,
     };
     let signed = Signed::sign(note, signer).bytes().clone();
-    if lie == Lie::ForgedNote { spoil(signed) } else { signed }
+    if misbehaviour == Misbehaviour::ForgedNote { spoil(signed) } else { signed }
 }

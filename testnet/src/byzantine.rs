@@ -3,12 +3,12 @@
 //!
 //! Behind each is the honest turn service of `baton-node`. A proxy in front of it holds the node's keys: it
 //! opens the sealed reply, makes its change, signs again and seals again. So all else about the falsified
-//! reply is valid. The [`Ledger`] records each falsified reply.
+//! reply is valid. The [`MisbehaviourLog`] records each falsified reply.
 
+mod falsified_turn;
 mod forging;
-mod ledger;
-mod lies;
-mod telling;
+mod misbehaviour;
+mod misbehaviour_log;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -47,9 +47,9 @@ use baton_walrus_client::{HttpStore, ShardCount};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::{compat::TokioAsyncReadCompatExt as _, sync::CancellationToken};
 
-pub use ledger::{AttemptKey, Ledger, Told};
-use lies::Script;
-pub use lies::{Behaviour, Lie};
+use misbehaviour::Script;
+pub use misbehaviour::{Behaviour, Misbehaviour};
+pub use misbehaviour_log::{AttemptKey, MisbehaviourEntry, MisbehaviourLog};
 
 /// Bytes buffered between the two halves of a byzantine node, in each direction: a few frames of tokens.
 const PIPE_BYTES: usize = 64 * 1024;
@@ -60,7 +60,7 @@ const HOLD: Duration = Duration::from_secs(120);
 
 /// Options for starting a byzantine node.
 #[derive(Clone, Debug)]
-pub struct HostileOptions<'a> {
+pub struct ByzantineOptions<'a> {
     /// Its folder, for the honest half's journal.
     pub folder: &'a Path,
     /// The store.
@@ -75,13 +75,13 @@ pub struct HostileOptions<'a> {
     pub behaviours: Vec<Behaviour>,
     /// Index of the first behaviour.
     pub begin: usize,
-    /// The ledger for its falsified replies.
-    pub ledger: Ledger,
+    /// The log of its falsified replies.
+    pub log: MisbehaviourLog,
 }
 
 /// A running byzantine node.
 #[derive(Debug)]
-pub struct HostileNode {
+pub struct ByzantineNode {
     /// Its identity.
     pub node: NodeId,
     /// Its addresses, with `/p2p/`.
@@ -131,13 +131,13 @@ impl NodeIdentity for Keys {
 }
 
 /// Shared state of a byzantine node's tasks.
-struct Liar {
+struct ByzantineProxy {
     keys: Arc<Keys>,
     honest: NodeService,
     script: Mutex<Script>,
-    ledger: Ledger,
+    log: MisbehaviourLog,
     /// Falsified attempts, with the reply to a later status request.
-    asked_later: Mutex<HashMap<(TurnId, u32), Option<OtherTurn>>>,
+    status_replies: Mutex<HashMap<(TurnId, u32), Option<OtherTurn>>>,
 }
 
 /// The sealed turn of another attempt, for a false status reply.
@@ -147,12 +147,12 @@ struct OtherTurn {
     sealed: SealedTurn,
 }
 
-impl HostileNode {
+impl ByzantineNode {
     /// Starts a byzantine node.
     ///
     /// # Errors
     /// The error of opening its journal or of listening.
-    pub async fn start(options: HostileOptions<'_>) -> anyhow::Result<Self> {
+    pub async fn start(options: ByzantineOptions<'_>) -> anyhow::Result<Self> {
         let engine =
             EchoEngine::new(&EchoConfig { token_delay: options.echo_delay, ..EchoConfig::default() })?;
         let info = engine.info();
@@ -179,14 +179,14 @@ impl HostileNode {
         let honest = NodeService::new(deps(&options, engine, keys.clone(), mesh.clone())?);
         let stop = CancellationToken::new();
         let running = tokio::spawn(honest.clone().run(nobody, stop.clone()));
-        let liar = Arc::new(Liar {
+        let proxy = Arc::new(ByzantineProxy {
             keys: keys.clone(),
             honest,
             script: Mutex::new(Script::new(options.behaviours, options.begin)),
-            ledger: options.ledger,
-            asked_later: Mutex::default(),
+            log: options.log,
+            status_replies: Mutex::default(),
         });
-        let serving = tokio::spawn(accept(liar, incoming, stop.clone()));
+        let serving = tokio::spawn(accept(proxy, incoming, stop.clone()));
         let node = keys.signing.node_id();
         Ok(Self { node, addresses, meshes: [mesh, own], stop, serving, honest: running })
     }
@@ -207,7 +207,7 @@ impl HostileNode {
 }
 
 fn deps(
-    options: &HostileOptions<'_>,
+    options: &ByzantineOptions<'_>,
     engine: EchoEngine,
     identity: Arc<Keys>,
     peers: MeshHandle,
@@ -237,7 +237,7 @@ fn deps(
     })
 }
 
-async fn accept(liar: Arc<Liar>, mut incoming: Incoming, stop: CancellationToken) {
+async fn accept(proxy: Arc<ByzantineProxy>, mut incoming: Incoming, stop: CancellationToken) {
     let mut streams = JoinSet::new();
     loop {
         tokio::select! {
@@ -246,7 +246,7 @@ async fn accept(liar: Arc<Liar>, mut incoming: Incoming, stop: CancellationToken
             // Joined as they end, so that the set stays small.
             Some(_) = streams.join_next() => {}
             next = incoming.next() => match next {
-                Some((_, stream)) => drop(streams.spawn(serve(liar.clone(), stream))),
+                Some((_, stream)) => drop(streams.spawn(serve(proxy.clone(), stream))),
                 None => break,
             },
         }
@@ -254,14 +254,14 @@ async fn accept(liar: Arc<Liar>, mut incoming: Incoming, stop: CancellationToken
     streams.shutdown().await;
 }
 
-async fn serve(liar: Arc<Liar>, stream: TurnStream) {
+async fn serve(proxy: Arc<ByzantineProxy>, stream: TurnStream) {
     // Most misbehaviour makes the client disconnect.
-    if let Err(error) = liar.answer(stream).await {
+    if let Err(error) = proxy.answer(stream).await {
         tracing::debug!(%error, "a substream of a hostile node ended");
     }
 }
 
-impl Liar {
+impl ByzantineProxy {
     async fn answer(&self, mut stream: TurnStream) -> Result<(), FrameError> {
         let Some(bytes) = stream.recv(MAX_FRAME_BYTES).await? else { return Ok(()) };
         match codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES) {
@@ -296,7 +296,7 @@ impl Liar {
     /// The false status of a falsified attempt; `None` if the honest half may reply.
     fn status(&self, asked: SignedBytes) -> Option<NodeFrame> {
         let asked = Signed::<StatusRequest>::verify(asked).ok()?;
-        let sealed = lock(&self.asked_later).get(&(asked.turn_id, asked.attempt)).cloned()?;
+        let sealed = lock(&self.status_replies).get(&(asked.turn_id, asked.attempt)).cloned()?;
         Some(match sealed {
             Some(OtherTurn { sealed, .. }) => NodeFrame::Status(TurnStatus::Sealed {
                 committed: Box::new(sealed.committed()),
@@ -309,9 +309,9 @@ impl Liar {
     /// The blob of another turn. Only this blob proves the substitution; before it, the reply looks merely
     /// cut short.
     fn other_blob(&self, digest: BlobDigest) -> Option<Vec<u8>> {
-        let later = lock(&self.asked_later);
+        let later = lock(&self.status_replies);
         let other = later.values().flatten().find(|other| other.sealed.blob_digest == digest)?;
-        self.ledger.tell(other.attempt, Lie::OtherOnStatus, None);
+        self.log.record(other.attempt, Misbehaviour::OtherOnStatus, None);
         Some(other.sealed.blob.clone())
     }
 }

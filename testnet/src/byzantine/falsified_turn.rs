@@ -1,4 +1,4 @@
-//! A turn with a lie: the honest half's reply is opened, changed at one point, and sealed again.
+//! A falsified turn: the honest half's reply is opened, changed at one point, and sealed again.
 
 use baton_keys::{
     exchange::TurnSecret,
@@ -17,14 +17,14 @@ use baton_proto::{
 };
 use tokio::time::timeout;
 
-use super::{AttemptKey, HOLD, Liar, Lie, OtherTurn, forging, lock};
+use super::{AttemptKey, ByzantineProxy, HOLD, Misbehaviour, OtherTurn, forging, lock};
 
 /// A replacement for one event.
-enum Out {
+enum Replacement {
     /// An event to seal and send, with or without the final flag.
     Event(ReplyEvent, bool),
     /// An event that is sealed, so that it counts, but not sent.
-    Lost(ReplyEvent),
+    Omitted(ReplyEvent),
     /// Bytes to seal and send.
     Sealed(Vec<u8>),
     /// A frame to send as it is.
@@ -37,17 +37,17 @@ enum Out {
     End,
 }
 
-/// A turn to falsify.
-struct Telling<'a> {
-    liar: &'a Liar,
-    lie: Lie,
+/// A turn that is falsified on its way.
+struct FalsifiedTurn<'a> {
+    proxy: &'a ByzantineProxy,
+    misbehaviour: Misbehaviour,
     auth: Signed<TurnAuth>,
     payload: Payload,
     /// Tokens processed, including those of a resume prefix.
     seen: u32,
-    /// Tokens after which the lie is told.
-    told_after: u32,
-    told: bool,
+    /// Tokens after which the misbehaviour begins.
+    honest_tokens: u32,
+    recorded: bool,
 }
 
 /// The ends of both substreams.
@@ -58,8 +58,8 @@ struct Reply {
     opener: StreamOpener,
 }
 
-impl Liar {
-    /// Serves a turn with the next lie, or honestly if the request cannot be opened.
+impl ByzantineProxy {
+    /// Serves a turn with the next misbehaviour, or honestly if the request cannot be opened.
     pub(super) async fn turn(
         &self,
         mut client: TurnStream,
@@ -67,10 +67,10 @@ impl Liar {
         request: &TurnRequest,
     ) -> Result<(), FrameError> {
         let Some((auth, payload, secret)) = self.open(request) else { return self.pass(client, bytes).await };
-        let Some(lie) = lock(&self.script).next() else { return self.pass(client, bytes).await };
+        let Some(misbehaviour) = lock(&self.script).next() else { return self.pass(client, bytes).await };
         let key = (auth.turn_id, auth.attempt);
-        if lie == Lie::ClaimsBroken {
-            self.ledger.tell(AttemptKey::of(&auth), lie, None);
+        if misbehaviour == Misbehaviour::ClaimsBroken {
+            self.log.record(AttemptKey::of(&auth), misbehaviour, None);
             let refused = NodeFrame::Refused { code: ErrorCode::ChainBroken, retry_after_ms: 0 };
             return super::send_only(client, &refused).await;
         }
@@ -89,13 +89,21 @@ impl Liar {
         let mut reply = Reply { client, sealer, honest, opener };
         let begun = u32::try_from(payload.resume_tokens.len()).unwrap_or(u32::MAX);
         let total = u32::try_from(honest_answer(&payload).split(' ').count()).unwrap_or(u32::MAX);
-        let told_after = begun + total.saturating_sub(begun) / 2;
-        let mut telling = Telling { liar: self, lie, auth, payload, seen: begun, told_after, told: false };
+        let honest_tokens = begun + total.saturating_sub(begun) / 2;
+        let mut turn = FalsifiedTurn {
+            proxy: self,
+            misbehaviour,
+            auth,
+            payload,
+            seen: begun,
+            honest_tokens,
+            recorded: false,
+        };
         // Whatever the outcome, later status requests get a false reply.
-        if lie != Lie::TwoLinks {
-            lock(&self.asked_later).insert(key, None);
+        if misbehaviour != Misbehaviour::TwoLinks {
+            lock(&self.status_replies).insert(key, None);
         }
-        telling.run(&mut reply).await
+        turn.run(&mut reply).await
     }
 
     fn open(&self, request: &TurnRequest) -> Option<(Signed<TurnAuth>, Payload, TurnSecret)> {
@@ -116,7 +124,7 @@ fn garbage() -> Vec<u8> {
     [&[0xff; 8][..], &random_bytes::<32>()].concat()
 }
 
-impl Telling<'_> {
+impl FalsifiedTurn<'_> {
     async fn run(&mut self, reply: &mut Reply) -> Result<(), FrameError> {
         while let Some(bytes) = reply.honest.recv(MAX_NODE_FRAME_BYTES).await? {
             let Ok(NodeFrame::Chunk(sealed)) = codec::decode::<NodeFrame>(&bytes, MAX_NODE_FRAME_BYTES)
@@ -128,7 +136,7 @@ impl Telling<'_> {
             let outs = match event {
                 ReplyEvent::Tokens { .. } => self.tokens(event),
                 ReplyEvent::Committed(committed) => self.committed(*committed, reply.client.remote()).await?,
-                other => vec![Out::Event(other, last)],
+                other => vec![Replacement::Event(other, last)],
             };
             for out in outs {
                 if !self.put(reply, out).await? {
@@ -140,79 +148,83 @@ impl Telling<'_> {
     }
 
     /// Sends one replacement; returns whether the reply goes on.
-    async fn put(&self, reply: &mut Reply, out: Out) -> Result<bool, FrameError> {
+    async fn put(&self, reply: &mut Reply, out: Replacement) -> Result<bool, FrameError> {
         let frame = match out {
-            Out::Event(event, last) => NodeFrame::Chunk(reply.sealer.seal(&event.to_chunk(), last)),
-            Out::Sealed(chunk) => NodeFrame::Chunk(reply.sealer.seal(&chunk, false)),
-            Out::Frame(frame) => frame,
-            Out::Lost(event) => {
+            Replacement::Event(event, last) => NodeFrame::Chunk(reply.sealer.seal(&event.to_chunk(), last)),
+            Replacement::Sealed(chunk) => NodeFrame::Chunk(reply.sealer.seal(&chunk, false)),
+            Replacement::Frame(frame) => frame,
+            Replacement::Omitted(event) => {
                 drop(reply.sealer.seal(&event.to_chunk(), false));
                 return Ok(true);
             }
-            Out::Raw(bytes) => {
+            Replacement::Raw(bytes) => {
                 reply.client.send(&bytes).await?;
                 return Ok(true);
             }
-            Out::Hold => {
+            Replacement::Hold => {
                 let _ = timeout(HOLD, reply.client.recv(1)).await;
                 return Ok(false);
             }
-            Out::End => return Ok(false),
+            Replacement::End => return Ok(false),
         };
         reply.client.send(&codec::encode(&frame)).await?;
         Ok(true)
     }
 
-    fn tell(&mut self) {
-        self.told = true;
-        self.liar.ledger.tell(AttemptKey::of(&self.auth), self.lie, None);
+    fn record(&mut self) {
+        self.recorded = true;
+        self.proxy.log.record(AttemptKey::of(&self.auth), self.misbehaviour, None);
     }
 
     /// The replacements for a tokens event.
-    fn tokens(&mut self, event: ReplyEvent) -> Vec<Out> {
+    fn tokens(&mut self, event: ReplyEvent) -> Vec<Replacement> {
         let ReplyEvent::Tokens { index, ids, .. } = &event else { return Vec::new() };
         let (index, before) = (*index, self.seen);
         self.seen += u32::try_from(ids.len()).unwrap_or(u32::MAX);
-        let honest = |event| vec![Out::Event(event, false)];
-        if self.lie == Lie::ShortenAnswer && before >= self.told_after {
-            if !self.told {
-                self.tell();
+        let honest = |event| vec![Replacement::Event(event, false)];
+        if self.misbehaviour == Misbehaviour::ShortenAnswer && before >= self.honest_tokens {
+            if !self.recorded {
+                self.record();
             }
             return Vec::new();
         }
-        if self.told || before < self.told_after {
+        if self.recorded || before < self.honest_tokens {
             return honest(event);
         }
         let tokens =
             |ids, text: &str| ReplyEvent::Tokens { index, ids, text: text.to_owned(), logprobs: Vec::new() };
-        let signer = &self.liar.keys.signing;
-        let lie = match self.lie {
-            Lie::StopMidAnswer => vec![Out::Hold],
-            Lie::EndMidAnswer => vec![Out::End],
-            Lie::FinalWithoutLink => vec![Out::Event(event, true), Out::End],
-            Lie::SkipChunk => vec![Out::Lost(event)],
-            Lie::SkipToken => Vec::new(),
-            Lie::PoisonAndEnd => vec![Out::Event(tokens(vec![word_id("lies")], " lies"), false), Out::End],
-            Lie::RepeatToken => vec![Out::Event(event.clone(), false), Out::Event(event, false)],
-            Lie::ForgedNote | Lie::WrongNote => {
-                let note = forging::note(self.lie, &self.auth, self.seen, signer);
-                vec![Out::Event(event, false), Out::Event(ReplyEvent::Progress(note), false)]
+        let signer = &self.proxy.keys.signing;
+        let replacements = match self.misbehaviour {
+            Misbehaviour::StopMidAnswer => vec![Replacement::Hold],
+            Misbehaviour::EndMidAnswer => vec![Replacement::End],
+            Misbehaviour::FinalWithoutLink => vec![Replacement::Event(event, true), Replacement::End],
+            Misbehaviour::SkipChunk => vec![Replacement::Omitted(event)],
+            Misbehaviour::SkipToken => Vec::new(),
+            Misbehaviour::PoisonAndEnd => {
+                vec![Replacement::Event(tokens(vec![word_id("lies")], " lies"), false), Replacement::End]
             }
-            Lie::RandomFrame => vec![Out::Raw(garbage())],
-            Lie::OversizedFrame => vec![Out::Raw(vec![0; MAX_NODE_FRAME_BYTES + 1])],
-            Lie::StrayFrame => vec![Out::Frame(NodeFrame::Done)],
-            Lie::RandomChunk => vec![Out::Frame(NodeFrame::Chunk(garbage()))],
-            Lie::GarbageInChunk => vec![Out::Sealed(vec![0xff; REPLY_BLOCK])],
-            Lie::TooManyTokens => {
+            Misbehaviour::RepeatToken => {
+                vec![Replacement::Event(event.clone(), false), Replacement::Event(event, false)]
+            }
+            Misbehaviour::ForgedNote | Misbehaviour::WrongNote => {
+                let note = forging::note(self.misbehaviour, &self.auth, self.seen, signer);
+                vec![Replacement::Event(event, false), Replacement::Event(ReplyEvent::Progress(note), false)]
+            }
+            Misbehaviour::RandomFrame => vec![Replacement::Raw(garbage())],
+            Misbehaviour::OversizedFrame => vec![Replacement::Raw(vec![0; MAX_NODE_FRAME_BYTES + 1])],
+            Misbehaviour::StrayFrame => vec![Replacement::Frame(NodeFrame::Done)],
+            Misbehaviour::RandomChunk => vec![Replacement::Frame(NodeFrame::Chunk(garbage()))],
+            Misbehaviour::GarbageInChunk => vec![Replacement::Sealed(vec![0xff; REPLY_BLOCK])],
+            Misbehaviour::TooManyTokens => {
                 let ids = vec![1; self.auth.max_output_tokens as usize + 1];
-                vec![Out::Event(tokens(ids, " and on"), false)]
+                vec![Replacement::Event(tokens(ids, " and on"), false)]
             }
-            Lie::EmptyTokens => vec![Out::Event(tokens(Vec::new(), ""), false)],
-            // The lie concerns the link or the receipt, or was told already.
+            Misbehaviour::EmptyTokens => vec![Replacement::Event(tokens(Vec::new(), ""), false)],
+            // It concerns the link or the receipt, or has happened already.
             _ => return honest(event),
         };
-        self.tell();
-        lie
+        self.record();
+        replacements
     }
 
     /// The replacements for the link and the receipt.
@@ -220,36 +232,42 @@ impl Telling<'_> {
         &mut self,
         committed: Committed,
         client: baton_proto::ids::NodeId,
-    ) -> Result<Vec<Out>, FrameError> {
-        let honest = Out::Event(ReplyEvent::Committed(Box::new(committed.clone())), false);
-        let signer = &self.liar.keys.signing;
-        let forged = forging::forge(self.lie, &committed, &self.auth, signer).ok().flatten();
-        let forged = forged.map(|forged| Out::Event(ReplyEvent::Committed(Box::new(forged)), false));
-        let outs = match (self.lie, forged) {
-            (Lie::StopBeforeLink, _) => vec![Out::Hold],
-            (Lie::TwoLinks, Some(second)) => {
+    ) -> Result<Vec<Replacement>, FrameError> {
+        let honest = Replacement::Event(ReplyEvent::Committed(Box::new(committed.clone())), false);
+        let signer = &self.proxy.keys.signing;
+        let forged = forging::forge(self.misbehaviour, &committed, &self.auth, signer).ok().flatten();
+        let forged = forged.map(|forged| Replacement::Event(ReplyEvent::Committed(Box::new(forged)), false));
+        let outs = match (self.misbehaviour, forged) {
+            (Misbehaviour::StopBeforeLink, _) => vec![Replacement::Hold],
+            (Misbehaviour::TwoLinks, Some(second)) => {
                 let first = Signed::<Link>::verify(committed.link).ok().map(|link| link.link_hash());
-                self.told = true;
-                self.liar.ledger.tell(AttemptKey::of(&self.auth), self.lie, first);
+                self.recorded = true;
+                self.proxy.log.record(AttemptKey::of(&self.auth), self.misbehaviour, first);
                 return Ok(vec![honest, second]);
             }
             (_, Some(forged)) => vec![forged],
-            (Lie::SignOtherText | Lie::OtherOnStatus | Lie::AlteredQuestion | Lie::AlteredHistory, None) => {
+            (
+                Misbehaviour::SignOtherText
+                | Misbehaviour::OtherOnStatus
+                | Misbehaviour::AlteredQuestion
+                | Misbehaviour::AlteredHistory,
+                None,
+            ) => {
                 let Some(sealed) = self.reseal(&committed, client).await? else { return Ok(vec![honest]) };
-                if self.lie == Lie::OtherOnStatus {
+                if self.misbehaviour == Misbehaviour::OtherOnStatus {
                     let key = (self.auth.turn_id, self.auth.attempt);
                     let other = OtherTurn { attempt: AttemptKey::of(&self.auth), sealed };
-                    lock(&self.liar.asked_later).insert(key, Some(other));
-                    // The lie counts once the other turn's blob is served.
-                    self.told = true;
-                    return Ok(vec![Out::End]);
+                    lock(&self.proxy.status_replies).insert(key, Some(other));
+                    // The misbehaviour counts once the other turn's blob is served.
+                    self.recorded = true;
+                    return Ok(vec![Replacement::End]);
                 } else {
-                    vec![Out::Event(ReplyEvent::Committed(Box::new(sealed.committed())), false)]
+                    vec![Replacement::Event(ReplyEvent::Committed(Box::new(sealed.committed())), false)]
                 }
             }
             _ => return Ok(vec![honest]),
         };
-        self.tell();
+        self.record();
         Ok(outs)
     }
 
@@ -259,7 +277,7 @@ impl Telling<'_> {
         committed: &Committed,
         client: baton_proto::ids::NodeId,
     ) -> Result<Option<SealedTurn>, FrameError> {
-        let mut honest = self.liar.ask_honest(client);
+        let mut honest = self.proxy.ask_honest(client);
         honest.send(&codec::encode(&forging::fetch(committed, &self.payload))).await?;
         let Some(bytes) = honest.recv(MAX_NODE_FRAME_BYTES).await? else { return Ok(None) };
         let Ok(NodeFrame::Blob(blob)) = codec::decode::<NodeFrame>(&bytes, MAX_NODE_FRAME_BYTES) else {
@@ -267,6 +285,6 @@ impl Telling<'_> {
         };
         let answer = honest_answer(&self.payload);
         let turn = (&self.auth, &self.payload, answer.as_str());
-        Ok(forging::reseal(self.lie, turn, committed, &blob, &self.liar.keys.signing).ok())
+        Ok(forging::reseal(self.misbehaviour, turn, committed, &blob, &self.proxy.keys.signing).ok())
     }
 }

@@ -1,4 +1,4 @@
-//! The lies by behaviour, with the clients' error codes for each.
+//! The misbehaviours by behaviour, with the clients' error codes for each.
 
 use baton_proto::ErrorCode;
 use serde::Serialize;
@@ -26,25 +26,25 @@ impl Behaviour {
     pub const ALL: [Self; 6] =
         [Self::Stall, Self::Truncate, Self::Equivocate, Self::Forge, Self::WrongHistory, Self::Garbage];
 
-    /// Its lies.
+    /// Its misbehaviours.
     #[must_use]
-    pub fn lies(self) -> Vec<Lie> {
-        Lie::ALL.iter().copied().filter(|lie| lie.behaviour() == self).collect()
+    pub fn misbehaviours(self) -> Vec<Misbehaviour> {
+        Misbehaviour::ALL.iter().copied().filter(|misbehaviour| misbehaviour.behaviour() == self).collect()
     }
 }
 
-macro_rules! lies {
+macro_rules! misbehaviours {
     ($($(#[doc = $text:literal])* $name:ident: $behaviour:ident, [$($code:ident),*];)*) => {
-        /// A lie about one turn.
+        /// A misbehaviour in one turn.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         #[serde(rename_all = "snake_case")]
-        pub enum Lie { $($(#[doc = $text])* $name,)* }
+        pub enum Misbehaviour { $($(#[doc = $text])* $name,)* }
 
-        impl Lie {
-            /// All lies.
+        impl Misbehaviour {
+            /// All misbehaviours.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// The behaviour that the lie belongs to.
+            /// The behaviour that it belongs to.
             #[must_use]
             pub fn behaviour(self) -> Behaviour {
                 match self { $(Self::$name => Behaviour::$behaviour,)* }
@@ -52,14 +52,14 @@ macro_rules! lies {
 
             /// The client's error codes for it; none if the client accepts the turn as first committed.
             #[must_use]
-            pub fn names(self) -> &'static [ErrorCode] {
+            pub fn error_codes(self) -> &'static [ErrorCode] {
                 match self { $(Self::$name => &[$(ErrorCode::$code),*],)* }
             }
         }
     };
 }
 
-lies! {
+misbehaviours! {
     /// Sends half of the tokens, then stalls.
     StopMidAnswer: Stall, [StreamTruncated];
     /// Sends all tokens, but never the link.
@@ -132,25 +132,25 @@ lies! {
     EmptyTokens: Garbage, [NonCanonical];
 }
 
-/// Selects a node's next lie: behaviours in turn, and the lies of each in turn.
+/// Selects a node's next misbehaviour: behaviours in turn, and the misbehaviours of each in turn.
 #[derive(Debug)]
 pub(super) struct Script {
     behaviours: Vec<Behaviour>,
-    told: usize,
+    next: usize,
 }
 
 impl Script {
     pub(super) fn new(behaviours: Vec<Behaviour>, begin: usize) -> Self {
-        Self { behaviours, told: begin }
+        Self { behaviours, next: begin }
     }
 
-    pub(super) fn next(&mut self) -> Option<Lie> {
+    pub(super) fn next(&mut self) -> Option<Misbehaviour> {
         let count = self.behaviours.len();
-        let behaviour = self.behaviours.get(self.told.checked_rem(count)?)?;
-        let lies = behaviour.lies();
-        let lie = lies.get((self.told / count).checked_rem(lies.len())?).copied();
-        self.told += 1;
-        lie
+        let behaviour = self.behaviours.get(self.next.checked_rem(count)?)?;
+        let misbehaviours = behaviour.misbehaviours();
+        let misbehaviour = misbehaviours.get((self.next / count).checked_rem(misbehaviours.len())?).copied();
+        self.next += 1;
+        misbehaviour
     }
 }
 
@@ -159,13 +159,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_comes_to_every_lie_of_its_behaviours() {
+    fn a_script_comes_to_every_misbehaviour_of_its_behaviours() {
         let mut script = Script::new(Behaviour::ALL.to_vec(), 0);
-        let told: std::collections::BTreeSet<Lie> =
-            (0..6 * Lie::ALL.len()).filter_map(|_| script.next()).collect();
-        assert_eq!(told.len(), Lie::ALL.len());
+        let chosen: std::collections::BTreeSet<Misbehaviour> =
+            (0..6 * Misbehaviour::ALL.len()).filter_map(|_| script.next()).collect();
+        assert_eq!(chosen.len(), Misbehaviour::ALL.len());
         let mut one = Script::new(vec![Behaviour::Forge], 3);
-        assert_eq!(one.next(), Some(Lie::Overclaim));
+        assert_eq!(one.next(), Some(Misbehaviour::Overclaim));
         assert_eq!(Script::new(Vec::new(), 0).next(), None);
     }
 }
