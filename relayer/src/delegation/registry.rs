@@ -353,7 +353,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn what_two_relayers_register_at_once_is_all_there() {
+    async fn registrations_of_two_relayers_at_once_are_all_stored() {
         let records = Arc::new(InMemoryRecords::default());
         let registry = Registry::new(records.clone());
         let (mine, theirs) = (PublicKey([2; 32]), PublicKey([3; 32]));

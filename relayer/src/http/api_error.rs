@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_storage_says_of_itself_is_not_sent() {
+    fn storage_error_texts_are_not_sent() {
         for error in [
             MemoryError::Unavailable("10.0.0.7:5432".into()),
             MemoryError::Damaged("/data/x".into()),

@@ -271,7 +271,7 @@ async fn the_journal_of_a_long_session_stays_short_and_the_session_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_session_left_is_removed_on_demand() {
+async fn chat_records_of_a_session_are_removed_on_demand() {
     let world = World::new().await;
     let relayer = world.plain().await;
     let first = relayer.say(hello("one")).await;

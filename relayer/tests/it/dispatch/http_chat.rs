@@ -299,7 +299,7 @@ async fn errors_have_one_shape_before_a_stream_and_in_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_kept_of_a_chat_goes_with_its_session_project_and_persona() {
+async fn chat_records_are_deleted_with_session_project_and_persona() {
     let world = World::new().await;
     let server = ChatServer::open(&world).await;
     let owner: OwnerId = world.owner();

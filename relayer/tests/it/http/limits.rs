@@ -16,7 +16,7 @@ use super::harness::{Person, TestServer};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn an_owner_and_a_key_have_a_rate_and_are_told_when_to_come_back() {
+async fn an_owner_and_a_key_have_a_rate_and_get_a_retry_time() {
     let server =
         TestServer::with(Limits { owner_per_minute: 4, key_per_minute: 3, ..Limits::default() }).await;
     let owner = Person::new(&server);
@@ -101,7 +101,7 @@ async fn requests_in_hand_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_not_signed_holds_no_place_while_its_body_is_awaited() {
+async fn an_unsigned_request_holds_no_slot_while_its_body_is_awaited() {
     let limits = Limits { requests: 1, large_bodies: 1, ..Limits::default() };
     let server = TestServer::with(limits).await;
     let person = Person::new(&server);

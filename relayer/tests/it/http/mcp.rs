@@ -126,7 +126,7 @@ async fn a_line_that_is_no_json_is_answered_with_a_parse_error_over_standard_out
 }
 
 #[tokio::test]
-async fn an_agent_with_a_key_that_may_not_is_told_so() {
+async fn an_agent_without_the_scope_gets_an_error() {
     let server = TestServer::open().await;
     server.follow_the_real_clock();
     let owner = Person::new(&server);
@@ -152,7 +152,7 @@ async fn rpc(person: &Person<'_>, method: &str, params: Value) -> Value {
 }
 
 #[tokio::test]
-async fn f9_tools_over_http_act_for_whoever_signed_each_message() {
+async fn f9_tools_over_http_act_for_the_signer_of_each_message() {
     let server = TestServer::open().await;
     let (person, other) = (Person::new(&server), Person::new(&server));
     server.bare("POST", "/mcp", "{}").await.refused(401, "unauthenticated");

@@ -50,7 +50,7 @@ async fn f1_an_owner_lists_gets_edits_supersedes_archives_and_deletes() {
 }
 
 #[tokio::test]
-async fn f1_a_removal_names_what_else_holds_the_words_and_does_with_it_as_it_is_told() {
+async fn f1_a_removal_names_and_treats_other_holders_as_requested() {
     let server = TestServer::open().await;
     let person = Person::new(&server);
     let told = async |session: &str, name: &str| {

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::harness::{Person, TestServer};
 
 #[tokio::test]
-async fn f10_what_the_sdk_reads_at_its_start() {
+async fn f10_the_sdk_can_read_its_start_routes() {
     let server = TestServer::open().await;
     let version = server.bare("GET", "/version", "").await.good();
     assert_eq!(version["apiVersion"], "1.0.0");
@@ -64,7 +64,7 @@ async fn f10_remember_recall_forget_and_count_by_namespace() {
 }
 
 #[tokio::test]
-async fn f10_bulk_status_names_what_is_not_there() {
+async fn f10_bulk_status_names_missing_jobs() {
     let server = TestServer::open().await;
     let person = Person::new(&server);
     let items = json!({ "items": [{ "text": "I live in Lisbon." }, { "text": "I play the cello." }] });

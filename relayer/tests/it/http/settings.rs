@@ -64,7 +64,7 @@ async fn f10_a_call_with_the_same_idempotency_key_is_made_once() {
 }
 
 #[tokio::test]
-async fn f10_what_is_told_was_said_when_the_caller_says() {
+async fn f10_occurred_at_dates_the_memory() {
     let server = TestServer::open().await;
     let person = Person::new(&server);
     let at = "2025-03-01T10:00:00Z";

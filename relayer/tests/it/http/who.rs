@@ -65,7 +65,7 @@ async fn a_nonce_is_remembered_across_a_restart() {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_off_is_told_so_to_its_owner_only() {
+async fn clock_skew_is_reported_for_valid_signatures_only() {
     let server = TestServer::open().await;
     let person = Person::new(&server);
     let headers = person.headers("POST", "/api/stats", b"{}");
