@@ -58,7 +58,7 @@ pub(super) async fn of_client(world: &mut World, damage: &Damage) -> anyhow::Res
     let mut device = device.in_lane(1);
     let (acknowledged, _) = world.say(&mut device, &[], Conditions::default()).await?;
     let verified = world.clients().session(&device, "verify", &["--full"]).await?;
-    world.look_at(&verified);
+    world.inspect(&verified);
     let (own, shown) = world.history(&device).await?;
     let missing = world.ledger.judge(&own);
     if verified.is_ok() && shown.is_ok() && !missing.is_good() {
@@ -137,7 +137,7 @@ pub(super) async fn of_store(world: &mut World, damage: &Damage) -> anyhow::Resu
         world.network.restart_store().await?;
     }
     let repaired = world.clients().session(&device, "verify", &["--full", "--repair"]).await?;
-    world.look_at(&repaired);
+    world.inspect(&repaired);
     world.say_surely(&mut device).await?;
     world.check(&device).await
 }

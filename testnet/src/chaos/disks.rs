@@ -13,7 +13,7 @@ use super::{
     memories::{self, TrialMemory},
     plan::{FirstCommand, Interruption, Program},
     report::Findings,
-    world::{Device, RECOVERY, World, find_panic, find_panics, look_at},
+    world::{Device, RECOVERY, World, find_panic, find_panics, inspect},
 };
 use crate::process::{Disk, Process};
 
@@ -197,13 +197,13 @@ pub(super) async fn first_start(
     let make: Vec<String> = make.into_iter().map(str::to_owned).collect();
     let first = caller.call(program, &make, how.conditions()).await?;
     let second = caller.call(program, &make, Conditions::default()).await?;
-    look_at(&mut findings, &first);
-    look_at(&mut findings, &second);
+    inspect(&mut findings, &first);
+    inspect(&mut findings, &second);
     let works = match command {
         FirstCommand::Chat | FirstCommand::Account => {
             let show = ["account", "show", "--home", &text].map(str::to_owned);
             let shown = caller.call("baton", &show, Conditions::default()).await?;
-            look_at(&mut findings, &shown);
+            inspect(&mut findings, &shown);
             if shown.is_ok() { Ok(()) } else { Err(shown.brief()) }
         }
         FirstCommand::Node => starts(folder, "baton-node", &node_args(&data)).await,

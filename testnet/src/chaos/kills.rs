@@ -128,7 +128,7 @@ async fn come_into_step(world: &mut World, devices: [&Device; 2]) -> anyhow::Res
 /// A device's head of its only session.
 async fn head_of(world: &mut World, device: &Device) -> anyhow::Result<String> {
     let listed = world.clients().call(&device.home, &["session", "list"], Conditions::default()).await?;
-    world.look_at(&listed);
+    world.inspect(&listed);
     let sessions = listed.json().with_context(|| format!("no list: {}", listed.brief()))?;
     Ok(sessions["sessions"][0]["head"].as_str().unwrap_or("none").to_owned())
 }

@@ -14,7 +14,7 @@ use super::{
     ledger::Ledger,
     plan::Trial,
     report::Findings,
-    world::{RECOVERY, find_panics, look_at},
+    world::{RECOVERY, find_panics, inspect},
 };
 use crate::{churn::free_ports, draws::Draws, process::Process};
 
@@ -93,7 +93,7 @@ impl TrialMemory {
 
     async fn call(&mut self, words: &[&str], conditions: Conditions) -> anyhow::Result<Answer> {
         let answer = call(&self.caller, &self.folder, &self.url(), words, conditions).await?;
-        look_at(&mut self.findings, &answer);
+        inspect(&mut self.findings, &answer);
         Ok(answer)
     }
 
@@ -117,7 +117,7 @@ impl TrialMemory {
         let (answer, killed) = tokio::join!(adding, killing);
         let answer = answer?;
         killed?;
-        look_at(&mut self.findings, &answer);
+        inspect(&mut self.findings, &answer);
         if answer.is_ok() {
             self.ledger.acknowledge(&text);
         }

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_sent_can_be_read_back() {
+    async fn a_sent_request_can_be_read_back() {
         let bytes = open_and_send(7, b"frame");
         let piece = next_piece(&mut bytes.as_slice()).await.unwrap().unwrap();
         assert_eq!((piece.stream, piece.ended), (7, false));

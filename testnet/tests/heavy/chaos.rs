@@ -20,7 +20,7 @@ fn seeds() -> RangeInclusive<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_acknowledged_is_there_whatever_was_done_to_the_programs() {
+async fn acknowledged_turns_survive_every_fault() {
     let _guard = crate::whole_machine().await;
     let seeds = seeds();
     eprintln!("chaos: seeds {seeds:?}; BATON_SEED repeats one");

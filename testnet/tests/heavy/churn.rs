@@ -48,7 +48,7 @@ fn short() -> ChurnOptions {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_come_and_go_and_lie_lose_no_turn_and_no_token() {
+async fn churn_with_byzantine_nodes_loses_no_turn_and_no_token() {
     let _guard = crate::whole_machine().await;
     if is_full() {
         let time = Duration::from_secs(90);

@@ -18,7 +18,7 @@ fn nowhere() -> (std::net::TcpListener, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_store_and_a_failing_one_keep_nobody_from_a_conversation() {
+async fn conversations_survive_a_dead_store_and_a_failing_one() {
     let folder = tempfile::tempdir().unwrap();
     let options = NodeOptions {
         engine: EngineChoice::Echo,
