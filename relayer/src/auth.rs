@@ -64,7 +64,7 @@ impl Caller {
 
 /// Why authentication failed.
 #[derive(Debug)]
-pub enum Unknown {
+pub enum AuthError {
     /// A header is missing or malformed, the signature is invalid, the key may not act for the account, or
     /// the nonce was used before. The answer does not say which.
     Signature,
@@ -76,7 +76,7 @@ pub enum Unknown {
 
 /// A request with a valid signature, time and right; only its nonce is not taken yet.
 #[derive(Debug)]
-pub struct Identified {
+pub struct AuthenticatedRequest {
     /// The caller.
     pub caller: Caller,
     nonce: [u8; 32],
@@ -84,7 +84,7 @@ pub struct Identified {
 }
 
 /// Headers of a signed request, decoded.
-struct Signed<'a> {
+struct SignatureHeaders<'a> {
     key: PublicKey,
     signature: [u8; SIGNATURE_LEN],
     timestamp: &'a str,
@@ -94,7 +94,7 @@ struct Signed<'a> {
     account: OwnerId,
 }
 
-impl<'a> Signed<'a> {
+impl<'a> SignatureHeaders<'a> {
     fn read(headers: &'a HeaderMap) -> Option<Self> {
         let timestamp = single(headers, HEADER_TIMESTAMP)?;
         let account_text = single(headers, HEADER_ACCOUNT_ID)?;
@@ -127,8 +127,8 @@ fn single<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 /// A request with a valid signature and time. Its key's rights are not known yet.
-pub struct Verified<'a> {
-    signed: Signed<'a>,
+pub struct VerifiedHead<'a> {
+    signed: SignatureHeaders<'a>,
     headers: &'a HeaderMap,
 }
 
@@ -138,7 +138,7 @@ pub const HEADER_BODY_SHA256: &str = "x-body-sha256";
 
 /// The head of a request in the form of a signed one. Its signature is not verified yet.
 pub struct SignedHead<'a> {
-    signed: Signed<'a>,
+    signed: SignatureHeaders<'a>,
     headers: &'a HeaderMap,
     body_sha256: Option<&'a str>,
 }
@@ -147,9 +147,9 @@ impl<'a> SignedHead<'a> {
     /// Reads a head, without the body.
     ///
     /// # Errors
-    /// [`Unknown::Signature`] for a header that is missing or malformed.
-    pub fn read(headers: &'a HeaderMap) -> Result<Self, Unknown> {
-        let signed = Signed::read(headers).ok_or(Unknown::Signature)?;
+    /// [`AuthError::Signature`] for a header that is missing or malformed.
+    pub fn read(headers: &'a HeaderMap) -> Result<Self, AuthError> {
+        let signed = SignatureHeaders::read(headers).ok_or(AuthError::Signature)?;
         let body_sha256 = match headers.contains_key(HEADER_BODY_SHA256) {
             false => None,
             true => {
@@ -157,7 +157,7 @@ impl<'a> SignedHead<'a> {
                     text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
                 };
                 let stated = single(headers, HEADER_BODY_SHA256).filter(is_hash);
-                Some(stated.ok_or(Unknown::Signature)?)
+                Some(stated.ok_or(AuthError::Signature)?)
             }
         };
         Ok(Self { signed, headers, body_sha256 })
@@ -172,14 +172,14 @@ impl<'a> SignedHead<'a> {
     /// Checks the signature over the request with a body of this hash, and the time.
     ///
     /// # Errors
-    /// [`Unknown::Signature`], [`Unknown::Clock`].
+    /// [`AuthError::Signature`], [`AuthError::Clock`].
     pub fn verify(
         self,
         method: &Method,
         path_and_query: &str,
         body_sha256: &str,
         now_ms: u64,
-    ) -> Result<Verified<'a>, Unknown> {
+    ) -> Result<VerifiedHead<'a>, AuthError> {
         let Self { signed, headers, .. } = self;
         let request = RequestParts {
             timestamp: signed.timestamp,
@@ -189,15 +189,15 @@ impl<'a> SignedHead<'a> {
             nonce: signed.nonce,
             account_id: signed.account_text,
         };
-        verify_request(&signed.key, &request, &signed.signature).map_err(|_| Unknown::Signature)?;
+        verify_request(&signed.key, &request, &signed.signature).map_err(|_| AuthError::Signature)?;
         if signed.seconds.abs_diff(now_ms / 1_000) > MAX_REQUEST_AGE_SECONDS {
-            return Err(Unknown::Clock);
+            return Err(AuthError::Clock);
         }
-        Ok(Verified { signed, headers })
+        Ok(VerifiedHead { signed, headers })
     }
 }
 
-impl Verified<'_> {
+impl VerifiedHead<'_> {
     /// The key that signed.
     #[must_use]
     pub fn key(&self) -> PublicKey {
@@ -207,8 +207,8 @@ impl Verified<'_> {
     /// Looks up the rights of the key.
     ///
     /// # Errors
-    /// [`Unknown`].
-    pub async fn identify(self, registry: &Registry, now_ms: u64) -> Result<Identified, Unknown> {
+    /// [`AuthError`].
+    pub async fn identify(self, registry: &Registry, now_ms: u64) -> Result<AuthenticatedRequest, AuthError> {
         let Self { signed, headers } = self;
         let delegation = delegation_of(registry, &signed, headers, now_ms).await?;
         let caller = Caller { owner: signed.account, key: signed.key, delegation };
@@ -220,46 +220,46 @@ impl Verified<'_> {
             .into();
         // One second longer than the request is valid: clocks are read in seconds.
         let until_ms = signed.seconds.saturating_add(MAX_REQUEST_AGE_SECONDS + 1).saturating_mul(1_000);
-        Ok(Identified { caller, nonce, until_ms })
+        Ok(AuthenticatedRequest { caller, nonce, until_ms })
     }
 }
 
 /// The delegation of the signer; `None` for the account's own key.
 async fn delegation_of(
     registry: &Registry,
-    signed: &Signed<'_>,
+    signed: &SignatureHeaders<'_>,
     headers: &HeaderMap,
     now_ms: u64,
-) -> Result<Option<Delegation>, Unknown> {
+) -> Result<Option<Delegation>, AuthError> {
     if bool::from(OwnerId::of(&signed.key).0.ct_eq(&signed.account.0)) {
         return Ok(None);
     }
     let presented = match headers.contains_key("x-delegation") {
         false => None,
         true => {
-            let text = single(headers, "x-delegation").ok_or(Unknown::Signature)?;
-            let json = DelegationJson::from_header(text).map_err(|_| Unknown::Signature)?;
-            Some(json.verify().map_err(|_| Unknown::Signature)?)
+            let text = single(headers, "x-delegation").ok_or(AuthError::Signature)?;
+            let json = DelegationJson::from_header(text).map_err(|_| AuthError::Signature)?;
+            Some(json.verify().map_err(|_| AuthError::Signature)?)
         }
     };
     let found = registry.find(signed.account, &signed.key, presented.as_ref(), now_ms / 1_000).await;
     match found {
         Ok(Some(delegation)) => Ok(Some(delegation)),
-        Ok(None) => Err(Unknown::Signature),
-        Err(error) => Err(Unknown::Memory(error)),
+        Ok(None) => Err(AuthError::Signature),
+        Err(error) => Err(AuthError::Memory(error)),
     }
 }
 
-impl Identified {
+impl AuthenticatedRequest {
     /// Takes the request's nonce: of two requests with one nonce, only one succeeds.
     ///
     /// # Errors
-    /// [`Unknown::Signature`] for a used nonce, and memory's.
-    pub async fn admit(self, records: &dyn Records, now_ms: u64) -> Result<Caller, Unknown> {
+    /// [`AuthError::Signature`] for a used nonce, and memory's.
+    pub async fn admit(self, records: &dyn Records, now_ms: u64) -> Result<Caller, AuthError> {
         match records.take_nonce(self.nonce, now_ms, self.until_ms).await {
             Ok(true) => Ok(self.caller),
-            Ok(false) => Err(Unknown::Signature),
-            Err(error) => Err(Unknown::Memory(error)),
+            Ok(false) => Err(AuthError::Signature),
+            Err(error) => Err(AuthError::Memory(error)),
         }
     }
 }
@@ -275,17 +275,17 @@ mod tests {
     };
 
     use super::*;
-    use crate::delegation::{Scopes, SignedDelegation, registry::tests::Shelf};
+    use crate::delegation::{Scopes, SignedDelegation, registry::tests::InMemoryRecords};
 
     const NOW_S: u64 = 1_795_302_840;
 
-    struct Door {
+    struct Authenticator {
         registry: Registry,
     }
 
-    impl Door {
+    impl Authenticator {
         fn new() -> Self {
-            Self { registry: Registry::new(Arc::new(Shelf::default())) }
+            Self { registry: Registry::new(Arc::new(InMemoryRecords::default())) }
         }
 
         async fn ask(
@@ -294,7 +294,7 @@ mod tests {
             path: &str,
             headers: &HeaderMap,
             body: &[u8],
-        ) -> Result<Caller, Unknown> {
+        ) -> Result<Caller, AuthError> {
             let now_ms = NOW_S * 1_000 + 500;
             let head = SignedHead::read(headers)?;
             let verified = head.verify(method, path, &body_sha256(body), now_ms)?;
@@ -303,8 +303,8 @@ mod tests {
         }
 
         #[track_caller]
-        fn expect_refusal(result: &Result<Caller, Unknown>, why: &str) {
-            assert!(matches!(result, Err(Unknown::Signature)), "{why}: {result:?}");
+        fn expect_refusal(result: &Result<Caller, AuthError>, why: &str) {
+            assert!(matches!(result, Err(AuthError::Signature)), "{why}: {result:?}");
         }
     }
 
@@ -344,32 +344,44 @@ mod tests {
 
     #[tokio::test]
     async fn a6_requests_are_signed_over_their_canonical_bytes() {
-        let door = Door::new();
+        let authenticator = Authenticator::new();
         let headers = || signed_at(&owner_key(), None, NOW_S);
-        let caller = door.ask(&Method::POST, "/api/recall?a=1", &headers(), b"{}").await.unwrap();
+        let caller = authenticator.ask(&Method::POST, "/api/recall?a=1", &headers(), b"{}").await.unwrap();
         assert_eq!(caller, Caller { owner: owner(), key: owner_key().public_key(), delegation: None });
         let (post, path) = (Method::POST, "/api/recall?a=1");
-        Door::expect_refusal(&door.ask(&Method::PUT, path, &headers(), b"{}").await, "another method");
-        Door::expect_refusal(&door.ask(&post, "/api/recall?a=2", &headers(), b"{}").await, "another query");
-        Door::expect_refusal(&door.ask(&post, "/api/forget?a=1", &headers(), b"{}").await, "another path");
-        Door::expect_refusal(&door.ask(&post, path, &headers(), b"{ }").await, "another body");
+        Authenticator::expect_refusal(
+            &authenticator.ask(&Method::PUT, path, &headers(), b"{}").await,
+            "another method",
+        );
+        Authenticator::expect_refusal(
+            &authenticator.ask(&post, "/api/recall?a=2", &headers(), b"{}").await,
+            "another query",
+        );
+        Authenticator::expect_refusal(
+            &authenticator.ask(&post, "/api/forget?a=1", &headers(), b"{}").await,
+            "another path",
+        );
+        Authenticator::expect_refusal(
+            &authenticator.ask(&post, path, &headers(), b"{ }").await,
+            "another body",
+        );
         for name in ["x-public-key", "x-signature", "x-timestamp", "x-nonce", "x-account-id"] {
             let mut missing = headers();
             missing.remove(name);
-            Door::expect_refusal(&door.ask(&post, path, &missing, b"{}").await, name);
+            Authenticator::expect_refusal(&authenticator.ask(&post, path, &missing, b"{}").await, name);
             let mut twice = headers();
             let value = twice[name].clone();
             twice.append(name, value);
-            Door::expect_refusal(&door.ask(&post, path, &twice, b"{}").await, name);
+            Authenticator::expect_refusal(&authenticator.ask(&post, path, &twice, b"{}").await, name);
             let mut changed = headers();
             changed.insert(name, HeaderValue::from_static("0"));
-            Door::expect_refusal(&door.ask(&post, path, &changed, b"{}").await, name);
+            Authenticator::expect_refusal(&authenticator.ask(&post, path, &changed, b"{}").await, name);
         }
     }
 
     #[tokio::test]
     async fn a_nonce_has_no_dots() {
-        let door = Door::new();
+        let authenticator = Authenticator::new();
         for nonce in ["", "a.b", "a b", &"a".repeat(MAX_NONCE_BYTES + 1)] {
             let key = AccountKey::from_seed(&[7; 32]);
             let (account, digest, timestamp) = (key.account_id(), body_sha256(b"{}"), NOW_S.to_string());
@@ -385,22 +397,25 @@ mod tests {
             let signature = hex::encode(key.sign_request(&parts));
             headers.insert(HEADER_NONCE, HeaderValue::from_str(nonce).unwrap());
             headers.insert(HEADER_SIGNATURE, HeaderValue::from_str(&signature).unwrap());
-            Door::expect_refusal(&door.ask(&Method::POST, "/api/recall?a=1", &headers, b"{}").await, nonce);
+            Authenticator::expect_refusal(
+                &authenticator.ask(&Method::POST, "/api/recall?a=1", &headers, b"{}").await,
+                nonce,
+            );
         }
     }
 
     #[tokio::test]
     async fn a_nonce_counts_once() {
-        let door = Door::new();
+        let authenticator = Authenticator::new();
         let headers = signed_at(&owner_key(), None, NOW_S);
-        let ask = || door.ask(&Method::POST, "/api/recall?a=1", &headers, b"{}");
+        let ask = || authenticator.ask(&Method::POST, "/api/recall?a=1", &headers, b"{}");
         assert!(ask().await.is_ok());
-        Door::expect_refusal(&ask().await, "a replay");
+        Authenticator::expect_refusal(&ask().await, "a replay");
     }
 
     #[tokio::test]
     async fn a_clock_may_differ_by_five_minutes() {
-        let door = Door::new();
+        let authenticator = Authenticator::new();
         for (seconds, good) in [
             (NOW_S - MAX_REQUEST_AGE_SECONDS, true),
             (NOW_S + MAX_REQUEST_AGE_SECONDS, true),
@@ -410,51 +425,55 @@ mod tests {
             (0, false),
         ] {
             let headers = signed_at(&owner_key(), None, seconds);
-            let answer = door.ask(&Method::POST, "/api/recall?a=1", &headers, b"{}").await;
+            let answer = authenticator.ask(&Method::POST, "/api/recall?a=1", &headers, b"{}").await;
             assert_eq!(answer.is_ok(), good, "{seconds}");
-            assert!(good || matches!(answer, Err(Unknown::Clock)));
+            assert!(good || matches!(answer, Err(AuthError::Clock)));
         }
     }
 
     #[tokio::test]
     async fn another_key_needs_a_delegation_of_the_account() {
-        let door = Door::new();
+        let authenticator = Authenticator::new();
         let friend = SecretSigningKey::generate();
         let headers = || signed_at(&friend, Some(owner()), NOW_S);
-        let ask =
-            async |headers: HeaderMap| door.ask(&Method::POST, "/api/recall?a=1", &headers, b"{}").await;
-        Door::expect_refusal(&ask(headers()).await, "no delegation");
+        let ask = async |headers: HeaderMap| {
+            authenticator.ask(&Method::POST, "/api/recall?a=1", &headers, b"{}").await
+        };
+        Authenticator::expect_refusal(&ask(headers()).await, "no delegation");
         let good = delegation(&friend, NOW_S - 10, NOW_S + 10);
         let caller = ask(with_delegation(headers(), &good)).await.unwrap();
         assert_eq!(caller.owner, owner());
         assert!(caller.may(Scope::Read) && !caller.may(Scope::Write) && !caller.is_owner());
         let late = delegation(&friend, NOW_S - 10, NOW_S);
-        Door::expect_refusal(&ask(with_delegation(headers(), &late)).await, "expired");
+        Authenticator::expect_refusal(&ask(with_delegation(headers(), &late)).await, "expired");
         let early = delegation(&friend, NOW_S + 1, NOW_S + 10);
-        Door::expect_refusal(&ask(with_delegation(headers(), &early)).await, "not yet");
+        Authenticator::expect_refusal(&ask(with_delegation(headers(), &early)).await, "not yet");
         let others = delegation(&SecretSigningKey::generate(), NOW_S - 10, NOW_S + 10);
-        Door::expect_refusal(&ask(with_delegation(headers(), &others)).await, "another's");
+        Authenticator::expect_refusal(&ask(with_delegation(headers(), &others)).await, "another's");
         let mut own = good.delegation.clone();
         own.owner = OwnerId::of(&friend.public_key());
-        Door::expect_refusal(&ask(with_delegation(headers(), &own.sign(&friend))).await, "signed by itself");
+        Authenticator::expect_refusal(
+            &ask(with_delegation(headers(), &own.sign(&friend))).await,
+            "signed by itself",
+        );
         let mut garbled = headers();
         garbled.insert("x-delegation", HeaderValue::from_static("garbled"));
-        Door::expect_refusal(&ask(garbled).await, "garbled");
+        Authenticator::expect_refusal(&ask(garbled).await, "garbled");
     }
 
     #[tokio::test]
     async fn a_registered_delegation_is_found_by_account_and_key_until_taken_back() {
-        let door = Door::new();
+        let authenticator = Authenticator::new();
         let friend = SecretSigningKey::generate();
         let ask = async || {
             let headers = signed_at(&friend, Some(owner()), NOW_S);
-            door.ask(&Method::POST, "/api/recall?a=1", &headers, b"{}").await
+            authenticator.ask(&Method::POST, "/api/recall?a=1", &headers, b"{}").await
         };
         let good = delegation(&friend, NOW_S - 10, NOW_S + 10);
         let id = good.delegation.id;
-        door.registry.register(good, NOW_S * 1_000).await.unwrap();
+        authenticator.registry.register(good, NOW_S * 1_000).await.unwrap();
         assert!(ask().await.is_ok());
-        door.registry.revoke(owner(), id, None, NOW_S * 1_000).await.unwrap();
-        Door::expect_refusal(&ask().await, "taken back");
+        authenticator.registry.revoke(owner(), id, None, NOW_S * 1_000).await.unwrap();
+        Authenticator::expect_refusal(&ask().await, "taken back");
     }
 }

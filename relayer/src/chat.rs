@@ -11,8 +11,8 @@
 //! failed.
 
 mod head;
-mod keep;
 mod memoryless;
+mod session_records;
 mod turn;
 
 use std::{sync::Arc, time::Duration};
@@ -34,8 +34,8 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 
 use crate::injection::Recollection;
-use keep::Shelf;
 use memoryless::DrivenSessions;
+use session_records::SessionRecords;
 
 /// Most concurrent conversations; each holds a session in memory.
 pub const MAX_CHATS: usize = 128;
@@ -247,7 +247,7 @@ struct Inner {
     key: SecretSigningKey,
     config: ChatConfig,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     /// Sessions that run while their owner's memory is unreadable.
     memoryless: DrivenSessions,
     tasks: TaskTracker,
@@ -264,7 +264,7 @@ pub async fn forget(
     session: SessionId,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
 ) -> Result<bool, ChatError> {
-    keep::forget(Shelf { memory, owner, session }, now_ms).await
+    session_records::forget(SessionRecords { memory, owner, session }, now_ms).await
 }
 
 impl Chat {
@@ -277,7 +277,7 @@ impl Chat {
         config: ChatConfig,
         now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     ) -> Self {
-        let places = Arc::new(Semaphore::new(MAX_CHATS));
+        let slots = Arc::new(Semaphore::new(MAX_CHATS));
         Self {
             inner: Arc::new(Inner {
                 client,
@@ -285,7 +285,7 @@ impl Chat {
                 key,
                 config,
                 now_ms,
-                places,
+                slots,
                 memoryless: DrivenSessions::default(),
                 tasks: TaskTracker::new(),
             }),
@@ -301,7 +301,7 @@ impl Chat {
     pub fn turn(&self, owner: OwnerId, request: ChatRequest) -> Result<mpsc::Receiver<ChatEvent>, ChatError> {
         turn::check(&request)?;
         let busy = |_| ChatError::Busy { retry_after_ms: 1000 };
-        let place = self.inner.places.clone().try_acquire_owned().map_err(busy)?;
+        let slot = self.inner.slots.clone().try_acquire_owned().map_err(busy)?;
         let (events, receiver) = mpsc::channel(MAX_WAITING_EVENTS);
         let chat = self.clone();
         self.inner.tasks.spawn(async move {
@@ -311,7 +311,7 @@ impl Chat {
             };
             // A reader that left after the answer gets it with its next request.
             let _ = events.send(last).await;
-            drop(place);
+            drop(slot);
         });
         Ok(receiver)
     }

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn small_commands_show_only_the_options_that_they_use_and_take_the_others_all_the_same() {
+    fn small_commands_show_only_their_own_options_and_accept_the_others() {
         Cli::whole().debug_assert();
         let cases: [(&[&str], &[&str]); 6] = [
             (&["models", "pull"], &["--model-dir"]),

@@ -4,11 +4,11 @@
 //! This module decides on nothing beyond a caller's scopes and project. It never logs a path, a query, a body
 //! or a name.
 
+mod api_error;
 mod body;
 pub mod chat;
 mod delegations;
 mod extract;
-mod fault;
 mod gate;
 mod items;
 mod limits;
@@ -42,8 +42,8 @@ use utoipa::openapi::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+pub use api_error::{ApiError, ApiErrorJson};
 pub use extract::{Admin, Chatter, Input, Params, Reader, Writer};
-pub use fault::{Fault, FaultJson};
 pub use limits::Limits;
 
 use crate::delegation::registry::{Records, Registry};
@@ -55,7 +55,7 @@ const READINESS_KEPT: Duration = Duration::from_millis(500);
 
 /// The shared state of the routes. Clones share everything.
 #[derive(Clone)]
-pub struct Doors {
+pub struct AppState {
     inner: Arc<Inner>,
 }
 
@@ -78,7 +78,7 @@ struct Inner {
 }
 
 /// The configuration of the HTTP server.
-pub struct DoorsConfig {
+pub struct ServerConfig {
     /// Memory of all owners.
     pub memory: Memory,
     /// The embedder of `/api/embed`.
@@ -93,11 +93,11 @@ pub struct DoorsConfig {
     pub now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
 
-impl Doors {
+impl AppState {
     /// Creates the routes' state.
     #[must_use]
-    pub fn new(config: DoorsConfig) -> Self {
-        let DoorsConfig { memory, embedder, writer, limits, public_url, now_ms } = config;
+    pub fn new(config: ServerConfig) -> Self {
+        let ServerConfig { memory, embedder, writer, limits, public_url, now_ms } = config;
         let records: Arc<dyn Records> = Arc::new(memory.clone());
         Self {
             inner: Arc::new(Inner {
@@ -151,7 +151,7 @@ impl Doors {
 }
 
 /// All routes behind the gate, with their documentation.
-fn gated_routes() -> OpenApiRouter<Doors> {
+fn gated_routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .merge(sdk::routes())
         .merge(items::routes())
@@ -162,7 +162,7 @@ fn gated_routes() -> OpenApiRouter<Doors> {
 }
 
 /// All open routes.
-fn open_routes() -> OpenApiRouter<Doors> {
+fn open_routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(open::health))
         .routes(routes!(open::ready))
@@ -174,7 +174,7 @@ fn open_routes() -> OpenApiRouter<Doors> {
 
 /// The OpenAPI document of all routes; `more` are further routes behind the gate.
 #[must_use]
-pub fn document(more: OpenApiRouter<Doors>) -> OpenApi {
+pub fn document(more: OpenApiRouter<AppState>) -> OpenApi {
     describe(gated_routes().merge(more).into_openapi(), open_routes().into_openapi())
 }
 
@@ -220,21 +220,21 @@ const DESCRIPTION: &str = "Memory across conversations. Every request but those 
     when to come back. Times are RFC 3339. The namespace `default` is the shared pool of no project.";
 
 /// The whole server: open routes, gated ones, and `/mcp`. `more` are further routes behind the gate.
-pub fn router(doors: &Doors, more: OpenApiRouter<Doors>) -> Router {
+pub fn router(app: &AppState, more: OpenApiRouter<AppState>) -> Router {
     let (gated, gated_document) = gated_routes().merge(more).split_for_parts();
     let (open, open_document) = open_routes().split_for_parts();
-    let _ = doors.inner.document.set(describe(gated_document, open_document));
-    let gated: Router = gated.with_state(doors.clone());
+    let _ = app.inner.document.set(describe(gated_document, open_document));
+    let gated: Router = gated.with_state(app.clone());
     #[cfg(feature = "mcp")]
     let gated = gated.clone().merge(tools::router(gated));
     let gated = gated
         .layer(DefaultBodyLimit::disable())
-        .layer(middleware::from_fn_with_state(doors.clone(), gate::gate));
-    let open = open.layer(middleware::from_fn(gate::open)).with_state(doors.clone());
+        .layer(middleware::from_fn_with_state(app.clone(), gate::gate));
+    let open = open.layer(middleware::from_fn(gate::open)).with_state(app.clone());
     open.merge(gated)
-        .fallback(async || Fault::new(fault::NO_ROUTE))
-        .method_not_allowed_fallback(async || Fault::new(fault::NO_METHOD))
-        .layer(middleware::from_fn(fault::finish))
+        .fallback(async || ApiError::new(api_error::NO_ROUTE))
+        .method_not_allowed_fallback(async || ApiError::new(api_error::NO_METHOD))
+        .layer(middleware::from_fn(api_error::finish))
 }
 
 /// Serves until `shutdown`, then lets running requests finish.
@@ -242,7 +242,7 @@ pub fn router(doors: &Doors, more: OpenApiRouter<Doors>) -> Router {
 /// # Errors
 /// The listener's.
 pub async fn serve(
-    doors: Doors,
+    app: AppState,
     router: Router,
     listener: TcpListener,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -266,8 +266,8 @@ pub async fn serve(
         } => tracing::warn!("requests still running at the end of the grace period are cut off"),
     }
     // Work for a disconnected client is finished anyway.
-    doors.inner.tasks.close();
-    if tokio::time::timeout(SHUTDOWN_GRACE, doors.inner.tasks.wait()).await.is_err() {
+    app.inner.tasks.close();
+    if tokio::time::timeout(SHUTDOWN_GRACE, app.inner.tasks.wait()).await.is_err() {
         tracing::warn!("tasks of requests still run at the end of the grace period");
     }
     Ok(())

@@ -175,7 +175,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_an_envelope_is_left_out_whole() {
+    fn items_that_do_not_fit_an_envelope_are_omitted_whole() {
         let many: Vec<Hit> = (0..=u8::MAX).map(|id| hit(id, &"y".repeat(4000))).collect();
         let (kept, items) = items_of(many);
         let bytes: usize = items.iter().map(|item| item.text.len() + item.source.len()).sum();

@@ -12,7 +12,7 @@ pub mod http;
 pub mod injection;
 #[cfg(feature = "mcp")]
 pub mod mcp;
+pub mod node_model;
 pub mod service;
 pub mod stacks;
-pub mod strangers;
 pub mod time;

@@ -22,9 +22,9 @@ use rmcp::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// One request to the HTTP routes.
+/// A tool's call, as one request to the HTTP routes.
 #[derive(Debug)]
-pub struct Errand {
+pub struct ToolCall {
     /// The method.
     pub method: Method,
     /// The path without a query; its parts are validated ids.
@@ -35,7 +35,7 @@ pub struct Errand {
     pub body: Option<Value>,
 }
 
-impl Errand {
+impl ToolCall {
     fn new(method: Method, path: impl Into<String>) -> Self {
         Self { method, path: path.into(), query: Vec::new(), body: None }
     }
@@ -80,16 +80,17 @@ fn without_nulls(mut value: Value) -> Value {
     value
 }
 
-/// Runs tool requests: returns an answer, or the text of a refusal.
-pub trait Door: Send + Sync {
-    /// Runs one request, for the caller in the request's extensions.
-    fn run<'a>(&'a self, extensions: &'a Extensions, errand: Errand) -> BoxFuture<'a, Result<Value, String>>;
+/// Runs tool calls: returns an answer, or the text of a refusal.
+pub trait MemoryBackend: Send + Sync {
+    /// Runs one call, for the caller in the request's extensions.
+    fn call<'a>(&'a self, extensions: &'a Extensions, call: ToolCall)
+    -> BoxFuture<'a, Result<Value, String>>;
 }
 
 /// The tools.
 #[derive(Clone)]
 pub struct MemoryTools {
-    door: Arc<dyn Door>,
+    backend: Arc<dyn MemoryBackend>,
 }
 
 /// Place of the profile.
@@ -171,12 +172,12 @@ struct TextArgs {
 impl MemoryTools {
     /// Tools over this backend.
     #[must_use]
-    pub fn new(door: Arc<dyn Door>) -> Self {
-        Self { door }
+    pub fn new(backend: Arc<dyn MemoryBackend>) -> Self {
+        Self { backend }
     }
 
-    async fn run(&self, context: &RequestContext<RoleServer>, errand: Errand) -> CallToolResult {
-        answer(self.door.run(&context.extensions, errand).await)
+    async fn run(&self, context: &RequestContext<RoleServer>, call: ToolCall) -> CallToolResult {
+        answer(self.backend.call(&context.extensions, call).await)
     }
 
     async fn on_item(
@@ -192,11 +193,11 @@ impl MemoryTools {
             return answer(Err("not_found: an id has 32 hex characters".to_owned()));
         }
         let path = format!("/v1/memory/items/{id}{action}");
-        let errand = match text {
-            Some(text) => Errand::with_body(method, path, &json!({ "text": text })),
-            None => Errand::new(method, path),
+        let call = match text {
+            Some(text) => ToolCall::with_body(method, path, &json!({ "text": text })),
+            None => ToolCall::new(method, path),
         };
-        self.run(context, errand).await
+        self.run(context, call).await
     }
 }
 
@@ -216,7 +217,7 @@ impl MemoryTools {
         Parameters(args): Parameters<RecallArgs>,
         context: RequestContext<RoleServer>,
     ) -> CallToolResult {
-        self.run(&context, Errand::post("/v1/memory/recall", &args)).await
+        self.run(&context, ToolCall::post("/v1/memory/recall", &args)).await
     }
 
     /// Store a fact about the user, durably.
@@ -227,7 +228,7 @@ impl MemoryTools {
         context: RequestContext<RoleServer>,
     ) -> CallToolResult {
         let fact = without_nulls(json!(args));
-        self.run(&context, Errand::post("/v1/memory/remember", &json!({ "facts": [fact] }))).await
+        self.run(&context, ToolCall::post("/v1/memory/remember", &json!({ "facts": [fact] }))).await
     }
 
     /// List memories, newest first.
@@ -237,7 +238,7 @@ impl MemoryTools {
         Parameters(args): Parameters<ListArgs>,
         context: RequestContext<RoleServer>,
     ) -> CallToolResult {
-        self.run(&context, Errand::post("/v1/memory/list", &args)).await
+        self.run(&context, ToolCall::post("/v1/memory/list", &args)).await
     }
 
     /// Show one memory by its id.
@@ -290,14 +291,14 @@ impl MemoryTools {
         Parameters(args): Parameters<PlaceArgs>,
         context: RequestContext<RoleServer>,
     ) -> CallToolResult {
-        let errand = Errand { query: args.query(), ..Errand::new(Method::GET, "/v1/memory/profile") };
-        self.run(&context, errand).await
+        let call = ToolCall { query: args.query(), ..ToolCall::new(Method::GET, "/v1/memory/profile") };
+        self.run(&context, call).await
     }
 
     /// List the user's projects.
     #[tool(annotations(read_only_hint = true))]
     async fn projects(&self, context: RequestContext<RoleServer>) -> CallToolResult {
-        self.run(&context, Errand::new(Method::GET, "/v1/memory/projects")).await
+        self.run(&context, ToolCall::new(Method::GET, "/v1/memory/projects")).await
     }
 }
 
@@ -329,7 +330,7 @@ mod tests {
     #[test]
     fn values_of_queries_are_escaped() {
         let query = vec![("project", "a&b=c d/ü".to_owned()), ("session", "s".to_owned())];
-        let errand = Errand { query, ..Errand::new(Method::GET, "/v1/memory/profile") };
-        assert_eq!(errand.path_and_query(), "/v1/memory/profile?project=a%26b%3Dc%20d%2F%C3%BC&session=s");
+        let call = ToolCall { query, ..ToolCall::new(Method::GET, "/v1/memory/profile") };
+        assert_eq!(call.path_and_query(), "/v1/memory/profile?project=a%26b%3Dc%20d%2F%C3%BC&session=s");
     }
 }

@@ -11,7 +11,7 @@ use baton_mesh::{Mesh, MeshConfig, MeshHandle};
 use baton_relayer::{
     chat::{Chat, ChatConfig},
     config::{HttpSetting, Settings},
-    http::{self, Doors, DoorsConfig},
+    http::{self, AppState, ServerConfig},
     injection::Recollection,
     service::Relayer,
 };
@@ -82,7 +82,7 @@ impl Conversations {
         Ok(Self(Some((client, chat))))
     }
 
-    fn routes(&self) -> OpenApiRouter<Doors> {
+    fn routes(&self) -> OpenApiRouter<AppState> {
         match &self.0 {
             Some((_, chat)) => http::chat::routes(chat.clone()),
             None => OpenApiRouter::new(),
@@ -112,13 +112,13 @@ async fn listen(setting: HttpSetting) -> anyhow::Result<Option<TcpListener>> {
 
 async fn serve_http(
     settings: &Settings,
-    opened: setup::Opened,
+    opened: setup::MemorySetup,
     listener: Option<TcpListener>,
-    more: OpenApiRouter<Doors>,
+    more: OpenApiRouter<AppState>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let Some(listener) = listener else { return Ok(()) };
-    let doors = Doors::new(DoorsConfig {
+    let app = AppState::new(ServerConfig {
         memory: opened.memory,
         embedder: opened.embedder,
         writer: opened.writer,
@@ -126,8 +126,8 @@ async fn serve_http(
         public_url: settings.public_url.clone(),
         now_ms: Arc::new(crate::now_ms),
     });
-    let router = http::router(&doors, more);
-    let served = http::serve(doors, router, listener, shutdown.clone().cancelled_owned()).await;
+    let router = http::router(&app, more);
+    let served = http::serve(app, router, listener, shutdown.clone().cancelled_owned()).await;
     // Without its HTTP server, the relayer ends and reports the reason.
     shutdown.cancel();
     served.context("the HTTP server ended")

@@ -63,14 +63,14 @@ pub struct Relayer {
 
 /// A turn to forward.
 #[derive(Debug, PartialEq, Eq)]
-struct Asked {
+struct RelayRequest {
     request: TurnRequest,
     /// The hint for the recall; it is not forwarded.
     hint: Option<SignedBytes>,
 }
 
 /// Why a relay ended early.
-enum Broken {
+enum RelayError {
     /// The client gets this code, and a waiting time in milliseconds (0 for none).
     Refuse(ErrorCode, u32),
     /// The client is gone, or one side's stream failed; no one can be told.
@@ -128,40 +128,40 @@ impl Relayer {
             Some(permit) => self.take_rate(from).map(|()| permit),
         };
         let request = match admitted {
-            Ok(permit) => read_request(&mut stream).await.map(|asked| (asked, permit)),
-            Err(broken) => Err(broken),
+            Ok(permit) => read_request(&mut stream).await.map(|request| (request, permit)),
+            Err(error) => Err(error),
         };
         let (mut sender, receiver) = stream.split();
         let result = match request {
-            Ok((asked, _permit)) => self.relay(asked, &mut sender, receiver).await,
-            Err(broken) => Err(broken),
+            Ok((request, _permit)) => self.relay(request, &mut sender, receiver).await,
+            Err(error) => Err(error),
         };
         match result {
             Ok(frames) => tracing::info!(client = %short(&from), frames, "turn relayed"),
-            Err(Broken::Refuse(code, retry_after_ms)) => {
+            Err(RelayError::Refuse(code, retry_after_ms)) => {
                 tracing::info!(client = %short(&from), code = code.name(), "turn refused");
                 let refused = NodeFrame::Refused { code, retry_after_ms };
                 // The client may be gone already; then the refusal reaches no one.
                 let _ = to_client(&mut sender, &codec::encode(&refused)).await;
             }
-            Err(Broken::Gone) => tracing::debug!(client = %short(&from), "turn dropped"),
+            Err(RelayError::Gone) => tracing::debug!(client = %short(&from), "turn dropped"),
         }
         let _ = sender.close().await;
     }
 
     /// Takes one turn from this client's rate.
-    fn take_rate(&self, from: NodeId) -> Result<(), Broken> {
+    fn take_rate(&self, from: NodeId) -> Result<(), RelayError> {
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        rates.take(from, (self.now_ms)()).map_err(|wait| Broken::Refuse(ErrorCode::RateLimited, wait))
+        rates.take(from, (self.now_ms)()).map_err(|wait| RelayError::Refuse(ErrorCode::RateLimited, wait))
     }
 
     /// Relays one turn; returns the number of frames passed back.
     async fn relay(
         &self,
-        Asked { mut request, hint }: Asked,
+        RelayRequest { mut request, hint }: RelayRequest,
         client: &mut TurnSender,
         watch: TurnReceiver,
-    ) -> Result<u64, Broken> {
+    ) -> Result<u64, RelayError> {
         let auth = Signed::<TurnAuth>::verify(request.auth.clone()).map_err(refuse)?;
         auth.check_time((self.now_ms)()).map_err(refuse)?;
         let items = match hint {
@@ -315,17 +315,17 @@ fn scope_of(scope: RecallScope) -> MemoryScope {
     }
 }
 
-fn refuse(code: ErrorCode) -> Broken {
-    Broken::Refuse(code, 0)
+fn refuse(code: ErrorCode) -> RelayError {
+    RelayError::Refuse(code, 0)
 }
 
 /// Sends a frame to the client, within the time limit.
-async fn to_client(client: &mut TurnSender, frame: &[u8]) -> Result<(), Broken> {
+async fn to_client(client: &mut TurnSender, frame: &[u8]) -> Result<(), RelayError> {
     send_within(client, frame, SEND_TIMEOUT).await
 }
 
-async fn send_within(client: &mut TurnSender, frame: &[u8], limit: Duration) -> Result<(), Broken> {
-    client.send_by(frame, Instant::now() + limit).await.map_err(|_| Broken::Gone)
+async fn send_within(client: &mut TurnSender, frame: &[u8], limit: Duration) -> Result<(), RelayError> {
+    client.send_by(frame, Instant::now() + limit).await.map_err(|_| RelayError::Gone)
 }
 
 /// Whether a node's frame has, or begins with, the type of a relayer's frame.
@@ -334,29 +334,29 @@ fn is_memory(frame: &[u8]) -> bool {
     !frame.is_empty() && frame.first() == kind.first()
 }
 
-async fn read_request(stream: &mut TurnStream) -> Result<Asked, Broken> {
+async fn read_request(stream: &mut TurnStream) -> Result<RelayRequest, RelayError> {
     let deadline = Instant::now() + OPEN_TIMEOUT;
     let frame = match stream.recv_by(MAX_FRAME_BYTES, deadline).await {
         Ok(Some(frame)) => frame,
         Err(baton_mesh::FrameError::TooLarge(_)) => return Err(refuse(ErrorCode::FrameTooLarge)),
-        Ok(None) | Err(_) => return Err(Broken::Gone),
+        Ok(None) | Err(_) => return Err(RelayError::Gone),
     };
     relay_request(&frame).map_err(refuse)
 }
 
 /// Decodes a request to relay. An invalid request is not forwarded.
-fn relay_request(frame: &[u8]) -> Result<Asked, ErrorCode> {
+fn relay_request(frame: &[u8]) -> Result<RelayRequest, ErrorCode> {
     match codec::decode(frame, MAX_FRAME_BYTES)? {
-        ClientFrame::Relay(request) => request.check().map(|()| Asked { request, hint: None }),
+        ClientFrame::Relay(request) => request.check().map(|()| RelayRequest { request, hint: None }),
         ClientFrame::RelayRecall { request, hint } => {
-            request.check().map(|()| Asked { request, hint: Some(hint) })
+            request.check().map(|()| RelayRequest { request, hint: Some(hint) })
         }
         // A relayer serves no turns itself; such a client has the wrong address.
         _ => Err(ErrorCode::WrongAudience),
     }
 }
 
-async fn send(node: &mut TurnStream, frame: &ClientFrame, deadline: Instant) -> Result<(), Broken> {
+async fn send(node: &mut TurnStream, frame: &ClientFrame, deadline: Instant) -> Result<(), RelayError> {
     let encoded = codec::encode(frame);
     if encoded.len() > MAX_FRAME_BYTES {
         return Err(refuse(ErrorCode::FrameTooLarge));
@@ -370,7 +370,7 @@ async fn pass_back(
     node: &mut TurnStream,
     client: &mut TurnSender,
     mut watch: TurnReceiver,
-) -> Result<u64, Broken> {
+) -> Result<u64, RelayError> {
     let mut frames = 0;
     let mut half_closed = false;
     loop {
@@ -380,7 +380,7 @@ async fn pass_back(
             // gone.
             ended = watch.recv(0), if !half_closed => match ended {
                 Ok(None) => { half_closed = true; continue }
-                Ok(Some(_)) | Err(_) => return Err(Broken::Gone),
+                Ok(Some(_)) | Err(_) => return Err(RelayError::Gone),
             },
             frame = node.recv_by(MAX_NODE_FRAME_BYTES, Instant::now() + FRAME_TIMEOUT) => frame,
         };
@@ -388,11 +388,11 @@ async fn pass_back(
             // Only the relayer reports the added memory, once, before all frames of the node.
             Ok(Some(frame)) if is_memory(&frame) => {
                 tracing::warn!(node = %short(&node.remote()), "a node speaks for the relayer: its turn is ended");
-                return Err(Broken::Gone);
+                return Err(RelayError::Gone);
             }
             Ok(Some(frame)) => to_client(client, &frame).await?,
             Ok(None) => return Ok(frames),
-            Err(_) => return Err(Broken::Gone),
+            Err(_) => return Err(RelayError::Gone),
         }
         frames += 1;
     }
@@ -435,7 +435,7 @@ mod tests {
         let io = tokio_util::compat::TokioAsyncReadCompatExt::compat(near);
         let (mut client, _watch) = TurnStream::from_io(NodeId([1; 32]), "/baton/turn/1", io).split();
         let limit = Duration::from_millis(50);
-        assert!(matches!(send_within(&mut client, &[0; 1000], limit).await, Err(Broken::Gone)));
+        assert!(matches!(send_within(&mut client, &[0; 1000], limit).await, Err(RelayError::Gone)));
     }
 
     #[test]
@@ -448,11 +448,11 @@ mod tests {
         };
         let read = |frame: &ClientFrame| relay_request(&codec::encode(frame));
         let good = request(vec![InlineBlob(vec![4]), InlineBlob(vec![5])]);
-        let asked = |hint| Ok(Asked { request: good.clone(), hint });
-        assert_eq!(read(&ClientFrame::Relay(good.clone())), asked(None));
+        let relayed = |hint| Ok(RelayRequest { request: good.clone(), hint });
+        assert_eq!(read(&ClientFrame::Relay(good.clone())), relayed(None));
         let hint = SignedBytes { body: vec![9], signature: SignatureBytes([8; 64]) };
         let recall = ClientFrame::RelayRecall { request: good.clone(), hint: hint.clone() };
-        assert_eq!(read(&recall), asked(Some(hint)));
+        assert_eq!(read(&recall), relayed(Some(hint)));
         assert_eq!(read(&ClientFrame::Turn(good)), Err(ErrorCode::WrongAudience));
         assert_eq!(read(&ClientFrame::NodeRecord), Err(ErrorCode::WrongAudience));
         assert_eq!(relay_request(&[0xff; 9]), Err(ErrorCode::NonCanonical));

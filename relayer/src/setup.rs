@@ -20,7 +20,7 @@ use baton_relayer::{
         DEFAULT_SHARDS, EmbedderEndpoint, EmbedderSetting, ModelSettings, RolesSetting, Settings,
         WalrusSettings,
     },
-    strangers::NodeModel,
+    node_model::NodeModel,
 };
 use baton_walrus_client::{HttpStore, ShardCount, TokenFile};
 
@@ -34,14 +34,14 @@ const EMBEDDER_TIMEOUT_MS: u64 = 10_000;
 const EMBEDDER_BATCH: usize = 64;
 
 /// Memory, and the other parts that handlers need.
-pub(crate) struct Opened {
+pub(crate) struct MemorySetup {
     pub(crate) memory: Memory,
     pub(crate) embedder: Arc<dyn Embedder>,
     pub(crate) writer: Option<Arc<dyn Writer>>,
 }
 
 /// Opens memory; with a mesh, nodes can be used as a model if the settings say so.
-pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyhow::Result<Opened> {
+pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyhow::Result<MemorySetup> {
     let vault = vault(settings).await?;
     let embedder = baton_embed::open(&embedder_config(settings), &settings.model_dir).await?;
     tracing::info!(embedder = embedder.id(), "memory is open");
@@ -62,7 +62,7 @@ pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyh
         parts.contents = Some(Arc::new(WalrusContents::new(Arc::new(store(walrus)?), walrus.epochs)));
     }
     let memory = Memory::open(parts).await.context("the embedder cannot work; set another `embedder`")?;
-    Ok(Opened { memory, embedder, writer })
+    Ok(MemorySetup { memory, embedder, writer })
 }
 
 /// Opens the sealed records with their keys.

@@ -18,7 +18,7 @@ use std::{
 const WIPED_BYTES: usize = 768 * 1024;
 /// How long threads still wipe after the last use of a key: each goes idle within this time, or does other
 /// work.
-const LINGERS: Duration = Duration::from_secs(3);
+const WIPE_PERIOD: Duration = Duration::from_secs(3);
 
 static USES: AtomicUsize = AtomicUsize::new(0);
 /// When the last use ended, in milliseconds since [`start`].
@@ -58,8 +58,8 @@ impl Drop for SecretUse {
 /// idle or ends.
 pub fn wipe_if_used() {
     let last = LAST_USE_MS.load(Ordering::SeqCst);
-    let lingers = last != 0 && u128::from(now_ms().saturating_sub(last)) <= LINGERS.as_millis();
-    if lingers || USES.load(Ordering::SeqCst) > 0 {
+    let used_recently = last != 0 && u128::from(now_ms().saturating_sub(last)) <= WIPE_PERIOD.as_millis();
+    if used_recently || USES.load(Ordering::SeqCst) > 0 {
         baton_keys::stack::wipe(WIPED_BYTES);
     }
 }

@@ -4,7 +4,7 @@
 //! from the seed alone. Each trial has its own network: store, node, clients and relayer are the programs
 //! beside this one. The echo engine repeats each message, so the answers are known. After each trial, every
 //! turn that a client printed as verified must be there, once and in order. The same holds for a new device
-//! that has the 24 words alone. [`Report::findings`] lists the violations with their seeds.
+//! that has the 24 words alone. [`ChaosReport::findings`] lists the violations with their seeds.
 
 mod call;
 mod damage;
@@ -31,11 +31,11 @@ use clap::Args;
 use futures::{StreamExt as _, stream};
 
 use crate::output;
-use memories::Memories;
+use memories::TrialMemory;
 pub use plan::Scenario;
 use plan::{Fault, FirstCommand, Program, Trial};
 use report::Findings;
-pub use report::{Finding, Report, Tally};
+pub use report::{ChaosReport, Finding, Tally};
 use world::World;
 
 /// The end of the command's help.
@@ -119,13 +119,13 @@ pub(crate) async fn run(args: ChaosArgs) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When the folder cannot be used. A trial that cannot be carried out is in the report.
-pub async fn chaos(options: &ChaosOptions, folder: &Path) -> anyhow::Result<Report> {
+pub async fn chaos(options: &ChaosOptions, folder: &Path) -> anyhow::Result<ChaosReport> {
     let began = Instant::now();
     let wanted = |trial: &Trial| options.only.is_empty() || options.only.contains(&trial.scenario);
     let trials: Vec<Trial> = options.seeds.clone().flat_map(plan::plan).filter(wanted).collect();
     let (first, last) = (options.seeds.start(), options.seeds.end());
     output::note(&format!("chaos: seeds {first}..{last}, {} trials", trials.len()));
-    let mut report = Report::default();
+    let mut report = ChaosReport::default();
     let mut running = stream::iter(trials)
         .map(|trial| async move {
             let findings = in_folder(folder, &trial).await;
@@ -174,7 +174,7 @@ async fn prepared(folder: &Path, trial: &Trial) -> anyhow::Result<Findings> {
         _ => Program::Client,
     };
     if program == Program::Relayer {
-        let mut memories = Memories::start(folder, trial).await?;
+        let mut memories = TrialMemory::start(folder, trial).await?;
         if let Err(error) = of_memories(&mut memories, &trial.fault).await {
             memories.findings.failed(&format!("{error:#}"));
         }
@@ -207,7 +207,7 @@ async fn of_world(world: &mut World, fault: &Fault) -> anyhow::Result<()> {
 }
 
 /// Runs a trial of memory.
-async fn of_memories(memories: &mut Memories, fault: &Fault) -> anyhow::Result<()> {
+async fn of_memories(memories: &mut TrialMemory, fault: &Fault) -> anyhow::Result<()> {
     match fault {
         Fault::KillRelayer(additions) => kills::kill_relayer(memories, additions).await,
         Fault::FullDisk(_) => disks::of_a_relayer(memories).await,

@@ -1,9 +1,9 @@
 //! `baton-testnet churn`: many conversations while nodes come and go, and some of them misbehave.
 //!
 //! Nodes are processes, killed with SIGKILL and restarted; byzantine nodes are peers in this process
-//! ([`crate::hostile`]). Clients receive the nodes' addresses. The echo engine's answers are known, so each
+//! ([`crate::byzantine`]). Clients receive the nodes' addresses. The echo engine's answers are known, so each
 //! answer is compared word by word, even if several nodes produced it. At the end, each conversation is
-//! verified again from the store alone. [`Report::violations`] lists the violations.
+//! verified again from the store alone. [`ChurnReport::violations`] lists the violations.
 
 mod chat;
 mod check;
@@ -26,8 +26,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    byzantine::{Behaviour, ByzantineNode, ByzantineOptions, MisbehaviourLog},
     draws::Draws,
-    hostile::{Behaviour, HostileNode, HostileOptions, Ledger},
     network::{EngineChoice, Network, NodeOptions},
     output,
 };
@@ -75,7 +75,7 @@ pub(crate) struct ChurnArgs {
     pub(crate) json: bool,
 }
 
-pub use report::{Breakdown, LieReport, Report, Spread};
+pub use report::{Breakdown, ChurnReport, MisbehaviourReport, Percentiles};
 
 /// Nodes that are never killed; all others bootstrap with them.
 pub const HUB: usize = 2;
@@ -93,7 +93,7 @@ pub struct ChurnOptions {
     pub nodes: usize,
     /// Byzantine nodes. If there are at least as many as behaviours, each node has one behaviour; fewer nodes
     /// take all behaviours in turn.
-    pub hostile: usize,
+    pub byzantine: usize,
     /// Clients.
     pub clients: usize,
     /// Duration of the kills and restarts.
@@ -111,10 +111,10 @@ pub struct ChurnOptions {
 impl ChurnOptions {
     /// The default options, with these numbers.
     #[must_use]
-    pub fn new(nodes: usize, hostile: usize, clients: usize, time: Duration) -> Self {
+    pub fn new(nodes: usize, byzantine: usize, clients: usize, time: Duration) -> Self {
         Self {
             nodes,
-            hostile,
+            byzantine,
             clients,
             time,
             every: Duration::from_secs(2),
@@ -155,19 +155,19 @@ pub(crate) async fn run(args: ChurnArgs) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When nodes, store or clients cannot be started. Violations are in the report.
-pub async fn churn(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Report> {
+pub async fn churn(options: &ChurnOptions, folder: &Path) -> anyhow::Result<ChurnReport> {
     output::note(&format!("churn: seed {}", options.seed));
     let begun = Instant::now();
-    let ledger = Ledger::default();
+    let log = MisbehaviourLog::default();
     let mut network = start_nodes(options, folder).await?;
-    let hostile = start_hostile(options, &network, folder, &ledger).await?;
-    let liars: Arc<Vec<NodeId>> = Arc::new(hostile.iter().map(|node| node.node).collect());
+    let byzantine_nodes = start_byzantine(options, &network, folder, &log).await?;
+    let byzantine: Arc<Vec<NodeId>> = Arc::new(byzantine_nodes.iter().map(|node| node.node).collect());
     let deaths = Deaths::default();
-    let talks = talks(options, &network, &hostile, (folder, &liars, &ledger, &deaths)).await?;
+    let talks = talks(options, &network, &byzantine_nodes, (folder, &byzantine, &log, &deaths)).await?;
     output::note(&format!(
         "{} nodes, {} of them hostile; {} clients; {:.1} s to start",
         options.nodes,
-        hostile.len(),
+        byzantine_nodes.len(),
         talks.len(),
         begun.elapsed().as_secs_f64()
     ));
@@ -178,30 +178,30 @@ pub async fn churn(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Repo
     for talk in talks {
         chatting.spawn(talk.run(stop.clone()));
     }
-    let shaken = nodes::shake(&mut network, options, &deaths).await?;
+    let counts = nodes::kill_and_restart(&mut network, options, &deaths).await?;
     stop.cancel();
     let lasted = started.elapsed();
-    let mut heard = Vec::new();
+    let mut talks = Vec::new();
     let finishing = async {
         while let Some(talk) = chatting.join_next().await {
-            heard.push(talk.context("a client panicked")??);
+            talks.push(talk.context("a client panicked")??);
         }
         anyhow::Ok(())
     };
     let finished = tokio::time::timeout(LAST_TURNS, finishing).await;
-    let mut report = Report::new(options, lasted, shaken);
+    let mut report = ChurnReport::new(options, lasted, counts);
     match finished {
         Ok(result) => result?,
         Err(_) => report.violation(format!("a client had not finished its turn after {LAST_TURNS:?}")),
     }
     chatting.shutdown().await;
     output::note("verifying every conversation, from the journals and from the store alone");
-    check::all(&mut report, &heard, network.store_url()).await?;
-    report.gather(&heard, &ledger);
-    for talk in heard {
+    check::all(&mut report, &talks, network.store_url()).await?;
+    report.gather(&talks, &log);
+    for talk in talks {
         talk.client.shutdown(Duration::from_secs(2)).await;
     }
-    for node in hostile {
+    for node in byzantine_nodes {
         node.stop().await?;
     }
     network.stop().await?;
@@ -220,7 +220,7 @@ async fn start_nodes(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Ne
         // the wait.
         extra: vec!["--slots".to_owned(), "1".to_owned()],
     };
-    let honest = options.nodes.saturating_sub(options.hostile);
+    let honest = options.nodes.saturating_sub(options.byzantine);
     let mut network = Network::start(folder, 0, node_options).await?;
     network.use_ports(free_ports(honest, &mut Draws::of(options.seed, 1))?);
     network.bootstrap_to(HUB);
@@ -230,20 +230,20 @@ async fn start_nodes(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Ne
     Ok(network)
 }
 
-async fn start_hostile(
+async fn start_byzantine(
     options: &ChurnOptions,
     network: &Network,
     folder: &Path,
-    ledger: &Ledger,
-) -> anyhow::Result<Vec<HostileNode>> {
+    log: &MisbehaviourLog,
+) -> anyhow::Result<Vec<ByzantineNode>> {
     let all = Behaviour::ALL;
     let mut started = Vec::new();
-    for index in 0..options.hostile {
+    for index in 0..options.byzantine {
         let folder = folder.join(format!("hostile-{index}"));
         let behaviours =
-            if options.hostile < all.len() { all.to_vec() } else { vec![all[index % all.len()]] };
+            if options.byzantine < all.len() { all.to_vec() } else { vec![all[index % all.len()]] };
         let begin = usize::try_from(Draws::of(options.seed, 100 + index as u64).below(1000))?;
-        let hostile = HostileOptions {
+        let node_options = ByzantineOptions {
             folder: &folder,
             store_url: network.store_url(),
             shards: SHARDS,
@@ -251,9 +251,9 @@ async fn start_hostile(
             bootstrap: network.addresses().into_iter().take(HUB).collect(),
             behaviours,
             begin,
-            ledger: ledger.clone(),
+            log: log.clone(),
         };
-        started.push(HostileNode::start(hostile).await?);
+        started.push(ByzantineNode::start(node_options).await?);
     }
     Ok(started)
 }
@@ -262,12 +262,12 @@ async fn start_hostile(
 async fn talks(
     options: &ChurnOptions,
     network: &Network,
-    hostile: &[HostileNode],
-    (folder, liars, ledger, deaths): (&Path, &Arc<Vec<NodeId>>, &Ledger, &Deaths),
+    byzantine_nodes: &[ByzantineNode],
+    (folder, byzantine, log, deaths): (&Path, &Arc<Vec<NodeId>>, &MisbehaviourLog, &Deaths),
 ) -> anyhow::Result<Vec<Talk>> {
     let honest = network.addresses();
-    let lying = hostile.iter().filter_map(|node| node.addresses.first().cloned());
-    let others: Vec<Multiaddr> = honest.iter().skip(HUB).cloned().chain(lying).collect();
+    let misbehaving = byzantine_nodes.iter().filter_map(|node| node.addresses.first().cloned());
+    let others: Vec<Multiaddr> = honest.iter().skip(HUB).cloned().chain(misbehaving).collect();
     let mut talks = Vec::new();
     for index in 0..options.clients {
         let mut draws = Draws::of(options.seed, 1000 + index as u64);
@@ -285,10 +285,10 @@ async fn talks(
             session,
             draws,
             words: options.words,
-            liars: liars.clone(),
-            ledger: ledger.clone(),
+            byzantine: byzantine.clone(),
+            log: log.clone(),
             deaths: deaths.clone(),
-            heard: chat::Heard::default(),
+            results: chat::ClientResults::default(),
         });
     }
     Ok(talks)

@@ -77,7 +77,7 @@ const AUTHOR_STORES: Duration = Duration::from_secs(5);
 
 /// The demo's results. Every flag is true at the end, or the demo failed before.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct DemoReport {
     turns: u64,
     nodes_used: usize,
     verified: bool,
@@ -102,7 +102,7 @@ pub(crate) struct Demo {
     client: Client,
     session: SessionId,
     engine: EngineChoice,
-    report: Report,
+    report: DemoReport,
     nodes_used: std::collections::BTreeSet<NodeId>,
     lap: Instant,
 }
@@ -144,7 +144,7 @@ impl Demo {
             client,
             session,
             engine: args.engine,
-            report: Report::default(),
+            report: DemoReport::default(),
             nodes_used: std::collections::BTreeSet::new(),
             lap: Instant::now(),
         })
@@ -269,7 +269,7 @@ pub(crate) async fn open_client(network: &Network, home: &Path) -> anyhow::Resul
     Ok(Client::open(config).await?)
 }
 
-fn summarise(report: &Report, json: bool) -> anyhow::Result<()> {
+fn summarise(report: &DemoReport, json: bool) -> anyhow::Result<()> {
     let mut flags = vec![
         ("every turn verified, offline and from the store", report.verified),
         ("a node killed in the middle of an answer: completed elsewhere", report.recovered_after_kill),

@@ -32,7 +32,7 @@ use crate::{
     process::Process,
 };
 use attack::{Attack, AttackReport};
-use watch::{Memory, NodeCounts, Watch, cpu_seconds};
+use watch::{Memory, NodeCounts, NodeWatch, cpu_seconds};
 
 /// Arguments of `baton-testnet flood`.
 #[derive(Debug, Args)]
@@ -367,7 +367,7 @@ impl Bench<'_> {
             Some(wave) => Some(self.attacker(wave, duty).await?),
             None => None,
         };
-        let watch = Watch::begin(node)?;
+        let watch = NodeWatch::begin(node)?;
         let until = Until::Passed(Duration::from_secs(self.options.seconds));
         let seen = honest(self.clients, until).await?;
         let (node_mib, node_cpus) = watch.end().await?;
@@ -441,10 +441,10 @@ async fn honest(clients: &[Arc<Client>], until: Until) -> anyhow::Result<Honest>
 }
 
 /// Each turn's time and failure, and the reasons of failed attempts.
-type Talked = (Vec<(f64, Result<(), String>)>, Vec<String>);
+type ClientTurns = (Vec<(f64, Result<(), String>)>, Vec<String>);
 
 /// Runs one honest client.
-async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Result<Talked> {
+async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Result<ClientTurns> {
     tokio::time::sleep(offset).await;
     let began = Instant::now();
     let (mut times, mut again) = (Vec::new(), Vec::new());
@@ -522,7 +522,7 @@ fn print(report: &FloodReport) {
 
 /// The event on the attacker's output pipe.
 #[derive(Debug, Serialize, Deserialize)]
-struct Done {
+struct AttackEvent {
     event: String,
     report: AttackReport,
 }

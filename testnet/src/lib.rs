@@ -1,14 +1,38 @@
 //! A whole Baton network on one machine, as processes. This crate holds the `baton-testnet` command with its
 //! demo, stress runs and benchmarks, and the network for other tests.
+//!
+//! ```no_run
+//! use baton_testnet::network::{EngineChoice, Network, NodeOptions};
+//!
+//! # async fn example() -> anyhow::Result<()> {
+//! let folder = tempfile::tempdir()?;
+//! let options = NodeOptions {
+//!     engine: EngineChoice::Echo,
+//!     shards: 10,
+//!     store_faults: None,
+//!     context_tokens: None,
+//!     echo_delay_ms: 0,
+//!     model_dir: None,
+//!     extra: Vec::new(),
+//! };
+//! // A store and two nodes; then one more node, which dies.
+//! let mut network = Network::start(folder.path(), 2, options).await?;
+//! let victim = network.add_node(&[]).await?;
+//! network.kill_node(victim).await?;
+//! println!("the nodes listen on {:?}, the store on {}", network.addresses(), network.store_url());
+//! network.stop().await?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod bench;
+pub mod byzantine;
 pub mod chaos;
 pub mod churn;
 mod cli;
 mod demo;
 mod draws;
 pub mod flood;
-pub mod hostile;
 pub mod network;
 mod output;
 pub mod process;

@@ -47,7 +47,7 @@ impl Signable for ChatHead {
 
 /// The relation of a head to the last known turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum HeadPosition {
     /// It names the last turn.
     Last,
     /// The session continued, by this many turns.
@@ -83,11 +83,11 @@ impl ChatHead {
     }
 
     /// Compares it with the last known turn, if any.
-    pub(super) fn standing(&self, last: Option<u64>) -> Standing {
+    pub(super) fn position(&self, last: Option<u64>) -> HeadPosition {
         match last {
-            Some(last) if last == self.seq => Standing::Last,
-            Some(last) if last > self.seq => Standing::Stale(last - self.seq),
-            _ => Standing::Ahead,
+            Some(last) if last == self.seq => HeadPosition::Last,
+            Some(last) if last > self.seq => HeadPosition::Stale(last - self.seq),
+            _ => HeadPosition::Ahead,
         }
     }
 }
@@ -111,7 +111,10 @@ mod tests {
             assert!(ChatHead::read(std::str::from_utf8(&changed).unwrap(), owner, session).is_none());
         }
         assert!(ChatHead::read("", owner, session).is_none());
-        let standings = [Some(7), Some(9), Some(6), None].map(|last| head.standing(last));
-        assert_eq!(standings, [Standing::Last, Standing::Stale(2), Standing::Ahead, Standing::Ahead]);
+        let positions = [Some(7), Some(9), Some(6), None].map(|last| head.position(last));
+        assert_eq!(
+            positions,
+            [HeadPosition::Last, HeadPosition::Stale(2), HeadPosition::Ahead, HeadPosition::Ahead]
+        );
     }
 }

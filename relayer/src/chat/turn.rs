@@ -23,9 +23,9 @@ use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{
     Chat, ChatAnswer, ChatError, ChatEvent, ChatRequest, Latency, MemoryReport, RecalledFact,
-    head::{ChatHead, Standing},
-    keep::{Lease, RecordLog, Shelf},
+    head::{ChatHead, HeadPosition},
     memoryless::{self, DrivenSession, Memoryless},
+    session_records::{Lease, RecordLog, SessionRecords},
 };
 use crate::{
     injection::{Recollection, items_of},
@@ -34,7 +34,7 @@ use crate::{
 
 /// Longest wait at the end of a request for the acknowledgement and the publication of the head. Unfinished
 /// work stays in the sealed journal for the next request: no answer waits for a slow store.
-const TELL_TIMEOUT: Duration = Duration::from_secs(2);
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Text of the session's latest turns that is surely in the window: it is not recalled again.
 const WINDOW_BYTES: usize = 8 * 1024;
 /// Lively, but still on the subject.
@@ -58,9 +58,9 @@ pub(super) fn check(request: &ChatRequest) -> Result<(), ChatError> {
 }
 
 /// The context of a turn.
-struct Drive<'a> {
+struct TurnContext<'a> {
     chat: &'a Chat,
-    guest: &'a Client,
+    client: &'a Client,
     /// The owner's memory, or its replacement while it is unreadable.
     memory: Arc<dyn Recollection>,
     /// Why memory is off for this turn; `None` while it works.
@@ -74,16 +74,16 @@ struct Drive<'a> {
     first_here: bool,
 }
 
-/// An opened session.
-struct Opened {
+/// The session of a turn, once it is open.
+struct OpenSession {
     id: SessionId,
     /// Turns in this relayer's own journal.
     journaled: u64,
 }
 
 /// The basis of a turn: the session's records, and the right to drive it.
-struct Footing {
-    shelf: Shelf,
+struct SessionAccess {
+    records: SessionRecords,
     lease: Lease,
     /// Why memory is off for the turn; `None` while it works.
     lost: Option<String>,
@@ -93,11 +93,11 @@ struct Footing {
 
 impl Chat {
     /// The owner's records and a lease in them; if the owner's memory is unreadable, the replacement (A7).
-    async fn footing(&self, owner: OwnerId, session: SessionId) -> Result<Footing, ChatError> {
+    async fn session_access(&self, owner: OwnerId, session: SessionId) -> Result<SessionAccess, ChatError> {
         let now_ms = || self.inner.now_ms.clone();
-        let shelf = Shelf { memory: self.inner.memory.clone(), owner, session };
-        let error = match Lease::take(shelf.clone(), now_ms()).await {
-            Ok(lease) => return Ok(Footing { shelf, lease, lost: None, driven: None }),
+        let records = SessionRecords { memory: self.inner.memory.clone(), owner, session };
+        let error = match Lease::take(records.clone(), now_ms()).await {
+            Ok(lease) => return Ok(SessionAccess { records, lease, lost: None, driven: None }),
             Err(ChatError::Memory(error)) => error,
             Err(error) => return Err(error),
         };
@@ -105,9 +105,9 @@ impl Chat {
         tracing::warn!(%error, "a turn goes on without memory");
         let busy = ChatError::Busy { retry_after_ms: 1_000 };
         let driven = self.inner.memoryless.take(owner, session).ok_or(busy)?;
-        let shelf = Shelf { memory: Arc::new(Memoryless::new(reason.clone())), owner, session };
-        let lease = Lease::take(shelf.clone(), now_ms()).await?;
-        Ok(Footing { shelf, lease, lost: Some(reason), driven: Some(driven) })
+        let records = SessionRecords { memory: Arc::new(Memoryless::new(reason.clone())), owner, session };
+        let lease = Lease::take(records.clone(), now_ms()).await?;
+        Ok(SessionAccess { records, lease, lost: Some(reason), driven: Some(driven) })
     }
 
     pub(super) async fn drive(
@@ -120,17 +120,18 @@ impl Chat {
         let _secret = SecretUse::begin();
         let root = request.session_key.clone().unwrap_or_else(SessionRoot::generate);
         let session = root.session_id();
-        let Footing { shelf, mut lease, lost, driven: _driven } = self.footing(owner, session).await?;
-        let guest = self.inner.client.guest(Arc::new(RecordLog::new(shelf.clone(), Handle::current())));
+        let SessionAccess { records, mut lease, lost, driven: _driven } =
+            self.session_access(owner, session).await?;
+        let client = self.inner.client.guest(Arc::new(RecordLog::new(records.clone(), Handle::current())));
         let place = Place {
             session: Some(session.to_string()),
             project: request.project.clone(),
             persona: request.persona.clone(),
         };
-        let drive = Drive {
+        let context = TurnContext {
             chat: self,
-            guest: &guest,
-            memory: shelf.memory,
+            client: &client,
+            memory: records.memory,
             lost: lost.as_deref(),
             owner,
             request: &request,
@@ -140,22 +141,22 @@ impl Chat {
             first_here: !lease.known,
         };
         let (mut progress, known) = (lease.progress, lease.known);
-        let result = lease.while_held(Box::pin(drive.run(&root, &mut progress, known))).await;
+        let result = lease.while_held(Box::pin(context.run(&root, &mut progress, known))).await;
         if result.is_ok()
-            && let Err(error) = guest.shorten_log(session).await
+            && let Err(error) = client.shorten_log(session).await
         {
             tracing::warn!(%error, "a session's journal was not made shorter; the next request tries again");
         }
         let mut grace = Duration::ZERO;
         if matches!(result, Err(ChatError::HungUp)) {
             // The node is told, if it is reachable at once.
-            grace = TELL_TIMEOUT;
-            if let Err(error) = guest.abandon(session).await {
+            grace = PUBLISH_TIMEOUT;
+            if let Err(error) = client.abandon(session).await {
                 tracing::warn!(%error, "a turn that nobody waits for could not be given up; the next request finishes it");
             }
         }
         // From here on, no session key is in memory: the keys end with this client.
-        guest.shutdown(grace).await;
+        client.shutdown(grace).await;
         lease.progress = progress;
         if let Err(error) = lease.release().await {
             tracing::warn!(%error, "a session's lease was not given back; it runs out by itself");
@@ -164,16 +165,16 @@ impl Chat {
     }
 }
 
-impl Drive<'_> {
+impl TurnContext<'_> {
     async fn run(
         &self,
         root: &SessionRoot,
-        progress: &mut super::keep::Progress,
+        progress: &mut super::session_records::Progress,
         known: bool,
     ) -> Result<ChatAnswer, ChatError> {
         let opened = self.open(root).await?;
         let id = opened.id;
-        let last = self.guest.last_turn(id).await?;
+        let last = self.client.last_turn(id).await?;
         let turns = last.as_ref().map_or(0, |last| last.turn.link.seq + 1);
         if !known {
             // Earlier turns from elsewhere are not this relayer's to record, and were delivered there.
@@ -185,23 +186,23 @@ impl Drive<'_> {
         progress.recorded = progress.recorded.max(turns);
 
         // A turn that was accepted when its request died is answered now, not repeated.
-        if let (true, Some(last)) = (undelivered && self.is_asked(last.as_ref()), last) {
+        if let (true, Some(last)) = (undelivered && self.is_requested(last.as_ref()), last) {
             progress.delivered = turns;
-            return self.again(root, last).await;
+            return self.repeat_answer(root, last).await;
         }
         let (recalled, report, recall) = self.recall(id).await?;
         let memory = self.memory_of(&recalled);
         let (facts, recall_time) = (facts_of(&recalled), recall);
-        self.tell(ChatEvent::Started { session_id: id, recalled: facts.clone(), memory: report.clone() });
-        let mut seen = Seen::default();
+        self.emit(ChatEvent::Started { session_id: id, recalled: facts.clone(), memory: report.clone() });
+        let mut observer = TurnObserver::default();
         let mut earlier = None;
-        let pending = self.guest.pending_messages(id).await?;
+        let pending = self.client.pending_messages(id).await?;
         let resumes = pending.as_ref().is_some_and(|messages| same(messages, &self.request.messages));
         let mut outcome = None;
         if pending.is_some() {
             let options = ResumeOptions { memory: memory.clone(), ..self.options() };
-            let on_event = |event| seen.take(event, self, resumes);
-            let resumed = Box::pin(self.guest.resume(id, options, on_event)).await?;
+            let on_event = |event| observer.take(event, self, resumes);
+            let resumed = Box::pin(self.client.resume(id, options, on_event)).await?;
             match resumed {
                 Some(resumed) if resumes => outcome = Some(resumed),
                 Some(resumed) => {
@@ -216,8 +217,8 @@ impl Drive<'_> {
             None => {
                 self.set_system(id).await?;
                 let input = TurnInput { memory, ..self.input() };
-                let on_event = |event| seen.take(event, self, true);
-                let turn = Box::pin(self.guest.turn(id, input, on_event));
+                let on_event = |event| observer.take(event, self, true);
+                let turn = Box::pin(self.client.turn(id, input, on_event));
                 tokio::select! {
                     biased;
                     outcome = turn => outcome?,
@@ -226,16 +227,16 @@ impl Drive<'_> {
             }
         };
         // Both sides of the exchange are durable before the answer is sent; later steps are queued.
-        let (recorded, told) = tokio::join!(
+        let (recorded, published) = tokio::join!(
             self.record(&outcome, progress, &self.request.messages),
-            self.guest.wait_told(id, TELL_TIMEOUT)
+            self.client.wait_told(id, PUBLISH_TIMEOUT)
         );
-        if !told? {
+        if !published? {
             tracing::debug!("a head or an acknowledgement waits for the session's next request");
         }
         progress.delivered = outcome.seq + 1;
         let latency =
-            Latency { recall: recall_time, first_token: seen.first_token, total: self.began.elapsed() };
+            Latency { recall: recall_time, first_token: observer.first_token, total: self.began.elapsed() };
         let used = outcome.memory.len();
         let facts = facts.into_iter().enumerate();
         Ok(ChatAnswer {
@@ -246,7 +247,7 @@ impl Drive<'_> {
             head: self.head(id, (outcome.seq, outcome.link_hash)),
             seq: outcome.seq,
             node: outcome.node,
-            model: seen.model,
+            model: observer.model,
             receipt: Some(outcome.receipt),
             recalled: facts.map(|(index, fact)| RecalledFact { used: Some(index < used), ..fact }).collect(),
             memory: MemoryReport { recorded: Some(recorded), ..report },
@@ -257,9 +258,9 @@ impl Drive<'_> {
 
     /// Opens the session from this relayer's journal, updated from the head index. Otherwise it uses the
     /// index and the store by the root alone, or starts a new session.
-    async fn open(&self, root: &SessionRoot) -> Result<Opened, ChatError> {
-        let guest = self.guest;
-        let found = match guest.open_log(root).await {
+    async fn open(&self, root: &SessionRoot) -> Result<OpenSession, ChatError> {
+        let client = self.client;
+        let found = match client.open_log(root).await {
             // The store has all accepted turns; only an unanswered message is lost with the journal.
             Err(ClientError::JournalDamaged { .. }) => {
                 tracing::warn!("a session's journal is damaged; the session is taken from the store");
@@ -268,12 +269,12 @@ impl Drive<'_> {
             other => other?,
         };
         if let Some(id) = found {
-            let journaled = guest.session(id).await?.turns;
-            match guest.check_head(id).await {
+            let journaled = client.session(id).await?.turns;
+            match client.check_head(id).await {
                 Err(ClientError::Behind { .. }) => {
                     // Another turn has replaced the unfinished one.
-                    guest.abandon(id).await?;
-                    guest.recover(root).await?;
+                    client.abandon(id).await?;
+                    client.recover(root).await?;
                 }
                 Err(
                     error @ (ClientError::Deleted
@@ -285,11 +286,11 @@ impl Drive<'_> {
                 Err(error) => tracing::debug!(%error, "the head index does not confirm a session"),
                 Ok(_) => {}
             }
-            return Ok(Opened { id, journaled });
+            return Ok(OpenSession { id, journaled });
         }
         if self.request.session_key.is_some() {
-            match guest.recover(root).await {
-                Ok(id) => return Ok(Opened { id, journaled: 0 }),
+            match client.recover(root).await {
+                Ok(id) => return Ok(OpenSession { id, journaled: 0 }),
                 Err(ClientError::HeadMissing) if self.request.head.is_some() => {
                     return Err(ChatError::Rollback("nobody here knows the session that the head is of"));
                 }
@@ -299,7 +300,7 @@ impl Drive<'_> {
         }
         let system = self.request.system.clone().unwrap_or_default();
         let new = NewSession { system, root: Some(root.clone()), ..NewSession::default() };
-        Ok(Opened { id: guest.new_session(new).await?, journaled: 0 })
+        Ok(OpenSession { id: client.new_session(new).await?, journaled: 0 })
     }
 
     /// Compares the user's head with the known turns. One turn that was never delivered to the user is not a
@@ -314,15 +315,15 @@ impl Drive<'_> {
         let head = ChatHead::read(text, self.owner, id)
             .ok_or_else(|| ChatError::Bad("the head is not one of this session and owner".to_owned()))?;
         let known = last.map(|last| last.turn.link.seq);
-        let named = match head.standing(known) {
-            Standing::Ahead => {
+        let named = match head.position(known) {
+            HeadPosition::Ahead => {
                 return Err(ChatError::Rollback(
                     "the head names a later turn than the store and the index show",
                 ));
             }
-            Standing::Last => last.map(|last| last.turn.link.link_hash()),
-            Standing::Stale(1) if undelivered => last.map(|last| last.turn.link.prev_link),
-            Standing::Stale(_) => {
+            HeadPosition::Last => last.map(|last| last.turn.link.link_hash()),
+            HeadPosition::Stale(1) if undelivered => last.map(|last| last.turn.link.prev_link),
+            HeadPosition::Stale(_) => {
                 return Err(ChatError::Rollback(
                     "the session went on since; leave the head out to go on from where it is",
                 ));
@@ -335,13 +336,13 @@ impl Drive<'_> {
     async fn record_missing(
         &self,
         id: SessionId,
-        progress: &mut super::keep::Progress,
+        progress: &mut super::session_records::Progress,
         journaled: u64,
     ) -> Result<(), ChatError> {
         if progress.recorded >= journaled {
             return Ok(());
         }
-        for view in self.guest.history(id).await? {
+        for view in self.client.history(id).await? {
             let (seq, Some(record)) = (view.turn.link.seq, &view.turn.record) else { continue };
             if seq < progress.recorded || seq >= journaled {
                 continue;
@@ -357,7 +358,7 @@ impl Drive<'_> {
     }
 
     /// Whether the last turn is the requested one.
-    fn is_asked(&self, last: Option<&TurnView>) -> bool {
+    fn is_requested(&self, last: Option<&TurnView>) -> bool {
         let record = last.and_then(|last| last.turn.record.as_ref());
         record.is_some_and(|record| {
             let said: Vec<Message> =
@@ -367,20 +368,20 @@ impl Drive<'_> {
     }
 
     /// The answer of a turn that was accepted before its request ended.
-    async fn again(&self, root: &SessionRoot, last: TurnView) -> Result<ChatAnswer, ChatError> {
+    async fn repeat_answer(&self, root: &SessionRoot, last: TurnView) -> Result<ChatAnswer, ChatError> {
         let id = root.session_id();
         let link = &last.turn.link;
         let record = last.turn.record.as_ref();
         let content = record.and_then(|record| record.answer()).unwrap_or_default().to_owned();
-        let _ = self.guest.wait_told(id, TELL_TIMEOUT).await?;
+        let _ = self.client.wait_told(id, PUBLISH_TIMEOUT).await?;
         let memory = MemoryReport {
             mode: RecallMode::None,
             degraded: None,
             dropped: Vec::new(),
             recorded: Some(true),
         };
-        self.tell(ChatEvent::Started { session_id: id, recalled: Vec::new(), memory: memory.clone() });
-        self.tell(ChatEvent::Text(content.clone()));
+        self.emit(ChatEvent::Started { session_id: id, recalled: Vec::new(), memory: memory.clone() });
+        self.emit(ChatEvent::Text(content.clone()));
         Ok(ChatAnswer {
             content,
             finish: record.map_or(baton_proto::record::FinishReason::None, |record| record.finish),
@@ -405,9 +406,9 @@ impl Drive<'_> {
     async fn recall(&self, id: SessionId) -> Result<(Vec<Hit>, MemoryReport, Duration), ChatError> {
         let asked = Instant::now();
         let request = self.request;
-        let unasked =
+        let disabled =
             request.scope == MemoryScope::None || request.recall_items == 0 || request.memory_tokens == 0;
-        if unasked || self.lost.is_some() {
+        if disabled || self.lost.is_some() {
             let degraded = self.lost.map(str::to_owned);
             let report =
                 MemoryReport { mode: RecallMode::None, degraded, dropped: Vec::new(), recorded: None };
@@ -456,8 +457,8 @@ impl Drive<'_> {
     /// The first turn that is surely in the session's own window.
     async fn window_from(&self, id: SessionId) -> Result<u64, ChatError> {
         let mut left = WINDOW_BYTES;
-        let mut from = self.guest.session(id).await?.turns;
-        for view in self.guest.history(id).await?.iter().rev() {
+        let mut from = self.client.session(id).await?.turns;
+        for view in self.client.history(id).await?.iter().rev() {
             let messages = view.turn.record.iter().flat_map(|record| &record.messages);
             let bytes: usize = messages.map(|message| message.text.len()).sum();
             if bytes > left {
@@ -496,7 +497,7 @@ impl Drive<'_> {
 
     async fn set_system(&self, id: SessionId) -> Result<(), ChatError> {
         if let Some(system) = &self.request.system {
-            self.guest.set_system(id, system.clone()).await?;
+            self.client.set_system(id, system.clone()).await?;
         }
         Ok(())
     }
@@ -505,7 +506,7 @@ impl Drive<'_> {
     async fn record(
         &self,
         outcome: &TurnOutcome,
-        progress: &mut super::keep::Progress,
+        progress: &mut super::session_records::Progress,
         messages: &[Message],
     ) -> bool {
         let time_ms = (self.chat.inner.now_ms)();
@@ -537,27 +538,27 @@ impl Drive<'_> {
     }
 
     /// Sends an event to the reader; a full queue drops display text only.
-    fn tell(&self, event: ChatEvent) {
+    fn emit(&self, event: ChatEvent) {
         let _ = self.events.try_send(event);
     }
 }
 
-/// Data from the events of a turn.
+/// Passes the events of a turn on, and notes data from them.
 #[derive(Default)]
-struct Seen {
+struct TurnObserver {
     model: Option<String>,
     first_token: Option<Duration>,
 }
 
-impl Seen {
-    fn take(&mut self, event: TurnEvent, drive: &Drive<'_>, shown: bool) {
+impl TurnObserver {
+    fn take(&mut self, event: TurnEvent, context: &TurnContext<'_>, shown: bool) {
         match event {
             TurnEvent::Attempt { model, .. } => self.model = Some(model),
             TurnEvent::Text(text) if shown => {
-                self.first_token.get_or_insert_with(|| drive.began.elapsed());
-                drive.tell(ChatEvent::Text(text));
+                self.first_token.get_or_insert_with(|| context.began.elapsed());
+                context.emit(ChatEvent::Text(text));
             }
-            TurnEvent::Restarted if shown => drive.tell(ChatEvent::Restarted),
+            TurnEvent::Restarted if shown => context.emit(ChatEvent::Restarted),
             _ => {}
         }
     }

@@ -35,7 +35,7 @@ fn every_key_stands_in_the_commented_file() {
 }
 
 #[test]
-fn complaints_name_the_line_and_what_is_allowed() {
+fn errors_name_the_line_and_the_allowed_values() {
     let check = |text: &str, parts: &[&str]| {
         let error = resolved(text).unwrap_err().to_string();
         assert!(parts.iter().all(|part| error.contains(part)), "{text:?}: {error}");

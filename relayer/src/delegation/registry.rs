@@ -70,7 +70,7 @@ impl Records for Memory {
 
 /// A delegation that the relayer knows of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Known {
+pub struct DelegationEntry {
     /// The delegation; `None` for one that was revoked before the relayer saw it.
     pub signed: Option<SignedDelegation>,
     /// Its id.
@@ -83,7 +83,7 @@ pub struct Known {
     pub until_s: u64,
 }
 
-impl Known {
+impl DelegationEntry {
     fn counts_at(&self, now_s: u64) -> Option<&Delegation> {
         let delegation = &self.signed.as_ref()?.delegation;
         (!self.revoked && delegation.holds_at(now_s)).then_some(delegation)
@@ -138,7 +138,13 @@ impl Registry {
     /// [`MemoryError::Full`] and memory's.
     pub async fn register(&self, signed: SignedDelegation, now_ms: u64) -> Result<bool> {
         let Delegation { owner, delegate, id, expires_s, .. } = signed.delegation;
-        let entry = Known { signed: Some(signed), id, revoked: false, since_ms: now_ms, until_s: expires_s };
+        let entry = DelegationEntry {
+            signed: Some(signed),
+            id,
+            revoked: false,
+            since_ms: now_ms,
+            until_s: expires_s,
+        };
         let mut counts = false;
         let change = |read: &[Option<Vec<u8>>]| {
             let (keys, known) = decode_both(read, now_ms)?;
@@ -194,7 +200,7 @@ impl Registry {
             let Some(now_ms) = unseen_ms else { return Ok(Vec::new()) };
             changed = Some(true);
             let until_s = (now_ms / 1_000).saturating_add(super::MAX_LIFETIME_SECONDS);
-            let entry = Known { signed: None, id, revoked: true, since_ms: now_ms, until_s };
+            let entry = DelegationEntry { signed: None, id, revoked: true, since_ms: now_ms, until_s };
             with_one_more(delegate, keys, known, entry)
         };
         self.records.change(owner, names_of(&delegate), Box::new(change)).await?;
@@ -205,7 +211,7 @@ impl Registry {
     ///
     /// # Errors
     /// Memory's.
-    pub async fn list(&self, owner: OwnerId) -> Result<Vec<Known>> {
+    pub async fn list(&self, owner: OwnerId) -> Result<Vec<DelegationEntry>> {
         let mut all = Vec::new();
         for key in self.keys(owner).await? {
             all.extend(self.known(owner, &key).await?);
@@ -218,7 +224,7 @@ impl Registry {
         self.read(owner, INDEX.to_owned()).await
     }
 
-    async fn known(&self, owner: OwnerId, key: &PublicKey) -> Result<Vec<Known>> {
+    async fn known(&self, owner: OwnerId, key: &PublicKey) -> Result<Vec<DelegationEntry>> {
         self.read(owner, name_of(key)).await
     }
 
@@ -239,8 +245,8 @@ fn names_of(delegate: &PublicKey) -> Vec<String> {
 }
 
 /// Their contents: all keys, and the key's delegations without expired ones.
-fn decode_both(read: &[Option<Vec<u8>>], now_ms: u64) -> Result<(Vec<PublicKey>, Vec<Known>)> {
-    let mut known: Vec<Known> = decode(read.get(1).and_then(Option::as_ref))?;
+fn decode_both(read: &[Option<Vec<u8>>], now_ms: u64) -> Result<(Vec<PublicKey>, Vec<DelegationEntry>)> {
+    let mut known: Vec<DelegationEntry> = decode(read.get(1).and_then(Option::as_ref))?;
     known.retain(|known| known.until_s > now_ms / 1_000);
     Ok((decode(read.first().and_then(Option::as_ref))?, known))
 }
@@ -249,8 +255,8 @@ fn decode_both(read: &[Option<Vec<u8>>], now_ms: u64) -> Result<(Vec<PublicKey>,
 fn with_one_more(
     delegate: PublicKey,
     mut keys: Vec<PublicKey>,
-    mut known: Vec<Known>,
-    entry: Known,
+    mut known: Vec<DelegationEntry>,
+    entry: DelegationEntry,
 ) -> Result<RecordChanges> {
     if known.len() >= MAX_PER_KEY {
         return Err(MemoryError::Full(format!("a key has at most {MAX_PER_KEY} delegations")));
@@ -289,14 +295,14 @@ pub(crate) mod tests {
 
     /// Records in memory.
     #[derive(Default)]
-    pub(crate) struct Shelf {
+    pub(crate) struct InMemoryRecords {
         nonces: Mutex<HashSet<[u8; 32]>>,
         records: Mutex<Table>,
         /// Another relayer's write, once, between a change's read and its write.
         rival: Mutex<Option<Rival>>,
     }
 
-    impl Records for Shelf {
+    impl Records for InMemoryRecords {
         fn take_nonce(&self, nonce: [u8; 32], _now_ms: u64, _until_ms: u64) -> BoxFuture<'_, Result<bool>> {
             let fresh = self.nonces.lock().unwrap_or_else(PoisonError::into_inner).insert(nonce);
             Box::pin(async move { Ok(fresh) })
@@ -347,25 +353,31 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn what_two_relayers_register_at_once_is_all_there() {
-        let shelf = Arc::new(Shelf::default());
-        let registry = Registry::new(shelf.clone());
+    async fn registrations_of_two_relayers_at_once_are_all_stored() {
+        let records = Arc::new(InMemoryRecords::default());
+        let registry = Registry::new(records.clone());
         let (mine, theirs) = (PublicKey([2; 32]), PublicKey([3; 32]));
         // The other relayer registers another key, and revokes this delegation.
         let other = signed(&theirs, 100, 200);
         let taken = signed(&mine, 100, 200);
         let (id, known) = (
             taken.delegation.id,
-            Known { id: other.delegation.id, signed: Some(other), revoked: false, since_ms: 1, until_s: 200 },
+            DelegationEntry {
+                id: other.delegation.id,
+                signed: Some(other),
+                revoked: false,
+                since_ms: 1,
+                until_s: 200,
+            },
         );
-        let gone = Known { id, signed: None, revoked: true, since_ms: 1, until_s: 200 };
+        let gone = DelegationEntry { id, signed: None, revoked: true, since_ms: 1, until_s: 200 };
         let rival = move |records: &mut Table| {
             let keys = codec::encode(&vec![theirs, mine]);
             records.insert((owner(), INDEX.to_owned()), keys);
             records.insert((owner(), name_of(&theirs)), codec::encode(&vec![known]));
             records.insert((owner(), name_of(&mine)), codec::encode(&vec![gone]));
         };
-        *shelf.rival.lock().unwrap() = Some(Box::new(rival));
+        *records.rival.lock().unwrap() = Some(Box::new(rival));
         assert!(!registry.register(taken.clone(), 0).await.unwrap(), "it was taken back meanwhile");
         assert!(registry.register(signed(&mine, 100, 200), 0).await.unwrap());
         assert_eq!(registry.list(owner()).await.unwrap().len(), 3);
@@ -388,7 +400,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn a_registered_delegation_counts_until_it_expires_or_is_taken_back() {
-        let registry = Registry::new(Arc::new(Shelf::default()));
+        let registry = Registry::new(Arc::new(InMemoryRecords::default()));
         let key = PublicKey([2; 32]);
         let delegation = signed(&key, 100, 200);
         assert!(registry.find(owner(), &key, None, 150).await.unwrap().is_none());
@@ -409,7 +421,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn a_presented_delegation_counts_for_its_key_and_owner_only() {
-        let registry = Registry::new(Arc::new(Shelf::default()));
+        let registry = Registry::new(Arc::new(InMemoryRecords::default()));
         let key = PublicKey([2; 32]);
         let delegation = signed(&key, 100, 200);
         let find = |owner, key: PublicKey, now| {
@@ -424,7 +436,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn an_unseen_delegation_can_be_taken_back_by_its_key() {
-        let registry = Registry::new(Arc::new(Shelf::default()));
+        let registry = Registry::new(Arc::new(InMemoryRecords::default()));
         let key = PublicKey([2; 32]);
         let delegation = signed(&key, 100, 200);
         assert!(!registry.revoke(owner(), delegation.delegation.id, None, 1).await.unwrap());
@@ -434,7 +446,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn the_number_of_delegations_is_bounded_and_expired_ones_make_room() {
-        let registry = Registry::new(Arc::new(Shelf::default()));
+        let registry = Registry::new(Arc::new(InMemoryRecords::default()));
         let key = PublicKey([2; 32]);
         for _ in 0..MAX_PER_KEY {
             registry.register(signed(&key, 100, 200), 0).await.unwrap();
@@ -448,7 +460,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn the_unbound_delegation_goes_before_one_for_a_project() {
-        let registry = Registry::new(Arc::new(Shelf::default()));
+        let registry = Registry::new(Arc::new(InMemoryRecords::default()));
         let key = PublicKey([2; 32]);
         let mut bound = signed(&key, 100, 900).delegation;
         bound.project = Some("garden".to_owned());

@@ -8,7 +8,7 @@ use futures::StreamExt as _;
 use tokio::time::Instant;
 
 use super::{
-    fault::{Fault, SLOW_BODY, TOO_LARGE},
+    api_error::{ApiError, SLOW_BODY, TOO_LARGE},
     limits::{BODY_PATIENCE, MIN_BODY_RATE},
 };
 
@@ -26,8 +26,8 @@ fn deadline(begun: Instant, received: usize) -> Instant {
 pub(super) async fn read(
     body: Body,
     most: usize,
-    mut grown: impl FnMut(usize) -> Result<(), Fault>,
-) -> Result<Bytes, Fault> {
+    mut grown: impl FnMut(usize) -> Result<(), ApiError>,
+) -> Result<Bytes, ApiError> {
     let begun = Instant::now();
     let mut parts = body.into_data_stream();
     let mut bytes = Vec::new();
@@ -35,12 +35,12 @@ pub(super) async fn read(
         let part = match tokio::time::timeout_at(deadline(begun, bytes.len()), parts.next()).await {
             Ok(Some(Ok(part))) => part,
             Ok(None) => return Ok(bytes.into()),
-            Ok(Some(Err(_))) | Err(_) => return Err(Fault::new(SLOW_BODY)),
+            Ok(Some(Err(_))) | Err(_) => return Err(ApiError::new(SLOW_BODY)),
         };
         let length = bytes.len().saturating_add(part.len());
         if length > most {
             return Err(
-                Fault::new(TOO_LARGE).saying(format!("a body of this route has at most {most} bytes"))
+                ApiError::new(TOO_LARGE).saying(format!("a body of this route has at most {most} bytes"))
             );
         }
         grown(length)?;
@@ -73,7 +73,7 @@ mod tests {
         let mut seen = Vec::new();
         let grown = |length| {
             seen.push(length);
-            if length > 9 { Err(Fault::bad("no")) } else { Ok(()) }
+            if length > 9 { Err(ApiError::bad("no")) } else { Ok(()) }
         };
         assert_eq!(read(parts(), 300, grown).await.unwrap_err().code(), "bad_request");
         assert_eq!(seen, [3, 6, 9, 12]);

@@ -26,10 +26,12 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use zeroize::Zeroizing;
 
 use super::{
-    Chatter, Doors, Fault, FaultJson, Input,
+    ApiError, ApiErrorJson, AppState, Chatter, Input,
+    api_error::{
+        BUSY, CHAT_FORKED, CHAT_GONE, CHAT_ROLLBACK, INTERNAL, MODEL, NO_NODE, RequestId, UNAVAILABLE,
+    },
     extract::scope_named,
-    fault::{BUSY, CHAT_FORKED, CHAT_GONE, CHAT_ROLLBACK, INTERNAL, MODEL, NO_NODE, RequestId, UNAVAILABLE},
-    shapes::Found,
+    shapes::RecallHit,
 };
 use crate::chat::{
     Chat, ChatAnswer, ChatError, ChatEvent, ChatRequest, DEFAULT_MEMORY_TOKENS, DEFAULT_RECALL_ITEMS,
@@ -40,12 +42,12 @@ use crate::chat::{
 const MAX_MEMORY_TOKENS: u32 = 4096;
 
 /// The route for these conversations; pass it to [`super::router`] among its `more` routes.
-pub fn routes(chat: Chat) -> OpenApiRouter<Doors> {
+pub fn routes(chat: Chat) -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(turn)).layer(Extension(chat))
 }
 
 /// The route without conversations, for its documentation.
-pub fn documented() -> OpenApiRouter<Doors> {
+pub fn documented() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(turn))
 }
 
@@ -121,7 +123,7 @@ struct ChatInput {
 #[derive(Debug, Serialize, ToSchema)]
 struct RecalledJson {
     #[serde(flatten)]
-    found: Found,
+    found: RecallHit,
     /// Whether the node used it, by its signed receipt; null while unknown.
     used: Option<bool>,
 }
@@ -205,21 +207,21 @@ struct ChatOutput {
 /// Without a stream, the turn finishes even if the client disconnects. The session's next request then gets
 /// the answer.
 #[utoipa::path(post, path = "/v1/chat", tag = "chat", request_body = ChatInput,
-    responses((status = 200, body = ChatOutput), (status = 400, body = FaultJson), (status = 409, body = FaultJson),
-        (status = 503, body = FaultJson)))]
+    responses((status = 200, body = ChatOutput), (status = 400, body = ApiErrorJson), (status = 409, body = ApiErrorJson),
+        (status = 503, body = ApiErrorJson)))]
 async fn turn(
     Extension(chat): Extension<Chat>,
     Extension(request_id): Extension<RequestId>,
     Chatter(caller): Chatter,
     Input(input): Input<ChatInput>,
-) -> Result<Response, Fault> {
+) -> Result<Response, ApiError> {
     let streamed = input.stream;
     let place = caller.place(input.project.clone(), None, input.persona.clone())?;
     let scope = scope_named(input.memory_scope.as_deref(), MemoryScope::NeutralAndRelationship)?;
     let mut request = read(input, scope)?;
     (request.project, request.persona) = (place.project, place.persona);
     request.without_intimate = !caller.sees_intimate();
-    let events = chat.turn(caller.owner, request).map_err(fault)?;
+    let events = chat.turn(caller.owner, request).map_err(api_error)?;
     if streamed {
         return Ok(sse(events, request_id).into_response());
     }
@@ -227,10 +229,10 @@ async fn turn(
     Ok(Json(output(answer, &request_id)).into_response())
 }
 
-fn read(input: ChatInput, scope: MemoryScope) -> Result<ChatRequest, Fault> {
-    let session_id = input
-        .session_id
-        .map(|text| text.parse::<SessionId>().map_err(|error| Fault::bad(format!("`session_id`: {error}"))));
+fn read(input: ChatInput, scope: MemoryScope) -> Result<ChatRequest, ApiError> {
+    let session_id = input.session_id.map(|text| {
+        text.parse::<SessionId>().map_err(|error| ApiError::bad(format!("`session_id`: {error}")))
+    });
     let (system, messages) = messages(input.messages)?;
     Ok(ChatRequest {
         messages,
@@ -252,18 +254,19 @@ fn read(input: ChatInput, scope: MemoryScope) -> Result<ChatRequest, Fault> {
 }
 
 /// Parses a session's root from hex or words.
-fn root(text: &str) -> Result<SessionRoot, Fault> {
+fn root(text: &str) -> Result<SessionRoot, ApiError> {
     if text.contains(' ') {
-        return SessionRoot::from_words(text).map_err(|error| Fault::bad(format!("`session_key`: {error}")));
+        return SessionRoot::from_words(text)
+            .map_err(|error| ApiError::bad(format!("`session_key`: {error}")));
     }
     let mut bytes = Zeroizing::new([0u8; 32]);
     hex::decode_to_slice(text, &mut bytes[..])
-        .map_err(|_| Fault::bad("`session_key` is 64 hex characters or 24 words"))?;
+        .map_err(|_| ApiError::bad("`session_key` is 64 hex characters or 24 words"))?;
     Ok(SessionRoot::from_bytes(*bytes))
 }
 
 /// The pinned text, if given, and the messages that begin the turn.
-fn messages(input: Vec<MessageInput>) -> Result<(Option<Vec<Message>>, Vec<Message>), Fault> {
+fn messages(input: Vec<MessageInput>) -> Result<(Option<Vec<Message>>, Vec<Message>), ApiError> {
     let (mut system, mut said) = (Vec::new(), Vec::new());
     for message in input {
         let role = match message.role.as_str() {
@@ -274,7 +277,7 @@ fn messages(input: Vec<MessageInput>) -> Result<(Option<Vec<Message>>, Vec<Messa
                 said.clear();
                 continue;
             }
-            _ => return Err(Fault::bad("a message's role is user, tool, system or assistant")),
+            _ => return Err(ApiError::bad("a message's role is user, tool, system or assistant")),
         };
         let mut read = Message::new(role, message.content);
         (read.name, read.call_id) = (message.name, message.tool_call_id);
@@ -284,15 +287,15 @@ fn messages(input: Vec<MessageInput>) -> Result<(Option<Vec<Message>>, Vec<Messa
 }
 
 /// Waits for the last event.
-async fn whole(mut events: mpsc::Receiver<ChatEvent>) -> Result<ChatAnswer, Fault> {
+async fn whole(mut events: mpsc::Receiver<ChatEvent>) -> Result<ChatAnswer, ApiError> {
     while let Some(event) = events.recv().await {
         match event {
             ChatEvent::Done(answer) => return Ok(*answer),
-            ChatEvent::Failed(error) => return Err(fault(error)),
+            ChatEvent::Failed(error) => return Err(api_error(error)),
             ChatEvent::Started { .. } | ChatEvent::Text(_) | ChatEvent::Restarted => {}
         }
     }
-    Err(Fault::new(INTERNAL))
+    Err(ApiError::new(INTERNAL))
 }
 
 fn sse(
@@ -322,7 +325,7 @@ fn sent(event: ChatEvent, request_id: &RequestId) -> Event {
             ("done", serde_json::to_value(output(*answer, request_id)).unwrap_or_default())
         }
         ChatEvent::Failed(error) => {
-            ("error", serde_json::to_value(fault(error).json(&request_id.0)).unwrap_or_default())
+            ("error", serde_json::to_value(api_error(error).json(&request_id.0)).unwrap_or_default())
         }
     };
     // The value is our own JSON text, without the line ends that an event cannot carry.
@@ -388,49 +391,49 @@ fn output(answer: ChatAnswer, request_id: &RequestId) -> ChatOutput {
 /// # Errors
 /// A 503 while a session is in use.
 pub(super) async fn forget(
-    doors: &Doors,
+    app: &AppState,
     owner: OwnerId,
     sessions: impl IntoIterator<Item = String>,
-) -> Result<bool, Fault> {
+) -> Result<bool, ApiError> {
     let mut any = false;
     // The names of plain-mode sessions are their ids.
     for session in sessions.into_iter().filter_map(|name| name.parse::<SessionId>().ok()) {
-        let memory = Arc::new(doors.memory().clone());
+        let memory = Arc::new(app.memory().clone());
         any |=
-            crate::chat::forget(memory, owner, session, doors.inner.now_ms.clone()).await.map_err(fault)?;
+            crate::chat::forget(memory, owner, session, app.inner.now_ms.clone()).await.map_err(api_error)?;
     }
     Ok(any)
 }
 
 /// The answer to a failed turn.
-fn fault(error: ChatError) -> Fault {
+fn api_error(error: ChatError) -> ApiError {
     match error {
-        ChatError::Bad(why) => Fault::bad(why),
-        ChatError::Rollback(why) => Fault::new(CHAT_ROLLBACK)
+        ChatError::Bad(why) => ApiError::bad(why),
+        ChatError::Rollback(why) => ApiError::new(CHAT_ROLLBACK)
             .saying(format!("{}: {why}", ErrorCode::RollbackDetected))
             .with("error", ErrorCode::RollbackDetected.name().into()),
-        ChatError::Fork => Fault::new(CHAT_FORKED).with("error", ErrorCode::ForkDetected.name().into()),
+        ChatError::Fork => ApiError::new(CHAT_FORKED).with("error", ErrorCode::ForkDetected.name().into()),
         // No client reads this.
-        ChatError::HungUp => Fault::new(INTERNAL),
+        ChatError::HungUp => ApiError::new(INTERNAL),
         ChatError::Busy { retry_after_ms } => {
-            Fault::new(BUSY).saying("another turn of this session is under way").after_ms(retry_after_ms)
+            ApiError::new(BUSY).saying("another turn of this session is under way").after_ms(retry_after_ms)
         }
         ChatError::Memory(error) => {
             tracing::warn!(%error, "a session's records are unavailable");
-            Fault::new(UNAVAILABLE).after_ms(2_000)
+            ApiError::new(UNAVAILABLE).after_ms(2_000)
         }
         ChatError::Client { name, message, code, kept } => {
             let kind = match (name, code) {
                 ("Deleted", _) => CHAT_GONE,
                 ("NoNode", _) => NO_NODE,
                 ("Log" | "Store", _) => UNAVAILABLE,
-                ("MessageTooLong" | "EmptyMessage", _) => return Fault::bad(message),
+                ("MessageTooLong" | "EmptyMessage", _) => return ApiError::bad(message),
                 (_, Some(ErrorCode::PayloadRejected | ErrorCode::ContextOverflow)) => {
-                    return Fault::bad(message).with("error", name.into());
+                    return ApiError::bad(message).with("error", name.into());
                 }
                 _ => MODEL,
             };
-            Fault::new(kind).saying(message).with("error", name.into()).with("message_kept", kept.into())
+            ApiError::new(kind).saying(message).with("error", name.into()).with("message_kept", kept.into())
         }
     }
 }

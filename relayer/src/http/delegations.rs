@@ -6,11 +6,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Admin, Doors, Fault, FaultJson, Input, Params, extract::Named, fault::CONFLICT, shapes::Count};
-use crate::delegation::{DelegationJson, registry::Known};
+use super::{
+    Admin, ApiError, ApiErrorJson, AppState, Input, Params, api_error::CONFLICT, extract::PathName,
+    shapes::Count,
+};
+use crate::delegation::{DelegationJson, registry::DelegationEntry};
 use crate::time;
 
-pub(super) fn routes() -> OpenApiRouter<Doors> {
+pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(register, list)).routes(routes!(revoke))
 }
 
@@ -25,8 +28,8 @@ struct KnownJson {
     since: String,
 }
 
-impl From<Known> for KnownJson {
-    fn from(known: Known) -> Self {
+impl From<DelegationEntry> for KnownJson {
+    fn from(known: DelegationEntry) -> Self {
         Self {
             id: hex::encode(known.id),
             delegation: known.signed.as_ref().map(DelegationJson::from),
@@ -45,34 +48,34 @@ struct KnownList {
 
 /// Registers a delegation that the owner signed; its key then needs no x-delegation header.
 #[utoipa::path(post, path = "/api/delegations", tag = "delegations", request_body = DelegationJson,
-    responses((status = 200, body = Count), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
+    responses((status = 200, body = Count), (status = 400, body = ApiErrorJson), (status = 409, body = ApiErrorJson)))]
 async fn register(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Admin(caller): Admin,
     Input(json): Input<DelegationJson>,
-) -> Result<Json<Count>, Fault> {
+) -> Result<Json<Count>, ApiError> {
     caller.unbound()?;
-    let signed = json.verify().map_err(|error| Fault::bad(error.to_string()))?;
+    let signed = json.verify().map_err(|error| ApiError::bad(error.to_string()))?;
     if signed.delegation.owner != caller.owner {
-        return Err(Fault::bad("the delegation is another owner's"));
+        return Err(ApiError::bad("the delegation is another owner's"));
     }
-    let now_ms = doors.now_ms();
+    let now_ms = app.now_ms();
     if signed.delegation.expires_s <= now_ms / 1_000 {
-        return Err(Fault::bad("the delegation has expired"));
+        return Err(ApiError::bad("the delegation has expired"));
     }
-    match doors.registry().register(signed, now_ms).await? {
+    match app.registry().register(signed, now_ms).await? {
         true => Ok(Json(Count { count: 1 })),
         false => {
-            Err(Fault::new(CONFLICT).saying("the delegation was taken back").hinting("sign another one"))
+            Err(ApiError::new(CONFLICT).saying("the delegation was taken back").hinting("sign another one"))
         }
     }
 }
 
 /// Lists the owner's delegations known to the relayer.
 #[utoipa::path(get, path = "/api/delegations", tag = "delegations", responses((status = 200, body = KnownList)))]
-async fn list(State(doors): State<Doors>, Admin(caller): Admin) -> Result<Json<KnownList>, Fault> {
+async fn list(State(app): State<AppState>, Admin(caller): Admin) -> Result<Json<KnownList>, ApiError> {
     caller.unbound()?;
-    let known = doors.registry().list(caller.owner).await?;
+    let known = app.registry().list(caller.owner).await?;
     Ok(Json(KnownList { delegations: known.into_iter().map(KnownJson::from).collect() }))
 }
 
@@ -89,20 +92,20 @@ struct RevokeQuery {
 /// Revokes a delegation, immediately and permanently.
 #[utoipa::path(delete, path = "/api/delegations/{id}", tag = "delegations",
     params(("id" = String, Path), RevokeQuery),
-    responses((status = 200, body = Count), (status = 404, body = FaultJson)))]
+    responses((status = 200, body = Count), (status = 404, body = ApiErrorJson)))]
 async fn revoke(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Admin(caller): Admin,
-    Named(id): Named<String>,
+    PathName(id): PathName<String>,
     Params(query): Params<RevokeQuery>,
-) -> Result<Json<Count>, Fault> {
+) -> Result<Json<Count>, ApiError> {
     caller.unbound()?;
     let mut bytes = [0; 16];
-    hex::decode_to_slice(&id, &mut bytes).map_err(|_| Fault::missing("delegation"))?;
+    hex::decode_to_slice(&id, &mut bytes).map_err(|_| ApiError::missing("delegation"))?;
     let key = query.key.as_deref().map(PublicKey::parse_hex).transpose();
-    let key = key.map_err(|_| Fault::bad("`key` has 64 hex characters"))?;
-    match doors.registry().revoke(caller.owner, bytes, key, doors.now_ms()).await? {
+    let key = key.map_err(|_| ApiError::bad("`key` has 64 hex characters"))?;
+    match app.registry().revoke(caller.owner, bytes, key, app.now_ms()).await? {
         true => Ok(Json(Count { count: 1 })),
-        false => Err(Fault::missing("delegation")),
+        false => Err(ApiError::missing("delegation")),
     }
 }

@@ -1,5 +1,5 @@
 //! Extractors for handlers: the caller with a scope, a JSON body, a query, a name from the path. Refusals are
-//! [`Fault`]s.
+//! [`ApiError`]s.
 
 use axum::{
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
@@ -14,8 +14,8 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
 use super::{
-    Doors,
-    fault::{BOUND, Fault, SCOPE, UNAUTHENTICATED},
+    AppState,
+    api_error::{ApiError, BOUND, SCOPE, UNAUTHENTICATED},
 };
 use crate::{auth::Caller, delegation::Scope};
 
@@ -26,10 +26,10 @@ macro_rules! scoped {
             #[derive(Clone, Debug)]
             pub struct $name(pub Caller);
 
-            impl FromRequestParts<Doors> for $name {
-                type Rejection = Fault;
+            impl FromRequestParts<AppState> for $name {
+                type Rejection = ApiError;
 
-                async fn from_request_parts(parts: &mut Parts, _: &Doors) -> Result<Self, Fault> {
+                async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
                     with_scope(parts, Scope::$scope).map(Self)
                 }
             }
@@ -48,27 +48,27 @@ scoped! {
     Admin = Admin;
 }
 
-fn with_scope(parts: &Parts, scope: Scope) -> Result<Caller, Fault> {
-    let caller = parts.extensions.get::<Caller>().ok_or_else(|| Fault::new(UNAUTHENTICATED))?;
+fn with_scope(parts: &Parts, scope: Scope) -> Result<Caller, ApiError> {
+    let caller = parts.extensions.get::<Caller>().ok_or_else(|| ApiError::new(UNAUTHENTICATED))?;
     if caller.may(scope) {
         return Ok(caller.clone());
     }
-    Err(Fault::new(SCOPE).saying(format!("the delegation does not allow `{}`", scope.name())))
+    Err(ApiError::new(SCOPE).saying(format!("the delegation does not allow `{}`", scope.name())))
 }
 
 /// A JSON body of any content type.
 #[derive(Clone, Debug)]
 pub struct Input<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequest<Doors> for Input<T> {
-    type Rejection = Fault;
+impl<T: DeserializeOwned> FromRequest<AppState> for Input<T> {
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request, doors: &Doors) -> Result<Self, Fault> {
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
         // The gate has read the body, within its limit.
         let body =
-            Bytes::from_request(request, doors).await.map_err(|_| Fault::bad("the body is missing"))?;
+            Bytes::from_request(request, app).await.map_err(|_| ApiError::bad("the body is missing"))?;
         let body: &[u8] = if body.is_empty() { b"{}" } else { &body };
-        serde_json::from_slice(body).map(Self).map_err(|error| Fault::bad(format!("the body: {error}")))
+        serde_json::from_slice(body).map(Self).map_err(|error| ApiError::bad(format!("the body: {error}")))
     }
 }
 
@@ -76,25 +76,25 @@ impl<T: DeserializeOwned> FromRequest<Doors> for Input<T> {
 #[derive(Clone, Debug)]
 pub struct Params<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequestParts<Doors> for Params<T> {
-    type Rejection = Fault;
+impl<T: DeserializeOwned> FromRequestParts<AppState> for Params<T> {
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, doors: &Doors) -> Result<Self, Fault> {
-        let query = Query::<T>::from_request_parts(parts, doors).await;
-        query.map(|Query(value)| Self(value)).map_err(|rejection| Fault::bad(rejection.body_text()))
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
+        let query = Query::<T>::from_request_parts(parts, app).await;
+        query.map(|Query(value)| Self(value)).map_err(|rejection| ApiError::bad(rejection.body_text()))
     }
 }
 
 /// A name or id from the path.
 #[derive(Clone, Debug)]
-pub struct Named<T>(pub T);
+pub struct PathName<T>(pub T);
 
-impl<T: DeserializeOwned + Send> FromRequestParts<Doors> for Named<T> {
-    type Rejection = Fault;
+impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for PathName<T> {
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, doors: &Doors) -> Result<Self, Fault> {
-        let path = Path::<T>::from_request_parts(parts, doors).await;
-        path.map(|Path(value)| Self(value)).map_err(|rejection| Fault::bad(rejection.body_text()))
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
+        let path = Path::<T>::from_request_parts(parts, app).await;
+        path.map(|Path(value)| Self(value)).map_err(|rejection| ApiError::bad(rejection.body_text()))
     }
 }
 
@@ -105,7 +105,7 @@ pub const SHARED: &str = "default";
 ///
 /// # Errors
 /// A 400 for an empty, too long or unprintable name.
-pub(super) fn project_named(name: Option<String>) -> Result<Option<String>, Fault> {
+pub(super) fn project_named(name: Option<String>) -> Result<Option<String>, ApiError> {
     match checked("project", name)? {
         Some(name) if name == SHARED => Ok(None),
         other => Ok(other),
@@ -116,12 +116,14 @@ pub(super) fn project_named(name: Option<String>) -> Result<Option<String>, Faul
 ///
 /// # Errors
 /// A 400 for an empty, too long or unprintable name.
-pub(super) fn checked(what: &str, name: Option<String>) -> Result<Option<String>, Fault> {
+pub(super) fn checked(what: &str, name: Option<String>) -> Result<Option<String>, ApiError> {
     let Some(name) = name else { return Ok(None) };
     if (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.chars().any(char::is_control) {
         return Ok(Some(name));
     }
-    Err(Fault::bad(format!("the name of a {what} has 1 to {MAX_NAME_BYTES} bytes and no control characters")))
+    Err(ApiError::bad(format!(
+        "the name of a {what} has 1 to {MAX_NAME_BYTES} bytes and no control characters"
+    )))
 }
 
 impl Caller {
@@ -129,13 +131,13 @@ impl Caller {
     ///
     /// # Errors
     /// A 403 if the caller is bound to another project.
-    pub(super) fn project(&self, named: Option<String>) -> Result<Option<String>, Fault> {
+    pub(super) fn project(&self, named: Option<String>) -> Result<Option<String>, ApiError> {
         let explicit = named.is_some();
         let named = project_named(named)?;
         match self.bound_to() {
             None => Ok(named),
             Some(bound) if named.as_deref() == Some(bound) || !explicit => Ok(Some(bound.to_owned())),
-            Some(_) => Err(Fault::new(BOUND)),
+            Some(_) => Err(ApiError::new(BOUND)),
         }
     }
 
@@ -148,7 +150,7 @@ impl Caller {
         project: Option<String>,
         session: Option<String>,
         persona: Option<String>,
-    ) -> Result<Place, Fault> {
+    ) -> Result<Place, ApiError> {
         Ok(Place {
             project: self.project(project)?,
             session: checked("session", session)?,
@@ -160,9 +162,9 @@ impl Caller {
     ///
     /// # Errors
     /// A 404.
-    pub(super) fn sees(&self, item: &ItemView) -> Result<(), Fault> {
+    pub(super) fn sees(&self, item: &ItemView) -> Result<(), ApiError> {
         match self.bound_to() {
-            Some(bound) if item.project.as_deref() != Some(bound) => Err(Fault::missing("item")),
+            Some(bound) if item.project.as_deref() != Some(bound) => Err(ApiError::missing("item")),
             _ => Ok(()),
         }
     }
@@ -171,10 +173,10 @@ impl Caller {
     ///
     /// # Errors
     /// A 404.
-    pub(super) fn reads(&self, item: &ItemView) -> Result<(), Fault> {
+    pub(super) fn reads(&self, item: &ItemView) -> Result<(), ApiError> {
         self.sees(item)?;
         match item.intimate && !self.sees_intimate() {
-            true => Err(Fault::missing("item")),
+            true => Err(ApiError::missing("item")),
             false => Ok(()),
         }
     }
@@ -193,19 +195,19 @@ impl Caller {
     ///
     /// # Errors
     /// A 403.
-    pub(super) fn unbound(&self) -> Result<(), Fault> {
+    pub(super) fn unbound(&self) -> Result<(), ApiError> {
         match self.bound_to() {
             None => Ok(()),
-            Some(_) => Err(Fault::new(BOUND).saying("this is about all of the owner's memory")),
+            Some(_) => Err(ApiError::new(BOUND).saying("this is about all of the owner's memory")),
         }
     }
 }
 
 /// A scope of memory by its name.
-pub(super) fn scope_named(name: Option<&str>, default: MemoryScope) -> Result<MemoryScope, Fault> {
+pub(super) fn scope_named(name: Option<&str>, default: MemoryScope) -> Result<MemoryScope, ApiError> {
     let Some(name) = name else { return Ok(default) };
     MemoryScope::named(name).ok_or_else(|| {
         let names: Vec<_> = MemoryScope::ALL.iter().map(|scope| scope.name()).collect();
-        Fault::bad(format!("`memory_scope` is one of {}", names.join(", ")))
+        ApiError::bad(format!("`memory_scope` is one of {}", names.join(", ")))
     })
 }

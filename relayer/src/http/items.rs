@@ -13,15 +13,15 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    Doors, Fault, FaultJson, Input, Reader, Writer,
-    extract::{Named, Params, scope_named},
+    ApiError, ApiErrorJson, AppState, Input, Reader, Writer,
+    extract::{Params, PathName, scope_named},
     limits::{MAX_FACTS, MAX_IDS},
     removal::{self, EditAnswer, OthersQuery, RemovalAnswer},
     shapes::{ChangedItem, Count, FilterInput, Item, RecallAnswer, consent_named, item_id, layer_named},
 };
 use crate::{auth::Caller, delegation::Scope, time};
 
-pub(super) fn routes() -> OpenApiRouter<Doors> {
+pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(recall))
         .routes(routes!(remember))
@@ -64,17 +64,17 @@ const DEFAULT_HITS: usize = 6;
 
 /// Finds memories, with scores and the matches that were left out.
 #[utoipa::path(post, path = "/v1/memory/recall", tag = "memory", request_body = RecallInput,
-    responses((status = 200, body = RecallAnswer), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = RecallAnswer), (status = 400, body = ApiErrorJson)))]
 async fn recall(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Reader(caller): Reader,
     Input(input): Input<RecallInput>,
-) -> Result<Json<RecallAnswer>, Fault> {
+) -> Result<Json<RecallAnswer>, ApiError> {
     if input.query.len() > MAX_QUERY_BYTES {
-        return Err(Fault::bad(format!("a query has at most {MAX_QUERY_BYTES} bytes")));
+        return Err(ApiError::bad(format!("a query has at most {MAX_QUERY_BYTES} bytes")));
     }
     if input.threshold.is_some_and(|least| !(0.0..=1.0).contains(&least)) {
-        return Err(Fault::bad("`threshold` is from 0 to 1"));
+        return Err(ApiError::bad("`threshold` is from 0 to 1"));
     }
     let request = RecallRequest {
         place: caller.place(input.project, input.session, input.persona)?,
@@ -86,7 +86,7 @@ async fn recall(
         filters: caller.filters(input.filters.read()?),
         weights: None,
     };
-    Ok(Json(doors.memory().recall(caller.owner, request).await.into()))
+    Ok(Json(app.memory().recall(caller.owner, request).await.into()))
 }
 
 /// A fact to remember.
@@ -113,12 +113,12 @@ struct FactInput {
 }
 
 impl FactInput {
-    fn read(self, caller: &Caller) -> Result<(RememberRequest, Option<String>), Fault> {
+    fn read(self, caller: &Caller) -> Result<(RememberRequest, Option<String>), ApiError> {
         if self.text.trim().is_empty() {
-            return Err(Fault::bad("`text` is empty"));
+            return Err(ApiError::bad("`text` is empty"));
         }
         if self.salience.is_some_and(|salience| !(0.0..=1.0).contains(&salience)) {
-            return Err(Fault::bad("`salience` is from 0 to 1"));
+            return Err(ApiError::bad("`salience` is from 0 to 1"));
         }
         let fact = RememberRequest {
             place: caller.place(self.project, self.session, self.persona)?,
@@ -161,17 +161,17 @@ struct RememberedAnswer {
 
 /// Remembers facts; they are durable and searchable once the request is answered.
 #[utoipa::path(post, path = "/v1/memory/remember", tag = "memory", request_body = RememberInput,
-    responses((status = 200, body = RememberedAnswer), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
+    responses((status = 200, body = RememberedAnswer), (status = 400, body = ApiErrorJson), (status = 409, body = ApiErrorJson)))]
 async fn remember(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
     Input(input): Input<RememberInput>,
-) -> Result<Json<RememberedAnswer>, Fault> {
+) -> Result<Json<RememberedAnswer>, ApiError> {
     if input.facts.is_empty() || input.facts.len() > MAX_FACTS {
-        return Err(Fault::bad(format!("1 to {MAX_FACTS} facts at a time")));
+        return Err(ApiError::bad(format!("1 to {MAX_FACTS} facts at a time")));
     }
     let facts = input.facts.into_iter().map(|fact| fact.read(&caller)).collect::<Result<Vec<_>, _>>()?;
-    let remembered = doors.memory().remember_once(caller.owner, facts).await?;
+    let remembered = app.memory().remember_once(caller.owner, facts).await?;
     // Otherwise a write-only key could probe for existing facts.
     let reads = caller.may(Scope::Read);
     let shape = |one: baton_memory::api::RememberOutcome| RememberedJson {
@@ -206,20 +206,20 @@ struct TurnInput {
 /// The turn is durable and searchable once the request is answered. A place that contradicts the session's
 /// project or persona is refused. Another text under a used turn number is refused too.
 #[utoipa::path(post, path = "/v1/memory/turns", tag = "memory", request_body = TurnInput,
-    responses((status = 200, body = Count), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
+    responses((status = 200, body = Count), (status = 400, body = ApiErrorJson), (status = 409, body = ApiErrorJson)))]
 async fn record_turn(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
     Input(input): Input<TurnInput>,
-) -> Result<Json<Count>, Fault> {
+) -> Result<Json<Count>, ApiError> {
     let turn = TurnRecord {
         place: caller.place(input.project, Some(input.session), input.persona)?,
         turn: input.turn,
         user: input.user.into(),
         assistant: input.assistant.into(),
-        time_ms: input.time.unwrap_or_else(|| doors.now_ms()),
+        time_ms: input.time.unwrap_or_else(|| app.now_ms()),
     };
-    doors.memory().record_turn(caller.owner, turn).await?;
+    app.memory().record_turn(caller.owner, turn).await?;
     Ok(Json(Count { count: 1 }))
 }
 
@@ -258,17 +258,17 @@ const DEFAULT_PAGE: usize = 50;
 
 /// Lists items, newest first.
 #[utoipa::path(post, path = "/v1/memory/list", tag = "memory", request_body = ListInput,
-    responses((status = 200, body = ItemPage), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = ItemPage), (status = 400, body = ApiErrorJson)))]
 async fn list(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Reader(caller): Reader,
     Input(input): Input<ListInput>,
-) -> Result<Json<ItemPage>, Fault> {
+) -> Result<Json<ItemPage>, ApiError> {
     if input.everything {
         caller.unbound()?;
     }
     if input.words.as_ref().is_some_and(|words| words.len() > MAX_QUERY_BYTES) {
-        return Err(Fault::bad(format!("`words` have at most {MAX_QUERY_BYTES} bytes")));
+        return Err(ApiError::bad(format!("`words` have at most {MAX_QUERY_BYTES} bytes")));
     }
     let request = ListRequest {
         place: caller.place(input.project, input.session, input.persona)?,
@@ -280,45 +280,45 @@ async fn list(
         after: input.after.as_deref().map(item_id).transpose()?,
         limit: input.limit.unwrap_or(DEFAULT_PAGE).clamp(1, MAX_PAGE),
     };
-    page(&doors, &caller, request).await
+    page(&app, &caller, request).await
 }
 
-async fn page(doors: &Doors, caller: &Caller, request: ListRequest) -> Result<Json<ItemPage>, Fault> {
-    let page = doors.memory().list(caller.owner, request).await?;
+async fn page(app: &AppState, caller: &Caller, request: ListRequest) -> Result<Json<ItemPage>, ApiError> {
+    let page = app.memory().list(caller.owner, request).await?;
     let next = page.next.map(|id| id.to_string());
     Ok(Json(ItemPage { items: page.items.into_iter().map(Item::from).collect(), next }))
 }
 
 /// The item of a path, if the caller may see it.
-async fn visible(doors: &Doors, caller: &Caller, id: &str) -> Result<ItemId, Fault> {
+async fn visible(app: &AppState, caller: &Caller, id: &str) -> Result<ItemId, ApiError> {
     let id = item_id(id)?;
     if caller.bound_to().is_some() {
-        caller.sees(&doors.memory().get(caller.owner, id).await?)?;
+        caller.sees(&app.memory().get(caller.owner, id).await?)?;
     }
     Ok(id)
 }
 
 /// The items of a list, if the caller may see all of them.
-async fn all_visible(doors: &Doors, caller: &Caller, ids: &[String]) -> Result<Vec<ItemId>, Fault> {
+async fn all_visible(app: &AppState, caller: &Caller, ids: &[String]) -> Result<Vec<ItemId>, ApiError> {
     if ids.is_empty() || ids.len() > MAX_IDS {
-        return Err(Fault::bad(format!("1 to {MAX_IDS} ids at a time")));
+        return Err(ApiError::bad(format!("1 to {MAX_IDS} ids at a time")));
     }
     let mut items = Vec::with_capacity(ids.len());
     for id in ids {
-        items.push(visible(doors, caller, id).await?);
+        items.push(visible(app, caller, id).await?);
     }
     Ok(items)
 }
 
 /// Returns one item, from any place.
 #[utoipa::path(get, path = "/v1/memory/items/{id}", tag = "memory", params(("id" = String, Path)),
-    responses((status = 200, body = Item), (status = 404, body = FaultJson)))]
+    responses((status = 200, body = Item), (status = 404, body = ApiErrorJson)))]
 async fn get(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Reader(caller): Reader,
-    Named(id): Named<String>,
-) -> Result<Json<Item>, Fault> {
-    let view = doors.memory().get(caller.owner, item_id(&id)?).await?;
+    PathName(id): PathName<String>,
+) -> Result<Json<Item>, ApiError> {
+    let view = app.memory().get(caller.owner, item_id(&id)?).await?;
     caller.reads(&view)?;
     Ok(Json(view.into()))
 }
@@ -331,9 +331,9 @@ struct TextInput {
 }
 
 impl TextInput {
-    fn read(self) -> Result<baton_memory::model::Text, Fault> {
+    fn read(self) -> Result<baton_memory::model::Text, ApiError> {
         match self.text.trim().is_empty() {
-            true => Err(Fault::bad("`text` is empty")),
+            true => Err(ApiError::bad("`text` is empty")),
             false => Ok(self.text.into()),
         }
     }
@@ -344,17 +344,17 @@ impl TextInput {
 /// The old words are deleted permanently from the item, from items derived from it and from the graph. The
 /// answer lists other items with the old words, and whether each was deleted.
 #[utoipa::path(patch, path = "/v1/memory/items/{id}", tag = "memory", params(("id" = String, Path), OthersQuery),
-    request_body = TextInput, responses((status = 200, body = EditAnswer), (status = 404, body = FaultJson)))]
+    request_body = TextInput, responses((status = 200, body = EditAnswer), (status = 404, body = ApiErrorJson)))]
 async fn edit(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
-    Named(id): Named<String>,
+    PathName(id): PathName<String>,
     Params(query): Params<OthersQuery>,
     Input(input): Input<TextInput>,
-) -> Result<Json<EditAnswer>, Fault> {
+) -> Result<Json<EditAnswer>, ApiError> {
     let options = removal::options(&caller, query.others.as_deref())?;
-    let id = visible(&doors, &caller, &id).await?;
-    let (item, removal) = doors.memory().edit_with(caller.owner, id, input.read()?, options).await?;
+    let id = visible(&app, &caller, &id).await?;
+    let (item, removal) = app.memory().edit_with(caller.owner, id, input.read()?, options).await?;
     Ok(Json(EditAnswer::of(&caller, item, removal)))
 }
 
@@ -362,32 +362,32 @@ async fn edit(
 ///
 /// The answer lists other items with its words, and whether each was deleted.
 #[utoipa::path(delete, path = "/v1/memory/items/{id}", tag = "memory", params(("id" = String, Path), OthersQuery),
-    responses((status = 200, body = RemovalAnswer), (status = 404, body = FaultJson)))]
+    responses((status = 200, body = RemovalAnswer), (status = 404, body = ApiErrorJson)))]
 async fn delete_one(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
-    Named(id): Named<String>,
+    PathName(id): PathName<String>,
     Params(query): Params<OthersQuery>,
-) -> Result<Json<RemovalAnswer>, Fault> {
+) -> Result<Json<RemovalAnswer>, ApiError> {
     let options = removal::options(&caller, query.others.as_deref())?;
-    let id = visible(&doors, &caller, &id).await?;
-    match doors.memory().delete_with(caller.owner, vec![id], options).await? {
-        removal if removal.count == 0 => Err(Fault::missing("item")),
+    let id = visible(&app, &caller, &id).await?;
+    match app.memory().delete_with(caller.owner, vec![id], options).await? {
+        removal if removal.count == 0 => Err(ApiError::missing("item")),
         removal => Ok(Json(RemovalAnswer::of(&caller, removal))),
     }
 }
 
 /// Replaces an item with a new item; the old item stays in history.
 #[utoipa::path(post, path = "/v1/memory/items/{id}/supersede", tag = "memory", params(("id" = String, Path)),
-    request_body = TextInput, responses((status = 200, body = ChangedItem), (status = 404, body = FaultJson)))]
+    request_body = TextInput, responses((status = 200, body = ChangedItem), (status = 404, body = ApiErrorJson)))]
 async fn supersede(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
-    Named(id): Named<String>,
+    PathName(id): PathName<String>,
     Input(input): Input<TextInput>,
-) -> Result<Json<ChangedItem>, Fault> {
-    let id = visible(&doors, &caller, &id).await?;
-    let view = doors.memory().supersede(caller.owner, id, input.read()?).await?;
+) -> Result<Json<ChangedItem>, ApiError> {
+    let id = visible(&app, &caller, &id).await?;
+    let view = app.memory().supersede(caller.owner, id, input.read()?).await?;
     Ok(Json(ChangedItem::of(&caller, view)))
 }
 
@@ -400,15 +400,15 @@ struct ArchiveInput {
 
 /// Archives an item, or brings it back; an archived item is kept but not recalled.
 #[utoipa::path(post, path = "/v1/memory/items/{id}/archive", tag = "memory", params(("id" = String, Path)),
-    request_body = ArchiveInput, responses((status = 200, body = ChangedItem), (status = 404, body = FaultJson)))]
+    request_body = ArchiveInput, responses((status = 200, body = ChangedItem), (status = 404, body = ApiErrorJson)))]
 async fn archive(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
-    Named(id): Named<String>,
+    PathName(id): PathName<String>,
     Input(input): Input<ArchiveInput>,
-) -> Result<Json<ChangedItem>, Fault> {
-    let id = visible(&doors, &caller, &id).await?;
-    let view = doors.memory().archive(caller.owner, id, input.archived).await?;
+) -> Result<Json<ChangedItem>, ApiError> {
+    let id = visible(&app, &caller, &id).await?;
+    let view = app.memory().archive(caller.owner, id, input.archived).await?;
     Ok(Json(ChangedItem::of(&caller, view)))
 }
 
@@ -426,21 +426,21 @@ struct IdsInput {
 ///
 /// The answer lists other items with their words, and whether each was deleted.
 #[utoipa::path(post, path = "/v1/memory/delete", tag = "memory", request_body = IdsInput,
-    responses((status = 200, body = RemovalAnswer), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = RemovalAnswer), (status = 400, body = ApiErrorJson)))]
 async fn delete(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
     Input(input): Input<IdsInput>,
-) -> Result<Json<RemovalAnswer>, Fault> {
+) -> Result<Json<RemovalAnswer>, ApiError> {
     let options = removal::options(&caller, input.others.as_deref())?;
-    let ids = all_visible(&doors, &caller, &input.ids).await?;
-    let removal = doors.memory().delete_with(caller.owner, ids, options).await?;
+    let ids = all_visible(&app, &caller, &input.ids).await?;
+    let removal = app.memory().delete_with(caller.owner, ids, options).await?;
     Ok(Json(RemovalAnswer::of(&caller, removal)))
 }
 
 /// Lists items that await the user's consent.
 #[utoipa::path(get, path = "/v1/memory/consent", tag = "memory", responses((status = 200, body = ItemPage)))]
-async fn waiting(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<ItemPage>, Fault> {
+async fn waiting(State(app): State<AppState>, Reader(caller): Reader) -> Result<Json<ItemPage>, ApiError> {
     let request = ListRequest {
         place: caller.place(None, None, None)?,
         everything: caller.bound_to().is_none(),
@@ -449,7 +449,7 @@ async fn waiting(State(doors): State<Doors>, Reader(caller): Reader) -> Result<J
         limit: MAX_PAGE,
         ..ListRequest::default()
     };
-    page(&doors, &caller, request).await
+    page(&app, &caller, request).await
 }
 
 /// A decision on items that await consent.
@@ -468,19 +468,19 @@ struct DecideInput {
 ///
 /// A denial deletes the items, and the answer lists other items with their words.
 #[utoipa::path(post, path = "/v1/memory/consent", tag = "memory", request_body = DecideInput,
-    responses((status = 200, body = RemovalAnswer), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = RemovalAnswer), (status = 400, body = ApiErrorJson)))]
 async fn decide(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
     Input(input): Input<DecideInput>,
-) -> Result<Json<RemovalAnswer>, Fault> {
+) -> Result<Json<RemovalAnswer>, ApiError> {
     let options = removal::options(&caller, input.others.as_deref())?;
     let consent = match input.decision.as_str() {
         "grant" => Consent::Granted,
         "deny" => Consent::Denied,
-        _ => return Err(Fault::bad("`decision` is `grant` or `deny`")),
+        _ => return Err(ApiError::bad("`decision` is `grant` or `deny`")),
     };
-    let ids = all_visible(&doors, &caller, &input.ids).await?;
-    let removal = doors.memory().decide_with(caller.owner, ids, consent, options).await?;
+    let ids = all_visible(&app, &caller, &input.ids).await?;
+    let removal = app.memory().decide_with(caller.owner, ids, consent, options).await?;
     Ok(Json(RemovalAnswer::of(&caller, removal)))
 }

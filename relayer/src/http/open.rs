@@ -10,7 +10,7 @@ use axum::{
 use serde_json::{Value, json};
 use utoipa::openapi::{OpenApi, PathItem, path::Operation};
 
-use super::{Doors, Fault, FaultJson, Input, fault::UNAVAILABLE};
+use super::{ApiError, ApiErrorJson, AppState, Input, api_error::UNAVAILABLE};
 
 /// Version of the HTTP interface for the `memwal` SDK, which requires major version 1.
 const API_VERSION: &str = "1.0.0";
@@ -53,9 +53,9 @@ fn about() -> Value {
 ///
 /// `status` is `ok`, or `degraded` with the reason and the remedy in `memory`.
 #[utoipa::path(get, path = "/health", tag = "open", responses((status = 200, body = Object)))]
-pub(super) async fn health(State(doors): State<Doors>) -> Json<Value> {
+pub(super) async fn health(State(app): State<AppState>) -> Json<Value> {
     let mut about = about();
-    if let Err(why) = doors.readiness().await {
+    if let Err(why) = app.readiness().await {
         about["status"] = "degraded".into();
         about["write_ready"] = false.into();
         about["memory"] = why.into();
@@ -64,11 +64,11 @@ pub(super) async fn health(State(doors): State<Doors>) -> Json<Value> {
 }
 
 /// Reports whether memory is usable: 200, or 503 with the reason and the remedy.
-#[utoipa::path(get, path = "/readyz", tag = "open", responses((status = 200, body = Object), (status = 503, body = FaultJson)))]
-pub(super) async fn ready(State(doors): State<Doors>) -> Result<Json<Value>, Fault> {
-    match doors.readiness().await {
+#[utoipa::path(get, path = "/readyz", tag = "open", responses((status = 200, body = Object), (status = 503, body = ApiErrorJson)))]
+pub(super) async fn ready(State(app): State<AppState>) -> Result<Json<Value>, ApiError> {
+    match app.readiness().await {
         Ok(()) => Ok(Json(json!({ "ready": true }))),
-        Err(why) => Err(Fault::new(UNAVAILABLE).saying(why).after_ms(2_000)),
+        Err(why) => Err(ApiError::new(UNAVAILABLE).saying(why).after_ms(2_000)),
     }
 }
 
@@ -83,12 +83,15 @@ pub(super) async fn version() -> Json<Value> {
 /// This relayer uses no SEAL. It names a network without a public Sui endpoint and itself as the Sui
 /// endpoint, so the unmodified SDK contacts no other host. It neither reads nor keeps the session in
 /// `x-seal-session`.
-#[utoipa::path(get, path = "/config", tag = "open", responses((status = 200, body = Object), (status = 400, body = FaultJson)))]
-pub(super) async fn config(State(doors): State<Doors>, headers: HeaderMap) -> Result<Json<Value>, Fault> {
-    let base = match &doors.inner.public_url {
+#[utoipa::path(get, path = "/config", tag = "open", responses((status = 200, body = Object), (status = 400, body = ApiErrorJson)))]
+pub(super) async fn config(State(app): State<AppState>, headers: HeaderMap) -> Result<Json<Value>, ApiError> {
+    let base = match &app.inner.public_url {
         Some(url) => url.trim_end_matches('/').to_owned(),
         None => {
-            format!("http://{}", authority(&headers).ok_or_else(|| Fault::bad("the Host header is missing"))?)
+            format!(
+                "http://{}",
+                authority(&headers).ok_or_else(|| ApiError::bad("the Host header is missing"))?
+            )
         }
     };
     Ok(Json(json!({
@@ -108,7 +111,7 @@ fn authority(headers: &HeaderMap) -> Option<&str> {
 /// Answers the one Sui call of the `memwal` SDK with version 1.
 ///
 /// The call is `sui_getObject`, for the version of the package in `/config`. Other methods get an error.
-#[utoipa::path(post, path = "/sui", tag = "open", request_body = Object, responses((status = 200, body = Object), (status = 400, body = FaultJson)))]
+#[utoipa::path(post, path = "/sui", tag = "open", request_body = Object, responses((status = 200, body = Object), (status = 400, body = ApiErrorJson)))]
 pub(super) async fn sui(Input(request): Input<Value>) -> Response {
     let id = request.get("id").filter(|id| id.is_number()).cloned().unwrap_or(Value::Null);
     if request.get("method").and_then(Value::as_str) != Some("sui_getObject") {
@@ -120,6 +123,6 @@ pub(super) async fn sui(Input(request): Input<Value>) -> Response {
 
 /// Returns this document.
 #[utoipa::path(get, path = "/openapi.json", tag = "open", responses((status = 200, body = Object)))]
-pub(super) async fn document(State(doors): State<Doors>) -> Result<Json<OpenApi>, StatusCode> {
-    doors.inner.document.get().cloned().map(Json).ok_or(StatusCode::NOT_FOUND)
+pub(super) async fn document(State(app): State<AppState>) -> Result<Json<OpenApi>, StatusCode> {
+    app.inner.document.get().cloned().map(Json).ok_or(StatusCode::NOT_FOUND)
 }

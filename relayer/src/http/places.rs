@@ -12,14 +12,14 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    Admin, Doors, Fault, FaultJson, Input, Params, Reader, Writer,
-    extract::{Named, SHARED, checked},
-    fault::BOUND,
+    Admin, ApiError, ApiErrorJson, AppState, Input, Params, Reader, Writer,
+    api_error::BOUND,
+    extract::{PathName, SHARED, checked},
     shapes::{ChangedPlace, Count, EdgeJson, Item, PlaceJson},
 };
 use crate::auth::Caller;
 
-pub(super) fn routes() -> OpenApiRouter<Doors> {
+pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(projects, create_project))
         .routes(routes!(delete_project))
@@ -53,49 +53,49 @@ struct NameInput {
     name: String,
 }
 
-fn named(what: &str, name: String) -> Result<String, Fault> {
-    checked(what, Some(name))?.ok_or_else(|| Fault::bad("a name is missing"))
+fn named(what: &str, name: String) -> Result<String, ApiError> {
+    checked(what, Some(name))?.ok_or_else(|| ApiError::bad("a name is missing"))
 }
 
 /// Lists all projects.
 #[utoipa::path(get, path = "/v1/memory/projects", tag = "places", responses((status = 200, body = Places)))]
-async fn projects(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<Places>, Fault> {
-    let mut all = doors.memory().projects(caller.owner).await?;
+async fn projects(State(app): State<AppState>, Reader(caller): Reader) -> Result<Json<Places>, ApiError> {
+    let mut all = app.memory().projects(caller.owner).await?;
     all.retain(|project| caller.bound_to().is_none_or(|bound| project.name == bound));
     Ok(Json(all.into()))
 }
 
 /// Creates a project; an existing project stays unchanged.
 #[utoipa::path(post, path = "/v1/memory/projects", tag = "places", request_body = NameInput,
-    responses((status = 200, body = ChangedPlace), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = ChangedPlace), (status = 400, body = ApiErrorJson)))]
 async fn create_project(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
     Input(input): Input<NameInput>,
-) -> Result<Json<ChangedPlace>, Fault> {
+) -> Result<Json<ChangedPlace>, ApiError> {
     let name = caller.project(Some(input.name))?;
-    let name = name.ok_or_else(|| Fault::bad(format!("`{SHARED}` is the shared pool, and no project")))?;
-    let view = doors.memory().create_project(caller.owner, name).await?;
+    let name = name.ok_or_else(|| ApiError::bad(format!("`{SHARED}` is the shared pool, and no project")))?;
+    let view = app.memory().create_project(caller.owner, name).await?;
     Ok(Json(ChangedPlace::of(&caller, view)))
 }
 
 /// Deletes a project with everything in it, permanently.
 #[utoipa::path(delete, path = "/v1/memory/projects/{name}", tag = "places", params(("name" = String, Path)),
-    responses((status = 200, body = Count), (status = 404, body = FaultJson)))]
+    responses((status = 200, body = Count), (status = 404, body = ApiErrorJson)))]
 async fn delete_project(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Admin(caller): Admin,
-    Named(name): Named<String>,
-) -> Result<Json<Count>, Fault> {
-    let name = caller.project(Some(name))?.ok_or_else(|| Fault::missing("project"))?;
-    forget_chats(&doors, caller.owner, |session| session.project.as_ref() == Some(&name)).await?;
-    Ok(Json(Count { count: doors.memory().delete_project(caller.owner, name).await? }))
+    PathName(name): PathName<String>,
+) -> Result<Json<Count>, ApiError> {
+    let name = caller.project(Some(name))?.ok_or_else(|| ApiError::missing("project"))?;
+    forget_chats(&app, caller.owner, |session| session.project.as_ref() == Some(&name)).await?;
+    Ok(Json(Count { count: app.memory().delete_project(caller.owner, name).await? }))
 }
 
 /// Lists all sessions.
 #[utoipa::path(get, path = "/v1/memory/sessions", tag = "places", responses((status = 200, body = Places)))]
-async fn sessions(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<Places>, Fault> {
-    let mut all = doors.memory().sessions(caller.owner).await?;
+async fn sessions(State(app): State<AppState>, Reader(caller): Reader) -> Result<Json<Places>, ApiError> {
+    let mut all = app.memory().sessions(caller.owner).await?;
     all.retain(|session| caller.bound_to().is_none_or(|bound| session.project.as_deref() == Some(bound)));
     Ok(Json(all.into()))
 }
@@ -111,25 +111,25 @@ struct SessionInput {
 
 /// Creates a session in its project, before its first turn.
 #[utoipa::path(post, path = "/v1/memory/sessions", tag = "places", request_body = SessionInput,
-    responses((status = 200, body = ChangedPlace), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
+    responses((status = 200, body = ChangedPlace), (status = 400, body = ApiErrorJson), (status = 409, body = ApiErrorJson)))]
 async fn create_session(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
     Input(input): Input<SessionInput>,
-) -> Result<Json<ChangedPlace>, Fault> {
+) -> Result<Json<ChangedPlace>, ApiError> {
     let place = caller.place(input.project, Some(input.name), input.persona)?;
-    let view = doors.memory().create_session(caller.owner, place).await?;
+    let view = app.memory().create_session(caller.owner, place).await?;
     Ok(Json(ChangedPlace::of(&caller, view)))
 }
 
 /// The session of a path, if the caller may use it.
-async fn session(doors: &Doors, caller: &Caller, name: String) -> Result<String, Fault> {
+async fn session(app: &AppState, caller: &Caller, name: String) -> Result<String, ApiError> {
     let name = named("session", name)?;
     if let Some(bound) = caller.bound_to() {
-        let sessions = doors.memory().sessions(caller.owner).await?;
+        let sessions = app.memory().sessions(caller.owner).await?;
         let own = |session: &PlaceView| session.name == name && session.project.as_deref() == Some(bound);
         if !sessions.iter().any(own) {
-            return Err(Fault::missing("session"));
+            return Err(ApiError::missing("session"));
         }
     }
     Ok(name)
@@ -137,15 +137,15 @@ async fn session(doors: &Doors, caller: &Caller, name: String) -> Result<String,
 
 /// Deletes a session with its episodes and relationship memories; facts about the user stay in the profile.
 #[utoipa::path(delete, path = "/v1/memory/sessions/{name}", tag = "places", params(("name" = String, Path)),
-    responses((status = 200, body = Count), (status = 404, body = FaultJson)))]
+    responses((status = 200, body = Count), (status = 404, body = ApiErrorJson)))]
 async fn delete_session(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
-    Named(name): Named<String>,
-) -> Result<Json<Count>, Fault> {
-    let name = session(&doors, &caller, name).await?;
-    let kept = super::chat::forget(&doors, caller.owner, [name.clone()]).await?;
-    match doors.memory().delete_session(caller.owner, name).await {
+    PathName(name): PathName<String>,
+) -> Result<Json<Count>, ApiError> {
+    let name = session(&app, &caller, name).await?;
+    let kept = super::chat::forget(&app, caller.owner, [name.clone()]).await?;
+    match app.memory().delete_session(caller.owner, name).await {
         // None of its turns was recorded.
         Err(MemoryError::NotFound(_)) if kept => Ok(Json(Count { count: 0 })),
         deleted => Ok(Json(Count { count: deleted? })),
@@ -154,12 +154,12 @@ async fn delete_session(
 
 /// Removes the chat records of sessions that are deleted with their container.
 pub(super) async fn forget_chats(
-    doors: &Doors,
+    app: &AppState,
     owner: OwnerId,
     goes: impl Fn(&PlaceView) -> bool,
-) -> Result<(), Fault> {
-    let sessions = doors.memory().sessions(owner).await?.into_iter().filter(goes);
-    super::chat::forget(doors, owner, sessions.map(|session| session.name)).await.map(drop)
+) -> Result<(), ApiError> {
+    let sessions = app.memory().sessions(owner).await?.into_iter().filter(goes);
+    super::chat::forget(app, owner, sessions.map(|session| session.name)).await.map(drop)
 }
 
 /// The target of a session move.
@@ -172,19 +172,19 @@ struct MoveInput {
 
 /// Moves a session into a project, or out of its project, from its next message on.
 #[utoipa::path(post, path = "/v1/memory/sessions/{name}/move", tag = "places", params(("name" = String, Path)),
-    request_body = MoveInput, responses((status = 200, body = ChangedPlace), (status = 404, body = FaultJson)))]
+    request_body = MoveInput, responses((status = 200, body = ChangedPlace), (status = 404, body = ApiErrorJson)))]
 async fn move_session(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
-    Named(name): Named<String>,
+    PathName(name): PathName<String>,
     Input(input): Input<MoveInput>,
-) -> Result<Json<ChangedPlace>, Fault> {
+) -> Result<Json<ChangedPlace>, ApiError> {
     // Such a move would cross the border of the delegate's bound project.
     if caller.bound_to().is_some() {
-        return Err(Fault::new(BOUND).saying("a delegate of one project moves no sessions"));
+        return Err(ApiError::new(BOUND).saying("a delegate of one project moves no sessions"));
     }
     let project = caller.project(input.project)?;
-    let view = doors.memory().move_session(caller.owner, named("session", name)?, project).await?;
+    let view = app.memory().move_session(caller.owner, named("session", name)?, project).await?;
     Ok(Json(ChangedPlace::of(&caller, view)))
 }
 
@@ -202,50 +202,50 @@ struct ForkInput {
 ///
 /// The fork sees its parent's past and writes nothing to the parent.
 #[utoipa::path(post, path = "/v1/memory/sessions/{name}/fork", tag = "places", params(("name" = String, Path)),
-    request_body = ForkInput, responses((status = 200, body = ChangedPlace), (status = 404, body = FaultJson)))]
+    request_body = ForkInput, responses((status = 200, body = ChangedPlace), (status = 404, body = ApiErrorJson)))]
 async fn fork_session(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
-    Named(name): Named<String>,
+    PathName(name): PathName<String>,
     Input(input): Input<ForkInput>,
-) -> Result<Json<ChangedPlace>, Fault> {
-    let (parent, fork) = (session(&doors, &caller, name).await?, named("session", input.name)?);
-    let view = doors.memory().fork_session(caller.owner, parent, fork, input.turns).await?;
+) -> Result<Json<ChangedPlace>, ApiError> {
+    let (parent, fork) = (session(&app, &caller, name).await?, named("session", input.name)?);
+    let view = app.memory().fork_session(caller.owner, parent, fork, input.turns).await?;
     Ok(Json(ChangedPlace::of(&caller, view)))
 }
 
 /// Lists all personas.
 #[utoipa::path(get, path = "/v1/memory/personas", tag = "places", responses((status = 200, body = Places)))]
-async fn personas(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<Places>, Fault> {
+async fn personas(State(app): State<AppState>, Reader(caller): Reader) -> Result<Json<Places>, ApiError> {
     caller.unbound()?;
-    Ok(Json(doors.memory().personas(caller.owner).await?.into()))
+    Ok(Json(app.memory().personas(caller.owner).await?.into()))
 }
 
 /// Creates a persona; an existing persona stays unchanged.
 #[utoipa::path(post, path = "/v1/memory/personas", tag = "places", request_body = NameInput,
-    responses((status = 200, body = ChangedPlace), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = ChangedPlace), (status = 400, body = ApiErrorJson)))]
 async fn create_persona(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
     Input(input): Input<NameInput>,
-) -> Result<Json<ChangedPlace>, Fault> {
+) -> Result<Json<ChangedPlace>, ApiError> {
     caller.unbound()?;
-    let view = doors.memory().create_persona(caller.owner, named("persona", input.name)?).await?;
+    let view = app.memory().create_persona(caller.owner, named("persona", input.name)?).await?;
     Ok(Json(ChangedPlace::of(&caller, view)))
 }
 
 /// Deletes a persona with its relationship memories and episodes.
 #[utoipa::path(delete, path = "/v1/memory/personas/{name}", tag = "places", params(("name" = String, Path)),
-    responses((status = 200, body = Count), (status = 404, body = FaultJson)))]
+    responses((status = 200, body = Count), (status = 404, body = ApiErrorJson)))]
 async fn delete_persona(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Admin(caller): Admin,
-    Named(name): Named<String>,
-) -> Result<Json<Count>, Fault> {
+    PathName(name): PathName<String>,
+) -> Result<Json<Count>, ApiError> {
     caller.unbound()?;
     let name = named("persona", name)?;
-    forget_chats(&doors, caller.owner, |session| session.persona.as_ref() == Some(&name)).await?;
-    Ok(Json(Count { count: doors.memory().delete_persona(caller.owner, name).await? }))
+    forget_chats(&app, caller.owner, |session| session.persona.as_ref() == Some(&name)).await?;
+    Ok(Json(Count { count: app.memory().delete_persona(caller.owner, name).await? }))
 }
 
 /// The place to read.
@@ -266,7 +266,7 @@ impl PlaceQuery {
         self.project.is_none() && self.session.is_none() && self.persona.is_none()
     }
 
-    pub(super) fn read(self, caller: &Caller) -> Result<Place, Fault> {
+    pub(super) fn read(self, caller: &Caller) -> Result<Place, ApiError> {
         caller.place(self.project, self.session, self.persona)
     }
 }
@@ -281,11 +281,11 @@ struct Items {
 #[utoipa::path(get, path = "/v1/memory/profile", tag = "places", params(PlaceQuery),
     responses((status = 200, body = Items)))]
 async fn profile(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Reader(caller): Reader,
     Params(query): Params<PlaceQuery>,
-) -> Result<Json<Items>, Fault> {
-    let mut items = doors.memory().profile(caller.owner, query.read(&caller)?).await?;
+) -> Result<Json<Items>, ApiError> {
+    let mut items = app.memory().profile(caller.owner, query.read(&caller)?).await?;
     items.retain(|item| caller.reads(item).is_ok());
     Ok(Json(Items { items: items.into_iter().map(Item::from).collect() }))
 }
@@ -301,11 +301,11 @@ struct Graph {
 #[utoipa::path(get, path = "/v1/memory/graph", tag = "places", params(PlaceQuery),
     responses((status = 200, body = Graph)))]
 async fn graph(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Reader(caller): Reader,
     Params(query): Params<PlaceQuery>,
-) -> Result<Json<Graph>, Fault> {
-    let mut graph = doors.memory().graph(caller.owner, query.read(&caller)?).await?;
+) -> Result<Json<Graph>, ApiError> {
+    let mut graph = app.memory().graph(caller.owner, query.read(&caller)?).await?;
     graph.nodes.retain(|node| caller.reads(node).is_ok());
     // An edge quotes words of its ends.
     let shown: HashSet<_> = graph.nodes.iter().map(|node| node.id).collect();

@@ -15,13 +15,14 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    Admin, Doors, Fault, FaultJson, Input, Params, Reader, places::PlaceQuery, sdk::Quota, shapes::Count,
+    Admin, ApiError, ApiErrorJson, AppState, Input, Params, Reader, places::PlaceQuery, sdk::Quota,
+    shapes::Count,
 };
 
 /// Longest line of an import: the longest item, with JSON escapes and its other fields.
 const MAX_LINE_BYTES: usize = 4 * 1024 * 1024;
 
-pub(super) fn routes() -> OpenApiRouter<Doors> {
+pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(export))
         .routes(routes!(import))
@@ -34,16 +35,16 @@ pub(super) fn routes() -> OpenApiRouter<Doors> {
 /// The lines are a header, the places and items, and a signature over all lines before it. An export of one
 /// place names no other place. A delegate gets intimate items only with the scope `intimate`.
 #[utoipa::path(get, path = "/v1/memory/export", tag = "owner", params(PlaceQuery),
-    responses((status = 200, body = String, content_type = "application/x-ndjson"), (status = 403, body = FaultJson),
-        (status = 404, body = FaultJson)))]
+    responses((status = 200, body = String, content_type = "application/x-ndjson"), (status = 403, body = ApiErrorJson),
+        (status = 404, body = ApiErrorJson)))]
 async fn export(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Admin(caller): Admin,
     Params(query): Params<PlaceQuery>,
-) -> Result<Response, Fault> {
+) -> Result<Response, ApiError> {
     let everything = query.is_empty() && caller.bound_to().is_none();
     let place = if everything { None } else { Some(query.read(&caller)?) };
-    let export = doors.memory().export(caller.owner, place, caller.sees_intimate()).await?;
+    let export = app.memory().export(caller.owner, place, caller.sees_intimate()).await?;
     let lines = export.lines.into_iter().map(|mut line| {
         let mut line = std::mem::take(&mut line.0);
         line.push('\n');
@@ -70,27 +71,27 @@ struct ImportedJson {
 /// of all lines before it.
 #[utoipa::path(post, path = "/v1/memory/import", tag = "owner",
     request_body(content = String, content_type = "application/x-ndjson"),
-    responses((status = 200, body = ImportedJson), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = ImportedJson), (status = 400, body = ApiErrorJson)))]
 async fn import(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Admin(caller): Admin,
     body: Bytes,
-) -> Result<Json<ImportedJson>, Fault> {
+) -> Result<Json<ImportedJson>, ApiError> {
     caller.unbound()?;
-    let text = std::str::from_utf8(&body).map_err(|_| Fault::bad("the body is not UTF-8"))?;
+    let text = std::str::from_utf8(&body).map_err(|_| ApiError::bad("the body is not UTF-8"))?;
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     if lines.iter().any(|line| line.len() > MAX_LINE_BYTES) {
-        return Err(Fault::bad(format!("a line of an import has at most {MAX_LINE_BYTES} bytes")));
+        return Err(ApiError::bad(format!("a line of an import has at most {MAX_LINE_BYTES} bytes")));
     }
     let lines: Vec<Text> = lines.into_iter().map(Text::from).collect();
-    let imported = doors.memory().import(caller.owner, lines).await?;
+    let imported = app.memory().import(caller.owner, lines).await?;
     Ok(Json(ImportedJson { added: imported.added, skipped: imported.skipped }))
 }
 
 /// Returns the owner's limits, and the number of items left.
 #[utoipa::path(get, path = "/v1/memory/quota", tag = "owner", responses((status = 200, body = Quota)))]
-async fn quota(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<Quota>, Fault> {
-    Ok(Json(Quota::of(&doors, &doors.memory().stats(caller.owner).await?)))
+async fn quota(State(app): State<AppState>, Reader(caller): Reader) -> Result<Json<Quota>, ApiError> {
+    Ok(Json(Quota::of(&app, &app.memory().stats(caller.owner).await?)))
 }
 
 /// The owner's confirmation.
@@ -105,18 +106,18 @@ struct EraseInput {
 ///
 /// Only the account key itself may do it.
 #[utoipa::path(delete, path = "/v1/memory/owner", tag = "owner", request_body = EraseInput,
-    responses((status = 200, body = Count), (status = 403, body = FaultJson)))]
+    responses((status = 200, body = Count), (status = 403, body = ApiErrorJson)))]
 async fn erase(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Admin(caller): Admin,
     Input(input): Input<EraseInput>,
-) -> Result<Json<Count>, Fault> {
+) -> Result<Json<Count>, ApiError> {
     if !caller.is_owner() {
-        return Err(Fault::owner_only());
+        return Err(ApiError::owner_only());
     }
     if input.confirm.parse() != Ok(caller.owner) {
-        return Err(Fault::bad("`confirm` is the account id whose memory is to be erased"));
+        return Err(ApiError::bad("`confirm` is the account id whose memory is to be erased"));
     }
-    doors.memory().erase_owner(caller.owner).await?;
+    app.memory().erase_owner(caller.owner).await?;
     Ok(Json(Count { count: 1 }))
 }

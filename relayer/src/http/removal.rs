@@ -5,15 +5,17 @@ use baton_memory::api::{Holder, ItemView, Others, Removal, RemovalOptions};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Fault, shapes::ChangedItem};
+use super::{ApiError, shapes::ChangedItem};
 use crate::{auth::Caller, delegation::Scope};
 
 /// The options of a removal, limited by the caller's rights. A caller that is bound to a project removes, and
 /// learns, nothing of another.
-pub(super) fn options(caller: &Caller, others: Option<&str>) -> Result<RemovalOptions, Fault> {
+pub(super) fn options(caller: &Caller, others: Option<&str>) -> Result<RemovalOptions, ApiError> {
     let others = match others {
         None => Others::default(),
-        Some(name) => Others::named(name).ok_or_else(|| Fault::bad("`others` is `none`, `own` or `all`"))?,
+        Some(name) => {
+            Others::named(name).ok_or_else(|| ApiError::bad("`others` is `none`, `own` or `all`"))?
+        }
     };
     Ok(RemovalOptions { others, same_project: caller.bound_to().is_some() })
 }

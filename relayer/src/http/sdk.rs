@@ -1,9 +1,9 @@
 //! The routes of the published `memwal` SDK, with its request and answer formats. Namespaces are projects;
 //! `default` is the shared pool of no project. The item's id names the job of a memory.
 
-mod asking;
 mod jobs;
 mod namespaces;
+mod queries;
 
 pub(super) use namespaces::Quota;
 
@@ -17,23 +17,23 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Doors, Fault, extract::SHARED, limits::MAX_FACTS, shapes::layer_named};
+use super::{ApiError, AppState, extract::SHARED, limits::MAX_FACTS, shapes::layer_named};
 use crate::auth::Caller;
 use crate::time;
 
 /// The SDK's routes.
-pub(super) fn routes() -> OpenApiRouter<Doors> {
+pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(jobs::remember))
         .routes(routes!(jobs::status))
         .routes(routes!(jobs::remember_bulk))
         .routes(routes!(jobs::bulk_status))
         .routes(routes!(jobs::analyze))
-        .routes(routes!(asking::recall))
-        .routes(routes!(asking::ask))
-        .routes(routes!(asking::embed))
-        .routes(routes!(asking::remember_manual))
-        .routes(routes!(asking::recall_manual))
+        .routes(routes!(queries::recall))
+        .routes(routes!(queries::ask))
+        .routes(routes!(queries::embed))
+        .routes(routes!(queries::remember_manual))
+        .routes(routes!(queries::recall_manual))
         .routes(routes!(namespaces::restore))
         .routes(routes!(namespaces::forget))
         .routes(routes!(namespaces::stats))
@@ -67,7 +67,7 @@ pub(super) struct Fact {
 }
 
 impl Fact {
-    fn read(self, caller: &Caller) -> Result<(RememberRequest, Option<String>), Fault> {
+    fn read(self, caller: &Caller) -> Result<(RememberRequest, Option<String>), ApiError> {
         not_blank("text", &self.text)?;
         let fact = RememberRequest {
             place: caller.place(self.namespace, None, self.persona)?,
@@ -82,23 +82,23 @@ impl Fact {
     }
 }
 
-fn not_blank(field: &str, text: &str) -> Result<(), Fault> {
+fn not_blank(field: &str, text: &str) -> Result<(), ApiError> {
     match text.trim().is_empty() {
-        true => Err(Fault::bad(format!("`{field}` is empty"))),
+        true => Err(ApiError::bad(format!("`{field}` is empty"))),
         false => Ok(()),
     }
 }
 
 async fn remember(
-    doors: &Doors,
+    app: &AppState,
     owner: OwnerId,
     facts: Vec<(RememberRequest, Option<String>)>,
-) -> Result<Vec<RememberOutcome>, Fault> {
+) -> Result<Vec<RememberOutcome>, ApiError> {
     if facts.is_empty() || facts.len() > MAX_FACTS {
-        return Err(Fault::bad(format!("1 to {MAX_FACTS} memories at a time")));
+        return Err(ApiError::bad(format!("1 to {MAX_FACTS} memories at a time")));
     }
     let count = facts.len();
-    let remembered = doors.memory().remember_once(owner, facts).await?;
+    let remembered = app.memory().remember_once(owner, facts).await?;
     debug_assert_eq!(remembered.len(), count, "one answer for each fact");
     Ok(remembered)
 }

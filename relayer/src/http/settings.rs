@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Admin, Doors, Fault, FaultJson, Input, Reader};
+use super::{Admin, ApiError, ApiErrorJson, AppState, Input, Reader};
 
-pub(super) fn routes() -> OpenApiRouter<Doors> {
+pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(get, put))
 }
 
@@ -46,21 +46,21 @@ impl From<SettingsView> for SettingsJson {
 
 /// Returns the owner's settings.
 #[utoipa::path(get, path = "/v1/memory/settings", tag = "owner",
-    responses((status = 200, body = SettingsJson), (status = 403, body = FaultJson)))]
-async fn get(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<SettingsJson>, Fault> {
+    responses((status = 200, body = SettingsJson), (status = 403, body = ApiErrorJson)))]
+async fn get(State(app): State<AppState>, Reader(caller): Reader) -> Result<Json<SettingsJson>, ApiError> {
     caller.unbound()?;
-    Ok(Json(doors.memory().settings(caller.owner).await?.into()))
+    Ok(Json(app.memory().settings(caller.owner).await?.into()))
 }
 
 /// Changes the owner's settings, from the next exchange on.
 #[utoipa::path(put, path = "/v1/memory/settings", tag = "owner", request_body = SettingsInput,
-    responses((status = 200, body = SettingsJson), (status = 400, body = FaultJson), (status = 403, body = FaultJson)))]
+    responses((status = 200, body = SettingsJson), (status = 400, body = ApiErrorJson), (status = 403, body = ApiErrorJson)))]
 async fn put(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Admin(caller): Admin,
     Input(input): Input<SettingsInput>,
-) -> Result<Json<SettingsJson>, Fault> {
+) -> Result<Json<SettingsJson>, ApiError> {
     caller.unbound()?;
     let settings = OwnerSettings { extract_through_nodes: input.extract_through_nodes };
-    Ok(Json(doors.memory().change_settings(caller.owner, settings).await?.into()))
+    Ok(Json(app.memory().change_settings(caller.owner, settings).await?.into()))
 }

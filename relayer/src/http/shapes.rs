@@ -8,7 +8,7 @@ use baton_memory::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Fault;
+use super::ApiError;
 use crate::time;
 use crate::{auth::Caller, delegation::Scope};
 
@@ -111,7 +111,8 @@ impl ChangedItem {
 
 /// An item found by a recall.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Found {
+#[schema(as = Found)]
+pub struct RecallHit {
     /// The item.
     pub item: Item,
     /// Score that orders the hits, 0 to 1.
@@ -127,7 +128,7 @@ pub(super) fn distance(hit: &Hit) -> f32 {
     1.0 - hit.similarity.unwrap_or(hit.score)
 }
 
-impl From<Hit> for Found {
+impl From<Hit> for RecallHit {
     fn from(hit: Hit) -> Self {
         Self { distance: distance(&hit), score: hit.score, similarity: hit.similarity, item: hit.view.into() }
     }
@@ -135,7 +136,8 @@ impl From<Hit> for Found {
 
 /// A match that was left out.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Dropped {
+#[schema(as = Dropped)]
+pub struct DroppedMatch {
     /// The item.
     pub id: String,
     /// Its score.
@@ -149,9 +151,9 @@ pub struct Dropped {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RecallAnswer {
     /// Hits, best first; may be empty.
-    pub hits: Vec<Found>,
+    pub hits: Vec<RecallHit>,
     /// Matches that were left out, best first.
-    pub dropped: Vec<Dropped>,
+    pub dropped: Vec<DroppedMatch>,
     /// Kind of search: `full`, `lexical` (words only) or `none`.
     #[schema(value_type = String)]
     pub mode: serde_json::Value,
@@ -163,12 +165,12 @@ pub struct RecallAnswer {
 
 impl From<Recall> for RecallAnswer {
     fn from(recall: Recall) -> Self {
-        let name = |value: &dyn erased::Named| value.name();
+        let name = |value: &dyn erased::JsonName| value.name();
         Self {
             dropped: recall
                 .dropped
                 .iter()
-                .map(|(id, score, reason)| Dropped {
+                .map(|(id, score, reason)| DroppedMatch {
                     id: id.to_string(),
                     score: *score,
                     reason: name(reason),
@@ -177,7 +179,7 @@ impl From<Recall> for RecallAnswer {
             mode: name(&recall.mode),
             degraded: recall.degraded,
             took_us: recall.took_us,
-            hits: recall.hits.into_iter().map(Found::from).collect(),
+            hits: recall.hits.into_iter().map(RecallHit::from).collect(),
         }
     }
 }
@@ -186,11 +188,11 @@ mod erased {
     use serde::Serialize;
 
     /// A value whose JSON form is its name.
-    pub(super) trait Named {
+    pub(super) trait JsonName {
         fn name(&self) -> serde_json::Value;
     }
 
-    impl<T: Serialize> Named for T {
+    impl<T: Serialize> JsonName for T {
         fn name(&self) -> serde_json::Value {
             serde_json::to_value(self).unwrap_or_default()
         }
@@ -223,7 +225,7 @@ pub struct FilterInput {
 
 impl FilterInput {
     /// Its form in memory.
-    pub(super) fn read(self) -> Result<Filters, Fault> {
+    pub(super) fn read(self) -> Result<Filters, ApiError> {
         Ok(Filters {
             kinds: named("kinds", &self.kinds, Kind::named)?,
             layers: named("layers", &self.layers, Layer::named)?,
@@ -238,34 +240,35 @@ impl FilterInput {
     }
 }
 
-fn named<T>(field: &str, names: &[String], of: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, Fault> {
+fn named<T>(field: &str, names: &[String], of: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, ApiError> {
     // No list of names is longer than the number of names.
     if names.len() > 8 {
-        return Err(Fault::bad(format!("`filters.{field}` names too many")));
+        return Err(ApiError::bad(format!("`filters.{field}` names too many")));
     }
-    let read =
-        |name: &String| of(name).ok_or_else(|| Fault::bad(format!("`filters.{field}` has an unknown name")));
+    let read = |name: &String| {
+        of(name).ok_or_else(|| ApiError::bad(format!("`filters.{field}` has an unknown name")))
+    };
     names.iter().map(read).collect()
 }
 
 /// The layer of a new fact.
-pub(super) fn layer_named(name: Option<&str>) -> Result<Layer, Fault> {
+pub(super) fn layer_named(name: Option<&str>) -> Result<Layer, ApiError> {
     match name {
         None | Some("profile") => Ok(Layer::Profile),
         Some("relationship") => Ok(Layer::Relationship),
-        Some(_) => Err(Fault::bad("`layer` is `profile` or `relationship`")),
+        Some(_) => Err(ApiError::bad("`layer` is `profile` or `relationship`")),
     }
 }
 
 /// Consent by its name.
-pub(super) fn consent_named(name: Option<&str>) -> Result<Option<Consent>, Fault> {
+pub(super) fn consent_named(name: Option<&str>) -> Result<Option<Consent>, ApiError> {
     let Some(name) = name else { return Ok(None) };
-    Consent::named(name).map(Some).ok_or_else(|| Fault::bad("`consent` is `granted` or `pending`"))
+    Consent::named(name).map(Some).ok_or_else(|| ApiError::bad("`consent` is `granted` or `pending`"))
 }
 
 /// An item's id.
-pub(super) fn item_id(text: &str) -> Result<ItemId, Fault> {
-    text.parse().map_err(|_| Fault::missing("item").hinting("an item's id has 32 hex characters"))
+pub(super) fn item_id(text: &str) -> Result<ItemId, ApiError> {
+    text.parse().map_err(|_| ApiError::missing("item").hinting("an item's id has 32 hex characters"))
 }
 
 /// A project, session or persona.

@@ -19,10 +19,10 @@ use serde_json::Value;
 use tower::ServiceExt as _;
 use utoipa::openapi::{HttpMethod, Paths, ResponseBuilder, path::OperationBuilder};
 
-use super::Fault;
+use super::ApiError;
 use crate::{
     auth::Caller,
-    mcp::{Door, Errand, MemoryTools},
+    mcp::{MemoryBackend, MemoryTools, ToolCall},
 };
 
 /// Longest answer of a route as a tool's answer.
@@ -35,7 +35,7 @@ pub fn router(routes: Router) -> Router {
         .with_legacy_session_mode(false)
         .with_json_response(true)
         .disable_allowed_hosts();
-    let tools = MemoryTools::new(Arc::new(Within(routes)));
+    let tools = MemoryTools::new(Arc::new(LocalRoutes(routes)));
     let service = StreamableHttpService::new(
         move || Ok(tools.clone()),
         Arc::new(NeverSessionManager::default()),
@@ -57,23 +57,27 @@ pub(crate) fn describe(paths: &mut Paths) {
     paths.add_path_operation("/mcp", vec![HttpMethod::Post], operation);
 }
 
-/// Runs tool requests on the relayer's own routes, for the admitted caller.
-struct Within(Router);
+/// Runs tool calls on the relayer's own routes, for the admitted caller.
+struct LocalRoutes(Router);
 
-impl Door for Within {
-    fn run<'a>(&'a self, extensions: &'a Extensions, errand: Errand) -> BoxFuture<'a, Result<Value, String>> {
+impl MemoryBackend for LocalRoutes {
+    fn call<'a>(
+        &'a self,
+        extensions: &'a Extensions,
+        call: ToolCall,
+    ) -> BoxFuture<'a, Result<Value, String>> {
         let caller = extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Caller>()).cloned();
-        Box::pin(self.ask(caller, errand))
+        Box::pin(self.ask(caller, call))
     }
 }
 
-impl Within {
-    async fn ask(&self, caller: Option<Caller>, errand: Errand) -> Result<Value, String> {
+impl LocalRoutes {
+    async fn ask(&self, caller: Option<Caller>, call: ToolCall) -> Result<Value, String> {
         let caller = caller.ok_or("unauthenticated: the request is not signed")?;
-        let body = errand.body.as_ref().map(ToString::to_string).unwrap_or_default();
+        let body = call.body.as_ref().map(ToString::to_string).unwrap_or_default();
         let mut request = Request::builder()
-            .method(errand.method.clone())
-            .uri(errand.path_and_query())
+            .method(call.method.clone())
+            .uri(call.path_and_query())
             .header(CONTENT_TYPE, "application/json")
             .body(Body::from(body))
             .map_err(|_| "bad_request: an argument does not fit into a request")?;
@@ -82,8 +86,8 @@ impl Within {
             Ok(response) => response,
             Err(never) => match never {},
         };
-        if let Some(fault) = response.extensions_mut().remove::<Fault>() {
-            let json = fault.json("");
+        if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+            let json = error.json("");
             return Err(format!("{}: {}; {}", json.code, json.message, json.hint));
         }
         let bytes = to_bytes(response.into_body(), MAX_ANSWER_BYTES)

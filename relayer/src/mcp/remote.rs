@@ -8,7 +8,7 @@ use reqwest::{Client, Url};
 use rmcp::{ServiceExt as _, model::Extensions, transport::stdio};
 use serde_json::Value;
 
-use super::{Door, Errand, MemoryTools, lines::Pipes};
+use super::{MemoryBackend, MemoryTools, ToolCall, lines::Pipes};
 
 /// Time limit for a relayer's answer.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -55,21 +55,21 @@ impl Remote {
     ///
     /// # Errors
     /// The refusal's code, message and hint, or the connection error.
-    pub async fn ask(&self, errand: Errand) -> Result<Value, String> {
-        let path = errand.path_and_query();
-        let body = errand.body.as_ref().map(ToString::to_string).unwrap_or_default();
+    pub async fn ask(&self, call: ToolCall) -> Result<Value, String> {
+        let path = call.path_and_query();
+        let body = call.body.as_ref().map(ToString::to_string).unwrap_or_default();
         let url = self.base.join(&path).map_err(|error| format!("bad_request: {error}"))?;
         let seconds = (self.now_ms)() / 1_000;
-        let method = errand.method.as_str();
+        let method = call.method.as_str();
         let headers = self.key.request_headers(&self.account, method, &path, body.as_bytes(), seconds);
-        let mut request = self.client.request(errand.method.clone(), url);
+        let mut request = self.client.request(call.method.clone(), url);
         for (name, value) in headers {
             request = request.header(name, value);
         }
         if let Some(delegation) = &self.delegation {
             request = request.header("x-delegation", delegation);
         }
-        if errand.body.is_some() {
+        if call.body.is_some() {
             request = request.header("content-type", "application/json").body(body);
         }
         let failed = |error: reqwest::Error| format!("unavailable: the relayer does not answer: {error}");
@@ -92,9 +92,9 @@ impl Remote {
     }
 }
 
-impl Door for Remote {
-    fn run<'a>(&'a self, _: &'a Extensions, errand: Errand) -> BoxFuture<'a, Result<Value, String>> {
-        Box::pin(self.ask(errand))
+impl MemoryBackend for Remote {
+    fn call<'a>(&'a self, _: &'a Extensions, call: ToolCall) -> BoxFuture<'a, Result<Value, String>> {
+        Box::pin(self.ask(call))
     }
 }
 

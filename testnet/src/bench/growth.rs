@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::{
     Quantiles,
-    proxy::{self, Counted},
+    proxy::{self, ByteCounts},
 };
 use crate::{
     network::{EngineChoice, Network, NodeOptions},
@@ -63,14 +63,14 @@ const TIMED_SEGMENTS: u64 = 16;
 const MAX_FAILED_ATTEMPTS: u64 = 100;
 
 /// A session that grows.
-struct Growing {
+struct GrowingSession {
     network: Network,
     client: Client,
     session: SessionId,
     /// The first turn around the shortest length.
     shortest: u64,
     nodes: [NodeId; 2],
-    counted: Arc<Counted>,
+    counted: Arc<ByteCounts>,
     /// Failed attempts. Their cost must not be part of the measurement.
     failed: AtomicU64,
 }
@@ -113,7 +113,8 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
     let client = Client::open(config).await?;
     let session = client.new_session(NewSession::default()).await?;
     let shortest = at.first().map_or(0, |first| first - half);
-    let growing = Growing { network, client, session, shortest, nodes, counted, failed: AtomicU64::new(0) };
+    let growing =
+        GrowingSession { network, client, session, shortest, nodes, counted, failed: AtomicU64::new(0) };
 
     let begun = Instant::now();
     let mut costs = Vec::new();
@@ -131,7 +132,7 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
         let segments = (room / SEGMENT_TURNS as u64).min(TIMED_SEGMENTS);
         costs.push(growing.around(*length, &mut turn, segments).await?);
     }
-    let Growing { network, client, failed, .. } = growing;
+    let GrowingSession { network, client, failed, .. } = growing;
     output::note(&format!(
         "  {} attempts failed and were repeated, none in the turns measured",
         failed.into_inner()
@@ -142,7 +143,7 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
     Ok(costs)
 }
 
-impl Growing {
+impl GrowingSession {
     /// Counts over the turns of one segment's length around a turn, and times those and the segments after it.
     async fn around(&self, length: u64, turn: &mut u64, segments: u64) -> anyhow::Result<Cost> {
         self.settle(self.session).await?;

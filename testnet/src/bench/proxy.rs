@@ -13,7 +13,7 @@ use tokio::{
 
 /// Bytes counted so far.
 #[derive(Debug, Default)]
-pub(super) struct Counted {
+pub(super) struct ByteCounts {
     /// From clients to the server.
     pub(super) up: AtomicU64,
     /// From the server to clients.
@@ -21,10 +21,10 @@ pub(super) struct Counted {
 }
 
 /// Forwards connections to `server`; returns its own URL. Aborting the task ends it.
-pub(super) async fn start(server: &str) -> anyhow::Result<(String, Arc<Counted>, JoinHandle<()>)> {
+pub(super) async fn start(server: &str) -> anyhow::Result<(String, Arc<ByteCounts>, JoinHandle<()>)> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
-    let counted = Arc::new(Counted::default());
+    let counted = Arc::new(ByteCounts::default());
     let (server, shared) = (server.trim_start_matches("http://").to_owned(), counted.clone());
     let task = tokio::spawn(async move {
         let mut connections = tokio::task::JoinSet::new();
@@ -40,7 +40,7 @@ pub(super) async fn start(server: &str) -> anyhow::Result<(String, Arc<Counted>,
     Ok((url, counted, task))
 }
 
-async fn forward(client: TcpStream, server: &str, counted: &Counted) -> std::io::Result<()> {
+async fn forward(client: TcpStream, server: &str, counted: &ByteCounts) -> std::io::Result<()> {
     let server = TcpStream::connect(server).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 
-use super::{call::Conditions, files, memories::Memories, plan::Damage, world::World};
+use super::{call::Conditions, files, memories::TrialMemory, plan::Damage, world::World};
 
 /// Turns before the damage.
 const TURNS: u64 = 3;
@@ -58,7 +58,7 @@ pub(super) async fn of_client(world: &mut World, damage: &Damage) -> anyhow::Res
     let mut device = device.in_lane(1);
     let (acknowledged, _) = world.say(&mut device, &[], Conditions::default()).await?;
     let verified = world.clients().session(&device, "verify", &["--full"]).await?;
-    world.look_at(&verified);
+    world.inspect(&verified);
     let (own, shown) = world.history(&device).await?;
     let missing = world.ledger.judge(&own);
     if verified.is_ok() && shown.is_ok() && !missing.is_good() {
@@ -137,13 +137,13 @@ pub(super) async fn of_store(world: &mut World, damage: &Damage) -> anyhow::Resu
         world.network.restart_store().await?;
     }
     let repaired = world.clients().session(&device, "verify", &["--full", "--repair"]).await?;
-    world.look_at(&repaired);
+    world.inspect(&repaired);
     world.say_surely(&mut device).await?;
     world.check(&device).await
 }
 
 /// Damages a file of the relayer's folder while the relayer is down. The memory must be complete, or refused.
-pub(super) async fn of_relayer(memories: &mut Memories, damage: &Damage) -> anyhow::Result<()> {
+pub(super) async fn of_relayer(memories: &mut TrialMemory, damage: &Damage) -> anyhow::Result<()> {
     for _ in 0..ADDITIONS {
         if let Err(answer) = memories.add_surely().await? {
             anyhow::bail!("a sound relayer keeps nothing: {}", answer.brief());

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use super::{
     call::{Caller, Conditions},
-    memories::{self, Memories},
+    memories::{self, TrialMemory},
     plan::{FirstCommand, Interruption, Program},
     report::Findings,
-    world::{Device, RECOVERY, World, find_panic, find_panics, look_at},
+    world::{Device, RECOVERY, World, find_panic, find_panics, inspect},
 };
 use crate::process::{Disk, Process};
 
@@ -131,7 +131,7 @@ async fn relayer_is_well(url: &str) -> bool {
 }
 
 /// The relayer's disk is full for two additions.
-pub(super) async fn of_a_relayer(memories: &mut Memories) -> anyhow::Result<()> {
+pub(super) async fn of_a_relayer(memories: &mut TrialMemory) -> anyhow::Result<()> {
     for _ in 0..2 {
         memories.add(None).await?;
     }
@@ -197,13 +197,13 @@ pub(super) async fn first_start(
     let make: Vec<String> = make.into_iter().map(str::to_owned).collect();
     let first = caller.call(program, &make, how.conditions()).await?;
     let second = caller.call(program, &make, Conditions::default()).await?;
-    look_at(&mut findings, &first);
-    look_at(&mut findings, &second);
+    inspect(&mut findings, &first);
+    inspect(&mut findings, &second);
     let works = match command {
         FirstCommand::Chat | FirstCommand::Account => {
             let show = ["account", "show", "--home", &text].map(str::to_owned);
             let shown = caller.call("baton", &show, Conditions::default()).await?;
-            look_at(&mut findings, &shown);
+            inspect(&mut findings, &shown);
             if shown.is_ok() { Ok(()) } else { Err(shown.brief()) }
         }
         FirstCommand::Node => starts(folder, "baton-node", &node_args(&data)).await,

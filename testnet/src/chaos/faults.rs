@@ -14,7 +14,7 @@ use tokio::{io::AsyncReadExt as _, net::TcpSocket, task::JoinSet, time::Instant}
 
 use super::{
     call::{Answer, Conditions},
-    memories::Memories,
+    memories::TrialMemory,
     plan::Program,
     world::World,
 };
@@ -72,7 +72,7 @@ pub(super) async fn forgetful_store(world: &mut World, everything: bool) -> anyh
         world.network.forget_blob(id).await?;
     }
     let verified = world.clients().session(&device, "verify", &["--full"]).await?;
-    world.look_at(&verified);
+    world.inspect(&verified);
     if verified.is_ok() {
         world.findings.undetected(&format!("the newest blob is gone: {}", verified.brief()));
     }
@@ -86,7 +86,7 @@ pub(super) async fn silent_at_store(world: &mut World, connections: u64) -> anyh
     world.settle(&device).await?;
     let silent = Silent::connect(world.network.store_url(), connections).await?;
     let verified = world.clients().session(&device, "verify", &["--full"]).await?;
-    world.look_at(&verified);
+    world.inspect(&verified);
     if let Some(what) = unserved(&verified) {
         world.findings.unserved(&format!("beside {connections} silent connections: {what}"));
     }
@@ -97,7 +97,7 @@ pub(super) async fn silent_at_store(world: &mut World, connections: u64) -> anyh
 }
 
 /// Silent connections to the relayer must not delay honest clients.
-pub(super) async fn silent_at_relayer(memories: &mut Memories, connections: u64) -> anyhow::Result<()> {
+pub(super) async fn silent_at_relayer(memories: &mut TrialMemory, connections: u64) -> anyhow::Result<()> {
     memories.add(None).await?;
     let silent = Silent::connect(&memories.url(), connections).await?;
     let searched = memories.search().await?;

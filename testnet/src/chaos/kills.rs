@@ -7,7 +7,7 @@ use anyhow::Context as _;
 
 use super::{
     call::Conditions,
-    memories::Memories,
+    memories::TrialMemory,
     plan::{Kill, Program},
     world::{Device, World},
 };
@@ -59,7 +59,10 @@ async fn kill_and_start(network: &mut Network, kill: Option<Kill>) -> anyhow::Re
 }
 
 /// Additions to memory, most with a kill of the relayer.
-pub(super) async fn kill_relayer(memories: &mut Memories, additions: &[Option<u64>]) -> anyhow::Result<()> {
+pub(super) async fn kill_relayer(
+    memories: &mut TrialMemory,
+    additions: &[Option<u64>],
+) -> anyhow::Result<()> {
     for kill_after_ms in additions {
         memories.add(*kill_after_ms).await?;
     }
@@ -125,7 +128,7 @@ async fn come_into_step(world: &mut World, devices: [&Device; 2]) -> anyhow::Res
 /// A device's head of its only session.
 async fn head_of(world: &mut World, device: &Device) -> anyhow::Result<String> {
     let listed = world.clients().call(&device.home, &["session", "list"], Conditions::default()).await?;
-    world.look_at(&listed);
+    world.inspect(&listed);
     let sessions = listed.json().with_context(|| format!("no list: {}", listed.brief()))?;
     Ok(sessions["sessions"][0]["head"].as_str().unwrap_or("none").to_owned())
 }

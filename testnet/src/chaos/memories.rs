@@ -14,7 +14,7 @@ use super::{
     ledger::Ledger,
     plan::Trial,
     report::Findings,
-    world::{RECOVERY, find_panics, look_at},
+    world::{RECOVERY, find_panics, inspect},
 };
 use crate::{churn::free_ports, draws::Draws, process::Process};
 
@@ -23,7 +23,7 @@ const PORT_LANES: u64 = 2000;
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// A relayer and an account.
-pub(super) struct Memories {
+pub(super) struct TrialMemory {
     folder: PathBuf,
     caller: Caller,
     port: u16,
@@ -33,7 +33,7 @@ pub(super) struct Memories {
     pub(super) findings: Findings,
 }
 
-impl Memories {
+impl TrialMemory {
     /// Starts a relayer in a folder, and creates an account.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl Memories {
 
     async fn call(&mut self, words: &[&str], conditions: Conditions) -> anyhow::Result<Answer> {
         let answer = call(&self.caller, &self.folder, &self.url(), words, conditions).await?;
-        look_at(&mut self.findings, &answer);
+        inspect(&mut self.findings, &answer);
         Ok(answer)
     }
 
@@ -117,7 +117,7 @@ impl Memories {
         let (answer, killed) = tokio::join!(adding, killing);
         let answer = answer?;
         killed?;
-        look_at(&mut self.findings, &answer);
+        inspect(&mut self.findings, &answer);
         if answer.is_ok() {
             self.ledger.acknowledge(&text);
         }

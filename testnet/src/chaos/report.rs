@@ -134,7 +134,7 @@ pub struct Finding {
 
 /// The report of a run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct ChaosReport {
     /// `debug` or `release`.
     pub build: &'static str,
     /// Seeds that were run.
@@ -149,7 +149,7 @@ pub struct Report {
     pub findings: Vec<Finding>,
 }
 
-impl Default for Report {
+impl Default for ChaosReport {
     fn default() -> Self {
         Self {
             build: if cfg!(debug_assertions) { "debug" } else { "release" },
@@ -162,7 +162,7 @@ impl Default for Report {
     }
 }
 
-impl Report {
+impl ChaosReport {
     /// Adds a trial's findings.
     pub(super) fn add(&mut self, seed: u64, scenario: Scenario, found: Findings) {
         self.seeds.insert(seed);
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn rows_and_their_sum_stand_in_columns() {
-        let mut report = Report::default();
+        let mut report = ChaosReport::default();
         let tally = Tally { trials: 1, acknowledged: 6, unmentioned: 1, ..Tally::default() };
         let mut found = Findings { tally, ..Findings::default() };
         report.add(3, Scenario::Kills, found.clone());

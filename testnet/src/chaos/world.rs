@@ -217,7 +217,7 @@ impl World {
 
     /// Checks a result for panics and hangs, and records an acknowledgement. Returns whether there was one.
     pub(super) fn take(&mut self, device: &mut Device, text: &str, answer: &Answer) -> bool {
-        self.look_at(answer);
+        self.inspect(answer);
         let Some(turn) = answer.verified() else { return false };
         self.ledger.acknowledge(text);
         if device.session.is_none() {
@@ -227,8 +227,8 @@ impl World {
     }
 
     /// Records a panic, and a call that took too long.
-    pub(super) fn look_at(&mut self, answer: &Answer) {
-        look_at(&mut self.findings, answer);
+    pub(super) fn inspect(&mut self, answer: &Answer) {
+        inspect(&mut self.findings, answer);
     }
 
     /// Runs one turn under conditions.
@@ -274,9 +274,9 @@ impl World {
         let clients = self.clients();
         loop {
             let synced = clients.session(device, "sync", &["--allow-echo"]).await?;
-            self.look_at(&synced);
+            self.inspect(&synced);
             let verified = clients.session(device, "verify", &["--full", "--repair"]).await?;
-            self.look_at(&verified);
+            self.inspect(&verified);
             if synced.is_ok() && verified.is_ok() {
                 return Ok(());
             }
@@ -310,7 +310,7 @@ impl World {
         let fresh = Device { session: of.session.clone(), ..self.device() };
         let call = ["session", "restore", "--words-file", &words];
         let answer = self.clients().call(&fresh.home, &call, Conditions::default()).await?;
-        self.look_at(&answer);
+        self.inspect(&answer);
         Ok((fresh, answer))
     }
 
@@ -334,7 +334,7 @@ impl World {
     /// The session's history as a device shows it.
     pub(super) async fn history(&mut self, device: &Device) -> anyhow::Result<(Vec<Exchange>, Answer)> {
         let answer = self.clients().session(device, "show", &[]).await?;
-        self.look_at(&answer);
+        self.inspect(&answer);
         Ok((exchanges(answer.json().as_ref()), answer))
     }
 
@@ -378,7 +378,7 @@ impl World {
 }
 
 /// Records a panic, and a call that took too long.
-pub(super) fn look_at(findings: &mut Findings, answer: &Answer) {
+pub(super) fn inspect(findings: &mut Findings, answer: &Answer) {
     find_panic(findings, answer);
     if answer.took > HANG {
         findings.hang(&answer.brief());

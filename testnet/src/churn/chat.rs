@@ -8,12 +8,12 @@ use baton_proto::ids::{NodeId, SessionId};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    gaps::{Failure, Takeover, Watch},
+    gaps::{Failure, Takeover, TurnWatch},
     nodes::Deaths,
 };
 use crate::{
+    byzantine::{AttemptKey, Misbehaviour, MisbehaviourLog},
     draws::Draws,
-    hostile::{AttemptKey, Ledger, Lie},
 };
 
 /// Resumes after which an unfinished turn counts as lost; each makes several attempts at nodes.
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 /// The results of one client.
 #[derive(Default)]
-pub(super) struct Heard {
+pub(super) struct ClientResults {
     /// Messages of accepted turns.
     pub(super) said: Vec<String>,
     pub(super) failures: Vec<Failure>,
@@ -32,10 +32,10 @@ pub(super) struct Heard {
     pub(super) restarts: u64,
     /// Errors of turns that failed as a whole and were resumed, by name.
     pub(super) unfinished: Vec<&'static str>,
-    /// Lies in accepted attempts.
-    pub(super) accepted_lies: Vec<Lie>,
+    /// Misbehaviours in accepted attempts.
+    pub(super) accepted_misbehaviours: Vec<Misbehaviour>,
     /// Turns accepted from byzantine nodes, falsified or not.
-    pub(super) by_liars: u64,
+    pub(super) from_byzantine: u64,
     pub(super) violations: Vec<String>,
 }
 
@@ -46,10 +46,10 @@ pub(super) struct Talk {
     pub(super) session: SessionId,
     pub(super) draws: Draws,
     pub(super) words: (u64, u64),
-    pub(super) liars: Arc<Vec<NodeId>>,
-    pub(super) ledger: Ledger,
+    pub(super) byzantine: Arc<Vec<NodeId>>,
+    pub(super) log: MisbehaviourLog,
     pub(super) deaths: Deaths,
-    pub(super) heard: Heard,
+    pub(super) results: ClientResults,
 }
 
 /// The echo engine's answer.
@@ -71,7 +71,7 @@ impl Talk {
     fn next_message(&mut self) -> String {
         let (least, most) = self.words;
         let count = least + self.draws.below(most.saturating_sub(least) + 1);
-        let turn = self.heard.said.len();
+        let turn = self.results.said.len();
         let words = (0..count).map(|word| format!("w{word}x{:04x}", self.draws.next() & 0xffff));
         [format!("client{}", self.index), format!("turn{turn}")]
             .into_iter()
@@ -81,9 +81,9 @@ impl Talk {
     }
 
     async fn turn(&mut self, said: String) -> anyhow::Result<()> {
-        let seq = self.heard.said.len() as u64;
-        let (ledger, deaths) = (self.ledger.clone(), self.deaths.clone());
-        let mut watch = Watch::new(self.session, seq, &ledger, &deaths);
+        let seq = self.results.said.len() as u64;
+        let (log, deaths) = (self.log.clone(), self.deaths.clone());
+        let mut watch = TurnWatch::new(self.session, seq, &log, &deaths);
         let input = TurnInput { allow_echo: true, ..TurnInput::user(said.as_str()) };
         let mut result = self.client.turn(self.session, input, |event| watch.take(event)).await.map(Some);
         let mut resumes = 0;
@@ -91,7 +91,9 @@ impl Talk {
             match result {
                 Ok(Some(outcome)) => break outcome,
                 Ok(None) => {
-                    self.heard.violations.push(format!("turn {seq} of client {} was forgotten", self.index));
+                    self.results
+                        .violations
+                        .push(format!("turn {seq} of client {} was forgotten", self.index));
                     return Ok(());
                 }
                 Err(error) if resumes < MAX_RESUMES => {
@@ -102,39 +104,39 @@ impl Talk {
             }
             tokio::time::sleep(PAUSE).await;
             // A new call does not repeat the text shown before.
-            self.keep(&mut watch);
-            watch = Watch::new(self.session, seq, &ledger, &deaths);
+            self.collect(&mut watch);
+            watch = TurnWatch::new(self.session, seq, &log, &deaths);
             let options = ResumeOptions { allow_echo: true, ..ResumeOptions::default() };
             result = self.client.resume(self.session, options, |event| watch.take(event)).await;
         };
         watch.accepted(&outcome);
         self.compare(&said, &outcome, &watch);
-        self.keep(&mut watch);
-        self.heard.said.push(said);
+        self.collect(&mut watch);
+        self.results.said.push(said);
         Ok(())
     }
 
     fn note_unfinished(&mut self, error: &ClientError) {
         tracing::info!(client = self.index, %error, "a turn is taken up again");
-        self.heard.unfinished.push(error.name());
+        self.results.unfinished.push(error.name());
     }
 
     /// Moves a watch's results into this client's results.
-    fn keep(&mut self, watch: &mut Watch<'_>) {
-        self.heard.failures.append(&mut watch.failures);
-        self.heard.takeovers.append(&mut watch.takeovers);
-        self.heard.restarts += watch.restarts;
+    fn collect(&mut self, watch: &mut TurnWatch<'_>) {
+        self.results.failures.append(&mut watch.failures);
+        self.results.takeovers.append(&mut watch.takeovers);
+        self.results.restarts += watch.restarts;
     }
 
     /// Checks that the answer equals the engine's word for word, that the same text was shown, and that no
-    /// lie is in it.
-    fn compare(&mut self, said: &str, outcome: &TurnOutcome, watch: &Watch<'_>) {
+    /// misbehaviour is in it.
+    fn compare(&mut self, said: &str, outcome: &TurnOutcome, watch: &TurnWatch<'_>) {
         let (client, seq) = (self.index, outcome.seq);
         let mut wrong = |what: String| {
-            self.heard.violations.push(format!("client {client}, turn {seq}: {what}"));
+            self.results.violations.push(format!("client {client}, turn {seq}: {what}"));
         };
-        if seq != self.heard.said.len() as u64 {
-            wrong(format!("it should be turn {}", self.heard.said.len()));
+        if seq != self.results.said.len() as u64 {
+            wrong(format!("it should be turn {}", self.results.said.len()));
         }
         if outcome.text != echo(said) {
             wrong(format!("the answer has other words: {}", difference(&outcome.text, &echo(said))));
@@ -142,14 +144,14 @@ impl Talk {
         if watch.shown != outcome.text {
             wrong(format!("other words were shown: {}", difference(&watch.shown, &outcome.text)));
         }
-        if self.liars.contains(&outcome.node) {
-            self.heard.by_liars += 1;
+        if self.byzantine.contains(&outcome.node) {
+            self.results.from_byzantine += 1;
         }
         let key = AttemptKey { session: self.session, seq, attempt: outcome.attempt };
-        let Some(told) = self.ledger.told(&key) else { return };
-        self.heard.accepted_lies.push(told.lie);
-        if told.first_link.is_none_or(|first| first != outcome.link_hash) {
-            wrong(format!("a lie was accepted: {:?}", told.lie));
+        let Some(entry) = self.log.entry(&key) else { return };
+        self.results.accepted_misbehaviours.push(entry.misbehaviour);
+        if entry.first_link.is_none_or(|first| first != outcome.link_hash) {
+            wrong(format!("a lie was accepted: {:?}", entry.misbehaviour));
         }
     }
 }

@@ -12,15 +12,15 @@ use baton_proto::{chain::HistoryTurn, ids::SessionId, record::Role};
 use super::{
     SHARDS,
     chat::{Talk, echo},
-    report::Report,
+    report::ChurnReport,
 };
 
 /// Time for storing after the last turn: killed authors store at their next start, or the client does.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Checks all conversations; each failure becomes a violation.
-pub(super) async fn all(report: &mut Report, talks: &[Talk], store_url: &str) -> anyhow::Result<()> {
-    let stranger =
+pub(super) async fn all(report: &mut ChurnReport, talks: &[Talk], store_url: &str) -> anyhow::Result<()> {
+    let root_client =
         Client::open(ClientConfig::with_http(None, store_url, store_url, Some(store_url), SHARDS)?).await?;
     for talk in talks {
         let what = |problem: String| format!("client {}: {problem}", talk.index);
@@ -31,18 +31,18 @@ pub(super) async fn all(report: &mut Report, talks: &[Talk], store_url: &str) ->
             }
             Err(problem) => report.violation(what(problem)),
         }
-        match from_root(talk, &stranger).await {
+        match from_root(talk, &root_client).await {
             Ok(turns) => report.turns_recovered += turns,
             Err(problem) => report.violation(what(problem)),
         }
     }
-    stranger.shutdown(Duration::from_secs(2)).await;
+    root_client.shutdown(Duration::from_secs(2)).await;
     Ok(())
 }
 
 /// Checks the client's own view against the store, and its export against itself.
 async fn from_journal(talk: &Talk) -> Result<(u64, u64), String> {
-    if talk.heard.said.is_empty() {
+    if talk.results.said.is_empty() {
         return Ok((0, 0));
     }
     let failed = |error: baton_client::ClientError| error.to_string();
@@ -56,30 +56,30 @@ async fn from_journal(talk: &Talk) -> Result<(u64, u64), String> {
     }
     let history = talk.client.history(talk.session).await.map_err(failed)?;
     let turns: Vec<HistoryTurn> = history.into_iter().map(|view| view.turn).collect();
-    same_words(&talk.heard.said, &turns)?;
+    same_words(&talk.results.said, &turns)?;
     let export = talk.client.export(talk.session, false).await.map_err(failed)?;
     let checked = tokio::task::spawn_blocking(move || {
         let export = transfer::parse(&export).map_err(|error| error.to_string())?;
         transfer::verify_export(&export, true).map_err(|code| format!("the export does not verify: {code}"))
     });
     let checked = checked.await.map_err(|error| error.to_string())??;
-    if checked.turns != talk.heard.said.len() as u64 {
-        return Err(format!("the export has {} turns of {}", checked.turns, talk.heard.said.len()));
+    if checked.turns != talk.results.said.len() as u64 {
+        return Err(format!("the export has {} turns of {}", checked.turns, talk.results.said.len()));
     }
     Ok((checked.turns, checked.receipts_checked))
 }
 
 /// Recovers the conversation with another client, without a journal, by its root and the store.
-async fn from_root(talk: &Talk, stranger: &Client) -> Result<u64, String> {
-    if talk.heard.said.is_empty() {
+async fn from_root(talk: &Talk, root_client: &Client) -> Result<u64, String> {
+    if talk.results.said.is_empty() {
         return Ok(0);
     }
     let failed = |error: baton_client::ClientError| format!("from the root alone: {error}");
     let root = talk.client.backup(talk.session).await.map_err(failed)?;
-    let found: SessionId = stranger.recover(&root).await.map_err(failed)?;
-    let history = stranger.history(found).await.map_err(failed)?;
+    let found: SessionId = root_client.recover(&root).await.map_err(failed)?;
+    let history = root_client.history(found).await.map_err(failed)?;
     let turns: Vec<HistoryTurn> = history.into_iter().map(|view| view.turn).collect();
-    same_words(&talk.heard.said, &turns)?;
+    same_words(&talk.results.said, &turns)?;
     Ok(turns.len() as u64)
 }
 

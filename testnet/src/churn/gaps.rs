@@ -10,7 +10,7 @@ use baton_proto::{
 };
 
 use super::nodes::Deaths;
-use crate::hostile::{AttemptKey, Ledger, Lie};
+use crate::byzantine::{AttemptKey, Misbehaviour, MisbehaviourLog};
 
 /// Why a node was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +32,7 @@ pub(super) struct Failure {
     pub(super) code: Option<ErrorCode>,
     pub(super) reason: String,
     pub(super) cause: Cause,
-    pub(super) lie: Option<Lie>,
+    pub(super) misbehaviour: Option<Misbehaviour>,
     pub(super) noticed: Instant,
 }
 
@@ -61,22 +61,22 @@ pub(super) struct Takeover {
     pub(super) continued: u32,
     attempt: u32,
     /// Times from its receipt, if it finished the answer.
-    pub(super) served: Option<Served>,
+    pub(super) served: Option<ReceiptTimes>,
     /// Whether it reported a queue.
     waited: bool,
 }
 
 /// A receipt's times before the first token.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Served {
+pub(super) struct ReceiptTimes {
     /// Time in the queue.
-    pub(super) in_line: Duration,
+    pub(super) queued: Duration,
     /// Time to process the prompt.
     pub(super) prefill: Duration,
 }
 
 /// The running attempt.
-struct Current {
+struct RunningAttempt {
     attempt: u32,
     continues: u32,
     sent: Instant,
@@ -85,7 +85,7 @@ struct Current {
 }
 
 /// An interrupted answer.
-struct Lost {
+struct InterruptedAnswer {
     cause: Cause,
     last_text: Instant,
     detection: Duration,
@@ -95,32 +95,32 @@ struct Lost {
 }
 
 /// The events of one turn.
-pub(super) struct Watch<'a> {
+pub(super) struct TurnWatch<'a> {
     session: SessionId,
     seq: u64,
-    ledger: &'a Ledger,
+    log: &'a MisbehaviourLog,
     deaths: &'a Deaths,
     /// All text shown since the last restart.
     pub(super) shown: String,
     last_text: Option<Instant>,
-    current: Option<Current>,
-    lost: Option<Lost>,
+    current: Option<RunningAttempt>,
+    interrupted: Option<InterruptedAnswer>,
     pub(super) failures: Vec<Failure>,
     pub(super) takeovers: Vec<Takeover>,
     pub(super) restarts: u64,
 }
 
-impl<'a> Watch<'a> {
-    pub(super) fn new(session: SessionId, seq: u64, ledger: &'a Ledger, deaths: &'a Deaths) -> Self {
+impl<'a> TurnWatch<'a> {
+    pub(super) fn new(session: SessionId, seq: u64, log: &'a MisbehaviourLog, deaths: &'a Deaths) -> Self {
         Self {
             session,
             seq,
-            ledger,
+            log,
             deaths,
             shown: String::new(),
             last_text: None,
             current: None,
-            lost: None,
+            interrupted: None,
             failures: Vec::new(),
             takeovers: Vec::new(),
             restarts: 0,
@@ -135,9 +135,10 @@ impl<'a> Watch<'a> {
         }
         match event {
             TurnEvent::Attempt { attempt, continues, .. } => {
-                self.current = Some(Current { attempt, continues, sent: now, admitted: None, waited: false });
-                if let Some(lost) = &mut self.lost {
-                    lost.substitutes += 1;
+                self.current =
+                    Some(RunningAttempt { attempt, continues, sent: now, admitted: None, waited: false });
+                if let Some(interrupted) = &mut self.interrupted {
+                    interrupted.substitutes += 1;
                 }
             }
             TurnEvent::Admitted => {
@@ -181,27 +182,28 @@ impl<'a> Watch<'a> {
         let sent = current.map_or(now, |current| current.sent);
         let noticed = now.checked_sub(asking).unwrap_or(now);
         let key = AttemptKey { session: self.session, seq: self.seq, attempt };
-        let told = self.ledger.told(&key);
+        let entry = self.log.entry(&key);
         let death = self.deaths.of(node, sent);
-        let cause = match (told, death) {
+        let cause = match (entry, death) {
             (Some(_), _) => Cause::Lied,
             (None, Some(_)) => Cause::Killed,
             _ if reason.contains("stalled") => Cause::Stalled,
             _ => Cause::Failed,
         };
-        let lie = told.map(|told| told.lie);
-        self.failures.push(Failure { key, code, reason, cause, lie, noticed });
+        let misbehaviour = entry.map(|entry| entry.misbehaviour);
+        self.failures.push(Failure { key, code, reason, cause, misbehaviour, noticed });
         let Some(last_text) = self.last_text else { return };
         let found_out = |since: Instant| noticed.saturating_duration_since(death.unwrap_or(since).max(since));
-        match (&mut self.lost, admitted) {
+        match (&mut self.interrupted, admitted) {
             (None, _) => {
                 let detection = found_out(last_text);
-                self.lost = Some(Lost { cause, last_text, detection, noticed, asking, substitutes: 0 });
+                self.interrupted =
+                    Some(InterruptedAnswer { cause, last_text, detection, noticed, asking, substitutes: 0 });
             }
             // A substitute was alive when chosen and failed in turn: its failure is a new detection.
-            (Some(lost), Some(admitted)) => {
-                (lost.cause, lost.noticed, lost.asking) = (cause, noticed, asking);
-                lost.detection = found_out(admitted);
+            (Some(interrupted), Some(admitted)) => {
+                (interrupted.cause, interrupted.noticed, interrupted.asking) = (cause, noticed, asking);
+                interrupted.detection = found_out(admitted);
             }
             // A substitute that never answered counts towards the takeover's time.
             (Some(_), None) => {}
@@ -210,18 +212,18 @@ impl<'a> Watch<'a> {
 
     /// Text arrives again.
     fn resumed(&mut self, now: Instant) {
-        let (Some(current), Some(lost)) = (&self.current, self.lost.take()) else { return };
+        let (Some(current), Some(interrupted)) = (&self.current, self.interrupted.take()) else { return };
         let admitted = current.admitted.unwrap_or(now);
         self.takeovers.push(Takeover {
-            cause: lost.cause,
-            gap: now.saturating_duration_since(lost.last_text),
-            detection: lost.detection,
-            after: now.saturating_duration_since(lost.noticed),
-            asking: lost.asking,
-            choosing: current.sent.saturating_duration_since(lost.noticed + lost.asking),
+            cause: interrupted.cause,
+            gap: now.saturating_duration_since(interrupted.last_text),
+            detection: interrupted.detection,
+            after: now.saturating_duration_since(interrupted.noticed),
+            asking: interrupted.asking,
+            choosing: current.sent.saturating_duration_since(interrupted.noticed + interrupted.asking),
             opening: admitted.saturating_duration_since(current.sent),
             answering: now.saturating_duration_since(admitted),
-            substitutes: lost.substitutes,
+            substitutes: interrupted.substitutes,
             continued: current.continues,
             attempt: current.attempt,
             served: None,
@@ -236,8 +238,8 @@ impl<'a> Watch<'a> {
         for takeover in self.takeovers.iter_mut().filter(|takeover| takeover.attempt == outcome.attempt) {
             // If the node reported no queue, the receipt's queue time was spent fetching the history; that is
             // not subtracted.
-            let in_line = if takeover.waited { millis(timings.queue_ms) } else { Duration::ZERO };
-            takeover.served = Some(Served { in_line, prefill: millis(timings.prefill_ms) });
+            let queued = if takeover.waited { millis(timings.queue_ms) } else { Duration::ZERO };
+            takeover.served = Some(ReceiptTimes { queued, prefill: millis(timings.prefill_ms) });
         }
     }
 }

@@ -37,7 +37,7 @@ impl Deaths {
 
 /// Counts of kills and starts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Shaken {
+pub(super) struct ChurnCounts {
     pub(super) kills: u64,
     pub(super) starts: u64,
 }
@@ -62,20 +62,20 @@ pub(crate) fn free_ports(count: usize, draws: &mut Draws) -> anyhow::Result<Vec<
 
 /// Kills or restarts one node at a time, until the time is over. At least half of the mortal nodes are always
 /// alive.
-pub(super) async fn shake(
+pub(super) async fn kill_and_restart(
     network: &mut Network,
     options: &ChurnOptions,
     deaths: &Deaths,
-) -> anyhow::Result<Shaken> {
+) -> anyhow::Result<ChurnCounts> {
     let mut draws = Draws::of(options.seed, 2);
-    let mut shaken = Shaken::default();
+    let mut counts = ChurnCounts::default();
     let until = tokio::time::Instant::now() + options.time;
     let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + options.every, options.every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         if tokio::time::Instant::now() >= until {
-            return Ok(shaken);
+            return Ok(counts);
         }
         let mortal = || (HUB..network.nodes.len()).map(|index| (index, network.nodes.get(index)));
         let is_up = |index: &usize| network.nodes.get(*index).is_some_and(Option::is_some);
@@ -86,10 +86,10 @@ pub(super) async fn shake(
             let Some(node) = victim.map(|running| running.node) else { continue };
             deaths.note(node);
             network.kill_node(node).await?;
-            shaken.kills += 1;
+            counts.kills += 1;
         } else if let Some(index) = draws.one_of(&down) {
             network.start_node(index, &[]).await?;
-            shaken.starts += 1;
+            counts.starts += 1;
         }
     }
 }

@@ -9,16 +9,16 @@ use super::{
     ChurnOptions,
     chat::Talk,
     gaps::{Cause, Failure, Takeover},
-    nodes::Shaken,
+    nodes::ChurnCounts,
 };
 use crate::{
-    hostile::{Behaviour, Ledger, Lie},
+    byzantine::{Behaviour, Misbehaviour, MisbehaviourLog},
     output,
 };
 
 /// A sample of times, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Spread {
+pub struct Percentiles {
     /// Number of values.
     pub count: u64,
     /// Median.
@@ -29,7 +29,7 @@ pub struct Spread {
     pub max: u64,
 }
 
-impl Spread {
+impl Percentiles {
     fn of(times: impl IntoIterator<Item = Duration>) -> Self {
         let mut sorted: Vec<u64> =
             times.into_iter().map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).collect();
@@ -43,14 +43,14 @@ impl Spread {
     }
 }
 
-/// The results of one kind of lie.
+/// The results of one misbehaviour.
 #[derive(Clone, Debug, Serialize)]
-pub struct LieReport {
+pub struct MisbehaviourReport {
     /// Its behaviour.
     pub behaviour: Behaviour,
-    /// The lie.
-    pub lie: Lie,
-    /// Times it was told.
+    /// The misbehaviour.
+    pub lie: Misbehaviour,
+    /// Times it happened.
     pub told: u64,
     /// Clients' names for it, with counts.
     pub detected_as: BTreeMap<String, u64>,
@@ -60,24 +60,24 @@ pub struct LieReport {
     pub accepted: u64,
 }
 
-/// Parts of a takeover's time [`Report::after_detection_ms`].
+/// Parts of a takeover's time [`ChurnReport::after_detection_ms`].
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Breakdown {
     /// Asking the failed author for the turn's status.
-    pub asking_ms: Spread,
+    pub asking_ms: Percentiles,
     /// Choosing a substitute, journaling and sealing, and substitutes that failed before one answered.
-    pub choosing_ms: Spread,
+    pub choosing_ms: Percentiles,
     /// Opening the substream, until the turn is admitted.
-    pub opening_ms: Spread,
+    pub opening_ms: Percentiles,
     /// From the admission to the first text.
-    pub answering_ms: Spread,
+    pub answering_ms: Percentiles,
     /// Part of it: time in the substitute's queue, by its receipt.
-    pub in_line_ms: Spread,
+    pub in_line_ms: Percentiles,
 }
 
 /// The report of one run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct ChurnReport {
     /// Its seed.
     pub seed: u64,
     /// `debug` or `release`.
@@ -119,39 +119,39 @@ pub struct Report {
     /// Times that shown text was discarded.
     pub restarts: u64,
     /// Takeovers from killed nodes: from the old node's last text to the new node's first.
-    pub gap_ms: Spread,
+    pub gap_ms: Percentiles,
     /// Part of it: until the death was detected.
-    pub detection_ms: Spread,
+    pub detection_ms: Percentiles,
     /// Part of it: after the detection.
-    pub after_detection_ms: Spread,
+    pub after_detection_ms: Percentiles,
     /// The same without the substitute's queue and prefill times, by its receipt.
-    pub after_detection_net_ms: Spread,
+    pub after_detection_net_ms: Percentiles,
     /// Share of those takeovers with at most a second of that time.
     pub within_a_second: f64,
     /// Parts of the time after detection.
     pub parts: Breakdown,
     /// Takeovers from nodes that stalled or misbehaved: from the old node's last text to the new node's
     /// first.
-    pub other_gap_ms: Spread,
+    pub other_gap_ms: Percentiles,
     /// Part of it: after the detection.
-    pub other_after_detection_ms: Spread,
-    /// The results of each lie.
-    pub lies: Vec<LieReport>,
+    pub other_after_detection_ms: Percentiles,
+    /// The results of each misbehaviour.
+    pub lies: Vec<MisbehaviourReport>,
     /// Violations of the promises.
     pub violations: Vec<String>,
 }
 
-impl Report {
-    pub(super) fn new(options: &ChurnOptions, lasted: Duration, shaken: Shaken) -> Self {
+impl ChurnReport {
+    pub(super) fn new(options: &ChurnOptions, lasted: Duration, counts: ChurnCounts) -> Self {
         Self {
             seed: options.seed,
             build: if cfg!(debug_assertions) { "debug" } else { "release" },
             nodes: options.nodes,
-            hostile: options.hostile,
+            hostile: options.byzantine,
             clients: options.clients,
             seconds: (lasted.as_secs_f64() * 10.0).round() / 10.0,
-            kills: shaken.kills,
-            starts: shaken.starts,
+            kills: counts.kills,
+            starts: counts.starts,
             turns: 0,
             turns_by_liars: 0,
             turns_verified: 0,
@@ -164,14 +164,14 @@ impl Report {
             failures: BTreeMap::new(),
             taken_up_again: BTreeMap::new(),
             restarts: 0,
-            gap_ms: Spread::default(),
-            detection_ms: Spread::default(),
-            after_detection_ms: Spread::default(),
-            after_detection_net_ms: Spread::default(),
+            gap_ms: Percentiles::default(),
+            detection_ms: Percentiles::default(),
+            after_detection_ms: Percentiles::default(),
+            after_detection_net_ms: Percentiles::default(),
             within_a_second: 1.0,
             parts: Breakdown::default(),
-            other_gap_ms: Spread::default(),
-            other_after_detection_ms: Spread::default(),
+            other_gap_ms: Percentiles::default(),
+            other_after_detection_ms: Percentiles::default(),
             lies: Vec::new(),
             violations: Vec::new(),
         }
@@ -183,32 +183,32 @@ impl Report {
     }
 
     /// Adds up the results of all clients.
-    pub(super) fn gather(&mut self, talks: &[Talk], ledger: &Ledger) {
+    pub(super) fn gather(&mut self, talks: &[Talk], log: &MisbehaviourLog) {
         for talk in talks {
-            let heard = &talk.heard;
-            self.turns += heard.said.len() as u64;
-            self.turns_by_liars += heard.by_liars;
-            self.restarts += heard.restarts;
-            for name in &heard.unfinished {
+            let results = &talk.results;
+            self.turns += results.said.len() as u64;
+            self.turns_by_liars += results.from_byzantine;
+            self.restarts += results.restarts;
+            for name in &results.unfinished {
                 count(&mut self.taken_up_again, name);
             }
-            for violation in &heard.violations {
+            for violation in &results.violations {
                 self.violation(violation.clone());
             }
         }
-        let failures: Vec<&Failure> = talks.iter().flat_map(|talk| &talk.heard.failures).collect();
+        let failures: Vec<&Failure> = talks.iter().flat_map(|talk| &talk.results.failures).collect();
         for failure in &failures {
             count(&mut self.replaced, &format!("{:?}", failure.cause).to_lowercase());
-            if failure.lie.is_none() {
+            if failure.misbehaviour.is_none() {
                 count(&mut self.failures, &name_of(failure));
                 if failure.code.is_some_and(|code| !may_happen(code)) {
                     self.violation(format!("an honest answer was called {}", name_of(failure)));
                 }
             }
         }
-        let takeovers: Vec<&Takeover> = talks.iter().flat_map(|talk| &talk.heard.takeovers).collect();
+        let takeovers: Vec<&Takeover> = talks.iter().flat_map(|talk| &talk.results.takeovers).collect();
         self.measure(&takeovers);
-        self.judge_lies(talks, &failures, ledger);
+        self.judge_misbehaviours(talks, &failures, log);
     }
 
     fn measure(&mut self, takeovers: &[&Takeover]) {
@@ -218,61 +218,62 @@ impl Report {
         self.by_a_later_substitute = later.count() as u64;
         let (killed, others): (Vec<&Takeover>, Vec<&Takeover>) =
             takeovers.iter().partition(|takeover| takeover.cause == Cause::Killed);
-        let of = |what: fn(&Takeover) -> Duration| Spread::of(killed.iter().map(|takeover| what(takeover)));
+        let of =
+            |what: fn(&Takeover) -> Duration| Percentiles::of(killed.iter().map(|takeover| what(takeover)));
         self.gap_ms = of(|takeover| takeover.gap);
         self.detection_ms = of(|takeover| takeover.detection);
         self.after_detection_ms = of(|takeover| takeover.after);
         let net = |takeover: &&Takeover| {
             let served = takeover.served?;
-            Some(takeover.after.saturating_sub(served.in_line + served.prefill))
+            Some(takeover.after.saturating_sub(served.queued + served.prefill))
         };
         let nets: Vec<Duration> = killed.iter().filter_map(net).collect();
         let soon = nets.iter().filter(|time| **time <= Duration::from_secs(1)).count();
         if !nets.is_empty() {
             self.within_a_second = (soon as f64 / nets.len() as f64 * 1000.0).round() / 1000.0;
         }
-        self.after_detection_net_ms = Spread::of(nets);
+        self.after_detection_net_ms = Percentiles::of(nets);
         self.parts = Breakdown {
             asking_ms: of(|takeover| takeover.asking),
             choosing_ms: of(|takeover| takeover.choosing),
             opening_ms: of(|takeover| takeover.opening),
             answering_ms: of(|takeover| takeover.answering),
-            in_line_ms: Spread::of(
-                killed.iter().filter_map(|takeover| takeover.served).map(|served| served.in_line),
+            in_line_ms: Percentiles::of(
+                killed.iter().filter_map(|takeover| takeover.served).map(|served| served.queued),
             ),
         };
-        self.other_gap_ms = Spread::of(others.iter().map(|takeover| takeover.gap));
-        self.other_after_detection_ms = Spread::of(others.iter().map(|takeover| takeover.after));
+        self.other_gap_ms = Percentiles::of(others.iter().map(|takeover| takeover.gap));
+        self.other_after_detection_ms = Percentiles::of(others.iter().map(|takeover| takeover.after));
     }
 
-    fn judge_lies(&mut self, talks: &[Talk], failures: &[&Failure], ledger: &Ledger) {
-        let told = ledger.counts();
-        for lie in Lie::ALL {
-            let Some(times) = told.get(lie).copied() else { continue };
-            let mut row = LieReport {
-                behaviour: lie.behaviour(),
-                lie: *lie,
+    fn judge_misbehaviours(&mut self, talks: &[Talk], failures: &[&Failure], log: &MisbehaviourLog) {
+        let counts = log.counts();
+        for misbehaviour in Misbehaviour::ALL {
+            let Some(times) = counts.get(misbehaviour).copied() else { continue };
+            let mut row = MisbehaviourReport {
+                behaviour: misbehaviour.behaviour(),
+                lie: *misbehaviour,
                 told: times,
                 detected_as: BTreeMap::new(),
                 left_before: 0,
                 accepted: 0,
             };
-            for failure in failures.iter().filter(|failure| failure.lie == Some(*lie)) {
-                self.judge(&mut row, failure, ledger);
+            for failure in failures.iter().filter(|failure| failure.misbehaviour == Some(*misbehaviour)) {
+                self.judge(&mut row, failure, log);
             }
-            let accepted = talks.iter().flat_map(|talk| &talk.heard.accepted_lies);
-            row.accepted = accepted.filter(|accepted| *accepted == lie).count() as u64;
+            let accepted = talks.iter().flat_map(|talk| &talk.results.accepted_misbehaviours);
+            row.accepted = accepted.filter(|accepted| *accepted == misbehaviour).count() as u64;
             self.lies.push(row);
         }
     }
 
     /// Judges one failed attempt in which a node misbehaved.
-    fn judge(&mut self, row: &mut LieReport, failure: &Failure, ledger: &Ledger) {
-        let told_later = ledger.told(&failure.key).is_none_or(|told| told.at > failure.noticed);
-        let named = failure.code.is_some_and(|code| row.lie.names().contains(&code));
+    fn judge(&mut self, row: &mut MisbehaviourReport, failure: &Failure, log: &MisbehaviourLog) {
+        let happened_later = log.entry(&failure.key).is_none_or(|entry| entry.at > failure.noticed);
+        let named = failure.code.is_some_and(|code| row.lie.error_codes().contains(&code));
         if named {
             count(&mut row.detected_as, &name_of(failure));
-        } else if told_later || failure.reason.contains("stalled") || row.lie.names().is_empty() {
+        } else if happened_later || failure.reason.contains("stalled") || row.lie.error_codes().is_empty() {
             row.left_before += 1;
         } else {
             let (lie, name) = (row.lie, name_of(failure));
@@ -287,10 +288,10 @@ impl Report {
             output::line(&serde_json::to_string(self)?);
             return Ok(());
         }
-        let show = |name: &str, spread: &Spread| {
+        let show = |name: &str, times: &Percentiles| {
             output::line(&format!(
                 "  {name:<46} {:>6} {:>6} {:>6}   of {}",
-                spread.p50, spread.p95, spread.max, spread.count
+                times.p50, times.p95, times.max, times.count
             ));
         };
         output::line(&format!(
@@ -335,14 +336,14 @@ impl Report {
             "  the substitute's first token within a second of detection, its line and prefill apart: {:.1} %",
             self.within_a_second * 100.0
         ));
-        self.print_lies();
+        self.print_misbehaviours();
         for violation in &self.violations {
             output::line(&format!("VIOLATION: {violation}"));
         }
         Ok(())
     }
 
-    fn print_lies(&self) {
+    fn print_misbehaviours(&self) {
         if self.lies.is_empty() {
             return;
         }
@@ -350,7 +351,7 @@ impl Report {
         for row in &self.lies {
             let names: Vec<String> =
                 row.detected_as.iter().map(|(name, times)| format!("{name} {times}")).collect();
-            let names = if row.lie.names().is_empty() {
+            let names = if row.lie.error_codes().is_empty() {
                 "the first link stands".to_owned()
             } else {
                 names.join(", ")
@@ -401,9 +402,9 @@ mod tests {
     #[test]
     fn spreads_are_values_of_the_sample() {
         let times = (1..=100).rev().map(Duration::from_millis);
-        assert_eq!(Spread::of(times), Spread { count: 100, p50: 50, p95: 95, max: 100 });
-        let one = Spread::of([Duration::from_millis(7)]);
-        assert_eq!(one, Spread { count: 1, p50: 7, p95: 7, max: 7 });
-        assert_eq!(Spread::of([]), Spread::default());
+        assert_eq!(Percentiles::of(times), Percentiles { count: 100, p50: 50, p95: 95, max: 100 });
+        let one = Percentiles::of([Duration::from_millis(7)]);
+        assert_eq!(one, Percentiles { count: 1, p50: 7, p95: 7, max: 7 });
+        assert_eq!(Percentiles::of([]), Percentiles::default());
     }
 }

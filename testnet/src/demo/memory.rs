@@ -29,7 +29,7 @@ const OTHER_NODE_WAIT: Duration = Duration::from_secs(60);
 const OTHER_NODE_PAUSE: Duration = Duration::from_millis(250);
 
 /// A running relayer, and an account with memory there.
-struct Memories {
+struct DemoRelayer {
     process: Process,
     http: String,
     relayer: Relayer,
@@ -37,7 +37,7 @@ struct Memories {
     client: reqwest::Client,
 }
 
-impl Memories {
+impl DemoRelayer {
     /// Sends a signed request.
     async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         let body = serde_json::to_vec(body)?;
@@ -89,7 +89,7 @@ impl Demo {
         let kept = memories.post("/v1/memory/list", &list).await?.to_string();
         ensure!(kept.contains(FACT_MARK), "the fact is not in memory");
         ensure!(!kept.contains(PROMPT_MARK), "the relayer's memory holds what was said in sealed mode");
-        let Memories { mut process, .. } = memories;
+        let DemoRelayer { mut process, .. } = memories;
         process.terminate().await?;
         self.nowhere_stored().await?;
         output::note(
@@ -100,7 +100,7 @@ impl Demo {
     }
 
     /// Asks in new sessions until another node serves one; each session must recall the fact.
-    async fn recall_elsewhere(&self, memories: &Memories, first: &str) -> anyhow::Result<()> {
+    async fn recall_elsewhere(&self, memories: &DemoRelayer, first: &str) -> anyhow::Result<()> {
         let give_up = Instant::now() + OTHER_NODE_WAIT;
         let mut sessions = 0;
         while Instant::now() < give_up {
@@ -126,7 +126,7 @@ impl Demo {
         bail!("{sessions} sessions in a row were served by one node of three")
     }
 
-    async fn start_relayer(&self, folder: &Path) -> anyhow::Result<Memories> {
+    async fn start_relayer(&self, folder: &Path) -> anyhow::Result<DemoRelayer> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let url = self.network.store_url();
         let mut args: Vec<String> = [
@@ -165,7 +165,7 @@ impl Demo {
         let addresses = ready["listen"].as_array().context("the ready line lists addresses")?;
         let addrs = addresses.iter().filter_map(|address| address.as_str()?.parse().ok()).collect();
         let client = reqwest::Client::builder().timeout(Duration::from_secs(120)).build()?;
-        Ok(Memories {
+        Ok(DemoRelayer {
             process,
             http,
             relayer: Relayer { node, addrs },

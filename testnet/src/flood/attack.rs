@@ -29,9 +29,9 @@ use tokio::{
 };
 
 use super::{
-    Done, cpu_seconds,
+    AttackEvent, cpu_seconds,
     shots::{Numbers, Target, forged, signed},
-    wire::{Piece, Refused, first_frame, knock, next_piece, open_and_send, shake_hands, socket_address},
+    wire::{Piece, RefusalStage, connect, first_frame, handshake, next_piece, open_and_send, socket_address},
 };
 use crate::{output, raw};
 
@@ -135,8 +135,8 @@ pub struct AttackReport {
 struct Counts {
     offered: AtomicU64,
     sent: AtomicU64,
-    at_door: AtomicU64,
-    in_handshake: AtomicU64,
+    before_handshake: AtomicU64,
+    during_handshake: AtomicU64,
     behind: AtomicU64,
     identities: AtomicU64,
     answers: Mutex<BTreeMap<String, u64>>,
@@ -199,7 +199,7 @@ pub(crate) async fn run(args: AttackArgs) -> anyhow::Result<()> {
     let seconds = began.0.elapsed().as_secs_f64();
     let cpus = (cpu_seconds(std::process::id())? - began.1) / seconds;
     let report = report(&counts, seconds, cpus);
-    output::line(&serde_json::to_string(&Done { event: "done".to_owned(), report })?);
+    output::line(&serde_json::to_string(&AttackEvent { event: "done".to_owned(), report })?);
     Ok(())
 }
 
@@ -208,13 +208,13 @@ fn report(counts: &Counts, seconds: f64, cpus: f64) -> AttackReport {
         let count: u64 = counts.iter().map(|count| count.load(Relaxed)).sum();
         (f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / seconds).round()
     };
-    let Counts { offered, sent, at_door, in_handshake, behind, identities, answers } = counts;
+    let Counts { offered, sent, before_handshake, during_handshake, behind, identities, answers } = counts;
     AttackReport {
         offered_per_second: per_second(&[offered]),
-        at_node_per_second: per_second(&[sent, at_door, in_handshake]),
+        at_node_per_second: per_second(&[sent, before_handshake, during_handshake]),
         sent_per_second: per_second(&[sent]),
-        refused_at_door_per_second: per_second(&[at_door]),
-        refused_in_handshake_per_second: per_second(&[in_handshake]),
+        refused_at_door_per_second: per_second(&[before_handshake]),
+        refused_in_handshake_per_second: per_second(&[during_handshake]),
         behind_per_second: per_second(&[behind]),
         identities: identities.load(Relaxed),
         cpus: (cpus * 100.0).round() / 100.0,
@@ -300,10 +300,10 @@ impl Lane {
             self.due().await;
             // A due request without a connection makes one connection attempt.
             let connecting = async {
-                let stream = knock(self.source, self.plan.target).await?;
+                let stream = connect(self.source, self.plan.target).await?;
                 let identity = Keypair::ed25519_from_bytes(self.numbers.bytes::<32>())
-                    .map_err(|_| Refused::InTheHandshake)?;
-                shake_hands(stream, &identity).await
+                    .map_err(|_| RefusalStage::DuringHandshake)?;
+                handshake(stream, &identity).await
             };
             let counts = &self.plan.counts;
             match timeout(CONNECT_TIMEOUT, connecting).await {
@@ -312,9 +312,9 @@ impl Lane {
                     let (read, write) = link.split();
                     self.talk(read, write).await;
                 }
-                Ok(Err(Refused::AtTheDoor)) => drop(counts.at_door.fetch_add(1, Relaxed)),
-                Ok(Err(Refused::InTheHandshake)) | Err(_) => {
-                    counts.in_handshake.fetch_add(1, Relaxed);
+                Ok(Err(RefusalStage::BeforeHandshake)) => drop(counts.before_handshake.fetch_add(1, Relaxed)),
+                Ok(Err(RefusalStage::DuringHandshake)) | Err(_) => {
+                    counts.during_handshake.fetch_add(1, Relaxed);
                 }
             }
         }
@@ -341,10 +341,10 @@ impl Lane {
         mut write: impl futures::AsyncWrite + Unpin,
     ) {
         let plan = self.plan.clone();
-        let open = Open { plan: plan.clone(), streams: Mutex::default(), ended: Notify::new() };
+        let open = OpenStreams { plan: plan.clone(), streams: Mutex::default(), ended: Notify::new() };
         let listening = async {
             while let Ok(Some(piece)) = next_piece(&mut read).await {
-                open.take_in(&piece);
+                open.receive(&piece);
             }
         };
         let sending = async {
@@ -365,7 +365,7 @@ impl Lane {
                 let bytes = open_and_send(stream, frame);
                 if write.write_all(&bytes).await.is_err() || write.flush().await.is_err() {
                     // The connection was closed meanwhile, which refused the request too.
-                    plan.counts.at_door.fetch_add(1, Relaxed);
+                    plan.counts.before_handshake.fetch_add(1, Relaxed);
                     return;
                 }
                 plan.counts.sent.fetch_add(1, Relaxed);
@@ -386,7 +386,7 @@ impl Lane {
 }
 
 /// The open streams of one connection.
-struct Open {
+struct OpenStreams {
     plan: Arc<Plan>,
     streams: Mutex<HashMap<u32, Stream>>,
     ended: Notify,
@@ -398,7 +398,7 @@ struct Stream {
     answered: bool,
 }
 
-impl Open {
+impl OpenStreams {
     fn count(&self) -> usize {
         lock(&self.streams).len()
     }
@@ -408,7 +408,7 @@ impl Open {
     }
 
     /// Reads every answer to its end, to make the node do all its work.
-    fn take_in(&self, piece: &Piece) {
+    fn receive(&self, piece: &Piece) {
         let mut streams = lock(&self.streams);
         let Some(stream) = streams.get_mut(&piece.stream) else { return };
         if !stream.answered {
@@ -424,21 +424,21 @@ impl Open {
             drop(streams);
             self.ended.notify_one();
             if let Some(stream) = ended.filter(|stream| !stream.answered) {
-                self.give_back(stream.shot, "none");
+                self.count_refusal(stream.shot, "none");
             }
         }
     }
 
     fn answered(&self, shot: usize, frame: &[u8]) {
         match codec::decode::<NodeFrame>(frame, MAX_NODE_FRAME_BYTES) {
-            Ok(NodeFrame::Refused { code, .. }) => self.give_back(shot, code.name()),
+            Ok(NodeFrame::Refused { code, .. }) => self.count_refusal(shot, code.name()),
             Ok(NodeFrame::Accepted { .. }) => self.plan.counts.answered("accepted"),
             _ => self.plan.counts.answered("other"),
         }
     }
 
     /// Counts a refusal. The request is reused if the node refused it before learning of its session.
-    fn give_back(&self, shot: usize, what: &str) {
+    fn count_refusal(&self, shot: usize, what: &str) {
         self.plan.counts.answered(what);
         if self.plan.reusable || matches!(what, "none" | "RateLimited" | "Busy") {
             lock(&self.plan.fresh).push_back(shot);
@@ -446,11 +446,11 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenStreams {
     fn drop(&mut self) {
         let streams = std::mem::take(&mut *lock(&self.streams));
         for stream in streams.into_values().filter(|stream| !stream.answered) {
-            self.give_back(stream.shot, "none");
+            self.count_refusal(stream.shot, "none");
         }
     }
 }

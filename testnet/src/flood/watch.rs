@@ -135,14 +135,14 @@ impl Memory {
 }
 
 /// Samples a process until it is stopped.
-pub(super) struct Watch {
+pub(super) struct NodeWatch {
     pid: u32,
     began: (Instant, f64),
     stop: oneshot::Sender<()>,
     samples: JoinHandle<Vec<(f64, u64)>>,
 }
 
-impl Watch {
+impl NodeWatch {
     pub(super) fn begin(node: &NodeProcess) -> anyhow::Result<Self> {
         let pid = node.process.id().context("the node runs")?;
         let admin = node.admin.clone().context("the node has an admin port")?;

@@ -35,15 +35,15 @@ const FIN: u16 = 4;
 const RST: u16 = 8;
 
 /// An encrypted connection, ready for streams.
-pub(super) type Secured = noise::Output<Compat<TcpStream>>;
+pub(super) type NoiseConnection = noise::Output<Compat<TcpStream>>;
 
 /// The stage at which a connection was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum RefusalStage {
     /// Before the handshake.
-    AtTheDoor,
+    BeforeHandshake,
     /// During or right after the handshake.
-    InTheHandshake,
+    DuringHandshake,
 }
 
 /// The socket address of a multiaddress.
@@ -56,7 +56,7 @@ pub(super) fn socket_address(address: &Multiaddr) -> anyhow::Result<SocketAddr> 
 }
 
 /// Opens a TCP connection and agrees on Noise; the handshake has not begun.
-pub(super) async fn knock(source: Ipv4Addr, target: SocketAddr) -> Result<Compat<TcpStream>, Refused> {
+pub(super) async fn connect(source: Ipv4Addr, target: SocketAddr) -> Result<Compat<TcpStream>, RefusalStage> {
     let connected = async {
         let socket = TcpSocket::new_v4()?;
         // Otherwise the source's ports would all linger for stray packets, thousands a second.
@@ -69,18 +69,21 @@ pub(super) async fn knock(source: Ipv4Addr, target: SocketAddr) -> Result<Compat
         agree(&mut stream, NOISE).await?;
         io::Result::Ok(stream)
     };
-    connected.await.map_err(|_| Refused::AtTheDoor)
+    connected.await.map_err(|_| RefusalStage::BeforeHandshake)
 }
 
 /// Performs the handshake with an identity.
-pub(super) async fn shake_hands(stream: Compat<TcpStream>, identity: &Keypair) -> Result<Secured, Refused> {
+pub(super) async fn handshake(
+    stream: Compat<TcpStream>,
+    identity: &Keypair,
+) -> Result<NoiseConnection, RefusalStage> {
     let secured = async {
         let noise = noise::Config::new(identity).context("a key of our own")?;
         let (_, mut secured) = noise.upgrade_outbound(stream, "/noise").await?;
         agree(&mut secured, YAMUX).await?;
         anyhow::Ok(secured)
     };
-    secured.await.map_err(|_| Refused::InTheHandshake)
+    secured.await.map_err(|_| RefusalStage::DuringHandshake)
 }
 
 /// Proposes a protocol, and waits until the node accepts it.
@@ -152,7 +155,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_sent_can_be_read_back() {
+    async fn a_sent_request_can_be_read_back() {
         let bytes = open_and_send(7, b"frame");
         let piece = next_piece(&mut bytes.as_slice()).await.unwrap().unwrap();
         assert_eq!((piece.stream, piece.ended), (7, false));

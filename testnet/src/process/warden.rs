@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_are_left_who_came_and_did_not_go() {
+    fn registered_processes_stay_until_they_are_withdrawn() {
         let lines = ["+10", "+11", "-10", "+12", "x", "+", "+-3", "+99999999999", "*13", "-14", "+11"];
         assert_eq!(left(lines.into_iter().map(str::to_owned)), BTreeSet::from([11, 12]));
     }

@@ -12,8 +12,8 @@ use utoipa::ToSchema;
 use super::{ACCEPTED, Fact, namespace, not_blank, text};
 use crate::delegation::Scope;
 use crate::http::{
-    Doors, Fault, FaultJson, Input, Reader, Writer,
-    extract::Named,
+    ApiError, ApiErrorJson, AppState, Input, Reader, Writer,
+    extract::PathName,
     limits::{MAX_ANALYZE_BYTES, MAX_FACTS},
     shapes::item_id,
 };
@@ -21,7 +21,8 @@ use crate::time;
 
 /// An accepted job.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct Accepted {
+#[schema(as = Accepted)]
+pub(in crate::http) struct AcceptedJob {
     job_id: String,
     status: &'static str,
     /// Whether the memory existed already; absent for a write-only key.
@@ -31,17 +32,17 @@ pub(in crate::http) struct Accepted {
 
 /// Remembers a text.
 #[utoipa::path(post, path = "/api/remember", tag = "sdk", request_body = Fact,
-    responses((status = 202, body = Accepted), (status = 400, body = FaultJson), (status = 401, body = FaultJson),
-        (status = 409, body = FaultJson)))]
+    responses((status = 202, body = AcceptedJob), (status = 400, body = ApiErrorJson), (status = 401, body = ApiErrorJson),
+        (status = 409, body = ApiErrorJson)))]
 pub(in crate::http) async fn remember(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
     Input(fact): Input<Fact>,
-) -> Result<(StatusCode, Json<Accepted>), Fault> {
-    let remembered = super::remember(&doors, caller.owner, vec![fact.read(&caller)?]).await?;
-    let first = remembered.first().ok_or_else(|| Fault::missing("item"))?;
+) -> Result<(StatusCode, Json<AcceptedJob>), ApiError> {
+    let remembered = super::remember(&app, caller.owner, vec![fact.read(&caller)?]).await?;
+    let first = remembered.first().ok_or_else(|| ApiError::missing("item"))?;
     let existed = caller.may(Scope::Read).then_some(first.existed);
-    let accepted = Accepted { job_id: first.id.to_string(), status: "pending", existed };
+    let accepted = AcceptedJob { job_id: first.id.to_string(), status: "pending", existed };
     Ok((ACCEPTED, Json(accepted)))
 }
 
@@ -62,20 +63,20 @@ pub(in crate::http) struct JobStatus {
 
 /// Returns the status of one job.
 #[utoipa::path(get, path = "/api/remember/{job_id}", tag = "sdk", params(("job_id" = String, Path)),
-    responses((status = 200, body = JobStatus), (status = 404, body = FaultJson)))]
+    responses((status = 200, body = JobStatus), (status = 404, body = ApiErrorJson)))]
 pub(in crate::http) async fn status(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Reader(caller): Reader,
-    Named(job): Named<String>,
-) -> Result<Json<JobStatus>, Fault> {
-    let missing = || Fault::missing("job");
+    PathName(job): PathName<String>,
+) -> Result<Json<JobStatus>, ApiError> {
+    let missing = || ApiError::missing("job");
     let id = item_id(&job).map_err(|_| missing())?;
-    let view = doors.memory().get(caller.owner, id).await.map_err(|error| match error {
+    let view = app.memory().get(caller.owner, id).await.map_err(|error| match error {
         MemoryError::NotFound(_) => missing(),
         other => other.into(),
     })?;
     caller.reads(&view)?;
-    let state = state_of(&doors.memory().jobs_of(caller.owner, vec![id]).await?, id);
+    let state = state_of(&app.memory().jobs_of(caller.owner, vec![id]).await?, id);
     Ok(Json(JobStatus {
         job_id: job,
         status: state,
@@ -114,14 +115,14 @@ pub(in crate::http) struct BulkAccepted {
 
 /// Remembers texts, all or none.
 #[utoipa::path(post, path = "/api/remember/bulk", tag = "sdk", request_body = Bulk,
-    responses((status = 202, body = BulkAccepted), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
+    responses((status = 202, body = BulkAccepted), (status = 400, body = ApiErrorJson), (status = 409, body = ApiErrorJson)))]
 pub(in crate::http) async fn remember_bulk(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
     Input(bulk): Input<Bulk>,
-) -> Result<(StatusCode, Json<BulkAccepted>), Fault> {
+) -> Result<(StatusCode, Json<BulkAccepted>), ApiError> {
     let facts = bulk.items.into_iter().map(|fact| fact.read(&caller)).collect::<Result<Vec<_>, _>>()?;
-    let remembered = super::remember(&doors, caller.owner, facts).await?;
+    let remembered = super::remember(&app, caller.owner, facts).await?;
     let job_ids: Vec<_> = remembered.iter().map(|one| one.id.to_string()).collect();
     Ok((ACCEPTED, Json(BulkAccepted { total: job_ids.len(), job_ids, status: "pending" })))
 }
@@ -141,31 +142,31 @@ pub(in crate::http) struct BulkStatus {
 
 /// Returns the status of several jobs.
 #[utoipa::path(post, path = "/api/remember/bulk/status", tag = "sdk", request_body = BulkQuery,
-    responses((status = 200, body = BulkStatus), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = BulkStatus), (status = 400, body = ApiErrorJson)))]
 pub(in crate::http) async fn bulk_status(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Reader(caller): Reader,
     Input(query): Input<BulkQuery>,
-) -> Result<Json<BulkStatus>, Fault> {
+) -> Result<Json<BulkStatus>, ApiError> {
     if query.job_ids.len() > MAX_FACTS {
-        return Err(Fault::bad(format!("at most {MAX_FACTS} jobs at a time")));
+        return Err(ApiError::bad(format!("at most {MAX_FACTS} jobs at a time")));
     }
     let ids: Vec<ItemId> = query.job_ids.iter().filter_map(|id| id.parse().ok()).collect();
-    let jobs = doors.memory().jobs_of(caller.owner, ids).await?;
+    let jobs = app.memory().jobs_of(caller.owner, ids).await?;
     let mut results = Vec::with_capacity(query.job_ids.len());
     for job_id in query.job_ids {
-        results.push(status_in(&doors, &caller, caller.owner, job_id, &jobs).await?);
+        results.push(status_in(&app, &caller, caller.owner, job_id, &jobs).await?);
     }
     Ok(Json(BulkStatus { results }))
 }
 
 async fn status_in(
-    doors: &Doors,
+    app: &AppState,
     caller: &crate::auth::Caller,
     owner: OwnerId,
     job_id: String,
     jobs: &[JobView],
-) -> Result<JobStatus, Fault> {
+) -> Result<JobStatus, ApiError> {
     let bare = |job_id, status, blob_id| JobStatus {
         job_id,
         status,
@@ -175,7 +176,7 @@ async fn status_in(
         error: None,
     };
     let Ok(id) = job_id.parse::<ItemId>() else { return Ok(bare(job_id, "not_found", None)) };
-    match doors.memory().get(owner, id).await {
+    match app.memory().get(owner, id).await {
         Ok(view) if caller.reads(&view).is_ok() => Ok(bare(job_id, state_of(jobs, id), view.blob_id.clone())),
         Ok(_) | Err(MemoryError::NotFound(_)) => Ok(bare(job_id, "not_found", None)),
         Err(error) => Err(error.into()),
@@ -205,7 +206,8 @@ pub(in crate::http) struct AnalyzedFact {
 
 /// Extracted facts, now remembered.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct Analyzed {
+#[schema(as = Analyzed)]
+pub(in crate::http) struct AnalyzeReply {
     facts: Vec<AnalyzedFact>,
     fact_count: usize,
     job_ids: Vec<String>,
@@ -215,18 +217,18 @@ pub(in crate::http) struct Analyzed {
 
 /// Extracts facts from a text and remembers them.
 #[utoipa::path(post, path = "/api/analyze", tag = "sdk", request_body = Analyze,
-    responses((status = 202, body = Analyzed), (status = 400, body = FaultJson)))]
+    responses((status = 202, body = AnalyzeReply), (status = 400, body = ApiErrorJson)))]
 pub(in crate::http) async fn analyze(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
     Input(request): Input<Analyze>,
-) -> Result<(StatusCode, Json<Analyzed>), Fault> {
+) -> Result<(StatusCode, Json<AnalyzeReply>), ApiError> {
     not_blank("text", &request.text)?;
     if request.text.len() > MAX_ANALYZE_BYTES {
-        return Err(Fault::bad(format!("`text` has at most {MAX_ANALYZE_BYTES} bytes")));
+        return Err(ApiError::bad(format!("`text` has at most {MAX_ANALYZE_BYTES} bytes")));
     }
     let place = caller.place(request.namespace, None, None)?;
-    let found = doors.memory().analyze(caller.owner, place, text(request.text), request.occurred_at).await?;
+    let found = app.memory().analyze(caller.owner, place, text(request.text), request.occurred_at).await?;
     let reads = caller.may(Scope::Read);
     let facts: Vec<_> = found
         .into_iter()
@@ -239,7 +241,7 @@ pub(in crate::http) async fn analyze(
         .collect();
     let job_ids = facts.iter().map(|fact| fact.job_id.clone()).collect();
     let owner = caller.owner.to_string();
-    Ok((ACCEPTED, Json(Analyzed { fact_count: facts.len(), facts, job_ids, status: "pending", owner })))
+    Ok((ACCEPTED, Json(AnalyzeReply { fact_count: facts.len(), facts, job_ids, status: "pending", owner })))
 }
 
 #[cfg(test)]

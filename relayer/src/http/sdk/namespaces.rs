@@ -10,9 +10,9 @@ use super::namespace;
 use crate::{
     auth::Caller,
     http::{
-        Admin, Doors, Fault, FaultJson, Input, Params, Reader, Writer,
-        extract::{Named, SHARED},
-        fault::NO_WALRUS,
+        Admin, ApiError, ApiErrorJson, AppState, Input, Params, Reader, Writer,
+        api_error::NO_WALRUS,
+        extract::{PathName, SHARED},
         limits::{MAX_NAMESPACES, MAX_RESTORE},
         places::forget_chats,
     },
@@ -42,21 +42,21 @@ pub(in crate::http) struct RestoreAnswer {
 /// Reads a namespace's contents on Walrus again, newest first, and stores unreadable or different contents
 /// anew.
 #[utoipa::path(post, path = "/api/restore", tag = "sdk", request_body = Restore,
-    responses((status = 200, body = RestoreAnswer), (status = 400, body = FaultJson), (status = 501, body = FaultJson)))]
+    responses((status = 200, body = RestoreAnswer), (status = 400, body = ApiErrorJson), (status = 501, body = ApiErrorJson)))]
 pub(in crate::http) async fn restore(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Writer(caller): Writer,
     Input(request): Input<Restore>,
-) -> Result<Json<RestoreAnswer>, Fault> {
+) -> Result<Json<RestoreAnswer>, ApiError> {
     let limit = match request.limit.unwrap_or(10) {
-        0 => return Err(Fault::bad("`limit` is at least 1")),
+        0 => return Err(ApiError::bad("`limit` is at least 1")),
         limit => limit.min(MAX_RESTORE),
     };
     let project = caller.project(request.namespace)?;
-    if !doors.memory().keeps_contents() {
-        return Err(Fault::new(NO_WALRUS));
+    if !app.memory().keeps_contents() {
+        return Err(ApiError::new(NO_WALRUS));
     }
-    let restored = doors.memory().restore(caller.owner, project.clone(), limit).await?;
+    let restored = app.memory().restore(caller.owner, project.clone(), limit).await?;
     Ok(Json(RestoreAnswer {
         restored: restored.restored,
         skipped: restored.skipped,
@@ -76,7 +76,8 @@ pub(in crate::http) struct Forget {
 
 /// The result of a deletion.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct Forgotten {
+#[schema(as = Forgotten)]
+pub(in crate::http) struct ForgetReply {
     deleted: u64,
     namespace: String,
     owner: String,
@@ -84,17 +85,17 @@ pub(in crate::http) struct Forgotten {
 
 /// Deletes everything in a namespace, permanently.
 #[utoipa::path(post, path = "/api/forget", tag = "sdk", request_body = Forget,
-    responses((status = 200, body = Forgotten), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = ForgetReply), (status = 400, body = ApiErrorJson)))]
 pub(in crate::http) async fn forget(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Admin(caller): Admin,
     Input(request): Input<Forget>,
-) -> Result<Json<Forgotten>, Fault> {
+) -> Result<Json<ForgetReply>, ApiError> {
     let project = caller.project(Some(request.namespace))?;
-    forget_chats(&doors, caller.owner, |session| session.project == project).await?;
-    let deleted = doors.memory().forget_project(caller.owner, project.clone()).await?;
+    forget_chats(&app, caller.owner, |session| session.project == project).await?;
+    let deleted = app.memory().forget_project(caller.owner, project.clone()).await?;
     let owner = caller.owner.to_string();
-    Ok(Json(Forgotten { deleted, namespace: namespace(project.as_deref()), owner }))
+    Ok(Json(ForgetReply { deleted, namespace: namespace(project.as_deref()), owner }))
 }
 
 /// A namespace to count.
@@ -133,8 +134,8 @@ pub(in crate::http) struct Quota {
 }
 
 impl Quota {
-    pub(in crate::http) fn of(doors: &Doors, stats: &Stats) -> Self {
-        let limits = &doors.inner.limits;
+    pub(in crate::http) fn of(app: &AppState, stats: &Stats) -> Self {
+        let limits = &app.inner.limits;
         Self {
             max_items: stats.max_items,
             items_left: stats.max_items.saturating_sub(stats.items),
@@ -146,23 +147,23 @@ impl Quota {
 
 /// Returns statistics of the owner and of one namespace.
 #[utoipa::path(post, path = "/api/stats", tag = "sdk", request_body = StatsQuery,
-    responses((status = 200, body = StatsAnswer), (status = 401, body = FaultJson)))]
+    responses((status = 200, body = StatsAnswer), (status = 401, body = ApiErrorJson)))]
 pub(in crate::http) async fn stats(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Reader(caller): Reader,
     Input(query): Input<StatsQuery>,
-) -> Result<Json<StatsAnswer>, Fault> {
+) -> Result<Json<StatsAnswer>, ApiError> {
     let project = caller.project(query.namespace)?;
-    let stats = doors.memory().stats(caller.owner).await?;
+    let stats = app.memory().stats(caller.owner).await?;
     let name = namespace(project.as_deref());
     let (memory_count, storage_bytes) = match project {
-        None => Some(doors.memory().pool(caller.owner, SHARED).await?),
+        None => Some(app.memory().pool(caller.owner, SHARED).await?),
         Some(_) => {
-            doors.memory().projects(caller.owner).await?.into_iter().find(|project| project.name == name)
+            app.memory().projects(caller.owner).await?.into_iter().find(|project| project.name == name)
         }
     }
     .map_or((0, 0), |place| (place.items, place.bytes));
-    let quota = Quota::of(&doors, &stats);
+    let quota = Quota::of(&app, &stats);
     Ok(Json(StatsAnswer {
         owner: caller.owner.to_string(),
         namespace: name,
@@ -208,22 +209,22 @@ pub(in crate::http) struct Namespaces {
 /// Lists namespaces, least recently changed first, so that a client can continue from its last cursor.
 #[utoipa::path(get, path = "/v1/owners/{owner}/namespaces", tag = "sdk",
     params(("owner" = String, Path, description = "the account itself"), NamespaceQuery),
-    responses((status = 200, body = Namespaces), (status = 404, body = FaultJson)))]
+    responses((status = 200, body = Namespaces), (status = 404, body = ApiErrorJson)))]
 pub(in crate::http) async fn list(
-    State(doors): State<Doors>,
+    State(app): State<AppState>,
     Reader(caller): Reader,
-    Named(owner): Named<String>,
+    PathName(owner): PathName<String>,
     Params(query): Params<NamespaceQuery>,
-) -> Result<Json<Namespaces>, Fault> {
+) -> Result<Json<Namespaces>, ApiError> {
     // Another owner's namespaces look missing.
     if owner.parse() != Ok(caller.owner) {
-        return Err(Fault::missing("owner"));
+        return Err(ApiError::missing("owner"));
     }
     let limit = match query.limit.unwrap_or(100) {
-        0 => return Err(Fault::bad("`limit` is at least 1")),
+        0 => return Err(ApiError::bad("`limit` is at least 1")),
         limit => limit.min(MAX_NAMESPACES),
     };
-    let all = changed(&doors, &caller).await?;
+    let all = changed(&app, &caller).await?;
     let after = query.updated_after.as_deref().map(cursor).transpose()?;
     let rest: Vec<_> =
         all.into_iter().filter(|place| after.as_ref().is_none_or(|after| key(place) > *after)).collect();
@@ -236,12 +237,12 @@ pub(in crate::http) async fn list(
 }
 
 /// All namespaces that the caller may see, least recently changed first.
-async fn changed(doors: &Doors, caller: &Caller) -> Result<Vec<PlaceView>, Fault> {
-    let mut all = doors.memory().projects(caller.owner).await?;
+async fn changed(app: &AppState, caller: &Caller) -> Result<Vec<PlaceView>, ApiError> {
+    let mut all = app.memory().projects(caller.owner).await?;
     if let Some(bound) = caller.bound_to() {
         all.retain(|project| project.name == bound);
     } else {
-        let pool = doors.memory().pool(caller.owner, SHARED).await?;
+        let pool = app.memory().pool(caller.owner, SHARED).await?;
         if pool.items > 0 {
             all.push(pool);
         }
@@ -270,12 +271,12 @@ fn cursor_of((updated_ms, name): &(u64, String)) -> String {
     format!("{updated_ms}.{}", hex::encode(name))
 }
 
-fn cursor(text: &str) -> Result<(u64, String), Fault> {
+fn cursor(text: &str) -> Result<(u64, String), ApiError> {
     let read = || {
         let (updated_ms, name) = text.split_once('.')?;
         Some((updated_ms.parse().ok()?, String::from_utf8(hex::decode(name).ok()?).ok()?))
     };
-    read().ok_or_else(|| Fault::bad("`updated_after` is a `next_cursor` of this route"))
+    read().ok_or_else(|| ApiError::bad("`updated_after` is a `next_cursor` of this route"))
 }
 
 #[cfg(test)]

@@ -1,0 +1,278 @@
+//! The `baton` command against a running relayer, both as processes: delegations, settings, and deleting
+//! everything.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::SystemTime,
+};
+
+use serde_json::Value;
+
+/// The last change of a file, or of the newest file in a folder.
+fn changed(path: &Path) -> Option<SystemTime> {
+    if path.is_dir() {
+        return std::fs::read_dir(path).unwrap().filter_map(|entry| changed(&entry.unwrap().path())).max();
+    }
+    std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
+}
+
+/// The client's command beside the relayer's; built here if the workspace build is missing or old.
+fn baton() -> PathBuf {
+    let command = Path::new(env!("CARGO_BIN_EXE_baton-relayer")).with_file_name("baton");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client/cli/src");
+    if changed(&command) > changed(&sources) {
+        return command;
+    }
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--package", "baton-cli", "--bin", "baton"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .status()
+        .unwrap();
+    assert!(built.success(), "the command does not build");
+    command
+}
+
+struct Relayer {
+    child: Child,
+    url: String,
+}
+
+impl Relayer {
+    fn start(folder: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_baton-relayer"))
+            .arg("--data-dir")
+            .arg(folder)
+            .args(["run", "--json", "--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0"])
+            .args(["--mdns", "false", "--embedder", "hashing"])
+            .args(["--through-nodes", "true", "--through-nodes-model", "some-model"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("not ready: {line:?}"));
+        Self { child, url: ready["http"].as_str().unwrap().to_owned() }
+    }
+}
+
+impl Drop for Relayer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A person with a home folder and an account key.
+struct Person<'a> {
+    command: &'a Path,
+    folder: tempfile::TempDir,
+    url: String,
+    account: String,
+    key: String,
+}
+
+impl<'a> Person<'a> {
+    fn new(command: &'a Path, relayer: &Relayer) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = relayer.url.clone();
+        let mut person = Self { command, folder, url, account: String::new(), key: String::new() };
+        let made: Value = serde_json::from_str(&person.says(&["account", "new", "--json"])).unwrap();
+        person.account = made["account"].as_str().unwrap().to_owned();
+        person.key = made["public_key"].as_str().unwrap().to_owned();
+        person
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        Command::new(self.command)
+            .args(arguments)
+            .args(["--home", "home", "--relayer-url", &self.url])
+            .env_clear()
+            .env("HOME", self.folder.path())
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    /// Its output, after a check for success.
+    #[track_caller]
+    fn says(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{arguments:?}: {out} {err}");
+        out
+    }
+
+    /// Its error output, after a check of the exit code.
+    #[track_caller]
+    fn fails(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {err}");
+        err
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+}
+
+#[test]
+fn a_delegation_is_signed_used_listed_and_taken_back() {
+    let (data, command) = (tempfile::tempdir().unwrap(), baton());
+    let relayer = Relayer::start(data.path());
+    let owner = Person::new(&command, &relayer);
+    let friend = Person::new(&command, &relayer);
+    owner.says(&["memory", "add", "My dog is called Biscuit."]);
+    friend.fails(9, &["memory", "list", "--owner", &owner.account]);
+
+    // With read access, by a file that each request presents.
+    let file = friend.file("agent.json");
+    let told = owner.says(&["account", "delegate", &friend.key, "--out", &file]);
+    assert!(told.contains("  read until 20") && told.contains(&friend.key), "{told}");
+    let found = friend.says(&["memory", "search", "what is my dog called", "--delegation", &file]);
+    assert!(found.contains("Biscuit"), "{found}");
+    let refused = friend.fails(9, &["memory", "add", "x is y", "--delegation", &file]);
+    assert!(refused.contains("`write`"), "{refused}");
+    assert_eq!(owner.says(&["account", "delegations"]), "", "the relayer keeps none that is only shown");
+    assert!(friend.fails(2, &["account", "delegate", "abc"]).contains("64 hex"));
+    friend.fails(2, &["account", "delegate", &owner.key, "--scopes", "fly"]);
+    owner.fails(2, &["account", "delegate", &owner.key]);
+    owner.fails(8, &["account", "delegate", &friend.key, "--out", &file]);
+
+    // Beside the account key it needs no flag; and it works for no other account.
+    std::fs::copy(&file, friend.file("home/account.delegation")).unwrap();
+    assert!(friend.says(&["memory", "list", "--all"]).contains("Biscuit"));
+    let nobodys = format!("0x{}", "b".repeat(64));
+    assert!(friend.fails(9, &["memory", "list", "--owner", &nobodys]).len() > 1);
+    std::fs::remove_file(friend.file("home/account.delegation")).unwrap();
+    let thief = Person::new(&command, &relayer);
+    let other = thief.fails(2, &["memory", "list", "--delegation", &file]);
+    assert!(other.contains("--account"), "{other}");
+    let changed = std::fs::read_to_string(&file).unwrap().replace("[\"read\"]", "[\"read\",\"write\"]");
+    std::fs::write(friend.file("forged.json"), changed).unwrap();
+    friend.fails(9, &["memory", "list", "--delegation", &friend.file("forged.json")]);
+
+    // A registered key needs only the account; for one project.
+    let scopes =
+        ["account", "delegate", &friend.key, "--scopes", "write,read", "--project", "garden", "--register"];
+    let json = owner.says(&[&scopes[..], &["--days", "3", "--json"]].concat());
+    let delegation: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(delegation["scopes"], serde_json::json!(["read", "write"]));
+    let id = delegation["id"].as_str().unwrap();
+    friend.says(&["memory", "add", "The shed is green.", "--owner", &owner.account, "--project", "garden"]);
+    assert!(!friend.says(&["memory", "list", "--owner", &owner.account]).contains("Biscuit"));
+    let listed = owner.says(&["account", "delegations"]);
+    assert!(listed.contains(id) && listed.contains("counts") && listed.contains("in garden"), "{listed}");
+    let told = owner.says(&["account", "revoke", id]);
+    assert!(told.contains("taken back"), "{told}");
+    friend.fails(9, &["memory", "list", "--owner", &owner.account]);
+    assert!(owner.says(&["account", "delegations"]).contains("taken back"));
+    // A delegation that the relayer has only seen is revoked by its key.
+    let shown: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let shown = shown["id"].as_str().unwrap();
+    owner.fails(9, &["account", "revoke", shown]);
+    owner.says(&["account", "revoke", shown, "--key", &friend.key]);
+    friend.fails(9, &["memory", "list", "--delegation", &file]);
+    assert!(owner.says(&["account", "delegations"]).contains("before the relayer saw it"));
+}
+
+#[test]
+fn settings_are_the_owners_and_last() {
+    let (data, command) = (tempfile::tempdir().unwrap(), baton());
+    let relayer = Relayer::start(data.path());
+    let owner = Person::new(&command, &relayer);
+    let shown = owner.says(&["memory", "settings"]);
+    assert_eq!(shown, "extract through nodes  off\nwritten by             rules alone\n");
+    let shown = owner.says(&["memory", "settings", "--extract-through-nodes", "on"]);
+    assert!(
+        shown.contains("through nodes  on") && shown.contains("a model on nodes of strangers"),
+        "{shown}"
+    );
+    owner.fails(2, &["memory", "settings", "--extract-through-nodes", "maybe"]);
+    let friend = Person::new(&command, &relayer);
+    let file = friend.file("agent.json");
+    owner.says(&["account", "delegate", &friend.key, "--scopes", "read,write,chat", "--out", &file]);
+    let with = ["--delegation", &file];
+    friend.fails(9, &[&["memory", "settings", "--extract-through-nodes", "off"], &with[..]].concat());
+    let seen = friend.says(&[&["memory", "settings", "--json"], &with[..]].concat());
+    assert_eq!(serde_json::from_str::<Value>(&seen).unwrap()["extract_through_nodes"], true);
+    let others = Person::new(&command, &relayer);
+    assert!(others.says(&["memory", "settings"]).contains("through nodes  off"));
+    drop(relayer);
+    let relayer = Relayer::start(data.path());
+    let owner = Person { url: relayer.url.clone(), ..owner };
+    assert!(owner.says(&["memory", "settings"]).contains("through nodes  on"), "after a restart");
+    // It is deleted with everything else.
+    owner.says(&["memory", "add", "My dog is called Biscuit."]);
+    owner.says(&["memory", "forget", "--everything", "--yes"]);
+    assert_eq!(owner.says(&["memory", "list", "--all"]), "");
+    assert!(owner.says(&["memory", "settings"]).contains("through nodes  off"));
+}
+
+#[test]
+fn an_export_counts_memories_and_brings_authors_back_after_everything_was_forgotten() {
+    let (data, command) = (tempfile::tempdir().unwrap(), baton());
+    let relayer = Relayer::start(data.path());
+    let owner = Person::new(&command, &relayer);
+    owner.says(&["memory", "add", "My dog is called Biscuit.", "--project", "home"]);
+    owner.says(&["memory", "add", "My boat is called Marigold.", "--project", "home"]);
+    let items = |person: &Person<'_>| {
+        let listed: Value =
+            serde_json::from_str(&person.says(&["memory", "list", "--all", "--json"])).unwrap();
+        let mut items: Vec<(String, String, String)> = listed["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| {
+                let text = |field: &str| item[field].as_str().unwrap().to_owned();
+                (text("text"), text("author"), text("id"))
+            })
+            .collect();
+        items.sort();
+        items
+    };
+    // Entities are written after the answer, so an export is complete once a later one has no more of them.
+    let (file, before) = (owner.file("memory.jsonl"), items(&owner));
+    let told = owner.says(&["memory", "export", "--out", &file]);
+    let lines = std::fs::read_to_string(&file).unwrap();
+    let count = lines.lines().filter(|line| line.starts_with("{\"item\"")).count();
+    assert!(told.starts_with(&format!("{count} memories written")), "{told}");
+    assert!(count >= 2 && count < lines.lines().count() - 3, "{lines}");
+
+    owner.says(&["memory", "forget", "--everything", "--yes"]);
+    assert_eq!(owner.says(&["memory", "list", "--all"]), "");
+    owner.says(&["memory", "import", &file]);
+    let after = items(&owner);
+    assert!(before.iter().all(|item| after.contains(item)), "{before:?} {after:?}");
+    assert!(after.iter().all(|(_, author, _)| author != "import"), "{after:?}");
+
+    // Without the account's line, with another file's line, or for another account, it proves nothing.
+    let bare: String = lines
+        .lines()
+        .filter(|line| !line.contains("\"endorsement\""))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let other = Person::new(&command, &relayer);
+    for (name, text, taken) in [
+        ("bare.jsonl", bare.clone(), true),
+        ("changed.jsonl", lines.replace("Biscuit", "Rex"), false),
+        ("moved.jsonl", format!("{bare}{}", lines.lines().last().unwrap()), true),
+    ] {
+        std::fs::write(owner.file(name), text).unwrap();
+        owner.says(&["memory", "forget", "--everything", "--yes"]);
+        if taken {
+            owner.says(&["memory", "import", &owner.file(name)]);
+        } else {
+            owner.fails(9, &["memory", "import", &owner.file(name)]);
+        }
+        let imported = items(&owner).iter().any(|(_, author, _)| author == "import");
+        assert_eq!(imported, name == "bare.jsonl", "{name}");
+    }
+    other.says(&["memory", "import", &file]);
+    assert!(items(&other).iter().all(|(_, author, _)| author == "import"), "{:?}", items(&other));
+}

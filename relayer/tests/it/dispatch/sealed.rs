@@ -1,0 +1,114 @@
+//! Sealed mode: the relayer recalls by a hint for a turn that it cannot read.
+
+use baton_client::{AccountKey, Client, ClientError, MemoryHint, NewSession, TurnInput, TurnOutcome};
+use baton_memory::ids::OwnerId;
+use baton_proto::{ErrorCode, ids::SuiAddress, memory::RecallScope};
+use baton_relayer::delegation::{Delegation, Scopes, registry::Registry};
+
+use baton_testkit::fake::now_ms;
+
+use super::world::{SealedRelayer, World, contains, files, logs};
+
+const PROMPT: &str = "should I paint her periwinkle or vermilion this spring";
+
+async fn turn(
+    world: &World,
+    relayer: &SealedRelayer,
+    hint: Option<MemoryHint>,
+) -> Result<TurnOutcome, ClientError> {
+    let home = tempfile::tempdir().unwrap();
+    let client = Client::open(world.client_config(Some(home.path()))).await.unwrap();
+    let session = client.new_session(NewSession::default()).await.unwrap();
+    let input =
+        TurnInput { relayer: Some(relayer.named()), hint, max_attempts: 1, ..TurnInput::user(PROMPT) };
+    let outcome = client.turn(session, input, |_| {}).await;
+    client.shutdown(std::time::Duration::from_secs(10)).await;
+    outcome
+}
+
+fn texts(outcome: &TurnOutcome) -> Vec<&str> {
+    outcome.memory.iter().map(|item| item.text.as_str()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hint_brings_memory_to_a_turn_whose_words_the_relayer_never_has() {
+    let world = World::new().await;
+    world.remember("The user's boat is called Marigold").await;
+    world.remember("The user plays the cello").await;
+    let relayer = world.sealed().await;
+    // As the command sends it: with a session that is unknown to memory and stays unknown.
+    let session = Some("a session".to_owned());
+    let hint = MemoryHint { session, ..MemoryHint::new(world.account.clone(), "boat") };
+    let outcome = turn(&world, &relayer, Some(hint)).await.unwrap();
+    assert_eq!(texts(&outcome), ["The user's boat is called Marigold"]);
+    assert_eq!(outcome.receipt.memory_items, 1);
+    assert!(outcome.memory[0].source.starts_with("a note by the user on "), "{:?}", outcome.memory[0].source);
+    // Without a hint, nothing is recalled; with an empty one, the profile.
+    assert!(texts(&turn(&world, &relayer, None).await.unwrap()).is_empty());
+    let profile = turn(&world, &relayer, Some(MemoryHint::new(world.account.clone(), ""))).await.unwrap();
+    assert_eq!(texts(&profile).len(), 2);
+
+    // Nothing of the turn was written, neither here nor to a log.
+    assert!(world.memory.turns().is_empty());
+    assert!(world.memory.memory.sessions(world.owner()).await.unwrap().is_empty());
+    for bytes in files(world.folder.path()).iter().chain([&logs()]) {
+        assert!(!contains(bytes, b"periwinkle") && !contains(bytes, b"vermilion"));
+        assert!(!contains(bytes, b"Marigold"), "nor a memory outside what is sealed");
+    }
+    let auths = world.nodes[0].seen(|seen| seen.turns.clone());
+    assert!(auths.iter().all(|auth| auth.memory_from == Some(relayer.key.public_key())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_owner_and_its_delegates_get_an_owners_memory() {
+    let world = World::new().await;
+    world.remember("The user's boat is called Marigold").await;
+    let relayer = world.sealed().await;
+    let other_account = AccountKey::generate();
+    let as_owner = |key: &AccountKey| MemoryHint {
+        owner: SuiAddress(world.owner().0),
+        ..MemoryHint::new(key.clone(), "boat")
+    };
+    let refused = turn(&world, &relayer, Some(as_owner(&other_account))).await.unwrap_err();
+    assert_eq!(refused.code(), Some(ErrorCode::MemUnauthorized));
+    assert!(world.nodes[0].seen(|seen| seen.turns.is_empty()), "it went no further");
+    assert!(
+        texts(&turn(&world, &relayer, Some(MemoryHint::new(other_account.clone(), "boat"))).await.unwrap())
+            .is_empty()
+    );
+
+    let registry = Registry::new(world.memory.clone());
+    let now_s = now_ms() / 1000;
+    let allow = async |names: &[&str], project: Option<&str>| {
+        let scopes = Scopes::named(names.iter().copied()).unwrap();
+        let key = other_account.public_key();
+        let mut delegation = Delegation::new(world.owner(), key, scopes, now_s - 1, now_s + 3600);
+        delegation.project = project.map(str::to_owned);
+        let signed = delegation.sign(world.account.signing_key());
+        assert!(registry.register(signed, now_ms()).await.unwrap());
+    };
+    allow(&["write"], None).await;
+    let refused = turn(&world, &relayer, Some(as_owner(&other_account))).await.unwrap_err();
+    assert_eq!(refused.code(), Some(ErrorCode::MemUnauthorized), "writing is not reading");
+    allow(&["read"], Some("boats")).await;
+    let other = MemoryHint { project: Some("cars".to_owned()), ..as_owner(&other_account) };
+    assert_eq!(
+        turn(&world, &relayer, Some(other)).await.unwrap_err().code(),
+        Some(ErrorCode::MemUnauthorized)
+    );
+    allow(&["read"], None).await;
+    let outcome = turn(&world, &relayer, Some(as_owner(&other_account))).await.unwrap();
+    assert_eq!(texts(&outcome), ["The user's boat is called Marigold"]);
+    assert_ne!(OwnerId::of(&other_account.public_key()), world.owner());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scope_of_nothing_recalls_nothing() {
+    let world = World::new().await;
+    world.remember("The user's boat is called Marigold").await;
+    let relayer = world.sealed().await;
+    for words in ["boat", ""] {
+        let hint = MemoryHint { scope: RecallScope::None, ..MemoryHint::new(world.account.clone(), words) };
+        assert!(texts(&turn(&world, &relayer, Some(hint)).await.unwrap()).is_empty());
+    }
+}

@@ -1,0 +1,10 @@
+//! The HTTP server as clients see it: real requests over real sockets, on a real memory in a temporary
+//! folder.
+
+mod harness;
+mod limits;
+mod mcp;
+mod memory;
+mod sdk;
+mod settings;
+mod who;

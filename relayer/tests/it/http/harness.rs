@@ -1,0 +1,261 @@
+//! A relayer's HTTP server on a temporary folder, and clients that sign.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use baton_embed::{EmbedFuture, EmbedRole, Embedder};
+use baton_keys::{account::AccountKey, master::MasterKey};
+use baton_memory::{
+    Memory, Parts,
+    ids::OwnerId,
+    storage::embedded::{EmbeddedConfig, EmbeddedStorage},
+    vault::Vault,
+};
+use baton_relayer::{
+    delegation::{Delegation, DelegationJson, Scopes},
+    http::{self, AppState, Limits, ServerConfig},
+};
+use reqwest::{Client, Method, Response};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+use utoipa_axum::router::OpenApiRouter;
+
+/// Start time of these tests' clocks.
+pub const START_MS: u64 = 1_795_302_840_000;
+
+/// Maps a few words to a few dimensions, good enough for similarities.
+pub struct Letters;
+
+impl Embedder for Letters {
+    fn id(&self) -> &'static str {
+        "letters-32"
+    }
+
+    fn dimensions(&self) -> usize {
+        32
+    }
+
+    fn embed<'a>(&'a self, _role: EmbedRole, texts: &'a [&'a str]) -> EmbedFuture<'a> {
+        let one = |text: &&str| {
+            let mut vector = [0.001f32; 32];
+            for letter in text.to_lowercase().bytes().filter(u8::is_ascii_alphabetic) {
+                vector[usize::from(letter % 32)] += 1.0;
+            }
+            let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
+            vector.iter().map(|value| value / length).collect()
+        };
+        let vectors = texts.iter().map(one).collect();
+        Box::pin(async move { Ok(vectors) })
+    }
+}
+
+/// A running server.
+pub struct TestServer {
+    pub address: SocketAddr,
+    pub now_ms: Arc<AtomicU64>,
+    pub memory: Memory,
+    client: Client,
+    shutdown: CancellationToken,
+    serving: JoinHandle<std::io::Result<()>>,
+    _folder: Arc<tempfile::TempDir>,
+}
+
+/// An answer, read whole.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: reqwest::header::HeaderMap,
+    pub text: String,
+}
+
+impl Answer {
+    pub async fn read(response: Response) -> Self {
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Self { status, headers, text: response.text().await.unwrap() }
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not JSON: {}", self.text))
+    }
+
+    pub fn code(&self) -> String {
+        self.json()["code"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Its JSON, after a check for success.
+    #[track_caller]
+    pub fn good(&self) -> Value {
+        assert!((200..300).contains(&self.status), "{} {}", self.status, self.text);
+        self.json()
+    }
+
+    /// Checks for an error in the common shape.
+    #[track_caller]
+    pub fn refused(&self, status: u16, code: &str) {
+        assert_eq!((self.status, self.code().as_str()), (status, code), "{}", self.text);
+        let json = self.json();
+        for field in ["message", "hint", "request_id"] {
+            assert!(json[field].as_str().is_some_and(|text| !text.is_empty()), "{field}: {}", self.text);
+        }
+        assert_eq!(self.headers["x-request-id"].to_str().unwrap(), json["request_id"]);
+    }
+}
+
+impl TestServer {
+    pub async fn open() -> Self {
+        Self::with(Limits { owner_per_minute: 10_000, key_per_minute: 10_000, ..Limits::default() }).await
+    }
+
+    pub async fn with(limits: Limits) -> Self {
+        Self::on(Arc::new(tempfile::tempdir().unwrap()), limits).await
+    }
+
+    pub async fn on(folder: Arc<tempfile::TempDir>, limits: Limits) -> Self {
+        let path = folder.path();
+        let storage = EmbeddedStorage::open(&EmbeddedConfig::new(path.join("memory"))).unwrap();
+        let master = MasterKey::load_or_create(&path.join("master.key"), None).unwrap();
+        let vault = Vault::new(Arc::new(storage), &path.join("keys"), master).await.unwrap();
+        let now_ms = Arc::new(AtomicU64::new(START_MS));
+        let clock = {
+            let now_ms = now_ms.clone();
+            Arc::new(move || now_ms.load(Ordering::SeqCst))
+        };
+        let embedder = Arc::new(Letters);
+        let memory = Memory::open(Parts::new(vault, embedder.clone(), clock.clone())).await.unwrap();
+        let app = AppState::new(ServerConfig {
+            memory: memory.clone(),
+            embedder,
+            writer: None,
+            limits,
+            public_url: None,
+            now_ms: clock,
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = http::router(&app, OpenApiRouter::new());
+        let shutdown = CancellationToken::new();
+        let serving = tokio::spawn(http::serve(app, router, listener, shutdown.clone().cancelled_owned()));
+        let client = Client::builder().no_proxy().build().unwrap();
+        Self { address, now_ms, memory, client, shutdown, serving, _folder: folder }
+    }
+
+    /// Stops, and returns the folder for another server.
+    pub async fn close(self) -> Arc<tempfile::TempDir> {
+        let Self { client, shutdown, serving, _folder, memory, .. } = self;
+        drop((client, memory));
+        shutdown.cancel();
+        serving.await.unwrap().unwrap();
+        _folder
+    }
+
+    /// Sets the server's clock to the real time, which other processes use for signatures.
+    pub fn follow_the_real_clock(&self) {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        self.now_ms.store(u64::try_from(now.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub fn seconds(&self) -> u64 {
+        self.now_ms.load(Ordering::SeqCst) / 1_000
+    }
+
+    /// Sends without a signature.
+    pub async fn bare(&self, method: &str, path: &str, body: &str) -> Answer {
+        let method: Method = method.parse().unwrap();
+        Answer::read(self.client.request(method, self.url(path)).body(body.to_owned()).send().await.unwrap())
+            .await
+    }
+
+    /// Sends with headers.
+    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, String)], body: Vec<u8>) -> Answer {
+        let method: Method = method.parse().unwrap();
+        let mut request = self.client.request(method, self.url(path)).body(body);
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
+        Answer::read(request.send().await.unwrap()).await
+    }
+}
+
+/// A person with a key.
+pub struct Person<'a> {
+    pub server: &'a TestServer,
+    pub key: AccountKey,
+    pub account: String,
+    pub delegation: Option<String>,
+}
+
+impl<'a> Person<'a> {
+    pub fn new(server: &'a TestServer) -> Self {
+        let key = AccountKey::generate();
+        Self { server, account: key.account_id(), key, delegation: None }
+    }
+
+    /// A new key that acts for this person.
+    pub fn friend(&self) -> Person<'a> {
+        Person {
+            server: self.server,
+            key: AccountKey::generate(),
+            account: self.account.clone(),
+            delegation: None,
+        }
+    }
+
+    pub fn owner(&self) -> OwnerId {
+        OwnerId::of(&self.key.public_key())
+    }
+
+    pub fn headers(&self, method: &str, path: &str, body: &[u8]) -> Vec<(&'static str, String)> {
+        let seconds = self.server.seconds();
+        let mut headers = self.key.request_headers(&self.account, method, path, body, seconds).to_vec();
+        headers.extend(self.delegation.clone().map(|delegation| ("x-delegation", delegation)));
+        headers
+    }
+
+    pub async fn ask(&self, method: &str, path: &str, body: Value) -> Answer {
+        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        self.server.send(method, path, &self.headers(method, path, &body), body).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.ask("POST", path, body).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.ask("GET", path, Value::Null).await
+    }
+
+    /// Remembers a fact and returns its id.
+    pub async fn remember(&self, text: &str, project: Option<&str>) -> String {
+        let facts = json!({ "facts": [{ "text": text, "project": project }] });
+        let answer = self.post("/v1/memory/remember", facts).await.good();
+        answer["remembered"][0]["id"].as_str().unwrap().to_owned()
+    }
+
+    /// The texts that a recall finds.
+    pub async fn recalls(&self, query: &str, project: Option<&str>) -> Vec<String> {
+        let body = json!({ "query": query, "project": project, "memory_scope": "full", "limit": 20 });
+        let answer = self.post("/v1/memory/recall", body).await.good();
+        let hits = answer["hits"].as_array().unwrap().clone();
+        hits.iter().map(|hit| hit["item"]["text"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// A delegation from this person to another's key, from a minute ago for an hour.
+    pub fn delegate(&self, friend: &Person<'_>, scopes: &[&str], project: Option<&str>) -> DelegationJson {
+        let scopes = Scopes::named(scopes.iter().copied()).unwrap();
+        let now = self.server.seconds();
+        let key = friend.key.public_key();
+        let mut delegation = Delegation::new(self.owner(), key, scopes, now - 60, now + 3_600);
+        delegation.project = project.map(str::to_owned);
+        DelegationJson::from(&delegation.sign(self.key.signing_key()))
+    }
+}

@@ -1,0 +1,285 @@
+//! Limits on a peer's requests: sizes, numbers and rates.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use baton_keys::account::body_sha256;
+use baton_relayer::http::Limits;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpSocket, TcpStream},
+};
+
+use super::harness::{Person, TestServer};
+
+/// Generous for a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn an_owner_and_a_key_have_a_rate_and_get_a_retry_time() {
+    let server =
+        TestServer::with(Limits { owner_per_minute: 4, key_per_minute: 3, ..Limits::default() }).await;
+    let owner = Person::new(&server);
+    let first = owner.post("/api/stats", json!({})).await;
+    assert_eq!(first.good()["quota"]["key_requests_per_minute"], 3);
+    assert_eq!(first.headers["x-ratelimit-limit"], "3");
+    assert_eq!(first.headers["x-ratelimit-remaining"], "2");
+    for _ in 0..2 {
+        owner.post("/api/stats", json!({})).await.good();
+    }
+    let limited = owner.post("/api/stats", json!({})).await;
+    limited.refused(429, "rate_limited");
+    assert_eq!(limited.headers["retry-after"], "20");
+    assert_eq!(limited.json()["retry_after_seconds"], 20);
+    let mut friend = owner.friend();
+    friend.delegation = Some(owner.delegate(&friend, &["read"], None).to_header());
+    friend.post("/api/stats", json!({})).await.good();
+    friend.post("/api/stats", json!({})).await.refused(429, "rate_limited");
+    Person::new(&server).post("/api/stats", json!({})).await.good();
+    server.now_ms.fetch_add(20_000, Ordering::SeqCst);
+    owner.post("/api/stats", json!({})).await.good();
+}
+
+#[tokio::test]
+async fn bodies_and_batches_are_bounded() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let large = "x".repeat(2 * 1024 * 1024 + 1);
+    server.bare("POST", "/api/remember", &large).await.refused(401, "unauthenticated");
+    let headers = person.headers("POST", "/api/remember", large.as_bytes());
+    server.send("POST", "/api/remember", &headers, large.into_bytes()).await.refused(413, "too_large");
+    person.post("/api/remember", json!({ "text": "x".repeat(5_000) })).await.refused(400, "bad_request");
+    let many: Vec<Value> = (0..101).map(|number| json!({ "text": format!("fact {number}") })).collect();
+    person.post("/api/remember/bulk", json!({ "items": many })).await.refused(400, "bad_request");
+    person.post("/api/remember/bulk", json!({ "items": [] })).await.refused(400, "bad_request");
+    person.post("/v1/memory/remember", json!({ "facts": many })).await.refused(400, "bad_request");
+    let ids = vec!["0".repeat(32); 1_001];
+    person.post("/v1/memory/delete", json!({ "ids": ids })).await.refused(400, "bad_request");
+    person
+        .post("/api/remember/bulk/status", json!({ "job_ids": &ids[..101] }))
+        .await
+        .refused(400, "bad_request");
+    person.post("/api/recall", json!({ "query": "x".repeat(9_000) })).await.refused(400, "bad_request");
+    person.post("/api/analyze", json!({ "text": "x".repeat(70_000) })).await.refused(400, "bad_request");
+}
+
+/// Sends the head of a signed request with its body's hash, and a part of the body.
+async fn begin(person: &Person<'_>, path: &str, body: &[u8], sent: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(person.server.address).await.unwrap();
+    let mut head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n", body.len());
+    for (name, value) in person.headers("POST", path, body) {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str(&format!("x-body-sha256: {}\r\n\r\n", body_sha256(body)));
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&body[..sent]).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn requests_in_hand_are_bounded() {
+    let server = TestServer::with(Limits { requests: 1, ..Limits::default() }).await;
+    let (person, other) = (Person::new(&server), Person::new(&server));
+    // An unfinished body keeps the only slot, once its head was verified.
+    let slow = begin(&other, "/api/stats", b"{\"namespace\":\"default\"}", 1).await;
+    let busy = async {
+        loop {
+            let answer = person.post("/api/stats", json!({})).await;
+            if answer.status == 503 {
+                return answer;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let answer = tokio::time::timeout(PATIENCE, busy).await.unwrap();
+    answer.refused(503, "busy");
+    assert_eq!(answer.headers["retry-after"], "1");
+    drop(slow);
+    let free = async { while person.post("/api/stats", json!({})).await.status != 200 {} };
+    tokio::time::timeout(PATIENCE, free).await.unwrap();
+    server.bare("GET", "/health", "").await.good();
+}
+
+#[tokio::test]
+async fn an_unsigned_request_holds_no_slot_while_its_body_is_awaited() {
+    let limits = Limits { requests: 1, large_bodies: 1, ..Limits::default() };
+    let server = TestServer::with(limits).await;
+    let person = Person::new(&server);
+    let mut waiting = Vec::new();
+    for path in ["/v1/memory/import", "/v1/memory/import", "/v1/memory/recall", "/v1/chat", "/sui"] {
+        for headers in [
+            String::new(),
+            // In the form of a signed request, without a valid signature.
+            person
+                .headers("POST", path, b"{ }")
+                .iter()
+                .map(|(name, value)| format!("{name}: {value}\r\n"))
+                .collect(),
+        ] {
+            let mut stream = TcpStream::connect(server.address).await.unwrap();
+            let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: 1000\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            waiting.push(stream);
+        }
+    }
+    // All of them have arrived: a later one is answered.
+    for _ in 0..3 {
+        server.bare("GET", "/health", "").await.good();
+        person.post("/api/stats", json!({})).await.good();
+        let import = person.headers("POST", "/v1/memory/import", b"x");
+        server.send("POST", "/v1/memory/import", &import, b"x".to_vec()).await.refused(400, "bad_request");
+    }
+    drop(waiting);
+}
+
+#[tokio::test]
+async fn a_large_body_comes_after_its_signature_was_checked() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let (path, body) = ("/v1/memory/import", vec![b' '; 3 * 1024 * 1024]);
+    let plain = server.send("POST", path, &person.headers("POST", path, &body), body.clone()).await;
+    plain.refused(413, "too_large");
+    assert!(plain.json()["hint"].as_str().unwrap().contains("x-body-sha256"), "{}", plain.text);
+    let stated = |hash: String| {
+        let mut headers = person.headers("POST", path, &body);
+        headers.push(("x-body-sha256", hash));
+        headers
+    };
+    // It is read: the route reports its errors.
+    let read = server.send("POST", path, &stated(body_sha256(&body)), body.clone()).await;
+    read.refused(400, "bad_request");
+    // A head with another hash than the signed one is refused, and so is a body with another hash.
+    for hash in [body_sha256(b"x"), "zz".repeat(32), String::new()] {
+        let refused = server.send("POST", path, &stated(hash), b"x".to_vec()).await;
+        refused.refused(401, "unauthenticated");
+    }
+    let mut other = body.clone();
+    other[0] = b'x';
+    server.send("POST", path, &stated(body_sha256(&body)), other).await.refused(401, "unauthenticated");
+}
+
+#[tokio::test]
+async fn silent_connections_of_one_address_cost_others_nothing() {
+    const MANY: usize = 400;
+    let server = TestServer::open().await;
+    let head = |path: &str| format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n");
+    for sent in [String::new(), "POST /v1".to_owned(), head("/v1/memory/recall"), head("/sui")] {
+        let mut silent = Vec::new();
+        for _ in 0..MANY {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let mut stream = socket.connect(server.address).await.unwrap();
+            // The oldest connections are closed meanwhile.
+            let _ = stream.write_all(sent.as_bytes()).await;
+            silent.push(stream);
+        }
+        for from in ["127.0.0.2", "127.0.0.1"] {
+            let client = reqwest::Client::builder()
+                .no_proxy()
+                .local_address(from.parse::<std::net::IpAddr>().unwrap());
+            let client = client.build().unwrap();
+            let person = Person::new(&server);
+            let body = b"{\"query\":\"dog\"}";
+            let mut request = client.post(server.url("/v1/memory/recall")).body(body.to_vec());
+            for (name, value) in person.headers("POST", "/v1/memory/recall", body) {
+                request = request.header(name, value);
+            }
+            let begun = tokio::time::Instant::now();
+            let answer = tokio::time::timeout(PATIENCE, request.send()).await.expect("an answer").unwrap();
+            assert_eq!(answer.status(), 200, "{from}");
+            // Far less than the time after which silent connections end by themselves.
+            assert!(begun.elapsed() < Duration::from_secs(8), "{from}: {:?}", begun.elapsed());
+        }
+        drop(silent);
+    }
+}
+
+#[tokio::test]
+async fn malformed_requests_are_refused_in_one_shape() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let raw = async |path: &str, body: &[u8]| {
+        server.send("POST", path, &person.headers("POST", path, body), body.to_vec()).await
+    };
+    let deep = "[".repeat(100_000);
+    for body in [
+        &b"{"[..],
+        b"[]",
+        b"null",
+        b"\xff",
+        br#"{"query":7}"#,
+        br#"{"query":"a","limit":-1}"#,
+        deep.as_bytes(),
+    ] {
+        raw("/api/recall", body).await.refused(400, "bad_request");
+    }
+    for body in [
+        json!({ "query": "a", "limit": 0 }),
+        json!({ "query": " " }),
+        json!({ "query": "a", "sort": "x" }),
+        json!({ "query": "a", "namespace": "" }),
+        json!({ "query": "a", "namespace": "a\u{0}b" }),
+        json!({ "query": "a", "namespace": "x".repeat(257) }),
+        json!({ "query": "a", "scoring_weights": { "semantic": -1 } }),
+        json!({ "query": "a", "memory_scope": "all" }),
+    ] {
+        person.post("/api/recall", body).await.refused(400, "bad_request");
+    }
+    person.post("/v1/memory/recall", json!({ "query": "a", "unknown": 1 })).await.refused(400, "bad_request");
+    person
+        .post("/v1/memory/recall", json!({ "query": "a", "threshold": 2 }))
+        .await
+        .refused(400, "bad_request");
+    let filters = json!({ "query": "a", "filters": { "from": "yesterday" } });
+    person.post("/v1/memory/recall", filters).await.refused(400, "bad_request");
+    person.get("/v1/memory/items/xyz").await.refused(404, "not_found");
+    person.get("/v1/memory/graph?unknown=1").await.refused(400, "bad_request");
+    person.get("/v1/memory/sessions/%FF/move").await.refused(405, "no_method");
+    person.post("/v1/memory/sessions/%FF/move", json!({})).await.refused(400, "bad_request");
+    server.bare("GET", "/nowhere", "").await.refused(404, "no_route");
+    server.bare("DELETE", "/health", "").await.refused(405, "no_method");
+    server.bare("POST", "/sui", &"x".repeat(5_000)).await.refused(400, "bad_request");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_no_http_is_closed() {
+    let server = TestServer::open().await;
+    let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(&[0xff; 100_000]).await.ok();
+    let mut answer = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut answer)).await;
+    assert!(ended.is_ok(), "the connection stays open");
+    server.bare("GET", "/health", "").await.good();
+}
+
+#[tokio::test]
+async fn every_documented_route_is_there_and_behind_the_gate() {
+    let server = TestServer::open().await;
+    let document = server.bare("GET", "/openapi.json", "").await.good();
+    let open = ["/health", "/readyz", "/version", "/config", "/sui", "/openapi.json"];
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.len() > 35, "{}", paths.len());
+    for (path, operations) in paths {
+        for (method, operation) in operations.as_object().unwrap() {
+            let filled = path.replace(['{', '}'], "");
+            let answer = server.bare(&method.to_uppercase(), &filled, "{}").await;
+            let secured = operation["security"].as_array().is_some_and(|list| !list.is_empty());
+            if open.contains(&path.as_str()) {
+                assert!(!secured && answer.status != 401 && answer.status != 405, "{method} {path}");
+            } else {
+                assert!(secured, "{method} {path} is documented as open");
+                answer.refused(401, "unauthenticated");
+            }
+            assert!(operation["responses"].as_object().is_some_and(|map| !map.is_empty()), "{method} {path}");
+        }
+    }
+    // The command prints the served document.
+    let printed = baton_relayer::http::document(utoipa_axum::router::OpenApiRouter::new());
+    assert_eq!(serde_json::to_value(printed).unwrap(), document);
+    // All references exist.
+    let text = document.to_string();
+    for reference in text.split("\"#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().unwrap();
+        assert!(document["components"]["schemas"].get(name).is_some(), "{name}");
+    }
+}

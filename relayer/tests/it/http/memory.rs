@@ -1,0 +1,373 @@
+//! Baton's own routes, end to end.
+
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+
+use super::harness::{Answer, Person, TestServer};
+
+fn texts(answer: &Value) -> Vec<&str> {
+    let items = answer["items"].as_array().unwrap();
+    items.iter().map(|item| item["text"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn f1_an_owner_lists_gets_edits_supersedes_archives_and_deletes() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let id = person.remember("My favourite fruit is the mango.", None).await;
+    let path = format!("/v1/memory/items/{id}");
+    let item = person.get(&path).await.good();
+    assert_eq!(item["text"], "My favourite fruit is the mango.");
+    assert_eq!((item["author"].as_str(), item["layer"].as_str()), (Some("owner"), Some("profile")));
+    assert_eq!(item["time"], "2026-11-21T23:14:00.000Z");
+    let edited =
+        person.ask("PATCH", &path, json!({ "text": "My favourite fruit is the papaya." })).await.good();
+    assert_eq!(edited["text"], "My favourite fruit is the papaya.");
+    let now = person.post("/v1/memory/list", json!({})).await.good();
+    assert!(!now.to_string().contains("mango"), "an edit leaves nothing of the old text");
+    let id = edited["id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/memory/items/{id}");
+    server.now_ms.fetch_add(60_000, Ordering::SeqCst);
+    let next = json!({ "text": "My favourite fruit is the fig." });
+    let newer = person.post(&format!("{path}/supersede"), next).await.good();
+    let older = person.get(&path).await.good();
+    assert_eq!(older["superseded_by"], newer["id"]);
+    assert!(older["valid_to"].is_string());
+    let recalled = person.recalls("What is my favourite fruit?", None).await;
+    assert!(recalled.iter().any(|text| text.contains("fig")), "{recalled:?}");
+    assert!(!recalled.iter().any(|text| text.contains("papaya")), "{recalled:?}");
+    let history = json!({ "filters": { "history": true, "kinds": ["fact"] } });
+    assert_eq!(texts(&person.post("/v1/memory/list", history).await.good()).len(), 2);
+    let newest = format!("/v1/memory/items/{}", newer["id"].as_str().unwrap());
+    person.post(&format!("{newest}/archive"), json!({ "archived": true })).await.good();
+    assert!(person.recalls("What is my favourite fruit?", None).await.is_empty(), "archived is not recalled");
+    person.post(&format!("{newest}/archive"), json!({ "archived": false })).await.good();
+    assert_eq!(person.ask("DELETE", &newest, Value::Null).await.good()["count"], 1);
+    person.get(&newest).await.refused(404, "not_found");
+    person.ask("DELETE", &newest, Value::Null).await.refused(404, "not_found");
+    assert!(person.recalls("What is my favourite fruit?", None).await.is_empty());
+}
+
+#[tokio::test]
+async fn f1_a_removal_names_and_treats_other_holders_as_requested() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let told = async |session: &str, name: &str| {
+        let body = json!({
+            "session": session, "project": "zoo", "turn": 0,
+            "user": format!("My dog is called {name}."), "assistant": format!("{name} is a lovely name."),
+        });
+        person.post("/v1/memory/turns", body).await.good();
+        let body = json!({ "facts": [{ "text": format!("My dog is called {name}."), "project": "zoo" }] });
+        let answer = person.post("/v1/memory/remember", body).await.good();
+        answer["remembered"][0]["id"].as_str().unwrap().to_owned()
+    };
+    let listed = async |words: &str| {
+        let body = json!({ "everything": true, "words": words });
+        let page = person.post("/v1/memory/list", body).await.good();
+        texts(&page).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let kinds = |answer: &Value, deleted: bool| {
+        let others = answer["others"].as_array().unwrap().iter();
+        let others = others.filter(|one| one["deleted"] == deleted);
+        others
+            .map(|one| format!("{} {}", one["kind"].as_str().unwrap(), one["author"].as_str().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    // By default, the user's messages are deleted, and the assistant's answer is named.
+    let id = told("a", "Flibbertigibbet").await;
+    let path = format!("/v1/memory/items/{id}");
+    let answer = person.ask("DELETE", &path, Value::Null).await.good();
+    assert_eq!((answer["count"].as_u64(), answer["more"].as_u64()), (Some(1), Some(0)));
+    assert_eq!(kinds(&answer, false), ["episode assistant"]);
+    assert!(kinds(&answer, true).contains(&"episode user".to_owned()), "{answer}");
+    assert_eq!(
+        (answer["others"][0]["session"].as_str(), answer["others"][0]["turn"].as_u64()),
+        (Some("a"), Some(0))
+    );
+    assert_eq!(listed("Flibbertigibbet").await, ["Flibbertigibbet is a lovely name."]);
+    // All of them, by a query and by a body.
+    let id = told("b", "Wobbegongus").await;
+    let path = format!("/v1/memory/items/{id}?others=all");
+    let edited = person.ask("PATCH", &path, json!({ "text": "My dog has no name." })).await.good();
+    assert_eq!((edited["id"].as_str(), edited["text"].as_str()), (Some(&*id), Some("My dog has no name.")));
+    assert!(kinds(&edited, false).is_empty() && kinds(&edited, true).len() >= 2, "{edited}");
+    assert!(listed("Wobbegongus").await.is_empty());
+    let id = told("c", "Grimalkin").await;
+    let body = json!({ "ids": [id], "others": "none" });
+    let answer = person.post("/v1/memory/delete", body).await.good();
+    let left = kinds(&answer, false);
+    assert!(left.contains(&"episode user".to_owned()) && left.contains(&"episode assistant".to_owned()));
+    assert_eq!(listed("Grimalkin").await.len(), 2);
+    let nonsense = json!({ "ids": [id], "others": "everybody" });
+    person.post("/v1/memory/delete", nonsense).await.refused(400, "bad_request");
+    person.ask("DELETE", &path.replace("all", "some"), Value::Null).await.refused(400, "bad_request");
+}
+
+#[tokio::test]
+async fn f6_a_recall_says_scores_and_how_it_searched() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    person.remember("My dog is called Biscuit.", None).await;
+    person.remember("I work as a carpenter.", None).await;
+    let body = json!({ "query": "What is my dog called?", "limit": 1 });
+    let answer = person.post("/v1/memory/recall", body).await.good();
+    let hit = &answer["hits"][0];
+    assert_eq!(hit["item"]["text"], "My dog is called Biscuit.");
+    assert!((0.0..=1.0).contains(&hit["score"].as_f64().unwrap()), "{hit}");
+    assert!(hit["distance"].is_number() && answer["took_us"].is_u64());
+    assert!(["full", "lexical"].contains(&answer["mode"].as_str().unwrap()), "{answer}");
+    let none = json!({ "query": "What is my dog called?", "memory_scope": "none" });
+    let none = person.post("/v1/memory/recall", none).await.good();
+    assert_eq!((none["hits"].as_array().unwrap().len(), none["mode"].as_str()), (0, Some("none")));
+}
+
+#[tokio::test]
+async fn pages_of_a_list_go_on_where_the_last_one_ended() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    for number in 0..5 {
+        person.remember(&format!("Note number {number} is about topic {number}."), Some("notes")).await;
+    }
+    let mut seen = Vec::new();
+    let mut after = Value::Null;
+    for _ in 0..9 {
+        let body =
+            json!({ "project": "notes", "limit": 2, "after": after, "filters": { "kinds": ["fact"] } });
+        let page = person.post("/v1/memory/list", body).await.good();
+        seen.extend(texts(&page).into_iter().map(str::to_owned));
+        after = page["next"].clone();
+        if after.is_null() {
+            break;
+        }
+    }
+    let distinct: std::collections::HashSet<_> = seen.iter().collect();
+    assert_eq!((seen.len(), distinct.len()), (5, 5), "{seen:?}");
+    let words = json!({ "project": "notes", "words": "topic 3" });
+    let found = person.post("/v1/memory/list", words).await.good();
+    assert!(texts(&found).iter().any(|text| text.contains("number 3")), "{found}");
+}
+
+async fn turn(person: &Person<'_>, session: &str, project: Option<&str>, turn: u64, user: &str) -> Answer {
+    let body =
+        json!({ "session": session, "project": project, "turn": turn, "user": user, "assistant": "I see." });
+    person.post("/v1/memory/turns", body).await
+}
+
+#[tokio::test]
+async fn sessions_are_made_forked_moved_and_deleted() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let made =
+        person.post("/v1/memory/sessions", json!({ "name": "s 1/ü", "project": "garden" })).await.good();
+    assert_eq!((made["name"].as_str(), made["project"].as_str()), (Some("s 1/ü"), Some("garden")));
+    let path = "/v1/memory/sessions/s%201%2F%C3%BC";
+    turn(&person, "s 1/ü", Some("garden"), 0, "The greenhouse needs a new heater.").await.good();
+    assert!(!person.recalls("greenhouse heater", Some("garden")).await.is_empty(), "read-your-writes");
+    assert!(person.recalls("greenhouse heater", None).await.is_empty());
+    let fork = person.post(&format!("{path}/fork"), json!({ "name": "fork", "turns": 1 })).await.good();
+    assert_eq!((fork["parent"].as_str(), fork["parent_turns"].as_u64()), (Some("s 1/ü"), Some(1)));
+    let moved = person.post(&format!("{path}/move"), json!({ "project": null })).await.good();
+    assert_eq!(moved["project"], Value::Null);
+    assert!(!person.recalls("greenhouse heater", None).await.is_empty(), "its past came along");
+    let listed = person.get("/v1/memory/sessions").await.good();
+    assert_eq!(listed["places"].as_array().unwrap().len(), 2);
+    assert!(person.ask("DELETE", path, Value::Null).await.good()["count"].as_u64().unwrap() > 0);
+    person.ask("DELETE", path, Value::Null).await.refused(404, "not_found");
+    assert!(person.recalls("greenhouse heater", None).await.is_empty());
+}
+
+#[tokio::test]
+async fn projects_and_personas_are_made_and_deleted() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    person.post("/v1/memory/projects", json!({ "name": "a" })).await.good();
+    person.post("/v1/memory/projects", json!({ "name": "a" })).await.good();
+    person.post("/v1/memory/projects", json!({ "name": "default" })).await.refused(400, "bad_request");
+    person.remember("The contract ends in June.", Some("a")).await;
+    let listed = person.get("/v1/memory/projects").await.good();
+    assert_eq!(listed["places"][0]["name"], "a");
+    assert_eq!(listed["places"].as_array().unwrap().len(), 1);
+    assert!(
+        person.ask("DELETE", "/v1/memory/projects/a", Value::Null).await.good()["count"].as_u64() >= Some(1)
+    );
+    person.ask("DELETE", "/v1/memory/projects/a", Value::Null).await.refused(404, "not_found");
+    assert!(person.recalls("contract June", Some("a")).await.is_empty());
+    person.post("/v1/memory/personas", json!({ "name": "coach" })).await.good();
+    let personas = person.get("/v1/memory/personas").await.good();
+    assert!(personas.to_string().contains("coach"), "{personas}");
+    person.ask("DELETE", "/v1/memory/personas/coach", Value::Null).await.good();
+}
+
+#[tokio::test]
+async fn d9_the_profile_and_the_graph_can_be_read() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    person.remember("My sister is called Ana.", None).await;
+    let profile = person.get("/v1/memory/profile").await.good();
+    assert!(texts(&profile).contains(&"My sister is called Ana."), "{profile}");
+    let graph = person.get("/v1/memory/graph").await.good();
+    assert!(graph["nodes"].is_array() && graph["edges"].is_array());
+}
+
+#[tokio::test]
+async fn f1_an_export_is_signed_lines_and_is_imported_elsewhere() {
+    let server = TestServer::open().await;
+    let (person, other) = (Person::new(&server), Person::new(&server));
+    person.remember("My dog is called Biscuit.", None).await;
+    person.remember("The shed needs paint.", Some("garden")).await;
+    let export = person.get("/v1/memory/export").await;
+    assert_eq!(
+        (export.status, export.headers["content-type"].to_str().unwrap()),
+        (200, "application/x-ndjson")
+    );
+    let lines: Vec<Value> = export.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.len() >= 4, "{}", export.text);
+    let project = person.get("/v1/memory/export?project=garden").await;
+    assert!(project.text.contains("shed") && !project.text.contains("Biscuit"));
+    let send = async |who: &Person<'_>, text: &str| {
+        let path = "/v1/memory/import";
+        let headers = who.headers("POST", path, text.as_bytes());
+        server.send("POST", path, &headers, text.as_bytes().to_vec()).await
+    };
+    assert_eq!(send(&person, &export.text).await.good()["added"], 0, "all of it is here");
+    assert!(send(&other, &export.text).await.good()["added"].as_u64() >= Some(2));
+    assert_eq!(other.recalls("What is my dog called?", None).await, ["My dog is called Biscuit."]);
+    let forged = export.text.replace("Biscuit", "Rex");
+    let third = Person::new(&server);
+    assert_eq!(send(&third, &forged).await.status, 400, "a changed export is refused");
+    assert_eq!(send(&third, "garbage\n").await.status, 400);
+}
+
+#[tokio::test]
+async fn f1_an_owner_is_erased_on_its_own_word_only() {
+    let server = TestServer::open().await;
+    let (person, other) = (Person::new(&server), Person::new(&server));
+    person.remember("My dog is called Biscuit.", None).await;
+    other.remember("My cat is called Luna.", None).await;
+    let erase = |confirm: &str| person.ask("DELETE", "/v1/memory/owner", json!({ "confirm": confirm }));
+    erase(&other.account).await.refused(400, "bad_request");
+    person.ask("DELETE", "/v1/memory/owner", Value::Null).await.refused(400, "bad_request");
+    erase(&person.account).await.good();
+    assert!(person.recalls("What is my dog called?", None).await.is_empty());
+    assert_eq!(other.recalls("What is my cat called?", None).await.len(), 1);
+}
+
+#[tokio::test]
+async fn e6_what_waits_for_consent_is_listed_and_decided_on() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let waiting = person.get("/v1/memory/consent").await.good();
+    assert_eq!(waiting["items"], json!([]));
+    person
+        .post("/v1/memory/consent", json!({ "ids": ["0".repeat(32)], "decision": "maybe" }))
+        .await
+        .refused(400, "bad_request");
+    turn(&person, "s", None, 0, "I was diagnosed with diabetes last week, and I take insulin every day.")
+        .await
+        .good();
+    while server.memory.run_due().await > 0 {}
+    let waiting = person.get("/v1/memory/consent").await.good();
+    let ids: Vec<&str> =
+        waiting["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect();
+    assert!(!ids.is_empty(), "a health fact waits: {waiting}");
+    let granted = person.post("/v1/memory/consent", json!({ "ids": ids, "decision": "grant" })).await.good();
+    assert_eq!(granted["count"], ids.len());
+    assert_eq!(person.get("/v1/memory/consent").await.good()["items"], json!([]));
+}
+
+#[tokio::test]
+async fn a_recall_answers_while_nothing_is_there() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    assert!(person.recalls("anything", None).await.is_empty());
+    assert!(person.recalls("anything", Some("nowhere")).await.is_empty());
+    let quota = person.get("/v1/memory/quota").await.good();
+    assert_eq!(quota["items_left"], quota["max_items"]);
+}
+
+#[tokio::test]
+async fn another_text_under_a_turns_number_is_refused_and_the_same_one_changes_nothing() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let turn = |user: &str, assistant: &str| json!({ "session": "s", "turn": 0, "user": user, "assistant": assistant });
+    for _ in 0..2 {
+        person.post("/v1/memory/turns", turn("I live in Lisbon.", "Noted.")).await.good();
+    }
+    person.post("/v1/memory/turns", turn("I live in Oslo.", "Noted.")).await.refused(409, "conflict");
+    person.post("/v1/memory/turns", turn("I live in Lisbon.", "Oh.")).await.refused(409, "conflict");
+    let listed =
+        person.post("/v1/memory/list", json!({ "session": "s", "filters": { "kinds": ["episode"] } })).await;
+    assert_eq!(listed.good()["items"].as_array().unwrap().len(), 2, "{}", listed.text);
+    // A deleted message leaves nothing to compare with.
+    for item in listed.json()["items"].as_array().unwrap() {
+        person.post("/v1/memory/delete", json!({ "ids": [item["id"]] })).await.good();
+    }
+    person.post("/v1/memory/turns", turn("I live in Lisbon.", "Noted.")).await.good();
+    let again = person.post("/v1/memory/list", json!({ "session": "s" })).await.good();
+    assert!(!again.to_string().contains("Lisbon"), "what was deleted does not come back: {again}");
+}
+
+#[tokio::test]
+async fn a_request_that_contradicts_the_sessions_persona_is_refused() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let place = json!({ "name": "k", "project": "home", "persona": "Kenji" });
+    person.post("/v1/memory/sessions", place).await.good();
+    for (project, persona) in [(Some("other"), None), (None, Some("Aria"))] {
+        let turn = json!({
+            "session": "k", "project": project, "persona": persona, "turn": 0, "user": "Hello!", "assistant": "Hello!",
+        });
+        person.post("/v1/memory/turns", turn).await.refused(409, "conflict");
+        let fact = json!({ "text": "x y z", "session": "k", "project": project, "persona": persona });
+        person.post("/v1/memory/remember", json!({ "facts": [fact] })).await.refused(409, "conflict");
+    }
+    let recall = json!({ "query": "hello", "session": "k", "persona": "Aria" });
+    assert_eq!(person.post("/v1/memory/recall", recall).await.good()["mode"], "none");
+    // The refused requests created nothing.
+    for (path, names) in [("/v1/memory/projects", "home"), ("/v1/memory/personas", "Kenji")] {
+        let places = person.get(path).await.good();
+        let listed: Vec<&str> = places["places"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|place| place["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(listed, [names], "{path}");
+    }
+}
+
+#[tokio::test]
+async fn an_export_of_one_place_names_no_other_and_one_of_nowhere_is_refused() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    for (project, session, persona) in [("boat", "at sea", "Aria"), ("house", "at home", "Kenji")] {
+        let turn = json!({
+            "project": project, "session": session, "persona": persona, "turn": 0,
+            "user": format!("We paint the {project} green."), "assistant": "Good.",
+        });
+        person.post("/v1/memory/turns", turn).await.good();
+    }
+    for query in ["project=nowhere", "session=nowhere", "persona=nobody"] {
+        let refused = person.get(&format!("/v1/memory/export?{query}")).await;
+        refused.refused(404, "not_found");
+        assert!(!refused.text.contains("boat") && !refused.text.contains("house"), "{}", refused.text);
+    }
+    for query in ["project=boat&persona=Aria", "session=at%20sea"] {
+        let export = person.get(&format!("/v1/memory/export?{query}")).await;
+        assert_eq!(export.status, 200, "{}", export.text);
+        for own in ["paint the boat", "\"boat\"", "at sea", "Aria"] {
+            assert!(export.text.contains(own), "{own}: {}", export.text);
+        }
+        for other in ["house", "at home", "Kenji"] {
+            assert!(!export.text.contains(other), "{other}: {}", export.text);
+        }
+        // Another account imports it unchanged.
+        let other = Person::new(&server);
+        let headers = other.headers("POST", "/v1/memory/import", export.text.as_bytes());
+        let imported = server.send("POST", "/v1/memory/import", &headers, export.text.into_bytes()).await;
+        assert_eq!(imported.good()["added"], 2);
+    }
+    assert!(person.get("/v1/memory/export").await.text.contains("house"), "of everything, all is named");
+}

@@ -1,0 +1,94 @@
+//! The owner's settings, repeated calls, times, and restoring without Walrus.
+
+use serde_json::{Value, json};
+
+use super::harness::{Person, TestServer};
+
+#[tokio::test]
+async fn only_the_owner_and_its_administrators_decide_on_settings() {
+    let server = TestServer::open().await;
+    let (owner, other) = (Person::new(&server), Person::new(&server));
+    let path = "/v1/memory/settings";
+    let off = json!({ "extract_through_nodes": false, "nodes_offered": false, "written_by": "rules" });
+    assert_eq!(owner.get(path).await.good(), off);
+    let on = json!({ "extract_through_nodes": true });
+    let mut friend = owner.friend();
+    for scopes in [&["read"][..], &["read", "write", "chat"]] {
+        friend.delegation = Some(owner.delegate(&friend, scopes, None).to_header());
+        friend.ask("PUT", path, on.clone()).await.refused(403, "scope_missing");
+    }
+    friend.delegation = Some(owner.delegate(&friend, &["read", "admin"], Some("garden")).to_header());
+    friend.ask("PUT", path, on.clone()).await.refused(403, "project_only");
+    friend.get(path).await.refused(403, "project_only");
+    assert_eq!(owner.get(path).await.good(), off, "nothing of it was done");
+    owner.ask("PUT", path, json!({})).await.refused(400, "bad_request");
+    owner
+        .ask("PUT", path, json!({ "extract_through_nodes": true, "x": 1 }))
+        .await
+        .refused(400, "bad_request");
+    let answer = owner.ask("PUT", path, on).await.good();
+    assert_eq!((&answer["extract_through_nodes"], &answer["written_by"]), (&json!(true), &json!("rules")));
+    assert_eq!(owner.post("/api/stats", json!({})).await.good()["all"]["extract_through_nodes"], true);
+    assert_eq!(other.get(path).await.good(), off);
+    friend.delegation = Some(owner.delegate(&friend, &["read", "admin"], None).to_header());
+    friend.ask("PUT", path, json!({ "extract_through_nodes": false })).await.good();
+    assert_eq!(owner.get(path).await.good(), off);
+}
+
+#[tokio::test]
+async fn f10_a_call_with_the_same_idempotency_key_is_made_once() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let fact = |text: &str, key: &str| json!({ "text": text, "idempotency_key": key });
+    let first = person.post("/api/remember", fact("I live in Lisbon.", "a")).await.good();
+    let job = first["job_id"].as_str().unwrap().to_owned();
+    let item = format!("/v1/memory/items/{job}");
+    let newer = person.post(&format!("{item}/supersede"), json!({ "text": "I live in Porto." })).await.good();
+    let again = person.post("/api/remember", fact("I live in Lisbon.", "a")).await.good();
+    assert_eq!((&again["job_id"], &again["existed"]), (&json!(job), &json!(true)));
+    assert_eq!(person.get(&item).await.good()["superseded_by"], newer["id"], "what was said since stays");
+    person.post("/api/remember", fact("I live in Faro.", "a")).await.refused(409, "conflict");
+    let items = json!({ "items": [fact("I play the cello.", "b"), fact("I live in Lisbon.", "a")] });
+    for _ in 0..2 {
+        let bulk = person.post("/api/remember/bulk", items.clone()).await.good();
+        assert_eq!(bulk["job_ids"][1], json!(job));
+    }
+    let ours = json!({ "facts": [{ "text": "I live in Lisbon.", "idempotency_key": "a" }] });
+    let ours = person.post("/v1/memory/remember", ours).await.good();
+    assert_eq!(ours["remembered"][0]["id"], json!(job));
+    // The SDK makes keys from the words: after a deletion, the same call is new.
+    person.post("/api/forget", json!({ "namespace": "default" })).await.good();
+    let anew = person.post("/api/remember", fact("I live in Lisbon.", "a")).await.good();
+    assert_eq!(anew["existed"], false);
+    person.post("/api/remember", fact("x is y", &"k".repeat(257))).await.refused(400, "bad_request");
+}
+
+#[tokio::test]
+async fn f10_occurred_at_dates_the_memory() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let at = "2025-03-01T10:00:00Z";
+    let analyzed = json!({ "text": "I work as a carpenter in Lisbon.", "occurred_at": at });
+    let found = person.post("/api/analyze", analyzed).await.good();
+    let id = found["facts"][0]["id"].as_str().unwrap().to_owned();
+    let remembered = json!({ "text": "My dog is called Biscuit.", "occurred_at": at });
+    let job = person.post("/api/remember", remembered).await.good()["job_id"].as_str().unwrap().to_owned();
+    for id in [id, job] {
+        let item = person.get(&format!("/v1/memory/items/{id}")).await.good();
+        assert_eq!((&item["time"], &item["valid_from"]), (&json!("2025-03-01T10:00:00.000Z"), &item["time"]));
+    }
+    let wrong = json!({ "text": "I work as a carpenter.", "occurred_at": "yesterday" });
+    person.post("/api/analyze", wrong).await.refused(400, "bad_request");
+}
+
+#[tokio::test]
+async fn restoring_without_walrus_says_why_it_cannot_and_what_to_do() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    person.remember("My dog is called Biscuit.", None).await;
+    let answer = person.post("/api/restore", json!({ "namespace": "default" })).await;
+    answer.refused(501, "no_walrus");
+    let answer: Value = answer.json();
+    assert!(answer["message"].as_str().unwrap().contains("Walrus"), "{answer}");
+    assert!(answer["hint"].as_str().unwrap().contains("/v1/memory/import"), "{answer}");
+}

@@ -1,0 +1,330 @@
+//! Access rights: signatures, delegations, scopes, projects.
+
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+
+use super::harness::{Person, TestServer};
+
+#[tokio::test]
+async fn a6_an_unsigned_or_changed_request_is_nobodys() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let (path, body) = ("/api/recall?x=1", br#"{"query":"dog"}"#.to_vec());
+    server.bare("POST", path, "{}").await.refused(401, "unauthenticated");
+    let signed = || person.headers("POST", path, &body);
+    assert_eq!(server.send("POST", path, &signed(), body.clone()).await.status, 200);
+    server.send("POST", "/api/recall?x=2", &signed(), body.clone()).await.refused(401, "unauthenticated");
+    server.send("POST", "/api/forget?x=1", &signed(), body.clone()).await.refused(401, "unauthenticated");
+    let delegations = person.headers("GET", "/api/delegations", &body);
+    server.send("POST", "/api/delegations", &delegations, body.clone()).await.refused(401, "unauthenticated");
+    server.send("POST", path, &signed(), b"{}".to_vec()).await.refused(401, "unauthenticated");
+    let mut other_account = signed();
+    other_account[4].1 = Person::new(&server).account;
+    server.send("POST", path, &other_account, body).await.refused(401, "unauthenticated");
+}
+
+#[tokio::test]
+async fn every_wrong_signature_gets_the_same_answer() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let path = "/api/stats";
+    let signed = || person.headers("POST", path, b"{}");
+    let mut answers = Vec::new();
+    for index in 0..5 {
+        let mut missing = signed();
+        missing.remove(index);
+        answers.push(server.send("POST", path, &missing, b"{}".to_vec()).await);
+        let mut garbled = signed();
+        garbled[index].1 = "zz".to_owned();
+        answers.push(server.send("POST", path, &garbled, b"{}".to_vec()).await);
+    }
+    let impostor = Person { account: person.account.clone(), ..Person::new(&server) };
+    answers.push(impostor.post(path, json!({})).await);
+    let replayed = signed();
+    server.send("POST", path, &replayed, b"{}".to_vec()).await.good();
+    answers.push(server.send("POST", path, &replayed, b"{}".to_vec()).await);
+    let without_id = |answer: &super::harness::Answer| {
+        let mut json = answer.json();
+        json["request_id"] = Value::Null;
+        (answer.status, json)
+    };
+    let first = without_id(&answers[0]);
+    assert!(answers.iter().all(|answer| without_id(answer) == first), "{answers:?}");
+}
+
+#[tokio::test]
+async fn a_nonce_is_remembered_across_a_restart() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let headers = person.headers("POST", "/api/stats", b"{}");
+    server.send("POST", "/api/stats", &headers, b"{}".to_vec()).await.good();
+    let folder = server.close().await;
+    let server = TestServer::on(folder, baton_relayer::http::Limits::default()).await;
+    server.send("POST", "/api/stats", &headers, b"{}".to_vec()).await.refused(401, "unauthenticated");
+}
+
+#[tokio::test]
+async fn clock_skew_is_reported_for_valid_signatures_only() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let headers = person.headers("POST", "/api/stats", b"{}");
+    server.now_ms.fetch_add(301_000, Ordering::SeqCst);
+    let late = server.send("POST", "/api/stats", &headers, b"{}".to_vec()).await;
+    late.refused(401, "clock_skew");
+    assert_eq!(late.headers["x-auth-error"], "ERR_TIMESTAMP_OUT_OF_BOUNDS");
+    let mut forged = headers;
+    forged[1].1 = "00".repeat(64);
+    let answer = server.send("POST", "/api/stats", &forged, b"{}".to_vec()).await;
+    answer.refused(401, "unauthenticated");
+    assert!(!answer.headers.contains_key("x-auth-error"));
+}
+
+#[tokio::test]
+async fn a_delegate_acts_within_its_scopes_until_taken_back() {
+    let server = TestServer::open().await;
+    let owner = Person::new(&server);
+    owner.remember("My dog is called Biscuit.", None).await;
+    let mut friend = owner.friend();
+    friend.post("/api/recall", json!({ "query": "dog" })).await.refused(401, "unauthenticated");
+    let delegation = owner.delegate(&friend, &["read"], None);
+    friend.delegation = Some(delegation.to_header());
+    friend.post("/api/recall", json!({ "query": "dog" })).await.good();
+    friend.delegation = None;
+    owner.post("/api/delegations", json!(delegation)).await.good();
+    let stats = friend.post("/api/stats", json!({})).await.good();
+    assert_eq!(stats["owner"], owner.account, "registered, it is found by account and key");
+    friend.post("/api/remember", json!({ "text": "x" })).await.refused(403, "scope_missing");
+    friend.post("/api/forget", json!({ "namespace": "default" })).await.refused(403, "scope_missing");
+    friend.get("/v1/memory/export").await.refused(403, "scope_missing");
+    friend.post("/api/delegations", json!(delegation)).await.refused(403, "scope_missing");
+    let listed = owner.get("/api/delegations").await.good();
+    assert_eq!(listed["delegations"][0]["id"], delegation.id);
+    owner.ask("DELETE", &format!("/api/delegations/{}", delegation.id), Value::Null).await.good();
+    friend.post("/api/recall", json!({ "query": "dog" })).await.refused(401, "unauthenticated");
+    friend.delegation = Some(delegation.to_header());
+    friend.post("/api/recall", json!({ "query": "dog" })).await.refused(401, "unauthenticated");
+    owner.post("/api/delegations", json!(delegation)).await.refused(409, "conflict");
+}
+
+#[tokio::test]
+async fn a_delegation_ends_and_is_no_ones_else() {
+    let server = TestServer::open().await;
+    let (owner, other) = (Person::new(&server), Person::new(&server));
+    let mut friend = owner.friend();
+    let delegation = owner.delegate(&friend, &["read", "write", "chat", "admin"], None);
+    other.post("/api/delegations", json!(delegation)).await.refused(400, "bad_request");
+    friend.delegation = Some(delegation.to_header());
+    let mut thief = owner.friend();
+    thief.delegation.clone_from(&friend.delegation);
+    thief.post("/api/stats", json!({})).await.refused(401, "unauthenticated");
+    friend.account.clone_from(&other.account);
+    friend.post("/api/stats", json!({})).await.refused(401, "unauthenticated");
+    friend.account.clone_from(&owner.account);
+    friend.post("/api/stats", json!({})).await.good();
+    let confirm = json!({ "confirm": owner.account });
+    friend.ask("DELETE", "/v1/memory/owner", confirm).await.refused(403, "owner_only");
+    server.now_ms.fetch_add(3_600_000, Ordering::SeqCst);
+    friend.post("/api/stats", json!({})).await.refused(401, "unauthenticated");
+    owner.post("/api/delegations", json!(delegation)).await.refused(400, "bad_request");
+}
+
+#[tokio::test]
+async fn a_delegate_of_one_project_sees_and_touches_nothing_else() {
+    let server = TestServer::open().await;
+    let owner = Person::new(&server);
+    let inside = owner.remember("The shed needs green paint.", Some("garden")).await;
+    let outside = owner.remember("The bank card has paint on it.", None).await;
+    let mut friend = owner.friend();
+    let all = ["read", "write", "chat", "admin"];
+    friend.delegation = Some(owner.delegate(&friend, &all, Some("garden")).to_header());
+    assert_eq!(friend.recalls("paint", None).await, ["The shed needs green paint."]);
+    assert_eq!(friend.recalls("paint", Some("garden")).await, ["The shed needs green paint."]);
+    let recall =
+        |project: &str| friend.post("/v1/memory/recall", json!({ "query": "paint", "project": project }));
+    recall("default").await.refused(403, "project_only");
+    recall("house").await.refused(403, "project_only");
+    friend
+        .post("/api/recall", json!({ "query": "paint", "namespace": "default" }))
+        .await
+        .refused(403, "project_only");
+    friend.post("/v1/memory/list", json!({ "everything": true })).await.refused(403, "project_only");
+    let listed = friend.post("/v1/memory/list", json!({})).await.good();
+    assert!(!listed.to_string().contains("bank card"), "{listed}");
+    for path in [
+        "/v1/memory/export",
+        "/v1/memory/graph",
+        "/v1/memory/profile",
+        "/v1/memory/sessions",
+        "/v1/memory/consent",
+    ] {
+        let answer = friend.get(path).await;
+        assert_eq!(answer.status, 200, "{path} {}", answer.text);
+        assert!(!answer.text.contains("bank card"), "{path}");
+    }
+    friend.get(&format!("/v1/memory/items/{inside}")).await.good();
+    let item = format!("/v1/memory/items/{outside}");
+    friend.get(&item).await.refused(404, "not_found");
+    friend.ask("PATCH", &item, json!({ "text": "x" })).await.refused(404, "not_found");
+    friend.ask("DELETE", &item, Value::Null).await.refused(404, "not_found");
+    friend.post(&format!("{item}/supersede"), json!({ "text": "x" })).await.refused(404, "not_found");
+    friend.post(&format!("{item}/archive"), json!({ "archived": true })).await.refused(404, "not_found");
+    friend.post("/v1/memory/delete", json!({ "ids": [outside] })).await.refused(404, "not_found");
+    friend.get(&format!("/api/remember/{outside}")).await.refused(404, "not_found");
+    let status = friend.post("/api/remember/bulk/status", json!({ "job_ids": [outside] })).await.good();
+    assert_eq!(status["results"][0]["status"], "not_found");
+    friend.get("/v1/memory/personas").await.refused(403, "project_only");
+    friend.get("/api/delegations").await.refused(403, "project_only");
+    friend.post("/v1/memory/import", json!({})).await.refused(403, "project_only");
+    let projects = friend.get("/v1/memory/projects").await.good();
+    assert_eq!(projects["places"].as_array().unwrap().len(), 1);
+    assert!(owner.get(&item).await.good()["text"].as_str().unwrap().contains("bank card"));
+}
+
+#[tokio::test]
+async fn another_owner_reads_and_deletes_nothing() {
+    let server = TestServer::open().await;
+    let (owner, other) = (Person::new(&server), Person::new(&server));
+    let id = owner.remember("The safe's code is in the blue book.", None).await;
+    assert_eq!(other.recalls("safe code blue book", None).await, Vec::<String>::new());
+    other.get(&format!("/v1/memory/items/{id}")).await.refused(404, "not_found");
+    other.get(&format!("/v1/owners/{}/namespaces", owner.account)).await.refused(404, "not_found");
+    let answer = other.post("/v1/memory/delete", json!({ "ids": [id] })).await;
+    assert!(answer.status == 404 || answer.good()["count"] == 0, "{}", answer.text);
+    assert_eq!(owner.recalls("safe code blue book", None).await.len(), 1);
+}
+
+/// The whole answer as one text.
+fn all_of(answer: &super::harness::Answer) -> String {
+    answer.good().to_string()
+}
+
+#[tokio::test]
+async fn a_delegate_that_may_only_write_reads_nothing() {
+    let server = TestServer::open().await;
+    let owner = Person::new(&server);
+    let dog = owner.remember("My dog is called Biscuit.", None).await;
+    let place = json!({ "name": "s1", "project": "garden" });
+    owner.post("/v1/memory/sessions", place.clone()).await.good();
+    let mut writer = owner.friend();
+    writer.delegation = Some(owner.delegate(&writer, &["write"], None).to_header());
+
+    // A fact that replaces another's: the writer learns only of its own.
+    let facts = json!({ "facts": [{ "text": "My dog is called Zed." }] });
+    let answer = writer.post("/v1/memory/remember", facts).await;
+    let text = all_of(&answer);
+    let zed = answer.json()["remembered"][0]["id"].as_str().unwrap().to_owned();
+    assert!(!text.contains(&dog) && answer.json()["remembered"][0]["superseded"].is_null(), "{text}");
+    let history = owner.get(&format!("/v1/memory/items/{dog}")).await.good();
+    assert_eq!(history["superseded_by"], zed.as_str(), "and yet it did");
+    // A write-only key cannot find out whether a fact exists by adding it.
+    let known = json!({ "facts": [{ "text": "My dog is called Zed." }] });
+    let fresh = json!({ "facts": [{ "text": "The kettle is copper." }] });
+    let shape = |answer: &super::harness::Answer| {
+        let mut one = answer.good()["remembered"][0].clone();
+        one["id"] = Value::Null;
+        one
+    };
+    let known = shape(&writer.post("/v1/memory/remember", known).await);
+    assert_eq!(known, shape(&writer.post("/v1/memory/remember", fresh).await));
+    assert!(known["existed"].is_null(), "{known}");
+    let accepted = writer.post("/api/remember", json!({ "text": "My dog is called Zed." })).await.good();
+    assert!(accepted.get("existed").is_none(), "{accepted}");
+
+    // It does not see the items that it changes.
+    let item = format!("/v1/memory/items/{zed}");
+    for (method, path, body) in [
+        ("POST", format!("{item}/archive"), json!({ "archived": true })),
+        ("POST", format!("{item}/archive"), json!({ "archived": false })),
+        ("PATCH", item.clone(), json!({ "text": "My dog is called Rex." })),
+        ("POST", format!("{item}/supersede"), json!({ "text": "My dog is called Max." })),
+    ] {
+        let answer = writer.ask(method, &path, body).await.good();
+        let fields: Vec<&String> = answer.as_object().unwrap().keys().collect();
+        assert_eq!(fields, ["id"], "{method} {path}");
+    }
+    for (path, body) in [
+        ("/v1/memory/sessions", place),
+        ("/v1/memory/projects", json!({ "name": "garden" })),
+        ("/v1/memory/personas", json!({ "name": "Aria" })),
+        ("/v1/memory/sessions/s1/fork", json!({ "name": "s2" })),
+        ("/v1/memory/sessions/s1/move", json!({ "project": "shed" })),
+    ] {
+        let answer = writer.post(path, body).await.good();
+        let fields: Vec<&String> = answer.as_object().unwrap().keys().collect();
+        assert_eq!(fields, ["name"], "{path}");
+    }
+    for path in ["/v1/memory/recall", "/v1/memory/list", "/api/recall", "/api/ask", "/api/stats"] {
+        writer.post(path, json!({ "query": "dog" })).await.refused(403, "scope_missing");
+    }
+    for path in ["/v1/memory/profile", "/v1/memory/graph", "/v1/memory/consent", "/v1/memory/projects", &item]
+    {
+        writer.get(path).await.refused(403, "scope_missing");
+    }
+}
+
+#[tokio::test]
+async fn a_delegate_sees_intimate_items_only_where_that_was_granted_by_name() {
+    let server = TestServer::open().await;
+    let owner = Person::new(&server);
+    let fact = |text: &str, intimate: bool| json!({ "text": text, "project": "home", "intimate": intimate });
+    let facts =
+        [fact("The doctor prescribed a red cream.", true), fact("The doctor lives on Mill Road.", false)];
+    let told = owner.post("/v1/memory/remember", json!({ "facts": facts })).await.good();
+    let secret = told["remembered"][0]["id"].as_str().unwrap().to_owned();
+    let friend = |scopes: &[&str]| {
+        let mut friend = owner.friend();
+        friend.delegation = Some(owner.delegate(&friend, scopes, None).to_header());
+        friend
+    };
+    let ask = json!({ "query": "doctor", "project": "home", "memory_scope": "full", "limit": 20 });
+    let list = json!({ "everything": true });
+    let sdk = json!({ "query": "doctor", "namespace": "home", "memory_scope": "full" });
+    let place = "?project=home";
+    for (scopes, sees) in
+        [(&["read", "admin", "write"][..], false), (&["read", "admin", "write", "intimate"], true)]
+    {
+        let friend = friend(scopes);
+        let answers = [
+            friend.post("/v1/memory/recall", ask.clone()).await,
+            friend.post("/v1/memory/list", list.clone()).await,
+            friend.post("/api/recall", sdk.clone()).await,
+            friend.get(&format!("/v1/memory/profile{place}")).await,
+            friend.get(&format!("/v1/memory/graph{place}")).await,
+        ];
+        for answer in &answers {
+            let text = all_of(answer);
+            assert!(text.contains("Mill Road"), "{text}");
+            assert_eq!(text.contains("red cream"), sees, "{text}");
+            assert!(sees || !text.contains(&secret), "{text}");
+        }
+        let export = friend.get(&format!("/v1/memory/export{place}")).await;
+        assert!(export.status == 200 && export.text.contains("Mill Road"));
+        assert_eq!(export.text.contains("red cream"), sees);
+        let item = format!("/v1/memory/items/{secret}");
+        assert_eq!(friend.get(&item).await.status == 200, sees);
+        assert_eq!(friend.get(&format!("/api/remember/{secret}")).await.status == 200, sees);
+        let archived = friend.post(&format!("{item}/archive"), json!({ "archived": false })).await;
+        assert_eq!(all_of(&archived).contains("red cream"), sees);
+    }
+    // This scope alone shows nothing.
+    friend(&["intimate"]).post("/v1/memory/recall", ask).await.refused(403, "scope_missing");
+}
+
+#[tokio::test]
+async fn the_defaults_of_the_sdks_routes_show_nothing_intimate() {
+    let server = TestServer::open().await;
+    let owner = Person::new(&server);
+    let fact = |text: &str, intimate: bool| json!({ "text": text, "intimate": intimate });
+    let facts =
+        [fact("The doctor prescribed a red cream.", true), fact("The doctor lives on Mill Road.", false)];
+    owner.post("/v1/memory/remember", json!({ "facts": facts })).await.good();
+    let found = all_of(&owner.post("/api/recall", json!({ "query": "doctor" })).await);
+    assert!(found.contains("Mill Road") && !found.contains("red cream"), "{found}");
+    let full = json!({ "query": "doctor", "memory_scope": "full" });
+    assert!(all_of(&owner.post("/api/recall", full).await).contains("red cream"));
+    // Without a language model, the answer contains the memories for it.
+    let asked = owner.post("/api/ask", json!({ "question": "Which doctor?" })).await;
+    asked.refused(503, "no_model");
+    assert!(asked.text.contains("Mill Road") && !asked.text.contains("red cream"), "{}", asked.text);
+}

@@ -1,0 +1,55 @@
+//! The relayer's permitted and forbidden dependencies.
+
+use std::process::Command;
+
+#[test]
+fn the_relayer_links_no_code_of_language_models() {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "tree",
+            "--locked",
+            "--offline",
+            "--package",
+            "baton-relayer",
+            "--edges",
+            "normal",
+            "--prefix",
+            "none",
+            "--format",
+            "{p}",
+        ])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let tree = String::from_utf8(output.stdout).unwrap();
+    let names: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(names.contains(&"baton-embed") && names.contains(&"baton-memory"), "{names:?}");
+    for forbidden in ["baton-node", "candle-transformers", "minijinja"] {
+        assert!(!names.contains(&forbidden), "the relayer links {forbidden}");
+    }
+}
+
+/// The modules below the memory service: only the setup code may name them.
+const BELOW: [&str; 4] = ["vault::", "storage::", "keyring::", "search::Index"];
+
+#[test]
+fn c12_handlers_use_the_memory_service_and_nothing_below_it() {
+    let mut looked_at = 0;
+    let mut folders = vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            let below = BELOW.iter().find(|name| text.contains(**name));
+            let may = path.ends_with("setup.rs");
+            assert!(below.is_none() || may, "{} names {below:?}", path.display());
+            looked_at += 1;
+        }
+    }
+    assert!(looked_at > 20);
+}

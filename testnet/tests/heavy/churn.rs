@@ -1,0 +1,76 @@
+//! Conversations while nodes are killed and restarted, with a byzantine node of each behaviour. No accepted
+//! turn is lost or wrong, and every misbehaviour is detected by name. The test is a short run; `BATON_FULL=1`
+//! makes it the whole one, `BATON_SEED` repeats one.
+
+use std::time::Duration;
+
+use baton_testnet::{
+    byzantine::Behaviour,
+    churn::{ChurnOptions, ChurnReport, churn},
+};
+
+fn is_full() -> bool {
+    std::env::var_os("BATON_FULL").is_some_and(|full| full == "1")
+}
+
+async fn run(options: ChurnOptions) -> ChurnReport {
+    let seed = std::env::var("BATON_SEED").ok().and_then(|seed| seed.parse().ok());
+    let options = ChurnOptions { seed: seed.unwrap_or(options.seed), ..options };
+    eprintln!("churn: BATON_SEED={}", options.seed);
+    let folder = tempfile::tempdir().unwrap();
+    let report = Box::pin(churn(&options, folder.path())).await.unwrap();
+    eprintln!("{}", serde_json::to_string(&report).unwrap());
+    report
+}
+
+/// Checks that hold for every run.
+fn check(report: &ChurnReport) {
+    assert_eq!(report.violations, Vec::<String>::new());
+    assert!(report.turns >= report.clients as u64 * 2, "{} turns", report.turns);
+    assert_eq!((report.turns_verified, report.turns_recovered), (report.turns, report.turns));
+    assert_eq!(report.receipts_verified, report.turns);
+    assert!(report.kills > 0 && report.starts > 0, "{} killed, {} started", report.kills, report.starts);
+}
+
+/// Checks that misbehaviours of at least this many behaviours happened and were detected.
+fn check_misbehaviours(report: &ChurnReport, behaviours: usize) {
+    let found_out = |behaviour: Behaviour| {
+        let mut rows = report.lies.iter().filter(|row| row.behaviour == behaviour);
+        rows.any(|row| !row.detected_as.is_empty())
+    };
+    let found = Behaviour::ALL.into_iter().filter(|behaviour| found_out(*behaviour)).count();
+    assert!(found >= behaviours, "only {found} behaviours were tried and found out");
+}
+
+fn short() -> ChurnOptions {
+    let base = ChurnOptions::new(11, 6, 4, Duration::from_secs(15));
+    ChurnOptions { every: Duration::from_millis(1500), words: (30, 60), ..base }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn churn_with_byzantine_nodes_loses_no_turn_and_no_token() {
+    let _guard = crate::whole_machine().await;
+    if is_full() {
+        let time = Duration::from_secs(90);
+        let report = run(ChurnOptions::new(12, 0, 20, time)).await;
+        check(&report);
+        assert!(report.continued > 0, "no answer was taken over with its tokens");
+        assert_eq!((report.continued, report.restarts), (report.takeovers, 0), "nothing shown is ever void");
+        let report = run(ChurnOptions::new(12, 4, 20, time)).await;
+        check(&report);
+        check_misbehaviours(&report, Behaviour::ALL.len());
+    } else {
+        // In a quarter of a minute, the kills may miss every running answer.
+        let mut continued = 0;
+        for _ in 0..3 {
+            let report = run(short()).await;
+            check(&report);
+            check_misbehaviours(&report, 1);
+            continued += report.continued;
+            if continued > 0 {
+                break;
+            }
+        }
+        assert!(continued > 0, "no answer was taken over with its tokens");
+    }
+}

@@ -1,0 +1,132 @@
+//! The crash matrix, with real processes: `kill -9` of the serving node at each step of a turn, with and
+//! without a restart. No accepted turn is lost or applied twice, and the conversation goes on.
+//!
+//! Each step runs once; a printed seed decides on the restart. `BATON_FULL=1` runs every step both ways, and
+//! `BATON_SEED` repeats a seed.
+
+use std::{
+    collections::VecDeque,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use baton_client::{Client, ClientConfig, NewSession, ResumeOptions, TurnEvent, TurnInput};
+use baton_proto::ids::NodeId;
+use baton_testnet::network::{EngineChoice, Network, NodeOptions};
+
+/// Steps of a turn at which a node can pause to be killed.
+const STEPS: [&str; 8] =
+    ["accepted", "fetched", "mid-token", "sealed", "journaled", "put-sent", "put-done", "receipt-sent"];
+/// Networks at once; a cell mostly waits for processes to start and for failures to be detected.
+const LANES: usize = 4;
+const PAUSE_TIMEOUT: Duration = Duration::from_secs(60);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
+
+fn options() -> NodeOptions {
+    NodeOptions {
+        engine: EngineChoice::Echo,
+        shards: 10,
+        store_faults: None,
+        context_tokens: None,
+        echo_delay_ms: 5,
+        model_dir: None,
+        extra: Vec::new(),
+    }
+}
+
+async fn open_client(network: &Network, home: &Path) -> Client {
+    let url = network.store_url();
+    let mut config = ClientConfig::with_http(Some(home), url, url, Some(url), 10).unwrap();
+    config.bootstrap = network.addresses();
+    config.timeouts.author_stores = Duration::from_secs(1);
+    Client::open(config).await.unwrap()
+}
+
+fn say(text: &str, node: Option<NodeId>) -> TurnInput {
+    TurnInput { node, allow_echo: true, ..TurnInput::user(text) }
+}
+
+/// One cell: the node dies at `step`, and restarts or not.
+async fn check(network: &mut Network, home: &Path, step: &str, restart: bool) {
+    let victim = network.add_node(&["--pause-at".to_owned(), step.to_owned()]).await.unwrap();
+    let index = network.index_of(victim).unwrap();
+    let client = open_client(network, home).await;
+    let session = client.new_session(NewSession::default()).await.unwrap();
+    let steady = network.running().next().map(|node| node.node);
+    client.turn(session, say("before", steady), |_: TurnEvent| {}).await.unwrap();
+
+    let text = format!("the turn that dies when {step} {}", "and goes on for a while ".repeat(4));
+    let input = TurnInput { max_attempts: 1, ..say(&text, Some(victim)) };
+    let running = client.clone();
+    let turn = tokio::spawn(async move { running.turn(session, input, |_: TurnEvent| {}).await });
+    let process = &mut network.nodes[index].as_mut().unwrap().process;
+    let paused = process.wait_event("paused", PAUSE_TIMEOUT).await.unwrap();
+    assert_eq!(paused["step"], step);
+    network.kill_node(victim).await.unwrap();
+    if restart {
+        let same = network.start_node(index, &[]).await.unwrap();
+        assert_eq!(same, victim, "a node keeps its key");
+    }
+    let accepted = turn.await.unwrap().is_ok();
+
+    // The client restarts as well; its journal holds all that it needs.
+    client.shutdown(Duration::from_secs(2)).await;
+    let client = open_client(network, home).await;
+    if !accepted {
+        let options = ResumeOptions { allow_echo: true, ..ResumeOptions::default() };
+        let resumed = client.resume(session, options, |_: TurnEvent| {}).await.unwrap();
+        assert!(resumed.is_some(), "{step}: the turn was neither accepted nor pending");
+    }
+    client.turn(session, say("after", None), |_: TurnEvent| {}).await.unwrap();
+
+    let history = client.history(session).await.unwrap();
+    let said: Vec<&str> =
+        history.iter().map(|view| view.turn.record.as_ref().unwrap().messages[0].text.as_str()).collect();
+    assert_eq!(said, ["before", text.as_str(), "after"], "{step}, restart {restart}");
+    assert!(client.wait_settled(session, SETTLE_TIMEOUT).await.unwrap(), "{step}: not settled");
+    let report = client.verify(session, true).await.unwrap();
+    assert!(report.is_good(), "{step}, restart {restart}: {report:?}");
+    assert_eq!((report.turns, report.from_own), (3, 0), "{step}, restart {restart}: {report:?}");
+    client.shutdown(Duration::from_secs(2)).await;
+    if network.index_of(victim).is_some() {
+        network.kill_node(victim).await.unwrap();
+    }
+}
+
+/// Steps with their restarts. The bits of the seed choose; its complement is the other half.
+fn cells() -> VecDeque<(&'static str, bool)> {
+    if std::env::var_os("BATON_FULL").is_some_and(|full| full == "1") {
+        return STEPS.into_iter().flat_map(|step| [(step, false), (step, true)]).collect();
+    }
+    let seed = match std::env::var("BATON_SEED") {
+        Ok(seed) => seed.parse::<u8>().expect("BATON_SEED is a number from 0 to 255"),
+        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().to_le_bytes()[1],
+    };
+    eprintln!("crash matrix: BATON_SEED={seed} (each bit is a step, set where the node restarts)");
+    STEPS.into_iter().enumerate().map(|(bit, step)| (step, seed >> bit & 1 == 1)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_killed_at_any_step_loses_no_turn_and_repeats_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let left = Arc::new(Mutex::new(cells()));
+    let mut lanes = tokio::task::JoinSet::new();
+    for lane in 0..LANES {
+        let (left, folder) = (left.clone(), folder.path().join(format!("lane-{lane}")));
+        lanes.spawn(async move {
+            std::fs::create_dir(&folder).unwrap();
+            let mut network = Network::start(&folder, 1, options()).await.unwrap();
+            let next = || left.lock().unwrap().pop_front();
+            while let Some((step, restart)) = next() {
+                let home = folder.join(format!("client-{step}-{restart}"));
+                check(&mut network, &home, step, restart).await;
+            }
+            network.stop().await.unwrap();
+        });
+    }
+    while let Some(ended) = lanes.join_next().await {
+        ended.unwrap();
+    }
+    assert!(left.lock().unwrap().is_empty(), "every cell ran");
+}

@@ -1,0 +1,118 @@
+//! `baton-testnet store` and `store fsck` on damaged folders and full disks: exit codes, lines, JSON.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use baton_proto::store::{BlobStore as _, PutOptions};
+use baton_walrus_client::{
+    ShardCount,
+    embedded::{EmbeddedConfig, EmbeddedStore},
+};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_baton-testnet");
+
+fn open(folder: &Path) -> EmbeddedStore {
+    let config = EmbeddedConfig { shards: ShardCount::TESTBED, ..EmbeddedConfig::new(folder) };
+    EmbeddedStore::open(config, |_| Err("none".to_owned())).unwrap()
+}
+
+async fn filled() -> (TempDir, PathBuf) {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("store");
+    let store = open(&path);
+    for number in 0..10_u8 {
+        store.put(vec![number; 500], PutOptions::default()).await.unwrap();
+    }
+    (folder, path)
+}
+
+fn fsck(folder: &Path, more: &[&str]) -> Output {
+    Command::new(PROGRAM).args(["store", "fsck", "--data-dir"]).arg(folder).args(more).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn fsck_names_what_is_damaged_and_repairs_it() {
+    let (_folder, path) = filled().await;
+    let sound = fsck(&path, &[]);
+    assert!(sound.status.success(), "{sound:?}");
+    assert!(text(&sound.stdout).contains("10 blobs of 5000 bytes, 0 heads, 0 damages"), "{sound:?}");
+    let log = path.join("index/a.log");
+    let mut bytes = std::fs::read(&log).unwrap();
+    bytes[300] ^= 8;
+    std::fs::write(&log, &bytes).unwrap();
+
+    let found = fsck(&path, &[]);
+    assert_eq!(found.status.code(), Some(1));
+    assert!(text(&found.stdout).contains("index/a.log (bytes "), "{found:?}");
+    assert!(text(&found.stderr).contains("run it again with --repair"), "{found:?}");
+    let repaired = fsck(&path, &["--repair", "--json"]);
+    assert!(repaired.status.success(), "{repaired:?}");
+    let report: Value = serde_json::from_slice(&repaired.stdout).unwrap();
+    assert_eq!(
+        (&report["repaired"], &report["lost"], &report["blobs"]),
+        (&true.into(), &0.into(), &10.into())
+    );
+    assert_eq!(report["damages"][0]["kind"], "index-entry");
+    assert!(fsck(&path, &[]).status.success());
+
+    let missing = fsck(&path.join("elsewhere"), &[]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("there is no store in"), "{missing:?}");
+}
+
+/// Starts the store, stops it once it is ready, and returns its log.
+async fn start(path: &Path) -> String {
+    use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+    let mut command = tokio::process::Command::new(PROGRAM);
+    command.args(["store", "--json", "--listen", "127.0.0.1:0", "--shards", "10", "--data-dir"]).arg(path);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let ready = lines.next_line().await.unwrap();
+    assert!(ready.is_some_and(|line| line.contains("ready")), "{path:?}");
+    child.kill().await.unwrap();
+    let mut log = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut log).await.unwrap();
+    log
+}
+
+#[tokio::test]
+async fn a_store_whose_index_is_garbage_starts_with_a_word_and_loses_no_blob() {
+    let (_folder, path) = filled().await;
+    for name in ["index/a.log", "index/b.log"] {
+        std::fs::write(path.join(name), b"garbage").unwrap();
+    }
+    let log = start(&path).await;
+    assert!(
+        log.contains("no copy of the index can be read; it is made again from the blobs' files"),
+        "{log}"
+    );
+    assert!(!log.contains("backtrace"), "{log}");
+    assert_eq!(open(&path).usage().blobs, 10);
+}
+
+#[tokio::test]
+async fn a_first_start_on_a_full_disk_ends_with_cause_and_next_step() {
+    let folder = TempDir::new().unwrap();
+    let full = Command::new("sh")
+        .args([
+            "-c",
+            "trap '' XFSZ; ulimit -f 0; exec \"$0\" store --listen 127.0.0.1:0 --data-dir \"$1\"",
+            PROGRAM,
+        ])
+        .arg(folder.path().join("store"))
+        .output()
+        .unwrap();
+    assert_eq!(full.status.code(), Some(1));
+    let errors = text(&full.stderr);
+    let last = errors.lines().last().unwrap();
+    assert!(last.contains("has no room") && last.contains("then start the store again"), "{errors}");
+}

@@ -1,0 +1,14 @@
+//! The light integration tests of the test network, as one binary. They may run at once: each starts a few
+//! processes, and waits generously for their events. The heavy tests have binaries of their own.
+
+#![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
+#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
+
+mod constrained;
+mod crash;
+mod fsck;
+mod models;
+mod stores;
+// At the root, where the small models of another crate's tests look for it.
+#[path = "../../../node/engine/tests/support/mod.rs"]
+mod support;
