@@ -12,14 +12,15 @@
 
 mod attempt;
 mod audit;
+mod background;
 
 pub mod choose;
 mod client;
 mod clocks;
 mod config;
 mod conversation;
-mod duty;
 mod embed;
+mod ephemeral;
 mod error;
 mod event;
 pub mod evidence;
@@ -29,31 +30,30 @@ mod head;
 mod heads;
 mod journal;
 mod lifetime;
+mod logprobs;
 mod nodes;
-mod passing;
 mod quota;
 mod receipts;
 mod reconcile;
-mod reported;
+mod recover;
 mod reputation;
 mod request;
 mod retry;
 mod session;
 mod sessions;
-mod settle;
-mod standing;
+mod stack_wipe;
 mod state;
 pub mod transfer;
 mod turn;
+mod verify;
 mod wait;
-mod walk;
-mod wiped;
 
-pub use audit::{AuditWish, Audited};
+pub use audit::{AuditOutcome, AuditWish};
+pub use background::renewal::RenewReport;
 pub use baton_keys::{account::AccountKey, session::SessionRoot, words::WordsError};
 pub use baton_mesh::Multiaddr;
 pub use client::{
-    Client, MovedFrom, NewSession, SessionInfo, TurnView,
+    Client, NewSession, ReplayOrigin, SessionInfo, TurnView,
     home::{change_passphrase, home_needs_passphrase},
 };
 pub use clocks::{ClockDifference, WrongClock};
@@ -61,8 +61,7 @@ pub use config::{
     ClientConfig, Clock, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS,
     MAX_EPOCHS, Timeouts, system_clock,
 };
-pub use conversation::{Conversation, SaidTurn};
-pub use duty::renewal::RenewReport;
+pub use conversation::{Conversation, ConversationTurn};
 pub use embed::{EmbeddedText, Embeddings};
 pub use error::ClientError;
 pub use event::{
@@ -70,13 +69,14 @@ pub use event::{
     ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
 };
 pub use head::HeadStatus;
-pub use heads::{HeadIndexes, IndexShows, IndexStanding, MAX_HEAD_INDEXES, NamedIndex};
+pub use heads::{HeadIndexes, IndexAnswer, IndexStatus, MAX_HEAD_INDEXES, NamedIndex};
 pub use journal::JournalLog;
 pub use lifetime::BlobLifetime;
+pub use logprobs::{LikelyToken, TokenReport};
 pub use nodes::{NodeExplanation, NodeInfo};
 pub use quota::{GRANT_CHAIN_FILE, GRANT_KEY_FILE, QuotaHolder, holder_key, keep_chain, read_chain};
-pub use receipts::{Countersigned, TurnReceipt};
-pub use reconcile::{DeviceEvent, DisplacedTurn, MovedTurn, Reconciled, TurnFate};
-pub use reported::{LikelyToken, TokenReport};
+pub use receipts::{CountersignatureStatus, TurnReceipt};
+pub use reconcile::{DeviceEvent, DisplacedTurn, ReconcileReport, ReplayedTurn, TurnFate};
+pub use recover::RecoveryReport;
 pub use sessions::{Deletion, Listing, UnreadableSession};
-pub use walk::{Problem, Recovered, STORING_GRACE, VerifyReport};
+pub use verify::{Problem, STORING_GRACE, VerifyReport};

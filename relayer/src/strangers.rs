@@ -107,7 +107,7 @@ impl NodeModel {
             return Err(ModelError::TooLong);
         }
         // With this acknowledgement, the node forgets its sealed data.
-        let _ = guest.wait_told(session, FAREWELL_TIMEOUT).await;
+        let _ = guest.wait_delivered(session, FAREWELL_TIMEOUT).await;
         Ok(Text(outcome.text))
     }
 }
@@ -119,7 +119,7 @@ impl Complete for NodeModel {
         max_tokens: u32,
     ) -> BoxFuture<'a, Result<Text, ModelError>> {
         Box::pin(async move {
-            let guest = self.client.guest(Arc::new(Nothing));
+            let guest = self.client.log_client(Arc::new(Nothing));
             let asked = async {
                 let closed = |_| ModelError::Unavailable("it is closed".to_owned());
                 let _place = self.places.acquire().await.map_err(closed)?;

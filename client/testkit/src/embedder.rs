@@ -58,7 +58,7 @@ pub struct Embedder {
     pub mesh: MeshHandle,
 }
 
-struct Shared {
+struct EmbedderInner {
     signing: SecretSigningKey,
     exchange: ExchangeSecret,
     script: Script,
@@ -66,7 +66,7 @@ struct Shared {
 
 impl Embedder {
     pub async fn start(script: &Script) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EmbedderInner {
             signing: SecretSigningKey::generate(),
             exchange: ExchangeSecret::generate(),
             script: script.clone(),
@@ -84,7 +84,7 @@ impl Embedder {
     }
 }
 
-async fn accept(shared: Arc<Shared>, mut incoming: Incoming) {
+async fn accept(shared: Arc<EmbedderInner>, mut incoming: Incoming) {
     while let Some((_, stream)) = incoming.next().await {
         let shared = shared.clone();
         tokio::spawn(async move {
@@ -97,7 +97,7 @@ async fn accept(shared: Arc<Shared>, mut incoming: Incoming) {
     }
 }
 
-fn record(shared: &Shared) -> Signed<NodeRecord> {
+fn record(shared: &EmbedderInner) -> Signed<NodeRecord> {
     let now = now_ms();
     let record = NodeRecord {
         version: VERSION,
@@ -126,7 +126,7 @@ fn record(shared: &Shared) -> Signed<NodeRecord> {
     Signed::sign(record, &shared.signing)
 }
 
-async fn tell(shared: &Shared, mut stream: TurnStream) {
+async fn tell(shared: &EmbedderInner, mut stream: TurnStream) {
     let Ok(Some(bytes)) = stream.recv(MAX_FRAME_BYTES).await else { return };
     let answer = match codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES).unwrap() {
         ClientFrame::NodeRecord => NodeFrame::NodeRecord(record(shared).bytes().clone()),
@@ -144,7 +144,7 @@ pub fn vector(text: &str) -> [f32; 2] {
     [f32::from(u16::try_from(text.len()).unwrap()), f32::from(text.as_bytes()[0])]
 }
 
-async fn embed(shared: &Shared, mut stream: TurnStream) {
+async fn embed(shared: &EmbedderInner, mut stream: TurnStream) {
     let Ok(Some(bytes)) = stream.recv(MAX_EMBED_FRAME_BYTES).await else { return };
     let EmbedFrame::Request(request) = codec::decode(&bytes, MAX_EMBED_FRAME_BYTES).unwrap();
     let auth = Signed::<EmbedAuth>::verify(request.auth).unwrap();

@@ -121,7 +121,7 @@ impl Chat {
         let root = request.session_key.clone().unwrap_or_else(SessionRoot::generate);
         let session = root.session_id();
         let Footing { shelf, mut lease, lost, driven: _driven } = self.footing(owner, session).await?;
-        let guest = self.inner.client.guest(Arc::new(RecordLog::new(shelf.clone(), Handle::current())));
+        let guest = self.inner.client.log_client(Arc::new(RecordLog::new(shelf.clone(), Handle::current())));
         let place = Place {
             session: Some(session.to_string()),
             project: request.project.clone(),
@@ -142,7 +142,7 @@ impl Chat {
         let (mut progress, known) = (lease.progress, lease.known);
         let result = lease.while_held(Box::pin(drive.run(&root, &mut progress, known))).await;
         if result.is_ok()
-            && let Err(error) = guest.shorten_log(session).await
+            && let Err(error) = guest.compact_log(session).await
         {
             tracing::warn!(%error, "a session's journal was not made shorter; the next request tries again");
         }
@@ -228,7 +228,7 @@ impl Drive<'_> {
         // Both sides of the exchange are durable before the answer is sent; later steps are queued.
         let (recorded, told) = tokio::join!(
             self.record(&outcome, progress, &self.request.messages),
-            self.guest.wait_told(id, TELL_TIMEOUT)
+            self.guest.wait_delivered(id, TELL_TIMEOUT)
         );
         if !told? {
             tracing::debug!("a head or an acknowledgement waits for the session's next request");
@@ -372,7 +372,7 @@ impl Drive<'_> {
         let link = &last.turn.link;
         let record = last.turn.record.as_ref();
         let content = record.and_then(|record| record.answer()).unwrap_or_default().to_owned();
-        let _ = self.guest.wait_told(id, TELL_TIMEOUT).await?;
+        let _ = self.guest.wait_delivered(id, TELL_TIMEOUT).await?;
         let memory = MemoryReport {
             mode: RecallMode::None,
             degraded: None,

@@ -34,7 +34,7 @@ async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_
     let answer = ask("first").await;
     assert_eq!(answer["choices"][0]["message"]["content"], "first (1)", "{answer}");
     let settled = first.client.session(id).await.unwrap();
-    assert_eq!((settled.diverged, settled.moves), (false, 0));
+    assert_eq!((settled.diverged, settled.waiting_replays), (false, 0));
     second.sync(id).await;
     assert!(second.client.wait_settled(id, GRACE).await.unwrap());
     say(&second.client, id, "later").await;
