@@ -5,6 +5,33 @@
 //! new turn. It accepts the answer only after it has rebuilt record, link and blob byte for byte from its own
 //! text. The command `baton`, the relayer, the gateway and the testnet are its callers.
 //!
+//! One turn of a new session, whose journal is in the folder `home`:
+//!
+//! ```no_run
+//! use std::{path::Path, sync::Arc, time::Duration};
+//!
+//! use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput};
+//! use baton_walrus_client::{HttpStore, ShardCount};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let url = "http://127.0.0.1:31415";
+//! let store = Arc::new(HttpStore::builder(url, url, ShardCount::TESTBED).build()?);
+//! let mut config = ClientConfig::new(Some(Path::new("home")), store.clone(), store, ShardCount::TESTBED);
+//! config.bootstrap.push("/ip4/127.0.0.1/tcp/4001".parse()?);
+//! let client = Client::open(config).await?;
+//! let session = client.new_session(NewSession::with_system("Answer in one sentence.")).await?;
+//! let turn = client.turn(session, TurnInput::user("What is a baton?"), |event| {
+//!     if let TurnEvent::Text(text) = event {
+//!         print!("{text}");
+//!     }
+//! });
+//! let outcome = turn.await?;
+//! println!("\n{} served turn {}", outcome.node, outcome.seq);
+//! client.shutdown(Duration::from_secs(5)).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! It must never:
 //! - let a root, or a derivative of a root other than a grant, leave the process;
 //! - show a turn as done that it did not rebuild;
