@@ -259,13 +259,13 @@ impl Directory {
     /// node's.
     pub(crate) async fn clock_difference(&self, node: Option<NodeId>) -> Option<ClockDifference> {
         let now = self.now_ms();
-        let said = |(id, known): (&NodeId, &NodeEntry)| {
+        let time_of = |(id, known): (&NodeId, &NodeEntry)| {
             let record = known.record.as_ref().filter(|_| known.out_of_time)?;
             Some(NodeTime { node: *id, out: record.out_of_time(now)? })
         };
         let of_nodes: Vec<NodeTime> = {
             let known = self.lock();
-            known.iter().filter(|(id, _)| node.is_none_or(|node| node == **id)).filter_map(said).collect()
+            known.iter().filter(|(id, _)| node.is_none_or(|node| node == **id)).filter_map(time_of).collect()
         };
         self.compare_clocks(&of_nodes).await
     }

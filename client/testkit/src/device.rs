@@ -49,7 +49,7 @@ impl Device {
     }
 
     /// The user messages, in the chain's order.
-    pub async fn said(&self, id: SessionId) -> Vec<String> {
+    pub async fn user_messages(&self, id: SessionId) -> Vec<String> {
         let history = self.client.history(id).await.unwrap();
         history.iter().map(|view| view.turn.record.as_ref().unwrap().messages[0].text.clone()).collect()
     }

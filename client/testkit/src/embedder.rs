@@ -25,7 +25,7 @@ pub const EMBEDDER: &str = "tiny-embedder";
 
 /// The node's action for the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
+pub enum EmbedderAct {
     Serve,
     Refuse(ErrorCode),
     /// Signs with another key.
@@ -47,7 +47,7 @@ pub enum Act {
 /// The shared state of a test's nodes: their next actions, and the requests with their number of texts.
 #[derive(Clone, Default)]
 pub struct Script {
-    pub acts: Arc<Mutex<VecDeque<Act>>>,
+    pub acts: Arc<Mutex<VecDeque<EmbedderAct>>>,
     pub asked: Arc<Mutex<Vec<(NodeId, EmbedAuth, usize)>>>,
     /// Turns requested from a node that serves none.
     pub turns: Arc<Mutex<usize>>,
@@ -152,7 +152,7 @@ async fn embed(shared: &EmbedderInner, mut stream: TurnStream) {
     let (texts, secret) = request.texts.open(&shared.exchange, &auth).unwrap();
     let seen = (auth.audience, EmbedAuth::clone(&auth), texts.texts.len());
     shared.script.asked.lock().unwrap().push(seen);
-    let act = shared.script.acts.lock().unwrap().pop_front().unwrap_or(Act::Serve);
+    let act = shared.script.acts.lock().unwrap().pop_front().unwrap_or(EmbedderAct::Serve);
     let mut reply = EmbedReply {
         version: VERSION,
         node: shared.signing.node_id(),
@@ -164,27 +164,27 @@ async fn embed(shared: &EmbedderInner, mut stream: TurnStream) {
     };
     let mut key = shared.signing.clone();
     match act {
-        Act::Forge => key = SecretSigningKey::generate(),
-        Act::OtherModel => reply.model = ModelId([9; 32]),
-        Act::OtherOrder => reply.auth_hash = AuthHash([9; 32]),
-        Act::Fewer => {
+        EmbedderAct::Forge => key = SecretSigningKey::generate(),
+        EmbedderAct::OtherModel => reply.model = ModelId([9; 32]),
+        EmbedderAct::OtherOrder => reply.auth_hash = AuthHash([9; 32]),
+        EmbedderAct::Fewer => {
             reply.tokens.pop();
             reply.components.truncate(2 * reply.tokens.len());
         }
-        Act::NotFinite => reply.components[0] = f32::NAN,
+        EmbedderAct::NotFinite => reply.components[0] = f32::NAN,
         _ => {}
     }
     let nonce = baton_keys::secret::random_bytes();
     let mut sealed = SealedReply::seal(&reply, &key, &secret, &nonce);
-    if act == Act::FlippedBit {
+    if act == EmbedderAct::FlippedBit {
         sealed.0[7] ^= 1;
     }
     let bytes = match act {
-        Act::Refuse(code) => codec::encode(&EmbedAnswer::Refused { code, retry_after_ms: 10 }),
-        Act::Garbage => vec![0xff; 40],
-        Act::Huge => vec![0; MAX_EMBED_ANSWER_BYTES + 1],
-        Act::HangUp => return,
-        Act::Silent => return drop(stream.recv(16).await),
+        EmbedderAct::Refuse(code) => codec::encode(&EmbedAnswer::Refused { code, retry_after_ms: 10 }),
+        EmbedderAct::Garbage => vec![0xff; 40],
+        EmbedderAct::Huge => vec![0; MAX_EMBED_ANSWER_BYTES + 1],
+        EmbedderAct::HangUp => return,
+        EmbedderAct::Silent => return drop(stream.recv(16).await),
         _ => codec::encode(&EmbedAnswer::Embedded { nonce, sealed }),
     };
     // A client that went away is part of some tests.

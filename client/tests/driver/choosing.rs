@@ -240,8 +240,10 @@ async fn what_was_seen_is_kept_sealed_and_a_damaged_file_costs_only_itself() {
     served(1.0).await;
     std::fs::write(&path, b"something else").unwrap();
     served(0.0).await;
-    let aside = std::fs::read_dir(world.home.path()).unwrap().flatten();
-    assert!(aside.into_iter().any(|entry| entry.path().extension().is_some_and(|end| end == "damaged")));
+    let quarantined = std::fs::read_dir(world.home.path()).unwrap().flatten();
+    assert!(
+        quarantined.into_iter().any(|entry| entry.path().extension().is_some_and(|end| end == "damaged"))
+    );
     let client = world.client().await;
     assert_eq!(say(&client, session, "again").await.seq, 1);
     client.shutdown(GRACE).await;

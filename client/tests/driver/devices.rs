@@ -22,7 +22,7 @@ use baton_testkit::{
 };
 
 /// Both look until neither has anything to merge: at most once more each than turns can fork again.
-async fn settle(devices: [&Device; 2], id: SessionId) {
+async fn sync_until_equal(devices: [&Device; 2], id: SessionId) {
     for device in devices {
         device.gate.open();
     }
@@ -61,10 +61,14 @@ async fn of_two_turns_at_one_position_the_lower_link_stays_and_the_other_is_repl
         let (winner, loser) = by_rule(&first, &second, id).await;
         let kept = winner.links(id).await;
         let lost = loser.links(id).await[1];
-        settle(if first_publishes_first { [&first, &second] } else { [&second, &first] }, id).await;
+        sync_until_equal(if first_publishes_first { [&first, &second] } else { [&second, &first] }, id).await;
 
         assert_eq!(loser.links(id).await[..2], kept[..]);
-        assert_eq!(loser.said(id).await, ["common", "hello", "hello"], "the same words are two turns");
+        assert_eq!(
+            loser.user_messages(id).await,
+            ["common", "hello", "hello"],
+            "the same words are two turns"
+        );
         let history = loser.client.history(id).await.unwrap();
         assert_eq!(history[2].replay_of.map(|from| (from.seq, from.link_hash)), Some((1, lost)));
         assert!(history[0].replay_of.is_none() && history[1].replay_of.is_none());
@@ -101,9 +105,9 @@ async fn a_longer_chain_that_was_away_loses_by_the_same_rule_and_all_of_it_follo
         // The other device stays away until the first is done.
         order[0].gate.open();
         assert_eq!(order[0].sync(id).await.status, HeadStatus::Current);
-        settle(order, id).await;
+        sync_until_equal(order, id).await;
         let said = ["common", "one", "winner two", "one", "loser two", "loser three"];
-        assert_eq!(winner.said(id).await, said);
+        assert_eq!(winner.user_messages(id).await, said);
         assert_eq!(winner.links(id).await[..3], kept[..]);
         let history = loser.client.history(id).await.unwrap();
         let from: Vec<Option<u64>> = history.iter().map(|view| view.replay_of.map(|from| from.seq)).collect();
@@ -186,7 +190,7 @@ async fn a_fork_is_seen_when_its_head_is_published_and_settled_before_the_next_t
     let info = loser.client.session(id).await.unwrap();
     assert_eq!((info.trouble, info.diverged), (Some(ErrorCode::ForkDetected), true));
     assert_eq!(world.store.heads(), published, "a head that does not continue another is not published");
-    let mine = loser.said(id).await.pop().unwrap();
+    let mine = loser.user_messages(id).await.pop().unwrap();
     let (result, events) = events_of(&loser.client, id, input("next")).await;
     assert_eq!(result.unwrap().text, "next (3)");
     let told = device_events(&events);
@@ -194,7 +198,7 @@ async fn a_fork_is_seen_when_its_head_is_published_and_settled_before_the_next_t
     assert!(matches!(&told[1], DeviceEvent::Replayed(moved) if (moved.from, moved.to) == (1, 2)), "{told:?}");
     let texts = events.iter().filter(|event| matches!(event, TurnEvent::Text(_))).count();
     assert_eq!(texts, 2, "of what is said again nothing is shown as the answer");
-    assert_eq!(loser.said(id).await[2..], [mine, "next".to_owned()]);
+    assert_eq!(loser.user_messages(id).await[2..], [mine, "next".to_owned()]);
     is_whole(&world, loser, id).await;
     first.client.shutdown(GRACE).await;
     second.client.shutdown(GRACE).await;
@@ -297,7 +301,7 @@ async fn an_interrupted_merge_resumes_at_any_step_and_replays_each_turn_once() {
     assert_eq!(result.unwrap().seq, 5);
     assert_eq!(device_events(&events).len(), 2, "{events:?}");
     loser.restart(&world).await;
-    assert_eq!(loser.said(id).await, ["common", "one", "two", "one", "two", "new"]);
+    assert_eq!(loser.user_messages(id).await, ["common", "one", "two", "one", "two", "new"]);
     assert_eq!(loser.client.session(id).await.unwrap().waiting_replays, 0);
     is_whole(&world, loser, id).await;
     first.client.shutdown(GRACE).await;
