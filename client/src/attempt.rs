@@ -1,7 +1,9 @@
 //! One attempt at a turn: sends it, opens the reply and rebuilds the turn. Ends with an accepted turn or a
 //! failure with the known facts; it never decides the next step.
 
+pub(crate) mod liveness;
 mod pace;
+pub(crate) mod resolve;
 
 use baton_mesh::TurnStream;
 use baton_proto::{
@@ -24,12 +26,12 @@ use crate::{
     config::Timeouts,
     event::{MemoryHint, Relayer, TurnEvent},
     exchange::{self, ExchangeError},
+    logprobs::Reports,
     nodes::Directory,
     quota::QuotaHolder,
-    reported::Reports,
-    reputation::Measured,
-    request::Prepared,
-    retry::{AttemptFailure, Begun, Known, Shown},
+    reputation::SpeedSample,
+    request::PreparedAttempt,
+    retry::{AnswerPrefix, AttemptFailure, AttemptStatus, PartialAnswer},
     session::Session,
     state::{Entry, PendingTurn, State},
 };
@@ -79,19 +81,19 @@ struct Reply {
 }
 
 /// A rebuilt turn, and the substream on which the node will report whether it is stored.
-pub(crate) struct Finished {
+pub(crate) struct AttemptSuccess {
     pub(crate) accepted: AcceptedTurn,
     pub(crate) memory: Vec<MemoryItem>,
-    pub(crate) rest: Rest,
+    pub(crate) tail: ReplyTail,
 }
 
 /// The rest of a reply, after the turn is final.
-pub(crate) struct Rest {
+pub(crate) struct ReplyTail {
     stream: TurnStream,
     opener: baton_keys::seal::StreamOpener,
-    seen: Option<StoreState>,
+    last_report: Option<StoreState>,
     /// Speed of the answer; none through a relayer, whose time cannot be told from the node's.
-    pub(crate) measured: Option<Measured>,
+    pub(crate) speed: Option<SpeedSample>,
 }
 
 /// The environment of an attempt.
@@ -107,7 +109,7 @@ pub(crate) struct Context<'a> {
     /// Memory already in the request.
     pub(crate) own: Vec<MemoryItem>,
     /// The beginning of the answer, if another node made one.
-    pub(crate) begun: Option<&'a Begun>,
+    pub(crate) begun: Option<&'a AnswerPrefix>,
     /// How long to wait for the first token, once the node's queue ahead of the turn is empty.
     pub(crate) first_token: Duration,
     /// Whether another node could continue the answer, so that a stalled node is not waited for.
@@ -118,12 +120,12 @@ pub(crate) struct Context<'a> {
 pub(crate) async fn run(
     context: &Context<'_>,
     turn: &PendingTurn,
-    prepared: Prepared,
+    prepared: PreparedAttempt,
     events: &mut Events<'_>,
-) -> Result<Finished, AttemptFailure> {
-    let Prepared { auth, request, secret, record_key } = prepared;
+) -> Result<AttemptSuccess, AttemptFailure> {
+    let PreparedAttempt { auth, request, secret, record_key } = prepared;
     let start = running_hash_start(&record_key, &auth.auth_hash());
-    let begun = context.begun.map(|begun| &begun.shown);
+    let begun = context.begun.map(|begun| &begun.partial);
     let mut reply = Reply::new(start, auth.max_output_tokens, turn.sampling.logprobs, begun);
     let (target, frame) = match (context.relayer, context.hint) {
         (Some(relayer), Some(hint)) => {
@@ -158,8 +160,8 @@ pub(crate) async fn run(
     let nonce = admitted.map_err(|failure| context.blame(failure))?;
     reply.turn_came = Some(Instant::now());
     let opener = secret.reply_opener(&nonce, &auth.auth_hash().0);
-    let mut rest = Rest { stream, opener, seen: None, measured: None };
-    let committed = match follow(context, &auth, &mut rest, &mut reply, events).await {
+    let mut tail = ReplyTail { stream, opener, last_report: None, speed: None };
+    let committed = match follow(context, &auth, &mut tail, &mut reply, events).await {
         Ok(committed) => committed,
         Err(failure) => return Err(reply.failed(context.blame(failure))),
     };
@@ -171,8 +173,8 @@ pub(crate) async fn run(
     };
     let used = usize::from(accepted.receipt.memory_items);
     reply.memory.truncate(used);
-    rest.measured = context.relayer.is_none().then(|| reply.pace.measured(sent));
-    Ok(Finished { accepted, memory: reply.memory, rest })
+    tail.speed = context.relayer.is_none().then(|| reply.pace.measured(sent));
+    Ok(AttemptSuccess { accepted, memory: reply.memory, tail })
 }
 
 impl Context<'_> {
@@ -243,8 +245,9 @@ async fn admitted(
         }
         Some(NodeFrame::Refused { code, retry_after_ms }) => {
             // A relayer can report this about a turn that it still passed on.
-            let known = if context.relayer.is_some() { Known::Hearsay } else { Known::NothingSigned };
-            Err(AttemptFailure { known, ..AttemptFailure::node(code, retry_after_ms) })
+            let status =
+                if context.relayer.is_some() { AttemptStatus::Hearsay } else { AttemptStatus::NothingSigned };
+            Err(AttemptFailure { status, ..AttemptFailure::node(code, retry_after_ms) })
         }
         Some(_) => Err(AttemptFailure::check(ErrorCode::NonCanonical)),
         None => Err(ExchangeError::Ended.into()),
@@ -282,7 +285,7 @@ fn journal_failed(error: crate::error::ClientError) -> AttemptFailure {
 async fn follow(
     context: &Context<'_>,
     auth: &Signed<TurnAuth>,
-    rest: &mut Rest,
+    tail: &mut ReplyTail,
     reply: &mut Reply,
     events: &mut Events<'_>,
 ) -> Result<Committed, AttemptFailure> {
@@ -295,11 +298,10 @@ async fn follow(
         }
         let asked = Instant::now();
         let patience = reply.patience(context, asked).min(left);
-        let next = rest.next(patience).await.map_err(|failure| match asked.elapsed() {
-            silent if silent >= patience && failure.known == Known::Lost => AttemptFailure::stalled(format!(
-                "the node stalled: it sent nothing for {} ms",
-                silent.as_millis()
-            )),
+        let next = tail.next(patience).await.map_err(|failure| match asked.elapsed() {
+            silent if silent >= patience && failure.status == AttemptStatus::Lost => AttemptFailure::stalled(
+                format!("the node stalled: it sent nothing for {} ms", silent.as_millis()),
+            ),
             _ => failure,
         })?;
         let Some((event, last)) = next else {
@@ -343,7 +345,7 @@ async fn follow(
 }
 
 impl Reply {
-    fn new(start: RunningHash, max_tokens: u32, logprobs: u8, begun: Option<&Shown>) -> Self {
+    fn new(start: RunningHash, max_tokens: u32, logprobs: u8, begun: Option<&PartialAnswer>) -> Self {
         let mut reply = Self {
             text: Zeroizing::default(),
             ids: Zeroizing::default(),
@@ -372,7 +374,7 @@ impl Reply {
     /// The failure, with the part that had arrived.
     fn failed(self, failure: AttemptFailure) -> AttemptFailure {
         AttemptFailure {
-            shown: Shown { text: self.text, ids: self.ids, reports: self.reports.taken },
+            partial: PartialAnswer { text: self.text, ids: self.ids, reports: self.reports.taken },
             note: self.note.map(Box::new),
             ..failure
         }
@@ -454,7 +456,7 @@ impl Reply {
     }
 }
 
-impl Rest {
+impl ReplyTail {
     /// The next event and whether it is the last; none when the reply ended before its last chunk.
     async fn next(&mut self, wait: Duration) -> Result<Option<(ReplyEvent, bool)>, AttemptFailure> {
         match exchange::receive(&mut self.stream, wait).await? {
@@ -484,7 +486,7 @@ impl Rest {
             while let Ok(Some((event, last))) = self.next(wait).await {
                 match event {
                     ReplyEvent::Store(state) => {
-                        self.seen = Some(state);
+                        self.last_report = Some(state);
                         if matches!(state, StoreState::Stored { .. } | StoreState::GivenUp) {
                             return;
                         }
@@ -492,7 +494,7 @@ impl Rest {
                     // The accepted link stays valid, and the client stores its blob.
                     ReplyEvent::Committed(again) => {
                         second = Some(again.link);
-                        self.seen = Some(StoreState::GivenUp);
+                        self.last_report = Some(StoreState::GivenUp);
                         return;
                     }
                     _ => {}
@@ -504,7 +506,7 @@ impl Rest {
         };
         // At the timeout, the last report is the result.
         let _ = tokio::time::timeout(wait, watch).await;
-        (self.seen.unwrap_or(StoreState::Pending), second)
+        (self.last_report.unwrap_or(StoreState::Pending), second)
     }
 }
 

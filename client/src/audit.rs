@@ -41,7 +41,7 @@ pub struct AuditWish {
 
 /// The outcome of an audit.
 #[derive(Clone, Debug)]
-pub struct Audited {
+pub struct AuditOutcome {
     /// The turn.
     pub turn: u64,
     /// The node that answered the turn.
@@ -61,7 +61,7 @@ impl Client {
     /// - [`ClientError::NoNode`] when no other node serves the model.
     /// - [`ClientError::AuditFailed`] when no asked node made an audit.
     /// - As [`Client::export`].
-    pub async fn audit(&self, id: SessionId, wish: &AuditWish) -> Result<Audited, ClientError> {
+    pub async fn audit(&self, id: SessionId, wish: &AuditWish) -> Result<AuditOutcome, ClientError> {
         let views = self.history(id).await?;
         let not = |reason: String| ClientError::NotAuditable { reason };
         let view = match wish.turn {
@@ -117,7 +117,7 @@ impl Client {
             request.audience = choice.node;
             request.nonce = random_bytes();
             match self.ask_for_audit(&choice, &request).await {
-                Ok(report) => return Ok(Audited { turn, author: receipt.node, report, refused }),
+                Ok(report) => return Ok(AuditOutcome { turn, author: receipt.node, report, refused }),
                 Err(failure) => {
                     tracing::debug!(node = %choice.node, reason = failure.reason, "a node made no audit");
                     refused.push((choice.node, failure.reason.clone()));

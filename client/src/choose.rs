@@ -7,8 +7,8 @@
 //! 3. Within the best class, a draw weighted by a score of measurements.
 //!
 //! A node's own claims raise no score, so no node can talk a client into choosing it. No node has the whole
-//! draw while others are good ([`MAX_SHARE`]), and newcomers share a bounded part of it
-//! ([`NEWCOMERS_SHARE`]). `docs/CHOOSING.md` gives the reasons.
+//! draw while others are good ([`MAX_SHARE`]), and unproven nodes share a bounded part of it
+//! ([`UNPROVEN_SHARE`]). `docs/CHOOSING.md` gives the reasons.
 
 mod score;
 #[cfg(test)]
@@ -25,16 +25,16 @@ use baton_proto::{
 use crate::clocks::ClockDifference;
 
 pub use score::Factors;
-pub use weigh::{Behind, Exclusion, Ranked, Verdict, Weighed, weigh};
+pub use weigh::{Behind, Exclusion, OfferAssessment, OfferRank, Verdict, weigh};
 
 /// Nodes of the best class below this part of the best score are not in the draw. It is small enough that an
 /// untried node of ordinary speed is in the draw whatever others offer.
 pub const GOOD_PART: f64 = 1.0 / 3.0;
 /// Largest probability of one node if another is in the draw.
 pub const MAX_SHARE: f64 = 2.0 / 3.0;
-/// Largest probability of all newcomers together, if a node that served this client is in the draw.
+/// Largest probability of all unproven nodes together, if a node that served this client is in the draw.
 /// Identities cost nothing, so many of them must not be worth more than one.
-pub const NEWCOMERS_SHARE: f64 = 1.0 / 3.0;
+pub const UNPROVEN_SHARE: f64 = 1.0 / 3.0;
 /// Most simultaneous turns that a node's own claim can count for.
 pub const BELIEVED_SLOTS: u32 = 4;
 
@@ -225,8 +225,8 @@ fn price(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> u64 
 }
 
 /// The first condition that no node meets.
-fn none_fits(weighed: &[Weighed<'_>], wish: &Wish<'_>) -> NoChoice {
-    let excluded = |row: &Weighed<'_>| match row.verdict {
+fn none_fits(weighed: &[OfferAssessment<'_>], wish: &Wish<'_>) -> NoChoice {
+    let excluded = |row: &OfferAssessment<'_>| match row.verdict {
         Verdict::Excluded(exclusion) => Some(exclusion),
         Verdict::Ranked(_) => None,
     };

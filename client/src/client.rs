@@ -31,12 +31,12 @@ use crate::{
     config::ClientConfig,
     error::ClientError,
     evidence::{Equivocation, FOUND_QUEUE},
-    heads::{HeadIndexes, IndexStanding, NamedIndex},
-    journal::{self, EXTENSION, JournalLog, Keeper, file_error},
-    lifetime::{self, Terms},
-    nodes::{Directory, NodeInfo, Setup, keeper},
+    heads::{HeadIndexes, IndexStatus, NamedIndex},
+    journal::{self, EXTENSION, JournalLocation, JournalLog, file_error},
+    lifetime::{self, StorageTerms},
+    nodes::{Directory, NodeInfo, Setup, maintenance},
     session::Session,
-    state::{Entry, Opened, State, TurnMeta},
+    state::{Entry, SessionHeader, State, TurnMeta},
 };
 
 /// A client. Clones share everything.
@@ -50,11 +50,11 @@ pub(crate) struct Inner {
     /// Seals the session roots on the disk.
     pub(crate) secret: FileSecret,
     /// Location of the journals.
-    pub(crate) keeper: Keeper,
+    pub(crate) journals: JournalLocation,
     open: Mutex<HashMap<SessionId, Arc<Session>>>,
     pub(crate) directory: Arc<Directory>,
     /// The maintenance task of the directory; it ends with `cancel`.
-    kept: Mutex<Option<JoinHandle<()>>>,
+    maintenance: Mutex<Option<JoinHandle<()>>>,
     /// All head indexes as one.
     pub(crate) heads: Arc<HeadIndexes>,
     pub(crate) tasks: TaskTracker,
@@ -96,13 +96,13 @@ pub struct SessionInfo {
     /// may be missing here.
     pub torn_end_bytes: u64,
     /// Turns displaced by another device's that wait to be replayed.
-    pub moves: u64,
+    pub waiting_replays: u64,
     /// This device's id in the session.
     pub device: DeviceId,
     /// Other devices that may be writing the session, as the head index reported.
     pub others: Vec<DeviceLease>,
     /// State of each head index at the last look; empty before the first.
-    pub indexes: Vec<IndexStanding>,
+    pub indexes: Vec<IndexStatus>,
 }
 
 /// An accepted turn with its status.
@@ -123,12 +123,12 @@ pub struct TurnView {
     /// Whether the author has the acknowledgement.
     pub acked: bool,
     /// The displaced turn that this turn replays.
-    pub moved_from: Option<MovedFrom>,
+    pub replay_of: Option<ReplayOrigin>,
 }
 
 /// The former position of a displaced turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MovedFrom {
+pub struct ReplayOrigin {
     /// Its former position in the chain.
     pub seq: u64,
     /// Its link.
@@ -165,9 +165,9 @@ impl Client {
     pub async fn open(config: ClientConfig) -> Result<Self, ClientError> {
         let (home, passphrase) = (config.home.clone(), config.passphrase.clone());
         let now_ms = (config.clock)();
-        let home::Opened { secret, keeper, keep, reputation } = match home {
-            None => home::Opened::nowhere(),
-            Some(home) => crate::wiped::spawn_blocking(move || home::open(&home, passphrase, now_ms))
+        let home::HomeContents { secret, journals, reputation_file, reputation } = match home {
+            None => home::HomeContents::in_memory(),
+            Some(home) => crate::stack_wipe::spawn_blocking(move || home::open(&home, passphrase, now_ms))
                 .await
                 .map_err(|_| ClientError::TaskEnded)??,
         };
@@ -179,18 +179,18 @@ impl Client {
         let heads = Arc::new(head_indexes(&config, &mesh)?);
         let (clock, timeouts, expected) = (config.clock.clone(), config.timeouts, config.bootstrap.len());
         let store = config.store.clone();
-        let setup = Setup { clock, store, timeouts, expected, may_find, reputation, keep };
+        let setup = Setup { clock, store, timeouts, expected, may_find, reputation, reputation_file };
         let directory = Arc::new(Directory::new(mesh, setup));
         let cancel = CancellationToken::new();
-        let kept = tokio::spawn(keeper::run(Arc::downgrade(&directory), cancel.clone()));
+        let maintenance = tokio::spawn(maintenance::run(Arc::downgrade(&directory), cancel.clone()));
         Ok(Self {
             inner: Arc::new(Inner {
                 config,
                 secret,
-                keeper,
+                journals,
                 open: Mutex::new(HashMap::new()),
                 directory,
-                kept: Mutex::new(Some(kept)),
+                maintenance: Mutex::new(Some(maintenance)),
                 heads,
                 tasks: TaskTracker::new(),
                 cancel,
@@ -202,11 +202,16 @@ impl Client {
 
     /// A separate client on the same network, with the same knowledge of nodes, for one session whose journal
     /// is in `log`. A relayer uses it to drive a session for the length of a request. [`Client::shutdown`] of
-    /// the guest wipes its session's keys; the network and this client stay as they are.
+    /// that client wipes its session's keys; the network and this client stay as they are.
     #[must_use]
-    pub fn guest(&self, log: Arc<dyn JournalLog>) -> Self {
+    pub fn log_client(&self, log: Arc<dyn JournalLog>) -> Self {
         let config = ClientConfig { home: None, passphrase: None, renew: false, ..self.inner.config.clone() };
-        self.sharing_network(config, FileSecret::generate(), Keeper::Log(log), self.inner.heads.clone())
+        self.sharing_network(
+            config,
+            FileSecret::generate(),
+            JournalLocation::Log(log),
+            self.inner.heads.clone(),
+        )
     }
 
     /// A separate client with this client's network and knowledge of nodes.
@@ -214,18 +219,18 @@ impl Client {
         &self,
         config: ClientConfig,
         secret: FileSecret,
-        keeper: Keeper,
+        journals: JournalLocation,
         heads: Arc<HeadIndexes>,
     ) -> Self {
         Self {
             inner: Arc::new(Inner {
                 config,
                 secret,
-                keeper,
+                journals,
                 open: Mutex::new(HashMap::new()),
                 directory: self.inner.directory.clone(),
                 // The client that opened the directory maintains it.
-                kept: Mutex::new(None),
+                maintenance: Mutex::new(None),
                 heads,
                 tasks: TaskTracker::new(),
                 cancel: CancellationToken::new(),
@@ -235,37 +240,37 @@ impl Client {
         }
     }
 
-    /// Opens the session of a guest's log and resumes its unfinished background work; none if the log is
+    /// Opens the session of a log client's log and resumes its unfinished background work; none if the log is
     /// empty.
     ///
     /// # Errors
     /// [`ClientError::Log`]; [`ClientError::JournalDamaged`], also for another session's log.
     pub async fn open_log(&self, root: &SessionRoot) -> Result<Option<SessionId>, ClientError> {
-        let Keeper::Log(log) = &self.inner.keeper else { return Ok(None) };
+        let JournalLocation::Log(log) = &self.inner.journals else { return Ok(None) };
         let (log, root) = (log.clone(), root.clone());
-        let opened = crate::wiped::spawn_blocking(move || Session::open_log(&log, &root));
+        let opened = crate::stack_wipe::spawn_blocking(move || Session::open_log(&log, &root));
         let Some(session) = opened.await.map_err(|_| ClientError::TaskEnded)?? else { return Ok(None) };
         let session = Arc::new(session);
         self.lock().insert(session.id, session.clone());
-        self.spawn_duties(session.clone());
+        self.spawn_background_work(session.clone());
         Ok(Some(session.id))
     }
 
-    /// Compacts a guest's log once it has grown; returns whether it did. The new log holds only the entries
-    /// that the next turn needs; earlier turns are then in the store alone.
+    /// Compacts a log client's log once it has grown; returns whether it did. The new log holds only the
+    /// entries that the next turn needs; earlier turns are then in the store alone.
     ///
     /// # Errors
     /// [`ClientError::Busy`] while a turn runs; [`ClientError::Log`], after which the session must be opened
     /// anew.
-    pub async fn shorten_log(&self, id: SessionId) -> Result<bool, ClientError> {
-        if !matches!(self.inner.keeper, Keeper::Log(_)) {
+    pub async fn compact_log(&self, id: SessionId) -> Result<bool, ClientError> {
+        if !matches!(self.inner.journals, JournalLocation::Log(_)) {
             return Ok(false);
         }
-        let session = self.opened(id).await?;
+        let session = self.open_session(id).await?;
         let _permit = session.begin()?;
-        let (keeper, secret) = (self.inner.keeper.clone(), self.inner.secret.clone());
-        let shortened = crate::wiped::spawn_blocking(move || session.shorten(&keeper, &secret));
-        shortened.await.map_err(|_| ClientError::TaskEnded)?
+        let (journals, secret) = (self.inner.journals.clone(), self.inner.secret.clone());
+        let compacted = crate::stack_wipe::spawn_blocking(move || session.compact(&journals, &secret));
+        compacted.await.map_err(|_| ClientError::TaskEnded)?
     }
 
     /// The messages of the unfinished turn, if there is one.
@@ -273,7 +278,7 @@ impl Client {
     /// # Errors
     /// As [`Client::session`].
     pub async fn pending_messages(&self, id: SessionId) -> Result<Option<Vec<Message>>, ClientError> {
-        let session = self.opened(id).await?;
+        let session = self.open_session(id).await?;
         Ok(session.read(|state| state.unanswered().map(|turn| turn.messages.clone())))
     }
 
@@ -282,7 +287,7 @@ impl Client {
     /// # Errors
     /// As opening the session.
     pub async fn pending_sampling(&self, id: SessionId) -> Result<Option<Sampling>, ClientError> {
-        let session = self.opened(id).await?;
+        let session = self.open_session(id).await?;
         Ok(session.read(|state| state.unanswered().map(|turn| turn.sampling.clone())))
     }
 
@@ -294,15 +299,16 @@ impl Client {
         let _ = tokio::time::timeout(grace, self.inner.tasks.wait()).await;
         self.inner.cancel.cancel();
         self.inner.tasks.wait().await;
-        let kept = self.inner.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(kept) = kept
-            && kept.await.is_err()
+        let maintenance = self.inner.maintenance.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(maintenance) = maintenance
+            && maintenance.await.is_err()
         {
             tracing::warn!("the task that looks after nodes ended early");
         }
         let open: Vec<Arc<Session>> = self.lock().drain().map(|(_, session)| session).collect();
         // A write of a turn dropped midway may still run; the files are free only after it.
-        let closed = crate::wiped::spawn_blocking(move || open.iter().for_each(|session| session.close()));
+        let closed =
+            crate::stack_wipe::spawn_blocking(move || open.iter().for_each(|session| session.close()));
         if closed.await.is_err() {
             tracing::warn!("the sessions were not closed properly");
         }
@@ -332,16 +338,16 @@ impl Client {
     pub async fn new_session(&self, new: NewSession) -> Result<SessionId, ClientError> {
         crate::turn::check_texts(&new.system)?;
         let root = new.root.unwrap_or_else(SessionRoot::generate);
-        let opened = Opened {
+        let header = SessionHeader {
             n_shards: self.inner.config.shards.get(),
             branch: new.branch,
             device_id: new_device(),
             created_ms: self.now_ms(),
             system: new.system,
         };
-        let id = self.create(root, opened, Vec::new(), false).await?;
+        let id = self.create(root, header, Vec::new(), false).await?;
         // A new session has no other writer yet.
-        self.opened(id).await?.looked(self.now_ms(), true);
+        self.open_session(id).await?.note_look(self.now_ms(), true);
         Ok(id)
     }
 
@@ -350,25 +356,24 @@ impl Client {
     pub(crate) async fn create(
         &self,
         root: SessionRoot,
-        opened: Opened,
+        header: SessionHeader,
         entries: Vec<Entry>,
         replace_damaged: bool,
     ) -> Result<SessionId, ClientError> {
         let id = root.session_id();
         let client = self.clone();
-        let created = crate::wiped::spawn_blocking(move || {
+        let created = crate::stack_wipe::spawn_blocking(move || {
             let replaced = match client.find(&id)? {
                 None => None,
-                Some(path) if replace_damaged => Some(client.set_damaged_aside(id, path)?),
+                Some(path) if replace_damaged => Some(client.quarantine_damaged(id, path)?),
                 Some(_) => return Err(ClientError::SessionExists(id)),
             };
-            Session::create((&client.inner.keeper, &client.inner.secret), root, opened, entries).inspect_err(
-                |_| {
+            Session::create((&client.inner.journals, &client.inner.secret), root, header, entries)
+                .inspect_err(|_| {
                     if let Some(replaced) = &replaced {
                         replaced.put_back();
                     }
-                },
-            )
+                })
         });
         let session = created.await.map_err(|_| ClientError::TaskEnded)??;
         self.lock().insert(id, Arc::new(session));
@@ -380,7 +385,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::UnknownSession`], and as opening its journal.
     pub async fn session(&self, id: SessionId) -> Result<SessionInfo, ClientError> {
-        Ok(info(&*self.opened(id).await?, self.terms()))
+        Ok(info(&*self.open_session(id).await?, self.terms()))
     }
 
     /// The accepted turns of a session, oldest first.
@@ -388,7 +393,7 @@ impl Client {
     /// # Errors
     /// As [`Client::session`].
     pub async fn history(&self, id: SessionId) -> Result<Vec<TurnView>, ClientError> {
-        let session = self.opened(id).await?;
+        let session = self.open_session(id).await?;
         Ok(session.read(|state| {
             let turns = state.history.iter().zip(&state.meta);
             turns.map(|turn| view(state, turn)).collect()
@@ -400,7 +405,7 @@ impl Client {
     /// # Errors
     /// As [`Client::session`].
     pub async fn last_turn(&self, id: SessionId) -> Result<Option<TurnView>, ClientError> {
-        Ok(self.opened(id).await?.read(|state| state.last().map(|turn| view(state, turn))))
+        Ok(self.open_session(id).await?.read(|state| state.last().map(|turn| view(state, turn))))
     }
 
     /// Turn reads from memory since the session was opened, repeated reads included. The reads that one more
@@ -409,7 +414,7 @@ impl Client {
     /// # Errors
     /// As [`Client::session`].
     pub async fn turn_reads(&self, id: SessionId) -> Result<u64, ClientError> {
-        Ok(self.opened(id).await?.read(State::turn_reads))
+        Ok(self.open_session(id).await?.read(State::turn_reads))
     }
 
     /// The pinned system text of a session, with the definitions of its tools ([`baton_proto::tools`]).
@@ -417,7 +422,7 @@ impl Client {
     /// # Errors
     /// As [`Client::session`].
     pub async fn system(&self, id: SessionId) -> Result<Vec<Message>, ClientError> {
-        Ok(self.opened(id).await?.read(|state| state.system.to_vec()))
+        Ok(self.open_session(id).await?.read(|state| state.system.to_vec()))
     }
 
     /// Replaces the pinned system text of a session, from the next turn on. Does nothing if the text is the
@@ -427,12 +432,12 @@ impl Client {
     /// [`ClientError::PendingTurn`] while a turn is not finished; as [`Client::session`].
     pub async fn set_system(&self, id: SessionId, system: Vec<Message>) -> Result<(), ClientError> {
         crate::turn::check_texts(&system)?;
-        let session = self.opened(id).await?;
+        let session = self.open_session(id).await?;
         if session.read(|state| *state.system == system) {
             return Ok(());
         }
         let _permit = session.begin()?;
-        if session.read(State::has_unsaid) {
+        if session.read(State::has_open_message) {
             return Err(ClientError::PendingTurn);
         }
         session.record(vec![Entry::System(system)]).await
@@ -448,12 +453,12 @@ impl Client {
     }
 
     /// The open session. Opens it if needed, and resumes its unfinished background work.
-    pub(crate) async fn opened(&self, id: SessionId) -> Result<Arc<Session>, ClientError> {
+    pub(crate) async fn open_session(&self, id: SessionId) -> Result<Arc<Session>, ClientError> {
         if let Some(session) = self.lock().get(&id) {
             return Ok(session.clone());
         }
         let client = self.clone();
-        let opened = crate::wiped::spawn_blocking(move || {
+        let opened = crate::stack_wipe::spawn_blocking(move || {
             let path = client.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
             let mut open = client.lock();
             // Another task may have been first; the file's lock would refuse a second writer.
@@ -466,7 +471,7 @@ impl Client {
         });
         let (session, first) = opened.await.map_err(|_| ClientError::TaskEnded)??;
         if first {
-            self.spawn_duties(session.clone());
+            self.spawn_background_work(session.clone());
         }
         Ok(session)
     }
@@ -474,7 +479,7 @@ impl Client {
     /// The journal of a session. Blocking.
     pub(crate) fn find(&self, id: &SessionId) -> Result<Option<PathBuf>, ClientError> {
         if let Some(session) = self.lock().get(id)
-            && self.inner.keeper.folder().is_none()
+            && self.inner.journals.folder().is_none()
         {
             // A session in memory exists only while it is open.
             return Ok(Some(PathBuf::from(session.id.to_string())));
@@ -490,7 +495,7 @@ impl Client {
     }
 
     pub(crate) fn journals(&self) -> Result<Vec<PathBuf>, ClientError> {
-        let Some(folder) = self.inner.keeper.folder() else { return Ok(Vec::new()) };
+        let Some(folder) = self.inner.journals.folder() else { return Ok(Vec::new()) };
         let listing = std::fs::read_dir(folder).map_err(|source| file_error("list", folder, source))?;
         let mut paths: Vec<PathBuf> = listing.flatten().map(|entry| entry.path()).collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == EXTENSION));
@@ -522,13 +527,13 @@ pub(crate) fn new_device() -> DeviceId {
 
 /// A session's shard count, as configured for new ones or bound by its genesis.
 pub(crate) fn shards(state: &State) -> Result<ShardCount, ClientError> {
-    ShardCount::new(state.opened.n_shards).map_err(|error| ClientError::Config(error.to_string()))
+    ShardCount::new(state.header.n_shards).map_err(|error| ClientError::Config(error.to_string()))
 }
 
 fn view(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta)) -> TurnView {
-    let moved_from = meta.moved_from.and_then(|link_hash| {
-        let seq = state.moves.find(&link_hash)?.turn.link.seq;
-        Some(MovedFrom { seq, link_hash })
+    let replay_of = meta.replay_of.and_then(|link_hash| {
+        let seq = state.replays.find(&link_hash)?.turn.link.seq;
+        Some(ReplayOrigin { seq, link_hash })
     });
     TurnView {
         turn: turn.clone(),
@@ -538,27 +543,27 @@ fn view(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta)) -> TurnView {
         memory: meta.memory.clone(),
         stored: meta.stored,
         acked: meta.acked,
-        moved_from,
+        replay_of,
     }
 }
 
-pub(crate) fn info(session: &Session, terms: Terms) -> SessionInfo {
+pub(crate) fn info(session: &Session, terms: StorageTerms) -> SessionInfo {
     let mut info = session.read(|state| state_info(state, terms, session.trouble()));
-    (info.diverged, info.indexes) = (session.is_diverged(), session.standings());
+    (info.diverged, info.indexes) = (session.is_diverged(), session.statuses());
     info
 }
 
-pub(crate) fn state_info(state: &State, terms: Terms, trouble: Option<ErrorCode>) -> SessionInfo {
+pub(crate) fn state_info(state: &State, terms: StorageTerms, trouble: Option<ErrorCode>) -> SessionInfo {
     let unstored = state.unstored.len() as u64;
     let pending = state.pending.as_ref();
     SessionInfo {
         id: state.session_id,
         turns: state.next_seq(),
         head: state.prev_link(),
-        created_ms: state.opened.created_ms,
+        created_ms: state.header.created_ms,
         last_ms: state.meta.last().map(|meta| meta.accepted_ms),
         last_node: state.history.last().map(|turn| turn.link.author),
-        pending: state.has_unsaid(),
+        pending: state.has_open_message(),
         pending_text: pending
             .and_then(|pending| pending.attempts.last())
             .map(|attempt| attempt.received.clone())
@@ -568,8 +573,8 @@ pub(crate) fn state_info(state: &State, terms: Terms, trouble: Option<ErrorCode>
         trouble,
         diverged: false,
         torn_end_bytes: state.torn_end,
-        moves: state.moves.waiting().iter().filter(|waiting| waiting.of.is_some()).count() as u64,
-        device: state.opened.device_id,
+        waiting_replays: state.replays.waiting().iter().filter(|waiting| waiting.of.is_some()).count() as u64,
+        device: state.header.device_id,
         others: state.leases.clone(),
         indexes: Vec::new(),
     }

@@ -12,7 +12,7 @@ use crate::{client::Client, error::ClientError, session, state::State};
 
 /// An effective turn with its messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SaidTurn {
+pub struct ConversationTurn {
     /// Its position in the chain.
     pub seq: u64,
     /// The `supersedes_from` of an edit in its place.
@@ -33,7 +33,7 @@ pub struct Conversation {
     /// When it was last used, in milliseconds since the Unix epoch.
     pub used_ms: u64,
     /// Its turns.
-    pub turns: Vec<SaidTurn>,
+    pub turns: Vec<ConversationTurn>,
 }
 
 impl Conversation {
@@ -41,7 +41,7 @@ impl Conversation {
         let turns = effective(state.history.all()).into_iter().filter_map(|position| {
             let turn = state.history.get(position)?;
             let record = turn.record.as_ref()?;
-            Some(SaidTurn {
+            Some(ConversationTurn {
                 seq: turn.link.seq,
                 replaced_from: replaced_from(turn.link.seq, record),
                 link_hash: turn.link.link_hash(),

@@ -178,7 +178,7 @@ impl Client {
             pause_ms = if failure.retry_after_ms == 0 { DEFAULT_PAUSE_MS } else { failure.retry_after_ms };
             pause_ms = pause_ms.min(MAX_PAUSE_MS);
             tried.push(choice.node);
-            let said = failure.code.filter(|code| failure.is_said() && code.retry() == Retry::Never);
+            let said = failure.code.filter(|code| failure.is_claim() && code.retry() == Retry::Never);
             // One node's unsigned claim decides nothing; two do.
             let wrong = said.is_some() && said == rejected;
             rejected = said.or(rejected);

@@ -15,7 +15,7 @@ use baton_proto::{
 };
 
 pub use crate::request::InlinePolicy;
-use crate::{error::ClientError, reconcile::DeviceEvent, reported::TokenReport};
+use crate::{error::ClientError, logprobs::TokenReport, reconcile::DeviceEvent};
 
 /// Most tokens of an answer by default.
 pub const DEFAULT_OUTPUT_TOKENS: u32 = 512;

@@ -16,7 +16,7 @@ use baton_proto::{
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use crate::{client::Client, error::ClientError, reputation::Fault, session::Session, state::Entry};
+use crate::{client::Client, error::ClientError, reputation::NodeFailure, session::Session, state::Entry};
 
 /// Format name of exported evidence.
 pub const EVIDENCE_FORMAT: &str = "baton-evidence-v1";
@@ -135,11 +135,11 @@ impl Client {
             // The same link again, or an unsigned one, proves nothing to others.
             Err(code) => {
                 tracing::warn!(%node, code = code.name(), "a node committed a turn twice");
-                return self.inner.directory.failed(node, Fault::Lied, 0);
+                return self.inner.directory.failed(node, NodeFailure::Lied, 0);
             }
         };
         tracing::warn!(%node, code = ErrorCode::ForkDetected.name(), "a node signed two different links for one turn; `baton receipts --evidence FILE` writes both down");
-        self.inner.directory.failed(node, Fault::Equivocated, 0);
+        self.inner.directory.failed(node, NodeFailure::Equivocated, 0);
         let entry = Entry::SignedTwice { seq, link: found.other.bytes().clone() };
         if let Err(error) = session.record_of((seq, accepted.link_hash()), vec![entry]).await {
             tracing::warn!(%error, "evidence could not be kept");
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn two_links_for_one_attempt_are_evidence_and_others_are_none() {
-        let (key, stranger) = (SecretSigningKey::generate(), SecretSigningKey::generate());
+        let (key, other_key) = (SecretSigningKey::generate(), SecretSigningKey::generate());
         let first = link(&key, |_| {});
         let found = Equivocation::check(first.clone(), link(&key, |link| link.time_ms = 2)).unwrap();
         assert_eq!(found.node(), key.node_id());
@@ -193,7 +193,7 @@ mod tests {
             link(&key, |link| link.turn_id = TurnId([9; 16])),
             link(&key, |link| link.session_id = SessionId([9; 32])),
             link(&key, |link| link.auth_hash = AuthHash([9; 32])),
-            link(&stranger, |link| link.time_ms = 2),
+            link(&other_key, |link| link.time_ms = 2),
         ];
         for other in honest {
             assert_eq!(Equivocation::check(first.clone(), other), Err(ErrorCode::ReceiptMismatch));

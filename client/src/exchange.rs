@@ -99,7 +99,7 @@ pub(crate) async fn ask(
 }
 
 /// The nodes that answer a short request in time, with any answer.
-pub(crate) async fn who_answers(mesh: &MeshHandle, nodes: &[NodeId], wait: Duration) -> Vec<NodeId> {
+pub(crate) async fn answering_nodes(mesh: &MeshHandle, nodes: &[NodeId], wait: Duration) -> Vec<NodeId> {
     let asked = nodes.iter().map(|node| async move {
         let answer = timeout(wait, ask(mesh, *node, &[], &ClientFrame::NodeRecord, wait)).await;
         matches!(answer, Ok(Ok(_) | Err(ExchangeError::Refused { .. }))).then_some(*node)

@@ -101,15 +101,15 @@ mod tests {
     }
 
     /// The same chain after log compaction.
-    fn shortened(chain: &Chain, first: u64) -> Chain {
+    fn compacted(chain: &Chain, first: u64) -> Chain {
         let from = usize::try_from(first).unwrap();
         Chain { first, prev: chain.links[from - 1], links: chain.links[from..].to_vec() }
     }
 
     /// A generator that is the same everywhere.
-    struct Seeded(u64);
+    struct SeededRng(u64);
 
-    impl Seeded {
+    impl SeededRng {
         fn below(&mut self, limit: u64) -> u64 {
             // Knuth's MMIX generator; its high bits are good enough for choices.
             self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -138,9 +138,9 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_was_made_shorter_is_compared_from_where_it_begins() {
+    fn a_compacted_log_is_compared_from_its_first_turn() {
         let (ours, theirs) = (chain(&[1, 2, 3, 4]), chain(&[1, 2, 3, 4, 5]));
-        let ours = shortened(&ours, 3);
+        let ours = compacted(&ours, 3);
         assert_eq!(merge(&ours, &theirs), Merge::Behind { from: 4 });
         assert_eq!(merge(&ours, &chain(&[1, 2])), Merge::Ours, "an older head of the same chain");
         assert_eq!(merge(&ours, &chain(&[1, 7, 3, 4, 5])), Merge::TooOld);
@@ -157,14 +157,14 @@ mod tests {
             Merge::Lose { .. } | Merge::Behind { .. } => Ordering::Greater,
             Merge::Ours if one == other => Ordering::Equal,
             Merge::Ours => Ordering::Less,
-            Merge::TooOld => unreachable!("nothing was made shorter"),
+            Merge::TooOld => unreachable!("no log was compacted"),
         }
     }
 
     #[test]
     fn any_meetings_in_any_order_end_with_the_same_chain() {
         for seed in 0..400 {
-            let mut draw = Seeded(seed);
+            let mut draw = SeededRng(seed);
             let devices = 2 + draw.below(5);
             // Few different turns, so that common beginnings, equal chains and early forks all come up.
             let mut chains: Vec<Vec<u32>> = (0..devices)
@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    fn meet(chains: &mut [Vec<u32>], draw: &mut Seeded, devices: u64) {
+    fn meet(chains: &mut [Vec<u32>], draw: &mut SeededRng, devices: u64) {
         let mut one = || usize::try_from(draw.below(devices)).unwrap();
         let (one, other) = (one(), one());
         take_over(chains, one, other);
@@ -205,7 +205,7 @@ mod tests {
         match merge(&chain(&chains[one]), &chain(&chains[other])) {
             Merge::Behind { .. } | Merge::Lose { .. } => chains[one] = chains[other].clone(),
             Merge::Ours | Merge::Win { .. } => chains[other] = chains[one].clone(),
-            Merge::TooOld => unreachable!("nothing was made shorter"),
+            Merge::TooOld => unreachable!("no log was compacted"),
         }
     }
 
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn every_turn_is_there_once_in_the_end_however_devices_write_and_meet() {
         for seed in 0..400 {
-            let mut draw = Seeded(seed * 77 + 5);
+            let mut draw = SeededRng(seed * 77 + 5);
             let devices = 2 + draw.below(3);
             let mut chains: Vec<Vec<u32>> = vec![vec![turn(0, 0, 0)]; usize::try_from(devices).unwrap()];
             let mut written = 1;
@@ -257,7 +257,7 @@ mod tests {
                 chains[device].extend(own.map(|turn| turn + (1 << 16)));
             }
             Merge::Ours | Merge::Win { .. } => {}
-            Merge::TooOld => unreachable!("nothing was made shorter"),
+            Merge::TooOld => unreachable!("no log was compacted"),
         }
     }
 }

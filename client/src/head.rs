@@ -19,10 +19,10 @@ use baton_proto::{
 };
 
 use crate::{
+    background::AuthorPolicy,
     client::Client,
-    duty::Authors,
     error::ClientError,
-    heads::{IndexShows, Look},
+    heads::{HeadLookup, IndexAnswer},
     session::Session,
     state::{Entry, PublishedHead, State},
     wait::has_work,
@@ -49,7 +49,7 @@ pub enum HeadStatus {
 
 /// Why a head record is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Publish {
+pub(crate) enum PublishReason {
     /// The head moved.
     Head,
     /// Other devices are to learn of this device.
@@ -96,15 +96,15 @@ impl FoundHead {
 pub(crate) const FIRST_LOOK: Duration = Duration::from_secs(3);
 
 /// The result of a look at the head indexes for a session.
-pub(crate) struct Seen {
+pub(crate) struct HeadSnapshot {
     pub(crate) found: Option<FoundHead>,
-    pub(crate) look: Look,
+    pub(crate) look: HeadLookup,
 }
 
 impl Client {
     /// Compares the head index with this device's state. Changes nothing in the session;
     /// [`Client::reconcile`] does. A head that the index lacks is published again in the background;
-    /// [`Client::wait_told`] waits for it.
+    /// [`Client::wait_delivered`] waits for it.
     ///
     /// # Errors
     /// - [`ErrorCode::RollbackDetected`] when indexes show less than they took, and none shows all of it.
@@ -112,13 +112,13 @@ impl Client {
     /// - [`ClientError::Behind`] when another device has added turns.
     /// - [`ClientError::Store`] when no index can be reached.
     pub async fn check_head(&self, id: baton_proto::ids::SessionId) -> Result<HeadStatus, ClientError> {
-        let session = self.opened(id).await?;
-        let (seen, status) = self.look_and_compare(&session, Duration::MAX).await?;
+        let session = self.open_session(id).await?;
+        let (snapshot, status) = self.look_and_compare(&session, Duration::MAX).await?;
         if status.is_ok() {
-            self.spawn_repair_of_indexes(&seen.look);
+            self.spawn_repair_of_indexes(&snapshot.look);
         }
         if has_work(&session) {
-            self.spawn_round(&session, Authors::Left);
+            self.spawn_round(&session, AuthorPolicy::Skip);
         }
         status
     }
@@ -130,7 +130,7 @@ impl Client {
         if compared.is_err() || session.read(State::is_published) {
             return false;
         }
-        let published = self.publish_head(session, Publish::Head).await;
+        let published = self.publish_head(session, PublishReason::Head).await;
         if let Err(error) = &published {
             tracing::warn!(%error, "the head record was not published");
         }
@@ -157,35 +157,35 @@ impl Client {
         &self,
         session: &Arc<Session>,
         wait: Duration,
-    ) -> Result<(Seen, Result<HeadStatus, ClientError>), ClientError> {
+    ) -> Result<(HeadSnapshot, Result<HeadStatus, ClientError>), ClientError> {
         let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
-        session.looked(self.now_ms(), false);
-        let seen = self.see(session, wait).await?;
-        session.looked(self.now_ms(), true);
+        session.note_look(self.now_ms(), false);
+        let snapshot = self.snapshot(session, wait).await?;
+        session.note_look(self.now_ms(), true);
         let status = session.read(|state| {
-            let status = compare(state, &seen);
-            let lacks = lacks_head(state, &seen, &status);
+            let status = compare(state, &snapshot);
+            let lacks = lacks_head(state, &snapshot, &status);
             state.signals.head_missing.store(lacks, Ordering::Relaxed);
             status
         });
-        session.compared(&status);
+        session.note_comparison(&status);
         if status.is_ok() && session.read(|state| state.torn_end > 0) {
             session.note(Entry::TornEnd { bytes: 0 }).await?;
         }
-        Ok((seen, status))
+        Ok((snapshot, status))
     }
 
     /// Looks at the head indexes, and records their state and the devices.
-    async fn see(&self, session: &Arc<Session>, wait: Duration) -> Result<Seen, ClientError> {
+    async fn snapshot(&self, session: &Arc<Session>, wait: Duration) -> Result<HeadSnapshot, ClientError> {
         let root = session.read(|state| state.root.clone());
         let key = head_index_key(&root.head_signing_key().public_key());
         let look = self.inner.heads.look_within(key, wait).await;
-        session.set_standings(look.standings.clone());
-        let found = opened(&look, &root)?;
+        session.set_statuses(look.statuses.clone());
+        let found = open_best(&look, &root)?;
         if let Some(found) = &found {
             self.note_leases(session, &found.inner.devices).await;
         }
-        Ok(Seen { found, look })
+        Ok(HeadSnapshot { found, look })
     }
 
     async fn note_leases(&self, session: &Arc<Session>, found: &[DeviceLease]) {
@@ -212,37 +212,41 @@ impl Client {
     /// # Errors
     /// [`ClientError::Behind`], [`ErrorCode::ForkDetected`] when another device's turns are in the way,
     /// [`ClientError::Deleted`], [`ClientError::Store`].
-    pub(crate) async fn publish_head(&self, session: &Arc<Session>, why: Publish) -> Result<(), ClientError> {
+    pub(crate) async fn publish_head(
+        &self,
+        session: &Arc<Session>,
+        why: PublishReason,
+    ) -> Result<(), ClientError> {
         let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
-        if why == Publish::Head && session.read(State::is_published) {
+        if why == PublishReason::Head && session.read(State::is_published) {
             return Ok(());
         }
         let head = session.read(State::prev_link);
         let published = self.publish_alone(session, why).await;
-        session.set_untold(published.is_err().then_some(head));
+        session.set_unpublished(published.is_err().then_some(head));
         published
     }
 
-    async fn publish_alone(&self, session: &Arc<Session>, why: Publish) -> Result<(), ClientError> {
+    async fn publish_alone(&self, session: &Arc<Session>, why: PublishReason) -> Result<(), ClientError> {
         // A second round follows if another device published in between.
         for _ in 0..2 {
-            if session.deleted.load(Ordering::SeqCst) && why != Publish::Tombstone {
+            if session.deleted.load(Ordering::SeqCst) && why != PublishReason::Tombstone {
                 return Ok(());
             }
             let (above, devices) = self.look_before(session, why).await?;
             let now = self.now_ms();
-            let tombstone = why == Publish::Tombstone;
+            let tombstone = why == PublishReason::Tombstone;
             let next = session.read(|state| next_record(state, tombstone, above, &devices, now));
             let Some((record, published)) = next else { return Ok(()) };
             let record = record.encode();
-            let offered = self.inner.heads.offer(&record, None).await;
-            match offered.result() {
+            let outcome = self.inner.heads.offer(&record, None).await;
+            match outcome.result() {
                 Ok(()) => {
                     let PublishedHead { sequence, seq, link_hash } = published;
                     let mut entries = vec![Entry::Head { sequence, seq, link_hash }];
-                    let names = offered.missing();
+                    let names = outcome.missing();
                     if !names.is_empty() {
-                        entries.push(Entry::HeadOwed { record, names });
+                        entries.push(Entry::HeadUnconfirmed { record, names });
                     }
                     session.record(entries).await?;
                     session.read(|state| state.signals.head_missing.store(false, Ordering::Relaxed));
@@ -260,49 +264,51 @@ impl Client {
     async fn look_before(
         &self,
         session: &Arc<Session>,
-        why: Publish,
+        why: PublishReason,
     ) -> Result<(u64, Vec<DeviceLease>), ClientError> {
-        let seen = match self.see(session, Duration::MAX).await {
-            Ok(seen) => seen,
+        let snapshot = match self.snapshot(session, Duration::MAX).await {
+            Ok(snapshot) => snapshot,
             Err(error @ ClientError::Store(_)) => return Err(error),
             // Bytes that are no record belong to no device, and are overwritten.
             Err(_) => return Ok((0, Vec::new())),
         };
-        let Some(found) = seen.found else { return Ok((0, Vec::new())) };
-        if matches!(why, Publish::Head | Publish::Lease) {
+        let Some(found) = snapshot.found else { return Ok((0, Vec::new())) };
+        if matches!(why, PublishReason::Head | PublishReason::Lease) {
             let continues = session.read(|state| compare_chain(state, &found));
             if continues.is_err() {
-                session.compared(&continues);
+                session.note_comparison(&continues);
             }
             continues?;
         }
-        if found.inner.tombstone && why != Publish::Tombstone {
+        if found.inner.tombstone && why != PublishReason::Tombstone {
             return Err(ClientError::Deleted);
         }
         Ok((found.sequence, found.inner.devices))
     }
 
     /// Offers the last head record again to the indexes that have not accepted it.
-    pub(crate) async fn offer_owed(&self, session: &Arc<Session>) -> Result<(), ClientError> {
+    pub(crate) async fn offer_unconfirmed(&self, session: &Arc<Session>) -> Result<(), ClientError> {
         let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
-        let Some((record, names)) = session.read(|state| state.head_owed.clone()) else { return Ok(()) };
-        let offered = self.inner.heads.offer(&record, Some(&names)).await;
+        let Some((record, names)) = session.read(|state| state.head_unconfirmed.clone()) else {
+            return Ok(());
+        };
+        let outcome = self.inner.heads.offer(&record, Some(&names)).await;
         // An index with a newer record no longer needs this record.
-        let owed = offered.failed.iter().filter(|(_, error)| *error != StoreError::HeadSuperseded);
+        let owed = outcome.failed.iter().filter(|(_, error)| *error != StoreError::HeadSuperseded);
         let left: Vec<String> = owed.map(|(name, _)| name.clone()).collect();
         if left == names {
             return Ok(());
         }
-        session.record(vec![Entry::HeadOwed { record, names: left }]).await
+        session.record(vec![Entry::HeadUnconfirmed { record, names: left }]).await
     }
 
     /// Offers the newest record, in the background, to indexes that showed less.
-    pub(crate) fn spawn_repair_of_indexes(&self, look: &Look) {
-        let laggards = look.laggards();
-        let Some(newest) = look.best.as_ref().filter(|_| !laggards.is_empty()) else { return };
+    pub(crate) fn spawn_repair_of_indexes(&self, look: &HeadLookup) {
+        let outdated = look.outdated();
+        let Some(newest) = look.best.as_ref().filter(|_| !outdated.is_empty()) else { return };
         let (heads, newest) = (self.inner.heads.clone(), newest.encode());
         self.spawn(async move {
-            heads.offer(&newest, Some(&laggards)).await;
+            heads.offer(&newest, Some(&outdated)).await;
         });
     }
 
@@ -310,7 +316,7 @@ impl Client {
     pub(crate) fn spawn_lease(&self, session: Arc<Session>) {
         let client = self.clone();
         self.spawn(async move {
-            if let Err(error) = client.publish_head(&session, Publish::Lease).await {
+            if let Err(error) = client.publish_head(&session, PublishReason::Lease).await {
                 tracing::warn!(%error, "the head index was not told of this device");
             }
         });
@@ -318,7 +324,7 @@ impl Client {
 
     /// Marks a session deleted in the index, from the index's own record: for a session with a damaged
     /// journal.
-    pub(crate) async fn bury(&self, root: &SessionRoot) -> Result<(), ClientError> {
+    pub(crate) async fn publish_tombstone(&self, root: &SessionRoot) -> Result<(), ClientError> {
         let Some(found) = self.resolve(root).await? else { return Ok(()) };
         if found.inner.tombstone {
             return Ok(());
@@ -335,28 +341,28 @@ impl Client {
     pub(crate) async fn resolve(&self, root: &SessionRoot) -> Result<Option<FoundHead>, ClientError> {
         let key = head_index_key(&root.head_signing_key().public_key());
         let look = self.inner.heads.look(key).await;
-        let found = opened(&look, root)?;
+        let found = open_best(&look, root)?;
         if found.is_none() && look.is_partial() {
             // An index that did not answer may have it.
-            return Err(look.silence().into());
+            return Err(look.no_answer().into());
         }
         Ok(found)
     }
 }
 
 /// The newest record of a look, opened; an error if no index answered.
-fn opened(look: &Look, root: &SessionRoot) -> Result<Option<FoundHead>, ClientError> {
+fn open_best(look: &HeadLookup, root: &SessionRoot) -> Result<Option<FoundHead>, ClientError> {
     if let Some(record) = &look.best {
         return Ok(Some(FoundHead::open(record, root)?));
     }
-    if look.standings.iter().any(|one| one.shows.is_answer()) {
+    if look.statuses.iter().any(|one| one.shows.is_answer()) {
         return Ok(None);
     }
-    let wrong = look.standings.iter().find_map(|one| match one.shows {
-        IndexShows::Wrong { code } => Some(code),
+    let wrong = look.statuses.iter().find_map(|one| match one.shows {
+        IndexAnswer::Wrong { code } => Some(code),
         _ => None,
     });
-    Err(wrong.map_or_else(|| look.silence().into(), ClientError::Protocol))
+    Err(wrong.map_or_else(|| look.no_answer().into(), ClientError::Protocol))
 }
 
 /// The next head record of a session, above this sequence; none without a turn whose blob ID is known.
@@ -369,7 +375,7 @@ fn next_record(
 ) -> Option<(Signed<HeadRecord>, PublishedHead)> {
     let outer = state.head_outer()?;
     let (turn, _) = state.last()?;
-    let own = DeviceLease { device: state.opened.device_id, expires_ms: now_ms.saturating_add(LEASE_MS) };
+    let own = DeviceLease { device: state.header.device_id, expires_ms: now_ms.saturating_add(LEASE_MS) };
     let others = state.leases_of_others(devices, MAX_DEVICES - 1, now_ms);
     let inner = HeadInner {
         turn_id: turn.link.turn_id,
@@ -387,11 +393,11 @@ fn next_record(
 }
 
 /// Compares the indexes' record with this device's state.
-fn compare(state: &State, seen: &Seen) -> Result<HeadStatus, ClientError> {
-    let Some(found) = &seen.found else {
+fn compare(state: &State, snapshot: &HeadSnapshot) -> Result<HeadStatus, ClientError> {
+    let Some(found) = &snapshot.found else {
         return match state.head {
             // A published head does not expire within a year.
-            Some(_) => shows_less(state, &seen.look),
+            Some(_) => shows_less(state, &snapshot.look),
             None => Ok(HeadStatus::None),
         };
     };
@@ -402,7 +408,7 @@ fn compare(state: &State, seen: &Seen) -> Result<HeadStatus, ClientError> {
     // Missing turns explain more than the sequence: two devices publish by their own clocks.
     compare_chain(state, found)?;
     if older {
-        return shows_less(state, &seen.look);
+        return shows_less(state, &snapshot.look);
     }
     let ours = state.last().map(|(turn, _)| turn.link.link_hash());
     let current = ours == Some(found.outer.link_hash);
@@ -411,11 +417,12 @@ fn compare(state: &State, seen: &Seen) -> Result<HeadStatus, ClientError> {
 
 /// The result when no index shows the published head: a rollback, if an index that took it answers with less.
 /// Indexes that never took it are not to blame: they are offered it again.
-fn shows_less(state: &State, look: &Look) -> Result<HeadStatus, ClientError> {
-    let never_took = |name: &String| state.head_owed.as_ref().is_some_and(|(_, names)| names.contains(name));
-    let mut answers = look.standings.iter().filter(|one| one.shows.is_answer()).peekable();
+fn shows_less(state: &State, look: &HeadLookup) -> Result<HeadStatus, ClientError> {
+    let never_took =
+        |name: &String| state.head_unconfirmed.as_ref().is_some_and(|(_, names)| names.contains(name));
+    let mut answers = look.statuses.iter().filter(|one| one.shows.is_answer()).peekable();
     if answers.peek().is_none() {
-        return Err(look.silence().into());
+        return Err(look.no_answer().into());
     }
     if answers.all(|one| never_took(&one.name)) {
         return Ok(HeadStatus::Unpublished);
@@ -425,11 +432,11 @@ fn shows_less(state: &State, look: &Look) -> Result<HeadStatus, ClientError> {
 
 /// Whether the indexes lost this device's head, or have a shorter head above it: only a new record repairs
 /// that. An index that never took the record is offered it again instead.
-fn lacks_head(state: &State, seen: &Seen, status: &Result<HeadStatus, ClientError>) -> bool {
+fn lacks_head(state: &State, snapshot: &HeadSnapshot, status: &Result<HeadStatus, ClientError>) -> bool {
     match status {
         Ok(HeadStatus::Unpublished) => {
             let known = state.head.map_or(0, |head| head.sequence);
-            seen.found.as_ref().is_some_and(|found| found.sequence >= known)
+            snapshot.found.as_ref().is_some_and(|found| found.sequence >= known)
         }
         Ok(_) => false,
         Err(error) => matches!(error, ClientError::Protocol(ErrorCode::RollbackDetected)),
@@ -441,7 +448,7 @@ fn compare_chain(state: &State, found: &FoundHead) -> Result<(), ClientError> {
     let outer = &found.outer;
     match state.link_at(outer.seq) {
         Some(link) if link == outer.link_hash => Ok(()),
-        _ if state.moves.find(&outer.link_hash).is_some() => Ok(()),
+        _ if state.replays.find(&outer.link_hash).is_some() => Ok(()),
         Some(_) => Err(ErrorCode::ForkDetected.into()),
         // A turn that a compacted log omits: its sequence number shows that it is old.
         None if outer.seq < state.first_seq() => Ok(()),

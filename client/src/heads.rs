@@ -40,16 +40,16 @@ pub struct HeadIndexes {
 
 /// The state of an index, compared with the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IndexStanding {
+pub struct IndexStatus {
     /// Its name.
     pub name: String,
     /// Its answer.
-    pub shows: IndexShows,
+    pub shows: IndexAnswer,
 }
 
 /// An index's answer about a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum IndexShows {
+pub enum IndexAnswer {
     /// The newest record of all indexes.
     Newest {
         /// Its sequence.
@@ -74,7 +74,7 @@ pub enum IndexShows {
     },
 }
 
-impl IndexShows {
+impl IndexAnswer {
     /// Whether it answered with a record of the session, or with none.
     #[must_use]
     pub fn is_answer(&self) -> bool {
@@ -82,7 +82,7 @@ impl IndexShows {
     }
 }
 
-impl std::fmt::Display for IndexShows {
+impl std::fmt::Display for IndexAnswer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Newest { .. } => f.write_str("has the newest record"),
@@ -96,16 +96,16 @@ impl std::fmt::Display for IndexShows {
 
 /// The result of a look at all indexes.
 #[derive(Debug, Clone)]
-pub(crate) struct Look {
+pub(crate) struct HeadLookup {
     /// The valid record with the highest sequence.
     pub(crate) best: Option<Signed<HeadRecord>>,
     /// The answer of each index.
-    pub(crate) standings: Vec<IndexStanding>,
+    pub(crate) statuses: Vec<IndexStatus>,
 }
 
 /// The outcome of offering a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Offered {
+pub(crate) struct PublishOutcome {
     /// Number of indexes that took it.
     pub(crate) taken: usize,
     /// Whether an index has a newer record. Its word is enough if no index took ours; otherwise it must show
@@ -115,7 +115,7 @@ pub(crate) struct Offered {
     pub(crate) failed: Vec<(String, StoreError)>,
 }
 
-impl Offered {
+impl PublishOutcome {
     /// The outcome as a single index's answer: one acceptance is enough.
     ///
     /// # Errors
@@ -154,12 +154,12 @@ impl HeadIndexes {
     }
 
     /// Queries all indexes at once.
-    pub(crate) async fn look(&self, key: HeadIndexKey) -> Look {
+    pub(crate) async fn look(&self, key: HeadIndexKey) -> HeadLookup {
         self.look_within(key, self.wait).await
     }
 
     /// As [`HeadIndexes::look`], with `wait` per index if that is shorter than usual.
-    pub(crate) async fn look_within(&self, key: HeadIndexKey, wait: Duration) -> Look {
+    pub(crate) async fn look_within(&self, key: HeadIndexKey, wait: Duration) -> HeadLookup {
         let wait = wait.min(self.wait);
         let asked = self.members.iter().map(|member| async move {
             let answer = timeout(wait, member.index.resolve(key)).await;
@@ -167,12 +167,12 @@ impl HeadIndexes {
         });
         let answers = join_all(asked).await;
         let look = judge(answers.into_iter().map(|(name, answer)| (name, read(answer, key))).collect());
-        look.tell();
+        look.log();
         look
     }
 
     /// Offers a record to all indexes at once, or to those with these names.
-    pub(crate) async fn offer(&self, record: &[u8], only: Option<&[String]>) -> Offered {
+    pub(crate) async fn offer(&self, record: &[u8], only: Option<&[String]>) -> PublishOutcome {
         let wanted = |member: &&NamedIndex| only.is_none_or(|names| names.contains(&member.name));
         let offers = self.members.iter().filter(wanted).map(|member| async move {
             let answer = timeout(self.wait, member.index.publish(record.to_vec())).await;
@@ -184,11 +184,11 @@ impl HeadIndexes {
             };
             (member.name.clone(), answer, shown)
         });
-        let offered = tally(join_all(offers).await);
-        for (name, error) in &offered.failed {
+        let outcome = tally(join_all(offers).await);
+        for (name, error) in &outcome.failed {
             tracing::warn!(index = name, %error, "a head index did not take a head record");
         }
-        offered
+        outcome
     }
 
     /// Whether an index shows a newer record than this one.
@@ -196,7 +196,7 @@ impl HeadIndexes {
         let Ok(ours) = Signed::<HeadRecord>::verify_encoded(record) else { return false };
         let key = ours.index_key();
         let Ok(answer) = timeout(self.wait, member.index.resolve(key)).await else { return false };
-        matches!(read(answer, key), Shown::Record(theirs) if ranks_above(&theirs, &ours))
+        matches!(read(answer, key), ParsedAnswer::Record(theirs) if ranks_above(&theirs, &ours))
     }
 }
 
@@ -210,8 +210,8 @@ impl HeadIndex for HeadIndexes {
             let look = self.look(key).await;
             match &look.best {
                 Some(record) => Ok(Some(record.encode())),
-                None if look.standings.iter().any(|one| one.shows.is_answer()) => Ok(None),
-                None => Err(look.silence()),
+                None if look.statuses.iter().any(|one| one.shows.is_answer()) => Ok(None),
+                None => Err(look.no_answer()),
             }
         })
     }
@@ -223,34 +223,34 @@ impl std::fmt::Debug for HeadIndexes {
     }
 }
 
-impl Look {
+impl HeadLookup {
     /// The reasons when no index answered.
-    pub(crate) fn silence(&self) -> StoreError {
-        let told: Vec<String> =
-            self.standings.iter().map(|one| format!("{} {}", one.name, one.shows)).collect();
-        unavailable(&format!("the head indexes do not tell: {}", told.join("; ")))
+    pub(crate) fn no_answer(&self) -> StoreError {
+        let answers: Vec<String> =
+            self.statuses.iter().map(|one| format!("{} {}", one.name, one.shows)).collect();
+        unavailable(&format!("the head indexes do not tell: {}", answers.join("; ")))
     }
 
     /// Whether an index gave no proper answer, so that it may have more than the others show.
     pub(crate) fn is_partial(&self) -> bool {
-        self.standings.iter().any(|one| !one.shows.is_answer())
+        self.statuses.iter().any(|one| !one.shows.is_answer())
     }
 
     /// The names of the indexes with less than the newest record.
-    pub(crate) fn laggards(&self) -> Vec<String> {
+    pub(crate) fn outdated(&self) -> Vec<String> {
         let lags =
-            |one: &&IndexStanding| matches!(one.shows, IndexShows::Behind { .. } | IndexShows::Nothing);
+            |one: &&IndexStatus| matches!(one.shows, IndexAnswer::Behind { .. } | IndexAnswer::Nothing);
         if self.best.is_none() {
             return Vec::new();
         }
-        self.standings.iter().filter(lags).map(|one| one.name.clone()).collect()
+        self.statuses.iter().filter(lags).map(|one| one.name.clone()).collect()
     }
 
-    fn tell(&self) {
-        for one in &self.standings {
+    fn log(&self) {
+        for one in &self.statuses {
             match &one.shows {
-                IndexShows::Newest { .. } => {}
-                IndexShows::Nothing if self.best.is_none() => {}
+                IndexAnswer::Newest { .. } => {}
+                IndexAnswer::Nothing if self.best.is_none() => {}
                 shows => tracing::warn!(index = one.name, %shows, "a head index"),
             }
         }
@@ -259,7 +259,7 @@ impl Look {
 
 /// A parsed answer.
 #[derive(Debug, Clone)]
-pub(crate) enum Shown {
+pub(crate) enum ParsedAnswer {
     Record(Box<Signed<HeadRecord>>),
     Nothing,
     Wrong(ErrorCode),
@@ -267,16 +267,16 @@ pub(crate) enum Shown {
 }
 
 /// Parses an answer: only a signed record of this key counts.
-fn read(answer: Result<Option<Vec<u8>>, StoreError>, key: HeadIndexKey) -> Shown {
+fn read(answer: Result<Option<Vec<u8>>, StoreError>, key: HeadIndexKey) -> ParsedAnswer {
     let bytes = match answer {
         Ok(Some(bytes)) => bytes,
-        Ok(None) | Err(StoreError::NotFound) => return Shown::Nothing,
-        Err(error) => return Shown::Unavailable(error.to_string()),
+        Ok(None) | Err(StoreError::NotFound) => return ParsedAnswer::Nothing,
+        Err(error) => return ParsedAnswer::Unavailable(error.to_string()),
     };
     match Signed::<HeadRecord>::verify_encoded(&bytes) {
-        Ok(record) if record.index_key() == key => Shown::Record(Box::new(record)),
-        Ok(_) => Shown::Wrong(ErrorCode::BadSignature),
-        Err(code) => Shown::Wrong(code),
+        Ok(record) if record.index_key() == key => ParsedAnswer::Record(Box::new(record)),
+        Ok(_) => ParsedAnswer::Wrong(ErrorCode::BadSignature),
+        Err(code) => ParsedAnswer::Wrong(code),
     }
 }
 
@@ -288,44 +288,44 @@ fn ranks_above(one: &Signed<HeadRecord>, other: &Signed<HeadRecord>) -> bool {
 }
 
 /// Evaluates the answers of several indexes.
-pub(crate) fn judge(answers: Vec<(String, Shown)>) -> Look {
+pub(crate) fn judge(answers: Vec<(String, ParsedAnswer)>) -> HeadLookup {
     let mut best: Option<Signed<HeadRecord>> = None;
     for (_, shown) in &answers {
-        if let Shown::Record(record) = shown
+        if let ParsedAnswer::Record(record) = shown
             && best.as_ref().is_none_or(|best| ranks_above(record, best))
         {
             best = Some((**record).clone());
         }
     }
     let newest = best.as_ref().map(Signed::encode);
-    let standing = |(name, shown): (String, Shown)| {
+    let status = |(name, shown): (String, ParsedAnswer)| {
         let shows = match shown {
-            Shown::Record(record) => {
+            ParsedAnswer::Record(record) => {
                 let sequence = record.sequence;
                 if newest.as_ref() == Some(&record.encode()) {
-                    IndexShows::Newest { sequence }
+                    IndexAnswer::Newest { sequence }
                 } else {
-                    IndexShows::Behind { sequence }
+                    IndexAnswer::Behind { sequence }
                 }
             }
-            Shown::Nothing => IndexShows::Nothing,
-            Shown::Wrong(code) => IndexShows::Wrong { code },
-            Shown::Unavailable(reason) => IndexShows::Unavailable { reason },
+            ParsedAnswer::Nothing => IndexAnswer::Nothing,
+            ParsedAnswer::Wrong(code) => IndexAnswer::Wrong { code },
+            ParsedAnswer::Unavailable(reason) => IndexAnswer::Unavailable { reason },
         };
-        IndexStanding { name, shows }
+        IndexStatus { name, shows }
     };
-    Look { best, standings: answers.into_iter().map(standing).collect() }
+    HeadLookup { best, statuses: answers.into_iter().map(status).collect() }
 }
 
 /// Evaluates the answers to an offer; each comes with whether a newer record was shown.
-pub(crate) fn tally(answers: Vec<(String, Result<(), StoreError>, bool)>) -> Offered {
+pub(crate) fn tally(answers: Vec<(String, Result<(), StoreError>, bool)>) -> PublishOutcome {
     let taken = answers.iter().filter(|(_, answer, _)| answer.is_ok()).count();
     // An unproven claim of a newer record delays no caller while other indexes take ours.
     let superseded = answers.iter().any(|(_, answer, shown)| {
         matches!(answer, Err(StoreError::HeadSuperseded)) && (*shown || taken == 0)
     });
     let failed = answers.into_iter().filter_map(|(name, answer, _)| Some((name, answer.err()?)));
-    Offered { taken, superseded, failed: failed.collect() }
+    PublishOutcome { taken, superseded, failed: failed.collect() }
 }
 
 fn unavailable(reason: &str) -> StoreError {

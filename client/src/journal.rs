@@ -16,7 +16,7 @@
 //!
 //! Only [`crate::session`] calls this. It must never see an entry's meaning.
 
-pub(crate) mod aside;
+pub(crate) mod quarantine;
 #[cfg(test)]
 mod tests;
 
@@ -75,35 +75,35 @@ pub trait JournalLog: Send + Sync {
 
 /// Location of the journals.
 #[derive(Clone)]
-pub(crate) enum Keeper {
-    /// Nowhere: sessions live in memory only.
-    Nowhere,
+pub(crate) enum JournalLocation {
+    /// No place on a disk: sessions live in memory only.
+    Memory,
     /// A folder of files.
     Folder(PathBuf),
     /// A log for one session.
     Log(Arc<dyn JournalLog>),
 }
 
-impl Keeper {
+impl JournalLocation {
     /// The folder, if it is one.
     pub(crate) fn folder(&self) -> Option<&PathBuf> {
         match self {
             Self::Folder(folder) => Some(folder),
-            Self::Nowhere | Self::Log(_) => None,
+            Self::Memory | Self::Log(_) => None,
         }
     }
 }
 
 /// Target of an open journal.
-enum Place {
-    Nowhere,
+enum JournalSink {
+    Memory,
     File(OpenFile),
     Log(OpenLog),
 }
 
 /// An open journal.
 pub(crate) struct Journal {
-    place: Place,
+    sink: JournalSink,
     key: JournalKey,
     session: SessionId,
     /// Entries written, without the root.
@@ -146,38 +146,38 @@ impl Journal {
     /// Creates a journal. A file appears whole, with its first entries, or not at all; its random name
     /// reveals nothing about the session. A log is overwritten.
     pub(crate) fn create(
-        keeper: &Keeper,
+        location: &JournalLocation,
         secret: &FileSecret,
         root: &SessionRoot,
         first: &[Zeroizing<Vec<u8>>],
     ) -> Result<Self, ClientError> {
         let session = root.session_id();
         let key = root.journal_key();
-        let mut journal = Self { place: Place::Nowhere, key, session, entries: 0 };
-        let mut bytes = match keeper {
-            Keeper::Nowhere => Vec::new(),
-            Keeper::Folder(_) => [&MAGIC[..], &secret.seal(ROOT_PURPOSE, root.expose())].concat(),
-            Keeper::Log(_) => LOG_MAGIC.to_vec(),
+        let mut journal = Self { sink: JournalSink::Memory, key, session, entries: 0 };
+        let mut bytes = match location {
+            JournalLocation::Memory => Vec::new(),
+            JournalLocation::Folder(_) => [&MAGIC[..], &secret.seal(ROOT_PURPOSE, root.expose())].concat(),
+            JournalLocation::Log(_) => LOG_MAGIC.to_vec(),
         };
         for entry in first {
             journal.push_frame(&mut bytes, journal.entries, entry);
             journal.entries += 1;
         }
-        let folder = match keeper {
-            Keeper::Nowhere => return Ok(journal),
-            Keeper::Log(log) => {
+        let folder = match location {
+            JournalLocation::Memory => return Ok(journal),
+            JournalLocation::Log(log) => {
                 log.write(0, &bytes).map_err(|source| log_error("written", source))?;
                 let length = bytes.len() as u64;
-                journal.place = Place::Log(OpenLog { log: log.clone(), length, waiting: Vec::new() });
+                journal.sink = JournalSink::Log(OpenLog { log: log.clone(), length, waiting: Vec::new() });
                 return Ok(journal);
             }
-            Keeper::Folder(folder) => folder,
+            JournalLocation::Folder(folder) => folder,
         };
         let name = hex::encode(baton_keys::secret::random_bytes::<16>());
         let path = folder.join(name).with_extension(EXTENSION);
         replace_private(&path, &bytes).map_err(|source| file_error("create", &path, source))?;
         let file = lock(&path, &session)?;
-        journal.place = Place::File(OpenFile { file, path, length: bytes.len() as u64, broken: false });
+        journal.sink = JournalSink::File(OpenFile { file, path, length: bytes.len() as u64, broken: false });
         journal.seek_end()?;
         Ok(journal)
     }
@@ -200,7 +200,7 @@ impl Journal {
             log.write(length, &[]).map_err(|source| log_error("repaired", source))?;
         }
         let journal = Self {
-            place: Place::Log(OpenLog { log: log.clone(), length, waiting: Vec::new() }),
+            sink: JournalSink::Log(OpenLog { log: log.clone(), length, waiting: Vec::new() }),
             key: root.journal_key(),
             session: root.session_id(),
             entries: entries.len() as u64,
@@ -220,13 +220,14 @@ impl Journal {
         let length = whole.len() as u64;
         if !torn.is_empty() {
             tracing::warn!(bytes = torn.len(), "a write that a crash cut off is taken from a journal");
-            aside::keep_torn(path, torn).map_err(|source| file_error("save the end of", path, source))?;
+            quarantine::keep_torn(path, torn)
+                .map_err(|source| file_error("save the end of", path, source))?;
             file.set_len(length)
                 .and_then(|()| file.sync_all())
                 .map_err(|source| file_error("repair", path, source))?;
         }
         let mut journal = Self {
-            place: Place::File(OpenFile { file, path: path.to_owned(), length, broken: false }),
+            sink: JournalSink::File(OpenFile { file, path: path.to_owned(), length, broken: false }),
             key: contents.root.journal_key(),
             session,
             entries: contents.entries.len() as u64,
@@ -246,7 +247,7 @@ impl Journal {
     }
 
     fn seek_end(&mut self) -> Result<(), ClientError> {
-        let Place::File(open) = &mut self.place else { return Ok(()) };
+        let JournalSink::File(open) = &mut self.sink else { return Ok(()) };
         let sought = open.file.seek(SeekFrom::Start(open.length));
         sought.map(|_| ()).map_err(|source| file_error("open", &open.path, source))
     }
@@ -258,10 +259,10 @@ impl Journal {
         for (position, entry) in (self.entries..).zip(entries) {
             self.push_frame(&mut bytes, position, entry);
         }
-        match &mut self.place {
-            Place::Nowhere => {}
-            Place::File(open) => open.append(&bytes, flush)?,
-            Place::Log(open) => open.append(&bytes, flush)?,
+        match &mut self.sink {
+            JournalSink::Memory => {}
+            JournalSink::File(open) => open.append(&bytes, flush)?,
+            JournalSink::Log(open) => open.append(&bytes, flush)?,
         }
         self.entries += entries.len() as u64;
         Ok(())
@@ -269,14 +270,14 @@ impl Journal {
 
     /// Removes the file and the files beside it; on success they are gone from the disk's folder too.
     pub(crate) fn remove(self) -> Result<(), ClientError> {
-        let open = match self.place {
-            Place::Nowhere => return Ok(()),
-            Place::Log(open) => {
+        let open = match self.sink {
+            JournalSink::Memory => return Ok(()),
+            JournalSink::Log(open) => {
                 return open.log.write(0, &[]).map_err(|source| log_error("removed", source));
             }
-            Place::File(open) => open,
+            JournalSink::File(open) => open,
         };
-        aside::remove(&open.path).map_err(|source| file_error("remove", &open.path, source))
+        quarantine::remove(&open.path).map_err(|source| file_error("remove", &open.path, source))
     }
 }
 

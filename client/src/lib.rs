@@ -5,6 +5,33 @@
 //! new turn. It accepts the answer only after it has rebuilt record, link and blob byte for byte from its own
 //! text. The command `baton`, the relayer, the gateway and the testnet are its callers.
 //!
+//! One turn of a new session, whose journal is in the folder `home`:
+//!
+//! ```no_run
+//! use std::{path::Path, sync::Arc, time::Duration};
+//!
+//! use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput};
+//! use baton_walrus_client::{HttpStore, ShardCount};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let url = "http://127.0.0.1:31415";
+//! let store = Arc::new(HttpStore::builder(url, url, ShardCount::TESTBED).build()?);
+//! let mut config = ClientConfig::new(Some(Path::new("home")), store.clone(), store, ShardCount::TESTBED);
+//! config.bootstrap.push("/ip4/127.0.0.1/tcp/4001".parse()?);
+//! let client = Client::open(config).await?;
+//! let session = client.new_session(NewSession::with_system("Answer in one sentence.")).await?;
+//! let turn = client.turn(session, TurnInput::user("What is a baton?"), |event| {
+//!     if let TurnEvent::Text(text) = event {
+//!         print!("{text}");
+//!     }
+//! });
+//! let outcome = turn.await?;
+//! println!("\n{} served turn {}", outcome.node, outcome.seq);
+//! client.shutdown(Duration::from_secs(5)).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! It must never:
 //! - let a root, or a derivative of a root other than a grant, leave the process;
 //! - show a turn as done that it did not rebuild;
@@ -12,14 +39,15 @@
 
 mod attempt;
 mod audit;
+mod background;
 
 pub mod choose;
 mod client;
 mod clocks;
 mod config;
 mod conversation;
-mod duty;
 mod embed;
+mod ephemeral;
 mod error;
 mod event;
 pub mod evidence;
@@ -29,31 +57,30 @@ mod head;
 mod heads;
 mod journal;
 mod lifetime;
+mod logprobs;
 mod nodes;
-mod passing;
 mod quota;
 mod receipts;
 mod reconcile;
-mod reported;
+mod recover;
 mod reputation;
 mod request;
 mod retry;
 mod session;
 mod sessions;
-mod settle;
-mod standing;
+mod stack_wipe;
 mod state;
 pub mod transfer;
 mod turn;
+mod verify;
 mod wait;
-mod walk;
-mod wiped;
 
-pub use audit::{AuditWish, Audited};
+pub use audit::{AuditOutcome, AuditWish};
+pub use background::renewal::RenewReport;
 pub use baton_keys::{account::AccountKey, session::SessionRoot, words::WordsError};
 pub use baton_mesh::Multiaddr;
 pub use client::{
-    Client, MovedFrom, NewSession, SessionInfo, TurnView,
+    Client, NewSession, ReplayOrigin, SessionInfo, TurnView,
     home::{change_passphrase, home_needs_passphrase},
 };
 pub use clocks::{ClockDifference, WrongClock};
@@ -61,8 +88,7 @@ pub use config::{
     ClientConfig, Clock, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS,
     MAX_EPOCHS, Timeouts, system_clock,
 };
-pub use conversation::{Conversation, SaidTurn};
-pub use duty::renewal::RenewReport;
+pub use conversation::{Conversation, ConversationTurn};
 pub use embed::{EmbeddedText, Embeddings};
 pub use error::ClientError;
 pub use event::{
@@ -70,13 +96,14 @@ pub use event::{
     ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
 };
 pub use head::HeadStatus;
-pub use heads::{HeadIndexes, IndexShows, IndexStanding, MAX_HEAD_INDEXES, NamedIndex};
+pub use heads::{HeadIndexes, IndexAnswer, IndexStatus, MAX_HEAD_INDEXES, NamedIndex};
 pub use journal::JournalLog;
 pub use lifetime::BlobLifetime;
+pub use logprobs::{LikelyToken, TokenReport};
 pub use nodes::{NodeExplanation, NodeInfo};
 pub use quota::{GRANT_CHAIN_FILE, GRANT_KEY_FILE, QuotaHolder, holder_key, keep_chain, read_chain};
-pub use receipts::{Countersigned, TurnReceipt};
-pub use reconcile::{DeviceEvent, DisplacedTurn, MovedTurn, Reconciled, TurnFate};
-pub use reported::{LikelyToken, TokenReport};
+pub use receipts::{CountersignatureStatus, TurnReceipt};
+pub use reconcile::{DeviceEvent, DisplacedTurn, ReconcileReport, ReplayedTurn, TurnFate};
+pub use recover::RecoveryReport;
 pub use sessions::{Deletion, Listing, UnreadableSession};
-pub use walk::{Problem, Recovered, STORING_GRACE, VerifyReport};
+pub use verify::{Problem, STORING_GRACE, VerifyReport};

@@ -18,13 +18,13 @@ const MAX_CHANGED: usize = 64;
 
 /// Length of an epoch, and epochs for which blobs are stored if a blob's own number is unknown.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct StorageTerms {
     pub(crate) epoch: Duration,
     pub(crate) open_epochs: u32,
     pub(crate) closed_epochs: u32,
 }
 
-impl Terms {
+impl StorageTerms {
     fn epoch_ms(self) -> u64 {
         u64::try_from(self.epoch.as_millis()).unwrap_or(u64::MAX)
     }
@@ -53,7 +53,7 @@ pub struct BlobLifetime {
 
 /// The lifetimes of all blobs that a session needs, oldest first: the last of each segment. Earlier blobs of
 /// a segment are superseded and may expire.
-pub(crate) fn lifetimes(state: &State, terms: Terms, now_ms: u64) -> Vec<BlobLifetime> {
+pub(crate) fn lifetimes(state: &State, terms: StorageTerms, now_ms: u64) -> Vec<BlobLifetime> {
     let ends = state.segment_ends(usize::MAX).into_iter().rev();
     ends.filter_map(|seq| lifetime(state, seq, terms, now_ms)).collect()
 }
@@ -87,7 +87,7 @@ impl DueWatch {
 
 impl State {
     /// Whether any blob is due. Examines all blobs only once one may be.
-    pub(crate) fn any_due(&mut self, terms: Terms, now_ms: u64) -> bool {
+    pub(crate) fn any_due(&mut self, terms: StorageTerms, now_ms: u64) -> bool {
         let watch = std::mem::take(&mut self.due);
         let changed = watch.changed.into_iter().filter(|seq| !self.is_superseded(*seq));
         let changed = changed.filter_map(|seq| due_from_ms(self, seq, terms)).min().unwrap_or(u64::MAX);
@@ -102,12 +102,12 @@ impl State {
 }
 
 /// Until when all stored blobs are kept at least.
-pub(crate) fn kept_until_ms(state: &State, terms: Terms) -> Option<u64> {
+pub(crate) fn kept_until_ms(state: &State, terms: StorageTerms) -> Option<u64> {
     let stored = lifetimes(state, terms, 0).into_iter().filter(|lifetime| lifetime.stored);
     stored.map(|lifetime| lifetime.kept_until_ms).min()
 }
 
-fn lifetime(state: &State, seq: u64, terms: Terms, now_ms: u64) -> Option<BlobLifetime> {
+fn lifetime(state: &State, seq: u64, terms: StorageTerms, now_ms: u64) -> Option<BlobLifetime> {
     let (turn, meta) = state.turn(seq)?;
     let (stored_ms, epochs) = bought(state, (turn, meta), terms);
     let epoch_ms = terms.epoch_ms();
@@ -125,7 +125,7 @@ fn lifetime(state: &State, seq: u64, terms: Terms, now_ms: u64) -> Option<BlobLi
 }
 
 /// Time and epochs of the last purchase of the blob that ends with a turn.
-fn bought(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta), terms: Terms) -> (u64, u32) {
+fn bought(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta), terms: StorageTerms) -> (u64, u32) {
     let closed = || state.turn(turn.link.seq + 1).is_some() || state.segment(turn.link.segment).is_closed();
     match meta.paid {
         Some(paid) => (paid.stored_ms, paid.epochs),
@@ -135,7 +135,7 @@ fn bought(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta), terms: Terms) 
 }
 
 /// When the blob that ends with a turn becomes due; none for a blob not known to be stored.
-fn due_from_ms(state: &State, seq: u64, terms: Terms) -> Option<u64> {
+fn due_from_ms(state: &State, seq: u64, terms: StorageTerms) -> Option<u64> {
     let (turn, meta) = state.turn(seq).filter(|(_, meta)| meta.stored)?;
     let (stored_ms, epochs) = bought(state, (turn, meta), terms);
     let epoch_ms = terms.epoch_ms();

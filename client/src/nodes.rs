@@ -2,13 +2,13 @@
 //! client's experience with them ([`crate::reputation`]).
 //!
 //! Records come from the nodes themselves, over a connection that proves their identity, and are kept until
-//! shortly before they expire. [`crate::choose`] decides which node serves. [`keeper`] checks the nodes'
+//! shortly before they expire. [`crate::choose`] decides which node serves. [`maintenance`] checks the nodes'
 //! presence in the background while the client is in use.
 
-mod asking;
 mod explain;
-pub(crate) mod keeper;
+pub(crate) mod maintenance;
 mod presence;
+mod records;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -36,8 +36,8 @@ use crate::{
     choose::{Candidate, Choice, NoChoice, Wish, choose, output_cap},
     clocks::{ClockDifference, NodeTime, judge},
     config::{Clock, Timeouts},
-    reputation::{Fault, Measured, Reputation, keep::Keep},
-    retry::Begun,
+    reputation::{NodeFailure, Reputation, SpeedSample, file::ReputationFile},
+    retry::AnswerPrefix,
 };
 use presence::Presence;
 
@@ -63,7 +63,7 @@ pub struct NodeInfo {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Known {
+struct NodeEntry {
     record: Option<Signed<NodeRecord>>,
     /// Whether the node itself just gave that record although it is out of time.
     out_of_time: bool,
@@ -83,10 +83,10 @@ pub(crate) struct Directory {
     expected: usize,
     /// Whether nodes can appear at all: without addresses and multicast, none can.
     may_find: bool,
-    known: Mutex<HashMap<NodeId, Known>>,
+    known: Mutex<HashMap<NodeId, NodeEntry>>,
     reputation: Mutex<Reputation>,
     /// File of the reputation; none for a client without a home.
-    keep: Option<Keep>,
+    reputation_file: Option<ReputationFile>,
     started: Instant,
     /// Whether the reputation changed since it was last written.
     unsaved: AtomicBool,
@@ -123,7 +123,7 @@ pub(crate) struct Setup {
     /// The earlier reputation.
     pub(crate) reputation: Reputation,
     /// Its file.
-    pub(crate) keep: Option<Keep>,
+    pub(crate) reputation_file: Option<ReputationFile>,
 }
 
 impl Directory {
@@ -137,7 +137,7 @@ impl Directory {
             may_find: setup.may_find,
             known: Mutex::new(HashMap::new()),
             reputation: Mutex::new(setup.reputation),
-            keep: setup.keep,
+            reputation_file: setup.reputation_file,
             started: Instant::now(),
             unsaved: AtomicBool::new(false),
             used_ms: AtomicU64::new(0),
@@ -145,7 +145,7 @@ impl Directory {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, NodeEntry>> {
         lock(&self.known)
     }
 
@@ -204,14 +204,14 @@ impl Directory {
                 .is_none_or(|known| known.presence.may_ask(now) && !is_fresh(known.record.as_ref(), now))
         });
         let has_current =
-            |known: &Known| known.record.as_ref().is_some_and(|record| record.current_key(now).is_ok());
+            |known: &NodeEntry| known.record.as_ref().is_some_and(|record| record.current_key(now).is_ok());
         unknown || !known.values().any(has_current)
     }
 
     /// Chooses a node for an attempt, after a search if worthwhile.
     pub(crate) async fn choose(self: &Arc<Self>, wish: &Wish<'_>) -> Result<(Choice, InFlight), NoChoice> {
         self.note_use();
-        self.take_peers();
+        self.sync_peers();
         if self.wants_refresh() {
             self.refresh().await;
         } else if self.usable().is_empty() {
@@ -233,7 +233,7 @@ impl Directory {
                 while chosen.is_err()
                     && !self.are_out_of_time()
                     && self.mesh.peers().iter().any(|peer| peer.connected)
-                    && self.hears_of_one(until).await
+                    && self.wait_for_node(until).await
                 {
                     self.ask_stale().await;
                     chosen = self.choose_now(wish);
@@ -259,13 +259,13 @@ impl Directory {
     /// node's.
     pub(crate) async fn clock_difference(&self, node: Option<NodeId>) -> Option<ClockDifference> {
         let now = self.now_ms();
-        let said = |(id, known): (&NodeId, &Known)| {
+        let time_of = |(id, known): (&NodeId, &NodeEntry)| {
             let record = known.record.as_ref().filter(|_| known.out_of_time)?;
             Some(NodeTime { node: *id, out: record.out_of_time(now)? })
         };
         let of_nodes: Vec<NodeTime> = {
             let known = self.lock();
-            known.iter().filter(|(id, _)| node.is_none_or(|node| node == **id)).filter_map(said).collect()
+            known.iter().filter(|(id, _)| node.is_none_or(|node| node == **id)).filter_map(time_of).collect()
         };
         self.compare_clocks(&of_nodes).await
     }
@@ -290,13 +290,13 @@ impl Directory {
     pub(crate) fn choose_to_continue(
         self: &Arc<Self>,
         wish: &Wish<'_>,
-        begun: &Begun,
+        begun: &AnswerPrefix,
     ) -> Option<(Choice, InFlight)> {
         let model = begun.model.to_string();
         let same = Wish { model: Some(&model), ..*wish };
         let chosen = self.choose_now(&same).ok()?;
         let limit = output_cap(wish.output_tokens, chosen.0.max_output_tokens) as usize;
-        if begun.shown.ids.len() > limit {
+        if begun.partial.ids.len() > limit {
             return None;
         }
         let again = wish.tried.contains(&chosen.0.node);
@@ -325,9 +325,9 @@ impl Directory {
         Ok((choice, in_flight))
     }
 
-    fn candidates<'a>(&self, known: &'a HashMap<NodeId, Known>, now_ms: u64) -> Vec<Candidate<'a>> {
+    fn candidates<'a>(&self, known: &'a HashMap<NodeId, NodeEntry>, now_ms: u64) -> Vec<Candidate<'a>> {
         let reputation = self.reputation();
-        let candidate = |(node, known): (&NodeId, &'a Known)| {
+        let candidate = |(node, known): (&NodeId, &'a NodeEntry)| {
             Some(Candidate {
                 record: known.record.as_ref()?,
                 in_flight: known.in_flight,
@@ -340,14 +340,16 @@ impl Directory {
 
     /// Records a node's failure in a turn. The node is avoided for a while that depends on the fault, and at
     /// least as long as it asked for.
-    pub(crate) fn failed(&self, node: NodeId, fault: Fault, at_least_ms: u64) {
+    pub(crate) fn failed(&self, node: NodeId, fault: NodeFailure, at_least_ms: u64) {
         let now = self.now_ms();
         if let Some(known) = self.lock().get_mut(&node) {
             match fault {
-                Fault::Unreachable => known.presence.unanswered(now),
-                Fault::CutOff | Fault::Stalled => known.presence.doubt(),
-                Fault::Busy | Fault::Refused | Fault::Lied | Fault::Equivocated => known.presence.heard(now),
-                Fault::Unclear => {}
+                NodeFailure::Unreachable => known.presence.unanswered(now),
+                NodeFailure::CutOff | NodeFailure::Stalled => known.presence.doubt(),
+                NodeFailure::Busy | NodeFailure::Refused | NodeFailure::Lied | NodeFailure::Equivocated => {
+                    known.presence.heard(now)
+                }
+                NodeFailure::Unclear => {}
             }
         }
         self.reputation().failed(node, fault, at_least_ms, now);
@@ -364,7 +366,7 @@ impl Directory {
 
     /// Records a served turn with its verified receipt; `warm_tag` marks the node as likely to have the
     /// session's prompt cached.
-    pub(crate) fn served(&self, receipt: &Receipt, measured: Option<Measured>, warm_tag: [u8; 32]) {
+    pub(crate) fn served(&self, receipt: &Receipt, measured: Option<SpeedSample>, warm_tag: [u8; 32]) {
         let (now, node) = (self.now_ms(), receipt.node);
         let mut offered = None;
         if let Some(known) = self.lock().get_mut(&node) {
@@ -379,7 +381,7 @@ impl Directory {
             reputation.note_model(receipt.model, &offered.name);
             // It signed both: a preferred kind of engine, and then another.
             if offered.engine != receipt.engine {
-                reputation.failed(node, Fault::Lied, 0, now);
+                reputation.failed(node, NodeFailure::Lied, 0, now);
             }
         }
         drop(reputation);
@@ -409,13 +411,13 @@ impl Directory {
     }
 }
 
-impl Known {
+impl NodeEntry {
     /// Takes a record that the mesh has from others, if it is newer.
-    fn take_told(&mut self, record: &Signed<NodeRecord>, now_ms: u64) {
+    fn adopt_gossip(&mut self, record: &Signed<NodeRecord>, now_ms: u64) {
         if self.record.as_ref().is_none_or(|old| old.sequence < record.sequence) {
             self.record = Some(record.clone());
             self.out_of_time = false;
-            self.presence.told_of(record.issued_ms, now_ms);
+            self.presence.note_gossip(record.issued_ms, now_ms);
         }
     }
 
@@ -432,7 +434,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Removes nodes that are gone, so that a full table still learns new ones. If it is still full, also removes
 /// nodes that were asked and never gave a record. Returns the removed nodes.
-fn make_room(known: &mut HashMap<NodeId, Known>, peers: &[PeerInfo]) -> HashSet<NodeId> {
+fn make_room(known: &mut HashMap<NodeId, NodeEntry>, peers: &[PeerInfo]) -> HashSet<NodeId> {
     let before: HashSet<NodeId> = known.keys().copied().collect();
     let present: HashSet<NodeId> = peers.iter().map(|peer| peer.node).collect();
     known.retain(|node, entry| entry.in_flight > 0 || present.contains(node));
@@ -476,13 +478,13 @@ mod tests {
     #[test]
     fn a_full_table_forgets_who_is_gone_and_then_who_never_answered() {
         let mut known: HashMap<_, _> =
-            (0..MAX_NODES).map(|number| (node(number), Known::default())).collect();
+            (0..MAX_NODES).map(|number| (node(number), NodeEntry::default())).collect();
         known.get_mut(&node(0)).unwrap().in_flight = 1;
         let peers: Vec<_> = (2..MAX_NODES + 9).map(peer).collect();
         assert_eq!(make_room(&mut known, &peers), HashSet::from([node(1)]));
         assert_eq!(known.len(), MAX_NODES - 1, "only the one that is gone and idle");
 
-        known.insert(node(MAX_NODES), Known::default());
+        known.insert(node(MAX_NODES), NodeEntry::default());
         known.get_mut(&node(5)).unwrap().presence.unanswered(1);
         assert_eq!(make_room(&mut known, &peers), HashSet::from([node(5)]));
     }

@@ -84,11 +84,11 @@ impl QuotaHolder {
     /// The quota for an audit, if it applies.
     pub(crate) fn for_audit(
         &self,
-        place: (NodeId, ModelId),
+        target: (NodeId, ModelId),
         now_ms: u64,
         request: AuthHash,
     ) -> Option<QuotaUse> {
-        self.show(place, now_ms, request)
+        self.show(target, now_ms, request)
     }
 
     fn show(

@@ -32,14 +32,14 @@ pub struct TurnReceipt {
     /// Evidence that the node also signed another link for it.
     pub equivocation: Option<Equivocation>,
     /// State of its countersignature.
-    pub countersigned: Countersigned,
+    pub countersigned: CountersignatureStatus,
     /// The first failed check, if any.
     pub problem: Option<ErrorCode>,
 }
 
 /// State of a turn's acknowledgement, with which its author can prove credit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Countersigned {
+pub enum CountersignatureStatus {
     /// There is none: the turn came from the store or an export.
     No,
     /// It is signed; its author does not have it yet.
@@ -87,12 +87,12 @@ fn all(state: &State, verify: bool) -> Vec<TurnReceipt> {
         .collect()
 }
 
-fn countersigned(state: &State, seq: u64, meta: &TurnMeta) -> Countersigned {
+fn countersigned(state: &State, seq: u64, meta: &TurnMeta) -> CountersignatureStatus {
     match &meta.ack {
-        None => Countersigned::No,
-        Some(_) if state.unacked.contains(&seq) => Countersigned::Pending,
-        Some(_) if meta.acked => Countersigned::Delivered,
-        Some(_) => Countersigned::Moot,
+        None => CountersignatureStatus::No,
+        Some(_) if state.unacked.contains(&seq) => CountersignatureStatus::Pending,
+        Some(_) if meta.acked => CountersignatureStatus::Delivered,
+        Some(_) => CountersignatureStatus::Moot,
     }
 }
 

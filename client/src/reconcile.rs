@@ -24,11 +24,11 @@ use crate::{
     error::ClientError,
     event::{ResumeOptions, TurnEvent, TurnOutcome},
     fork::{Chain, Merge, merge},
-    head::{FIRST_LOOK, FoundHead, HeadStatus, Publish},
-    heads::IndexStanding,
-    journal::Keeper,
+    head::{FIRST_LOOK, FoundHead, HeadStatus, PublishReason},
+    heads::IndexStatus,
+    journal::JournalLocation,
     session::Session,
-    state::{Entry, Fate, State},
+    state::{DisplacedFate, Entry, State},
     transfer,
 };
 
@@ -55,7 +55,7 @@ pub enum DeviceEvent {
         own: u64,
     },
     /// A displaced turn was replayed.
-    Moved(Box<MovedTurn>),
+    Replayed(Box<ReplayedTurn>),
     /// The head index showed less than it took; this device's head is published again.
     ShownLess,
     /// The head index could not be compared, or the result not applied; the turn continues without it.
@@ -103,7 +103,7 @@ impl std::fmt::Display for DeviceEvent {
                  after them",
                 many(*turns)
             ),
-            Self::Moved(moved) => write!(f, "turn {} is turn {} now, said again", moved.from, moved.to),
+            Self::Replayed(turn) => write!(f, "turn {} is turn {} now, said again", turn.from, turn.to),
             Self::ShownLess => f.write_str(
                 "the head index showed an older head than it took, or none: this device's head is published again",
             ),
@@ -116,7 +116,7 @@ impl std::fmt::Display for DeviceEvent {
 
 /// A displaced turn after its replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MovedTurn {
+pub struct ReplayedTurn {
     /// Its former position.
     pub from: u64,
     /// Its new position.
@@ -154,19 +154,19 @@ pub enum TurnFate {
     /// It waits for replay.
     Waits,
     /// It was replayed as this turn.
-    Moved {
+    Replayed {
         /// Its position.
         to: u64,
     },
     /// It is not replayed: given up, or replaced by a later turn.
-    LeftOut,
+    Dropped,
     /// It is another device's, which has not replayed it as far as is known here.
     Theirs,
 }
 
 /// The outcome of [`Client::reconcile`].
 #[derive(Debug, Clone)]
-pub struct Reconciled {
+pub struct ReconcileReport {
     /// The state of this device's head in the index, after the call.
     pub status: HeadStatus,
     /// Merged turns of other devices.
@@ -174,22 +174,22 @@ pub struct Reconciled {
     /// A fork: the first turn that differs, and whether this device's turns kept their positions.
     pub fork: Option<(u64, bool)>,
     /// Replayed turns of this device.
-    pub moved: Vec<MovedTurn>,
+    pub replayed: Vec<ReplayedTurn>,
     /// State of each head index.
-    pub indexes: Vec<IndexStanding>,
+    pub indexes: Vec<IndexStatus>,
 }
 
 /// The permitted extent of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum MergeMode {
     /// Merges turns that continue this device's; a fork is an error.
     CatchUp,
     /// Also resolves a fork.
-    Settle,
+    ResolveForks,
 }
 
 /// The outcome of a comparison and merge.
-struct TakenIn {
+struct MergeOutcome {
     status: HeadStatus,
     caught_up: u64,
     fork: Option<(u64, bool)>,
@@ -197,23 +197,23 @@ struct TakenIn {
 
 /// Which waiting messages are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waits {
+pub(crate) enum QueueFilter {
     /// All, including the pending message.
     All,
     /// Only replays.
-    Moved,
+    Replays,
 }
 
 /// The outcome of sending them.
 #[derive(Default)]
-pub(crate) struct Said {
-    moved: Vec<MovedTurn>,
+pub(crate) struct SendReport {
+    replayed: Vec<ReplayedTurn>,
     /// The last new message.
     pub(crate) last: Option<TurnOutcome>,
 }
 
 /// The displaced turn that the pending turn replays.
-struct Again {
+struct PendingReplay {
     from: u64,
     messages: Vec<Message>,
     first_answer: String,
@@ -236,32 +236,39 @@ impl Client {
         id: SessionId,
         options: &ResumeOptions,
         mut on_event: impl FnMut(TurnEvent) + Send,
-    ) -> Result<Reconciled, ClientError> {
-        let session = self.opened(id).await?;
+    ) -> Result<ReconcileReport, ClientError> {
+        let session = self.open_session(id).await?;
         let _permit = session.begin()?;
-        let taken = match Box::pin(self.take_in(&session, Mode::Settle, Duration::MAX, &mut on_event)).await {
+        let merged = match Box::pin(self.compare_and_merge(
+            &session,
+            MergeMode::ResolveForks,
+            Duration::MAX,
+            &mut on_event,
+        ))
+        .await
+        {
             // The index lost or withholds the record that it took: ours is published above the one it shows.
             Err(ClientError::Protocol(ErrorCode::RollbackDetected)) => {
                 on_event(TurnEvent::Devices(DeviceEvent::ShownLess));
-                TakenIn { status: HeadStatus::Unpublished, caught_up: 0, fork: None }
+                MergeOutcome { status: HeadStatus::Unpublished, caught_up: 0, fork: None }
             }
-            taken => taken?,
+            merged => merged?,
         };
-        let said = Box::pin(self.say_waiting(&session, options, Waits::Moved, &mut on_event)).await?;
+        let sent = Box::pin(self.send_queued(&session, options, QueueFilter::Replays, &mut on_event)).await?;
         self.ensure_head_id(&session).await?;
-        let published = self.publish_head(&session, Publish::Head).await;
+        let published = self.publish_head(&session, PublishReason::Head).await;
         if let Err(error) = &published {
             // The merge is done; background work offers the rest again.
             let reason = error.to_string();
             on_event(TurnEvent::Devices(DeviceEvent::NotCompared { reason }));
         }
-        let TakenIn { status, caught_up, fork } = taken;
+        let MergeOutcome { status, caught_up, fork } = merged;
         let status = if published.is_ok() && session.read(|state| state.last().is_some()) {
             HeadStatus::Current
         } else {
             status
         };
-        Ok(Reconciled { status, caught_up, fork, moved: said.moved, indexes: session.standings() })
+        Ok(ReconcileReport { status, caught_up, fork, replayed: sent.replayed, indexes: session.statuses() })
     }
 
     /// Publishes this device's head over another device's whose blobs are gone for good, so that it cannot be
@@ -271,11 +278,11 @@ impl Client {
     /// # Errors
     /// [`ClientError::Busy`] while a turn runs, [`ClientError::Deleted`], [`ClientError::Store`].
     pub async fn publish_over(&self, id: SessionId) -> Result<(), ClientError> {
-        let session = self.opened(id).await?;
+        let session = self.open_session(id).await?;
         let _permit = session.begin()?;
         self.ensure_head_id(&session).await?;
-        self.publish_head(&session, Publish::Over).await?;
-        session.compared(&Ok(()));
+        self.publish_head(&session, PublishReason::Over).await?;
+        session.note_comparison(&Ok(()));
         Ok(())
     }
 
@@ -284,18 +291,18 @@ impl Client {
     /// # Errors
     /// As [`Client::session`].
     pub async fn displaced(&self, id: SessionId) -> Result<Vec<DisplacedTurn>, ClientError> {
-        let session = self.opened(id).await?;
+        let session = self.open_session(id).await?;
         Ok(session.read(|state| {
-            let displaced = state.moves.displaced().iter();
+            let displaced = state.replays.displaced().iter();
             displaced.filter_map(|one| describe(state, one)).collect()
         }))
     }
 
     /// Whether a turn first looks at the head index although no other device is known: the home may be an old
-    /// copy. A guest is new with every request; if its head is published, it needs no look.
+    /// copy. A log client is new with every request; if its head is published, it needs no look.
     fn is_look_due(&self, session: &Session, now_ms: u64) -> bool {
-        let is_guest = matches!(self.inner.keeper, Keeper::Log(_));
-        session.is_look_due(now_ms) && !(is_guest && session.read(State::is_published))
+        let is_log_client = matches!(self.inner.journals, JournalLocation::Log(_));
+        session.is_look_due(now_ms) && !(is_log_client && session.read(State::is_published))
     }
 
     /// Prepares for a turn. Looks at the head index if a look is due, another device may be writing, or
@@ -307,8 +314,8 @@ impl Client {
         events: &mut Events<'_>,
     ) -> Result<(), ClientError> {
         let now = self.now_ms();
-        let wanted =
-            session.is_diverged() || session.read(|state| state.is_shared(now) || state.moves_wait());
+        let wanted = session.is_diverged()
+            || session.read(|state| state.is_shared(now) || state.has_waiting_replays());
         let wait = match (wanted, self.is_look_due(session, now)) {
             (true, _) => Duration::MAX,
             // This device may have lost turns that it wrote: a moment to find out is worth it.
@@ -318,7 +325,7 @@ impl Client {
         if !options.reconcile {
             return Ok(());
         }
-        match Box::pin(self.take_in(session, Mode::Settle, wait, events)).await {
+        match Box::pin(self.compare_and_merge(session, MergeMode::ResolveForks, wait, events)).await {
             Ok(_) => Ok(()),
             Err(error @ (ClientError::Deleted | ClientError::TaskEnded | ClientError::Closed)) => Err(error),
             Err(error @ (ClientError::File { .. } | ClientError::Log { .. })) => Err(error),
@@ -331,36 +338,36 @@ impl Client {
     }
 
     /// Appends another device's turns to a session that is a prefix of its chain.
-    pub(crate) async fn take_over(&self, id: SessionId) -> Result<SessionId, ClientError> {
-        let session = self.opened(id).await?;
+    pub(crate) async fn catch_up(&self, id: SessionId) -> Result<SessionId, ClientError> {
+        let session = self.open_session(id).await?;
         let _permit = session.begin()?;
-        if session.read(State::has_unsaid) {
+        if session.read(State::has_open_message) {
             return Err(ClientError::PendingTurn);
         }
-        Box::pin(self.take_in(&session, Mode::CatchUp, Duration::MAX, &mut |_| {})).await?;
+        Box::pin(self.compare_and_merge(&session, MergeMode::CatchUp, Duration::MAX, &mut |_| {})).await?;
         Ok(id)
     }
 
     /// Compares with the head index and merges the turns that are missing here; waits at most `wait` per
     /// index. The caller holds the permit to change the chain.
-    async fn take_in(
+    async fn compare_and_merge(
         &self,
         session: &Arc<Session>,
-        mode: Mode,
+        mode: MergeMode,
         wait: Duration,
         events: &mut Events<'_>,
-    ) -> Result<TakenIn, ClientError> {
-        let (seen, compared) = self.look_and_compare(session, wait).await?;
-        match (compared, &seen.found) {
+    ) -> Result<MergeOutcome, ClientError> {
+        let (snapshot, compared) = self.look_and_compare(session, wait).await?;
+        match (compared, &snapshot.found) {
             (Ok(status), _) => {
-                self.spawn_repair_of_indexes(&seen.look);
-                Ok(TakenIn { status, caught_up: 0, fork: None })
+                self.spawn_repair_of_indexes(&snapshot.look);
+                Ok(MergeOutcome { status, caught_up: 0, fork: None })
             }
             (Err(error), Some(found)) if error.is_divergence() => {
                 let merged = Box::pin(self.merge(session, mode, found, events)).await;
                 // Turns that cannot be read are still in the way.
                 if merged.as_ref().err().is_none_or(ClientError::is_divergence) {
-                    session.compared(&merged);
+                    session.note_comparison(&merged);
                 }
                 merged
             }
@@ -372,10 +379,10 @@ impl Client {
     async fn merge(
         &self,
         session: &Arc<Session>,
-        mode: Mode,
+        mode: MergeMode,
         found: &FoundHead,
         events: &mut Events<'_>,
-    ) -> Result<TakenIn, ClientError> {
+    ) -> Result<MergeOutcome, ClientError> {
         let root = session.read(|state| state.root.clone());
         let segments = self.fetch_chain(&root, found, Some(session)).await?;
         let ours = session.read(State::chain);
@@ -397,14 +404,14 @@ impl Client {
                 events(TurnEvent::Devices(DeviceEvent::CaughtUp { turns, own }));
                 (turns, None)
             }
-            Merge::Lose { at } if mode == Mode::Settle => {
+            Merge::Lose { at } if mode == MergeMode::ResolveForks => {
                 let turns = ours.first + ours.links.len() as u64 - at;
                 self.adopt(session, found, &segments, at).await?;
                 events(TurnEvent::Devices(DeviceEvent::Forked { at, won: false, turns, own }));
                 (ends.saturating_sub(at), Some((at, false)))
             }
-            Merge::Win { at } if mode == Mode::Settle => {
-                self.keep_theirs(session, found, &segments, at).await?;
+            Merge::Win { at } if mode == MergeMode::ResolveForks => {
+                self.keep_displaced_of_others(session, found, &segments, at).await?;
                 let turns = ends.saturating_sub(at);
                 events(TurnEvent::Devices(DeviceEvent::Forked { at, won: true, turns, own }));
                 (0, Some((at, true)))
@@ -415,7 +422,7 @@ impl Client {
         };
         let status =
             if fork.is_some_and(|(_, won)| won) { HeadStatus::Unpublished } else { HeadStatus::Current };
-        Ok(TakenIn { status, caught_up, fork })
+        Ok(MergeOutcome { status, caught_up, fork })
     }
 
     /// Puts another device's turns from `at` on into the chain. This device's turns there, and an unanswered
@@ -447,7 +454,7 @@ impl Client {
     }
 
     /// Keeps another device's displaced turns readable until that device replays them.
-    async fn keep_theirs(
+    async fn keep_displaced_of_others(
         &self,
         session: &Arc<Session>,
         found: &FoundHead,
@@ -458,7 +465,7 @@ impl Client {
         for segment in segments {
             let lost = segment.turns.iter().zip(&segment.segment.entries);
             let lost = lost.filter(|(turn, _)| turn.link.seq >= at);
-            entries.extend(lost.map(|(_, entry)| Entry::Kept(Box::new(entry.clone()))));
+            entries.extend(lost.map(|(_, entry)| Entry::OthersTurn(Box::new(entry.clone()))));
         }
         // The next record of ours must rank above its sequence.
         entries.push(found.entry());
@@ -477,46 +484,47 @@ impl Client {
     }
 
     /// Sends the waiting messages in their order, and finishes the pending turn.
-    pub(crate) async fn say_waiting(
+    pub(crate) async fn send_queued(
         &self,
         session: &Arc<Session>,
         options: &ResumeOptions,
-        which: Waits,
+        which: QueueFilter,
         events: &mut Events<'_>,
-    ) -> Result<Said, ClientError> {
+    ) -> Result<SendReport, ClientError> {
         // Hint and memory were not meant for replays.
         let quiet = ResumeOptions { hint: None, memory: None, ..options.clone() };
-        let mut said = Said::default();
-        let mut settled = false;
+        let mut report = SendReport::default();
+        let mut merged_again = false;
         loop {
             let next = session.read(|state| {
-                let next = state.next_waiting().filter(|next| which == Waits::All || next.of.is_some());
-                next.map(|next| Entry::Moving {
+                let next = state.next_waiting().filter(|next| which == QueueFilter::All || next.of.is_some());
+                next.map(|next| Entry::Replaying {
                     number: next.number,
                     turn_id: state.next_turn_id(&next.turn.turn_id),
                 })
             });
-            if let Some(moving) = next {
-                session.record(vec![moving]).await?;
+            if let Some(replaying) = next {
+                session.record(vec![replaying]).await?;
             }
-            let pending = session.read(|state| state.pending.as_ref().map(|_| again(state)));
+            let pending = session.read(|state| state.pending.as_ref().map(|_| pending_replay(state)));
             let result = match &pending {
-                None => return Ok(said),
-                Some(None) if which == Waits::Moved => return Ok(said),
+                None => return Ok(report),
+                Some(None) if which == QueueFilter::Replays => return Ok(report),
                 Some(None) => Box::pin(self.finish_pending(session, options, events)).await,
                 Some(Some(_)) => Box::pin(self.finish_pending(session, &quiet, &mut |_| {})).await,
             };
             match (result, pending) {
-                (Ok(outcome), Some(Some(again))) => {
-                    let moved = again.said(&outcome);
-                    events(TurnEvent::Devices(DeviceEvent::Moved(Box::new(moved.clone()))));
-                    said.moved.push(moved);
+                (Ok(outcome), Some(Some(replay))) => {
+                    let replayed = replay.finish(&outcome);
+                    events(TurnEvent::Devices(DeviceEvent::Replayed(Box::new(replayed.clone()))));
+                    report.replayed.push(replayed);
                 }
-                (Ok(outcome), _) => said.last = Some(outcome),
+                (Ok(outcome), _) => report.last = Some(outcome),
                 // A node or the index revealed a newer head midway.
-                (Err(error), _) if error.is_divergence() && options.reconcile && !settled => {
-                    settled = true;
-                    Box::pin(self.take_in(session, Mode::Settle, Duration::MAX, events)).await?;
+                (Err(error), _) if error.is_divergence() && options.reconcile && !merged_again => {
+                    merged_again = true;
+                    Box::pin(self.compare_and_merge(session, MergeMode::ResolveForks, Duration::MAX, events))
+                        .await?;
                 }
                 (Err(error), _) => return Err(error),
             }
@@ -524,9 +532,9 @@ impl Client {
     }
 }
 
-impl Again {
-    fn said(self, outcome: &TurnOutcome) -> MovedTurn {
-        MovedTurn {
+impl PendingReplay {
+    fn finish(self, outcome: &TurnOutcome) -> ReplayedTurn {
+        ReplayedTurn {
             from: self.from,
             to: outcome.seq,
             messages: self.messages,
@@ -538,31 +546,33 @@ impl Again {
 }
 
 /// The displaced turn that the pending turn replays, if any.
-fn again(state: &State) -> Option<Again> {
-    let displaced = state.pending_moves()?;
+fn pending_replay(state: &State) -> Option<PendingReplay> {
+    let displaced = state.pending_displaced()?;
     let record = displaced.turn.record.as_ref()?;
-    Some(Again {
+    Some(PendingReplay {
         from: displaced.turn.link.seq,
         messages: state.pending.as_ref()?.turn.messages.clone(),
         first_answer: record.answer().unwrap_or_default().to_owned(),
     })
 }
 
-fn describe(state: &State, one: &crate::state::Displaced) -> Option<DisplacedTurn> {
+fn describe(state: &State, one: &crate::state::DisplacedRecord) -> Option<DisplacedTurn> {
     let record = one.turn.record.as_ref()?;
     let link_hash = one.turn.link.link_hash();
     let fate = match one.fate {
-        Fate::Waits => TurnFate::Waits,
-        Fate::LeftOut => TurnFate::LeftOut,
-        Fate::Moved(to) => moved_to(state, to).map_or(TurnFate::Waits, |to| TurnFate::Moved { to }),
+        DisplacedFate::Waits => TurnFate::Waits,
+        DisplacedFate::Dropped => TurnFate::Dropped,
+        DisplacedFate::Replayed(to) => {
+            position_of_replay(state, to).map_or(TurnFate::Waits, |to| TurnFate::Replayed { to })
+        }
         // Its device draws another turn id, so the replay is found by its messages.
-        Fate::Theirs => {
+        DisplacedFate::Theirs => {
             let new = |messages: &[Message]| messages.split_last().map(|(_, new)| new.to_vec());
             let wanted = new(&record.messages);
             let mut later = state.history.iter().filter(|turn| turn.link.seq > one.turn.link.seq);
             let found =
                 later.find(|turn| turn.record.as_ref().is_some_and(|record| new(&record.messages) == wanted));
-            found.map_or(TurnFate::Theirs, |turn| TurnFate::Moved { to: turn.link.seq })
+            found.map_or(TurnFate::Theirs, |turn| TurnFate::Replayed { to: turn.link.seq })
         }
     };
     let messages = record.messages.clone();
@@ -577,15 +587,15 @@ fn describe(state: &State, one: &crate::state::Displaced) -> Option<DisplacedTur
 }
 
 /// Position of a replayed turn, even after several replays.
-fn moved_to(state: &State, mut link: LinkHash) -> Option<u64> {
+fn position_of_replay(state: &State, mut link: LinkHash) -> Option<u64> {
     // Each step goes to a turn that was accepted later.
-    for _ in 0..=state.moves.displaced().len() {
+    for _ in 0..=state.replays.displaced().len() {
         if let Some(turn) = state.history.iter().rev().find(|turn| turn.link.link_hash() == link) {
             return Some(turn.link.seq);
         }
-        match state.moves.find(&link)?.fate {
-            Fate::Moved(next) => link = next,
-            Fate::Waits | Fate::LeftOut | Fate::Theirs => return None,
+        match state.replays.find(&link)?.fate {
+            DisplacedFate::Replayed(next) => link = next,
+            DisplacedFate::Waits | DisplacedFate::Dropped | DisplacedFate::Theirs => return None,
         }
     }
     None

@@ -1,11 +1,11 @@
 //! This client's own experience with nodes: turns whose receipts it verified, their speed, and failures by
-//! name. Pure: the clock is a parameter, and [`keep`] has the file.
+//! name. Pure: the clock is a parameter, and [`file`] has the file.
 //!
 //! No claim of a node or other party enters. Everything decays: a bad node is tried again, and a good one
 //! must prove itself again. A detected lie counts for a day, and two signed links for one turn for 30 days.
 //! The table is bounded and names no session: it knows sessions only by keyed tags.
 
-pub(crate) mod keep;
+pub(crate) mod file;
 #[cfg(test)]
 mod tests;
 
@@ -60,7 +60,7 @@ const HOUR_MS: u64 = 60 * 60 * 1000;
 
 /// How a node failed, as far as the client can tell. Each fault has its own consequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Fault {
+pub(crate) enum NodeFailure {
     /// It could not be reached.
     Unreachable,
     /// The reply ended early.
@@ -82,7 +82,7 @@ pub(crate) enum Fault {
     Equivocated,
 }
 
-impl Fault {
+impl NodeFailure {
     /// Its name for people and machines.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -113,7 +113,7 @@ impl Fault {
 
 /// Speed of an answer, by this client's own clock.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Measured {
+pub(crate) struct SpeedSample {
     /// From the sending of the turn to the first text.
     pub(crate) first_token: Option<Duration>,
     /// Tokens a second after that, with four bytes of text per token; none for a short answer. The answer is
@@ -124,7 +124,7 @@ pub(crate) struct Measured {
 /// The experience with one node. Counts are as of `at_ms`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Entry {
+pub(crate) struct NodeExperience {
     /// When this was last changed, in milliseconds since the Unix epoch.
     pub(crate) at_ms: u64,
     served: f64,
@@ -137,7 +137,7 @@ pub(crate) struct Entry {
     paused_until_ms: u64,
     lied_until_ms: u64,
     /// Its last failure.
-    pub(crate) last_fault: Option<Fault>,
+    pub(crate) last_fault: Option<NodeFailure>,
     measured: f64,
     first_token_ms: f64,
     rated: f64,
@@ -147,7 +147,7 @@ pub(crate) struct Entry {
 /// The table.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Reputation {
-    nodes: BTreeMap<NodeId, Entry>,
+    nodes: BTreeMap<NodeId, NodeExperience>,
     /// Expiry of each tag of a session, node and link, in milliseconds since the Unix epoch.
     warm: BTreeMap<[u8; 32], u64>,
     /// Nodes' names of the models that served turns here.
@@ -165,7 +165,7 @@ fn averaged((mean, count): (f64, f64), value: f64) -> (f64, f64) {
     ((mean * count + value) / (count + 1.0), count + 1.0)
 }
 
-impl Entry {
+impl NodeExperience {
     /// Decays the counts to now.
     fn decay(&mut self, now_ms: u64) {
         let passed = now_ms.saturating_sub(self.at_ms);
@@ -178,7 +178,7 @@ impl Entry {
         self.at_ms = now_ms;
     }
 
-    fn serve(&mut self, measured: Option<Measured>, now_ms: u64) {
+    fn serve(&mut self, measured: Option<SpeedSample>, now_ms: u64) {
         self.decay(now_ms);
         self.served = (self.served + 1.0).min(MAX_COUNT);
         // Serving ends a pause at once, but not the consequences of a lie.
@@ -195,7 +195,7 @@ impl Entry {
         }
     }
 
-    fn fail(&mut self, fault: Fault, asked_ms: u64, now_ms: u64) {
+    fn fail(&mut self, fault: NodeFailure, asked_ms: u64, now_ms: u64) {
         self.decay(now_ms);
         self.failed = (self.failed + fault.weight()).min(MAX_COUNT);
         // A later failure does not hide a proven one.
@@ -204,26 +204,26 @@ impl Entry {
         }
         let doubled = |first: u64, times: u32, most: u64| (first << times.min(16)).min(most);
         let pause = match fault {
-            Fault::Lied => {
+            NodeFailure::Lied => {
                 self.lied_until_ms = self.lied_until_ms.max(now_ms.saturating_add(LIED_MS));
                 0
             }
-            Fault::Equivocated => {
+            NodeFailure::Equivocated => {
                 self.lied_until_ms = now_ms.saturating_add(EQUIVOCATED_MS);
                 0
             }
-            Fault::Stalled => {
+            NodeFailure::Stalled => {
                 self.stalls += 1.0;
                 // Rounded: a stall that just happened counts whole.
                 let before = (1..=6).filter(|times| self.stalls > f64::from(*times) + 0.5).count();
                 let before = u32::try_from(before).unwrap_or(6);
                 doubled(STALL_PAUSE_MS, before, MAX_STALL_PAUSE_MS)
             }
-            Fault::Busy => {
+            NodeFailure::Busy => {
                 self.busy += 1.0;
                 doubled(BUSY_PAUSE_MS, self.strikes, MAX_PAUSE_MS).max(asked_ms).min(MAX_PAUSE_MS)
             }
-            Fault::Unreachable | Fault::CutOff | Fault::Refused | Fault::Unclear => {
+            NodeFailure::Unreachable | NodeFailure::CutOff | NodeFailure::Refused | NodeFailure::Unclear => {
                 doubled(PAUSE_MS, self.strikes, MAX_PAUSE_MS).max(asked_ms).min(MAX_PAUSE_MS)
             }
         };
@@ -255,7 +255,8 @@ impl Entry {
     fn tame(&mut self, now_ms: u64) {
         self.at_ms = self.at_ms.min(now_ms);
         self.paused_until_ms = self.paused_until_ms.min(now_ms.saturating_add(MAX_STALL_PAUSE_MS));
-        let lied_ms = if self.last_fault == Some(Fault::Equivocated) { EQUIVOCATED_MS } else { LIED_MS };
+        let lied_ms =
+            if self.last_fault == Some(NodeFailure::Equivocated) { EQUIVOCATED_MS } else { LIED_MS };
         self.lied_until_ms = self.lied_until_ms.min(now_ms.saturating_add(lied_ms));
         for (number, most) in [
             (&mut self.served, MAX_COUNT),
@@ -273,7 +274,7 @@ impl Entry {
 
     /// Whether it is avoided for a fault that the client can prove to others.
     fn is_proved(&self, now_ms: u64) -> bool {
-        self.last_fault == Some(Fault::Equivocated) && self.lied_until_ms > now_ms
+        self.last_fault == Some(NodeFailure::Equivocated) && self.lied_until_ms > now_ms
     }
 
     /// Whether it still has any effect.
@@ -286,12 +287,12 @@ impl Entry {
 
 impl Reputation {
     /// Records a served turn with a verified receipt.
-    pub(crate) fn served(&mut self, node: NodeId, measured: Option<Measured>, now_ms: u64) {
+    pub(crate) fn served(&mut self, node: NodeId, measured: Option<SpeedSample>, now_ms: u64) {
         self.entry(node, now_ms).serve(measured, now_ms);
     }
 
     /// Records a failure; the node asked for a pause of `asked_ms`.
-    pub(crate) fn failed(&mut self, node: NodeId, fault: Fault, asked_ms: u64, now_ms: u64) {
+    pub(crate) fn failed(&mut self, node: NodeId, fault: NodeFailure, asked_ms: u64, now_ms: u64) {
         self.entry(node, now_ms).fail(fault, asked_ms, now_ms);
     }
 
@@ -301,7 +302,7 @@ impl Reputation {
     }
 
     /// Its last failure.
-    pub(crate) fn last_fault(&self, node: NodeId) -> Option<Fault> {
+    pub(crate) fn last_fault(&self, node: NodeId) -> Option<NodeFailure> {
         self.nodes.get(&node)?.last_fault
     }
 
@@ -335,7 +336,7 @@ impl Reputation {
         self.models.get(&model).map(String::as_str)
     }
 
-    fn entry(&mut self, node: NodeId, now_ms: u64) -> &mut Entry {
+    fn entry(&mut self, node: NodeId, now_ms: u64) -> &mut NodeExperience {
         if !self.nodes.contains_key(&node) && self.nodes.len() >= MAX_NODES {
             self.make_room(now_ms);
         }
@@ -345,7 +346,7 @@ impl Reputation {
     /// Removes the node with the oldest entry; a node that lied only if there is no other, or it could return
     /// by having others asked.
     fn make_room(&mut self, now_ms: u64) {
-        let order = |entry: &Entry| (entry.lied_until_ms > now_ms, entry.at_ms);
+        let order = |entry: &NodeExperience| (entry.lied_until_ms > now_ms, entry.at_ms);
         let least = self.nodes.iter().min_by_key(|(_, entry)| order(entry)).map(|(node, _)| *node);
         least.and_then(|node| self.nodes.remove(&node));
     }
@@ -363,7 +364,7 @@ impl Reputation {
                     }
                     ours.lied_until_ms = lied_until_ms;
                     if proved {
-                        ours.last_fault = Some(Fault::Equivocated);
+                        ours.last_fault = Some(NodeFailure::Equivocated);
                     }
                 }
                 None if fits && theirs.tells(now_ms) => {

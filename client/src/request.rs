@@ -21,7 +21,7 @@ use baton_proto::{
 use crate::{
     choose::{Choice, highest_price, output_cap},
     event::OwnMemory,
-    retry::Begun,
+    retry::AnswerPrefix,
     state::{PendingTurn, State},
 };
 
@@ -42,7 +42,7 @@ pub enum InlinePolicy {
 
 /// The options of an attempt, apart from the turn itself.
 #[derive(Clone, Copy)]
-pub(crate) struct Terms<'a> {
+pub(crate) struct AttemptOptions<'a> {
     /// The relayer that may add memory.
     pub(crate) memory_from: Option<PublicKey>,
     /// Memory in the request.
@@ -56,11 +56,11 @@ pub(crate) struct Terms<'a> {
     /// How the new blob is stored.
     pub(crate) storage: StoragePolicy,
     /// The beginning of the answer, for the node to continue.
-    pub(crate) begun: Option<&'a Begun>,
+    pub(crate) begun: Option<&'a AnswerPrefix>,
 }
 
 /// An attempt, ready to be journaled and sent.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedAttempt {
     pub(crate) auth: Signed<TurnAuth>,
     pub(crate) request: TurnRequest,
     /// Opens the reply.
@@ -75,9 +75,9 @@ pub(crate) fn prepare(
     turn: &PendingTurn,
     attempt: u32,
     choice: &Choice,
-    terms: &Terms<'_>,
+    terms: &AttemptOptions<'_>,
     now_ms: u64,
-) -> Result<Prepared, ErrorCode> {
+) -> Result<PreparedAttempt, ErrorCode> {
     let base = state.base();
     let (grant, record_key) = grant(state, turn, attempt, choice, &base, terms.with_locator)?;
     let inline = inline_blobs(state, &grant, terms.inline)?;
@@ -97,7 +97,7 @@ pub(crate) fn prepare(
             Some(hash) => Some(state.schema(hash).ok_or(ErrorCode::PayloadRejected)?.to_owned()),
         },
         storage: terms.storage,
-        resume_tokens: terms.begun.map_or_else(Vec::new, |begun| begun.shown.ids.to_vec()),
+        resume_tokens: terms.begun.map_or_else(Vec::new, |begun| begun.partial.ids.to_vec()),
     };
     let signing = state.root.signing_key();
     let mut auth = TurnAuth {
@@ -106,14 +106,14 @@ pub(crate) fn prepare(
         session_id: state.session_id,
         session_key: signing.public_key(),
         head_key: state.root.head_signing_key().public_key(),
-        device_id: state.opened.device_id,
+        device_id: state.header.device_id,
         seq,
         turn_id: turn.turn_id,
         attempt,
         prev_link: state.prev_link(),
         prev_blob,
-        n_shards: state.opened.n_shards,
-        branch: state.opened.branch,
+        n_shards: state.header.n_shards,
+        branch: state.header.branch,
         audience: choice.node,
         audience_key: choice.key,
         // Set after the payload is sealed, because its key is bound to the fields above.
@@ -142,7 +142,7 @@ pub(crate) fn prepare(
         None => None,
     };
     let request = TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline, memory };
-    Ok(Prepared { auth, request, secret, record_key })
+    Ok(PreparedAttempt { auth, request, secret, record_key })
 }
 
 /// The blob of the last turn, which the next link names; its ID must be computed by now.
@@ -208,7 +208,7 @@ fn grant(
 
 /// Turns that the node may read, oldest first: the latest effective turns, until their text fills the budget.
 fn window(state: &State, replaced_from: Option<u64>, budget: usize) -> Vec<u64> {
-    let mut kept = Vec::new();
+    let mut window = Vec::new();
     let mut bytes = 0usize;
     // Back to before `from`: records at or after it are no longer effective, nor is anything they replaced.
     let length = state.history.len();
@@ -227,10 +227,10 @@ fn window(state: &State, replaced_from: Option<u64>, budget: usize) -> Vec<u64> 
         }
         let messages = turn.record.iter().flat_map(|record| &record.messages);
         bytes = bytes.saturating_add(messages.map(|message| message.text.len()).sum());
-        kept.push(turn.link.seq);
+        window.push(turn.link.seq);
     }
-    kept.reverse();
-    kept
+    window.reverse();
+    window
 }
 
 /// Bytes of up to two of the granted blobs, newest first.

@@ -12,7 +12,7 @@ use baton_proto::{
 };
 use zeroize::Zeroizing;
 
-use crate::{exchange::ExchangeError, reported::TokenReport, reputation::Fault};
+use crate::{exchange::ExchangeError, logprobs::TokenReport, reputation::NodeFailure};
 
 /// Default limit of attempts at one turn: enough for a few nodes that just left and a moment of load.
 pub const MAX_ATTEMPTS: u32 = 6;
@@ -31,19 +31,19 @@ pub(crate) struct AttemptFailure {
     pub(crate) reason: String,
     /// How long the node asked to wait.
     pub(crate) retry_after_ms: u32,
-    /// The known facts about the attempt.
-    pub(crate) known: Known,
-    /// The fault held against its node.
-    pub(crate) fault: Fault,
+    /// The state of the attempt.
+    pub(crate) status: AttemptStatus,
+    /// The failure held against its node.
+    pub(crate) fault: NodeFailure,
     /// The part of the answer that had arrived.
-    pub(crate) shown: Shown,
+    pub(crate) partial: PartialAnswer,
     /// The node's last progress note.
     pub(crate) note: Option<Box<Signed<ProgressNote>>>,
 }
 
-/// The known facts about a failed attempt.
+/// The state of a failed attempt, as far as the client knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum AttemptStatus {
     /// Nothing was signed: the node never saw the turn, or said so itself. There is nothing to ask it.
     NothingSigned,
     /// A relayer reports that the node refused. The node may have the turn nevertheless.
@@ -56,7 +56,7 @@ pub(crate) enum Known {
 
 /// The arrived part of an answer that did not end well, including an earlier node's part; never in a log.
 #[derive(Default)]
-pub(crate) struct Shown {
+pub(crate) struct PartialAnswer {
     /// Its text.
     pub(crate) text: Zeroizing<String>,
     /// Its tokens, if the engine reports their ids: the text is exactly theirs.
@@ -65,14 +65,14 @@ pub(crate) struct Shown {
     pub(crate) reports: Zeroizing<Vec<TokenReport>>,
 }
 
-impl std::fmt::Debug for Shown {
+impl std::fmt::Debug for PartialAnswer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Shown({} bytes, {} tokens)", self.text.len(), self.ids.len())
+        write!(f, "PartialAnswer({} bytes, {} tokens)", self.text.len(), self.ids.len())
     }
 }
 
 /// The beginning of an answer whose node failed, for another node to continue.
-pub(crate) struct Begun {
+pub(crate) struct AnswerPrefix {
     /// The node that made the last part.
     pub(crate) author: NodeId,
     /// Its attempt, whose authorisation names the part that it continued.
@@ -80,17 +80,17 @@ pub(crate) struct Begun {
     /// The model, which must be the same.
     pub(crate) model: ModelId,
     /// The beginning itself; ids are never empty.
-    pub(crate) shown: Shown,
+    pub(crate) partial: PartialAnswer,
 }
 
-impl Begun {
+impl AnswerPrefix {
     /// The reference to it in the next authorisation.
     pub(crate) fn prefix(&self, record_key: &RecordKey) -> ResumePrefix {
         ResumePrefix {
             author: self.author,
             attempt: self.attempt,
-            token_count: u32::try_from(self.shown.ids.len()).unwrap_or(u32::MAX),
-            tokens_hash: resume_tokens_hash(record_key, &self.shown.ids),
+            token_count: u32::try_from(self.partial.ids.len()).unwrap_or(u32::MAX),
+            tokens_hash: resume_tokens_hash(record_key, &self.partial.ids),
         }
     }
 }
@@ -112,15 +112,15 @@ pub(crate) enum Carry {
 /// - The text of a node whose reply was wrong is void.
 /// - Text from an engine that reports no ids cannot be continued.
 /// - A beginning that a node rejects is void.
-pub(crate) fn carry(begun: Option<&Begun>, failure: &AttemptFailure) -> Carry {
-    let (text, ids) = begun.map_or((0, 0), |begun| (begun.shown.text.len(), begun.shown.ids.len()));
-    let rejected = failure.code == Some(ErrorCode::PayloadRejected) && failure.is_said();
-    let longer = failure.shown.text.len() > text || failure.shown.ids.len() > ids;
-    match failure.known {
+pub(crate) fn carry(begun: Option<&AnswerPrefix>, failure: &AttemptFailure) -> Carry {
+    let (text, ids) = begun.map_or((0, 0), |begun| (begun.partial.text.len(), begun.partial.ids.len()));
+    let rejected = failure.code == Some(ErrorCode::PayloadRejected) && failure.is_claim();
+    let longer = failure.partial.text.len() > text || failure.partial.ids.len() > ids;
+    match failure.status {
         _ if begun.is_some() && rejected => Carry::Void,
         _ if !longer => Carry::Same,
-        Known::Wrong => Carry::Back,
-        _ if failure.shown.ids.len() > ids => Carry::Longer,
+        AttemptStatus::Wrong => Carry::Back,
+        _ if failure.partial.ids.len() > ids => Carry::Longer,
         _ => Carry::Back,
     }
 }
@@ -132,36 +132,41 @@ impl AttemptFailure {
             code: Some(code),
             reason: code.to_string(),
             retry_after_ms: 0,
-            known: Known::Wrong,
-            fault: Fault::Lied,
-            shown: Shown::default(),
+            status: AttemptStatus::Wrong,
+            fault: NodeFailure::Lied,
+            partial: PartialAnswer::default(),
             note: None,
         }
     }
 
     /// The reply ended, or stalled, before its last chunk.
     pub(crate) fn lost(reason: String) -> Self {
-        Self { reason, known: Known::Lost, fault: Fault::CutOff, ..Self::check(ErrorCode::StreamTruncated) }
+        Self {
+            reason,
+            status: AttemptStatus::Lost,
+            fault: NodeFailure::CutOff,
+            ..Self::check(ErrorCode::StreamTruncated)
+        }
     }
 
     /// The reply stopped, or took too long.
     pub(crate) fn stalled(reason: String) -> Self {
-        Self { fault: Fault::Stalled, ..Self::lost(reason) }
+        Self { fault: NodeFailure::Stalled, ..Self::lost(reason) }
     }
 
     /// The same failure without blame: the network or this machine may be at fault.
     #[must_use]
     pub(crate) fn unclear(self) -> Self {
-        Self { fault: Fault::Unclear, ..self }
+        Self { fault: NodeFailure::Unclear, ..self }
     }
 
     /// The node itself reports that the turn failed.
     pub(crate) fn node(code: ErrorCode, retry_after_ms: u32) -> Self {
         let fault = match code {
-            ErrorCode::Busy | ErrorCode::RateLimited => Fault::Busy,
-            _ => Fault::Refused,
+            ErrorCode::Busy | ErrorCode::RateLimited => NodeFailure::Busy,
+            _ => NodeFailure::Refused,
         };
-        Self { retry_after_ms, known: Known::NothingSigned, fault, ..Self::check(code) }
+        Self { retry_after_ms, status: AttemptStatus::NothingSigned, fault, ..Self::check(code) }
     }
 
     /// The same failure, after its author was asked about the turn and gave a wrong answer.
@@ -169,13 +174,13 @@ impl AttemptFailure {
     /// If memory was added, the relayer that added it may be at fault.
     pub(crate) fn exposed(self, code: ErrorCode, memory: bool) -> Self {
         let reason = format!("what the node says of the turn is not what it sent: {code}");
-        let fault = if memory || code == ErrorCode::StatusUnknown { self.fault } else { Fault::Lied };
-        Self { code: Some(code), reason, known: Known::Wrong, fault, ..self }
+        let fault = if memory || code == ErrorCode::StatusUnknown { self.fault } else { NodeFailure::Lied };
+        Self { code: Some(code), reason, status: AttemptStatus::Wrong, fault, ..self }
     }
 
     /// Whether the code is a peer's claim, which the client could not check.
-    pub(crate) fn is_said(&self) -> bool {
-        matches!(self.known, Known::NothingSigned | Known::Hearsay)
+    pub(crate) fn is_claim(&self) -> bool {
+        matches!(self.status, AttemptStatus::NothingSigned | AttemptStatus::Hearsay)
     }
 }
 
@@ -188,11 +193,11 @@ impl From<ExchangeError> for AttemptFailure {
             // The substream never opened, so the node never saw the turn.
             ExchangeError::Open(error) => {
                 let fault = match error {
-                    OpenError::Busy | OpenError::Closed => Fault::Unclear,
-                    _ => Fault::Unreachable,
+                    OpenError::Busy | OpenError::Closed => NodeFailure::Unclear,
+                    _ => NodeFailure::Unreachable,
                 };
-                let known = Known::NothingSigned;
-                Self { code: None, reason, known, fault, ..Self::check(ErrorCode::Internal) }
+                let status = AttemptStatus::NothingSigned;
+                Self { code: None, reason, status, fault, ..Self::check(ErrorCode::Internal) }
             }
             // No honest node announces such a frame.
             ExchangeError::Frame(FrameError::TooLarge(_)) => {
@@ -222,35 +227,33 @@ pub(crate) enum NextStep {
     Stop,
 }
 
-/// Decides the next step. `seen_before` says whether the same code, from the same source, already ended an
+/// Decides the next step. `repeated` says whether the same code, from the same source, already ended an
 /// earlier attempt of this turn, at another node if there is one. A remedy that did not help is not tried
 /// again.
-pub(crate) fn next_step(failure: &AttemptFailure, with_locator: bool, seen_before: bool) -> NextStep {
+pub(crate) fn next_step(failure: &AttemptFailure, with_locator: bool, repeated: bool) -> NextStep {
     let Some(code) = failure.code else { return NextStep::Elsewhere };
     let pause = Duration::from_millis(u64::from(failure.retry_after_ms)).clamp(DEFAULT_PAUSE, MAX_PAUSE);
     match code {
-        ErrorCode::BlobUnavailable | ErrorCode::HeadMismatch if !with_locator && !seen_before => {
+        ErrorCode::BlobUnavailable | ErrorCode::HeadMismatch if !with_locator && !repeated => {
             NextStep::Locate
         }
-        ErrorCode::BlobUnavailable | ErrorCode::BlobHashMismatch | ErrorCode::BlobIdMismatch
-            if !seen_before =>
-        {
+        ErrorCode::BlobUnavailable | ErrorCode::BlobHashMismatch | ErrorCode::BlobIdMismatch if !repeated => {
             NextStep::RepairStore
         }
-        ErrorCode::KxExpired if !seen_before => NextStep::RenewRecord,
+        ErrorCode::KxExpired if !repeated => NextStep::RenewRecord,
         // Both concern a clock; one fresh authorisation is worth a try.
-        ErrorCode::Expired | ErrorCode::NotYetValid if seen_before => NextStep::Elsewhere,
+        ErrorCode::Expired | ErrorCode::NotYetValid if repeated => NextStep::Elsewhere,
         ErrorCode::RateLimited => NextStep::Elsewhere,
         // A node may call the chain broken because its own copy is; the client has checked it.
-        ErrorCode::BadNodeSignature if !failure.is_said() => NextStep::Elsewhere,
+        ErrorCode::BadNodeSignature if !failure.is_claim() => NextStep::Elsewhere,
         code => match code.retry() {
-            Retry::Here if seen_before => NextStep::Elsewhere,
+            Retry::Here if repeated => NextStep::Elsewhere,
             Retry::Here => NextStep::Here(pause),
             Retry::Elsewhere => NextStep::Elsewhere,
             // An answer that fails the client's checks is the node's fault, not the turn's.
-            Retry::Never if !failure.is_said() => NextStep::Elsewhere,
+            Retry::Never if !failure.is_claim() => NextStep::Elsewhere,
             // One node's unsigned claim does not end a turn.
-            Retry::Never if !seen_before => NextStep::Elsewhere,
+            Retry::Never if !repeated => NextStep::Elsewhere,
             Retry::Never => NextStep::Stop,
         },
     }
@@ -267,7 +270,7 @@ mod tests {
     use super::*;
 
     fn hearsay(code: ErrorCode) -> AttemptFailure {
-        AttemptFailure { known: Known::Hearsay, ..AttemptFailure::node(code, 0) }
+        AttemptFailure { status: AttemptStatus::Hearsay, ..AttemptFailure::node(code, 0) }
     }
 
     #[test]
@@ -310,8 +313,8 @@ mod tests {
         }
     }
 
-    fn shown(tokens: u32) -> Shown {
-        Shown {
+    fn partial(tokens: u32) -> PartialAnswer {
+        PartialAnswer {
             text: Zeroizing::new("x".repeat(tokens as usize)),
             ids: Zeroizing::new((0..tokens).collect()),
             reports: Zeroizing::default(),
@@ -320,22 +323,22 @@ mod tests {
 
     #[test]
     fn what_was_shown_is_continued_unless_its_node_was_caught_or_reports_no_tokens() {
-        let begun = |tokens| Begun {
+        let begun = |tokens| AnswerPrefix {
             author: NodeId([1; 32]),
             attempt: 0,
             model: ModelId([2; 32]),
-            shown: shown(tokens),
+            partial: partial(tokens),
         };
-        let lost = |shown| AttemptFailure { shown, ..AttemptFailure::lost(String::new()) };
-        let wrong = |shown| AttemptFailure { shown, ..AttemptFailure::check(ErrorCode::ReceiptMismatch) };
-        assert_eq!(carry(None, &lost(shown(0))), Carry::Same);
-        assert_eq!(carry(None, &lost(shown(3))), Carry::Longer);
-        assert_eq!(carry(Some(&begun(3)), &lost(shown(5))), Carry::Longer);
-        assert_eq!(carry(Some(&begun(3)), &lost(Shown::default())), Carry::Same, "it never began");
-        assert_eq!(carry(Some(&begun(3)), &lost(shown(3))), Carry::Same);
-        assert_eq!(carry(Some(&begun(3)), &wrong(shown(5))), Carry::Back);
-        assert_eq!(carry(None, &wrong(shown(5))), Carry::Back);
-        let words = Shown { ids: Zeroizing::default(), ..shown(5) };
+        let lost = |partial| AttemptFailure { partial, ..AttemptFailure::lost(String::new()) };
+        let wrong = |partial| AttemptFailure { partial, ..AttemptFailure::check(ErrorCode::ReceiptMismatch) };
+        assert_eq!(carry(None, &lost(partial(0))), Carry::Same);
+        assert_eq!(carry(None, &lost(partial(3))), Carry::Longer);
+        assert_eq!(carry(Some(&begun(3)), &lost(partial(5))), Carry::Longer);
+        assert_eq!(carry(Some(&begun(3)), &lost(PartialAnswer::default())), Carry::Same, "it never began");
+        assert_eq!(carry(Some(&begun(3)), &lost(partial(3))), Carry::Same);
+        assert_eq!(carry(Some(&begun(3)), &wrong(partial(5))), Carry::Back);
+        assert_eq!(carry(None, &wrong(partial(5))), Carry::Back);
+        let words = PartialAnswer { ids: Zeroizing::default(), ..partial(5) };
         assert_eq!(carry(None, &lost(words)), Carry::Back, "no ids");
         let rejected = AttemptFailure::node(ErrorCode::PayloadRejected, 0);
         assert_eq!(carry(Some(&begun(3)), &rejected), Carry::Void);

@@ -20,10 +20,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     error::ClientError,
-    heads::IndexStanding,
-    journal::{self, Journal, JournalLog, Keeper},
-    lifetime::Terms,
-    state::{Entry, Opened, State},
+    heads::IndexStatus,
+    journal::{self, Journal, JournalLocation, JournalLog},
+    lifetime::StorageTerms,
+    state::{Entry, SessionHeader, State},
 };
 
 /// How long a look at the head index stays valid, on a device that knows of no other device.
@@ -46,10 +46,10 @@ pub(crate) struct Session {
     /// One head record published at a time, so that no two tasks publish the same head.
     pub(crate) heads: Semaphore,
     /// One round of background work at a time.
-    pub(crate) duties: Semaphore,
+    pub(crate) rounds: Semaphore,
     trouble: Mutex<Option<ErrorCode>>,
     /// State of each head index at the last look.
-    standings: Mutex<Vec<IndexStanding>>,
+    statuses: Mutex<Vec<IndexStatus>>,
     /// Times of the last comparison with the head index and of the last try, in milliseconds since the Unix
     /// epoch; 0 for never.
     compared_ms: AtomicU64,
@@ -57,7 +57,7 @@ pub(crate) struct Session {
     /// Whether the head index had turns that are missing here; then a comparison comes before any other step.
     diverged: AtomicBool,
     /// The head whose last publication failed.
-    untold: Mutex<Option<LinkHash>>,
+    unpublished: Mutex<Option<LinkHash>>,
     /// Set before a deletion is published, so that no live head is published after it.
     pub(crate) deleted: AtomicBool,
 }
@@ -65,18 +65,18 @@ pub(crate) struct Session {
 impl Session {
     /// Creates a session with these entries after its opening.
     pub(crate) fn create(
-        (keeper, secret): (&Keeper, &FileSecret),
+        (journals, secret): (&JournalLocation, &FileSecret),
         root: SessionRoot,
-        opened: Opened,
+        header: SessionHeader,
         entries: Vec<Entry>,
     ) -> Result<Self, ClientError> {
-        let mut first = vec![Entry::Opened(opened.clone()).encode()];
+        let mut first = vec![Entry::Opened(header.clone()).encode()];
         first.extend(entries.iter().map(Entry::encode));
-        let mut state = State::new(root.clone(), opened);
+        let mut state = State::new(root.clone(), header);
         for entry in entries {
             state.apply(entry)?;
         }
-        let journal = Journal::create(keeper, secret, &root, &first)?;
+        let journal = Journal::create(journals, secret, &root, &first)?;
         Ok(Self::with(journal, state))
     }
 
@@ -86,21 +86,21 @@ impl Session {
         root: &SessionRoot,
     ) -> Result<Option<Self>, ClientError> {
         let Some((journal, contents)) = Journal::open_log(log, root)? else { return Ok(None) };
-        Ok(Some(Self::opened(journal, replay(Path::new("log"), contents)?)))
+        Ok(Some(Self::from_journal(journal, replay(Path::new("log"), contents)?)))
     }
 
     /// Opens a session's file for writing.
     pub(crate) fn open(path: &Path, secret: &FileSecret) -> Result<Self, ClientError> {
         let (journal, contents) = Journal::open(path, secret)?;
-        Ok(Self::opened(journal, replay(path, contents)?))
+        Ok(Self::from_journal(journal, replay(path, contents)?))
     }
 
     /// Builds the session, and records a torn end if the journal can be written.
-    fn opened(mut journal: Journal, state: State) -> Self {
+    fn from_journal(mut journal: Journal, state: State) -> Self {
         if state.torn_end > 0 {
-            let told = [Entry::TornEnd { bytes: state.torn_end }.encode()];
+            let entry = [Entry::TornEnd { bytes: state.torn_end }.encode()];
             // The journal can be read without it, and the head index shows the same.
-            if let Err(error) = journal.append(&told, true) {
+            if let Err(error) = journal.append(&entry, true) {
                 tracing::warn!(%error, "that a journal's end was cut off could not be noted");
             }
         }
@@ -115,13 +115,13 @@ impl Session {
             turns: Arc::new(Semaphore::new(1)),
             ids: Semaphore::new(1),
             heads: Semaphore::new(1),
-            duties: Semaphore::new(1),
+            rounds: Semaphore::new(1),
             trouble: Mutex::new(None),
-            standings: Mutex::new(Vec::new()),
+            statuses: Mutex::new(Vec::new()),
             compared_ms: AtomicU64::new(0),
             look_tried_ms: AtomicU64::new(0),
             diverged: AtomicBool::new(false),
-            untold: Mutex::new(None),
+            unpublished: Mutex::new(None),
             deleted: AtomicBool::new(false),
         }
     }
@@ -137,7 +137,7 @@ impl Session {
     }
 
     /// Records the result of a comparison with the head index.
-    pub(crate) fn compared<T>(&self, result: &Result<T, ClientError>) {
+    pub(crate) fn note_comparison<T>(&self, result: &Result<T, ClientError>) {
         let found = match result {
             Err(ClientError::Protocol(code)) => Some(*code),
             _ => None,
@@ -148,7 +148,7 @@ impl Session {
     }
 
     /// Records a look at the head index. If an index answered, its content is known here.
-    pub(crate) fn looked(&self, now_ms: u64, answered: bool) {
+    pub(crate) fn note_look(&self, now_ms: u64, answered: bool) {
         self.look_tried_ms.store(now_ms, Ordering::Relaxed);
         if answered {
             self.compared_ms.store(now_ms, Ordering::Relaxed);
@@ -171,25 +171,25 @@ impl Session {
     }
 
     /// Sets the head whose publication failed, and wakes the tasks that wait for it.
-    pub(crate) fn set_untold(&self, head: Option<LinkHash>) {
-        *self.untold.lock().unwrap_or_else(PoisonError::into_inner) = head;
+    pub(crate) fn set_unpublished(&self, head: Option<LinkHash>) {
+        *self.unpublished.lock().unwrap_or_else(PoisonError::into_inner) = head;
         self.read(|state| state.signals.changed.send_replace(()));
     }
 
     /// Whether the last turn's head is published, or its publication has failed.
-    pub(crate) fn is_told(&self) -> bool {
-        let untold = *self.untold.lock().unwrap_or_else(PoisonError::into_inner);
-        self.read(|state| state.is_published() || untold == Some(state.prev_link()))
+    pub(crate) fn is_publication_over(&self) -> bool {
+        let unpublished = *self.unpublished.lock().unwrap_or_else(PoisonError::into_inner);
+        self.read(|state| state.is_published() || unpublished == Some(state.prev_link()))
     }
 
     /// State of each head index at the last look.
-    pub(crate) fn standings(&self) -> Vec<IndexStanding> {
-        self.standings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn statuses(&self) -> Vec<IndexStatus> {
+        self.statuses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Sets the state of each head index.
-    pub(crate) fn set_standings(&self, standings: Vec<IndexStanding>) {
-        *self.standings.lock().unwrap_or_else(PoisonError::into_inner) = standings;
+    pub(crate) fn set_statuses(&self, statuses: Vec<IndexStatus>) {
+        *self.statuses.lock().unwrap_or_else(PoisonError::into_inner) = statuses;
     }
 
     /// The permit to change the chain; one at a time.
@@ -203,7 +203,7 @@ impl Session {
     }
 
     /// Whether a blob of the session is due for renewal.
-    pub(crate) fn any_due(&self, terms: Terms, now_ms: u64) -> bool {
+    pub(crate) fn any_due(&self, terms: StorageTerms, now_ms: u64) -> bool {
         self.lock().any_due(terms, now_ms)
     }
 
@@ -245,7 +245,7 @@ impl Session {
         of: Option<(u64, LinkHash)>,
     ) -> Result<(), ClientError> {
         let session = self.clone();
-        crate::wiped::spawn_blocking(move || session.write_blocking(entries, flush, of))
+        crate::stack_wipe::spawn_blocking(move || session.write_blocking(entries, flush, of))
             .await
             .map_err(|_| ClientError::TaskEnded)?
     }
@@ -257,12 +257,12 @@ impl Session {
         of: Option<(u64, LinkHash)>,
     ) -> Result<(), ClientError> {
         let encoded: Vec<_> = entries.iter().map(Entry::encode).collect();
-        let mut kept = self.lock_journal();
+        let mut journal = self.lock_journal();
         // The chain changes only under the journal's lock.
         if of.is_some_and(|(seq, link)| self.lock().link_at(seq) != Some(link)) {
             return Ok(());
         }
-        kept.as_mut().ok_or(ClientError::Closed)?.append(&encoded, flush)?;
+        journal.as_mut().ok_or(ClientError::Closed)?.append(&encoded, flush)?;
         // Still under the journal's lock: the state takes entries in the order of the journal.
         let mut state = self.lock();
         for entry in entries {
@@ -273,21 +273,25 @@ impl Session {
 
     /// Compacts the journal to the entries that the next turn needs. Returns false if that is not worth it.
     /// Blocking.
-    pub(crate) fn shorten(&self, keeper: &Keeper, secret: &FileSecret) -> Result<bool, ClientError> {
-        let mut kept = self.lock_journal();
+    pub(crate) fn compact(
+        &self,
+        journals: &JournalLocation,
+        secret: &FileSecret,
+    ) -> Result<bool, ClientError> {
+        let mut journal = self.lock_journal();
         let (entries, root, signals) = {
             let state = self.lock();
-            let Some(entries) = state.shorter() else { return Ok(false) };
+            let Some(entries) = state.compacted_entries() else { return Ok(false) };
             (entries, state.root.clone(), state.signals.clone())
         };
         let encoded: Vec<_> = entries.iter().map(Entry::encode).collect();
         // Before anything is written: entries that do not replay are not kept.
-        let mut shorter = State::replay(root.clone(), &encoded)?;
-        shorter.signals = signals;
+        let mut compacted = State::replay(root.clone(), &encoded)?;
+        compacted.signals = signals;
         // After an error the old journal is not written any more.
-        *kept = None;
-        *kept = Some(Journal::create(keeper, secret, &root, &encoded)?);
-        *self.lock() = shorter;
+        *journal = None;
+        *journal = Some(Journal::create(journals, secret, &root, &encoded)?);
+        *self.lock() = compacted;
         Ok(true)
     }
 

@@ -12,8 +12,8 @@ use baton_proto::ids::SessionId;
 use crate::{
     client::{Client, SessionInfo, info, state_info},
     error::ClientError,
-    head::Publish,
-    journal::{self, aside, file_error},
+    head::PublishReason,
+    journal::{self, file_error, quarantine},
     session::{self, Session},
 };
 
@@ -44,19 +44,19 @@ pub struct UnreadableSession {
 pub struct Deletion {
     /// Why the head index was not informed. The session is gone here, but anyone with its recovery words can
     /// recover the blobs that the store still has.
-    pub untold: Option<ClientError>,
+    pub unpublished: Option<ClientError>,
 }
 
 /// A damaged journal that was moved out of the way.
-pub(crate) struct SetAside {
+pub(crate) struct QuarantinedJournal {
     journal: PathBuf,
-    aside: PathBuf,
+    quarantined: PathBuf,
 }
 
-impl SetAside {
+impl QuarantinedJournal {
     /// Moves it back, since no journal replaced it.
     pub(crate) fn put_back(&self) {
-        if let Err(error) = aside::put_back(&self.aside, &self.journal) {
+        if let Err(error) = quarantine::restore(&self.quarantined, &self.journal) {
             tracing::warn!(%error, "a damaged journal was not put back");
         }
     }
@@ -176,7 +176,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::Busy`] while a turn is under way, and as [`Client::session`].
     pub async fn delete(&self, id: SessionId) -> Result<Deletion, ClientError> {
-        let session = match self.opened(id).await {
+        let session = match self.open_session(id).await {
             Ok(session) => session,
             Err(ClientError::JournalDamaged { path, .. }) => return self.delete_damaged(id, path).await,
             Err(error) => return Err(error),
@@ -184,42 +184,46 @@ impl Client {
         let _permit = session.begin()?;
         self.ensure_head_id(&session).await?;
         session.deleted.store(true, Ordering::SeqCst);
-        let untold = self.publish_head(&session, Publish::Tombstone).await.err();
+        let unpublished = self.publish_head(&session, PublishReason::Tombstone).await.err();
         let removed = session.clone();
         self.blocking(move |client| {
             removed.remove()?;
-            client.remove_set_aside(id)
+            client.remove_quarantined(id)
         })
         .await?;
         self.lock().remove(&id);
-        Ok(Deletion { untold })
+        Ok(Deletion { unpublished })
     }
 
     async fn delete_damaged(&self, id: SessionId, path: PathBuf) -> Result<Deletion, ClientError> {
         let root = self.backup(id).await?;
-        let untold = self.bury(&root).await.err();
+        let unpublished = self.publish_tombstone(&root).await.err();
         self.blocking(move |client| {
             let _file = journal::lock(&path, &id)?;
-            aside::remove(&path).map_err(|source| file_error("remove", &path, source))?;
-            client.remove_set_aside(id)
+            quarantine::remove(&path).map_err(|source| file_error("remove", &path, source))?;
+            client.remove_quarantined(id)
         })
         .await?;
-        Ok(Deletion { untold })
+        Ok(Deletion { unpublished })
     }
 
     /// Removes the quarantined journals of a session.
-    fn remove_set_aside(&self, id: SessionId) -> Result<(), ClientError> {
-        let Some(folder) = self.inner.keeper.folder() else { return Ok(()) };
-        for path in aside::damaged_files(folder).map_err(|source| file_error("list", folder, source))? {
+    fn remove_quarantined(&self, id: SessionId) -> Result<(), ClientError> {
+        let Some(folder) = self.inner.journals.folder() else { return Ok(()) };
+        for path in quarantine::damaged_files(folder).map_err(|source| file_error("list", folder, source))? {
             if journal::read_root(&path, &self.inner.secret).is_ok_and(|root| root.session_id() == id) {
-                aside::remove(&path).map_err(|source| file_error("remove", &path, source))?;
+                quarantine::remove(&path).map_err(|source| file_error("remove", &path, source))?;
             }
         }
         Ok(())
     }
 
     /// Quarantines a session's damaged journal. If the journal is whole, the session exists.
-    pub(crate) fn set_damaged_aside(&self, id: SessionId, journal: PathBuf) -> Result<SetAside, ClientError> {
+    pub(crate) fn quarantine_damaged(
+        &self,
+        id: SessionId,
+        journal: PathBuf,
+    ) -> Result<QuarantinedJournal, ClientError> {
         if self.lock().contains_key(&id) {
             return Err(ClientError::SessionExists(id));
         }
@@ -229,8 +233,9 @@ impl Client {
             Err(error) => return Err(error),
             Ok(_) => return Err(ClientError::SessionExists(id)),
         }
-        let aside = aside::set_aside(&journal).map_err(|source| file_error("move", &journal, source))?;
-        Ok(SetAside { journal, aside })
+        let quarantined =
+            quarantine::isolate(&journal).map_err(|source| file_error("move", &journal, source))?;
+        Ok(QuarantinedJournal { journal, quarantined })
     }
 
     pub(crate) async fn blocking<T: Send + 'static>(
@@ -238,7 +243,7 @@ impl Client {
         work: impl FnOnce(&Self) -> Result<T, ClientError> + Send + 'static,
     ) -> Result<T, ClientError> {
         let client = self.clone();
-        crate::wiped::spawn_blocking(move || work(&client)).await.map_err(|_| ClientError::TaskEnded)?
+        crate::stack_wipe::spawn_blocking(move || work(&client)).await.map_err(|_| ClientError::TaskEnded)?
     }
 }
 

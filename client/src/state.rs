@@ -4,11 +4,11 @@
 //! Pure: no I/O. [`crate::session`] applies an entry only after it is in the journal, so memory never runs
 //! ahead of the disk.
 
+mod compact;
 #[cfg(test)]
 mod growth;
 mod log;
-mod moves;
-mod shorter;
+mod rebase;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -37,14 +37,14 @@ use zeroize::Zeroizing;
 use crate::{fork::Chain, lifetime::DueWatch, wait::Signals};
 
 pub(crate) use log::TurnLog;
-pub(crate) use moves::{Displaced, Fate, Moves};
+pub(crate) use rebase::{DisplacedFate, DisplacedRecord, Replays};
 
 /// Bytes of text estimated per prompt token: fewer than most tokenizers need for most languages.
 const PROMPT_BYTES_PER_TOKEN: u64 = 3;
 
 /// How a session was created here.
 #[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Opened {
+pub(crate) struct SessionHeader {
     pub(crate) n_shards: u16,
     pub(crate) branch: Option<BranchPoint>,
     pub(crate) device_id: DeviceId,
@@ -96,7 +96,7 @@ pub(crate) struct Proof {
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) enum Entry {
     /// Always the first.
-    Opened(Opened),
+    Opened(SessionHeader),
     /// The pinned system text changed.
     System(Vec<Message>),
     /// A turn is pending.
@@ -128,7 +128,7 @@ pub(crate) enum Entry {
     /// The author no longer knows the turn, so its acknowledgement is useless.
     AckMoot { seq: u64 },
     /// For how many epochs a turn's blob was stored, and when.
-    Paid { seq: u64, paid: Paid },
+    Paid { seq: u64, paid: Purchase },
     /// A turn's blob is about to be bought again. Whether it was is unknown until [`Entry::Paid`], or the
     /// same entry without a time.
     RenewalDoubt { seq: u64, since_ms: Option<u64> },
@@ -136,22 +136,22 @@ pub(crate) enum Entry {
     Note { attempt: u32, note: SignedBytes },
     /// In a compacted log, before its turns: the first turn that the log holds, and the hash that its link
     /// continues.
-    Shortened { seq: u64, prev_link: LinkHash },
+    Compacted { seq: u64, prev_link: LinkHash },
     /// Other devices that may write the session, as the head index reported.
     Leases { devices: Vec<DeviceLease> },
     /// A published head record that these indexes have not accepted yet.
-    HeadOwed { record: Vec<u8>, names: Vec<String> },
+    HeadUnconfirmed { record: Vec<u8>, names: Vec<String> },
     /// Another device's turns displace the turns from this one on, and follow. This device's displaced turns
     /// wait for replay.
     Rebase { at: u64 },
     /// A message to send after the waiting messages.
     Queued(PendingTurn),
     /// The waiting message with this number becomes the pending turn.
-    Moving { number: u64, turn_id: TurnId },
+    Replaying { number: u64, turn_id: TurnId },
     /// The waiting message with this number is dropped.
-    LeftOut { number: u64 },
+    Dropped { number: u64 },
     /// Another device's turn that one of ours displaced.
-    Kept(Box<segment::Entry>),
+    OthersTurn(Box<segment::Entry>),
     /// A JSON schema that later turns name by its hash.
     Schema(String),
     /// A second link that the author of a turn signed for it.
@@ -165,7 +165,7 @@ pub(crate) enum Entry {
 
 /// The terms of a paid PUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Paid {
+pub(crate) struct Purchase {
     /// Its time, in milliseconds since the Unix epoch.
     pub(crate) stored_ms: u64,
     /// Epochs, including the PUT's own.
@@ -216,7 +216,7 @@ pub(crate) struct TurnMeta {
     pub(crate) confirmed: bool,
     pub(crate) end_epoch: Option<u64>,
     /// The terms of the last PUT, if this client knows them.
-    pub(crate) paid: Option<Paid>,
+    pub(crate) paid: Option<Purchase>,
     /// Time of the last renewal if its payment is unknown.
     pub(crate) renewal_doubt_ms: Option<u64>,
     pub(crate) memory: Vec<MemoryItem>,
@@ -227,7 +227,7 @@ pub(crate) struct TurnMeta {
     /// The sampling and output limit of its request, if this journal has them.
     pub(crate) asked: Option<(Sampling, u32)>,
     /// The displaced turn that it replays.
-    pub(crate) moved_from: Option<LinkHash>,
+    pub(crate) replay_of: Option<LinkHash>,
     /// A second link that its author signed for it.
     pub(crate) signed_twice: Option<Signed<Link>>,
 }
@@ -271,10 +271,10 @@ type SignedByBoth = (Option<Signed<TurnAuth>>, Option<Signed<Receipt>>, Option<S
 pub(crate) struct State {
     pub(crate) root: SessionRoot,
     pub(crate) session_id: SessionId,
-    pub(crate) opened: Opened,
+    pub(crate) header: SessionHeader,
     pub(crate) system: Arc<Vec<Message>>,
     /// The first turn that is here, and the hash that its link continues; none if all are here.
-    shortened: Option<(u64, LinkHash)>,
+    compacted: Option<(u64, LinkHash)>,
     /// Accepted turns, oldest first; each with its record.
     pub(crate) history: TurnLog<HistoryTurn>,
     /// Parallel to `history`.
@@ -288,11 +288,11 @@ pub(crate) struct State {
     schemas: HashMap<[u8; 32], String>,
     pub(crate) head: Option<PublishedHead>,
     /// That record, and the names of indexes that have not accepted it yet.
-    pub(crate) head_owed: Option<(Vec<u8>, Vec<String>)>,
+    pub(crate) head_unconfirmed: Option<(Vec<u8>, Vec<String>)>,
     /// Other devices that may write the session.
     pub(crate) leases: Vec<DeviceLease>,
     /// Displaced turns and waiting messages.
-    pub(crate) moves: Moves,
+    pub(crate) replays: Replays,
     /// Turns whose blob is not confirmed in the store, without turns that a later blob also holds.
     pub(crate) unstored: BTreeSet<u64>,
     /// Turns whose author lacks the acknowledgement and may still want it.
@@ -305,14 +305,14 @@ pub(crate) struct State {
 
 impl State {
     /// A session's first state.
-    pub(crate) fn new(root: SessionRoot, opened: Opened) -> Self {
-        let system = Arc::new(opened.system.clone());
+    pub(crate) fn new(root: SessionRoot, header: SessionHeader) -> Self {
+        let system = Arc::new(header.system.clone());
         Self {
             session_id: root.session_id(),
             root,
-            opened,
+            header,
             system,
-            shortened: None,
+            compacted: None,
             history: TurnLog::new(),
             meta: TurnLog::new(),
             record_bytes: 0,
@@ -320,9 +320,9 @@ impl State {
             pending: None,
             schemas: HashMap::new(),
             head: None,
-            head_owed: None,
+            head_unconfirmed: None,
             leases: Vec::new(),
-            moves: Moves::default(),
+            replays: Replays::default(),
             unstored: BTreeSet::new(),
             unacked: BTreeSet::new(),
             torn_end: 0,
@@ -333,8 +333,8 @@ impl State {
     /// The state after a journal's entries.
     pub(crate) fn replay(root: SessionRoot, entries: &[Zeroizing<Vec<u8>>]) -> Result<Self, ErrorCode> {
         let (first, rest) = entries.split_first().ok_or(ErrorCode::NonCanonical)?;
-        let Entry::Opened(opened) = Entry::decode(first)? else { return Err(ErrorCode::NonCanonical) };
-        let mut state = Self::new(root, opened);
+        let Entry::Opened(header) = Entry::decode(first)? else { return Err(ErrorCode::NonCanonical) };
+        let mut state = Self::new(root, header);
         for entry in rest {
             state.apply(Entry::decode(entry)?)?;
         }
@@ -354,7 +354,7 @@ impl State {
     /// When the session was last used: the acceptance of its last turn, or else its creation; milliseconds
     /// since the Unix epoch.
     pub(crate) fn last_used_ms(&self) -> u64 {
-        self.meta.last().map_or(self.opened.created_ms, |meta| meta.accepted_ms)
+        self.meta.last().map_or(self.header.created_ms, |meta| meta.accepted_ms)
     }
 
     /// As [`State::last_used_ms`], from a journal's entries and without replaying them.
@@ -362,7 +362,7 @@ impl State {
         for entry in entries.iter().rev() {
             match Entry::decode(entry)? {
                 Entry::Turn(turn) => return Ok(turn.accepted_ms),
-                Entry::Opened(opened) => return Ok(opened.created_ms),
+                Entry::Opened(header) => return Ok(header.created_ms),
                 _ => {}
             }
         }
@@ -450,25 +450,25 @@ impl State {
                     self.unstored.insert(seq);
                 }
             }
-            Entry::Shortened { seq, prev_link } => {
+            Entry::Compacted { seq, prev_link } => {
                 if self.next_seq() != 0 {
                     return Err(ErrorCode::NonCanonical);
                 }
-                self.shortened = Some((seq, prev_link));
+                self.compacted = Some((seq, prev_link));
             }
             Entry::Head { sequence, seq, link_hash } => {
                 self.head = Some(PublishedHead { sequence, seq, link_hash });
-                self.head_owed = None;
+                self.head_unconfirmed = None;
             }
-            Entry::HeadOwed { record, names } => {
-                self.head_owed = (!names.is_empty()).then_some((record, names));
+            Entry::HeadUnconfirmed { record, names } => {
+                self.head_unconfirmed = (!names.is_empty()).then_some((record, names));
             }
             Entry::Leases { devices } => self.leases = devices,
             Entry::Rebase { at } => self.rebase(at)?,
             Entry::Queued(turn) => self.queue(turn),
-            Entry::Moving { number, turn_id } => self.begin_waiting(number, turn_id)?,
-            Entry::LeftOut { number } => self.leave_out(number),
-            Entry::Kept(entry) => self.keep(&entry)?,
+            Entry::Replaying { number, turn_id } => self.begin_waiting(number, turn_id)?,
+            Entry::Dropped { number } => self.drop_waiting(number),
+            Entry::OthersTurn(entry) => self.keep_displaced(&entry)?,
             Entry::Schema(text) => drop(self.schemas.insert(json_schema_hash(&text), text)),
             Entry::SignedTwice { seq, link } => {
                 let link = Signed::<Link>::verify(link)?;
@@ -520,9 +520,9 @@ impl State {
         let pending = self.pending.take().filter(|pending| pending.turn.turn_id == link.turn_id);
         let number = pending.as_ref().and_then(|pending| pending.number);
         let asked = pending.map(|pending| (pending.turn.sampling, pending.turn.max_output_tokens));
-        let moved_from = match number {
-            Some(number) => self.said(number, link.link_hash()),
-            None => self.answered(&link.turn_id, link.link_hash()),
+        let replay_of = match number {
+            Some(number) => self.mark_replayed(number, link.link_hash()),
+            None => self.mark_answered(&link.turn_id, link.link_hash()),
         };
         if self.history.last().is_some_and(|last| last.link.segment == link.segment) {
             self.unstored.remove(&seq.saturating_sub(1));
@@ -555,7 +555,7 @@ impl State {
             notes,
             system,
             asked,
-            moved_from,
+            replay_of,
             signed_twice: None,
         });
     }
@@ -594,7 +594,7 @@ impl State {
 
     /// The first turn that is here: 0 except in a compacted log.
     pub(crate) fn first_seq(&self) -> u64 {
-        self.shortened.map_or(0, |(seq, _)| seq)
+        self.compacted.map_or(0, |(seq, _)| seq)
     }
 
     fn attempt_mut(&mut self, attempt: u32) -> Option<&mut PendingAttempt> {
@@ -624,14 +624,14 @@ impl State {
     pub(crate) fn genesis(&self) -> Genesis {
         Genesis {
             session_key: self.root.signing_key().public_key(),
-            n_shards: self.opened.n_shards,
-            branch: self.opened.branch,
+            n_shards: self.header.n_shards,
+            branch: self.header.branch,
         }
     }
 
     /// Hash that the next link continues.
     pub(crate) fn prev_link(&self) -> LinkHash {
-        match (self.history.last(), self.shortened) {
+        match (self.history.last(), self.compacted) {
             (Some(last), _) => last.link.link_hash(),
             (None, Some((_, prev_link))) => prev_link,
             (None, None) => self.genesis().link_hash(),
@@ -721,8 +721,8 @@ impl State {
             blobs.push(SegmentRef { segment: last.link.segment, blob: self.blob_ref(end)? });
         }
         Some(HeadOuter {
-            n_shards: self.opened.n_shards,
-            branch: self.opened.branch,
+            n_shards: self.header.n_shards,
+            branch: self.header.branch,
             seq: turn.link.seq,
             link_hash: turn.link.link_hash(),
             blobs,
@@ -731,17 +731,17 @@ impl State {
 
     /// Whether this device drew a turn's id: then it wrote the turn, even if its journal lost it.
     pub(crate) fn is_own(&self, turn_id: &TurnId) -> bool {
-        self.root.is_turn_of(&self.opened.device_id.0, turn_id)
+        self.root.is_turn_of(&self.header.device_id.0, turn_id)
     }
 
     /// A fresh id for a turn of this device.
     pub(crate) fn draw_turn_id(&self) -> TurnId {
-        self.root.draw_turn_id(&self.opened.device_id.0)
+        self.root.draw_turn_id(&self.header.device_id.0)
     }
 
     /// The id under which this device replays a turn.
     pub(crate) fn next_turn_id(&self, turn_id: &TurnId) -> TurnId {
-        self.root.next_turn_id(&self.opened.device_id.0, turn_id)
+        self.root.next_turn_id(&self.header.device_id.0, turn_id)
     }
 
     /// Number of another chain's turns that this device wrote and has lost.
@@ -752,7 +752,7 @@ impl State {
             link.seq >= self.first_seq()
                 && self.is_own(&link.turn_id)
                 && self.link_at(link.seq) != Some(hash)
-                && self.moves.find(&hash).is_none()
+                && self.replays.find(&hash).is_none()
         };
         theirs.filter(is_lost).count() as u64
     }

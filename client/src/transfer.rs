@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 use crate::{
     client::{Client, new_device},
     error::ClientError,
-    state::{Entry, Opened, Proof, State, TurnEntry},
+    state::{Entry, Proof, SessionHeader, State, TurnEntry},
 };
 
 /// Largest export to write or read: some thousand turns.
@@ -37,11 +37,11 @@ impl Client {
     /// [`ErrorCode::BadSequence`] for a session without turns, [`ClientError::ExportTooLarge`] for an export
     /// that could not be read again, and as opening the session.
     pub async fn export(&self, id: SessionId, with_root: bool) -> Result<Zeroizing<String>, ClientError> {
-        let session = self.opened(id).await?;
+        let session = self.open_session(id).await?;
         let segments = self.own_segments(&session).await?;
         let built = session.read(|state| {
             let scope =
-                ExportScope { n_shards: state.opened.n_shards, branch: state.opened.branch, with_root };
+                ExportScope { n_shards: state.header.n_shards, branch: state.header.branch, with_root };
             export::build(&state.root, &scope, &segments, &proofs(state))
         })?;
         let text =
@@ -64,13 +64,13 @@ impl Client {
         let now = self.now_ms();
         let checked = {
             let root = root.clone();
-            crate::wiped::spawn_blocking(move || take(&root, &export, now))
+            crate::stack_wipe::spawn_blocking(move || verified_entries(&root, &export, now))
         };
-        let (opened, entries) = checked.await.map_err(|_| ClientError::TaskEnded)??;
-        let id = self.create(root, opened, entries, true).await?;
+        let (header, entries) = checked.await.map_err(|_| ClientError::TaskEnded)??;
+        let id = self.create(root, header, entries, true).await?;
         // Its blobs may have expired, and its head may not be published from here.
-        let session = self.opened(id).await?;
-        self.spawn_duties(session);
+        let session = self.open_session(id).await?;
+        self.spawn_background_work(session);
         Ok(id)
     }
 }
@@ -124,7 +124,11 @@ fn proofs(state: &State) -> Proofs {
 }
 
 /// Verifies an export and converts it to a journal's entries.
-fn take(root: &SessionRoot, export: &Export, now_ms: u64) -> Result<(Opened, Vec<Entry>), ClientError> {
+fn verified_entries(
+    root: &SessionRoot,
+    export: &Export,
+    now_ms: u64,
+) -> Result<(SessionHeader, Vec<Entry>), ClientError> {
     verify_export(export, true)?;
     let genesis = export.genesis();
     let mut blobs: Vec<SegmentRef> = Vec::new();
@@ -160,13 +164,13 @@ fn take(root: &SessionRoot, export: &Export, now_ms: u64) -> Result<(Opened, Vec
         };
         proofs.insert(turn.seq, proof);
     }
-    let opened = opened(export.n_shards, genesis.branch, now_ms);
-    Ok((opened, entries(root, &segments, &proofs, now_ms)?))
+    let header = new_header(export.n_shards, genesis.branch, now_ms);
+    Ok((header, entries(root, &segments, &proofs, now_ms)?))
 }
 
 /// The opening of a session that was created elsewhere.
-pub(crate) fn opened(n_shards: u16, branch: Option<BranchPoint>, now_ms: u64) -> Opened {
-    Opened { n_shards, branch, device_id: new_device(), created_ms: now_ms, system: Vec::new() }
+pub(crate) fn new_header(n_shards: u16, branch: Option<BranchPoint>, now_ms: u64) -> SessionHeader {
+    SessionHeader { n_shards, branch, device_id: new_device(), created_ms: now_ms, system: Vec::new() }
 }
 
 /// The entries of a session with these turns. Segments read from elsewhere count as stored; a later check

@@ -20,21 +20,25 @@ use baton_proto::{
 };
 
 use crate::{
-    attempt::{self, Context, Events, Finished},
+    attempt::{
+        self, AttemptSuccess, Context, Events,
+        liveness::AuthorLiveness,
+        resolve::{ResolveError, SHORT_STATUS_WAIT, STATUS_WAIT},
+    },
     choose::{NoChoice, Wish},
     client::Client,
     clocks::ClockDifference,
     error::ClientError,
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
     exchange,
-    head::Publish,
-    reconcile::Waits,
-    reputation::Fault,
-    request::{self, Terms},
-    retry::{AttemptFailure, Begun, Carry, Known, NextStep, carry, next_step, pause_before_repeat},
+    head::PublishReason,
+    reconcile::QueueFilter,
+    reputation::NodeFailure,
+    request::{self, AttemptOptions},
+    retry::{
+        AnswerPrefix, AttemptFailure, AttemptStatus, Carry, NextStep, carry, next_step, pause_before_repeat,
+    },
     session::Session,
-    settle::{SHORT_STATUS_WAIT, STATUS_WAIT, Unsettled},
-    standing::Standing,
     state::{AttemptEntry, Entry, PendingTurn, Proof, State, TurnEntry},
 };
 
@@ -47,7 +51,7 @@ const MAX_INPUT_BYTES: usize = MAX_RECORD_BUCKET / 2;
 const HURRIED_OPEN: Duration = Duration::from_secs(1);
 
 /// Connected nodes that are probed when an answer breaks off.
-const MAX_LOOKED_AT: usize = 8;
+const MAX_PROBED: usize = 8;
 
 /// State across the attempts of one turn.
 struct Progress {
@@ -61,7 +65,7 @@ struct Progress {
     last: Option<(NodeId, AttemptFailure)>,
     attempts: u32,
     /// The beginning of the answer, for the next node to continue.
-    begun: Option<Begun>,
+    begun: Option<AnswerPrefix>,
     /// Connected nodes that did not answer the probe when the answer broke off.
     silent: Vec<NodeId>,
 }
@@ -89,13 +93,12 @@ impl Progress {
     }
 
     /// Probes the connected nodes: over QUIC, a dead node stays connected until its silence is long enough.
-    async fn look_around(&mut self, mesh: &MeshHandle, failed: NodeId) {
+    async fn probe_others(&mut self, mesh: &MeshHandle, failed: NodeId) {
         let connected = mesh.peers().into_iter().filter(|peer| peer.connected && peer.serves_turns);
         let others = connected.map(|peer| peer.node).filter(|node| *node != failed);
-        let (asked, rest): (Vec<_>, Vec<_>) =
-            others.enumerate().partition(|(index, _)| *index < MAX_LOOKED_AT);
+        let (asked, rest): (Vec<_>, Vec<_>) = others.enumerate().partition(|(index, _)| *index < MAX_PROBED);
         let asked: Vec<NodeId> = asked.into_iter().map(|(_, node)| node).collect();
-        let there = exchange::who_answers(mesh, &asked, SHORT_STATUS_WAIT).await;
+        let there = exchange::answering_nodes(mesh, &asked, SHORT_STATUS_WAIT).await;
         let silent = asked.into_iter().filter(|node| !there.contains(node));
         self.silent = silent.chain(rest.into_iter().map(|(_, node)| node)).collect();
     }
@@ -106,20 +109,20 @@ impl Progress {
         match carried {
             Carry::Same => {}
             Carry::Longer => {
-                self.begun = Some(Begun {
+                self.begun = Some(AnswerPrefix {
                     author: auth.audience,
                     attempt: auth.attempt,
                     model: auth.model,
-                    shown: std::mem::take(&mut failure.shown),
+                    partial: std::mem::take(&mut failure.partial),
                 });
             }
             Carry::Back => {
                 events(TurnEvent::Restarted);
                 if let Some(begun) = &self.begun {
-                    if !begun.shown.reports.is_empty() {
-                        events(TurnEvent::Logprobs(begun.shown.reports.to_vec()));
+                    if !begun.partial.reports.is_empty() {
+                        events(TurnEvent::Logprobs(begun.partial.reports.to_vec()));
                     }
-                    events(TurnEvent::Text(begun.shown.text.to_string()));
+                    events(TurnEvent::Text(begun.partial.text.to_string()));
                 }
             }
             Carry::Void => {
@@ -150,9 +153,10 @@ impl Client {
         mut on_event: impl FnMut(TurnEvent) + Send,
     ) -> Result<TurnOutcome, ClientError> {
         input.check()?;
-        let session = self.opened(session).await?;
+        let session = self.open_session(session).await?;
         let _permit = session.begin()?;
-        let (unanswered, waits) = session.read(|state| (state.unanswered().is_some(), state.has_unsaid()));
+        let (unanswered, waits) =
+            session.read(|state| (state.unanswered().is_some(), state.has_open_message()));
         if unanswered || (waits && !input.reconcile) {
             return Err(ClientError::PendingTurn);
         }
@@ -181,8 +185,8 @@ impl Client {
         session.record(entries).await?;
         let options = ResumeOptions::of(&input);
         self.reconcile_before(&session, &options, &mut on_event).await?;
-        let said = Box::pin(self.say_waiting(&session, &options, Waits::All, &mut on_event)).await?;
-        said.last.ok_or(ClientError::Protocol(ErrorCode::StatusUnknown))
+        let sent = Box::pin(self.send_queued(&session, &options, QueueFilter::All, &mut on_event)).await?;
+        sent.last.ok_or(ClientError::Protocol(ErrorCode::StatusUnknown))
     }
 
     /// Finishes a pending turn, if there is one. Asks the authors of its attempts about them, and accepts a
@@ -196,14 +200,14 @@ impl Client {
         options: ResumeOptions,
         mut on_event: impl FnMut(TurnEvent) + Send,
     ) -> Result<Option<TurnOutcome>, ClientError> {
-        let session = self.opened(session).await?;
+        let session = self.open_session(session).await?;
         let _permit = session.begin()?;
-        if !session.read(State::has_unsaid) {
+        if !session.read(State::has_open_message) {
             return Ok(None);
         }
         self.reconcile_before(&session, &options, &mut on_event).await?;
-        let said = Box::pin(self.say_waiting(&session, &options, Waits::All, &mut on_event)).await?;
-        Ok(said.last)
+        let sent = Box::pin(self.send_queued(&session, &options, QueueFilter::All, &mut on_event)).await?;
+        Ok(sent.last)
     }
 
     /// Finishes the pending turn: with a sealed attempt, or by new attempts.
@@ -216,7 +220,7 @@ impl Client {
         self.ensure_head_id(session).await?;
         let asked = session.read(attempt::attempts_to_ask);
         for auth in asked.into_iter().rev() {
-            match Box::pin(self.settle(session, &auth, STATUS_WAIT)).await {
+            match Box::pin(self.resolve_attempt(session, &auth, STATUS_WAIT)).await {
                 Ok(Some((finished, memory))) => {
                     events(TurnEvent::Text(finished.record.answer().unwrap_or_default().to_owned()));
                     let finish = self.finish(session, &auth, finished, memory, None, events);
@@ -235,7 +239,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::Busy`] while it runs, and as opening the session.
     pub async fn abandon(&self, session: baton_proto::ids::SessionId) -> Result<(), ClientError> {
-        let session = self.opened(session).await?;
+        let session = self.open_session(session).await?;
         let _permit = session.begin()?;
         let (entries, attempts) = session.read(given_up);
         if entries.is_empty() {
@@ -277,8 +281,8 @@ impl Client {
             };
             progress.attempts += 1;
             let mut failure = match result {
-                Ok(Finished { accepted, memory, rest }) => {
-                    return self.finish(session, &auth, accepted, memory, Some(rest), events).await;
+                Ok(AttemptSuccess { accepted, memory, tail }) => {
+                    return self.finish(session, &auth, accepted, memory, Some(tail), events).await;
                 }
                 Err(failure) => failure,
             };
@@ -286,27 +290,27 @@ impl Client {
             // Only for a lost reply: a node whose reply was wrong is not asked for another. A sealed turn
             // must begin with the tokens that were sent.
             let mesh = self.inner.directory.mesh();
-            let in_the_middle = !failure.shown.ids.is_empty();
-            let author = Standing::of(mesh, auth.audience);
-            if failure.known == Known::Lost && in_the_middle && author == Standing::Gone {
+            let in_the_middle = !failure.partial.ids.is_empty();
+            let author = AuthorLiveness::of(mesh, auth.audience);
+            if failure.status == AttemptStatus::Lost && in_the_middle && author == AuthorLiveness::Gone {
                 // Its process or machine is gone while other nodes are connected, so it would not answer. The
                 // turn that it may have sealed is aborted once another attempt is accepted, as after asking
                 // in vain.
-                progress.look_around(mesh, auth.audience).await;
-            } else if failure.known == Known::Lost {
+                progress.probe_others(mesh, auth.audience).await;
+            } else if failure.status == AttemptStatus::Lost {
                 // A silent node is not asked for long either if another node can serve the turn.
-                let hurried = in_the_middle || failure.fault == Fault::Stalled;
+                let hurried = in_the_middle || failure.fault == NodeFailure::Stalled;
                 let wait = if hurried { author.status_wait() } else { STATUS_WAIT };
-                let looking = async {
+                let probing = async {
                     if in_the_middle {
-                        progress.look_around(mesh, auth.audience).await;
+                        progress.probe_others(mesh, auth.audience).await;
                     }
                 };
-                let settling = Box::pin(self.settle(session, &auth, wait));
-                match tokio::join!(settling, Box::pin(looking)).0 {
+                let resolving = Box::pin(self.resolve_attempt(session, &auth, wait));
+                match tokio::join!(resolving, Box::pin(probing)).0 {
                     Ok(Some((accepted, memory))) => {
                         let answer = accepted.record.answer().unwrap_or_default();
-                        if let Some(unseen) = answer.strip_prefix(failure.shown.text.as_str()) {
+                        if let Some(unseen) = answer.strip_prefix(failure.partial.text.as_str()) {
                             if !unseen.is_empty() {
                                 events(TurnEvent::Text(unseen.to_owned()));
                             }
@@ -314,10 +318,10 @@ impl Client {
                         }
                         failure = failure.exposed(ErrorCode::BlobMismatch, auth.memory_from.is_some());
                     }
-                    Err(Unsettled::Wrong(code)) => {
+                    Err(ResolveError::Wrong(code)) => {
                         failure = failure.exposed(code, auth.memory_from.is_some())
                     }
-                    Ok(None) | Err(Unsettled::Unknown(_)) => {}
+                    Ok(None) | Err(ResolveError::Unknown(_)) => {}
                 }
             }
             let noticed_ago = noticed.elapsed();
@@ -334,7 +338,7 @@ impl Client {
 
     /// Finds the wrong clock after a node refused an attempt because of its time.
     async fn clock_refusal(&self, node: NodeId, failure: &AttemptFailure) -> Option<ClockDifference> {
-        let code = failure.code.filter(|_| failure.is_said())?;
+        let code = failure.code.filter(|_| failure.is_claim())?;
         self.inner.directory.refused_by_clock(node, code).await
     }
 
@@ -346,7 +350,7 @@ impl Client {
         options: &ResumeOptions,
         progress: &mut Progress,
         events: &mut Events<'_>,
-    ) -> Result<(Signed<TurnAuth>, Result<Finished, AttemptFailure>), ClientError> {
+    ) -> Result<(Signed<TurnAuth>, Result<AttemptSuccess, AttemptFailure>), ClientError> {
         let directory = &self.inner.directory;
         let (last_model, warm, output_tokens) = session.read(|state| {
             let last = state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model));
@@ -390,7 +394,7 @@ impl Client {
         // A relayer's memory and the caller's own exclude each other: an authorisation names one source.
         let own = options.memory.as_ref().filter(|own| options.relayer.is_none() && !own.items.is_empty());
         let memory_from = options.relayer.as_ref().map(|relayer| relayer.node.public_key());
-        let terms = Terms {
+        let terms = AttemptOptions {
             memory_from: memory_from.or_else(|| own.map(|own| own.signer.public_key())),
             memory: own,
             memory_tokens: options.memory_tokens,
@@ -470,18 +474,20 @@ impl Client {
             session.record(vec![entry]).await?;
         }
         let carried = progress.carry(auth, &mut failure, events);
-        match failure.known {
-            Known::NothingSigned => session.record(vec![Entry::Refused { attempt: auth.attempt }]).await?,
-            Known::Wrong => session.record(vec![Entry::Rejected { attempt: auth.attempt }]).await?,
+        match failure.status {
+            AttemptStatus::NothingSigned => {
+                session.record(vec![Entry::Refused { attempt: auth.attempt }]).await?
+            }
+            AttemptStatus::Wrong => session.record(vec![Entry::Rejected { attempt: auth.attempt }]).await?,
             // Its author is asked at the next start, and informed when another attempt is accepted.
-            Known::Lost | Known::Hearsay => {}
+            AttemptStatus::Lost | AttemptStatus::Hearsay => {}
         }
         if carried == Carry::Void {
             // The beginning given to this node is at fault, not the turn or the node.
             progress.last = Some((node, failure));
             return Ok(());
         }
-        let code = code.map(|code| (code, failure.is_said()));
+        let code = code.map(|code| (code, failure.is_claim()));
         let mut seen = code.is_some_and(|code| progress.codes.contains(&code));
         // A node that cannot enforce a schema, or report token probabilities, refuses with this code; others
         // can.
@@ -490,7 +496,7 @@ impl Client {
         }
         let step = next_step(&failure, progress.with_locator, seen);
         progress.codes.extend(code);
-        if step == NextStep::Elsewhere || failure.fault == Fault::Lied {
+        if step == NextStep::Elsewhere || failure.fault == NodeFailure::Lied {
             self.inner.directory.failed(node, failure.fault, u64::from(failure.retry_after_ms));
         }
         match step {
@@ -507,7 +513,7 @@ impl Client {
                     // The node may know a newer head than ours.
                     self.check_for_newer(session).await?;
                 }
-                match self.publish_head(session, Publish::Head).await {
+                match self.publish_head(session, PublishReason::Head).await {
                     Err(error) if error.is_divergence() && progress.reconcile => return Err(error),
                     Err(error) => tracing::warn!(%error, "the head record could not be published again"),
                     Ok(()) => {}
@@ -526,7 +532,7 @@ impl Client {
         auth: &Signed<TurnAuth>,
         accepted: baton_proto::commit::AcceptedTurn,
         memory: Vec<baton_proto::memory::MemoryItem>,
-        rest: Option<attempt::Rest>,
+        tail: Option<attempt::ReplyTail>,
         events: &mut Events<'_>,
     ) -> Result<TurnOutcome, ClientError> {
         let now = self.now_ms();
@@ -559,13 +565,13 @@ impl Client {
             memory: memory.clone(),
         };
         session.record(vec![Entry::Turn(Box::new(turn))]).await?;
-        let measured = rest.as_ref().and_then(|rest| rest.measured);
+        let speed = tail.as_ref().and_then(|tail| tail.speed);
         let tag = session
             .read(|state| state.root.warm_key().tag(&auth.audience, accepted.link.link_hash().as_bytes()));
-        self.inner.directory.served(&accepted.receipt, measured, tag);
+        self.inner.directory.served(&accepted.receipt, speed, tag);
         events(TurnEvent::Accepted);
         self.spawn_aborts(session, others, Some(auth.attempt));
-        self.spawn_after_turn(session.clone(), accepted.link.seq, rest);
+        self.spawn_after_turn(session.clone(), accepted.link.seq, tail);
         Ok(TurnOutcome {
             session: session.id,
             seq: accepted.link.seq,
@@ -602,11 +608,11 @@ fn given_up(state: &State) -> (Vec<Entry>, Vec<Signed<TurnAuth>>) {
     }
     let numbers: Vec<u64> = match state.unanswered_number() {
         Some(number) => vec![number],
-        None => state.moves.waiting().iter().map(|waiting| waiting.number).collect(),
+        None => state.replays.waiting().iter().map(|waiting| waiting.number).collect(),
     };
     let begun = pending.and_then(|pending| pending.number).is_some_and(|number| numbers.contains(&number));
     let attempts = if begun { attempt::open_attempts(state) } else { Vec::new() };
-    (numbers.into_iter().map(|number| Entry::LeftOut { number }).collect(), attempts)
+    (numbers.into_iter().map(|number| Entry::Dropped { number }).collect(), attempts)
 }
 
 /// Checks messages against the limits of a turn, so that only messages that a node can take are journaled.

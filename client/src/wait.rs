@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::{client::Client, duty::Authors, error::ClientError, session::Session};
+use crate::{background::AuthorPolicy, client::Client, error::ClientError, session::Session};
 
 /// Pause between two rounds of background work while a caller waits: shorter than between other rounds.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
@@ -54,13 +54,13 @@ impl Client {
     /// # Errors
     /// As opening the session.
     pub async fn wait_settled(&self, id: SessionId, timeout: Duration) -> Result<bool, ClientError> {
-        let session = self.opened(id).await?;
+        let session = self.open_session(id).await?;
         let mut changes = session.read(|state| state.signals.changed.subscribe());
         let done = async {
             let mut next_round = Instant::now();
             while !is_caught_up(&session) {
                 if Instant::now() >= next_round {
-                    self.spawn_round(&session, Authors::Left);
+                    self.spawn_round(&session, AuthorPolicy::Skip);
                     next_round = Instant::now() + ROUND_INTERVAL;
                 }
                 // After a change or a timeout alike, look again.
@@ -79,17 +79,17 @@ impl Client {
     ///
     /// # Errors
     /// As opening the session.
-    pub async fn wait_told(&self, id: SessionId, timeout: Duration) -> Result<bool, ClientError> {
-        let session = self.opened(id).await?;
+    pub async fn wait_delivered(&self, id: SessionId, timeout: Duration) -> Result<bool, ClientError> {
+        let session = self.open_session(id).await?;
         let mut changes = session.read(|state| state.signals.changed.subscribe());
-        let told = |session: &Session| {
+        let delivered = |session: &Session| {
             session.read(|state| {
                 let last = state.next_seq().checked_sub(1);
                 state.is_published() && last.is_none_or(|last| !state.unacked.contains(&last))
             })
         };
         let done = async {
-            while !told(&session) {
+            while !delivered(&session) {
                 if changes.changed().await.is_err() {
                     return;
                 }
@@ -105,10 +105,10 @@ impl Client {
     /// # Errors
     /// As opening the session.
     pub async fn wait_published(&self, id: SessionId, timeout: Duration) -> Result<bool, ClientError> {
-        let session = self.opened(id).await?;
+        let session = self.open_session(id).await?;
         let mut changes = session.read(|state| state.signals.changed.subscribe());
         let done = async {
-            while !session.read(|state| state.is_published() && state.head_owed.is_none()) {
+            while !session.read(|state| state.is_published() && state.head_unconfirmed.is_none()) {
                 if changes.changed().await.is_err() {
                     return;
                 }
@@ -126,10 +126,10 @@ impl Client {
     /// # Errors
     /// As opening the session.
     pub async fn wait_compared(&self, id: SessionId, timeout: Duration) -> Result<bool, ClientError> {
-        let session = self.opened(id).await?;
+        let session = self.open_session(id).await?;
         let mut changes = session.read(|state| state.signals.changed.subscribe());
         let done = async {
-            while !session.is_diverged() && !session.is_told() {
+            while !session.is_diverged() && !session.is_publication_over() {
                 if changes.changed().await.is_err() {
                     return;
                 }
@@ -144,7 +144,7 @@ impl Client {
 /// Whether background work is left: to store, to publish, or to offer a head record again to an index that
 /// refused it.
 pub(crate) fn has_work(session: &Session) -> bool {
-    !is_caught_up(session) || session.read(|state| state.head_owed.is_some())
+    !is_caught_up(session) || session.read(|state| state.head_unconfirmed.is_some())
 }
 
 /// Whether everything is stored and published. An index that is down while another has the head delays no

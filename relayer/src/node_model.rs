@@ -107,7 +107,7 @@ impl NodeModel {
             return Err(ModelError::TooLong);
         }
         // With this acknowledgement, the node forgets its sealed data.
-        let _ = session_client.wait_told(session, ACKNOWLEDGE_TIMEOUT).await;
+        let _ = session_client.wait_delivered(session, ACKNOWLEDGE_TIMEOUT).await;
         Ok(Text(outcome.text))
     }
 }
@@ -119,7 +119,7 @@ impl Complete for NodeModel {
         max_tokens: u32,
     ) -> BoxFuture<'a, Result<Text, ModelError>> {
         Box::pin(async move {
-            let session_client = self.client.guest(Arc::new(NullStore));
+            let session_client = self.client.log_client(Arc::new(NullStore));
             let answering = async {
                 let closed = |_| ModelError::Unavailable("it is closed".to_owned());
                 let _slot = self.slots.acquire().await.map_err(closed)?;

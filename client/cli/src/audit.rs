@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use baton_client::{AuditWish, Audited, Client};
+use baton_client::{AuditOutcome, AuditWish, Client};
 use baton_proto::{audit::AuditVerdict, ids::NodeId, limits::MAX_SCHEMA_BYTES};
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub async fn run(settings: &Settings, arguments: &AuditArguments, out: &Out) -> 
     }
 }
 
-async fn audit(client: &Client, arguments: &AuditArguments, out: &Out) -> Result<Audited, Failure> {
+async fn audit(client: &Client, arguments: &AuditArguments, out: &Out) -> Result<AuditOutcome, Failure> {
     let id = find_session(client, &arguments.session).await?;
     let usage = |error: String| Failure::Usage(error);
     let node = arguments.only.as_deref().map(str::parse::<NodeId>).transpose();
@@ -56,7 +56,7 @@ async fn audit(client: &Client, arguments: &AuditArguments, out: &Out) -> Result
 }
 
 /// The node's signed statement, with its signature, for any reader to check.
-fn statement(audited: &Audited) -> Value {
+fn statement(audited: &AuditOutcome) -> Value {
     let report = &audited.report;
     let (result, tokens, at, why) = match report.verdict {
         AuditVerdict::Same { tokens } => ("same", Some(tokens), None, None),
@@ -84,7 +84,7 @@ fn statement(audited: &Audited) -> Value {
     })
 }
 
-fn show(audited: &Audited, file: Option<&Path>, out: &Out) -> Result<(), Failure> {
+fn show(audited: &AuditOutcome, file: Option<&Path>, out: &Out) -> Result<(), Failure> {
     for (node, why) in &audited.refused {
         out.note(&format!("node {} made no audit: {why}", short(node)));
     }

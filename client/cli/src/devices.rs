@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use baton_client::{
-    Client, ClientError, DeviceEvent, DisplacedTurn, HeadStatus, IndexShows, IndexStanding, ResumeOptions,
+    Client, ClientError, DeviceEvent, DisplacedTurn, HeadStatus, IndexAnswer, IndexStatus, ResumeOptions,
     SessionInfo, TurnEvent, TurnFate,
 };
 use baton_proto::{ErrorCode, record::Role};
@@ -28,7 +28,7 @@ pub fn tell(event: &DeviceEvent, out: &Out) {
             out.warn(&event.to_string());
         }
         DeviceEvent::CaughtUp { .. } => out.note(&event.to_string()),
-        DeviceEvent::Moved(moved) => {
+        DeviceEvent::Replayed(moved) => {
             out.note(&event.to_string());
             for message in &moved.messages {
                 out.note(&format!("  {}: {}", role(message.role), message.text));
@@ -64,15 +64,15 @@ pub async fn check(client: &Client, named: &str, out: &Out) -> Result<(), Failur
             "status": result.as_ref().map_or_else(ClientError::name, |status| name(*status)),
             "indexes": info.indexes.iter().map(describe_index).collect::<Vec<_>>(),
             "devices": describe_devices(&info),
-            "waiting": info.moves,
+            "waiting": info.waiting_replays,
         }))?;
     } else {
         for index in &info.indexes {
             out.line(&format!("{}  {}", index.name, index.shows))?;
         }
         show_devices(&info, out);
-        if info.moves > 0 {
-            out.warn(&format!("{} displaced and not said again yet", count(info.moves, "turn")));
+        if info.waiting_replays > 0 {
+            out.warn(&format!("{} displaced and not said again yet", count(info.waiting_replays, "turn")));
             out.note(&format!("  try: baton session sync {id}"));
         }
         match &result {
@@ -118,7 +118,7 @@ pub async fn sync(
     let info = client.session(id).await?;
     warn_of_indexes(&info, out);
     if out.json() {
-        let moved = done.moved.iter().map(|moved| json!({ "from": moved.from, "to": moved.to }));
+        let moved = done.replayed.iter().map(|moved| json!({ "from": moved.from, "to": moved.to }));
         return Ok(out.value(&json!({
             "session": id.to_string(),
             "status": name(done.status),
@@ -148,21 +148,21 @@ fn name(status: HeadStatus) -> &'static str {
 
 /// Names the indexes that did not show the newest head, if one did.
 pub fn warn_of_indexes(info: &SessionInfo, out: &Out) {
-    let newest = info.indexes.iter().any(|one| matches!(one.shows, IndexShows::Newest { .. }));
+    let newest = info.indexes.iter().any(|one| matches!(one.shows, IndexAnswer::Newest { .. }));
     for one in &info.indexes {
-        if newest && !matches!(one.shows, IndexShows::Newest { .. }) {
+        if newest && !matches!(one.shows, IndexAnswer::Newest { .. }) {
             out.warn(&format!("head index {}: {}", one.name, one.shows));
         }
     }
 }
 
-fn describe_index(index: &IndexStanding) -> Value {
+fn describe_index(index: &IndexStatus) -> Value {
     let (shows, detail) = match &index.shows {
-        IndexShows::Newest { sequence } => ("newest", json!(sequence)),
-        IndexShows::Behind { sequence } => ("behind", json!(sequence)),
-        IndexShows::Nothing => ("nothing", Value::Null),
-        IndexShows::Wrong { code } => ("wrong", json!(code.name())),
-        IndexShows::Unavailable { reason } => ("unavailable", json!(reason)),
+        IndexAnswer::Newest { sequence } => ("newest", json!(sequence)),
+        IndexAnswer::Behind { sequence } => ("behind", json!(sequence)),
+        IndexAnswer::Nothing => ("nothing", Value::Null),
+        IndexAnswer::Wrong { code } => ("wrong", json!(code.name())),
+        IndexAnswer::Unavailable { reason } => ("unavailable", json!(reason)),
     };
     json!({ "name": index.name, "shows": shows, "detail": detail })
 }
@@ -195,8 +195,8 @@ pub fn show_displaced(displaced: &[DisplacedTurn], out: &Out) -> Result<(), Fail
     for turn in displaced {
         let what = match turn.fate {
             TurnFate::Waits => "waits to be said again: baton session sync".to_owned(),
-            TurnFate::Moved { to } => format!("said again as turn {to}"),
-            TurnFate::LeftOut => "not said again".to_owned(),
+            TurnFate::Replayed { to } => format!("said again as turn {to}"),
+            TurnFate::Dropped => "not said again".to_owned(),
             TurnFate::Theirs => "another device's, which says it again".to_owned(),
         };
         out.note(&format!("displaced: turn {} · node {} · {what}", turn.seq, short(&turn.node)));
@@ -211,8 +211,8 @@ pub fn show_displaced(displaced: &[DisplacedTurn], out: &Out) -> Result<(), Fail
 pub fn describe_displaced(turn: &DisplacedTurn) -> Value {
     let (fate, to) = match turn.fate {
         TurnFate::Waits => ("waits", None),
-        TurnFate::Moved { to } => ("moved", Some(to)),
-        TurnFate::LeftOut => ("left_out", None),
+        TurnFate::Replayed { to } => ("moved", Some(to)),
+        TurnFate::Dropped => ("left_out", None),
         TurnFate::Theirs => ("theirs", None),
     };
     let messages = turn.messages.iter();

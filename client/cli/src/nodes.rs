@@ -2,7 +2,7 @@
 
 use baton_client::{
     ClientError, NodeExplanation, NodeInfo, ResumeOptions,
-    choose::{Behind, Exclusion, GOOD_PART, NoChoice, Ranked, Verdict},
+    choose::{Behind, Exclusion, GOOD_PART, NoChoice, OfferRank, Verdict},
 };
 use serde_json::{Value, json};
 
@@ -195,7 +195,7 @@ fn seen(row: &NodeExplanation, now_ms: u64) -> String {
         }
     }
     parts.push(format!("{} of {} turns at once, busy {:.1}", row.in_flight, row.slots, evidence.busy));
-    if let Verdict::Ranked(Ranked { price, .. }) = &row.verdict {
+    if let Verdict::Ranked(OfferRank { price, .. }) = &row.verdict {
         parts.push(format!("a turn costs at most {price}"));
     }
     if let Some(fault) = row.last_fault {

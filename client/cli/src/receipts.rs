@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use baton_client::{
-    Client, Countersigned, TurnReceipt,
+    Client, CountersignatureStatus, TurnReceipt,
     evidence::{self, Equivocation},
 };
 use baton_proto::{
@@ -40,7 +40,7 @@ impl Total {
         self.output += u64::from(receipt.tokens.output);
         self.resumed += u64::from(receipt.tokens.resumed);
         self.price = self.price.saturating_add(receipt.price);
-        self.delivered += u64::from(turn.countersigned == Countersigned::Delivered);
+        self.delivered += u64::from(turn.countersigned == CountersignatureStatus::Delivered);
     }
 
     fn describe(&self) -> Value {
@@ -181,12 +181,12 @@ fn model_cell(client: &Client, model: ModelId, engine: &str) -> String {
     if engine == EngineKind::Native.name() { name } else { format!("{name} ({engine})") }
 }
 
-fn countersigned(state: Countersigned) -> &'static str {
+fn countersigned(state: CountersignatureStatus) -> &'static str {
     match state {
-        Countersigned::No => "no",
-        Countersigned::Pending => "pending",
-        Countersigned::Delivered => "yes",
-        Countersigned::Moot => "moot",
+        CountersignatureStatus::No => "no",
+        CountersignatureStatus::Pending => "pending",
+        CountersignatureStatus::Delivered => "yes",
+        CountersignatureStatus::Moot => "moot",
     }
 }
 

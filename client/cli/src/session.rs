@@ -184,12 +184,12 @@ async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
                 "link": link.link_hash().to_string(),
                 "receipt": view.receipt.as_ref().map(|receipt| receipt.receipt_hash().to_string()),
                 "stored": view.stored,
-                "moved_from": view.moved_from.map(|from| from.seq),
+                "moved_from": view.replay_of.map(|from| from.seq),
                 "messages": messages,
             }));
             continue;
         }
-        let moved = view.moved_from.map(|from| format!(" · was turn {}, said again", from.seq));
+        let moved = view.replay_of.map(|from| format!(" · was turn {}, said again", from.seq));
         out.note(&format!("turn {} · node {}{}", link.seq, short(&link.author), moved.unwrap_or_default()));
         for message in &record.messages {
             out.text(&format!("{}: {}\n", role(message.role), message.text))?;
@@ -361,7 +361,7 @@ async fn delete(client: &Client, named: &str, yes: bool, out: &Out) -> Result<()
             return Ok(());
         }
     }
-    match client.delete(id).await?.untold {
+    match client.delete(id).await?.unpublished {
         None => {
             out.note("deleted");
             Ok(())

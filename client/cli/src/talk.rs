@@ -3,7 +3,7 @@
 use std::{io::Read as _, path::Path};
 
 use baton_client::{
-    Client, ClientError, NewSession, Reconciled, ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
+    Client, ClientError, NewSession, ReconcileReport, ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
 };
 use baton_proto::{
     ids::{NodeId, SessionId},
@@ -124,7 +124,7 @@ impl Talk {
         client: &Client,
         session: SessionId,
         out: &Out,
-    ) -> Result<Reconciled, Failure> {
+    ) -> Result<ReconcileReport, Failure> {
         let options = ResumeOptions::of(&self.template);
         let mut view = View::new(out);
         cancellable_at(out, client.reconcile(session, &options, |event| view.show(event))).await

@@ -87,7 +87,7 @@ async fn start_passing(
     (sender, steps): (mpsc::UnboundedSender<Step>, mpsc::UnboundedReceiver<Step>),
 ) -> Result<Running, Fault> {
     TurnInput { messages: ask.messages.clone(), ..template.clone() }.check()?;
-    let client = gateway.client().passing()?;
+    let client = gateway.client().ephemeral()?;
     let session = client.new_session(NewSession::default()).await?;
     let gateway = gateway.clone();
     gateway.inner.turns.clone().spawn(async move {

@@ -135,7 +135,7 @@ fn describe(view: &TurnView) -> Value {
         "messages": view.turn.record.as_ref().map(|record| messages(&record.messages)),
         "stored": view.stored,
         "acked": view.acked,
-        "moved_from": view.moved_from.map(|from| from.seq),
+        "moved_from": view.replay_of.map(|from| from.seq),
         "receipt": receipt,
     })
 }
@@ -168,7 +168,7 @@ async fn delete(State(gateway): State<Gateway>, Path(id): Path<String>) -> Resul
     gateway.threads().forget(id);
     Ok(Json(json!({
         "deleted": true,
-        "untold": deletion.untold.map(|error| error.to_string()),
+        "untold": deletion.unpublished.map(|error| error.to_string()),
     })))
 }
 

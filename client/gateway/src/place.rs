@@ -78,7 +78,7 @@ pub(super) async fn place(gateway: &Gateway, ask: &Ask, template: &TurnInput) ->
             gateway.used(session);
             Ok(Placed { session, work: Work::Turn { messages: ask.messages.clone(), replaces: None } })
         }
-        Found::Session { session, .. } if client.session(session).await?.moves > 0 => {
+        Found::Session { session, .. } if client.session(session).await?.waiting_replays > 0 => {
             // Another device's chain displaced turns: replay them first, then place the request in the
             // result.
             client.reconcile(session, &ResumeOptions::of(template), |_| {}).await?;
@@ -219,7 +219,7 @@ mod tests {
     };
 
     use super::*;
-    use baton_client::SaidTurn;
+    use baton_client::ConversationTurn;
 
     fn said(turns: u8) -> Vec<Message> {
         (0..turns)
@@ -234,7 +234,7 @@ mod tests {
 
     fn conversation(turns: u8) -> Conversation {
         let messages = said(turns);
-        let turns = messages.chunks(2).enumerate().map(|(seq, messages)| SaidTurn {
+        let turns = messages.chunks(2).enumerate().map(|(seq, messages)| ConversationTurn {
             seq: seq as u64,
             replaced_from: seq as u64,
             link_hash: LinkHash([u8::try_from(seq).unwrap_or(u8::MAX); 32]),

@@ -17,7 +17,7 @@ use baton_proto::{
 };
 
 use super::tools::may_call;
-use baton_client::{Conversation, SaidTurn};
+use baton_client::{Conversation, ConversationTurn};
 
 /// Most indexed sessions. The least recently used is forgotten first; a request for it begins a new session.
 pub(super) const MAX_THREADS: usize = 1_000;
@@ -174,7 +174,7 @@ fn title(conversation: &Conversation) -> String {
 
 /// The number of whole turns at a session's beginning that equal these messages. `None` if the messages
 /// differ, or end within a turn.
-pub(super) fn agreement(turns: &[SaidTurn], said: &[Message]) -> Option<usize> {
+pub(super) fn agreement(turns: &[ConversationTurn], said: &[Message]) -> Option<usize> {
     let mut rest = said;
     for (index, turn) in turns.iter().enumerate() {
         if rest.is_empty() {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     fn conversation(number: u8, used_ms: u64, said: &[(&str, &str)]) -> Conversation {
-        let turn = |(seq, (question, reply)): (usize, &(&str, &str))| SaidTurn {
+        let turn = |(seq, (question, reply)): (usize, &(&str, &str))| ConversationTurn {
             seq: seq as u64,
             replaced_from: seq as u64,
             link_hash: LinkHash([0; 32]),

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::reputation::Measured;
+use crate::reputation::SpeedSample;
 
 /// Tokens over which the recent pace is taken.
 const RECENT_TOKENS: usize = 16;
@@ -64,10 +64,10 @@ impl Pace {
     }
 
     /// The speed of the answer to a turn sent at `sent`.
-    pub(super) fn measured(&self, sent: Instant) -> Measured {
+    pub(super) fn measured(&self, sent: Instant) -> SpeedSample {
         let span = self.first.zip(self.last).map(|(first, last)| last.saturating_duration_since(first));
         let span = span.filter(|span| self.bytes >= MIN_MEASURED_BYTES && !span.is_zero());
-        Measured {
+        SpeedSample {
             first_token: self.first.map(|first| first.saturating_duration_since(sent)),
             tokens_per_second: span.map(|span| self.bytes as f64 / BYTES_PER_TOKEN / span.as_secs_f64()),
         }

@@ -5,8 +5,8 @@ use super::{BELIEVED_SLOTS, Evidence, Speed};
 
 /// A node that was never asked counts as having served this many turns...
 const PRIOR_SERVED: f64 = 8.0;
-/// ...and failed this many times: then one more failure weighs little for a serving node, and little for a
-/// newcomer.
+/// ...and failed this many times: then one more failure weighs little for a serving node, and little for an
+/// unproven one.
 const PRIOR_FAILED: f64 = 1.0;
 /// Weight of the median of all measured nodes, in turns, beside a node's own measurements: one long prompt
 /// makes no node slow.

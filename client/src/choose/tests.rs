@@ -244,8 +244,8 @@ fn a_node_that_fails_often_leaves_the_draw_and_one_failure_changes_little() {
     let (good, hiccup) = (share(&all, &wish, 1), share(&all, &wish, 2));
     assert!(hiccup > good * 0.8, "{good} {hiccup}");
     assert_eq!(behind_of(&all, &wish, 3), Some(Behind::Score));
-    let newcomer = [failing(0, 20.0, 0.0), failing(1, 0.0, 1.0)];
-    assert!(share(&newcomer, &wish, 2) > 0.2, "a newcomer's first failure");
+    let unproven = [failing(0, 20.0, 0.0), failing(1, 0.0, 1.0)];
+    assert!(share(&unproven, &wish, 2) > 0.2, "the first failure of an unproven node");
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn prices_within_the_limit_matter_and_never_decide() {
 }
 
 #[test]
-fn many_newcomers_are_worth_no_more_than_a_third() {
+fn many_unproven_nodes_share_at_most_a_third() {
     let records = records(101);
     let all: Vec<_> = records
         .iter()
@@ -287,7 +287,7 @@ fn many_newcomers_are_worth_no_more_than_a_third() {
         })
         .collect();
     let known = share(&all, &wish(), 1);
-    assert!((known - (1.0 - NEWCOMERS_SHARE)).abs() < 1e-6, "{known}");
+    assert!((known - (1.0 - UNPROVEN_SHARE)).abs() < 1e-6, "{known}");
     assert!(share(&all, &wish(), 77) > 0.003, "each of them has its chance");
 }
 
@@ -432,7 +432,7 @@ proptest! {
         };
         let new: f64 = shares.iter().filter(|(id, _)| !served(*id)).map(|(_, share)| share).sum();
         if shares.iter().any(|(id, _)| served(*id)) {
-            prop_assert!(new <= NEWCOMERS_SHARE + 1e-9, "{new}");
+            prop_assert!(new <= UNPROVEN_SHARE + 1e-9, "{new}");
         }
     }
 
@@ -472,7 +472,7 @@ proptest! {
     }
 
     #[test]
-    fn a_newcomer_of_ordinary_speed_is_in_the_draw_whatever_others_offer(
+    fn an_unproven_node_of_ordinary_speed_is_always_in_the_draw(
         others in proptest::collection::vec(evidence(), 1..8),
         dear in 0..1_000_000u64,
     ) {
@@ -484,8 +484,8 @@ proptest! {
             .zip(std::iter::once(&Evidence::default()).chain(&others))
             .map(|(record, evidence)| Candidate { evidence: *evidence, ..candidate(record) })
             .collect();
-        let newcomer = share(&candidates, &Wish { output_tokens: 100, ..wish() }, 1);
-        prop_assert!(newcomer > 0.0);
+        let unproven = share(&candidates, &Wish { output_tokens: 100, ..wish() }, 1);
+        prop_assert!(unproven > 0.0);
     }
 }
 

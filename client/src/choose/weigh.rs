@@ -10,16 +10,16 @@ use baton_proto::{
 };
 
 use super::{
-    Candidate, GOOD_PART, MAX_SHARE, NEWCOMERS_SHARE, Wish, price,
+    Candidate, GOOD_PART, MAX_SHARE, UNPROVEN_SHARE, Wish, price,
     score::{Factors, Reference},
 };
 
-/// Verified turns from which a node is no newcomer: one, until it has decayed to half.
+/// Verified turns from which a node is proven: one, until it has decayed to half.
 const PROVEN: f64 = 0.5;
 
 /// An offer with its verdict.
 #[derive(Debug, Clone)]
-pub struct Weighed<'a> {
+pub struct OfferAssessment<'a> {
     /// The node's record.
     pub record: &'a NodeRecord,
     /// The offer; none if the node as a whole is excluded.
@@ -34,7 +34,7 @@ pub enum Verdict {
     /// It cannot be chosen.
     Excluded(Exclusion),
     /// It can be chosen.
-    Ranked(Ranked),
+    Ranked(OfferRank),
 }
 
 /// A condition that is not met.
@@ -69,7 +69,7 @@ pub enum Exclusion {
 
 /// An offer that can be chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Ranked {
+pub struct OfferRank {
     /// The exchange key to seal to.
     pub key: ExchangeKey,
     /// The most that the turn may cost there.
@@ -126,7 +126,7 @@ struct Fit {
 
 /// Weighs the offers of all candidates, in the order of node and model.
 #[must_use]
-pub fn weigh<'a>(candidates: &[Candidate<'a>], wish: &Wish<'_>) -> Vec<Weighed<'a>> {
+pub fn weigh<'a>(candidates: &[Candidate<'a>], wish: &Wish<'_>) -> Vec<OfferAssessment<'a>> {
     let mut sorted: Vec<&Candidate<'a>> = candidates.iter().collect();
     sorted.sort_by_key(|candidate| candidate.record.node);
     let fits = |candidate: &&&Candidate<'a>| {
@@ -149,7 +149,7 @@ pub fn weigh<'a>(candidates: &[Candidate<'a>], wish: &Wish<'_>) -> Vec<Weighed<'
         let key = match key {
             Ok(key) => key,
             Err(exclusion) => {
-                rows.push(Weighed { record, offer: None, verdict: Verdict::Excluded(exclusion) });
+                rows.push(OfferAssessment { record, offer: None, verdict: Verdict::Excluded(exclusion) });
                 continue;
             }
         };
@@ -162,10 +162,10 @@ pub fn weigh<'a>(candidates: &[Candidate<'a>], wish: &Wish<'_>) -> Vec<Weighed<'
                     let factors = reference.factors(&candidate.evidence, load, price, warm);
                     let proven = candidate.evidence.served >= PROVEN;
                     fitting.push(Fit { row: rows.len(), class: class(candidate, offer, wish), proven });
-                    Verdict::Ranked(Ranked { key, price, factors, behind: None, share: 0.0 })
+                    Verdict::Ranked(OfferRank { key, price, factors, behind: None, share: 0.0 })
                 }
             };
-            rows.push(Weighed { record, offer: Some(offer), verdict });
+            rows.push(OfferAssessment { record, offer: Some(offer), verdict });
         }
     }
     draw(&mut rows, &fitting, candidates, wish);
@@ -258,7 +258,7 @@ fn behind(candidate: &Candidate<'_>, own: &Class, best: &Class, wish: &Wish<'_>)
 }
 
 /// A node in the draw.
-struct Drawn {
+struct DrawEntry {
     node: NodeId,
     proven: bool,
     /// The weight of all its offers together.
@@ -268,14 +268,14 @@ struct Drawn {
 }
 
 /// Gives each fitting row its share, or the reason for having none.
-fn draw(rows: &mut [Weighed<'_>], fitting: &[Fit], candidates: &[Candidate<'_>], wish: &Wish<'_>) {
+fn draw(rows: &mut [OfferAssessment<'_>], fitting: &[Fit], candidates: &[Candidate<'_>], wish: &Wish<'_>) {
     let Some(best) = fitting.iter().map(|fit| fit.class).min() else { return };
     let best_score = fitting
         .iter()
         .filter(|fit| fit.class == best)
         .filter_map(|fit| Some(ranked(rows.get(fit.row)?)?.factors.score()))
         .fold(0.0, f64::max);
-    let mut drawn: Vec<Drawn> = Vec::new();
+    let mut drawn: Vec<DrawEntry> = Vec::new();
     for fit in fitting {
         let Some(row) = rows.get_mut(fit.row) else { continue };
         let node = row.record.node;
@@ -297,7 +297,7 @@ fn draw(rows: &mut [Weighed<'_>], fitting: &[Fit], candidates: &[Candidate<'_>],
             }
             None => {
                 let weight = ranked.factors.weight();
-                drawn.push(Drawn { node, proven: fit.proven, weight, offers: 1 });
+                drawn.push(DrawEntry { node, proven: fit.proven, weight, offers: 1 });
             }
         }
     }
@@ -310,7 +310,7 @@ fn draw(rows: &mut [Weighed<'_>], fitting: &[Fit], candidates: &[Candidate<'_>],
     }
 }
 
-fn ranked<'a>(row: &'a Weighed<'_>) -> Option<&'a Ranked> {
+fn ranked<'a>(row: &'a OfferAssessment<'_>) -> Option<&'a OfferRank> {
     match &row.verdict {
         Verdict::Ranked(ranked) => Some(ranked),
         Verdict::Excluded(_) => None,
@@ -318,15 +318,15 @@ fn ranked<'a>(row: &'a Weighed<'_>) -> Option<&'a Ranked> {
 }
 
 /// Reduces shares of the draw that exceed the limits.
-fn bound(drawn: &mut [Drawn]) {
-    let of = |drawn: &[Drawn], proven: bool| -> f64 {
+fn bound(drawn: &mut [DrawEntry]) {
+    let of = |drawn: &[DrawEntry], proven: bool| -> f64 {
         drawn.iter().filter(|drawn| drawn.proven == proven).map(|drawn| drawn.weight).sum()
     };
     let (proven, new) = (of(drawn, true), of(drawn, false));
-    let most = proven * NEWCOMERS_SHARE / (1.0 - NEWCOMERS_SHARE);
+    let most = proven * UNPROVEN_SHARE / (1.0 - UNPROVEN_SHARE);
     if proven > 0.0 && new > most {
-        for newcomer in drawn.iter_mut().filter(|drawn| !drawn.proven) {
-            newcomer.weight *= most / new;
+        for unproven in drawn.iter_mut().filter(|drawn| !drawn.proven) {
+            unproven.weight *= most / new;
         }
     }
     let total: f64 = drawn.iter().map(|drawn| drawn.weight).sum();

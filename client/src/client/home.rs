@@ -11,8 +11,8 @@ use zeroize::Zeroizing;
 
 use crate::{
     error::ClientError,
-    journal::{Keeper, file_error},
-    reputation::{Reputation, keep::Keep},
+    journal::{JournalLocation, file_error},
+    reputation::{Reputation, file::ReputationFile},
 };
 
 /// Name of the device key in the home folder.
@@ -23,22 +23,27 @@ const DEVICE_KEY_KIND: &str = "client-device";
 const SESSIONS: &str = "sessions";
 
 /// The contents of an opened home.
-pub(crate) struct Opened {
+pub(crate) struct HomeContents {
     /// Seals its files.
     pub(crate) secret: FileSecret,
     /// Location of the journals.
-    pub(crate) keeper: Keeper,
+    pub(crate) journals: JournalLocation,
     /// File of the nodes' reputation.
-    pub(crate) keep: Option<Keep>,
+    pub(crate) reputation_file: Option<ReputationFile>,
     /// The stored reputation.
     pub(crate) reputation: Reputation,
 }
 
-impl Opened {
+impl HomeContents {
     /// For a client without a home.
-    pub(crate) fn nowhere() -> Self {
+    pub(crate) fn in_memory() -> Self {
         let reputation = Reputation::default();
-        Self { secret: FileSecret::generate(), keeper: Keeper::Nowhere, keep: None, reputation }
+        Self {
+            secret: FileSecret::generate(),
+            journals: JournalLocation::Memory,
+            reputation_file: None,
+            reputation,
+        }
     }
 }
 
@@ -48,14 +53,17 @@ pub(crate) fn open(
     home: &Path,
     passphrase: Option<Zeroizing<String>>,
     now_ms: u64,
-) -> Result<Opened, ClientError> {
-    let (secret, keeper) = open_key(home, passphrase)?;
-    let keep = Keep::new(home, &secret);
-    let reputation = keep.load(now_ms);
-    Ok(Opened { secret, keeper, keep: Some(keep), reputation })
+) -> Result<HomeContents, ClientError> {
+    let (secret, journals) = open_key(home, passphrase)?;
+    let file = ReputationFile::new(home, &secret);
+    let reputation = file.load(now_ms);
+    Ok(HomeContents { secret, journals, reputation_file: Some(file), reputation })
 }
 
-fn open_key(home: &Path, passphrase: Option<Zeroizing<String>>) -> Result<(FileSecret, Keeper), ClientError> {
+fn open_key(
+    home: &Path,
+    passphrase: Option<Zeroizing<String>>,
+) -> Result<(FileSecret, JournalLocation), ClientError> {
     let passphrase = passphrase.as_deref().map(String::as_str);
     files::create_private_folder(home).map_err(|source| file_error("make", home, source))?;
     let folder = home.join(SESSIONS);
@@ -69,7 +77,7 @@ fn open_key(home: &Path, passphrase: Option<Zeroizing<String>>) -> Result<(FileS
         return Err(ClientError::PassphraseUnused(path));
     }
     // Also right after creation: the file on the disk decides.
-    Ok((files::load(&path, DEVICE_KEY_KIND, passphrase)?, Keeper::Folder(folder)))
+    Ok((files::load(&path, DEVICE_KEY_KIND, passphrase)?, JournalLocation::Folder(folder)))
 }
 
 /// Whether the device key of a home needs a passphrase; false if there is no key yet.

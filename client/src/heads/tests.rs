@@ -28,33 +28,39 @@ fn record(root: &SessionRoot, sequence: u64, seq: u64) -> Signed<HeadRecord> {
     HeadRecord::seal(root, &outer, &inner, sequence, 1, 2)
 }
 
-fn shown(record: &Signed<HeadRecord>) -> Shown {
-    Shown::Record(Box::new(record.clone()))
+fn shown(record: &Signed<HeadRecord>) -> ParsedAnswer {
+    ParsedAnswer::Record(Box::new(record.clone()))
 }
 
-fn look(answers: &[Shown]) -> Look {
-    judge(answers.iter().enumerate().map(|(place, shown)| (place.to_string(), shown.clone())).collect())
+fn look(answers: &[ParsedAnswer]) -> HeadLookup {
+    judge(answers.iter().enumerate().map(|(position, shown)| (position.to_string(), shown.clone())).collect())
 }
 
 #[test]
 fn the_highest_sequence_is_taken_and_who_shows_less_is_named() {
     let root = SessionRoot::generate();
     let (old, new) = (record(&root, 5, 9), record(&root, 8, 3));
-    let away = Shown::Unavailable("away".to_owned());
-    let found = look(&[shown(&old), away, shown(&new), Shown::Nothing, Shown::Wrong(ErrorCode::Expired)]);
+    let away = ParsedAnswer::Unavailable("away".to_owned());
+    let found = look(&[
+        shown(&old),
+        away,
+        shown(&new),
+        ParsedAnswer::Nothing,
+        ParsedAnswer::Wrong(ErrorCode::Expired),
+    ]);
     assert_eq!(found.best, Some(new.clone()));
-    let shows: Vec<IndexShows> = found.standings.iter().map(|one| one.shows.clone()).collect();
+    let shows: Vec<IndexAnswer> = found.statuses.iter().map(|one| one.shows.clone()).collect();
     let expected = [
-        IndexShows::Behind { sequence: 5 },
-        IndexShows::Unavailable { reason: "away".to_owned() },
-        IndexShows::Newest { sequence: 8 },
-        IndexShows::Nothing,
-        IndexShows::Wrong { code: ErrorCode::Expired },
+        IndexAnswer::Behind { sequence: 5 },
+        IndexAnswer::Unavailable { reason: "away".to_owned() },
+        IndexAnswer::Newest { sequence: 8 },
+        IndexAnswer::Nothing,
+        IndexAnswer::Wrong { code: ErrorCode::Expired },
     ];
     assert_eq!(shows, expected);
-    assert_eq!(found.laggards(), ["0", "3"]);
+    assert_eq!(found.outdated(), ["0", "3"]);
     assert!(found.is_partial());
-    assert!(look(&[shown(&new), shown(&new)]).laggards().is_empty());
+    assert!(look(&[shown(&new), shown(&new)]).outdated().is_empty());
 }
 
 #[test]
@@ -63,41 +69,41 @@ fn two_records_of_one_number_are_ranked_alike_whoever_is_asked_first() {
     let (one, other) = (record(&root, 5, 1), record(&root, 5, 2));
     let best = look(&[shown(&one), shown(&other)]).best;
     assert_eq!(best, look(&[shown(&other), shown(&one)]).best);
-    assert_eq!(look(&[shown(&one), shown(&other)]).laggards().len(), 1);
+    assert_eq!(look(&[shown(&one), shown(&other)]).outdated().len(), 1);
 }
 
 #[test]
 fn only_a_signed_record_of_the_session_is_one() {
-    let (root, stranger) = (SessionRoot::generate(), SessionRoot::generate());
+    let (root, other_root) = (SessionRoot::generate(), SessionRoot::generate());
     let key = record(&root, 1, 1).index_key();
-    assert!(matches!(read(Ok(Some(record(&root, 1, 1).encode())), key), Shown::Record(_)));
-    let other = read(Ok(Some(record(&stranger, 9, 9).encode())), key);
-    assert!(matches!(other, Shown::Wrong(ErrorCode::BadSignature)));
+    assert!(matches!(read(Ok(Some(record(&root, 1, 1).encode())), key), ParsedAnswer::Record(_)));
+    let other = read(Ok(Some(record(&other_root, 9, 9).encode())), key);
+    assert!(matches!(other, ParsedAnswer::Wrong(ErrorCode::BadSignature)));
     let mut forged = record(&root, 1, 1).encode();
     if let Some(byte) = forged.get_mut(60) {
         *byte ^= 1;
     }
-    assert!(matches!(read(Ok(Some(forged)), key), Shown::Wrong(_)));
-    assert!(matches!(read(Err(StoreError::NotFound), key), Shown::Nothing));
-    assert!(matches!(read(Err(StoreError::WrongContent), key), Shown::Unavailable(_)));
+    assert!(matches!(read(Ok(Some(forged)), key), ParsedAnswer::Wrong(_)));
+    assert!(matches!(read(Err(StoreError::NotFound), key), ParsedAnswer::Nothing));
+    assert!(matches!(read(Err(StoreError::WrongContent), key), ParsedAnswer::Unavailable(_)));
 }
 
 #[test]
-fn one_index_that_takes_a_record_is_enough_and_a_newer_one_that_is_shown_is_not_passed_over() {
+fn one_acceptance_is_enough_unless_an_index_shows_a_newer_record() {
     let down = || Err(unavailable("down"));
-    let told = || Err(StoreError::HeadSuperseded);
+    let superseded = || Err(StoreError::HeadSuperseded);
     let refused = || Err(StoreError::Refused { reason: "no".to_owned() });
     let of = |answers: Vec<(Result<(), StoreError>, bool)>| {
         let named = answers.into_iter().enumerate();
-        tally(named.map(|(place, (answer, newer))| (place.to_string(), answer, newer)).collect())
+        tally(named.map(|(position, (answer, newer))| (position.to_string(), answer, newer)).collect())
     };
     let mixed = of(vec![(Ok(()), false), (down(), false), (refused(), false)]);
     assert_eq!((mixed.result(), mixed.missing()), (Ok(()), vec!["1".to_owned(), "2".to_owned()]));
     // A claim alone stops nothing while another index takes the record.
-    let claimed = of(vec![(Ok(()), false), (told(), false)]);
+    let claimed = of(vec![(Ok(()), false), (superseded(), false)]);
     assert_eq!((claimed.result(), claimed.missing()), (Ok(()), vec!["1".to_owned()]));
-    assert_eq!(of(vec![(Ok(()), false), (told(), true)]).result(), Err(StoreError::HeadSuperseded));
-    assert_eq!(of(vec![(told(), false), (down(), false)]).result(), Err(StoreError::HeadSuperseded));
+    assert_eq!(of(vec![(Ok(()), false), (superseded(), true)]).result(), Err(StoreError::HeadSuperseded));
+    assert_eq!(of(vec![(superseded(), false), (down(), false)]).result(), Err(StoreError::HeadSuperseded));
     assert_eq!(of(vec![(refused(), false), (down(), false)]).result(), down(), "what may pass first");
     assert!(matches!(of(vec![(refused(), false)]).result(), Err(StoreError::Refused { .. })));
 }

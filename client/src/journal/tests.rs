@@ -16,7 +16,8 @@ fn texts(contents: &Contents) -> Vec<String> {
 fn written(folder: &Path, secret: &FileSecret) -> (PathBuf, Vec<u8>, usize) {
     let root = SessionRoot::generate();
     let mut journal =
-        Journal::create(&Keeper::Folder(folder.to_owned()), secret, &root, &[entry("opened")]).unwrap();
+        Journal::create(&JournalLocation::Folder(folder.to_owned()), secret, &root, &[entry("opened")])
+            .unwrap();
     journal.append(&[entry("second")], true).unwrap();
     let path = path_of(&journal);
     let before = fs::read(&path).unwrap().len();
@@ -82,7 +83,7 @@ fn a_cut_at_any_byte_leaves_the_whole_entries_before_it_and_keeps_the_rest_besid
         let (journal, contents) = Journal::open(&path, &secret).unwrap();
         assert_eq!(texts(&contents), all[..whole], "cut at {cut}");
         assert_eq!(fs::read(&path).unwrap(), bytes[..end], "cut at {cut}");
-        let kept = aside::torn_files(&path).unwrap();
+        let kept = quarantine::torn_files(&path).unwrap();
         let kept: Vec<_> = kept.iter().map(|path| fs::read(path).unwrap()).collect();
         let expected = if cut == end { vec![] } else { vec![bytes[end..cut].to_vec()] };
         assert_eq!(kept, expected, "cut at {cut}");
@@ -118,7 +119,7 @@ fn a_change_of_any_byte_is_refused_and_named_and_the_file_left_as_it_is() {
 }
 
 #[test]
-fn an_entry_in_the_place_of_another_or_left_out_is_damage() {
+fn a_moved_or_missing_entry_is_damage() {
     let folder = tempfile::tempdir().unwrap();
     let secret = FileSecret::generate();
     let (path, bytes, last) = written(folder.path(), &secret);
@@ -154,7 +155,7 @@ fn nothing_of_an_entry_or_the_root_is_on_the_disk_in_the_clear() {
     let secret = FileSecret::generate();
     let root = SessionRoot::generate();
     let mut journal =
-        Journal::create(&Keeper::Folder(folder.path().to_owned()), &secret, &root, &[]).unwrap();
+        Journal::create(&JournalLocation::Folder(folder.path().to_owned()), &secret, &root, &[]).unwrap();
     journal.append(&[entry("a very private sentence")], true).unwrap();
     let path = path_of(&journal);
     let bytes = fs::read(&path).unwrap();
@@ -170,7 +171,8 @@ fn a_second_writer_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let secret = FileSecret::generate();
     let root = SessionRoot::generate();
-    let journal = Journal::create(&Keeper::Folder(folder.path().to_owned()), &secret, &root, &[]).unwrap();
+    let journal =
+        Journal::create(&JournalLocation::Folder(folder.path().to_owned()), &secret, &root, &[]).unwrap();
     let path = path_of(&journal);
     assert!(matches!(Journal::open(&path, &secret), Err(ClientError::InUse(_))));
     drop(journal);
@@ -193,7 +195,7 @@ fn a_journal_of_the_format_before_is_not_called_damaged() {
 }
 
 fn path_of(journal: &Journal) -> PathBuf {
-    let Place::File(open) = &journal.place else { panic!("the journal is in no file") };
+    let JournalSink::File(open) = &journal.sink else { panic!("the journal is in no file") };
     open.path.clone()
 }
 
@@ -227,7 +229,8 @@ fn a_log_holds_what_was_flushed_and_is_cut_where_it_was_torn() {
     let log: Arc<dyn JournalLog> = kept.clone();
     let (root, secret) = (SessionRoot::generate(), FileSecret::generate());
     assert!(Journal::open_log(&log, &root).unwrap().is_none());
-    let mut journal = Journal::create(&Keeper::Log(log.clone()), &secret, &root, &[entry("opened")]).unwrap();
+    let mut journal =
+        Journal::create(&JournalLocation::Log(log.clone()), &secret, &root, &[entry("opened")]).unwrap();
     journal.append(&[entry("noted")], false).unwrap();
     let read = || {
         let (_, contents) = Journal::open_log(&log, &root).unwrap().unwrap();

@@ -53,7 +53,7 @@ impl Directory {
                 offer: row.offer.cloned(),
                 verdict: row.verdict,
                 evidence: candidate.evidence,
-                last_fault: reputation.last_fault(row.record.node).map(crate::reputation::Fault::name),
+                last_fault: reputation.last_fault(row.record.node).map(crate::reputation::NodeFailure::name),
                 heard_ms: known.get(&row.record.node)?.presence.heard_ms(),
                 gone: candidate.gone,
                 in_flight: candidate.in_flight,
@@ -85,7 +85,7 @@ impl Client {
             ..Wish::default()
         };
         if let Some(id) = session {
-            let session = self.opened(id).await?;
+            let session = self.open_session(id).await?;
             (wish.last_model, wish.warm) = session.read(|state| {
                 let last = state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model));
                 (last, self.warm_node(state))

@@ -86,7 +86,7 @@ impl Presence {
 
     /// Others passed on a record that it signed at `signed_ms`: a sign of life if recent, but no answer. It
     /// does not bring a lost node back.
-    pub(super) fn told_of(&mut self, signed_ms: u64, now_ms: u64) {
+    pub(super) fn note_gossip(&mut self, signed_ms: u64, now_ms: u64) {
         if now_ms.saturating_sub(signed_ms) <= SILENT_MS {
             self.heard_ms = self.heard_ms.max(signed_ms.min(now_ms));
         }
@@ -184,12 +184,12 @@ mod tests {
         let mut presence = present();
         presence.set_connected(false, NOW);
         let later = NOW + SILENT_MS + 1;
-        presence.told_of(NOW - 1, later);
+        presence.note_gossip(NOW - 1, later);
         assert!(presence.is_gone(later), "an old record says nothing");
-        presence.told_of(later - 1, later);
+        presence.note_gossip(later - 1, later);
         assert!(!presence.is_gone(later));
         presence.unanswered(later);
-        presence.told_of(later, later);
+        presence.note_gossip(later, later);
         assert!(presence.is_gone(later));
     }
 

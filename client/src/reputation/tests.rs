@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use baton_keys::files::FileSecret;
 
 use super::{
-    keep::{FILE, Keep},
+    file::{FILE, ReputationFile},
     *,
 };
 
@@ -18,14 +18,14 @@ fn node(number: usize) -> NodeId {
     NodeId(bytes)
 }
 
-fn fast() -> Option<Measured> {
-    Some(Measured { first_token: Some(Duration::from_millis(200)), tokens_per_second: Some(50.0) })
+fn fast() -> Option<SpeedSample> {
+    Some(SpeedSample { first_token: Some(Duration::from_millis(200)), tokens_per_second: Some(50.0) })
 }
 
 /// Pauses of a node after these faults, in quick succession.
-fn pauses(faults: &[Fault]) -> Vec<u64> {
+fn pauses(faults: &[NodeFailure]) -> Vec<u64> {
     let mut table = Reputation::default();
-    let pause = |fault: &Fault| {
+    let pause = |fault: &NodeFailure| {
         table.failed(node(1), *fault, 0, NOW);
         table.evidence(node(1), NOW).paused_until_ms - NOW
     };
@@ -34,25 +34,28 @@ fn pauses(faults: &[Fault]) -> Vec<u64> {
 
 #[test]
 fn pauses_grow_by_what_a_node_did() {
-    assert_eq!(pauses(&[Fault::Unreachable; 7]), [5000, 10_000, 20_000, 40_000, 80_000, 120_000, 120_000]);
-    assert_eq!(pauses(&[Fault::Busy; 3]), [1000, 2000, 4000]);
-    let minutes: Vec<u64> = pauses(&[Fault::Stalled; 8]).iter().map(|pause| pause / MINUTE).collect();
+    assert_eq!(
+        pauses(&[NodeFailure::Unreachable; 7]),
+        [5000, 10_000, 20_000, 40_000, 80_000, 120_000, 120_000]
+    );
+    assert_eq!(pauses(&[NodeFailure::Busy; 3]), [1000, 2000, 4000]);
+    let minutes: Vec<u64> = pauses(&[NodeFailure::Stalled; 8]).iter().map(|pause| pause / MINUTE).collect();
     assert_eq!(minutes, [1, 2, 4, 8, 16, 32, 60, 60]);
     let mut table = Reputation::default();
-    table.failed(node(1), Fault::Busy, 30_000, NOW);
+    table.failed(node(1), NodeFailure::Busy, 30_000, NOW);
     assert_eq!(table.evidence(node(1), NOW).paused_until_ms, NOW + 30_000, "as long as it asks for");
-    table.failed(node(2), Fault::Busy, u64::from(u32::MAX), NOW);
+    table.failed(node(2), NodeFailure::Busy, u64::from(u32::MAX), NOW);
     assert_eq!(table.evidence(node(2), NOW).paused_until_ms, NOW + MAX_PAUSE_MS, "but not for ever");
 }
 
 #[test]
 fn a_hiccup_is_over_when_the_node_serves_and_a_lie_is_not() {
     let mut table = Reputation::default();
-    table.failed(node(1), Fault::Stalled, 0, NOW);
+    table.failed(node(1), NodeFailure::Stalled, 0, NOW);
     table.served(node(1), None, NOW + 1);
     let evidence = table.evidence(node(1), NOW + 1);
     assert_eq!((evidence.paused_until_ms, evidence.lied_until_ms), (0, 0));
-    table.failed(node(1), Fault::Lied, 0, NOW);
+    table.failed(node(1), NodeFailure::Lied, 0, NOW);
     table.served(node(1), fast(), NOW + 1);
     let evidence = table.evidence(node(1), NOW + 1);
     assert_eq!(evidence.lied_until_ms, NOW + 24 * 60 * MINUTE);
@@ -62,14 +65,14 @@ fn a_hiccup_is_over_when_the_node_serves_and_a_lie_is_not() {
 fn a_node_that_stalls_now_and_then_pauses_longer_each_time_though_it_serves_between() {
     let mut table = Reputation::default();
     for _ in 0..3 {
-        table.failed(node(1), Fault::Stalled, 0, NOW);
+        table.failed(node(1), NodeFailure::Stalled, 0, NOW);
         table.served(node(1), None, NOW);
     }
-    table.failed(node(1), Fault::Stalled, 0, NOW);
+    table.failed(node(1), NodeFailure::Stalled, 0, NOW);
     assert_eq!(table.evidence(node(1), NOW).paused_until_ms, NOW + 8 * MINUTE);
     // Two days later that is long ago.
     let later = NOW + 48 * 60 * MINUTE;
-    table.failed(node(1), Fault::Stalled, 0, later);
+    table.failed(node(1), NodeFailure::Stalled, 0, later);
     assert_eq!(table.evidence(node(1), later).paused_until_ms, later + MINUTE);
 }
 
@@ -79,7 +82,7 @@ fn what_was_seen_halves_in_its_half_life() {
     for _ in 0..4 {
         table.served(node(1), fast(), NOW);
     }
-    table.failed(node(1), Fault::Busy, 0, NOW);
+    table.failed(node(1), NodeFailure::Busy, 0, NOW);
     let later = table.evidence(node(1), NOW + HALF_LIFE_MS);
     assert!((later.served - 2.0).abs() < 1e-9);
     let speed = later.speed.unwrap();
@@ -94,7 +97,7 @@ fn what_was_seen_halves_in_its_half_life() {
 #[test]
 fn newer_speeds_count_more() {
     let mut table = Reputation::default();
-    let rate = |rate| Some(Measured { tokens_per_second: Some(rate), ..fast().unwrap() });
+    let rate = |rate| Some(SpeedSample { tokens_per_second: Some(rate), ..fast().unwrap() });
     for _ in 0..100 {
         table.served(node(1), rate(100.0), NOW);
     }
@@ -108,7 +111,7 @@ fn newer_speeds_count_more() {
 #[test]
 fn the_table_is_bounded_and_a_liar_is_not_forgotten_by_asking_others() {
     let mut table = Reputation::default();
-    table.failed(node(0), Fault::Lied, 0, NOW);
+    table.failed(node(0), NodeFailure::Lied, 0, NOW);
     for number in 1..2 * MAX_NODES {
         table.served(node(number), None, NOW + number as u64);
     }
@@ -132,24 +135,28 @@ fn the_table_is_bounded_and_a_liar_is_not_forgotten_by_asking_others() {
 #[test]
 fn a_node_that_signed_two_links_is_avoided_for_a_month_whatever_comes_after() {
     let (mut table, day) = (Reputation::default(), LIED_MS);
-    table.failed(node(1), Fault::Equivocated, 0, NOW);
-    table.failed(node(1), Fault::CutOff, 0, NOW + 1);
-    table.failed(node(1), Fault::Lied, 0, NOW + 2);
+    table.failed(node(1), NodeFailure::Equivocated, 0, NOW);
+    table.failed(node(1), NodeFailure::CutOff, 0, NOW + 1);
+    table.failed(node(1), NodeFailure::Lied, 0, NOW + 2);
     table.served(node(1), None, NOW + 3);
-    assert_eq!(table.last_fault(node(1)), Some(Fault::Equivocated), "not covered by later ones");
+    assert_eq!(table.last_fault(node(1)), Some(NodeFailure::Equivocated), "not covered by later ones");
     assert_eq!(table.evidence(node(1), NOW + 29 * day).lied_until_ms, NOW + 30 * day);
     let home = tempfile::tempdir().unwrap();
-    let keep = Keep::new(home.path(), &FileSecret::from_bytes([5; 32]));
-    keep.write(&table, NOW + 4).unwrap();
-    let mut read = keep.load(NOW + 4);
+    let file = ReputationFile::new(home.path(), &FileSecret::from_bytes([5; 32]));
+    file.write(&table, NOW + 4).unwrap();
+    let mut read = file.load(NOW + 4);
     assert_eq!(read.evidence(node(1), NOW).lied_until_ms, NOW + 30 * day, "also from the disk");
     let mut other = Reputation::default();
-    other.failed(node(1), Fault::CutOff, 0, NOW + 9);
+    other.failed(node(1), NodeFailure::CutOff, 0, NOW + 9);
     read.merge(other, NOW + 10);
-    assert_eq!(read.last_fault(node(1)), Some(Fault::Equivocated), "whatever another process saw later");
+    assert_eq!(
+        read.last_fault(node(1)),
+        Some(NodeFailure::Equivocated),
+        "whatever another process saw later"
+    );
     assert!(read.evidence(node(1), NOW + 10).lied_until_ms > NOW + 29 * day);
-    table.failed(node(1), Fault::CutOff, 0, NOW + 31 * day);
-    assert_eq!(table.last_fault(node(1)), Some(Fault::CutOff), "after its time");
+    table.failed(node(1), NodeFailure::CutOff, 0, NOW + 31 * day);
+    assert_eq!(table.last_fault(node(1)), Some(NodeFailure::CutOff), "after its time");
 }
 
 #[test]
@@ -164,7 +171,7 @@ fn warmth_ends() {
 fn full() -> Reputation {
     let mut table = Reputation::default();
     table.served(node(1), fast(), NOW);
-    table.failed(node(2), Fault::Lied, 0, NOW);
+    table.failed(node(2), NodeFailure::Lied, 0, NOW);
     table.note_warm([7; 32], NOW);
     table.note_model(ModelId([3; 32]), "parrot");
     table
@@ -173,10 +180,10 @@ fn full() -> Reputation {
 #[test]
 fn the_file_is_sealed_private_and_read_back() {
     let home = tempfile::tempdir().unwrap();
-    let keep = Keep::new(home.path(), &FileSecret::from_bytes([5; 32]));
-    assert_eq!(keep.load(NOW), Reputation::default(), "no file is no trouble");
-    keep.write(&full(), NOW).unwrap();
-    assert_eq!(keep.load(NOW), full());
+    let file = ReputationFile::new(home.path(), &FileSecret::from_bytes([5; 32]));
+    assert_eq!(file.load(NOW), Reputation::default(), "no file is no trouble");
+    file.write(&full(), NOW).unwrap();
+    assert_eq!(file.load(NOW), full());
     let path = home.path().join(FILE);
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let bytes = std::fs::read(&path).unwrap();
@@ -186,10 +193,10 @@ fn the_file_is_sealed_private_and_read_back() {
 }
 
 #[test]
-fn a_damaged_file_is_set_aside() {
+fn a_damaged_file_is_quarantined() {
     let home = tempfile::tempdir().unwrap();
-    let keep = Keep::new(home.path(), &FileSecret::from_bytes([5; 32]));
-    let other = Keep::new(home.path(), &FileSecret::from_bytes([6; 32]));
+    let file = ReputationFile::new(home.path(), &FileSecret::from_bytes([5; 32]));
+    let other = ReputationFile::new(home.path(), &FileSecret::from_bytes([6; 32]));
     let path = home.path().join(FILE);
     let damage: [&dyn Fn(); 4] = [
         &|| std::fs::write(&path, b"nonsense").unwrap(),
@@ -199,11 +206,11 @@ fn a_damaged_file_is_set_aside() {
     ];
     for (index, damage) in damage.into_iter().enumerate() {
         damage();
-        assert_eq!(keep.load(NOW), Reputation::default());
+        assert_eq!(file.load(NOW), Reputation::default());
         assert!(!path.exists());
         assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), index + 1, "what was there is kept");
-        keep.write(&full(), NOW).unwrap();
-        assert_eq!(keep.load(NOW), full());
+        file.write(&full(), NOW).unwrap();
+        assert_eq!(file.load(NOW), full());
         std::fs::remove_file(&path).unwrap();
     }
 }
@@ -211,14 +218,14 @@ fn a_damaged_file_is_set_aside() {
 #[test]
 fn a_clock_that_was_wrong_bans_nobody_for_ever() {
     let home = tempfile::tempdir().unwrap();
-    let keep = Keep::new(home.path(), &FileSecret::from_bytes([5; 32]));
+    let file = ReputationFile::new(home.path(), &FileSecret::from_bytes([5; 32]));
     let years = NOW + 1_000_000 * MINUTE;
     let mut table = Reputation::default();
-    table.failed(node(1), Fault::Lied, 0, years);
-    table.failed(node(2), Fault::Stalled, 0, years);
+    table.failed(node(1), NodeFailure::Lied, 0, years);
+    table.failed(node(2), NodeFailure::Stalled, 0, years);
     table.note_warm([7; 32], years);
-    keep.write(&table, years).unwrap();
-    let table = keep.load(NOW);
+    file.write(&table, years).unwrap();
+    let table = file.load(NOW);
     assert_eq!(table.evidence(node(1), NOW).lied_until_ms, NOW + LIED_MS);
     assert!(table.evidence(node(2), NOW).paused_until_ms <= NOW + MAX_STALL_PAUSE_MS);
     assert!(!table.is_warm(&[7; 32], NOW + WARM_MS));
@@ -228,9 +235,9 @@ fn a_clock_that_was_wrong_bans_nobody_for_ever() {
 fn two_processes_keep_the_later_word_and_the_longer_avoidance() {
     let mut ours = Reputation::default();
     ours.served(node(1), None, NOW);
-    ours.failed(node(2), Fault::Lied, 0, NOW);
+    ours.failed(node(2), NodeFailure::Lied, 0, NOW);
     let mut theirs = Reputation::default();
-    theirs.failed(node(1), Fault::Unreachable, 0, NOW + 5);
+    theirs.failed(node(1), NodeFailure::Unreachable, 0, NOW + 5);
     theirs.served(node(2), None, NOW + 5);
     theirs.served(node(3), None, NOW + 5);
     ours.merge(theirs, NOW + 5);

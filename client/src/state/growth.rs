@@ -14,11 +14,12 @@ use baton_proto::{
 };
 
 use super::*;
-use crate::{choose::Choice, event::DEFAULT_OUTPUT_TOKENS, lifetime::Terms, request};
+use crate::{choose::Choice, event::DEFAULT_OUTPUT_TOKENS, lifetime::StorageTerms, request};
 
 const DAY_MS: u64 = 24 * 3600 * 1000;
 const EPOCH_MS: u64 = 14 * DAY_MS;
-const TERMS: Terms = Terms { epoch: Duration::from_millis(EPOCH_MS), open_epochs: 5, closed_epochs: 53 };
+const TERMS: StorageTerms =
+    StorageTerms { epoch: Duration::from_millis(EPOCH_MS), open_epochs: 5, closed_epochs: 53 };
 /// A window of few turns, so that the shorter session fills it too.
 const CONTEXT_TOKENS: u32 = 200;
 
@@ -27,14 +28,14 @@ fn root() -> SessionRoot {
 }
 
 fn empty() -> State {
-    let opened = Opened {
+    let header = SessionHeader {
         n_shards: 10,
         branch: None,
         device_id: DeviceId([1; 16]),
         created_ms: 0,
         system: Vec::new(),
     };
-    State::new(root(), opened)
+    State::new(root(), header)
 }
 
 /// The next turn, a millisecond after the last, as its node seals it: link, record and text.
@@ -98,7 +99,7 @@ fn follow_up(state: &mut State) {
     let outer = state.head_outer().unwrap();
     state.apply(Entry::Head { sequence: seq + 1, seq, link_hash: outer.link_hash }).unwrap();
     state.apply(Entry::Stored { seq, end_epoch: None }).unwrap();
-    state.apply(Entry::Paid { seq, paid: Paid { stored_ms: seq, epochs: 5 } }).unwrap();
+    state.apply(Entry::Paid { seq, paid: Purchase { stored_ms: seq, epochs: 5 } }).unwrap();
 }
 
 fn choice(node: &SecretSigningKey) -> Choice {
@@ -127,7 +128,7 @@ fn say(state: &mut State, node: &SecretSigningKey) {
         begun_ms: 0,
     };
     state.apply(Entry::Pending(pending.clone())).unwrap();
-    let terms = request::Terms {
+    let terms = request::AttemptOptions {
         memory_from: None,
         memory: None,
         memory_tokens: 0,
@@ -189,7 +190,7 @@ fn a_look_at_what_changed_finds_every_blob_that_is_due() {
     assert!(check(&mut state, 42..50) > 0);
     // The oldest blob is bought again, then in doubt, then lost; the others follow.
     for (seq, days) in [(15, 50..80), (31, 50..90), (47, 50..95), (51, 50..100)] {
-        let paid = Paid { stored_ms: 50 * DAY_MS, epochs: 5 };
+        let paid = Purchase { stored_ms: 50 * DAY_MS, epochs: 5 };
         for entry in [
             Entry::RenewalDoubt { seq, since_ms: Some(49 * DAY_MS) },
             Entry::Paid { seq, paid },
@@ -231,13 +232,13 @@ impl State {
 }
 
 #[test]
-fn turns_of_this_device_that_a_shorter_log_left_out_are_not_lost() {
+fn own_turns_that_a_compacted_log_omits_are_not_lost() {
     let node = SecretSigningKey::generate();
     let mut state = empty();
     let any = next_turn(&state, &node).0;
     let own = (0..4).map(|seq| Link { seq, turn_id: state.draw_turn_id(), ..(*any).clone() });
     let links: Vec<Signed<Link>> = own.map(|link| Signed::sign(link, &node)).collect();
     assert_eq!(state.lost_turns(links.iter()), 4);
-    state.apply(Entry::Shortened { seq: 2, prev_link: links[1].link_hash() }).unwrap();
+    state.apply(Entry::Compacted { seq: 2, prev_link: links[1].link_hash() }).unwrap();
     assert_eq!(state.lost_turns(links.iter()), 2);
 }

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use baton_client::{Client, DeviceEvent, Reconciled, ResumeOptions, SessionRoot, TurnEvent, TurnInput};
+use baton_client::{Client, DeviceEvent, ReconcileReport, ResumeOptions, SessionRoot, TurnEvent, TurnInput};
 use baton_proto::ids::{LinkHash, SessionId};
 use tempfile::TempDir;
 
@@ -39,7 +39,7 @@ impl Device {
         self.client = open(world, self.home.path(), &self.gate).await;
     }
 
-    pub async fn sync(&self, id: SessionId) -> Reconciled {
+    pub async fn sync(&self, id: SessionId) -> ReconcileReport {
         self.client.reconcile(id, &options(), |_| {}).await.unwrap()
     }
 
@@ -49,7 +49,7 @@ impl Device {
     }
 
     /// The user messages, in the chain's order.
-    pub async fn said(&self, id: SessionId) -> Vec<String> {
+    pub async fn user_messages(&self, id: SessionId) -> Vec<String> {
         let history = self.client.history(id).await.unwrap();
         history.iter().map(|view| view.turn.record.as_ref().unwrap().messages[0].text.clone()).collect()
     }
@@ -86,7 +86,7 @@ pub async fn apart(world: &World) -> (Device, Device, SessionId) {
     assert!(first.client.wait_settled(id, GRACE).await.unwrap());
     let root = first.client.backup(id).await.unwrap();
     let second = Device::second(world, &root).await;
-    assert!(second.client.wait_told(id, GRACE).await.unwrap());
+    assert!(second.client.wait_delivered(id, GRACE).await.unwrap());
     first.gate.away();
     second.gate.away();
     (first, second, id)

@@ -25,7 +25,7 @@ pub const EMBEDDER: &str = "tiny-embedder";
 
 /// The node's action for the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
+pub enum EmbedderAct {
     Serve,
     Refuse(ErrorCode),
     /// Signs with another key.
@@ -47,7 +47,7 @@ pub enum Act {
 /// The shared state of a test's nodes: their next actions, and the requests with their number of texts.
 #[derive(Clone, Default)]
 pub struct Script {
-    pub acts: Arc<Mutex<VecDeque<Act>>>,
+    pub acts: Arc<Mutex<VecDeque<EmbedderAct>>>,
     pub asked: Arc<Mutex<Vec<(NodeId, EmbedAuth, usize)>>>,
     /// Turns requested from a node that serves none.
     pub turns: Arc<Mutex<usize>>,
@@ -58,7 +58,7 @@ pub struct Embedder {
     pub mesh: MeshHandle,
 }
 
-struct Shared {
+struct EmbedderInner {
     signing: SecretSigningKey,
     exchange: ExchangeSecret,
     script: Script,
@@ -66,7 +66,7 @@ struct Shared {
 
 impl Embedder {
     pub async fn start(script: &Script) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EmbedderInner {
             signing: SecretSigningKey::generate(),
             exchange: ExchangeSecret::generate(),
             script: script.clone(),
@@ -84,7 +84,7 @@ impl Embedder {
     }
 }
 
-async fn accept(shared: Arc<Shared>, mut incoming: Incoming) {
+async fn accept(shared: Arc<EmbedderInner>, mut incoming: Incoming) {
     while let Some((_, stream)) = incoming.next().await {
         let shared = shared.clone();
         tokio::spawn(async move {
@@ -97,7 +97,7 @@ async fn accept(shared: Arc<Shared>, mut incoming: Incoming) {
     }
 }
 
-fn record(shared: &Shared) -> Signed<NodeRecord> {
+fn record(shared: &EmbedderInner) -> Signed<NodeRecord> {
     let now = now_ms();
     let record = NodeRecord {
         version: VERSION,
@@ -126,7 +126,7 @@ fn record(shared: &Shared) -> Signed<NodeRecord> {
     Signed::sign(record, &shared.signing)
 }
 
-async fn tell(shared: &Shared, mut stream: TurnStream) {
+async fn tell(shared: &EmbedderInner, mut stream: TurnStream) {
     let Ok(Some(bytes)) = stream.recv(MAX_FRAME_BYTES).await else { return };
     let answer = match codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES).unwrap() {
         ClientFrame::NodeRecord => NodeFrame::NodeRecord(record(shared).bytes().clone()),
@@ -144,7 +144,7 @@ pub fn vector(text: &str) -> [f32; 2] {
     [f32::from(u16::try_from(text.len()).unwrap()), f32::from(text.as_bytes()[0])]
 }
 
-async fn embed(shared: &Shared, mut stream: TurnStream) {
+async fn embed(shared: &EmbedderInner, mut stream: TurnStream) {
     let Ok(Some(bytes)) = stream.recv(MAX_EMBED_FRAME_BYTES).await else { return };
     let EmbedFrame::Request(request) = codec::decode(&bytes, MAX_EMBED_FRAME_BYTES).unwrap();
     let auth = Signed::<EmbedAuth>::verify(request.auth).unwrap();
@@ -152,7 +152,7 @@ async fn embed(shared: &Shared, mut stream: TurnStream) {
     let (texts, secret) = request.texts.open(&shared.exchange, &auth).unwrap();
     let seen = (auth.audience, EmbedAuth::clone(&auth), texts.texts.len());
     shared.script.asked.lock().unwrap().push(seen);
-    let act = shared.script.acts.lock().unwrap().pop_front().unwrap_or(Act::Serve);
+    let act = shared.script.acts.lock().unwrap().pop_front().unwrap_or(EmbedderAct::Serve);
     let mut reply = EmbedReply {
         version: VERSION,
         node: shared.signing.node_id(),
@@ -164,27 +164,27 @@ async fn embed(shared: &Shared, mut stream: TurnStream) {
     };
     let mut key = shared.signing.clone();
     match act {
-        Act::Forge => key = SecretSigningKey::generate(),
-        Act::OtherModel => reply.model = ModelId([9; 32]),
-        Act::OtherOrder => reply.auth_hash = AuthHash([9; 32]),
-        Act::Fewer => {
+        EmbedderAct::Forge => key = SecretSigningKey::generate(),
+        EmbedderAct::OtherModel => reply.model = ModelId([9; 32]),
+        EmbedderAct::OtherOrder => reply.auth_hash = AuthHash([9; 32]),
+        EmbedderAct::Fewer => {
             reply.tokens.pop();
             reply.components.truncate(2 * reply.tokens.len());
         }
-        Act::NotFinite => reply.components[0] = f32::NAN,
+        EmbedderAct::NotFinite => reply.components[0] = f32::NAN,
         _ => {}
     }
     let nonce = baton_keys::secret::random_bytes();
     let mut sealed = SealedReply::seal(&reply, &key, &secret, &nonce);
-    if act == Act::FlippedBit {
+    if act == EmbedderAct::FlippedBit {
         sealed.0[7] ^= 1;
     }
     let bytes = match act {
-        Act::Refuse(code) => codec::encode(&EmbedAnswer::Refused { code, retry_after_ms: 10 }),
-        Act::Garbage => vec![0xff; 40],
-        Act::Huge => vec![0; MAX_EMBED_ANSWER_BYTES + 1],
-        Act::HangUp => return,
-        Act::Silent => return drop(stream.recv(16).await),
+        EmbedderAct::Refuse(code) => codec::encode(&EmbedAnswer::Refused { code, retry_after_ms: 10 }),
+        EmbedderAct::Garbage => vec![0xff; 40],
+        EmbedderAct::Huge => vec![0; MAX_EMBED_ANSWER_BYTES + 1],
+        EmbedderAct::HangUp => return,
+        EmbedderAct::Silent => return drop(stream.recv(16).await),
         _ => codec::encode(&EmbedAnswer::Embedded { nonce, sealed }),
     };
     // A client that went away is part of some tests.

@@ -103,7 +103,7 @@ pub enum Act {
 }
 
 #[derive(Default)]
-pub struct Seen {
+pub struct NodeLog {
     pub turns: Vec<TurnAuth>,
     /// The payload fields beside the messages: schema and storage.
     pub asked: Vec<(Option<String>, StoragePolicy)>,
@@ -124,10 +124,10 @@ struct State {
     script: VecDeque<Act>,
     sealed: HashMap<(TurnId, u32), SealedTurn>,
     blobs: HashMap<BlobDigest, Vec<u8>>,
-    seen: Seen,
+    seen: NodeLog,
 }
 
-struct Shared {
+struct FakeNodeInner {
     signing: SecretSigningKey,
     exchange: ExchangeSecret,
     engine: EngineKind,
@@ -143,7 +143,7 @@ struct Shared {
 
 #[derive(Clone)]
 pub struct FakeNode {
-    shared: Arc<Shared>,
+    shared: Arc<FakeNodeInner>,
     mesh: MeshHandle,
     listen: Vec<Multiaddr>,
 }
@@ -163,7 +163,7 @@ impl FakeNode {
         let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
         let config = MeshConfig::server("fake node", listen);
         let (mesh, incoming) = Mesh::spawn(signing.expose_seed(), config).await.unwrap();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(FakeNodeInner {
             signing,
             exchange: ExchangeSecret::generate(),
             engine,
@@ -173,7 +173,7 @@ impl FakeNode {
                 script: VecDeque::new(),
                 sealed: HashMap::new(),
                 blobs: HashMap::new(),
-                seen: Seen::default(),
+                seen: NodeLog::default(),
             }),
             hanging: watch::channel(0).0,
             left: watch::channel(0).0,
@@ -216,7 +216,7 @@ impl FakeNode {
         self.shared.state.lock().unwrap().script.clear();
     }
 
-    pub fn seen<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
+    pub fn seen<T>(&self, look: impl FnOnce(&mut NodeLog) -> T) -> T {
         look(&mut self.shared.state.lock().unwrap().seen)
     }
 
@@ -247,13 +247,13 @@ async fn send(stream: &mut TurnStream, frame: &NodeFrame) {
     let _ = stream.send(&codec::encode(frame)).await;
 }
 
-async fn accept(shared: Arc<Shared>, mut incoming: Incoming) {
+async fn accept(shared: Arc<FakeNodeInner>, mut incoming: Incoming) {
     while let Some((_, stream)) = incoming.next().await {
         tokio::spawn(serve(shared.clone(), stream));
     }
 }
 
-async fn serve(shared: Arc<Shared>, mut stream: TurnStream) {
+async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
     let Ok(Some(bytes)) = stream.recv(MAX_FRAME_BYTES).await else { return };
     if shared.state.lock().unwrap().seen.deaf {
         // Waits until the other side gives up.
@@ -299,7 +299,7 @@ async fn serve(shared: Arc<Shared>, mut stream: TurnStream) {
     let _ = stream.close().await;
 }
 
-fn record(shared: &Shared) -> Signed<NodeRecord> {
+fn record(shared: &FakeNodeInner) -> Signed<NodeRecord> {
     let now = now_ms().saturating_add_signed(shared.clock_ahead_ms.load(Ordering::SeqCst));
     let until = now + 3_600_000;
     let record = NodeRecord {
@@ -325,7 +325,7 @@ fn record(shared: &Shared) -> Signed<NodeRecord> {
     Signed::sign(record, &shared.signing)
 }
 
-fn status(shared: &Shared, request: &StatusRequest) -> NodeFrame {
+fn status(shared: &FakeNodeInner, request: &StatusRequest) -> NodeFrame {
     let mut state = shared.state.lock().unwrap();
     state.seen.statuses += 1;
     match state.sealed.get(&(request.turn_id, request.attempt)) {
@@ -338,7 +338,7 @@ fn status(shared: &Shared, request: &StatusRequest) -> NodeFrame {
 }
 
 async fn window(
-    shared: &Shared,
+    shared: &FakeNodeInner,
     auth: &TurnAuth,
     request: &TurnRequest,
     payload: &Payload,
@@ -400,7 +400,7 @@ fn needless(act: Act, max_output_tokens: u32) -> Vec<ReplyEvent> {
     }
 }
 
-async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
+async fn turn(shared: &FakeNodeInner, mut stream: TurnStream, request: TurnRequest) {
     let auth = Signed::<TurnAuth>::verify(request.auth.clone()).unwrap();
     let act = {
         let mut state = shared.state.lock().unwrap();
@@ -531,7 +531,7 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     let _ = stream.close().await;
 }
 
-fn note(shared: &Shared, auth: &Signed<TurnAuth>, token_count: u32, hash: RunningHash) -> SignedBytes {
+fn note(shared: &FakeNodeInner, auth: &Signed<TurnAuth>, token_count: u32, hash: RunningHash) -> SignedBytes {
     let note = ProgressNote {
         version: VERSION,
         node: shared.signing.node_id(),
@@ -544,7 +544,7 @@ fn note(shared: &Shared, auth: &Signed<TurnAuth>, token_count: u32, hash: Runnin
 }
 
 fn seal(
-    shared: &Shared,
+    shared: &FakeNodeInner,
     auth: &Signed<TurnAuth>,
     payload: &Payload,
     window: &Window,

@@ -55,7 +55,7 @@ struct Auditor {
     mesh: MeshHandle,
 }
 
-struct Shared {
+struct AuditorInner {
     signing: SecretSigningKey,
     exchange: ExchangeSecret,
     script: Script,
@@ -63,7 +63,7 @@ struct Shared {
 
 impl Auditor {
     async fn start(script: &Script, audits: bool) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(AuditorInner {
             signing: SecretSigningKey::generate(),
             exchange: ExchangeSecret::generate(),
             script: script.clone(),
@@ -85,7 +85,7 @@ impl Auditor {
     }
 }
 
-async fn accept(shared: Arc<Shared>, mut incoming: Incoming) {
+async fn accept(shared: Arc<AuditorInner>, mut incoming: Incoming) {
     while let Some((_, stream)) = incoming.next().await {
         let shared = shared.clone();
         tokio::spawn(async move {
@@ -98,7 +98,7 @@ async fn accept(shared: Arc<Shared>, mut incoming: Incoming) {
     }
 }
 
-async fn tell(shared: &Shared, mut stream: TurnStream) {
+async fn tell(shared: &AuditorInner, mut stream: TurnStream) {
     let Ok(Some(bytes)) = stream.recv(MAX_FRAME_BYTES).await else { return };
     let now = now_ms();
     let record = NodeRecord {
@@ -135,7 +135,7 @@ async fn tell(shared: &Shared, mut stream: TurnStream) {
     let _ = stream.close().await;
 }
 
-async fn audit(shared: &Shared, mut stream: TurnStream) {
+async fn audit(shared: &AuditorInner, mut stream: TurnStream) {
     let Ok(Some(bytes)) = stream.recv(MAX_AUDIT_FRAME_BYTES).await else { return };
     let AuditFrame::Request { request: bytes, quota } = codec::decode(&bytes, MAX_AUDIT_FRAME_BYTES).unwrap();
     assert_eq!(quota, None);

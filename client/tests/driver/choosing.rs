@@ -11,8 +11,8 @@ use std::{
 };
 
 use baton_client::{
-    Client, ClientConfig, Countersigned, NodeExplanation, ResumeOptions, TurnInput,
-    choose::{Behind, MAX_SHARE, Ranked, Verdict},
+    Client, ClientConfig, CountersignatureStatus, NodeExplanation, ResumeOptions, TurnInput,
+    choose::{Behind, MAX_SHARE, OfferRank, Verdict},
 };
 use baton_proto::{ErrorCode, ids::NodeId};
 
@@ -31,7 +31,7 @@ fn ahead(config: &mut ClientConfig) -> Arc<AtomicU64> {
     offset
 }
 
-fn explained(rows: &[NodeExplanation], node: NodeId) -> (&NodeExplanation, Ranked) {
+fn explained(rows: &[NodeExplanation], node: NodeId) -> (&NodeExplanation, OfferRank) {
     let row = rows.iter().find(|row| row.node == node).unwrap();
     match row.verdict {
         Verdict::Ranked(ranked) => (row, ranked),
@@ -204,7 +204,7 @@ async fn a_node_that_died_leaves_the_list_and_is_back_when_it_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_says_nothing_for_half_a_minute_leaves_the_list_though_it_is_connected() {
+async fn a_connected_node_that_is_silent_for_half_a_minute_leaves_the_list() {
     let world = World::new(2).await;
     let mut config = world.config(world.home.path());
     let offset = ahead(&mut config);
@@ -240,8 +240,10 @@ async fn what_was_seen_is_kept_sealed_and_a_damaged_file_costs_only_itself() {
     served(1.0).await;
     std::fs::write(&path, b"something else").unwrap();
     served(0.0).await;
-    let aside = std::fs::read_dir(world.home.path()).unwrap().flatten();
-    assert!(aside.into_iter().any(|entry| entry.path().extension().is_some_and(|end| end == "damaged")));
+    let quarantined = std::fs::read_dir(world.home.path()).unwrap().flatten();
+    assert!(
+        quarantined.into_iter().any(|entry| entry.path().extension().is_some_and(|end| end == "damaged"))
+    );
     let client = world.client().await;
     assert_eq!(say(&client, session, "again").await.seq, 1);
     client.shutdown(GRACE).await;
@@ -260,7 +262,7 @@ async fn receipts_are_listed_and_checked_again_beside_a_running_client() {
     let beside = world.client().await;
     let receipts = beside.receipts(session, true).await.unwrap();
     assert_eq!((receipts.len(), receipts[0].seq, receipts[0].node), (1, 0, world.nodes[0].id()));
-    assert_eq!((receipts[0].countersigned, receipts[0].problem), (Countersigned::Delivered, None));
+    assert_eq!((receipts[0].countersigned, receipts[0].problem), (CountersignatureStatus::Delivered, None));
     let receipt = receipts[0].receipt.as_ref().unwrap();
     assert_eq!(receipt.receipt_hash(), outcome.receipt.receipt_hash());
     beside.shutdown(GRACE).await;

@@ -78,12 +78,12 @@ async fn a_damaged_session_comes_back_from_the_store_and_its_file_is_kept() {
     assert!(matches!(client.new_session(new).await, Err(ClientError::SessionExists(id)) if id == session));
     assert_eq!(client.recover(&root).await.unwrap(), session);
     assert_eq!(say(&client, session, "three").await.text, "three (2)");
-    let aside = files(world.home.path(), "damaged");
-    assert_eq!(aside.len(), 1);
-    assert_eq!(fs::read(&aside[0]).unwrap(), before);
+    let quarantined = files(world.home.path(), "damaged");
+    assert_eq!(quarantined.len(), 1);
+    assert_eq!(fs::read(&quarantined[0]).unwrap(), before);
     let listing = client.listing().await.unwrap();
     assert_eq!((listing.sessions.len(), listing.unreadable.len()), (1, 0));
-    assert!(client.delete(session).await.unwrap().untold.is_none());
+    assert!(client.delete(session).await.unwrap().unpublished.is_none());
     let left = fs::read_dir(world.home.path().join("sessions")).unwrap().count();
     assert_eq!(left, 0, "a deletion takes what was kept with it");
     client.shutdown(GRACE).await;
@@ -104,11 +104,11 @@ async fn an_import_replaces_a_damaged_session_but_not_a_good_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_session_is_deleted_and_the_index_told() {
+async fn a_damaged_session_is_deleted_and_its_tombstone_published() {
     let (world, session, _) = damaged().await;
     let client = world.client().await;
     let root = client.backup(session).await.unwrap();
-    assert!(client.delete(session).await.unwrap().untold.is_none());
+    assert!(client.delete(session).await.unwrap().unpublished.is_none());
     assert_eq!(fs::read_dir(world.home.path().join("sessions")).unwrap().count(), 0);
     assert!(matches!(client.recover(&root).await, Err(ClientError::Deleted)));
     client.shutdown(GRACE).await;
@@ -125,7 +125,7 @@ async fn a_deletion_that_the_index_did_not_hear_of_says_so() {
     let root = client.backup(session).await.unwrap();
     world.store.set_down(true);
     let deletion = client.delete(session).await.unwrap();
-    assert!(matches!(deletion.untold, Some(ClientError::Store(_))));
+    assert!(matches!(deletion.unpublished, Some(ClientError::Store(_))));
     assert!(matches!(client.session(session).await, Err(ClientError::UnknownSession(_))));
     world.store.set_down(false);
     assert_eq!(client.recover(&root).await.unwrap(), session, "as the deletion's answer said");

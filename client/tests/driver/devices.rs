@@ -22,7 +22,7 @@ use baton_testkit::{
 };
 
 /// Both look until neither has anything to merge: at most once more each than turns can fork again.
-async fn settle(devices: [&Device; 2], id: SessionId) {
+async fn sync_until_equal(devices: [&Device; 2], id: SessionId) {
     for device in devices {
         device.gate.open();
     }
@@ -52,7 +52,7 @@ async fn is_whole(world: &World, device: &Device, id: SessionId) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_turns_in_one_place_the_lower_link_stays_and_the_other_is_said_again() {
+async fn of_two_turns_at_one_position_the_lower_link_stays_and_the_other_is_replayed() {
     for first_publishes_first in [true, false] {
         let world = World::new(1).await;
         let (first, second, id) = apart(&world).await;
@@ -61,17 +61,21 @@ async fn of_two_turns_in_one_place_the_lower_link_stays_and_the_other_is_said_ag
         let (winner, loser) = by_rule(&first, &second, id).await;
         let kept = winner.links(id).await;
         let lost = loser.links(id).await[1];
-        settle(if first_publishes_first { [&first, &second] } else { [&second, &first] }, id).await;
+        sync_until_equal(if first_publishes_first { [&first, &second] } else { [&second, &first] }, id).await;
 
         assert_eq!(loser.links(id).await[..2], kept[..]);
-        assert_eq!(loser.said(id).await, ["common", "hello", "hello"], "the same words are two turns");
+        assert_eq!(
+            loser.user_messages(id).await,
+            ["common", "hello", "hello"],
+            "the same words are two turns"
+        );
         let history = loser.client.history(id).await.unwrap();
-        assert_eq!(history[2].moved_from.map(|from| (from.seq, from.link_hash)), Some((1, lost)));
-        assert!(history[0].moved_from.is_none() && history[1].moved_from.is_none());
+        assert_eq!(history[2].replay_of.map(|from| (from.seq, from.link_hash)), Some((1, lost)));
+        assert!(history[0].replay_of.is_none() && history[1].replay_of.is_none());
         // The first answer stays readable, on both.
         let displaced = loser.client.displaced(id).await.unwrap();
         assert_eq!((displaced.len(), displaced[0].seq, displaced[0].link_hash), (1, 1, lost));
-        assert_eq!(displaced[0].fate, TurnFate::Moved { to: 2 });
+        assert_eq!(displaced[0].fate, TurnFate::Replayed { to: 2 });
         assert_eq!(displaced[0].messages[1].text, "hello (1)");
         assert!(displaced[0].receipt.is_some());
         assert!(winner.client.displaced(id).await.unwrap().len() <= 1);
@@ -101,19 +105,18 @@ async fn a_longer_chain_that_was_away_loses_by_the_same_rule_and_all_of_it_follo
         // The other device stays away until the first is done.
         order[0].gate.open();
         assert_eq!(order[0].sync(id).await.status, HeadStatus::Current);
-        settle(order, id).await;
+        sync_until_equal(order, id).await;
         let said = ["common", "one", "winner two", "one", "loser two", "loser three"];
-        assert_eq!(winner.said(id).await, said);
+        assert_eq!(winner.user_messages(id).await, said);
         assert_eq!(winner.links(id).await[..3], kept[..]);
         let history = loser.client.history(id).await.unwrap();
-        let from: Vec<Option<u64>> =
-            history.iter().map(|view| view.moved_from.map(|from| from.seq)).collect();
+        let from: Vec<Option<u64>> = history.iter().map(|view| view.replay_of.map(|from| from.seq)).collect();
         assert_eq!(from, [None, None, None, Some(1), Some(2), Some(3)]);
         // The winner can also show the part of the loser's chain that it saw.
         let seen = winner.client.displaced(id).await.unwrap();
         let expected = if loser_publishes_first { 3 } else { 0 };
         assert_eq!(seen.len(), expected);
-        assert!(seen.iter().all(|one| matches!(one.fate, TurnFate::Moved { to } if to >= 3)), "{seen:?}");
+        assert!(seen.iter().all(|one| matches!(one.fate, TurnFate::Replayed { to } if to >= 3)), "{seen:?}");
         for device in [winner, loser] {
             is_whole(&world, device, id).await;
         }
@@ -123,7 +126,7 @@ async fn a_longer_chain_that_was_away_loses_by_the_same_rule_and_all_of_it_follo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_takes_in_what_another_device_wrote_before_it_and_one_that_is_alone_asks_nobody() {
+async fn a_turn_first_merges_other_devices_turns_and_a_lone_device_asks_no_index() {
     let world = World::new(1).await;
     let first = Device::new(&world).await;
     let id = session(&first.client).await;
@@ -140,7 +143,7 @@ async fn a_turn_takes_in_what_another_device_wrote_before_it_and_one_that_is_alo
     assert!(first.client.wait_settled(id, GRACE).await.unwrap());
 
     let second = Device::second(&world, &first.client.backup(id).await.unwrap()).await;
-    assert!(second.client.wait_told(id, GRACE).await.unwrap());
+    assert!(second.client.wait_delivered(id, GRACE).await.unwrap());
     say(&second.client, id, "second").await;
     assert!(second.client.wait_settled(id, GRACE).await.unwrap());
     // The first device learns of the other when it looks, and is behind.
@@ -187,15 +190,15 @@ async fn a_fork_is_seen_when_its_head_is_published_and_settled_before_the_next_t
     let info = loser.client.session(id).await.unwrap();
     assert_eq!((info.trouble, info.diverged), (Some(ErrorCode::ForkDetected), true));
     assert_eq!(world.store.heads(), published, "a head that does not continue another is not published");
-    let mine = loser.said(id).await.pop().unwrap();
+    let mine = loser.user_messages(id).await.pop().unwrap();
     let (result, events) = events_of(&loser.client, id, input("next")).await;
     assert_eq!(result.unwrap().text, "next (3)");
     let told = device_events(&events);
     assert_eq!(told[0], DeviceEvent::Forked { at: 1, won: false, turns: 1, own: 0 });
-    assert!(matches!(&told[1], DeviceEvent::Moved(moved) if (moved.from, moved.to) == (1, 2)), "{told:?}");
+    assert!(matches!(&told[1], DeviceEvent::Replayed(moved) if (moved.from, moved.to) == (1, 2)), "{told:?}");
     let texts = events.iter().filter(|event| matches!(event, TurnEvent::Text(_))).count();
     assert_eq!(texts, 2, "of what is said again nothing is shown as the answer");
-    assert_eq!(loser.said(id).await[2..], [mine, "next".to_owned()]);
+    assert_eq!(loser.user_messages(id).await[2..], [mine, "next".to_owned()]);
     is_whole(&world, loser, id).await;
     first.client.shutdown(GRACE).await;
     second.client.shutdown(GRACE).await;
@@ -251,7 +254,7 @@ async fn a_node_that_knows_a_newer_head_makes_the_client_look_and_go_on_from_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_interrupted_between_its_steps_is_taken_up_and_said_once() {
+async fn an_interrupted_merge_resumes_at_any_step_and_replays_each_turn_once() {
     let world = World::new(1).await;
     let (mut first, mut second, id) = apart(&world).await;
     for text in ["one", "two"] {
@@ -271,7 +274,7 @@ async fn what_is_interrupted_between_its_steps_is_taken_up_and_said_once() {
     assert!(matches!(error, ClientError::TurnFailed { .. }), "{error}");
     loser.restart(&world).await;
     let info = loser.client.session(id).await.unwrap();
-    assert_eq!((info.moves, info.turns, info.pending), (2, 3, true));
+    assert_eq!((info.waiting_replays, info.turns, info.pending), (2, 3, true));
     assert_eq!(loser.links(id).await, winner.links(id).await);
     let fates: Vec<TurnFate> = loser.client.displaced(id).await.unwrap().iter().map(|one| one.fate).collect();
     assert_eq!(fates, [TurnFate::Waits, TurnFate::Waits]);
@@ -292,14 +295,14 @@ async fn what_is_interrupted_between_its_steps_is_taken_up_and_said_once() {
     hanging.abort();
     assert!(hanging.await.unwrap_err().is_cancelled());
     loser.restart(&world).await;
-    assert_eq!(loser.client.session(id).await.unwrap().moves, 2);
+    assert_eq!(loser.client.session(id).await.unwrap().waiting_replays, 2);
     world.nodes[0].clear_script();
     let (result, events) = events_of(&loser.client, id, input("new")).await;
     assert_eq!(result.unwrap().seq, 5);
     assert_eq!(device_events(&events).len(), 2, "{events:?}");
     loser.restart(&world).await;
-    assert_eq!(loser.said(id).await, ["common", "one", "two", "one", "two", "new"]);
-    assert_eq!(loser.client.session(id).await.unwrap().moves, 0);
+    assert_eq!(loser.user_messages(id).await, ["common", "one", "two", "one", "two", "new"]);
+    assert_eq!(loser.client.session(id).await.unwrap().waiting_replays, 0);
     is_whole(&world, loser, id).await;
     first.client.shutdown(GRACE).await;
     second.client.shutdown(GRACE).await;
@@ -344,8 +347,7 @@ async fn a_write_of_another_devices_turns_that_is_cut_off_anywhere_is_made_good(
         let history = client.history(id).await.unwrap();
         let links: Vec<LinkHash> = history.iter().map(|view| view.turn.link.link_hash()).collect();
         assert_eq!(links[..3], kept[..], "cut {step}");
-        let from: Vec<Option<u64>> =
-            history.iter().map(|view| view.moved_from.map(|from| from.seq)).collect();
+        let from: Vec<Option<u64>> = history.iter().map(|view| view.replay_of.map(|from| from.seq)).collect();
         assert_eq!(from, [None, None, None, Some(1), Some(2)], "cut {step}");
         client.shutdown(GRACE).await;
         world.store.set_heads(heads);
@@ -354,7 +356,7 @@ async fn a_write_of_another_devices_turns_that_is_cut_off_anywhere_is_made_good(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_to_be_said_again_can_be_given_up_and_stays_readable() {
+async fn waiting_replays_can_be_dropped_and_stay_readable() {
     let world = World::new(1).await;
     let (first, second, id) = apart(&world).await;
     say(&first.client, id, "one").await;
@@ -367,9 +369,9 @@ async fn what_waits_to_be_said_again_can_be_given_up_and_stays_readable() {
     loser.client.reconcile(id, &options(), |_| {}).await.unwrap_err();
     loser.client.abandon(id).await.unwrap();
     let info = loser.client.session(id).await.unwrap();
-    assert_eq!((info.moves, info.pending, info.turns), (0, false, 2));
+    assert_eq!((info.waiting_replays, info.pending, info.turns), (0, false, 2));
     let displaced = loser.client.displaced(id).await.unwrap();
-    assert_eq!((displaced[0].fate, displaced[0].messages[1].text.as_str()), (TurnFate::LeftOut, "one (1)"));
+    assert_eq!((displaced[0].fate, displaced[0].messages[1].text.as_str()), (TurnFate::Dropped, "one (1)"));
     assert_eq!(say(&loser.client, id, "next").await.text, "next (2)");
     first.client.shutdown(GRACE).await;
     second.client.shutdown(GRACE).await;
@@ -397,7 +399,7 @@ async fn leases_of_devices_that_are_silent_for_a_day_run_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_devices_turns_that_nobody_can_read_hold_up_neither_a_turn_nor_the_head_for_ever() {
+async fn unreadable_turns_of_another_device_block_neither_turns_nor_the_head_for_ever() {
     let world = World::new(2).await;
     let (first, second, id) = apart(&world).await;
     second.gate.open();

@@ -6,7 +6,7 @@ use baton_client::{Client, ClientError, choose::NoChoice};
 use baton_proto::{ErrorCode, ids::NodeId};
 use baton_testkit::{
     GRACE, World,
-    embedder::{Act, EMBEDDER, Embedder, Script, client, vector},
+    embedder::{EMBEDDER, Embedder, EmbedderAct, Script, client, vector},
     fake::MODEL,
     say, session,
 };
@@ -52,18 +52,18 @@ async fn whatever_a_node_does_wrong_another_one_is_asked() {
     let (world, script) = (World::new(1).await, Script::default());
     let embedders = [Embedder::start(&script).await, Embedder::start(&script).await];
     for act in [
-        Act::Refuse(ErrorCode::Busy),
-        Act::Refuse(ErrorCode::QuotaExceeded),
-        Act::Forge,
-        Act::OtherModel,
-        Act::OtherOrder,
-        Act::Fewer,
-        Act::NotFinite,
-        Act::FlippedBit,
-        Act::Garbage,
-        Act::Huge,
-        Act::HangUp,
-        Act::Silent,
+        EmbedderAct::Refuse(ErrorCode::Busy),
+        EmbedderAct::Refuse(ErrorCode::QuotaExceeded),
+        EmbedderAct::Forge,
+        EmbedderAct::OtherModel,
+        EmbedderAct::OtherOrder,
+        EmbedderAct::Fewer,
+        EmbedderAct::NotFinite,
+        EmbedderAct::FlippedBit,
+        EmbedderAct::Garbage,
+        EmbedderAct::Huge,
+        EmbedderAct::HangUp,
+        EmbedderAct::Silent,
     ] {
         // A fresh client, without experience.
         let home = tempfile::tempdir().unwrap();
@@ -93,8 +93,8 @@ async fn a_failure_that_stays_is_told_by_its_name() {
     // A request that two nodes call wrong ends there. A lying node gets as many requests as any other, and is
     // named.
     for (act, expected, tries) in [
-        (Act::Refuse(ErrorCode::PayloadRejected), ErrorCode::PayloadRejected, 2),
-        (Act::Forge, ErrorCode::BadNodeSignature, 4),
+        (EmbedderAct::Refuse(ErrorCode::PayloadRejected), ErrorCode::PayloadRejected, 2),
+        (EmbedderAct::Forge, ErrorCode::BadNodeSignature, 4),
     ] {
         script.asked.lock().unwrap().clear();
         script.acts.lock().unwrap().extend([act; 4]);

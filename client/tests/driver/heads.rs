@@ -35,7 +35,7 @@ async fn an_older_head_is_a_rollback_and_a_vanished_one_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_turn_in_the_place_of_ours_is_a_fork() {
+async fn another_turn_at_our_position_is_a_fork() {
     let world = World::new(1).await;
     let client = world.client().await;
     let session = session(&client).await;

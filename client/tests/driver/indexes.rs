@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton_client::{Client, ClientError, HeadStatus, IndexShows, IndexStanding};
+use baton_client::{Client, ClientError, HeadStatus, IndexAnswer, IndexStatus};
 use baton_proto::{ErrorCode, ids::SessionId, store::StoreError};
 use tempfile::TempDir;
 
@@ -35,13 +35,13 @@ impl Indexes {
     }
 }
 
-fn shows(indexes: &[IndexStanding]) -> Vec<&'static str> {
-    let name = |one: &IndexStanding| match one.shows {
-        IndexShows::Newest { .. } => "newest",
-        IndexShows::Behind { .. } => "behind",
-        IndexShows::Nothing => "nothing",
-        IndexShows::Wrong { .. } => "wrong",
-        IndexShows::Unavailable { .. } => "away",
+fn shows(indexes: &[IndexStatus]) -> Vec<&'static str> {
+    let name = |one: &IndexStatus| match one.shows {
+        IndexAnswer::Newest { .. } => "newest",
+        IndexAnswer::Behind { .. } => "behind",
+        IndexAnswer::Nothing => "nothing",
+        IndexAnswer::Wrong { .. } => "wrong",
+        IndexAnswer::Unavailable { .. } => "away",
     };
     indexes.iter().map(name).collect()
 }
@@ -129,7 +129,7 @@ async fn one_index_that_takes_the_head_is_enough_and_the_others_get_it_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_comes_back_from_its_root_with_an_index_dead_and_none_is_not_said_for_unavailable() {
+async fn recovery_works_with_one_dead_index_and_unavailable_is_not_reported_as_none() {
     let all = Indexes::new().await;
     let home = tempfile::tempdir().unwrap();
     let client = all.client(&home).await;

@@ -1,6 +1,7 @@
 //! The client against scripted nodes over a real mesh, and a store in memory.
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 
+mod answer_options;
 mod audits;
 mod background;
 mod choosing;
@@ -9,13 +10,12 @@ mod damage;
 mod devices;
 mod embeddings;
 mod failures;
-mod form;
 mod heads;
 mod indexes;
-mod keeping;
 mod limits;
-mod older;
 mod relayer;
 mod renewal;
+mod stale_copies;
+mod storage;
 mod takeover;
 mod turns;

@@ -101,7 +101,7 @@ fn stalls(events: &[TurnEvent]) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_admits_a_turn_and_sends_nothing_is_replaced_and_what_it_may_sign_is_aborted() {
+async fn a_node_that_admits_and_sends_nothing_is_replaced_and_its_attempt_aborted() {
     for act in [Act::AdmitAndHang, Act::QueueAndHang] {
         let world = World::new(2).await;
         let client = hasty(&world, QUEUE / 3).await;
@@ -120,7 +120,7 @@ async fn a_node_that_admits_a_turn_and_sends_nothing_is_replaced_and_what_it_may
         );
         assert!(begun.elapsed() < GRACE, "{act:?}: {:?}", begun.elapsed());
         client.shutdown(GRACE).await;
-        let seen = |look: fn(&mut baton_testkit::fake::Seen) -> usize| {
+        let seen = |look: fn(&mut baton_testkit::fake::NodeLog) -> usize| {
             world.nodes.iter().map(|node| node.seen(look)).sum::<usize>()
         };
         assert_eq!(seen(|seen| seen.statuses), 2, "{act:?}: both were asked what became of it");
@@ -221,7 +221,7 @@ async fn a_beginning_that_nodes_reject_is_given_up_and_not_the_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_has_no_connection_is_the_last_to_continue_an_answer() {
+async fn a_node_without_a_connection_is_the_last_to_continue_an_answer() {
     for _ in 0..4 {
         let world = World::new(3).await;
         let client = world.client().await;

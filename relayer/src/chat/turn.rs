@@ -122,7 +122,7 @@ impl Chat {
         let session = root.session_id();
         let SessionAccess { records, mut lease, lost, driven: _driven } =
             self.session_access(owner, session).await?;
-        let client = self.inner.client.guest(Arc::new(RecordLog::new(records.clone(), Handle::current())));
+        let client = self.inner.client.log_client(Arc::new(RecordLog::new(records.clone(), Handle::current())));
         let place = Place {
             session: Some(session.to_string()),
             project: request.project.clone(),
@@ -143,7 +143,7 @@ impl Chat {
         let (mut progress, known) = (lease.progress, lease.known);
         let result = lease.while_held(Box::pin(context.run(&root, &mut progress, known))).await;
         if result.is_ok()
-            && let Err(error) = client.shorten_log(session).await
+            && let Err(error) = client.compact_log(session).await
         {
             tracing::warn!(%error, "a session's journal was not made shorter; the next request tries again");
         }
@@ -229,7 +229,7 @@ impl TurnContext<'_> {
         // Both sides of the exchange are durable before the answer is sent; later steps are queued.
         let (recorded, published) = tokio::join!(
             self.record(&outcome, progress, &self.request.messages),
-            self.client.wait_told(id, PUBLISH_TIMEOUT)
+            self.client.wait_delivered(id, PUBLISH_TIMEOUT)
         );
         if !published? {
             tracing::debug!("a head or an acknowledgement waits for the session's next request");
@@ -373,7 +373,7 @@ impl TurnContext<'_> {
         let link = &last.turn.link;
         let record = last.turn.record.as_ref();
         let content = record.and_then(|record| record.answer()).unwrap_or_default().to_owned();
-        let _ = self.client.wait_told(id, PUBLISH_TIMEOUT).await?;
+        let _ = self.client.wait_delivered(id, PUBLISH_TIMEOUT).await?;
         let memory = MemoryReport {
             mode: RecallMode::None,
             degraded: None,

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
-use baton_client::{AuditWish, Audited};
+use baton_client::{AuditOutcome, AuditWish};
 use baton_keys::files::write_private;
 use baton_proto::{audit::AuditVerdict, export::ExportMemory};
 use serde_json::Value;
@@ -54,7 +54,7 @@ impl Demo {
             return Ok(());
         }
         output::note("the last answer computed again by another node, which signs what came of it");
-        let Audited { turn, author, report, .. } =
+        let AuditOutcome { turn, author, report, .. } =
             self.client.audit(self.session, &AuditWish::default()).await?;
         let AuditVerdict::Same { tokens } = report.verdict else {
             bail!("turn {turn} was expected to be the same: {:?}", report.verdict)

@@ -104,7 +104,7 @@ fn tell(view: &TurnView) -> Option<Told> {
     let said: Vec<_> =
         record.messages.iter().filter(|message| message.role != Role::Assistant).cloned().collect();
     let mut notes = Vec::new();
-    if let Some(from) = view.moved_from {
+    if let Some(from) = view.replay_of {
         notes.push(format!("was turn {}, said again", from.seq));
     }
     if let Some(begun) = &view.resumed {

@@ -34,7 +34,7 @@ async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_
     let answer = ask("first").await;
     assert_eq!(answer["choices"][0]["message"]["content"], "first (1)", "{answer}");
     let settled = first.client.session(id).await.unwrap();
-    assert_eq!((settled.diverged, settled.moves), (false, 0));
+    assert_eq!((settled.diverged, settled.waiting_replays), (false, 0));
     second.sync(id).await;
     assert!(second.client.wait_settled(id, GRACE).await.unwrap());
     say(&second.client, id, "later").await;
@@ -43,7 +43,7 @@ async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_
     assert_eq!(answer["choices"][0]["message"]["content"], "last (4)", "{answer}");
     let told = answer["baton"]["devices"][0].as_str().unwrap();
     assert!(told.contains("another device went on"), "{answer}");
-    let said = first.said(id).await;
+    let said = first.user_messages(id).await;
     assert_eq!((said.len(), said[3].as_str(), said[4].as_str()), (5, "later", "last"));
     assert!(said.contains(&"first".to_owned()) && said.contains(&"second".to_owned()));
     first.client.shutdown(GRACE).await;

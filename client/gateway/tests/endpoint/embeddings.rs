@@ -3,7 +3,7 @@
 use baton_proto::ErrorCode;
 use baton_testkit::{
     World,
-    embedder::{Act, EMBEDDER, Embedder, Script, client, vector},
+    embedder::{EMBEDDER, Embedder, EmbedderAct, Script, client, vector},
     fake::MODEL,
 };
 use reqwest::Method;
@@ -45,7 +45,7 @@ async fn the_endpoint_speaks_openai_s_embeddings() {
         let (found, error) = post(&endpoint, &body).await;
         assert_eq!((found, error["error"]["code"].as_str()), (status, Some(code)), "{body}");
     }
-    script.acts.lock().unwrap().extend([Act::Refuse(ErrorCode::Busy); 4]);
+    script.acts.lock().unwrap().extend([EmbedderAct::Refuse(ErrorCode::Busy); 4]);
     let (status, error) = post(&endpoint, &json!({ "model": EMBEDDER, "input": "a" })).await;
     assert_eq!((status, &error["error"]["code"]), (429, &json!("rate_limit_exceeded")));
     // The list has both kinds of models, and names their engines.

@@ -36,9 +36,9 @@ fn trials([sample, all]: [usize; 2]) -> usize {
 }
 
 /// A generator that is the same everywhere: Knuth's MMIX constants, its high bits.
-struct Seeded(u64);
+struct SeededRng(u64);
 
-impl Seeded {
+impl SeededRng {
     fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).unwrap() % limit
@@ -99,7 +99,7 @@ async fn written(world: &World, home: &Path, gate: &Arc<Gate>, turns: usize) -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_older_home_takes_in_its_own_later_turns_before_the_next_one() {
+async fn an_old_home_merges_its_own_later_turns_before_the_next_turn() {
     let world = World::new(1).await;
     let (home, gate) = (tempfile::tempdir().unwrap(), Gate::new(&world.store));
     let (id, _) = written(&world, home.path(), &gate, 4).await;
@@ -143,7 +143,7 @@ async fn an_older_home_takes_in_its_own_later_turns_before_the_next_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_older_home_that_could_not_look_keeps_what_it_had_acknowledged_whatever_the_links_are() {
+async fn an_old_home_without_an_index_keeps_acknowledged_turns_whatever_the_links_are() {
     // The lower of two links is random: a single trial would be won or lost by it alone.
     for trial in 0..6 {
         let world = World::new(1).await;
@@ -230,7 +230,7 @@ impl Trial {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_cut_of_a_journal_displaces_an_acknowledged_turn() {
     let world = World::new(1).await;
-    let mut draw = Seeded(21);
+    let mut draw = SeededRng(21);
     let mut trial = Trial::new(&world, 4).await;
     for number in 0..trials(CUTS) {
         if number % TRIALS_OF_A_SESSION == TRIALS_OF_A_SESSION - 1 {
@@ -246,7 +246,7 @@ async fn no_cut_of_a_journal_displaces_an_acknowledged_turn() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_older_copy_of_a_home_displaces_an_acknowledged_turn() {
     let world = World::new(1).await;
-    let mut draw = Seeded(22);
+    let mut draw = SeededRng(22);
     let mut trial = Trial::new(&world, 2).await;
     let mut copies = vec![backup(trial.home.path())];
     for number in 0..trials(COPIES) {
@@ -321,7 +321,7 @@ async fn a_head_that_a_shorter_one_displaced_is_published_again_by_whatever_sees
         let second = open(&world, second_home.path(), &gate).await;
         second.recover(&root).await.unwrap();
         assert_eq!(said(&second, id).await, ["one"]);
-        assert!(second.wait_told(id, GRACE).await.unwrap());
+        assert!(second.wait_delivered(id, GRACE).await.unwrap());
         second.shutdown(GRACE).await;
 
         let client = open(&world, home.path(), &gate).await;
@@ -361,7 +361,7 @@ async fn is_stored(world: &World, client: &Client, id: SessionId) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blob_that_only_its_node_calls_stored_is_put_back_by_a_renewal_and_at_the_first_use_after_a_rest() {
+async fn renewal_and_first_use_after_a_rest_restore_a_blob_missing_in_the_store() {
     for rests in [false, true] {
         let world = claims_stored().await;
         let client = world.client().await;
@@ -420,7 +420,7 @@ async fn what_a_verification_finds_in_the_store_is_stored_from_then_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restore_whose_newest_blob_is_gone_brings_the_turns_before_it_and_names_the_rest() {
+async fn recovery_without_the_newest_blob_restores_earlier_turns_and_names_the_lost() {
     let world = World::new(1).await;
     let client = world.client().await;
     let id = session(&client).await;

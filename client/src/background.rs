@@ -28,12 +28,12 @@ use futures::{StreamExt as _, stream};
 use tokio::time::sleep_until;
 
 use crate::{
-    attempt::Rest,
+    attempt::ReplyTail,
     client::{Client, shards},
     error::ClientError,
-    head::Publish,
+    head::PublishReason,
     session::Session,
-    state::{Entry, Paid, State},
+    state::{Entry, Purchase, State},
     wait::has_work,
 };
 
@@ -66,27 +66,27 @@ impl Client {
         });
     }
 
-    /// The background work after a turn was accepted; `rest` is where its author reports whether the blob is
+    /// The background work after a turn was accepted; `tail` is where its author reports whether the blob is
     /// stored.
-    pub(crate) fn spawn_after_turn(&self, session: Arc<Session>, seq: u64, rest: Option<Rest>) {
+    pub(crate) fn spawn_after_turn(&self, session: Arc<Session>, seq: u64, tail: Option<ReplyTail>) {
         let client = self.clone();
         self.spawn(async move {
             let wait = client.inner.config.timeouts.author_stores;
             let accepted = tokio::time::Instant::now();
             let stored = async {
-                let (said, second) = match rest {
-                    Some(rest) => rest.store_state(wait).await,
+                let (reported, second) = match tail {
+                    Some(tail) => tail.store_state(wait).await,
                     None => (StoreState::Pending, None),
                 };
                 if let Some(second) = second {
                     client.committed_again(&session, seq, second).await;
                 }
-                client.after_store_word(&session, seq, said, accepted + wait).await;
+                client.after_store_report(&session, seq, reported, accepted + wait).await;
             };
             let known = async {
                 if let Err(error) = client.ensure_blob_id(&session, seq).await {
                     tracing::warn!(%error, "a blob ID could not be computed");
-                } else if let Err(error) = client.publish_head(&session, Publish::Head).await {
+                } else if let Err(error) = client.publish_head(&session, PublishReason::Head).await {
                     tracing::warn!(%error, "the head record was not published");
                 }
             };
@@ -95,7 +95,7 @@ impl Client {
             let refused = session.read(|state| state.unstored.contains(&seq));
             if !refused && client.unstored(&session).iter().any(|(_, wait)| wait.is_zero()) {
                 // The store may now take a blob that it refused earlier.
-                client.spawn_round(&session, Authors::Left);
+                client.spawn_round(&session, AuthorPolicy::Skip);
             } else {
                 client.after_round(&session);
             }
@@ -113,9 +113,9 @@ impl Client {
     }
 
     /// Resumes the unfinished work of earlier runs.
-    pub(crate) fn spawn_duties(&self, session: Arc<Session>) {
+    pub(crate) fn spawn_background_work(&self, session: Arc<Session>) {
         self.note_lately_stored(&session);
-        self.spawn_round(&session, Authors::Awaited);
+        self.spawn_round(&session, AuthorPolicy::Wait);
         self.spawn_confirmation(&session);
         self.spawn_renewal(&session);
         let unacked: Vec<u64> =
@@ -132,14 +132,14 @@ impl Client {
 
     /// Stores and publishes everything unfinished, unless a round is running or nothing is left. Repeats in
     /// rounds until the work is complete.
-    pub(crate) fn spawn_round(&self, session: &Arc<Session>, authors: Authors) {
+    pub(crate) fn spawn_round(&self, session: &Arc<Session>, authors: AuthorPolicy) {
         // A running round handles the rest when it ends.
-        if session.duties.available_permits() == 0 {
+        if session.rounds.available_permits() == 0 {
             return;
         }
         let (client, session) = (self.clone(), session.clone());
         self.spawn(async move {
-            let Ok(permit) = session.duties.try_acquire() else { return };
+            let Ok(permit) = session.rounds.try_acquire() else { return };
             Box::pin(client.round(&session, authors)).await;
             drop(permit);
             client.after_round(&session);
@@ -176,12 +176,12 @@ impl Client {
             signals.retry_waits.store(false, Ordering::Release);
             let (Some(inner), Some(session)) = (inner.upgrade(), session.upgrade()) else { return };
             if has_work(&session) {
-                Client { inner }.spawn_round(&session, Authors::Left);
+                Client { inner }.spawn_round(&session, AuthorPolicy::Skip);
             }
         });
     }
 
-    async fn round(&self, session: &Arc<Session>, authors: Authors) {
+    async fn round(&self, session: &Arc<Session>, authors: AuthorPolicy) {
         if session.deleted.load(Ordering::SeqCst) {
             return;
         }
@@ -189,10 +189,10 @@ impl Client {
             if let Err(error) = self.ensure_head_id(session).await {
                 tracing::warn!(%error, "a blob ID could not be computed");
             }
-            if let Err(error) = self.publish_head(session, Publish::Head).await {
+            if let Err(error) = self.publish_head(session, PublishReason::Head).await {
                 tracing::warn!(%error, "the head record was not published");
             }
-            if let Err(error) = self.offer_owed(session).await {
+            if let Err(error) = self.offer_unconfirmed(session).await {
                 tracing::warn!(%error, "a head record's indexes were not noted");
             }
         };
@@ -200,12 +200,12 @@ impl Client {
     }
 
     /// Stores the blobs that only this client may still have, once their author's time is over.
-    async fn store_unstored(&self, session: &Arc<Session>, authors: Authors) {
+    async fn store_unstored(&self, session: &Arc<Session>, authors: AuthorPolicy) {
         for (seq, wait) in self.unstored(session) {
             match authors {
-                Authors::Awaited => tokio::time::sleep(wait).await,
-                Authors::Left if !wait.is_zero() => continue,
-                Authors::Left => {}
+                AuthorPolicy::Wait => tokio::time::sleep(wait).await,
+                AuthorPolicy::Skip if !wait.is_zero() => continue,
+                AuthorPolicy::Skip => {}
             }
             if !self.store_own(session, seq).await {
                 // The store is down, for the other blobs too.
@@ -258,23 +258,24 @@ impl Client {
     }
 
     /// Acts on the author's last report about storing.
-    async fn after_store_word(
+    async fn after_store_report(
         &self,
         session: &Arc<Session>,
         seq: u64,
-        said: StoreState,
+        reported: StoreState,
         author_until: tokio::time::Instant,
     ) {
         let Some(link) = session.read(|state| state.link_at(seq)) else { return };
-        match said {
+        match reported {
             StoreState::Stored { blob_id, end_epoch } => {
                 match self.ensure_blob_id(session, seq).await {
                     Ok(ours) if ours == blob_id => {
                         self.inner.config.store.note_stored(blob_id);
                         // The author was asked to store it for this long, and has just done so.
                         let epochs = session.read(|state| self.epochs_of(state, seq));
-                        let bought = Bought { end_epoch, epochs: Some(epochs), stored_ms: self.now_ms() };
-                        if let Err(error) = session.record_of((seq, link), bought.entries(seq)).await {
+                        let stored_blob =
+                            StoredBlob { end_epoch, epochs: Some(epochs), stored_ms: self.now_ms() };
+                        if let Err(error) = session.record_of((seq, link), stored_blob.entries(seq)).await {
                             tracing::warn!(%error, "a stored blob was not noted");
                         }
                         return;
@@ -316,17 +317,17 @@ impl Client {
         }
         let id = self.ensure_blob_id(session, seq).await?;
         // Never a blind PUT: the author may have stored it meanwhile.
-        let bought = if self.inner.config.store.exists(id).await? {
+        let stored_blob = if self.inner.config.store.exists(id).await? {
             self.inner.config.store.note_stored(id);
-            Bought { end_epoch: None, epochs: None, stored_ms: self.now_ms() }
+            StoredBlob { end_epoch: None, epochs: None, stored_ms: self.now_ms() }
         } else {
             self.put(session, seq, id).await?
         };
-        session.record(bought.entries(seq)).await
+        session.record(stored_blob.entries(seq)).await
     }
 
     /// Puts a turn's blob, rebuilt from this client's own text.
-    async fn put(&self, session: &Session, seq: u64, id: BlobId) -> Result<Bought, ClientError> {
+    async fn put(&self, session: &Session, seq: u64, id: BlobId) -> Result<StoredBlob, ClientError> {
         let (bytes, epochs) =
             session.read(|state| Ok::<_, ErrorCode>((state.rebuild(seq)?, self.epochs_of(state, seq))))?;
         let send_object_to = self.inner.config.storage.send_object_to;
@@ -339,7 +340,7 @@ impl Client {
         }
         // Without an end epoch, the PUT's answer was lost and the blob found.
         let epochs = outcome.end_epoch.map(|_| epochs);
-        Ok(Bought { end_epoch: outcome.end_epoch, epochs, stored_ms })
+        Ok(StoredBlob { end_epoch: outcome.end_epoch, epochs, stored_ms })
     }
 
     /// Number of epochs for a turn's blob.
@@ -356,10 +357,10 @@ impl Client {
             Some((turn.link.author, turn.link.link_hash(), meta.ack.as_ref()?.bytes().clone()))
         });
         let Some((author, link, ack)) = found else { return };
-        let entry = match self.tell(author, &ClientFrame::Ack(ack)).await {
-            Told::Taken => Entry::Acked { seq },
-            Told::Unknown => Entry::AckMoot { seq },
-            Told::Unanswered => return,
+        let entry = match self.deliver(author, &ClientFrame::Ack(ack)).await {
+            DeliveryOutcome::Accepted => Entry::Acked { seq },
+            DeliveryOutcome::Unknown => Entry::AckMoot { seq },
+            DeliveryOutcome::Unanswered => return,
         };
         if let Err(error) = session.record_of((seq, link), vec![entry]).await {
             tracing::warn!(%error, "an acknowledgement was not noted");
@@ -393,20 +394,20 @@ impl Client {
             });
             let client = self.clone();
             self.spawn(async move {
-                client.tell(auth.audience, &ClientFrame::Abort(abort.bytes().clone())).await;
+                client.deliver(auth.audience, &ClientFrame::Abort(abort.bytes().clone())).await;
             });
         }
     }
 
     /// Sends a frame to a node, with a few tries.
-    async fn tell(&self, node: NodeId, frame: &ClientFrame) -> Told {
+    async fn deliver(&self, node: NodeId, frame: &ClientFrame) -> DeliveryOutcome {
         let mut pause = PAUSE;
         for left in (0..SEND_TRIES).rev() {
             match self.ask(node, frame).await {
-                Ok(NodeFrame::Done) => return Told::Taken,
+                Ok(NodeFrame::Done) => return DeliveryOutcome::Accepted,
                 // A node that does not know the turn will not learn it from a repetition.
                 Err(crate::exchange::ExchangeError::Refused { code: ErrorCode::StatusUnknown, .. }) => {
-                    return Told::Unknown;
+                    return DeliveryOutcome::Unknown;
                 }
                 Ok(_) | Err(_) => {}
             }
@@ -415,40 +416,40 @@ impl Client {
                 pause *= 2;
             }
         }
-        Told::Unanswered
+        DeliveryOutcome::Unanswered
     }
 }
 
 /// How a round of background work treats turns whose author still has time to store them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Authors {
+pub(crate) enum AuthorPolicy {
     /// Waits until that time is over: after a start no other task handles them.
-    Awaited,
+    Wait,
     /// Leaves them to their own tasks.
-    Left,
+    Skip,
 }
 
 /// A blob in the store, and its known duration.
-struct Bought {
+struct StoredBlob {
     end_epoch: Option<u64>,
     /// Paid epochs; none if another party paid, or the store did not say.
     epochs: Option<u32>,
     stored_ms: u64,
 }
 
-impl Bought {
+impl StoredBlob {
     /// Its journal entries.
     fn entries(&self, seq: u64) -> Vec<Entry> {
         let stored = Entry::Stored { seq, end_epoch: self.end_epoch };
-        let paid = self.epochs.map(|epochs| Paid { stored_ms: self.stored_ms, epochs });
+        let paid = self.epochs.map(|epochs| Purchase { stored_ms: self.stored_ms, epochs });
         [Some(stored), paid.map(|paid| Entry::Paid { seq, paid })].into_iter().flatten().collect()
     }
 }
 
 /// A node's answer to a sent frame.
-enum Told {
+enum DeliveryOutcome {
     /// It accepted the frame.
-    Taken,
+    Accepted,
     /// It does not know the turn.
     Unknown,
     /// No answer, or another one.

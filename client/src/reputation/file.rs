@@ -14,7 +14,7 @@ use baton_keys::{
 use baton_proto::ids::{ModelId, NodeId};
 use serde::{Deserialize, Serialize};
 
-use super::{Entry, MAX_MODEL_NAMES, MAX_WARM, Reputation, WARM_MS};
+use super::{MAX_MODEL_NAMES, MAX_WARM, NodeExperience, Reputation, WARM_MS};
 use crate::nodes::MAX_NODES;
 
 /// Name of the file in the home folder.
@@ -27,20 +27,20 @@ const MAX_FILE_BYTES: u64 = 1024 * 1024;
 /// The file's form. Later fields are missing in old files and unknown to old programs; both still read it.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(default)]
-struct Written {
-    nodes: BTreeMap<String, Entry>,
+struct StoredReputation {
+    nodes: BTreeMap<String, NodeExperience>,
     warm: BTreeMap<String, u64>,
     models: BTreeMap<String, String>,
 }
 
 /// Path and secret of the table's file.
 #[derive(Clone)]
-pub(crate) struct Keep {
+pub(crate) struct ReputationFile {
     path: PathBuf,
     secret: FileSecret,
 }
 
-impl Keep {
+impl ReputationFile {
     pub(crate) fn new(home: &Path, secret: &FileSecret) -> Self {
         Self { path: home.join(FILE), secret: secret.clone() }
     }
@@ -50,7 +50,7 @@ impl Keep {
         match self.read(now_ms) {
             Ok(found) => found.unwrap_or_default(),
             Err(error) => {
-                self.set_aside(&error);
+                self.quarantine(&error);
                 Reputation::default()
             }
         }
@@ -68,7 +68,7 @@ impl Keep {
     /// The file system's; the old file then stays.
     pub(crate) fn write(&self, table: &Reputation, now_ms: u64) -> io::Result<()> {
         let hex = |bytes: &[u8]| hex::encode(bytes);
-        let written = Written {
+        let written = StoredReputation {
             nodes: table
                 .nodes
                 .iter()
@@ -99,18 +99,18 @@ impl Keep {
         let sealed = fs::read(&self.path)?;
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "it does not open");
         let text = self.secret.open(PURPOSE, &sealed).map_err(|_| damaged())?;
-        let written: Written = serde_json::from_slice(&text).map_err(io::Error::other)?;
+        let written: StoredReputation = serde_json::from_slice(&text).map_err(io::Error::other)?;
         Ok(Some(parse(written, now_ms)))
     }
 
     /// Quarantines an unreadable file. A file that this user may not read stays.
-    fn set_aside(&self, error: &io::Error) {
+    fn quarantine(&self, error: &io::Error) {
         let name = format!("{FILE}.{}.damaged", hex::encode(random_bytes::<4>()));
-        let aside = self.path.with_file_name(name);
-        match fs::rename(&self.path, &aside) {
+        let quarantined = self.path.with_file_name(name);
+        match fs::rename(&self.path, &quarantined) {
             Ok(()) => tracing::warn!(
                 %error,
-                path = %aside.display(),
+                path = %quarantined.display(),
                 "what was known of nodes cannot be read; it is set aside, and the client begins anew"
             ),
             Err(moved) => tracing::warn!(%error, %moved, "what was known of nodes cannot be read"),
@@ -119,8 +119,8 @@ impl Keep {
 }
 
 /// The well-formed entries, within the table's bounds.
-fn parse(written: Written, now_ms: u64) -> Reputation {
-    let node = |(id, mut entry): (String, Entry)| {
+fn parse(written: StoredReputation, now_ms: u64) -> Reputation {
+    let node = |(id, mut entry): (String, NodeExperience)| {
         entry.tame(now_ms);
         Some((NodeId::parse_hex(&id).ok()?, entry))
     };

@@ -20,16 +20,16 @@ pub(crate) fn keep_torn(journal: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Moves a journal to `<its stem>.<random>.damaged`, where no listing finds it; returns the new path.
-pub(crate) fn set_aside(journal: &Path) -> io::Result<PathBuf> {
+pub(crate) fn isolate(journal: &Path) -> io::Result<PathBuf> {
     let target = beside(journal, DAMAGED);
     fs::rename(journal, &target)?;
     sync_folder(journal)?;
     Ok(target)
 }
 
-/// Undoes [`set_aside`].
-pub(crate) fn put_back(aside: &Path, journal: &Path) -> io::Result<()> {
-    fs::rename(aside, journal)?;
+/// Undoes [`isolate`].
+pub(crate) fn restore(quarantined: &Path, journal: &Path) -> io::Result<()> {
+    fs::rename(quarantined, journal)?;
     sync_folder(journal)
 }
 

@@ -22,7 +22,7 @@ const MAX_FOLLOWED: usize = 16;
 
 /// A message to send after the messages before it.
 #[derive(Clone)]
-pub(crate) struct Waiting {
+pub(crate) struct QueuedMessage {
     /// Names it in the journal.
     pub(crate) number: u64,
     /// The message and its options.
@@ -33,62 +33,62 @@ pub(crate) struct Waiting {
 
 /// A turn that is no longer in the chain.
 #[derive(Clone)]
-pub(crate) struct Displaced {
+pub(crate) struct DisplacedRecord {
     /// Link and text, with its former answer.
     pub(crate) turn: HistoryTurn,
     pub(crate) receipt: Option<Signed<Receipt>>,
-    pub(crate) fate: Fate,
+    pub(crate) fate: DisplacedFate,
 }
 
 /// The fate of a displaced turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum DisplacedFate {
     /// It waits for its replay here.
     Waits,
     /// It was replayed as this link.
-    Moved(LinkHash),
+    Replayed(LinkHash),
     /// It is not replayed: the user gave it up, it was already replaced, or it was only useful in its old
     /// position.
-    LeftOut,
+    Dropped,
     /// It belongs to another device, which replays it.
     Theirs,
 }
 
 /// Remaining and dropped turns of a merge of chains.
 #[derive(Clone, Default)]
-pub(crate) struct Moves {
-    waiting: Vec<Waiting>,
-    displaced: Vec<Displaced>,
+pub(crate) struct Replays {
+    waiting: Vec<QueuedMessage>,
+    displaced: Vec<DisplacedRecord>,
     /// Number of the next waiting message.
     next: u64,
 }
 
-impl Moves {
+impl Replays {
     /// The waiting messages, in their order.
-    pub(crate) fn waiting(&self) -> &[Waiting] {
+    pub(crate) fn waiting(&self) -> &[QueuedMessage] {
         &self.waiting
     }
 
     /// Turns that are no longer in the chain, oldest first.
-    pub(crate) fn displaced(&self) -> &[Displaced] {
+    pub(crate) fn displaced(&self) -> &[DisplacedRecord] {
         &self.displaced
     }
 
     /// The displaced turn with this link.
-    pub(crate) fn find(&self, link: &LinkHash) -> Option<&Displaced> {
+    pub(crate) fn find(&self, link: &LinkHash) -> Option<&DisplacedRecord> {
         self.displaced.iter().find(|displaced| displaced.turn.link.link_hash() == *link)
     }
 
-    fn set_fate(&mut self, link: &LinkHash, fate: Fate) {
+    fn set_fate(&mut self, link: &LinkHash, fate: DisplacedFate) {
         let found = self.displaced.iter_mut().find(|displaced| displaced.turn.link.link_hash() == *link);
         if let Some(displaced) = found {
             displaced.fate = fate;
         }
     }
 
-    fn numbered(&mut self, turn: PendingTurn, of: Option<LinkHash>) -> Waiting {
+    fn numbered(&mut self, turn: PendingTurn, of: Option<LinkHash>) -> QueuedMessage {
         self.next += 1;
-        Waiting { number: self.next, turn, of }
+        QueuedMessage { number: self.next, turn, of }
     }
 }
 
@@ -108,40 +108,40 @@ impl State {
         let counting = effective(&turns);
         let mut again = Vec::new();
         for (position, (turn, meta)) in turns.into_iter().zip(metas).enumerate() {
-            let own = meta.auth.as_ref().is_some_and(|auth| auth.device_id == self.opened.device_id);
-            let said = said_again(&turn, &meta).filter(|_| own && counting.contains(&position));
-            let fate = match (own, &said) {
-                (_, Some(_)) => Fate::Waits,
-                (true, None) => Fate::LeftOut,
-                (false, None) => Fate::Theirs,
+            let own = meta.auth.as_ref().is_some_and(|auth| auth.device_id == self.header.device_id);
+            let replay = replay_of(&turn, &meta).filter(|_| own && counting.contains(&position));
+            let fate = match (own, &replay) {
+                (_, Some(_)) => DisplacedFate::Waits,
+                (true, None) => DisplacedFate::Dropped,
+                (false, None) => DisplacedFate::Theirs,
             };
-            if let Some(said) = said {
-                again.push(self.moves.numbered(said, Some(turn.link.link_hash())));
+            if let Some(replay) = replay {
+                again.push(self.replays.numbered(replay, Some(turn.link.link_hash())));
             }
-            self.moves.displaced.push(Displaced { turn, receipt: meta.receipt, fate });
+            self.replays.displaced.push(DisplacedRecord { turn, receipt: meta.receipt, fate });
         }
         // A pending replay is in the waiting list already.
         let pending = self.pending.take().filter(|pending| pending.number.is_none());
-        let mut waiting = std::mem::take(&mut self.moves.waiting);
-        waiting.extend(pending.map(|pending| self.moves.numbered(pending.turn, None)));
+        let mut waiting = std::mem::take(&mut self.replays.waiting);
+        waiting.extend(pending.map(|pending| self.replays.numbered(pending.turn, None)));
         again.extend(waiting);
         for waits in &mut again {
             waits.turn.follow();
         }
-        self.moves.waiting = again;
+        self.replays.waiting = again;
         Ok(())
     }
 
     /// Adds a message after the waiting messages.
     pub(super) fn queue(&mut self, mut turn: PendingTurn) {
         turn.follow();
-        let waiting = self.moves.numbered(turn, None);
-        self.moves.waiting.push(waiting);
+        let waiting = self.replays.numbered(turn, None);
+        self.replays.waiting.push(waiting);
     }
 
     /// Makes the waiting message with this number the pending turn, with its own turn id.
     pub(super) fn begin_waiting(&mut self, number: u64, turn_id: TurnId) -> Result<(), ErrorCode> {
-        let waiting = self.moves.waiting.iter_mut().find(|waiting| waiting.number == number);
+        let waiting = self.replays.waiting.iter_mut().find(|waiting| waiting.number == number);
         let waiting = waiting.ok_or(ErrorCode::BadSequence)?;
         waiting.turn.turn_id = turn_id;
         self.pending =
@@ -150,29 +150,29 @@ impl State {
     }
 
     /// Drops the waiting message with this number.
-    pub(super) fn leave_out(&mut self, number: u64) {
+    pub(super) fn drop_waiting(&mut self, number: u64) {
         if self.pending.as_ref().is_some_and(|pending| pending.number == Some(number)) {
             self.pending = None;
         }
         if let Some(Some(link)) = self.take_waiting(number) {
-            self.moves.set_fate(&link, Fate::LeftOut);
+            self.replays.set_fate(&link, DisplacedFate::Dropped);
         }
     }
 
     /// Takes a number off the list, since its turn was accepted as this link. Returns the displaced turn that
     /// it replays.
-    pub(super) fn said(&mut self, number: u64, link: LinkHash) -> Option<LinkHash> {
+    pub(super) fn mark_replayed(&mut self, number: u64, link: LinkHash) -> Option<LinkHash> {
         let of = self.take_waiting(number).flatten()?;
-        self.moves.set_fate(&of, Fate::Moved(link));
+        self.replays.set_fate(&of, DisplacedFate::Replayed(link));
         Some(of)
     }
 
     /// Takes a waiting message off the list if the chain already has its turn, as this link. It was answered,
     /// and the journal lost the answer. Returns the displaced turn that it replays.
-    pub(super) fn answered(&mut self, turn_id: &TurnId, link: LinkHash) -> Option<LinkHash> {
-        let mut waiting = self.moves.waiting.iter();
+    pub(super) fn mark_answered(&mut self, turn_id: &TurnId, link: LinkHash) -> Option<LinkHash> {
+        let mut waiting = self.replays.waiting.iter();
         let number = waiting.find(|waiting| self.becomes(&waiting.turn.turn_id, turn_id))?.number;
-        self.said(number, link)
+        self.mark_replayed(number, link)
     }
 
     /// Whether a turn with the first id gets the second id, now or after a few more replays.
@@ -182,49 +182,49 @@ impl State {
     }
 
     fn take_waiting(&mut self, number: u64) -> Option<Option<LinkHash>> {
-        let place = self.moves.waiting.iter().position(|waiting| waiting.number == number)?;
-        Some(self.moves.waiting.remove(place).of)
+        let position = self.replays.waiting.iter().position(|waiting| waiting.number == number)?;
+        Some(self.replays.waiting.remove(position).of)
     }
 
     /// Keeps another device's displaced turn until that device replays it.
-    pub(super) fn keep(&mut self, entry: &segment::Entry) -> Result<(), ErrorCode> {
+    pub(super) fn keep_displaced(&mut self, entry: &segment::Entry) -> Result<(), ErrorCode> {
         let link = Signed::<Link>::verify(entry.link.clone())?;
-        if self.moves.find(&link.link_hash()).is_some() {
+        if self.replays.find(&link.link_hash()).is_some() {
             return Ok(());
         }
         let identity = link.record_identity();
         let record = entry.record.open(&self.root.record_key(&identity), &identity)?;
         let turn = HistoryTurn { link, record: Some(record) };
-        self.moves.displaced.push(Displaced { turn, receipt: None, fate: Fate::Theirs });
+        self.replays.displaced.push(DisplacedRecord { turn, receipt: None, fate: DisplacedFate::Theirs });
         Ok(())
     }
 
     /// The first waiting message, if no turn is pending.
-    pub(crate) fn next_waiting(&self) -> Option<&Waiting> {
-        if self.pending.is_some() { None } else { self.moves.waiting.first() }
+    pub(crate) fn next_waiting(&self) -> Option<&QueuedMessage> {
+        if self.pending.is_some() { None } else { self.replays.waiting.first() }
     }
 
     /// Whether displaced turns wait for replay.
-    pub(crate) fn moves_wait(&self) -> bool {
-        self.moves.waiting.iter().any(|waiting| waiting.of.is_some())
+    pub(crate) fn has_waiting_replays(&self) -> bool {
+        self.replays.waiting.iter().any(|waiting| waiting.of.is_some())
     }
 
     /// Whether any message is unanswered or waits for replay.
-    pub(crate) fn has_unsaid(&self) -> bool {
-        self.pending.is_some() || !self.moves.waiting.is_empty()
+    pub(crate) fn has_open_message(&self) -> bool {
+        self.pending.is_some() || !self.replays.waiting.is_empty()
     }
 
     /// The displaced turn that the pending turn replays.
-    pub(crate) fn pending_moves(&self) -> Option<&Displaced> {
+    pub(crate) fn pending_displaced(&self) -> Option<&DisplacedRecord> {
         let number = self.pending.as_ref()?.number?;
-        let waiting = self.moves.waiting.iter().find(|waiting| waiting.number == number)?;
-        self.moves.find(&waiting.of?)
+        let waiting = self.replays.waiting.iter().find(|waiting| waiting.number == number)?;
+        self.replays.find(&waiting.of?)
     }
 
     /// A user's message without an answer: the pending message unless it is a replay, or a waiting message.
     pub(crate) fn unanswered(&self) -> Option<&PendingTurn> {
         let plain = self.pending.as_ref().filter(|pending| pending.number.is_none());
-        let waiting = || self.moves.waiting.iter().find(|waiting| waiting.of.is_none());
+        let waiting = || self.replays.waiting.iter().find(|waiting| waiting.of.is_none());
         plain.map(|pending| &pending.turn).or_else(|| Some(&waiting()?.turn))
     }
 
@@ -233,7 +233,7 @@ impl State {
         if self.pending.as_ref().is_some_and(|pending| pending.number.is_none()) {
             return None;
         }
-        self.moves.waiting.iter().find(|waiting| waiting.of.is_none()).map(|waiting| waiting.number)
+        self.replays.waiting.iter().find(|waiting| waiting.of.is_none()).map(|waiting| waiting.number)
     }
 
     /// Whether another device may be writing the session.
@@ -250,7 +250,7 @@ impl State {
     ) -> Vec<DeviceLease> {
         let mut others: Vec<DeviceLease> = Vec::new();
         for lease in self.leases.iter().chain(found) {
-            if lease.device == self.opened.device_id || lease.expires_ms <= now_ms {
+            if lease.device == self.header.device_id || lease.expires_ms <= now_ms {
                 continue;
             }
             match others.iter_mut().find(|other| other.device == lease.device) {
@@ -275,7 +275,7 @@ impl PendingTurn {
 }
 
 /// The replay of a displaced turn; none for kinds that only have a meaning in their old position.
-fn said_again(turn: &HistoryTurn, meta: &TurnMeta) -> Option<PendingTurn> {
+fn replay_of(turn: &HistoryTurn, meta: &TurnMeta) -> Option<PendingTurn> {
     let record = turn.record.as_ref()?;
     if !matches!(record.kind, RecordKind::Turn | RecordKind::Edit) {
         return None;

@@ -6,16 +6,16 @@ use super::{Entry, Proof, State, TurnEntry, TurnMeta};
 
 /// Number of signed turns that must be exceeded before a log is compacted: checking their signatures is most
 /// of the cost of opening it.
-const SHORTEN_FROM: usize = 16;
+const COMPACT_FROM: usize = 16;
 
 impl State {
     /// Entries that rebuild this state as far as the next turn needs it. They hold the segments that a node
     /// may be shown, and the signed objects of the last turn alone. None if that saves little, or work is
     /// pending.
-    pub(crate) fn shorter(&self) -> Option<Vec<Entry>> {
+    pub(crate) fn compacted_entries(&self) -> Option<Vec<Entry>> {
         let signed = self.meta.iter().filter(|meta| meta.receipt.is_some()).count();
-        let busy = self.has_unsaid() || !self.is_published() || !self.unacked.is_empty();
-        if signed <= SHORTEN_FROM || busy {
+        let busy = self.has_open_message() || !self.is_published() || !self.unacked.is_empty();
+        if signed <= COMPACT_FROM || busy {
             return None;
         }
         let oldest_end = *self.segment_ends(MAX_READ_BLOBS).last()?;
@@ -26,11 +26,11 @@ impl State {
         if self.unstored.first().is_some_and(|seq| *seq < first.link.seq) {
             return None;
         }
-        let mut entries = vec![Entry::Opened(self.opened.clone())];
+        let mut entries = vec![Entry::Opened(self.header.clone())];
         if first.link.seq > 0 {
-            entries.push(Entry::Shortened { seq: first.link.seq, prev_link: first.link.prev_link });
+            entries.push(Entry::Compacted { seq: first.link.seq, prev_link: first.link.prev_link });
         }
-        if *self.system != self.opened.system {
+        if *self.system != self.header.system {
             entries.push(Entry::System(self.system.to_vec()));
         }
         for (turn, meta) in self.history.iter().zip(&self.meta).skip(from) {

@@ -20,7 +20,8 @@ use baton_proto::{
 };
 use tokio::time::timeout;
 
-use crate::{attempt::accept, client::Client, exchange, reputation::Fault, session::Session, state::State};
+use super::accept;
+use crate::{client::Client, exchange, reputation::NodeFailure, session::Session, state::State};
 
 /// How long a node is asked about a turn. A live node answers from its journal; a node that was killed
 /// mid-answer must not delay the next attempt.
@@ -30,7 +31,7 @@ pub(crate) const SHORT_STATUS_WAIT: Duration = Duration::from_millis(500);
 
 /// Why asking had no result.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unsettled {
+pub(crate) enum ResolveError {
     /// Nothing is known; the reason holds no content.
     #[error("{0}")]
     Unknown(String),
@@ -40,38 +41,39 @@ pub(crate) enum Unsettled {
 }
 
 /// An accepted turn and the memory that it used.
-pub(crate) type Settled = (AcceptedTurn, Vec<MemoryItem>);
+pub(crate) type ResolvedTurn = (AcceptedTurn, Vec<MemoryItem>);
 
 impl Client {
     /// Asks the author of an attempt. Returns the turn if the author sealed it and it rebuilds. After any
     /// error a new attempt may be made.
-    pub(crate) async fn settle(
+    pub(crate) async fn resolve_attempt(
         &self,
         session: &Arc<Session>,
         auth: &Signed<TurnAuth>,
         wait: Duration,
-    ) -> Result<Option<Settled>, Unsettled> {
+    ) -> Result<Option<ResolvedTurn>, ResolveError> {
         let node = auth.audience;
-        let (committed, store) = match self.status(session, auth, wait).await.map_err(Unsettled::Unknown)? {
-            TurnStatus::Sealed { committed, store } => (*committed, store),
-            TurnStatus::Accepted | TurnStatus::Aborted => return Ok(None),
-        };
-        let fetch = session.read(|state| fetch_frame(state, &committed)).map_err(Unsettled::Wrong)?;
+        let (committed, store) =
+            match self.status(session, auth, wait).await.map_err(ResolveError::Unknown)? {
+                TurnStatus::Sealed { committed, store } => (*committed, store),
+                TurnStatus::Accepted | TurnStatus::Aborted => return Ok(None),
+            };
+        let fetch = session.read(|state| fetch_frame(state, &committed)).map_err(ResolveError::Wrong)?;
         let bytes = match self.fetch_from(node, &committed, &fetch).await {
             Some(bytes) => bytes,
             None => {
                 let stored = self.fetch_stored(&committed, store).await;
-                stored.ok_or_else(|| Unsettled::Unknown("the sealed blob was not found".to_owned()))?
+                stored.ok_or_else(|| ResolveError::Unknown("the sealed blob was not found".to_owned()))?
             }
         };
-        let settled = session.read(|state| open_and_accept(state, auth, &committed, &bytes));
-        settled.map(Some).map_err(|code| {
+        let resolved = session.read(|state| open_and_accept(state, auth, &committed, &bytes));
+        resolved.map(Some).map_err(|code| {
             // The signed turn differs from the order. If a memory provider added to it, the provider may be
             // at fault.
             if code != ErrorCode::StatusUnknown && auth.memory_from.is_none() {
-                self.inner.directory.failed(node, Fault::Lied, 0);
+                self.inner.directory.failed(node, NodeFailure::Lied, 0);
             }
-            Unsettled::Wrong(code)
+            ResolveError::Wrong(code)
         })
     }
 
@@ -145,7 +147,7 @@ fn open_and_accept(
     auth: &Signed<TurnAuth>,
     committed: &Committed,
     bytes: &[u8],
-) -> Result<Settled, ErrorCode> {
+) -> Result<ResolvedTurn, ErrorCode> {
     let pending = state.pending.as_ref().ok_or(ErrorCode::StatusUnknown)?;
     let link = Signed::<Link>::verify(committed.link.clone())?;
     let reference = BlobRef {

@@ -24,7 +24,7 @@ pub(super) const PARALLEL_ASKS: usize = 8;
 const GATHER: Duration = Duration::from_millis(1500);
 
 /// The outcome of asking a node for its record.
-pub(super) enum Asked {
+pub(super) enum RecordAnswer {
     /// It gave a valid record.
     Record(Box<Signed<NodeRecord>>),
     /// It gave a record that is out of time by this machine's clock.
@@ -74,7 +74,7 @@ impl Directory {
     }
 
     /// Waits until the mesh reports a node; false at the deadline.
-    pub(super) async fn hears_of_one(&self, deadline: Instant) -> bool {
+    pub(super) async fn wait_for_node(&self, deadline: Instant) -> bool {
         let mut events = self.mesh.peer_events();
         let heard = async {
             loop {
@@ -97,7 +97,7 @@ impl Directory {
         Instant::now() < deadline
     }
 
-    pub(super) fn take_peers(&self) {
+    pub(super) fn sync_peers(&self) {
         let now = self.now_ms();
         let mut known = self.lock();
         let peers = self.mesh.peers();
@@ -121,7 +121,7 @@ impl Directory {
             entry.addrs = peer.addrs;
             entry.presence.set_connected(peer.connected, now);
             if let Some(record) = peer.record {
-                entry.take_told(&record, now);
+                entry.adopt_gossip(&record, now);
             }
         }
     }
@@ -129,7 +129,7 @@ impl Directory {
     /// Asks every known node without a fresh record or sign of life, until all answered or a moment after the
     /// first answer.
     pub(super) async fn ask_stale(&self) {
-        self.take_peers();
+        self.sync_peers();
         let now = self.now_ms();
         let stale: Vec<(NodeId, Vec<Multiaddr>)> = self
             .lock()
@@ -149,7 +149,7 @@ impl Directory {
         let mut until = Instant::now() + if have_some { GATHER } else { self.timeouts.open };
         while let Ok(Some((node, answer))) = timeout_at(until, asks.next()).await {
             lock(&asked).remove(&node);
-            self.take_answer(node, answer);
+            self.record_answer(node, answer);
             if !have_some && !self.usable().is_empty() {
                 have_some = true;
                 until = until.min(Instant::now() + GATHER);
@@ -158,39 +158,46 @@ impl Directory {
         drop(asks);
         // A silent node is asked again later, so that not every turn waits for it.
         for node in lock(&asked).drain() {
-            self.take_answer(node, Asked::Nothing);
+            self.record_answer(node, RecordAnswer::Nothing);
         }
     }
 
-    pub(super) async fn fetch_record(&self, node: NodeId, addrs: &[Multiaddr], wait: Duration) -> Asked {
+    pub(super) async fn fetch_record(
+        &self,
+        node: NodeId,
+        addrs: &[Multiaddr],
+        wait: Duration,
+    ) -> RecordAnswer {
         let answer = exchange::ask(&self.mesh, node, addrs, &ClientFrame::NodeRecord, wait).await;
         let bytes = match answer {
             Ok(NodeFrame::NodeRecord(bytes)) => bytes,
-            Ok(_) | Err(ExchangeError::Refused { .. } | ExchangeError::Broken(_)) => return Asked::Otherwise,
-            Err(ExchangeError::Open(OpenError::Busy | OpenError::Closed)) => return Asked::Never,
-            Err(_) => return Asked::Nothing,
+            Ok(_) | Err(ExchangeError::Refused { .. } | ExchangeError::Broken(_)) => {
+                return RecordAnswer::Otherwise;
+            }
+            Err(ExchangeError::Open(OpenError::Busy | OpenError::Closed)) => return RecordAnswer::Never,
+            Err(_) => return RecordAnswer::Nothing,
         };
-        let Ok(record) = Signed::<NodeRecord>::verify(bytes) else { return Asked::Otherwise };
+        let Ok(record) = Signed::<NodeRecord>::verify(bytes) else { return RecordAnswer::Otherwise };
         // A record is about its signer, which must be the asked peer.
         if record.node != node {
-            return Asked::Otherwise;
+            return RecordAnswer::Otherwise;
         }
         let now = self.now_ms();
         if record.current_key(now).is_ok() {
-            Asked::Record(Box::new(record))
+            RecordAnswer::Record(Box::new(record))
         } else if record.out_of_time(now).is_some() {
-            Asked::OutOfTime(Box::new(record))
+            RecordAnswer::OutOfTime(Box::new(record))
         } else {
-            Asked::Otherwise
+            RecordAnswer::Otherwise
         }
     }
 
-    pub(super) fn take_answer(&self, node: NodeId, answer: Asked) {
+    pub(super) fn record_answer(&self, node: NodeId, answer: RecordAnswer) {
         let now = self.now_ms();
         let mut known = self.lock();
         let entry = known.entry(node).or_default();
         match answer {
-            Asked::Record(record) => {
+            RecordAnswer::Record(record) => {
                 entry.presence.heard(now);
                 // A record older than the known one is a replay and changes nothing, unless the known one is
                 // of a wrong clock.
@@ -201,7 +208,7 @@ impl Directory {
                 }
                 entry.out_of_time = false;
             }
-            Asked::OutOfTime(record) => {
+            RecordAnswer::OutOfTime(record) => {
                 entry.presence.answered_otherwise(now);
                 // A known current record is better than one out of time.
                 if entry.record.as_ref().is_none_or(|old| old.current_key(now).is_err()) {
@@ -209,9 +216,9 @@ impl Directory {
                     entry.out_of_time = true;
                 }
             }
-            Asked::Otherwise => entry.presence.answered_otherwise(now),
-            Asked::Nothing => entry.presence.unanswered(now),
-            Asked::Never => entry.presence.not_asked(),
+            RecordAnswer::Otherwise => entry.presence.answered_otherwise(now),
+            RecordAnswer::Nothing => entry.presence.unanswered(now),
+            RecordAnswer::Never => entry.presence.not_asked(),
         }
     }
 
@@ -219,6 +226,6 @@ impl Directory {
     pub(crate) async fn renew(&self, node: NodeId) {
         let addrs = self.addrs(node);
         let answer = self.fetch_record(node, &addrs, self.timeouts.open).await;
-        self.take_answer(node, answer);
+        self.record_answer(node, answer);
     }
 }

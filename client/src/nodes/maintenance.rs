@@ -15,7 +15,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Directory, asking::PARALLEL_ASKS};
+use super::{Directory, records::PARALLEL_ASKS};
 
 /// Nodes are checked for this long after the last turn or listing; then not until the next.
 const IN_USE_MS: u64 = 2 * 60 * 1000;
@@ -39,21 +39,21 @@ pub(crate) async fn run(directory: Weak<Directory>, cancel: CancellationToken) {
     drop(first);
     let mut asks = JoinSet::new();
     let (mut written, mut quiet_from) = (Instant::now(), Instant::now());
-    while let Some(kept) = directory.upgrade() {
-        kept.start_checks(&mut asks, &mut quiet_from);
-        if kept.unsaved.load(Ordering::Acquire) && written.elapsed() >= WRITE_EVERY {
-            kept.save().await;
+    while let Some(upgraded) = directory.upgrade() {
+        upgraded.start_checks(&mut asks, &mut quiet_from);
+        if upgraded.unsaved.load(Ordering::Acquire) && written.elapsed() >= WRITE_EVERY {
+            upgraded.save().await;
             written = Instant::now();
         }
-        let busy = kept.is_in_use() || kept.unsaved.load(Ordering::Acquire);
+        let busy = upgraded.is_in_use() || upgraded.unsaved.load(Ordering::Acquire);
         let tick = if busy { TICK } else { IDLE_TICK };
         // The task alone must not keep the directory alive.
-        drop(kept);
+        drop(upgraded);
         tokio::select! {
             biased;
             () = cancel.cancelled() => break,
             event = events.recv() => match event {
-                Ok(event) => if let Some(kept) = directory.upgrade() { kept.on_event(event) },
+                Ok(event) => if let Some(upgraded) = directory.upgrade() { upgraded.on_event(event) },
                 // Missed events show in the table of peers.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => break,
@@ -64,8 +64,8 @@ pub(crate) async fn run(directory: Weak<Directory>, cancel: CancellationToken) {
         }
     }
     asks.shutdown().await;
-    if let Some(kept) = directory.upgrade() {
-        kept.save().await;
+    if let Some(upgraded) = directory.upgrade() {
+        upgraded.save().await;
     }
 }
 
@@ -92,7 +92,7 @@ impl Directory {
         if !self.is_in_use() {
             return;
         }
-        self.take_peers();
+        self.sync_peers();
         let now = self.now_ms();
         let allowed = quiet_from.elapsed().as_millis() * QUIET_ASKS_PER_SECOND / 1000;
         let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
@@ -127,7 +127,7 @@ impl Directory {
             asks.spawn(async move {
                 let addrs = directory.addrs(node);
                 let answer = directory.fetch_record(node, &addrs, CHECK_WAIT).await;
-                directory.take_answer(node, answer);
+                directory.record_answer(node, answer);
             });
         }
     }
@@ -137,10 +137,10 @@ impl Directory {
         if !self.unsaved.swap(false, Ordering::AcqRel) {
             return;
         }
-        let Some(keep) = self.keep.clone() else { return };
+        let Some(file) = self.reputation_file.clone() else { return };
         let (directory, now) = (self.clone(), self.now_ms());
         let saved = tokio::task::spawn_blocking(move || {
-            let others = keep.reread(now);
+            let others = file.reread(now);
             let table = {
                 let mut reputation = directory.reputation();
                 if let Some(others) = others {
@@ -148,7 +148,7 @@ impl Directory {
                 }
                 reputation.clone()
             };
-            keep.write(&table, now)
+            file.write(&table, now)
         });
         match saved.await {
             Ok(Ok(())) => {}

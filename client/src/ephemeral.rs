@@ -15,16 +15,16 @@ use crate::{
     config::ClientConfig,
     error::ClientError,
     heads::{HeadIndexes, NamedIndex},
-    journal::Keeper,
+    journal::JournalLocation,
 };
 
 /// The shortest time for which a blob is bought.
-const PASSING_EPOCHS: u32 = 1;
+const SHORTEST_EPOCHS: u32 = 1;
 
 /// A head index that publishes nothing.
-struct Unpublished;
+struct NoHeadIndex;
 
-impl HeadIndex for Unpublished {
+impl HeadIndex for NoHeadIndex {
     fn publish<'a>(&'a self, _record: Vec<u8>) -> StoreFuture<'a, ()> {
         Box::pin(async { Ok(()) })
     }
@@ -42,16 +42,16 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::Config`], which a configuration already accepted does not give.
-    pub fn passing(&self) -> Result<Self, ClientError> {
+    pub fn ephemeral(&self) -> Result<Self, ClientError> {
         let storage = StoragePolicy {
-            open_epochs: PASSING_EPOCHS,
-            closed_epochs: PASSING_EPOCHS,
+            open_epochs: SHORTEST_EPOCHS,
+            closed_epochs: SHORTEST_EPOCHS,
             ..self.inner.config.storage
         };
         let config =
             ClientConfig { home: None, passphrase: None, renew: false, storage, ..self.inner.config.clone() };
-        let index = NamedIndex { name: "nowhere".to_owned(), index: Arc::new(Unpublished) };
+        let index = NamedIndex { name: "nowhere".to_owned(), index: Arc::new(NoHeadIndex) };
         let heads = HeadIndexes::new(vec![index], config.timeouts.heads)?;
-        Ok(self.sharing_network(config, FileSecret::generate(), Keeper::Nowhere, Arc::new(heads)))
+        Ok(self.sharing_network(config, FileSecret::generate(), JournalLocation::Memory, Arc::new(heads)))
     }
 }

@@ -1,29 +1,27 @@
-//! Walks a session's chain with its root, to verify it against the store, recover it from its head, or gather
-//! it for an export. This module fetches; the chain's own reader decides validity.
+//! Verifies a session against the store, and fetches the verified chain for [`crate::recover`], a merge or an
+//! export. This module fetches; the chain's own reader decides validity.
 
-use std::{ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode,
     chain::{SessionReader, VerifiedSegment, rebuild_blob},
     head::HeadOuter,
-    ids::{LinkHash, SessionId},
+    ids::SessionId,
     limits::MAX_BLOB_BYTES,
-    link::{BlobRef, Link, blob_digest},
-    segment::{Segment, blob_salt},
+    link::{BlobRef, blob_digest},
     store::StoreError,
     wire::NodeFrame,
 };
 use baton_walrus_client::ShardCount;
 
 use crate::{
+    attempt::resolve::fetch_blob,
     client::{Client, shards},
     error::ClientError,
     head::FoundHead,
-    journal::Keeper,
     session::Session,
-    settle::fetch_blob,
 };
 
 /// The result of [`Client::verify`]. Without problems, every turn's link, node signature, record and position
@@ -62,24 +60,6 @@ impl VerifyReport {
     }
 }
 
-/// A session recovered from its root.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recovered {
-    /// The session.
-    pub session: SessionId,
-    /// Unreadable turns at its end: the store does not have their blobs.
-    pub lost: Option<RangeInclusive<u64>>,
-}
-
-/// How a recovery treats missing newest blobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Missing {
-    /// Recovers nothing.
-    Refused,
-    /// Recovers the readable turns, and names the others.
-    Named,
-}
-
 /// How long a verification right after a turn waits for the store to have the turn's blob.
 pub const STORING_GRACE: Duration = Duration::from_secs(5);
 
@@ -93,17 +73,17 @@ pub struct Problem {
 }
 
 /// Sources of a session's bytes besides the store.
-struct Sources<'a> {
-    session: Option<&'a Arc<Session>>,
+pub(crate) struct Sources<'a> {
+    pub(crate) session: Option<&'a Arc<Session>>,
     /// Whether this client's own copy is as good as the store's: not if the store is being checked.
-    own_first: bool,
+    pub(crate) own_first: bool,
     /// The last turn, whose author may have it.
-    last: Option<(&'a SessionRoot, RecordIdentity)>,
+    pub(crate) last: Option<(&'a SessionRoot, RecordIdentity)>,
 }
 
 /// A fetched segment.
-struct Found {
-    bytes: Vec<u8>,
+pub(crate) struct FetchedSegment {
+    pub(crate) bytes: Vec<u8>,
     own: bool,
     /// The store had other bytes under the ID.
     wrong_in_store: bool,
@@ -118,21 +98,22 @@ impl Client {
     /// The chain's errors when a segment does not verify at all ([`ClientError::Protocol`]); single wrong
     /// blobs, IDs and receipts are in the report.
     pub async fn verify(&self, id: SessionId, full: bool) -> Result<VerifyReport, ClientError> {
-        let session = self.opened(id).await?;
+        let session = self.open_session(id).await?;
         self.ensure_head_id(&session).await?;
         let mut report = VerifyReport::default();
         let (root, outer, shards) = session
             .read(|state| Ok::<_, ClientError>((state.root.clone(), state.head_outer(), shards(state)?)))?;
         let Some(outer) = outer else { return Ok(report) };
         let sources = Sources { session: Some(&session), own_first: false, last: None };
-        let segments = self.walk(&root, &outer, &sources, &mut report).await?;
+        let segments = self.fetch_verified(&root, &outer, &sources, &mut report).await?;
         for segment in &segments {
             let Some(seq) = segment.turns.last().map(|turn| turn.link.seq) else { continue };
             if !report.not_stored.contains(&seq) {
                 self.note_confirmed(&session, seq).await;
             }
         }
-        let checked = crate::wiped::spawn_blocking(move || check_ids(&root, &segments, shards, full, report));
+        let checked =
+            crate::stack_wipe::spawn_blocking(move || check_ids(&root, &segments, shards, full, report));
         let mut report = checked.await.map_err(|_| ClientError::TaskEnded)?;
         session.read(|state| check_receipts(state, &mut report));
         Ok(report)
@@ -148,90 +129,13 @@ impl Client {
         self.verify(id, full).await
     }
 
-    /// Recovers a session from its root alone: finds the head in the index, walks the chain in the store and
-    /// verifies all of it. The store has no receipts, authorisations and acknowledgements, so they stay
-    /// unknown. A damaged journal of the session is kept under another name.
-    ///
-    /// # Errors
-    /// - [`ClientError::HeadMissing`], [`ClientError::Deleted`].
-    /// - [`ClientError::SessionExists`] when the session is here, as complete as in the index.
-    /// - [`ErrorCode::RollbackDetected`] or [`ErrorCode::ForkDetected`] when it is here and the index
-    ///   disagrees.
-    /// - The chain's errors.
-    pub async fn recover(&self, root: &SessionRoot) -> Result<SessionId, ClientError> {
-        Ok(self.recover_with(root, Missing::Refused).await?.session)
-    }
-
-    /// As [`Client::recover`]. But if neither the store nor a node has the session's newest blobs, it
-    /// recovers the turns before them, and names the lost ones. Another device with the lost turns can still
-    /// restore them; [`Client::publish_over`] continues without them.
-    ///
-    /// # Errors
-    /// As [`Client::recover`]; the first error if nothing can be read.
-    pub async fn recover_available(&self, root: &SessionRoot) -> Result<Recovered, ClientError> {
-        self.recover_with(root, Missing::Named).await
-    }
-
-    async fn recover_with(&self, root: &SessionRoot, missing: Missing) -> Result<Recovered, ClientError> {
-        let id = root.session_id();
-        let whole = |session| Recovered { session, lost: None };
-        match self.check_head(id).await {
-            Err(ClientError::UnknownSession(_) | ClientError::JournalDamaged { .. }) => {}
-            // Another device continued: the longer chain contains the one known here, or the walk finds a
-            // fork.
-            Err(ClientError::Behind { .. }) => return self.take_over(id).await.map(whole),
-            Ok(_) => return Err(ClientError::SessionExists(id)),
-            Err(error) => return Err(error),
-        }
-        let found = self.resolve(root).await?.ok_or(ClientError::HeadMissing)?;
-        if found.inner.tombstone {
-            return Err(ClientError::Deleted);
-        }
-        let (segments, lost) = match self.fetch_chain(root, &found, None).await {
-            Err(error) if missing == Missing::Named && is_gone(&error) => {
-                let segments = self.fetch_older(root, &found).await.ok_or(error)?;
-                let end = segments.last().and_then(|segment| segment.turns.last()).map(|turn| turn.link.seq);
-                (segments, end.map(|end| end.saturating_add(1)..=found.outer.seq))
-            }
-            segments => (segments?, None),
-        };
-        let now = self.now_ms();
-        let opened = crate::transfer::opened(found.outer.n_shards, found.outer.branch, now);
-        let mut entries = crate::transfer::entries(root, &segments, &Default::default(), now)?;
-        entries.push(found.entry());
-        entries.push(crate::state::Entry::Leases { devices: found.inner.devices });
-        let id = self.create(root.clone(), opened, entries, true).await?;
-        self.opened(id).await?.looked(now, true);
-        // A guest is no device: it is new with every request.
-        if !matches!(self.inner.keeper, Keeper::Log(_)) {
-            self.spawn_lease(self.opened(id).await?);
-        }
-        Ok(Recovered { session: id, lost })
-    }
-
-    /// The verified segments up to the newest readable blob of a head, when the head's own blob cannot be
-    /// read.
-    async fn fetch_older(&self, root: &SessionRoot, found: &FoundHead) -> Option<Vec<VerifiedSegment>> {
-        for (index, end) in found.outer.blobs.iter().enumerate().skip(1) {
-            let sources = Sources { session: None, own_first: false, last: None };
-            let Ok(bytes) = self.fetch(&end.blob, &sources).await else { continue };
-            let Ok((seq, link_hash)) = end_of_blob(root, end.segment, &bytes.bytes) else { continue };
-            let blobs = found.outer.blobs.get(index..)?.to_vec();
-            let outer = HeadOuter { seq, link_hash, blobs, ..found.outer.clone() };
-            if let Ok(segments) = self.walk(root, &outer, &sources, &mut VerifyReport::default()).await {
-                return Some(segments);
-            }
-        }
-        None
-    }
-
     /// Puts the blobs of these turns into the store again from this client's own copy, without a check: for
     /// the `not_stored` of [`Client::verify`].
     ///
     /// # Errors
     /// [`ClientError::Store`], the chain's for a turn that is not here, and as opening the session.
     pub async fn put_back_blobs(&self, id: SessionId, turns: &[u64]) -> Result<(), ClientError> {
-        let session = self.opened(id).await?;
+        let session = self.open_session(id).await?;
         for seq in turns {
             let id = session.read(|state| state.blob_ref(*seq)).ok_or(ErrorCode::BlobIdMismatch)?.blob_id;
             self.put_back(&session, *seq, id).await?;
@@ -249,7 +153,7 @@ impl Client {
     ) -> Result<Vec<VerifiedSegment>, ClientError> {
         let last = found.last_identity(root).map(|identity| (root, identity));
         let sources = Sources { session, own_first: true, last };
-        self.walk(root, &found.outer, &sources, &mut VerifyReport::default()).await
+        self.fetch_verified(root, &found.outer, &sources, &mut VerifyReport::default()).await
     }
 
     /// The verified segments of a session, oldest first.
@@ -259,7 +163,7 @@ impl Client {
     ) -> Result<Vec<VerifiedSegment>, ClientError> {
         self.ensure_head_id(session).await?;
         let session = session.clone();
-        let walked = crate::wiped::spawn_blocking(move || {
+        let read = crate::stack_wipe::spawn_blocking(move || {
             session.read(|state| {
                 let outer = state.head_outer().ok_or(ErrorCode::BadSequence)?;
                 let mut reader = SessionReader::new(&state.root, &outer)?;
@@ -269,11 +173,11 @@ impl Client {
                 reader.finish()
             })
         });
-        Ok(walked.await.map_err(|_| ClientError::TaskEnded)??)
+        Ok(read.await.map_err(|_| ClientError::TaskEnded)??)
     }
 
-    /// Walks from a head to the genesis.
-    async fn walk(
+    /// Fetches and verifies the segments from a head back to the genesis; returns them oldest first.
+    pub(crate) async fn fetch_verified(
         &self,
         root: &SessionRoot,
         outer: &HeadOuter,
@@ -283,7 +187,7 @@ impl Client {
         let mut reader = SessionReader::new(root, outer)?;
         let (mut wrong, mut not_stored) = (Vec::new(), Vec::new());
         while let Some(need) = reader.need() {
-            let found = self.fetch(&need, sources).await?;
+            let found = self.fetch_segment(&need, sources).await?;
             if found.own {
                 report.from_own += 1;
                 not_stored.push(need.digest);
@@ -295,7 +199,7 @@ impl Client {
             }
             // Opening and rebuilding a segment takes milliseconds of CPU at the largest sizes.
             let provided =
-                crate::wiped::spawn_blocking(move || reader.provide(&found.bytes).map(|()| reader));
+                crate::stack_wipe::spawn_blocking(move || reader.provide(&found.bytes).map(|()| reader));
             reader = provided.await.map_err(|_| ClientError::TaskEnded)??;
         }
         let segments = reader.finish()?;
@@ -315,7 +219,11 @@ impl Client {
     }
 
     /// The bytes as signed: from the store, this client's own copy, or the last turn's author.
-    async fn fetch(&self, need: &BlobRef, sources: &Sources<'_>) -> Result<Found, ClientError> {
+    pub(crate) async fn fetch_segment(
+        &self,
+        need: &BlobRef,
+        sources: &Sources<'_>,
+    ) -> Result<FetchedSegment, ClientError> {
         let own = || {
             let session = sources.session?;
             session.read(|state| {
@@ -326,13 +234,13 @@ impl Client {
         if sources.own_first
             && let Some(bytes) = own()
         {
-            return Ok(Found { bytes, own: true, wrong_in_store: false });
+            return Ok(FetchedSegment { bytes, own: true, wrong_in_store: false });
         }
         let stored = self.inner.config.store.get_checked(need.blob_id, MAX_BLOB_BYTES, need.digest).await;
         let mut wrong_in_store = false;
         let failure = match stored {
             Ok(bytes) if need.check(&bytes).is_ok() => {
-                return Ok(Found { bytes, own: false, wrong_in_store: false });
+                return Ok(FetchedSegment { bytes, own: false, wrong_in_store: false });
             }
             Ok(_) | Err(StoreError::WrongContent | StoreError::TooLarge { .. }) => {
                 wrong_in_store = true;
@@ -342,35 +250,17 @@ impl Client {
         };
         tracing::warn!(error = %failure, "a segment cannot be read from the store");
         if let Some(bytes) = own() {
-            return Ok(Found { bytes, own: true, wrong_in_store });
+            return Ok(FetchedSegment { bytes, own: true, wrong_in_store });
         }
         if let Some((root, last)) = &sources.last
             && let Ok(NodeFrame::Blob(bytes)) =
                 self.ask(last.author, &fetch_blob(root, last, need.digest)).await
             && blob_digest(&bytes) == need.digest
         {
-            return Ok(Found { bytes, own: true, wrong_in_store });
+            return Ok(FetchedSegment { bytes, own: true, wrong_in_store });
         }
         Err(failure)
     }
-}
-
-/// Whether bytes are gone, as opposed to an unavailable store.
-fn is_gone(error: &ClientError) -> bool {
-    match error {
-        ClientError::Store(error) => *error == StoreError::NotFound,
-        ClientError::Protocol(code) => *code == ErrorCode::BlobHashMismatch,
-        _ => false,
-    }
-}
-
-/// Position and link hash of the last turn in a blob, whose digest a signed head names.
-fn end_of_blob(root: &SessionRoot, number: u64, bytes: &[u8]) -> Result<(u64, LinkHash), ErrorCode> {
-    let key = root.blob_key(number, &blob_salt(bytes)?);
-    let segment = Segment::open(bytes, &key, &root.session_id(), number)?;
-    let last = segment.entries.last().ok_or(ErrorCode::BadSequence)?;
-    let link = Signed::<Link>::verify(last.link.clone())?;
-    Ok((link.seq, link.link_hash()))
 }
 
 /// Computes Walrus IDs and compares them with the IDs in links; the head's blob with the ID known here.

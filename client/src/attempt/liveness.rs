@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton_mesh::MeshHandle;
 use baton_proto::ids::NodeId;
 
-use crate::settle::SHORT_STATUS_WAIT;
+use super::resolve::SHORT_STATUS_WAIT;
 
 /// A status request and its answer are one round trip, and the node reads its journal for it. The rest is
 /// time for a busy node.
@@ -16,7 +16,7 @@ const LEAST_STATUS_WAIT: Duration = Duration::from_millis(150);
 
 /// Liveness of an author whose reply was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum AuthorLiveness {
     /// Its connection is closed, and others are open.
     Gone,
     /// It is connected, as far as is known; the round trip of its last ping, if measured.
@@ -25,7 +25,7 @@ pub(crate) enum Standing {
     Unknown,
 }
 
-impl Standing {
+impl AuthorLiveness {
     /// The current liveness of `author`.
     pub(crate) fn of(mesh: &MeshHandle, author: NodeId) -> Self {
         let peers = mesh.peers();
@@ -57,12 +57,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_near_author_is_asked_for_a_shorter_time_than_a_far_one_and_none_for_longer_than_the_most() {
-        let wait = |millis| Standing::Connected(Some(Duration::from_millis(millis))).status_wait();
+    fn status_wait_grows_with_the_round_trip_up_to_a_bound() {
+        let wait = |millis| AuthorLiveness::Connected(Some(Duration::from_millis(millis))).status_wait();
         assert_eq!(wait(1), LEAST_STATUS_WAIT);
         assert_eq!(wait(90), Duration::from_millis(360));
         assert_eq!(wait(10_000), SHORT_STATUS_WAIT);
-        assert_eq!(Standing::Connected(None).status_wait(), SHORT_STATUS_WAIT, "not known how far");
-        assert_eq!(Standing::Unknown.status_wait(), SHORT_STATUS_WAIT);
+        assert_eq!(AuthorLiveness::Connected(None).status_wait(), SHORT_STATUS_WAIT, "not known how far");
+        assert_eq!(AuthorLiveness::Unknown.status_wait(), SHORT_STATUS_WAIT);
     }
 }

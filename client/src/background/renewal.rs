@@ -12,7 +12,7 @@ use baton_proto::{ids::SessionId, store::StoreError};
 use crate::{
     client::Client,
     error::ClientError,
-    lifetime::{self, BlobLifetime, Terms},
+    lifetime::{self, BlobLifetime, StorageTerms},
     session::Session,
     state::Entry,
 };
@@ -41,7 +41,7 @@ impl Client {
     /// # Errors
     /// As opening the session.
     pub async fn lifetimes(&self, id: SessionId) -> Result<Vec<BlobLifetime>, ClientError> {
-        let session = self.opened(id).await?;
+        let session = self.open_session(id).await?;
         Ok(self.lifetimes_of(&session))
     }
 
@@ -57,7 +57,7 @@ impl Client {
     /// # Errors
     /// As opening the session.
     pub async fn renew(&self, id: SessionId, within: Option<Duration>) -> Result<RenewReport, ClientError> {
-        let session = self.opened(id).await?;
+        let session = self.open_session(id).await?;
         let horizon = within.map(|within| {
             self.now_ms().saturating_add(u64::try_from(within.as_millis()).unwrap_or(u64::MAX))
         });
@@ -123,7 +123,9 @@ impl Client {
         let doubt = |since_ms| vec![Entry::RenewalDoubt { seq, since_ms }];
         session.record(doubt(Some(self.now_ms()))).await?;
         match self.put(session, seq, id).await {
-            Ok(bought) if bought.end_epoch.is_some() => session.record(bought.entries(seq)).await,
+            Ok(stored_blob) if stored_blob.end_epoch.is_some() => {
+                session.record(stored_blob.entries(seq)).await
+            }
             // A blob found in place of a lost answer is the old one, and proves nothing about the new PUT.
             Ok(_) => {
                 let reason = "the store did not say until when the blob is kept".to_owned();
@@ -142,9 +144,9 @@ impl Client {
         session.read(|state| lifetime::lifetimes(state, terms, now_ms))
     }
 
-    pub(crate) fn terms(&self) -> Terms {
+    pub(crate) fn terms(&self) -> StorageTerms {
         let config = &self.inner.config;
-        Terms {
+        StorageTerms {
             epoch: config.epoch,
             open_epochs: config.storage.open_epochs,
             closed_epochs: config.storage.closed_epochs,

@@ -24,7 +24,7 @@ const REST_MS: u64 = 10 * 60 * 1000;
 
 /// The result of checking the store's copy of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Copy {
+enum StoreCopy {
     /// It is there.
     Good,
     /// Other bytes are there.
@@ -97,18 +97,18 @@ impl Client {
         ends: &[(u64, BlobRef)],
     ) -> (Vec<u64>, Option<ClientError>) {
         let first = self.look_at(ends).await;
-        for (seq, _) in with(&first, Copy::Good) {
+        for (seq, _) in with(&first, StoreCopy::Good) {
             self.note_confirmed(session, seq).await;
         }
-        let missing: Vec<(u64, BlobRef)> = with(&first, Copy::Missing).collect();
-        let mut lost: Vec<(u64, BlobRef)> = with(&first, Copy::Wrong).collect();
+        let missing: Vec<(u64, BlobRef)> = with(&first, StoreCopy::Missing).collect();
+        let mut lost: Vec<(u64, BlobRef)> = with(&first, StoreCopy::Wrong).collect();
         if !missing.is_empty() {
             tokio::time::sleep(self.inner.config.timeouts.second_look).await;
             let second = self.look_at(&missing).await;
-            for (seq, _) in with(&second, Copy::Good) {
+            for (seq, _) in with(&second, StoreCopy::Good) {
                 self.note_confirmed(session, seq).await;
             }
-            lost.extend(with(&second, Copy::Missing).chain(with(&second, Copy::Wrong)));
+            lost.extend(with(&second, StoreCopy::Missing).chain(with(&second, StoreCopy::Wrong)));
         }
         let (mut put_back, mut failed) = (Vec::new(), None);
         for (seq, blob) in lost {
@@ -136,7 +136,7 @@ impl Client {
         }
     }
 
-    async fn look_at(&self, blobs: &[(u64, BlobRef)]) -> Vec<((u64, BlobRef), Copy)> {
+    async fn look_at(&self, blobs: &[(u64, BlobRef)]) -> Vec<((u64, BlobRef), StoreCopy)> {
         let look = |found: &(u64, BlobRef)| {
             let found = *found;
             async move { (found, self.look(&found.1).await) }
@@ -145,14 +145,14 @@ impl Client {
         join_all(blobs.iter().map(look)).await
     }
 
-    async fn look(&self, blob: &BlobRef) -> Copy {
+    async fn look(&self, blob: &BlobRef) -> StoreCopy {
         match self.inner.config.store.get_checked(blob.blob_id, MAX_BLOB_BYTES, blob.digest).await {
-            Ok(bytes) if blob.check(&bytes).is_ok() => Copy::Good,
-            Ok(_) | Err(StoreError::WrongContent | StoreError::TooLarge { .. }) => Copy::Wrong,
-            Err(StoreError::NotFound) => Copy::Missing,
+            Ok(bytes) if blob.check(&bytes).is_ok() => StoreCopy::Good,
+            Ok(_) | Err(StoreError::WrongContent | StoreError::TooLarge { .. }) => StoreCopy::Wrong,
+            Err(StoreError::NotFound) => StoreCopy::Missing,
             Err(error) => {
                 tracing::debug!(%error, "a blob could not be looked at");
-                Copy::Unknown
+                StoreCopy::Unknown
             }
         }
     }
@@ -167,11 +167,14 @@ impl Client {
         let signals = session.read(|state| state.signals.clone());
         let _permit = signals.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
         session.record(vec![Entry::Lost { seq }]).await?;
-        let bought = self.put(session, seq, id).await?;
-        session.record(bought.entries(seq)).await
+        let stored_blob = self.put(session, seq, id).await?;
+        session.record(stored_blob.entries(seq)).await
     }
 }
 
-fn with(looks: &[((u64, BlobRef), Copy)], wanted: Copy) -> impl Iterator<Item = (u64, BlobRef)> + '_ {
+fn with(
+    looks: &[((u64, BlobRef), StoreCopy)],
+    wanted: StoreCopy,
+) -> impl Iterator<Item = (u64, BlobRef)> + '_ {
     looks.iter().filter(move |(_, copy)| *copy == wanted).map(|(found, _)| *found)
 }
