@@ -15,10 +15,10 @@ use baton_proto::{
 };
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 
-#[path = "../tests/support/harness.rs"]
+#[path = "../tests/it/support/harness.rs"]
 #[allow(dead_code, reason = "the tests use more of the harness than the benches")]
 mod harness;
-#[path = "../tests/support/source.rs"]
+#[path = "../tests/it/support/source.rs"]
 #[allow(dead_code, reason = "the tests use more of the source than the benches")]
 mod source;
 

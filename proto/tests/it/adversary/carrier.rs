@@ -15,9 +15,11 @@ use baton_proto::{
 };
 
 use crate::{
-    harness::{Done, read_window},
-    source::{full, sampled},
-    stored::{TWENTY, read_fooled},
+    adversary::stored::{TWENTY, read_fooled},
+    support::{
+        harness::{Done, read_window},
+        source::{full, sampled},
+    },
 };
 
 /// A part of a padded segment and the codes with which a reader may refuse its change.
@@ -183,7 +185,7 @@ fn a_closed_segment_sealed_again_is_not_the_one_that_the_chain_names() {
             let mut changed = honest.to_vec();
             changed[region.bytes.start + offset] ^= 0x80;
             let blob = seal(closed, &changed);
-            let fooled = crate::harness::blob_ref(&blob);
+            let fooled = crate::support::harness::blob_ref(&blob);
             let mut grant = twenty.next.payload.grant.clone();
             grant.blobs[1].blob = Some(fooled);
             let mut store = twenty.session.store.clone();

@@ -17,7 +17,7 @@ use baton_proto::{
     receipt::{EngineKind, Receipt},
 };
 
-use crate::{objects::Drawn as _, source::Source};
+use crate::support::{objects::Drawn as _, source::Source};
 
 const NOW: u64 = 1_800_000_000_000;
 const NONCE: [u8; 32] = [9; 32];

@@ -1,8 +1,4 @@
 //! An exported session verifies, and every change in it is noticed.
-#![allow(clippy::unwrap_used, reason = "helpers of tests: a failure should panic where it happens")]
-
-#[path = "../examples/vectors/generate.rs"]
-mod generate;
 
 use std::collections::BTreeMap;
 
@@ -17,8 +13,9 @@ use baton_proto::{
     receipt::Receipt,
     segment::Segment,
 };
-use generate::session::{N_SHARDS, Session, TURNS, node, root, sampling, stand_in_id, system};
 use serde_json::Value;
+
+use crate::generate::session::{N_SHARDS, Session, TURNS, node, root, sampling, stand_in_id, system};
 
 fn json(export: &Export) -> Value {
     serde_json::to_value(export).unwrap()

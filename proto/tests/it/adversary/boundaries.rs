@@ -18,7 +18,7 @@ use baton_proto::{
     segment::{Entry, SEGMENT_HEADER_LEN, Segment, is_closed},
 };
 
-use crate::{
+use crate::support::{
     harness::{Script, Session, read_window},
     objects::{Drawn, Owned},
     source::Source,
@@ -235,7 +235,7 @@ fn a_node_refuses_grants_over_their_limits_or_out_of_order() {
         ("a record of this turn", |g| g.records[19].seq = 20, ErrorCode::PayloadRejected),
         ("another head blob", |g| g.blobs[0].blob = g.blobs[1].blob, ErrorCode::PayloadRejected),
     ];
-    let check = |asked: &crate::harness::Asked, change: &dyn Fn(&mut Grant)| {
+    let check = |asked: &crate::support::harness::Asked, change: &dyn Fn(&mut Grant)| {
         let mut payload = asked.payload.clone();
         change(&mut payload.grant);
         let auth = TurnAuth { grant_hash: payload.grant.hash(), ..TurnAuth::clone(&asked.auth) };

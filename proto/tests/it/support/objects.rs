@@ -30,7 +30,7 @@ use baton_proto::{
     },
 };
 
-use crate::source::Source;
+use super::source::Source;
 
 /// A type with a random value.
 pub trait Drawn {

@@ -19,7 +19,7 @@ use baton_proto::{
     turn::{Payload, SealedPayload, TurnAuth, resume_tokens_hash},
 };
 
-use crate::harness::{Asked, EPOCH_MS, Script, Session};
+use crate::support::harness::{Asked, EPOCH_MS, Script, Session};
 
 fn item(text: &str) -> MemoryItem {
     MemoryItem { text: text.into(), source: "a chat last week".into(), time_ms: 5 }

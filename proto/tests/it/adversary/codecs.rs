@@ -38,7 +38,7 @@ use baton_proto::{
 use proptest::prelude::*;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{
+use crate::support::{
     harness::blob_ref,
     objects::{Drawn, Owned, signed},
     source::{Source, full},

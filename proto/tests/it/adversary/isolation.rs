@@ -13,7 +13,7 @@ use baton_proto::{
     turn::{Payload, SealedPayload},
 };
 
-use crate::{
+use crate::support::{
     harness::{Script, Session},
     source::full,
 };
@@ -39,11 +39,12 @@ struct Sealed {
 }
 
 fn everything(session: &Session) -> Sealed {
-    let record = |done: &crate::harness::Done| {
+    let record = |done: &crate::support::harness::Done| {
         let entry = done.accepted.segment.entries.last().expect("the turn's own entry");
         (done.accepted.link.record_identity(), entry.record.0.clone())
     };
-    let blob = |done: &crate::harness::Done| (done.accepted.link.segment, done.accepted.blob.clone());
+    let blob =
+        |done: &crate::support::harness::Done| (done.accepted.link.segment, done.accepted.blob.clone());
     Sealed {
         records: session.done.iter().map(record).collect(),
         blobs: session.done.iter().map(blob).collect(),
@@ -202,7 +203,8 @@ fn a_window_shows_text_where_it_was_granted_only() {
     let session = session();
     let done = &session.done[35];
     let window =
-        crate::harness::read_window(&done.asked.auth, &done.asked.payload.grant, &session.store).unwrap();
+        crate::support::harness::read_window(&done.asked.auth, &done.asked.payload.grant, &session.store)
+            .unwrap();
     let shown: Vec<u64> =
         window.turns.iter().filter(|turn| turn.record.is_some()).map(|turn| turn.link.seq).collect();
     assert_eq!(shown, [31, 32, 33, 34]);

@@ -22,9 +22,11 @@ use baton_proto::{
 };
 
 use crate::{
-    harness::{Done, EPOCH_MS, read_window},
-    source::sampled,
-    stored::TWENTY,
+    adversary::stored::TWENTY,
+    support::{
+        harness::{Done, EPOCH_MS, read_window},
+        source::sampled,
+    },
 };
 
 /// A field's name, its change, and the code for it under a signature that does not fit.
@@ -285,7 +287,7 @@ fn another_nodes_link_does_not_continue_the_chain() {
         link.author = stranger().node_id();
         segment.entries[index].link = Signed::sign(link, &stranger()).bytes().clone();
         let blob = segment.seal(&done.asked.blob_key, &done.asked.record_key.blob_salt()).unwrap();
-        let got = crate::stored::read_fooled(twenty.request_after(9), &blob, None);
+        let got = crate::adversary::stored::read_fooled(twenty.request_after(9), &blob, None);
         assert_eq!(got.unwrap_err(), code, "entry {index}");
     }
 }

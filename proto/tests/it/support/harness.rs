@@ -33,7 +33,7 @@ use baton_proto::{
     wire::{ClientFrame, Committed, TurnRequest},
 };
 
-use crate::source::Source;
+use super::source::Source;
 
 /// The clock of all parties at turn 0, in milliseconds since the Unix epoch.
 pub const EPOCH_MS: u64 = 1_800_000_000_000;

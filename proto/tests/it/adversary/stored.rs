@@ -13,7 +13,7 @@ use baton_proto::{
     turn::{Grant, GrantedKey, TurnAuth},
 };
 
-use crate::{
+use crate::support::{
     harness::{Asked, Script, Session, blob_ref, read_window},
     source::{full, sampled},
 };
