@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use baton_proto::{
     ErrorCode, Signed,
     chain::SessionReader,
-    commit::{Place, seal_turn},
+    commit::{ChainPosition, seal_turn},
     export::{Export, ExportKey, ExportReport, ExportScope, TurnProofs, build, verify, verify_each_blob},
     head::{HeadOuter, SegmentRef},
     ids::{AuditRoot, BlobId, Commitment, LinkHash, ModelId, SamplingDigest, SessionId},
@@ -240,9 +240,9 @@ fn export_of_one_turn(branch: Option<BranchPoint>, change: fn(&mut Receipt)) -> 
     receipt.auth_hash = auth.auth_hash();
     change(&mut receipt);
     let base = Segment::empty(root().session_id(), 0);
-    let place = Place { base: &base, prev_blob: None };
+    let position = ChainPosition { base: &base, prev_blob: None };
     let keys = (&turn.record_key, &turn.blob_key);
-    let made = seal_turn(&auth, place, keys, &turn.accepted.record, receipt, &node(0)).unwrap();
+    let made = seal_turn(&auth, position, keys, &turn.accepted.record, receipt, &node(0)).unwrap();
     let length = u32::try_from(made.blob.len()).unwrap();
     let blob = BlobRef { blob_id: stand_in_id(&made.blob), digest: made.blob_digest, length };
     let head = HeadOuter {
