@@ -8,7 +8,7 @@ pub(crate) mod resolve;
 use baton_mesh::TurnStream;
 use baton_proto::{
     ErrorCode, Signed, SignedBytes,
-    commit::{AcceptedTurn, Expected, Place, accept_turn},
+    commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn},
     ids::RunningHash,
     limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_MESSAGE_BYTES},
     memory::MemoryItem,
@@ -196,9 +196,9 @@ pub(crate) fn accept(
 ) -> Result<AcceptedTurn, ErrorCode> {
     let base = state.base();
     let prev_blob = state.next_seq().checked_sub(1).and_then(|last| state.blob_ref(last));
-    let expected = Expected {
+    let expected = ExpectedTurn {
         auth,
-        place: Place { base: &base, prev_blob },
+        position: ChainPosition { base: &base, prev_blob },
         kind: turn.kind,
         supersedes_from: turn.supersedes_from,
         system: &state.system,

@@ -255,8 +255,8 @@ mod tests {
         ] {
             assert_eq!(check(&changed), Err(BadSignature), "{changed:?}");
         }
-        let stranger = AccountKey::generate().public_key();
-        assert_eq!(verify_request(&stranger, &good, &signature), Err(BadSignature));
+        let other_key = AccountKey::generate().public_key();
+        assert_eq!(verify_request(&other_key, &good, &signature), Err(BadSignature));
     }
 
     /// A signature under a label is never valid for a request, whatever the request contains.

@@ -29,23 +29,23 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    address_scope::Reach,
     behaviour::{Behaviour, BehaviourEvent, DHT_PROTOCOL, RELAY_PROTOCOL},
     bootstrap::Bootstrap,
     config::MeshClock,
-    dials::Dials,
     error::{MeshError, OpenError},
-    gate::Crowded,
-    gossip::Judge,
+    gate::EvictionRequest,
+    gossip::GossipValidator,
     ids::node_id_of,
     limits::{LISTEN_TIMEOUT, SHUTDOWN_GRACE},
     peers::{Claims, PeerEvent, PeerTable},
+    pending_dials::PendingDials,
     probes::Probes,
-    reach::Reach,
     records::DhtKey,
     relays::{Relays, is_circuit, relay_of},
     stats::Counters,
     status::NetworkStatus,
-    stream_quotas::{Refusal, StreamQuotas},
+    stream_quotas::{StreamQuotas, StreamRefusal},
     transport::{listen_error, listen_on_error, split_identity},
     turn_protocol::{InboundStream, OpenReply},
     turn_stream::TurnStream,
@@ -68,7 +68,7 @@ pub(crate) enum Command {
     /// Close every connection with a peer.
     Disconnect { peer: PeerId },
     /// Record that this mesh has dealt with a peer.
-    Known { peer: PeerId },
+    MarkKnown { peer: PeerId },
 }
 
 /// The swarm and all state that only its task touches.
@@ -84,13 +84,13 @@ pub(crate) struct Actor {
     pub(crate) counters: Arc<Counters>,
     pub(crate) cancel: CancellationToken,
     pub(crate) bootstrap: Bootstrap,
-    pub(crate) dials: Dials,
+    pub(crate) dials: PendingDials,
     /// The configured listeners and their bound addresses.
     pub(crate) listeners: HashMap<ListenerId, (Multiaddr, Vec<Multiaddr>)>,
     /// The remote address of each connection.
     pub(crate) remote_addrs: HashMap<ConnectionId, Multiaddr>,
     pub(crate) dht: Dht,
-    pub(crate) judge: Judge,
+    pub(crate) gossip_validator: GossipValidator,
     pub(crate) relays: Relays,
     pub(crate) probes: Probes,
     pub(crate) network: Network,
@@ -158,11 +158,11 @@ impl Actor {
                 event = self.swarm.select_next_some() => self.on_swarm_event(event),
             }
         }
-        self.say_goodbye().await;
+        self.close_connections().await;
     }
 
     /// Closes the connections, so that peers notice at once and not after a timeout.
-    async fn say_goodbye(&mut self) {
+    async fn close_connections(&mut self) {
         self.commands.close();
         let connected: Vec<_> = self.swarm.connected_peers().copied().collect();
         for peer in connected {
@@ -190,7 +190,7 @@ impl Actor {
                 // An error only means that there was no connection.
                 let _ = self.swarm.disconnect_peer_id(peer);
             }
-            Command::Known { peer } => self.swarm.behaviour_mut().gate.served(peer, Instant::now()),
+            Command::MarkKnown { peer } => self.swarm.behaviour_mut().gate.served(peer, Instant::now()),
         }
     }
 
@@ -297,7 +297,7 @@ impl Actor {
 
     fn on_behaviour_event(&mut self, event: BehaviourEvent) {
         match event {
-            BehaviourEvent::Gate(Crowded) => self.make_place(),
+            BehaviourEvent::Gate(EvictionRequest) => self.evict_idle_peer(),
             BehaviourEvent::Turn(inbound) => self.on_inbound(inbound),
             BehaviourEvent::Identify(identify::Event::Received { connection_id, peer_id, info }) => {
                 self.on_identified(connection_id, peer_id, info);
@@ -312,7 +312,7 @@ impl Actor {
                 self.update_peers(|table| table.answered(node, took));
             }
             BehaviourEvent::Mdns(mdns::Event::Discovered(found)) => self.on_mdns_discovered(found),
-            BehaviourEvent::Mdns(mdns::Event::Expired(gone)) => self.on_mdns_expired(gone),
+            BehaviourEvent::Mdns(mdns::Event::Expired(expired)) => self.on_mdns_expired(expired),
             BehaviourEvent::Dht(event) => self.on_dht_event(event),
             BehaviourEvent::Gossip(event) => self.on_gossip(event),
             BehaviourEvent::Relay(event) => self.counters.count(|stats| stats.relay.count(&event)),
@@ -325,10 +325,10 @@ impl Actor {
     }
 
     /// Closes the connection of an idle unknown peer, to leave a free slot for the next connection.
-    fn make_place(&mut self) {
+    fn evict_idle_peer(&mut self) {
         let quotas = &self.quotas;
         let busy = |peer: &PeerId| node_id_of(peer).is_some_and(|node| quotas.is_open(&node));
-        let first = self.swarm.behaviour_mut().gate.first_to_go(Instant::now(), busy);
+        let first = self.swarm.behaviour_mut().gate.eviction_candidate(Instant::now(), busy);
         if let Some((peer, connection)) = first {
             tracing::debug!(%peer, "an idle connection is closed to make room");
             self.swarm.close_connection(connection);
@@ -342,7 +342,7 @@ impl Actor {
             Ok(permit) => permit,
             Err(refusal) => {
                 self.counters.count(|stats| stats.turns_refused_quota += 1);
-                let total = refusal == Refusal::Total;
+                let total = refusal == StreamRefusal::Total;
                 tracing::debug!(%node, total, "inbound turn refused: too many are open");
                 return;
             }
@@ -365,7 +365,7 @@ impl Actor {
         });
         self.bootstrap.on_connected(connection, peer);
         self.probes.answered(peer);
-        self.network.linked(peer, connection, relay_of(over));
+        self.network.add_connection(peer, connection, relay_of(over));
         let (address, _) = split_identity(endpoint.get_remote_address().clone());
         self.remote_addrs.insert(connection, address.clone());
         for reply in self.dials.connected(peer) {
@@ -393,7 +393,7 @@ impl Actor {
         cause: Option<&ConnectionError>,
     ) {
         self.remote_addrs.remove(&connection);
-        self.network.unlinked(peer, connection);
+        self.network.remove_connection(peer, connection);
         let node = node_id_of(&peer);
         if remaining > 0 {
             let relayed = self.network.is_relayed(&peer);
@@ -409,7 +409,7 @@ impl Actor {
         // A connection that closed only because it was idle does not mean that the peer is gone.
         let serves = self.table().serves(&node);
         if serves && !matches!(cause, None | Some(ConnectionError::KeepAliveTimeout)) {
-            self.probes.doubt(peer, Instant::now());
+            self.probes.suspect(peer, Instant::now());
         }
     }
 
@@ -437,9 +437,9 @@ impl Actor {
         let now = Instant::now();
         if self.probes.failed(peer, now) {
             tracing::debug!(%node, "a peer is gone");
-            self.gone(node);
+            self.remove_departed(node);
         } else if !self.table().addrs(node).is_empty() {
-            self.probes.doubt(peer, now);
+            self.probes.suspect(peer, now);
         }
     }
 
@@ -447,7 +447,7 @@ impl Actor {
         let Some(node) = node_id_of(&peer) else { return };
         let in_dht = info.protocols.contains(&DHT_PROTOCOL);
         let relays = info.protocols.contains(&RELAY_PROTOCOL);
-        let claims = Claims::believe(
+        let claims = Claims::plausible(
             info.agent_version,
             &info.protocols,
             info.listen_addrs,
@@ -477,8 +477,8 @@ impl Actor {
         }
     }
 
-    fn on_mdns_expired(&mut self, gone: Vec<(PeerId, Multiaddr)>) {
-        for (peer, address) in gone {
+    fn on_mdns_expired(&mut self, expired: Vec<(PeerId, Multiaddr)>) {
+        for (peer, address) in expired {
             if let Some(node) = node_id_of(&peer) {
                 let (address, _) = split_identity(address);
                 self.update_peers(|table| table.disappeared(node, &address));

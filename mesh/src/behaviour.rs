@@ -21,7 +21,7 @@ use crate::{
         MAX_DHT_PACKET_BYTES, MAX_DHT_RECORDS, MAX_PROVIDED_KEYS, MAX_RESERVATIONS, MEMORY_SHARE, MeshLimits,
     },
     stats::Counters,
-    turn_protocol::{self, Strangers},
+    turn_protocol::{self, UnknownPeerLimit},
 };
 
 /// The Kademlia protocol of the DHT, for members of this network only.
@@ -49,15 +49,15 @@ pub(crate) const SILENCE: Duration = PING_INTERVAL.saturating_add(PING_TIMEOUT);
 /// limits because it counts by subnet; under a global count alone, a few peers could fill all slots.
 #[derive(NetworkBehaviour)]
 pub(crate) struct Behaviour {
-    pub(crate) gate: gate::Behaviour,
+    pub(crate) gate: gate::GateBehaviour,
     pub(crate) connection_limits: connection_limits::Behaviour,
     pub(crate) memory_limits: memory_connection_limits::Behaviour,
-    pub(crate) turn: turn_protocol::Behaviour,
+    pub(crate) turn: turn_protocol::TurnBehaviour,
     pub(crate) identify: identify::Behaviour,
     pub(crate) ping: ping::Behaviour,
     pub(crate) mdns: Toggle<mdns::tokio::Behaviour>,
     pub(crate) dht: Toggle<kad::Behaviour<kad::store::MemoryStore>>,
-    pub(crate) gossip: Toggle<gossip::Behaviour>,
+    pub(crate) gossip: Toggle<gossip::GossipBehaviour>,
     pub(crate) relay: Toggle<relay::Behaviour>,
     pub(crate) circuits: relay::client::Behaviour,
     pub(crate) hole_punching: Toggle<dcutr::Behaviour>,
@@ -86,8 +86,8 @@ impl Behaviour {
             .with_push_listen_addr_updates(true)
             // The peer table stores addresses; a second, unfiltered cache would bypass its rules.
             .with_cache_size(0);
-        let gate = gate::Behaviour::new(&config.limits);
-        let strangers = Strangers::new(&config.limits, gate.known.clone(), counters);
+        let gate = gate::GateBehaviour::new(&config.limits);
+        let unknown_peer_limit = UnknownPeerLimit::new(&config.limits, gate.known.clone(), counters);
         Ok(Self {
             gate,
             connection_limits: connection_limits::Behaviour::new(connection_bounds(&config.limits)),
@@ -95,10 +95,10 @@ impl Behaviour {
                 Some(bytes) => memory_connection_limits::Behaviour::with_max_bytes(bytes),
                 None => memory_connection_limits::Behaviour::with_max_percentage(MEMORY_SHARE),
             },
-            turn: turn_protocol::Behaviour::new(
+            turn: turn_protocol::TurnBehaviour::new(
                 config.turn_protocols.clone(),
                 config.accepted_protocols(),
-                strangers,
+                unknown_peer_limit,
             ),
             identify: identify::Behaviour::new(identify),
             ping: ping::Behaviour::new(

@@ -15,23 +15,23 @@ const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LAST_DELAY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum DialState {
     Waiting { due: Instant },
     Dialing(ConnectionId),
     Connected(PeerId),
 }
 
 #[derive(Debug)]
-struct Entry {
+struct BootstrapEntry {
     address: Multiaddr,
     peer: Option<PeerId>,
     failures: u32,
-    state: State,
+    state: DialState,
 }
 
 /// The bootstrap peers of one mesh.
 #[derive(Debug)]
-pub(crate) struct Bootstrap(Vec<Entry>);
+pub(crate) struct Bootstrap(Vec<BootstrapEntry>);
 
 /// The wait before the next dial after `failures` failures.
 ///
@@ -47,15 +47,15 @@ impl Bootstrap {
     pub(crate) fn new(addresses: Vec<Multiaddr>, now: Instant) -> Self {
         let entry = |address| {
             let (address, peer) = split_identity(address);
-            Entry { address, peer, failures: 0, state: State::Waiting { due: now } }
+            BootstrapEntry { address, peer, failures: 0, state: DialState::Waiting { due: now } }
         };
         Self(addresses.into_iter().map(entry).collect())
     }
 
     /// When the next dial is due, if any is.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let due = |entry: &Entry| match entry.state {
-            State::Waiting { due } => Some(due),
+        let due = |entry: &BootstrapEntry| match entry.state {
+            DialState::Waiting { due } => Some(due),
             _ => None,
         };
         self.0.iter().filter_map(due).min()
@@ -63,15 +63,15 @@ impl Bootstrap {
 
     /// The addresses to dial now, with their indexes. The caller answers each with one of the `on_` methods.
     pub(crate) fn due(&self, now: Instant) -> Vec<(usize, Multiaddr, Option<PeerId>)> {
-        let is_due = |entry: &Entry| matches!(entry.state, State::Waiting { due } if due <= now);
-        let item = |(index, entry): (usize, &Entry)| (index, entry.address.clone(), entry.peer);
+        let is_due = |entry: &BootstrapEntry| matches!(entry.state, DialState::Waiting { due } if due <= now);
+        let item = |(index, entry): (usize, &BootstrapEntry)| (index, entry.address.clone(), entry.peer);
         self.0.iter().enumerate().filter(|(_, entry)| is_due(entry)).map(item).collect()
     }
 
     /// The dial has begun.
     pub(crate) fn on_dialing(&mut self, index: usize, connection: ConnectionId) {
         if let Some(entry) = self.0.get_mut(index) {
-            entry.state = State::Dialing(connection);
+            entry.state = DialState::Dialing(connection);
         }
     }
 
@@ -84,31 +84,31 @@ impl Bootstrap {
 
     /// A dial failed; connections that this table did not dial are ignored.
     pub(crate) fn on_failed(&mut self, connection: ConnectionId, now: Instant, jitter: u8) {
-        let ours = |entry: &&mut Entry| entry.state == State::Dialing(connection);
+        let ours = |entry: &&mut BootstrapEntry| entry.state == DialState::Dialing(connection);
         self.0.iter_mut().filter(ours).for_each(|entry| entry.fail(now, jitter));
     }
 
     /// A peer is connected, no matter which side or dial began it.
     pub(crate) fn on_connected(&mut self, connection: ConnectionId, peer: PeerId) {
         for entry in &mut self.0 {
-            if entry.state == State::Dialing(connection) || entry.peer == Some(peer) {
+            if entry.state == DialState::Dialing(connection) || entry.peer == Some(peer) {
                 entry.failures = 0;
-                entry.state = State::Connected(peer);
+                entry.state = DialState::Connected(peer);
             }
         }
     }
 
     /// The last connection with a peer ended.
     pub(crate) fn on_disconnected(&mut self, peer: PeerId, now: Instant, jitter: u8) {
-        let ours = |entry: &&mut Entry| entry.state == State::Connected(peer);
+        let ours = |entry: &&mut BootstrapEntry| entry.state == DialState::Connected(peer);
         self.0.iter_mut().filter(ours).for_each(|entry| entry.fail(now, jitter));
     }
 }
 
-impl Entry {
+impl BootstrapEntry {
     fn fail(&mut self, now: Instant, jitter: u8) {
         self.failures = self.failures.saturating_add(1);
-        self.state = State::Waiting { due: now + delay(self.failures, jitter) };
+        self.state = DialState::Waiting { due: now + delay(self.failures, jitter) };
     }
 }
 

@@ -10,8 +10,8 @@ use std::{
 use libp2p::{Multiaddr, StreamProtocol};
 
 use crate::{
+    address_scope::{self, Reach},
     limits::MeshLimits,
-    reach::{self, Reach},
     turn_protocol::TURN_PROTOCOL,
 };
 
@@ -161,20 +161,21 @@ impl MeshConfig {
     #[must_use]
     pub fn meets_others(&self) -> bool {
         let named = self.bootstrap.iter().chain(&self.relays);
-        let beyond = |address: &Multiaddr| reach::reach_of_address(address) != Some(Reach::Loopback);
+        let beyond = |address: &Multiaddr| address_scope::reach_of_address(address) != Some(Reach::Loopback);
         self.mdns || named.into_iter().any(beyond)
     }
 
     /// The narrowest scope of addresses to dial.
     pub(crate) fn nearest(&self) -> Reach {
         let configured = self.listen.iter().chain(&self.bootstrap).chain(&self.external).chain(&self.relays);
-        self.reach.unwrap_or_else(|| reach::nearest(configured, self.mdns))
+        self.reach.unwrap_or_else(|| address_scope::nearest(configured, self.mdns))
     }
 
     /// Whether this mesh listens on loopback only.
     pub(crate) fn is_alone(&self) -> bool {
         let inside = |address: &Multiaddr| {
-            !reach::is_unspecified(address) && reach::reach_of_address(address) == Some(Reach::Loopback)
+            !address_scope::is_unspecified(address)
+                && address_scope::reach_of_address(address) == Some(Reach::Loopback)
         };
         self.listen.iter().all(inside)
     }

@@ -2,7 +2,7 @@
 
 use baton_proto::ids::NodeId;
 
-use crate::records::Checked;
+use crate::records::RecordSummary;
 
 /// Why a DHT query failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -29,9 +29,9 @@ pub enum DhtError {
 
 /// The newest valid record found, with counts of the members that agreed or were behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct LookupResult {
     pub(crate) value: Vec<u8>,
-    pub(crate) checked: Checked,
+    pub(crate) summary: RecordSummary,
     /// Members that returned this record.
     pub(crate) agreeing: usize,
     /// Members that returned an older one.

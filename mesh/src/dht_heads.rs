@@ -11,7 +11,7 @@ use baton_proto::{
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    dht::{DhtError, Found},
+    dht::{DhtError, LookupResult},
     handle::MeshHandle,
     limits::DHT_QUERY_TIMEOUT,
     records::DhtKey,
@@ -35,12 +35,12 @@ impl DhtHeads {
         Self { mesh, patience: DHT_QUERY_TIMEOUT + Duration::from_secs(2) }
     }
 
-    async fn find(&self, key: HeadIndexKey) -> Result<Option<Found>, StoreError> {
+    async fn find(&self, key: HeadIndexKey) -> Result<Option<LookupResult>, StoreError> {
         let search = self.mesh.dht_get(DhtKey::Head(key));
         let found =
             timeout_at(Instant::now() + self.patience, search).await.unwrap_or(Err(DhtError::Timeout));
         let found = found.map_err(unavailable)?;
-        if let Some(Found { agreeing, behind, .. }) = &found
+        if let Some(LookupResult { agreeing, behind, .. }) = &found
             && *behind > 0
         {
             tracing::info!(agreeing, behind, "some members of the DHT show an older head record");
@@ -55,8 +55,8 @@ impl DhtHeads {
         // Check for a newer record first: a member accepts any valid record and does not report the one it
         // holds.
         match self.find(key).await {
-            Ok(Some(found)) if found.checked.sequence > sequence => return Err(StoreError::HeadSuperseded),
-            Ok(Some(found)) if found.checked.sequence == sequence && found.value != record => {
+            Ok(Some(found)) if found.summary.sequence > sequence => return Err(StoreError::HeadSuperseded),
+            Ok(Some(found)) if found.summary.sequence == sequence && found.value != record => {
                 return Err(StoreError::HeadSuperseded);
             }
             Ok(_) => {}

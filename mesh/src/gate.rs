@@ -9,7 +9,7 @@
 //! libp2p calls this behaviour. The swarm task reports served peers, and [`crate::MeshHandle::shut_out`]
 //! writes one of the lists. The gate decides nothing about turns.
 
-mod places;
+mod slots;
 
 use std::{
     collections::HashMap,
@@ -28,12 +28,12 @@ use libp2p::{
 use tokio::time::Instant;
 
 use crate::{
-    limits::{KNOWN_TIME, MAX_STANDING, MeshLimits, STANDING_TIME},
-    origin::{Origin, Subnet},
+    expiring_peers::ExpiringPeers,
+    limits::{KNOWN_TIME, MAX_TRUSTED_SUBNETS, MeshLimits, TRUST_TIME},
     rate::Rates,
-    until::PeersUntil,
+    subnet::{Origin, Subnet},
 };
-use places::Places;
+use slots::ConnectionSlots;
 
 /// Recent connections up to which a subnet still counts as quiet: one over each of a client's transports,
 /// twice.
@@ -45,7 +45,7 @@ const LATE: Duration = Duration::from_millis(250);
 
 /// Why a connection was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Closed {
+pub(crate) enum ConnectionRefusal {
     #[error("too many new connections from its subnet")]
     Rate,
     #[error("too many connections from its subnet")]
@@ -60,14 +60,14 @@ pub(crate) enum Closed {
     ShutOut,
 }
 
-/// Few slots are left; the swarm task should [free one](Behaviour::first_to_go).
+/// Few slots are left; the swarm task should [free one](GateBehaviour::eviction_candidate).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Crowded;
+pub(crate) struct EvictionRequest;
 
 /// The gate's behaviour.
-pub(crate) struct Behaviour {
+pub(crate) struct GateBehaviour {
     count_private: bool,
-    places: Places,
+    slots: ConnectionSlots,
     fresh: Rates<Subnet>,
     /// The least remaining quota of a subnet that counts as quiet.
     quiet_level: u64,
@@ -79,18 +79,18 @@ pub(crate) struct Behaviour {
     cost: u64,
     began: Instant,
     /// Trusted subnets, from which a known peer connected, with the time at which the trust ends.
-    standing: HashMap<Subnet, Instant>,
+    trusted_until: HashMap<Subnet, Instant>,
     crowded: bool,
-    pub(crate) shut_out: PeersUntil,
+    pub(crate) shut_out: ExpiringPeers,
     /// Peers that this mesh has dealt with lately.
-    pub(crate) known: PeersUntil,
+    pub(crate) known: ExpiringPeers,
 }
 
-impl Behaviour {
+impl GateBehaviour {
     pub(crate) fn new(limits: &MeshLimits) -> Self {
         Self {
             count_private: limits.count_private,
-            places: Places::new(limits),
+            slots: ConnectionSlots::new(limits),
             fresh: Rates::new(limits.new_connections_per_minute),
             quiet_level: u64::from(limits.new_connections_per_minute.saturating_sub(FEW)),
             all: Rates::per(limits.new_connections_per_second.into(), 1000),
@@ -98,10 +98,10 @@ impl Behaviour {
             best_reserve: u64::from(limits.new_connections_per_second / 4),
             cost: 1,
             began: Instant::now(),
-            standing: HashMap::new(),
+            trusted_until: HashMap::new(),
             crowded: false,
-            shut_out: PeersUntil::default(),
-            known: PeersUntil::default(),
+            shut_out: ExpiringPeers::default(),
+            known: ExpiringPeers::default(),
         }
     }
 
@@ -109,18 +109,18 @@ impl Behaviour {
     /// trusted for a while.
     pub(crate) fn served(&mut self, peer: PeerId, now: Instant) {
         self.known.insert(peer, now + KNOWN_TIME);
-        let subnets: Vec<_> = self.places.subnets_of(peer).collect();
+        let subnets: Vec<_> = self.slots.subnets_of(peer).collect();
         for subnet in subnets {
             self.trust(subnet, now);
         }
     }
 
     fn trust(&mut self, subnet: Subnet, now: Instant) {
-        if self.standing.len() >= MAX_STANDING {
-            self.standing.retain(|_, until| *until > now);
+        if self.trusted_until.len() >= MAX_TRUSTED_SUBNETS {
+            self.trusted_until.retain(|_, until| *until > now);
         }
-        if self.standing.len() < MAX_STANDING || self.standing.contains_key(&subnet) {
-            self.standing.insert(subnet, now + STANDING_TIME);
+        if self.trusted_until.len() < MAX_TRUSTED_SUBNETS || self.trusted_until.contains_key(&subnet) {
+            self.trusted_until.insert(subnet, now + TRUST_TIME);
         }
     }
 
@@ -134,12 +134,12 @@ impl Behaviour {
     }
 
     /// The idle unknown peer to evict first, if any; `busy` tells whether a peer has open streams.
-    pub(crate) fn first_to_go(
+    pub(crate) fn eviction_candidate(
         &mut self,
         now: Instant,
         busy: impl Fn(&PeerId) -> bool,
     ) -> Option<(PeerId, ConnectionId)> {
-        self.places.first_to_go(now, |peer| busy(peer) || self.known.has(peer, now))
+        self.slots.eviction_candidate(now, |peer| busy(peer) || self.known.has(peer, now))
     }
 
     /// The subnet that counts a connection; `None` for the operator's own network.
@@ -147,16 +147,16 @@ impl Behaviour {
         Origin::of(local, remote).counted(self.count_private)
     }
 
-    fn admit(&mut self, subnet: Option<Subnet>, now: Instant) -> Result<(), Closed> {
+    fn admit(&mut self, subnet: Option<Subnet>, now: Instant) -> Result<(), ConnectionRefusal> {
         let trusted =
-            subnet.is_none_or(|subnet| self.standing.get(&subnet).is_some_and(|until| *until > now));
-        self.crowded |= self.places.is_crowded();
-        self.places.room(subnet, trusted)?;
+            subnet.is_none_or(|subnet| self.trusted_until.get(&subnet).is_some_and(|until| *until > now));
+        self.crowded |= self.slots.is_crowded();
+        self.slots.check_free(subnet, trusted)?;
         let Some(subnet) = subnet else { return Ok(()) };
         let now_ms = u64::try_from((now - self.began).as_millis()).unwrap_or(u64::MAX);
         let own = self.fresh.left(&subnet, now_ms);
         if own == 0 {
-            return Err(Closed::Rate);
+            return Err(ConnectionRefusal::Rate);
         }
         // A refusal caused by other subnets costs no quota of this one. New subnets are quiet, and an
         // attacker may own many, so the last slots are for trusted subnets.
@@ -166,16 +166,16 @@ impl Behaviour {
             () => (self.reserve, self.cost),
         };
         if self.all.left(&(), now_ms) < reserve + cost {
-            return Err(Closed::RateOfAll);
+            return Err(ConnectionRefusal::RateOfAll);
         }
-        self.all.take_many((), cost, now_ms).map_err(|_| Closed::RateOfAll)?;
-        self.fresh.take(subnet, now_ms).map_err(|_| Closed::Rate)
+        self.all.take_many((), cost, now_ms).map_err(|_| ConnectionRefusal::RateOfAll)?;
+        self.fresh.take(subnet, now_ms).map_err(|_| ConnectionRefusal::Rate)
     }
 }
 
-impl NetworkBehaviour for Behaviour {
+impl NetworkBehaviour for GateBehaviour {
     type ConnectionHandler = dummy::ConnectionHandler;
-    type ToSwarm = Crowded;
+    type ToSwarm = EvictionRequest;
 
     fn handle_pending_inbound_connection(
         &mut self,
@@ -185,7 +185,7 @@ impl NetworkBehaviour for Behaviour {
     ) -> Result<(), ConnectionDenied> {
         let subnet = self.counted(local, remote);
         self.admit(subnet, Instant::now()).map_err(ConnectionDenied::new)?;
-        self.places.begun(id, subnet);
+        self.slots.begun(id, subnet);
         Ok(())
     }
 
@@ -197,7 +197,7 @@ impl NetworkBehaviour for Behaviour {
         _: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
         if self.shut_out.has(&peer, Instant::now()) {
-            return Err(ConnectionDenied::new(Closed::ShutOut));
+            return Err(ConnectionDenied::new(ConnectionRefusal::ShutOut));
         }
         Ok(dummy::ConnectionHandler)
     }
@@ -218,8 +218,8 @@ impl NetworkBehaviour for Behaviour {
             FromSwarm::ConnectionEstablished(made) => {
                 if let ConnectedPoint::Listener { local_addr, send_back_addr } = made.endpoint {
                     let (subnet, now) = (self.counted(local_addr, send_back_addr), Instant::now());
-                    self.places.settled(made.connection_id);
-                    self.places.opened(made.connection_id, made.peer_id, subnet, now);
+                    self.slots.settled(made.connection_id);
+                    self.slots.opened(made.connection_id, made.peer_id, subnet, now);
                     if let Some(subnet) = subnet.filter(|_| self.known.has(&made.peer_id, now)) {
                         self.trust(subnet, now);
                     }
@@ -227,10 +227,10 @@ impl NetworkBehaviour for Behaviour {
             }
             // libp2p reports every inbound connection that was not established, whichever behaviour refused
             // it.
-            FromSwarm::ListenFailure(failed) => self.places.settled(failed.connection_id),
+            FromSwarm::ListenFailure(failed) => self.slots.settled(failed.connection_id),
             FromSwarm::ConnectionClosed(closed) => {
                 let now = Instant::now();
-                if let Some((peer, Some(subnet))) = self.places.ended(closed.connection_id)
+                if let Some((peer, Some(subnet))) = self.slots.ended(closed.connection_id)
                     && self.known.has(&peer, now)
                 {
                     self.trust(subnet, now);
@@ -247,7 +247,7 @@ impl NetworkBehaviour for Behaviour {
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
         // The swarm polls its behaviours after each connection attempt.
         if std::mem::take(&mut self.crowded) {
-            return Poll::Ready(ToSwarm::GenerateEvent(Crowded));
+            return Poll::Ready(ToSwarm::GenerateEvent(EvictionRequest));
         }
         Poll::Pending
     }
@@ -261,15 +261,15 @@ mod tests {
         MeshLimits { new_connections_per_minute: 3, max_connections_per_subnet: 2, ..MeshLimits::default() }
     }
 
-    fn behaviour(count_private: bool) -> Behaviour {
-        Behaviour::new(&MeshLimits { count_private, ..limits() })
+    fn behaviour(count_private: bool) -> GateBehaviour {
+        GateBehaviour::new(&MeshLimits { count_private, ..limits() })
     }
 
-    fn arrive(gate: &mut Behaviour, remote: &str) -> bool {
+    fn arrive(gate: &mut GateBehaviour, remote: &str) -> bool {
         let local = "/ip4/192.0.2.1/tcp/1".parse().unwrap();
         let id = ConnectionId::new_unchecked(1);
         let admitted = gate.handle_pending_inbound_connection(id, &local, &remote.parse().unwrap()).is_ok();
-        gate.places.settled(id);
+        gate.slots.settled(id);
         admitted
     }
 
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subnet_that_connects_too_often_is_refused_before_the_handshake_and_others_are_not() {
+    fn a_subnet_that_connects_too_often_is_refused_before_the_handshake() {
         let mut gate = behaviour(false);
         for host in 1..=3 {
             assert!(arrive(&mut gate, &format!("/ip4/203.0.113.{host}/tcp/1")));
@@ -291,7 +291,7 @@ mod tests {
         let mut strict = behaviour(true);
         let admitted = (0..10).filter(|_| arrive(&mut strict, "/ip4/127.0.0.1/tcp/1")).count();
         assert_eq!(admitted, 3);
-        assert!(gate.places.is_empty() && strict.places.is_empty());
+        assert!(gate.slots.is_empty() && strict.slots.is_empty());
     }
 
     #[test]
@@ -299,26 +299,26 @@ mod tests {
         let mut gate = behaviour(false);
         let [first, second] = [1, 2].map(ConnectionId::new_unchecked);
         for id in [first, second] {
-            gate.places.opened(id, PeerId::random(), Some(subnet(113)), gate.began);
+            gate.slots.opened(id, PeerId::random(), Some(subnet(113)), gate.began);
         }
-        assert_eq!(gate.admit(Some(subnet(113)), gate.began), Err(Closed::Count));
-        gate.places.ended(first);
+        assert_eq!(gate.admit(Some(subnet(113)), gate.began), Err(ConnectionRefusal::Count));
+        gate.slots.ended(first);
         assert_eq!(gate.admit(Some(subnet(113)), gate.began), Ok(()));
     }
 
     /// The number of these subnets that are admitted.
-    fn admitted(gate: &mut Behaviour, subnets: std::ops::Range<u8>, now: Instant) -> usize {
+    fn admitted(gate: &mut GateBehaviour, subnets: std::ops::Range<u8>, now: Instant) -> usize {
         subnets.filter(|last| gate.admit(Some(subnet(*last)), now).is_ok()).count()
     }
 
     #[test]
-    fn many_subnets_that_connect_at_once_leave_room_for_quiet_ones_and_these_for_known_ones() {
+    fn quiet_and_trusted_subnets_have_reserved_shares_of_the_connection_rate() {
         let limits = MeshLimits {
             new_connections_per_minute: 60,
             new_connections_per_second: 12,
             ..MeshLimits::default()
         };
-        let mut gate = Behaviour::new(&limits);
+        let mut gate = GateBehaviour::new(&limits);
         let mut now = gate.began;
         // Five subnets use up their quiet allowance and go on; from then on they share half of the rate.
         for _ in 0..20 {
@@ -328,59 +328,65 @@ mod tests {
         now += Duration::from_secs(1);
         let again: usize = (0..20).map(|_| admitted(&mut gate, 0..5, now)).sum();
         assert_eq!(again, 6, "half of twelve");
-        assert_eq!(gate.admit(Some(subnet(0)), now), Err(Closed::RateOfAll));
+        assert_eq!(gate.admit(Some(subnet(0)), now), Err(ConnectionRefusal::RateOfAll));
         assert_eq!(admitted(&mut gate, 100..120, now), 3, "a quarter, for fresh ones");
-        assert_eq!(gate.admit(Some(subnet(200)), now), Err(Closed::RateOfAll));
+        assert_eq!(gate.admit(Some(subnet(200)), now), Err(ConnectionRefusal::RateOfAll));
         gate.trust(subnet(200), now);
         let known = (0..20).filter(|_| gate.admit(Some(subnet(200)), now).is_ok()).count();
-        assert_eq!(known, 3, "the last quarter, for one where somebody was served");
-        let later = now + STANDING_TIME;
-        assert_eq!(admitted(&mut gate, 0..50, later), 9, "which is kept");
-        assert_eq!(gate.admit(Some(subnet(200)), later), Err(Closed::RateOfAll), "for those of late");
+        assert_eq!(known, 3, "the last quarter, for a trusted subnet");
+        let later = now + TRUST_TIME;
+        assert_eq!(admitted(&mut gate, 0..50, later), 9, "the last quarter stays reserved");
+        assert_eq!(
+            gate.admit(Some(subnet(200)), later),
+            Err(ConnectionRefusal::RateOfAll),
+            "its trust has expired"
+        );
     }
 
     #[test]
-    fn a_late_swarm_task_lets_fewer_strangers_in_and_known_subnets_as_ever() {
+    fn a_late_swarm_task_admits_fewer_unknown_peers_and_as_many_of_trusted_subnets() {
         let limits = MeshLimits { new_connections_per_second: 16, ..MeshLimits::default() };
-        for (late_ms, strangers) in [(0, 12), (300, 6), (2000, 3)] {
-            let mut gate = Behaviour::new(&limits);
+        for (late_ms, unknown) in [(0, 12), (300, 6), (2000, 3)] {
+            let mut gate = GateBehaviour::new(&limits);
             gate.late_by(Duration::from_millis(late_ms));
             gate.trust(subnet(200), gate.began);
             let now = gate.began;
-            assert_eq!(admitted(&mut gate, 0..50, now), strangers, "{late_ms} ms late");
+            assert_eq!(admitted(&mut gate, 0..50, now), unknown, "{late_ms} ms late");
             let known = (0..20).filter(|_| gate.admit(Some(subnet(200)), now).is_ok()).count();
             assert_eq!(known, 4);
         }
     }
 
     #[test]
-    fn a_served_peers_subnet_is_in_good_standing_for_a_while() {
+    fn a_served_peers_subnet_is_trusted_for_a_while() {
         let mut gate = behaviour(false);
         let (peer, now) = (PeerId::random(), gate.began);
-        gate.places.opened(ConnectionId::new_unchecked(1), peer, Some(subnet(1)), now);
+        gate.slots.opened(ConnectionId::new_unchecked(1), peer, Some(subnet(1)), now);
         gate.served(peer, now);
-        assert!(gate.standing.contains_key(&subnet(1)) && gate.known.has(&peer, now));
-        let (stranger, soon) = (PeerId::random(), now + Duration::from_secs(60));
-        gate.places.opened(ConnectionId::new_unchecked(2), stranger, Some(subnet(2)), now);
-        let first = gate.first_to_go(soon, |_| false);
-        assert_eq!(first.map(|(peer, _)| peer), Some(stranger), "never the known one");
-        assert_eq!(gate.first_to_go(soon, |_| true), None);
-        for number in 0..MAX_STANDING + 10 {
+        assert!(gate.trusted_until.contains_key(&subnet(1)) && gate.known.has(&peer, now));
+        let (unknown, soon) = (PeerId::random(), now + Duration::from_secs(60));
+        gate.slots.opened(ConnectionId::new_unchecked(2), unknown, Some(subnet(2)), now);
+        let first = gate.eviction_candidate(soon, |_| false);
+        assert_eq!(first.map(|(peer, _)| peer), Some(unknown), "never the known one");
+        assert_eq!(gate.eviction_candidate(soon, |_| true), None);
+        for number in 0..MAX_TRUSTED_SUBNETS + 10 {
             let [.., b, c] = number.to_be_bytes();
             gate.trust(Subnet::V4([100, b, c]), now);
         }
-        assert!(gate.standing.len() <= MAX_STANDING && gate.standing.contains_key(&subnet(1)));
+        assert!(
+            gate.trusted_until.len() <= MAX_TRUSTED_SUBNETS && gate.trusted_until.contains_key(&subnet(1))
+        );
     }
 
     #[test]
     fn a_hundred_thousand_subnets_leave_small_tables() {
-        let mut gate = Behaviour::new(&MeshLimits::default());
+        let mut gate = GateBehaviour::new(&MeshLimits::default());
         for number in 0..100_000u32 {
             let [_, a, b, c] = number.to_be_bytes();
             let now = gate.began + Duration::from_millis(number.into());
             let _ = gate.admit(Some(Subnet::V4([100 + a, b, c])), now);
         }
         assert!(gate.fresh.len() <= crate::rate::MAX_RATE_ENTRIES, "{}", gate.fresh.len());
-        assert!(gate.places.is_empty(), "only open connections are kept there");
+        assert!(gate.slots.is_empty(), "only open connections have a slot");
     }
 }

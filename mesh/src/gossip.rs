@@ -22,15 +22,16 @@ use crate::{
     error::MeshError,
     ids::node_id_of,
     limits::{
-        GOSSIP_SCORE_KEPT, GOSSIP_STRANGERS_PER_MINUTE, GOSSIP_STRANGERS_PER_SUBNET, MAX_GOSSIP_BYTES,
-        MIN_GOSSIP_INTERVAL,
+        GOSSIP_SCORE_RETENTION, GOSSIP_UNKNOWN_AUTHORS_PER_MINUTE, GOSSIP_UNKNOWN_AUTHORS_PER_SUBNET,
+        MAX_GOSSIP_BYTES, MIN_GOSSIP_INTERVAL,
     },
-    origin::Subnet,
     rate::Rates,
     records::check_node,
+    subnet::Subnet,
 };
 
-pub(crate) type Behaviour = gossipsub::Behaviour<gossipsub::IdentityTransform, WhitelistSubscriptionFilter>;
+pub(crate) type GossipBehaviour =
+    gossipsub::Behaviour<gossipsub::IdentityTransform, WhitelistSubscriptionFilter>;
 
 /// Prefix of the gossip protocol's name.
 const PROTOCOL_PREFIX: &str = "/baton/gossip";
@@ -43,7 +44,7 @@ pub(crate) fn topic() -> IdentTopic {
 }
 
 /// Gossip with that topic, subscribed.
-pub(crate) fn behaviour(keypair: &Keypair) -> Result<Behaviour, MeshError> {
+pub(crate) fn behaviour(keypair: &Keypair) -> Result<GossipBehaviour, MeshError> {
     let failed = |error: String| MeshError::Config(format!("gossip: {error}"));
     let config = gossipsub::ConfigBuilder::default()
         .protocol_id_prefix(PROTOCOL_PREFIX)
@@ -74,7 +75,7 @@ fn scores() -> PeerScoreParams {
     PeerScoreParams {
         topics: HashMap::from([(topic().hash(), topic_scores)]),
         ip_colocation_factor_whitelist: loopback.collect(),
-        retain_score: GOSSIP_SCORE_KEPT,
+        retain_score: GOSSIP_SCORE_RETENTION,
         ..PeerScoreParams::default()
     }
 }
@@ -83,13 +84,13 @@ fn scores() -> PeerScoreParams {
 #[derive(Debug)]
 pub(crate) enum Verdict {
     /// Valid; the peer table decides whether it is also new.
-    Holds(Box<Signed<NodeRecord>>),
-    /// Dropped without blame: its author sent one a moment ago, or the bearer brought too many from unknown
-    /// authors.
+    Valid(Box<Signed<NodeRecord>>),
+    /// Dropped without blame: its author sent one a moment ago, or the forwarder brought too many from
+    /// unknown authors.
     TooOften,
     /// Expired, or from the future. Dropped without blame, since clocks differ and messages take time.
     OutOfTime,
-    /// Invalid: the bearer passed it on unchecked.
+    /// Invalid: the forwarder passed it on unchecked.
     Reject,
 }
 
@@ -99,49 +100,49 @@ pub(crate) struct Message<'a> {
     /// The signer; gossipsub has checked the signature.
     pub(crate) author: Option<PeerId>,
     /// The neighbour that passed it on.
-    pub(crate) bearer: PeerId,
+    pub(crate) forwarder: PeerId,
     /// The subnet that counts the neighbour, if any.
     pub(crate) subnet: Option<Subnet>,
     /// The node record.
     pub(crate) data: &'a [u8],
 }
 
-/// Judges gossip messages.
+/// Validates gossip messages.
 #[derive(Debug)]
-pub(crate) struct Judge {
+pub(crate) struct GossipValidator {
     last: HashMap<NodeId, Instant>,
-    bearers: Rates<PeerId>,
+    forwarders: Rates<PeerId>,
     subnets: Rates<Subnet>,
 }
 
-impl Default for Judge {
+impl Default for GossipValidator {
     fn default() -> Self {
         Self {
             last: HashMap::new(),
-            bearers: Rates::new(GOSSIP_STRANGERS_PER_MINUTE),
-            subnets: Rates::new(GOSSIP_STRANGERS_PER_SUBNET),
+            forwarders: Rates::new(GOSSIP_UNKNOWN_AUTHORS_PER_MINUTE),
+            subnets: Rates::new(GOSSIP_UNKNOWN_AUTHORS_PER_SUBNET),
         }
     }
 }
 
-impl Judge {
-    /// Judges a message; `known` tells whether its author is in the peer table. The signature is verified
+impl GossipValidator {
+    /// Validates a message; `known` tells whether its author is in the peer table. The signature is verified
     /// last.
-    pub(crate) fn judge(
+    pub(crate) fn validate(
         &mut self,
         message: Message<'_>,
         known: impl Fn(&NodeId) -> bool,
         now: Instant,
         now_ms: u64,
     ) -> Verdict {
-        let Message { author, bearer, subnet, data } = message;
+        let Message { author, forwarder, subnet, data } = message;
         let Some(author) = author.as_ref().and_then(node_id_of) else { return Verdict::Reject };
         if self.last.get(&author).is_some_and(|last| now.duration_since(*last) < MIN_GOSSIP_INTERVAL) {
             return Verdict::TooOften;
         }
         // Identities are free: without this limit, one connection could bring any number of new authors.
         if !known(&author)
-            && (self.bearers.take(bearer, now_ms).is_err()
+            && (self.forwarders.take(forwarder, now_ms).is_err()
                 || subnet.is_some_and(|subnet| self.subnets.take(subnet, now_ms).is_err()))
         {
             return Verdict::TooOften;
@@ -160,7 +161,7 @@ impl Judge {
         if self.last.len() < MAX_AUTHORS {
             self.last.insert(author, now);
         }
-        Verdict::Holds(Box::new(record))
+        Verdict::Valid(Box::new(record))
     }
 }
 
@@ -174,18 +175,18 @@ mod tests {
     const NOW: u64 = 1_800_000_000_000;
 
     fn message(author: Option<PeerId>, data: &[u8]) -> Message<'_> {
-        Message { author, bearer: PeerId::random(), subnet: None, data }
+        Message { author, forwarder: PeerId::random(), subnet: None, data }
     }
 
     #[test]
     fn a_neighbour_brings_so_many_fresh_authors_and_no_more_are_verified() {
-        let (mut judge, now) = (Judge::default(), Instant::now());
+        let (mut validator, now) = (GossipValidator::default(), Instant::now());
         let subnet = Some(Subnet::V4([203, 0, 113]));
-        let mut verified = |bearer, subnet, known: bool, now_ms| {
+        let mut verified = |forwarder, subnet, known: bool, now_ms| {
             let author = peer_id_of(SecretSigningKey::generate().node_id());
             // Verification would refuse it.
-            let message = Message { author, bearer, subnet, data: b"garbage" };
-            matches!(judge.judge(message, |_| known, now, now_ms), Verdict::Reject)
+            let message = Message { author, forwarder, subnet, data: b"garbage" };
+            matches!(validator.validate(message, |_| known, now, now_ms), Verdict::Reject)
         };
         let (one, other) = (PeerId::random(), PeerId::random());
         let count = |verified: &mut dyn FnMut() -> bool| (0..300).filter(|_| verified()).count();
@@ -199,31 +200,31 @@ mod tests {
     #[test]
     fn only_an_authors_own_valid_record_is_passed_on() {
         let (key, other) = (SecretSigningKey::generate(), SecretSigningKey::generate());
-        let (author, stranger) = (peer_id_of(key.node_id()), peer_id_of(other.node_id()));
+        let (author, unknown) = (peer_id_of(key.node_id()), peer_id_of(other.node_id()));
         let data = node_record(&key, NOW, &[]).encode();
         let now = Instant::now();
-        let judge = |author, data: &[u8], now_ms| {
-            Judge::default().judge(message(author, data), |_| false, now, now_ms)
+        let verdict = |author, data: &[u8], now_ms| {
+            GossipValidator::default().validate(message(author, data), |_| false, now, now_ms)
         };
-        assert!(matches!(judge(author, &data, NOW), Verdict::Holds(record) if record.sequence == NOW));
-        assert!(matches!(judge(stranger, &data, NOW), Verdict::Reject), "another's record");
-        assert!(matches!(judge(None, &data, NOW), Verdict::Reject), "nobody's");
-        assert!(matches!(judge(author, b"garbage", NOW), Verdict::Reject));
-        assert!(matches!(judge(author, &data, NOW + 3_600_000), Verdict::OutOfTime));
+        assert!(matches!(verdict(author, &data, NOW), Verdict::Valid(record) if record.sequence == NOW));
+        assert!(matches!(verdict(unknown, &data, NOW), Verdict::Reject), "another's record");
+        assert!(matches!(verdict(None, &data, NOW), Verdict::Reject), "nobody's");
+        assert!(matches!(verdict(author, b"garbage", NOW), Verdict::Reject));
+        assert!(matches!(verdict(author, &data, NOW + 3_600_000), Verdict::OutOfTime));
     }
 
     #[test]
     fn an_author_is_heard_so_often_and_no_more() {
         let key = SecretSigningKey::generate();
         let author = peer_id_of(key.node_id());
-        let mut judge = Judge::default();
+        let mut validator = GossipValidator::default();
         let start = Instant::now();
         let (mut heard, mut too_often) = (0, 0);
         for step in 0..100_u64 {
             let data = node_record(&key, NOW + step, &[]).encode();
             let now = start + MIN_GOSSIP_INTERVAL / 10 * u32::try_from(step).unwrap();
-            match judge.judge(message(author, &data), |_| true, now, NOW + step) {
-                Verdict::Holds(_) => heard += 1,
+            match validator.validate(message(author, &data), |_| true, now, NOW + step) {
+                Verdict::Valid(_) => heard += 1,
                 Verdict::TooOften => too_often += 1,
                 other => panic!("{other:?}"),
             }

@@ -20,10 +20,10 @@ use crate::{
     behaviour::Behaviour,
     bootstrap::Bootstrap,
     config::MeshConfig,
-    dht::{DhtError, Found},
-    dials::Dials,
+    dht::{DhtError, LookupResult},
     error::{MeshError, OpenError},
-    gossip::Judge,
+    expiring_peers::ExpiringPeers,
+    gossip::GossipValidator,
     ids::peer_id_of,
     incoming::Incoming,
     limits::{
@@ -31,6 +31,7 @@ use crate::{
         MAX_NEGOTIATING_STREAMS, PEER_EVENT_QUEUE,
     },
     peers::{PeerEvent, PeerInfo, PeerTable},
+    pending_dials::PendingDials,
     probes::Probes,
     records::DhtKey,
     relays::Relays,
@@ -38,9 +39,8 @@ use crate::{
     status::NetworkStatus,
     stream_quotas::StreamQuotas,
     transport::{probe_listen, split_identity, transport},
-    turn_protocol::{Negotiated, OpenReply},
+    turn_protocol::{NegotiatedStream, OpenReply},
     turn_stream::TurnStream,
-    until::PeersUntil,
 };
 
 /// Starts meshes.
@@ -56,7 +56,8 @@ pub enum MeshExit {
     Panicked(String),
 }
 
-struct Shared {
+/// The state that all handles of a mesh share.
+struct HandleState {
     node: NodeId,
     commands: mpsc::Sender<Command>,
     peers: Arc<RwLock<PeerTable>>,
@@ -66,12 +67,12 @@ struct Shared {
     exit: watch::Receiver<Option<MeshExit>>,
     counters: Arc<Counters>,
     cancel: CancellationToken,
-    shut_out: PeersUntil,
+    shut_out: ExpiringPeers,
 }
 
 /// A handle of a running mesh. Clones are cheap; the mesh stops when the last one is dropped.
 #[derive(Clone)]
-pub struct MeshHandle(Arc<Shared>);
+pub struct MeshHandle(Arc<HandleState>);
 
 impl std::fmt::Debug for MeshHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -129,11 +130,11 @@ impl Mesh {
             counters: counters.clone(),
             cancel: cancel.clone(),
             bootstrap: Bootstrap::new(bootstrap, now),
-            dials: Dials::default(),
+            dials: PendingDials::default(),
             listeners: HashMap::new(),
             remote_addrs: HashMap::new(),
             dht: Dht::new(local, now),
-            judge: Judge::default(),
+            gossip_validator: GossipValidator::default(),
             relays: Relays::new(config.relays),
             probes: Probes::default(),
             network: Network::new(!config.external.is_empty(), now),
@@ -159,7 +160,7 @@ impl Mesh {
             };
             exit_sender.send_replace(Some(ended));
         });
-        let shared = Shared {
+        let state = HandleState {
             node,
             commands,
             peers,
@@ -171,7 +172,7 @@ impl Mesh {
             cancel,
             shut_out,
         };
-        Ok((MeshHandle(Arc::new(shared)), Incoming { queue }))
+        Ok((MeshHandle(Arc::new(state)), Incoming { queue }))
     }
 }
 
@@ -275,7 +276,7 @@ impl MeshHandle {
         node: NodeId,
         addrs: &[Multiaddr],
         protocol: Option<&StreamProtocol>,
-    ) -> Result<Option<Negotiated>, OpenError> {
+    ) -> Result<Option<NegotiatedStream>, OpenError> {
         let peer = peer_id_of(node).ok_or_else(|| OpenError::Unreachable {
             reason: "its identifier is not an Ed25519 key".to_owned(),
         })?;
@@ -307,10 +308,10 @@ impl MeshHandle {
     ///
     /// For an hour, the peer is known: only its quota limits its streams, and it keeps its connection when
     /// slots run out. Its subnet is trusted for a day.
-    pub fn known(&self, node: NodeId) {
+    pub fn mark_known(&self, node: NodeId) {
         let Some(peer) = peer_id_of(node) else { return };
         // A full queue means that the swarm is busy; the next turn reports the peer again.
-        let _ = self.0.commands.try_send(Command::Known { peer });
+        let _ = self.0.commands.try_send(Command::MarkKnown { peer });
     }
 
     /// The known peers, in no particular order.
@@ -384,7 +385,7 @@ impl MeshHandle {
         self.ask_dht(Command::Providers { model: model.to_owned(), reply }, answer).await
     }
 
-    pub(crate) async fn dht_get(&self, key: DhtKey) -> Result<Option<Found>, DhtError> {
+    pub(crate) async fn dht_get(&self, key: DhtKey) -> Result<Option<LookupResult>, DhtError> {
         let (reply, answer) = oneshot::channel();
         self.ask_dht(Command::Get { key, reply }, answer).await
     }

@@ -79,17 +79,17 @@ pub(crate) const QUIC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 pub(crate) const QUIC_CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
 /// Peers remembered for a while as shut out or as known, a few bytes each. Expired entries are evicted.
-pub(crate) const MAX_PEERS_UNTIL: usize = 4096;
+pub(crate) const MAX_EXPIRING_PEERS: usize = 4096;
 
 /// How long a peer stays known after this mesh dealt with it.
 pub(crate) const KNOWN_TIME: Duration = Duration::from_secs(60 * 60);
 
 /// How long a subnet stays trusted after a known peer connected from it. A peer that comes once a day is
 /// still admitted.
-pub(crate) const STANDING_TIME: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const TRUST_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Trusted subnets that are remembered; expired entries are evicted.
-pub(crate) const MAX_STANDING: usize = 4096;
+pub(crate) const MAX_TRUSTED_SUBNETS: usize = 4096;
 
 /// Signed records that this mesh stores for the DHT. When full, it evicts the records whose keys are farthest
 /// from its own, so a flood of far keys evicts nothing near.
@@ -155,7 +155,7 @@ pub(crate) const MAX_GOSSIP_BYTES: usize = 20 * 1024;
 ///
 /// Identities are free, and nothing else bounds the number of scores. With libp2p's default of an hour there
 /// would be hundreds of thousands.
-pub(crate) const GOSSIP_SCORE_KEPT: Duration = Duration::from_secs(30);
+pub(crate) const GOSSIP_SCORE_RETENTION: Duration = Duration::from_secs(30);
 
 /// Within this time, a second record of the same node is not passed on.
 pub(crate) const MIN_GOSSIP_INTERVAL: Duration = Duration::from_secs(2);
@@ -164,10 +164,10 @@ pub(crate) const MIN_GOSSIP_INTERVAL: Duration = Duration::from_secs(2);
 ///
 /// In a network of hundreds, a new member hears of all others within a minute or two, and queries the DHT for
 /// some at once.
-pub(crate) const GOSSIP_STRANGERS_PER_MINUTE: u32 = 60;
+pub(crate) const GOSSIP_UNKNOWN_AUTHORS_PER_MINUTE: u32 = 60;
 
 /// The same from all neighbours of one subnet.
-pub(crate) const GOSSIP_STRANGERS_PER_SUBNET: u32 = 240;
+pub(crate) const GOSSIP_UNKNOWN_AUTHORS_PER_SUBNET: u32 = 240;
 
 /// A node that has been in the table for this long is preferred to newer ones, if none of them was ever
 /// connected.
@@ -183,7 +183,7 @@ pub(crate) const PROBE_DELAYS: [Duration; 2] = [Duration::from_millis(500), Dura
 pub(crate) const MAX_PROBES: usize = 256;
 
 /// Departed peers whose last record sequence is remembered, so that an old message does not bring them back.
-pub(crate) const MAX_GONE: usize = 1024;
+pub(crate) const MAX_DEPARTED: usize = 1024;
 
 /// When no address of a mesh was confirmed for this long, it reserves relays, in case it is unreachable.
 pub(crate) const UNCONFIRMED: Duration = Duration::from_secs(20);

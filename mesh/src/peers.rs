@@ -14,11 +14,11 @@ use libp2p::{Multiaddr, StreamProtocol};
 use tokio::time::Instant;
 
 use crate::{
+    address_scope::{Reach, reach_of_address},
     limits::{
-        LONG_KNOWN, MAX_ADDR_BYTES, MAX_ADDRS_PER_PEER, MAX_AGENT_BYTES, MAX_GONE, MAX_PROTOCOL_BYTES,
+        LONG_KNOWN, MAX_ADDR_BYTES, MAX_ADDRS_PER_PEER, MAX_AGENT_BYTES, MAX_DEPARTED, MAX_PROTOCOL_BYTES,
         MAX_PROTOCOLS, PEER_SILENCE,
     },
-    reach::{Reach, reach_of_address},
 };
 
 /// A known peer.
@@ -60,7 +60,7 @@ pub enum PeerEvent {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct PeerEntry {
     info: PeerInfo,
     /// Value of the table's clock when the peer was last heard of.
     touched: u64,
@@ -74,7 +74,7 @@ struct Entry {
     present: usize,
 }
 
-impl Entry {
+impl PeerEntry {
     /// Eviction rank; the lowest is evicted first.
     ///
     /// New identities and new node records cost an attacker nothing, but a connection does. Recency decides
@@ -96,14 +96,14 @@ impl Entry {
 pub(crate) struct PeerTable {
     limit: usize,
     clock: u64,
-    peers: HashMap<NodeId, Entry>,
+    peers: HashMap<NodeId, PeerEntry>,
     /// Last record sequences of departed peers, the oldest departure first.
-    gone: VecDeque<(NodeId, u64)>,
+    departed: VecDeque<(NodeId, u64)>,
 }
 
 impl PeerTable {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, clock: 0, peers: HashMap::new(), gone: VecDeque::new() }
+        Self { limit, clock: 0, peers: HashMap::new(), departed: VecDeque::new() }
     }
 
     /// The known peers, in no particular order.
@@ -166,14 +166,15 @@ impl PeerTable {
         let node = record.node;
         let known = self.peers.get(&node).and_then(|entry| entry.info.record.as_ref());
         let least = known.map(|known| known.sequence);
-        let least = least.or_else(|| self.gone.iter().find(|(gone, _)| *gone == node).map(|(_, last)| *last));
+        let least =
+            least.or_else(|| self.departed.iter().find(|(peer, _)| *peer == node).map(|(_, last)| *last));
         if least.is_some_and(|least| record.sequence <= least) {
             return None;
         }
-        let told = |old: &NodeRecord| {
+        let same_content = |old: &NodeRecord| {
             old.keys == record.keys && old.models == record.models && old.addresses == record.addresses
         };
-        let same = known.is_some_and(|known| told(known));
+        let same = known.is_some_and(|known| same_content(known));
         let addrs: Vec<Multiaddr> = record
             .addresses
             .iter()
@@ -188,15 +189,15 @@ impl PeerTable {
         let entry = self.peers.get_mut(&node)?;
         entry.info.serves_turns = true;
         entry.info.record = Some(record);
-        self.gone.retain(|(gone, _)| *gone != node);
+        self.departed.retain(|(peer, _)| *peer != node);
         if !same {
             events.push(PeerEvent::Recorded(node));
         }
         Some(events)
     }
 
-    /// Several dials of a peer failed: it is gone.
-    pub(crate) fn gone(&mut self, node: NodeId) -> Vec<PeerEvent> {
+    /// Several dials of a peer failed: it has departed.
+    pub(crate) fn departed(&mut self, node: NodeId) -> Vec<PeerEvent> {
         if self.peers.get(&node).is_none_or(|entry| entry.info.connected) {
             return Vec::new();
         }
@@ -206,7 +207,7 @@ impl PeerTable {
 
     /// Drops disconnected peers that were silent for too long.
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<PeerEvent> {
-        let silent = |entry: &&Entry| {
+        let silent = |entry: &&PeerEntry| {
             !entry.info.connected
                 && entry.present == 0
                 && now.saturating_duration_since(entry.sign) > PEER_SILENCE
@@ -219,10 +220,10 @@ impl PeerTable {
     fn remove(&mut self, node: NodeId) {
         let removed = self.peers.remove(&node);
         if let Some(record) = removed.and_then(|entry| entry.info.record) {
-            if self.gone.len() >= MAX_GONE {
-                self.gone.pop_front();
+            if self.departed.len() >= MAX_DEPARTED {
+                self.departed.pop_front();
             }
-            self.gone.push_back((node, record.sequence));
+            self.departed.push_back((node, record.sequence));
         }
     }
 
@@ -266,7 +267,7 @@ impl PeerTable {
         Vec::new()
     }
 
-    /// Stores a connected peer's claims about itself, [filtered](Claims::believe).
+    /// Stores a connected peer's claims about itself, [filtered](Claims::plausible).
     pub(crate) fn identified(&mut self, node: NodeId, claims: Claims) -> Vec<PeerEvent> {
         let mut events = Vec::new();
         for address in claims.addrs.into_iter().rev() {
@@ -280,8 +281,8 @@ impl PeerTable {
         events
     }
 
-    /// Ensures that a peer has an entry, evicting the disconnected peer of [lowest rank](Entry::rank) if the
-    /// table is full. If all are connected, the new peer gets no entry.
+    /// Ensures that a peer has an entry. When the table is full, this evicts the disconnected peer of
+    /// [lowest rank](PeerEntry::rank). If all are connected, the new peer gets no entry.
     fn touch(&mut self, node: NodeId) -> Vec<PeerEvent> {
         self.clock += 1;
         let now = Instant::now();
@@ -309,7 +310,7 @@ impl PeerTable {
             round_trip: None,
             record: None,
         };
-        let entry = Entry { info, touched: self.clock, sign: now, since: now, met: false, present: 0 };
+        let entry = PeerEntry { info, touched: self.clock, sign: now, since: now, met: false, present: 0 };
         self.peers.insert(node, entry);
         events.push(PeerEvent::Discovered(node));
         events
@@ -326,7 +327,7 @@ pub(crate) struct Claims {
 
 impl Claims {
     /// Filters an identify message. `seen_at` is the address of the peer's connection.
-    pub(crate) fn believe(
+    pub(crate) fn plausible(
         agent: String,
         protocols: &[StreamProtocol],
         addrs: Vec<Multiaddr>,
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_fresh_records_evicts_neither_nodes_that_were_met_nor_those_known_for_long() {
+    fn a_flood_of_fresh_records_evicts_no_node_that_was_met_or_known_for_long() {
         use crate::records::tests::node_record;
         use baton_keys::sign::SecretSigningKey;
 
@@ -417,7 +418,7 @@ mod tests {
             }
         }
         for _ in 0..1000 {
-            assert!(record(&mut table).1, "a newcomer is taken in");
+            assert!(record(&mut table).1, "a new node gets an entry");
         }
         assert_eq!(table.peers.len(), LIMIT);
         assert!(honest.iter().all(|node| table.has_record(node)));
@@ -447,29 +448,29 @@ mod tests {
 
     #[test]
     fn refuses_overlong_and_unprintable_claims() {
-        let believe = |agent: &str, protocols: Vec<StreamProtocol>| {
-            Claims::believe(agent.to_owned(), &protocols, vec![], &[TURN_PROTOCOL], None)
+        let plausible = |agent: &str, protocols: Vec<StreamProtocol>| {
+            Claims::plausible(agent.to_owned(), &protocols, vec![], &[TURN_PROTOCOL], None)
         };
-        assert_eq!(believe("baton/0.1.0", vec![]).agent.as_deref(), Some("baton/0.1.0"));
-        assert_eq!(believe(&"x".repeat(MAX_AGENT_BYTES + 1), vec![]).agent, None);
-        assert_eq!(believe("a\u{1b}[31mb", vec![]).agent, None);
-        assert!(believe("a", vec![TURN_PROTOCOL]).serves_turns);
+        assert_eq!(plausible("baton/0.1.0", vec![]).agent.as_deref(), Some("baton/0.1.0"));
+        assert_eq!(plausible(&"x".repeat(MAX_AGENT_BYTES + 1), vec![]).agent, None);
+        assert_eq!(plausible("a\u{1b}[31mb", vec![]).agent, None);
+        assert!(plausible("a", vec![TURN_PROTOCOL]).serves_turns);
         let long = StreamProtocol::try_from_owned(format!("/{}", "x".repeat(MAX_PROTOCOL_BYTES))).unwrap();
-        assert!(!believe("a", vec![TURN_PROTOCOL, long]).serves_turns);
-        assert!(!believe("a", vec![TURN_PROTOCOL; MAX_PROTOCOLS + 1]).serves_turns);
+        assert!(!plausible("a", vec![TURN_PROTOCOL, long]).serves_turns);
+        assert!(!plausible("a", vec![TURN_PROTOCOL; MAX_PROTOCOLS + 1]).serves_turns);
     }
 
     #[test]
     fn a_peer_names_no_address_nearer_than_itself() {
         let claimed =
             ["/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.1/tcp/1", "/ip4/9.9.9.9/tcp/1", "/dns4/x.org/tcp/1"];
-        let believed = |seen_at: &str| {
+        let plausible = |seen_at: &str| {
             let addrs = claimed.iter().map(|text| addr(text)).collect();
-            Claims::believe(String::new(), &[], addrs, &[], Some(&addr(seen_at))).addrs.len()
+            Claims::plausible(String::new(), &[], addrs, &[], Some(&addr(seen_at))).addrs.len()
         };
-        assert_eq!(believed("/ip4/127.0.0.1/tcp/9"), 3, "all but the name");
-        assert_eq!(believed("/ip4/192.168.1.1/tcp/9"), 2);
-        assert_eq!(believed("/ip4/8.8.8.8/tcp/9"), 1);
-        assert_eq!(believed("/ip6/::ffff:7f00:1/tcp/9"), 3, "mapped loopback is loopback");
+        assert_eq!(plausible("/ip4/127.0.0.1/tcp/9"), 3, "all but the name");
+        assert_eq!(plausible("/ip4/192.168.1.1/tcp/9"), 2);
+        assert_eq!(plausible("/ip4/8.8.8.8/tcp/9"), 1);
+        assert_eq!(plausible("/ip6/::ffff:7f00:1/tcp/9"), 3, "mapped loopback is loopback");
     }
 }

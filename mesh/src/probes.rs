@@ -20,7 +20,7 @@ pub(crate) struct Probes(HashMap<PeerId, Probe>);
 
 impl Probes {
     /// A connection broke or a dial failed: schedules a dial of the peer.
-    pub(crate) fn doubt(&mut self, peer: PeerId, now: Instant) {
+    pub(crate) fn suspect(&mut self, peer: PeerId, now: Instant) {
         if self.0.len() < MAX_PROBES {
             self.0.entry(peer).or_insert(Probe { due: Some(now + PROBE_DELAYS[0]), failed: 0 });
         }
@@ -72,8 +72,8 @@ mod tests {
     fn a_peer_is_gone_after_two_failures_and_not_after_one() {
         let (peer, now) = (PeerId::random(), Instant::now());
         let mut probes = Probes::default();
-        assert!(!probes.failed(peer, now), "nobody doubts it");
-        probes.doubt(peer, now);
+        assert!(!probes.failed(peer, now), "no connection of it broke");
+        probes.suspect(peer, now);
         assert_eq!(probes.due(now), vec![]);
         let first = now + PROBE_DELAYS[0];
         assert_eq!(probes.due(first), vec![peer]);
@@ -87,10 +87,10 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_answers_is_doubted_no_more() {
+    fn a_peer_that_answers_is_no_longer_suspected() {
         let (peer, now) = (PeerId::random(), Instant::now());
         let mut probes = Probes::default();
-        probes.doubt(peer, now);
+        probes.suspect(peer, now);
         probes.due(now + PROBE_DELAYS[0]);
         probes.failed(peer, now);
         probes.answered(peer);

@@ -128,9 +128,9 @@ impl<K: Copy + Eq + Hash> Rates<K> {
         let mut left = FORGOTTEN_AT_ONCE;
         let oldest = *oldest;
         self.buckets.retain(|_, bucket| {
-            let goes = bucket.at_ms <= oldest && left > 0;
-            left -= usize::from(goes);
-            !goes
+            let evicted = bucket.at_ms <= oldest && left > 0;
+            left -= usize::from(evicted);
+            !evicted
         });
     }
 }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_and_not_used_comes_back_but_never_more_than_a_bucket() {
+    fn unused_requests_come_back_but_never_more_than_a_bucket() {
         let mut rates = Rates::per(100, 3_600_000);
         assert_eq!(rates.take_many(1u8, 60, 0), Ok(()));
         assert_eq!(rates.take_many(1, 60, 0), Err(720_000), "twenty more in a fifth of the hour");

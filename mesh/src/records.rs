@@ -59,7 +59,7 @@ impl DhtKey {
 
 /// The fields that decide between two records under one key, and how long one is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Checked {
+pub(crate) struct RecordSummary {
     /// The higher sequence wins.
     pub(crate) sequence: u64,
     /// When its storage ends, in milliseconds since the Unix epoch; never after its own expiry.
@@ -88,7 +88,7 @@ impl From<ErrorCode> for RecordFault {
 }
 
 /// Checks a record that a peer sends under a key: size first, the signature last.
-pub(crate) fn check(key: &[u8], value: &[u8], now_ms: u64) -> Result<Checked, RecordFault> {
+pub(crate) fn check(key: &[u8], value: &[u8], now_ms: u64) -> Result<RecordSummary, RecordFault> {
     match DhtKey::parse(key) {
         Some(DhtKey::Node(node)) => {
             let record = check_node(value, now_ms)?;
@@ -101,7 +101,7 @@ pub(crate) fn check(key: &[u8], value: &[u8], now_ms: u64) -> Result<Checked, Re
             if expires_ms <= now_ms {
                 return Err(RecordFault::Time);
             }
-            Ok(Checked { sequence: record.sequence, expires_ms })
+            Ok(RecordSummary { sequence: record.sequence, expires_ms })
         }
         Some(DhtKey::Head(key)) => {
             if value.len() > MAX_HEAD_BYTES {
@@ -116,7 +116,7 @@ pub(crate) fn check(key: &[u8], value: &[u8], now_ms: u64) -> Result<Checked, Re
                 return Err(RecordFault::Time);
             }
             let expires_ms = record.expires_ms.min(now_ms.saturating_add(HEAD_STAY_MS));
-            Ok(Checked { sequence: record.sequence, expires_ms })
+            Ok(RecordSummary { sequence: record.sequence, expires_ms })
         }
         Some(DhtKey::Model(_)) | None => Err(RecordFault::UnknownKey),
     }
@@ -199,7 +199,7 @@ pub(crate) mod tests {
     }
 
     fn checked(key: &DhtKey, value: &[u8], now_ms: u64) -> Result<u64, RecordFault> {
-        check(key.to_record_key().as_ref(), value, now_ms).map(|checked| checked.sequence)
+        check(key.to_record_key().as_ref(), value, now_ms).map(|summary| summary.sequence)
     }
 
     #[test]
@@ -219,7 +219,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_node_record_is_kept_under_its_own_key_only() {
+    fn a_node_record_is_stored_under_its_own_key_only() {
         let (key, other) = (SecretSigningKey::generate(), SecretSigningKey::generate());
         let value = node_record(&key, NOW, &[]).encode();
         assert_eq!(checked(&DhtKey::Node(key.node_id()), &value, NOW), Ok(NOW));
@@ -251,38 +251,38 @@ pub(crate) mod tests {
     #[test]
     fn records_out_of_their_time_or_too_large_are_refused() {
         let key = SecretSigningKey::generate();
-        let place = DhtKey::Node(key.node_id());
+        let dht_key = DhtKey::Node(key.node_id());
         let value = node_record(&key, NOW, &[]).encode();
-        assert_eq!(checked(&place, &value, NOW + 3_600_000), Err(RecordFault::Time), "expired");
-        assert_eq!(checked(&place, &value, NOW - 60_000), Err(RecordFault::Time), "from the future");
-        assert_eq!(checked(&place, &vec![0; MAX_SIGNED_BYTES + 1], NOW), Err(RecordFault::TooLarge));
+        assert_eq!(checked(&dht_key, &value, NOW + 3_600_000), Err(RecordFault::Time), "expired");
+        assert_eq!(checked(&dht_key, &value, NOW - 60_000), Err(RecordFault::Time), "from the future");
+        assert_eq!(checked(&dht_key, &vec![0; MAX_SIGNED_BYTES + 1], NOW), Err(RecordFault::TooLarge));
         let root = SessionRoot::generate();
-        let (place, value) = head(&root, NOW);
-        assert_eq!(checked(&place, &value, NOW + 1000), Err(RecordFault::Time), "expired");
+        let (dht_key, value) = head(&root, NOW);
+        assert_eq!(checked(&dht_key, &value, NOW + 1000), Err(RecordFault::Time), "expired");
         assert_eq!(
-            checked(&place, &value, NOW - 2 * HEAD_SKEW_MS),
+            checked(&dht_key, &value, NOW - 2 * HEAD_SKEW_MS),
             Err(RecordFault::Time),
             "from the future"
         );
-        assert_eq!(checked(&place, &vec![0; MAX_HEAD_BYTES + 1], NOW), Err(RecordFault::TooLarge));
+        assert_eq!(checked(&dht_key, &vec![0; MAX_HEAD_BYTES + 1], NOW), Err(RecordFault::TooLarge));
     }
 
     #[test]
-    fn records_are_kept_no_longer_than_is_decided_here() {
+    fn records_are_stored_no_longer_than_is_decided_here() {
         let expires = |key: &DhtKey, value: &[u8], now_ms| {
-            check(key.to_record_key().as_ref(), value, now_ms).map(|checked| checked.expires_ms)
+            check(key.to_record_key().as_ref(), value, now_ms).map(|summary| summary.expires_ms)
         };
         let key = SecretSigningKey::generate();
-        let place = DhtKey::Node(key.node_id());
+        let dht_key = DhtKey::Node(key.node_id());
         let for_ever = NodeRecord { expires_ms: u64::MAX, ..(*node_record(&key, NOW, &[])).clone() };
         let value = Signed::sign(for_ever, &key).encode();
         let until = NOW + NODE_RECORD_AGE_MS;
-        assert_eq!(expires(&place, &value, NOW), Ok(until));
-        assert_eq!(expires(&place, &value, until - 1), Ok(until));
-        assert_eq!(expires(&place, &value, until), Err(RecordFault::Time));
-        let (place, value) = head_for(&SessionRoot::generate(), NOW, 10 * HEAD_STAY_MS);
-        assert_eq!(expires(&place, &value, NOW), Ok(NOW + HEAD_STAY_MS));
+        assert_eq!(expires(&dht_key, &value, NOW), Ok(until));
+        assert_eq!(expires(&dht_key, &value, until - 1), Ok(until));
+        assert_eq!(expires(&dht_key, &value, until), Err(RecordFault::Time));
+        let (dht_key, value) = head_for(&SessionRoot::generate(), NOW, 10 * HEAD_STAY_MS);
+        assert_eq!(expires(&dht_key, &value, NOW), Ok(NOW + HEAD_STAY_MS));
         let late = NOW + 10 * HEAD_STAY_MS - 1;
-        assert_eq!(expires(&place, &value, late), Ok(late + 1), "nor longer than it holds");
+        assert_eq!(expires(&dht_key, &value, late), Ok(late + 1), "nor longer than it holds");
     }
 }

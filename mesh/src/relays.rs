@@ -114,7 +114,7 @@ impl Relays {
     }
 
     /// Listening on a relay has begun.
-    pub(crate) fn asked(&mut self, listener: ListenerId, relay: PeerId) {
+    pub(crate) fn requested(&mut self, listener: ListenerId, relay: PeerId) {
         self.held.insert(listener, RelayInfo { relay, limits: None });
     }
 
@@ -212,7 +212,7 @@ mod tests {
         relays.offered(offered, addr(3));
         let (peer, address) = relays.next(false, now, 0).unwrap();
         assert_eq!((peer, relay_of(&address)), (fixed, Some(fixed)));
-        relays.asked(ListenerId::next(), fixed);
+        relays.requested(ListenerId::next(), fixed);
         assert_eq!(relays.next(false, now, 0), None);
         assert_eq!(relays.next(true, now, 0).unwrap().0, offered);
     }
@@ -225,7 +225,7 @@ mod tests {
         let mut listeners = Vec::new();
         while let Some((peer, _)) = relays.next(true, now, 7) {
             let listener = ListenerId::next();
-            relays.asked(listener, peer);
+            relays.requested(listener, peer);
             listeners.push((listener, peer));
         }
         assert_eq!(listeners.len(), RELAYS_WANTED);
@@ -250,7 +250,7 @@ mod tests {
         let mut relays = Relays::default();
         relays.offered(relay, addr(1));
         assert!(!relays.limits_of(&relay).fit_a_turn(), "unknown limits are not trusted");
-        relays.asked(listener, relay);
+        relays.requested(listener, relay);
         assert_eq!(relays.granted(relay, small, now), vec![listener]);
         relays.ended(listener, now);
         assert_eq!(relays.next(true, now + MINUTE, 0), None, "nor asked again soon");

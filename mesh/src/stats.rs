@@ -10,7 +10,7 @@ use libp2p::{
     swarm::{ConnectionDenied, DialError, ListenError},
 };
 
-use crate::{gate::Closed, records::RecordFault, relays::is_circuit};
+use crate::{gate::ConnectionRefusal, records::RecordFault, relays::is_circuit};
 
 /// Counts since the start of a mesh, except where noted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -89,7 +89,7 @@ pub struct GossipStats {
     pub taken: u64,
     /// Valid records that were not newer than the known one.
     pub known: u64,
-    /// Dropped because their author sent one a moment ago, or their bearer brought too many from unknown
+    /// Dropped because their author sent one a moment ago, or their forwarder brought too many from unknown
     /// authors.
     pub too_often: u64,
     /// Dropped because they were expired or from the future.
@@ -167,12 +167,12 @@ impl InboundStats {
 
     pub(crate) fn count(&mut self, error: &ListenError) {
         let count = match error {
-            ListenError::Denied { cause } => match closed(cause) {
-                Some(Closed::Rate) => &mut self.subnet_rate,
-                Some(Closed::Count | Closed::Pending) => &mut self.subnet_count,
-                Some(Closed::RateOfAll) => &mut self.rate,
-                Some(Closed::ShutOut) => &mut self.shut_out,
-                Some(Closed::Full) | None => &mut self.limits,
+            ListenError::Denied { cause } => match connection_refusal(cause) {
+                Some(ConnectionRefusal::Rate) => &mut self.subnet_rate,
+                Some(ConnectionRefusal::Count | ConnectionRefusal::Pending) => &mut self.subnet_count,
+                Some(ConnectionRefusal::RateOfAll) => &mut self.rate,
+                Some(ConnectionRefusal::ShutOut) => &mut self.shut_out,
+                Some(ConnectionRefusal::Full) | None => &mut self.limits,
             },
             _ => &mut self.handshake,
         };
@@ -181,8 +181,8 @@ impl InboundStats {
 }
 
 /// The gate's reason, if the gate refused.
-fn closed(cause: &ConnectionDenied) -> Option<Closed> {
-    cause.downcast_ref::<Closed>().copied()
+fn connection_refusal(cause: &ConnectionDenied) -> Option<ConnectionRefusal> {
+    cause.downcast_ref::<ConnectionRefusal>().copied()
 }
 
 impl TransportStats {
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_are_told_apart_by_what_they_run_over() {
+    fn connections_are_counted_by_transport() {
         let mut open = TransportStats::default();
         let relay = PeerId::random();
         for address in [
@@ -270,12 +270,17 @@ mod tests {
 
     #[test]
     fn refusals_are_counted_by_who_refused_and_why() {
-        let denied = |closed| ListenError::Denied { cause: ConnectionDenied::new(closed) };
+        let denied = |refusal| ListenError::Denied { cause: ConnectionDenied::new(refusal) };
         let mut refused = InboundStats::default();
-        for closed in
-            [Closed::Rate, Closed::Count, Closed::Pending, Closed::RateOfAll, Closed::Full, Closed::ShutOut]
-        {
-            refused.count(&denied(closed));
+        for refusal in [
+            ConnectionRefusal::Rate,
+            ConnectionRefusal::Count,
+            ConnectionRefusal::Pending,
+            ConnectionRefusal::RateOfAll,
+            ConnectionRefusal::Full,
+            ConnectionRefusal::ShutOut,
+        ] {
+            refused.count(&denied(refusal));
         }
         refused.count(&ListenError::Aborted);
         refused.count(&ListenError::Denied { cause: ConnectionDenied::new(std::fmt::Error) });
@@ -284,7 +289,7 @@ mod tests {
         assert_eq!((refused, refused.total()), (each, 8));
         let mut failed = DialStats::default();
         failed.count(&DialError::NoAddresses);
-        failed.count(&DialError::Denied { cause: ConnectionDenied::new(Closed::Count) });
+        failed.count(&DialError::Denied { cause: ConnectionDenied::new(ConnectionRefusal::Count) });
         failed.count(&DialError::LocalPeerId { address: "/ip4/192.0.2.1/tcp/1".parse().unwrap() });
         assert_eq!(failed, DialStats { unreachable: 1, wrong_identity: 1, limits: 1 });
     }

@@ -10,12 +10,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     limits::MeshLimits,
-    origin::{Origin, Subnet},
+    subnet::{Origin, Subnet},
 };
 
 /// Why an inbound stream was not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum StreamRefusal {
     /// All peers together have too many.
     Total,
     /// This peer has too many.
@@ -94,13 +94,13 @@ impl StreamQuotas {
         self.peers.open.get(node).is_some_and(|quota| quota.strong_count() > 0)
     }
 
-    pub(crate) fn admit(&mut self, node: NodeId, origin: Origin) -> Result<StreamPermit, Refusal> {
-        let peer = self.peers.take(node).ok_or(Refusal::PerPeer)?;
+    pub(crate) fn admit(&mut self, node: NodeId, origin: Origin) -> Result<StreamPermit, StreamRefusal> {
+        let peer = self.peers.take(node).ok_or(StreamRefusal::PerPeer)?;
         let subnet = match origin.counted(self.count_private) {
-            Some(subnet) => Some(self.subnets.take(subnet).ok_or(Refusal::PerSubnet)?),
+            Some(subnet) => Some(self.subnets.take(subnet).ok_or(StreamRefusal::PerSubnet)?),
             None => None,
         };
-        let total = self.total.clone().try_acquire_owned().map_err(|_| Refusal::Total)?;
+        let total = self.total.clone().try_acquire_owned().map_err(|_| StreamRefusal::Total)?;
         Ok(StreamPermit { _total: total, _shares: [Some(peer), subnet] })
     }
 }
@@ -125,9 +125,9 @@ mod tests {
         let mut admit = |node| quotas.admit(node, Origin::Inside);
         let first = admit(alice).unwrap();
         let _second = admit(alice).unwrap();
-        assert_eq!(admit(alice).unwrap_err(), Refusal::PerPeer);
+        assert_eq!(admit(alice).unwrap_err(), StreamRefusal::PerPeer);
         let third = admit(bob).unwrap();
-        assert_eq!(admit(bob).unwrap_err(), Refusal::Total);
+        assert_eq!(admit(bob).unwrap_err(), StreamRefusal::Total);
         drop(first);
         let _fourth = admit(alice).unwrap();
         drop(third);
@@ -139,7 +139,7 @@ mod tests {
         let mut quotas = quotas(10, 2, 3);
         let at = |last: u8| Origin::Direct([203, 0, 113, last].into());
         let held: Vec<_> = (0..3).map(|peer| quotas.admit(NodeId([peer; 32]), at(peer)).unwrap()).collect();
-        assert_eq!(quotas.admit(NodeId([9; 32]), at(9)).unwrap_err(), Refusal::PerSubnet);
+        assert_eq!(quotas.admit(NodeId([9; 32]), at(9)).unwrap_err(), StreamRefusal::PerSubnet);
         let elsewhere = Origin::Direct([198, 51, 100, 1].into());
         assert!(quotas.admit(NodeId([9; 32]), elsewhere).is_ok());
         let home = Origin::Direct([192, 168, 0, 1].into());
@@ -159,7 +159,7 @@ mod tests {
             let origin = Origin::Direct([100 + a, b, c, 1].into());
             drop(quotas.admit(NodeId(name), origin).unwrap());
         }
-        let kept = (quotas.peers.open.len(), quotas.subnets.open.len());
-        assert!(kept.0 <= 64 && kept.1 <= 64, "{kept:?}");
+        let sizes = (quotas.peers.open.len(), quotas.subnets.open.len());
+        assert!(sizes.0 <= 64 && sizes.1 <= 64, "{sizes:?}");
     }
 }

@@ -20,12 +20,12 @@ use libp2p::{
 };
 
 use crate::{
+    address_scope::{Reach, ScopedTransport},
     error::MeshError,
     limits::{
         DIAL_TIMEOUT, INBOUND_HANDSHAKE_TIMEOUT, MAX_MUXED_STREAMS, MAX_NEGOTIATING_STREAMS,
         QUIC_CONNECTION_WINDOW_BYTES, QUIC_SILENCE, QUIC_STREAM_WINDOW_BYTES,
     },
-    reach::{Guarded, Reach},
 };
 
 type Transport = Boxed<(PeerId, StreamMuxerBox)>;
@@ -67,7 +67,7 @@ fn security(keypair: &Keypair) -> Result<(noise::Config, yamux::Config), MeshErr
 fn direct_transport(
     keypair: &Keypair,
     nearest: Reach,
-) -> Result<TransportTimeout<TransportTimeout<Guarded<Transport>>>, MeshError> {
+) -> Result<TransportTimeout<TransportTimeout<ScopedTransport<Transport>>>, MeshError> {
     let (noise, yamux) = security(keypair)?;
     let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true))
         .upgrade(Version::V1Lazy)
@@ -83,7 +83,8 @@ fn direct_transport(
     config.max_concurrent_stream_limit = u32::try_from(MAX_NEGOTIATING_STREAMS * 2).unwrap_or(u32::MAX);
     let quic = quic::tokio::Transport::new(config).map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
 
-    let direct = Guarded::new(tcp.or_transport(quic).map(|either, _| either.into_inner()).boxed(), nearest);
+    let direct =
+        ScopedTransport::new(tcp.or_transport(quic).map(|either, _| either.into_inner()).boxed(), nearest);
     let direct = TransportTimeout::with_ingoing_timeout(direct, INBOUND_HANDSHAKE_TIMEOUT);
     Ok(TransportTimeout::with_outgoing_timeout(direct, DIAL_TIMEOUT))
 }

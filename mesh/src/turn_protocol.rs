@@ -34,11 +34,11 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     error::OpenError,
+    expiring_peers::ExpiringPeers,
     limits::{MAX_NEGOTIATING_STREAMS, MAX_PENDING_OPENS, MeshLimits, NEGOTIATION_TIMEOUT},
-    origin::Origin,
     rate::Pace,
     stats::Counters,
-    until::PeersUntil,
+    subnet::Origin,
 };
 
 /// The turn protocol; the name carries the version.
@@ -51,26 +51,26 @@ pub const EMBED_PROTOCOL: StreamProtocol = StreamProtocol::new("/baton/embed/1")
 pub const AUDIT_PROTOCOL: StreamProtocol = StreamProtocol::new("/baton/audit/1");
 
 /// A stream and its negotiated protocol.
-pub(crate) type Negotiated = (Stream, StreamProtocol);
+pub(crate) type NegotiatedStream = (Stream, StreamProtocol);
 
 /// The reply channel of an open. It is dropped unanswered if the connection closes first.
 #[derive(Debug)]
 pub(crate) struct OpenReply {
-    answer: oneshot::Sender<Result<Negotiated, OpenError>>,
+    answer: oneshot::Sender<Result<NegotiatedStream, OpenError>>,
     /// The wanted protocol; `None` means the turn protocol.
     protocol: Option<StreamProtocol>,
 }
 
 impl OpenReply {
     pub(crate) fn new(
-        answer: oneshot::Sender<Result<Negotiated, OpenError>>,
+        answer: oneshot::Sender<Result<NegotiatedStream, OpenError>>,
         protocol: Option<StreamProtocol>,
     ) -> Self {
         Self { answer, protocol }
     }
 
     /// Sends the result, unless the caller gave up.
-    pub(crate) fn send(self, result: Result<Negotiated, OpenError>) {
+    pub(crate) fn send(self, result: Result<NegotiatedStream, OpenError>) {
         let _ = self.answer.send(result);
     }
 
@@ -85,7 +85,7 @@ impl OpenReply {
 pub(crate) struct InboundStream {
     pub(crate) peer: PeerId,
     pub(crate) origin: Origin,
-    pub(crate) negotiated: Negotiated,
+    pub(crate) negotiated: NegotiatedStream,
 }
 
 /// Rate limit on the streams of unknown peers.
@@ -93,37 +93,37 @@ pub(crate) struct InboundStream {
 /// The connections' own tasks enforce it, so a flood of streams on accepted connections never reaches the
 /// swarm task.
 #[derive(Debug, Clone)]
-pub(crate) struct Strangers {
+pub(crate) struct UnknownPeerLimit {
     count_private: bool,
     pace: Pace,
-    known: PeersUntil,
+    known: ExpiringPeers,
     counters: Arc<Counters>,
 }
 
-impl Strangers {
+impl UnknownPeerLimit {
     /// The limits of `limits`. Peers in `known` are exempt; `counters` counts the refusals.
-    pub(crate) fn new(limits: &MeshLimits, known: PeersUntil, counters: Arc<Counters>) -> Self {
+    pub(crate) fn new(limits: &MeshLimits, known: ExpiringPeers, counters: Arc<Counters>) -> Self {
         let pace = Pace::new(limits.new_streams_at_once, limits.new_streams_per_second);
         Self { count_private: limits.count_private, pace, known, counters }
     }
 }
 
 /// The behaviour of the turn protocol.
-pub(crate) struct Behaviour {
+pub(crate) struct TurnBehaviour {
     protocols: Vec<StreamProtocol>,
     accepted: Vec<StreamProtocol>,
-    strangers: Strangers,
+    unknown_peer_limit: UnknownPeerLimit,
     actions: VecDeque<ToSwarm<InboundStream, OpenReply>>,
 }
 
-impl Behaviour {
+impl TurnBehaviour {
     /// Opens turns in `protocols`, in order of preference; peers may open streams of the `accepted` ones.
     pub(crate) fn new(
         protocols: Vec<StreamProtocol>,
         accepted: Vec<StreamProtocol>,
-        strangers: Strangers,
+        unknown_peer_limit: UnknownPeerLimit,
     ) -> Self {
-        Self { protocols, accepted, strangers, actions: VecDeque::new() }
+        Self { protocols, accepted, unknown_peer_limit, actions: VecDeque::new() }
     }
 
     /// Opens a stream on this connection with the peer. The reply is dropped if the connection has closed.
@@ -141,11 +141,11 @@ impl Behaviour {
 
     fn handler(&self, peer: PeerId, origin: Origin) -> Handler {
         // The operator's own network is exempt.
-        let counted = origin.counted(self.strangers.count_private).is_some();
+        let counted = origin.counted(self.unknown_peer_limit.count_private).is_some();
         Handler {
             peer,
             origin,
-            strangers: counted.then(|| self.strangers.clone()),
+            unknown_peer_limit: counted.then(|| self.unknown_peer_limit.clone()),
             outbound_protocols: self.protocols.clone(),
             inbound_protocols: self.accepted.clone(),
             opens: VecDeque::new(),
@@ -154,7 +154,7 @@ impl Behaviour {
     }
 }
 
-impl NetworkBehaviour for Behaviour {
+impl NetworkBehaviour for TurnBehaviour {
     type ConnectionHandler = Handler;
     type ToSwarm = InboundStream;
 
@@ -202,23 +202,23 @@ pub(crate) struct Handler {
     peer: PeerId,
     origin: Origin,
     /// The rate limit while the peer is unknown; `None` for the operator's own network.
-    strangers: Option<Strangers>,
+    unknown_peer_limit: Option<UnknownPeerLimit>,
     outbound_protocols: Vec<StreamProtocol>,
     inbound_protocols: Vec<StreamProtocol>,
     /// Requested opens, not yet in negotiation.
     opens: VecDeque<OpenReply>,
     /// Negotiated inbound streams, not yet handed over.
-    arrived: VecDeque<Negotiated>,
+    arrived: VecDeque<NegotiatedStream>,
 }
 
 impl Handler {
     /// Whether the peer may open one more stream now.
     fn may_have(&mut self, now: Instant) -> bool {
-        let Some(strangers) = &mut self.strangers else { return true };
+        let Some(unknown_peer_limit) = &mut self.unknown_peer_limit else { return true };
         // The table of known peers is shared, so it is checked only when the rate is exceeded.
-        let may = strangers.pace.take(now) || strangers.known.has(&self.peer, now);
+        let may = unknown_peer_limit.pace.take(now) || unknown_peer_limit.known.has(&self.peer, now);
         if !may {
-            strangers.counters.count(|stats| stats.turns_refused_quota += 1);
+            unknown_peer_limit.counters.count(|stats| stats.turns_refused_quota += 1);
         }
         may
     }
@@ -226,7 +226,7 @@ impl Handler {
 
 impl ConnectionHandler for Handler {
     type FromBehaviour = OpenReply;
-    type ToBehaviour = (Negotiated, Origin);
+    type ToBehaviour = (NegotiatedStream, Origin);
     type InboundProtocol = TurnUpgrade;
     type OutboundProtocol = TurnUpgrade;
     type InboundOpenInfo = ();
@@ -240,7 +240,7 @@ impl ConnectionHandler for Handler {
     fn poll(
         &mut self,
         _: &mut Context<'_>,
-    ) -> Poll<ConnectionHandlerEvent<TurnUpgrade, OpenReply, (Negotiated, Origin)>> {
+    ) -> Poll<ConnectionHandlerEvent<TurnUpgrade, OpenReply, (NegotiatedStream, Origin)>> {
         if let Some(negotiated) = self.arrived.pop_front() {
             return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour((negotiated, self.origin)));
         }
@@ -302,9 +302,9 @@ impl UpgradeInfo for TurnUpgrade {
 }
 
 impl InboundUpgrade<Stream> for TurnUpgrade {
-    type Output = Negotiated;
+    type Output = NegotiatedStream;
     type Error = Infallible;
-    type Future = Ready<Result<Negotiated, Infallible>>;
+    type Future = Ready<Result<NegotiatedStream, Infallible>>;
 
     fn upgrade_inbound(self, stream: Stream, protocol: StreamProtocol) -> Self::Future {
         ready(Ok((stream, protocol)))
@@ -312,9 +312,9 @@ impl InboundUpgrade<Stream> for TurnUpgrade {
 }
 
 impl OutboundUpgrade<Stream> for TurnUpgrade {
-    type Output = Negotiated;
+    type Output = NegotiatedStream;
     type Error = Infallible;
-    type Future = Ready<Result<Negotiated, Infallible>>;
+    type Future = Ready<Result<NegotiatedStream, Infallible>>;
 
     fn upgrade_outbound(self, stream: Stream, protocol: StreamProtocol) -> Self::Future {
         ready(Ok((stream, protocol)))

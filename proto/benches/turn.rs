@@ -6,7 +6,7 @@ use baton_proto::{
     Signed,
     chain::SessionReader,
     codec,
-    commit::{Place, seal_turn},
+    commit::{ChainPosition, seal_turn},
     limits::MAX_FRAME_BYTES,
     receipt::Receipt,
     segment::Segment,
@@ -15,10 +15,10 @@ use baton_proto::{
 };
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 
-#[path = "../tests/support/harness.rs"]
+#[path = "../tests/it/support/harness.rs"]
 #[allow(dead_code, reason = "the tests use more of the harness than the benches")]
 mod harness;
-#[path = "../tests/support/source.rs"]
+#[path = "../tests/it/support/source.rs"]
 #[allow(dead_code, reason = "the tests use more of the source than the benches")]
 mod source;
 
@@ -46,20 +46,20 @@ fn ends_of_a_turn(criterion: &mut Criterion) {
         let session = session(turns);
         let done = session.done.last().expect("the session has turns");
         let node = &session.nodes[done.node].signing;
-        let asked = &done.asked;
-        let keys = (&asked.record_key, &asked.blob_key);
+        let requested = &done.requested;
+        let keys = (&requested.record_key, &requested.blob_key);
         group.bench_function(format!("seal_turn, {turns} in the segment"), |bencher| {
             bencher.iter_batched(
                 || Receipt::clone(&done.accepted.receipt),
                 |receipt| {
-                    let place = Place { base: &asked.base, prev_blob: asked.prev_blob };
-                    seal_turn(&asked.auth, place, keys, &done.accepted.record, receipt, node)
+                    let position = ChainPosition { base: &requested.base, prev_blob: requested.prev_blob };
+                    seal_turn(&requested.auth, position, keys, &done.accepted.record, receipt, node)
                 },
                 BatchSize::SmallInput,
             );
         });
         group.bench_function(format!("accept_turn, {turns} in the segment"), |bencher| {
-            bencher.iter(|| asked.accept(&session.root, black_box(&done.committed), &done.script.answer));
+            bencher.iter(|| requested.accept(&session.root, black_box(&done.committed), &done.script.answer));
         });
     }
     group.finish();
@@ -70,11 +70,11 @@ fn windows(criterion: &mut Criterion) {
     group.sample_size(20);
     for segments in [1, 2, 9] {
         let mut session = session(segments * 16);
-        let asked = session.ask(0, &script(0));
-        let found = asked.payload.grant.blobs.len() as u64;
+        let requested = session.ask(0, &script(0));
+        let found = requested.payload.grant.blobs.len() as u64;
         assert_eq!(found, segments);
         group.bench_function(format!("WindowReader, {segments} segments"), |bencher| {
-            bencher.iter(|| read_window(&asked.auth, &asked.payload.grant, &session.store));
+            bencher.iter(|| read_window(&requested.auth, &requested.payload.grant, &session.store));
         });
     }
     let session = session(144);
@@ -103,16 +103,16 @@ fn codecs(criterion: &mut Criterion) {
     group.bench_function(format!("decode a segment of {} bytes", encoded.len()), |bencher| {
         bencher.iter(|| codec::decode::<Segment>(black_box(&encoded), encoded.len()));
     });
-    let frame = done.asked.frame();
+    let frame = done.requested.frame();
     group.bench_function(format!("decode a request of {} bytes", frame.len()), |bencher| {
         bencher.iter(|| codec::decode::<ClientFrame>(black_box(&frame), MAX_FRAME_BYTES));
     });
     group.bench_function("verify an authorisation", |bencher| {
-        bencher.iter(|| Signed::<TurnAuth>::verify(black_box(done.asked.auth.bytes()).clone()));
+        bencher.iter(|| Signed::<TurnAuth>::verify(black_box(done.requested.auth.bytes()).clone()));
     });
     let node = &session.nodes[done.node];
     group.bench_function("open a payload", |bencher| {
-        bencher.iter(|| done.asked.sealed.open(&node.exchange, &done.asked.auth));
+        bencher.iter(|| done.requested.sealed.open(&node.exchange, &done.requested.auth));
     });
     group.finish();
 }

@@ -1,6 +1,6 @@
 //! Writes the known-answer vectors to a folder (`proto/vectors` by default):
 //! `cargo run -p baton-proto --example make_vectors`.
-//! `proto/tests/vectors.rs` compares the committed files with a fresh run byte for byte.
+//! `proto/tests/it/vectors.rs` compares the committed files with a fresh run byte for byte.
 
 use std::path::PathBuf;
 

@@ -284,7 +284,7 @@ impl WindowReader {
             self.segments.into_iter().collect::<Option<_>>().ok_or(ErrorCode::BlobUnavailable)?;
         let Some(end) = self.end else {
             let base = Segment::empty(self.session_id, 0);
-            check_place(&self.grant, &base)?;
+            check_position(&self.grant, &base)?;
             return Ok(Window { turns: Vec::new(), base, prev_blob: None });
         };
         let mut newest_first = Vec::with_capacity(segments.len());
@@ -307,7 +307,7 @@ impl WindowReader {
         }
         let turns = open_records(&segments, newest_first, &self.grant.records)?;
         let base = base_after(segments.into_iter().next().ok_or(ErrorCode::BlobUnavailable)?);
-        check_place(&self.grant, &base)?;
+        check_position(&self.grant, &base)?;
         Ok(Window { turns, base, prev_blob: self.needs.first().map(|need| need.blob) })
     }
 }
@@ -318,7 +318,7 @@ pub fn base_after(head: Segment) -> Segment {
     if head.is_closed() { Segment::empty(head.session_id, head.segment + 1) } else { head }
 }
 
-fn check_place(grant: &Grant, base: &Segment) -> Result<(), ErrorCode> {
+fn check_position(grant: &Grant, base: &Segment) -> Result<(), ErrorCode> {
     if grant.segment == base.segment && usize::from(grant.index) == base.entries.len() {
         Ok(())
     } else {

@@ -24,7 +24,7 @@ use crate::{
 
 /// The position that a turn is appended at.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct ChainPosition<'a> {
     /// The segment, without the new entry.
     pub base: &'a Segment,
     /// The previous turn's blob.
@@ -69,7 +69,7 @@ impl SealedTurn {
 /// [`ErrorCode::FrameTooLarge`] when the record does not fit, [`ErrorCode::BlobTooLarge`].
 pub fn seal_turn(
     auth: &Signed<TurnAuth>,
-    place: Place<'_>,
+    position: ChainPosition<'_>,
     (record_key, blob_key): (&RecordKey, &BlobKey),
     record: &Record,
     receipt: Receipt,
@@ -80,12 +80,12 @@ pub fn seal_turn(
         version: VERSION,
         session_id: auth.session_id,
         seq: auth.seq,
-        segment: place.base.segment,
-        index: u8::try_from(place.base.entries.len()).map_err(|_| ErrorCode::BadSequence)?,
+        segment: position.base.segment,
+        index: u8::try_from(position.base.entries.len()).map_err(|_| ErrorCode::BadSequence)?,
         turn_id: auth.turn_id,
         attempt: auth.attempt,
         prev_link: auth.prev_link,
-        prev_blob: place.prev_blob,
+        prev_blob: position.prev_blob,
         record_hash: crate::ids::RecordHash([0; 32]),
         record_length: 0,
         auth_hash: auth.auth_hash(),
@@ -99,7 +99,7 @@ pub fn seal_turn(
     link.record_length = u32::try_from(sealed.0.len()).map_err(|_| ErrorCode::FrameTooLarge)?;
     link.receipt_hash = receipt.receipt_hash();
     let link = Signed::sign(link, node);
-    let (segment, blob) = append(place.base, &link, sealed, record_key, blob_key)?;
+    let (segment, blob) = append(position.base, &link, sealed, record_key, blob_key)?;
     Ok(SealedTurn {
         link,
         receipt,
@@ -125,11 +125,11 @@ fn append(
 
 /// The client's request, against which it checks the result.
 #[derive(Debug, Clone, Copy)]
-pub struct Expected<'a> {
+pub struct ExpectedTurn<'a> {
     /// The authorisation that the client signed.
     pub auth: &'a Signed<TurnAuth>,
     /// The position that the turn is appended at.
-    pub place: Place<'a>,
+    pub position: ChainPosition<'a>,
     /// The kind of the new record.
     pub kind: RecordKind,
     /// The first seq that the record replaces.
@@ -144,18 +144,18 @@ pub struct Expected<'a> {
     pub memory: &'a [MemoryItem],
 }
 
-impl<'a> Expected<'a> {
+impl<'a> ExpectedTurn<'a> {
     /// Takes the expected values from the payload that the client sent.
     #[must_use]
     pub fn from_payload(
         auth: &'a Signed<TurnAuth>,
-        place: Place<'a>,
+        position: ChainPosition<'a>,
         payload: &'a Payload,
         memory: &'a [MemoryItem],
     ) -> Self {
         Self {
             auth,
-            place,
+            position,
             kind: payload.kind,
             supersedes_from: payload.supersedes_from,
             system: &payload.system,
@@ -192,7 +192,7 @@ pub struct AcceptedTurn {
 ///   Also when the record breaks a limit (the answer is too long, say), as no reader would take it.
 pub fn accept_turn(
     root: &SessionRoot,
-    expected: &Expected<'_>,
+    expected: &ExpectedTurn<'_>,
     committed: &Committed,
     answer: &str,
 ) -> Result<AcceptedTurn, ErrorCode> {
@@ -212,7 +212,7 @@ pub fn accept_turn(
         return Err(ErrorCode::BlobMismatch);
     }
     let blob_key = root.blob_key(link.segment, &record_key.blob_salt());
-    let (segment, blob) = append(expected.place.base, &link, sealed, &record_key, &blob_key)?;
+    let (segment, blob) = append(expected.position.base, &link, sealed, &record_key, &blob_key)?;
     let digest = blob_digest(&blob);
     if digest != committed.blob_digest || blob.len() != committed.blob_length as usize {
         return Err(ErrorCode::BlobMismatch);
@@ -223,17 +223,17 @@ pub fn accept_turn(
 fn check_link(
     link: &Signed<Link>,
     receipt: &Signed<Receipt>,
-    expected: &Expected<'_>,
+    expected: &ExpectedTurn<'_>,
 ) -> Result<(), ErrorCode> {
     let auth = expected.auth;
     let ours = link.session_id == auth.session_id
         && link.seq == auth.seq
-        && link.segment == expected.place.base.segment
-        && usize::from(link.index) == expected.place.base.entries.len()
+        && link.segment == expected.position.base.segment
+        && usize::from(link.index) == expected.position.base.entries.len()
         && link.turn_id == auth.turn_id
         && link.attempt == auth.attempt
         && link.prev_link == auth.prev_link
-        && link.prev_blob == expected.place.prev_blob
+        && link.prev_blob == expected.position.prev_blob
         && link.author == auth.audience
         && link.auth_hash == auth.auth_hash()
         && link.receipt_hash == receipt.receipt_hash();
@@ -243,7 +243,7 @@ fn check_link(
 fn check_receipt(
     receipt: &Receipt,
     key: &RecordKey,
-    expected: &Expected<'_>,
+    expected: &ExpectedTurn<'_>,
     answer: &str,
     finish: FinishReason,
 ) -> Result<(), ErrorCode> {

@@ -144,10 +144,10 @@ impl Signable for Link {
     }
 
     fn check(&self) -> Result<(), ErrorCode> {
-        let place = usize::from(self.index) < SEGMENT_TURNS
+        let position_fits = usize::from(self.index) < SEGMENT_TURNS
             && u64::from(self.index) <= self.seq
             && self.segment <= self.seq;
-        if !place {
+        if !position_fits {
             return Err(ErrorCode::BadSequence);
         }
         let is_first = self.seq == 0;

@@ -143,7 +143,7 @@ pub struct QuotaUse {
 
 /// The node, model and time for which a chain must be valid.
 #[derive(Clone, Copy, Debug)]
-pub struct QuotaPlace<'a> {
+pub struct QuotaContext<'a> {
     /// The node.
     pub node: NodeId,
     /// The requested model.
@@ -163,7 +163,8 @@ pub struct QuotaChain {
 }
 
 impl QuotaChain {
-    /// Checks a whole chain. Structure and issuer come before the costly signatures, place and time after.
+    /// Checks a whole chain. Structure and issuer come before the costly signatures, node, model and
+    /// time after.
     ///
     /// # Errors
     /// - [`ErrorCode::FrameTooLarge`] for an empty or too long chain.
@@ -171,20 +172,20 @@ impl QuotaChain {
     ///   deep or is revoked.
     /// - [`ErrorCode::NotYetValid`], [`ErrorCode::Expired`], [`ErrorCode::WrongAudience`].
     /// - [`ErrorCode::BadSignature`] for a link by another signer; as [`Signed::verify`].
-    pub fn verify(chain: &[SignedBytes], place: &QuotaPlace<'_>) -> Result<Self, ErrorCode> {
+    pub fn verify(chain: &[SignedBytes], context: &QuotaContext<'_>) -> Result<Self, ErrorCode> {
         let peeked = Self::peek(chain)?;
         check_chain(chain, &peeked)?;
         let first = peeked.first().ok_or(ErrorCode::FrameTooLarge)?;
-        if !place.issuers.contains(&first.grantor) {
+        if !context.issuers.contains(&first.grantor) {
             return Err(ErrorCode::QuotaExceeded);
         }
         let links: Result<Vec<_>, _> = chain.iter().cloned().map(Signed::<QuotaGrant>::verify).collect();
         let verified = Self { links: links? };
-        verified.check_place(place)?;
+        verified.check_context(context)?;
         Ok(verified)
     }
 
-    /// As [`QuotaChain::verify`], for the holder: any issuer, place and time will do.
+    /// As [`QuotaChain::verify`], for the holder: any issuer, node, model and time will do.
     ///
     /// # Errors
     /// As [`QuotaChain::verify`].
@@ -205,21 +206,21 @@ impl QuotaChain {
     ///
     /// # Errors
     /// As [`QuotaChain::verify`].
-    pub fn check_place(&self, place: &QuotaPlace<'_>) -> Result<(), ErrorCode> {
+    pub fn check_context(&self, context: &QuotaContext<'_>) -> Result<(), ErrorCode> {
         let last = self.last();
         // Each link narrows its parent, so the last link stands for all.
-        if place.now_ms < last.from_ms {
+        if context.now_ms < last.from_ms {
             return Err(ErrorCode::NotYetValid);
         }
-        if place.now_ms >= last.until_ms {
+        if context.now_ms >= last.until_ms {
             return Err(ErrorCode::Expired);
         }
-        if !last.nodes.is_empty() && !last.nodes.contains(&place.node) {
+        if !last.nodes.is_empty() && !last.nodes.contains(&context.node) {
             return Err(ErrorCode::WrongAudience);
         }
-        let trusted = self.links.first().is_some_and(|first| place.issuers.contains(&first.grantor));
-        let revoked = self.links.iter().any(|link| place.revoked.contains(&link.serial));
-        let for_model = last.models.is_empty() || last.models.contains(&place.model);
+        let trusted = self.links.first().is_some_and(|first| context.issuers.contains(&first.grantor));
+        let revoked = self.links.iter().any(|link| context.revoked.contains(&link.serial));
+        let for_model = last.models.is_empty() || last.models.contains(&context.model);
         if trusted && !revoked && for_model { Ok(()) } else { Err(ErrorCode::QuotaExceeded) }
     }
 
@@ -342,8 +343,8 @@ mod tests {
     fn verify(chain: &[Signed<QuotaGrant>], revoked: &[QuotaSerial]) -> Result<QuotaChain, ErrorCode> {
         let bytes: Vec<_> = chain.iter().map(|link| link.bytes().clone()).collect();
         let issuers = [key(1).public_key()];
-        let place = QuotaPlace { node: NODE, model: MODEL, issuers: &issuers, revoked, now_ms: NOW };
-        QuotaChain::verify(&bytes, &place)
+        let context = QuotaContext { node: NODE, model: MODEL, issuers: &issuers, revoked, now_ms: NOW };
+        QuotaChain::verify(&bytes, &context)
     }
 
     /// Four links, each signed by the holder of its parent.

@@ -49,16 +49,16 @@ impl std::fmt::Debug for Call {
 
 /// An answer, read into text and calls.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct ParsedAnswer {
     /// Its text without the calls.
     pub content: Zeroizing<String>,
     /// Its calls, in order.
     pub calls: Vec<Call>,
 }
 
-impl std::fmt::Debug for Said {
+impl std::fmt::Debug for ParsedAnswer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Said({} bytes, {} calls)", self.content.len(), self.calls.len())
+        write!(f, "ParsedAnswer({} bytes, {} calls)", self.content.len(), self.calls.len())
     }
 }
 
@@ -148,17 +148,17 @@ pub fn is_definitions(message: &Message) -> bool {
 /// Reads the calls out of a whole answer. `known` accepts the tool names of calls without a marker: the name
 /// alone distinguishes such a call from an answer in JSON.
 #[must_use]
-pub fn read_answer(text: &str, known: impl Fn(&str) -> bool) -> Said {
+pub fn read_answer(text: &str, known: impl Fn(&str) -> bool) -> ParsedAnswer {
     let mut reader = AnswerReader::new(known);
-    let mut said = Said::default();
+    let mut answer = ParsedAnswer::default();
     let pieces = reader.push(text).into_iter().chain(reader.finish());
     for piece in pieces {
         match piece {
-            Piece::Content(text) => said.content.push_str(&text),
-            Piece::Call(call) => said.calls.push(call),
+            Piece::Content(text) => answer.content.push_str(&text),
+            Piece::Call(call) => answer.calls.push(call),
         }
     }
-    said
+    answer
 }
 
 /// An answer with these calls, in the syntax of Hermes and Qwen. It is the stored form when another program
@@ -191,34 +191,34 @@ pub fn write_call(name: &str, arguments: &str) -> Zeroizing<String> {
 /// trim.
 #[must_use]
 pub fn canonical_answer(text: &str) -> Zeroizing<String> {
-    let said = read_answer(text, |_| true);
-    let mut canonical = Zeroizing::new(said.content.trim().to_owned());
-    for call in &said.calls {
+    let answer = read_answer(text, |_| true);
+    let mut canonical = Zeroizing::new(answer.content.trim().to_owned());
+    for call in &answer.calls {
         canonical.push('\n');
         canonical.push_str(&write_call(&call.name, &call.arguments.write_canonical()));
     }
     canonical
 }
 
-/// The id of an answer's call: `seed` identifies the answer, `place` the call, below [`MAX_CALLS`].
+/// The id of an answer's call: `seed` identifies the answer, `position` the call, below [`MAX_CALLS`].
 #[must_use]
-pub fn call_id(seed: [u8; 8], place: usize) -> String {
+pub fn call_id(seed: [u8; 8], position: usize) -> String {
     let digit = |number: usize| char::from(DIGITS.get(number % DIGITS.len()).copied().unwrap_or(b'0'));
     let mut id: String = seed.into_iter().map(|byte| digit(byte.into())).collect();
-    id.push(digit(place));
+    id.push(digit(position));
     id
 }
 
 /// The id of a call in an answer that only its text identifies.
 #[must_use]
-pub fn call_id_of(answer: &str, place: usize) -> String {
+pub fn call_id_of(answer: &str, position: usize) -> String {
     let hash = *blake3::hash(answer.as_bytes()).as_bytes();
-    call_id(std::array::from_fn(|index| hash.get(index).copied().unwrap_or(0)), place)
+    call_id(std::array::from_fn(|index| hash.get(index).copied().unwrap_or(0)), position)
 }
 
 /// The position of a call in its answer, from its id; `None` for an id without the form of [`call_id`].
 #[must_use]
-pub fn call_place(id: &str) -> Option<usize> {
+pub fn call_position(id: &str) -> Option<usize> {
     if id.len() != CALL_ID_CHARACTERS || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return None;
     }

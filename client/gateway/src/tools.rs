@@ -10,7 +10,7 @@ use baton_proto::{
     record::{FinishReason, Role},
     tools::{
         AnswerReader, Call, Definitions, Json, MAX_CALLS, MAX_TOOLS, Piece, TOOLS_NAME, call_id, call_id_of,
-        call_place, is_tool_name, write_answer,
+        call_position, is_tool_name, write_answer,
     },
 };
 use serde::Deserialize;
@@ -140,7 +140,7 @@ impl CallIds {
             };
             if let Some(id) = id {
                 let first: &String = first.get_or_insert_with(|| id.clone());
-                let kept = call_place(&id) == Some(place);
+                let kept = call_position(&id) == Some(place);
                 let ours = if kept { id.clone() } else { call_id_of(first, place) };
                 self.0.insert(id, ours);
             }
@@ -333,7 +333,8 @@ mod tests {
         let said = baton_proto::tools::read_answer(&ask.messages[1].text, |_| false);
         let names: Vec<&str> = said.calls.iter().map(|call| call.name.as_str()).collect();
         assert_eq!((said.content.as_str(), names), ("", vec!["f", "g"]));
-        let places = [2, 3].map(|index: usize| call_place(ask.messages[index].call_id.as_deref().unwrap()));
+        let places =
+            [2, 3].map(|index: usize| call_position(ask.messages[index].call_id.as_deref().unwrap()));
         assert_eq!(places, [Some(1), Some(0)]);
         assert!(ask.messages[4].text.starts_with("Well.\n<tool_call>"));
         assert_eq!(ask.messages[5].call_id.as_ref(), Some(&kept));

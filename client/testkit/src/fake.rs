@@ -17,7 +17,7 @@ use baton_proto::{
     ack::{StatusRequest, TurnAck},
     chain::{Window, WindowReader, effective},
     codec,
-    commit::{Place, SealedTurn, seal_turn},
+    commit::{ChainPosition, SealedTurn, seal_turn},
     head::HeadRecord,
     ids::{AuditRoot, BlobDigest, ModelId, NodeId, RunningHash, TurnId},
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES, VERSION},
@@ -590,7 +590,7 @@ fn seal(
     let text = if matches!(act, Act::WrongText | Act::SealOtherAndVanish) { "another text" } else { answer };
     let record =
         Record::of_turn(payload.kind, payload.supersedes_from, &payload.messages, text, FinishReason::Stop);
-    let place = Place { base: &window.base, prev_blob: window.prev_blob };
+    let position = ChainPosition { base: &window.base, prev_blob: window.prev_blob };
     let keys = (&key, &payload.grant.blob_key.blob_key());
-    seal_turn(auth, place, keys, &record, receipt, &shared.signing).unwrap()
+    seal_turn(auth, position, keys, &record, receipt, &shared.signing).unwrap()
 }

@@ -14,16 +14,16 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::Actor;
 use crate::{
-    dht::{DhtError, Found, Providers},
+    dht::{DhtError, LookupResult, Providers},
     ids::{node_id_of, peer_id_of},
-    kept::Kept,
     limits::{
         DHT_PUT_OWN, DHT_PUTS_PER_MINUTE, DHT_PUTS_PER_SECOND, DHT_PUTS_PER_SUBNET, MAX_ADDR_BYTES,
         MAX_DHT_ANSWERS, MAX_DHT_QUERIES,
     },
-    origin::Subnet,
     rate::Rates,
+    record_store::RecordIndex,
     records::{self, DhtKey},
+    subnet::Subnet,
 };
 
 /// Stands for every model: all nodes are its providers.
@@ -38,7 +38,7 @@ const MAX_PROVIDER_ADDRS: usize = 4;
 /// Most providers of a model that are returned.
 const MAX_PROVIDERS: usize = 64;
 
-pub(crate) type GetReply = oneshot::Sender<Result<Option<Found>, DhtError>>;
+pub(crate) type GetReply = oneshot::Sender<Result<Option<LookupResult>, DhtError>>;
 pub(crate) type PutReply = oneshot::Sender<Result<(), DhtError>>;
 pub(crate) type ProvidersReply = oneshot::Sender<Result<Providers, DhtError>>;
 
@@ -46,7 +46,7 @@ pub(crate) type ProvidersReply = oneshot::Sender<Result<Providers, DhtError>>;
 enum Query {
     Get {
         key: RecordKey,
-        best: Option<Found>,
+        best: Option<LookupResult>,
         answers: usize,
         reply: GetReply,
     },
@@ -54,7 +54,7 @@ enum Query {
     Locate {
         peer: PeerId,
         key: RecordKey,
-        best: Option<Found>,
+        best: Option<LookupResult>,
     },
     /// Finds the members near a key, to put a record to.
     Near {
@@ -71,24 +71,24 @@ enum Query {
     /// Puts a record of this mesh; no caller waits for it.
     Own,
     /// Finds nodes of any model, after joining.
-    Anybody {
+    AnyModel {
         found: Providers,
     },
     /// Fetches the record of a node found so.
     Introduce {
         key: RecordKey,
-        best: Option<Found>,
+        best: Option<LookupResult>,
     },
 }
 
 /// Quotas of puts here: by peer, by subnet, and in all.
-struct Puts {
+struct PutQuotas {
     peers: Rates<NodeId>,
     subnets: Rates<Subnet>,
     all: Rates<()>,
 }
 
-impl Default for Puts {
+impl Default for PutQuotas {
     fn default() -> Self {
         Self {
             peers: Rates::new(DHT_PUTS_PER_MINUTE),
@@ -98,7 +98,7 @@ impl Default for Puts {
     }
 }
 
-impl Puts {
+impl PutQuotas {
     /// Takes one put from the quotas. The operator's own network, which has no subnet, counts by peer only.
     fn take(&mut self, node: NodeId, subnet: Option<Subnet>, now_ms: u64) -> bool {
         let Some(subnet) = subnet else { return self.peers.take(node, now_ms).is_ok() };
@@ -111,8 +111,8 @@ impl Puts {
 /// The swarm task's state of the DHT.
 pub(crate) struct Dht {
     queries: HashMap<QueryId, Query>,
-    puts: Puts,
-    kept: Kept,
+    puts: PutQuotas,
+    index: RecordIndex,
     own: Option<Arc<Signed<NodeRecord>>>,
     /// The time of the last put of the own record, and the number of members known then.
     own_put: Option<(Instant, usize)>,
@@ -124,8 +124,8 @@ impl Dht {
         Self {
             introduce_due: now,
             queries: HashMap::new(),
-            puts: Puts::default(),
-            kept: Kept::new(local),
+            puts: PutQuotas::default(),
+            index: RecordIndex::new(local),
             own: None,
             own_put: None,
         }
@@ -193,10 +193,10 @@ impl Actor {
             // An error only means that there are no peers.
             let _ = gossip.publish(crate::gossip::topic(), record.encode());
         }
-        let told = |old: &NodeRecord| {
+        let same_content = |old: &NodeRecord| {
             old.addresses == record.addresses && old.keys == record.keys && old.models == record.models
         };
-        let changed = self.dht.own.as_ref().is_none_or(|old| !told(old));
+        let changed = self.dht.own.as_ref().is_none_or(|old| !same_content(old));
         self.dht.own = Some(record);
         if changed {
             self.dht.own_put = None;
@@ -240,7 +240,7 @@ impl Actor {
         }
         let key = DhtKey::Model(ANY_MODEL.to_owned()).to_record_key();
         if let Ok(id) = self.dht_for_query().map(|dht| dht.get_providers(key)) {
-            self.dht.queries.insert(id, Query::Anybody { found: Vec::new() });
+            self.dht.queries.insert(id, Query::AnyModel { found: Vec::new() });
         }
     }
 
@@ -290,8 +290,10 @@ impl Actor {
     fn on_dht_request(&mut self, request: InboundRequest) {
         self.counters.count(|stats| stats.dht.requests += 1);
         match request {
-            InboundRequest::PutRecord { source, record: Some(record), .. } => self.keep(source, record),
-            InboundRequest::AddProvider { record: Some(provider) } => self.keep_provider(provider),
+            InboundRequest::PutRecord { source, record: Some(record), .. } => {
+                self.store_record(source, record)
+            }
+            InboundRequest::AddProvider { record: Some(provider) } => self.store_provider(provider),
             _ => {}
         }
     }
@@ -308,7 +310,7 @@ impl Actor {
     }
 
     /// Stores a peer as a model's provider; libp2p has checked that the peer names itself.
-    fn keep_provider(&mut self, provider: kad::ProviderRecord) {
+    fn store_provider(&mut self, provider: kad::ProviderRecord) {
         let is_model = matches!(DhtKey::parse(provider.key.as_ref()), Some(DhtKey::Model(_)));
         if !is_model || !self.may_put(provider.provider, self.clock.now_ms()) {
             return;
@@ -324,13 +326,13 @@ impl Actor {
 
     /// Stores a record for others if it is valid and newer than the stored one. The same record again extends
     /// its storage.
-    fn keep(&mut self, source: PeerId, mut record: Record) {
+    fn store_record(&mut self, source: PeerId, mut record: Record) {
         let now_ms = self.clock.now_ms();
         if !self.may_put(source, now_ms) {
             return;
         }
-        let checked = match records::check(record.key.as_ref(), &record.value, now_ms) {
-            Ok(checked) => checked,
+        let summary = match records::check(record.key.as_ref(), &record.value, now_ms) {
+            Ok(summary) => summary,
             Err(fault) => {
                 self.counters.count(|stats| stats.dht.refused(&fault));
                 tracing::debug!(%source, %fault, "a record for the DHT was refused");
@@ -338,23 +340,25 @@ impl Actor {
             }
         };
         let key = record.key.clone();
-        let known = self.dht.kept.get(&key);
-        let is_newer = known.is_none_or(|kept| kept.sequence < checked.sequence);
-        if !(is_newer || known.is_some_and(|kept| kept.sequence == checked.sequence) && self.holds(&record)) {
+        let known = self.dht.index.get(&key);
+        let is_newer = known.is_none_or(|stored| stored.sequence < summary.sequence);
+        if !(is_newer
+            || known.is_some_and(|stored| stored.sequence == summary.sequence) && self.holds(&record))
+        {
             self.counters.count(|stats| stats.dht.refused_old += 1);
             return;
         }
-        let (gone, kept) = match self.dht.kept.insert(&key, checked, record.value.len(), now_ms) {
-            Ok(gone) => (gone, true),
-            Err(gone) => (gone, false),
+        let (evicted, fits) = match self.dht.index.insert(&key, summary, record.value.len(), now_ms) {
+            Ok(evicted) => (evicted, true),
+            Err(evicted) => (evicted, false),
         };
-        gone.iter().for_each(|key| self.forget(key));
-        if !kept {
+        evicted.iter().for_each(|key| self.forget(key));
+        if !fits {
             self.counters.count(|stats| stats.dht.refused_full += 1);
             return;
         }
         record.publisher = None;
-        let left = Duration::from_millis(checked.expires_ms.saturating_sub(now_ms));
+        let left = Duration::from_millis(summary.expires_ms.saturating_sub(now_ms));
         record.expires = Some((Instant::now() + left).into_std());
         if is_newer && let Some(DhtKey::Node(_)) = DhtKey::parse(key.as_ref()) {
             self.take_record(&record.value, now_ms);
@@ -362,13 +366,13 @@ impl Actor {
         // The store's limit covers these records and this mesh's own.
         let stored =
             self.swarm.behaviour_mut().dht.as_mut().is_some_and(|dht| dht.store_mut().put(record).is_ok());
-        let kept = self.dht.kept.len() as u64;
+        let records = self.dht.index.len() as u64;
         self.counters.count(|stats| {
             match is_newer {
                 true => stats.dht.stored += u64::from(stored),
                 false => stats.dht.refused_old += 1,
             }
-            stats.dht.records = kept;
+            stats.dht.records = records;
         });
     }
 
@@ -380,10 +384,10 @@ impl Actor {
 
     /// Drops expired records.
     pub(super) fn sweep_dht(&mut self, now_ms: u64) {
-        let gone = self.dht.kept.expire(now_ms);
-        gone.iter().for_each(|key| self.forget(key));
-        let kept = self.dht.kept.len() as u64;
-        self.counters.count(|stats| stats.dht.records = kept);
+        let expired = self.dht.index.expire(now_ms);
+        expired.iter().for_each(|key| self.forget(key));
+        let records = self.dht.index.len() as u64;
+        self.counters.count(|stats| stats.dht.records = records);
     }
 
     fn forget(&mut self, key: &RecordKey) {
@@ -466,7 +470,7 @@ impl Actor {
                 nobody = closest_peers.is_empty();
             }
             (
-                Query::Providers { found, .. } | Query::Anybody { found },
+                Query::Providers { found, .. } | Query::AnyModel { found },
                 QueryResult::GetProviders(Ok(GetProvidersOk::FoundProviders { providers, .. })),
             ) => {
                 let new = providers.iter().filter_map(node_id_of).filter(|node| !found.contains(node));
@@ -487,7 +491,7 @@ impl Actor {
             Query::Providers { found, reply } => {
                 let _ = reply.send(Ok(found));
             }
-            Query::Anybody { found } => self.introduced(found),
+            Query::AnyModel { found } => self.introduced(found),
             Query::Introduce { best: Some(found), .. } => self.take_record(&found.value, now_ms),
             Query::Introduce { best: None, .. } | Query::Near { .. } | Query::Put { .. } | Query::Own => {}
         }
@@ -495,7 +499,7 @@ impl Actor {
     }
 
     /// Ends a search for a node's addresses, and dials the node.
-    fn located(&mut self, peer: PeerId, best: Option<&Found>, now_ms: u64) {
+    fn located(&mut self, peer: PeerId, best: Option<&LookupResult>, now_ms: u64) {
         if let Some(found) = best {
             self.take_record(&found.value, now_ms);
         }
@@ -518,18 +522,18 @@ impl Actor {
     }
 }
 
-/// Keeps the better of two records, and ignores one that does not verify.
-fn compare(key: &RecordKey, best: &mut Option<Found>, record: Record, now_ms: u64) {
+/// Takes the better of two records, and ignores one that does not verify.
+fn compare(key: &RecordKey, best: &mut Option<LookupResult>, record: Record, now_ms: u64) {
     if record.key != *key {
         return;
     }
-    let Ok(checked) = records::check(record.key.as_ref(), &record.value, now_ms) else { return };
+    let Ok(summary) = records::check(record.key.as_ref(), &record.value, now_ms) else { return };
     match best {
         Some(found) if found.value == record.value => found.agreeing += 1,
-        Some(found) if found.checked.sequence >= checked.sequence => found.behind += 1,
+        Some(found) if found.summary.sequence >= summary.sequence => found.behind += 1,
         _ => {
             let behind = best.take().map_or(0, |old| old.agreeing + old.behind);
-            *best = Some(Found { value: record.value, checked, agreeing: 1, behind });
+            *best = Some(LookupResult { value: record.value, summary, agreeing: 1, behind });
         }
     }
 }
@@ -545,18 +549,18 @@ mod tests {
             id[..4].copy_from_slice(&number.to_be_bytes());
             NodeId(id)
         };
-        let taken = |puts: &mut Puts, nodes: std::ops::Range<u32>, subnet, start_ms| {
+        let taken = |puts: &mut PutQuotas, nodes: std::ops::Range<u32>, subnet, start_ms| {
             // One put each hundredth of a second.
             let each = nodes.zip((start_ms..).step_by(10));
             each.filter(|(number, now_ms)| puts.take(node(number % 64), subnet, *now_ms)).count()
         };
         let subnet = |last| Some(Subnet::V4([203, 0, last]));
-        let mut puts = Puts::default();
+        let mut puts = PutQuotas::default();
         let one = (0..1000).filter(|_| puts.take(node(0), None, 0)).count();
         assert_eq!(one, 600, "of one peer");
         let many = taken(&mut puts, 1..3000, subnet(1), 0);
         assert!((1200..1900).contains(&many), "{many} of a subnet's 64 peers in half a minute");
-        let mut puts = Puts::default();
+        let mut puts = PutQuotas::default();
         let all =
             (0..40).map(|last| (0..40).filter(|_| puts.take(node(last.into()), subnet(last), 0)).count());
         assert_eq!(all.sum::<usize>(), 100, "of all in an instant");

@@ -25,10 +25,10 @@ use crate::{
         EXPLORE_CONNECTIONS, HOLE_PUNCH_WAIT, MAX_PENDING_OPENS, MIN_CIRCUIT_BYTES, MIN_CIRCUIT_TIME,
         UNCONFIRMED,
     },
-    origin::{Origin, Subnet},
     records::check_node,
     relays::{CircuitLimits, is_circuit, relay_of},
     status::{NetworkStatus, Reachability},
+    subnet::{Origin, Subnet},
     turn_protocol::OpenReply,
 };
 
@@ -45,7 +45,7 @@ const SWEEP: Duration = Duration::from_secs(60);
 
 /// A connection.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Link {
+pub(crate) struct Connection {
     id: ConnectionId,
     /// The relay that it passes through.
     via: Option<PeerId>,
@@ -65,7 +65,7 @@ pub(super) enum Path {
 
 /// The swarm task's state of the network.
 pub(crate) struct Network {
-    links: HashMap<PeerId, Vec<Link>>,
+    connections: HashMap<PeerId, Vec<Connection>>,
     /// Opens that wait for hole punching, each with its deadline.
     waiting: Vec<(PeerId, Instant, OpenReply)>,
     explored: HashMap<PeerId, Instant>,
@@ -73,56 +73,59 @@ pub(crate) struct Network {
     sweep_due: Instant,
     began: Instant,
     /// Whether an external address was configured.
-    told_external: bool,
+    configured_external: bool,
     /// Whether an AutoNAT server failed to dial back.
     unreachable: bool,
 }
 
 impl Network {
-    pub(crate) fn new(told_external: bool, now: Instant) -> Self {
+    pub(crate) fn new(configured_external: bool, now: Instant) -> Self {
         Self {
-            links: HashMap::new(),
+            connections: HashMap::new(),
             waiting: Vec::new(),
             explored: HashMap::new(),
             explore_due: now,
             sweep_due: now + SWEEP,
             began: now,
-            told_external,
+            configured_external,
             unreachable: false,
         }
     }
 
-    pub(super) fn linked(&mut self, peer: PeerId, id: ConnectionId, via: Option<PeerId>) {
-        self.links.entry(peer).or_default().push(Link { id, via, answered: None });
+    pub(super) fn add_connection(&mut self, peer: PeerId, id: ConnectionId, via: Option<PeerId>) {
+        self.connections.entry(peer).or_default().push(Connection { id, via, answered: None });
     }
 
-    pub(super) fn unlinked(&mut self, peer: PeerId, id: ConnectionId) {
-        if let Some(links) = self.links.get_mut(&peer) {
-            links.retain(|link| link.id != id);
-            if links.is_empty() {
-                self.links.remove(&peer);
+    pub(super) fn remove_connection(&mut self, peer: PeerId, id: ConnectionId) {
+        if let Some(connections) = self.connections.get_mut(&peer) {
+            connections.retain(|connection| connection.id != id);
+            if connections.is_empty() {
+                self.connections.remove(&peer);
             }
         }
     }
 
     /// A ping on this connection was answered.
     pub(super) fn answered(&mut self, peer: PeerId, id: ConnectionId, now: Instant) {
-        let mut links = self.links.get_mut(&peer).into_iter().flatten();
-        if let Some(link) = links.find(|link| link.id == id) {
-            link.answered = Some(now);
+        let mut connections = self.connections.get_mut(&peer).into_iter().flatten();
+        if let Some(connection) = connections.find(|connection| connection.id == id) {
+            connection.answered = Some(now);
         }
     }
 
     /// Connections whose pings are no longer answered.
     fn silent(&self, now: Instant) -> Vec<ConnectionId> {
-        let silent =
-            |link: &&Link| link.answered.is_some_and(|last| now.saturating_duration_since(last) >= SILENCE);
-        self.links.values().flatten().filter(silent).map(|link| link.id).collect()
+        let silent = |connection: &&Connection| {
+            connection.answered.is_some_and(|last| now.saturating_duration_since(last) >= SILENCE)
+        };
+        self.connections.values().flatten().filter(silent).map(|connection| connection.id).collect()
     }
 
     /// Whether all connections with a peer go through relays.
     pub(super) fn is_relayed(&self, peer: &PeerId) -> bool {
-        self.links.get(peer).is_some_and(|links| links.iter().all(|link| link.via.is_some()))
+        self.connections
+            .get(peer)
+            .is_some_and(|connections| connections.iter().all(|connection| connection.via.is_some()))
     }
 }
 
@@ -159,21 +162,23 @@ impl Actor {
 
     /// The subnet that counts a connected peer; `None` for the operator's own network.
     pub(super) fn subnet_of(&self, peer: &PeerId) -> Option<Subnet> {
-        let link = self.network.links.get(peer)?.first()?;
-        let remote = self.remote_addrs.get(&link.id)?;
+        let connection = self.network.connections.get(peer)?.first()?;
+        let remote = self.remote_addrs.get(&connection.id)?;
         Origin::of(remote, remote).counted(self.count_private)
     }
 
     /// The best connection with a peer: a direct one, else one through a relay that fits a turn.
     pub(super) fn path(&self, peer: &PeerId) -> Path {
-        let Some(links) = self.network.links.get(peer) else { return Path::None };
-        if let Some(direct) = links.iter().find(|link| link.via.is_none()) {
+        let Some(connections) = self.network.connections.get(peer) else { return Path::None };
+        if let Some(direct) = connections.iter().find(|connection| connection.via.is_none()) {
             return Path::Open(direct.id);
         }
-        let limits = |link: &Link| link.via.map(|via| self.relays.limits_of(&via)).unwrap_or_default();
-        match links.iter().find(|link| limits(link).fit_a_turn()) {
-            Some(link) => Path::Open(link.id),
-            None => links.first().map_or(Path::None, |link| Path::TooSmall(limits(link))),
+        let limits = |connection: &Connection| {
+            connection.via.map(|via| self.relays.limits_of(&via)).unwrap_or_default()
+        };
+        match connections.iter().find(|connection| limits(connection).fit_a_turn()) {
+            Some(connection) => Path::Open(connection.id),
+            None => connections.first().map_or(Path::None, |connection| Path::TooSmall(limits(connection))),
         }
     }
 
@@ -240,9 +245,9 @@ impl Actor {
         self.network.explored.retain(|_, until| *until > now);
         let listed = known.into_iter().filter(|peer| peer.serves_turns && !peer.connected);
         let listed = listed.filter_map(|peer| Some((peer_id_of(peer.node)?, peer.addrs)));
-        let mut strangers: Vec<_> = listed.chain(self.dht_members()).collect();
+        let mut candidates: Vec<_> = listed.chain(self.dht_members()).collect();
         let local = *self.swarm.local_peer_id();
-        strangers.retain(|(peer, addrs)| {
+        candidates.retain(|(peer, addrs)| {
             *peer != local
                 && !addrs.is_empty()
                 && !self.network.explored.contains_key(peer)
@@ -250,9 +255,9 @@ impl Actor {
                 && !self.dials.is_dialing(*peer)
         });
         // A random start, so that no peer can predict the first dial.
-        let offset = usize::try_from(rand::random::<u32>()).unwrap_or(0) % strangers.len().max(1);
-        strangers.rotate_left(offset);
-        for (peer, addrs) in strangers.into_iter().take(missing.min(EXPLORE_BATCH)) {
+        let offset = usize::try_from(rand::random::<u32>()).unwrap_or(0) % candidates.len().max(1);
+        candidates.rotate_left(offset);
+        for (peer, addrs) in candidates.into_iter().take(missing.min(EXPLORE_BATCH)) {
             if self.network.explored.len() < MAX_EXPLORED {
                 self.network.explored.insert(peer, now + EXPLORE_PAUSE);
             }
@@ -279,7 +284,7 @@ impl Actor {
         };
         let Some((relay, address)) = self.relays.next(unreachable, now, rand::random()) else { return };
         match self.swarm.listen_on(address) {
-            Ok(listener) => self.relays.asked(listener, relay),
+            Ok(listener) => self.relays.requested(listener, relay),
             Err(error) => {
                 tracing::debug!(%relay, %error, "a relay could not be asked");
                 self.relays.pause(relay, now + crate::limits::RELAY_PAUSE);
@@ -289,7 +294,7 @@ impl Actor {
 
     pub(super) fn reachability(&self) -> Reachability {
         let direct = self.swarm.external_addresses().any(|address| !is_circuit(address));
-        if direct || self.network.told_external {
+        if direct || self.network.configured_external {
             Reachability::Public
         } else if self.network.unreachable {
             Reachability::Private
@@ -314,15 +319,15 @@ impl Actor {
         let (now, now_ms) = (Instant::now(), self.clock.now_ms());
         let heard = Message {
             author: message.source,
-            bearer: propagation_source,
+            forwarder: propagation_source,
             subnet: self.subnet_of(&propagation_source),
             data: &message.data,
         };
         let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
-        let verdict = self.judge.judge(heard, |author| peers.has_record(author), now, now_ms);
+        let verdict = self.gossip_validator.validate(heard, |author| peers.has_record(author), now, now_ms);
         drop(peers);
         let acceptance = match verdict {
-            Verdict::Holds(record) => {
+            Verdict::Valid(record) => {
                 if self.take_verified(*record) {
                     self.counters.count(|stats| stats.gossip.taken += 1);
                     gossipsub::MessageAcceptance::Accept
@@ -458,11 +463,11 @@ impl Actor {
     }
 
     /// Removes a departed peer from all tables.
-    pub(super) fn gone(&mut self, node: NodeId) {
+    pub(super) fn remove_departed(&mut self, node: NodeId) {
         self.dht_member(node, false);
         if let Some(peer) = peer_id_of(node) {
             self.relays.withdrawn(peer);
         }
-        self.update_peers(|table| table.gone(node));
+        self.update_peers(|table| table.departed(node));
     }
 }

@@ -153,7 +153,7 @@ async fn silent_handshakes_of_ones_own_network_end_after_their_time() {
 }
 
 #[tokio::test]
-async fn a_full_house_refuses_at_the_door_and_a_newcomer_takes_an_idle_strangers_place() {
+async fn a_full_mesh_refuses_a_connection_and_evicts_an_idle_unknown_peer_for_the_next() {
     let mut config = server_config(TCP);
     config.limits.max_connections_in = 8;
     config.limits.new_connections_per_minute = 10_000;
@@ -166,12 +166,12 @@ async fn a_full_house_refuses_at_the_door_and_a_newcomer_takes_an_idle_strangers
         if number < 2 {
             turns.push(turn);
         } else if number == 2 {
-            node.known(client.node_id());
+            node.mark_known(client.node_id());
         }
         clients.push(client);
     }
-    let newcomer = client().await;
-    let result = newcomer.open(node.node_id(), &node.listen_addrs(), soon()).await;
+    let late_client = client().await;
+    let result = late_client.open(node.node_id(), &node.listen_addrs(), soon()).await;
     assert!(matches!(result, Err(OpenError::Unreachable { .. })), "{result:?}");
     assert_eq!(node.stats().inbound_refused.limits, 1);
     assert_eq!(node.stats().connections, 8, "nobody is idle yet");
@@ -179,7 +179,7 @@ async fn a_full_house_refuses_at_the_door_and_a_newcomer_takes_an_idle_strangers
     let deadline = soon();
     loop {
         tick.tick().await;
-        match newcomer.open(node.node_id(), &node.listen_addrs(), soon()).await {
+        match late_client.open(node.node_id(), &node.listen_addrs(), soon()).await {
             Ok(_) => break,
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
@@ -192,27 +192,27 @@ async fn a_full_house_refuses_at_the_door_and_a_newcomer_takes_an_idle_strangers
 }
 
 #[tokio::test]
-async fn a_strangers_streams_are_reset_when_they_come_too_fast_and_a_served_peers_are_not() {
+async fn fast_streams_of_an_unknown_peer_are_reset_and_those_of_a_known_peer_are_not() {
     let mut config = server_config(TCP);
     config.limits.count_private = true;
     config.limits.new_streams_at_once = 8;
     config.limits.new_streams_per_second = 1;
     let (node, mut incoming) = start(config).await;
-    let (stranger, known) = (client().await, client().await);
+    let (unknown, known) = (client().await, client().await);
     let (mut near, _far) = connect(&known, &node, &mut incoming).await;
-    node.known(known.node_id());
-    for (opener, all) in [(&stranger, false), (&known, true)] {
+    node.mark_known(known.node_id());
+    for (opener, all) in [(&unknown, false), (&known, true)] {
         let before = node.stats();
         let mut turns = Vec::new();
         for _ in 0..48 {
             turns.push(opener.open(node.node_id(), &node.listen_addrs(), soon()).await.unwrap());
         }
-        let told = |stats: MeshStats| {
+        let counts = |stats: MeshStats| {
             let accepted = stats.turns_accepted - before.turns_accepted;
             (accepted, stats.turns_refused_quota - before.turns_refused_quota)
         };
-        wait_for(&node, |stats| told(stats).0 + told(stats).1 == 48).await;
-        let (accepted, refused) = told(node.stats());
+        wait_for(&node, |stats| counts(stats).0 + counts(stats).1 == 48).await;
+        let (accepted, refused) = counts(node.stats());
         if all {
             assert_eq!((accepted, refused), (48, 0));
         } else {

@@ -230,8 +230,8 @@ async fn heads_are_found_by_others_and_the_newest_one_stays() {
     assert!(matches!(first.publish(old.encode()).await, Err(StoreError::HeadSuperseded)));
     let found = first.resolve(key).await.unwrap();
     assert_eq!(found, Some(new.encode()));
-    let stranger = head(&SessionRoot::generate(), now).index_key();
-    assert_eq!(first.resolve(stranger).await, Ok(None));
+    let absent = head(&SessionRoot::generate(), now).index_key();
+    assert_eq!(first.resolve(absent).await, Ok(None));
     let dht: Vec<_> = members.iter().map(|member| member.mesh.stats().dht).collect();
     assert!(dht.iter().any(|dht| dht.records >= 1 && dht.stored >= 1), "some member keeps it: {dht:?}");
     let asked = mesh.stats().dht;
@@ -245,7 +245,7 @@ async fn members_that_withhold_or_show_an_old_head_do_not_win() {
     let root = SessionRoot::generate();
     let now = now_ms();
     let (old, new) = (head(&root, now), head(&root, now + 1));
-    let liars = [lying_member(&bootstrap, None).await, lying_member(&bootstrap, Some(&old)).await];
+    let liars = [byzantine_member(&bootstrap, None).await, byzantine_member(&bootstrap, Some(&old)).await];
     let mut config = dialer("client");
     config.bootstrap = [bootstrap, liars.concat()].concat();
     let client = start(config).await.0;
@@ -270,7 +270,7 @@ async fn members_that_withhold_or_show_an_old_head_do_not_win() {
 }
 
 /// A DHT member that stores nothing, and returns one record of its choice. Returns its addresses.
-async fn lying_member(
+async fn byzantine_member(
     bootstrap: &[baton_mesh::Multiaddr],
     shows: Option<&Signed<HeadRecord>>,
 ) -> Vec<baton_mesh::Multiaddr> {

@@ -1,7 +1,7 @@
 //! Tool calls in a prompt: parsed from the answers' texts, and matched with the results that follow them.
 //! Pure.
 
-use baton_proto::tools::{Call, call_id_of, call_place, read_answer};
+use baton_proto::tools::{Call, call_id_of, call_position, read_answer};
 use zeroize::Zeroizing;
 
 use super::{ChatMessage, Prompt, Role};
@@ -72,8 +72,9 @@ impl Prompt {
 
 /// The call that a result answers: the call at its ID's position, else the first open one.
 fn answered(open: &mut [Open], call_id: Option<&str>) -> Option<(String, String)> {
-    let named =
-        call_id.and_then(call_place).filter(|&place| open.get(place).is_some_and(|call| !call.answered));
+    let named = call_id
+        .and_then(call_position)
+        .filter(|&position| open.get(position).is_some_and(|call| !call.answered));
     let place = named.or_else(|| open.iter().position(|call| !call.answered))?;
     let call = open.get_mut(place)?;
     call.answered = true;

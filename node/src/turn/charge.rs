@@ -76,7 +76,7 @@ impl Charge {
         self.served.store(true, Relaxed);
         self.core.guard().served(&self.who, self.core.now_ms());
         if let Some(mesh) = &self.core.peers {
-            mesh.known(self.who.peer);
+            mesh.mark_known(self.who.peer);
         }
     }
 }

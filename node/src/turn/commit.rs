@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use baton_proto::{
     ErrorCode,
-    commit::{Place, SealedTurn, seal_turn},
+    commit::{ChainPosition, SealedTurn, seal_turn},
     ids::FetchProof,
     limits::VERSION,
     link::BlobRef,
@@ -198,7 +198,14 @@ async fn seal(
             answer.finish,
         );
         let keys = (&payload.grant.record_key.record_key(), &payload.grant.blob_key.blob_key());
-        seal_turn(&auth, Place { base: &base, prev_blob }, keys, &record, receipt, identity.signing_key())
+        seal_turn(
+            &auth,
+            ChainPosition { base: &base, prev_blob },
+            keys,
+            &record,
+            receipt,
+            identity.signing_key(),
+        )
     });
     sealing.await.map_err(|_| ErrorCode::Internal)?
 }

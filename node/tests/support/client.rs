@@ -10,7 +10,7 @@ use baton_proto::{
     ErrorCode, Signed, SignedBytes,
     ack::{Abort, StatusRequest, TurnAck},
     codec,
-    commit::{AcceptedTurn, Expected, Place, accept_turn},
+    commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn},
     head::{HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{DeviceId, GrantHash, LinkHash, PayloadHash, SamplingDigest, TurnId},
     limits::MAX_NODE_FRAME_BYTES,
@@ -264,8 +264,8 @@ impl Session {
         answer: &str,
         memory: &[MemoryItem],
     ) -> Result<AcceptedTurn, ErrorCode> {
-        let place = Place { base: &self.base, prev_blob: self.prev_blob() };
-        let expected = Expected::from_payload(&prepared.auth, place, &prepared.payload, memory);
+        let position = ChainPosition { base: &self.base, prev_blob: self.prev_blob() };
+        let expected = ExpectedTurn::from_payload(&prepared.auth, position, &prepared.payload, memory);
         let accepted = accept_turn(&self.root, &expected, committed, answer)?;
         let blob = BlobRef {
             blob_id: id_of(&accepted.blob),

@@ -27,7 +27,7 @@ use super::{
 };
 
 /// A request with all related objects.
-pub struct Made {
+pub struct EmbedExchange {
     /// The order.
     pub auth: Signed<EmbedAuth>,
     /// Its texts.
@@ -62,7 +62,7 @@ fn secrets() -> (SecretSigningKey, ExchangeSecret, [u8; 32]) {
 }
 
 /// The request to node 0.
-pub fn made() -> Made {
+pub fn made() -> EmbedExchange {
     let (client, ephemeral, nonce) = secrets();
     let texts = EmbedTexts::new(vec!["harbour café".to_owned(), String::new(), "⛵".to_owned()]);
     let mut auth = EmbedAuth {
@@ -107,7 +107,7 @@ pub fn made() -> Made {
     };
     let request = EmbedRequest { auth: auth.bytes().clone(), texts: sealed, quota: Some(quota) };
     let answer = EmbedAnswer::Embedded { nonce, sealed: sealed_reply };
-    Made { auth, texts, request, secret, reply, answer }
+    EmbedExchange { auth, texts, request, secret, reply, answer }
 }
 
 /// The record of node 0, with an offer of embeddings beside its offer of turns.

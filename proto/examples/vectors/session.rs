@@ -14,7 +14,7 @@ use baton_proto::{
     Signed,
     ack::TurnAck,
     chain::SessionReader,
-    commit::{AcceptedTurn, Expected, Place, accept_turn, seal_turn},
+    commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn, seal_turn},
     export::{self, Export, ExportScope, TurnProofs},
     head::{HeadOuter, SegmentRef},
     ids::{BlobId, DeviceId, GrantHash, ModelId, NodeId, PayloadHash, RunningHash, SamplingDigest, TurnId},
@@ -286,11 +286,11 @@ impl Session {
             &script.answer,
             script.finish,
         );
-        let place = Place { base: &base, prev_blob: self.turns.last().map(|turn| turn.blob) };
-        let made = seal_turn(&auth, place, (&record_key, &blob_key), &record, receipt, &node(number))
+        let position = ChainPosition { base: &base, prev_blob: self.turns.last().map(|turn| turn.blob) };
+        let made = seal_turn(&auth, position, (&record_key, &blob_key), &record, receipt, &node(number))
             .expect("the fixture's turn seals");
         let committed = made.committed();
-        let expected = Expected::from_payload(&auth, place, &payload, &script.memory);
+        let expected = ExpectedTurn::from_payload(&auth, position, &payload, &script.memory);
         let accepted = accept_turn(&root(), &expected, &committed, &script.answer)
             .expect("the client accepts the fixture's turn");
         let ack = TurnAck {

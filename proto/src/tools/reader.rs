@@ -235,12 +235,12 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
     fn step_in_call(&mut self, marker: Marker, pieces: &mut Vec<Piece>) -> Step {
         let held = self.came.get(self.at..).unwrap_or_default();
         let end = match self.scan.end(held, marker == Marker::Mistral) {
-            Scanned::Open => return Step::Wait,
-            Scanned::Wrong => {
+            ScanOutcome::Open => return Step::Wait,
+            ScanOutcome::Wrong => {
                 self.unmark(marker, pieces);
                 return Step::Again;
             }
-            Scanned::End(end) => end,
+            ScanOutcome::End(end) => end,
         };
         let calls = held.get(..end).and_then(Json::parse).and_then(|value| calls_of(&value));
         match calls {
@@ -374,7 +374,7 @@ struct Scan {
     escaped: bool,
 }
 
-enum Scanned {
+enum ScanOutcome {
     /// Not there yet.
     Open,
     /// Neither a map nor a list.
@@ -384,7 +384,7 @@ enum Scanned {
 }
 
 impl Scan {
-    fn end(&mut self, text: &str, or_list: bool) -> Scanned {
+    fn end(&mut self, text: &str, or_list: bool) -> ScanOutcome {
         for byte in text.bytes().skip(self.at) {
             self.at += 1;
             match byte {
@@ -397,13 +397,13 @@ impl Scan {
                 b'}' | b']' if self.depth > 0 => {
                     self.depth -= 1;
                     if self.depth == 0 {
-                        return Scanned::End(self.at);
+                        return ScanOutcome::End(self.at);
                     }
                 }
-                _ if self.depth == 0 && !byte.is_ascii_whitespace() => return Scanned::Wrong,
+                _ if self.depth == 0 && !byte.is_ascii_whitespace() => return ScanOutcome::Wrong,
                 _ => {}
             }
         }
-        Scanned::Open
+        ScanOutcome::Open
     }
 }

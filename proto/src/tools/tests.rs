@@ -12,8 +12,8 @@ fn known(name: &str) -> bool {
 
 #[track_caller]
 fn check(text: &str, content: &str, calls: &[Call]) {
-    let said = read_answer(text, known);
-    assert_eq!((said.content.as_str(), &said.calls[..]), (content, calls), "{text:?} {said:?}");
+    let answer = read_answer(text, known);
+    assert_eq!((answer.content.as_str(), &answer.calls[..]), (content, calls), "{text:?} {answer:?}");
 }
 
 #[test]
@@ -87,11 +87,11 @@ fn an_argument_that_looks_like_syntax_is_an_argument() {
 }
 
 #[test]
-fn more_calls_than_there_are_places_for_stay_text() {
+fn more_calls_than_the_limit_stay_text() {
     let one = write_call("f", "{}");
-    let said = read_answer(&vec![one.as_str(); MAX_CALLS + 1].join("\n"), known);
-    assert_eq!(said.calls.len(), MAX_CALLS);
-    assert_eq!(said.content.trim(), one.as_str());
+    let answer = read_answer(&vec![one.as_str(); MAX_CALLS + 1].join("\n"), known);
+    assert_eq!(answer.calls.len(), MAX_CALLS);
+    assert_eq!(answer.content.trim(), one.as_str());
 }
 
 #[test]
@@ -105,8 +105,8 @@ fn an_answer_full_of_markers_is_text_after_some_of_them() {
         pieces.extend(reader.finish());
         // Each accepted marker ends a piece; the reader does not scan the text after the last of them again.
         assert!(pieces.len() <= 2 * reader::MAX_FAILED_MARKERS + 2, "{marker}: {} pieces", pieces.len());
-        let said = read_answer(&text, |_| true);
-        assert!(*said.content == text && said.calls.is_empty(), "{marker}");
+        let answer = read_answer(&text, |_| true);
+        assert!(*answer.content == text && answer.calls.is_empty(), "{marker}");
     }
 }
 
@@ -165,21 +165,21 @@ fn answers_that_say_the_same_have_one_form() {
     for text in same {
         assert_eq!(canonical_answer(text), canonical_answer(hermes), "{text}");
     }
-    let said = read_answer(hermes, known);
-    assert_eq!(canonical_answer(&write_answer(&said.content, &said.calls)), canonical_answer(hermes));
+    let answer = read_answer(hermes, known);
+    assert_eq!(canonical_answer(&write_answer(&answer.content, &answer.calls)), canonical_answer(hermes));
     assert_ne!(canonical_answer("Wait."), canonical_answer(hermes));
     assert_eq!(canonical_answer(" hi \n").as_str(), "hi");
 }
 
 #[test]
-fn call_ids_tell_their_place() {
-    for place in [0, 1, 9, 10, 35, 36, 61] {
-        assert_eq!(call_place(&call_id([7, 0, 255, 61, 62, 9, 10, 100], place)), Some(place));
+fn call_ids_encode_their_position() {
+    for position in [0, 1, 9, 10, 35, 36, 61] {
+        assert_eq!(call_position(&call_id([7, 0, 255, 61, 62, 9, 10, 100], position)), Some(position));
     }
     assert_eq!(call_id_of("x", 1).len(), 9);
     assert_ne!(call_id_of("x", 1), call_id_of("y", 1));
     for id in ["", "call_1", "call_abc123", "12345678é", "1234567890"] {
-        assert_eq!(call_place(id), None, "{id}");
+        assert_eq!(call_position(id), None, "{id}");
     }
 }
 
@@ -251,14 +251,14 @@ proptest! {
         let map = arguments.into_iter().map(|(key, value)| (Zeroizing::new(key), Json::text(&value)));
         let arguments = Json::parse(&Json::Map(map.collect()).write()).unwrap();
         let calls = [Call { name, arguments }];
-        let said = read_answer(&write_answer(&words, &calls), |_| false);
-        prop_assert_eq!(&said.calls[..], &calls);
-        prop_assert_eq!(said.content.trim_end(), words.trim_end());
+        let answer = read_answer(&write_answer(&words, &calls), |_| false);
+        prop_assert_eq!(&answer.calls[..], &calls);
+        prop_assert_eq!(answer.content.trim_end(), words.trim_end());
     }
 
     #[test]
     fn nothing_makes_the_readers_panic(text in "\\PC{0,80}") {
-        let _ = (read_answer(&text, |_| true), Definitions::parse(&text), call_place(&text));
+        let _ = (read_answer(&text, |_| true), Definitions::parse(&text), call_position(&text));
         let _ = canonical_answer(&text);
     }
 }

@@ -4,7 +4,7 @@
 use baton_keys::SecretSigningKey;
 use baton_proto::{
     ErrorCode, Signed, SignedBytes,
-    commit::{Place, SealedTurn, seal_turn},
+    commit::{ChainPosition, SealedTurn, seal_turn},
     ids::{ModelId, RunningHash},
     limits::VERSION,
     link::Link,
@@ -113,8 +113,8 @@ pub(super) fn reseal(
     }
     receipt.commitments.output = commit_output(&record_key, &text, committed.finish);
     let record = Record::of_turn(payload.kind, payload.supersedes_from, &messages, &text, committed.finish);
-    let place = Place { base: &base, prev_blob: link.prev_blob };
-    seal_turn(auth, place, (&record_key, &blob_key), &record, receipt, signer)
+    let position = ChainPosition { base: &base, prev_blob: link.prev_blob };
+    seal_turn(auth, position, (&record_key, &blob_key), &record, receipt, signer)
 }
 
 /// A progress note with an invalid signature, or over other tokens.

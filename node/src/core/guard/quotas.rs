@@ -6,7 +6,7 @@ use baton_mesh::Rates;
 use baton_proto::{
     ErrorCode, codec,
     ids::{AuthHash, ModelId, NodeId, PublicKey, QuotaHash, QuotaSerial},
-    quota::{QuotaChain, QuotaPlace, QuotaUse},
+    quota::{QuotaChain, QuotaContext, QuotaUse},
 };
 
 use super::HOUR_MS;
@@ -71,14 +71,14 @@ impl Quotas {
         now_ms: u64,
     ) -> Result<QuotaChain, ErrorCode> {
         let QuotaPolicy { issuers, revoked, .. } = &self.policy;
-        let place = QuotaPlace { node: self.node, model, issuers, revoked, now_ms };
+        let context = QuotaContext { node: self.node, model, issuers, revoked, now_ms };
         let name = name(used);
         let chain = match self.chains.get(&name) {
             Some(chain) => {
-                chain.check_place(&place)?;
+                chain.check_context(&context)?;
                 chain.clone()
             }
-            None => QuotaChain::verify(&used.chain, &place)?,
+            None => QuotaChain::verify(&used.chain, &context)?,
         };
         chain.check_proof(used.proof.clone(), auth_hash)?;
         // Remembers a chain only for a proven holder.

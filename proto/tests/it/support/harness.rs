@@ -14,7 +14,7 @@ use baton_proto::{
     ErrorCode, Signed,
     chain::{Window, WindowReader, base_after},
     codec,
-    commit::{AcceptedTurn, Expected, Place, SealedTurn, accept_turn, seal_turn},
+    commit::{AcceptedTurn, ChainPosition, ExpectedTurn, SealedTurn, accept_turn, seal_turn},
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{BlobDigest, BlobId, DeviceId, LinkHash, ModelId, NodeId, TurnId},
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, VERSION},
@@ -33,7 +33,7 @@ use baton_proto::{
     wire::{ClientFrame, Committed, TurnRequest},
 };
 
-use crate::source::Source;
+use super::source::Source;
 
 /// The clock of all parties at turn 0, in milliseconds since the Unix epoch.
 pub const EPOCH_MS: u64 = 1_800_000_000_000;
@@ -99,7 +99,7 @@ impl NodeParty {
     }
 
     /// Decodes, verifies and opens a request.
-    pub fn open(&self, frame: &[u8], now_ms: u64) -> Result<(TurnRequest, Opened), ErrorCode> {
+    pub fn open(&self, frame: &[u8], now_ms: u64) -> Result<(TurnRequest, OpenedRequest), ErrorCode> {
         let ClientFrame::Turn(request) = codec::decode(frame, MAX_FRAME_BYTES)? else {
             return Err(ErrorCode::NonCanonical);
         };
@@ -109,7 +109,7 @@ impl NodeParty {
         }
         auth.check_time(now_ms)?;
         let (payload, _) = request.payload.open(&self.exchange, &auth)?;
-        Ok((request, Opened { auth, payload }))
+        Ok((request, OpenedRequest { auth, payload }))
     }
 
     /// Serves a turn from an encoded request and the store.
@@ -120,7 +120,7 @@ impl NodeParty {
         answer: &str,
         finish: FinishReason,
     ) -> Result<SealedTurn, ErrorCode> {
-        let (request, Opened { auth, payload }) = self.open(frame, EPOCH_MS)?;
+        let (request, OpenedRequest { auth, payload }) = self.open(frame, EPOCH_MS)?;
         let window = read_window(&auth, &payload.grant, store)?;
         let memory = match request.memory {
             Some(bytes) => Signed::<MemEnvelope>::verify(bytes)?.open(&auth, &self.exchange, EPOCH_MS)?,
@@ -130,8 +130,8 @@ impl NodeParty {
             Record::of_turn(payload.kind, payload.supersedes_from, &payload.messages, answer, finish);
         let keys = (&payload.grant.record_key.record_key(), &payload.grant.blob_key.blob_key());
         let receipt = self.receipt(&auth, &payload, &window, &memory, (answer, finish));
-        let place = Place { base: &window.base, prev_blob: window.prev_blob };
-        seal_turn(&auth, place, keys, &record, receipt, &self.signing)
+        let position = ChainPosition { base: &window.base, prev_blob: window.prev_blob };
+        seal_turn(&auth, position, keys, &record, receipt, &self.signing)
     }
 
     /// An honest receipt; every word of the answer counts as a token.
@@ -188,7 +188,7 @@ impl NodeParty {
 }
 
 /// A request opened by a node.
-pub struct Opened {
+pub struct OpenedRequest {
     pub auth: Signed<TurnAuth>,
     pub payload: Payload,
 }
@@ -209,7 +209,7 @@ pub fn read_window(auth: &TurnAuth, grant: &Grant, store: &Store) -> Result<Wind
 
 /// A turn that the client requested.
 #[derive(Clone)]
-pub struct Asked {
+pub struct RequestedTurn {
     pub auth: Signed<TurnAuth>,
     pub payload: Payload,
     pub sealed: SealedPayload,
@@ -221,10 +221,10 @@ pub struct Asked {
     pub envelope: Option<Signed<MemEnvelope>>,
 }
 
-impl Asked {
+impl RequestedTurn {
     /// The position that the turn is appended at.
-    pub fn place(&self) -> Place<'_> {
-        Place { base: &self.base, prev_blob: self.prev_blob }
+    pub fn position(&self) -> ChainPosition<'_> {
+        ChainPosition { base: &self.base, prev_blob: self.prev_blob }
     }
 
     /// The request's encoded frame.
@@ -244,15 +244,15 @@ impl Asked {
         committed: &Committed,
         answer: &str,
     ) -> Result<AcceptedTurn, ErrorCode> {
-        let expected = Expected::from_payload(&self.auth, self.place(), &self.payload, &self.memory);
+        let expected = ExpectedTurn::from_payload(&self.auth, self.position(), &self.payload, &self.memory);
         accept_turn(root, &expected, committed, answer)
     }
 }
 
 /// A finished turn.
-pub struct Done {
+pub struct CompletedTurn {
     pub script: Script,
-    pub asked: Asked,
+    pub requested: RequestedTurn,
     pub committed: Committed,
     pub accepted: AcceptedTurn,
     pub blob: BlobRef,
@@ -265,7 +265,7 @@ pub struct Session {
     pub nodes: Vec<NodeParty>,
     pub relayer: SecretSigningKey,
     pub store: Store,
-    pub done: Vec<Done>,
+    pub done: Vec<CompletedTurn>,
     pub branch: Option<BranchPoint>,
     /// Most records granted to a node, the latest ones.
     pub window_records: usize,
@@ -345,7 +345,8 @@ impl Session {
                 key: GrantedKey::of_blob(&self.blob_key(found.segment, &found.blob)),
             })
             .collect();
-        let readable = |done: &&Done| blobs.iter().any(|read| read.segment == done.accepted.link.segment);
+        let readable =
+            |done: &&CompletedTurn| blobs.iter().any(|read| read.segment == done.accepted.link.segment);
         let mut records: Vec<ReadRecord> = self
             .done
             .iter()
@@ -354,7 +355,7 @@ impl Session {
             .take(self.window_records)
             .map(|done| ReadRecord {
                 seq: done.accepted.link.seq,
-                key: GrantedKey::of_record(&done.asked.record_key),
+                key: GrantedKey::of_record(&done.requested.record_key),
             })
             .collect();
         records.reverse();
@@ -369,7 +370,7 @@ impl Session {
     }
 
     /// Builds the request of the next turn for a node.
-    pub fn ask(&mut self, node: usize, script: &Script) -> Asked {
+    pub fn ask(&mut self, node: usize, script: &Script) -> RequestedTurn {
         let turn_id = TurnId(self.source.bytes());
         let ephemeral = ExchangeSecret::from_bytes(&self.source.bytes());
         let author = self.nodes[node].signing.node_id();
@@ -439,7 +440,7 @@ impl Session {
             MemEnvelope::seal(&script.memory, &auth, &self.relayer, &ephemeral, EPOCH_MS)
                 .expect("the harness asks for memory that fits")
         });
-        Asked {
+        RequestedTurn {
             auth,
             payload,
             sealed,
@@ -453,24 +454,25 @@ impl Session {
     }
 
     /// One whole turn; panics if an honest turn is refused.
-    pub fn turn(&mut self, script: &Script) -> &Done {
+    pub fn turn(&mut self, script: &Script) -> &CompletedTurn {
         self.try_turn(script).expect("an honest turn is served and accepted")
     }
 
     /// One whole turn.
-    pub fn try_turn(&mut self, script: &Script) -> Result<&Done, ErrorCode> {
+    pub fn try_turn(&mut self, script: &Script) -> Result<&CompletedTurn, ErrorCode> {
         let node = self.next_node();
-        let asked = self.ask(node, script);
-        let served = self.nodes[node].serve(&asked.frame(), &self.store, &script.answer, script.finish)?;
+        let requested = self.ask(node, script);
+        let served =
+            self.nodes[node].serve(&requested.frame(), &self.store, &script.answer, script.finish)?;
         let committed = served.committed();
-        let accepted = asked.accept(&self.root, &committed, &script.answer)?;
+        let accepted = requested.accept(&self.root, &committed, &script.answer)?;
         assert_eq!(accepted.blob, served.blob, "the rebuilt blob is the node's, byte for byte");
         assert_eq!(accepted.segment.is_closed(), served.closes_segment);
         assert!(accepted.blob.len() <= MAX_BLOB_BYTES);
         let blob = blob_ref(&accepted.blob);
         self.store.insert(blob.digest, accepted.blob.clone());
         self.base = base_after(accepted.segment.clone());
-        self.done.push(Done { script: script.clone(), asked, committed, accepted, blob, node });
+        self.done.push(CompletedTurn { script: script.clone(), requested, committed, accepted, blob, node });
         Ok(self.done.last().expect("a turn was just pushed"))
     }
 

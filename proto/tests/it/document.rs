@@ -1,9 +1,5 @@
 //! `docs/PROTOCOL.md` agrees with the code: this test compares its whole tables of contexts, labels, sizes,
 //! errors and limits with the code.
-#![allow(clippy::unwrap_used, reason = "helpers of tests: a failure should panic where it happens")]
-
-#[path = "../examples/vectors/generate.rs"]
-mod generate;
 
 use std::collections::BTreeSet;
 
@@ -30,10 +26,11 @@ use baton_proto::{
     segment::{SEGMENT_HEADER_LEN, Segment},
     turn::ResumePrefix,
 };
-use generate::session::Session;
 use serde::Serialize;
 
-const PAGE: &str = include_str!("../../docs/PROTOCOL.md");
+use crate::generate::{self, session::Session};
+
+const PAGE: &str = include_str!("../../../docs/PROTOCOL.md");
 
 /// Rows of a marked table as cells, without its two header lines.
 fn table(name: &str) -> Vec<Vec<String>> {
@@ -154,7 +151,7 @@ fn the_limits_are_the_code() {
         limits.iter().map(|(name, value)| vec![(*name).to_owned(), value.to_string()]).collect();
     check("limits", &rows);
     // The list above has every constant of limits.rs.
-    let source = include_str!("../src/limits.rs");
+    let source = include_str!("../../src/limits.rs");
     let declared: BTreeSet<_> = source
         .lines()
         .filter_map(|line| line.strip_prefix("pub const ")?.split_once(':').map(|(name, _)| name))

@@ -9,7 +9,7 @@ use baton_proto::{
     ErrorCode, Signed,
     chain::{ChainEnd, base_after, verify_segment},
     codec,
-    commit::Place,
+    commit::ChainPosition,
     ids::SessionId,
     limits::{MAX_BLOB_BYTES, MAX_MESSAGE_BYTES, MAX_MESSAGES, SEGMENT_BYTES, SEGMENT_TURNS},
     link::{Genesis, Link},
@@ -18,9 +18,9 @@ use baton_proto::{
     segment::{Entry, SEGMENT_HEADER_LEN, Segment, is_closed},
 };
 
-use crate::{
+use crate::support::{
     harness::{Script, Session, read_window},
-    objects::{Drawn, Owned},
+    objects::{RandomValue, SettableSigner},
     source::Source,
 };
 
@@ -50,12 +50,12 @@ fn chain(lengths: &[usize]) -> (Segment, Genesis, ChainEnd) {
     let mut source = Source::new(1);
     for (index, length) in lengths.iter().enumerate() {
         let record = SealedRecord(source.vec(*length));
-        let mut link = Link::drawn(&mut source);
-        link.own(&key);
+        let mut link = Link::random(&mut source);
+        link.set_signer(&key);
         (link.session_id, link.segment, link.seq) = (id, 0, index as u64);
         link.index = u8::try_from(index).unwrap();
         link.prev_link = end.link_hash;
-        link.prev_blob = (index > 0).then(|| Drawn::drawn(&mut source));
+        link.prev_blob = (index > 0).then(|| RandomValue::random(&mut source));
         link.record_hash = record.hash();
         link.record_length = u32::try_from(*length).unwrap();
         let link = Signed::sign(link, &key);
@@ -100,7 +100,7 @@ fn the_encoded_length_is_known_without_encoding() {
     assert_eq!(codec::encode(&Segment::empty(SessionId([1; 32]), 5)).len(), SEGMENT_HEADER_LEN);
     let mut source = Source::new(4);
     for _ in 0..200 {
-        let segment = Segment::drawn(&mut source);
+        let segment = Segment::random(&mut source);
         assert_eq!(codec::encode(&segment).len(), segment.encoded_len());
     }
 }
@@ -113,17 +113,17 @@ fn fifteen_sixteen_and_seventeen_turns_rebuild_and_read() {
         let mut session = Session::of_short_turns(11, turns);
         let segments: Vec<u64> = session.segment_refs().iter().map(|found| found.segment).collect();
         assert_eq!(segments, if turns == 17 { vec![1, 0] } else { vec![0] });
-        let asked = session.ask(session.next_node(), &Script::turn("next", ""));
+        let requested = session.ask(session.next_node(), &Script::turn("next", ""));
         let expected = if turns == 15 { (0, 15) } else { (1, turns - 16) };
-        assert_eq!((asked.payload.grant.segment, usize::from(asked.payload.grant.index)), expected);
-        let window = read_window(&asked.auth, &asked.payload.grant, &session.store).unwrap();
+        assert_eq!((requested.payload.grant.segment, usize::from(requested.payload.grant.index)), expected);
+        let window = read_window(&requested.auth, &requested.payload.grant, &session.store).unwrap();
         assert_eq!(window.turns.len(), turns);
         assert_eq!((window.base.segment, window.base.entries.len()), expected);
         // The position in the grant must equal the position from the chain.
         for (segment, index) in [(expected.0, expected.1 + 1), (expected.0 + 1, expected.1), (9, 0)] {
-            let mut grant = asked.payload.grant.clone();
+            let mut grant = requested.payload.grant.clone();
             (grant.segment, grant.index) = (segment, u8::try_from(index).unwrap());
-            let got = read_window(&asked.auth, &grant, &session.store);
+            let got = read_window(&requested.auth, &grant, &session.store);
             assert_eq!(got.unwrap_err(), ErrorCode::BadSequence, "{segment}, {index}");
         }
     }
@@ -219,7 +219,7 @@ fn a_node_refuses_grants_over_their_limits_or_out_of_order() {
     use baton_proto::turn::{Grant, ReadBlob, ReadRecord, TurnAuth};
     type Change = fn(&mut Grant);
     let mut session = Session::of_short_turns(16, 20);
-    let asked = session.ask(0, &Script::turn("next", ""));
+    let requested = session.ask(0, &Script::turn("next", ""));
     let cases: [(&str, Change, ErrorCode); 9] = [
         ("ten blobs", |g| g.blobs = vec![g.blobs[0].clone(); 10], ErrorCode::FrameTooLarge),
         ("145 records", |g| g.records = vec![g.records[0].clone(); 145], ErrorCode::FrameTooLarge),
@@ -235,20 +235,21 @@ fn a_node_refuses_grants_over_their_limits_or_out_of_order() {
         ("a record of this turn", |g| g.records[19].seq = 20, ErrorCode::PayloadRejected),
         ("another head blob", |g| g.blobs[0].blob = g.blobs[1].blob, ErrorCode::PayloadRejected),
     ];
-    let check = |asked: &crate::harness::Asked, change: &dyn Fn(&mut Grant)| {
-        let mut payload = asked.payload.clone();
+    let check = |requested: &crate::support::harness::RequestedTurn, change: &dyn Fn(&mut Grant)| {
+        let mut payload = requested.payload.clone();
         change(&mut payload.grant);
-        let auth = TurnAuth { grant_hash: payload.grant.hash(), ..TurnAuth::clone(&asked.auth) };
+        let auth = TurnAuth { grant_hash: payload.grant.hash(), ..TurnAuth::clone(&requested.auth) };
         payload.check(&auth)
     };
-    assert_eq!(check(&asked, &|_| ()), Ok(()));
+    assert_eq!(check(&requested, &|_| ()), Ok(()));
     for (what, change, code) in cases {
-        assert_eq!(check(&asked, &change), Err(code), "{what}");
+        assert_eq!(check(&requested, &change), Err(code), "{what}");
     }
     // A first turn reads nothing.
     let mut fresh = Session::new(17);
     let first = fresh.ask(0, &Script::turn("hello", ""));
-    let (blob, record) = (asked.payload.grant.blobs[0].clone(), asked.payload.grant.records[0].clone());
+    let (blob, record) =
+        (requested.payload.grant.blobs[0].clone(), requested.payload.grant.records[0].clone());
     assert_eq!(check(&first, &|_| ()), Ok(()));
     assert_eq!(check(&first, &|g| g.blobs.push(blob.clone())), Err(ErrorCode::PayloadRejected));
     assert_eq!(check(&first, &|g| g.records.push(record.clone())), Err(ErrorCode::PayloadRejected));
@@ -288,39 +289,44 @@ fn an_answer_over_its_limit_is_neither_sealed_nor_accepted() {
     let mut session = Session::of_short_turns(15, 1);
     let answer = "y".repeat(MAX_MESSAGE_BYTES + 1);
     let node = session.next_node();
-    let asked = session.ask(node, &Script::turn("hello", ""));
-    let served = session.nodes[node].serve(&asked.frame(), &session.store, &answer, FinishReason::Stop);
+    let requested = session.ask(node, &Script::turn("hello", ""));
+    let served = session.nodes[node].serve(&requested.frame(), &session.store, &answer, FinishReason::Stop);
     assert_eq!(served.map(|_| ()).unwrap_err(), ErrorCode::FrameTooLarge);
 
     // The byzantine node seals by hand, since the library refuses.
     let short =
-        session.nodes[node].serve(&asked.frame(), &session.store, "short", FinishReason::Stop).unwrap();
-    let key = &asked.record_key;
+        session.nodes[node].serve(&requested.frame(), &session.store, "short", FinishReason::Stop).unwrap();
+    let key = &requested.record_key;
     let signing = &session.nodes[node].signing;
     let mut receipt = Receipt::clone(&short.receipt);
     receipt.commitments = Commitments {
-        input: commit_input(key, &asked.payload.system, receipt.window_from, &asked.payload.messages),
+        input: commit_input(key, &requested.payload.system, receipt.window_from, &requested.payload.messages),
         output: commit_output(key, &answer, FinishReason::Stop),
         memory: None,
     };
     let receipt = Signed::sign(receipt, signing);
-    let record =
-        Record::of_turn(asked.payload.kind, None, &asked.payload.messages, &answer, FinishReason::Stop);
+    let record = Record::of_turn(
+        requested.payload.kind,
+        None,
+        &requested.payload.messages,
+        &answer,
+        FinishReason::Stop,
+    );
     let mut link = short.link.clone().into_value();
     let sealed = record.seal(key, &link.record_identity()).unwrap();
     link.record_hash = sealed.hash();
     link.record_length = u32::try_from(sealed.0.len()).unwrap();
     link.receipt_hash = receipt.receipt_hash();
     let link = Signed::sign(link, signing);
-    let Place { base, .. } = asked.place();
+    let ChainPosition { base, .. } = requested.position();
     let mut segment = base.clone();
     segment.entries.push(Entry { link: link.bytes().clone(), record: sealed });
-    let blob = segment.seal(&asked.blob_key, &key.blob_salt()).unwrap();
+    let blob = segment.seal(&requested.blob_key, &key.blob_salt()).unwrap();
     let mut committed = short.committed();
     committed.link = link.bytes().clone();
     committed.receipt = receipt.bytes().clone();
     committed.blob_digest = baton_proto::link::blob_digest(&blob);
     committed.blob_length = u32::try_from(blob.len()).unwrap();
-    let got = asked.accept(&session.root, &committed, &answer).map(|_| ());
+    let got = requested.accept(&session.root, &committed, &answer).map(|_| ());
     assert_eq!(got.unwrap_err(), ErrorCode::BlobMismatch);
 }

@@ -13,7 +13,7 @@ use baton_proto::{
     turn::{Payload, SealedPayload},
 };
 
-use crate::{
+use crate::support::{
     harness::{Script, Session},
     source::full,
 };
@@ -33,25 +33,27 @@ fn session() -> Session {
 }
 
 /// The data of an attacker with the store and a grant: sealed records with their identities, and blobs.
-struct Sealed {
+struct AttackerView {
     records: Vec<(RecordIdentity, Vec<u8>)>,
     blobs: Vec<(u64, Vec<u8>)>,
 }
 
-fn everything(session: &Session) -> Sealed {
-    let record = |done: &crate::harness::Done| {
+fn everything(session: &Session) -> AttackerView {
+    let record = |done: &crate::support::harness::CompletedTurn| {
         let entry = done.accepted.segment.entries.last().expect("the turn's own entry");
         (done.accepted.link.record_identity(), entry.record.0.clone())
     };
-    let blob = |done: &crate::harness::Done| (done.accepted.link.segment, done.accepted.blob.clone());
-    Sealed {
+    let blob = |done: &crate::support::harness::CompletedTurn| {
+        (done.accepted.link.segment, done.accepted.blob.clone())
+    };
+    AttackerView {
         records: session.done.iter().map(record).collect(),
         blobs: session.done.iter().map(blob).collect(),
     }
 }
 
 /// The records and blobs that a key opens, tried as the key of each.
-fn opened_by(key: &[u8; 32], session: &Session, sealed: &Sealed, opened: &mut Opened) {
+fn opened_by(key: &[u8; 32], session: &Session, sealed: &AttackerView, opened: &mut ReadableTurns) {
     for (turn, (identity, bytes)) in sealed.records.iter().enumerate() {
         if RecordKey::from_bytes(*key).open(identity, bytes).is_ok() {
             opened.records.insert(turn);
@@ -67,7 +69,7 @@ fn opened_by(key: &[u8; 32], session: &Session, sealed: &Sealed, opened: &mut Op
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Opened {
+struct ReadableTurns {
     records: BTreeSet<usize>,
     blobs: BTreeSet<usize>,
 }
@@ -77,7 +79,7 @@ fn held(session: &Session, turn: usize) -> Vec<[u8; 32]> {
     let done = &session.done[turn];
     let node = &session.nodes[done.node];
     let (payload, secret): (Payload, _) =
-        SealedPayload::open(&done.asked.sealed, &node.exchange, &done.asked.auth).unwrap();
+        SealedPayload::open(&done.requested.sealed, &node.exchange, &done.requested.auth).unwrap();
     let grant = &payload.grant;
     let mut keys = vec![
         *grant.record_key.record_key().expose(),
@@ -92,7 +94,7 @@ fn held(session: &Session, turn: usize) -> Vec<[u8; 32]> {
 }
 
 /// All public inputs of the schedule's derivations, for every turn.
-fn public_inputs(session: &Session, sealed: &Sealed) -> Vec<Vec<u8>> {
+fn public_inputs(session: &Session, sealed: &AttackerView) -> Vec<Vec<u8>> {
     let mut inputs = vec![Vec::new(), session.root.session_id().0.to_vec()];
     inputs.push(session.root.signing_key().public_key().0.to_vec());
     for (identity, _) in &sealed.records {
@@ -103,7 +105,7 @@ fn public_inputs(session: &Session, sealed: &Sealed) -> Vec<Vec<u8>> {
         inputs.push(blob[..16].to_vec());
     }
     for done in &session.done {
-        inputs.push(done.asked.auth.auth_hash().0.to_vec());
+        inputs.push(done.requested.auth.auth_hash().0.to_vec());
         inputs.push(done.accepted.link.link_hash().0.to_vec());
     }
     inputs.extend((0..4u64).map(|segment| segment.to_le_bytes().to_vec()));
@@ -111,8 +113,8 @@ fn public_inputs(session: &Session, sealed: &Sealed) -> Vec<Vec<u8>> {
 }
 
 /// The records and blobs of a turn's grant, and the turn itself.
-fn granted(turn: usize) -> Opened {
-    let mut opened = Opened::default();
+fn granted(turn: usize) -> ReadableTurns {
+    let mut opened = ReadableTurns::default();
     opened.records.extend(turn.saturating_sub(WINDOW)..=turn);
     opened.blobs.insert(turn);
     if let Some(head) = turn.checked_sub(1) {
@@ -132,7 +134,7 @@ fn a_node_opens_its_window_and_its_turn_and_nothing_else() {
     let mut attempts = 0;
     let per_key = sealed.records.len() + sealed.blobs.len();
     for turn in 0..TURNS {
-        let mut opened = Opened::default();
+        let mut opened = ReadableTurns::default();
         for key in held(&session, turn) {
             opened_by(&key, &session, &sealed, &mut opened);
             attempts += per_key;
@@ -150,7 +152,7 @@ fn no_derivation_from_a_grant_opens_anything() {
     let inputs = public_inputs(&session, &sealed);
     let turns: &[usize] = if full() { &[0, 1, 15, 16, 17, 20, 33, 35] } else { &[20] };
     let contexts: Vec<_> = ALL_CONTEXTS.iter().map(|(_, context)| *context).collect();
-    let (mut keys, mut opened) = (0usize, Opened::default());
+    let (mut keys, mut opened) = (0usize, ReadableTurns::default());
     for turn in turns {
         for held in held(&session, *turn) {
             for context in &contexts {
@@ -174,7 +176,7 @@ fn no_derivation_from_a_grant_opens_anything() {
             }
         }
     }
-    assert_eq!(opened, Opened::default(), "a derived key opened something");
+    assert_eq!(opened, ReadableTurns::default(), "a derived key opened something");
     let attempts = keys * (sealed.records.len() + sealed.blobs.len());
     eprintln!("derived keys: {keys} keys, {attempts} attempts, none opens");
 }
@@ -185,7 +187,7 @@ fn colluding_nodes_open_the_union_of_their_windows() {
     let session = session();
     let sealed = everything(&session);
     for (early, late) in [(3, 20), (8, 30), (17, 18)] {
-        let mut opened = Opened::default();
+        let mut opened = ReadableTurns::default();
         for key in held(&session, early).into_iter().chain(held(&session, late)) {
             opened_by(&key, &session, &sealed, &mut opened);
         }
@@ -201,8 +203,12 @@ fn colluding_nodes_open_the_union_of_their_windows() {
 fn a_window_shows_text_where_it_was_granted_only() {
     let session = session();
     let done = &session.done[35];
-    let window =
-        crate::harness::read_window(&done.asked.auth, &done.asked.payload.grant, &session.store).unwrap();
+    let window = crate::support::harness::read_window(
+        &done.requested.auth,
+        &done.requested.payload.grant,
+        &session.store,
+    )
+    .unwrap();
     let shown: Vec<u64> =
         window.turns.iter().filter(|turn| turn.record.is_some()).map(|turn| turn.link.seq).collect();
     assert_eq!(shown, [31, 32, 33, 34]);

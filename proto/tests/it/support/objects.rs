@@ -30,19 +30,19 @@ use baton_proto::{
     },
 };
 
-use crate::source::Source;
+use super::source::Source;
 
 /// A type with a random value.
-pub trait Drawn {
-    fn drawn(source: &mut Source) -> Self;
+pub trait RandomValue {
+    fn random(source: &mut Source) -> Self;
 }
 
-macro_rules! drawn_arrays {
-    ($($name:ident),*) => { $(impl Drawn for $name {
-        fn drawn(source: &mut Source) -> Self { Self(source.bytes()) }
+macro_rules! random_arrays {
+    ($($name:ident),*) => { $(impl RandomValue for $name {
+        fn random(source: &mut Source) -> Self { Self(source.bytes()) }
     })* };
 }
-drawn_arrays!(
+random_arrays!(
     AuditRoot,
     AuthHash,
     BlobDigest,
@@ -69,9 +69,9 @@ drawn_arrays!(
     TurnId
 );
 
-macro_rules! drawn_numbers {
-    ($($name:ty),*) => { $(impl Drawn for $name {
-        fn drawn(source: &mut Source) -> Self {
+macro_rules! random_numbers {
+    ($($name:ty),*) => { $(impl RandomValue for $name {
+        fn random(source: &mut Source) -> Self {
             // Half of the values are extremes and small numbers: limits and wrap-around hide there.
             match source.below(4) {
                 0 => <$name>::MAX - <$name>::from_le_bytes(source.bytes()) % 3,
@@ -81,23 +81,23 @@ macro_rules! drawn_numbers {
         }
     })* };
 }
-drawn_numbers!(u8, u16, u32, u64);
+random_numbers!(u8, u16, u32, u64);
 
-impl Drawn for i32 {
-    fn drawn(source: &mut Source) -> Self {
-        Self::from_le_bytes(u32::drawn(source).to_le_bytes())
+impl RandomValue for i32 {
+    fn random(source: &mut Source) -> Self {
+        Self::from_le_bytes(u32::random(source).to_le_bytes())
     }
 }
 
-macro_rules! drawn_choices {
-    ($($name:ident: [$($variant:ident),*];)*) => { $(impl Drawn for $name {
-        fn drawn(source: &mut Source) -> Self {
+macro_rules! random_choices {
+    ($($name:ident: [$($variant:ident),*];)*) => { $(impl RandomValue for $name {
+        fn random(source: &mut Source) -> Self {
             let all = [$($name::$variant),*];
             all[source.below(all.len())]
         }
     })* };
 }
-drawn_choices! {
+random_choices! {
     Role: [System, User, Assistant, Tool];
     RecordKind: [Turn, Edit, Summary, Tombstone];
     RecallScope: [Full, NeutralAndRelationship, RelationshipOnly, NeutralOnly, InsightsOnly, None];
@@ -105,12 +105,12 @@ drawn_choices! {
     EngineKind: [Native, Proxied, Echo, Library];
 }
 
-macro_rules! drawn_structs {
-    ($($name:ident { $($field:ident),* })*) => { $(impl Drawn for $name {
-        fn drawn(source: &mut Source) -> Self { Self { $($field: Drawn::drawn(source)),* } }
+macro_rules! random_structs {
+    ($($name:ident { $($field:ident),* })*) => { $(impl RandomValue for $name {
+        fn random(source: &mut Source) -> Self { Self { $($field: RandomValue::random(source)),* } }
     })* };
 }
-drawn_structs! {
+random_structs! {
     BlobRef { blob_id, digest, length }
     BranchPoint { session_id, link_hash }
     Genesis { session_key, n_shards, branch }
@@ -183,195 +183,205 @@ drawn_structs! {
     EmbedReply { version, node, auth_hash, model, dimensions, tokens, components }
 }
 
-impl Drawn for bool {
-    fn drawn(source: &mut Source) -> Self {
+impl RandomValue for bool {
+    fn random(source: &mut Source) -> Self {
         source.coin()
     }
 }
 
-impl Drawn for f32 {
-    fn drawn(source: &mut Source) -> Self {
+impl RandomValue for f32 {
+    fn random(source: &mut Source) -> Self {
         let values = [0.0, -0.0, 0.7, 1.0, 5.0, 1e30, f32::MIN_POSITIVE, f32::INFINITY];
         values[source.below(values.len())]
     }
 }
 
-impl Drawn for [u8; 32] {
-    fn drawn(source: &mut Source) -> Self {
+impl RandomValue for [u8; 32] {
+    fn random(source: &mut Source) -> Self {
         source.bytes()
     }
 }
 
-impl Drawn for String {
-    fn drawn(source: &mut Source) -> Self {
+impl RandomValue for String {
+    fn random(source: &mut Source) -> Self {
         let length = source.below(40);
         source.text(length)
     }
 }
 
-impl<T: Drawn> Drawn for Option<T> {
-    fn drawn(source: &mut Source) -> Self {
-        source.coin().then(|| T::drawn(source))
+impl<T: RandomValue> RandomValue for Option<T> {
+    fn random(source: &mut Source) -> Self {
+        source.coin().then(|| T::random(source))
     }
 }
 
-impl<T: Drawn> Drawn for Vec<T> {
-    fn drawn(source: &mut Source) -> Self {
-        (0..source.below(5)).map(|_| T::drawn(source)).collect()
+impl<T: RandomValue> RandomValue for Vec<T> {
+    fn random(source: &mut Source) -> Self {
+        (0..source.below(5)).map(|_| T::random(source)).collect()
     }
 }
 
-impl Drawn for baton_proto::signed::SignatureBytes {
-    fn drawn(source: &mut Source) -> Self {
+impl RandomValue for baton_proto::signed::SignatureBytes {
+    fn random(source: &mut Source) -> Self {
         Self(source.bytes())
     }
 }
 
-impl Drawn for GrantedKey {
-    fn drawn(source: &mut Source) -> Self {
+impl RandomValue for GrantedKey {
+    fn random(source: &mut Source) -> Self {
         Self::of_record(&baton_keys::session::RecordKey::from_bytes(source.bytes()))
     }
 }
 
-impl Drawn for SealedRecord {
-    fn drawn(source: &mut Source) -> Self {
-        Self(Drawn::drawn(source))
+impl RandomValue for SealedRecord {
+    fn random(source: &mut Source) -> Self {
+        Self(RandomValue::random(source))
     }
 }
 
-impl Drawn for SealedPayload {
-    fn drawn(source: &mut Source) -> Self {
-        Self(Drawn::drawn(source))
+impl RandomValue for SealedPayload {
+    fn random(source: &mut Source) -> Self {
+        Self(RandomValue::random(source))
     }
 }
 
-impl Drawn for TokenBytes {
-    fn drawn(source: &mut Source) -> Self {
-        Self(Drawn::drawn(source))
+impl RandomValue for TokenBytes {
+    fn random(source: &mut Source) -> Self {
+        Self(RandomValue::random(source))
     }
 }
 
-impl Drawn for InlineBlob {
-    fn drawn(source: &mut Source) -> Self {
-        Self(Drawn::drawn(source))
+impl RandomValue for InlineBlob {
+    fn random(source: &mut Source) -> Self {
+        Self(RandomValue::random(source))
     }
 }
 
-impl Drawn for ErrorCode {
-    fn drawn(source: &mut Source) -> Self {
+impl RandomValue for ErrorCode {
+    fn random(source: &mut Source) -> Self {
         Self::ALL[source.below(Self::ALL.len())]
     }
 }
 
-impl Drawn for ClientFrame {
-    fn drawn(source: &mut Source) -> Self {
+impl RandomValue for ClientFrame {
+    fn random(source: &mut Source) -> Self {
         match source.below(9) {
-            0 => Self::Turn(Drawn::drawn(source)),
-            1 => Self::Relay(Drawn::drawn(source)),
-            2 => Self::Status(Drawn::drawn(source)),
-            3 => Self::Ack(Drawn::drawn(source)),
-            4 => Self::Abort(Drawn::drawn(source)),
-            5 => Self::FetchBlob { digest: Drawn::drawn(source), proof: Drawn::drawn(source) },
+            0 => Self::Turn(RandomValue::random(source)),
+            1 => Self::Relay(RandomValue::random(source)),
+            2 => Self::Status(RandomValue::random(source)),
+            3 => Self::Ack(RandomValue::random(source)),
+            4 => Self::Abort(RandomValue::random(source)),
+            5 => Self::FetchBlob { digest: RandomValue::random(source), proof: RandomValue::random(source) },
             6 => Self::NodeRecord,
-            7 => Self::RelayRecall { request: Drawn::drawn(source), hint: Drawn::drawn(source) },
-            _ => Self::Quota(Drawn::drawn(source)),
+            7 => {
+                Self::RelayRecall { request: RandomValue::random(source), hint: RandomValue::random(source) }
+            }
+            _ => Self::Quota(RandomValue::random(source)),
         }
     }
 }
 
-impl Drawn for SealedTexts {
-    fn drawn(source: &mut Source) -> Self {
-        Self(Drawn::drawn(source))
+impl RandomValue for SealedTexts {
+    fn random(source: &mut Source) -> Self {
+        Self(RandomValue::random(source))
     }
 }
 
-impl Drawn for SealedReply {
-    fn drawn(source: &mut Source) -> Self {
-        Self(Drawn::drawn(source))
+impl RandomValue for SealedReply {
+    fn random(source: &mut Source) -> Self {
+        Self(RandomValue::random(source))
     }
 }
 
-impl Drawn for EmbedFrame {
-    fn drawn(source: &mut Source) -> Self {
-        Self::Request(Drawn::drawn(source))
+impl RandomValue for EmbedFrame {
+    fn random(source: &mut Source) -> Self {
+        Self::Request(RandomValue::random(source))
     }
 }
 
-impl Drawn for EmbedAnswer {
-    fn drawn(source: &mut Source) -> Self {
+impl RandomValue for EmbedAnswer {
+    fn random(source: &mut Source) -> Self {
         if source.coin() {
-            Self::Embedded { nonce: source.bytes(), sealed: Drawn::drawn(source) }
+            Self::Embedded { nonce: source.bytes(), sealed: RandomValue::random(source) }
         } else {
-            Self::Refused { code: Drawn::drawn(source), retry_after_ms: Drawn::drawn(source) }
+            Self::Refused { code: RandomValue::random(source), retry_after_ms: RandomValue::random(source) }
         }
     }
 }
 
-impl Drawn for StoreState {
-    fn drawn(source: &mut Source) -> Self {
+impl RandomValue for StoreState {
+    fn random(source: &mut Source) -> Self {
         match source.below(3) {
-            0 => Self::Stored { blob_id: Drawn::drawn(source), end_epoch: Drawn::drawn(source) },
+            0 => {
+                Self::Stored { blob_id: RandomValue::random(source), end_epoch: RandomValue::random(source) }
+            }
             1 => Self::Pending,
             _ => Self::GivenUp,
         }
     }
 }
 
-impl Drawn for TurnStatus {
-    fn drawn(source: &mut Source) -> Self {
+impl RandomValue for TurnStatus {
+    fn random(source: &mut Source) -> Self {
         match source.below(3) {
             0 => Self::Accepted,
-            1 => Self::Sealed { committed: Box::new(Drawn::drawn(source)), store: Drawn::drawn(source) },
+            1 => Self::Sealed {
+                committed: Box::new(RandomValue::random(source)),
+                store: RandomValue::random(source),
+            },
             _ => Self::Aborted,
         }
     }
 }
 
-impl Drawn for NodeFrame {
-    fn drawn(source: &mut Source) -> Self {
+impl RandomValue for NodeFrame {
+    fn random(source: &mut Source) -> Self {
         match source.below(8) {
             0 => Self::Accepted { nonce: source.bytes() },
-            1 => Self::Chunk(Drawn::drawn(source)),
-            2 => Self::Refused { code: Drawn::drawn(source), retry_after_ms: Drawn::drawn(source) },
-            3 => Self::Status(Drawn::drawn(source)),
+            1 => Self::Chunk(RandomValue::random(source)),
+            2 => Self::Refused {
+                code: RandomValue::random(source),
+                retry_after_ms: RandomValue::random(source),
+            },
+            3 => Self::Status(RandomValue::random(source)),
             4 => Self::Done,
-            5 => Self::Blob(Drawn::drawn(source)),
-            6 => Self::NodeRecord(Drawn::drawn(source)),
-            _ => Self::Memory(Drawn::drawn(source)),
+            5 => Self::Blob(RandomValue::random(source)),
+            6 => Self::NodeRecord(RandomValue::random(source)),
+            _ => Self::Memory(RandomValue::random(source)),
         }
     }
 }
 
-impl Drawn for ReplyEvent {
-    fn drawn(source: &mut Source) -> Self {
+impl RandomValue for ReplyEvent {
+    fn random(source: &mut Source) -> Self {
         match source.below(7) {
-            0 => Self::Waiting(Drawn::drawn(source)),
+            0 => Self::Waiting(RandomValue::random(source)),
             1 => Self::Tokens {
-                index: Drawn::drawn(source),
-                ids: Drawn::drawn(source),
-                text: Drawn::drawn(source),
-                logprobs: Drawn::drawn(source),
+                index: RandomValue::random(source),
+                ids: RandomValue::random(source),
+                text: RandomValue::random(source),
+                logprobs: RandomValue::random(source),
             },
-            2 => Self::Progress(Drawn::drawn(source)),
-            3 => Self::Committed(Box::new(Drawn::drawn(source))),
-            4 => Self::Store(Drawn::drawn(source)),
-            5 => Self::Failed { code: Drawn::drawn(source) },
-            _ => Self::Spelled(Drawn::drawn(source)),
+            2 => Self::Progress(RandomValue::random(source)),
+            3 => Self::Committed(Box::new(RandomValue::random(source))),
+            4 => Self::Store(RandomValue::random(source)),
+            5 => Self::Failed { code: RandomValue::random(source) },
+            _ => Self::Spelled(RandomValue::random(source)),
         }
     }
 }
 
 /// A signed type with a settable signer, so that its own checks are reached.
-pub trait Owned: Signable + Drawn {
-    fn own(&mut self, key: &SecretSigningKey);
+pub trait SettableSigner: Signable + RandomValue {
+    fn set_signer(&mut self, key: &SecretSigningKey);
 }
 
-macro_rules! owned {
-    ($($name:ident: |$value:ident, $key:ident| $body:block)*) => { $(impl Owned for $name {
-        fn own(&mut self, $key: &SecretSigningKey) { let $value = self; $value.version = 1; $body }
+macro_rules! settable_signers {
+    ($($name:ident: |$value:ident, $key:ident| $body:block)*) => { $(impl SettableSigner for $name {
+        fn set_signer(&mut self, $key: &SecretSigningKey) { let $value = self; $value.version = 1; $body }
     })* };
 }
-owned! {
+settable_signers! {
     Link: |link, key| { link.author = key.node_id(); }
     Receipt: |receipt, key| { receipt.node = key.node_id(); }
     ProgressNote: |note, key| { note.node = key.node_id(); }
@@ -408,8 +418,8 @@ owned! {
 }
 
 /// An object that its own signer signed; all other fields are arbitrary.
-pub fn signed<T: Owned>(source: &mut Source, key: &SecretSigningKey) -> Signed<T> {
-    let mut value = T::drawn(source);
-    value.own(key);
+pub fn signed<T: SettableSigner>(source: &mut Source, key: &SecretSigningKey) -> Signed<T> {
+    let mut value = T::random(source);
+    value.set_signer(key);
     Signed::sign(value, key)
 }

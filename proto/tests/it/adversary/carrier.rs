@@ -15,9 +15,11 @@ use baton_proto::{
 };
 
 use crate::{
-    harness::{Done, read_window},
-    source::{full, sampled},
-    stored::{TWENTY, read_fooled},
+    adversary::stored::{TWENTY, read_fooled},
+    support::{
+        harness::{CompletedTurn, read_window},
+        source::{full, sampled},
+    },
 };
 
 /// A part of a padded segment and the codes with which a reader may refuse its change.
@@ -88,16 +90,16 @@ struct Tally {
 }
 
 /// Seals changed plaintext as this turn's blob, as its node can.
-fn seal(done: &Done, padded: &[u8]) -> Vec<u8> {
+fn seal(done: &CompletedTurn, padded: &[u8]) -> Vec<u8> {
     let link = &done.accepted.link;
-    let salt = done.asked.record_key.blob_salt();
-    let key = done.asked.payload.grant.blob_key.blob_key();
+    let salt = done.requested.record_key.blob_salt();
+    let key = done.requested.payload.grant.blob_key.blob_key();
     [&salt.0[..], &key.seal(&salt, &link.session_id, link.segment, padded)].concat()
 }
 
 /// For a change in the link just before the carrier's own, if the bytes still decode. Signs the carrier's
 /// link again with the new predecessor; returns it with the blob of both.
-fn resign(done: &Done, changed: &[u8], entry: usize) -> Option<(Signed<Link>, Vec<u8>)> {
+fn resign(done: &CompletedTurn, changed: &[u8], entry: usize) -> Option<(Signed<Link>, Vec<u8>)> {
     let own = usize::from(done.accepted.link.index);
     if entry + 1 != own {
         return None;
@@ -130,7 +132,7 @@ fn check_turn(turn: usize, tally: &mut Tally) {
                 let blob = seal(done, &changed);
                 let mut committed = done.committed.clone();
                 committed.blob_digest = blob_digest(&blob);
-                let got = done.asked.accept(&twenty.session.root, &committed, answer).unwrap_err();
+                let got = done.requested.accept(&twenty.session.root, &committed, answer).unwrap_err();
                 assert_eq!(got, ErrorCode::BlobMismatch, "turn {turn}, byte {position}");
                 tally.client += 1;
                 let got = read_fooled(next, &blob, None).unwrap_err();
@@ -141,7 +143,7 @@ fn check_turn(turn: usize, tally: &mut Tally) {
                 };
                 committed.link = link.bytes().clone();
                 committed.blob_digest = blob_digest(&blob);
-                let got = done.asked.accept(&twenty.session.root, &committed, answer).unwrap_err();
+                let got = done.requested.accept(&twenty.session.root, &committed, answer).unwrap_err();
                 // A change in the previous record leaves its link unchanged, and so the carrier's own.
                 let only_record = link.link_hash() == done.accepted.link.link_hash();
                 let code = if only_record { ErrorCode::BlobMismatch } else { ErrorCode::ReceiptMismatch };
@@ -183,7 +185,7 @@ fn a_closed_segment_sealed_again_is_not_the_one_that_the_chain_names() {
             let mut changed = honest.to_vec();
             changed[region.bytes.start + offset] ^= 0x80;
             let blob = seal(closed, &changed);
-            let fooled = crate::harness::blob_ref(&blob);
+            let fooled = crate::support::harness::blob_ref(&blob);
             let mut grant = twenty.next.payload.grant.clone();
             grant.blobs[1].blob = Some(fooled);
             let mut store = twenty.session.store.clone();

@@ -9,13 +9,13 @@ use std::{
 use libp2p::PeerId;
 use tokio::time::Instant;
 
-use crate::limits::MAX_PEERS_UNTIL;
+use crate::limits::MAX_EXPIRING_PEERS;
 
-/// Peers with their expiry times; at most [`MAX_PEERS_UNTIL`].
+/// Peers with their expiry times; at most [`MAX_EXPIRING_PEERS`].
 #[derive(Debug, Clone, Default)]
-pub(crate) struct PeersUntil(Arc<Mutex<HashMap<PeerId, Instant>>>);
+pub(crate) struct ExpiringPeers(Arc<Mutex<HashMap<PeerId, Instant>>>);
 
-impl PeersUntil {
+impl ExpiringPeers {
     fn table(&self) -> MutexGuard<'_, HashMap<PeerId, Instant>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -24,11 +24,11 @@ impl PeersUntil {
     /// identities are free, so existing entries stay.
     pub(crate) fn insert(&self, peer: PeerId, until: Instant) {
         let mut table = self.table();
-        if table.len() >= MAX_PEERS_UNTIL {
+        if table.len() >= MAX_EXPIRING_PEERS {
             let now = Instant::now();
             table.retain(|_, until| *until > now);
         }
-        if table.len() < MAX_PEERS_UNTIL || table.contains_key(&peer) {
+        if table.len() < MAX_EXPIRING_PEERS || table.contains_key(&peer) {
             table.insert(peer, until);
         }
     }
@@ -52,15 +52,15 @@ mod tests {
 
     #[test]
     fn it_holds_for_its_time_and_the_table_is_bounded() {
-        let (peers, now) = (PeersUntil::default(), Instant::now());
+        let (peers, now) = (ExpiringPeers::default(), Instant::now());
         let peer = PeerId::random();
         peers.insert(peer, now + Duration::from_secs(60));
         assert!(peers.has(&peer, now) && !peers.has(&PeerId::random(), now));
         assert_eq!((peers.count(now), peers.count(now + Duration::from_secs(61))), (1, 0));
         assert!(!peers.has(&peer, now + Duration::from_secs(61)));
-        for _ in 0..MAX_PEERS_UNTIL + 10 {
+        for _ in 0..MAX_EXPIRING_PEERS + 10 {
             peers.insert(PeerId::random(), now + Duration::from_secs(60));
         }
-        assert!(peers.table().len() <= MAX_PEERS_UNTIL && peers.has(&peer, now));
+        assert!(peers.table().len() <= MAX_EXPIRING_PEERS && peers.has(&peer, now));
     }
 }

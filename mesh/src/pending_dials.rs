@@ -16,7 +16,7 @@ use crate::{
 const MAX_TRIED_ADDRS: usize = 4 * MAX_DIAL_ADDRS;
 
 #[derive(Debug, Default)]
-struct Dial {
+struct PendingDial {
     /// Running attempts, each with its addresses.
     attempts: HashMap<ConnectionId, Vec<Multiaddr>>,
     tried: Vec<Multiaddr>,
@@ -27,9 +27,9 @@ struct Dial {
 
 /// All dials of one mesh.
 #[derive(Debug, Default)]
-pub(crate) struct Dials(HashMap<PeerId, Dial>);
+pub(crate) struct PendingDials(HashMap<PeerId, PendingDial>);
 
-impl Dials {
+impl PendingDials {
     /// Queues `reply` until the peer is connected; answers `Busy` when too many opens wait.
     pub(crate) fn wait(&mut self, peer: PeerId, reply: OpenReply) {
         if self.0.values().map(|dial| dial.waiters.len()).sum::<usize>() >= MAX_PENDING_OPENS {
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn waiters_hear_of_the_last_attempt_only() {
-        let (mut dials, peer) = (Dials::default(), PeerId::random());
+        let (mut dials, peer) = (PendingDials::default(), PeerId::random());
         let (reply, mut answer) = oneshot::channel();
         dials.wait(peer, OpenReply::new(reply, None));
         let (first, second) = (ConnectionId::new_unchecked(1), ConnectionId::new_unchecked(2));
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_wrong_identity_does_not_hide_the_other_addresses() {
-        let (mut dials, peer) = (Dials::default(), PeerId::random());
+        let (mut dials, peer) = (PendingDials::default(), PeerId::random());
         let attempt = ConnectionId::new_unchecked(1);
         dials.started(peer, attempt, vec![addr(1), addr(2)]);
         let wrong = OpenError::WrongIdentity { address: addr(1) };
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn addresses_are_tried_once_and_in_bounded_number() {
-        let (mut dials, peer) = (Dials::default(), PeerId::random());
+        let (mut dials, peer) = (PendingDials::default(), PeerId::random());
         assert_eq!(dials.untried(peer, vec![addr(1), addr(1), addr(2)]), vec![addr(1), addr(2)]);
         assert_eq!(dials.untried(peer, vec![addr(2), addr(3)]), vec![addr(3)]);
         let total: usize = (0..20)
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn refuses_more_waiters_than_the_limit_unless_some_gave_up() {
-        let (mut dials, peer) = (Dials::default(), PeerId::random());
+        let (mut dials, peer) = (PendingDials::default(), PeerId::random());
         let mut answers: Vec<_> = (0..MAX_PENDING_OPENS)
             .map(|_| {
                 let (reply, answer) = oneshot::channel();

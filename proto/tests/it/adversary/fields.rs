@@ -1,5 +1,5 @@
 //! Every field of every signed object, changed one at a time. The change is under the old signature, then
-//! signed again by a stranger, then signed again by the lying author.
+//! signed again by another key, then signed again by the lying author.
 
 use baton_keys::SecretSigningKey;
 use baton_proto::{
@@ -22,19 +22,21 @@ use baton_proto::{
 };
 
 use crate::{
-    harness::{Done, EPOCH_MS, read_window},
-    source::sampled,
-    stored::TWENTY,
+    adversary::stored::TWENTY,
+    support::{
+        harness::{CompletedTurn, EPOCH_MS, read_window},
+        source::sampled,
+    },
 };
 
 /// A field's name, its change, and the code for it under a signature that does not fit.
 type Change<T> = (&'static str, fn(&mut T), ErrorCode);
 
-fn stranger() -> SecretSigningKey {
+fn other_key() -> SecretSigningKey {
     SecretSigningKey::from_seed(&[0x55; 32])
 }
 
-/// Both tables of a type: the old signature over a changed field, and a stranger's signature over it. Then
+/// Both tables of a type: the old signature over a changed field, and another key's signature over it. Then
 /// every byte of the encoded object, so that no field is forgotten.
 fn check_changes<T: Signable + Clone + PartialEq + std::fmt::Debug>(
     honest: &Signed<T>,
@@ -47,10 +49,10 @@ fn check_changes<T: Signable + Clone + PartialEq + std::fmt::Debug>(
         assert_ne!(codec::encode(&value), honest.bytes().body, "{field} was changed");
         let unsigned = SignedBytes { body: codec::encode(&value), signature: honest.bytes().signature };
         assert_eq!(Signed::<T>::verify(unsigned).unwrap_err(), *code, "{field}, old signature");
-        let forged = Signed::sign(value, &stranger()).bytes().clone();
-        assert_eq!(Signed::<T>::verify(forged).unwrap_err(), *code, "{field}, a stranger's signature");
+        let forged = Signed::sign(value, &other_key()).bytes().clone();
+        assert_eq!(Signed::<T>::verify(forged).unwrap_err(), *code, "{field}, another key's signature");
     }
-    let untouched = Signed::sign(T::clone(honest), &stranger()).bytes().clone();
+    let untouched = Signed::sign(T::clone(honest), &other_key()).bytes().clone();
     assert_eq!(Signed::<T>::verify(untouched).unwrap_err(), T::BAD_SIGNATURE);
     let encoded = honest.encode();
     for position in 0..encoded.len() {
@@ -75,8 +77,8 @@ fn auth_changes() -> Vec<Change<TurnAuth>> {
         ("version", |a| a.version = 2, UnsupportedVersion),
         ("suite", |a| a.suite = 2, UnsupportedVersion),
         ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
-        ("session_key", |a| a.session_key = stranger().public_key(), SessionIdMismatch),
-        ("head_key", |a| a.head_key = stranger().public_key(), BadSignature),
+        ("session_key", |a| a.session_key = other_key().public_key(), SessionIdMismatch),
+        ("head_key", |a| a.head_key = other_key().public_key(), BadSignature),
         ("device_id", |a| a.device_id = DeviceId([9; 16]), BadSignature),
         ("seq", |a| a.seq += 1, BadSignature),
         ("seq to the genesis", |a| a.seq = 0, BadGenesis),
@@ -109,10 +111,10 @@ fn auth_changes() -> Vec<Change<TurnAuth>> {
 
 #[test]
 fn an_authorisation_holds_in_every_field() {
-    let auth = &TWENTY.session.done[9].asked.auth;
+    let auth = &TWENTY.session.done[9].requested.auth;
     let mut cases = check_changes(auth, &auth_changes());
     // Only a first turn pins these before its signature: it starts from the genesis.
-    let first = &TWENTY.session.done[0].asked.auth;
+    let first = &TWENTY.session.done[0].requested.auth;
     cases += check_changes(
         first,
         &[
@@ -148,34 +150,34 @@ fn an_authorisation_signed_again_does_not_fit_its_payload_or_chain() {
         ("branch", |a| a.branch = Some(OTHER_BRANCH), BadGenesis),
     ];
     for (field, change, code) in cases {
-        let mut value = TurnAuth::clone(&done.asked.auth);
+        let mut value = TurnAuth::clone(&done.requested.auth);
         change(&mut value);
         let auth = Signed::sign(value, &twenty.session.root.signing_key());
         let auth = Signed::<TurnAuth>::verify(auth.bytes().clone()).unwrap();
         let got = done
-            .asked
+            .requested
             .sealed
             .open(&node.exchange, &auth)
             .and_then(|(payload, _)| read_window(&auth, &payload.grant, &twenty.session.store));
         assert_eq!(got.unwrap_err(), code, "{field}");
     }
-    // A stranger's own session cannot carry our payload either.
-    let mut value = TurnAuth::clone(&done.asked.auth);
-    value.session_key = stranger().public_key();
+    // Another client's own session cannot carry our payload either.
+    let mut value = TurnAuth::clone(&done.requested.auth);
+    value.session_key = other_key().public_key();
     value.session_id = baton_keys::session::session_id(&value.session_key);
-    let auth = Signed::<TurnAuth>::verify(Signed::sign(value, &stranger()).bytes().clone()).unwrap();
-    assert_eq!(done.asked.sealed.open(&node.exchange, &auth).unwrap_err(), PayloadRejected);
+    let auth = Signed::<TurnAuth>::verify(Signed::sign(value, &other_key()).bytes().clone()).unwrap();
+    assert_eq!(done.requested.sealed.open(&node.exchange, &auth).unwrap_err(), PayloadRejected);
     // Nor can another node open it, nor does a changed payload open under a fitting hash.
     for other in twenty.session.nodes.iter().filter(|other| other.signing.node_id() != auth.audience) {
-        let got = done.asked.sealed.open(&other.exchange, &done.asked.auth);
+        let got = done.requested.sealed.open(&other.exchange, &done.requested.auth);
         assert_eq!(got.unwrap_err(), PayloadRejected);
     }
-    let length = done.asked.sealed.0.len();
+    let length = done.requested.sealed.0.len();
     for position in sampled(length, 400, 11) {
-        let mut sealed = done.asked.sealed.clone();
+        let mut sealed = done.requested.sealed.clone();
         sealed.0[position] ^= 0x80;
-        assert_eq!(sealed.open(&node.exchange, &done.asked.auth).unwrap_err(), PayloadRejected);
-        let mut auth = TurnAuth::clone(&done.asked.auth);
+        assert_eq!(sealed.open(&node.exchange, &done.requested.auth).unwrap_err(), PayloadRejected);
+        let mut auth = TurnAuth::clone(&done.requested.auth);
         auth.payload_hash = sealed.hash();
         let got = sealed.open(&node.exchange, &auth);
         // RFC 7748: X25519 ignores the top bit of a key, but the derivation covers the key's bytes.
@@ -250,25 +252,25 @@ fn a_link_holds_in_every_field() {
     }
     // Another node's valid signature over a link with that node as author.
     let mut link = Link::clone(&done.accepted.link);
-    link.author = stranger().node_id();
-    assert_eq!(accept_relinked(done, link, &stranger()).unwrap_err(), ErrorCode::ReceiptMismatch);
+    link.author = other_key().node_id();
+    assert_eq!(accept_relinked(done, link, &other_key()).unwrap_err(), ErrorCode::ReceiptMismatch);
     eprintln!("Link: {cases} refusals");
 }
 
 /// Signs the author's link again and offers it to the client, in a blob that holds it.
 fn accept_relinked(
-    done: &Done,
+    done: &CompletedTurn,
     link: Link,
     key: &SecretSigningKey,
 ) -> Result<baton_proto::commit::AcceptedTurn, ErrorCode> {
     let link = Signed::sign(link, key);
     let record = done.accepted.segment.entries.last().expect("the turn's own entry").record.clone();
-    let mut segment = done.asked.base.clone();
+    let mut segment = done.requested.base.clone();
     segment.entries.push(Entry { link: link.bytes().clone(), record });
-    let blob = segment.seal(&done.asked.blob_key, &done.asked.record_key.blob_salt())?;
+    let blob = segment.seal(&done.requested.blob_key, &done.requested.record_key.blob_salt())?;
     let committed =
         Committed { link: link.bytes().clone(), blob_digest: blob_digest(&blob), ..done.committed.clone() };
-    done.asked.accept(&TWENTY.session.root, &committed, &done.script.answer)
+    done.requested.accept(&TWENTY.session.root, &committed, &done.script.answer)
 }
 
 /// Another node's validly signed link in place of an earlier link breaks the chain; in place of the head's
@@ -282,10 +284,10 @@ fn another_nodes_link_does_not_continue_the_chain() {
     {
         let mut segment = done.accepted.segment.clone();
         let mut link = Signed::<Link>::verify(segment.entries[index].link.clone()).unwrap().into_value();
-        link.author = stranger().node_id();
-        segment.entries[index].link = Signed::sign(link, &stranger()).bytes().clone();
-        let blob = segment.seal(&done.asked.blob_key, &done.asked.record_key.blob_salt()).unwrap();
-        let got = crate::stored::read_fooled(twenty.request_after(9), &blob, None);
+        link.author = other_key().node_id();
+        segment.entries[index].link = Signed::sign(link, &other_key()).bytes().clone();
+        let blob = segment.seal(&done.requested.blob_key, &done.requested.record_key.blob_salt()).unwrap();
+        let got = crate::adversary::stored::read_fooled(twenty.request_after(9), &blob, None);
         assert_eq!(got.unwrap_err(), code, "entry {index}");
     }
 }
@@ -340,11 +342,12 @@ fn a_receipt_holds_in_every_field_that_the_client_can_check() {
     for (field, change, code) in receipt_changes() {
         let mut receipt = Receipt::clone(&done.accepted.receipt);
         change(&mut receipt);
-        let asked = &done.asked;
-        let keys = (&asked.record_key, &asked.blob_key);
+        let requested = &done.requested;
+        let keys = (&requested.record_key, &requested.blob_key);
         let record = &done.accepted.record;
-        let sealed = seal_turn(&asked.auth, asked.place(), keys, record, receipt, own_key).unwrap();
-        let got = asked.accept(&twenty.session.root, &sealed.committed(), &done.script.answer);
+        let sealed =
+            seal_turn(&requested.auth, requested.position(), keys, record, receipt, own_key).unwrap();
+        let got = requested.accept(&twenty.session.root, &sealed.committed(), &done.script.answer);
         match (field, code) {
             (field, _) if CLAIMS.contains(&field) => {
                 claims += 1;
@@ -370,7 +373,7 @@ fn a_receipt_of_another_turn_does_not_fit_a_link() {
         let mut committed = done[turn].committed.clone();
         committed.receipt = done[other].committed.receipt.clone();
         let answer = &done[turn].script.answer;
-        let got = done[turn].asked.accept(&TWENTY.session.root, &committed, answer);
+        let got = done[turn].requested.accept(&TWENTY.session.root, &committed, answer);
         assert_eq!(got.unwrap_err(), ErrorCode::ReceiptMismatch);
     }
 }
@@ -390,27 +393,32 @@ fn what_comes_beside_link_and_receipt_is_checked_too() {
     for (what, tweak, code) in cases {
         let mut committed = done.committed.clone();
         tweak(&mut committed);
-        let got = done.asked.accept(root, &committed, &done.script.answer);
+        let got = done.requested.accept(root, &committed, &done.script.answer);
         assert_eq!(got.unwrap_err(), code, "{what}");
     }
     for answer in ["", "the answer 9 ", "the answer 8"] {
-        let got = done.asked.accept(root, &done.committed, answer);
+        let got = done.requested.accept(root, &done.committed, answer);
         assert_eq!(got.unwrap_err(), ErrorCode::ReceiptMismatch, "{answer:?}");
     }
     // A node that commits to one answer and seals another.
-    let asked = &done.asked;
+    let requested = &done.requested;
     let own_key = &twenty.session.nodes[done.node].signing;
-    let other =
-        Record::of_turn(asked.payload.kind, None, &asked.payload.messages, "lies", FinishReason::Stop);
+    let other = Record::of_turn(
+        requested.payload.kind,
+        None,
+        &requested.payload.messages,
+        "lies",
+        FinishReason::Stop,
+    );
     let receipt = Receipt::clone(&done.accepted.receipt);
-    let keys = (&asked.record_key, &asked.blob_key);
-    let sealed = seal_turn(&asked.auth, asked.place(), keys, &other, receipt, own_key).unwrap();
-    let got = asked.accept(root, &sealed.committed(), &done.script.answer);
+    let keys = (&requested.record_key, &requested.blob_key);
+    let sealed = seal_turn(&requested.auth, requested.position(), keys, &other, receipt, own_key).unwrap();
+    let got = requested.accept(root, &sealed.committed(), &done.script.answer);
     assert_eq!(got.unwrap_err(), ErrorCode::BlobMismatch);
     // Every turn's result, offered for every other turn.
     for (turn, done) in twenty.session.done.iter().enumerate() {
         for (other, foreign) in twenty.session.done.iter().enumerate().filter(|(other, _)| *other != turn) {
-            let got = done.asked.accept(root, &foreign.committed, &foreign.script.answer);
+            let got = done.requested.accept(root, &foreign.committed, &foreign.script.answer);
             assert_eq!(got.unwrap_err(), ErrorCode::ReceiptMismatch, "{other} for {turn}");
         }
     }
@@ -438,7 +446,7 @@ fn what_a_client_says_afterwards_holds_in_every_field() {
         &[
             ("version", |a| a.version = 0, UnsupportedVersion),
             ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
-            ("session_key", |a| a.session_key = stranger().public_key(), SessionIdMismatch),
+            ("session_key", |a| a.session_key = other_key().public_key(), SessionIdMismatch),
             ("seq", |a| a.seq += 1, BadSignature),
             ("link_hash", |a| a.link_hash.0[0] ^= 1, BadSignature),
             ("blob_digest", |a| a.blob_digest.0[0] ^= 1, BadSignature),
@@ -453,7 +461,7 @@ fn what_a_client_says_afterwards_holds_in_every_field() {
         &[
             ("version", |a| a.version = 0, UnsupportedVersion),
             ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
-            ("session_key", |a| a.session_key = stranger().public_key(), SessionIdMismatch),
+            ("session_key", |a| a.session_key = other_key().public_key(), SessionIdMismatch),
             ("seq", |a| a.seq += 1, BadSignature),
             ("turn_id", |a| a.turn_id.0[0] ^= 1, BadSignature),
             ("attempt", |a| a.attempt += 1, BadSignature),
@@ -468,7 +476,7 @@ fn what_a_client_says_afterwards_holds_in_every_field() {
         &[
             ("version", |a| a.version = 0, UnsupportedVersion),
             ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
-            ("session_key", |a| a.session_key = stranger().public_key(), SessionIdMismatch),
+            ("session_key", |a| a.session_key = other_key().public_key(), SessionIdMismatch),
             ("turn_id", |a| a.turn_id.0[0] ^= 1, BadSignature),
             ("attempt", |a| a.attempt += 1, BadSignature),
             ("node", |a| a.node.0[0] ^= 1, BadSignature),
@@ -497,10 +505,10 @@ fn a_head_record_holds_in_every_field() {
             ("inner", |h| h.inner[40] ^= 1, BadSignature),
         ],
     );
-    // Taken over whole under a stranger's head key: another index key, and the parts do not open.
+    // Taken over whole under another head key: another index key, and the parts do not open.
     let taken = Signed::sign(
-        HeadRecord { head_key: stranger().public_key(), ..HeadRecord::clone(&head) },
-        &stranger(),
+        HeadRecord { head_key: other_key().public_key(), ..HeadRecord::clone(&head) },
+        &other_key(),
     );
     let taken = Signed::<HeadRecord>::verify(taken.bytes().clone()).unwrap();
     assert_ne!(taken.index_key(), head.index_key());

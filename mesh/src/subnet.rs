@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_counted_by_what_their_owner_easily_has() {
+    fn addresses_are_counted_by_subnet() {
         let here = "/ip4/192.0.2.1/tcp/4001";
         for (remote, expected) in [
             ("/ip4/203.0.113.7/tcp/50000", "203.0.113.0/24"),

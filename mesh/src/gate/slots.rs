@@ -7,18 +7,18 @@ use std::{cmp::Reverse, collections::HashMap, time::Duration};
 use libp2p::{PeerId, swarm::ConnectionId};
 use tokio::time::Instant;
 
-use super::Closed;
-use crate::{limits::MeshLimits, origin::Subnet};
+use super::ConnectionRefusal;
+use crate::{limits::MeshLimits, subnet::Subnet};
 
 /// One in this many slots is reserved for subnets with few connections: 64 of 512. While only reserved slots
 /// are free, each new connection evicts an idle unknown peer.
-const KEPT_SHARE: u32 = 8;
+const RESERVED_SHARE: u32 = 8;
 /// Connections up to which a subnet has few: a client and another one behind the same router.
 const FEW_OPEN: u32 = 2;
 /// The time that an unknown peer has to open a stream before it counts as idle.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Limits of [`Places`], each as in [`MeshLimits`].
+/// Limits of [`ConnectionSlots`], each as in [`MeshLimits`].
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     open: u32,
@@ -29,7 +29,7 @@ struct Bounds {
 
 /// An open connection.
 #[derive(Debug, Clone, Copy)]
-struct Guest {
+struct OpenConnection {
     peer: PeerId,
     subnet: Option<Subnet>,
     since: Instant,
@@ -38,15 +38,15 @@ struct Guest {
 /// Pending and open connections. An uncounted connection has no subnet: it belongs to the operator's own
 /// network, and only the totals limit it.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct ConnectionSlots {
     bounds: Bounds,
     pending: HashMap<ConnectionId, Option<Subnet>>,
-    open: HashMap<ConnectionId, Guest>,
+    open: HashMap<ConnectionId, OpenConnection>,
     pending_of: HashMap<Subnet, u32>,
     open_of: HashMap<Subnet, u32>,
 }
 
-impl Places {
+impl ConnectionSlots {
     pub(super) fn new(limits: &MeshLimits) -> Self {
         let bounds = Bounds {
             open: limits.max_connections_in,
@@ -64,16 +64,16 @@ impl Places {
     }
 
     /// Checks that a slot is free for one more connection; `trusted` means that its subnet is trusted.
-    pub(super) fn room(&self, subnet: Option<Subnet>, trusted: bool) -> Result<(), Closed> {
+    pub(super) fn check_free(&self, subnet: Option<Subnet>, trusted: bool) -> Result<(), ConnectionRefusal> {
         let of = |table: &HashMap<Subnet, u32>| {
             subnet.and_then(|subnet| table.get(&subnet)).copied().unwrap_or_default()
         };
         let (pending, open) = (of(&self.pending_of), of(&self.open_of));
         if open >= self.bounds.open_per_subnet {
-            return Err(Closed::Count);
+            return Err(ConnectionRefusal::Count);
         }
         if pending >= self.bounds.pending_per_subnet {
-            return Err(Closed::Pending);
+            return Err(ConnectionRefusal::Pending);
         }
         let trusted = trusted || subnet.is_none();
         // A silent handshake holds its slot until the deadline. Subnets that hold none come before those that
@@ -84,19 +84,19 @@ impl Places {
             all => all / 2,
         };
         if count(&self.pending) >= pending_limit {
-            return Err(Closed::Full);
+            return Err(ConnectionRefusal::Full);
         }
         let open_limit = match self.bounds.open {
             all if trusted || open < FEW_OPEN => all,
-            all => all - all / KEPT_SHARE,
+            all => all - all / RESERVED_SHARE,
         };
-        if count(&self.open) >= open_limit { Err(Closed::Full) } else { Ok(()) }
+        if count(&self.open) >= open_limit { Err(ConnectionRefusal::Full) } else { Ok(()) }
     }
 
     /// Whether only reserved slots are free.
     pub(super) fn is_crowded(&self) -> bool {
-        let kept = self.bounds.open / KEPT_SHARE;
-        kept > 0 && count(&self.open) >= self.bounds.open - kept
+        let reserved = self.bounds.open / RESERVED_SHARE;
+        reserved > 0 && count(&self.open) >= self.bounds.open - reserved
     }
 
     /// A connection is being set up.
@@ -116,7 +116,7 @@ impl Places {
 
     /// A connection is open.
     pub(super) fn opened(&mut self, id: ConnectionId, peer: PeerId, subnet: Option<Subnet>, now: Instant) {
-        self.open.insert(id, Guest { peer, subnet, since: now });
+        self.open.insert(id, OpenConnection { peer, subnet, since: now });
         if let Some(subnet) = subnet {
             *self.open_of.entry(subnet).or_default() += 1;
         }
@@ -124,30 +124,38 @@ impl Places {
 
     /// A connection has ended.
     pub(super) fn ended(&mut self, id: ConnectionId) -> Option<(PeerId, Option<Subnet>)> {
-        let guest = self.open.remove(&id)?;
-        if let Some(subnet) = guest.subnet {
+        let connection = self.open.remove(&id)?;
+        if let Some(subnet) = connection.subnet {
             decrease(&mut self.open_of, subnet);
         }
-        Some((guest.peer, guest.subnet))
+        Some((connection.peer, connection.subnet))
     }
 
     /// The counted subnets of a peer's connections.
     pub(super) fn subnets_of(&self, peer: PeerId) -> impl Iterator<Item = Subnet> {
-        self.open.values().filter(move |guest| guest.peer == peer).filter_map(|guest| guest.subnet)
+        self.open
+            .values()
+            .filter(move |connection| connection.peer == peer)
+            .filter_map(|connection| connection.subnet)
     }
 
     /// The unknown peer to evict first: the oldest connection of the subnet with most connections. `spared`
     /// selects known peers and peers with streams.
-    pub(super) fn first_to_go(
+    pub(super) fn eviction_candidate(
         &self,
         now: Instant,
         spared: impl Fn(&PeerId) -> bool,
     ) -> Option<(PeerId, ConnectionId)> {
-        let beside = |guest: &Guest| guest.subnet.and_then(|subnet| self.open_of.get(&subnet)).copied();
-        let idle = self.open.iter().filter(|(_, guest)| now.saturating_duration_since(guest.since) >= IDLE);
-        let strangers = idle.filter(|(_, guest)| !spared(&guest.peer));
-        let first = strangers.max_by_key(|(_, guest)| (beside(guest), Reverse(guest.since)));
-        first.map(|(id, guest)| (guest.peer, *id))
+        let beside = |connection: &OpenConnection| {
+            connection.subnet.and_then(|subnet| self.open_of.get(&subnet)).copied()
+        };
+        let idle = self
+            .open
+            .iter()
+            .filter(|(_, connection)| now.saturating_duration_since(connection.since) >= IDLE);
+        let unknown = idle.filter(|(_, connection)| !spared(&connection.peer));
+        let first = unknown.max_by_key(|(_, connection)| (beside(connection), Reverse(connection.since)));
+        first.map(|(id, connection)| (connection.peer, *id))
     }
 
     #[cfg(test)]
@@ -197,73 +205,73 @@ mod tests {
     }
 
     #[test]
-    fn silent_handshakes_of_a_few_subnets_leave_places_to_others() {
-        let mut places = Places::new(&limits());
+    fn silent_handshakes_of_a_few_subnets_leave_slots_to_others() {
+        let mut slots = ConnectionSlots::new(&limits());
         let mut begun = 0;
-        let mut knock = |places: &mut Places, number, trusted| {
-            let room = places.room(subnet(number), trusted);
-            if room.is_ok() {
+        let mut arrive = |slots: &mut ConnectionSlots, number, trusted| {
+            let result = slots.check_free(subnet(number), trusted);
+            if result.is_ok() {
                 begun += 1;
-                places.begun(id(begun), subnet(number));
+                slots.begun(id(begun), subnet(number));
             }
-            room
+            result
         };
         for number in 0..3 {
-            let taken = (0..20).filter(|_| knock(&mut places, number, false).is_ok()).count();
+            let taken = (0..20).filter(|_| arrive(&mut slots, number, false).is_ok()).count();
             // Half is open to all subnets, four slots each; of the next quarter, each subnet gets one.
             assert_eq!(taken, [4, 4, 1][number]);
         }
-        assert_eq!(knock(&mut places, 0, false), Err(Closed::Pending));
-        assert_eq!((3..20).filter(|number| knock(&mut places, *number, false).is_ok()).count(), 3);
-        assert_eq!(knock(&mut places, 30, false), Err(Closed::Full));
-        assert_eq!((0..9).filter(|_| knock(&mut places, 31, true).is_ok()).count(), 4, "in good standing");
-        assert_eq!(knock(&mut places, 32, true), Err(Closed::Full));
-        (1..=16).for_each(|number| places.settled(id(number)));
-        assert!(places.is_empty());
+        assert_eq!(arrive(&mut slots, 0, false), Err(ConnectionRefusal::Pending));
+        assert_eq!((3..20).filter(|number| arrive(&mut slots, *number, false).is_ok()).count(), 3);
+        assert_eq!(arrive(&mut slots, 30, false), Err(ConnectionRefusal::Full));
+        assert_eq!((0..9).filter(|_| arrive(&mut slots, 31, true).is_ok()).count(), 4, "of a trusted subnet");
+        assert_eq!(arrive(&mut slots, 32, true), Err(ConnectionRefusal::Full));
+        (1..=16).for_each(|number| slots.settled(id(number)));
+        assert!(slots.is_empty());
     }
 
     #[test]
-    fn the_last_places_are_for_subnets_that_have_few() {
-        let (mut places, now) = (Places::new(&limits()), Instant::now());
-        let enter = |places: &mut Places, number: usize, from| {
-            let room = places.room(subnet(from), false);
-            if room.is_ok() {
-                places.opened(id(number), PeerId::random(), subnet(from), now);
+    fn the_last_slots_are_for_subnets_that_have_few() {
+        let (mut slots, now) = (ConnectionSlots::new(&limits()), Instant::now());
+        let connect = |slots: &mut ConnectionSlots, number: usize, from| {
+            let result = slots.check_free(subnet(from), false);
+            if result.is_ok() {
+                slots.opened(id(number), PeerId::random(), subnet(from), now);
             }
-            room
+            result
         };
         for number in 0..14 {
-            assert!(!places.is_crowded());
-            assert_eq!(enter(&mut places, number, number % 2), Ok(()));
+            assert!(!slots.is_crowded());
+            assert_eq!(connect(&mut slots, number, number % 2), Ok(()));
         }
-        assert!(places.is_crowded());
-        assert_eq!(enter(&mut places, 14, 0), Err(Closed::Full), "it has seven");
-        assert_eq!(enter(&mut places, 14, 9), Ok(()));
-        assert_eq!(enter(&mut places, 15, 9), Ok(()));
-        assert_eq!(enter(&mut places, 16, 8), Err(Closed::Full), "none is left");
-        (0..16).for_each(|number| assert!(places.ended(id(number)).is_some()));
-        assert!(places.is_empty());
+        assert!(slots.is_crowded());
+        assert_eq!(connect(&mut slots, 14, 0), Err(ConnectionRefusal::Full), "it has seven");
+        assert_eq!(connect(&mut slots, 14, 9), Ok(()));
+        assert_eq!(connect(&mut slots, 15, 9), Ok(()));
+        assert_eq!(connect(&mut slots, 16, 8), Err(ConnectionRefusal::Full), "none is left");
+        (0..16).for_each(|number| assert!(slots.ended(id(number)).is_some()));
+        assert!(slots.is_empty());
     }
 
     #[test]
-    fn the_longest_idle_stranger_of_the_largest_subnet_goes_first() {
-        let (mut places, start) = (Places::new(&limits()), Instant::now());
+    fn the_longest_idle_unknown_peer_of_the_largest_subnet_is_evicted_first() {
+        let (mut slots, start) = (ConnectionSlots::new(&limits()), Instant::now());
         let peers: Vec<_> = (0..5).map(|_| PeerId::random()).collect();
         // An uncounted one, one of a first subnet, and three of a second.
         for (number, from) in [(0, None), (1, subnet(1)), (2, subnet(2)), (3, subnet(2)), (4, subnet(2))] {
             let since = start + Duration::from_secs(number);
             let number = usize::try_from(number).unwrap();
-            places.opened(id(number), peers[number], from, since);
+            slots.opened(id(number), peers[number], from, since);
         }
         let now = start + Duration::from_secs(60);
-        assert_eq!(places.first_to_go(now, |_| false), Some((peers[2], id(2))));
-        assert_eq!(places.first_to_go(now, |peer| *peer == peers[2]), Some((peers[3], id(3))));
+        assert_eq!(slots.eviction_candidate(now, |_| false), Some((peers[2], id(2))));
+        assert_eq!(slots.eviction_candidate(now, |peer| *peer == peers[2]), Some((peers[3], id(3))));
         assert_eq!(
-            places.first_to_go(start + IDLE, |_| false),
+            slots.eviction_candidate(start + IDLE, |_| false),
             Some((peers[0], id(0))),
             "nobody else had its time"
         );
-        assert_eq!(places.first_to_go(start, |_| false), None);
-        assert_eq!(places.first_to_go(now, |_| true), None);
+        assert_eq!(slots.eviction_candidate(start, |_| false), None);
+        assert_eq!(slots.eviction_candidate(now, |_| true), None);
     }
 }

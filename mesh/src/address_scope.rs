@@ -64,24 +64,24 @@ pub(crate) fn is_unspecified(address: &Multiaddr) -> bool {
 /// The narrowest scope that a mesh may dial, from its configuration: its bootstrap peers, its listeners other
 /// than unspecified ones, and whether it uses mDNS.
 pub(crate) fn nearest<'a>(configured: impl Iterator<Item = &'a Multiaddr>, mdns: bool) -> Reach {
-    let told = configured.filter(|address| !is_unspecified(address)).filter_map(reach_of_address).max();
+    let narrowest = configured.filter(|address| !is_unspecified(address)).filter_map(reach_of_address).max();
     let found = if mdns { Reach::Local } else { Reach::Public };
-    told.unwrap_or(Reach::Public).max(found)
+    narrowest.unwrap_or(Reach::Public).max(found)
 }
 
 /// A transport that refuses to dial addresses of narrower scope than `nearest`.
-pub(crate) struct Guarded<T> {
+pub(crate) struct ScopedTransport<T> {
     inner: T,
     nearest: Reach,
 }
 
-impl<T> Guarded<T> {
+impl<T> ScopedTransport<T> {
     pub(crate) fn new(inner: T, nearest: Reach) -> Self {
         Self { inner, nearest }
     }
 }
 
-impl<T: Transport + Unpin> Transport for Guarded<T> {
+impl<T: Transport + Unpin> Transport for ScopedTransport<T> {
     type Output = T::Output;
     type Error = T::Error;
     type ListenerUpgrade = T::ListenerUpgrade;
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_told_apart_by_how_near_they_are() {
+    fn addresses_are_classified_by_scope() {
         for near in ["/ip4/127.0.0.1/tcp/1", "/ip4/0.0.0.0/tcp/1", "/ip4/0.1.2.3/tcp/1", "/ip6/::1/tcp/1"] {
             assert_eq!(reach(near), Some(Reach::Loopback), "{near}");
         }
@@ -134,15 +134,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_configured_decides_how_near_is_dialled() {
-        let told = |texts: &[&str], mdns| {
+    fn the_configured_addresses_decide_the_narrowest_scope() {
+        let scope = |texts: &[&str], mdns| {
             let addresses: Vec<Multiaddr> = texts.iter().map(|text| text.parse().unwrap()).collect();
             nearest(addresses.iter(), mdns)
         };
-        assert_eq!(told(&[], false), Reach::Public);
-        assert_eq!(told(&["/ip4/0.0.0.0/tcp/4001", "/ip4/9.9.9.9/tcp/1"], false), Reach::Public);
-        assert_eq!(told(&["/ip4/0.0.0.0/tcp/4001"], true), Reach::Local);
-        assert_eq!(told(&["/ip4/9.9.9.9/tcp/1", "/ip4/10.0.0.1/tcp/1"], false), Reach::Local);
-        assert_eq!(told(&["/ip4/127.0.0.1/tcp/1"], true), Reach::Loopback);
+        assert_eq!(scope(&[], false), Reach::Public);
+        assert_eq!(scope(&["/ip4/0.0.0.0/tcp/4001", "/ip4/9.9.9.9/tcp/1"], false), Reach::Public);
+        assert_eq!(scope(&["/ip4/0.0.0.0/tcp/4001"], true), Reach::Local);
+        assert_eq!(scope(&["/ip4/9.9.9.9/tcp/1", "/ip4/10.0.0.1/tcp/1"], false), Reach::Local);
+        assert_eq!(scope(&["/ip4/127.0.0.1/tcp/1"], true), Reach::Loopback);
     }
 }

@@ -19,7 +19,7 @@ use baton_proto::{
     turn::{Payload, SealedPayload, TurnAuth, resume_tokens_hash},
 };
 
-use crate::harness::{Asked, EPOCH_MS, Script, Session};
+use crate::support::harness::{EPOCH_MS, RequestedTurn, Script, Session};
 
 fn item(text: &str) -> MemoryItem {
     MemoryItem { text: text.into(), source: "a chat last week".into(), time_ms: 5 }
@@ -29,9 +29,14 @@ fn with_memory() -> Script {
     Script { memory: vec![item("likes tea"), item("lives by the sea")], ..Script::turn("hello", "hi there") }
 }
 
-fn open(asked: &Asked, session: &Session, node: usize, envelope: &SignedBytes) -> Result<usize, ErrorCode> {
+fn open(
+    requested: &RequestedTurn,
+    session: &Session,
+    node: usize,
+    envelope: &SignedBytes,
+) -> Result<usize, ErrorCode> {
     let envelope = Signed::<MemEnvelope>::verify(envelope.clone())?;
-    envelope.open(&asked.auth, &session.nodes[node].exchange, EPOCH_MS).map(|items| items.len())
+    envelope.open(&requested.auth, &session.nodes[node].exchange, EPOCH_MS).map(|items| items.len())
 }
 
 #[test]
@@ -39,27 +44,27 @@ fn an_envelope_opens_for_its_turn_its_node_and_its_relayer_only() {
     use ErrorCode::{MemExpired, MemTooLarge, MemUnauthorized, UnsupportedVersion};
     type Change = fn(&mut MemEnvelope);
     let mut session = Session::of_short_turns(9, 2);
-    let asked = session.ask(0, &with_memory());
-    let honest = asked.envelope.as_ref().unwrap();
-    assert_eq!(open(&asked, &session, 0, honest.bytes()), Ok(2));
+    let requested = session.ask(0, &with_memory());
+    let honest = requested.envelope.as_ref().unwrap();
+    assert_eq!(open(&requested, &session, 0, honest.bytes()), Ok(2));
 
     // The same items for another turn or node, or for a turn that allows no memory or another relayer.
     let other_turn = session.ask(0, &with_memory());
     assert_eq!(open(&other_turn, &session, 0, honest.bytes()), Err(MemUnauthorized));
     let other_node = session.ask(1, &with_memory());
     assert_eq!(open(&other_node, &session, 1, honest.bytes()), Err(MemUnauthorized));
-    assert_eq!(open(&asked, &session, 1, honest.bytes()), Err(MemUnauthorized));
+    assert_eq!(open(&requested, &session, 1, honest.bytes()), Err(MemUnauthorized));
     let no_memory = session.ask(0, &Script::turn("hello", ""));
     assert_eq!(open(&no_memory, &session, 0, honest.bytes()), Err(MemUnauthorized));
-    let stranger = SecretSigningKey::from_seed(&[0x55; 32]);
+    let other_key = SecretSigningKey::from_seed(&[0x55; 32]);
     let forged = MemEnvelope::seal(
-        &asked.memory,
-        &asked.auth,
-        &stranger,
+        &requested.memory,
+        &requested.auth,
+        &other_key,
         &ExchangeSecret::from_bytes(&[5; 32]),
         EPOCH_MS,
     );
-    assert_eq!(open(&asked, &session, 0, forged.unwrap().bytes()), Err(MemUnauthorized));
+    assert_eq!(open(&requested, &session, 0, forged.unwrap().bytes()), Err(MemUnauthorized));
 
     // Every field, under the old signature and signed again by the relayer itself.
     let cases: [(&str, Change, ErrorCode, ErrorCode); 12] = [
@@ -85,9 +90,9 @@ fn an_envelope_opens_for_its_turn_its_node_and_its_relayer_only() {
         let mut envelope = MemEnvelope::clone(honest);
         change(&mut envelope);
         let bytes = SignedBytes { body: codec::encode(&envelope), signature: honest.bytes().signature };
-        assert_eq!(open(&asked, &session, 0, &bytes), Err(unsigned), "{field}, old signature");
+        assert_eq!(open(&requested, &session, 0, &bytes), Err(unsigned), "{field}, old signature");
         let bytes = Signed::sign(envelope, &session.relayer).bytes().clone();
-        assert_eq!(open(&asked, &session, 0, &bytes), Err(resigned), "{field}, signed again");
+        assert_eq!(open(&requested, &session, 0, &bytes), Err(resigned), "{field}, signed again");
     }
     let mut refused = 0;
     for position in 0..honest.encode().len() {
@@ -105,11 +110,11 @@ fn refuses_a_hint_on_another_turn_for_another_relayer_or_changed() {
     use ErrorCode::{MemTooLarge, MemUnauthorized, UnsupportedVersion};
     type Change = fn(&mut RecallHint);
     let mut session = Session::new(2);
-    let asked = session.ask(0, &with_memory());
+    let requested = session.ask(0, &with_memory());
     let account = SecretSigningKey::from_seed(&[0x44; 32]);
     let hint = RecallHint {
         version: 1,
-        auth_hash: asked.auth.auth_hash(),
+        auth_hash: requested.auth.auth_hash(),
         owner: SuiAddress(sui_address(&account.public_key())),
         key: account.public_key(),
         hint: "tea".into(),
@@ -123,12 +128,12 @@ fn refuses_a_hint_on_another_turn_for_another_relayer_or_changed() {
     let open = |bytes: &SignedBytes, auth: &Signed<TurnAuth>, relayer: &baton_proto::ids::PublicKey| {
         Signed::<RecallHint>::verify(bytes.clone())?.check_for(auth, relayer)
     };
-    assert_eq!(open(honest.bytes(), &asked.auth, &relayer), Ok(()));
+    assert_eq!(open(honest.bytes(), &requested.auth, &relayer), Ok(()));
     let other_turn = session.ask(0, &with_memory());
     assert_eq!(open(honest.bytes(), &other_turn.auth, &relayer), Err(MemUnauthorized));
     let no_memory = session.ask(0, &Script::turn("hello", ""));
     assert_eq!(open(honest.bytes(), &no_memory.auth, &relayer), Err(MemUnauthorized));
-    assert_eq!(open(honest.bytes(), &asked.auth, &account.public_key()), Err(MemUnauthorized));
+    assert_eq!(open(honest.bytes(), &requested.auth, &account.public_key()), Err(MemUnauthorized));
     let cases: [(&str, Change, ErrorCode); 8] = [
         ("version", |h| h.version = 2, UnsupportedVersion),
         ("auth_hash", |h| h.auth_hash.0[0] ^= 1, MemUnauthorized),
@@ -143,7 +148,7 @@ fn refuses_a_hint_on_another_turn_for_another_relayer_or_changed() {
         let mut changed = RecallHint::clone(&honest);
         change(&mut changed);
         let bytes = SignedBytes { body: codec::encode(&changed), signature: honest.bytes().signature };
-        assert_eq!(open(&bytes, &asked.auth, &relayer), Err(expected), "{field}");
+        assert_eq!(open(&bytes, &requested.auth, &relayer), Err(expected), "{field}");
     }
 }
 
@@ -151,19 +156,19 @@ fn refuses_a_hint_on_another_turn_for_another_relayer_or_changed() {
 #[test]
 fn refuses_sealed_bytes_that_are_no_items_with_one_code() {
     let mut session = Session::of_short_turns(9, 1);
-    let asked = session.ask(0, &with_memory());
-    let honest = MemEnvelope::clone(asked.envelope.as_ref().unwrap());
+    let requested = session.ask(0, &with_memory());
+    let honest = MemEnvelope::clone(requested.envelope.as_ref().unwrap());
     let binding = [honest.auth_hash.0, honest.relayer.0, honest.node.0].concat();
     let ephemeral = ExchangeSecret::from_bytes(&[5; 32]);
     let binding: [u8; 96] = binding.try_into().unwrap();
     let sealed = |bytes: &[u8]| {
-        let secret = MemorySecret::initiate(&ephemeral, &asked.auth.audience_key, &binding).unwrap();
+        let secret = MemorySecret::initiate(&ephemeral, &requested.auth.audience_key, &binding).unwrap();
         let envelope =
             MemEnvelope { ephemeral: ephemeral.public_key(), sealed: secret.seal(bytes), ..honest.clone() };
         let signed = Signed::sign(envelope, &session.relayer);
-        open(&asked, &session, 0, signed.bytes())
+        open(&requested, &session, 0, signed.bytes())
     };
-    let good = codec::encode(&asked.memory);
+    let good = codec::encode(&requested.memory);
     assert_eq!(sealed(&good), Ok(2));
     for (what, bytes) in [
         ("nothing", Vec::new()),
@@ -180,10 +185,10 @@ fn refuses_sealed_bytes_that_are_no_items_with_one_code() {
 #[test]
 fn refuses_more_memory_than_the_limits() {
     let mut session = Session::of_short_turns(9, 1);
-    let asked = session.ask(0, &with_memory());
+    let requested = session.ask(0, &with_memory());
     let seal = |items: &[MemoryItem]| {
         let ephemeral = ExchangeSecret::from_bytes(&[5; 32]);
-        MemEnvelope::seal(items, &asked.auth, &session.relayer, &ephemeral, EPOCH_MS)
+        MemEnvelope::seal(items, &requested.auth, &session.relayer, &ephemeral, EPOCH_MS)
     };
     let long = "x".repeat(MAX_MEMORY_ITEM_BYTES);
     assert!(seal(&vec![item("short"); MAX_MEMORY_ITEMS]).is_ok());
@@ -192,7 +197,7 @@ fn refuses_more_memory_than_the_limits() {
     assert_eq!(seal(&[item(&format!("{long}x"))]).unwrap_err(), ErrorCode::MemTooLarge);
     assert_eq!(seal(&vec![item(&long); 16]).unwrap_err(), ErrorCode::MemTooLarge);
     let weak =
-        TurnAuth { audience_key: baton_proto::ids::ExchangeKey([0; 32]), ..TurnAuth::clone(&asked.auth) };
+        TurnAuth { audience_key: baton_proto::ids::ExchangeKey([0; 32]), ..TurnAuth::clone(&requested.auth) };
     let weak = Signed::sign(weak, &session.root.signing_key());
     let ephemeral = ExchangeSecret::from_bytes(&[5; 32]);
     let got = MemEnvelope::seal(&[], &weak, &session.relayer, &ephemeral, EPOCH_MS);
@@ -205,31 +210,37 @@ fn the_receipt_commits_to_exactly_the_memory_used() {
     let mut session = Session::of_short_turns(9, 2);
     let script = with_memory();
     let node = session.next_node();
-    let asked = session.ask(node, &script);
+    let requested = session.ask(node, &script);
     let served =
-        session.nodes[node].serve(&asked.frame(), &session.store, &script.answer, script.finish).unwrap();
+        session.nodes[node].serve(&requested.frame(), &session.store, &script.answer, script.finish).unwrap();
     assert_eq!(served.receipt.memory_items, 2);
     let committed = served.committed();
-    assert!(asked.accept(&session.root, &committed, &script.answer).is_ok());
+    assert!(requested.accept(&session.root, &committed, &script.answer).is_ok());
     let unsourced = MemoryItem { text: "likes tea".into(), source: "?".into(), time_ms: 5 };
-    let told: [(&str, Vec<MemoryItem>); 5] = [
+    let changed_memories: [(&str, Vec<MemoryItem>); 5] = [
         ("none", vec![]),
         ("one of two", vec![item("likes tea")]),
         ("another order", vec![item("lives by the sea"), item("likes tea")]),
         ("other words", vec![item("likes tea"), item("lives by the lake")]),
         ("another source", vec![unsourced, item("lives by the sea")]),
     ];
-    for (what, memory) in told {
-        let fooled = Asked { memory, ..asked.clone() };
+    for (what, memory) in changed_memories {
+        let fooled = RequestedTurn { memory, ..requested.clone() };
         let got = fooled.accept(&session.root, &committed, &script.answer);
         assert_eq!(got.unwrap_err(), ErrorCode::ReceiptMismatch, "{what}");
     }
     // With a short budget a node may use a prefix of the items; the commitment covers that prefix alone.
-    let longer = Asked { memory: [asked.memory.clone(), vec![item("more")]].concat(), ..asked.clone() };
+    let longer = RequestedTurn {
+        memory: [requested.memory.clone(), vec![item("more")]].concat(),
+        ..requested.clone()
+    };
     assert!(longer.accept(&session.root, &committed, &script.answer).is_ok());
     // Only a holder of the record key can check or link a commitment.
-    let other = session.done[0].asked.record_key.clone();
-    assert_ne!(commit_memory(&other, &asked.memory), commit_memory(&asked.record_key, &asked.memory));
+    let other = session.done[0].requested.record_key.clone();
+    assert_ne!(
+        commit_memory(&other, &requested.memory),
+        commit_memory(&requested.record_key, &requested.memory)
+    );
     assert_eq!(commit_memory(&other, &[]), None);
 }
 
@@ -239,22 +250,22 @@ fn the_receipt_commits_to_the_system_text() {
     let mut session = Session::of_short_turns(9, 1);
     let script = Script::turn("hello", "hi");
     let node = session.next_node();
-    let mut asked = session.ask(node, &script);
+    let mut requested = session.ask(node, &script);
     let served =
-        session.nodes[node].serve(&asked.frame(), &session.store, &script.answer, script.finish).unwrap();
+        session.nodes[node].serve(&requested.frame(), &session.store, &script.answer, script.finish).unwrap();
     let committed = served.committed();
-    assert!(asked.accept(&session.root, &committed, "hi").is_ok());
-    asked.payload.system[0].text.push('!');
-    let got = asked.accept(&session.root, &committed, "hi");
+    assert!(requested.accept(&session.root, &committed, "hi").is_ok());
+    requested.payload.system[0].text.push('!');
+    let got = requested.accept(&session.root, &committed, "hi");
     assert_eq!(got.unwrap_err(), ErrorCode::ReceiptMismatch);
 }
 
 #[test]
 fn a_progress_note_counts_for_its_tokens_and_turn_only() {
     let session = Session::of_short_turns(9, 2);
-    let (first, second) = (&session.done[0].asked, &session.done[1].asked);
-    let run = |asked: &Asked, tokens: &[u32]| {
-        let start = running_hash_start(&asked.record_key, &asked.auth.auth_hash());
+    let (first, second) = (&session.done[0].requested, &session.done[1].requested);
+    let run = |requested: &RequestedTurn, tokens: &[u32]| {
+        let start = running_hash_start(&requested.record_key, &requested.auth.auth_hash());
         tokens.iter().fold(start, |hash, token| running_hash_step(&hash, *token))
     };
     let tokens: Vec<u32> = (0..32).collect();
@@ -295,8 +306,8 @@ fn a_progress_note_counts_for_its_tokens_and_turn_only() {
         change(&mut changed);
         let bytes = SignedBytes { body: codec::encode(&changed), signature: note.bytes().signature };
         assert_eq!(Signed::<ProgressNote>::verify(bytes).unwrap_err(), code, "{field}");
-        let stranger = Signed::sign(changed, &session.nodes[1].signing).bytes().clone();
-        assert_eq!(Signed::<ProgressNote>::verify(stranger).unwrap_err(), code, "{field}, a stranger's");
+        let forged = Signed::sign(changed, &session.nodes[1].signing).bytes().clone();
+        assert_eq!(Signed::<ProgressNote>::verify(forged).unwrap_err(), code, "{field}, another node's");
     }
 }
 
@@ -333,9 +344,9 @@ fn a_resumed_answer_continues_exactly_the_tokens_signed_for() {
     let script =
         Script { resume: Some((author, tokens.clone())), ..Script::turn("go on", "one two three four") };
     let node = session.next_node();
-    let asked = session.ask(node, &script);
+    let requested = session.ask(node, &script);
     let exchange = &session.nodes[node].exchange;
-    assert!(asked.sealed.open(exchange, &asked.auth).is_ok());
+    assert!(requested.sealed.open(exchange, &requested.auth).is_ok());
 
     // Other, fewer, more or no tokens in the payload; a prefix without a signature.
     let reseal = |payload: &Payload, auth: &TurnAuth| {
@@ -346,20 +357,20 @@ fn a_resumed_answer_continues_exactly_the_tokens_signed_for() {
         auth.payload_hash = sealed.hash();
         sealed.open(exchange, &Signed::sign(auth, &session.root.signing_key())).map(|_| ())
     };
-    assert_eq!(reseal(&asked.payload, &asked.auth), Ok(()));
+    assert_eq!(reseal(&requested.payload, &requested.auth), Ok(()));
     for wrong in [vec![], vec![11, 12], vec![11, 12, 13, 14], vec![11, 13, 12], vec![11, 12, 14]] {
-        let payload = Payload { resume_tokens: wrong.clone(), ..asked.payload.clone() };
-        assert_eq!(reseal(&payload, &asked.auth), Err(ErrorCode::PayloadRejected), "{wrong:?}");
+        let payload = Payload { resume_tokens: wrong.clone(), ..requested.payload.clone() };
+        assert_eq!(reseal(&payload, &requested.auth), Err(ErrorCode::PayloadRejected), "{wrong:?}");
     }
-    let unsigned = TurnAuth { resume: None, ..TurnAuth::clone(&asked.auth) };
-    assert_eq!(reseal(&asked.payload, &unsigned), Err(ErrorCode::PayloadRejected));
-    let mut miscounted = TurnAuth::clone(&asked.auth);
+    let unsigned = TurnAuth { resume: None, ..TurnAuth::clone(&requested.auth) };
+    assert_eq!(reseal(&requested.payload, &unsigned), Err(ErrorCode::PayloadRejected));
+    let mut miscounted = TurnAuth::clone(&requested.auth);
     miscounted.resume.as_mut().unwrap().token_count = 2;
-    assert_eq!(reseal(&asked.payload, &miscounted), Err(ErrorCode::PayloadRejected));
-    let capped = |cap| TurnAuth { max_output_tokens: cap, ..TurnAuth::clone(&asked.auth) };
-    assert_eq!(reseal(&asked.payload, &capped(3)), Ok(()));
+    assert_eq!(reseal(&requested.payload, &miscounted), Err(ErrorCode::PayloadRejected));
+    let capped = |cap| TurnAuth { max_output_tokens: cap, ..TurnAuth::clone(&requested.auth) };
+    assert_eq!(reseal(&requested.payload, &capped(3)), Ok(()));
     assert_eq!(
-        reseal(&asked.payload, &capped(2)),
+        reseal(&requested.payload, &capped(2)),
         Err(ErrorCode::PayloadRejected),
         "longer than the answer may be"
     );
@@ -369,7 +380,7 @@ fn a_resumed_answer_continues_exactly_the_tokens_signed_for() {
 
     // The receipt must name the prefix's length; the client detects a wrong length.
     let served =
-        session.nodes[node].serve(&asked.frame(), &session.store, &script.answer, script.finish).unwrap();
+        session.nodes[node].serve(&requested.frame(), &session.store, &script.answer, script.finish).unwrap();
     assert_eq!(served.receipt.tokens.resumed, 3);
     // Nor does it accept a receipt for an answer shorter than its prefix.
     for (output, taken) in [(3, true), (2, false)] {
@@ -382,10 +393,11 @@ fn a_resumed_answer_continues_exactly_the_tokens_signed_for() {
             &script.answer,
             script.finish,
         );
-        let keys = (&asked.record_key, &asked.blob_key);
+        let keys = (&requested.record_key, &requested.blob_key);
         let signing = &session.nodes[node].signing;
-        let claimed = seal_turn(&asked.auth, asked.place(), keys, &record, receipt, signing).unwrap();
-        let got = asked.accept(&session.root, &claimed.committed(), &script.answer).map(|_| ());
+        let claimed =
+            seal_turn(&requested.auth, requested.position(), keys, &record, receipt, signing).unwrap();
+        let got = requested.accept(&session.root, &claimed.committed(), &script.answer).map(|_| ());
         let expected = if taken { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) };
         assert_eq!(got, expected, "{output} tokens with 3 of another node");
     }

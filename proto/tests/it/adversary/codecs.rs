@@ -38,9 +38,9 @@ use baton_proto::{
 use proptest::prelude::*;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{
+use crate::support::{
     harness::blob_ref,
-    objects::{Drawn, Owned, signed},
+    objects::{RandomValue, SettableSigner, signed},
     source::{Source, full},
 };
 
@@ -74,9 +74,9 @@ fn mutate(source: &mut Source, bytes: &mut Vec<u8>) {
 /// Round trip. Each accepted mutation must be the canonical encoding of its value.
 fn check_type<T>(source: &mut Source, accepted: &mut usize)
 where
-    T: Drawn + Serialize + DeserializeOwned + PartialEq + Debug,
+    T: RandomValue + Serialize + DeserializeOwned + PartialEq + Debug,
 {
-    let value = T::drawn(source);
+    let value = T::random(source);
     let encoded = codec::encode(&value);
     assert_eq!(codec::decode::<T>(&encoded, encoded.len()).as_ref(), Ok(&value));
     if !encoded.is_empty() {
@@ -208,7 +208,11 @@ signed_types!(
 );
 
 /// A correctly signed object passes or fails its own checks; a mutated one is refused.
-fn check_signed<T: Owned + Debug>(source: &mut Source, key: &SecretSigningKey, verified: &mut usize) {
+fn check_signed<T: SettableSigner + Debug>(
+    source: &mut Source,
+    key: &SecretSigningKey,
+    verified: &mut usize,
+) {
     let honest = signed::<T>(source, key);
     let encoded = honest.encode();
     match Signed::<T>::verify_encoded(&encoded) {
@@ -226,19 +230,19 @@ fn check_signed<T: Owned + Debug>(source: &mut Source, key: &SecretSigningKey, v
 }
 
 /// A segment of links signed by one key, in a plausible order but with arbitrary fields.
-fn drawn_segment(source: &mut Source, key: &SecretSigningKey, id: SessionId, number: u64) -> Segment {
+fn random_segment(source: &mut Source, key: &SecretSigningKey, id: SessionId, number: u64) -> Segment {
     let mut segment = Segment::empty(id, number);
     for index in 0..source.below(4) {
         let record = SealedRecord(source.vec(40));
-        let mut link = Link::drawn(source);
-        link.own(key);
+        let mut link = Link::random(source);
+        link.set_signer(key);
         if source.coin() {
             link.session_id = id;
             link.segment = number;
             link.index = u8::try_from(index).expect("few entries");
             link.record_hash = record.hash();
             link.record_length = 40;
-            link.prev_blob = (link.seq > 0).then(|| BlobRef::drawn(source));
+            link.prev_blob = (link.seq > 0).then(|| BlobRef::random(source));
         }
         segment.entries.push(Entry { link: Signed::sign(link, key).bytes().clone(), record });
     }
@@ -277,7 +281,7 @@ proptest! {
             *first = 1;
         }
         let mut source = Source::new(bytes.len() as u64);
-        verify_as_every_type(&codec::encode(&SignedBytes { body, signature: Drawn::drawn(&mut source) }));
+        verify_as_every_type(&codec::encode(&SignedBytes { body, signature: RandomValue::random(&mut source) }));
         let _ = codec::unpad(&bytes, 256);
         drop(codec::pad(&bytes, 256, 512));
         let _ = blob_salt(&bytes);
@@ -290,18 +294,18 @@ proptest! {
         let key = BlobKey::from_bytes(source.bytes());
         let id = root.session_id();
         prop_assert!(Segment::open(&bytes, &key, &id, source.u64()).is_err());
-        let mut link = Link::drawn(&mut source);
+        let mut link = Link::random(&mut source);
         link.session_id = id;
         let identity = link.record_identity();
         let got = SealedRecord(bytes.clone()).open(&root.record_key(&identity), &identity);
         prop_assert_eq!(got.unwrap_err(), ErrorCode::PayloadRejected);
-        let mut auth = TurnAuth::drawn(&mut source);
+        let mut auth = TurnAuth::random(&mut source);
         let sealed = SealedPayload(bytes.clone());
         let node = ExchangeSecret::from_bytes(&source.bytes());
         prop_assert_eq!(sealed.open(&node, &auth).unwrap_err(), ErrorCode::PayloadRejected);
         auth.payload_hash = sealed.hash();
         prop_assert_eq!(sealed.open(&node, &auth).unwrap_err(), ErrorCode::PayloadRejected);
-        let mut head = HeadRecord::drawn(&mut source);
+        let mut head = HeadRecord::random(&mut source);
         head.outer.clone_from(&bytes);
         head.inner.clone_from(&bytes);
         prop_assert_eq!(head.open_outer(&id).unwrap_err(), ErrorCode::PayloadRejected);
@@ -323,7 +327,7 @@ proptest! {
             let blob = [&salt.0[..], &key.seal(&salt, &id, 3, &padded)].concat();
             prop_assert!(Segment::open(&blob, &key, &id, 3).is_err());
         }
-        let mut link = Link::drawn(&mut source);
+        let mut link = Link::random(&mut source);
         link.session_id = id;
         let identity = link.record_identity();
         let record_key = root.record_key(&identity);
@@ -332,7 +336,7 @@ proptest! {
         drop(SealedRecord(record_key.seal(&identity, &padded)).open(&record_key, &identity));
         let node = ExchangeSecret::from_bytes(&source.bytes());
         let ephemeral = ExchangeSecret::from_bytes(&source.bytes());
-        let mut auth = TurnAuth::drawn(&mut source);
+        let mut auth = TurnAuth::random(&mut source);
         let secret = baton_keys::exchange::TurnSecret::initiate(&ephemeral, &node.public_key(), &auth.binding());
         let secret = secret.unwrap();
         for text in [bytes.clone(), codec::pad_block(&bytes, PAYLOAD_BLOCK).to_vec()] {
@@ -343,7 +347,7 @@ proptest! {
         }
         drop(ReplyEvent::from_chunk(&bytes));
         drop(ReplyEvent::from_chunk(&codec::pad_block(&bytes, REPLY_BLOCK)));
-        let mut head = HeadRecord::drawn(&mut source);
+        let mut head = HeadRecord::random(&mut source);
         for text in [bytes.clone(), codec::pad_block(&bytes, HEAD_OUTER_BLOCK).to_vec()] {
             head.outer = head_locate_key(&id).seal(&head.head_key, &text);
             prop_assert!(head.open_outer(&id).is_err());
@@ -359,13 +363,13 @@ proptest! {
     fn no_window_panics(seed in any::<u64>()) {
         let mut source = Source::new(seed);
         let key = SecretSigningKey::from_seed(&[7; 32]);
-        let mut auth = TurnAuth::drawn(&mut source);
-        auth.own(&key);
-        let mut grant = Grant::drawn(&mut source);
-        let mut number = u64::drawn(&mut source);
+        let mut auth = TurnAuth::random(&mut source);
+        auth.set_signer(&key);
+        let mut grant = Grant::random(&mut source);
+        let mut number = u64::random(&mut source);
         let mut blobs = Vec::new();
         for read in &mut grant.blobs {
-            let segment = drawn_segment(&mut source, &key, auth.session_id, number);
+            let segment = random_segment(&mut source, &key, auth.session_id, number);
             let salt = BlobSalt(source.bytes());
             let blob = segment.seal(&read.key.blob_key(), &salt).unwrap();
             read.segment = number;
@@ -380,7 +384,7 @@ proptest! {
             blobs.push(blob);
             number = number.wrapping_sub(1);
         }
-        let mut outer = HeadOuter::drawn(&mut source);
+        let mut outer = HeadOuter::random(&mut source);
         outer.link_hash = auth.prev_link;
         outer.seq = auth.seq.wrapping_sub(1);
         for (read, blob) in grant.blobs.iter().zip(&blobs) {
@@ -394,10 +398,10 @@ proptest! {
             }
             drop(reader.finish());
         }
-        let payload = Payload { grant, ..Payload::drawn(&mut source) };
+        let payload = Payload { grant, ..Payload::random(&mut source) };
         let _ = payload.check(&auth);
-        let _ = auth.check_time(Drawn::drawn(&mut source));
-        let _ = NodeRecord::drawn(&mut source).current_key(Drawn::drawn(&mut source));
+        let _ = auth.check_time(RandomValue::random(&mut source));
+        let _ = NodeRecord::random(&mut source).current_key(RandomValue::random(&mut source));
     }
 
     /// Heads whose blobs have arbitrary content, sealed under the session's own keys.
@@ -406,11 +410,11 @@ proptest! {
         let mut source = Source::new(seed);
         let root = SessionRoot::from_bytes(source.bytes());
         let key = SecretSigningKey::from_seed(&[7; 32]);
-        let number = u64::drawn(&mut source);
-        let segment = drawn_segment(&mut source, &key, root.session_id(), number);
+        let number = u64::random(&mut source);
+        let segment = random_segment(&mut source, &key, root.session_id(), number);
         let salt = BlobSalt(source.bytes());
         let blob = segment.seal(&root.blob_key(number, &salt), &salt).unwrap();
-        let mut outer = HeadOuter::drawn(&mut source);
+        let mut outer = HeadOuter::random(&mut source);
         outer.blobs.insert(0, SegmentRef { segment: number, blob: blob_ref(&blob) });
         if let Some(last) = segment.entries.last() {
             outer.link_hash = LinkHash(last.link.hash(baton_keys::contexts::LINK_HASH));
@@ -446,8 +450,8 @@ fn lying_lengths_fail_without_allocating() {
 fn a_body_over_its_limit_is_refused_before_it_is_decoded() {
     let key = SecretSigningKey::from_seed(&[7; 32]);
     let mut source = Source::new(1);
-    let mut head = HeadRecord::drawn(&mut source);
-    head.own(&key);
+    let mut head = HeadRecord::random(&mut source);
+    head.set_signer(&key);
     (head.issued_ms, head.expires_ms) = (1, 2);
     head.outer.clear();
     head.inner.clear();
@@ -467,12 +471,12 @@ fn a_body_over_its_limit_is_refused_before_it_is_decoded() {
 fn nothing_secret_shows_in_debug() {
     const WORDS: &str = "the-words-of-a-person";
     let message = Message::new(baton_proto::record::Role::User, WORDS);
-    let mut payload = Payload::drawn(&mut Source::new(1));
+    let mut payload = Payload::random(&mut Source::new(1));
     payload.messages = vec![message.clone()];
     payload.system = vec![message.clone()];
     payload.sampling.stop = vec![WORDS.into()];
     payload.grant.record_key = GrantedKey::of_blob(&BlobKey::from_bytes([0xab; 32]));
-    let mut record = Record::drawn(&mut Source::new(1));
+    let mut record = Record::random(&mut Source::new(1));
     record.messages = vec![message];
     let item = MemoryItem { text: WORDS.into(), source: WORDS.into(), time_ms: 1 };
     let tokens =

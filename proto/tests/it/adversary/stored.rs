@@ -13,15 +13,15 @@ use baton_proto::{
     turn::{Grant, GrantedKey, TurnAuth},
 };
 
-use crate::{
-    harness::{Asked, Script, Session, blob_ref, read_window},
+use crate::support::{
+    harness::{RequestedTurn, Script, Session, blob_ref, read_window},
     source::{full, sampled},
 };
 
 /// Twenty turns, and the request of the twenty-first.
 pub struct Twenty {
     pub session: Session,
-    pub next: Asked,
+    pub next: RequestedTurn,
 }
 
 pub static TWENTY: LazyLock<Twenty> = LazyLock::new(|| {
@@ -32,8 +32,8 @@ pub static TWENTY: LazyLock<Twenty> = LazyLock::new(|| {
 
 impl Twenty {
     /// The request of the next turn, whose window ends with this turn's blob.
-    pub fn request_after(&self, turn: usize) -> &Asked {
-        self.session.done.get(turn + 1).map_or(&self.next, |done| &done.asked)
+    pub fn request_after(&self, turn: usize) -> &RequestedTurn {
+        self.session.done.get(turn + 1).map_or(&self.next, |done| &done.requested)
     }
 }
 
@@ -48,8 +48,8 @@ fn refuses_every_changed_byte_of_every_stored_blob() {
     let twenty = &*TWENTY;
     let (mut bytes_in_all, mut cases) = (0, 0);
     for (turn, done) in twenty.session.done.iter().enumerate() {
-        let asked = twenty.request_after(turn);
-        let mut node = reader(&asked.auth, &asked.payload.grant);
+        let requested = twenty.request_after(turn);
+        let mut node = reader(&requested.auth, &requested.payload.grant);
         let need = node.needs()[0];
         let mut client =
             SessionReader::new(&twenty.session.root, &twenty.session.head_outer(turn + 1)).unwrap();
@@ -63,7 +63,7 @@ fn refuses_every_changed_byte_of_every_stored_blob() {
                 assert_eq!(node.provide(&need, &bytes), Err(ErrorCode::BlobHashMismatch));
                 assert_eq!(client.provide(&bytes), Err(ErrorCode::BlobHashMismatch));
                 assert_eq!(
-                    Segment::open(&bytes, &done.asked.blob_key, &link.session_id, link.segment),
+                    Segment::open(&bytes, &done.requested.blob_key, &link.session_id, link.segment),
                     Err(ErrorCode::PayloadRejected),
                     "turn {turn}, byte {position}"
                 );
@@ -105,7 +105,7 @@ fn refuses_every_truncation_and_extension() {
     let mut node = reader(&twenty.request_after(4).auth, &twenty.request_after(4).payload.grant);
     let need = node.needs()[0];
     let bytes = &done.accepted.blob;
-    let key = &done.asked.blob_key;
+    let key = &done.requested.blob_key;
     let id = done.accepted.link.session_id;
     for length in sampled(bytes.len(), 300, 3) {
         assert_eq!(node.provide(&need, &bytes[..length]), Err(ErrorCode::BlobHashMismatch));
@@ -121,10 +121,10 @@ fn refuses_every_truncation_and_extension() {
 fn a_dropped_blob_is_unavailable_and_never_an_empty_history() {
     let twenty = &*TWENTY;
     for turn in 0..20 {
-        let asked = twenty.request_after(turn);
-        let count = asked.payload.grant.blobs.len();
+        let requested = twenty.request_after(turn);
+        let count = requested.payload.grant.blobs.len();
         for dropped in 0..count {
-            let mut node = reader(&asked.auth, &asked.payload.grant);
+            let mut node = reader(&requested.auth, &requested.payload.grant);
             for need in node.needs().into_iter().filter(|need| need.index != dropped) {
                 node.provide(&need, &twenty.session.store[&need.blob.digest]).unwrap();
             }
@@ -146,8 +146,8 @@ fn refuses_every_blob_in_every_other_place() {
     let twenty = &*TWENTY;
     let (mut refused, mut taken) = (0, 0);
     for turn in 0..20 {
-        let asked = twenty.request_after(turn);
-        let mut node = reader(&asked.auth, &asked.payload.grant);
+        let requested = twenty.request_after(turn);
+        let mut node = reader(&requested.auth, &requested.payload.grant);
         let mut client =
             SessionReader::new(&twenty.session.root, &twenty.session.head_outer(turn + 1)).unwrap();
         for need in node.needs() {
@@ -170,7 +170,7 @@ fn refuses_every_blob_in_every_other_place() {
 }
 
 /// A fooled client, with all keys, signs for a blob other than its head's.
-struct Fooled {
+struct RollbackCase {
     what: &'static str,
     blob: usize,
     key: Option<BlobKey>,
@@ -185,9 +185,9 @@ fn a_rolled_back_head_does_not_pass_for_the_one_signed() {
     let session = &twenty.session;
     let honest = twenty.request_after(9);
     let link_of = |turn: usize| session.done[turn].accepted.link.link_hash();
-    let key_of = |turn: usize| Some(session.done[turn].asked.blob_key.clone());
+    let key_of = |turn: usize| Some(session.done[turn].requested.blob_key.clone());
     let cases = [
-        Fooled {
+        RollbackCase {
             what: "an older blob under the newer blob's key",
             blob: 8,
             key: None,
@@ -195,7 +195,7 @@ fn a_rolled_back_head_does_not_pass_for_the_one_signed() {
             seq: None,
             code: ErrorCode::PayloadRejected,
         },
-        Fooled {
+        RollbackCase {
             what: "an older blob with its own key",
             blob: 8,
             key: key_of(8),
@@ -203,7 +203,7 @@ fn a_rolled_back_head_does_not_pass_for_the_one_signed() {
             seq: None,
             code: ErrorCode::HeadMismatch,
         },
-        Fooled {
+        RollbackCase {
             what: "a newer blob with its own key",
             blob: 10,
             key: key_of(10),
@@ -211,7 +211,7 @@ fn a_rolled_back_head_does_not_pass_for_the_one_signed() {
             seq: None,
             code: ErrorCode::HeadMismatch,
         },
-        Fooled {
+        RollbackCase {
             what: "an older blob and its link, at the newer seq",
             blob: 8,
             key: key_of(8),
@@ -219,7 +219,7 @@ fn a_rolled_back_head_does_not_pass_for_the_one_signed() {
             seq: None,
             code: ErrorCode::HeadMismatch,
         },
-        Fooled {
+        RollbackCase {
             what: "the right blob, an older link",
             blob: 9,
             key: None,
@@ -227,7 +227,7 @@ fn a_rolled_back_head_does_not_pass_for_the_one_signed() {
             seq: None,
             code: ErrorCode::HeadMismatch,
         },
-        Fooled {
+        RollbackCase {
             what: "an older blob, link and seq, but the place of the newer",
             blob: 8,
             key: key_of(8),
@@ -235,7 +235,7 @@ fn a_rolled_back_head_does_not_pass_for_the_one_signed() {
             seq: Some(9),
             code: ErrorCode::BadSequence,
         },
-        Fooled {
+        RollbackCase {
             what: "the blob of another segment",
             blob: 16,
             key: key_of(16),
@@ -267,9 +267,9 @@ fn refuses_blobs_spliced_from_another_session() {
     let other = Session::of_short_turns(2, 20);
     let mut refused = 0;
     for turn in 0..20 {
-        let asked = twenty.request_after(turn);
+        let requested = twenty.request_after(turn);
         let foreign = &other.done[turn];
-        let mut node = reader(&asked.auth, &asked.payload.grant);
+        let mut node = reader(&requested.auth, &requested.payload.grant);
         for need in node.needs() {
             assert_eq!(
                 node.provide(&need, &foreign.accepted.blob),
@@ -279,13 +279,13 @@ fn refuses_blobs_spliced_from_another_session() {
         }
         let mut store = twenty.session.store.clone();
         store.insert(foreign.blob.digest, foreign.accepted.blob.clone());
-        let mut auth = TurnAuth::clone(&asked.auth);
-        let mut grant = asked.payload.grant.clone();
+        let mut auth = TurnAuth::clone(&requested.auth);
+        let mut grant = requested.payload.grant.clone();
         auth.prev_blob = Some(foreign.blob);
         grant.blobs[0].blob = Some(foreign.blob);
         assert_eq!(read_window(&auth, &grant, &store).unwrap_err(), ErrorCode::PayloadRejected);
         // Also with the foreign key: the seal of a blob covers its position.
-        grant.blobs[0].key = GrantedKey::of_blob(&foreign.asked.blob_key);
+        grant.blobs[0].key = GrantedKey::of_blob(&foreign.requested.blob_key);
         assert_eq!(read_window(&auth, &grant, &store).unwrap_err(), ErrorCode::PayloadRejected);
         let mut client =
             SessionReader::new(&twenty.session.root, &twenty.session.head_outer(turn + 1)).unwrap();
@@ -305,7 +305,7 @@ fn refuses_foreign_dropped_doubled_and_reordered_entries_inside_a_blob() {
     type Change = fn(&mut Segment, &Segment);
     let twenty = &*TWENTY;
     let other = Session::of_short_turns(2, 20);
-    let asked = twenty.request_after(9);
+    let requested = twenty.request_after(9);
     let done = &twenty.session.done[9];
     let cases: [(&str, Change, ErrorCode); 13] = [
         ("a foreign first entry", |s, o| s.entries[0] = o.entries[0].clone(), ErrorCode::BadSequence),
@@ -332,27 +332,27 @@ fn refuses_foreign_dropped_doubled_and_reordered_entries_inside_a_blob() {
     for (what, change, code) in cases {
         let mut segment = done.accepted.segment.clone();
         change(&mut segment, &other.done[9].accepted.segment);
-        let salt = done.asked.record_key.blob_salt();
+        let salt = done.requested.record_key.blob_salt();
         // Sealed for the position that the reader opens, whatever the content claims.
         let encoded = baton_proto::codec::encode(&segment);
         let padded = baton_proto::codec::pad(&encoded, 1024, 1 << 21).unwrap();
         let id: SessionId = done.accepted.link.session_id;
-        let blob = [&salt.0[..], &done.asked.blob_key.seal(&salt, &id, 0, &padded)].concat();
-        let got = read_fooled(asked, &blob, None);
+        let blob = [&salt.0[..], &done.requested.blob_key.seal(&salt, &id, 0, &padded)].concat();
+        let got = read_fooled(requested, &blob, None);
         assert_eq!(got.unwrap_err(), code, "{what}");
     }
-    let untouched = read_fooled(asked, &done.accepted.blob, None).unwrap();
+    let untouched = read_fooled(requested, &done.accepted.blob, None).unwrap();
     assert_eq!(untouched.turns.len(), 10);
 }
 
 /// Reads a window whose head blob differs from the blob that an honest client signs for.
 pub fn read_fooled(
-    asked: &Asked,
+    requested: &RequestedTurn,
     blob: &[u8],
     prev_link: Option<LinkHash>,
 ) -> Result<baton_proto::chain::Window, ErrorCode> {
-    let mut auth = TurnAuth::clone(&asked.auth);
-    let mut grant = asked.payload.grant.clone();
+    let mut auth = TurnAuth::clone(&requested.auth);
+    let mut grant = requested.payload.grant.clone();
     let fooled: BlobRef = blob_ref(blob);
     auth.prev_blob = Some(fooled);
     auth.prev_link = prev_link.unwrap_or(auth.prev_link);

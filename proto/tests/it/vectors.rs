@@ -1,9 +1,5 @@
 //! The code makes the committed known-answer vectors byte for byte. Every object in them refuses any bytes
 //! but its canonical encoding.
-#![allow(clippy::unwrap_used, reason = "helpers of tests: a failure should panic where it happens")]
-
-#[path = "../examples/vectors/generate.rs"]
-mod generate;
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -26,9 +22,13 @@ use baton_proto::{
     turn::{Grant, Payload, Sampling, SealedPayload, StoragePolicy, TurnAuth},
     wire::{ClientFrame, NodeFrame, ReplyEvent},
 };
-use generate::session::{Session, node_exchange, root};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
+
+use crate::generate::{
+    self,
+    session::{Session, node_exchange, root},
+};
 
 fn folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/vectors"))

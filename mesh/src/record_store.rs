@@ -11,13 +11,13 @@ use libp2p::{
 
 use crate::{
     limits::{MAX_DHT_BYTES, MAX_DHT_RECORDS},
-    records::Checked,
+    records::RecordSummary,
 };
 
 /// A stored record.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
-    checked: Checked,
+struct StoredRecord {
+    summary: RecordSummary,
     distance: KBucketDistance,
     bytes: usize,
 }
@@ -25,15 +25,15 @@ struct Entry {
 /// The records by key, by distance of their keys from this mesh's own, and by expiry. Each change costs a
 /// tree search, even when the index is full.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct RecordIndex {
     local: KBucketKey<PeerId>,
-    records: HashMap<RecordKey, Entry>,
+    records: HashMap<RecordKey, StoredRecord>,
     by_distance: BTreeMap<KBucketDistance, RecordKey>,
     by_expiry: BTreeSet<(u64, KBucketDistance)>,
     bytes: usize,
 }
 
-impl Kept {
+impl RecordIndex {
     pub(crate) fn new(local: PeerId) -> Self {
         Self {
             local: KBucketKey::from(local),
@@ -44,9 +44,9 @@ impl Kept {
         }
     }
 
-    /// The checked fields of the record under a key.
-    pub(crate) fn get(&self, key: &RecordKey) -> Option<Checked> {
-        self.records.get(key).map(|entry| entry.checked)
+    /// The summary of the record under a key.
+    pub(crate) fn get(&self, key: &RecordKey) -> Option<RecordSummary> {
+        self.records.get(key).map(|entry| entry.summary)
     }
 
     /// The number of records.
@@ -63,7 +63,7 @@ impl Kept {
     pub(crate) fn insert(
         &mut self,
         key: &RecordKey,
-        checked: Checked,
+        summary: RecordSummary,
         bytes: usize,
         now_ms: u64,
     ) -> Result<Vec<RecordKey>, Vec<RecordKey>> {
@@ -72,9 +72,9 @@ impl Kept {
             known.map_or_else(|| KBucketKey::new(key.clone()).distance(&self.local), |entry| entry.distance);
         // Removed first, so that the record does not compete with its own old version.
         self.remove(key);
-        let mut gone = Vec::new();
+        let mut evicted = Vec::new();
         if !self.fits(bytes) {
-            gone = self.expire(now_ms);
+            evicted = self.expire(now_ms);
         }
         while !self.fits(bytes) {
             let farthest = self.by_distance.last_key_value().filter(|(farthest, _)| **farthest > distance);
@@ -82,37 +82,37 @@ impl Kept {
                 if let Some(entry) = known {
                     self.put(key, entry);
                 }
-                return Err(gone);
+                return Err(evicted);
             };
             self.remove(&farthest);
-            gone.push(farthest);
+            evicted.push(farthest);
         }
-        self.put(key, Entry { checked, distance, bytes });
-        Ok(gone)
+        self.put(key, StoredRecord { summary, distance, bytes });
+        Ok(evicted)
     }
 
     /// Drops expired records and returns their keys.
     pub(crate) fn expire(&mut self, now_ms: u64) -> Vec<RecordKey> {
-        let mut gone = Vec::new();
+        let mut evicted = Vec::new();
         while let Some((expires_ms, distance)) = self.by_expiry.first().copied()
             && expires_ms <= now_ms
         {
             self.by_expiry.pop_first();
             if let Some(key) = self.by_distance.get(&distance).cloned() {
                 self.remove(&key);
-                gone.push(key);
+                evicted.push(key);
             }
         }
-        gone
+        evicted
     }
 
     fn fits(&self, bytes: usize) -> bool {
         self.records.len() < MAX_DHT_RECORDS && self.bytes.saturating_add(bytes) <= MAX_DHT_BYTES
     }
 
-    fn put(&mut self, key: &RecordKey, entry: Entry) {
+    fn put(&mut self, key: &RecordKey, entry: StoredRecord) {
         self.by_distance.insert(entry.distance, key.clone());
-        self.by_expiry.insert((entry.checked.expires_ms, entry.distance));
+        self.by_expiry.insert((entry.summary.expires_ms, entry.distance));
         self.bytes += entry.bytes;
         self.records.insert(key.clone(), entry);
     }
@@ -120,7 +120,7 @@ impl Kept {
     fn remove(&mut self, key: &RecordKey) {
         if let Some(entry) = self.records.remove(key) {
             self.by_distance.remove(&entry.distance);
-            self.by_expiry.remove(&(entry.checked.expires_ms, entry.distance));
+            self.by_expiry.remove(&(entry.summary.expires_ms, entry.distance));
             self.bytes -= entry.bytes;
         }
     }
@@ -134,77 +134,77 @@ mod tests {
         RecordKey::from(number.to_be_bytes().to_vec())
     }
 
-    fn distance(kept: &Kept, key: &RecordKey) -> KBucketDistance {
-        KBucketKey::new(key.clone()).distance(&kept.local)
+    fn distance(index: &RecordIndex, key: &RecordKey) -> KBucketDistance {
+        KBucketKey::new(key.clone()).distance(&index.local)
     }
 
-    fn until(expires_ms: u64) -> Checked {
-        Checked { sequence: 1, expires_ms }
+    fn until(expires_ms: u64) -> RecordSummary {
+        RecordSummary { sequence: 1, expires_ms }
     }
 
     /// Checks that all tables and the byte sum agree.
-    fn check(kept: &Kept) {
-        let bytes: usize = kept.records.values().map(|entry| entry.bytes).sum();
-        assert_eq!(kept.bytes, bytes);
-        assert_eq!((kept.by_distance.len(), kept.by_expiry.len()), (kept.len(), kept.len()));
-        assert!(kept.bytes <= MAX_DHT_BYTES && kept.len() <= MAX_DHT_RECORDS);
+    fn check(index: &RecordIndex) {
+        let bytes: usize = index.records.values().map(|entry| entry.bytes).sum();
+        assert_eq!(index.bytes, bytes);
+        assert_eq!((index.by_distance.len(), index.by_expiry.len()), (index.len(), index.len()));
+        assert!(index.bytes <= MAX_DHT_BYTES && index.len() <= MAX_DHT_RECORDS);
     }
 
     #[test]
     fn a_flood_of_new_keys_leaves_the_nearest_and_costs_little_for_each() {
-        let mut kept = Kept::new(PeerId::random());
+        let mut index = RecordIndex::new(PeerId::random());
         // A full scan for each key would take minutes.
         let flood = 8 * MAX_DHT_RECORDS;
         let (mut stored, mut dropped) = (0, 0);
         for number in 0..flood {
-            match kept.insert(&key(number), until(1000), 10, 0) {
-                Ok(gone) => (stored, dropped) = (stored + 1, dropped + gone.len()),
-                Err(gone) => assert!(gone.is_empty()),
+            match index.insert(&key(number), until(1000), 10, 0) {
+                Ok(evicted) => (stored, dropped) = (stored + 1, dropped + evicted.len()),
+                Err(evicted) => assert!(evicted.is_empty()),
             }
         }
-        check(&kept);
-        assert_eq!((kept.len(), stored - dropped), (MAX_DHT_RECORDS, MAX_DHT_RECORDS));
-        let mut distances: Vec<_> = (0..flood).map(|number| distance(&kept, &key(number))).collect();
+        check(&index);
+        assert_eq!((index.len(), stored - dropped), (MAX_DHT_RECORDS, MAX_DHT_RECORDS));
+        let mut distances: Vec<_> = (0..flood).map(|number| distance(&index, &key(number))).collect();
         distances.sort_unstable();
         let nearest = &distances[..MAX_DHT_RECORDS];
-        assert!(kept.by_distance.keys().eq(nearest));
+        assert!(index.by_distance.keys().eq(nearest));
     }
 
     #[test]
     fn large_records_are_bounded_by_their_bytes() {
-        let mut kept = Kept::new(PeerId::random());
+        let mut index = RecordIndex::new(PeerId::random());
         let large = baton_proto::limits::MAX_SIGNED_BYTES;
         let fit = MAX_DHT_BYTES / large;
         for number in 0..2 * fit {
-            let _ = kept.insert(&key(number), until(1000), large, 0);
-            check(&kept);
+            let _ = index.insert(&key(number), until(1000), large, 0);
+            check(&index);
         }
-        assert_eq!(kept.len(), fit);
+        assert_eq!(index.len(), fit);
         // A record that grows evicts farther ones; if there is none, it stays as it was.
-        let nearest = kept.by_distance.first_key_value().map(|(_, key)| key.clone()).unwrap();
-        let farthest = kept.by_distance.last_key_value().map(|(_, key)| key.clone()).unwrap();
-        let newer = Checked { sequence: 2, expires_ms: 1000 };
-        assert_eq!(kept.insert(&farthest, newer, large + 1, 0), Err(Vec::new()));
-        assert_eq!(kept.get(&farthest), Some(until(1000)));
-        assert_eq!(kept.insert(&nearest, newer, large + 1, 0), Ok(vec![farthest]));
-        assert_eq!(kept.get(&nearest), Some(newer));
-        check(&kept);
+        let nearest = index.by_distance.first_key_value().map(|(_, key)| key.clone()).unwrap();
+        let farthest = index.by_distance.last_key_value().map(|(_, key)| key.clone()).unwrap();
+        let newer = RecordSummary { sequence: 2, expires_ms: 1000 };
+        assert_eq!(index.insert(&farthest, newer, large + 1, 0), Err(Vec::new()));
+        assert_eq!(index.get(&farthest), Some(until(1000)));
+        assert_eq!(index.insert(&nearest, newer, large + 1, 0), Ok(vec![farthest]));
+        assert_eq!(index.get(&nearest), Some(newer));
+        check(&index);
     }
 
     #[test]
     fn expired_records_make_room_first() {
-        let mut kept = Kept::new(PeerId::random());
+        let mut index = RecordIndex::new(PeerId::random());
         for number in 0..MAX_DHT_RECORDS {
             let expires_ms = if number < 3 { 500 } else { 1000 };
-            assert_eq!(kept.insert(&key(number), until(expires_ms), 10, 0), Ok(Vec::new()));
+            assert_eq!(index.insert(&key(number), until(expires_ms), 10, 0), Ok(Vec::new()));
         }
-        let mut gone = kept.insert(&key(MAX_DHT_RECORDS), until(1000), 10, 500).unwrap();
-        gone.sort_by_key(RecordKey::to_vec);
-        assert_eq!(gone, (0..3).map(key).collect::<Vec<_>>());
-        check(&kept);
-        assert_eq!(kept.expire(999), Vec::new());
-        assert_eq!(kept.expire(1000).len(), MAX_DHT_RECORDS - 2);
-        check(&kept);
-        assert_eq!(kept.len(), 0);
+        let mut evicted = index.insert(&key(MAX_DHT_RECORDS), until(1000), 10, 500).unwrap();
+        evicted.sort_by_key(RecordKey::to_vec);
+        assert_eq!(evicted, (0..3).map(key).collect::<Vec<_>>());
+        check(&index);
+        assert_eq!(index.expire(999), Vec::new());
+        assert_eq!(index.expire(1000).len(), MAX_DHT_RECORDS - 2);
+        check(&index);
+        assert_eq!(index.len(), 0);
     }
 }

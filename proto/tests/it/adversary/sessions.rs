@@ -10,7 +10,7 @@ use baton_proto::{
     record::{RecordKind, Role},
 };
 
-use crate::harness::{N_SHARDS, Script, Session, Store};
+use crate::support::harness::{N_SHARDS, Script, Session, Store};
 
 /// Reads a whole session from the store, by root and head.
 fn read(root: &SessionRoot, outer: &HeadOuter, store: &Store) -> Result<Vec<VerifiedSegment>, ErrorCode> {

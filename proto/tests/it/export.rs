@@ -1,15 +1,11 @@
 //! An exported session verifies, and every change in it is noticed.
-#![allow(clippy::unwrap_used, reason = "helpers of tests: a failure should panic where it happens")]
-
-#[path = "../examples/vectors/generate.rs"]
-mod generate;
 
 use std::collections::BTreeMap;
 
 use baton_proto::{
     ErrorCode, Signed,
     chain::SessionReader,
-    commit::{Place, seal_turn},
+    commit::{ChainPosition, seal_turn},
     export::{Export, ExportKey, ExportReport, ExportScope, TurnProofs, build, verify, verify_each_blob},
     head::{HeadOuter, SegmentRef},
     ids::{AuditRoot, BlobId, Commitment, LinkHash, ModelId, SamplingDigest, SessionId},
@@ -17,8 +13,9 @@ use baton_proto::{
     receipt::Receipt,
     segment::Segment,
 };
-use generate::session::{N_SHARDS, Session, TURNS, node, root, sampling, stand_in_id, system};
 use serde_json::Value;
+
+use crate::generate::session::{N_SHARDS, Session, TURNS, node, root, sampling, stand_in_id, system};
 
 fn json(export: &Export) -> Value {
     serde_json::to_value(export).unwrap()
@@ -243,9 +240,9 @@ fn export_of_one_turn(branch: Option<BranchPoint>, change: fn(&mut Receipt)) -> 
     receipt.auth_hash = auth.auth_hash();
     change(&mut receipt);
     let base = Segment::empty(root().session_id(), 0);
-    let place = Place { base: &base, prev_blob: None };
+    let position = ChainPosition { base: &base, prev_blob: None };
     let keys = (&turn.record_key, &turn.blob_key);
-    let made = seal_turn(&auth, place, keys, &turn.accepted.record, receipt, &node(0)).unwrap();
+    let made = seal_turn(&auth, position, keys, &turn.accepted.record, receipt, &node(0)).unwrap();
     let length = u32::try_from(made.blob.len()).unwrap();
     let blob = BlobRef { blob_id: stand_in_id(&made.blob), digest: made.blob_digest, length };
     let head = HeadOuter {

@@ -17,7 +17,7 @@ use baton_proto::{
     receipt::{EngineKind, Receipt},
 };
 
-use crate::{objects::Drawn as _, source::Source};
+use crate::support::{objects::RandomValue as _, source::Source};
 
 const NOW: u64 = 1_800_000_000_000;
 const NONCE: [u8; 32] = [9; 32];
@@ -118,8 +118,8 @@ fn every_flipped_bit_of_the_order_the_texts_and_the_reply_is_refused() {
 fn texts_open_for_their_node_client_model_and_request_alone() {
     let made = world(&["a"]);
     let auth = EmbedAuth::clone(&made.auth);
-    let stranger = ExchangeSecret::from_bytes(&[7; 32]);
-    assert_eq!(made.texts.open(&stranger, &auth).unwrap_err(), ErrorCode::PayloadRejected);
+    let other_key = ExchangeSecret::from_bytes(&[7; 32]);
+    assert_eq!(made.texts.open(&other_key, &auth).unwrap_err(), ErrorCode::PayloadRejected);
     for other in [
         EmbedAuth { suite: 2, ..auth.clone() },
         EmbedAuth { client_key: PublicKey([8; 32]), ..auth.clone() },
@@ -263,7 +263,7 @@ fn replies_for_something_else_or_that_are_not_vectors_are_refused() {
 
 #[test]
 fn a_receipt_cannot_be_of_what_serves_no_turns() {
-    let mut receipt = Receipt::drawn(&mut Source::new(1));
+    let mut receipt = Receipt::random(&mut Source::new(1));
     let node = SecretSigningKey::from_seed(&[2; 32]);
     (receipt.version, receipt.engine, receipt.node) = (1, EngineKind::Native, node.node_id());
     let signed = Signed::sign(receipt.clone(), &node);
