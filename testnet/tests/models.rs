@@ -6,7 +6,7 @@
 #[path = "../../node/candle/tests/models/small.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
 mod small;
-#[path = "../../node/engine/tests/support/mod.rs"]
+#[path = "../../node/engine/tests/it/support/mod.rs"]
 mod support;
 
 use std::{env, fs, path::PathBuf, time::Duration};

@@ -9,5 +9,5 @@ mod families;
 mod refused;
 #[path = "models/small.rs"]
 mod small;
-#[path = "../../engine/tests/support/mod.rs"]
+#[path = "../../engine/tests/it/support/mod.rs"]
 mod support;

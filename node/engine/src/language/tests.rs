@@ -1,6 +1,6 @@
 //! Helpers for several modules' tests, and tests of the whole language layer.
 
-#[path = "../../tests/support/writer.rs"]
+#[path = "../../tests/it/support/writer.rs"]
 #[allow(dead_code, clippy::cast_possible_truncation, reason = "a part of it is used here, for what is small")]
 pub(super) mod writer;
 

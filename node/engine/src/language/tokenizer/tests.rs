@@ -1,4 +1,4 @@
-//! Tokenizers rebuilt from small made-up metadata; real ones are checked in `tests/language.rs`.
+//! Tokenizers rebuilt from small made-up metadata; real ones are checked in `tests/it/language.rs`.
 
 use super::*;
 use crate::language::tests::{numbers, vocabulary, writer::Writer};

@@ -1,15 +1,9 @@
 //! Reading GGUF headers: their contents, and refused files.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
-#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
-
-#[path = "support/writer.rs"]
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod writer;
-
 use baton_engine::gguf::{DType, Gguf, GgufError, Value};
 use proptest::prelude::*;
-use writer::Writer;
+
+use crate::support::writer::Writer;
 
 fn sound() -> Writer {
     let mut writer = Writer::default();

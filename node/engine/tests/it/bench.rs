@@ -1,17 +1,13 @@
 //! Benchmarks: all planned cases are measured and reported.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
-#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
-
-mod support;
-
 use baton_engine::{
     LoadError, Model, Options, StepError,
     bench::{BenchError, Plan, Progress, measure},
     gguf::DType,
     kernels::Isa,
 };
-use support::synthetic::{Shape, open};
+
+use crate::support::synthetic::{Shape, open};
 
 /// Loads a model with this budget for keys and values.
 fn load(kv_budget: usize) -> impl FnMut(usize) -> Result<Model, LoadError> {

@@ -1,10 +1,5 @@
 //! Each kernel gives the same bits on every instruction set, for any input.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
-#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
-
-mod support;
-
 use baton_engine::{
     half::{f16_to_f32, f32_to_f16},
     kernels::{
@@ -17,7 +12,8 @@ use baton_engine::{
     tiles::Tiles,
 };
 use proptest::prelude::*;
-use support::{
+
+use crate::support::{
     Random,
     reference::dequantise,
     synthetic::{ALL_TYPES, weights},
