@@ -20,14 +20,14 @@ fn plan() -> Plan {
 }
 
 #[test]
-fn every_case_is_measured_and_told_in_order() {
-    let (mut told, mut steps) = (Vec::new(), Vec::new());
+fn every_case_is_measured_and_reported_in_order() {
+    let (mut reported, mut steps) = (Vec::new(), Vec::new());
     let cases = measure(&mut load(1 << 30), &plan(), &mut |progress| match progress {
-        Progress::Case(case) => told.push(*case),
+        Progress::Case(case) => reported.push(*case),
         Progress::Tokens { done, total } => steps.push((done, total)),
     })
     .unwrap();
-    assert_eq!(told, cases);
+    assert_eq!(reported, cases);
     let of: Vec<_> = cases.iter().map(|case| (case.threads, case.prompt, case.batch)).collect();
     assert_eq!(
         of,

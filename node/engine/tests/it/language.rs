@@ -71,7 +71,7 @@ fn texts_have_llama_cpps_ids() {
 }
 
 #[test]
-fn what_a_template_says_has_llama_cpps_ids_with_special_tokens() {
+fn template_texts_have_llama_cpps_ids_with_special_tokens() {
     compare("special", "special", |language, text| {
         language.tokenizer().encode_bare(&[Segment::Template(text.to_owned())])
     });

@@ -261,7 +261,7 @@ fn steps_that_cannot_be_made_change_nothing() {
 }
 
 #[test]
-fn models_that_are_not_what_they_say_are_refused() {
+fn models_that_contradict_their_header_are_refused() {
     let refuses = |says: &str, shape: &Shape, change: &dyn Fn(&mut Writer)| {
         let mut writer = shape.writer();
         change(&mut writer);

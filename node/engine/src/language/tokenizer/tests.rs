@@ -153,7 +153,7 @@ fn with_token(index: usize, text: &str, kind: i32, score: f32) -> Writer {
 }
 
 #[test]
-fn hostile_vocabularies_are_refused_by_name() {
+fn malformed_vocabularies_are_refused_by_name() {
     use LanguageError as E;
     let long = "x".repeat(MAX_TOKEN_BYTES + 1);
     let token = |index, why| E::Token { index, why };
