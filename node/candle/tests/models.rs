@@ -5,8 +5,8 @@
 
 #[path = "models/families.rs"]
 mod families;
-#[path = "models/refused.rs"]
-mod refused;
+#[path = "models/refusals.rs"]
+mod refusals;
 #[path = "models/small.rs"]
 mod small;
 #[path = "../../engine/tests/it/support/mod.rs"]
