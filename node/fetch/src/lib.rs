@@ -24,7 +24,7 @@ use sha2::{Digest as _, Sha256};
 
 pub use error::ModelError;
 pub use hub::HubFile;
-pub use own::{Added, Check, Origin, add, name_of, origin, partial_bytes, remove};
+pub use own::{AddedFile, Check, Origin, add, name_of, origin, partial_bytes, remove};
 pub use terms::Terms;
 
 baton_keys::byte_id!(
@@ -150,7 +150,7 @@ impl ModelStatus {
 
 /// The result of [`Catalogue::verify`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verified {
+pub struct HashReport {
     /// The file.
     pub path: PathBuf,
     /// The hash in the catalogue.
@@ -159,7 +159,7 @@ pub struct Verified {
     pub actual: WeightsHash,
 }
 
-impl Verified {
+impl HashReport {
     /// Whether the hashes match.
     #[must_use]
     pub fn is_right(&self) -> bool {
@@ -290,7 +290,7 @@ impl Catalogue {
         for entry in &entries {
             terms::require(entry, directory)?;
         }
-        let source = pull::Source { python: pull::PYTHON, patience: pull::Patience::default() };
+        let source = pull::Source { python: pull::PYTHON, retries: pull::RetryPolicy::default() };
         pull::pull(&entries, directory, source, progress)
     }
 
@@ -321,13 +321,13 @@ impl Catalogue {
         name: &str,
         directory: &Path,
         progress: &mut dyn FnMut(PullProgress),
-    ) -> Result<Verified, ModelError> {
+    ) -> Result<HashReport, ModelError> {
         let entry = self.entry(name)?;
         let path = directory.join(&entry.file);
         let mut report = |bytes| progress(PullProgress::Verifying { bytes, total: entry.size });
         let actual = hash_file(&path, &mut report);
         let actual = actual.map_err(|source| ModelError::Io { path: path.clone(), source })?;
-        Ok(Verified { path, expected: entry.sha256, actual })
+        Ok(HashReport { path, expected: entry.sha256, actual })
     }
 
     /// Removes a model's file and its partial download. Returns whether anything existed.
