@@ -5,6 +5,23 @@
 //!
 //! This crate has its own code for the static table and the transformer. The published crates would add a
 //! second version of the tokenizers, or every language model that candle knows.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use baton_embed::{EmbedRole, Embedder as _, EmbedderConfig, open};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), baton_embed::EmbedError> {
+//! // The hashing embedder needs no model files in the folder.
+//! let embedder = open(&EmbedderConfig::Hashing {}, Path::new("models")).await?;
+//! let vectors = embedder.embed(EmbedRole::Document, &["a black cat", "interest rates"]).await?;
+//! let query = embedder.embed(EmbedRole::Query, &["black cats"]).await?;
+//! let similarity = |vector: &[f32]| vector.iter().zip(&query[0]).map(|(a, b)| a * b).sum::<f32>();
+//! assert!(similarity(&vectors[0]) > similarity(&vectors[1]));
+//! # Ok(())
+//! # }
+//! ```
 
 #[cfg(feature = "models")]
 mod bert;
