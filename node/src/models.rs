@@ -6,8 +6,8 @@ mod shape;
 use std::{ops::Deref, path::Path};
 
 pub use baton_fetch::{
-    Added, CatalogueEntry, HubFile, ModelError, ModelStatus, Origin, Part, PullProgress, Terms, Verified,
-    WeightsHash, add as add_file, hash_of, name_of, origin, partial_bytes, remove as remove_own,
+    AddedFile, CatalogueEntry, HashReport, HubFile, ModelError, ModelStatus, Origin, Part, PullProgress,
+    Terms, WeightsHash, add as add_file, hash_of, name_of, origin, partial_bytes, remove as remove_own,
 };
 pub use shape::{Shape, ShapeError};
 

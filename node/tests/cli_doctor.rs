@@ -13,7 +13,7 @@ mod process;
 mod small;
 #[path = "cli_support/store.rs"]
 mod store;
-#[path = "../engine/tests/support/mod.rs"]
+#[path = "../engine/tests/it/support/mod.rs"]
 mod support;
 
 use std::{

@@ -11,7 +11,7 @@ mod process;
 #[path = "../candle/tests/models/small.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
 mod small;
-#[path = "../engine/tests/support/mod.rs"]
+#[path = "../engine/tests/it/support/mod.rs"]
 mod support;
 
 use std::{

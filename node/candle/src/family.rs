@@ -213,9 +213,9 @@ impl Reader<'_> {
     }
 
     /// Refuses a file whose value differs from candle's assumption.
-    fn granted(&self, key: &str, granted: u64) -> Result<(), OpenError> {
+    fn require(&self, key: &str, assumed: u64) -> Result<(), OpenError> {
         match self.optional(key)? {
-            Some(found) if found != granted => Err(self.ignored(key)),
+            Some(found) if found != assumed => Err(self.ignored(key)),
             _ => Ok(()),
         }
     }
@@ -254,8 +254,8 @@ impl Shape {
             Family::Glm4 => read.bounded("attention.key_length", None, MAX_HEAD_DIM)?,
             _ => hidden / heads,
         };
-        read.granted("attention.key_length", head_dim)?;
-        read.granted("attention.value_length", head_dim)?;
+        read.require("attention.key_length", head_dim)?;
+        read.require("attention.value_length", head_dim)?;
         let mut context = read.bounded("context_length", None, u64::MAX)?.min(MAX_CONTEXT as u64);
         if let Some(window) = read.optional("attention.sliding_window")?.filter(|window| *window > 0) {
             // Within the window, the results are the same.
@@ -299,8 +299,8 @@ impl Reader<'_> {
             return Err(self.ignored("rope.freq_base"));
         }
         match self.family {
-            Family::Llama | Family::Phi3 | Family::Lfm2 => self.granted("rope.dimension_count", head_dim),
-            Family::Glm4 => self.granted("rope.dimension_count", head_dim / 2),
+            Family::Llama | Family::Phi3 | Family::Lfm2 => self.require("rope.dimension_count", head_dim),
+            Family::Glm4 => self.require("rope.dimension_count", head_dim / 2),
             Family::Phi2 => self.bounded("rope.dimension_count", None, head_dim).map(|_| ()),
         }
     }

@@ -13,6 +13,20 @@
 //! On a processor, candle's first computation reads its number of threads from the environment:
 //! `CANDLE_NUM_THREADS` or `RAYON_NUM_THREADS`.
 //!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use baton_candle::{CandleModel, Options};
+//! use baton_engine::{batch::Solo as _, gguf::GgufFile};
+//!
+//! let file = GgufFile::open(Path::new("phi-2.gguf"))?;
+//! let mut model = CandleModel::open(&file, &Options { context: 2_048 })?;
+//! // Position 0 begins a sequence; the next call continues it at position 3.
+//! let logits = model.append(&[1, 2, 3], 0)?;
+//! assert_eq!(logits.len(), model.vocabulary());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Not supported, although candle has it: Qwen 3 with experts. Its experts run on NVIDIA's cards alone, and
 //! its module keeps the keys of the previous conversation.
 

@@ -36,20 +36,20 @@ pub struct Options {
 
 /// One of candle's models. All but LFM2 can be copied without copying weights.
 enum Weights {
-    Llama(Copied<llama::ModelWeights>),
-    Phi2(Copied<phi2::ModelWeights>),
-    Phi3(Copied<phi3::ModelWeights>),
-    Glm4(Copied<glm4::ModelWeights>),
+    Llama(ModelCopies<llama::ModelWeights>),
+    Phi2(ModelCopies<phi2::ModelWeights>),
+    Phi3(ModelCopies<phi3::ModelWeights>),
+    Glm4(ModelCopies<glm4::ModelWeights>),
     Lfm2(Box<lfm2::ModelWeights>),
 }
 
 /// A model without a conversation, and a copy with one. Dropping the copy drops its keys, values and masks.
-struct Copied<M> {
+struct ModelCopies<M> {
     clean: Box<M>,
     used: Box<M>,
 }
 
-impl<M: Clone> Copied<M> {
+impl<M: Clone> ModelCopies<M> {
     fn new(model: M) -> Self {
         Self { used: Box::new(model.clone()), clean: Box::new(model) }
     }
@@ -190,17 +190,20 @@ fn read(file: &GgufFile, shape: &Shape) -> candle_core::Result<(Weights, Device)
     complete(&mut content, shape)?;
     let weights = match shape.family {
         Family::Llama => {
-            Weights::Llama(Copied::new(llama::ModelWeights::from_gguf(content, &mut reader, &device)?))
+            Weights::Llama(ModelCopies::new(llama::ModelWeights::from_gguf(content, &mut reader, &device)?))
         }
         Family::Phi2 => {
-            Weights::Phi2(Copied::new(phi2::ModelWeights::from_gguf(content, &mut reader, &device)?))
+            Weights::Phi2(ModelCopies::new(phi2::ModelWeights::from_gguf(content, &mut reader, &device)?))
         }
-        Family::Phi3 => {
-            Weights::Phi3(Copied::new(phi3::ModelWeights::from_gguf(false, content, &mut reader, &device)?))
-        }
+        Family::Phi3 => Weights::Phi3(ModelCopies::new(phi3::ModelWeights::from_gguf(
+            false,
+            content,
+            &mut reader,
+            &device,
+        )?)),
         Family::Glm4 => {
             let model = glm4::ModelWeights::from_gguf(content, &mut reader, &device, DType::F32)?;
-            Weights::Glm4(Copied::new(model))
+            Weights::Glm4(ModelCopies::new(model))
         }
         Family::Lfm2 => {
             Weights::Lfm2(Box::new(lfm2::ModelWeights::from_gguf(content, &mut reader, &device)?))

@@ -5,9 +5,9 @@
 
 #[path = "models/families.rs"]
 mod families;
-#[path = "models/refused.rs"]
-mod refused;
+#[path = "models/refusals.rs"]
+mod refusals;
 #[path = "models/small.rs"]
 mod small;
-#[path = "../../engine/tests/support/mod.rs"]
+#[path = "../../engine/tests/it/support/mod.rs"]
 mod support;

@@ -9,7 +9,7 @@ use baton_engine::{
     gguf::DType,
     kernels::{
         Isa,
-        dot::{Acts, DIRECT_ROWS, Finish, Panel, Spread, TileRef},
+        dot::{Acts, DIRECT_ROWS, Epilogue, Panel, SpreadBlock, TileRef},
         rows::{ActBlock, NormQuantise},
     },
     tiles::Tiles,
@@ -50,7 +50,7 @@ fn main() {
                     floats: &mut [],
                 });
                 let mut out = vec![0.0; rows * OUTPUTS];
-                let mut spread = vec![Spread::EMPTY; 2 * INPUTS / 32];
+                let mut spread = vec![SpreadBlock::EMPTY; 2 * INPUTS / 32];
                 let mut best = f64::MAX;
                 for _ in 0..if isa.name() == "scalar" { 1 } else { 12 } {
                     let start = Instant::now();
@@ -60,7 +60,7 @@ fn main() {
                             acts: Acts { blocks: &blocks, floats: &floats },
                             rows,
                             direct: rows <= DIRECT_ROWS,
-                            finish: Finish::Both,
+                            epilogue: Epilogue::Both,
                             out,
                             spread: &mut spread,
                         }

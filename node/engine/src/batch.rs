@@ -20,17 +20,17 @@
 //! [`Model`]: crate::Model
 //! [`Model::step`]: crate::Model::step
 
+mod active_request;
 mod answer;
 mod batcher;
 mod channel;
 mod draft;
 mod generation;
 mod prefix;
+mod queued_request;
 mod request;
-mod running;
 mod scheduler;
 mod solo;
-mod waiting;
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub use channel::{ChannelSink, Event, Events, channel};
 pub use request::{
     BatchError, Cancel, Choice, Chooser, Finish, Greedy, Request, RequestId, SessionKey, Sink, Stats,
 };
-pub use scheduler::{Load, Progress, Scheduler, StepRows};
+pub use scheduler::{Load, Scheduler, StepOutcome, StepRows};
 pub use solo::Solo;
 
 /// Maximum number of requests that run at once: the decode rows of a step, and the logits that it holds.

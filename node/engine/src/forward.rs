@@ -18,7 +18,7 @@ use crate::{
     kernels::{
         Isa,
         attention::KV_BLOCK,
-        dot::{Acts, Spread},
+        dot::{Acts, SpreadBlock},
         rows::{ActBlock, AddNormed, BLOCK, NormQuantise},
     },
     model::{Chunk, Logits, Model},
@@ -70,7 +70,7 @@ pub(crate) struct Own {
     normed: Vec<f32>,
     half: Vec<u16>,
     scores: Vec<f32>,
-    spread: Vec<Spread>,
+    spread: Vec<SpreadBlock>,
 }
 
 impl Drop for Scratch {
@@ -108,7 +108,7 @@ pub(crate) fn room<T: Clone>(buffer: &mut Vec<T>, length: usize, fill: T) -> &mu
 }
 
 /// Rows of one sequence in a step.
-pub(crate) struct Run {
+pub(crate) struct RowRun {
     /// The run's rows within the step.
     pub rows: Range<usize>,
     /// The first row's position.
@@ -167,7 +167,7 @@ struct RowPart<'a> {
 }
 
 /// The source of a row's numbers.
-trait Source: Sync {
+trait RowSource: Sync {
     /// Copies a row.
     fn copy(&self, row: usize, out: &mut [f32]);
 }
@@ -179,19 +179,19 @@ struct Panels<'a> {
     width: usize,
 }
 
-impl Source for Panels<'_> {
+impl RowSource for Panels<'_> {
     fn copy(&self, row: usize, out: &mut [f32]) {
         gather(self.data, self.rows, self.width, row, out);
     }
 }
 
 /// Attention's results, of all rows or of some.
-struct Picked<'a> {
+struct AttentionRows<'a> {
     plan: &'a attention::Plan<'a>,
     rows: Option<&'a [usize]>,
 }
 
-impl Source for Picked<'_> {
+impl RowSource for AttentionRows<'_> {
     fn copy(&self, row: usize, out: &mut [f32]) {
         self.plan.copy(self.rows.map_or(row, |rows| rows[row]), out);
     }
@@ -274,7 +274,7 @@ fn add_and_norm(
 fn quantise_rows(
     context: &mut Context<'_>,
     rows: usize,
-    source: &dyn Source,
+    source: &dyn RowSource,
     buffers: ActBuffers<'_>,
     linear: &Linear,
 ) {
@@ -305,7 +305,7 @@ impl Model {
         let mut runs = Vec::with_capacity(chunks.len());
         let mut rows = 0;
         for chunk in chunks.iter() {
-            runs.push(Run { rows: rows..rows + chunk.tokens.len(), position: chunk.sequence.len() });
+            runs.push(RowRun { rows: rows..rows + chunk.tokens.len(), position: chunk.sequence.len() });
             rows += chunk.tokens.len();
         }
         if scratch.own.len() < threads.count() {
@@ -353,12 +353,12 @@ impl Model {
             let plan = step.attend(&mut context, queries, (attended, scores), chunks);
             // In the last layer, only the wanted rows go on: nothing reads the others any more.
             let (source, rows) = if all {
-                (Picked { plan: &plan, rows: None }, rows)
+                (AttentionRows { plan: &plan, rows: None }, rows)
             } else {
                 for (to, from) in wanted.iter().enumerate() {
                     stream.copy_within(from * hidden..(from + 1) * hidden, to * hidden);
                 }
-                (Picked { plan: &plan, rows: Some(&wanted) }, wanted.len())
+                (AttentionRows { plan: &plan, rows: Some(&wanted) }, wanted.len())
             };
             let stream = &mut stream[..rows * hidden];
             quantise_rows(&mut context, rows, &source, ActBuffers { blocks, floats }, &layer.output);
@@ -367,7 +367,7 @@ impl Model {
             let add = (added.as_slice(), layer.post_attention_norm.as_deref());
             add_and_norm(&mut context, rows, (stream, hidden), Some(add), Some(next), config.epsilon);
             product(&layer.gate_up, rows).run(&mut context, Acts { blocks, floats }, middle);
-            let panels = Panels { data: middle, rows, width: layer.gate_up.finish.width() };
+            let panels = Panels { data: middle, rows, width: layer.gate_up.epilogue.width() };
             quantise_rows(&mut context, rows, &panels, ActBuffers { blocks, floats }, &layer.down);
             product(&layer.down, rows).run(&mut context, Acts { blocks, floats }, added);
             let next = weights
@@ -420,7 +420,7 @@ fn head(
 }
 
 /// Splits a run's rows by block: the rows, and the first row's position in the block.
-pub(crate) fn block_runs(run: &Run) -> impl Iterator<Item = (Range<usize>, usize)> {
+pub(crate) fn block_runs(run: &RowRun) -> impl Iterator<Item = (Range<usize>, usize)> {
     let (mut row, end, mut position) = (run.rows.start, run.rows.end, run.position);
     std::iter::from_fn(move || {
         if row == end {

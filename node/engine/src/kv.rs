@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn truncation_frees_what_is_empty() {
+    fn truncation_frees_empty_blocks() {
         let pool = pool(4);
         let mut sequence = Sequence::new(&pool);
         sequence.reserve(3 * KV_BLOCK + 1).unwrap();

@@ -34,10 +34,10 @@ use zeroize::Zeroizing;
 pub use chat::{Call, Conversation, Json, Message, Role};
 pub use date::Date;
 pub use grammar::{Grammar, Grammars};
-pub use logprobs::{Logprob, Reported, Softmax};
+pub use logprobs::{Logprob, LogprobReport, Softmax};
 pub use sampler::{Sampler, Sampling};
 pub use template::{ChatTemplate, Segment};
-pub use text::{Piece, Pushed, StreamText};
+pub use text::{Piece, PushOutcome, StreamText};
 pub use tokenizer::Tokenizer;
 
 use crate::gguf::{Gguf, GgufError, GgufFile, Value};
@@ -231,10 +231,10 @@ impl Language {
     /// The report on a token: its own probability and those of the `likeliest` likeliest tokens, from the
     /// model's unchanged logits.
     #[must_use]
-    pub fn report(&self, softmax: &Softmax<'_>, id: u32, likeliest: usize) -> Reported {
+    pub fn report(&self, softmax: &Softmax<'_>, id: u32, likeliest: usize) -> LogprobReport {
         let mut tokens = vec![softmax.of_token(id)];
         tokens.extend(softmax.likeliest(likeliest));
         let spelled = tokens.iter().map(|one| self.tokenizer.token_bytes(one.token).to_vec()).collect();
-        Reported { tokens, spelled }
+        LogprobReport { tokens, spelled }
     }
 }

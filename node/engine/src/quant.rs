@@ -5,7 +5,7 @@
 use crate::gguf::DType;
 
 /// One block of the file: 32 numbers, or 256 in the K formats.
-pub struct Source {
+pub struct QuantBlock {
     /// The integers, in the order of the inputs; 8-bit integers have 128 added. Only the block's own are set.
     pub values: [u8; 256],
     halves: [u16; 2],
@@ -14,7 +14,7 @@ pub struct Source {
     factor_count: usize,
 }
 
-impl Source {
+impl QuantBlock {
     /// Decodes one block, whose length is [`DType::block`]'s. Reads nothing for a floating-point type.
     #[must_use]
     pub fn read(dtype: DType, bytes: &[u8]) -> Self {

@@ -39,7 +39,8 @@ struct Job {
     context: *const (),
 }
 
-struct Shared {
+/// The job in progress and the sleeping threads.
+struct PoolState {
     /// The job's number in the upper half, the count of untaken parts in the lower half.
     state: AtomicU64,
     /// The job with that number.
@@ -55,7 +56,7 @@ struct Shared {
 
 /// A pool of threads.
 pub struct Threads {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -65,7 +66,7 @@ impl Threads {
     /// # Errors
     /// If the system refuses more threads.
     pub fn new(count: usize) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             state: AtomicU64::new(0),
             job: AtomicPtr::new(ptr::null_mut()),
             undone: AtomicUsize::new(0),
@@ -138,7 +139,8 @@ impl Threads {
     }
 }
 
-struct Context<'a, P, W> {
+/// The arguments of a [`Job`], with their types.
+struct JobContext<'a, P, W> {
     parts: *mut P,
     work: &'a W,
     /// The threads' own parts; empty if all parts are common.
@@ -171,23 +173,23 @@ fn take(shares: &[Share], thread: usize) -> usize {
 /// Runs one part.
 ///
 /// # Safety
-/// `context` points to a [`Context`] of these types with at least `index + 1` parts. The caller calls it once
-/// for each index. If there are shares, there is one for each thread, and together they contain each part
-/// once.
+/// `context` points to a [`JobContext`] of these types with at least `index + 1` parts. The caller calls it
+/// once for each index. If there are shares, there is one for each thread, and together they contain each
+/// part once.
 unsafe fn run_part<P: Send, W: Fn(usize, &mut P) + Sync>(context: *const (), thread: usize, index: usize) {
     // SAFETY: guaranteed by the caller. The job's owner borrows the part mutably, and waits. No other thread
     // uses the part, because each index is taken once, and so is each number of a share. `P: Send` permits
     // the part on this thread, `W: Sync` the function.
     unsafe {
-        let context = &*context.cast::<Context<'_, P, W>>();
+        let context = &*context.cast::<JobContext<'_, P, W>>();
         let index = if context.shares.is_empty() { index } else { take(context.shares, thread) };
         (context.work)(thread, &mut *context.parts.add(index));
     }
 }
 
-impl Shared {
+impl PoolState {
     fn run<P: Send, W: Fn(usize, &mut P) + Sync>(&self, parts: &mut [P], shares: &[Share], work: &W) {
-        let context = Context { parts: parts.as_mut_ptr(), work, shares };
+        let context = JobContext { parts: parts.as_mut_ptr(), work, shares };
         let job = Job { run: run_part::<P, W>, context: (&raw const context).cast() };
         let number = (self.state.load(Ordering::Relaxed) >> 32).wrapping_add(1) & u64::from(u32::MAX);
         self.undone.store(parts.len(), Ordering::Relaxed);

@@ -33,7 +33,7 @@ use crate::{
     gguf::DType,
     half::{bf16_to_f32, f16_to_f32},
     lanes::{BLOCK, LANES},
-    quant::Source,
+    quant::QuantBlock,
 };
 
 /// A matrix's encoding and size, and the derived tile size.
@@ -125,7 +125,7 @@ impl TileShape {
         // A block of the file becomes a group of the tile.
         let groups = tile.chunks_exact_mut(scale_bytes + group_blocks * quant_bytes);
         for (bytes, group) in bytes.chunks_exact(block_bytes).zip(groups) {
-            let source = Source::read(dtype, bytes);
+            let source = QuantBlock::read(dtype, bytes);
             let (group, quants) = group.split_at_mut(scale_bytes);
             let values = &source.values.as_chunks::<BLOCK>().0[..block / BLOCK];
             for (values, quants) in values.iter().zip(quants.chunks_exact_mut(quant_bytes)) {

@@ -26,7 +26,7 @@ use crate::{
     half::{bf16_to_f32, f16_to_f32},
     kernels::{
         LANES,
-        dot::{Finish, TileRef},
+        dot::{Epilogue, TileRef},
     },
     tiles::{TileShape, Tiles},
 };
@@ -98,7 +98,7 @@ pub struct Linear {
     parts: Vec<Tiles>,
     panels: Vec<Pair>,
     /// How to combine a panel's results.
-    pub finish: Finish,
+    pub epilogue: Epilogue,
     /// Inputs.
     pub columns: usize,
     /// The first output of each part, in the product's layout.
@@ -116,13 +116,13 @@ impl Linear {
             start
         });
         let columns = parts.first().map_or(0, Tiles::columns);
-        Self { starts: starts.collect(), panels: joined(&shapes), finish: Finish::Both, columns, parts }
+        Self { starts: starts.collect(), panels: joined(&shapes), epilogue: Epilogue::Both, columns, parts }
     }
 
     /// Two parts whose tiles alternate.
-    fn paired(first: Tiles, second: Tiles, finish: Finish) -> Self {
+    fn paired(first: Tiles, second: Tiles, epilogue: Epilogue) -> Self {
         let panels = paired(first.shape());
-        Self { columns: first.columns(), parts: vec![first, second], panels, finish, starts: vec![0] }
+        Self { columns: first.columns(), parts: vec![first, second], panels, epilogue, starts: vec![0] }
     }
 
     /// Number of panels.
@@ -140,7 +140,7 @@ impl Linear {
     /// Numbers in the product for each row, in whole panels.
     #[must_use]
     pub fn width(&self) -> usize {
-        self.panels.len() * self.finish.width()
+        self.panels.len() * self.epilogue.width()
     }
 
     /// Whether any part has floating-point weights, and whether any part is quantised.
@@ -293,7 +293,7 @@ impl<'a> Pending<'a> {
 }
 
 /// Matrices with the same activations, by their numbers, and their panels.
-struct Product {
+struct ProductPlan {
     first: usize,
     panels: Vec<Pair>,
 }
@@ -302,7 +302,7 @@ struct Product {
 #[derive(Default)]
 struct Walk<'a> {
     matrices: Vec<Pending<'a>>,
-    products: Vec<Product>,
+    products: Vec<ProductPlan>,
 }
 
 impl<'a> Walk<'a> {
@@ -316,7 +316,7 @@ impl<'a> Walk<'a> {
     }
 
     fn push(&mut self, matrices: &[Pending<'a>], panels: Vec<Pair>) {
-        self.products.push(Product { first: self.matrices.len(), panels });
+        self.products.push(ProductPlan { first: self.matrices.len(), panels });
         self.matrices.extend_from_slice(matrices);
     }
 
@@ -440,9 +440,9 @@ impl<'a> PendingLayer<'a> {
 
     /// Builds the layer from its matrices, in the order of [`Self::walk`].
     fn finish(self, [query, key, value, output, gate, up, down]: [Tiles; 7], config: &Config) -> Layer {
-        let finish = match config.activation {
-            Activation::Silu => Finish::Silu,
-            Activation::Gelu => Finish::Gelu,
+        let epilogue = match config.activation {
+            Activation::Silu => Epilogue::Silu,
+            Activation::Gelu => Epilogue::Gelu,
         };
         let vectors = self.vectors;
         Layer {
@@ -453,7 +453,7 @@ impl<'a> PendingLayer<'a> {
             output: Linear::joined(vec![output]),
             post_attention_norm: vectors.post_attention_norm,
             feed_forward_norm: vectors.feed_forward_norm,
-            gate_up: Linear::paired(gate, up, finish),
+            gate_up: Linear::paired(gate, up, epilogue),
             down: Linear::joined(vec![down]),
             post_feed_forward_norm: vectors.post_feed_forward_norm,
         }

@@ -10,9 +10,9 @@ use reqwest::{Client, Response, StatusCode, Url, header, redirect};
 
 use super::{
     MAX_MODEL_BYTES, ModelError, PullProgress, WeightsHash, hash_file, is_plain_name,
-    own::{self, Added, Check, Origin},
+    own::{self, AddedFile, Check, Origin},
     pull::{
-        Patience, WorkFolder, install, io_error,
+        RetryPolicy, WorkFolder, install, io_error,
         resume::{self, FetchError, Remote},
     },
 };
@@ -81,7 +81,7 @@ impl FromStr for HubFile {
 
 /// The hub's description of a file.
 #[derive(Debug, PartialEq, Eq)]
-struct Located {
+struct FileDescription {
     commit: String,
     sha256: WeightsHash,
     size: u64,
@@ -115,8 +115,8 @@ impl HubFile {
         directory: &Path,
         check: Check<'_>,
         progress: &mut dyn FnMut(PullProgress),
-    ) -> Result<Added, ModelError> {
-        self.pull_with(endpoint, name, directory, check, Patience::default(), progress)
+    ) -> Result<AddedFile, ModelError> {
+        self.pull_with(endpoint, name, directory, check, RetryPolicy::default(), progress)
     }
 
     fn pull_with(
@@ -125,9 +125,9 @@ impl HubFile {
         name: &str,
         directory: &Path,
         check: Check<'_>,
-        patience: Patience,
+        retries: RetryPolicy,
         progress: &mut dyn FnMut(PullProgress),
-    ) -> Result<Added, ModelError> {
+    ) -> Result<AddedFile, ModelError> {
         let target = own::file_of(name, directory)?;
         let located = self.locate(endpoint)?;
         fs::create_dir_all(directory).map_err(io_error(directory))?;
@@ -136,39 +136,39 @@ impl HubFile {
             let mut report = |bytes| progress(PullProgress::Verifying { bytes, total: located.size });
             let sha256 = hash_file(&target, &mut report).map_err(io_error(&target))?;
             if sha256 == located.sha256 {
-                return Ok(Added { path: target, sha256, linked: false });
+                return Ok(AddedFile { path: target, sha256, linked: false });
             }
-            return Err(own::taken(name));
+            return Err(own::name_conflict(name));
         }
         let fetched = own::fetched_file(name, directory);
-        self.fetch(endpoint, &located, &fetched, patience, progress)?;
+        self.fetch(endpoint, &located, &fetched, retries, progress)?;
         let bytes = fs::metadata(&fetched).map_err(io_error(&fetched))?.len();
         if bytes != located.size {
             fs::remove_file(&fetched).map_err(io_error(&fetched))?;
             let reason = format!("it has {bytes} bytes instead of {}", located.size);
             return Err(self.refused(endpoint, reason));
         }
-        if let Err(error) = own::checked(&fetched, check) {
+        if let Err(error) = own::check_model(&fetched, check) {
             fs::remove_file(&fetched).map_err(io_error(&fetched))?;
             return Err(error);
         }
         let pinned = Self { revision: located.commit, ..self.clone() };
         let origin =
             Origin { source: pinned.to_string(), sha256: located.sha256.to_string(), size: located.size };
-        own::note(&target, &origin)?;
+        own::write_origin(&target, &origin)?;
         let file = fs::File::open(&fetched).map_err(io_error(&fetched))?;
         install(file, &fetched, &target, directory)?;
         drop(work);
-        Ok(Added { path: target, sha256: located.sha256, linked: false })
+        Ok(AddedFile { path: target, sha256: located.sha256, linked: false })
     }
 
     /// Fetches the file as the hub described it.
     fn fetch(
         &self,
         endpoint: &str,
-        located: &Located,
+        located: &FileDescription,
         target: &Path,
-        patience: Patience,
+        retries: RetryPolicy,
         progress: &mut dyn FnMut(PullProgress),
     ) -> Result<(), ModelError> {
         let remote = Remote { url: self.url(endpoint, &located.commit)?, sha256: located.sha256 };
@@ -176,7 +176,7 @@ impl HubFile {
             let total = Some(total.unwrap_or(located.size));
             progress(PullProgress::Downloading { part: 0, parts: 1, bytes, total });
         };
-        let fetched = resume::fetch(&remote, target, located.size, patience, &mut report);
+        let fetched = resume::fetch(&remote, target, located.size, retries, &mut report);
         match fetched {
             Ok(()) => Ok(()),
             Err(FetchError::Refused { reason }) => {
@@ -212,27 +212,27 @@ impl HubFile {
     }
 
     /// Asks the hub to describe the file.
-    fn locate(&self, endpoint: &str) -> Result<Located, ModelError> {
+    fn locate(&self, endpoint: &str) -> Result<FileDescription, ModelError> {
         let url = self.url(endpoint, &self.revision)?;
         // A separate thread, as for the download: the caller's may belong to a runtime.
-        let asked = thread::scope(|scope| {
+        let description = thread::scope(|scope| {
             let worker = scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 let runtime = runtime.map_err(|error| error.to_string())?;
                 runtime.block_on(async {
-                    let asked = tokio::time::timeout(LOCATE_LIMIT, ask(url));
-                    asked.await.unwrap_or_else(|_| Err("it does not answer".to_owned()))
+                    let request = tokio::time::timeout(LOCATE_LIMIT, request_description(url));
+                    request.await.unwrap_or_else(|_| Err("it does not answer".to_owned()))
                 })
             });
             worker.join().unwrap_or_else(|panic| resume_unwind(panic))
         });
-        asked.map_err(|reason| self.refused(endpoint, reason))
+        description.map_err(|reason| self.refused(endpoint, reason))
     }
 }
 
 /// Requests a file's head. It follows redirects within the hub only; the location of the bytes does not
 /// matter yet.
-async fn ask(mut url: Url) -> Result<Located, String> {
+async fn request_description(mut url: Url) -> Result<FileDescription, String> {
     let client = Client::builder().redirect(redirect::Policy::none()).build();
     let client = client.map_err(|error| resume::describe(&error))?;
     for _ in 0..=MAX_REDIRECTS {
@@ -241,8 +241,8 @@ async fn ask(mut url: Url) -> Result<Located, String> {
         if let Some(located) = read_head(&response)? {
             return Ok(located);
         }
-        let place = response.headers().get(header::LOCATION).and_then(|place| place.to_str().ok());
-        let next = place.and_then(|place| url.join(place).ok());
+        let location = response.headers().get(header::LOCATION).and_then(|location| location.to_str().ok());
+        let next = location.and_then(|location| url.join(location).ok());
         match next.filter(|next| next.origin() == url.origin()) {
             Some(next) if response.status().is_redirection() => url = next,
             _ => return Err("it states no SHA-256 of the file; a small file or another hub".to_owned()),
@@ -252,7 +252,7 @@ async fn ask(mut url: Url) -> Result<Located, String> {
 }
 
 /// The description in a hub's response; `None` if it has none.
-fn read_head(response: &Response) -> Result<Option<Located>, String> {
+fn read_head(response: &Response) -> Result<Option<FileDescription>, String> {
     match response.status() {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             return Err("the repository is private, gated, or not there; fetch the file by hand, then `models add` it"
@@ -272,7 +272,7 @@ fn read_head(response: &Response) -> Result<Option<Located>, String> {
     }
     let commit = text(COMMIT).filter(|commit| is_plain_name(commit));
     let commit = commit.ok_or_else(|| "it does not say which commit the revision is".to_owned())?.to_owned();
-    Ok(Some(Located { commit, sha256, size }))
+    Ok(Some(FileDescription { commit, sha256, size }))
 }
 
 #[cfg(test)]

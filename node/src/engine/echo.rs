@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use baton_engine::language::text::{Pushed, StreamText, shown_text};
+use baton_engine::language::text::{PushOutcome, StreamText, shown_text};
 
 use super::{
     Engine, EngineError, EngineInfo, EngineKind, FinishReason, GenerateHandle, GenerateJob, TokenCount,
@@ -144,9 +144,9 @@ impl Backend for Runner {
             }
             sink.generated();
             let (piece, stopped) = match text.push(*id, word.as_bytes()) {
-                Pushed::Held => continue,
-                Pushed::Emit(piece) => (piece, false),
-                Pushed::Stopped(piece) => (piece, true),
+                PushOutcome::Held => continue,
+                PushOutcome::Emit(piece) => (piece, false),
+                PushOutcome::Stopped(piece) => (piece, true),
             };
             let count = u32::try_from(piece.ids.len()).unwrap_or(u32::MAX);
             sink.token(next, piece.ids, piece.text, Vec::new());

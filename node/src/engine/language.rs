@@ -139,8 +139,8 @@ pub struct Reported {
     pub spelled: Vec<TokenBytes>,
 }
 
-impl From<baton_engine::language::Reported> for Reported {
-    fn from(reported: baton_engine::language::Reported) -> Self {
+impl From<baton_engine::language::LogprobReport> for Reported {
+    fn from(reported: baton_engine::language::LogprobReport) -> Self {
         let token = |one: Logprob| TokenLogprob { token: one.token, millinats: one.millinats };
         Self {
             tokens: reported.tokens.into_iter().map(token).collect(),

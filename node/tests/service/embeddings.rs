@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use baton_embed::{Counted, CountedFuture, EmbedFuture, EmbedRole, Embedder, Hashing};
+use baton_embed::{CountedFuture, CountedVector, EmbedFuture, EmbedRole, Embedder, Hashing};
 use baton_keys::{
     SecretSigningKey,
     exchange::{EmbedSecret, ExchangeSecret},
@@ -101,7 +101,7 @@ impl Embedder for Gated {
             self.permits.acquire().await.unwrap().forget();
             let vectors = self.embed(role, texts).await?;
             left.1 = true;
-            Ok(vectors.into_iter().map(|vector| Counted { vector, tokens: 3 }).collect())
+            Ok(vectors.into_iter().map(|vector| CountedVector { vector, tokens: 3 }).collect())
         })
     }
 }

@@ -4,9 +4,9 @@ use std::{path::Path, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{EmbedError, EmbedRole, Embedder, Hashing, Remote, RemoteConfig};
 #[cfg(feature = "models")]
-use crate::{MiniLm, StaticTable, WithTable, models::POTION_BASE_8M};
+use crate::{CombinedEmbedder, MiniLm, StaticTable, models::POTION_BASE_8M};
+use crate::{EmbedError, EmbedRole, Embedder, Hashing, Remote, RemoteConfig};
 
 /// The configured embedder. As TOML: `kind = "hashing"`, `"potion"`, `"minilm"`, or `"remote"` with the
 /// fields of [`RemoteConfig`].
@@ -87,7 +87,7 @@ async fn with_table(
     }
     let folder = models_dir.to_owned();
     let table = blocking(move || StaticTable::open_potion(&folder)).await?;
-    Ok(Arc::new(WithTable::new(embedder, table)))
+    Ok(Arc::new(CombinedEmbedder::new(embedder, table)))
 }
 
 #[cfg(feature = "models")]
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn d4_a_model_that_is_missing_or_broken_is_refused_with_what_to_do() {
+    async fn d4_a_missing_or_broken_model_is_refused_with_the_remedy() {
         let folder = tempfile::tempdir().unwrap();
         for (config, name) in
             [(EmbedderConfig::Potion {}, "potion-base-8m"), (EmbedderConfig::Minilm {}, "all-minilm-l6-v2")]
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn configurations_say_their_kind_and_nothing_unknown() {
+    fn configurations_name_their_kind_and_nothing_unknown() {
         let read = |text: &str| serde_json::from_str::<EmbedderConfig>(text);
         assert_eq!(read(r#"{"kind":"potion"}"#).unwrap(), EmbedderConfig::Potion {});
         let remote = r#"{"kind":"remote","base_url":"http://127.0.0.1:1/v1","model":"m","dimensions":8,

@@ -114,7 +114,7 @@ mod tests {
     const GOLDEN_FOX: [usize; 3] = [29, 125, 345];
 
     #[test]
-    fn what_is_spelled_alike_is_nearer() {
+    fn similar_spellings_are_nearer() {
         assert!(IGNORED.is_sorted());
         let question = "Which cats did she adopt?";
         assert!(cosine(question, "She adopted a cat") > cosine(question, "The train leaves at nine") + 0.2);

@@ -5,16 +5,33 @@
 //!
 //! This crate has its own code for the static table and the transformer. The published crates would add a
 //! second version of the tokenizers, or every language model that candle knows.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use baton_embed::{EmbedRole, Embedder as _, EmbedderConfig, open};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), baton_embed::EmbedError> {
+//! // The hashing embedder needs no model files in the folder.
+//! let embedder = open(&EmbedderConfig::Hashing {}, Path::new("models")).await?;
+//! let vectors = embedder.embed(EmbedRole::Document, &["a black cat", "interest rates"]).await?;
+//! let query = embedder.embed(EmbedRole::Query, &["black cats"]).await?;
+//! let similarity = |vector: &[f32]| vector.iter().zip(&query[0]).map(|(a, b)| a * b).sum::<f32>();
+//! assert!(similarity(&vectors[0]) > similarity(&vectors[1]));
+//! # Ok(())
+//! # }
+//! ```
 
 #[cfg(feature = "models")]
 mod bert;
 mod config;
 mod hashing;
 #[cfg(feature = "models")]
+mod lexicon;
+#[cfg(feature = "models")]
 mod minilm;
 pub mod models;
-#[cfg(feature = "models")]
-mod related;
 mod remote;
 #[cfg(feature = "models")]
 mod static_table;
@@ -26,9 +43,9 @@ use zeroize::Zeroizing;
 pub use config::{EmbedderConfig, open};
 pub use hashing::Hashing;
 #[cfg(feature = "models")]
-pub use minilm::MiniLm;
+pub use lexicon::CombinedEmbedder;
 #[cfg(feature = "models")]
-pub use related::WithTable;
+pub use minilm::MiniLm;
 pub use remote::{Remote, RemoteConfig, Roles};
 #[cfg(feature = "models")]
 pub use static_table::StaticTable;
@@ -38,7 +55,7 @@ pub const MAX_RELATED: usize = 32;
 
 /// A word that is used like another word.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Related {
+pub struct RelatedWord {
     /// In lower case.
     pub word: String,
     /// Cosine with the other word.
@@ -67,7 +84,7 @@ pub enum EmbedError {
 
 /// A text's vector, with the number of embedded tokens.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Counted {
+pub struct CountedVector {
     /// The vector.
     pub vector: Vec<f32>,
     /// Embedded tokens, including those that the model adds; words, if a model has no tokens.
@@ -75,13 +92,14 @@ pub struct Counted {
 }
 
 /// Boxed counted vectors, so that the trait can be used as `dyn`.
-pub type CountedFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<Counted>, EmbedError>> + Send + 'a>>;
+pub type CountedFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<Vec<CountedVector>, EmbedError>> + Send + 'a>>;
 
 /// A boxed embedding, so that the trait can be used as `dyn`.
 pub type EmbedFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<Vec<f32>>, EmbedError>> + Send + 'a>>;
 
 /// Boxed related words, so that the trait can be used as `dyn`.
-pub type RelatedFuture<'a> = Pin<Box<dyn Future<Output = Vec<Vec<Related>>> + Send + 'a>>;
+pub type RelatedFuture<'a> = Pin<Box<dyn Future<Output = Vec<Vec<RelatedWord>>> + Send + 'a>>;
 
 /// Turns texts into unit vectors.
 pub trait Embedder: Send + Sync {
@@ -98,7 +116,7 @@ pub trait Embedder: Send + Sync {
             let vectors = self.embed(role, texts).await?;
             let counted = vectors.into_iter().zip(texts).map(|(vector, text)| {
                 let words = beginning(text).split(|c: char| !c.is_alphanumeric());
-                Counted { vector, tokens: words.filter(|word| !word.is_empty()).count() }
+                CountedVector { vector, tokens: words.filter(|word| !word.is_empty()).count() }
             });
             Ok(counted.collect())
         })

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use zeroize::Zeroizing;
 
 use crate::{
-    Counted, CountedFuture, EmbedError, EmbedFuture, EmbedRole, Embedder, OwnedTexts,
+    CountedFuture, CountedVector, EmbedError, EmbedFuture, EmbedRole, Embedder, OwnedTexts,
     bert::{Bert, Shape},
     models::ALL_MINILM_L6_V2,
     owned,
@@ -48,7 +48,7 @@ pub struct MiniLm {
 
 struct Job {
     texts: OwnedTexts,
-    reply: oneshot::Sender<Result<Vec<Counted>, EmbedError>>,
+    reply: oneshot::Sender<Result<Vec<CountedVector>, EmbedError>>,
 }
 
 impl std::fmt::Debug for MiniLm {
@@ -158,7 +158,11 @@ impl Model {
     }
 
     /// `None` if the caller gave up meanwhile.
-    fn embed(&self, texts: &OwnedTexts, left: impl Fn() -> bool) -> Option<Result<Vec<Counted>, EmbedError>> {
+    fn embed(
+        &self,
+        texts: &OwnedTexts,
+        left: impl Fn() -> bool,
+    ) -> Option<Result<Vec<CountedVector>, EmbedError>> {
         let mut vectors = Vec::with_capacity(texts.len());
         for batch in texts.chunks(BATCH) {
             if left() {
@@ -172,7 +176,7 @@ impl Model {
         Some(Ok(vectors))
     }
 
-    fn embed_batch(&self, batch: &[Zeroizing<String>]) -> Result<Vec<Counted>, EmbedError> {
+    fn embed_batch(&self, batch: &[Zeroizing<String>]) -> Result<Vec<CountedVector>, EmbedError> {
         let pieces = batch.iter().map(|text| self.pieces(text)).collect::<Result<Vec<_>, _>>()?;
         let embedded = self.pass(&pieces);
         let embedded =
@@ -180,7 +184,7 @@ impl Model {
         let counted = pieces.iter().zip(embedded).map(|(pieces, vector)| {
             // Only the begin and end markers: no word.
             let vector = if pieces.len() > 2 { vector } else { vec![0.0; SHAPE.width] };
-            Counted { vector, tokens: pieces.len() }
+            CountedVector { vector, tokens: pieces.len() }
         });
         Ok(counted.collect())
     }

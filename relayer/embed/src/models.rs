@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use baton_fetch::Catalogue;
-pub use baton_fetch::{ModelError, ModelStatus, PullProgress, Verified};
+pub use baton_fetch::{HashReport, ModelError, ModelStatus, PullProgress};
 
 /// An embedding model and its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ pub fn verify(
     name: &str,
     directory: &Path,
     progress: &mut dyn FnMut(PullProgress),
-) -> Result<Vec<Verified>, ModelError> {
+) -> Result<Vec<HashReport>, ModelError> {
     let files = files();
     model(name)?.entries.iter().map(|entry| files.verify(entry, directory, progress)).collect()
 }

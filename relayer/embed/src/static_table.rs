@@ -9,8 +9,8 @@ use safetensors::{Dtype, SafeTensors};
 use tokenizers::Tokenizer;
 
 use crate::{
-    EmbedError, EmbedFuture, EmbedRole, Embedder, RelatedFuture, models::POTION_BASE_8M, off_reactor, owned,
-    related::Lexicon, unit,
+    EmbedError, EmbedFuture, EmbedRole, Embedder, RelatedFuture, lexicon::Lexicon, models::POTION_BASE_8M,
+    off_reactor, owned, unit,
 };
 
 /// Most word pieces of a text, as in the reference implementation.

@@ -11,22 +11,22 @@ const TEXTS: [&str; 3] = [
     "When did Melanie paint a sunrise?",
 ];
 
-type Expected = [([f32; 6], f32); 3];
+type ExpectedVectors = [([f32; 6], f32); 3];
 
-const POTION: Expected = [
+const POTION: ExpectedVectors = [
     ([-0.04966, -0.02649, 0.00488, -0.03603, -0.20404, 0.08481], 0.00807),
     ([-0.01572, 0.07275, 0.06534, 0.13881, 0.10213, 0.3566], -0.07747),
     ([-0.08423, -0.02576, 0.0838, 0.11103, -0.15504, 0.25263], 0.02017),
 ];
 
-const MINILM: Expected = [
+const MINILM: ExpectedVectors = [
     ([0.16257, -0.0738, -0.02986, 0.04016, 0.01938, 0.05078], -0.01184),
     ([-0.10776, -0.0077, 0.06414, 0.0476, -0.0406, 0.04845], 0.04943),
     ([0.0031, 0.08922, 0.05956, 0.03464, 0.04125, 0.0719], 0.00682),
 ];
 
 #[expect(clippy::unwrap_used, reason = "a test fails by it")]
-async fn check(config: EmbedderConfig, id: &str, expected: &Expected) {
+async fn check(config: EmbedderConfig, id: &str, expected: &ExpectedVectors) {
     let Some(folder) = std::env::var_os("BATON_MODELS").map(PathBuf::from) else {
         eprintln!("skipped: BATON_MODELS does not name the folder of models");
         return;
@@ -64,7 +64,7 @@ async fn the_transformer_is_the_reference_s() {
 }
 
 #[tokio::test]
-async fn the_transformer_counts_the_pieces_that_it_looks_at() {
+async fn the_transformer_counts_the_embedded_pieces() {
     let Some(folder) = std::env::var_os("BATON_MODELS").map(PathBuf::from) else {
         eprintln!("skipped: BATON_MODELS does not name the folder of models");
         return;

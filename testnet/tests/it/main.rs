@@ -10,5 +10,5 @@ mod fsck;
 mod models;
 mod stores;
 // At the root, where the small models of another crate's tests look for it.
-#[path = "../../../node/engine/tests/support/mod.rs"]
+#[path = "../../../node/engine/tests/it/support/mod.rs"]
 mod support;

@@ -48,7 +48,7 @@ fn distance(one: &[f32], other: &[f32]) -> f32 {
 }
 
 #[test]
-fn every_architecture_says_what_llama_cpp_says() {
+fn every_architecture_answers_as_llama_cpp() {
     let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/llama_cpp.json");
     let golden: HashMap<String, HashMap<String, Vec<f32>>> =
         serde_json::from_str(&fs::read_to_string(golden).unwrap()).unwrap();
@@ -68,7 +68,7 @@ fn every_architecture_says_what_llama_cpp_says() {
 }
 
 #[test]
-fn however_a_prompt_is_cut_the_model_is_the_same_and_nothing_is_left_of_the_one_before() {
+fn results_depend_neither_on_chunks_nor_on_the_earlier_prompt() {
     for name in NAMES {
         let mut model = open(name);
         // Longer than the initial size of some of candle's caches.
@@ -85,7 +85,7 @@ fn however_a_prompt_is_cut_the_model_is_the_same_and_nothing_is_left_of_the_one_
 }
 
 #[test]
-fn a_real_llama_says_what_the_engine_says() {
+fn a_real_llama_answers_as_in_the_engine() {
     let Some(path) = real_model("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
     let file = GgufFile::open(&path).unwrap();
     let tokens: Vec<u32> = Random::new(3).tokens(40, 49_152);

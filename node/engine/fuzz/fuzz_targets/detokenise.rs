@@ -2,7 +2,7 @@
 //! shown.
 #![no_main]
 
-use baton_engine::language::{Pushed, StreamText};
+use baton_engine::language::{PushOutcome, StreamText};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -16,9 +16,9 @@ fuzz_target!(|data: &[u8]| {
     let (mut shown, mut ids, mut stopped) = (String::new(), Vec::new(), false);
     for (id, bytes) in (0u32..).zip(&tokens) {
         let piece = match text.push(id, bytes) {
-            Pushed::Held => continue,
-            Pushed::Emit(piece) => piece,
-            Pushed::Stopped(piece) => {
+            PushOutcome::Held => continue,
+            PushOutcome::Emit(piece) => piece,
+            PushOutcome::Stopped(piece) => {
                 stopped = true;
                 piece
             }

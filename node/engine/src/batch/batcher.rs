@@ -12,7 +12,7 @@ use super::{
     BatchOptions,
     answer::Answer,
     request::{BatchError, Finish, Request, RequestId, SessionKey},
-    scheduler::{Bounds, Load, Progress, Scheduler},
+    scheduler::{Bounds, Load, Scheduler, StepOutcome},
     solo::{Solo, SoloScheduler},
 };
 use crate::Model;
@@ -35,7 +35,7 @@ pub(super) trait Steps: Send {
     fn load(&self) -> Load;
 
     /// Makes one step with all requests that can proceed.
-    fn step(&mut self, clock: &dyn Fn() -> Instant) -> Progress;
+    fn step(&mut self, clock: &dyn Fn() -> Instant) -> StepOutcome;
 }
 
 /// How often to poll the readers when all requests wait for theirs.
@@ -47,35 +47,37 @@ const IDLE_LOOK: Duration = Duration::from_secs(1);
 /// Maximum number of sessions to clear that are remembered during a step. With more, all are cleared.
 const MOST_CLEARED: usize = 1_024;
 
-struct Waiting {
+/// A request that the thread has not accepted yet.
+struct Submission {
     request: Request,
     submitted: Instant,
 }
 
-/// State shared between the callers and the thread.
+/// State shared between the callers and the thread, behind a lock.
 #[derive(Default)]
-struct Desk {
-    inbox: VecDeque<Waiting>,
+struct QueueState {
+    inbox: VecDeque<Submission>,
     cleared: Vec<SessionKey>,
     clear_all: bool,
     load: Load,
     closed: bool,
 }
 
-struct Shared {
-    desk: Mutex<Desk>,
-    news: Condvar,
+/// The queue in front of the thread.
+struct RequestQueue {
+    state: Mutex<QueueState>,
+    changed: Condvar,
 }
 
-impl Shared {
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+impl RequestQueue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A model's thread. Dropping it shuts it down.
 pub struct Batcher {
-    shared: Arc<Shared>,
+    requests: Arc<RequestQueue>,
     thread: Mutex<Option<JoinHandle<()>>>,
     bounds: Bounds,
     options: BatchOptions,
@@ -116,12 +118,12 @@ impl Batcher {
         bounds: Bounds,
         options: BatchOptions,
     ) -> std::io::Result<Self> {
-        let desk = Desk { load: scheduler.load(), ..Desk::default() };
-        let shared = Arc::new(Shared { desk: Mutex::new(desk), news: Condvar::new() });
-        let own = Arc::clone(&shared);
+        let state = QueueState { load: scheduler.load(), ..QueueState::default() };
+        let requests = Arc::new(RequestQueue { state: Mutex::new(state), changed: Condvar::new() });
+        let own = Arc::clone(&requests);
         let thread =
             thread::Builder::new().name(name.to_owned()).spawn(move || keep_going(scheduler, &own))?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)), bounds, options })
+        Ok(Self { requests, thread: Mutex::new(Some(thread)), bounds, options })
     }
 
     /// Queues a request. Never waits.
@@ -131,42 +133,42 @@ impl Batcher {
     /// The request's sink is then dropped without a call. After `Ok`, the sink gets its end exactly once.
     pub fn submit(&self, request: Request) -> Result<(), BatchError> {
         self.bounds.check(&request)?;
-        let mut desk = self.shared.desk();
-        if desk.closed {
+        let mut state = self.requests.lock();
+        if state.closed {
             return Err(BatchError::ShutDown);
         }
-        let present = desk.inbox.len() + desk.load.waiting + desk.load.running;
+        let present = state.inbox.len() + state.load.waiting + state.load.running;
         if present >= self.options.queue + self.options.slots {
             return Err(BatchError::Busy { limit: self.options.queue });
         }
-        desk.inbox.push_back(Waiting { request, submitted: Instant::now() });
-        self.shared.news.notify_one();
+        state.inbox.push_back(Submission { request, submitted: Instant::now() });
+        self.requests.changed.notify_one();
         Ok(())
     }
 
     /// Drops the blocks kept for a session, before the next step.
     pub fn clear(&self, session: &SessionKey) {
-        let mut desk = self.shared.desk();
-        if desk.cleared.len() < MOST_CLEARED {
-            desk.cleared.push(session.clone());
+        let mut state = self.requests.lock();
+        if state.cleared.len() < MOST_CLEARED {
+            state.cleared.push(session.clone());
         } else {
-            desk.clear_all = true;
+            state.clear_all = true;
         }
-        self.shared.news.notify_one();
+        self.requests.changed.notify_one();
     }
 
     /// The requests and the memory they hold, as of the last step.
     #[must_use]
     pub fn load(&self) -> Load {
-        let desk = self.shared.desk();
-        Load { waiting: desk.load.waiting + desk.inbox.len(), ..desk.load }
+        let state = self.requests.lock();
+        Load { waiting: state.load.waiting + state.inbox.len(), ..state.load }
     }
 
     /// Ends all requests with [`BatchError::ShutDown`] within a step, frees the model and joins the thread.
     /// Idempotent. A sink may call it; the call then does not wait.
     pub fn shutdown(&self) {
-        self.shared.desk().closed = true;
-        self.shared.news.notify_one();
+        self.requests.lock().closed = true;
+        self.requests.changed.notify_one();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id()) {
             // The thread does not panic: it catches panics of the scheduler.
@@ -182,14 +184,14 @@ impl Drop for Batcher {
 }
 
 /// The thread's main function. Whatever happens, it answers all requests before it ends.
-fn keep_going(mut scheduler: Box<dyn Steps>, shared: &Shared) {
-    let result = catch_unwind(AssertUnwindSafe(|| drive(scheduler.as_mut(), shared)));
+fn keep_going(mut scheduler: Box<dyn Steps>, queue: &RequestQueue) {
+    let result = catch_unwind(AssertUnwindSafe(|| drive(scheduler.as_mut(), queue)));
     let error = if result.is_ok() { BatchError::ShutDown } else { BatchError::Panicked };
-    let mut desk = shared.desk();
-    desk.closed = true;
-    let left = std::mem::take(&mut desk.inbox);
-    desk.load = Load { kv_budget: desk.load.kv_budget, ..Load::default() };
-    drop(desk);
+    let mut state = queue.lock();
+    state.closed = true;
+    let left = std::mem::take(&mut state.inbox);
+    state.load = Load { kv_budget: state.load.kv_budget, ..Load::default() };
+    drop(state);
     scheduler.fail_all(&error, Instant::now());
     for waiting in left {
         refuse(waiting.request, waiting.submitted, error.clone());
@@ -200,36 +202,36 @@ fn refuse(request: Request, submitted: Instant, error: BatchError) {
     Answer::new(request.sink, request.prompt.len(), submitted).finish(Finish::Failed(error), Instant::now());
 }
 
-fn drive(scheduler: &mut dyn Steps, shared: &Shared) {
+fn drive(scheduler: &mut dyn Steps, queue: &RequestQueue) {
     loop {
-        let mut desk = shared.desk();
-        desk.load = scheduler.load();
-        if desk.closed {
+        let mut state = queue.lock();
+        state.load = scheduler.load();
+        if state.closed {
             return;
         }
-        let inbox = std::mem::take(&mut desk.inbox);
-        desk.load.waiting += inbox.len();
-        let cleared = std::mem::take(&mut desk.cleared);
-        let clear_all = std::mem::take(&mut desk.clear_all);
-        drop(desk);
+        let inbox = std::mem::take(&mut state.inbox);
+        state.load.waiting += inbox.len();
+        let cleared = std::mem::take(&mut state.cleared);
+        let clear_all = std::mem::take(&mut state.clear_all);
+        drop(state);
         cleared.iter().for_each(|session| scheduler.clear(session));
         if clear_all {
             scheduler.clear_all();
         }
-        for Waiting { request, submitted } in inbox {
+        for Submission { request, submitted } in inbox {
             if let Err((request, error)) = scheduler.accept(request, submitted) {
                 refuse(*request, submitted, error);
             }
         }
         let patience = match scheduler.step(&Instant::now) {
-            Progress::Stepped(_) => continue,
-            Progress::Paused => PAUSED_LOOK,
-            Progress::Idle => IDLE_LOOK,
+            StepOutcome::Stepped(_) => continue,
+            StepOutcome::Paused => PAUSED_LOOK,
+            StepOutcome::Idle => IDLE_LOOK,
         };
-        let mut desk = shared.desk();
-        desk.load = scheduler.load();
-        if desk.inbox.is_empty() && desk.cleared.is_empty() && !desk.closed {
-            drop(shared.news.wait_timeout(desk, patience));
+        let mut state = queue.lock();
+        state.load = scheduler.load();
+        if state.inbox.is_empty() && state.cleared.is_empty() && !state.closed {
+            drop(queue.changed.wait_timeout(state, patience));
         }
     }
 }

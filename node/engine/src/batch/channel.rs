@@ -28,8 +28,9 @@ pub enum Event {
     },
 }
 
+/// Events in order, and the state of both ends.
 #[derive(Default)]
-struct Line {
+struct EventBuffer {
     events: VecDeque<Event>,
     /// Whether there is a reader.
     is_read: bool,
@@ -37,39 +38,40 @@ struct Line {
     is_over: bool,
 }
 
-struct Shared {
-    line: Mutex<Line>,
-    news: Condvar,
+/// The queue between both ends.
+struct EventQueue {
+    buffer: Mutex<EventBuffer>,
+    changed: Condvar,
     capacity: usize,
 }
 
-impl Shared {
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+impl EventQueue {
+    fn lock(&self) -> MutexGuard<'_, EventBuffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push(&self, event: Event) {
-        self.line().events.push_back(event);
-        self.news.notify_one();
+        self.lock().events.push_back(event);
+        self.changed.notify_one();
     }
 }
 
 /// A sink that buffers at most `capacity` tokens for a slower reader, and the reader.
 #[must_use]
 pub fn channel(capacity: usize) -> (ChannelSink, Events) {
-    let line = Mutex::new(Line { is_read: true, ..Line::default() });
-    let shared = Arc::new(Shared { line, news: Condvar::new(), capacity: capacity.max(1) });
-    (ChannelSink(Arc::clone(&shared)), Events(shared))
+    let buffer = Mutex::new(EventBuffer { is_read: true, ..EventBuffer::default() });
+    let queue = Arc::new(EventQueue { buffer, changed: Condvar::new(), capacity: capacity.max(1) });
+    (ChannelSink(Arc::clone(&queue)), Events(queue))
 }
 
 /// The writing end of [`channel`].
-pub struct ChannelSink(Arc<Shared>);
+pub struct ChannelSink(Arc<EventQueue>);
 
 impl Sink for ChannelSink {
     fn room(&mut self) -> Option<usize> {
-        let line = self.0.line();
-        let tokens = line.events.iter().filter(|event| matches!(event, Event::Token(_))).count();
-        line.is_read.then(|| self.0.capacity.saturating_sub(tokens))
+        let buffer = self.0.lock();
+        let tokens = buffer.events.iter().filter(|event| matches!(event, Event::Token(_))).count();
+        buffer.is_read.then(|| self.0.capacity.saturating_sub(tokens))
     }
 
     fn started(&mut self, prompt: usize, cached: usize) {
@@ -87,41 +89,41 @@ impl Sink for ChannelSink {
 
 impl Drop for ChannelSink {
     fn drop(&mut self) {
-        self.0.line().is_over = true;
-        self.0.news.notify_one();
+        self.0.lock().is_over = true;
+        self.0.changed.notify_one();
     }
 }
 
 /// The reading end of [`channel`]. Dropping it ends the request within a token.
-pub struct Events(Arc<Shared>);
+pub struct Events(Arc<EventQueue>);
 
 impl Events {
     /// Waits for the next event; `None` after the last, or at once if the request was refused.
     #[must_use]
     pub fn wait(&self) -> Option<Event> {
-        let mut line = self.0.line();
+        let mut buffer = self.0.lock();
         loop {
-            if let Some(event) = line.events.pop_front() {
+            if let Some(event) = buffer.events.pop_front() {
                 return Some(event);
             }
-            if line.is_over {
+            if buffer.is_over {
                 return None;
             }
-            line = self.0.news.wait(line).unwrap_or_else(PoisonError::into_inner);
+            buffer = self.0.changed.wait(buffer).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// The next event, if there is one already.
     #[must_use]
     pub fn poll(&self) -> Option<Event> {
-        self.0.line().events.pop_front()
+        self.0.lock().events.pop_front()
     }
 }
 
 impl Drop for Events {
     fn drop(&mut self) {
-        let mut line = self.0.line();
-        line.is_read = false;
-        line.events.clear();
+        let mut buffer = self.0.lock();
+        buffer.is_read = false;
+        buffer.events.clear();
     }
 }

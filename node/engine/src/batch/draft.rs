@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guesses_what_followed_last_time() {
+    fn guesses_the_continuation_of_last_time() {
         let check =
             |tokens: &[u32], most, wanted: &[u32]| assert_eq!(lookup(tokens, most), wanted, "{tokens:?}");
         check(&[], 4, &[]);

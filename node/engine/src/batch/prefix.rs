@@ -23,7 +23,8 @@ type Name = [u8; 32];
 /// When a block was used: the number of the use, and the block's depth in its sequence.
 type Age = (u64, Reverse<usize>);
 
-struct Kept {
+/// A block with its owner and its last use.
+struct CacheEntry {
     block: Arc<KvBlock>,
     session: SessionKey,
     age: Age,
@@ -36,14 +37,14 @@ pub(super) struct PrefixCache {
     idle: Duration,
     /// Maximum number of blocks kept.
     limit: usize,
-    kept: HashMap<Name, Kept>,
+    entries: HashMap<Name, CacheEntry>,
     by_age: BTreeMap<Age, Name>,
     uses: u64,
 }
 
 impl PrefixCache {
     pub fn new(model_id: [u8; 32], limit: usize, idle: Duration) -> Self {
-        Self { model_id, idle, limit, kept: HashMap::new(), by_age: BTreeMap::new(), uses: 0 }
+        Self { model_id, idle, limit, entries: HashMap::new(), by_age: BTreeMap::new(), uses: 0 }
     }
 
     /// Replaces the bounds and evicts the excess.
@@ -54,12 +55,12 @@ impl PrefixCache {
 
     /// Number of kept blocks.
     pub fn len(&self) -> usize {
-        self.kept.len()
+        self.entries.len()
     }
 
     /// Blocks that eviction would free.
     pub fn evictable(&self) -> usize {
-        self.kept.values().filter(|kept| is_free(kept)).count()
+        self.entries.values().filter(|entry| is_free(entry)).count()
     }
 
     /// The names of the full blocks of a session's tokens.
@@ -83,14 +84,14 @@ impl PrefixCache {
     /// The kept blocks with which a sequence of these tokens can begin. The last token is never among them,
     /// because its logits are not kept.
     pub fn find(&mut self, session: &SessionKey, tokens: &[u32], now: Instant) -> Vec<Arc<KvBlock>> {
-        if self.kept.is_empty() {
+        if self.entries.is_empty() {
             return Vec::new();
         }
         self.uses += 1;
         let mut found = Vec::new();
         for name in self.names(session, &tokens[..tokens.len().saturating_sub(1)]) {
-            match self.kept.get(&name) {
-                Some(kept) if kept.session == *session => found.push(Arc::clone(&kept.block)),
+            match self.entries.get(&name) {
+                Some(entry) if entry.session == *session => found.push(Arc::clone(&entry.block)),
                 _ => break,
             }
             self.touch(&name, found.len(), now);
@@ -106,26 +107,26 @@ impl PrefixCache {
         self.uses += 1;
         let names = self.names(session, tokens).into_iter().take(self.limit);
         for (depth, (name, block)) in (1..).zip(names.zip(blocks)) {
-            let kept = Kept {
+            let entry = CacheEntry {
                 block: Arc::clone(block),
                 session: session.clone(),
                 age: (0, Reverse(0)),
                 used_at: now,
             };
-            self.kept.entry(name).or_insert(kept);
+            self.entries.entry(name).or_insert(entry);
             self.touch(&name, depth, now);
         }
         self.shrink();
     }
 
     fn shrink(&mut self) {
-        while self.kept.len() > self.limit && self.evict_if(|_| true) {}
+        while self.entries.len() > self.limit && self.evict_if(|_| true) {}
     }
 
     fn touch(&mut self, name: &Name, depth: usize, now: Instant) {
-        let Some(kept) = self.kept.get_mut(name) else { return };
-        let (old, new) = (kept.age, (self.uses, Reverse(depth)));
-        (kept.age, kept.used_at) = (new, now);
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        let (old, new) = (entry.age, (self.uses, Reverse(depth)));
+        (entry.age, entry.used_at) = (new, now);
         self.by_age.remove(&old);
         self.by_age.insert(new, *name);
     }
@@ -135,41 +136,45 @@ impl PrefixCache {
         self.evict_if(is_free)
     }
 
-    fn evict_if(&mut self, may_go: impl Fn(&Kept) -> bool) -> bool {
-        let name = self.by_age.values().copied().find(|name| self.kept.get(name).is_some_and(&may_go));
+    fn evict_if(&mut self, may_remove: impl Fn(&CacheEntry) -> bool) -> bool {
+        let name = self.by_age.values().copied().find(|name| self.entries.get(name).is_some_and(&may_remove));
         name.is_some_and(|name| self.remove(&name))
     }
 
     fn remove(&mut self, name: &Name) -> bool {
-        let Some(kept) = self.kept.remove(name) else { return false };
-        self.by_age.remove(&kept.age);
+        let Some(entry) = self.entries.remove(name) else { return false };
+        self.by_age.remove(&entry.age);
         true
     }
 
     /// Drops blocks that were unused for too long.
     pub fn expire(&mut self, now: Instant) {
-        let is_old = |kept: &Kept| now.saturating_duration_since(kept.used_at) >= self.idle;
+        let is_old = |entry: &CacheEntry| now.saturating_duration_since(entry.used_at) >= self.idle;
         let first = self.by_age.values().next();
-        if first.and_then(|name| self.kept.get(name)).is_some_and(is_old) {
-            self.remove_all(|kept, idle| now.saturating_duration_since(kept.used_at) >= idle);
+        if first.and_then(|name| self.entries.get(name)).is_some_and(is_old) {
+            self.remove_all(|entry, idle| now.saturating_duration_since(entry.used_at) >= idle);
         }
     }
 
     /// Drops all blocks of a session.
     pub fn clear(&mut self, session: &SessionKey) {
-        self.remove_all(|kept, _| kept.session == *session);
+        self.remove_all(|entry, _| entry.session == *session);
     }
 
     /// Drops all blocks.
     pub fn clear_all(&mut self) {
-        self.kept.clear();
+        self.entries.clear();
         self.by_age.clear();
     }
 
-    fn remove_all(&mut self, goes: impl Fn(&Kept, Duration) -> bool) {
+    fn remove_all(&mut self, is_unwanted: impl Fn(&CacheEntry, Duration) -> bool) {
         let idle = self.idle;
-        let names: Vec<Name> =
-            self.kept.iter().filter(|(_, kept)| goes(kept, idle)).map(|(name, _)| *name).collect();
+        let names: Vec<Name> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| is_unwanted(entry, idle))
+            .map(|(name, _)| *name)
+            .collect();
         for name in names {
             self.remove(&name);
         }
@@ -177,8 +182,8 @@ impl PrefixCache {
 }
 
 /// Whether only the cache holds the block.
-fn is_free(kept: &Kept) -> bool {
-    Arc::strong_count(&kept.block) == 1
+fn is_free(entry: &CacheEntry) -> bool {
+    Arc::strong_count(&entry.block) == 1
 }
 
 #[cfg(test)]

@@ -6,14 +6,14 @@ use zeroize::Zeroize as _;
 
 use super::{
     BatchOptions,
+    active_request::{ActiveRequest, Work},
     answer::guarded,
     batcher::Steps,
     draft::Drafter,
     prefix::PrefixCache,
+    queued_request::{QueuedRequest, end_if, fail},
     request::{BatchError, Finish, Request, RequestId, SessionKey},
-    running::{Running, Work},
     solo::Solo,
-    waiting::{Waiting, end_if, fail},
 };
 use crate::{Chunk, Model, Sequence, StepError, kv::KV_BLOCK, model::Logits};
 
@@ -101,7 +101,7 @@ pub struct StepRows {
 
 /// The result of [`Scheduler::step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum StepOutcome {
     /// There are no requests.
     Idle,
     /// All requests wait: for their own readers, or for other requests that do.
@@ -130,8 +130,8 @@ pub struct Scheduler {
     model: Model,
     options: BatchOptions,
     bounds: Bounds,
-    waiting: VecDeque<Waiting>,
-    running: Vec<Running>,
+    waiting: VecDeque<QueuedRequest>,
+    running: Vec<ActiveRequest>,
     cache: PrefixCache,
     next_id: u64,
 }
@@ -197,7 +197,7 @@ impl Scheduler {
         }
         let id = RequestId(self.next_id);
         self.next_id += 1;
-        self.waiting.push_back(Waiting::new(id, request, now));
+        self.waiting.push_back(QueuedRequest::new(id, request, now));
         Ok(id)
     }
 
@@ -231,7 +231,7 @@ impl Scheduler {
 
     /// Ends requests that are over, admits those that fit, and makes one step with all that can proceed.
     /// Reads `clock` before and after computing.
-    pub fn step(&mut self, clock: &dyn Fn() -> Instant) -> Progress {
+    pub fn step(&mut self, clock: &dyn Fn() -> Instant) -> StepOutcome {
         let now = clock();
         self.reap(now);
         self.cache.expire(now);
@@ -239,14 +239,14 @@ impl Scheduler {
         let (works, rows) = self.plan();
         if rows == StepRows::default() {
             let is_idle = self.running.is_empty() && self.waiting.is_empty();
-            return if is_idle { Progress::Idle } else { Progress::Paused };
+            return if is_idle { StepOutcome::Idle } else { StepOutcome::Paused };
         }
         match self.compute(&works) {
             Ok(logits) => self.deliver(&works, logits, clock),
             // The state of the sequences in the failed step is unknown.
             Err(error) => {
                 for (mut one, work) in std::mem::take(&mut self.running).into_iter().zip(works) {
-                    if matches!(work, Work::Rest) {
+                    if matches!(work, Work::Idle) {
                         self.running.push(one);
                     } else {
                         one.generation.answer.finish(Finish::Failed(error.clone()), clock());
@@ -254,14 +254,15 @@ impl Scheduler {
                 }
             }
         }
-        Progress::Stepped(rows)
+        StepOutcome::Stepped(rows)
     }
 
     /// Ends requests that must end, and frees their memory.
     fn reap(&mut self, now: Instant) {
         let stall = self.options.stall;
-        self.running
-            .retain_mut(|Running { generation: one, .. }| end_if(one.look(stall, now), &mut one.answer, now));
+        self.running.retain_mut(|ActiveRequest { generation: one, .. }| {
+            end_if(one.look(stall, now), &mut one.answer, now)
+        });
         self.waiting.retain_mut(|one| end_if(one.look(now), &mut one.answer, now));
     }
 
@@ -284,7 +285,7 @@ impl Scheduler {
             let finish = generation.look(self.options.stall, now);
             if end_if(finish, &mut generation.answer, now) {
                 let draft = Drafter::default();
-                self.running.push(Running {
+                self.running.push(ActiveRequest {
                     generation,
                     session,
                     sequence,
@@ -299,7 +300,7 @@ impl Scheduler {
 
     /// Whether this many more blocks fit; evicts kept blocks if necessary.
     fn make_room(&mut self, blocks: usize) -> bool {
-        let outstanding: usize = self.running.iter().map(Running::outstanding).sum();
+        let outstanding: usize = self.running.iter().map(ActiveRequest::outstanding).sum();
         let all = self.bounds.budget / self.bounds.block_bytes.max(1);
         let used = self.model.kv().used() / self.bounds.block_bytes.max(1);
         let wanted = (used + outstanding + blocks).saturating_sub(all);
@@ -311,7 +312,7 @@ impl Scheduler {
 
     /// Plans each running request's part in the next step.
     fn plan(&mut self) -> (Vec<Work>, StepRows) {
-        let mut works: Vec<Work> = self.running.iter().map(|_| Work::Rest).collect();
+        let mut works: Vec<Work> = self.running.iter().map(|_| Work::Idle).collect();
         let decoded = self.running.iter().filter(|one| one.decodes()).count();
         let mut rows = StepRows { decoded, ..StepRows::default() };
         let mut spare =
@@ -398,7 +399,7 @@ impl Steps for Scheduler {
         Self::load(self)
     }
 
-    fn step(&mut self, clock: &dyn Fn() -> Instant) -> Progress {
+    fn step(&mut self, clock: &dyn Fn() -> Instant) -> StepOutcome {
         Self::step(self, clock)
     }
 }

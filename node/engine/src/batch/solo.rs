@@ -12,9 +12,9 @@ use super::{
     answer::guarded,
     batcher::Steps,
     generation::Generation,
+    queued_request::{QueuedRequest, end_if, fail},
     request::{BatchError, Finish, Request, RequestId, SessionKey},
-    scheduler::{Bounds, Load, Progress, StepRows},
-    waiting::{Waiting, end_if, fail},
+    scheduler::{Bounds, Load, StepOutcome, StepRows},
 };
 
 /// A model that computes one sequence at a time.
@@ -44,7 +44,7 @@ pub trait Solo: Send {
 }
 
 /// The running request.
-struct Soloist {
+struct SoloRequest {
     generation: Generation,
     /// How many of its tokens have been computed.
     computed: usize,
@@ -55,8 +55,8 @@ pub(super) struct SoloScheduler {
     model: Box<dyn Solo>,
     options: BatchOptions,
     bounds: Bounds,
-    waiting: VecDeque<Waiting>,
-    running: Option<Soloist>,
+    waiting: VecDeque<QueuedRequest>,
+    running: Option<SoloRequest>,
     next_id: u64,
 }
 
@@ -74,16 +74,16 @@ impl SoloScheduler {
     /// Ends requests that must end.
     fn reap(&mut self, now: Instant) {
         let stall = self.options.stall;
-        if let Some(Soloist { generation: one, .. }) = &mut self.running
+        if let Some(SoloRequest { generation: one, .. }) = &mut self.running
             && !end_if(one.look(stall, now), &mut one.answer, now)
         {
-            self.rest();
+            self.drop_running();
         }
         self.waiting.retain_mut(|one| end_if(one.look(now), &mut one.answer, now));
     }
 
     /// Drops the running request, and the model's state of it.
-    fn rest(&mut self) {
+    fn drop_running(&mut self) {
         self.running = None;
         // If the model panics here, the next request still begins at position 0.
         let _ = guarded(|| self.model.forget());
@@ -96,15 +96,15 @@ impl SoloScheduler {
             let Some(mut generation) = first.begin(0, now) else { continue };
             let finish = generation.look(self.options.stall, now);
             if end_if(finish, &mut generation.answer, now) {
-                self.running = Some(Soloist { generation, computed: 0 });
+                self.running = Some(SoloRequest { generation, computed: 0 });
             }
         }
     }
 
     /// Computes the running request's next tokens. After its last prompt token, lets it choose.
-    fn advance(&mut self, clock: &dyn Fn() -> Instant) -> Option<Progress> {
+    fn advance(&mut self, clock: &dyn Fn() -> Instant) -> Option<StepOutcome> {
         let Self { model, running, .. } = self;
-        let Soloist { generation, computed } = running.as_mut()?;
+        let SoloRequest { generation, computed } = running.as_mut()?;
         if generation.room == 0 {
             return None;
         }
@@ -128,14 +128,14 @@ impl SoloScheduler {
             Ok(_) => None,
         };
         if !end_if(finish, &mut generation.answer, clock()) {
-            self.rest();
+            self.drop_running();
         }
         let rows = if prefills {
             StepRows { prefilled: count, ..StepRows::default() }
         } else {
             StepRows { decoded: count, ..StepRows::default() }
         };
-        Some(Progress::Stepped(rows))
+        Some(StepOutcome::Stepped(rows))
     }
 }
 
@@ -146,7 +146,7 @@ impl Steps for SoloScheduler {
         }
         let id = RequestId(self.next_id);
         self.next_id += 1;
-        self.waiting.push_back(Waiting::new(id, request, now));
+        self.waiting.push_back(QueuedRequest::new(id, request, now));
         Ok(id)
     }
 
@@ -155,7 +155,7 @@ impl Steps for SoloScheduler {
     fn clear_all(&mut self) {}
 
     fn fail_all(&mut self, error: &BatchError, now: Instant) {
-        if let Some(Soloist { mut generation, .. }) = self.running.take() {
+        if let Some(SoloRequest { mut generation, .. }) = self.running.take() {
             generation.answer.finish(Finish::Failed(error.clone()), now);
         }
         self.waiting.drain(..).for_each(|one| fail(one, error, now));
@@ -172,11 +172,11 @@ impl Steps for SoloScheduler {
         }
     }
 
-    fn step(&mut self, clock: &dyn Fn() -> Instant) -> Progress {
+    fn step(&mut self, clock: &dyn Fn() -> Instant) -> StepOutcome {
         let now = clock();
         self.reap(now);
         self.admit(now);
-        let nothing = if self.running.is_none() { Progress::Idle } else { Progress::Paused };
+        let nothing = if self.running.is_none() { StepOutcome::Idle } else { StepOutcome::Paused };
         self.advance(clock).unwrap_or(nothing)
     }
 }

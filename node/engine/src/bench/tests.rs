@@ -27,7 +27,7 @@ fn a_plan_is_refused_by_the_number_that_is_wrong() {
 }
 
 #[test]
-fn a_plan_says_what_room_it_needs() {
+fn a_plan_states_its_positions() {
     assert_eq!(plan().positions(), 3 * 64);
     let huge = Plan { generated: usize::MAX, ..plan() };
     assert_eq!(huge.positions(), usize::MAX);
@@ -59,7 +59,7 @@ fn the_largest_is_the_first_of_several() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn memory_is_told() {
+fn memory_is_reported() {
     let memory = memory().expect("this system tells it");
     assert!(memory.resident > 0 && memory.peak >= memory.resident);
 }

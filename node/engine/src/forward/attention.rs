@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Context, Run, Source, Turns, block_runs, product::gather, room};
+use super::{Context, RowRun, RowSource, Turns, block_runs, product::gather, room};
 use crate::{
     config::Config,
     kernels::{
@@ -23,7 +23,7 @@ const QUERIES: usize = 12;
 pub(super) fn turns(
     context: &mut Context<'_>,
     config: &Config,
-    runs: &[Run],
+    runs: &[RowRun],
     rows: usize,
     turns: &mut [Turns; 2],
 ) {
@@ -52,7 +52,7 @@ pub(super) struct Step<'a> {
     pub layer: &'a Layer,
     pub number: usize,
     pub rows: usize,
-    pub runs: &'a [Run],
+    pub runs: &'a [RowRun],
 }
 
 /// Rows whose keys and values go into the same block.
@@ -108,7 +108,7 @@ pub(super) struct Plan<'a> {
     dims: usize,
 }
 
-impl Source for Plan<'_> {
+impl RowSource for Plan<'_> {
     fn copy(&self, row: usize, out: &mut [f32]) {
         let (first, count) = self.groups[row];
         let mut before = first * self.heads * self.head_dim;

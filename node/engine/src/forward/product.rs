@@ -8,7 +8,7 @@ use super::{Context, Own, room};
 use crate::{
     kernels::{
         LANES,
-        dot::{Acts, DIRECT_ROWS, Panel, Spread},
+        dot::{Acts, DIRECT_ROWS, Panel, SpreadBlock},
         rows::BLOCK,
     },
     weights::{Linear, share},
@@ -35,10 +35,10 @@ impl Product<'_> {
     pub fn run(&self, context: &mut Context<'_>, acts: Acts<'_>, out: &mut Vec<f32>) {
         let Self { linear, rows } = *self;
         let out = room(out, rows * linear.width(), 0.0);
-        let (isa, width) = (context.isa, linear.finish.width());
+        let (isa, width) = (context.isa, linear.epilogue.width());
         let (wants_floats, wants_blocks) = linear.wants();
         let work = |own: &mut Own, part: &mut Part<'_>| {
-            let spread = room(&mut own.spread, 2 * linear.columns / BLOCK, Spread::EMPTY);
+            let spread = room(&mut own.spread, 2 * linear.columns / BLOCK, SpreadBlock::EMPTY);
             let (from, count) = (part.rows.start, part.rows.len());
             let row_blocks = if wants_blocks { linear.columns / BLOCK } else { 0 };
             let row_floats = if wants_floats { linear.columns } else { 0 };
@@ -46,10 +46,10 @@ impl Product<'_> {
                 blocks: &acts.blocks[from * row_blocks..(from + count) * row_blocks],
                 floats: &acts.floats[from * row_floats..(from + count) * row_floats],
             };
-            let (finish, direct) = (linear.finish, rows <= DIRECT_ROWS);
+            let (epilogue, direct) = (linear.epilogue, rows <= DIRECT_ROWS);
             for (panel, out) in part.panels.clone().zip(part.out.chunks_exact_mut(count * width)) {
                 let tiles = linear.panel(panel);
-                Panel { tiles, acts, rows: count, direct, finish, out, spread }.run(isa);
+                Panel { tiles, acts, rows: count, direct, epilogue, out, spread }.run(isa);
             }
         };
         let threads = context.threads.count();
@@ -65,7 +65,7 @@ impl Product<'_> {
     /// part. With few rows, reading the weights is the bottleneck, so each thread reads its own contiguous
     /// weights.
     fn shares<'o>(&self, threads: usize, out: &'o mut [f32]) -> (Vec<Part<'o>>, Vec<usize>) {
-        let (rows, width) = (self.rows, self.linear.finish.width());
+        let (rows, width) = (self.rows, self.linear.epilogue.width());
         let mut out = out;
         let (mut parts, mut starts) = (Vec::with_capacity(4 * threads), Vec::with_capacity(threads));
         for thread in 0..threads {
@@ -83,7 +83,7 @@ impl Product<'_> {
 
     /// About 64 parts for each thread, or about four if there are few panels.
     fn parts<'o>(&self, threads: usize, out: &'o mut [f32]) -> Vec<Part<'o>> {
-        let (panels, rows, width) = (self.linear.panels(), self.rows, self.linear.finish.width());
+        let (panels, rows, width) = (self.linear.panels(), self.rows, self.linear.epilogue.width());
         let wanted = 4 * threads;
         let at_once = panels.div_ceil(16 * wanted);
         let splits = if threads > 1 && panels < wanted { wanted.div_ceil(panels) } else { 1 };
@@ -104,7 +104,7 @@ impl Product<'_> {
     }
 }
 
-/// Copies a row out of a product with panels of `width` numbers; `width` comes from `Finish::width`.
+/// Copies a row out of a product with panels of `width` numbers; `width` comes from `Epilogue::width`.
 pub(super) fn gather(data: &[f32], rows: usize, width: usize, row: usize, out: &mut [f32]) {
     if width == LANES {
         gather_panels::<LANES>(data, rows, row, out);

@@ -22,7 +22,7 @@ mod loops;
 
 use std::marker::PhantomData;
 
-use formats::{Bf16, F16, F32, Float, Format, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Style};
+use formats::{Bf16, BlockArithmetic, F16, F32, Float, Format, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 
 use loops::{direct_rows, float_rows, spread_rows, spread_tile};
 
@@ -47,7 +47,7 @@ pub struct TileRef<'a> {
 
 /// How to combine the results of a panel's two tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finish {
+pub enum Epilogue {
     /// 32 outputs.
     Both,
     /// 16 outputs: `silu(first) x second`.
@@ -56,7 +56,7 @@ pub enum Finish {
     Gelu,
 }
 
-impl Finish {
+impl Epilogue {
     /// Outputs of a panel.
     #[must_use]
     pub const fn width(self) -> usize {
@@ -70,13 +70,13 @@ impl Finish {
 /// 32 inputs of a tile, spread out: operands as bytes, scales as floats.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub struct Spread {
+pub struct SpreadBlock {
     operands: [[u8; 64]; 8],
     first: [f32; LANES],
     second: [f32; LANES],
 }
 
-impl Spread {
+impl SpreadBlock {
     /// An empty value.
     pub const EMPTY: Self = Self { operands: [[0; 64]; 8], first: [0.0; LANES], second: [0.0; LANES] };
 }
@@ -101,11 +101,11 @@ pub struct Panel<'a> {
     /// Whether to multiply directly from the tiles.
     pub direct: bool,
     /// How to combine the results.
-    pub finish: Finish,
-    /// `finish.width()` numbers for each row.
+    pub epilogue: Epilogue,
+    /// `epilogue.width()` numbers for each row.
     pub out: &'a mut [f32],
     /// Room for the spread-out tiles: `2 x columns / 32`, if not direct.
-    pub spread: &'a mut [Spread],
+    pub spread: &'a mut [SpreadBlock],
 }
 
 /// Calls `$call` with `$Q` as the format of `$dtype`, a quantised type.
@@ -151,9 +151,9 @@ macro_rules! with_format {
 impl Panel<'_> {
     /// Multiplies.
     pub fn run(self, isa: Isa) {
-        let Self { tiles, acts, rows, direct, finish, out, spread } = self;
+        let Self { tiles, acts, rows, direct, epilogue, out, spread } = self;
         let [first, second] = tiles.map(|tile| tile.matrix.dtype());
-        let out = Out { finish, out };
+        let out = Out { epilogue, out };
         if first != second {
             return mixed(isa, tiles, acts, rows, out);
         }
@@ -176,13 +176,13 @@ impl Panel<'_> {
                 with_format!(dtype, Q => {
                     isa.run(SpreadOut::<Q> { tile: tiles[0], spread: first, format: PhantomData });
                     isa.run(SpreadOut::<Q> { tile: tiles[1], spread: second, format: PhantomData });
-                    type T = <Q as Format>::Style;
+                    type T = <Q as Format>::Arithmetic;
                     isa.run(SpreadPanel::<T> {
                         tiles: [&*first, &*second],
                         acts: acts.blocks,
                         rows,
                         out,
-                        style: PhantomData,
+                        arithmetic: PhantomData,
                     });
                 });
             }
@@ -209,7 +209,7 @@ fn mixed(isa: Isa, tiles: [TileRef<'_>; 2], acts: Acts<'_>, rows: usize, mut out
                 }),
             }
         }
-        isa.run(Put { out: &mut out, row, results });
+        isa.run(StoreRow { out: &mut out, row, results });
     }
 }
 
@@ -248,23 +248,23 @@ impl<Q: Format> Kernel for DirectTile<'_, Q> {
 
 /// The destination of results, and how to combine them.
 struct Out<'a> {
-    finish: Finish,
+    epilogue: Epilogue,
     out: &'a mut [f32],
 }
 
 impl Out<'_> {
     #[inline(always)]
     fn put<S: Simd>(&mut self, s: S, row: usize, [first, second]: [S::F; 2]) {
-        match self.finish {
-            Finish::Both => {
+        match self.epilogue {
+            Epilogue::Both => {
                 let out: &mut [f32; 2 * LANES] =
                     self.out[row * 2 * LANES..].first_chunk_mut().expect("room for each row");
                 let (low, high) = out.split_at_mut(LANES);
                 s.store(first, low.try_into().expect("16 of 32"));
                 s.store(second, high.try_into().expect("16 of 32"));
             }
-            Finish::Silu => s.store(s.mul(silu(s, first), second), self.half_row(row)),
-            Finish::Gelu => s.store(s.mul(gelu(s, first), second), self.half_row(row)),
+            Epilogue::Silu => s.store(s.mul(silu(s, first), second), self.half_row(row)),
+            Epilogue::Gelu => s.store(s.mul(gelu(s, first), second), self.half_row(row)),
         }
     }
 
@@ -283,13 +283,14 @@ impl Out<'_> {
     }
 }
 
-struct Put<'a, 'b> {
+/// Stores the results of one row.
+struct StoreRow<'a, 'b> {
     out: &'a mut Out<'b>,
     row: usize,
     results: [[f32; LANES]; 2],
 }
 
-impl Kernel for Put<'_, '_> {
+impl Kernel for StoreRow<'_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -339,14 +340,14 @@ impl<Q: Format> Kernel for DirectPanel<'_, Q> {
 }
 
 struct SpreadPanel<'a, T> {
-    tiles: [&'a [Spread]; 2],
+    tiles: [&'a [SpreadBlock]; 2],
     acts: &'a [ActBlock],
     rows: usize,
     out: Out<'a>,
-    style: PhantomData<T>,
+    arithmetic: PhantomData<T>,
 }
 
-impl<T: Style> Kernel for SpreadPanel<'_, T> {
+impl<T: BlockArithmetic> Kernel for SpreadPanel<'_, T> {
     type Output = ();
 
     /// Takes as many rows at once as the registers hold: six with 32 registers of 16 lanes, otherwise fewer.
@@ -396,7 +397,7 @@ impl<W: Float> Kernel for FloatPanel<'_, W> {
 
 struct SpreadOut<'a, Q> {
     tile: TileRef<'a>,
-    spread: &'a mut [Spread],
+    spread: &'a mut [SpreadBlock],
     format: PhantomData<Q>,
 }
 

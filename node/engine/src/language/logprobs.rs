@@ -19,14 +19,14 @@ pub struct Logprob {
 
 /// The report on one token: itself, then the likeliest of all, each with its bytes. Part of a conversation.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Reported {
+pub struct LogprobReport {
     /// The token itself, then the requested number of likeliest tokens, the likeliest first.
     pub tokens: Vec<Logprob>,
     /// The bytes of each token.
     pub spelled: Vec<Vec<u8>>,
 }
 
-impl Zeroize for Reported {
+impl Zeroize for LogprobReport {
     fn zeroize(&mut self) {
         for one in &mut self.tokens {
             (one.token, one.millinats) = (0, 0);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_or_no_token_has_no_probability() {
+    fn non_finite_logits_and_unknown_tokens_have_no_probability() {
         let logits = [f32::NAN, 1e30, f32::INFINITY, f32::NEG_INFINITY, -1e30];
         let softmax = Softmax::of(&logits);
         assert_eq!(softmax.of_token(1).millinats, 0);

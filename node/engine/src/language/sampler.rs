@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_is_never_chosen() {
+    fn a_logit_that_is_not_a_number_is_never_chosen() {
         let (greedy, random) = (sampler(|s| s.temperature = 0.0), sampler(|_| {}));
         let logits = [f32::NAN, f32::INFINITY, -2.0, f32::NEG_INFINITY];
         for position in 0..50 {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn top_k_and_top_p_leave_out_the_rest() {
+    fn top_k_and_top_p_exclude_the_rest() {
         let logits: Vec<f32> = [0.5f32, 0.25, 0.125, 0.125].iter().map(|p| p.ln()).collect();
         let counts = histogram(&sampler(|s| s.top_k = 2), &logits);
         assert!(counts[0] > 2400 && counts[1] > 1100 && counts[2] == 0 && counts[3] == 0, "{counts:?}");

@@ -112,10 +112,10 @@ impl ChatTemplate {
         let function =
             map(vec![("name", text("probe")), ("description", text("A probe.")), ("parameters", parameters)]);
         let tools = vec![map(vec![("type", text("function")), ("function", function)])];
-        let mut asked = Conversation { messages: vec![Message::new(Role::User, "probe")], tools };
-        self.takes_tools = self.render_as(&asked, &Form::default()).is_ok();
+        let mut probe = Conversation { messages: vec![Message::new(Role::User, "probe")], tools };
+        self.takes_tools = self.render_as(&probe, &Form::default()).is_ok();
         if !self.takes_tools {
-            asked.tools = Vec::new();
+            probe.tools = Vec::new();
         }
         let id = "probe0000".to_owned();
         let call = Call { id: id.clone(), name: "probe".to_owned(), arguments: map(Vec::new()) };
@@ -129,8 +129,8 @@ impl ChatTemplate {
             call_id: Some(id),
             ..Message::new(Role::Tool, "probed")
         };
-        asked.messages.extend([answer, result]);
-        self.takes_calls = self.render_as(&asked, &Form { calls_apart: true, ..Form::default() }).is_ok();
+        probe.messages.extend([answer, result]);
+        self.takes_calls = self.render_as(&probe, &Form { calls_apart: true, ..Form::default() }).is_ok();
     }
 
     /// BLAKE3 of the source text, for the manifest.
@@ -198,16 +198,16 @@ impl ChatTemplate {
             slots.tojson(value, indent.as_ref(), &named)
         });
         let template = environment.get_template("chat").map_err(|error| template_error(&error))?;
-        let mut out = Bounded(Vec::new());
+        let mut out = BoundedOutput(Vec::new());
         template.render_captured_to(context, &mut out).map_err(|error| template_error(&error))?;
         String::from_utf8(out.0).map_err(|_| LanguageError::Template { reason: "it writes no text".into() })
     }
 }
 
 /// Collects a template's output, up to a limit.
-struct Bounded(Vec<u8>);
+struct BoundedOutput(Vec<u8>);
 
-impl io::Write for Bounded {
+impl io::Write for BoundedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() > MAX_RENDERED_BYTES - self.0.len() {
             return Err(io::Error::other("the template writes too much"));

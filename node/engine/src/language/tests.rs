@@ -1,6 +1,6 @@
 //! Helpers for several modules' tests, and tests of the whole language layer.
 
-#[path = "../../tests/support/writer.rs"]
+#[path = "../../tests/it/support/writer.rs"]
 #[allow(dead_code, clippy::cast_possible_truncation, reason = "a part of it is used here, for what is small")]
 pub(super) mod writer;
 
@@ -49,7 +49,7 @@ fn load(file: &Writer) -> Result<Language, LanguageError> {
 }
 
 #[test]
-fn a_base_model_is_asked_in_lines_and_stopped_where_the_user_would_speak() {
+fn a_base_model_gets_lines_and_stops_before_the_user_speaks() {
     let language = load(&base_model()).unwrap();
     let conversation = Conversation { messages: vec![Message::new(Role::User, "Hi")], tools: Vec::new() };
     let ids = language.encode(&conversation).unwrap();
@@ -60,7 +60,7 @@ fn a_base_model_is_asked_in_lines_and_stopped_where_the_user_would_speak() {
 }
 
 #[test]
-fn the_files_template_is_taken_where_there_is_one() {
+fn the_files_own_template_comes_first() {
     let mut file = base_model();
     file.string(
         "tokenizer.chat_template",
@@ -77,7 +77,7 @@ fn the_files_template_is_taken_where_there_is_one() {
 }
 
 #[test]
-fn what_is_reported_is_spelled() {
+fn reported_tokens_have_their_bytes() {
     let language = load(&base_model()).unwrap();
     let mut logits = vec![0.0; 260];
     logits[3 + usize::from(b'a')] = 9.0;

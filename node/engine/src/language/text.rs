@@ -22,9 +22,9 @@ impl fmt::Debug for Piece {
     }
 }
 
-/// The result of pushing a token.
+/// The result of [`StreamText::push`].
 #[derive(Debug, PartialEq, Eq)]
-pub enum Pushed {
+pub enum PushOutcome {
     /// Nothing can be shown yet.
     Held,
     /// This can be shown now.
@@ -62,11 +62,11 @@ impl StreamText {
         let pushed = self.push(id, bytes);
         self.tokens.clear();
         self.shown = self.held.len() - incomplete_tail(&self.held);
-        !matches!(pushed, Pushed::Stopped(_))
+        !matches!(pushed, PushOutcome::Stopped(_))
     }
 
     /// Takes the next token and its bytes.
-    pub fn push(&mut self, id: u32, bytes: &[u8]) -> Pushed {
+    pub fn push(&mut self, id: u32, bytes: &[u8]) -> PushOutcome {
         self.held.extend_from_slice(bytes);
         self.tokens.push((id, self.held.len()));
         let found = self.stops.iter().filter_map(|stop| find(&self.held, stop.as_bytes())).min();
@@ -74,14 +74,14 @@ impl StreamText {
             let text = String::from_utf8_lossy(&self.held[self.shown.min(begin)..begin]).into_owned();
             let ids = self.tokens.drain(..).map(|(id, _)| id).collect();
             self.held.zeroize();
-            return Pushed::Stopped(Piece { ids, text });
+            return PushOutcome::Stopped(Piece { ids, text });
         }
         let longest_stop_tail =
             self.stops.iter().map(|stop| tail_that_begins(&self.held, stop.as_bytes())).max();
         let safe = self.held.len() - longest_stop_tail.unwrap_or(0);
         let complete = |&&(_, end): &&(u32, usize)| end <= safe && incomplete_tail(&self.held[..end]) == 0;
-        let Some(&(_, end)) = self.tokens.iter().rev().find(complete) else { return Pushed::Held };
-        Pushed::Emit(self.take(end))
+        let Some(&(_, end)) = self.tokens.iter().rev().find(complete) else { return PushOutcome::Held };
+        PushOutcome::Emit(self.take(end))
     }
 
     /// Ends the answer: returns all held text, an incomplete character as U+FFFD.
@@ -139,18 +139,18 @@ mod tests {
 
     use super::*;
 
-    fn emit(ids: &[u32], text: &str) -> Pushed {
-        Pushed::Emit(Piece { ids: ids.to_vec(), text: text.into() })
+    fn emit(ids: &[u32], text: &str) -> PushOutcome {
+        PushOutcome::Emit(Piece { ids: ids.to_vec(), text: text.into() })
     }
 
     #[test]
     fn a_character_split_over_tokens_comes_whole() {
         let mut text = StreamText::new(&[]);
         assert_eq!(text.push(1, "a".as_bytes()), emit(&[1], "a"));
-        assert_eq!(text.push(2, &[0xF0, 0x9F]), Pushed::Held);
-        assert_eq!(text.push(3, &[0x98]), Pushed::Held);
+        assert_eq!(text.push(2, &[0xF0, 0x9F]), PushOutcome::Held);
+        assert_eq!(text.push(3, &[0x98]), PushOutcome::Held);
         assert_eq!(text.push(4, &[0x80, b'!']), emit(&[2, 3, 4], "😀!"));
-        assert_eq!(text.push(5, &[b'x', 0xC3]), Pushed::Held);
+        assert_eq!(text.push(5, &[b'x', 0xC3]), PushOutcome::Held);
         assert_eq!(text.finish(), Piece { ids: vec![5], text: "x\u{FFFD}".into() });
     }
 
@@ -159,7 +159,7 @@ mod tests {
         let mut text = StreamText::new(&[]);
         assert_eq!(text.push(1, &[0xFF]), emit(&[1], "\u{FFFD}"));
         assert_eq!(text.push(2, &[0x80, 0x80, 0x80, 0x80]), emit(&[2], "\u{FFFD}\u{FFFD}\u{FFFD}\u{FFFD}"));
-        assert_eq!(text.push(3, &[0xC3]), Pushed::Held);
+        assert_eq!(text.push(3, &[0xC3]), PushOutcome::Held);
         assert_eq!(text.push(4, b"a"), emit(&[3, 4], "\u{FFFD}a"));
     }
 
@@ -167,19 +167,19 @@ mod tests {
     fn a_part_of_a_stop_string_is_never_shown() {
         let mut text = StreamText::new(&["</end>".into(), "STOP".into()]);
         assert_eq!(text.push(1, b"so "), emit(&[1], "so "));
-        assert_eq!(text.push(2, b"far </"), Pushed::Held);
-        assert_eq!(text.push(3, b"en"), Pushed::Held);
+        assert_eq!(text.push(2, b"far </"), PushOutcome::Held);
+        assert_eq!(text.push(3, b"en"), PushOutcome::Held);
         assert_eq!(text.push(4, b"ough</e"), emit(&[2, 3], "far </en"));
         assert_eq!(
             text.push(5, b"nd> rest"),
-            Pushed::Stopped(Piece { ids: vec![4, 5], text: "ough".into() })
+            PushOutcome::Stopped(Piece { ids: vec![4, 5], text: "ough".into() })
         );
     }
 
     #[test]
     fn the_earliest_stop_string_counts() {
         let mut text = StreamText::new(&["bb".into(), "ab".into()]);
-        assert_eq!(text.push(1, b"xabb"), Pushed::Stopped(Piece { ids: vec![1], text: "x".into() }));
+        assert_eq!(text.push(1, b"xabb"), PushOutcome::Stopped(Piece { ids: vec![1], text: "x".into() }));
     }
 
     #[test]
@@ -201,9 +201,9 @@ mod tests {
             let mut stopped = false;
             for (id, bytes) in (0u32..).zip(&tokens) {
                 match text.push(id, bytes) {
-                    Pushed::Held => {}
-                    Pushed::Emit(piece) => pieces.push(piece),
-                    Pushed::Stopped(piece) => { pieces.push(piece); stopped = true; break }
+                    PushOutcome::Held => {}
+                    PushOutcome::Emit(piece) => pieces.push(piece),
+                    PushOutcome::Stopped(piece) => { pieces.push(piece); stopped = true; break }
                 }
             }
             if !stopped { pieces.push(text.finish()); }
@@ -226,8 +226,8 @@ mod tests {
                 let mut rest = String::new();
                 for (id, bytes) in (0u32..).zip(&tokens[..ids.len()]).skip(done) {
                     match text.push(id, bytes) {
-                        Pushed::Held => {}
-                        Pushed::Emit(piece) | Pushed::Stopped(piece) => rest += &piece.text,
+                        PushOutcome::Held => {}
+                        PushOutcome::Emit(piece) | PushOutcome::Stopped(piece) => rest += &piece.text,
                     }
                 }
                 if !stopped { rest += &text.finish().text; }

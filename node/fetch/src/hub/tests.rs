@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use super::*;
 
 const COMMIT_ID: &str = "0123456789abcdef0123456789abcdef01234567";
-const IMPATIENT: Patience = Patience { tries: 1, pause: Duration::ZERO };
+const FEW_RETRIES: RetryPolicy = RetryPolicy { tries: 1, pause: Duration::ZERO };
 
 /// The hub's behaviour.
 #[derive(Clone)]
@@ -44,28 +44,28 @@ impl Manner {
 struct Hub {
     endpoint: String,
     /// Request line and range of each request.
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Hub {
     fn start(manner: Manner) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let log = asked.clone();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let log = requests.clone();
         // Ends with the test's process.
         thread::spawn(move || {
             let mut manner = manner;
             for stream in listener.incoming() {
-                let said = serve(&stream.unwrap(), &mut manner);
-                log.lock().unwrap().push(said);
+                let request = serve(&stream.unwrap(), &mut manner);
+                log.lock().unwrap().push(request);
             }
         });
-        Self { endpoint, asked }
+        Self { endpoint, requests }
     }
 
-    fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
@@ -80,8 +80,8 @@ fn serve(stream: &TcpStream, manner: &mut Manner) -> String {
     let empty = "content-length: 0\r\nconnection: close\r\n\r\n";
     // A client that has read enough may have disconnected.
     if request.contains(" /old/") {
-        let place = request.split(' ').nth(1).unwrap().replacen("/old/", "/owner/", 1);
-        let _ = write!(out, "HTTP/1.1 307 x\r\nlocation: {place}\r\n{empty}");
+        let location = request.split(' ').nth(1).unwrap().replacen("/old/", "/owner/", 1);
+        let _ = write!(out, "HTTP/1.1 307 x\r\nlocation: {location}\r\n{empty}");
     } else if request.contains(" /loop/") {
         let _ = write!(out, "HTTP/1.1 307 x\r\nlocation: /loop/again\r\n{empty}");
     } else if request.contains("/resolve/") {
@@ -109,12 +109,12 @@ fn content() -> Vec<u8> {
     (0..50_000u32).flat_map(u32::to_le_bytes).collect()
 }
 
-fn pull(hub: &Hub, folder: &Path) -> Result<Added, ModelError> {
+fn pull(hub: &Hub, folder: &Path) -> Result<AddedFile, ModelError> {
     pull_as(&file("hf:owner/repo/sub/My_model.gguf"), hub, folder, &|_| Ok(()))
 }
 
-fn pull_as(file: &HubFile, hub: &Hub, folder: &Path, check: Check<'_>) -> Result<Added, ModelError> {
-    file.pull_with(&hub.endpoint, "mine", folder, check, IMPATIENT, &mut |_| {})
+fn pull_as(file: &HubFile, hub: &Hub, folder: &Path, check: Check<'_>) -> Result<AddedFile, ModelError> {
+    file.pull_with(&hub.endpoint, "mine", folder, check, FEW_RETRIES, &mut |_| {})
 }
 
 fn file(text: &str) -> HubFile {
@@ -159,7 +159,7 @@ fn names_are_owner_repository_file_and_revision_and_nothing_else() {
 }
 
 #[test]
-fn fetches_the_commit_that_a_revision_is_and_notes_where_it_came_from() {
+fn fetches_the_commit_of_a_revision_and_records_the_origin() {
     let (content, folder) = (content(), tempfile::tempdir().unwrap());
     let hub = Hub::start(Manner::good(&content));
     let added = pull(&hub, folder.path()).unwrap();
@@ -169,10 +169,10 @@ fn fetches_the_commit_that_a_revision_is_and_notes_where_it_came_from() {
     assert_eq!((origin.hash(), origin.size), (Some(added.sha256), 200_000));
     let resolve = |revision: &str| format!("/owner/repo/resolve/{revision}/sub/My_model.gguf");
     let [head, get] = [format!("HEAD {}", resolve("main")), format!("GET {}", resolve(COMMIT_ID))];
-    assert_eq!(hub.asked(), [head.as_str(), &get, "GET /bytes"]);
+    assert_eq!(hub.requests(), [head.as_str(), &get, "GET /bytes"]);
     // The second time the file is there, and only the hub's description is requested.
     assert_eq!(pull(&hub, folder.path()).unwrap(), added);
-    assert_eq!(hub.asked().len(), 4);
+    assert_eq!(hub.requests().len(), 4);
     // An existing file of that name stays as it is.
     let other = Hub::start(Manner::good(b"another"));
     assert!(matches!(pull(&other, folder.path()), Err(ModelError::Name { .. })));
@@ -180,7 +180,7 @@ fn fetches_the_commit_that_a_revision_is_and_notes_where_it_came_from() {
 }
 
 #[test]
-fn an_interrupted_download_is_gone_on_with() {
+fn an_interrupted_download_is_resumed() {
     let (content, folder) = (content(), tempfile::tempdir().unwrap());
     let hub = Hub::start(Manner { cut: Some(70_000), ..Manner::good(&content) });
     // Nothing listens after the cut: a failing server uses up the single attempt.
@@ -190,20 +190,20 @@ fn an_interrupted_download_is_gone_on_with() {
     fs::create_dir_all(target.parent().unwrap()).unwrap();
     fs::write(resume::part_file(&target), &content[..70_000]).unwrap();
     let wanted = file("hf:owner/repo/m.gguf");
-    let broken = wanted.fetch(&failing.endpoint, &located, &target, IMPATIENT, &mut |_| {}).unwrap_err();
+    let broken = wanted.fetch(&failing.endpoint, &located, &target, FEW_RETRIES, &mut |_| {}).unwrap_err();
     assert!(matches!(broken, ModelError::Interrupted { bytes: 70_000, .. }), "{broken}");
     assert!(broken.to_string().contains("goes on from there"), "{broken}");
     assert_eq!(own::partial_bytes("mine", folder.path()), 70_000);
     // The next call resumes, also across a cut.
     let added = pull_as(&wanted, &hub, folder.path(), &|_| Ok(())).unwrap();
     assert_eq!(fs::read(&added.path).unwrap(), content);
-    let ranges: Vec<_> = hub.asked().into_iter().filter(|asked| asked.contains("/bytes")).collect();
+    let ranges: Vec<_> = hub.requests().into_iter().filter(|request| request.contains("/bytes")).collect();
     assert_eq!(ranges, ["GET /bytes from 70000", "GET /bytes from 140000"]);
     assert_eq!(own::partial_bytes("mine", folder.path()), 0);
 }
 
 #[test]
-fn refuses_what_is_not_as_stated_and_leaves_nothing() {
+fn refuses_files_that_contradict_the_hub_and_leaves_nothing() {
     let content = content();
     let good = Manner::good(&content);
     let hash = WeightsHash(Sha256::digest(&content).into()).to_string();
@@ -247,7 +247,7 @@ fn a_file_that_is_no_model_is_removed_and_a_renamed_repository_is_followed() {
 }
 
 #[test]
-fn a_hub_that_is_not_there_is_named() {
+fn an_absent_hub_is_named() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);

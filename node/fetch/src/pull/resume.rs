@@ -36,14 +36,14 @@ pub(crate) struct Remote {
 
 /// How long a failing server is retried.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct RetryPolicy {
     /// Consecutive attempts that bring no bytes.
     pub(crate) tries: u32,
     /// Wait before the second of them; it doubles.
     pub(crate) pause: Duration,
 }
 
-impl Default for Patience {
+impl Default for RetryPolicy {
     /// Five attempts in half a minute: a link that recovers in that time causes no error.
     fn default() -> Self {
         Self { tries: 5, pause: Duration::from_secs(2) }
@@ -75,9 +75,9 @@ pub(crate) enum FetchError {
 }
 
 /// Why one attempt ended.
-enum Broken {
+enum AttemptError {
     /// Another attempt may bring more.
-    Again(String),
+    Retryable(String),
     /// Another attempt would end the same way.
     Final(FetchError),
 }
@@ -96,7 +96,7 @@ pub(crate) fn fetch(
     remote: &Remote,
     target: &Path,
     limit: u64,
-    patience: Patience,
+    retries: RetryPolicy,
     report: &mut dyn FnMut(u64, Option<u64>),
 ) -> Result<(), FetchError> {
     if hash_file(target, &mut |_| {}).is_ok_and(|found| found == remote.sha256) {
@@ -105,7 +105,7 @@ pub(crate) fn fetch(
     let (sender, receiver) = sync_channel(REPORTS_AHEAD);
     // A separate thread: the caller's thread may belong to a runtime, which cannot wait for another one.
     thread::scope(|scope| {
-        let download = Download { remote, target, part: part_file(target), limit, patience, sender };
+        let download = Download { remote, target, part: part_file(target), limit, retries, sender };
         let worker = scope.spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(io_error(target))?;
@@ -123,7 +123,7 @@ struct Download<'a> {
     target: &'a Path,
     part: PathBuf,
     limit: u64,
-    patience: Patience,
+    retries: RetryPolicy,
     sender: SyncSender<(u64, Option<u64>)>,
 }
 
@@ -150,15 +150,15 @@ impl Download<'_> {
                     // The earlier bytes belonged to another file.
                     from_before = false;
                 }
-                Err(Broken::Final(error)) => return Err(error),
-                Err(Broken::Again(reason)) => {
+                Err(AttemptError::Final(error)) => return Err(error),
+                Err(AttemptError::Retryable(reason)) => {
                     let bytes = self.present();
                     failures = if bytes > before { 0 } else { failures + 1 };
-                    if failures >= self.patience.tries || begin.elapsed() > TIME_LIMIT {
+                    if failures >= self.retries.tries || begin.elapsed() > TIME_LIMIT {
                         return Err(FetchError::Interrupted { bytes, reason });
                     }
                     if failures > 0 {
-                        tokio::time::sleep(self.patience.pause * (1 << (failures - 1).min(8))).await;
+                        tokio::time::sleep(self.retries.pause * (1 << (failures - 1).min(8))).await;
                     }
                 }
             }
@@ -176,12 +176,12 @@ impl Download<'_> {
     }
 
     /// One request for the rest of the file, appended. It succeeds when the server says that no more follows.
-    async fn attempt(&self, client: &Client, have: u64) -> Result<(), Broken> {
+    async fn attempt(&self, client: &Client, have: u64) -> Result<(), AttemptError> {
         let mut request = client.get(self.remote.url.clone()).header(header::ACCEPT_ENCODING, "identity");
         if have > 0 {
             request = request.header(header::RANGE, format!("bytes={have}-"));
         }
-        let response = request.send().await.map_err(again)?;
+        let response = request.send().await.map_err(retryable)?;
         let start = match response.status() {
             StatusCode::PARTIAL_CONTENT if range_begin(&response) == Some(have) => have,
             // The whole file, whatever range was requested.
@@ -189,22 +189,22 @@ impl Download<'_> {
             // No bytes follow; the hash decides if the file is correct.
             StatusCode::RANGE_NOT_SATISFIABLE if have > 0 => return Ok(()),
             status if status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429) => {
-                return Err(Broken::Again(format!("the server said {status}")));
+                return Err(AttemptError::Retryable(format!("the server said {status}")));
             }
             status => {
                 let reason = format!("the server said {status}");
-                return Err(Broken::Final(FetchError::Refused { reason }));
+                return Err(AttemptError::Final(FetchError::Refused { reason }));
             }
         };
         self.append(response, start).await
     }
 
-    async fn append(&self, mut response: Response, start: u64) -> Result<(), Broken> {
-        let disk = |error| Broken::Final(io_error(&self.part)(error));
+    async fn append(&self, mut response: Response, start: u64) -> Result<(), AttemptError> {
+        let disk = |error| AttemptError::Final(io_error(&self.part)(error));
         let total = response.content_length().map(|length| length.saturating_add(start));
         let too_large = || {
             let reason = format!("it is larger than {} bytes", self.limit);
-            Broken::Final(FetchError::Refused { reason })
+            AttemptError::Final(FetchError::Refused { reason })
         };
         if total.is_some_and(|total| total > self.limit) {
             return Err(too_large());
@@ -216,8 +216,8 @@ impl Download<'_> {
         }
         let mut bytes = start;
         loop {
-            self.tell(bytes, total);
-            let Some(chunk) = response.chunk().await.map_err(again)? else { break };
+            self.report(bytes, total);
+            let Some(chunk) = response.chunk().await.map_err(retryable)? else { break };
             bytes += chunk.len() as u64;
             if bytes > self.limit {
                 return Err(too_large());
@@ -226,12 +226,14 @@ impl Download<'_> {
         }
         file.sync_all().map_err(disk)?;
         match total {
-            Some(total) if bytes < total => Err(Broken::Again("the server ended it early".to_owned())),
+            Some(total) if bytes < total => {
+                Err(AttemptError::Retryable("the server ended it early".to_owned()))
+            }
             _ => Ok(()),
         }
     }
 
-    fn tell(&self, bytes: u64, total: Option<u64>) {
+    fn report(&self, bytes: u64, total: Option<u64>) {
         // The receiver lives as long as the download.
         let _ = self.sender.send((bytes, total));
     }
@@ -243,8 +245,8 @@ fn range_begin(response: &Response) -> Option<u64> {
     range.strip_prefix("bytes ")?.split('-').next()?.parse().ok()
 }
 
-fn again(error: reqwest::Error) -> Broken {
-    Broken::Again(describe(&error))
+fn retryable(error: reqwest::Error) -> AttemptError {
+    AttemptError::Retryable(describe(&error))
 }
 
 /// The innermost cause of an error, without the URL.

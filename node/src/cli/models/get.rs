@@ -11,7 +11,9 @@ use super::{EMBEDDINGS, args::PullArgs};
 use crate::{
     cli::{Exit, Failure, say, time::now_ms},
     daemon::engines::model_failure,
-    models::{Added, Catalogue, HubFile, ModelError, Terms, add_file, check_file, name_of, refuse_reserved},
+    models::{
+        AddedFile, Catalogue, HubFile, ModelError, Terms, add_file, check_file, name_of, refuse_reserved,
+    },
     progress::Progress,
 };
 
@@ -91,7 +93,7 @@ fn name_is_usage(error: ModelError) -> Failure {
     }
 }
 
-fn tell_added(name: &str, Added { path, sha256, linked }: &Added, json: bool) {
+fn tell_added(name: &str, AddedFile { path, sha256, linked }: &AddedFile, json: bool) {
     if json {
         let sha256 = sha256.to_string();
         say(serde_json::json!({ "name": name, "path": path, "sha256": sha256, "linked": linked }));

@@ -9,7 +9,7 @@ use std::{
 
 use baton_engine::{
     batch::{BatchError, Choice, Chooser, Finish, Sink, Stats},
-    language::{Grammar, Language, Piece, Pushed, Sampler, Softmax, StreamText},
+    language::{Grammar, Language, Piece, PushOutcome, Sampler, Softmax, StreamText},
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -107,9 +107,9 @@ impl Answer {
             self.reported.push(Reported::from(report));
         }
         match self.text.push(id, tokenizer.token_bytes(id)) {
-            Pushed::Held => {}
-            Pushed::Emit(piece) => self.emit(piece),
-            Pushed::Stopped(piece) => {
+            PushOutcome::Held => {}
+            PushOutcome::Emit(piece) => self.emit(piece),
+            PushOutcome::Stopped(piece) => {
                 self.emit(piece);
                 self.ended = Some(Ok(FinishReason::StopString));
                 return Ok(Choice::Last(id));

@@ -105,7 +105,7 @@ async fn d3_queries_and_documents_are_embedded_differently_where_the_model_can()
 }
 
 #[tokio::test]
-async fn d4_an_endpoint_that_cannot_work_is_refused_at_start_with_what_to_do() {
+async fn d4_an_unusable_endpoint_is_refused_at_start_with_the_remedy() {
     let vector = |vector: Value| json!({ "data": [{ "index": 0, "embedding": vector }] });
     for (status, body, advice) in [
         (200, vector(json!([1, 2, 3])), "correct dimensions"),
@@ -159,7 +159,7 @@ async fn d4_a_configuration_that_cannot_work_is_refused() {
 }
 
 #[tokio::test]
-async fn the_key_comes_from_a_file_that_nobody_else_can_read_and_is_not_shown() {
+async fn the_key_comes_from_a_private_file_and_is_not_shown() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("key");
     fs::write(&file, "secret-key\n").unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use baton_embed::Related;
+use baton_embed::RelatedWord;
 use serde::Serialize;
 
 use crate::{
@@ -85,9 +85,11 @@ impl Scale {
             .map(|_| {
                 let words: Vec<String> = (0..QUESTION_WORDS).map(|_| random.named()).collect();
                 let background = Background { mean: 0.0, deviation: 0.1 };
-                let related: Vec<Vec<Related>> = words
+                let related: Vec<Vec<RelatedWord>> = words
                     .iter()
-                    .map(|_| (0..RELATED).map(|_| Related { word: random.named(), likeness: 0.5 }).collect())
+                    .map(|_| {
+                        (0..RELATED).map(|_| RelatedWord { word: random.named(), likeness: 0.5 }).collect()
+                    })
                     .collect();
                 Question::parse(&words.join(" "), &hasher, 0)
                     .with_related(&words, &related, &hasher)

@@ -2,7 +2,7 @@
 
 use crate::dates::{DAY_MS, Day};
 
-use baton_embed::Related;
+use baton_embed::RelatedWord;
 
 use super::{
     Background, QuantisedVector,
@@ -123,7 +123,12 @@ impl Question {
     /// Adds related words to the search. `related` has a list for each of `words`, which come from
     /// [`words_sought`](Self::words_sought) of the same text.
     #[must_use]
-    pub fn with_related(mut self, words: &[String], related: &[Vec<Related>], hasher: &TermHasher) -> Self {
+    pub fn with_related(
+        mut self,
+        words: &[String],
+        related: &[Vec<RelatedWord>],
+        hasher: &TermHasher,
+    ) -> Self {
         let own = |hash: &u64| self.hashes.iter().take(self.words).position(|word| word == hash);
         let mut found: Vec<(u64, Synonym)> = Vec::new();
         for (word, related) in words.iter().zip(related) {
@@ -218,7 +223,7 @@ mod tests {
         let text = "Please, does my dog like the dogs on 3 May?";
         let words = Question::words_sought(text);
         assert_eq!(words, ["dog", "like", "dogs", "may"]);
-        let named = |word: &str, likeness: f32| Related { word: word.to_owned(), likeness };
+        let named = |word: &str, likeness: f32| RelatedWord { word: word.to_owned(), likeness };
         let question = Question::parse(text, &hasher, 0);
         let related = [
             vec![named("puppy", 0.8), named("puppies", 0.7), named("dogs", 0.9), named("the", 0.9)],
@@ -233,7 +238,7 @@ mod tests {
         assert_eq!(&with.hashes()[..with.related()], question.hashes());
         let fewer = with.fewer_related(2);
         assert_eq!((fewer.synonyms(), fewer.hashes().len()), (&expected[..2], fewer.related() + 2));
-        let many: Vec<Related> = (0..1_000).map(|number| named(&format!("word{number}"), 0.5)).collect();
+        let many: Vec<RelatedWord> = (0..1_000).map(|number| named(&format!("word{number}"), 0.5)).collect();
         let with = question.with_related(&words, &[many], &hasher);
         assert_eq!(with.synonyms().len(), MAX_RELATED_TERMS);
         assert_eq!(with.hashes().len(), with.related() + MAX_RELATED_TERMS);

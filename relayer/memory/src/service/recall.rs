@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use baton_embed::{EmbedRole, Related};
+use baton_embed::{EmbedRole, RelatedWord};
 use tokio::sync::OwnedRwLockReadGuard;
 use zeroize::Zeroizing;
 
@@ -189,7 +189,7 @@ impl Memory {
         guard: OwnedRwLockReadGuard<Option<Owner>>,
         request: &RecallRequest,
         vector: &Result<Vec<f32>, String>,
-        (words, related): &(Vec<String>, Vec<Vec<Related>>),
+        (words, related): &(Vec<String>, Vec<Vec<RelatedWord>>),
     ) -> Result<Option<Recall>> {
         let open = guard.as_ref().expect("it was filled");
         let mut question = Question::parse(&request.query, open.hasher(), self.now_ms()).with_related(
@@ -255,7 +255,7 @@ impl Memory {
     }
 
     /// The words of a question, each with its related words; no related words after the time limit.
-    async fn related_words(&self, query: &str) -> (Vec<String>, Vec<Vec<Related>>) {
+    async fn related_words(&self, query: &str) -> (Vec<String>, Vec<Vec<RelatedWord>>) {
         let words = Question::words_sought(query);
         let asked: Vec<&str> = words.iter().map(String::as_str).collect();
         let related = tokio::time::timeout(EMBED_SHARE, self.inner.parts.embedder.related(&asked)).await;

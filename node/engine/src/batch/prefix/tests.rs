@@ -69,12 +69,12 @@ fn full_blocks_are_found_by_the_same_session_and_the_same_tokens() {
 fn a_name_that_belongs_to_another_session_is_not_enough() {
     let mut bench = Bench::new(100);
     bench.keep(0, &tokens(64), 0);
-    bench.cache.kept.values_mut().for_each(|kept| kept.session = KEYS[1].clone());
+    bench.cache.entries.values_mut().for_each(|entry| entry.session = KEYS[1].clone());
     assert_eq!(bench.found(0, &tokens(100), 0), 0);
 }
 
 #[test]
-fn what_was_used_least_recently_goes_first_and_from_its_end() {
+fn eviction_takes_the_least_recently_used_block_from_the_end() {
     let mut bench = Bench::new(6);
     bench.keep(0, &tokens(96), 0);
     bench.keep(1, &tokens(96), 1);
@@ -95,7 +95,7 @@ fn what_was_used_least_recently_goes_first_and_from_its_end() {
 }
 
 #[test]
-fn no_more_is_kept_than_the_limit() {
+fn the_cache_holds_at_most_its_limit() {
     let mut bench = Bench::new(4);
     bench.keep(0, &tokens(96), 0);
     bench.keep(1, &tokens(96), 1);
@@ -109,7 +109,7 @@ fn no_more_is_kept_than_the_limit() {
 }
 
 #[test]
-fn what_nobody_used_for_too_long_goes() {
+fn blocks_expire_after_the_idle_time() {
     let mut bench = Bench::new(100);
     bench.keep(0, &tokens(96), 0);
     bench.keep(1, &tokens(96), 5);

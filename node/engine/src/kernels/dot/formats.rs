@@ -4,8 +4,8 @@
 
 use super::super::{LANES, Simd, rows::ActBlock};
 
-/// The start of integer sums, and their further use.
-pub(super) trait Style {
+/// The integer arithmetic of a block: the start of its sums, and their further use.
+pub(super) trait BlockArithmetic {
     /// Parts of a block with a scale each: one, or two of 16 inputs.
     const PARTS: usize = 1;
     /// Whether there is a minimum.
@@ -23,7 +23,7 @@ pub(super) trait Style {
 /// Unsigned integers, a scale and a minimum.
 pub(super) struct WithMinimum;
 
-impl Style for WithMinimum {
+impl BlockArithmetic for WithMinimum {
     const MINIMUM: bool = true;
 
     #[inline(always)]
@@ -35,7 +35,7 @@ impl Style for WithMinimum {
 /// Unsigned integers with an offset of `2^SHIFT` to subtract, and a scale.
 pub(super) struct Symmetric<const SHIFT: i32>;
 
-impl<const SHIFT: i32> Style for Symmetric<SHIFT> {
+impl<const SHIFT: i32> BlockArithmetic for Symmetric<SHIFT> {
     #[inline(always)]
     fn start<S: Simd>(s: S, act: &ActBlock, _: usize) -> S::I {
         s.shift(s.splat_i(act.minus[0].wrapping_add(act.minus[1])), SHIFT)
@@ -45,7 +45,7 @@ impl<const SHIFT: i32> Style for Symmetric<SHIFT> {
 /// Bytes with an offset of 128 to subtract, and a scale.
 pub(super) struct Wide;
 
-impl Style for Wide {
+impl BlockArithmetic for Wide {
     #[inline(always)]
     fn start<S: Simd>(s: S, act: &ActBlock, _: usize) -> S::I {
         s.wide_start(act.minus[0].wrapping_add(act.minus[1]))
@@ -58,9 +58,9 @@ impl Style for Wide {
 }
 
 /// Unsigned integers with an offset of 32 to subtract, and a scale for each 16 inputs.
-pub(super) struct Halved;
+pub(super) struct TwoScales;
 
-impl Style for Halved {
+impl BlockArithmetic for TwoScales {
     const PARTS: usize = 2;
 
     #[inline(always)]
@@ -71,7 +71,7 @@ impl Style for Halved {
 
 /// An encoding's tiles.
 pub(super) trait Format {
-    type Style: Style;
+    type Arithmetic: BlockArithmetic;
     /// Bytes of a block's integers.
     const QUANT_BYTES: usize;
     /// Bytes of a group's scales.
@@ -168,11 +168,11 @@ fn scaled_factors<S: Simd>(s: S, group: &[u8], block: usize) -> (S::F, S::F) {
 }
 
 macro_rules! format {
-    ($name:ident, $style:ty, $quants:literal, $scales:literal, $group:literal, $operands:ident, $read:expr) => {
+    ($name:ident, $arithmetic:ty, $quants:literal, $scales:literal, $group:literal, $operands:ident, $read:expr) => {
         pub(super) struct $name;
 
         impl Format for $name {
-            type Style = $style;
+            type Arithmetic = $arithmetic;
             const QUANT_BYTES: usize = $quants;
             const SCALE_BYTES: usize = $scales;
             const GROUP: usize = $group;
@@ -197,7 +197,7 @@ format!(Q5_1, WithMinimum, 320, 64, 1, five_bits, |s, group, _| scale_and_minimu
 format!(Q4K, WithMinimum, 256, 320, 8, four_bits, scaled_factors);
 format!(Q5K, WithMinimum, 320, 320, 8, five_bits, scaled_factors);
 format!(Q8_0, Wide, 512, 32, 1, eight_bits, |s, group, _| one_scale::<S>(s, group));
-format!(Q6K, Halved, 384, 288, 8, six_bits, two_scales);
+format!(Q6K, TwoScales, 384, 288, 8, six_bits, two_scales);
 
 #[inline(always)]
 fn eight_bits<S: Simd>(s: S, quants: &[u8]) -> [S::B; 8] {

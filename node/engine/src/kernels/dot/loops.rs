@@ -9,13 +9,13 @@ use super::{
         LANES, Simd,
         rows::{ActBlock, BLOCK},
     },
-    Spread, TileRef,
-    formats::{Float, Format, Style},
+    SpreadBlock, TileRef,
+    formats::{BlockArithmetic, Float, Format},
 };
 
 /// Spreads a tile out.
 #[inline(always)]
-pub(super) fn spread_tile<S: Simd, Q: Format>(s: S, tile: TileRef<'_>, spread: &mut [Spread]) {
+pub(super) fn spread_tile<S: Simd, Q: Format>(s: S, tile: TileRef<'_>, spread: &mut [SpreadBlock]) {
     let bytes = tile.matrix.tile(tile.tile);
     for (index, spread) in spread.iter_mut().enumerate() {
         let (group, quants) = block_of::<Q>(bytes, index);
@@ -31,9 +31,9 @@ pub(super) fn spread_tile<S: Simd, Q: Format>(s: S, tile: TileRef<'_>, spread: &
 
 /// Multiplies `R` rows with two spread-out tiles.
 #[inline(always)]
-pub(super) fn spread_rows<S: Simd, T: Style, const R: usize>(
+pub(super) fn spread_rows<S: Simd, T: BlockArithmetic, const R: usize>(
     s: S,
-    tiles: [&[Spread]; 2],
+    tiles: [&[SpreadBlock]; 2],
     acts: &[ActBlock],
 ) -> [[S::F; 2]; R] {
     let blocks = tiles[0].len();
@@ -119,15 +119,15 @@ pub(super) fn direct_rows<S: Simd, Q: Format, const R: usize>(
         for row in 0..R {
             let act = &rows[row][block];
             let mut result = results[row];
-            for part in 0..Q::Style::PARTS {
-                let mut sum = Q::Style::start(s, act, part);
-                for operand in part * 8 / Q::Style::PARTS..(part + 1) * 8 / Q::Style::PARTS {
-                    sum = Q::Style::dot(s, sum, operands[operand], act.q[operand]);
+            for part in 0..Q::Arithmetic::PARTS {
+                let mut sum = Q::Arithmetic::start(s, act, part);
+                for operand in part * 8 / Q::Arithmetic::PARTS..(part + 1) * 8 / Q::Arithmetic::PARTS {
+                    sum = Q::Arithmetic::dot(s, sum, operands[operand], act.q[operand]);
                 }
                 let scale = s.mul(if part == 0 { first } else { second }, s.splat(act.scale));
                 result = s.fma(s.to_float(sum), scale, result);
             }
-            if Q::Style::MINIMUM {
+            if Q::Arithmetic::MINIMUM {
                 result = s.fma(second, s.splat(act.sum), result);
             }
             results[row] = result;

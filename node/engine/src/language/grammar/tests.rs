@@ -91,7 +91,7 @@ fn fits(value: &Value) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
     #[test]
-    fn whatever_a_model_chooses_the_answer_satisfies_the_schema_and_resumes_anywhere(
+    fn every_answer_satisfies_the_schema_and_resumes_anywhere(
         choices in prop::collection::vec(any::<u16>(), 400),
         cut in any::<prop::sample::Index>(),
     ) {

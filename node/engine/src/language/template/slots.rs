@@ -167,7 +167,7 @@ impl Slots {
             Json::List(values) => values.iter().map(|value| self.json(value, keys)).collect(),
             Json::Map(entries) => {
                 let entries = entries.iter().map(|(key, value)| self.entry(key, value, keys));
-                Value::from_object(Ordered(entries.collect()))
+                Value::from_object(OrderedMap(entries.collect()))
             }
         }
     }
@@ -265,14 +265,16 @@ impl Slots {
 
 /// A map with this order of entries.
 pub(super) fn ordered<const N: usize>(entries: [(&str, Value); N]) -> Value {
-    Value::from_object(Ordered(entries.into_iter().map(|(key, value)| (Value::from(key), value)).collect()))
+    Value::from_object(OrderedMap(
+        entries.into_iter().map(|(key, value)| (Value::from(key), value)).collect(),
+    ))
 }
 
 /// A map that keeps the order of its entries.
 #[derive(Debug)]
-struct Ordered(Vec<(Value, Value)>);
+struct OrderedMap(Vec<(Value, Value)>);
 
-impl Object for Ordered {
+impl Object for OrderedMap {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone())
     }

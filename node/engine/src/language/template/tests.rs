@@ -47,7 +47,7 @@ fn a_template_that_trims_gets_trimmed_contents() {
 }
 
 #[test]
-fn offers_what_templates_call() {
+fn offers_the_functions_that_templates_call() {
     let source = "{{ bos_token }}{{ strftime_now('%d %b %Y') }} {% for m in messages %}\
                   {%- if m.name is defined %}{{ m.name }}:{% endif %}{{ m.content }}{% endfor %}";
     let mut messages = user("x");
@@ -56,7 +56,7 @@ fn offers_what_templates_call() {
 }
 
 #[test]
-fn refuses_what_a_template_refuses_or_leaves_out() {
+fn refuses_messages_that_a_template_refuses_or_drops() {
     let raising = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}\
                    {% endif %}{{ m.content }}{% endfor %}";
     let system = vec![Message::new(Role::System, "secret")];
@@ -142,7 +142,7 @@ fn own(segments: &[Segment]) -> String {
 }
 
 #[test]
-fn templates_are_asked_what_they_make_of_tools() {
+fn templates_are_probed_for_tools() {
     for (name, source) in FAMILIES {
         let template = template(source);
         assert!(template.takes_tools && template.takes_calls, "{name}");
@@ -230,7 +230,7 @@ fn nothing_of_definitions_calls_and_results_is_the_templates_text() {
 }
 
 #[test]
-fn what_a_template_cannot_have_apart_stays_in_the_answers_text() {
+fn calls_that_a_template_cannot_take_stay_in_the_answers_text() {
     let rome = "{\"city\": \"Rome\"}";
     let two = [call("get_weather", "{}"), call("get_weather", rome)].join("\n");
     let words = format!("I look.\n{}", call("get_weather", "{}"));
@@ -254,7 +254,7 @@ fn what_a_template_cannot_have_apart_stays_in_the_answers_text() {
 }
 
 #[test]
-fn a_definition_may_lack_what_a_template_asks_for() {
+fn a_definition_may_lack_optional_fields() {
     let bare = r#"[{"type": "function", "function": {"name": "now"}}]"#;
     for (name, source) in FAMILIES {
         let rendered = template(source).render(&with_tools(user("u"), bare)).map(|segments| plain(&segments));
@@ -287,7 +287,7 @@ fn json_is_written_as_pythons() {
 }
 
 #[test]
-fn definitions_that_a_template_or_its_json_would_never_be_done_with_are_refused() {
+fn endless_and_oversized_definitions_are_refused() {
     // A type whose letters the family's macro takes for a list of types.
     let endless = r#"[{"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object",
         "properties": {"a": {"type": "void"}}}}}]"#;

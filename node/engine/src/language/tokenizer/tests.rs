@@ -1,4 +1,4 @@
-//! Tokenizers rebuilt from small made-up metadata; real ones are checked in `tests/language.rs`.
+//! Tokenizers rebuilt from small made-up metadata; real ones are checked in `tests/it/language.rs`.
 
 use super::*;
 use crate::language::tests::{numbers, vocabulary, writer::Writer};
@@ -153,7 +153,7 @@ fn with_token(index: usize, text: &str, kind: i32, score: f32) -> Writer {
 }
 
 #[test]
-fn hostile_vocabularies_are_refused_by_name() {
+fn malformed_vocabularies_are_refused_by_name() {
     use LanguageError as E;
     let long = "x".repeat(MAX_TOKEN_BYTES + 1);
     let token = |index, why| E::Token { index, why };

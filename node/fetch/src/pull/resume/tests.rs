@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use super::*;
 
 /// Gives up at the second failure, without a pause.
-const IMPATIENT: Patience = Patience { tries: 2, pause: Duration::ZERO };
+const FEW_RETRIES: RetryPolicy = RetryPolicy { tries: 2, pause: Duration::ZERO };
 const LIMIT: u64 = 1 << 20;
 
 /// The server's response to one request.
@@ -31,15 +31,15 @@ enum Answer {
 struct Server {
     url: reqwest::Url,
     /// The range of each request; empty if it had none.
-    asked: Arc<Mutex<Vec<String>>>,
+    ranges: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
     fn start(content: &[u8], answers: &[Answer]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/a/file.whl", listener.local_addr().unwrap());
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (content, answers, log) = (content.to_vec(), answers.to_vec(), asked.clone());
+        let ranges = Arc::new(Mutex::new(Vec::new()));
+        let (content, answers, log) = (content.to_vec(), answers.to_vec(), ranges.clone());
         // Ends with the test's process.
         thread::spawn(move || {
             for (index, stream) in listener.incoming().enumerate() {
@@ -47,15 +47,15 @@ impl Server {
                 log.lock().unwrap().push(serve(stream.unwrap(), &content, answer));
             }
         });
-        Self { url: reqwest::Url::parse(&url).unwrap(), asked }
+        Self { url: reqwest::Url::parse(&url).unwrap(), ranges }
     }
 
     fn remote(&self, content: &[u8]) -> Remote {
         Remote { url: self.url.clone(), sha256: WeightsHash(Sha256::digest(content).into()) }
     }
 
-    fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+    fn ranges(&self) -> Vec<String> {
+        self.ranges.lock().unwrap().clone()
     }
 }
 
@@ -108,7 +108,7 @@ impl Folder {
     }
 
     fn fetch(&self, remote: &Remote) -> Result<(), FetchError> {
-        fetch(remote, &self.target(), LIMIT, IMPATIENT, &mut |_, _| {})
+        fetch(remote, &self.target(), LIMIT, FEW_RETRIES, &mut |_, _| {})
     }
 }
 
@@ -117,26 +117,26 @@ fn content() -> Vec<u8> {
 }
 
 #[test]
-fn goes_on_after_each_cut_and_asks_only_for_the_rest() {
+fn resumes_after_each_cut_and_requests_only_the_rest() {
     let (content, folder) = (content(), Folder::new());
     let server = Server::start(&content, &[Answer::Cut(150_000), Answer::Cut(100_000), Answer::Whole]);
     let mut steps = Vec::new();
-    fetch(&server.remote(&content), &folder.target(), LIMIT, IMPATIENT, &mut |bytes, total| {
+    fetch(&server.remote(&content), &folder.target(), LIMIT, FEW_RETRIES, &mut |bytes, total| {
         steps.push((bytes, total));
     })
     .unwrap();
     assert_eq!(fs::read(folder.target()).unwrap(), content);
     assert!(!part_file(&folder.target()).exists());
-    assert_eq!(server.asked(), ["", "150000-", "250000-"]);
+    assert_eq!(server.ranges(), ["", "150000-", "250000-"]);
     assert!(steps.iter().all(|(bytes, total)| *bytes <= 400_000 && *total == Some(400_000)), "{steps:?}");
     assert_eq!(steps.last(), Some(&(400_000, Some(400_000))));
     // The file is there and correct, so there is no further request.
     folder.fetch(&server.remote(&content)).unwrap();
-    assert_eq!(server.asked().len(), 3);
+    assert_eq!(server.ranges().len(), 3);
 }
 
 #[test]
-fn a_later_call_goes_on_where_an_interrupted_one_ended() {
+fn a_later_call_resumes_an_interrupted_one() {
     let (content, folder) = (content(), Folder::new());
     let down = Server::start(&content, &[Answer::Cut(123_456), Answer::Status(503)]);
     match folder.fetch(&down.remote(&content)) {
@@ -149,13 +149,13 @@ fn a_later_call_goes_on_where_an_interrupted_one_ended() {
     let up = Server::start(&content, &[Answer::Whole]);
     folder.fetch(&up.remote(&content)).unwrap();
     assert_eq!(fs::read(folder.target()).unwrap(), content);
-    assert_eq!(up.asked(), ["123456-"]);
+    assert_eq!(up.ranges(), ["123456-"]);
 }
 
 #[test]
-fn begins_anew_where_the_server_knows_no_ranges_or_what_lies_here_is_of_another_file() {
+fn restarts_without_ranges_or_with_bytes_of_another_file() {
     let content = content();
-    for (answers, left, asked) in [
+    for (answers, left, ranges) in [
         (&[Answer::IgnoreRange][..], &content[..1000], &["1000-"][..]),
         (&[Answer::Whole], &[7; 1000], &["1000-", ""]),
         (&[Answer::Whole], &[7; 500_000], &["500000-", ""]),
@@ -167,12 +167,12 @@ fn begins_anew_where_the_server_knows_no_ranges_or_what_lies_here_is_of_another_
         let server = Server::start(&content, answers);
         folder.fetch(&server.remote(&content)).unwrap();
         assert_eq!(fs::read(folder.target()).unwrap(), content);
-        assert_eq!(server.asked(), asked);
+        assert_eq!(server.ranges(), ranges);
     }
 }
 
 #[test]
-fn refuses_a_wrong_hash_a_refusal_and_what_is_too_large_and_leaves_no_file() {
+fn refuses_wrong_hashes_refusals_and_large_files_and_leaves_none() {
     let content = content();
     let large = vec![1; usize::try_from(LIMIT).unwrap() + 1];
     for (served, answer, said) in [
@@ -188,12 +188,12 @@ fn refuses_a_wrong_hash_a_refusal_and_what_is_too_large_and_leaves_no_file() {
             other => panic!("{other:?}"),
         }
         assert_eq!(fs::read_dir(folder.0.path()).unwrap().count(), 0, "{said}");
-        assert_eq!(server.asked().len(), 1);
+        assert_eq!(server.ranges().len(), 1);
     }
 }
 
 #[test]
-fn a_server_that_is_not_there_is_told_of_as_an_interruption() {
+fn an_absent_server_is_reported_as_an_interruption() {
     let folder = Folder::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = reqwest::Url::parse(&format!("http://{}/x", listener.local_addr().unwrap())).unwrap();

@@ -1,6 +1,6 @@
 //! Tests of the index against an exhaustive search.
 
-use baton_embed::Related;
+use baton_embed::RelatedWord;
 use proptest::prelude::*;
 
 use super::*;
@@ -125,7 +125,7 @@ proptest! {
         let items: Vec<(u64, Features)> = items.into_iter().collect();
         let allowed = |number: u64| number != hidden;
         let text = "What did Ana say of word1, word3 and word5?";
-        let likes = |word: &str, likeness: f32| Related { word: word.to_owned(), likeness };
+        let likes = |word: &str, likeness: f32| RelatedWord { word: word.to_owned(), likeness };
         let related = [vec![likes("word2", 0.5), likes("word3", 0.9)], vec![likes("word2", 0.8), likes("none", 0.4)]];
         let words = ["word1", "word5"].map(str::to_owned);
         let question = Question::parse(text, &hasher(), 0)

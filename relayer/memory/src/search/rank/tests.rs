@@ -1,6 +1,6 @@
 //! The ranking over an index, as the service uses it.
 
-use baton_embed::Related;
+use baton_embed::RelatedWord;
 
 use super::*;
 use crate::search::{Background, Index, QuantisedVector, TermHasher, document_features};
@@ -203,7 +203,8 @@ fn what_is_said_in_another_word_is_found_by_what_is_related() {
     assert_eq!(words, ["take", "boat"]);
     let more = [(8, "We paddled our canoe over."), (9, "We paddled our boat over.")];
     let ask = |talk: &Talk, related: &[&str]| {
-        let named = related.iter().map(|word| Related { word: (*word).to_owned(), likeness: 0.8 }).collect();
+        let named =
+            related.iter().map(|word| RelatedWord { word: (*word).to_owned(), likeness: 0.8 }).collect();
         let question =
             Question::parse(text, &talk.hasher, BEGIN).with_related(&words, &[vec![], named], &talk.hasher);
         numbers(&rank(&question, &talk.index.scan(&question, &|_| true), talk, 3))

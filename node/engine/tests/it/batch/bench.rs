@@ -11,8 +11,8 @@ use std::{
 use baton_engine::{
     Model, Options,
     batch::{
-        BatchError, BatchOptions, Cancel, Choice, Chooser, Finish, Greedy, Progress, Request, Scheduler,
-        SessionKey, Sink, Stats, StepRows,
+        BatchError, BatchOptions, Cancel, Choice, Chooser, Finish, Greedy, Request, Scheduler, SessionKey,
+        Sink, Stats, StepOutcome, StepRows,
     },
     gguf::{DType, GgufFile},
     kernels::Isa,
@@ -42,7 +42,7 @@ pub fn model(file: &GgufFile, blocks: usize) -> Model {
 
 /// The events that a request got.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub struct Told {
+pub struct AnswerEvents {
     pub started: Vec<(usize, usize)>,
     pub tokens: Vec<u32>,
     /// The hash of each token's logits.
@@ -54,24 +54,24 @@ pub struct Told {
 /// A sink that records its events, and accepts as many tokens as `room` says.
 #[derive(Clone)]
 pub struct Record {
-    pub told: Arc<Mutex<Told>>,
+    pub events: Arc<Mutex<AnswerEvents>>,
     pub room: Arc<AtomicUsize>,
     pub is_gone: Arc<AtomicUsize>,
 }
 
 impl Record {
     pub fn new() -> Self {
-        Self { told: Arc::default(), room: Arc::new(AtomicUsize::new(usize::MAX)), is_gone: Arc::default() }
+        Self { events: Arc::default(), room: Arc::new(AtomicUsize::new(usize::MAX)), is_gone: Arc::default() }
     }
 
-    pub fn told(&self) -> Told {
-        self.told.lock().unwrap().clone()
+    pub fn events(&self) -> AnswerEvents {
+        self.events.lock().unwrap().clone()
     }
 
     pub fn finish(&self) -> Option<Finish> {
-        let told = self.told();
-        assert!(told.finished.len() <= 1, "answered once");
-        told.finished.first().cloned()
+        let events = self.events();
+        assert!(events.finished.len() <= 1, "answered once");
+        events.finished.first().cloned()
     }
 }
 
@@ -81,7 +81,7 @@ impl Sink for Record {
     }
 
     fn started(&mut self, prompt: usize, cached: usize) {
-        self.told.lock().unwrap().started.push((prompt, cached));
+        self.events.lock().unwrap().started.push((prompt, cached));
     }
 
     fn token(&mut self, token: u32, logits: &[f32]) {
@@ -90,16 +90,16 @@ impl Sink for Record {
         if room < usize::MAX {
             self.room.store(room - 1, Ordering::SeqCst);
         }
-        let mut told = self.told.lock().unwrap();
-        assert!(told.finished.is_empty(), "a token after the end");
-        told.tokens.push(token);
-        told.hashes.push(hash(logits));
+        let mut events = self.events.lock().unwrap();
+        assert!(events.finished.is_empty(), "a token after the end");
+        events.tokens.push(token);
+        events.hashes.push(hash(logits));
     }
 
     fn finished(self: Box<Self>, finish: Finish, stats: Stats) {
-        let mut told = self.told.lock().unwrap();
-        told.finished.push(finish);
-        told.stats = stats;
+        let mut events = self.events.lock().unwrap();
+        events.finished.push(finish);
+        events.stats = stats;
     }
 }
 
@@ -164,7 +164,7 @@ impl Bench {
         record
     }
 
-    pub fn step(&mut self) -> Progress {
+    pub fn step(&mut self) -> StepOutcome {
         let now = self.now;
         let progress = self.scheduler.step(&move || now);
         let load = self.scheduler.load();
@@ -175,7 +175,7 @@ impl Bench {
     /// Makes a step that must compute rows.
     pub fn rows(&mut self) -> StepRows {
         match self.step() {
-            Progress::Stepped(rows) => rows,
+            StepOutcome::Stepped(rows) => rows,
             other => panic!("{other:?}"),
         }
     }
@@ -188,9 +188,9 @@ impl Bench {
     pub fn finish(&mut self) -> usize {
         for steps in 0..100_000 {
             match self.step() {
-                Progress::Stepped(_) => {}
-                Progress::Idle => return steps,
-                Progress::Paused => panic!("paused"),
+                StepOutcome::Stepped(_) => {}
+                StepOutcome::Idle => return steps,
+                StepOutcome::Paused => panic!("paused"),
             }
         }
         panic!("it never ends")

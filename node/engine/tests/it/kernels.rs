@@ -1,23 +1,19 @@
 //! Each kernel gives the same bits on every instruction set, for any input.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
-#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
-
-mod support;
-
 use baton_engine::{
     half::{f16_to_f32, f32_to_f16},
     kernels::{
         Isa, Kernel, LANES, Simd,
         attention::{Attend, KV_BLOCK, Rows, SLICE, Score, Weigh},
-        dot::{Acts, DIRECT_ROWS, Finish, Panel, Spread, TileRef},
+        dot::{Acts, DIRECT_ROWS, Epilogue, Panel, SpreadBlock, TileRef},
         math,
         rows::{ActBlock, AddNormed, NormQuantise, Pairing, PrepareHead, ToHalf},
     },
     tiles::Tiles,
 };
 use proptest::prelude::*;
-use support::{
+
+use crate::support::{
     Random,
     reference::dequantise,
     synthetic::{ALL_TYPES, weights},
@@ -177,7 +173,7 @@ proptest! {
 
     #[test]
     fn products(seed: u64, dtype in prop::sample::select(ALL_TYPES.to_vec()), other in prop::sample::select(ALL_TYPES.to_vec()),
-                rows in 1..15_usize, finish in prop::sample::select(vec![Finish::Both, Finish::Silu, Finish::Gelu]), mixed: bool) {
+                rows in 1..15_usize, epilogue in prop::sample::select(vec![Epilogue::Both, Epilogue::Silu, Epilogue::Gelu]), mixed: bool) {
         let columns = 512;
         let mut random = Random::new(seed);
         let types = [dtype, if mixed { other } else { dtype }];
@@ -189,15 +185,15 @@ proptest! {
             let floats = &floats[rows.start * columns..rows.end * columns];
             let mut blocks = vec![ActBlock::default(); floats.len() / 32];
             isa.run(NormQuantise { rows: floats, width: columns, norm: None, scratch: &mut [], blocks: &mut blocks, floats: &mut [] });
-            let mut out = vec![0.0; rows.len() * finish.width()];
+            let mut out = vec![0.0; rows.len() * epilogue.width()];
             Panel {
                 tiles: [TileRef { matrix: &tiles[0], tile: 1 }, TileRef { matrix: &tiles[1], tile: 0 }],
                 acts: Acts { blocks: &blocks, floats },
                 rows: rows.len(),
                 direct,
-                finish,
+                epilogue,
                 out: &mut out,
-                spread: &mut vec![Spread::EMPTY; 2 * columns / 32],
+                spread: &mut vec![SpreadBlock::EMPTY; 2 * columns / 32],
             }
             .run(isa);
             out
@@ -205,14 +201,14 @@ proptest! {
         let all = same(|isa| bits(&compute(isa, false, 0..rows)));
         for isa in Isa::all() {
             for row in 0..rows {
-                let of = &all[row * finish.width()..][..finish.width()];
+                let of = &all[row * epilogue.width()..][..epilogue.width()];
                 prop_assert_eq!(&bits(&compute(isa, true, row..row + 1)), of);
             }
             if rows <= DIRECT_ROWS {
                 prop_assert_eq!(&bits(&compute(isa, true, 0..rows)), &all);
             }
         }
-        if finish == Finish::Both {
+        if epilogue == Epilogue::Both {
             // The results are also products.
             let first = dequantise(types[0], &raw[0]);
             for row in 0..rows {

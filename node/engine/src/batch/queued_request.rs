@@ -10,7 +10,8 @@ use super::{
     request::{BatchError, Cancel, Chooser, Finish, Request, RequestId, SessionKey},
 };
 
-pub(super) struct Waiting {
+/// A request and its sink, until a slot and memory are free.
+pub(super) struct QueuedRequest {
     pub id: RequestId,
     pub session: Option<SessionKey>,
     pub prompt: Zeroizing<Vec<u32>>,
@@ -24,7 +25,7 @@ pub(super) struct Waiting {
     pub keeps: bool,
 }
 
-impl Waiting {
+impl QueuedRequest {
     pub fn new(id: RequestId, request: Request, now: Instant) -> Self {
         let Request { session, prompt, max_tokens, start_by, end_by, cancel, chooser, sink } = request;
         let answer = Answer::new(sink, prompt.len(), now);
@@ -81,6 +82,6 @@ pub(super) fn end_if(finish: Option<Finish>, answer: &mut Answer, now: Instant) 
 }
 
 /// Ends a waiting request with this error.
-pub(super) fn fail(mut waiting: Waiting, error: &BatchError, now: Instant) {
-    waiting.answer.finish(Finish::Failed(error.clone()), now);
+pub(super) fn fail(mut request: QueuedRequest, error: &BatchError, now: Instant) {
+    request.answer.finish(Finish::Failed(error.clone()), now);
 }

@@ -1,17 +1,13 @@
 //! Benchmarks: all planned cases are measured and reported.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
-#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
-
-mod support;
-
 use baton_engine::{
     LoadError, Model, Options, StepError,
     bench::{BenchError, Plan, Progress, measure},
     gguf::DType,
     kernels::Isa,
 };
-use support::synthetic::{Shape, open};
+
+use crate::support::synthetic::{Shape, open};
 
 /// Loads a model with this budget for keys and values.
 fn load(kv_budget: usize) -> impl FnMut(usize) -> Result<Model, LoadError> {
@@ -24,14 +20,14 @@ fn plan() -> Plan {
 }
 
 #[test]
-fn every_case_is_measured_and_told_in_order() {
-    let (mut told, mut steps) = (Vec::new(), Vec::new());
+fn every_case_is_measured_and_reported_in_order() {
+    let (mut reported, mut steps) = (Vec::new(), Vec::new());
     let cases = measure(&mut load(1 << 30), &plan(), &mut |progress| match progress {
-        Progress::Case(case) => told.push(*case),
+        Progress::Case(case) => reported.push(*case),
         Progress::Tokens { done, total } => steps.push((done, total)),
     })
     .unwrap();
-    assert_eq!(told, cases);
+    assert_eq!(reported, cases);
     let of: Vec<_> = cases.iter().map(|case| (case.threads, case.prompt, case.batch)).collect();
     assert_eq!(
         of,

@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use baton_engine::{
     Model, Options,
-    batch::{BatchOptions, Greedy, Progress, Request, Scheduler},
+    batch::{BatchOptions, Greedy, Request, Scheduler, StepOutcome},
     gguf::{DType, GgufFile},
     kernels::Isa,
 };
 
-use super::bench::{Noisy, Record, Told, VOCABULARY, request, session, tiny};
+use super::bench::{AnswerEvents, Noisy, Record, VOCABULARY, request, session, tiny};
 use crate::support::{
     Random, real_model,
     synthetic::{Shape, open},
@@ -35,7 +35,12 @@ struct Way {
 }
 
 /// The events of requests computed in this way, and the number of correct guesses.
-fn run(scheduler: &mut Scheduler, prompts: &[Vec<u32>], length: usize, way: Way) -> (Vec<Told>, usize) {
+fn run(
+    scheduler: &mut Scheduler,
+    prompts: &[Vec<u32>],
+    length: usize,
+    way: Way,
+) -> (Vec<AnswerEvents>, usize) {
     let Way { batch, chunk, speculate, cached } = way;
     let cache_bytes = if cached { usize::MAX } else { 0 };
     let options = BatchOptions {
@@ -59,7 +64,7 @@ fn run(scheduler: &mut Scheduler, prompts: &[Vec<u32>], length: usize, way: Way)
             record
         };
         let records = prompts.iter().enumerate().map(ask).collect();
-        while scheduler.step(&Instant::now) != Progress::Idle {}
+        while scheduler.step(&Instant::now) != StepOutcome::Idle {}
         records
     };
     if cached {
@@ -67,17 +72,17 @@ fn run(scheduler: &mut Scheduler, prompts: &[Vec<u32>], length: usize, way: Way)
             prompts.iter().map(|prompt| prompt[..prompt.len() * 3 / 4].to_vec()).collect();
         all(&begun, 1);
     }
-    let told: Vec<Told> = all(prompts, length).iter().map(Record::told).collect();
-    for (told, prompt) in told.iter().zip(prompts) {
+    let events: Vec<AnswerEvents> = all(prompts, length).iter().map(Record::events).collect();
+    for (events, prompt) in events.iter().zip(prompts) {
         let wanted = if cached { prompt.len() * 3 / 4 / 32 * 32 } else { 0 };
-        assert_eq!(told.stats.cached_tokens, wanted.min((prompt.len() - 1) / 32 * 32), "{way:?}");
-        assert_eq!(told.tokens.len(), length);
+        assert_eq!(events.stats.cached_tokens, wanted.min((prompt.len() - 1) / 32 * 32), "{way:?}");
+        assert_eq!(events.tokens.len(), length);
     }
     for number in 0..prompts.len() {
         scheduler.clear(&session(number as u8));
     }
-    let accepted = told.iter().map(|told| told.stats.accepted_tokens).sum();
-    (told, accepted)
+    let accepted = events.iter().map(|events| events.stats.accepted_tokens).sum();
+    (events, accepted)
 }
 
 /// Computes prompts in all ways: batches, chunks, threads, instruction sets, with and without kept blocks,

@@ -1,15 +1,9 @@
 //! Reading GGUF headers: their contents, and refused files.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
-#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
-
-#[path = "support/writer.rs"]
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod writer;
-
 use baton_engine::gguf::{DType, Gguf, GgufError, Value};
 use proptest::prelude::*;
-use writer::Writer;
+
+use crate::support::writer::Writer;
 
 fn sound() -> Writer {
     let mut writer = Writer::default();
@@ -20,7 +14,7 @@ fn sound() -> Writer {
 }
 
 #[test]
-fn reads_what_was_written() {
+fn reads_a_written_file() {
     let file = sound().finish();
     let gguf = Gguf::parse(&file).unwrap();
     assert_eq!(gguf.u64("llama.block_count").unwrap(), 2);
@@ -34,7 +28,7 @@ fn reads_what_was_written() {
 }
 
 /// Every malformed file, with the text of its refusal.
-fn hostile() -> Vec<(&'static str, Vec<u8>)> {
+fn malformed() -> Vec<(&'static str, Vec<u8>)> {
     let with = |change: &dyn Fn(&mut Writer) -> &mut Writer| {
         let mut writer = sound();
         change(&mut writer);
@@ -122,8 +116,8 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn refuses_hostile_files() {
-    for (index, (says, file)) in hostile().into_iter().enumerate() {
+fn refuses_malformed_files() {
+    for (index, (says, file)) in malformed().into_iter().enumerate() {
         let error = Gguf::parse(&file).expect_err(says);
         // Wrong counts shift the reader's position: the refusal can be any.
         if says != "above" {

@@ -76,10 +76,10 @@ fn a_full_queue_refuses_and_a_dropped_reader_makes_room() {
 fn shutdown_answers_everyone_and_refuses_the_next() {
     let batcher = batcher(BatchOptions { slots: 2, queue: 8, ..plain() });
     // The readers read nothing: two requests run and wait for them, the others wait for a slot.
-    let asked: Vec<Events> = (0..8).map(|_| ask(&batcher, &[1; 5], 300, 1).unwrap()).collect();
-    assert!(matches!(asked[0].wait(), Some(Event::Started { .. })));
+    let requests: Vec<Events> = (0..8).map(|_| ask(&batcher, &[1; 5], 300, 1).unwrap()).collect();
+    assert!(matches!(requests[0].wait(), Some(Event::Started { .. })));
     batcher.shutdown();
-    for events in &asked {
+    for events in &requests {
         assert_eq!(read(events).1, Finish::Failed(BatchError::ShutDown));
     }
     assert_eq!(ask(&batcher, &[1; 5], 3, 9).err(), Some(BatchError::ShutDown));
@@ -87,9 +87,9 @@ fn shutdown_answers_everyone_and_refuses_the_next() {
 }
 
 /// Reports its first call, and waits for permission to go on.
-struct Held(mpsc::Sender<()>, mpsc::Receiver<()>);
+struct PausedChooser(mpsc::Sender<()>, mpsc::Receiver<()>);
 
-impl Chooser for Held {
+impl Chooser for PausedChooser {
     fn choose(&mut self, _: &[u32], _: &[f32]) -> Choice {
         self.0.send(()).unwrap();
         self.1.recv().unwrap();
@@ -98,15 +98,15 @@ impl Chooser for Held {
 }
 
 #[test]
-fn what_comes_in_while_a_step_is_made_is_counted_and_answered_at_shutdown() {
+fn requests_during_a_step_are_counted_and_answered_at_shutdown() {
     let batcher = batcher(BatchOptions { slots: 1, queue: 3, ..plain() });
-    let (say, said) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     let (go, wait) = mpsc::channel();
     let (sink, held) = channel(4);
-    let chooser = Box::new(Held(say, wait));
+    let chooser = Box::new(PausedChooser(report, wait));
     batcher.submit(Request { sink: Box::new(sink), chooser, ..request(&[1; 5], 3, &Record::new()) }).unwrap();
-    said.recv().unwrap();
-    let asked: Vec<Events> = (0..3).map(|_| ask(&batcher, &[1; 5], 3, 9).unwrap()).collect();
+    reported.recv().unwrap();
+    let requests: Vec<Events> = (0..3).map(|_| ask(&batcher, &[1; 5], 3, 9).unwrap()).collect();
     assert_eq!(ask(&batcher, &[1; 5], 3, 9).err(), Some(BatchError::Busy { limit: 3 }));
     assert_eq!((batcher.load().running, batcher.load().waiting), (0, 4));
     std::thread::scope(|scope| {
@@ -118,13 +118,13 @@ fn what_comes_in_while_a_step_is_made_is_counted_and_answered_at_shutdown() {
         thread.join().unwrap();
     });
     assert_eq!(read(&held).1, Finish::End);
-    for events in &asked {
+    for events in &requests {
         assert_eq!(read(events), (Vec::new(), Finish::Failed(BatchError::ShutDown)));
     }
 }
 
 #[test]
-fn a_session_is_cleared_and_what_waited_too_long_is_told() {
+fn a_session_is_cleared_and_an_overdue_request_fails() {
     let batcher = batcher(BatchOptions { slots: 1, cache_bytes: usize::MAX, ..plain() });
     read(&ask(&batcher, &[1; 100], 3, 9).unwrap());
     let cached = |batcher: &Batcher| match ask(batcher, &[1; 100], 3, 9).unwrap().wait() {

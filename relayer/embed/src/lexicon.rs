@@ -12,7 +12,8 @@ use std::{
 use rust_stemmers::{Algorithm, Stemmer};
 
 use crate::{
-    CountedFuture, EmbedFuture, EmbedRole, Embedder, MAX_RELATED, Related, RelatedFuture, StaticTable, unit,
+    CountedFuture, EmbedFuture, EmbedRole, Embedder, MAX_RELATED, RelatedFuture, RelatedWord, StaticTable,
+    unit,
 };
 
 /// Least cosine. Two random words of potion-base-8M have 0.00 with a deviation of 0.08; one pair in seven
@@ -64,7 +65,7 @@ impl Lexicon {
     }
 
     /// Words used like `word`, whose unit vector is `direction`; other forms of the word itself are excluded.
-    pub(crate) fn related(&self, word: &str, direction: &[f32]) -> Vec<Related> {
+    pub(crate) fn related(&self, word: &str, direction: &[f32]) -> Vec<RelatedWord> {
         let largest = direction.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
         if largest == 0.0 || direction.len() != self.dimensions {
             return Vec::new();
@@ -86,7 +87,7 @@ impl Lexicon {
         found.truncate(MAX_RELATED);
         found
             .into_iter()
-            .map(|(likeness, word)| Related { word: word.to_owned(), likeness: likeness.min(1.0) })
+            .map(|(likeness, word)| RelatedWord { word: word.to_owned(), likeness: likeness.min(1.0) })
             .collect()
     }
 }
@@ -108,12 +109,12 @@ fn dot(a: &[i8], b: &[i8]) -> i32 {
 }
 
 /// An embedder combined with a static table, which knows single words.
-pub struct WithTable {
+pub struct CombinedEmbedder {
     embedder: Arc<dyn Embedder>,
     table: StaticTable,
 }
 
-impl WithTable {
+impl CombinedEmbedder {
     /// Embeds with `embedder`, and relates words with `table`.
     #[must_use]
     pub fn new(embedder: Arc<dyn Embedder>, table: StaticTable) -> Self {
@@ -121,7 +122,7 @@ impl WithTable {
     }
 }
 
-impl Embedder for WithTable {
+impl Embedder for CombinedEmbedder {
     fn id(&self) -> &str {
         self.embedder.id()
     }
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_that_are_used_alike_are_named_once_and_best_first() {
+    fn similar_words_are_named_once_and_best_first() {
         let rows: HashMap<u32, Vec<f32>> = [
             (5, vec![1.0, 0.0, 0.0]),
             (6, vec![0.9, 0.4, 0.0]),
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_has_a_bounded_number_of_related_ones() {
+    fn the_number_of_related_words_is_bounded() {
         let letters = |number: u32| -> String {
             number.to_string().bytes().map(|digit| char::from(b'b' + digit - b'0')).collect::<String>() + "x"
         };

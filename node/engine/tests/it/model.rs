@@ -1,19 +1,16 @@
 //! Whole models, against a plain reference and against other ways of computing them.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
-#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
-
-mod support;
-
 use baton_engine::{
     Chunk, LoadError, Model, Options, Sequence, StepError, Want,
     gguf::{DType, GgufFile},
     kernels::Isa,
 };
-use support::{
+
+use crate::support::{
     Random, hash, real_model,
     reference::Reference,
     synthetic::{ALL_TYPES, Shape, open},
+    writer::Writer,
 };
 
 const FAMILIES: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
@@ -97,7 +94,7 @@ fn quantised_models_agree_with_the_reference() {
 
 #[test]
 fn rotation_variants_agree_with_the_reference() {
-    let change = |name: &str, change: &dyn Fn(&mut support::writer::Writer)| {
+    let change = |name: &str, change: &dyn Fn(&mut Writer)| {
         let mut writer = Shape::new("llama", &[DType::F32]).writer();
         change(&mut writer);
         let file = open(&writer.finish());
@@ -264,8 +261,8 @@ fn steps_that_cannot_be_made_change_nothing() {
 }
 
 #[test]
-fn models_that_are_not_what_they_say_are_refused() {
-    let refuses = |says: &str, shape: &Shape, change: &dyn Fn(&mut support::writer::Writer)| {
+fn models_that_contradict_their_header_are_refused() {
+    let refuses = |says: &str, shape: &Shape, change: &dyn Fn(&mut Writer)| {
         let mut writer = shape.writer();
         change(&mut writer);
         let error = Model::from_file(&open(&writer.finish()), &options()).err().expect(says).to_string();

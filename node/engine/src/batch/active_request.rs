@@ -14,14 +14,15 @@ use crate::{Chunk, Sequence, Want};
 /// A request's part in a step.
 pub(super) enum Work {
     /// Nothing: the request waits for its turn or for its reader.
-    Rest,
+    Idle,
     /// Computes this many tokens of its prompt.
     Prefill(usize),
     /// Computes its last token, and checks the guesses after it.
     Decode(Zeroizing<Vec<u32>>),
 }
 
-pub(super) struct Running {
+/// A request with its sequence and its reserved blocks.
+pub(super) struct ActiveRequest {
     pub generation: Generation,
     pub session: Option<SessionKey>,
     pub sequence: Sequence,
@@ -34,7 +35,7 @@ pub(super) struct Running {
     pub keeps: bool,
 }
 
-impl Running {
+impl ActiveRequest {
     /// Reserved blocks that the request does not hold yet.
     pub fn outstanding(&self) -> usize {
         self.blocks.saturating_sub(self.sequence.blocks().len())
@@ -69,7 +70,7 @@ impl Running {
     /// The chunk of the step for this work.
     pub fn chunk<'a>(&'a mut self, work: &'a Work) -> Option<Chunk<'a>> {
         let (tokens, want) = match work {
-            Work::Rest => return None,
+            Work::Idle => return None,
             Work::Prefill(count) => {
                 let from = self.sequence.len();
                 let want = if from + count == self.generation.prompt { Want::Last } else { Want::Nothing };
@@ -89,7 +90,7 @@ impl Running {
         clock: &dyn Fn() -> Instant,
     ) -> Option<Finish> {
         let guesses = match work {
-            Work::Rest => return None,
+            Work::Idle => return None,
             Work::Prefill(_) if self.remaining() > 0 => return None,
             Work::Prefill(_) => &[],
             Work::Decode(tokens) => &tokens[1..],

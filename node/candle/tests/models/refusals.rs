@@ -12,7 +12,7 @@ fn refusal(file: &Writer) -> String {
 }
 
 #[test]
-fn what_candle_passes_over_is_refused_by_name() {
+fn parts_that_candle_would_ignore_are_refused_by_name() {
     for name in NAMES {
         let mut file = model(name);
         file.f32s("blk.1.attn_sinks.weight", &[1.0; 4]);
@@ -41,7 +41,7 @@ fn what_candle_passes_over_is_refused_by_name() {
 }
 
 #[test]
-fn numbers_out_of_bounds_are_refused_before_anything_is_allocated_for_them() {
+fn numbers_out_of_bounds_are_refused_before_any_allocation() {
     for name in NAMES {
         for key in [
             "block_count",
@@ -83,7 +83,7 @@ fn numbers_out_of_bounds_are_refused_before_anything_is_allocated_for_them() {
 }
 
 #[test]
-fn tensors_that_do_not_fit_together_are_refused_when_the_model_is_opened() {
+fn contradictory_tensors_are_refused_at_opening() {
     for (name, key, value) in [
         ("phi3", "feed_forward_length", 64),
         ("phi3", "feed_forward_length", 4_000),

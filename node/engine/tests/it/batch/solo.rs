@@ -21,7 +21,7 @@ struct Sum {
     sum: u32,
     computed: usize,
     /// The calls that it got: position and number of tokens; zeros for a call to forget.
-    asked: Arc<Mutex<Vec<(usize, usize)>>>,
+    calls: Arc<Mutex<Vec<(usize, usize)>>>,
 }
 
 impl Solo for Sum {
@@ -42,7 +42,7 @@ impl Solo for Sum {
     }
 
     fn append(&mut self, tokens: &[u32], position: usize) -> Result<Zeroizing<Vec<f32>>, String> {
-        self.asked.lock().unwrap().push((position, tokens.len()));
+        self.calls.lock().unwrap().push((position, tokens.len()));
         if position == 0 {
             (self.sum, self.computed) = (0, 0);
         }
@@ -60,18 +60,18 @@ impl Solo for Sum {
     }
 
     fn forget(&mut self) {
-        self.asked.lock().unwrap().push((0, 0));
+        self.calls.lock().unwrap().push((0, 0));
     }
 }
 
-type Asked = Arc<Mutex<Vec<(usize, usize)>>>;
+type CallLog = Arc<Mutex<Vec<(usize, usize)>>>;
 
-fn batcher(queue: usize, kv_budget: usize) -> (Batcher, Asked) {
-    let asked = Asked::default();
-    let model = Sum { sum: 0, computed: 0, asked: Arc::clone(&asked) };
+fn batcher(queue: usize, kv_budget: usize) -> (Batcher, CallLog) {
+    let calls = CallLog::default();
+    let model = Sum { sum: 0, computed: 0, calls: Arc::clone(&calls) };
     let options =
         BatchOptions { queue, slots: 5, stall: Duration::from_millis(50), ..BatchOptions::default() };
-    (Batcher::spawn_solo("solo", Box::new(model), options, kv_budget).unwrap(), asked)
+    (Batcher::spawn_solo("solo", Box::new(model), options, kv_budget).unwrap(), calls)
 }
 
 fn ask(batcher: &Batcher, prompt: &[u32], max_tokens: usize, capacity: usize) -> Result<Events, BatchError> {
@@ -96,8 +96,8 @@ fn model_error(reason: &str) -> Finish {
 }
 
 #[test]
-fn requests_are_computed_one_after_the_other_and_nothing_is_left_of_one_for_the_next() {
-    let (batcher, asked) = batcher(8, 1 << 20);
+fn requests_run_one_after_another_and_leave_no_state() {
+    let (batcher, calls) = batcher(8, 1 << 20);
     let all: Vec<Events> = (0..4).map(|_| ask(&batcher, &[1, 1, 1, 1, 1], 4, 64).unwrap()).collect();
     for events in &all {
         // 5, 5 + 5, 10 + 0, and so on.
@@ -105,12 +105,12 @@ fn requests_are_computed_one_after_the_other_and_nothing_is_left_of_one_for_the_
     }
     batcher.shutdown();
     let one = [(0, 4), (4, 1), (5, 1), (6, 1), (7, 1), (0, 0)];
-    assert_eq!(*asked.lock().unwrap(), one.repeat(4));
+    assert_eq!(*calls.lock().unwrap(), one.repeat(4));
     assert_eq!(batcher.load().running, 0);
 }
 
 #[test]
-fn what_fails_ends_alone() {
+fn a_failure_ends_one_request_alone() {
     let (batcher, _) = batcher(8, 1 << 20);
     for (prompt, finish) in [
         (vec![1, 9], model_error("nine")),
@@ -123,7 +123,7 @@ fn what_fails_ends_alone() {
 }
 
 #[test]
-fn what_can_never_be_computed_is_refused_and_so_is_one_too_many() {
+fn impossible_requests_and_one_too_many_are_refused() {
     let (batcher, _) = batcher(1, 32 * TOKEN_BYTES);
     let refused = |prompt: &[u32], most| ask(&batcher, prompt, most, 8).err().unwrap();
     assert_eq!(refused(&[], 1), BatchError::Empty);
@@ -154,7 +154,7 @@ impl Chooser for Stops {
 
 #[test]
 fn cancel_deadline_stall_and_shutdown_end_requests() {
-    let (batcher, asked) = batcher(8, 1 << 20);
+    let (batcher, calls) = batcher(8, 1 << 20);
     let cancel = Cancel::default();
     let with = |chooser: Box<dyn Chooser>, capacity, start_by, end_by| {
         let (sink, events) = channel(capacity);
@@ -165,7 +165,7 @@ fn cancel_deadline_stall_and_shutdown_end_requests() {
         events
     };
     assert_eq!(read(&with(Box::new(Stops(cancel.clone())), 64, None, None)), (vec![1; 3], Finish::Cancelled));
-    assert!(asked.lock().unwrap().len() <= 5, "nothing is computed after a cancel");
+    assert!(calls.lock().unwrap().len() <= 5, "nothing is computed after a cancel");
     let cancel = Cancel::default();
     let (sink, events) = channel(64);
     let late = Some(Instant::now());

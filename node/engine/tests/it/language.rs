@@ -1,10 +1,5 @@
 //! The language layer on real vocabularies, against llama.cpp's ids, and on malformed files.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
-#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
-
-mod support;
-
 use std::path::PathBuf;
 
 use baton_engine::{
@@ -12,11 +7,12 @@ use baton_engine::{
     language::{Conversation, Date, Language, Message, Role, Segment},
 };
 use serde_json::Value;
-use support::{Random, real_model, writer::Writer};
 use zeroize::Zeroizing;
 
+use crate::support::{Random, real_model, writer::Writer};
+
 /// llama.cpp's ids of texts with seven vocabularies, written by `scripts/tokenizer-goldens.py`.
-const GOLDENS: &str = include_str!("data/tokens.json");
+const GOLDENS: &str = include_str!("../data/tokens.json");
 
 /// A model's file in the node's model folder, or a vocabulary's in `BATON_VOCAB_DIR` (llama.cpp's sources
 /// have some in `models`).
@@ -75,7 +71,7 @@ fn texts_have_llama_cpps_ids() {
 }
 
 #[test]
-fn what_a_template_says_has_llama_cpps_ids_with_special_tokens() {
+fn template_texts_have_llama_cpps_ids_with_special_tokens() {
     compare("special", "special", |language, text| {
         language.tokenizer().encode_bare(&[Segment::Template(text.to_owned())])
     });

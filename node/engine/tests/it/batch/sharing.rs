@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use baton_engine::batch::{BatchError, BatchOptions, Cancel, Choice, Chooser, Finish, Progress, Request};
+use baton_engine::batch::{BatchError, BatchOptions, Cancel, Choice, Chooser, Finish, Request, StepOutcome};
 use proptest::prelude::*;
 
 use super::bench::{Bench, Record, VOCABULARY, plain, request, session};
@@ -16,17 +16,17 @@ fn prompt(seed: u64, length: usize) -> Vec<u32> {
 fn a_long_prompt_delays_another_sequence_by_no_more_than_a_chunk() {
     let mut bench = Bench::new(100, plain());
     let short = bench.ask(&prompt(1, 5), 100);
-    while short.told().tokens.len() < 3 {
+    while short.events().tokens.len() < 3 {
         bench.step();
     }
     let long = bench.ask(&prompt(2, 400), 5);
     for steps in 1.. {
-        let before = short.told().tokens.len();
+        let before = short.events().tokens.len();
         let rows = bench.rows();
         assert!(rows.prefilled <= 16, "{rows:?}");
         // A token each step: after `steps` chunks of 16, the request has `steps` tokens.
-        assert_eq!(short.told().tokens.len(), before + 1);
-        if !long.told().tokens.is_empty() {
+        assert_eq!(short.events().tokens.len(), before + 1);
+        if !long.events().tokens.is_empty() {
             assert_eq!(steps, 400 / 16, "and the long one is not delayed by the short one");
             break;
         }
@@ -78,21 +78,24 @@ fn as_many_run_as_there_are_slots_and_all_that_wait_finish() {
     bench.finish();
     for (number, record) in records.iter().enumerate() {
         assert_eq!(record.finish(), Some(Finish::Length), "{number}");
-        let told = record.told();
-        assert_eq!((told.tokens.len(), told.stats.output_tokens, told.stats.cached_tokens), (12, 12, 0));
-        assert_eq!(told.started, [(1 + number % 40, 0)]);
+        let events = record.events();
+        assert_eq!(
+            (events.tokens.len(), events.stats.output_tokens, events.stats.cached_tokens),
+            (12, 12, 0)
+        );
+        assert_eq!(events.started, [(1 + number % 40, 0)]);
     }
     assert_eq!(bench.used_blocks(), 0);
 }
 
 #[test]
-fn what_can_never_be_computed_is_refused_by_name() {
+fn impossible_requests_are_refused_by_name() {
     let mut bench = Bench::new(4, plain());
     let mut refuses = |prompt: &[u32], max_tokens, wanted: &dyn Fn(&BatchError) -> bool| {
         let record = Record::new();
         let error = bench.submit(request(prompt, max_tokens, &record)).unwrap_err();
         assert!(wanted(&error), "{error:?}");
-        assert_eq!(record.told().finished, [], "the caller knows");
+        assert_eq!(record.events().finished, [], "the caller knows");
     };
     refuses(&[], 5, &|error| *error == BatchError::Empty);
     refuses(&[1], 0, &|error| *error == BatchError::Empty);
@@ -114,7 +117,7 @@ fn the_budget_holds_under_a_flood_of_long_prompts() {
             (0..100).map(|seed| bench.ask(&prompt(seed, 100 + seed as usize), 20)).collect();
         // `step` checks the budget.
         let mut most = 0;
-        while bench.step() != Progress::Idle {
+        while bench.step() != StepOutcome::Idle {
             most = most.max(bench.scheduler.load().running);
         }
         assert!((2..=5).contains(&most), "{most} at once");
@@ -136,11 +139,11 @@ fn a_cancelled_request_frees_its_blocks_at_once() {
         for _ in 0..steps {
             bench.rows();
         }
-        let before = record.told().tokens.len();
+        let before = record.events().tokens.len();
         assert_eq!(bench.used_blocks() > 0, steps > 0);
         cancel.cancel();
-        assert_eq!(bench.step(), Progress::Idle);
-        assert_eq!((record.finish(), record.told().tokens.len()), (Some(Finish::Cancelled), before));
+        assert_eq!(bench.step(), StepOutcome::Idle);
+        assert_eq!((record.finish(), record.events().tokens.len()), (Some(Finish::Cancelled), before));
         assert_eq!(bench.used_blocks(), 0);
     };
     cancel(&mut bench, 100, 20, 3);
@@ -169,7 +172,7 @@ fn a_cancel_ends_a_request_within_a_token_also_where_tokens_were_guessed() {
     request.chooser = Box::new(Cancels(request.cancel.clone(), 0));
     bench.submit(request).unwrap();
     bench.finish();
-    assert_eq!((record.told().tokens.len(), record.finish()), (3, Some(Finish::Cancelled)));
+    assert_eq!((record.events().tokens.len(), record.finish()), (3, Some(Finish::Cancelled)));
     assert_eq!(bench.used_blocks(), 0);
 }
 
@@ -181,7 +184,7 @@ fn a_reader_that_is_gone_ends_its_request() {
     for record in [&running, &waiting] {
         record.is_gone.store(1, Ordering::SeqCst);
     }
-    assert_eq!(bench.step(), Progress::Idle);
+    assert_eq!(bench.step(), StepOutcome::Idle);
     assert_eq!([running.finish(), waiting.finish()], [Some(Finish::Cancelled), Some(Finish::Cancelled)]);
 }
 
@@ -194,20 +197,20 @@ fn a_slow_reader_pauses_its_own_request_alone() {
             let mut bench = Bench::new(100, plain());
             let record = bench.ask(&[3; 20], 60);
             bench.finish();
-            record.told().tokens
+            record.events().tokens
         };
         slow.room.store(5, Ordering::SeqCst);
         let other = bench.ask(&prompt(2, 10), 40);
         while other.finish().is_none() {
             bench.rows();
         }
-        assert_eq!(slow.told().tokens.len(), 5);
-        assert_eq!(bench.step(), Progress::Paused);
+        assert_eq!(slow.events().tokens.len(), 5);
+        assert_eq!(bench.step(), StepOutcome::Paused);
         while slow.finish().is_none() {
             slow.room.store(3, Ordering::SeqCst);
             bench.rows();
         }
-        assert_eq!((slow.told().tokens, slow.finish()), (wanted, Some(Finish::Length)));
+        assert_eq!((slow.events().tokens, slow.finish()), (wanted, Some(Finish::Length)));
     }
 }
 
@@ -216,21 +219,21 @@ fn a_reader_that_takes_nothing_for_too_long_ends_its_request() {
     let mut bench = Bench::new(100, BatchOptions { stall: Duration::from_millis(100), ..plain() });
     let slow = bench.ask(&prompt(1, 10), 60);
     slow.room.store(2, Ordering::SeqCst);
-    while bench.step() != Progress::Paused {}
+    while bench.step() != StepOutcome::Paused {}
     bench.wait(60);
     slow.room.store(1, Ordering::SeqCst);
     bench.rows();
     bench.step();
     bench.wait(99);
-    assert_eq!((bench.step(), slow.finish()), (Progress::Paused, None));
+    assert_eq!((bench.step(), slow.finish()), (StepOutcome::Paused, None));
     bench.wait(1);
-    assert_eq!(bench.step(), Progress::Idle);
+    assert_eq!(bench.step(), StepOutcome::Idle);
     assert_eq!(slow.finish(), Some(Finish::Failed(BatchError::Stalled)));
     assert_eq!(bench.used_blocks(), 0);
 }
 
 #[test]
-fn deadlines_end_what_waits_and_what_runs() {
+fn deadlines_end_waiting_and_running_requests() {
     let mut bench = Bench::new(100, BatchOptions { slots: 1, ..plain() });
     let records = [(); 3].map(|()| Record::new());
     let ask = |bench: &mut Bench, record, change: &dyn Fn(&mut Request)| {
@@ -279,29 +282,29 @@ fn a_chooser_ends_its_own_request_however_it_does() {
         request.chooser = Box::new(AtThird(0, act));
         bench.submit(request).unwrap();
         bench.finish();
-        assert_eq!((record.finish(), record.told().tokens.len()), (Some(wanted), tokens));
-        assert_eq!((other.finish(), other.told().tokens.len()), (Some(Finish::Length), 30));
+        assert_eq!((record.finish(), record.events().tokens.len()), (Some(wanted), tokens));
+        assert_eq!((other.finish(), other.events().tokens.len()), (Some(Finish::Length), 30));
         assert_eq!(bench.used_blocks(), 0);
     }
 }
 
 #[test]
-fn a_second_turn_computes_only_what_is_new_and_no_other_session_gains() {
+fn a_second_turn_computes_only_new_tokens_and_no_other_session_gains() {
     let options = BatchOptions { cache_bytes: usize::MAX, ..plain() };
     let mut bench = Bench::new(100, options.clone());
     let first = bench.ask(&prompt(1, 100), 40);
     bench.finish();
     let mut history = prompt(1, 100);
-    history.extend(first.told().tokens);
+    history.extend(first.events().tokens);
     history.extend(prompt(2, 10));
     let mut ask = |number: Option<u8>| {
         let record = Record::new();
         bench.submit(Request { session: number.map(session), ..request(&history, 10, &record) }).unwrap();
         let mut prefilled = 0;
-        while let Progress::Stepped(rows) = bench.step() {
+        while let StepOutcome::Stepped(rows) = bench.step() {
             prefilled += rows.prefilled;
         }
-        (record.told(), prefilled)
+        (record.events(), prefilled)
     };
     // Of 139 computed positions, 4 blocks were full.
     let (second, prefilled) = ask(Some(0));
@@ -319,7 +322,7 @@ fn a_second_turn_computes_only_what_is_new_and_no_other_session_gains() {
 }
 
 #[test]
-fn what_is_kept_goes_after_a_while_and_when_it_is_cleared_during_a_request() {
+fn cached_blocks_expire_and_a_clear_during_a_request_drops_them() {
     let options = BatchOptions { cache_idle: Duration::from_secs(5), cache_bytes: usize::MAX, ..plain() };
     let mut bench = Bench::new(100, options);
     bench.ask(&prompt(1, 100), 10);
@@ -339,7 +342,7 @@ fn what_is_kept_goes_after_a_while_and_when_it_is_cleared_during_a_request() {
 }
 
 #[test]
-fn blocks_that_are_kept_give_way_to_requests() {
+fn cached_blocks_give_way_to_requests() {
     let mut bench = Bench::new(10, BatchOptions { cache_bytes: usize::MAX, ..plain() });
     bench.ask(&prompt(1, 200), 10);
     bench.finish();
@@ -355,7 +358,7 @@ proptest! {
     /// Requests of all lengths come at any time; some are cancelled, some wait too long, some readers are
     /// slow. Each is answered once, no step exceeds its bounds, and at the end only the cache holds memory.
     #[test]
-    fn every_request_is_answered_once_whatever_comes(
+    fn every_request_is_answered_exactly_once(
         seed in any::<u64>(),
         slots in 1_usize..6,
         chunk in 1_usize..40,
@@ -366,10 +369,10 @@ proptest! {
         let cache_bytes = if cached { usize::MAX } else { 0 };
         let options = BatchOptions { slots, chunk, speculate, cache_bytes, queue: 8, ..BatchOptions::default() };
         let mut bench = Bench::new(12, options);
-        let (mut asked, mut cancels) = (Vec::new(), Vec::new());
+        let (mut requests, mut cancels) = (Vec::new(), Vec::new());
         let mut refused = 0;
         for _ in 0..150 {
-            if random.below(3) == 0 && asked.len() < 40 {
+            if random.below(3) == 0 && requests.len() < 40 {
                 let record = Record::new();
                 let room = [0, 1, 3, usize::MAX][random.below(4) as usize];
                 record.room.store(room, Ordering::SeqCst);
@@ -384,7 +387,7 @@ proptest! {
                 let cancel = request.cancel.clone();
                 match bench.submit(request) {
                     Ok(()) => {
-                        asked.push(record);
+                        requests.push(record);
                         cancels.push(cancel);
                     }
                     Err(BatchError::Busy { .. } | BatchError::NeverFits { .. }) => {
@@ -394,26 +397,26 @@ proptest! {
                     Err(other) => panic!("{other}"),
                 }
             }
-            if random.below(12) == 0 && !asked.is_empty() {
+            if random.below(12) == 0 && !requests.is_empty() {
                 cancels[random.below(cancels.len() as u64) as usize].cancel();
             }
-            if random.below(5) == 0 && !asked.is_empty() {
-                let record = &asked[random.below(asked.len() as u64) as usize];
+            if random.below(5) == 0 && !requests.is_empty() {
+                let record = &requests[random.below(requests.len() as u64) as usize];
                 record.room.store(2, Ordering::SeqCst);
             }
             bench.wait(1);
-            if let Progress::Stepped(rows) = bench.step() {
+            if let StepOutcome::Stepped(rows) = bench.step() {
                 prop_assert!(rows.prefilled <= chunk && rows.decoded <= slots && rows.drafted <= 7);
             }
             let load = bench.scheduler.load();
             prop_assert!(load.running <= slots && load.waiting + load.running <= 8 + slots);
         }
-        asked.iter().for_each(|record| record.room.store(usize::MAX, Ordering::SeqCst));
+        requests.iter().for_each(|record| record.room.store(usize::MAX, Ordering::SeqCst));
         bench.finish();
-        for record in &asked {
+        for record in &requests {
             prop_assert!(record.finish().is_some());
         }
-        prop_assert!(asked.len() + refused > 0);
+        prop_assert!(requests.len() + refused > 0);
         let load = bench.scheduler.load();
         prop_assert_eq!(load.kv_bytes, load.cached_bytes);
         for number in 0..3 {
