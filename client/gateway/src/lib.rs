@@ -11,6 +11,30 @@
 //!
 //! The endpoint serves only programs with the bearer key, under a loopback name or an allowed host. It serves
 //! pages of another origin only if that origin is allowed.
+//!
+//! An endpoint needs a client with an open home folder:
+//!
+//! ```no_run
+//! use baton_client::{Client, TurnInput};
+//! use baton_gateway::{Gateway, GatewayConfig};
+//! use tokio::net::TcpListener;
+//! use zeroize::Zeroizing;
+//!
+//! # async fn serve(client: Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let config = GatewayConfig {
+//!     key: Some(Zeroizing::new("sk-example".to_owned())),
+//!     origins: Vec::new(),
+//!     hosts: Vec::new(),
+//!     template: TurnInput::new(Vec::new()),
+//!     memory: None,
+//! };
+//! let gateway = Gateway::open(client, config).await?;
+//! let listener = TcpListener::bind("127.0.0.1:8788").await?;
+//! // Serves until this future is done.
+//! gateway.serve(listener, std::future::pending()).await?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod answer;
 mod api_error;
