@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use account::{AccountCommand, DelegateArguments, SCOPES};
 use blob::BlobCommand;
-pub use memory::{MemoryCommand, Others, PlaceArguments, Switch};
+pub use memory::{ContextArguments, MemoryCommand, OtherHolders, Switch};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -276,7 +276,7 @@ pub struct ChatArguments {
     #[arg(long, env = "BATON_SYSTEM", value_name = "TEXT")]
     pub system: Option<String>,
     #[command(flatten)]
-    pub memory: MemoryWish,
+    pub memory: MemoryArguments,
     /// Node to use, and no other (its id in hex, as `baton nodes` shows it).
     #[arg(long, value_name = "ID")]
     pub only: Option<String>,
@@ -338,12 +338,12 @@ pub struct ServeArguments {
     #[arg(long, value_name = "NUMBER")]
     pub max_tokens: Option<u32>,
     #[command(flatten)]
-    pub memory: MemoryWish,
+    pub memory: MemoryArguments,
 }
 
 /// The relayer of a conversation, and its memory.
 #[derive(Debug, Args)]
-pub struct MemoryWish {
+pub struct MemoryArguments {
     /// Relayer for turns, such as /ip4/192.0.2.1/tcp/4101/p2p/ID; it adds memory with --memory.
     #[arg(long, env = "BATON_RELAYER", value_name = "MULTIADDR")]
     pub relayer: Option<String>,

@@ -3,7 +3,7 @@
 //! A thin layer over `baton_walrus_client`: arguments in, lines or JSON out.
 
 mod inspect;
-mod kept;
+mod ledger;
 mod progress;
 mod quilt;
 mod transfer;
@@ -26,7 +26,7 @@ use baton_walrus_client::{
 
 use tempfile::NamedTempFile;
 
-use super::args::blob::{self as args, BlobCommand, Storing};
+use super::args::blob::{self as args, BlobCommand, StoreArguments};
 use super::{Failure, out::Out, settings::Settings};
 use progress::Bar;
 
@@ -37,7 +37,7 @@ pub async fn run(settings: &Settings, command: BlobCommand, out: &Out) -> Result
     match command {
         BlobCommand::Put { file, storing } => transfer::put(settings, &file, &storing, out).await,
         BlobCommand::Get { id, out: file, range, object, blake3, sha256, unverified, limit } => {
-            let wanted = transfer::Wanted {
+            let request = transfer::GetRequest {
                 id,
                 file,
                 range,
@@ -45,7 +45,7 @@ pub async fn run(settings: &Settings, command: BlobCommand, out: &Out) -> Result
                 check: transfer::Trust::of(blake3.as_deref(), sha256.as_deref(), unverified)?,
                 limit: limit.saturating_mul(MIB),
             };
-            transfer::get(settings, wanted, out).await
+            transfer::get(settings, request, out).await
         }
         BlobCommand::Id { files } => inspect::ids(settings, &files, out).await,
         BlobCommand::Verify { id, file: Some(file), .. } => {
@@ -56,8 +56,8 @@ pub async fn run(settings: &Settings, command: BlobCommand, out: &Out) -> Result
         }
         BlobCommand::Stat { ids } => inspect::stat(settings, &ids, out).await,
         BlobCommand::Renew { ids, within_days, epochs, retry_uncertain } => {
-            let wanted = kept::Wanted { ids, within_days, epochs, retry_uncertain };
-            kept::renew(settings, wanted, out).await
+            let request = ledger::RenewRequest { ids, within_days, epochs, retry_uncertain };
+            ledger::renew(settings, request, out).await
         }
         BlobCommand::Quilt { command } => quilt::run(settings, command, out).await,
     }
@@ -70,14 +70,14 @@ fn store(settings: &Settings) -> Result<HttpStore, Failure> {
 
 /// A blob's ID from the command line.
 fn blob(text: &str) -> Result<BlobId, Failure> {
-    let text = args::unnamed(text);
+    let text = args::without_prefix(text);
     text.parse().map_err(|_| {
         Failure::Usage(format!("{text} is no blob ID; one has 43 characters of URL-safe base64"))
     })
 }
 
 /// The write options from the command line.
-fn write_options(storing: &Storing) -> Result<WriteOptions, Failure> {
+fn write_options(storing: &StoreArguments) -> Result<WriteOptions, Failure> {
     let owner = match storing.send_to.as_deref() {
         None => ObjectOwner::Publisher,
         Some(text) => {

@@ -18,7 +18,7 @@ use super::{
     out::Out,
     repl,
     settings::Settings,
-    talk::{Talk, View, open_session},
+    talk::{Talk, TurnDisplay, open_session},
     tui, with_client,
 };
 
@@ -59,7 +59,7 @@ async fn one_shot(
     if arguments.drop_pending {
         client.abandon(session).await?;
     }
-    let mut view = View::new(out);
+    let mut view = TurnDisplay::new(out);
     if client.session(session).await?.pending {
         out.note("finishing an earlier message first");
         match talk.finish_pending(client, session, &mut view, out).await {
@@ -73,7 +73,7 @@ async fn one_shot(
                 return Err(failure);
             }
         }
-        view = View::new(out);
+        view = TurnDisplay::new(out);
     }
     if arguments.session.is_some()
         && let Some(system) = &arguments.system

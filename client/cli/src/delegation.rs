@@ -17,8 +17,8 @@ use super::{
     Failure,
     args::{DelegateArguments, SCOPES},
     clock::now_ms,
-    desk::Desk,
     out::{Out, clean},
+    relayer_client::RelayerClient,
     settings::{Settings, read_bounded},
     write_private,
 };
@@ -45,14 +45,14 @@ struct Delegation {
 }
 
 /// The account that requests act for, and the delegation to do so.
-pub struct Acting {
+pub struct RequestAuthority {
     /// The account that owns the memory.
     pub owner: String,
     /// The delegation as a request header; `None` for the owner itself, and for a key that the relayer knows.
     pub header: Option<String>,
 }
 
-impl Acting {
+impl RequestAuthority {
     /// From flags and files. A delegation that is named, or lies beside the account key, determines the owner
     /// to act for.
     pub fn from(settings: &Settings, key: &AccountKey) -> Result<Self, Failure> {
@@ -110,8 +110,8 @@ pub async fn delegate(
     let expires = delegation.expires.get(..10).unwrap_or_default().to_owned();
     let value = serde_json::to_value(&delegation).unwrap_or_default();
     if arguments.register {
-        let desk = Desk::of_owner(settings, key.clone())?;
-        desk.json(Method::POST, "/api/delegations", Some(&value)).await?;
+        let relayer = RelayerClient::of_owner(settings, key.clone())?;
+        relayer.json(Method::POST, "/api/delegations", Some(&value)).await?;
         out.note("the relayer knows it: the key needs nothing but --owner");
     }
     if let Some(file) = &arguments.out {
@@ -171,7 +171,7 @@ fn sign(key: &AccountKey, arguments: &DelegateArguments, now_s: u64) -> Result<D
 
 /// Shows the delegations that the relayer knows.
 pub async fn list(settings: &Settings, key: AccountKey, out: &Out) -> Result<(), Failure> {
-    let answer = Desk::of_owner(settings, key)?.json(Method::GET, "/api/delegations", None).await?;
+    let answer = RelayerClient::of_owner(settings, key)?.json(Method::GET, "/api/delegations", None).await?;
     if out.json() {
         return Ok(out.value(&answer)?);
     }
@@ -234,7 +234,7 @@ pub async fn revoke(
         }
     };
     let path = format!("/api/delegations/{}{query}", id.to_lowercase());
-    Desk::of_owner(settings, account)?.text(Method::DELETE, &path, String::new()).await?;
+    RelayerClient::of_owner(settings, account)?.text(Method::DELETE, &path, String::new()).await?;
     if out.json() {
         return Ok(out.value(&json!({ "revoked": id.to_lowercase() }))?);
     }

@@ -21,7 +21,7 @@ use super::{
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Shows an event of other devices.
-pub fn tell(event: &DeviceEvent, out: &Out) {
+pub fn show_event(event: &DeviceEvent, out: &Out) {
     match event {
         DeviceEvent::CaughtUp { own, .. } if *own > 0 => out.warn(&event.to_string()),
         DeviceEvent::Forked { .. } | DeviceEvent::ShownLess | DeviceEvent::NotCompared { .. } => {
@@ -99,7 +99,7 @@ pub async fn sync(
     out: &Out,
 ) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
-    let mut view = View::new(out);
+    let mut view = TurnDisplay::new(out);
     let on_event = |event| {
         // A replayed turn shows only its end.
         if let TurnEvent::Devices(_) = event {

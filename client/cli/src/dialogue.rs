@@ -1,5 +1,5 @@
 //! The dialogue of `baton chat`: parses and runs lines. The prompt ([`super::repl`]) and the full-screen view
-//! ([`super::tui`]) both drive it; [`Out`] and [`View`] display it.
+//! ([`super::tui`]) both drive it; [`Out`] and [`TurnDisplay`] display it.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::{
     interrupt::cancellable_at,
     out::{Out, count},
     session::{show_list, show_report},
-    talk::{Talk, View, open_session, show_memory},
+    talk::{Talk, TurnDisplay, open_session, show_memory},
 };
 
 /// The commands.
@@ -80,7 +80,7 @@ pub fn parse(line: &str) -> Line<'_> {
 
 /// The step after a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Then {
+pub enum DialogueStep {
     /// Read the next line.
     On,
     /// Greet: the dialogue moved to another session.
@@ -158,10 +158,10 @@ impl Dialogue {
     }
 
     /// Runs a line.
-    pub async fn act(&mut self, line: Line<'_>) -> Result<Then, Failure> {
+    pub async fn act(&mut self, line: Line<'_>) -> Result<DialogueStep, Failure> {
         match line {
             Line::Nothing => {}
-            Line::Quit => return Ok(Then::Leave),
+            Line::Quit => return Ok(DialogueStep::Leave),
             Line::Help => self.out.line(HELP)?,
             Line::Unknown(text) => self.out.warn(&format!("there is no {text}; /help lists the commands")),
             Line::Say(text) => self.turn(vec![Message::new(Role::User, text)], None).await?,
@@ -188,10 +188,10 @@ impl Dialogue {
                 show_report(&report, &self.out)?;
             }
         }
-        Ok(Then::On)
+        Ok(DialogueStep::On)
     }
 
-    async fn move_to(&mut self, session: SessionId) -> Result<Then, Failure> {
+    async fn move_to(&mut self, session: SessionId) -> Result<DialogueStep, Failure> {
         // Opens the new one first, so that a session in use elsewhere leaves the current one as it is.
         self.client.session(session).await?;
         if session != self.session {
@@ -199,12 +199,12 @@ impl Dialogue {
             self.system = None;
         }
         self.session = session;
-        Ok(Then::Greet)
+        Ok(DialogueStep::Greet)
     }
 
     /// Runs a turn; with a seq, it replaces the turns from there on.
     async fn turn(&mut self, messages: Vec<Message>, replaced: Option<u64>) -> Result<(), Failure> {
-        let mut view = View::new(&self.out);
+        let mut view = TurnDisplay::new(&self.out);
         view.begin(&messages);
         let mut input = self.talk.input(self.session, messages.clone(), &self.out);
         if replaced.is_some() {
@@ -219,7 +219,7 @@ impl Dialogue {
         if let Ok(outcome) = &result {
             self.talk.remember(&messages, outcome, &self.out).await;
         }
-        self.ended(result.map(Some), &mut view).await
+        self.finish_turn(result.map(Some), &mut view).await
     }
 
     /// Shows the items recalled for the last turn.
@@ -232,15 +232,15 @@ impl Dialogue {
     }
 
     async fn retry(&self) -> Result<(), Failure> {
-        let mut view = View::new(&self.out);
+        let mut view = TurnDisplay::new(&self.out);
         let result = self.talk.finish_pending(&self.client, self.session, &mut view, &self.out).await;
-        self.ended(result, &mut view).await
+        self.finish_turn(result, &mut view).await
     }
 
-    async fn ended(
+    async fn finish_turn(
         &self,
         result: Result<Option<TurnOutcome>, Failure>,
-        view: &mut View<'_>,
+        view: &mut TurnDisplay<'_>,
     ) -> Result<(), Failure> {
         match result {
             Ok(Some(outcome)) => view.finish(&outcome),

@@ -60,14 +60,14 @@ fn show(settings: &Settings, file: Option<&Path>, out: &Out) -> Result<(), Failu
             "  an hour   {} turns, {} tokens; {} at once",
             link.turns_per_hour, link.tokens_per_hour, link.concurrent
         ))?;
-        out.line(&format!("  nodes     {}", listed(&link.nodes)))?;
-        out.line(&format!("  models    {}", listed(&link.models)))?;
-        out.line(&format!("  {}", left(link)))?;
+        out.line(&format!("  nodes     {}", joined(&link.nodes)))?;
+        out.line(&format!("  models    {}", joined(&link.models)))?;
+        out.line(&format!("  {}", remaining_time(link)))?;
     }
     Ok(())
 }
 
-fn left(grant: &QuotaGrant) -> String {
+fn remaining_time(grant: &QuotaGrant) -> String {
     let now = now_ms();
     match grant.until_ms.checked_sub(now) {
         None | Some(0) => "has run out".to_owned(),
@@ -76,7 +76,7 @@ fn left(grant: &QuotaGrant) -> String {
     }
 }
 
-fn listed<T: ToString>(items: &[T]) -> String {
+fn joined<T: ToString>(items: &[T]) -> String {
     if items.is_empty() {
         return "all".to_owned();
     }

@@ -10,7 +10,6 @@ mod blob;
 mod chat;
 mod clock;
 mod delegation;
-mod desk;
 mod devices;
 mod dialogue;
 mod grants;
@@ -20,7 +19,8 @@ mod nodes;
 mod out;
 mod passphrase;
 mod receipts;
-mod remembering;
+mod relayer_client;
+mod relayer_memory;
 mod repl;
 mod serve;
 mod session;
@@ -120,7 +120,7 @@ impl Failure {
 /// Runs the program with the arguments of its process; returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse_from(args::blob::with_ids_named(std::env::args_os()));
+    let arguments = Arguments::parse_from(args::blob::with_prefixed_ids(std::env::args_os()));
     let environment = Environment::read();
     let out = Out::new(arguments.json, environment.no_color);
     start_logging(environment.log.as_deref());

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::{
     Failure,
-    args::{MemoryCommand, Others, PlaceArguments, Switch},
-    desk::Desk,
+    args::{ContextArguments, MemoryCommand, OtherHolders, Switch},
     out::{Out, clean, count},
+    relayer_client::RelayerClient,
     settings::{Settings, read_bounded},
     write_private,
 };
@@ -20,10 +20,10 @@ const MAX_IMPORT_BYTES: u64 = 64 * 1024 * 1024;
 const SHOWN_CHARS: usize = 100;
 
 pub async fn run(settings: &Settings, command: &MemoryCommand, out: &Out) -> Result<(), Failure> {
-    let desk = Desk::open(settings)?;
+    let relayer = RelayerClient::open(settings)?;
     match command {
-        MemoryCommand::List { place, all, words, pending, limit } => {
-            let mut body = place_json(place);
+        MemoryCommand::List { context, all, words, pending, limit } => {
+            let mut body = context_json(context);
             body["everything"] = (*all).into();
             body["limit"] = (*limit).into();
             if !words.is_empty() {
@@ -32,70 +32,78 @@ pub async fn run(settings: &Settings, command: &MemoryCommand, out: &Out) -> Res
             if *pending {
                 body["consent"] = "pending".into();
             }
-            items(&desk.json(Method::POST, "/v1/memory/list", Some(&body)).await?, out)
+            show_items(&relayer.json(Method::POST, "/v1/memory/list", Some(&body)).await?, out)
         }
-        MemoryCommand::Search { query, place, scope, limit } => {
-            let mut body = place_json(place);
+        MemoryCommand::Search { query, context, scope, limit } => {
+            let mut body = context_json(context);
             body["query"] = query.as_str().into();
             body["limit"] = (*limit).into();
             if let Some(scope) = scope {
                 body["memory_scope"] = scope.as_str().into();
             }
-            found(&desk.json(Method::POST, "/v1/memory/recall", Some(&body)).await?, out)
+            show_hits(&relayer.json(Method::POST, "/v1/memory/recall", Some(&body)).await?, out)
         }
-        MemoryCommand::Add { text, place, relationship } => {
-            let mut fact = place_json(place);
+        MemoryCommand::Add { text, context, relationship } => {
+            let mut fact = context_json(context);
             fact["text"] = text.as_str().into();
             fact["layer"] = if *relationship { "relationship" } else { "profile" }.into();
             let body = json!({ "facts": [fact] });
-            added(&desk.json(Method::POST, "/v1/memory/remember", Some(&body)).await?, out)
+            show_added(&relayer.json(Method::POST, "/v1/memory/remember", Some(&body)).await?, out)
         }
         MemoryCommand::Edit { id, text, keep_old, others } => {
             let body = json!({ "text": text });
             let answer = if *keep_old {
-                desk.json(Method::POST, &item_path(id, "/supersede")?, Some(&body)).await?
+                relayer.json(Method::POST, &item_path(id, "/supersede")?, Some(&body)).await?
             } else {
                 let query = others.map(|others| format!("?others={}", others.name())).unwrap_or_default();
-                desk.json(Method::PATCH, &item_path(id, &query)?, Some(&body)).await?
+                relayer.json(Method::PATCH, &item_path(id, &query)?, Some(&body)).await?
             };
-            one(&answer, out)?;
-            holders(&answer, out);
+            show_item(&answer, out)?;
+            show_holders(&answer, out);
             Ok(())
         }
         MemoryCommand::Forget { ids, others, everything: false, .. } => {
-            forget(&desk, ids, *others, out).await
+            forget(&relayer, ids, *others, out).await
         }
-        MemoryCommand::Forget { yes, .. } => forget_everything(&desk, *yes, out).await,
-        MemoryCommand::Export { out: file, place } => export(&desk, file, place, out).await,
+        MemoryCommand::Forget { yes, .. } => forget_everything(&relayer, *yes, out).await,
+        MemoryCommand::Export { out: file, context } => export(&relayer, file, context, out).await,
         MemoryCommand::Import { file } => {
             let text = read_bounded(file, MAX_IMPORT_BYTES)?;
-            let answer = desk.text(Method::POST, "/v1/memory/import", text.to_string()).await?;
+            let answer = relayer.text(Method::POST, "/v1/memory/import", text.to_string()).await?;
             let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
-            told(&answer, &format!("{} added, {} known already", answer["added"], answer["skipped"]), out)
+            show_answer(
+                &answer,
+                &format!("{} added, {} known already", answer["added"], answer["skipped"]),
+                out,
+            )
         }
-        MemoryCommand::Consent { grant, deny, others } => consent(&desk, grant, deny, *others, out).await,
-        MemoryCommand::Profile { place } => {
-            let path = format!("/v1/memory/profile{}", place_query(place));
-            items(&desk.json(Method::GET, &path, None).await?, out)
+        MemoryCommand::Consent { grant, deny, others } => consent(&relayer, grant, deny, *others, out).await,
+        MemoryCommand::Profile { context } => {
+            let path = format!("/v1/memory/profile{}", context_query(context));
+            show_items(&relayer.json(Method::GET, &path, None).await?, out)
         }
         MemoryCommand::Settings { extract_through_nodes } => {
             let answer = match extract_through_nodes {
-                None => desk.json(Method::GET, "/v1/memory/settings", None).await?,
+                None => relayer.json(Method::GET, "/v1/memory/settings", None).await?,
                 Some(switch) => {
                     let body = json!({ "extract_through_nodes": *switch == Switch::On });
-                    desk.json(Method::PUT, "/v1/memory/settings", Some(&body)).await?
+                    relayer.json(Method::PUT, "/v1/memory/settings", Some(&body)).await?
                 }
             };
-            shown_settings(&answer, out)
+            show_settings(&answer, out)
         }
-        MemoryCommand::Projects => places(&desk.json(Method::GET, "/v1/memory/projects", None).await?, out),
-        MemoryCommand::Sessions => places(&desk.json(Method::GET, "/v1/memory/sessions", None).await?, out),
+        MemoryCommand::Projects => {
+            show_groups(&relayer.json(Method::GET, "/v1/memory/projects", None).await?, out)
+        }
+        MemoryCommand::Sessions => {
+            show_groups(&relayer.json(Method::GET, "/v1/memory/sessions", None).await?, out)
+        }
     }
 }
 
-fn place_json(place: &PlaceArguments) -> Value {
+fn context_json(context: &ContextArguments) -> Value {
     let mut value = json!({});
-    let parts = [("project", &place.project), ("session", &place.session), ("persona", &place.persona)];
+    let parts = [("project", &context.project), ("session", &context.session), ("persona", &context.persona)];
     for (name, part) in parts {
         if let Some(part) = part {
             value[name] = part.as_str().into();
@@ -104,8 +112,8 @@ fn place_json(place: &PlaceArguments) -> Value {
     value
 }
 
-fn place_query(place: &PlaceArguments) -> String {
-    let parts = [("project", &place.project), ("session", &place.session), ("persona", &place.persona)];
+fn context_query(context: &ContextArguments) -> String {
+    let parts = [("project", &context.project), ("session", &context.session), ("persona", &context.persona)];
     let given = parts.iter().filter_map(|(name, part)| Some(format!("{name}={}", escaped(part.as_ref()?))));
     let query = given.collect::<Vec<_>>().join("&");
     if query.is_empty() { query } else { format!("?{query}") }
@@ -124,18 +132,23 @@ fn item_path(id: &str, action: &str) -> Result<String, Failure> {
     Ok(format!("/v1/memory/items/{}{action}", id.to_lowercase()))
 }
 
-async fn forget_everything(desk: &Desk, yes: bool, out: &Out) -> Result<(), Failure> {
+async fn forget_everything(relayer: &RelayerClient, yes: bool, out: &Out) -> Result<(), Failure> {
     let question = "Delete all memories of this account, with their keys, for good?";
-    if !yes && !confirmed(question)? {
+    if !yes && !confirm(question)? {
         return Err(Failure::Usage("nothing was deleted; say --yes where nobody can be asked".to_owned()));
     }
     // The account once more: a path alone deletes nothing.
-    let confirm = json!({ "confirm": desk.owner() });
-    desk.text(Method::DELETE, "/v1/memory/owner", confirm.to_string()).await?;
-    told(&json!({ "deleted": "everything" }), "everything is deleted", out)
+    let confirm = json!({ "confirm": relayer.owner() });
+    relayer.text(Method::DELETE, "/v1/memory/owner", confirm.to_string()).await?;
+    show_answer(&json!({ "deleted": "everything" }), "everything is deleted", out)
 }
 
-async fn forget(desk: &Desk, ids: &[String], others: Option<Others>, out: &Out) -> Result<(), Failure> {
+async fn forget(
+    relayer: &RelayerClient,
+    ids: &[String],
+    others: Option<OtherHolders>,
+    out: &Out,
+) -> Result<(), Failure> {
     for id in ids {
         item_path(id, "")?;
     }
@@ -143,15 +156,15 @@ async fn forget(desk: &Desk, ids: &[String], others: Option<Others>, out: &Out) 
     if let Some(others) = others {
         body["others"] = others.name().into();
     }
-    let answer = desk.json(Method::POST, "/v1/memory/delete", Some(&body)).await?;
+    let answer = relayer.json(Method::POST, "/v1/memory/delete", Some(&body)).await?;
     let deleted = answer["count"].as_u64().unwrap_or_default();
-    told(&answer, &format!("{} deleted for good", memories(deleted)), out)?;
-    holders(&answer, out);
+    show_answer(&answer, &format!("{} deleted for good", memories(deleted)), out)?;
+    show_holders(&answer, out);
     Ok(())
 }
 
 /// Other holders of the words: the number deleted with them, and the ids of the rest.
-fn holders(answer: &Value, out: &Out) {
+fn show_holders(answer: &Value, out: &Out) {
     if out.json() {
         return;
     }
@@ -184,7 +197,7 @@ fn memories(number: u64) -> String {
     if number == 1 { "1 memory".to_owned() } else { format!("{number} memories") }
 }
 
-fn confirmed(question: &str) -> Result<bool, Failure> {
+fn confirm(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Ok(false);
     }
@@ -194,10 +207,15 @@ fn confirmed(question: &str) -> Result<bool, Failure> {
     Ok(line.trim() == "yes")
 }
 
-async fn export(desk: &Desk, file: &Path, place: &PlaceArguments, out: &Out) -> Result<(), Failure> {
-    let path = format!("/v1/memory/export{}", place_query(place));
-    let mut text = desk.text(Method::GET, &path, String::new()).await?;
-    if let Some(line) = desk.endorsement(&text) {
+async fn export(
+    relayer: &RelayerClient,
+    file: &Path,
+    context: &ContextArguments,
+    out: &Out,
+) -> Result<(), Failure> {
+    let path = format!("/v1/memory/export{}", context_query(context));
+    let mut text = relayer.text(Method::GET, &path, String::new()).await?;
+    if let Some(line) = relayer.endorsement(&text) {
         text.push_str(&line);
         text.push('\n');
     }
@@ -210,7 +228,7 @@ async fn export(desk: &Desk, file: &Path, place: &PlaceArguments, out: &Out) -> 
     write_private(file, text.as_bytes())?;
     let items = exported_items(&text);
     let written = format!("{} written to {}; they are in the clear", memories(items), file.display());
-    told(&json!({ "items": items, "file": file }), &written, out)
+    show_answer(&json!({ "items": items, "file": file }), &written, out)
 }
 
 /// Items among the lines of an export. Other lines name places, turns, and connections of items.
@@ -219,14 +237,14 @@ fn exported_items(text: &str) -> u64 {
 }
 
 async fn consent(
-    desk: &Desk,
+    relayer: &RelayerClient,
     grant: &[String],
     deny: &[String],
-    others: Option<Others>,
+    others: Option<OtherHolders>,
     out: &Out,
 ) -> Result<(), Failure> {
     if grant.is_empty() && deny.is_empty() {
-        return items(&desk.json(Method::GET, "/v1/memory/consent", None).await?, out);
+        return show_items(&relayer.json(Method::GET, "/v1/memory/consent", None).await?, out);
     }
     for (decision, ids) in [("grant", grant), ("deny", deny)] {
         if ids.is_empty() {
@@ -236,17 +254,17 @@ async fn consent(
         if let Some(others) = others.filter(|_| decision == "deny") {
             body["others"] = others.name().into();
         }
-        let answer = desk.json(Method::POST, "/v1/memory/consent", Some(&body)).await?;
+        let answer = relayer.json(Method::POST, "/v1/memory/consent", Some(&body)).await?;
         let number = answer["count"].as_u64().unwrap_or_default();
         let done = if decision == "grant" { "kept" } else { "denied and deleted" };
-        told(&answer, &format!("{} {done}", memories(number)), out)?;
-        holders(&answer, out);
+        show_answer(&answer, &format!("{} {done}", memories(number)), out)?;
+        show_holders(&answer, out);
     }
     Ok(())
 }
 
 /// The owner's decisions, and their effects.
-fn shown_settings(answer: &Value, out: &Out) -> Result<(), Failure> {
+fn show_settings(answer: &Value, out: &Out) -> Result<(), Failure> {
     let allowed = answer["extract_through_nodes"].as_bool().unwrap_or_default();
     let offered = answer["nodes_offered"].as_bool().unwrap_or_default();
     let by = match answer["written_by"].as_str() {
@@ -254,7 +272,7 @@ fn shown_settings(answer: &Value, out: &Out) -> Result<(), Failure> {
         Some("nodes") => "rules, and a model on nodes of strangers",
         _ => "rules alone",
     };
-    told(answer, &format!("extract through nodes  {}", if allowed { "on" } else { "off" }), out)?;
+    show_answer(answer, &format!("extract through nodes  {}", if allowed { "on" } else { "off" }), out)?;
     if !out.json() {
         out.line(&format!("written by             {by}"))?;
         if allowed && !offered {
@@ -264,7 +282,7 @@ fn shown_settings(answer: &Value, out: &Out) -> Result<(), Failure> {
     Ok(())
 }
 
-fn told(answer: &Value, text: &str, out: &Out) -> Result<(), Failure> {
+fn show_answer(answer: &Value, text: &str, out: &Out) -> Result<(), Failure> {
     if out.json() {
         out.value(answer)?
     } else {
@@ -273,7 +291,7 @@ fn told(answer: &Value, text: &str, out: &Out) -> Result<(), Failure> {
     Ok(())
 }
 
-fn items(answer: &Value, out: &Out) -> Result<(), Failure> {
+fn show_items(answer: &Value, out: &Out) -> Result<(), Failure> {
     if out.json() {
         return Ok(out.value(answer)?);
     }
@@ -303,11 +321,11 @@ fn row(item: &Value) -> String {
         .replace('\n', " ")
 }
 
-fn one(item: &Value, out: &Out) -> Result<(), Failure> {
-    told(item, &row(item), out)
+fn show_item(item: &Value, out: &Out) -> Result<(), Failure> {
+    show_answer(item, &row(item), out)
 }
 
-fn added(answer: &Value, out: &Out) -> Result<(), Failure> {
+fn show_added(answer: &Value, out: &Out) -> Result<(), Failure> {
     let first = &answer["remembered"][0];
     let id = first["id"].as_str().unwrap_or_default();
     let text = match (first["existed"].as_bool(), first["superseded"].as_str()) {
@@ -315,10 +333,10 @@ fn added(answer: &Value, out: &Out) -> Result<(), Failure> {
         (_, Some(old)) => format!("{id}  remembered, in the place of {old}"),
         _ => format!("{id}  remembered"),
     };
-    told(answer, &text, out)
+    show_answer(answer, &text, out)
 }
 
-fn found(answer: &Value, out: &Out) -> Result<(), Failure> {
+fn show_hits(answer: &Value, out: &Out) -> Result<(), Failure> {
     if out.json() {
         return Ok(out.value(answer)?);
     }
@@ -335,7 +353,7 @@ fn found(answer: &Value, out: &Out) -> Result<(), Failure> {
     Ok(())
 }
 
-fn places(answer: &Value, out: &Out) -> Result<(), Failure> {
+fn show_groups(answer: &Value, out: &Out) -> Result<(), Failure> {
     if out.json() {
         return Ok(out.value(answer)?);
     }
@@ -344,9 +362,9 @@ fn places(answer: &Value, out: &Out) -> Result<(), Failure> {
     if listed.is_empty() {
         out.note("there are none yet");
     }
-    for place in listed {
-        let text = |field: &str| place[field].as_str().unwrap_or_default();
-        let items = count(place["items"].as_u64().unwrap_or_default(), "item");
+    for group in listed {
+        let text = |field: &str| group[field].as_str().unwrap_or_default();
+        let items = count(group["items"].as_u64().unwrap_or_default(), "item");
         let within =
             if text("project").is_empty() { String::new() } else { format!("  in {}", text("project")) };
         out.line(&clean(&format!("{}  {items}{within}", text("name"))))?;
@@ -376,13 +394,13 @@ mod tests {
 
     #[test]
     fn names_are_escaped_in_a_query() {
-        let place = PlaceArguments {
+        let context = ContextArguments {
             project: Some("a b&c".to_owned()),
             session: None,
             persona: Some("é".to_owned()),
         };
-        assert_eq!(place_query(&place), "?project=a%20b%26c&persona=%C3%A9");
-        assert_eq!(place_query(&PlaceArguments::default()), "");
+        assert_eq!(context_query(&context), "?project=a%20b%26c&persona=%C3%A9");
+        assert_eq!(context_query(&ContextArguments::default()), "");
     }
 
     #[test]

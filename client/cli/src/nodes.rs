@@ -104,7 +104,7 @@ async fn explain(settings: &Settings, arguments: &NodesArguments, out: &Out) -> 
     out.table(&rows)?;
     out.note("");
     for row in &explained {
-        out.note(&seen(row, now));
+        out.note(&evidence_line(row, now));
     }
     out.note("");
     out.note(
@@ -179,7 +179,7 @@ fn excluded(exclusion: Exclusion) -> String {
 }
 
 /// The evidence about a node, in a line.
-fn seen(row: &NodeExplanation, now_ms: u64) -> String {
+fn evidence_line(row: &NodeExplanation, now_ms: u64) -> String {
     let evidence = &row.evidence;
     // Weights: misbehaviour counts as four failures, a refusal as half of one, and all of them fade.
     let mut parts =
@@ -225,7 +225,7 @@ fn describe_explained(row: &NodeExplanation, now_ms: u64) -> Value {
         }
         Verdict::Ranked(ranked) => {
             probability = ranked.share;
-            behind = ranked.behind.map_or(Value::Null, |behind| json!(place(behind)));
+            behind = ranked.behind.map_or(Value::Null, |behind| json!(behind_name(behind)));
             let factors = &ranked.factors;
             ranks = json!({
                 "score": factors.score(),
@@ -280,8 +280,8 @@ fn condition(exclusion: Exclusion) -> &'static str {
     }
 }
 
-/// A stable name of a place behind others.
-fn place(behind: Behind) -> &'static str {
+/// A stable name of the reason for a lower rank.
+fn behind_name(behind: Behind) -> &'static str {
     match behind {
         Behind::FailedNow => "failed_now",
         Behind::Gone => "gone",

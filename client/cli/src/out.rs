@@ -10,7 +10,7 @@ use std::{
 
 use baton_proto::{ids::NodeId, record::Role};
 
-use super::tui::inbox::{Inbox, Said};
+use super::tui::inbox::{Inbox, ViewMessage};
 
 /// A number of things: `1 turn`, `2 turns`.
 pub fn count(number: u64, thing: &str) -> String {
@@ -89,7 +89,7 @@ impl Out {
     /// A line.
     pub fn line(&self, text: &str) -> io::Result<()> {
         if let Some(inbox) = self.screen() {
-            inbox.push(Said::Remark(Tone::Plain, text.to_owned()));
+            inbox.push(ViewMessage::Remark(Tone::Plain, text.to_owned()));
             return Ok(());
         }
         writeln!(io::stdout().lock(), "{text}")
@@ -149,7 +149,7 @@ impl Out {
     /// A remark, to standard error.
     pub fn say(&self, tone: Tone, text: &str) {
         if let Some(inbox) = self.screen() {
-            inbox.push(Said::Remark(tone, text.to_owned()));
+            inbox.push(ViewMessage::Remark(tone, text.to_owned()));
             return;
         }
         let text = clean(text);

@@ -61,7 +61,7 @@ impl Total {
 }
 
 /// The turns of one session.
-type Listed = (SessionId, Vec<TurnReceipt>);
+type SessionReceipts = (SessionId, Vec<TurnReceipt>);
 
 pub async fn run(settings: &Settings, arguments: &ReceiptsArguments, out: &Out) -> Result<(), Failure> {
     let good = with_client(settings, false, async |client| list(client, arguments, out).await).await?;
@@ -74,7 +74,7 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
         Some(named) => vec![find_session(client, named).await?],
         None => client.session_ids().await?,
     };
-    let mut listed: Vec<Listed> = Vec::new();
+    let mut listed: Vec<SessionReceipts> = Vec::new();
     for id in ids {
         match client.receipts(id, arguments.verify).await {
             Ok(turns) => listed.push((id, turns)),
@@ -198,7 +198,7 @@ fn verdict(turn: &TurnReceipt, verify: bool) -> String {
     }
 }
 
-fn show(client: &Client, (id, turns): &Listed, verify: bool, out: &Out) -> Result<(), Failure> {
+fn show(client: &Client, (id, turns): &SessionReceipts, verify: bool, out: &Out) -> Result<(), Failure> {
     out.line(&format!("session {id}"))?;
     let missing = turns.iter().filter(|turn| turn.receipt.is_none()).count() as u64;
     let heading = [
@@ -239,7 +239,7 @@ fn show(client: &Client, (id, turns): &Listed, verify: bool, out: &Out) -> Resul
     Ok(())
 }
 
-fn describe(client: &Client, (id, turns): &Listed, verify: bool) -> Value {
+fn describe(client: &Client, (id, turns): &SessionReceipts, verify: bool) -> Value {
     let missing = turns.iter().filter(|turn| turn.receipt.is_none()).count();
     let turns: Vec<_> = turns.iter().map(|turn| describe_turn(client, turn, verify)).collect();
     json!({ "session": id.to_string(), "without_receipt": missing, "turns": turns })

@@ -12,7 +12,7 @@ use rustyline::{Editor, error::ReadlineError, history::MemHistory};
 use super::{
     Failure,
     args::ChatArguments,
-    dialogue::{Dialogue, Then, parse},
+    dialogue::{Dialogue, DialogueStep, parse},
     out::Out,
     talk::Talk,
 };
@@ -83,11 +83,11 @@ pub async fn run(
         input = back;
         let Some(line) = line? else { return Ok(()) };
         let done = match dialogue.act(parse(&line)).await {
-            Ok(Then::Greet) => dialogue.greet().await.map(|()| Then::On),
+            Ok(DialogueStep::Greet) => dialogue.greet().await.map(|()| DialogueStep::On),
             other => other,
         };
         match done {
-            Ok(Then::Leave) => return Ok(()),
+            Ok(DialogueStep::Leave) => return Ok(()),
             Ok(_) => {}
             // A script must see that a turn failed; a person reads it and continues.
             Err(failure) if is_pipe => return Err(failure),

@@ -16,7 +16,7 @@ use super::{
     args::{HintMode, ServeArguments},
     leave_at_second_interrupt,
     out::Out,
-    remembering::Remembering,
+    relayer_memory::RelayerMemory,
     settings::{self, Settings},
     talk::DEFAULT_TEMPERATURE,
     with_client, write_private,
@@ -37,13 +37,13 @@ pub async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> 
         )));
     }
     let template = template(settings, arguments)?;
-    let memory = Remembering::from(settings, &arguments.memory)?;
+    let memory = RelayerMemory::from(settings, &arguments.memory)?;
     if memory.is_some() && template.relayer.is_none() {
         return Err(Failure::Usage(
             "--memory needs the relayer's address: --relayer /ip4/.../p2p/ID".to_owned(),
         ));
     }
-    tell_memory(memory.as_ref(), arguments.memory.memory_hint, out);
+    note_memory(memory.as_ref(), arguments.memory.memory_hint, out);
     let memory: Option<Arc<dyn GatewayMemory>> = memory.map(|memory| Arc::new(memory) as _);
     let listener = TcpListener::bind(address).await.map_err(|error| {
         Failure::Usage(format!("--listen {address}: {error}; choose another port, or end what uses it"))
@@ -89,7 +89,7 @@ fn template(settings: &Settings, arguments: &ServeArguments) -> Result<TurnInput
 }
 
 /// Says once which parts of every message a relayer receives.
-fn tell_memory(memory: Option<&Remembering>, hint: HintMode, out: &Out) {
+fn note_memory(memory: Option<&RelayerMemory>, hint: HintMode, out: &Out) {
     let Some(memory) = memory else { return };
     out.note(match hint {
         HintMode::Message => "the relayer reads every message, to recall by it",

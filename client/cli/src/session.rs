@@ -50,8 +50,10 @@ pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Res
         }
         SessionCommand::Import { file } => {
             let text = read(&file, transfer::MAX_EXPORT_BYTES as u64)?;
-            with_client(settings, true, async |client| told(client, client.import(&text).await?, out).await)
-                .await
+            with_client(settings, true, async |client| {
+                show_ready(client, client.import(&text).await?, out).await
+            })
+            .await
         }
         SessionCommand::Storage { session } => {
             with_client(settings, false, async |client| storage::show(client, &session, out).await).await
@@ -82,14 +84,14 @@ pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Res
         SessionCommand::Restore { session: Some(session), .. } => {
             with_client(settings, true, async |client| {
                 let root = client.backup(find_session(client, &session).await?).await?;
-                restored(client, &root, out).await
+                restore(client, &root, out).await
             })
             .await
         }
         SessionCommand::Restore { session: None, words_file } => {
             let words = words(words_file.as_deref())?;
             let root = SessionRoot::from_words(&words).map_err(ClientError::from)?;
-            with_client(settings, true, async |client| restored(client, &root, out).await).await
+            with_client(settings, true, async |client| restore(client, &root, out).await).await
         }
     }
 }
@@ -118,7 +120,7 @@ pub async fn show_list(client: &Client, out: &Out) -> Result<(), Failure> {
             remarks.push(format!("{} not yet stored", count(session.unstored, "blob")));
         }
         if let Some(until_ms) = session.kept_until_ms {
-            remarks.push(storage::kept(until_ms, clock::now_ms()));
+            remarks.push(storage::remaining_time(until_ms, clock::now_ms()));
         }
         out.line(&format!(
             "{}  {:>5} turns  last node {node}  {}",
@@ -407,10 +409,10 @@ fn words(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
 }
 
 /// Recovers a session as far as it can be read.
-async fn restored(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), Failure> {
+async fn restore(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), Failure> {
     let recovered = client.recover_available(root).await?;
     let id = recovered.session;
-    let Some(lost) = recovered.lost else { return told(client, id, out).await };
+    let Some(lost) = recovered.lost else { return show_ready(client, id, out).await };
     let info = client.session(id).await?;
     if out.json() {
         let mut value = describe(&info);
@@ -432,7 +434,7 @@ async fn restored(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), 
 }
 
 /// Shows a session that was imported or recovered.
-async fn told(client: &Client, id: baton_proto::ids::SessionId, out: &Out) -> Result<(), Failure> {
+async fn show_ready(client: &Client, id: baton_proto::ids::SessionId, out: &Out) -> Result<(), Failure> {
     let info = client.session(id).await?;
     if out.json() {
         out.value(&describe(&info))?;

@@ -31,7 +31,11 @@ pub async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure
     for blob in &blobs {
         let name = blob.blob_id.map_or_else(|| "(ID not yet computed)".to_owned(), |id| id.to_string());
         let end = blob.end_epoch.map_or_else(String::new, |epoch| format!(", end epoch {epoch}"));
-        let kept = if blob.stored { kept(blob.kept_until_ms, now_ms) } else { "not stored yet".to_owned() };
+        let kept = if blob.stored {
+            remaining_time(blob.kept_until_ms, now_ms)
+        } else {
+            "not stored yet".to_owned()
+        };
         out.line(&format!("{name}  turn {:>5}  {:>9} bytes  {kept}{end}", blob.seq, blob.length))?;
     }
     if blobs.iter().any(|blob| blob.due) {
@@ -56,7 +60,7 @@ pub async fn renew(
     for id in ids {
         match cancellable(client.renew(id, within)).await {
             Ok(report) => {
-                tell(id, &report, out)?;
+                show_renewal(id, &report, out)?;
                 worst = report.failed.into_iter().next().map(|(_, error)| error).or(worst);
             }
             // A session that another process has open does not stop the others.
@@ -73,7 +77,7 @@ pub async fn renew(
     worst.map_or(Ok(()), |error: ClientError| Err(error.into()))
 }
 
-fn tell(id: SessionId, report: &RenewReport, out: &Out) -> Result<(), Failure> {
+fn show_renewal(id: SessionId, report: &RenewReport, out: &Out) -> Result<(), Failure> {
     let first = report.blobs.iter().filter(|blob| blob.stored).map(|blob| blob.kept_until_ms).min();
     if out.json() {
         let failed: Vec<_> = report
@@ -100,7 +104,7 @@ fn tell(id: SessionId, report: &RenewReport, out: &Out) -> Result<(), Failure> {
     for (seq, error) in &report.failed {
         out.warn(&format!("{id}  the blob of turn {seq} was not renewed: {error}"));
     }
-    let kept = first.map_or_else(|| "nothing stored".to_owned(), |first| kept(first, now_ms()));
+    let kept = first.map_or_else(|| "nothing stored".to_owned(), |first| remaining_time(first, now_ms()));
     out.line(&format!("{id}  {} renewed, {kept}", count(report.renewed.len() as u64, "blob")))?;
     Ok(())
 }
@@ -119,7 +123,7 @@ fn describe(blob: &BlobLifetime) -> Value {
 }
 
 /// The time for which a blob is certainly stored.
-pub fn kept(until_ms: u64, now_ms: u64) -> String {
+pub fn remaining_time(until_ms: u64, now_ms: u64) -> String {
     match until_ms.checked_sub(now_ms) {
         None => "may have run out".to_owned(),
         Some(left) if left < 2 * DAY_MS => format!("kept for {} more hours", left * 24 / DAY_MS),
@@ -133,10 +137,10 @@ mod tests {
 
     #[test]
     fn what_is_left_is_told_in_days_or_hours() {
-        let from = |left: u64| kept(1_000 + left, 1_000);
+        let from = |left: u64| remaining_time(1_000 + left, 1_000);
         assert_eq!(from(3 * DAY_MS), "kept for 3 more days");
         assert_eq!(from(DAY_MS), "kept for 24 more hours");
         assert_eq!(from(0), "kept for 0 more hours");
-        assert_eq!(kept(999, 1_000), "may have run out");
+        assert_eq!(remaining_time(999, 1_000), "may have run out");
     }
 }

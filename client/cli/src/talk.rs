@@ -20,9 +20,9 @@ use super::{
     interrupt::cancellable_at,
     out::{Out, Tone, role, short},
     random_seed,
-    remembering::Remembering,
+    relayer_memory::RelayerMemory,
     settings::{self, Settings},
-    tui::inbox::Said,
+    tui::inbox::ViewMessage,
 };
 
 /// Most characters shown of a recalled item.
@@ -33,7 +33,7 @@ pub const DEFAULT_TEMPERATURE: f32 = 0.7;
 /// Options of this call's turns.
 pub struct Talk {
     pub template: TurnInput,
-    memory: Option<Remembering>,
+    memory: Option<RelayerMemory>,
     seed: Option<u64>,
     /// System text of new sessions.
     pub system: Option<String>,
@@ -61,7 +61,7 @@ impl Talk {
         }
         template.json_schema = arguments.schema.as_deref().map(schema).transpose()?;
         let system = arguments.system.clone().or_else(|| settings.system.clone());
-        let memory = Remembering::from(settings, &arguments.memory)?;
+        let memory = RelayerMemory::from(settings, &arguments.memory)?;
         if memory.is_some() && template.relayer.is_none() {
             return Err(Failure::Usage(
                 "--memory needs the relayer's address: --relayer /ip4/.../p2p/ID".to_owned(),
@@ -81,8 +81,8 @@ impl Talk {
     /// Sends an exchange to be remembered, if the user wants that. An unreachable relayer costs a warning.
     pub async fn remember(&self, messages: &[Message], outcome: &TurnOutcome, out: &Out) {
         let Some(memory) = &self.memory else { return };
-        if let Some(desk) = &memory.write
-            && let Err(failure) = memory.send(desk, messages, outcome).await
+        if let Some(relayer) = &memory.write
+            && let Err(failure) = memory.send(relayer, messages, outcome).await
         {
             out.warn("the exchange was not remembered:");
             failure.report(out);
@@ -95,7 +95,7 @@ impl Talk {
         &self,
         client: &Client,
         session: SessionId,
-        view: &mut View<'_>,
+        view: &mut TurnDisplay<'_>,
         out: &Out,
     ) -> Result<Option<TurnOutcome>, Failure> {
         let messages = client.pending_messages(session).await?.unwrap_or_default();
@@ -126,7 +126,7 @@ impl Talk {
         out: &Out,
     ) -> Result<ReconcileReport, Failure> {
         let options = ResumeOptions::of(&self.template);
-        let mut view = View::new(out);
+        let mut view = TurnDisplay::new(out);
         cancellable_at(out, client.reconcile(session, &options, |event| view.show(event))).await
     }
 
@@ -138,14 +138,14 @@ impl Talk {
 }
 
 /// Shows a turn: a line view prints it, a full-screen view receives its events.
-pub struct View<'a> {
+pub struct TurnDisplay<'a> {
     out: &'a Out,
     /// The model's name, as offered.
     pub model: String,
     shown: bool,
 }
 
-impl<'a> View<'a> {
+impl<'a> TurnDisplay<'a> {
     pub fn new(out: &'a Out) -> Self {
         Self { out, model: String::new(), shown: false }
     }
@@ -155,7 +155,7 @@ impl<'a> View<'a> {
         if let Some(screen) = self.out.screen()
             && !messages.is_empty()
         {
-            screen.push(Said::Begun(said(messages)));
+            screen.push(ViewMessage::TurnStarted(joined_text(messages)));
         }
     }
 
@@ -167,11 +167,11 @@ impl<'a> View<'a> {
         match event {
             TurnEvent::Devices(event) => {
                 self.end_line();
-                devices::tell(&event, self.out);
+                devices::show_event(&event, self.out);
             }
             event if self.out.screen().is_some() => {
                 if let Some(screen) = self.out.screen() {
-                    screen.push(Said::Turn(event));
+                    screen.push(ViewMessage::Turn(event));
                 }
             }
             TurnEvent::Memory(items) => show_memory(&items, self.out),
@@ -194,8 +194,8 @@ impl<'a> View<'a> {
     pub fn finish(&mut self, outcome: &TurnOutcome) {
         self.end_line();
         match self.out.screen() {
-            Some(screen) => screen.push(Said::Finished(outcome.into())),
-            None => self.out.good(&verified(outcome)),
+            Some(screen) => screen.push(ViewMessage::TurnFinished(outcome.into())),
+            None => self.out.good(&verified_line(outcome)),
         }
     }
 
@@ -230,7 +230,7 @@ pub fn remark(event: &TurnEvent) -> Option<(Tone, String)> {
 }
 
 /// States that a turn was verified, and by which node it was served.
-pub fn verified(outcome: &TurnOutcome) -> String {
+pub fn verified_line(outcome: &TurnOutcome) -> String {
     let tokens = outcome.receipt.tokens;
     format!(
         "✓ verified · turn {} · node {} · {} + {} tokens",
@@ -242,7 +242,7 @@ pub fn verified(outcome: &TurnOutcome) -> String {
 }
 
 /// Messages as one text. Names the author of each, unless it is the user.
-pub fn said(messages: &[Message]) -> String {
+pub fn joined_text(messages: &[Message]) -> String {
     let texts = messages.iter().map(|message| match message.role {
         Role::User => message.text.clone(),
         other => format!("{}: {}", role(other), message.text),

@@ -37,16 +37,16 @@ use tokio::{task::JoinSet, time::MissedTickBehavior};
 
 use self::{
     conversation::load,
-    inbox::{Inbox, Said},
+    inbox::{Inbox, ViewMessage},
     palette::Palette,
-    sidebar::Listed,
+    sidebar::SessionEntry,
     state::{Effect, State},
     terminal::Screen,
 };
 use super::{
     Failure,
     args::ChatArguments,
-    dialogue::{Dialogue, Then, parse},
+    dialogue::{Dialogue, DialogueStep, parse},
     leave_at_second_interrupt,
     out::{Out, Tone},
     talk::Talk,
@@ -60,16 +60,16 @@ const TICK: Duration = Duration::from_millis(120);
 const IDLE_TICKS: u32 = 8;
 
 /// The result of a task.
-enum Done {
+enum TaskOutcome {
     /// A line was run.
-    Acted {
+    Line {
         /// The dialogue, for the next line.
         dialogue: Box<Dialogue>,
         /// The next step; `None` if the line failed.
-        then: Option<Then>,
+        then: Option<DialogueStep>,
     },
     /// The list of sessions was read.
-    Listed,
+    SessionList,
 }
 
 /// The view, from opening to leaving.
@@ -84,7 +84,7 @@ pub async fn run(
     let dialogue = Dialogue::open(client, talk, arguments, out.on_screen(inbox.clone())).await?;
     let session = dialogue.session();
     let screen = Screen::open()?;
-    let mut view = View {
+    let mut view = FullScreenView {
         client: client.clone(),
         inbox,
         state: State::new(Palette::new(!out.no_color())),
@@ -115,7 +115,7 @@ pub async fn run(
 }
 
 /// The view with the parts that it drives.
-struct View {
+struct FullScreenView {
     client: Client,
     inbox: Arc<Inbox>,
     state: State,
@@ -123,15 +123,15 @@ struct View {
     /// Present while nothing runs.
     dialogue: Option<Box<Dialogue>>,
     session: SessionId,
-    tasks: JoinSet<Done>,
-    listed: Vec<Listed>,
+    tasks: JoinSet<TaskOutcome>,
+    listed: Vec<SessionEntry>,
     /// Whether the list is being read, and whether it is already stale.
     listing: bool,
     list_again: bool,
     began: Instant,
 }
 
-impl View {
+impl FullScreenView {
     /// Handles events until the user leaves.
     async fn follow(&mut self) -> Result<(), Failure> {
         let mut events = EventStream::new();
@@ -164,7 +164,7 @@ impl View {
                 },
                 Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     self.take_all();
-                    self.done(done.map_err(|_| ClientError::TaskEnded)?)
+                    self.finish_task(done.map_err(|_| ClientError::TaskEnded)?)
                 }
                 () = inbox.arrived() => {
                     self.take_all();
@@ -210,26 +210,26 @@ impl View {
     /// Takes the messages of tasks.
     fn take_all(&mut self) {
         let now = self.now();
-        for said in self.inbox.take() {
-            match &said {
-                Said::Session(loaded) => self.session = loaded.session,
-                Said::Sessions(listed) => self.listed.clone_from(listed),
+        for message in self.inbox.take() {
+            match &message {
+                ViewMessage::Session(loaded) => self.session = loaded.session,
+                ViewMessage::Sessions(listed) => self.listed.clone_from(listed),
                 _ => {}
             }
-            self.state.take(said, now);
+            self.state.take(message, now);
         }
     }
 
     /// Takes a task's result.
-    fn done(&mut self, done: Done) -> Option<Effect> {
-        match done {
-            Done::Acted { dialogue, then } => {
+    fn finish_task(&mut self, outcome: TaskOutcome) -> Option<Effect> {
+        match outcome {
+            TaskOutcome::Line { dialogue, then } => {
                 self.dialogue = Some(dialogue);
                 self.list();
                 let effect = self.state.end(then.is_some());
-                if then == Some(Then::Leave) { Some(Effect::Leave) } else { effect }
+                if then == Some(DialogueStep::Leave) { Some(Effect::Leave) } else { effect }
             }
-            Done::Listed => {
+            TaskOutcome::SessionList => {
                 self.listing = false;
                 if std::mem::take(&mut self.list_again) {
                     self.list();
@@ -274,32 +274,39 @@ impl View {
         let (client, inbox, known) = (self.client.clone(), self.inbox.clone(), self.listed.clone());
         self.tasks.spawn(async move {
             inbox.push(match sidebar::list(&client, &known).await {
-                Ok(listed) => Said::Sessions(listed),
-                Err(error) => Said::Remark(Tone::Warn, format!("the sessions cannot be listed: {error}")),
+                Ok(listed) => ViewMessage::Sessions(listed),
+                Err(error) => {
+                    ViewMessage::Remark(Tone::Warn, format!("the sessions cannot be listed: {error}"))
+                }
             });
-            Done::Listed
+            TaskOutcome::SessionList
         });
     }
 }
 
 /// Runs a line, and then sends the session's state to the view.
-async fn step(client: Client, inbox: Arc<Inbox>, mut dialogue: Box<Dialogue>, line: Option<String>) -> Done {
+async fn step(
+    client: Client,
+    inbox: Arc<Inbox>,
+    mut dialogue: Box<Dialogue>,
+    line: Option<String>,
+) -> TaskOutcome {
     let done = match &line {
         Some(line) => Box::pin(dialogue.act(parse(line))).await,
-        None => Ok(Then::Greet),
+        None => Ok(DialogueStep::Greet),
     };
     let done = match done {
-        Ok(Then::Greet) => {
+        Ok(DialogueStep::Greet) => {
             // The view must show the conversation before the greeting adds to it.
-            tell(&client, &inbox, dialogue.session()).await;
-            Box::pin(dialogue.greet()).await.map(|()| Then::On)
+            send_session(&client, &inbox, dialogue.session()).await;
+            Box::pin(dialogue.greet()).await.map(|()| DialogueStep::On)
         }
         other => other,
     };
     let then = match done {
         Ok(then) => Some(then),
         Err(Failure::Interrupted) => {
-            inbox.push(Said::Remark(Tone::Note, "cancelled".to_owned()));
+            inbox.push(ViewMessage::Remark(Tone::Note, "cancelled".to_owned()));
             None
         }
         Err(failure) => {
@@ -307,15 +314,15 @@ async fn step(client: Client, inbox: Arc<Inbox>, mut dialogue: Box<Dialogue>, li
             None
         }
     };
-    tell(&client, &inbox, dialogue.session()).await;
-    Done::Acted { dialogue, then }
+    send_session(&client, &inbox, dialogue.session()).await;
+    TaskOutcome::Line { dialogue, then }
 }
 
 /// Sends a session's present state to the view.
-async fn tell(client: &Client, inbox: &Inbox, session: SessionId) {
+async fn send_session(client: &Client, inbox: &Inbox, session: SessionId) {
     inbox.push(match load(client, session).await {
-        Ok(loaded) => Said::Session(Box::new(loaded)),
-        Err(error) => Said::Remark(Tone::Bad, format!("the session cannot be read: {error}")),
+        Ok(loaded) => ViewMessage::Session(Box::new(loaded)),
+        Err(error) => ViewMessage::Remark(Tone::Bad, format!("the session cannot be read: {error}")),
     });
 }
 

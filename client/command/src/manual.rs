@@ -1,5 +1,20 @@
 //! Shell completions and manual pages, made from a command line's own description. Three commands offer them
 //! alike.
+//!
+//! ```
+//! use baton_command::manual;
+//! use clap::Command;
+//! use clap_complete::Shell;
+//!
+//! # fn main() -> std::io::Result<()> {
+//! let command = Command::new("kite").version("1").about("Lets a kite fly");
+//! let script = manual::completions(command.clone(), Shell::Bash);
+//! assert!(String::from_utf8_lossy(&script).contains("kite"));
+//! let page = manual::page(command)?;
+//! assert!(String::from_utf8_lossy(&page).contains("Lets a kite fly"));
+//! # Ok(())
+//! # }
+//! ```
 
 use std::{
     fs,

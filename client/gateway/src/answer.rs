@@ -6,10 +6,10 @@ use baton_proto::{ErrorCode, ids::SessionId, record::Message};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::{
-    Fault, Gateway, format,
-    logprobs::{Told, Wanted},
-    place::{self, Placed, Work},
-    wire::Ask,
+    ApiError, Gateway, format,
+    logprobs::{LogprobsRequest, SentReports},
+    session_choice::{PreparedSession, SessionWork, prepare_session, record_kind},
+    wire::CompletionRequest,
 };
 use baton_client::{
     Client, ClientError, MemoryHint, NewSession, ResumeOptions, TokenReport, TurnEvent, TurnInput,
@@ -20,7 +20,7 @@ use baton_client::{
 const COMPARE_WAIT: Duration = Duration::from_secs(3);
 
 /// Time to acknowledge an ephemeral answer to its node. The node stores the blobs.
-const PASSING_GRACE: Duration = Duration::from_secs(5);
+const EPHEMERAL_GRACE: Duration = Duration::from_secs(5);
 
 /// A step of an answer.
 pub(super) enum Step {
@@ -31,13 +31,13 @@ pub(super) enum Step {
     /// More of the text.
     Text(String),
     /// The client rebuilt, compared and accepted the answer.
-    Done(Box<Answered>),
+    Done(Box<AcceptedAnswer>),
     /// The turn failed.
-    Failed(Fault),
+    Failed(ApiError),
 }
 
 /// An accepted answer.
-pub(super) struct Answered {
+pub(super) struct AcceptedAnswer {
     pub(super) outcome: TurnOutcome,
     /// The model's name.
     pub(super) model: String,
@@ -46,81 +46,91 @@ pub(super) struct Answered {
 }
 
 /// A running turn. Dropping it ends the turn; its message stays, and the same request resumes it.
-pub(super) struct Running {
+pub(super) struct RunningTurn {
     pub(super) session: SessionId,
     /// Bounded by the largest answer.
     pub(super) steps: mpsc::UnboundedReceiver<Step>,
 }
 
 /// Places a request and starts its turn, which keeps the slot until it ends.
-pub(super) async fn start(gateway: &Gateway, slot: OwnedSemaphorePermit, ask: Ask) -> Result<Running, Fault> {
+pub(super) async fn start(
+    gateway: &Gateway,
+    slot: OwnedSemaphorePermit,
+    request: CompletionRequest,
+) -> Result<RunningTurn, ApiError> {
     let mut template = gateway.config().template.clone();
-    template.model = ask.model.clone().or(template.model);
-    template.max_output_tokens = ask.max_tokens.unwrap_or(template.max_output_tokens);
+    template.model = request.model.clone().or(template.model);
+    template.max_output_tokens = request.max_tokens.unwrap_or(template.max_output_tokens);
     let seed = u64::from_le_bytes(baton_keys::secret::random_bytes());
-    template.sampling = ask.wish.sampling(template.sampling.temperature, seed);
-    template.json_schema = ask.json_schema.clone();
-    template.sampling.logprobs = ask.logprobs.map_or(0, Wanted::asked);
+    template.sampling = request.sampling.with_defaults(template.sampling.temperature, seed);
+    template.json_schema = request.json_schema.clone();
+    template.sampling.logprobs = request.logprobs.map_or(0, LogprobsRequest::requested_alternatives);
     let (sender, steps) = mpsc::unbounded_channel();
-    if ask.passing {
-        return start_passing(gateway, slot, template, ask, (sender, steps)).await;
+    if request.ephemeral {
+        return start_ephemeral(gateway, slot, template, request, (sender, steps)).await;
     }
-    let placed = place::place(gateway, &ask, &template).await?;
-    let session = placed.session;
+    let prepared = prepare_session(gateway, &request, &template).await?;
+    let session = prepared.session;
     let gateway = gateway.clone();
     gateway.inner.turns.clone().spawn(async move {
         let options = ResumeOptions::of(&template);
-        run(&gateway, placed, template, &ask, sender).await;
+        run(&gateway, prepared, template, &request, sender).await;
         drop(slot);
         settle_devices(&gateway, session, &options).await;
     });
-    Ok(Running { session, steps })
+    Ok(RunningTurn { session, steps })
 }
 
 /// Starts an ephemeral turn. Its session lives in memory until its node has the acknowledgement. Its blob
 /// lies in the store for the shortest time. No list and no head index contains it.
-async fn start_passing(
+async fn start_ephemeral(
     gateway: &Gateway,
     slot: OwnedSemaphorePermit,
     template: TurnInput,
-    ask: Ask,
+    request: CompletionRequest,
     (sender, steps): (mpsc::UnboundedSender<Step>, mpsc::UnboundedReceiver<Step>),
-) -> Result<Running, Fault> {
-    TurnInput { messages: ask.messages.clone(), ..template.clone() }.check()?;
+) -> Result<RunningTurn, ApiError> {
+    TurnInput { messages: request.messages.clone(), ..template.clone() }.check()?;
     let client = gateway.client().ephemeral()?;
     let session = client.new_session(NewSession::default()).await?;
     let gateway = gateway.clone();
     gateway.inner.turns.clone().spawn(async move {
-        let messages = ask.messages.clone();
+        let messages = request.messages.clone();
         let hint = gateway.config().memory.as_ref().map(|memory| memory.hint(session, &messages));
         let input = TurnInput { messages, hint, reconcile: false, ..template };
-        let mut watch = Watch::new(input.model.clone(), sender.clone());
+        let mut writer = StepWriter::new(input.model.clone(), sender.clone());
         let result = tokio::select! {
             biased;
-            result = Box::pin(client.turn(session, input, |event| watch.event(event))) => Some(result),
+            result = Box::pin(client.turn(session, input, |event| writer.event(event))) => Some(result),
             () = sender.closed() => None,
         };
         if let Some(result) = result {
-            let _ = sender.send(watch.last(result, &ask));
+            let _ = sender.send(writer.last(result, &request));
         }
         drop(slot);
-        client.shutdown(PASSING_GRACE).await;
+        client.shutdown(EPHEMERAL_GRACE).await;
     });
-    Ok(Running { session, steps })
+    Ok(RunningTurn { session, steps })
 }
 
 /// Turns the events of a turn into steps for the program.
-struct Watch {
+struct StepWriter {
     steps: mpsc::UnboundedSender<Step>,
-    shown: Shown,
-    told: Told,
+    sent_text: SentText,
+    sent_reports: SentReports,
     model: Option<String>,
     devices: Vec<String>,
 }
 
-impl Watch {
+impl StepWriter {
     fn new(model: Option<String>, steps: mpsc::UnboundedSender<Step>) -> Self {
-        Self { steps, shown: Shown::default(), told: Told::default(), model, devices: Vec::new() }
+        Self {
+            steps,
+            sent_text: SentText::default(),
+            sent_reports: SentReports::default(),
+            model,
+            devices: Vec::new(),
+        }
     }
 
     fn event(&mut self, event: TurnEvent) {
@@ -131,17 +141,17 @@ impl Watch {
                 self.model = Some(name);
             }
             TurnEvent::Logprobs(reports) => {
-                let new = self.told.take(reports);
+                let new = self.sent_reports.take(reports);
                 if !new.is_empty() {
                     let _ = steps.send(Step::Logprobs(new));
                 }
             }
             TurnEvent::Text(text) => {
-                self.shown.text(&text, |new| drop(steps.send(Step::Text(new.to_owned()))));
+                self.sent_text.text(&text, |new| drop(steps.send(Step::Text(new.to_owned()))));
             }
             TurnEvent::Restarted => {
-                self.shown.restart();
-                self.told.restart();
+                self.sent_text.restart();
+                self.sent_reports.restart();
             }
             TurnEvent::Devices(event) => self.devices.push(event.to_string()),
             _ => {}
@@ -149,64 +159,64 @@ impl Watch {
     }
 
     /// The last step of a turn with this result.
-    fn last(self, result: Result<TurnOutcome, ClientError>, ask: &Ask) -> Step {
+    fn last(self, result: Result<TurnOutcome, ClientError>, request: &CompletionRequest) -> Step {
         let outcome = match result {
             Ok(outcome) => outcome,
-            Err(error) => return Step::Failed(fault(error, ask)),
+            Err(error) => return Step::Failed(api_error(error, request)),
         };
-        let Some(rest) = outcome.text.strip_prefix(self.shown.sent.as_str()) else {
-            return Step::Failed(Fault::interrupted());
+        let Some(rest) = outcome.text.strip_prefix(self.sent_text.sent.as_str()) else {
+            return Step::Failed(ApiError::interrupted());
         };
         if !rest.is_empty() {
             let _ = self.steps.send(Step::Text(rest.to_owned()));
         }
         let model = self.model.unwrap_or_else(|| outcome.receipt.model.to_string());
-        Step::Done(Box::new(Answered { outcome, model, devices: self.devices }))
+        Step::Done(Box::new(AcceptedAnswer { outcome, model, devices: self.devices }))
     }
 }
 
 /// An error as the program sees it. Nodes that refuse a payload do not say which part of it.
-fn fault(error: ClientError, ask: &Ask) -> Fault {
+fn api_error(error: ClientError, request: &CompletionRequest) -> ApiError {
     let refused = error.code() == Some(ErrorCode::PayloadRejected);
-    if refused && ask.json_schema.is_some() {
+    if refused && request.json_schema.is_some() {
         let message = "no node that was asked can hold an answer to this schema: it may say what is not supported, or \
                        be too complex";
-        return Fault::unsupported(format::NAME, message);
+        return ApiError::unsupported(format::NAME, message);
     }
-    if refused && ask.logprobs.is_some() {
-        return Fault::unsupported("logprobs", "no node that was asked reports log probabilities");
+    if refused && request.logprobs.is_some() {
+        return ApiError::unsupported("logprobs", "no node that was asked reports log probabilities");
     }
-    fault_of_turn(ask, error)
+    api_error_of_turn(request, error)
 }
 
 async fn run(
     gateway: &Gateway,
-    placed: Placed,
+    prepared: PreparedSession,
     template: TurnInput,
-    ask: &Ask,
+    request: &CompletionRequest,
     steps: mpsc::UnboundedSender<Step>,
 ) {
-    let session = placed.session;
-    let mut watch = Watch::new(template.model.clone(), steps.clone());
+    let session = prepared.session;
+    let mut writer = StepWriter::new(template.model.clone(), steps.clone());
     let result = tokio::select! {
         biased;
-        result = Box::pin(turn(gateway, placed, template, |event| watch.event(event))) => Some(result),
+        result = Box::pin(turn(gateway, prepared, template, |event| writer.event(event))) => Some(result),
         () = steps.closed() => None,
     };
-    gateway.used(session);
+    gateway.note_use(session);
     match &result {
         Some(Ok(_)) => {
             if let Err(error) = gateway.learn(session).await {
                 tracing::debug!(%error, "a session's words cannot be read");
             }
         }
-        Some(Err(_)) | None => gateway.threads().note_unanswered(&ask.messages, session),
+        Some(Err(_)) | None => gateway.index().note_unanswered(&request.messages, session),
     }
     let Some(result) = result else { return };
     let memory = gateway.config().memory.as_ref();
     let exchange = memory.zip(result.as_ref().ok().cloned());
     // The receiver may be gone.
-    let _ = steps.send(watch.last(result.map(|(outcome, _)| outcome), ask));
+    let _ = steps.send(writer.last(result.map(|(outcome, _)| outcome), request));
     if let Some((memory, (outcome, messages))) = exchange {
         memory.remember(&messages, &outcome).await;
     }
@@ -234,22 +244,22 @@ async fn settle_devices(gateway: &Gateway, session: SessionId, options: &ResumeO
 
 async fn turn(
     gateway: &Gateway,
-    placed: Placed,
+    prepared: PreparedSession,
     template: TurnInput,
     on_event: impl FnMut(TurnEvent) + Send,
 ) -> Result<(TurnOutcome, Vec<Message>), ClientError> {
-    let (client, session) = (gateway.client(), placed.session);
+    let (client, session) = (gateway.client(), prepared.session);
     let memory = gateway.config().memory.as_ref();
-    let resumes = matches!(placed.work, Work::Resume);
-    let (messages, replaces) = match placed.work {
-        Work::Resume => (client.pending_messages(session).await?.unwrap_or_default(), None),
-        Work::Turn { messages, replaces } => (messages, replaces),
+    let resumes = matches!(prepared.work, SessionWork::Resume);
+    let (messages, replaces) = match prepared.work {
+        SessionWork::Resume => (client.pending_messages(session).await?.unwrap_or_default(), None),
+        SessionWork::Turn { messages, replaces } => (messages, replaces),
     };
     let hint = memory.map(|memory| memory.hint(session, &messages));
     let outcome = if resumes {
         resume(client, session, &template, hint, on_event).await?
     } else {
-        let kind = place::kind(replaces);
+        let kind = record_kind(replaces);
         let input =
             TurnInput { messages: messages.clone(), kind, supersedes_from: replaces, hint, ..template };
         client.turn(session, input, on_event).await?
@@ -282,14 +292,14 @@ async fn resume(
 /// The text of an answer that the program already has. When the answer restarts, its common part with that
 /// text is not sent again. Once the two differ, no more text follows.
 #[derive(Default)]
-struct Shown {
+struct SentText {
     sent: String,
     /// Bytes of the restarted answer that agree with the sent text; `None` once they differ.
     agreed: Option<usize>,
     restarted: bool,
 }
 
-impl Shown {
+impl SentText {
     fn restart(&mut self) {
         self.restarted = true;
         self.agreed = Some(0);
@@ -315,10 +325,10 @@ impl Shown {
 }
 
 /// The error of a turn; it names `tools` if no node was found that takes them.
-fn fault_of_turn(ask: &Ask, error: ClientError) -> Fault {
+fn api_error_of_turn(request: &CompletionRequest, error: ClientError) -> ApiError {
     let refused = matches!(error, ClientError::TurnFailed { code: Some(ErrorCode::ModelUnavailable), .. });
-    if refused && ask.tools.is_some() {
-        return Fault::unsupported(
+    if refused && request.tools.is_some() {
+        return ApiError::unsupported(
             "tools",
             "no node that was asked serves the model with tools at the moment",
         );
@@ -331,15 +341,15 @@ mod tests {
     use super::*;
 
     fn play(pieces: &[Option<&str>]) -> (Vec<String>, String) {
-        let mut shown = Shown::default();
+        let mut sent = SentText::default();
         let mut out = Vec::new();
         for piece in pieces {
             match piece {
-                Some(text) => shown.text(text, |new| out.push(new.to_owned())),
-                None => shown.restart(),
+                Some(text) => sent.text(text, |new| out.push(new.to_owned())),
+                None => sent.restart(),
             }
         }
-        (out, shown.sent)
+        (out, sent.sent)
     }
 
     #[test]

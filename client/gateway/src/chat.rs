@@ -19,12 +19,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use zeroize::Zeroizing;
 
 use super::{
-    Fault, Gateway,
-    answer::{Answered, Running, Step, start},
-    logprobs::Wanted,
+    ApiError, Gateway,
+    answer::{AcceptedAnswer, RunningTurn, Step, start},
+    logprobs::LogprobsRequest,
     session_header::{SESSION, name_session},
-    tools::{self, Part, Saying},
-    wire::{Ask, ChatRequest, TextRequest},
+    tools::{self, AnswerParser, AnswerPart},
+    wire::{ChatRequest, CompletionRequest, TextRequest},
 };
 use baton_client::TokenReport;
 
@@ -49,36 +49,37 @@ pub(super) async fn complete(
     State(gateway): State<Gateway>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response, Fault> {
+) -> Result<Response, ApiError> {
     let slot = gateway.slot()?;
-    let mut ask = ChatRequest::read(&read(body).await?)?;
+    let mut request = ChatRequest::read(&read(body).await?)?;
     if let Some(session) = headers.get(&SESSION) {
-        let session = session.to_str().map_err(|_| Fault::value("session", "x-baton-session is not text"))?;
-        ask.session = Some(session.to_owned());
+        let session =
+            session.to_str().map_err(|_| ApiError::value("session", "x-baton-session is not text"))?;
+        request.session = Some(session.to_owned());
     }
-    respond(gateway, slot, ask, Form::Chat).await
+    respond(gateway, slot, request, Form::Chat).await
 }
 
 /// A text completion.
-pub(super) async fn complete_text(State(gateway): State<Gateway>, body: Body) -> Result<Response, Fault> {
+pub(super) async fn complete_text(State(gateway): State<Gateway>, body: Body) -> Result<Response, ApiError> {
     let slot = gateway.slot()?;
-    let ask = TextRequest::read(&read(body).await?)?;
-    respond(gateway, slot, ask, Form::Text).await
+    let request = TextRequest::read(&read(body).await?)?;
+    respond(gateway, slot, request, Form::Text).await
 }
 
 /// Reads a body. Reads and drops bytes beyond the limit for a while: a program that is cut off while it sends
 /// never sees the error.
-pub(super) async fn read(body: Body) -> Result<Zeroizing<Vec<u8>>, Fault> {
+pub(super) async fn read(body: Body) -> Result<Zeroizing<Vec<u8>>, ApiError> {
     let read = tokio::time::timeout(BODY_TIME, collect(body)).await;
-    read.map_err(|_| Fault::request("body_too_slow", "", "the body did not arrive in time"))?
+    read.map_err(|_| ApiError::request("body_too_slow", "", "the body did not arrive in time"))?
 }
 
-async fn collect(body: Body) -> Result<Zeroizing<Vec<u8>>, Fault> {
+async fn collect(body: Body) -> Result<Zeroizing<Vec<u8>>, ApiError> {
     let mut bytes = Zeroizing::new(Vec::new());
     let mut seen = 0;
     let mut parts = body.into_data_stream();
     while let Some(part) = parts.next().await {
-        let part = part.map_err(|_| Fault::request("invalid_body", "", "the body was cut off"))?;
+        let part = part.map_err(|_| ApiError::request("invalid_body", "", "the body was cut off"))?;
         seen += part.len();
         if seen <= MAX_BODY_BYTES {
             bytes.extend_from_slice(&part);
@@ -88,7 +89,7 @@ async fn collect(body: Body) -> Result<Zeroizing<Vec<u8>>, Fault> {
     }
     if seen > MAX_BODY_BYTES {
         let message = format!("the body is larger than {MAX_BODY_BYTES} bytes");
-        return Err(Fault::request("body_too_large", "", message));
+        return Err(ApiError::request("body_too_large", "", message));
     }
     Ok(bytes)
 }
@@ -96,37 +97,37 @@ async fn collect(body: Body) -> Result<Zeroizing<Vec<u8>>, Fault> {
 async fn respond(
     gateway: Gateway,
     slot: OwnedSemaphorePermit,
-    ask: Ask,
+    request: CompletionRequest,
     form: Form,
-) -> Result<Response, Fault> {
-    let (stream, include_usage, passing) = (ask.stream, ask.include_usage, ask.passing);
-    let saying = ask.tools.clone().map(Saying::new);
+) -> Result<Response, ApiError> {
+    let (stream, include_usage, ephemeral) = (request.stream, request.include_usage, request.ephemeral);
+    let parser = request.tools.clone().map(AnswerParser::new);
     let mut frame = Frame {
         form,
-        logprobs: ask.logprobs,
-        model: ask.model.clone().unwrap_or_default(),
+        logprobs: request.logprobs,
+        model: request.model.clone().unwrap_or_default(),
         id: format!("{}-{}", form.prefix(), hex::encode(baton_keys::secret::random_bytes::<12>())),
         created_s: gateway.client().now_ms() / 1000,
     };
-    let mut running = start(&gateway, slot, ask).await?;
+    let mut running = start(&gateway, slot, request).await?;
     let session = running.session;
     // An ephemeral session cannot be continued, so its errors do not name it.
-    let named = |fault: Fault| if passing { fault } else { fault.of(session) };
+    let named = |api_error: ApiError| if ephemeral { api_error } else { api_error.of(session) };
     let mut response = if stream {
         // An answer that fails before it begins is an error with a status, as programs expect.
         let first = loop {
             match running.steps.recv().await {
                 Some(Step::Model(model)) => frame.model = model,
-                Some(Step::Failed(fault)) => return Err(named(fault)),
+                Some(Step::Failed(api_error)) => return Err(named(api_error)),
                 first => break first,
             }
         };
-        let events = frame.events(first, running, saying, include_usage);
+        let events = frame.events(first, running, parser, include_usage);
         Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
     } else {
-        frame.whole(running, saying).await.map_err(named)?.into_response()
+        frame.whole(running, parser).await.map_err(named)?.into_response()
     };
-    if !passing {
+    if !ephemeral {
         name_session(&mut response, session);
     }
     Ok(response)
@@ -135,7 +136,7 @@ async fn respond(
 /// The fields that all parts of a response share.
 struct Frame {
     form: Form,
-    logprobs: Option<Wanted>,
+    logprobs: Option<LogprobsRequest>,
     /// The model's name.
     model: String,
     id: String,
@@ -152,17 +153,21 @@ impl Form {
 }
 
 impl Frame {
-    async fn whole(&self, mut running: Running, saying: Option<Saying>) -> Result<Json<Value>, Fault> {
+    async fn whole(
+        &self,
+        mut running: RunningTurn,
+        parser: Option<AnswerParser>,
+    ) -> Result<Json<Value>, ApiError> {
         let (mut text, mut reports) = (String::new(), Vec::new());
         loop {
             match running.steps.recv().await {
                 Some(Step::Model(_)) => {}
                 Some(Step::Logprobs(more)) => reports.extend(more),
                 Some(Step::Text(more)) => text.push_str(&more),
-                Some(Step::Done(answered)) => {
-                    return Ok(Json(self.response(&text, &reports, saying, &answered)));
+                Some(Step::Done(answer)) => {
+                    return Ok(Json(self.response(&text, &reports, parser, &answer)));
                 }
-                Some(Step::Failed(fault)) => return Err(fault),
+                Some(Step::Failed(api_error)) => return Err(api_error),
                 None => return Err(baton_client::ClientError::TaskEnded.into()),
             }
         }
@@ -172,22 +177,22 @@ impl Frame {
         &self,
         text: &str,
         reports: &[TokenReport],
-        saying: Option<Saying>,
-        answered: &Answered,
+        parser: Option<AnswerParser>,
+        answer: &AcceptedAnswer,
     ) -> Value {
-        let mut finish = answered.outcome.finish;
-        let message = match saying {
-            None => tools::message(vec![Part::Text(text.to_owned())]),
-            Some(mut saying) => {
-                let mut parts = saying.push(text);
-                parts.extend(saying.finish());
-                finish = saying.finish_reason(finish);
+        let mut finish = answer.outcome.finish;
+        let message = match parser {
+            None => tools::message(vec![AnswerPart::Text(text.to_owned())]),
+            Some(mut parser) => {
+                let mut parts = parser.push(text);
+                parts.extend(parser.finish());
+                finish = parser.finish_reason(finish);
                 tools::message(parts)
             }
         };
         let finish = finish_reason(finish);
         // An answer recovered from the store after its node was lost has no log probabilities.
-        let whole = reports.len() == answered.outcome.receipt.tokens.output as usize;
+        let whole = reports.len() == answer.outcome.receipt.tokens.output as usize;
         let logprobs = if whole { self.logprobs(reports, &mut 0) } else { Value::Null };
         let (object, choice) = match self.form {
             Form::Chat => (
@@ -208,10 +213,10 @@ impl Frame {
             "id": self.id,
             "object": object,
             "created": self.created_s,
-            "model": answered.model,
+            "model": answer.model,
             "choices": [choice],
-            "usage": usage(&answered.outcome.receipt.tokens),
-            "baton": about(answered),
+            "usage": usage(&answer.outcome.receipt.tokens),
+            "baton": about(answer),
         })
     }
 
@@ -219,8 +224,8 @@ impl Frame {
     fn logprobs(&self, reports: &[TokenReport], offset: &mut usize) -> Value {
         match (self.logprobs, self.form) {
             (None, _) => Value::Null,
-            (Some(wanted), Form::Chat) => wanted.chat(reports),
-            (Some(wanted), Form::Text) => wanted.text(reports, offset),
+            (Some(request), Form::Chat) => request.chat(reports),
+            (Some(request), Form::Text) => request.text(reports, offset),
         }
     }
 
@@ -228,8 +233,8 @@ impl Frame {
     fn events(
         self,
         first: Option<Step>,
-        running: Running,
-        mut saying: Option<Saying>,
+        running: RunningTurn,
+        mut parser: Option<AnswerParser>,
         include_usage: bool,
     ) -> impl Stream<Item = Result<Event, Infallible>> {
         let steps =
@@ -246,25 +251,25 @@ impl Frame {
                     Vec::new()
                 }
                 Step::Text(text) => {
-                    let logprobs = self.told(&mut waiting, &mut offset);
-                    match &mut saying {
+                    let logprobs = self.take_logprobs(&mut waiting, &mut offset);
+                    match &mut parser {
                         None => vec![self.chunk(&self.delta(&text), logprobs, None, None)],
-                        Some(saying) => self.parts(saying.push(&text), logprobs),
+                        Some(parser) => self.parts(parser.push(&text), logprobs),
                     }
                 }
-                Step::Failed(fault) => vec![event(&fault.body())],
-                Step::Done(answered) => {
-                    let mut finish = answered.outcome.finish;
+                Step::Failed(api_error) => vec![event(&api_error.body())],
+                Step::Done(answer) => {
+                    let mut finish = answer.outcome.finish;
                     let mut last = Vec::new();
-                    if let Some(saying) = &mut saying {
-                        last = self.parts(saying.finish(), Value::Null);
-                        finish = saying.finish_reason(finish);
+                    if let Some(parser) = &mut parser {
+                        last = self.parts(parser.finish(), Value::Null);
+                        finish = parser.finish_reason(finish);
                     }
-                    let logprobs = self.told(&mut waiting, &mut offset);
+                    let logprobs = self.take_logprobs(&mut waiting, &mut offset);
                     let finish = Some(finish_reason(finish));
-                    last.push(self.chunk(&self.delta(""), logprobs, finish, Some(&answered)));
+                    last.push(self.chunk(&self.delta(""), logprobs, finish, Some(&answer)));
                     if include_usage {
-                        last.push(event(&self.usage_chunk(&answered)));
+                        last.push(event(&self.usage_chunk(&answer)));
                     }
                     last.push(Event::default().data("[DONE]"));
                     last
@@ -274,18 +279,22 @@ impl Frame {
         stream::iter(head).chain(rest).map(Ok)
     }
 
-    fn parts(&self, parts: Vec<Part>, logprobs: Value) -> Vec<Event> {
+    fn parts(&self, parts: Vec<AnswerPart>, logprobs: Value) -> Vec<Event> {
         // The log probabilities go with the first part; if the parts are held back, with a chunk of their
         // own.
         if parts.is_empty() && !logprobs.is_null() {
             return vec![self.chunk(&self.delta(""), logprobs, None, None)];
         }
         let all = std::iter::once(logprobs).chain(std::iter::repeat(Value::Null));
-        parts.into_iter().zip(all).map(|(part, told)| self.chunk(&part.delta(), told, None, None)).collect()
+        parts
+            .into_iter()
+            .zip(all)
+            .map(|(part, logprobs)| self.chunk(&part.delta(), logprobs, None, None))
+            .collect()
     }
 
     /// The log probabilities of the waiting reports, which it removes.
-    fn told(&self, waiting: &mut Vec<TokenReport>, offset: &mut usize) -> Value {
+    fn take_logprobs(&self, waiting: &mut Vec<TokenReport>, offset: &mut usize) -> Value {
         let reports = std::mem::take(waiting);
         if reports.is_empty() { Value::Null } else { self.logprobs(&reports, offset) }
     }
@@ -303,21 +312,21 @@ impl Frame {
         delta: &Value,
         logprobs: Value,
         finish: Option<&str>,
-        answered: Option<&Answered>,
+        answer: Option<&AcceptedAnswer>,
     ) -> Event {
         let field = if self.form == Form::Chat { "delta" } else { "text" };
         let choice = json!({ "index": 0, field: delta, "logprobs": logprobs, "finish_reason": finish });
         let mut chunk = self.base(&[choice]);
-        if let (Some(answered), Value::Object(chunk)) = (answered, &mut chunk) {
-            chunk.insert("baton".to_owned(), about(answered));
+        if let (Some(answer), Value::Object(chunk)) = (answer, &mut chunk) {
+            chunk.insert("baton".to_owned(), about(answer));
         }
         event(&chunk)
     }
 
-    fn usage_chunk(&self, answered: &Answered) -> Value {
+    fn usage_chunk(&self, answer: &AcceptedAnswer) -> Value {
         let mut chunk = self.base(&[]);
         if let Value::Object(chunk) = &mut chunk {
-            chunk.insert("usage".to_owned(), usage(&answered.outcome.receipt.tokens));
+            chunk.insert("usage".to_owned(), usage(&answer.outcome.receipt.tokens));
         }
         chunk
     }
@@ -355,8 +364,8 @@ fn finish_reason(finish: FinishReason) -> &'static str {
 }
 
 /// Data about the turn for which OpenAI's API has no field.
-fn about(answered: &Answered) -> Value {
-    let outcome = &answered.outcome;
+fn about(answer: &AcceptedAnswer) -> Value {
+    let outcome = &answer.outcome;
     let mut about = json!({
         "session": outcome.session.to_string(),
         "turn": outcome.seq,
@@ -369,8 +378,8 @@ fn about(answered: &Answered) -> Value {
         "receipt": outcome.receipt.receipt_hash().to_string(),
         "first_token_ms": outcome.receipt.timings.first_token_ms,
     });
-    if !answered.devices.is_empty() {
-        about["devices"] = json!(answered.devices);
+    if !answer.devices.is_empty() {
+        about["devices"] = json!(answer.devices);
     }
     about
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use zeroize::Zeroize as _;
 
-use super::{Fault, Gateway, chat, wire};
+use super::{ApiError, Gateway, chat, wire};
 use baton_client::{ClientError, choose::NoChoice};
 
 /// Most texts of one request, as in OpenAI's API.
@@ -33,7 +33,7 @@ enum Input {
 
 /// The encoding of vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
+enum VectorEncoding {
     Float,
     /// Little-endian `f32`s in base64.
     Base64,
@@ -41,76 +41,77 @@ enum Format {
 
 /// A request as it is served. Its texts are wiped when it is dropped.
 #[derive(PartialEq)]
-struct Ask {
+struct EmbeddingsRequest {
     texts: Vec<String>,
     model: Option<String>,
-    format: Format,
+    format: VectorEncoding,
     dimensions: Option<u64>,
 }
 
-impl Drop for Ask {
+impl Drop for EmbeddingsRequest {
     fn drop(&mut self) {
         self.texts.zeroize();
     }
 }
 
-impl Ask {
-    fn read(body: &[u8]) -> Result<Self, Fault> {
-        let request: Request = wire::parse(body)?;
-        let texts = match request.input {
+impl EmbeddingsRequest {
+    fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let parsed: Request = wire::parse(body)?;
+        let texts = match parsed.input {
             Input::One(text) => vec![text],
             Input::Several(texts) => texts,
             Input::Other(_) => {
                 let message = "input must be a text or a list of texts, not tokens";
-                return Err(Fault::unsupported("input", message));
+                return Err(ApiError::unsupported("input", message));
             }
         };
-        let model = request.model.filter(|model| !wire::is_any(model));
-        let mut ask = Self { texts, model, format: Format::Float, dimensions: request.dimensions };
-        if ask.texts.is_empty() || ask.texts.len() > MAX_INPUTS {
-            return Err(Fault::value("input", format!("input has from 1 to {MAX_INPUTS} texts")));
+        let model = parsed.model.filter(|model| !wire::is_any(model));
+        let mut request = Self { texts, model, format: VectorEncoding::Float, dimensions: parsed.dimensions };
+        if request.texts.is_empty() || request.texts.len() > MAX_INPUTS {
+            return Err(ApiError::value("input", format!("input has from 1 to {MAX_INPUTS} texts")));
         }
-        for (index, text) in ask.texts.iter().enumerate() {
+        for (index, text) in request.texts.iter().enumerate() {
             let at = format!("input[{index}]");
             if text.is_empty() {
-                return Err(Fault::value(&at, "a text of input is empty"));
+                return Err(ApiError::value(&at, "a text of input is empty"));
             }
             if text.len() > MAX_EMBED_TEXT_BYTES {
                 let message =
                     format!("a text has {} bytes; at most {MAX_EMBED_TEXT_BYTES} are embedded", text.len());
-                return Err(Fault::request("context_length_exceeded", &at, message));
+                return Err(ApiError::request("context_length_exceeded", &at, message));
             }
         }
-        request.rest.iter().try_for_each(|(name, value)| wire::neutral(name, value))?;
-        ask.format = match request.encoding_format.as_deref() {
-            None | Some("float") => Format::Float,
-            Some("base64") => Format::Base64,
-            Some(_) => return Err(Fault::value("encoding_format", "encoding_format is float or base64")),
+        parsed.rest.iter().try_for_each(|(name, value)| wire::neutral(name, value))?;
+        request.format = match parsed.encoding_format.as_deref() {
+            None | Some("float") => VectorEncoding::Float,
+            Some("base64") => VectorEncoding::Base64,
+            Some(_) => return Err(ApiError::value("encoding_format", "encoding_format is float or base64")),
         };
-        Ok(ask)
+        Ok(request)
     }
 }
 
 /// The embeddings of some texts.
-pub(super) async fn create(State(gateway): State<Gateway>, body: Body) -> Result<Json<Value>, Fault> {
+pub(super) async fn create(State(gateway): State<Gateway>, body: Body) -> Result<Json<Value>, ApiError> {
     let _slot = gateway.slot()?;
-    let ask = Ask::read(&chat::read(body).await?)?;
-    let embedded = gateway.client().embed(&ask.texts, ask.model.as_deref()).await.map_err(fault)?;
-    if let Some(wanted) = ask.dimensions
+    let request = EmbeddingsRequest::read(&chat::read(body).await?)?;
+    let embedded =
+        gateway.client().embed(&request.texts, request.model.as_deref()).await.map_err(api_error)?;
+    if let Some(wanted) = request.dimensions
         && wanted != embedded.dimensions as u64
     {
         let message = format!(
             "the vectors of {} have {} dimensions, and are not cut",
             embedded.model, embedded.dimensions
         );
-        return Err(Fault::unsupported("dimensions", message));
+        return Err(ApiError::unsupported("dimensions", message));
     }
     let data: Vec<Value> = embedded
         .texts
         .iter()
         .enumerate()
         .map(|(index, text)| {
-            json!({ "object": "embedding", "index": index, "embedding": ask.format.write(&text.vector) })
+            json!({ "object": "embedding", "index": index, "embedding": request.format.write(&text.vector) })
         })
         .collect();
     let tokens: u64 = embedded.texts.iter().map(|text| u64::from(text.tokens)).sum();
@@ -125,7 +126,7 @@ pub(super) async fn create(State(gateway): State<Gateway>, body: Body) -> Result
     })))
 }
 
-impl Format {
+impl VectorEncoding {
     fn write(self, vector: &[f32]) -> Value {
         match self {
             Self::Float => Value::from(vector),
@@ -138,10 +139,10 @@ impl Format {
 }
 
 /// The error, in terms of embeddings.
-fn fault(error: ClientError) -> Fault {
+fn api_error(error: ClientError) -> ApiError {
     match error {
         ClientError::NoNode(NoChoice::ModelUnavailable { served, .. }) if served == "none" => {
-            Fault::missing("model_not_found", "no node that was found offers embeddings")
+            ApiError::missing("model_not_found", "no node that was found offers embeddings")
         }
         error => error.into(),
     }
@@ -151,20 +152,21 @@ fn fault(error: ClientError) -> Fault {
 mod tests {
     use super::*;
 
-    fn read(body: &Value) -> Result<Ask, Value> {
-        Ask::read(body.to_string().as_bytes()).map_err(|fault| fault.body()["error"].clone())
+    fn read(body: &Value) -> Result<EmbeddingsRequest, Value> {
+        EmbeddingsRequest::read(body.to_string().as_bytes())
+            .map_err(|api_error| api_error.body()["error"].clone())
     }
 
     #[test]
     fn reads_what_programs_send() {
         let one = read(&json!({ "input": "a", "model": "m", "user": "u" })).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!((one.texts.clone(), one.model.as_deref()), (vec!["a".to_owned()], Some("m")));
-        assert_eq!((one.format, one.dimensions), (Format::Float, None));
+        assert_eq!((one.format, one.dimensions), (VectorEncoding::Float, None));
         let two =
             json!({ "input": ["a", "b"], "model": "auto", "encoding_format": "base64", "dimensions": 384 });
         let two = read(&two).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!((two.texts.len(), two.model.as_deref()), (2, None));
-        assert_eq!((two.format, two.dimensions), (Format::Base64, Some(384)));
+        assert_eq!((two.format, two.dimensions), (VectorEncoding::Base64, Some(384)));
     }
 
     #[test]
@@ -188,7 +190,7 @@ mod tests {
 
     #[test]
     fn base64_is_of_little_endian_floats() {
-        assert_eq!(Format::Base64.write(&[1.0, -2.0]), json!("AACAPwAAAMA="));
-        assert_eq!(Format::Float.write(&[0.5]), json!([0.5]));
+        assert_eq!(VectorEncoding::Base64.write(&[1.0, -2.0]), json!("AACAPwAAAMA="));
+        assert_eq!(VectorEncoding::Float.write(&[0.5]), json!([0.5]));
     }
 }

@@ -4,7 +4,7 @@ use baton_proto::limits::MAX_SCHEMA_BYTES;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::fault::Fault;
+use super::api_error::ApiError;
 
 /// The parameter.
 pub(super) const NAME: &str = "response_format";
@@ -16,13 +16,15 @@ const MAX_NAME_BYTES: usize = 64;
 enum Format {
     Text {},
     JsonObject {},
-    JsonSchema { json_schema: Named },
+    JsonSchema { json_schema: NamedSchema },
 }
 
 /// A schema with its name. The answer satisfies it, strict or not.
+///
+/// Programs see the text of `expecting` in an error.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Named {
+#[serde(deny_unknown_fields, expecting = "struct Named")]
+struct NamedSchema {
     name: String,
     #[serde(rename = "description")]
     _description: Option<String>,
@@ -32,29 +34,29 @@ struct Named {
 }
 
 /// Takes the parameter out of a request: the schema that the answer must satisfy, if any.
-pub(super) fn take(rest: &mut Map<String, Value>) -> Result<Option<String>, Fault> {
+pub(super) fn take(rest: &mut Map<String, Value>) -> Result<Option<String>, ApiError> {
     let Some(value) = rest.remove(NAME).filter(|value| !value.is_null()) else { return Ok(None) };
     let kind = value.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
     if !matches!(kind.as_str(), "text" | "json_object" | "json_schema") {
         let message = "response_format is of type text, json_object or json_schema";
-        return Err(Fault::unsupported(NAME, message));
+        return Err(ApiError::unsupported(NAME, message));
     }
     let format: Format = serde_json::from_value(value)
-        .map_err(|error| Fault::value(NAME, format!("response_format cannot be read: {error}")))?;
+        .map_err(|error| ApiError::value(NAME, format!("response_format cannot be read: {error}")))?;
     let schema = match format {
         Format::Text {} => return Ok(None),
         Format::JsonObject {} => json!({ "type": "object" }),
-        Format::JsonSchema { json_schema: Named { name, schema, .. } } => {
+        Format::JsonSchema { json_schema: NamedSchema { name, schema, .. } } => {
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
             if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(plain) {
                 let message = "json_schema.name is 1 to 64 of a-z, A-Z, 0-9, underscores and dashes";
-                return Err(Fault::value("response_format.json_schema.name", message));
+                return Err(ApiError::value("response_format.json_schema.name", message));
             }
             match schema {
                 Some(schema @ Value::Object(_)) => schema,
                 _ => {
                     let message = "json_schema.schema is the schema, an object";
-                    return Err(Fault::value("response_format.json_schema.schema", message));
+                    return Err(ApiError::value("response_format.json_schema.schema", message));
                 }
             }
         }
@@ -62,7 +64,7 @@ pub(super) fn take(rest: &mut Map<String, Value>) -> Result<Option<String>, Faul
     let text = schema.to_string();
     if text.len() > MAX_SCHEMA_BYTES {
         let message = format!("the schema has {} bytes, the limit is {MAX_SCHEMA_BYTES}", text.len());
-        return Err(Fault::value("response_format.json_schema.schema", message));
+        return Err(ApiError::value("response_format.json_schema.schema", message));
     }
     Ok(Some(text))
 }
@@ -71,7 +73,7 @@ pub(super) fn take(rest: &mut Map<String, Value>) -> Result<Option<String>, Faul
 mod tests {
     use super::*;
 
-    fn read(value: Value) -> Result<Option<String>, Fault> {
+    fn read(value: Value) -> Result<Option<String>, ApiError> {
         let mut rest = Map::new();
         rest.insert(NAME.to_owned(), value);
         let taken = take(&mut rest);

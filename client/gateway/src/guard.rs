@@ -8,7 +8,7 @@ use axum::{
 };
 use subtle::ConstantTimeEq as _;
 
-use super::{Fault, Gateway};
+use super::{ApiError, Gateway};
 
 /// The headers that a page of an allowed origin may send and read.
 const ALLOWED_HEADERS: &str = "authorization, content-type, x-baton-session";
@@ -23,14 +23,14 @@ const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 pub(super) async fn admit(State(gateway): State<Gateway>, request: Request, next: Next) -> Response {
     let origin = match check(&gateway, request.headers()) {
         Ok(origin) => origin,
-        Err(fault) => return fault.into_response(),
+        Err(api_error) => return api_error.into_response(),
     };
     if request.method() == Method::OPTIONS && origin.is_some() {
         // A browser asks without the key whether the page may use it.
         return with_origin(StatusCode::NO_CONTENT.into_response(), origin);
     }
     if !has_key(&gateway, request.headers()) {
-        return with_origin(Fault::key().into_response(), origin);
+        return with_origin(ApiError::key().into_response(), origin);
     }
     with_origin(next.run(request).await, origin)
 }
@@ -43,19 +43,19 @@ pub(super) async fn by_allowed_name(
 ) -> Response {
     match check(&gateway, request.headers()) {
         Ok(_) => next.run(request).await,
-        Err(fault) => fault.into_response(),
+        Err(api_error) => api_error.into_response(),
     }
 }
 
 /// The allowed origin of a page's request; `None` for a program's.
-fn check(gateway: &Gateway, headers: &HeaderMap) -> Result<Option<HeaderValue>, Fault> {
+fn check(gateway: &Gateway, headers: &HeaderMap) -> Result<Option<HeaderValue>, ApiError> {
     // With DNS rebinding, a page's server points its own name here. Serving it would make this endpoint part
     // of that page's origin.
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let name = without_port(host);
     let own = |allowed: &str| allowed.eq_ignore_ascii_case(name);
     if !LOOPBACK_NAMES.into_iter().any(own) && !gateway.config().hosts.iter().any(|host| own(host)) {
-        return Err(Fault::forbidden(
+        return Err(ApiError::forbidden(
             "this name of the endpoint is not allowed; baton serve --allow-host NAME allows it",
         ));
     }
@@ -65,7 +65,7 @@ fn check(gateway: &Gateway, headers: &HeaderMap) -> Result<Option<HeaderValue>, 
     if same || gateway.config().origins.iter().any(|allowed| allowed == text) {
         return Ok(Some(origin.clone()));
     }
-    Err(Fault::forbidden(
+    Err(ApiError::forbidden(
         "pages of this origin are not allowed; baton serve --allow-origin ORIGIN allows them",
     ))
 }
@@ -99,8 +99,8 @@ fn with_origin(mut response: Response, origin: Option<HeaderValue>) -> Response 
 }
 
 /// Any other path.
-pub(super) async fn nothing_here() -> Fault {
-    Fault::missing(
+pub(super) async fn nothing_here() -> ApiError {
+    ApiError::missing(
         "unknown_url",
         "there is nothing at this address; served are /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models",
     )
@@ -108,8 +108,8 @@ pub(super) async fn nothing_here() -> Fault {
 
 /// A known path with another method.
 pub(super) async fn wrong_method() -> Response {
-    let fault = Fault::missing("unknown_url", "this address is asked by another method");
-    (StatusCode::METHOD_NOT_ALLOWED, axum::Json(fault.body())).into_response()
+    let api_error = ApiError::missing("unknown_url", "this address is asked by another method");
+    (StatusCode::METHOD_NOT_ALLOWED, axum::Json(api_error.body())).into_response()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! without knowing of them.
 //!
 //! A program sends the whole conversation with every request. The messages before its new ones identify the
-//! session (`threads.rs`):
+//! session (`session_index.rs`):
 //! - If all of them match, the session continues.
 //! - If they diverge at some point, the request becomes an edit of the last turn or a branch.
 //! - If no session matches, a new session begins with all messages.
@@ -11,19 +11,43 @@
 //!
 //! The endpoint serves only programs with the bearer key, under a loopback name or an allowed host. It serves
 //! pages of another origin only if that origin is allowed.
+//!
+//! An endpoint needs a client with an open home folder:
+//!
+//! ```no_run
+//! use baton_client::{Client, TurnInput};
+//! use baton_gateway::{Gateway, GatewayConfig};
+//! use tokio::net::TcpListener;
+//! use zeroize::Zeroizing;
+//!
+//! # async fn serve(client: Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let config = GatewayConfig {
+//!     key: Some(Zeroizing::new("sk-example".to_owned())),
+//!     origins: Vec::new(),
+//!     hosts: Vec::new(),
+//!     template: TurnInput::new(Vec::new()),
+//!     memory: None,
+//! };
+//! let gateway = Gateway::open(client, config).await?;
+//! let listener = TcpListener::bind("127.0.0.1:8788").await?;
+//! // Serves until this future is done.
+//! gateway.serve(listener, std::future::pending()).await?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod answer;
+mod api_error;
 mod chat;
 mod embeddings;
-mod fault;
 mod format;
 mod guard;
 mod logprobs;
 mod models;
 mod page;
-mod place;
+mod session_choice;
 mod session_header;
-mod threads;
+mod session_index;
 mod tools;
 mod wire;
 
@@ -51,9 +75,9 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 use zeroize::Zeroizing;
 
+use api_error::ApiError;
 use baton_client::{Client, ClientError, MemoryHint, TurnInput, TurnOutcome};
-use fault::Fault;
-use threads::{MAX_THREADS, Threads};
+use session_index::{MAX_SESSIONS, SessionIndex};
 
 /// Most requests served at once: more than one person's programs make.
 const MAX_REQUESTS: usize = 64;
@@ -62,7 +86,7 @@ const FILE_TIME_SLACK_MS: u64 = 2_000;
 /// Time after a session's last turn until its file is released to other processes.
 const KEEP_OPEN: Duration = Duration::from_secs(30);
 /// Interval between the checks for files to release.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const RELEASE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Configuration of the endpoint.
 #[derive(Debug, Clone)]
@@ -103,12 +127,12 @@ pub struct Gateway {
 struct Inner {
     client: Client,
     config: GatewayConfig,
-    threads: Mutex<Threads>,
+    index: Mutex<SessionIndex>,
     /// Sessions with the time of their last use, to release their files.
     open: Mutex<Vec<(SessionId, Instant)>>,
     slots: Arc<Semaphore>,
     /// Time of the last scan of the home, in milliseconds since the Unix epoch, less [`FILE_TIME_SLACK_MS`].
-    looked_ms: AtomicU64,
+    scanned_ms: AtomicU64,
     turns: TaskTracker,
 }
 
@@ -121,10 +145,10 @@ impl Gateway {
         let inner = Arc::new(Inner {
             client,
             config,
-            threads: Mutex::new(Threads::default()),
+            index: Mutex::new(SessionIndex::default()),
             open: Mutex::new(Vec::new()),
             slots: Arc::new(Semaphore::new(MAX_REQUESTS)),
-            looked_ms: AtomicU64::new(0),
+            scanned_ms: AtomicU64::new(0),
             turns: TaskTracker::new(),
         });
         let gateway = Self { inner };
@@ -135,10 +159,10 @@ impl Gateway {
     /// Learns the sessions that changed in the home since the last scan.
     async fn refresh(&self) -> Result<(), ClientError> {
         let now = self.client().now_ms();
-        let since = self.inner.looked_ms.swap(now.saturating_sub(FILE_TIME_SLACK_MS), Ordering::Relaxed);
-        let known = self.inner.clone();
-        let learn = move |conversation| known.threads().learn(&conversation);
-        self.client().each_conversation(since, MAX_THREADS, learn).await
+        let since = self.inner.scanned_ms.swap(now.saturating_sub(FILE_TIME_SLACK_MS), Ordering::Relaxed);
+        let inner = self.inner.clone();
+        let learn = move |conversation| inner.index().learn(&conversation);
+        self.client().each_conversation(since, MAX_SESSIONS, learn).await
     }
 
     /// Serves until `stop` is done, then waits for the running requests.
@@ -150,9 +174,9 @@ impl Gateway {
         listener: TcpListener,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<()> {
-        let letting_go = tokio::spawn(let_go_of_files(self.clone()));
+        let release_task = tokio::spawn(release_idle_sessions(self.clone()));
         let served = axum::serve(listener, self.router()).with_graceful_shutdown(stop).await;
-        letting_go.abort();
+        release_task.abort();
         self.inner.turns.close();
         self.inner.turns.wait().await;
         served
@@ -181,56 +205,56 @@ impl Gateway {
         &self.inner.config
     }
 
-    fn threads(&self) -> MutexGuard<'_, Threads> {
-        self.inner.threads()
+    fn index(&self) -> MutexGuard<'_, SessionIndex> {
+        self.inner.index()
     }
 
     /// Takes a slot for one more request, before its body is read: so the slots bound the memory in use.
-    fn slot(&self) -> Result<OwnedSemaphorePermit, Fault> {
-        self.inner.slots.clone().try_acquire_owned().map_err(|_| Fault::crowded())
+    fn slot(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        self.inner.slots.clone().try_acquire_owned().map_err(|_| ApiError::crowded())
     }
 
     /// Learns a session's present messages.
     async fn learn(&self, session: SessionId) -> Result<(), ClientError> {
         let conversation = self.client().conversation(session).await?;
-        self.threads().learn(&conversation);
+        self.index().learn(&conversation);
         Ok(())
     }
 
-    fn opened(&self) -> MutexGuard<'_, Vec<(SessionId, Instant)>> {
+    fn open_sessions(&self) -> MutexGuard<'_, Vec<(SessionId, Instant)>> {
         self.inner.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that a session's file is open.
-    fn used(&self, session: SessionId) {
-        let mut open = self.opened();
+    fn note_use(&self, session: SessionId) {
+        let mut open = self.open_sessions();
         open.retain(|(id, _)| *id != session);
         open.push((session, Instant::now()));
     }
 }
 
 impl Inner {
-    fn threads(&self) -> MutexGuard<'_, Threads> {
+    fn index(&self) -> MutexGuard<'_, SessionIndex> {
         // The map only proposes sessions. A caller compares the messages, so a panic's leftovers do no harm.
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Releases the files of sessions that are idle and have no unstored turns.
-async fn let_go_of_files(gateway: Gateway) {
-    let mut ticks = tokio::time::interval(LOOK_EVERY);
+async fn release_idle_sessions(gateway: Gateway) {
+    let mut ticks = tokio::time::interval(RELEASE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let idle: Vec<SessionId> = {
-            let open = gateway.opened();
+            let open = gateway.open_sessions();
             open.iter().filter(|(_, used)| used.elapsed() >= KEEP_OPEN).map(|(id, _)| *id).collect()
         };
         for session in idle {
             let busy = gateway.client().session(session).await.is_ok_and(|info| info.unstored > 0);
             if !busy {
                 gateway.client().release(session);
-                gateway.opened().retain(|(id, used)| *id != session || used.elapsed() < KEEP_OPEN);
+                gateway.open_sessions().retain(|(id, used)| *id != session || used.elapsed() < KEEP_OPEN);
             }
         }
     }

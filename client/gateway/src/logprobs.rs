@@ -3,43 +3,45 @@
 use baton_proto::limits::MAX_LOGPROBS;
 use serde_json::{Map, Value, json};
 
-use super::fault::Fault;
+use super::api_error::ApiError;
 use baton_client::{LikelyToken, TokenReport};
 
 /// The requested number of alternatives for each token; may be zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct LogprobsRequest {
     alternatives: u8,
 }
 
-impl Wanted {
+impl LogprobsRequest {
     /// From a chat request: `logprobs` enables them, `top_logprobs` counts alternatives.
-    pub(super) fn of_chat(rest: &mut Map<String, Value>) -> Result<Option<Self>, Fault> {
+    pub(super) fn of_chat(rest: &mut Map<String, Value>) -> Result<Option<Self>, ApiError> {
         let logprobs = match rest.remove("logprobs") {
             None | Some(Value::Null | Value::Bool(false)) => false,
             Some(Value::Bool(true)) => true,
-            Some(_) => return Err(Fault::value("logprobs", "logprobs is true or false")),
+            Some(_) => return Err(ApiError::value("logprobs", "logprobs is true or false")),
         };
         let alternatives = count("top_logprobs", rest.remove("top_logprobs"))?;
         match (logprobs, alternatives) {
-            (false, Some(1..)) => Err(Fault::value("top_logprobs", "top_logprobs needs logprobs to be true")),
+            (false, Some(1..)) => {
+                Err(ApiError::value("top_logprobs", "top_logprobs needs logprobs to be true"))
+            }
             (false, _) => Ok(None),
             (true, alternatives) => Ok(Some(Self { alternatives: alternatives.unwrap_or(0) })),
         }
     }
 
     /// From a text request: `logprobs` counts alternatives.
-    pub(super) fn of_text(rest: &mut Map<String, Value>) -> Result<Option<Self>, Fault> {
-        let asked = match rest.remove("logprobs") {
+    pub(super) fn of_text(rest: &mut Map<String, Value>) -> Result<Option<Self>, ApiError> {
+        let alternatives = match rest.remove("logprobs") {
             // The older chat form of `logprobs`.
             Some(Value::Bool(false)) => None,
             other => count("logprobs", other)?,
         };
-        Ok(asked.map(|alternatives| Self { alternatives }))
+        Ok(alternatives.map(|alternatives| Self { alternatives }))
     }
 
     /// The number to request from a node: nodes report at least one alternative.
-    pub(super) fn asked(self) -> u8 {
+    pub(super) fn requested_alternatives(self) -> u8 {
         self.alternatives.max(1)
     }
 
@@ -53,8 +55,8 @@ impl Wanted {
         let content: Vec<Value> = reports
             .iter()
             .map(|report| {
-                let mut one = likely(&report.token);
-                one["top_logprobs"] = self.likeliest(report).iter().map(likely).collect();
+                let mut one = token_json(&report.token);
+                one["top_logprobs"] = self.likeliest(report).iter().map(token_json).collect();
                 one
             })
             .collect();
@@ -71,11 +73,11 @@ impl Wanted {
         }
         let top = |report: &TokenReport| {
             let all = self.likeliest(report).iter().chain([&report.token]);
-            Value::Object(all.map(|token| (spelled(token), json!(token.logprob))).collect())
+            Value::Object(all.map(|token| (token_text(token), json!(token.logprob))).collect())
         };
         let top: Option<Vec<Value>> = (self.alternatives > 0).then(|| reports.iter().map(top).collect());
         json!({
-            "tokens": reports.iter().map(|report| spelled(&report.token)).collect::<Vec<_>>(),
+            "tokens": reports.iter().map(|report| token_text(&report.token)).collect::<Vec<_>>(),
             "token_logprobs": reports.iter().map(|report| report.token.logprob).collect::<Vec<_>>(),
             "top_logprobs": top,
             "text_offset": offsets,
@@ -83,20 +85,22 @@ impl Wanted {
     }
 }
 
-fn count(name: &str, value: Option<Value>) -> Result<Option<u8>, Fault> {
+fn count(name: &str, value: Option<Value>) -> Result<Option<u8>, ApiError> {
     let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
     let count =
         value.as_u64().and_then(|count| u8::try_from(count).ok()).filter(|count| *count <= MAX_LOGPROBS);
-    count.map(Some).ok_or_else(|| Fault::value(name, format!("{name} is a number from 0 to {MAX_LOGPROBS}")))
+    count
+        .map(Some)
+        .ok_or_else(|| ApiError::value(name, format!("{name} is a number from 0 to {MAX_LOGPROBS}")))
 }
 
-fn likely(token: &LikelyToken) -> Value {
+fn token_json(token: &LikelyToken) -> Value {
     let bytes = (!token.bytes.is_empty()).then_some(&token.bytes);
-    json!({ "token": spelled(token), "logprob": token.logprob, "bytes": bytes })
+    json!({ "token": token_text(token), "logprob": token.logprob, "bytes": bytes })
 }
 
 /// A token's text. A token that is not whole characters is written as its bytes, as in OpenAI's API.
-fn spelled(token: &LikelyToken) -> String {
+fn token_text(token: &LikelyToken) -> String {
     use std::fmt::Write as _;
     if let Ok(text) = std::str::from_utf8(&token.bytes) {
         return text.to_owned();
@@ -111,14 +115,14 @@ fn spelled(token: &LikelyToken) -> String {
 /// The reports that a program already has. When the answer restarts, equal reports are not sent again. Once
 /// the two differ, no more reports follow.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct SentReports {
     ids: Vec<u32>,
     /// Tokens of the restarted answer that agree with the sent ones; `None` once they differ.
     agreed: Option<usize>,
     restarted: bool,
 }
 
-impl Told {
+impl SentReports {
     pub(super) fn restart(&mut self) {
         self.restarted = true;
         self.agreed = Some(0);
@@ -161,9 +165,10 @@ mod tests {
         ]
     }
 
-    fn read(chat: bool, body: Value) -> Result<Option<u8>, Fault> {
+    fn read(chat: bool, body: Value) -> Result<Option<u8>, ApiError> {
         let Value::Object(mut rest) = body else { panic!("an object") };
-        let wanted = if chat { Wanted::of_chat(&mut rest) } else { Wanted::of_text(&mut rest) };
+        let wanted =
+            if chat { LogprobsRequest::of_chat(&mut rest) } else { LogprobsRequest::of_text(&mut rest) };
         assert!(wanted.is_err() || rest.is_empty());
         wanted.map(|wanted| wanted.map(|wanted| wanted.alternatives))
     }
@@ -193,43 +198,49 @@ mod tests {
         ] {
             assert!(read(chat, body.clone()).is_err(), "{body}");
         }
-        assert_eq!((Wanted { alternatives: 0 }.asked(), Wanted { alternatives: 7 }.asked()), (1, 7));
+        assert_eq!(
+            (
+                LogprobsRequest { alternatives: 0 }.requested_alternatives(),
+                LogprobsRequest { alternatives: 7 }.requested_alternatives()
+            ),
+            (1, 7)
+        );
     }
 
     #[test]
     fn each_form_has_its_shape() {
-        let chat = Wanted { alternatives: 1 }.chat(&reports());
+        let chat = LogprobsRequest { alternatives: 1 }.chat(&reports());
         let likely = json!({ "token": "né", "logprob": -0.125, "bytes": [110, 195, 169] });
         let mut first = likely.clone();
         first["top_logprobs"] = json!([likely]);
         assert_eq!(chat["content"][0], first);
         assert_eq!(chat["content"][1]["token"], "bytes:\\xe2\\x9b");
         assert_eq!(chat["content"][2]["top_logprobs"], json!([]));
-        let nobody = Wanted { alternatives: 2 }.chat(&reports());
+        let nobody = LogprobsRequest { alternatives: 2 }.chat(&reports());
         assert_eq!(
             nobody["content"][0]["top_logprobs"][1],
             json!({ "token": "", "logprob": -2.5, "bytes": null })
         );
         let mut offset = 5;
-        let text = Wanted { alternatives: 1 }.text(&reports(), &mut offset);
+        let text = LogprobsRequest { alternatives: 1 }.text(&reports(), &mut offset);
         assert_eq!(text["tokens"], json!(["né", "bytes:\\xe2\\x9b", "bytes:\\xb5"]));
         assert_eq!((&text["text_offset"], offset), (&json!([5, 7, 8]), 8));
         assert_eq!(text["token_logprobs"], json!([-0.125, 0.0, -1.0]));
         assert_eq!(text["top_logprobs"][0], json!({ "né": -0.125 }));
-        assert_eq!(Wanted { alternatives: 0 }.text(&reports(), &mut 0)["top_logprobs"], Value::Null);
+        assert_eq!(LogprobsRequest { alternatives: 0 }.text(&reports(), &mut 0)["top_logprobs"], Value::Null);
     }
 
     #[test]
-    fn tokens_that_were_told_are_not_told_again() {
+    fn reports_that_were_sent_are_not_sent_again() {
         let all = reports();
         let ids = |reports: Vec<TokenReport>| reports.iter().map(|one| one.token.id).collect::<Vec<_>>();
-        let mut told = Told::default();
-        assert_eq!(ids(told.take(all[..2].to_vec())), [1, 2]);
-        told.restart();
-        assert!(told.take(all[..1].to_vec()).is_empty());
-        assert_eq!(ids(told.take(all[1..].to_vec())), [3]);
-        told.restart();
-        assert!(told.take(all[1..].to_vec()).is_empty(), "another beginning");
-        assert!(told.take(all).is_empty(), "and nothing after it");
+        let mut sent = SentReports::default();
+        assert_eq!(ids(sent.take(all[..2].to_vec())), [1, 2]);
+        sent.restart();
+        assert!(sent.take(all[..1].to_vec()).is_empty());
+        assert_eq!(ids(sent.take(all[1..].to_vec())), [3]);
+        sent.restart();
+        assert!(sent.take(all[1..].to_vec()).is_empty(), "another beginning");
+        assert!(sent.take(all).is_empty(), "and nothing after it");
     }
 }

@@ -9,16 +9,16 @@ use axum::{
 use baton_proto::{node_record::ModelOffer, receipt::EngineKind};
 use serde_json::{Value, json};
 
-use super::{Fault, Gateway};
+use super::{ApiError, Gateway};
 
 /// A model with the number of nodes that serve it.
-struct Served {
+struct ModelEntry {
     offer: ModelOffer,
     nodes: usize,
     since_s: u64,
 }
 
-impl Served {
+impl ModelEntry {
     fn describe(&self, name: &str) -> Value {
         json!({
             "id": name,
@@ -38,7 +38,7 @@ impl Served {
 }
 
 /// Models by name. If nodes serve several models under one name, the first one found represents it.
-async fn served(gateway: &Gateway) -> BTreeMap<String, Served> {
+async fn models_by_name(gateway: &Gateway) -> BTreeMap<String, ModelEntry> {
     let mut models = BTreeMap::new();
     for node in gateway.client().nodes().await {
         for offer in &node.record.models {
@@ -47,7 +47,7 @@ async fn served(gateway: &Gateway) -> BTreeMap<String, Served> {
             }
             let since_s = node.record.issued_ms / 1000;
             let entry = models.entry(offer.name.clone());
-            entry.or_insert_with(|| Served { offer: offer.clone(), nodes: 0, since_s }).nodes += 1;
+            entry.or_insert_with(|| ModelEntry { offer: offer.clone(), nodes: 0, since_s }).nodes += 1;
         }
     }
     models
@@ -55,11 +55,11 @@ async fn served(gateway: &Gateway) -> BTreeMap<String, Served> {
 
 /// The list: chat models first, since programs that name no model take the first.
 pub(super) async fn list(State(gateway): State<Gateway>) -> Json<Value> {
-    let models = served(&gateway).await;
-    let embeds = |served: &Served| served.offer.engine == EngineKind::Embedding;
-    let (embedding, talking): (Vec<_>, Vec<_>) = models.iter().partition(|(_, served)| embeds(served));
+    let models = models_by_name(&gateway).await;
+    let embeds = |entry: &ModelEntry| entry.offer.engine == EngineKind::Embedding;
+    let (embedding, talking): (Vec<_>, Vec<_>) = models.iter().partition(|(_, entry)| embeds(entry));
     let all = talking.into_iter().chain(embedding);
-    let data: Vec<Value> = all.map(|(name, served)| served.describe(name)).collect();
+    let data: Vec<Value> = all.map(|(name, entry)| entry.describe(name)).collect();
     Json(json!({ "object": "list", "data": data }))
 }
 
@@ -67,8 +67,8 @@ pub(super) async fn list(State(gateway): State<Gateway>) -> Json<Value> {
 pub(super) async fn one(
     State(gateway): State<Gateway>,
     Path(name): Path<String>,
-) -> Result<Json<Value>, Fault> {
-    let models = served(&gateway).await;
-    let found = models.get(&name).map(|served| Json(served.describe(&name)));
-    found.ok_or_else(|| Fault::missing("model_not_found", format!("no node serves the model {name:?}")))
+) -> Result<Json<Value>, ApiError> {
+    let models = models_by_name(&gateway).await;
+    let found = models.get(&name).map(|entry| Json(entry.describe(&name)));
+    found.ok_or_else(|| ApiError::missing("model_not_found", format!("no node serves the model {name:?}")))
 }

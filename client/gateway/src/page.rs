@@ -18,7 +18,7 @@ use baton_proto::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Fault, Gateway};
+use super::{ApiError, Gateway};
 use baton_client::{ClientError, NewSession, TurnView};
 
 const PAGE: &str = include_str!("page/index.html");
@@ -58,15 +58,15 @@ fn file(kind: &'static str, text: &'static str) -> Response {
     (headers, text).into_response()
 }
 
-fn id_of(text: &str) -> Result<SessionId, Fault> {
-    text.parse().map_err(|_| Fault::missing("session_not_found", "this is no session's id"))
+fn id_of(text: &str) -> Result<SessionId, ApiError> {
+    text.parse().map_err(|_| ApiError::missing("session_not_found", "this is no session's id"))
 }
 
 /// The sessions, last used first. Reads sessions again that other programs changed.
-async fn list(State(gateway): State<Gateway>) -> Result<Json<Value>, Fault> {
+async fn list(State(gateway): State<Gateway>) -> Result<Json<Value>, ApiError> {
     gateway.refresh().await?;
     let here: HashSet<SessionId> = gateway.client().session_ids().await?.into_iter().collect();
-    let listed = gateway.threads().list();
+    let listed = gateway.index().list();
     let sessions: Vec<Value> = listed
         .iter()
         .filter(|one| here.contains(&one.session))
@@ -83,18 +83,18 @@ async fn list(State(gateway): State<Gateway>) -> Result<Json<Value>, Fault> {
 }
 
 /// Begins a session, so that the page knows its id before the first turn.
-async fn begin(State(gateway): State<Gateway>) -> Result<Json<Value>, Fault> {
+async fn begin(State(gateway): State<Gateway>) -> Result<Json<Value>, ApiError> {
     let id = gateway.client().new_session(NewSession::default()).await?;
-    gateway.used(id);
+    gateway.note_use(id);
     Ok(Json(json!({ "id": id.to_string() })))
 }
 
 /// A conversation, with the node and verification state of each turn.
-async fn show(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, Fault> {
+async fn show(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
     let id = id_of(&id)?;
     let client = gateway.client();
     let views = client.history(id).await?;
-    gateway.used(id);
+    gateway.note_use(id);
     let info = client.session(id).await?;
     let pending = client.pending_messages(id).await?;
     let counting: HashSet<u64> = client.conversation(id).await?.turns.iter().map(|turn| turn.seq).collect();
@@ -156,16 +156,16 @@ fn messages(messages: &[Message]) -> Value {
 }
 
 /// Gives up an unanswered message.
-async fn abandon(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, Fault> {
+async fn abandon(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
     gateway.client().abandon(id_of(&id)?).await?;
     Ok(Json(json!({ "abandoned": true })))
 }
 
 /// Deletes a session, here and in the head index.
-async fn delete(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, Fault> {
+async fn delete(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
     let id = id_of(&id)?;
     let deletion = gateway.client().delete(id).await?;
-    gateway.threads().forget(id);
+    gateway.index().forget(id);
     Ok(Json(json!({
         "deleted": true,
         "untold": deletion.unpublished.map(|error| error.to_string()),
@@ -183,10 +183,10 @@ async fn verify(
     State(gateway): State<Gateway>,
     Path(id): Path<String>,
     Query(input): Query<VerifyInput>,
-) -> Result<Json<Value>, Fault> {
+) -> Result<Json<Value>, ApiError> {
     let id = id_of(&id)?;
     let report = gateway.client().verify_when_stored(id, input.full).await?;
-    gateway.used(id);
+    gateway.note_use(id);
     Ok(Json(json!({
         "good": report.is_good(),
         "turns": report.turns,
@@ -204,10 +204,10 @@ async fn verify(
 }
 
 /// The session as evidence that any reader can check; without its root.
-async fn export(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Response, Fault> {
+async fn export(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Response, ApiError> {
     let id = id_of(&id)?;
     let text = gateway.client().export(id, false).await?;
-    gateway.used(id);
+    gateway.note_use(id);
     let mut response =
         ([(header::CONTENT_TYPE, "application/json")], text.as_str().to_owned()).into_response();
     let name = format!("attachment; filename=\"session-{}.json\"", &id.to_string()[..8]);

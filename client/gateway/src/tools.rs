@@ -16,73 +16,74 @@ use baton_proto::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::fault::Fault;
+use super::api_error::ApiError;
 
 /// A request's tool parameters.
 #[derive(Default)]
-pub(super) struct Wish {
+pub(super) struct ToolRequest {
     pub(super) tools: Option<Json>,
     pub(super) tool_choice: Option<Value>,
     pub(super) parallel_tool_calls: Option<bool>,
 }
 
-impl Wish {
+impl ToolRequest {
     /// The tools that the model is given.
-    pub(super) fn read(self) -> Result<Option<Definitions>, Fault> {
+    pub(super) fn read(self) -> Result<Option<Definitions>, ApiError> {
         let tools = match self.tools {
             None | Some(Json::Null) => Vec::new(),
             Some(Json::List(tools)) => tools,
-            Some(_) => return Err(Fault::value("tools", "tools is a list")),
+            Some(_) => return Err(ApiError::value("tools", "tools is a list")),
         };
-        let told = match self.tool_choice.as_ref() {
+        let is_offered = match self.tool_choice.as_ref() {
             None | Some(Value::Null) => true,
             Some(Value::String(choice)) if choice == "auto" => true,
             Some(Value::String(choice)) if choice == "none" => false,
             // The protocol to the node cannot force a call.
             Some(_) => {
                 let message = "tool_choice is auto or none: a model cannot be made to call a tool here";
-                return Err(Fault::unsupported("tool_choice", message));
+                return Err(ApiError::unsupported("tool_choice", message));
             }
         };
         for (index, tool) in tools.iter().enumerate() {
             check_tool(index, tool)?;
         }
-        if tools.is_empty() || !told {
+        if tools.is_empty() || !is_offered {
             return Ok(None);
         }
         if self.parallel_tool_calls == Some(false) {
             let message =
                 "parallel_tool_calls cannot be turned off: a model cannot be kept from calling twice here";
-            return Err(Fault::unsupported("parallel_tool_calls", message));
+            return Err(ApiError::unsupported("parallel_tool_calls", message));
         }
-        let wrong =
-            || Fault::value("tools", format!("tools is at most {MAX_TOOLS} functions with different names"));
+        let wrong = || {
+            ApiError::value("tools", format!("tools is at most {MAX_TOOLS} functions with different names"))
+        };
         let tools = Definitions::of(tools).ok_or_else(wrong)?;
-        let too_long = |_| Fault::value("tools", "the tools are too long");
+        let too_long = |_| ApiError::value("tools", "the tools are too long");
         tools.message().check().map_err(too_long)?;
         Ok(Some(tools))
     }
 }
 
 /// Names the error in a tool.
-fn check_tool(index: usize, tool: &Json) -> Result<(), Fault> {
+fn check_tool(index: usize, tool: &Json) -> Result<(), ApiError> {
     let at = |field: &str| format!("tools[{index}].{field}");
     match tool.get("type").and_then(Json::as_text) {
         Some("function") => {}
-        Some(_) => return Err(Fault::unsupported(&at("type"), "only tools of type function are served")),
-        None => return Err(Fault::value(&at("type"), "a tool has a type")),
+        Some(_) => return Err(ApiError::unsupported(&at("type"), "only tools of type function are served")),
+        None => return Err(ApiError::value(&at("type"), "a tool has a type")),
     }
     let function = tool.get("function");
     let name = function.and_then(|function| function.get("name")).and_then(Json::as_text);
     if !name.is_some_and(is_tool_name) {
         let message = "a function has a name of 1 to 64 letters, digits, _, - and .";
-        return Err(Fault::value(&at("function.name"), message));
+        return Err(ApiError::value(&at("function.name"), message));
     }
     match function.and_then(|function| function.get("strict")) {
         None | Some(Json::Null | Json::Bool(false)) => Ok(()),
         Some(_) => {
             let message = "strict is not supported: arguments are as the model writes them";
-            Err(Fault::unsupported(&at("function.strict"), message))
+            Err(ApiError::unsupported(&at("function.strict"), message))
         }
     }
 }
@@ -114,34 +115,40 @@ impl CallIds {
         index: usize,
         content: &str,
         calls: Vec<CallInput>,
-    ) -> Result<String, Fault> {
-        let at = |place: usize, field: &str| format!("messages[{index}].tool_calls[{place}].{field}");
+    ) -> Result<String, ApiError> {
+        let at = |position: usize, field: &str| format!("messages[{index}].tool_calls[{position}].{field}");
         if calls.len() > MAX_CALLS {
             let message = format!("at most {MAX_CALLS} calls are in a message");
-            return Err(Fault::value(&format!("messages[{index}].tool_calls"), message));
+            return Err(ApiError::value(&format!("messages[{index}].tool_calls"), message));
         }
         let mut read = Vec::with_capacity(calls.len());
         let mut first = None;
-        for (place, CallInput { id, kind, function }) in calls.into_iter().enumerate() {
+        for (position, CallInput { id, kind, function }) in calls.into_iter().enumerate() {
             if kind.is_some_and(|kind| kind != "function") {
-                return Err(Fault::unsupported(&at(place, "type"), "only calls of type function are served"));
+                return Err(ApiError::unsupported(
+                    &at(position, "type"),
+                    "only calls of type function are served",
+                ));
             }
             let Some(FunctionInput { name, arguments }) =
                 function.filter(|function| is_tool_name(&function.name))
             else {
-                return Err(Fault::value(&at(place, "function.name"), "a call has the name of a function"));
+                return Err(ApiError::value(
+                    &at(position, "function.name"),
+                    "a call has the name of a function",
+                ));
             };
             let arguments = if arguments.trim().is_empty() { "{}" } else { &arguments };
             let Some(arguments @ Json::Map(_)) = Json::parse(arguments) else {
-                return Err(Fault::value(
-                    &at(place, "function.arguments"),
+                return Err(ApiError::value(
+                    &at(position, "function.arguments"),
                     "arguments is the text of a JSON object",
                 ));
             };
             if let Some(id) = id {
                 let first: &String = first.get_or_insert_with(|| id.clone());
-                let kept = call_position(&id) == Some(place);
-                let ours = if kept { id.clone() } else { call_id_of(first, place) };
+                let is_ours = call_position(&id) == Some(position);
+                let ours = if is_ours { id.clone() } else { call_id_of(first, position) };
                 self.0.insert(id, ours);
             }
             read.push(Call { name, arguments });
@@ -156,10 +163,10 @@ impl CallIds {
 }
 
 /// Checks a message's name: a system message may not have the definitions' name.
-pub(super) fn check_name(index: usize, role: Role, name: Option<&str>) -> Result<(), Fault> {
+pub(super) fn check_name(index: usize, role: Role, name: Option<&str>) -> Result<(), ApiError> {
     if role == Role::System && name == Some(TOOLS_NAME) {
         let message = "a system message cannot be named tools; send them as the parameter tools";
-        return Err(Fault::value(&format!("messages[{index}].name"), message));
+        return Err(ApiError::value(&format!("messages[{index}].name"), message));
     }
     Ok(())
 }
@@ -170,51 +177,51 @@ pub(super) fn may_call(text: &str) -> bool {
         || ["<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"].iter().any(|m| text.contains(m))
 }
 
-type Known = Box<dyn Fn(&str) -> bool + Send>;
+type ToolPredicate = Box<dyn Fn(&str) -> bool + Send>;
 
 /// An answer on its way to a program.
-pub(super) struct Saying {
-    reader: AnswerReader<Known>,
+pub(super) struct AnswerParser {
+    reader: AnswerReader<ToolPredicate>,
     /// Seed of the call ids.
     seed: [u8; 8],
     calls: usize,
 }
 
 /// A part of an answer for a program.
-pub(super) enum Part {
+pub(super) enum AnswerPart {
     Text(String),
     /// A call as OpenAI's API writes it, and its position.
     Call(usize, Value),
 }
 
-impl Saying {
+impl AnswerParser {
     /// An answer of a model that has these tools.
     pub(super) fn new(tools: Definitions) -> Self {
-        let known: Known = Box::new(move |name| tools.has(name));
-        Self { reader: AnswerReader::new(known), seed: baton_keys::secret::random_bytes(), calls: 0 }
+        let is_tool: ToolPredicate = Box::new(move |name| tools.has(name));
+        Self { reader: AnswerReader::new(is_tool), seed: baton_keys::secret::random_bytes(), calls: 0 }
     }
 
     /// Takes more of the answer.
-    pub(super) fn push(&mut self, text: &str) -> Vec<Part> {
+    pub(super) fn push(&mut self, text: &str) -> Vec<AnswerPart> {
         let pieces = self.reader.push(text);
         self.parts(pieces)
     }
 
     /// The answer ends here.
-    pub(super) fn finish(&mut self) -> Vec<Part> {
+    pub(super) fn finish(&mut self) -> Vec<AnswerPart> {
         let pieces = self.reader.finish();
         self.parts(pieces)
     }
 
-    fn parts(&mut self, pieces: Vec<Piece>) -> Vec<Part> {
+    fn parts(&mut self, pieces: Vec<Piece>) -> Vec<AnswerPart> {
         let parts = pieces.into_iter().map(|piece| match piece {
-            Piece::Content(text) => Part::Text(text.to_string()),
+            Piece::Content(text) => AnswerPart::Text(text.to_string()),
             Piece::Call(call) => {
-                let place = self.calls;
+                let position = self.calls;
                 self.calls += 1;
                 let function = json!({ "name": call.name, "arguments": call.arguments.write().as_str() });
-                let id = call_id(self.seed, place);
-                Part::Call(place, json!({ "id": id, "type": "function", "function": function }))
+                let id = call_id(self.seed, position);
+                AnswerPart::Call(position, json!({ "id": id, "type": "function", "function": function }))
             }
         });
         parts.collect()
@@ -231,13 +238,13 @@ impl Saying {
     }
 }
 
-impl Part {
+impl AnswerPart {
     /// As a delta of a stream.
     pub(super) fn delta(self) -> Value {
         match self {
             Self::Text(text) => json!({ "content": text }),
-            Self::Call(place, mut call) => {
-                call["index"] = json!(place);
+            Self::Call(position, mut call) => {
+                call["index"] = json!(position);
                 json!({ "tool_calls": [call] })
             }
         }
@@ -245,12 +252,12 @@ impl Part {
 }
 
 /// All parts of an answer as a message.
-pub(super) fn message(parts: Vec<Part>) -> Value {
+pub(super) fn message(parts: Vec<AnswerPart>) -> Value {
     let (mut content, mut calls) = (String::new(), Vec::new());
     for part in parts {
         match part {
-            Part::Text(text) => content.push_str(&text),
-            Part::Call(_, call) => calls.push(call),
+            AnswerPart::Text(text) => content.push_str(&text),
+            AnswerPart::Call(_, call) => calls.push(call),
         }
     }
     let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
@@ -268,7 +275,7 @@ mod tests {
     use super::*;
     use crate::wire::ChatRequest;
 
-    fn chat(more: Value) -> Result<crate::wire::Ask, Fault> {
+    fn chat(more: Value) -> Result<crate::wire::CompletionRequest, ApiError> {
         let mut body = json!({ "messages": [{ "role": "user", "content": "hi" }] });
         if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
             body.extend(more);
@@ -308,20 +315,20 @@ mod tests {
             (json!({ "tools": [strict] }), "tools[0].function.strict"),
         ];
         for (more, param) in refused {
-            let fault = chat(more.clone()).unwrap_err();
-            assert_eq!(fault.body()["error"]["param"], param, "{more}");
+            let api_error = chat(more.clone()).unwrap_err();
+            assert_eq!(api_error.body()["error"]["param"], param, "{more}");
         }
     }
 
     #[test]
-    fn calls_are_written_as_text_and_foreign_ids_exchanged_for_ones_that_name_places() {
+    fn calls_are_written_as_text_and_foreign_ids_exchanged_for_ones_that_name_positions() {
         let calls = json!([
             { "id": "call_x", "type": "function", "function": { "name": "f", "arguments": "{\"a\":1}" } },
             { "id": "call_y", "type": "function", "function": { "name": "g", "arguments": "" } },
         ]);
         let kept = call_id([3; 8], 0);
         let own = json!([{ "id": kept, "type": "function", "function": { "name": "f", "arguments": "{}" } }]);
-        let ask = chat(json!({ "messages": [
+        let request = chat(json!({ "messages": [
             { "role": "user", "content": "hi" },
             { "role": "assistant", "content": null, "tool_calls": calls },
             { "role": "tool", "content": "2", "tool_call_id": "call_y" },
@@ -330,14 +337,14 @@ mod tests {
             { "role": "tool", "content": "3", "tool_call_id": kept },
         ]}))
         .unwrap();
-        let said = baton_proto::tools::read_answer(&ask.messages[1].text, |_| false);
+        let said = baton_proto::tools::read_answer(&request.messages[1].text, |_| false);
         let names: Vec<&str> = said.calls.iter().map(|call| call.name.as_str()).collect();
         assert_eq!((said.content.as_str(), names), ("", vec!["f", "g"]));
-        let places =
-            [2, 3].map(|index: usize| call_position(ask.messages[index].call_id.as_deref().unwrap()));
-        assert_eq!(places, [Some(1), Some(0)]);
-        assert!(ask.messages[4].text.starts_with("Well.\n<tool_call>"));
-        assert_eq!(ask.messages[5].call_id.as_ref(), Some(&kept));
+        let positions =
+            [2, 3].map(|index: usize| call_position(request.messages[index].call_id.as_deref().unwrap()));
+        assert_eq!(positions, [Some(1), Some(0)]);
+        assert!(request.messages[4].text.starts_with("Well.\n<tool_call>"));
+        assert_eq!(request.messages[5].call_id.as_ref(), Some(&kept));
     }
 
     #[test]
@@ -354,8 +361,8 @@ mod tests {
             (json!({ "role": "user", "content": "", "tool_calls": [{}] }), "messages[0].tool_calls"),
         ];
         for (message, param) in refused {
-            let fault = chat(json!({ "messages": [message] })).unwrap_err();
-            assert_eq!(fault.body()["error"]["param"], param, "{message}");
+            let api_error = chat(json!({ "messages": [message] })).unwrap_err();
+            assert_eq!(api_error.body()["error"]["param"], param, "{message}");
         }
     }
 }

@@ -10,10 +10,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
-    fault::Fault,
+    api_error::ApiError,
     format,
-    logprobs::Wanted,
-    tools::{CallIds, CallInput, Wish, check_name},
+    logprobs::LogprobsRequest,
+    tools::{CallIds, CallInput, ToolRequest, check_name},
 };
 
 /// A chat completion request.
@@ -26,7 +26,7 @@ pub(super) struct ChatRequest {
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     #[serde(flatten)]
-    shared: Shared,
+    common: CommonParameters,
 }
 
 /// A text completion request.
@@ -34,7 +34,7 @@ pub(super) struct ChatRequest {
 pub(super) struct TextRequest {
     prompt: Prompt,
     #[serde(flatten)]
-    shared: Shared,
+    common: CommonParameters,
 }
 
 #[derive(Deserialize)]
@@ -60,11 +60,11 @@ struct MessageInput {
 #[serde(untagged)]
 enum Content {
     Text(String),
-    Parts(Vec<Part>),
+    Parts(Vec<ContentPart>),
 }
 
 #[derive(Deserialize)]
-struct Part {
+struct ContentPart {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
@@ -72,7 +72,7 @@ struct Part {
 
 /// The parameters that both kinds of requests share.
 #[derive(Deserialize)]
-struct Shared {
+struct CommonParameters {
     model: Option<String>,
     #[serde(default)]
     stream: Option<bool>,
@@ -108,7 +108,7 @@ enum Stop {
 
 /// A request as it is served.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Ask {
+pub(super) struct CompletionRequest {
     /// System text at the beginning: pinned to the session.
     pub(super) system: Vec<Message>,
     /// The tools that the model may call: also pinned.
@@ -120,7 +120,7 @@ pub(super) struct Ask {
     /// The model, if it is named.
     pub(super) model: Option<String>,
     /// The requested sampling.
-    pub(super) wish: SamplingWish,
+    pub(super) sampling: SamplingRequest,
     /// Most tokens of the answer.
     pub(super) max_tokens: Option<u32>,
     /// Whether the answer is streamed.
@@ -130,14 +130,14 @@ pub(super) struct Ask {
     /// The JSON schema that the answer must satisfy.
     pub(super) json_schema: Option<String>,
     /// The requested log probabilities.
-    pub(super) logprobs: Option<Wanted>,
+    pub(super) logprobs: Option<LogprobsRequest>,
     /// Whether the session is ephemeral: asked once, never continued, so nothing is stored.
-    pub(super) passing: bool,
+    pub(super) ephemeral: bool,
 }
 
 /// A request's sampling parameters; the gateway's apply where it sets none.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct SamplingWish {
+pub(super) struct SamplingRequest {
     temperature: Option<f32>,
     top_p: f32,
     top_k: u32,
@@ -146,9 +146,9 @@ pub(super) struct SamplingWish {
     stop: Vec<String>,
 }
 
-impl SamplingWish {
+impl SamplingRequest {
     /// The settings, with these defaults.
-    pub(super) fn sampling(&self, temperature: f32, seed: u64) -> Sampling {
+    pub(super) fn with_defaults(&self, temperature: f32, seed: u64) -> Sampling {
         Sampling {
             temperature: self.temperature.unwrap_or(temperature),
             top_p: self.top_p,
@@ -167,11 +167,11 @@ const LABELS: [&str; 6] =
 
 impl ChatRequest {
     /// Reads a body.
-    pub(super) fn read(body: &[u8]) -> Result<Ask, Fault> {
+    pub(super) fn read(body: &[u8]) -> Result<CompletionRequest, ApiError> {
         let mut request: Self = parse(body)?;
-        let logprobs = Wanted::of_chat(&mut request.shared.rest)?;
+        let logprobs = LogprobsRequest::of_chat(&mut request.common.rest)?;
         if request.messages.is_empty() {
-            return Err(Fault::value("messages", "messages is empty"));
+            return Err(ApiError::value("messages", "messages is empty"));
         }
         let mut messages = Vec::with_capacity(request.messages.len());
         let mut ids = CallIds::default();
@@ -181,46 +181,51 @@ impl ChatRequest {
         let pinned = messages.iter().take_while(|message| message.role == Role::System).count();
         let rest = messages.split_off(pinned);
         let (tools, tool_choice) = (request.tools, request.tool_choice);
-        let wish = Wish { tools, tool_choice, parallel_tool_calls: request.parallel_tool_calls };
-        let ask = request.shared.ask(messages, rest, request.session)?;
-        let tools = wish.read()?;
-        if tools.is_some() && ask.json_schema.is_some() {
+        let tool_request =
+            ToolRequest { tools, tool_choice, parallel_tool_calls: request.parallel_tool_calls };
+        let completion = request.common.into_request(messages, rest, request.session)?;
+        let tools = tool_request.read()?;
+        if tools.is_some() && completion.json_schema.is_some() {
             let message = "response_format and tools do not go together: an answer that is held to a schema cannot call";
-            return Err(Fault::unsupported("response_format", message));
+            return Err(ApiError::unsupported("response_format", message));
         }
-        Ok(Ask { tools, logprobs, ..ask })
+        Ok(CompletionRequest { tools, logprobs, ..completion })
     }
 }
 
 impl TextRequest {
     /// Reads a body. The text becomes one message of its own conversation: nodes render every prompt by the
     /// model's chat template.
-    pub(super) fn read(body: &[u8]) -> Result<Ask, Fault> {
+    pub(super) fn read(body: &[u8]) -> Result<CompletionRequest, ApiError> {
         let mut request: Self = parse(body)?;
-        let logprobs = Wanted::of_text(&mut request.shared.rest)?;
+        let logprobs = LogprobsRequest::of_text(&mut request.common.rest)?;
         let prompt = match request.prompt {
             Prompt::One(prompt) => prompt,
             Prompt::Several(prompts) => match <[String; 1]>::try_from(prompts) {
                 Ok([prompt]) => prompt,
-                Err(_) => return Err(Fault::unsupported("prompt", "one prompt at a time is served")),
+                Err(_) => return Err(ApiError::unsupported("prompt", "one prompt at a time is served")),
             },
             Prompt::Other(_) => {
-                return Err(Fault::unsupported("prompt", "prompt must be a text, not tokens"));
+                return Err(ApiError::unsupported("prompt", "prompt must be a text, not tokens"));
             }
         };
-        let said = vec![Message::new(Role::User, prompt)];
-        Ok(Ask { logprobs, passing: true, ..request.shared.ask(Vec::new(), said, None)? })
+        let messages = vec![Message::new(Role::User, prompt)];
+        Ok(CompletionRequest {
+            logprobs,
+            ephemeral: true,
+            ..request.common.into_request(Vec::new(), messages, None)?
+        })
     }
 }
 
-pub(super) fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Fault> {
+pub(super) fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, ApiError> {
     // A serde error quotes the value; only the request's author reads it.
     serde_json::from_slice(body)
-        .map_err(|error| Fault::request("invalid_body", "", format!("the body cannot be read: {error}")))
+        .map_err(|error| ApiError::request("invalid_body", "", format!("the body cannot be read: {error}")))
 }
 
 impl MessageInput {
-    fn read(self, index: usize, ids: &mut CallIds) -> Result<Message, Fault> {
+    fn read(self, index: usize, ids: &mut CallIds) -> Result<Message, ApiError> {
         let at = |field: &str| format!("messages[{index}].{field}");
         let role = match self.role.as_str() {
             "system" | "developer" => Role::System,
@@ -230,12 +235,12 @@ impl MessageInput {
             other => {
                 let message =
                     format!("there is no role {other:?}: it is system, developer, user, assistant or tool");
-                return Err(Fault::value(&at("role"), message));
+                return Err(ApiError::value(&at("role"), message));
             }
         };
         // Programs send an assistant's message back with all its original fields, most of them empty.
         if let Some((field, _)) = self.rest.iter().find(|(_, value)| !is_empty(value)) {
-            return Err(Fault::unsupported(&at(field), format!("{field} is not supported in a message")));
+            return Err(ApiError::unsupported(&at(field), format!("{field} is not supported in a message")));
         }
         let text = match self.content {
             None => String::new(),
@@ -246,11 +251,11 @@ impl MessageInput {
                     match (part.kind.as_str(), part.text) {
                         ("text", Some(part)) => text.push_str(&part),
                         ("text", None) => {
-                            return Err(Fault::value(&at("content"), "a text part has no text"));
+                            return Err(ApiError::value(&at("content"), "a text part has no text"));
                         }
                         (kind, _) => {
                             let message = format!("content of type {kind:?} is not supported; send text");
-                            return Err(Fault::unsupported(&at("content"), message));
+                            return Err(ApiError::unsupported(&at("content"), message));
                         }
                     }
                 }
@@ -260,7 +265,7 @@ impl MessageInput {
         let text = match self.tool_calls {
             Some(calls) if role == Role::Assistant => ids.write(index, &text, calls)?,
             Some(calls) if !calls.is_empty() => {
-                return Err(Fault::value(&at("tool_calls"), "only the assistant calls tools"));
+                return Err(ApiError::value(&at("tool_calls"), "only the assistant calls tools"));
             }
             _ => text,
         };
@@ -269,18 +274,18 @@ impl MessageInput {
         let message = Message { role, name: self.name, call_id, text };
         message
             .check()
-            .map_err(|code| Fault::value(&at("content"), format!("the message is too long ({code})")))?;
+            .map_err(|code| ApiError::value(&at("content"), format!("the message is too long ({code})")))?;
         Ok(message)
     }
 }
 
-impl Shared {
-    fn ask(
+impl CommonParameters {
+    fn into_request(
         mut self,
         system: Vec<Message>,
         messages: Vec<Message>,
         session: Option<String>,
-    ) -> Result<Ask, Fault> {
+    ) -> Result<CompletionRequest, ApiError> {
         let json_schema = format::take(&mut self.rest)?;
         self.rest.iter().try_for_each(|(name, value)| neutral(name, value))?;
         let stop = match self.stop {
@@ -290,7 +295,7 @@ impl Shared {
         };
         // A nucleus of zero leaves the likeliest token.
         let greedy = self.top_p == Some(0.0);
-        let wish = SamplingWish {
+        let sampling = SamplingRequest {
             temperature: if greedy { Some(0.0) } else { self.temperature },
             top_p: self.top_p.filter(|_| !greedy).unwrap_or(1.0),
             top_k: self.top_k.unwrap_or(0),
@@ -298,33 +303,33 @@ impl Shared {
             seed: self.seed.map(i64::cast_unsigned),
             stop,
         };
-        check_sampling(&wish)?;
+        check_sampling(&sampling)?;
         let max_tokens = self.max_completion_tokens.or(self.max_tokens);
         if max_tokens.is_some_and(|tokens| tokens == 0 || tokens > MAX_OUTPUT_TOKENS) {
             let message = format!("max_tokens is from 1 to {MAX_OUTPUT_TOKENS}");
-            return Err(Fault::value("max_tokens", message));
+            return Err(ApiError::value("max_tokens", message));
         }
         let stream = self.stream.unwrap_or(false);
         if self.stream_options.is_some() && !stream {
-            return Err(Fault::value("stream_options", "stream_options needs stream to be true"));
+            return Err(ApiError::value("stream_options", "stream_options needs stream to be true"));
         }
         // Programs that must name a model send such placeholders.
         let model = self.model.filter(|model| !is_any(model));
         let include_usage = self.stream_options.is_some_and(|options| options.include_usage);
-        let (tools, logprobs, passing) = (None, None, false);
-        Ok(Ask {
+        let (tools, logprobs, ephemeral) = (None, None, false);
+        Ok(CompletionRequest {
             system,
             tools,
             messages,
             session,
             model,
-            wish,
+            sampling,
             max_tokens,
             stream,
             include_usage,
             json_schema,
             logprobs,
-            passing,
+            ephemeral,
         })
     }
 }
@@ -335,28 +340,28 @@ pub(super) fn is_any(model: &str) -> bool {
 }
 
 /// Checks every number by the name under which it was sent.
-fn check_sampling(wish: &SamplingWish) -> Result<(), Fault> {
+fn check_sampling(request: &SamplingRequest) -> Result<(), ApiError> {
     let checks = [
         (
             "temperature",
-            Sampling { temperature: wish.temperature.unwrap_or(0.0), ..Sampling::default() },
+            Sampling { temperature: request.temperature.unwrap_or(0.0), ..Sampling::default() },
             "a number from 0 to 5",
         ),
-        ("top_p", Sampling { top_p: wish.top_p, ..Sampling::default() }, "a number from 0 to 1"),
+        ("top_p", Sampling { top_p: request.top_p, ..Sampling::default() }, "a number from 0 to 1"),
         (
             "repetition_penalty",
-            Sampling { repetition_penalty: wish.repetition_penalty, ..Sampling::default() },
+            Sampling { repetition_penalty: request.repetition_penalty, ..Sampling::default() },
             "a number above 0, at most 10",
         ),
         (
             "stop",
-            Sampling { stop: wish.stop.clone(), ..Sampling::default() },
+            Sampling { stop: request.stop.clone(), ..Sampling::default() },
             "at most 16 texts of 1 to 256 bytes",
         ),
     ];
     for (name, sampling, range) in checks {
         if sampling.check().is_err() {
-            return Err(Fault::value(name, format!("{name} is {range}")));
+            return Err(ApiError::value(name, format!("{name} is {range}")));
         }
     }
     Ok(())
@@ -372,13 +377,13 @@ fn is_empty(value: &Value) -> bool {
 }
 
 /// Whether an unsupported parameter of OpenAI's API holds only its default.
-pub(super) fn neutral(name: &str, value: &Value) -> Result<(), Fault> {
+pub(super) fn neutral(name: &str, value: &Value) -> Result<(), ApiError> {
     if is_empty(value) || LABELS.contains(&name) {
         return Ok(());
     }
     let is = |expected: Value| if *value == expected { Ok(()) } else { Err(()) };
     let number = |expected: f64| if value.as_f64() == Some(expected) { Ok(()) } else { Err(()) };
-    let (asked, why) = match name {
+    let (check, why) = match name {
         "n" | "best_of" => (number(1.0), "one answer is given to a request"),
         "presence_penalty" | "frequency_penalty" => (number(0.0), "use repetition_penalty, which nodes know"),
         "echo" => (is(Value::Bool(false)), "only the answer is given"),
@@ -388,10 +393,10 @@ pub(super) fn neutral(name: &str, value: &Value) -> Result<(), Fault> {
         "tools" | "tool_choice" | "parallel_tool_calls" => (Err(()), "tools are for chat completions"),
         _ => {
             let message = format!("there is no parameter {name}");
-            return Err(Fault::request("unknown_parameter", name, message));
+            return Err(ApiError::request("unknown_parameter", name, message));
         }
     };
-    asked.map_err(|()| Fault::unsupported(name, format!("{name} is not supported: {why}")))
+    check.map_err(|()| ApiError::unsupported(name, format!("{name} is not supported: {why}")))
 }
 
 #[cfg(test)]
@@ -400,7 +405,7 @@ mod tests {
 
     use super::*;
 
-    fn chat(more: Value) -> Result<Ask, Fault> {
+    fn chat(more: Value) -> Result<CompletionRequest, ApiError> {
         let mut body = json!({ "model": "m", "messages": [{ "role": "user", "content": "hi" }] });
         if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
             body.extend(more);
@@ -410,7 +415,7 @@ mod tests {
 
     #[test]
     fn leading_system_text_is_pinned_and_the_rest_is_said() {
-        let ask = chat(json!({ "messages": [
+        let request = chat(json!({ "messages": [
             { "role": "developer", "content": "be brief" },
             { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] },
             { "role": "assistant", "content": "c", "refusal": null, "annotations": [], "tool_calls": null },
@@ -418,13 +423,14 @@ mod tests {
             { "role": "tool", "content": "e", "tool_call_id": "1" },
         ]}))
         .unwrap();
-        assert_eq!(ask.system, [Message::new(Role::System, "be brief")]);
-        let said: Vec<_> = ask.messages.iter().map(|message| (message.role, message.text.as_str())).collect();
+        assert_eq!(request.system, [Message::new(Role::System, "be brief")]);
+        let said: Vec<_> =
+            request.messages.iter().map(|message| (message.role, message.text.as_str())).collect();
         assert_eq!(
             said,
             [(Role::User, "ab"), (Role::Assistant, "c"), (Role::System, "d"), (Role::Tool, "e")]
         );
-        assert_eq!(ask.messages[3].call_id.as_deref(), Some("1"));
+        assert_eq!(request.messages[3].call_id.as_deref(), Some("1"));
     }
 
     #[test]
@@ -456,8 +462,8 @@ mod tests {
             ("stream_options", json!({ "include_usage": true })),
         ];
         for (name, value) in refused {
-            let fault = chat(json!({ name: value.clone() })).unwrap_err();
-            assert_eq!(fault.body()["error"]["param"], name, "{value}");
+            let api_error = chat(json!({ name: value.clone() })).unwrap_err();
+            assert_eq!(api_error.body()["error"]["param"], name, "{value}");
         }
         for messages in [
             json!([]),
@@ -475,7 +481,7 @@ mod tests {
 
     #[test]
     fn sampling_is_as_asked_and_otherwise_as_configured() {
-        let sampling = |more| chat(more).unwrap().wish.sampling(0.7, 5);
+        let sampling = |more| chat(more).unwrap().sampling.with_defaults(0.7, 5);
         assert_eq!(sampling(json!({})), Sampling { temperature: 0.7, seed: 5, ..Sampling::default() });
         let asked = sampling(json!({
             "temperature": 0, "top_p": 0.5, "seed": -1, "stop": "\n", "top_k": 3, "repetition_penalty": 1.1,
@@ -495,9 +501,12 @@ mod tests {
 
     #[test]
     fn a_text_is_asked_by_itself_and_passes() {
-        let ask = TextRequest::read(br#"{"model":"any","prompt":["a"],"max_tokens":5}"#).unwrap();
-        assert_eq!((ask.messages.len(), ask.session, ask.model, ask.passing), (1, None, None, true));
-        assert!(!chat(json!({})).unwrap().passing);
+        let request = TextRequest::read(br#"{"model":"any","prompt":["a"],"max_tokens":5}"#).unwrap();
+        assert_eq!(
+            (request.messages.len(), request.session, request.model, request.ephemeral),
+            (1, None, None, true)
+        );
+        assert!(!chat(json!({})).unwrap().ephemeral);
         for body in
             ["{\"prompt\":[1,2]}", "{\"prompt\":[\"a\",\"b\"]}", "{\"prompt\":\"a\",\"best_of\":3}", "{}"]
         {

@@ -11,7 +11,7 @@ const ID_PREFIX: &str = "id:";
 
 /// The command line with a prefix before every ID that begins with a dash. One ID in 64 does, and clap would
 /// take it for flags.
-pub fn with_ids_named(arguments: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+pub fn with_prefixed_ids(arguments: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
     arguments.map(|argument| match argument.to_str() {
         Some(text) if text.starts_with('-') && is_id(text) => format!("{ID_PREFIX}{text}").into(),
         _ => argument,
@@ -23,7 +23,7 @@ fn is_id(text: &str) -> bool {
 }
 
 /// Removes the prefix of an ID.
-pub fn unnamed(text: &str) -> &str {
+pub fn without_prefix(text: &str) -> &str {
     text.strip_prefix(ID_PREFIX).unwrap_or(text)
 }
 
@@ -38,7 +38,7 @@ pub enum BlobCommand {
         /// File to store; `-` is standard input.
         file: PathBuf,
         #[command(flatten)]
-        storing: Storing,
+        storing: StoreArguments,
     },
     /// Fetch a blob, verified against its ID.
     Get {
@@ -113,7 +113,7 @@ pub enum BlobCommand {
 
 /// Options for storing.
 #[derive(Debug, Args)]
-pub struct Storing {
+pub struct StoreArguments {
     /// Epochs, 1 to 53, to store the blob.
     #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=53))]
     pub epochs: u32,
@@ -137,7 +137,7 @@ pub enum QuiltCommand {
         #[arg(long, value_name = "NAME:KEY=VALUE")]
         tag: Vec<String>,
         #[command(flatten)]
-        storing: Storing,
+        storing: StoreArguments,
     },
     /// Fetch and verify one file of a quilt, by quilt ID and file name, or by patch ID.
     Get {
@@ -183,18 +183,22 @@ mod tests {
         for first in ["-BiY", "-oAA", "-hAA", "--AA", "AAAA"] {
             let id = format!("{first}{}", "A".repeat(39));
             let words = ["baton", "blob", "get", "-o", "file", &id, "--limit", "7"];
-            let parsed = Arguments::parse_from(with_ids_named(words.into_iter().map(OsString::from)));
+            let parsed = Arguments::parse_from(with_prefixed_ids(words.into_iter().map(OsString::from)));
             let Command::Blob { command: BlobCommand::Get { id: found, out, limit, .. } } = parsed.command
             else {
                 panic!("not blob get");
             };
-            assert_eq!((unnamed(&found), out, limit), (id.as_str(), Some("file".into()), 7), "{first}");
+            assert_eq!(
+                (without_prefix(&found), out, limit),
+                (id.as_str(), Some("file".into()), 7),
+                "{first}"
+            );
         }
     }
 
     #[test]
     fn flags_stay_flags() {
         let words = ["baton", "-o", "--blake3", "-", "--", "-x"].map(OsString::from);
-        assert!(with_ids_named(words.clone().into_iter()).eq(words));
+        assert!(with_prefixed_ids(words.clone().into_iter()).eq(words));
     }
 }

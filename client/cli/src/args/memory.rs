@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// The place in memory.
+/// The context in memory.
 #[derive(Debug, Default, Clone, Args)]
-pub struct PlaceArguments {
+pub struct ContextArguments {
     /// Project [default: the shared pool of no project].
     #[arg(long, value_name = "NAME")]
     pub project: Option<String>,
@@ -26,7 +26,7 @@ pub enum MemoryCommand {
         /// Only memories with all these words.
         words: Vec<String>,
         #[command(flatten)]
-        place: PlaceArguments,
+        context: ContextArguments,
         /// Include all projects and sessions.
         #[arg(long)]
         all: bool,
@@ -42,7 +42,7 @@ pub enum MemoryCommand {
         /// Search text.
         query: String,
         #[command(flatten)]
-        place: PlaceArguments,
+        context: ContextArguments,
         /// Scope: full, neutral_and_relationship, relationship_only, neutral_only, insights_only or none.
         #[arg(long, value_name = "NAME")]
         scope: Option<String>,
@@ -55,7 +55,7 @@ pub enum MemoryCommand {
         /// Fact, in one sentence.
         text: String,
         #[command(flatten)]
-        place: PlaceArguments,
+        context: ContextArguments,
         /// Keep the fact between you and the persona, instead of sharing it with all personas.
         #[arg(long)]
         relationship: bool,
@@ -71,7 +71,7 @@ pub enum MemoryCommand {
         keep_old: bool,
         /// Treatment of other holders of the old words [default: own].
         #[arg(long, value_name = "none|own|all", value_enum, conflicts_with = "keep_old")]
-        others: Option<Others>,
+        others: Option<OtherHolders>,
     },
     /// Delete memories permanently.
     #[command(visible_alias = "delete", after_help = FORGET_EXAMPLES)]
@@ -81,7 +81,7 @@ pub enum MemoryCommand {
         ids: Vec<String>,
         /// Treatment of other holders of the words [default: own].
         #[arg(long, value_name = "none|own|all", value_enum, conflicts_with = "everything")]
-        others: Option<Others>,
+        others: Option<OtherHolders>,
         /// Delete all of the account's memories, with their keys.
         #[arg(long, conflicts_with = "ids")]
         everything: bool,
@@ -95,7 +95,7 @@ pub enum MemoryCommand {
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
         #[command(flatten)]
-        place: PlaceArguments,
+        context: ContextArguments,
     },
     /// Import memories from an export.
     Import {
@@ -112,12 +112,12 @@ pub enum MemoryCommand {
         deny: Vec<String>,
         /// Treatment of other holders of the denied words [default: own].
         #[arg(long, value_name = "none|own|all", value_enum, requires = "deny")]
-        others: Option<Others>,
+        others: Option<OtherHolders>,
     },
     /// Show your profile, as learned so far.
     Profile {
         #[command(flatten)]
-        place: PlaceArguments,
+        context: ContextArguments,
     },
     /// Show or change how memories are made from your messages.
     #[command(after_help = SETTINGS_EXAMPLES)]
@@ -148,7 +148,7 @@ Examples:
 
 /// Treatment of other holders of the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Others {
+pub enum OtherHolders {
     /// Keep and list them.
     None,
     /// Delete your own messages with the words.
@@ -157,7 +157,7 @@ pub enum Others {
     All,
 }
 
-impl Others {
+impl OtherHolders {
     /// Its name in a request.
     pub fn name(self) -> &'static str {
         match self {

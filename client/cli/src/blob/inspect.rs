@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{
     super::{Failure, clock, interrupt::cancellable, out::Out, settings::Settings, storage},
-    Bar, blob, failed, id_of_file, kept, size, store,
+    Bar, blob, failed, id_of_file, ledger, size, store,
 };
 
 /// The IDs of files, a line each; for a single file, the ID alone.
@@ -114,9 +114,9 @@ pub async fn verify(settings: &Settings, id: BlobId, limit: u64, out: &Out) -> R
 
 /// The state of blobs; without names, of all blobs stored here.
 pub async fn stat(settings: &Settings, ids: &[String], out: &Out) -> Result<(), Failure> {
-    let ledger = kept::load(settings)?;
+    let ledger = ledger::load(settings)?;
     if ids.is_empty() {
-        return kept::show(&ledger, out);
+        return ledger::show(&ledger, out);
     }
     let store = store(settings)?;
     let mut missing = false;
@@ -133,21 +133,23 @@ pub async fn stat(settings: &Settings, ids: &[String], out: &Out) -> Result<(), 
         };
         missing |= !there;
         let encoded = length.and_then(|length| encoded_length(length, settings.shards()).ok());
-        let kept = kept::lifetime(&ledger, id);
+        let lifetime = ledger::lifetime(&ledger, id);
         if out.json() {
             out.value(&json!({
                 "blob_id": id.to_string(),
                 "stored": there,
                 "size": length,
                 "encoded_length": encoded,
-                "kept": kept,
+                "kept": lifetime,
             }))?;
             continue;
         }
         let mut parts = vec![if there { "stored".to_owned() } else { "not found".to_owned() }];
         parts.extend(length.map(size));
         parts.extend(encoded.map(|encoded| format!("{} in the store", size(encoded))));
-        parts.extend(kept.map(|kept| storage::kept(kept.ends.earliest_ms, clock::now_ms())));
+        parts.extend(
+            lifetime.map(|lifetime| storage::remaining_time(lifetime.ends.earliest_ms, clock::now_ms())),
+        );
         out.line(&format!("{id}  {}", parts.join(", ")))?;
     }
     if missing { Err(failed(StoreError::NotFound)) } else { Ok(()) }

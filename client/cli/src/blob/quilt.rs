@@ -15,7 +15,7 @@ use super::{
     super::{Failure, interrupt::cancellable, out::Out, settings::Settings},
     Bar, MIB,
     args::{self, QuiltCommand},
-    blob, deliver, is_stdin, kept, size, store, transfer, unreadable, write_options,
+    blob, deliver, is_stdin, ledger, size, store, transfer, unreadable, write_options,
 };
 
 /// Largest quilt that is read or built: it is held in memory, here and at the publisher.
@@ -35,11 +35,11 @@ pub async fn run(settings: &Settings, command: QuiltCommand, out: &Out) -> Resul
                 let storing = store.store_quilt(&patches, &options);
                 cancellable(async { storing.await.map_err(ClientError::from) }).await?
             };
-            transfer::tell(settings, &stored.stored, out)?;
+            transfer::show_stored(settings, &stored.stored, out)?;
             for patch in &stored.patches {
-                tell_patch(&patch.identifier, patch.patch_id, None, out)?;
+                show_patch(&patch.identifier, patch.patch_id, None, out)?;
             }
-            kept::remember(settings, &stored.stored, &options, out).await
+            ledger::record(settings, &stored.stored, &options, out).await
         }
         QuiltCommand::Id { files, tag } => ids(settings, &Sources::read(&files, &tag)?, out).await,
         QuiltCommand::Get { id, name, out: file, unverified } => {
@@ -55,7 +55,7 @@ pub async fn run(settings: &Settings, command: QuiltCommand, out: &Out) -> Resul
                 cancellable(listing).await?
             };
             for patch in &patches {
-                tell_patch(&patch.identifier, patch.patch_id, Some(&patch.tags), out)?;
+                show_patch(&patch.identifier, patch.patch_id, Some(&patch.tags), out)?;
             }
             Ok(())
         }
@@ -98,7 +98,7 @@ async fn get(
     let to_file = file.filter(|path| !is_stdin(path));
     deliver(patch.bytes, to_file).await?;
     if to_file.is_some() {
-        let name = patch.identifier.as_deref().or(name).unwrap_or_else(|| args::unnamed(id));
+        let name = patch.identifier.as_deref().or(name).unwrap_or_else(|| args::without_prefix(id));
         if out.json() {
             out.value(&json!({ "identifier": name, "size": length, "verified": !unverified }))?;
         } else {
@@ -110,7 +110,7 @@ async fn get(
 }
 
 fn patch_id(text: &str) -> Result<QuiltPatchId, Failure> {
-    let text = args::unnamed(text);
+    let text = args::without_prefix(text);
     text.parse().map_err(|_| {
         Failure::Usage(format!("{text} is no patch ID; with a quilt's ID, name the file in it as well"))
     })
@@ -137,12 +137,12 @@ async fn ids(settings: &Settings, sources: &Sources, out: &Out) -> Result<(), Fa
         out.line(&id.to_string())?;
     }
     for entry in &index.entries {
-        tell_patch(&entry.identifier, entry.id(id), None, out)?;
+        show_patch(&entry.identifier, entry.id(id), None, out)?;
     }
     Ok(())
 }
 
-fn tell_patch(
+fn show_patch(
     identifier: &str,
     id: QuiltPatchId,
     tags: Option<&BTreeMap<String, String>>,
@@ -175,7 +175,7 @@ impl Sources {
         let mut sources = Vec::new();
         let mut left = MAX_QUILT_BYTES;
         for file in files {
-            let (identifier, path) = named(file)?;
+            let (identifier, path) = name_and_path(file)?;
             let failed = |error| unreadable(path, error);
             let length = std::fs::metadata(path).map_err(failed)?.len();
             left = left.checked_sub(length).ok_or_else(|| {
@@ -210,7 +210,7 @@ impl Sources {
 }
 
 /// A file's name in the quilt, and its path.
-fn named(text: &str) -> Result<(String, &Path), Failure> {
+fn name_and_path(text: &str) -> Result<(String, &Path), Failure> {
     if let Some((name, path)) = text.split_once('=')
         && !name.is_empty()
         && !Path::new(text).exists()
@@ -229,9 +229,9 @@ mod tests {
 
     #[test]
     fn files_are_named_by_their_last_part_or_as_asked() {
-        assert_eq!(named("a/b.txt").unwrap(), ("b.txt".to_owned(), Path::new("a/b.txt")));
-        assert_eq!(named("c=a/b.txt").unwrap(), ("c".to_owned(), Path::new("a/b.txt")));
-        assert!(named("..").is_err());
+        assert_eq!(name_and_path("a/b.txt").unwrap(), ("b.txt".to_owned(), Path::new("a/b.txt")));
+        assert_eq!(name_and_path("c=a/b.txt").unwrap(), ("c".to_owned(), Path::new("a/b.txt")));
+        assert!(name_and_path("..").is_err());
     }
 
     #[test]

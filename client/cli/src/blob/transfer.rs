@@ -16,12 +16,17 @@ use serde_json::json;
 use super::{
     super::{Failure, interrupt::cancellable, out::Out, settings::Settings},
     Bar,
-    args::{self, Storing},
-    blob, deliver, is_stdin, kept, open, size, spool_stdin, store, write_options,
+    args::{self, StoreArguments},
+    blob, deliver, is_stdin, ledger, open, size, spool_stdin, store, write_options,
 };
 
 /// Stores a file.
-pub async fn put(settings: &Settings, file: &Path, storing: &Storing, out: &Out) -> Result<(), Failure> {
+pub async fn put(
+    settings: &Settings,
+    file: &Path,
+    storing: &StoreArguments,
+    out: &Out,
+) -> Result<(), Failure> {
     let store = store(settings)?;
     let mut options = write_options(storing)?;
     // Input from a pipe is spooled to a file, since a PUT may be retried at another publisher.
@@ -40,12 +45,12 @@ pub async fn put(settings: &Settings, file: &Path, storing: &Storing, out: &Out)
         cancellable(async { storing.await.map_err(ClientError::from) }).await?
     };
     // Shown first: a blob that cannot be recorded is stored all the same.
-    tell(settings, &stored, out)?;
-    kept::remember(settings, &stored, &options, out).await
+    show_stored(settings, &stored, out)?;
+    ledger::record(settings, &stored, &options, out).await
 }
 
 /// Shows a stored blob.
-pub fn tell(settings: &Settings, stored: &StoredBlob, out: &Out) -> Result<(), Failure> {
+pub fn show_stored(settings: &Settings, stored: &StoredBlob, out: &Out) -> Result<(), Failure> {
     let encoded = encoded_length(stored.length, settings.shards()).ok();
     if out.json() {
         return Ok(out.value(&json!({
@@ -97,7 +102,7 @@ impl Trust {
 }
 
 /// Options of `get`.
-pub struct Wanted {
+pub struct GetRequest {
     /// The ID of a blob or an object.
     pub id: String,
     /// The output file.
@@ -113,26 +118,26 @@ pub struct Wanted {
 }
 
 /// Fetches a blob.
-pub async fn get(settings: &Settings, wanted: Wanted, out: &Out) -> Result<(), Failure> {
+pub async fn get(settings: &Settings, request: GetRequest, out: &Out) -> Result<(), Failure> {
     let store = store(settings)?;
     let bar = Bar::new(out);
-    let mut options = ReadOptions::new(wanted.limit).verify(wanted.check.0);
+    let mut options = ReadOptions::new(request.limit).verify(request.check.0);
     options.progress = Some(bar.follow());
-    let to_file = wanted.file.as_deref().filter(|path| !is_stdin(path));
-    let length = if wanted.object {
-        if wanted.range.is_some() {
+    let to_file = request.file.as_deref().filter(|path| !is_stdin(path));
+    let length = if request.object {
+        if request.range.is_some() {
             return Err(Failure::Usage("--range needs a blob ID".to_owned()));
         }
         let object: ObjectId =
-            wanted.id.parse().map_err(|error| Failure::Usage(format!("{}: {error}", wanted.id)))?;
+            request.id.parse().map_err(|error| Failure::Usage(format!("{}: {error}", request.id)))?;
         let read = store.read_object(object, &options);
         let read = cancellable(async { read.await.map_err(ClientError::from) }).await?;
         let length = read.bytes.len() as u64;
         drop(bar);
         deliver(read.bytes, to_file).await?;
         length
-    } else if let Some(range) = &wanted.range {
-        let id = blob(&wanted.id)?;
+    } else if let Some(range) = &request.range {
+        let id = blob(&request.id)?;
         let (start, length) = parse_range(range)?;
         let options = options.range(start, length);
         let bytes = cancellable(async { store.read(id, &options).await.map_err(ClientError::from) }).await?;
@@ -141,30 +146,30 @@ pub async fn get(settings: &Settings, wanted: Wanted, out: &Out) -> Result<(), F
         deliver(bytes, to_file).await?;
         length
     } else if let Some(path) = to_file {
-        let id = blob(&wanted.id)?;
+        let id = blob(&request.id)?;
         let reading = async { store.read_to_path(id, path, &options).await.map_err(ClientError::from) };
         cancellable(reading).await?
     } else if std::io::stdout().is_terminal() {
-        let id = blob(&wanted.id)?;
+        let id = blob(&request.id)?;
         let bytes = cancellable(async { store.read(id, &options).await.map_err(ClientError::from) }).await?;
         let length = bytes.len() as u64;
         drop(bar);
         deliver(bytes, None).await?;
         length
     } else {
-        let id = blob(&wanted.id)?;
+        let id = blob(&request.id)?;
         let mut stdout = tokio::io::stdout();
         let reading = async { store.read_to(id, &mut stdout, &options).await.map_err(ClientError::from) };
         cancellable(reading).await?
     };
-    let checked = match wanted.check.0 {
+    let checked = match request.check.0 {
         Verification::BlobId => "verified against the ID",
         Verification::Digest(_) => "verified against the hash",
         Verification::Off => "not verified",
     };
     if out.json() && to_file.is_some() {
-        let verified = !matches!(wanted.check.0, Verification::Off);
-        out.value(&json!({ "id": args::unnamed(&wanted.id), "size": length, "verified": verified }))?;
+        let verified = !matches!(request.check.0, Verification::Off);
+        out.value(&json!({ "id": args::without_prefix(&request.id), "size": length, "verified": verified }))?;
     } else if to_file.is_some() {
         out.note(&format!("{}, {checked}", size(length)));
     }

@@ -6,7 +6,7 @@ use baton_client::TurnEvent;
 use baton_proto::ids::LinkHash;
 
 use super::{
-    conversation::{Finished, MAX_BYTES, Told, speed},
+    conversation::{FinishedTurn, JournalTurn, MAX_BYTES, speed},
     wrap,
 };
 use crate::{
@@ -27,7 +27,7 @@ pub enum Ink {
     /// The mark before the user's text.
     Mark,
     /// The user's text.
-    Said,
+    Message,
     /// An answer.
     Answer,
     /// An answer that failed or was cancelled.
@@ -44,7 +44,7 @@ pub type Row = Vec<(Ink, String)>;
 enum Part {
     Text(String),
     /// The node asked.
-    Asked(String),
+    Attempt(String),
     Remark(Tone, String),
 }
 
@@ -52,14 +52,14 @@ impl Part {
     fn text_len(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
-            Self::Asked(_) | Self::Remark(..) => 0,
+            Self::Attempt(_) | Self::Remark(..) => 0,
         }
     }
 }
 
 /// The state of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum AnswerStatus {
     /// The answer is streaming.
     Running,
     /// It was verified; with the node, tokens and speed.
@@ -75,38 +75,38 @@ pub enum Standing {
 pub struct Turn {
     /// Its link, once it has one.
     pub link: Option<LinkHash>,
-    said: String,
+    message: String,
     parts: Vec<Part>,
     /// Its state.
-    pub standing: Standing,
+    pub status: AnswerStatus,
     /// Turns ahead of it at the node.
-    waiting: Option<u32>,
+    turns_ahead: Option<u32>,
     /// The node asked, and its model.
     server: Option<(String, String)>,
     /// When the first and the last text arrived.
-    came: Option<(Duration, Duration)>,
+    text_times: Option<(Duration, Duration)>,
 }
 
 impl Turn {
     /// A turn that begins.
-    pub fn begin(said: &str) -> Self {
+    pub fn begin(message: &str) -> Self {
         Self {
             link: None,
-            said: wrap::clean(said),
+            message: wrap::clean(message),
             parts: Vec::new(),
-            standing: Standing::Running,
-            waiting: None,
+            status: AnswerStatus::Running,
+            turns_ahead: None,
             server: None,
-            came: None,
+            text_times: None,
         }
     }
 
     /// A turn of the journal.
-    pub fn told(told: &Told) -> Self {
-        let notes = told.notes.iter().map(|note| Part::Remark(Tone::Note, wrap::clean(note)));
-        let parts = notes.chain([Part::Text(wrap::clean(&told.answer))]).collect();
-        let standing = Standing::Verified(wrap::clean_line(&told.verified));
-        Self { link: Some(told.link), parts, standing, ..Self::begin(&told.said) }
+    pub fn from_journal(turn: &JournalTurn) -> Self {
+        let notes = turn.notes.iter().map(|note| Part::Remark(Tone::Note, wrap::clean(note)));
+        let parts = notes.chain([Part::Text(wrap::clean(&turn.answer))]).collect();
+        let status = AnswerStatus::Verified(wrap::clean_line(&turn.verified));
+        Self { link: Some(turn.link), parts, status, ..Self::begin(&turn.message) }
     }
 
     /// The node asked, with its model.
@@ -116,12 +116,12 @@ impl Turn {
 
     /// Whether the answer still streams.
     pub fn is_running(&self) -> bool {
-        self.standing == Standing::Running
+        self.status == AnswerStatus::Running
     }
 
     /// Whether it has this text and no answer: then a new attempt replaces it.
-    pub fn is_unanswered(&self, said: &str) -> bool {
-        self.standing == Standing::Failed && self.said == wrap::clean(said)
+    pub fn is_unanswered(&self, message: &str) -> bool {
+        self.status == AnswerStatus::Failed && self.message == wrap::clean(message)
     }
 
     /// Takes an event of the turn.
@@ -130,7 +130,7 @@ impl Turn {
         match event {
             TurnEvent::Text(text) => return self.take_text(text, now),
             TurnEvent::Waiting(ahead) => {
-                self.waiting = Some(*ahead);
+                self.turns_ahead = Some(*ahead);
                 return;
             }
             TurnEvent::Restarted => self.parts.retain(|part| !matches!(part, Part::Text(_))),
@@ -144,18 +144,18 @@ impl Turn {
             }
             _ => {}
         }
-        self.waiting = None;
+        self.turns_ahead = None;
         let Some((tone, text)) = remark else { return };
         if matches!(event, TurnEvent::Attempt { .. }) && self.parts.len() < MAX_PARTS {
-            self.parts.push(Part::Asked(wrap::clean_line(&text)));
+            self.parts.push(Part::Attempt(wrap::clean_line(&text)));
         } else {
             self.remark(tone, &text);
         }
     }
 
     fn take_text(&mut self, text: &str, now: Duration) {
-        self.waiting = None;
-        self.came = Some((self.came.map_or(now, |(first, _)| first), now));
+        self.turns_ahead = None;
+        self.text_times = Some((self.text_times.map_or(now, |(first, _)| first), now));
         let text = wrap::clean(text);
         let held: usize = self.parts.iter().map(Part::text_len).sum();
         let is_room = self.parts.len() < MAX_PARTS;
@@ -177,21 +177,21 @@ impl Turn {
 
     /// The turn was accepted. The answer then stands in one piece, below the remarks. These name the nodes
     /// asked, if there was more than one attempt.
-    pub fn finish(&mut self, finished: &Finished) {
-        let asked = self.parts.iter().filter(|part| matches!(part, Part::Asked(_))).count();
+    pub fn finish(&mut self, finished: &FinishedTurn) {
+        let asked = self.parts.iter().filter(|part| matches!(part, Part::Attempt(_))).count();
         self.parts.retain(|part| match part {
             Part::Text(_) => false,
-            Part::Asked(_) => asked > 1,
+            Part::Attempt(_) => asked > 1,
             Part::Remark(..) => true,
         });
         self.parts.push(Part::Text(wrap::clean(&finished.text)));
-        let (first, last) = self.came.unwrap_or_default();
+        let (first, last) = self.text_times.unwrap_or_default();
         let measured = speed(finished.tokens, last.saturating_sub(first).as_secs_f64());
         let model = self.server.as_ref().map_or_else(String::new, |(_, model)| format!(" · {model}"));
-        self.standing =
-            Standing::Verified(wrap::clean_line(&format!("{}{model}{measured}", finished.verified)));
+        self.status =
+            AnswerStatus::Verified(wrap::clean_line(&format!("{}{model}{measured}", finished.verified)));
         self.link = Some(finished.link);
-        self.waiting = None;
+        self.turns_ahead = None;
     }
 
     /// The rows for a width of `cells`.
@@ -199,14 +199,14 @@ impl Turn {
         let indent = if cells >= WIDE_ENOUGH { INDENT } else { 0 };
         let inner = cells.saturating_sub(indent).max(1);
         let mut rows = Vec::new();
-        let said = if self.said.is_empty() {
+        let message = if self.message.is_empty() {
             Vec::new()
         } else {
-            wrap::rows(&self.said, cells.saturating_sub(INDENT).max(1))
+            wrap::rows(&self.message, cells.saturating_sub(INDENT).max(1))
         };
-        for (index, text) in said.into_iter().enumerate() {
+        for (index, text) in message.into_iter().enumerate() {
             let mark = if index == 0 { "› " } else { "  " };
-            rows.push(vec![(Ink::Mark, mark.to_owned()), (Ink::Said, text)]);
+            rows.push(vec![(Ink::Mark, mark.to_owned()), (Ink::Message, text)]);
         }
         let mut put = |ink: Ink, text: &str| {
             let wrapped = if matches!(ink, Ink::Remark(_)) {
@@ -218,7 +218,7 @@ impl Turn {
                 rows.push(vec![(ink, " ".repeat(indent)), (ink, text)]);
             }
         };
-        let answer = if matches!(self.standing, Standing::Running | Standing::Verified(_)) {
+        let answer = if matches!(self.status, AnswerStatus::Running | AnswerStatus::Verified(_)) {
             Ink::Answer
         } else {
             Ink::Void
@@ -226,21 +226,21 @@ impl Turn {
         for part in &self.parts {
             match part {
                 Part::Text(text) => put(answer, text.trim_end_matches('\n')),
-                Part::Asked(text) => put(Ink::Remark(Tone::Note), text),
+                Part::Attempt(text) => put(Ink::Remark(Tone::Note), text),
                 Part::Remark(tone, text) => put(Ink::Remark(*tone), text),
             }
         }
-        match &self.standing {
-            Standing::Running => {
-                if let Some(ahead) = self.waiting {
+        match &self.status {
+            AnswerStatus::Running => {
+                if let Some(ahead) = self.turns_ahead {
                     put(Ink::Remark(Tone::Note), &format!("waiting; {ahead} ahead"));
                 }
             }
-            Standing::Verified(text) => put(Ink::Remark(Tone::Good), text),
-            Standing::Failed => {
+            AnswerStatus::Verified(text) => put(Ink::Remark(Tone::Good), text),
+            AnswerStatus::Failed => {
                 put(Ink::Remark(Tone::Warn), "not answered; the message is kept: /retry or /drop")
             }
-            Standing::Cancelled => put(Ink::Remark(Tone::Note), "not part of the conversation"),
+            AnswerStatus::Cancelled => put(Ink::Remark(Tone::Note), "not part of the conversation"),
         }
         rows
     }

@@ -17,11 +17,11 @@ pub const MAX_BYTES: usize = 2 * 1024 * 1024;
 
 /// The shown part of a session.
 #[derive(Debug, Clone)]
-pub struct Loaded {
+pub struct ConversationSnapshot {
     /// The session.
     pub session: SessionId,
     /// The turns that count, oldest first; at most [`MAX_TURNS`].
-    pub turns: Vec<Told>,
+    pub turns: Vec<JournalTurn>,
     /// The number of earlier turns.
     pub earlier: usize,
     /// Turns of the chain, replaced ones too.
@@ -34,13 +34,13 @@ pub struct Loaded {
     pub trouble: Option<&'static str>,
 }
 
-/// A turn.
+/// A turn of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct JournalTurn {
     /// Its link, which identifies it.
     pub link: LinkHash,
     /// The user's text.
-    pub said: String,
+    pub message: String,
     /// The answer.
     pub answer: String,
     /// Remarks beside the text.
@@ -51,7 +51,7 @@ pub struct Told {
 
 /// A turn that was just accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finished {
+pub struct FinishedTurn {
     /// Its link.
     pub link: LinkHash,
     /// The answer.
@@ -62,32 +62,33 @@ pub struct Finished {
     pub tokens: u32,
 }
 
-impl From<&TurnOutcome> for Finished {
+impl From<&TurnOutcome> for FinishedTurn {
     fn from(outcome: &TurnOutcome) -> Self {
         Self {
             link: outcome.link_hash,
             text: outcome.text.clone(),
-            verified: talk::verified(outcome),
+            verified: talk::verified_line(outcome),
             tokens: outcome.receipt.tokens.output,
         }
     }
 }
 
 /// Reads a session's conversation.
-pub async fn load(client: &Client, session: SessionId) -> Result<Loaded, ClientError> {
+pub async fn load(client: &Client, session: SessionId) -> Result<ConversationSnapshot, ClientError> {
     let counting: HashSet<u64> =
         client.conversation(session).await?.turns.iter().map(|turn| turn.seq).collect();
     let views = client.history(session).await?;
     let info = client.session(session).await?;
     let mut bytes = 0;
     let counts = |view: &&TurnView| counting.contains(&view.turn.link.seq);
-    let mut turns: Vec<Told> = views.iter().rev().filter(counts).take(MAX_TURNS).filter_map(tell).collect();
+    let mut turns: Vec<JournalTurn> =
+        views.iter().rev().filter(counts).take(MAX_TURNS).filter_map(journal_turn).collect();
     turns.retain(|turn| {
-        bytes += turn.said.len() + turn.answer.len();
+        bytes += turn.message.len() + turn.answer.len();
         bytes <= MAX_BYTES
     });
     turns.reverse();
-    Ok(Loaded {
+    Ok(ConversationSnapshot {
         session,
         earlier: counting.len().saturating_sub(turns.len()),
         turns,
@@ -98,10 +99,10 @@ pub async fn load(client: &Client, session: SessionId) -> Result<Loaded, ClientE
     })
 }
 
-fn tell(view: &TurnView) -> Option<Told> {
+fn journal_turn(view: &TurnView) -> Option<JournalTurn> {
     let link = &view.turn.link;
     let record = view.turn.record.as_ref()?;
-    let said: Vec<_> =
+    let messages: Vec<_> =
         record.messages.iter().filter(|message| message.role != Role::Assistant).cloned().collect();
     let mut notes = Vec::new();
     if let Some(from) = view.replay_of {
@@ -121,9 +122,9 @@ fn tell(view: &TurnView) -> Option<Told> {
         let seconds = f64::from(decode_ms) / 1000.0;
         verified.push_str(&speed(tokens.output.saturating_sub(tokens.resumed), seconds));
     }
-    Some(Told {
+    Some(JournalTurn {
         link: link.link_hash(),
-        said: talk::said(&said),
+        message: talk::joined_text(&messages),
         answer: record.answer().unwrap_or_default().to_owned(),
         notes,
         verified,
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn speed_is_left_out_where_it_says_nothing() {
+    fn speed_is_empty_where_it_is_not_meaningful() {
         assert_eq!(speed(21, 2.0), " · 10.0 tokens/s");
         assert_eq!(speed(1, 2.0), "");
         assert_eq!(speed(50, 0.0), "");

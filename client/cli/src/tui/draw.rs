@@ -40,7 +40,7 @@ pub fn draw(state: &mut State, frame: &mut Frame<'_>) {
     let [body, status] = split_bottom(area, 1);
     let wide = area.width >= WIDE;
     let listed = if wide { !state.sidebar.hidden } else { state.sidebar.focused };
-    let (list, talk) = match (listed, wide) {
+    let (list, conversation) = match (listed, wide) {
         (false, _) => (Rect::ZERO, body),
         (true, false) => (body, Rect::ZERO),
         (true, true) => (
@@ -49,7 +49,7 @@ pub fn draw(state: &mut State, frame: &mut Frame<'_>) {
         ),
     };
     draw_sidebar(state, frame.buffer_mut(), list, wide);
-    let cursor = draw_talk(state, frame.buffer_mut(), talk);
+    let cursor = draw_conversation(state, frame.buffer_mut(), conversation);
     draw_status(state, frame.buffer_mut(), status);
     if state.help.is_some() {
         help::draw(state, frame.buffer_mut(), body);
@@ -75,7 +75,7 @@ pub(super) fn put(buffer: &mut Buffer, area: Rect, (x, y): (u16, u16), text: &st
     end.saturating_sub(area.x)
 }
 
-fn draw_talk(state: &mut State, buffer: &mut Buffer, area: Rect) -> Option<Position> {
+fn draw_conversation(state: &mut State, buffer: &mut Buffer, area: Rect) -> Option<Position> {
     if area.is_empty() {
         return None;
     }
@@ -104,7 +104,7 @@ fn draw_pane(state: &mut State, buffer: &mut Buffer, area: Rect) -> usize {
     // A column stays free, so that text does not touch the next area.
     let cells = usize::from(area.width).saturating_sub(1).max(1);
     let palette = state.palette;
-    let (rows, below) = state.pane.seen(cells, area.height.into());
+    let (rows, below) = state.pane.visible_rows(cells, area.height.into());
     let first = area.height.saturating_sub(u16::try_from(rows.len()).unwrap_or(u16::MAX));
     for (y, row) in (first..).zip(rows) {
         let mut x = 0;
@@ -125,7 +125,7 @@ fn draw_rule(state: &State, buffer: &mut Buffer, area: Rect, below: usize) {
         let spent = state.now.saturating_sub(busy.since);
         let step = usize::try_from(spent.as_millis() / SPIN_MS).unwrap_or(0) % SPINNER.len();
         let spinner = SPINNER.get(step).copied().unwrap_or_default();
-        let server = state.pane.runs().filter(|_| !busy.stopping).and_then(Turn::server);
+        let server = state.pane.running_turn().filter(|_| !busy.stopping).and_then(Turn::server);
         let usual = if busy.stopping { "ending it" } else { busy.what };
         let what = server.unwrap_or_else(|| usual.to_owned());
         let mut text = format!(" {spinner} {what} · {} s · Esc ends it ", spent.as_secs());
@@ -156,7 +156,7 @@ fn draw_input(state: &mut State, buffer: &mut Buffer, area: Rect, cells: usize) 
         let room = usize::from(area.width - indent);
         put(buffer, area, (indent, 0), &fit(hint, room), state.palette.dim());
     }
-    let (row, column) = state.editor.place(cells);
+    let (row, column) = state.editor.cursor_position(cells);
     let height = usize::from(area.height);
     // Skips as few rows above as keep the cursor in sight.
     let first = (row + 1).saturating_sub(height);

@@ -11,7 +11,7 @@ use super::wrap;
 pub const MAX_BYTES: usize = baton_proto::limits::MAX_MESSAGE_BYTES;
 /// Most inputs in the history.
 const MAX_HISTORY: usize = 200;
-/// Most bytes of all of them, the last one aside.
+/// Most bytes of all of them, except the last one.
 const MAX_HISTORY_BYTES: usize = 4 * MAX_BYTES;
 
 /// A cursor movement.
@@ -152,7 +152,7 @@ impl Editor {
 
     /// Moves up or down by a row of this many cells; false at the edge.
     pub fn go_row(&mut self, down: bool, cells: usize) -> bool {
-        let (row, column) = self.place(cells);
+        let (row, column) = self.cursor_position(cells);
         let wanted = self.column.unwrap_or(column);
         let next = if down { row.checked_add(1) } else { row.checked_sub(1) };
         let range = next.and_then(|next| self.rows(cells).get(next).cloned());
@@ -189,7 +189,7 @@ impl Editor {
     }
 
     /// The cursor's row and column.
-    pub fn place(&mut self, cells: usize) -> (usize, usize) {
+    pub fn cursor_position(&mut self, cells: usize) -> (usize, usize) {
         let cursor = self.cursor;
         let rows = self.rows(cells);
         let row = rows.iter().rposition(|row| row.start <= cursor).unwrap_or(0);

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    conversation::{Finished, Loaded},
+    conversation::{ConversationSnapshot, FinishedTurn},
     sidebar::Listed,
 };
 use crate::out::Tone;
@@ -19,47 +19,47 @@ const MAX_WAITING: usize = 4096;
 
 /// A message for the view.
 #[derive(Debug, Clone)]
-pub enum Said {
+pub enum ViewMessage {
     /// One or a few lines beside the conversation.
     Remark(Tone, String),
     /// A turn begins, with this user text.
-    Begun(String),
+    TurnStarted(String),
     /// An event of the turn.
     Turn(TurnEvent),
     /// The turn was verified and accepted.
-    Finished(Finished),
+    TurnFinished(FinishedTurn),
     /// A session, read from its journal.
-    Session(Box<Loaded>),
+    Session(Box<ConversationSnapshot>),
     /// The sessions of the home, last used first.
-    Sessions(Vec<Listed>),
+    Sessions(Vec<SessionEntry>),
 }
 
 /// The queue from tasks to the view, and the view's stop signal to running tasks.
 #[derive(Debug, Default)]
 pub struct Inbox {
-    waiting: Mutex<Vec<Said>>,
+    waiting: Mutex<Vec<ViewMessage>>,
     arrived: Notify,
     stop: Mutex<CancellationToken>,
 }
 
 impl Inbox {
     /// Queues a message for the view.
-    pub fn push(&self, said: Said) {
+    pub fn push(&self, message: ViewMessage) {
         let mut waiting = lock(&self.waiting);
         let is_full = waiting.len() >= MAX_WAITING;
-        match (waiting.last_mut(), said) {
-            (Some(Said::Turn(TurnEvent::Text(before))), Said::Turn(TurnEvent::Text(text))) => {
+        match (waiting.last_mut(), message) {
+            (Some(ViewMessage::Turn(TurnEvent::Text(before))), ViewMessage::Turn(TurnEvent::Text(text))) => {
                 before.push_str(&text);
             }
-            (_, Said::Remark(..)) if is_full => {}
-            (_, said) => waiting.push(said),
+            (_, ViewMessage::Remark(..)) if is_full => {}
+            (_, message) => waiting.push(message),
         }
         drop(waiting);
         self.arrived.notify_one();
     }
 
     /// Takes all queued messages.
-    pub fn take(&self) -> Vec<Said> {
+    pub fn take(&self) -> Vec<ViewMessage> {
         std::mem::take(&mut *lock(&self.waiting))
     }
 
@@ -100,15 +100,15 @@ mod tests {
     fn text_is_joined_and_a_flood_of_remarks_is_cut() {
         let inbox = Inbox::default();
         for text in ["one ", "two"] {
-            inbox.push(Said::Turn(TurnEvent::Text(text.to_owned())));
+            inbox.push(ViewMessage::Turn(TurnEvent::Text(text.to_owned())));
         }
         for _ in 0..2 * MAX_WAITING {
-            inbox.push(Said::Remark(Tone::Note, String::new()));
+            inbox.push(ViewMessage::Remark(Tone::Note, String::new()));
         }
-        inbox.push(Said::Begun("hello".to_owned()));
+        inbox.push(ViewMessage::TurnStarted("hello".to_owned()));
         let taken = inbox.take();
-        assert!(matches!(taken.first(), Some(Said::Turn(TurnEvent::Text(text))) if text == "one two"));
-        assert!(matches!(taken.last(), Some(Said::Begun(_))), "what counts is never left out");
+        assert!(matches!(taken.first(), Some(ViewMessage::Turn(TurnEvent::Text(text))) if text == "one two"));
+        assert!(matches!(taken.last(), Some(ViewMessage::TurnStarted(_))), "what counts is never left out");
         assert_eq!(taken.len(), MAX_WAITING + 1);
         assert!(inbox.take().is_empty());
     }

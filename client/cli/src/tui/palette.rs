@@ -25,7 +25,7 @@ impl Palette {
     pub fn ink(self, ink: Ink) -> Style {
         match ink {
             Ink::Mark => self.accent().add_modifier(Modifier::BOLD),
-            Ink::Said => Style::new().add_modifier(Modifier::BOLD),
+            Ink::Message => Style::new().add_modifier(Modifier::BOLD),
             Ink::Answer | Ink::Remark(Tone::Plain) => Style::new(),
             Ink::Void | Ink::Remark(Tone::Note) => self.dim(),
             Ink::Remark(Tone::Good) => self.color(Color::Green),

@@ -5,8 +5,8 @@ use std::{collections::HashMap, time::Duration};
 use baton_client::TurnEvent;
 
 use super::{
-    block::{Content, Row, Standing, Turn},
-    conversation::{Finished, Loaded, MAX_TURNS},
+    block::{AnswerStatus, Content, Row, Turn},
+    conversation::{ConversationSnapshot, FinishedTurn, MAX_TURNS},
     wrap,
 };
 use crate::out::{Tone, count};
@@ -49,16 +49,16 @@ impl Default for Pane {
 impl Pane {
     /// Takes a session from its journal. Within the same session, known turns keep their remarks, and turns
     /// that no longer count are removed.
-    pub fn set(&mut self, loaded: &Loaded, same: bool) {
+    pub fn set(&mut self, loaded: &ConversationSnapshot, same: bool) {
         if !same {
             self.blocks.clear();
             self.scroll = Scroll::Follow;
         }
         let mut old: Vec<Block> = std::mem::take(&mut self.blocks);
-        let places: HashMap<_, usize> = old
+        let positions: HashMap<_, usize> = old
             .iter()
             .enumerate()
-            .filter_map(|(place, block)| Some((block.content.turn()?.link?, place)))
+            .filter_map(|(position, block)| Some((block.content.turn()?.link?, position)))
             .collect();
         let counts = |block: &Block| match &block.content {
             Content::Turn(turn) => turn.link.is_none(),
@@ -73,14 +73,15 @@ impl Pane {
         }
         let mut rest = old.drain(..).map(Some).collect::<Vec<_>>();
         let mut passed = 0;
-        for told in &loaded.turns {
-            if let Some(place) = places.get(&told.link).copied().filter(|place| *place >= passed) {
-                let before = rest.get_mut(passed..place).unwrap_or_default();
+        for turn in &loaded.turns {
+            if let Some(position) = positions.get(&turn.link).copied().filter(|position| *position >= passed)
+            {
+                let before = rest.get_mut(passed..position).unwrap_or_default();
                 self.blocks.extend(before.iter_mut().filter_map(Option::take).filter(counts));
-                self.blocks.extend(rest.get_mut(place).and_then(Option::take));
-                passed = place + 1;
+                self.blocks.extend(rest.get_mut(position).and_then(Option::take));
+                passed = position + 1;
             } else {
-                let turn = Content::Turn(Box::new(Turn::told(told)));
+                let turn = Content::Turn(Box::new(Turn::from_journal(turn)));
                 self.push(turn);
             }
         }
@@ -90,7 +91,7 @@ impl Pane {
 
     /// Adds a remark: within the running turn, or else at the end.
     pub fn remark(&mut self, tone: Tone, text: &str) {
-        match self.running() {
+        match self.running_turn_mut() {
             Some(turn) => turn.remark(tone, text),
             None => {
                 self.push(Content::Remark(tone, wrap::clean(text)));
@@ -100,34 +101,34 @@ impl Pane {
     }
 
     /// Begins a turn. It replaces an unanswered turn with the same text.
-    pub fn begin(&mut self, said: &str) {
-        self.blocks.retain(|block| block.content.turn().is_none_or(|turn| !turn.is_unanswered(said)));
-        self.push(Content::Turn(Box::new(Turn::begin(said))));
+    pub fn begin(&mut self, message: &str) {
+        self.blocks.retain(|block| block.content.turn().is_none_or(|turn| !turn.is_unanswered(message)));
+        self.push(Content::Turn(Box::new(Turn::begin(message))));
         self.bound();
     }
 
     /// Takes an event of the running turn.
     pub fn turn(&mut self, event: &TurnEvent, now: Duration) {
-        if self.running().is_none() {
+        if self.running_turn_mut().is_none() {
             // A pending turn is finished without a new message.
             self.begin("");
         }
-        if let Some(turn) = self.running() {
+        if let Some(turn) = self.running_turn_mut() {
             turn.take(event, now);
         }
     }
 
     /// The running turn was accepted.
-    pub fn finish(&mut self, finished: &Finished) {
-        if let Some(turn) = self.running() {
+    pub fn finish(&mut self, finished: &FinishedTurn) {
+        if let Some(turn) = self.running_turn_mut() {
             turn.finish(finished);
         }
     }
 
     /// Nothing runs any more: a turn that was not accepted is unanswered.
     pub fn end(&mut self, cancelled: bool) {
-        if let Some(turn) = self.running() {
-            turn.standing = if cancelled { Standing::Cancelled } else { Standing::Failed };
+        if let Some(turn) = self.running_turn_mut() {
+            turn.status = if cancelled { AnswerStatus::Cancelled } else { AnswerStatus::Failed };
         }
     }
 
@@ -135,16 +136,16 @@ impl Pane {
     pub fn give_up(&mut self) {
         for block in &mut self.blocks {
             if let Content::Turn(turn) = &mut block.content
-                && turn.standing == Standing::Failed
+                && turn.status == AnswerStatus::Failed
             {
-                turn.standing = Standing::Cancelled;
+                turn.status = AnswerStatus::Cancelled;
                 block.laid = None;
             }
         }
     }
 
     /// The running turn.
-    pub fn runs(&self) -> Option<&Turn> {
+    pub fn running_turn(&self) -> Option<&Turn> {
         let last = self.blocks.iter().rev().find_map(|block| block.content.turn());
         last.filter(|turn| turn.is_running())
     }
@@ -155,7 +156,7 @@ impl Pane {
         self.lay(cells);
         let last = self.total().saturating_sub(height);
         let top = self.top(height).saturating_add_signed(by).min(last);
-        self.see_from(top, last);
+        self.scroll_to(top, last);
     }
 
     /// Scrolls by this many half pages.
@@ -175,7 +176,7 @@ impl Pane {
     }
 
     /// The visible rows for this width and height, and the number of rows below them.
-    pub fn seen(&mut self, cells: usize, height: usize) -> (Vec<&Row>, usize) {
+    pub fn visible_rows(&mut self, cells: usize, height: usize) -> (Vec<&Row>, usize) {
         self.size = (cells, height);
         self.lay(cells);
         let (top, total) = (self.top(height), self.total());
@@ -197,7 +198,7 @@ impl Pane {
     }
 
     /// The last turn, if it runs; its rows are laid out again.
-    fn running(&mut self) -> Option<&mut Turn> {
+    fn running_turn_mut(&mut self) -> Option<&mut Turn> {
         let turns = self.blocks.iter_mut().rev().filter_map(|block| match &mut block.content {
             Content::Turn(turn) => Some((turn, &mut block.laid)),
             Content::Remark(..) | Content::Earlier(_) => None,
@@ -223,13 +224,13 @@ impl Pane {
     fn top(&self, height: usize) -> usize {
         let last = self.total().saturating_sub(height);
         let Scroll::At { number, row } = self.scroll else { return last };
-        let Some(place) = self.blocks.iter().position(|block| block.number == number) else { return last };
-        let start: usize = self.blocks.iter().take(place).map(Block::height).sum();
-        let own = self.blocks.get(place).map_or(0, Block::height);
+        let Some(position) = self.blocks.iter().position(|block| block.number == number) else { return last };
+        let start: usize = self.blocks.iter().take(position).map(Block::height).sum();
+        let own = self.blocks.get(position).map_or(0, Block::height);
         (start + row.min(own.saturating_sub(1))).min(last)
     }
 
-    fn see_from(&mut self, top: usize, last: usize) {
+    fn scroll_to(&mut self, top: usize, last: usize) {
         self.scroll = Scroll::Follow;
         if top >= last {
             return;

@@ -16,7 +16,7 @@ const TIME_SLACK_MS: u64 = 2000;
 
 /// A session in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct SessionEntry {
     /// The session.
     pub session: SessionId,
     /// The beginning of its first message.
@@ -27,7 +27,7 @@ pub struct Listed {
     pub used_ms: u64,
 }
 
-impl Listed {
+impl SessionEntry {
     fn of(conversation: &Conversation) -> Self {
         let messages = conversation.turns.iter().flat_map(|turn| &turn.messages);
         let first =
@@ -41,12 +41,12 @@ impl Listed {
 }
 
 /// Reads the list. Sessions unchanged since the last read are not read again.
-pub async fn list(client: &Client, known: &[Listed]) -> Result<Vec<Listed>, ClientError> {
+pub async fn list(client: &Client, known: &[SessionEntry]) -> Result<Vec<SessionEntry>, ClientError> {
     let since = known.iter().map(|one| one.used_ms).max().unwrap_or(0).saturating_sub(TIME_SLACK_MS);
     let read = Arc::new(Mutex::new(Vec::new()));
     let sink = read.clone();
     let look = move |conversation: Conversation| {
-        sink.lock().unwrap_or_else(PoisonError::into_inner).push(Listed::of(&conversation));
+        sink.lock().unwrap_or_else(PoisonError::into_inner).push(SessionEntry::of(&conversation));
     };
     client.each_conversation(since, MAX_SESSIONS, look).await?;
     let there = client.session_ids().await?;
@@ -62,7 +62,7 @@ pub async fn list(client: &Client, known: &[Listed]) -> Result<Vec<Listed>, Clie
 /// The list on the screen.
 #[derive(Debug, Default)]
 pub struct Sidebar {
-    listed: Vec<Listed>,
+    listed: Vec<SessionEntry>,
     selected: usize,
     /// Whether it has the keyboard focus.
     pub focused: bool,
@@ -72,7 +72,7 @@ pub struct Sidebar {
 
 impl Sidebar {
     /// The sessions.
-    pub fn listed(&self) -> &[Listed] {
+    pub fn listed(&self) -> &[SessionEntry] {
         &self.listed
     }
 
@@ -82,7 +82,7 @@ impl Sidebar {
     }
 
     /// Takes a new list; the mark stays on its session.
-    pub fn set(&mut self, listed: Vec<Listed>) {
+    pub fn set(&mut self, listed: Vec<SessionEntry>) {
         let marked = self.listed.get(self.selected).map(|one| one.session);
         self.listed = listed;
         let found = marked.and_then(|id| self.listed.iter().position(|one| one.session == id));

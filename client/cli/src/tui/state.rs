@@ -6,7 +6,8 @@ use std::time::Duration;
 use baton_proto::ids::SessionId;
 
 use super::{
-    conversation::Loaded, editor::Editor, inbox::Said, palette::Palette, pane::Pane, sidebar::Sidebar, wrap,
+    conversation::ConversationSnapshot, editor::Editor, inbox::ViewMessage, palette::Palette, pane::Pane,
+    sidebar::Sidebar, wrap,
 };
 use crate::dialogue::{Line, parse};
 
@@ -27,7 +28,7 @@ pub enum Effect {
 
 /// The running work.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Busy {
+pub struct RunningWork {
     /// In a word.
     pub what: &'static str,
     /// Its start.
@@ -68,7 +69,7 @@ pub struct State {
     /// The session's state.
     pub status: Status,
     /// The running work.
-    pub busy: Option<Busy>,
+    pub busy: Option<RunningWork>,
     /// The text to send as soon as nothing runs.
     pub queued: Option<String>,
     /// The first visible row of the help, while it is open.
@@ -121,24 +122,24 @@ impl State {
             Line::Drop => ("giving up", true),
             _ => ("working", false),
         };
-        self.busy = Some(Busy { what, since: now, stopping: false, gives_up });
+        self.busy = Some(RunningWork { what, since: now, stopping: false, gives_up });
         self.now = now;
     }
 
     /// Takes a message of a task.
-    pub fn take(&mut self, said: Said, now: Duration) {
+    pub fn take(&mut self, message: ViewMessage, now: Duration) {
         self.now = now;
-        match said {
-            Said::Remark(tone, text) => self.pane.remark(tone, &text),
-            Said::Begun(text) => self.pane.begin(&text),
-            Said::Turn(event) => self.pane.turn(&event, now),
-            Said::Finished(finished) => self.pane.finish(&finished),
-            Said::Session(loaded) => self.set_session(&loaded),
-            Said::Sessions(listed) => self.sidebar.set(listed),
+        match message {
+            ViewMessage::Remark(tone, text) => self.pane.remark(tone, &text),
+            ViewMessage::TurnStarted(text) => self.pane.begin(&text),
+            ViewMessage::Turn(event) => self.pane.turn(&event, now),
+            ViewMessage::TurnFinished(finished) => self.pane.finish(&finished),
+            ViewMessage::Session(loaded) => self.set_session(&loaded),
+            ViewMessage::Sessions(listed) => self.sidebar.set(listed),
         }
     }
 
-    fn set_session(&mut self, loaded: &Loaded) {
+    fn set_session(&mut self, loaded: &ConversationSnapshot) {
         let same = self.status.session == Some(loaded.session);
         self.pane.set(loaded, same);
         self.status = Status {
@@ -242,7 +243,7 @@ impl State {
 
     /// Leaves; while an answer streams, only at the second call. Other work does not delay it.
     pub(super) fn leave(&mut self) -> Option<Effect> {
-        if self.pane.runs().is_some() && !self.leaving {
+        if self.pane.running_turn().is_some() && !self.leaving {
             self.leaving = true;
             self.hint =
                 Some("the answer still comes: Esc ends it; again leaves, and keeps the message".to_owned());

@@ -1,7 +1,7 @@
 //! The view as a user meets it: typed keys and events in, the screen out.
 
 mod chaos;
-mod looks;
+mod rendering;
 mod turns;
 mod typing;
 
@@ -16,9 +16,9 @@ use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::{Terminal, backend::TestBackend, buffer::Buffer};
 
 use super::{
-    conversation::{Finished, Loaded, Told},
+    conversation::{ConversationSnapshot, FinishedTurn, JournalTurn},
     draw::draw,
-    inbox::Said,
+    inbox::ViewMessage,
     palette::Palette,
     state::{Effect, State},
 };
@@ -32,7 +32,7 @@ struct Stage {
 impl Stage {
     fn new() -> Self {
         let mut stage = Self { state: State::new(Palette::new(true)), now: Duration::ZERO };
-        stage.say(Said::Session(Box::new(loaded(1, &[]))));
+        stage.say(ViewMessage::Session(Box::new(loaded(1, &[]))));
         stage.screen(80, 40);
         stage
     }
@@ -43,12 +43,12 @@ impl Stage {
         self.state.tick(self.now, 3, None);
     }
 
-    fn say(&mut self, said: Said) {
-        self.state.take(said, self.now);
+    fn say(&mut self, message: ViewMessage) {
+        self.state.take(message, self.now);
     }
 
     fn event(&mut self, event: TurnEvent) {
-        self.say(Said::Turn(event));
+        self.say(ViewMessage::Turn(event));
     }
 
     fn text(&mut self, text: &str) {
@@ -60,7 +60,7 @@ impl Stage {
         self.types(text);
         assert_eq!(self.press(KeyCode::Enter), Some(Effect::Act(text.to_owned())));
         self.state.begin(text, self.now);
-        self.say(Said::Begun(text.to_owned()));
+        self.say(ViewMessage::TurnStarted(text.to_owned()));
     }
 
     fn types(&mut self, text: &str) {
@@ -122,23 +122,28 @@ fn attempt(byte: u8, continues: u32) -> TurnEvent {
     TurnEvent::Attempt { attempt: 0, node, model, engine, continues }
 }
 
-fn finished(byte: u8, text: &str, tokens: u32) -> Said {
+fn finished(byte: u8, text: &str, tokens: u32) -> ViewMessage {
     let verified = format!("✓ verified · turn 0 · 9 + {tokens} tokens");
-    Said::Finished(Finished { link: LinkHash([byte; 32]), text: text.to_owned(), verified, tokens })
+    ViewMessage::TurnFinished(FinishedTurn {
+        link: LinkHash([byte; 32]),
+        text: text.to_owned(),
+        verified,
+        tokens,
+    })
 }
 
-fn told(byte: u8, said: &str, answer: &str) -> Told {
-    Told {
+fn journal_turn(byte: u8, message: &str, answer: &str) -> JournalTurn {
+    JournalTurn {
         link: LinkHash([byte; 32]),
-        said: said.to_owned(),
+        message: message.to_owned(),
         answer: answer.to_owned(),
         notes: Vec::new(),
         verified: format!("✓ verified · turn {byte}"),
     }
 }
 
-fn loaded(session: u8, turns: &[Told]) -> Loaded {
-    Loaded {
+fn loaded(session: u8, turns: &[JournalTurn]) -> ConversationSnapshot {
+    ConversationSnapshot {
         session: SessionId([session; 32]),
         turns: turns.to_vec(),
         earlier: 0,

@@ -4,7 +4,7 @@ use std::fs;
 
 use baton_walrus_client::{QuiltPatch, ShardCount, blob_id, quilt};
 
-use crate::command::{Place, code, err, last, out};
+use crate::command::{Fixture, code, err, last, out};
 
 const NOBODY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
@@ -20,11 +20,11 @@ fn id(bytes: &[u8]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_is_stored_found_fetched_and_verified() {
-    let (place, content) = (Place::new().await, bytes(1, 300_000));
-    let home = place.home();
-    fs::write(place.folder.path().join("a"), &content).unwrap();
-    fs::write(place.folder.path().join("b"), b"other").unwrap();
-    let baton = async |arguments: &[&str], stdin: &str| place.baton(&home, arguments, stdin).await;
+    let (fixture, content) = (Fixture::new().await, bytes(1, 300_000));
+    let home = fixture.home();
+    fs::write(fixture.folder.path().join("a"), &content).unwrap();
+    fs::write(fixture.folder.path().join("b"), b"other").unwrap();
+    let baton = async |arguments: &[&str], stdin: &str| fixture.baton(&home, arguments, stdin).await;
     let expected = id(&content);
 
     let offline = baton(&["blob", "id", "a"], "").await;
@@ -40,7 +40,7 @@ async fn a_file_is_stored_found_fetched_and_verified() {
 
     let got = baton(&["blob", "get", &expected, "--out", "c"], "").await;
     assert_eq!(code(&got), 0, "{}", err(&got));
-    assert_eq!(fs::read(place.folder.path().join("c")).unwrap(), content);
+    assert_eq!(fs::read(fixture.folder.path().join("c")).unwrap(), content);
     assert_eq!(baton(&["blob", "get", &expected], "").await.stdout, content, "to a pipe");
     let part = baton(&["blob", "get", &expected, "--range", "10-19"], "").await;
     assert_eq!(part.stdout, &content[10..20]);
@@ -50,7 +50,7 @@ async fn a_file_is_stored_found_fetched_and_verified() {
     assert_eq!(baton(&["blob", "get", &expected, "--blake3", &hash], "").await.stdout, content);
     let wrong = baton(&["blob", "get", &expected, "--blake3", &"00".repeat(32), "--out", "d"], "").await;
     assert_eq!(code(&wrong), 5, "{}", err(&wrong));
-    assert!(!place.folder.path().join("d").exists(), "what does not verify leaves nothing behind");
+    assert!(!fixture.folder.path().join("d").exists(), "what does not verify leaves nothing behind");
 
     assert_eq!(code(&baton(&["blob", "verify", &expected], "").await), 0);
     assert_eq!(code(&baton(&["blob", "verify", &expected, "a"], "").await), 0);
@@ -60,10 +60,10 @@ async fn a_file_is_stored_found_fetched_and_verified() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_stored_is_told_with_its_end_and_renewed() {
-    let place = Place::new().await;
-    let home = place.home();
-    fs::write(place.folder.path().join("a"), b"kept").unwrap();
-    let baton = async |arguments: &[&str]| place.baton(&home, arguments, "").await;
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    fs::write(fixture.folder.path().join("a"), b"kept").unwrap();
+    let baton = async |arguments: &[&str]| fixture.baton(&home, arguments, "").await;
     let id = id(b"kept");
     assert!(err(&baton(&["blob", "stat"]).await).contains("nothing was stored"));
     assert_eq!(code(&baton(&["blob", "stat", &id]).await), 6);
@@ -89,12 +89,12 @@ async fn what_was_stored_is_told_with_its_end_and_renewed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quilt_is_stored_listed_and_read_in_parts() {
-    let place = Place::new().await;
-    let home = place.home();
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
     for name in ["one.txt", "two.txt"] {
-        fs::write(place.folder.path().join(name), name).unwrap();
+        fs::write(fixture.folder.path().join(name), name).unwrap();
     }
-    let baton = async |arguments: &[&str]| place.baton(&home, arguments, "").await;
+    let baton = async |arguments: &[&str]| fixture.baton(&home, arguments, "").await;
     let patch = |name: &'static str, tags: &[(&str, &str)]| QuiltPatch {
         identifier: name,
         tags: tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
@@ -124,8 +124,8 @@ async fn a_quilt_is_stored_listed_and_read_in_parts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_usage_is_told_before_anything_is_sent() {
-    let place = Place::new().await;
-    let home = place.home();
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
     for arguments in [
         &["blob", "get", "short"][..],
         &["blob", "get", NOBODY, "--range", "9-5"],
@@ -136,7 +136,7 @@ async fn wrong_usage_is_told_before_anything_is_sent() {
         &["blob", "put", "none", "--send-to", "0x1"],
         &["blob", "quilt", "id", "none", "--tag", "x"],
     ] {
-        let refused = place.baton(&home, arguments, "").await;
+        let refused = fixture.baton(&home, arguments, "").await;
         let expected = if arguments.contains(&"x") { 8 } else { 2 };
         assert_eq!(code(&refused), expected, "{arguments:?}: {}", err(&refused));
     }
@@ -144,21 +144,21 @@ async fn wrong_usage_is_told_before_anything_is_sent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_tells_until_when_it_is_kept_and_is_renewed_on_request() {
-    let place = Place::new().await;
-    let home = place.home();
-    let said = place.baton(&home, &["chat", "--message", "hello"], "").await;
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    let said = fixture.baton(&home, &["chat", "--message", "hello"], "").await;
     assert_eq!(code(&said), 0, "{}", err(&said));
-    let list = last(&place.baton(&home, &["session", "list", "--json"], "").await);
+    let list = last(&fixture.baton(&home, &["session", "list", "--json"], "").await);
     let until = list["sessions"][0]["kept_until_ms"].as_u64().unwrap();
-    let shown = place.baton(&home, &["session", "storage", "last"], "").await;
+    let shown = fixture.baton(&home, &["session", "storage", "last"], "").await;
     assert!(out(&shown).contains("kept for 55 more days"), "{}", out(&shown));
-    let not_due = last(&place.baton(&home, &["session", "renew", "--json"], "").await);
+    let not_due = last(&fixture.baton(&home, &["session", "renew", "--json"], "").await);
     assert_eq!(
         (&not_due["renewed"], not_due["kept_until_ms"].as_u64()),
         (&serde_json::json!([]), Some(until))
     );
     let far = ["session", "renew", "last", "--within-days", "365", "--json"];
-    let renewed = last(&place.baton(&home, &far, "").await);
+    let renewed = last(&fixture.baton(&home, &far, "").await);
     assert_eq!(renewed["renewed"], serde_json::json!([0]));
     assert!(renewed["kept_until_ms"].as_u64().unwrap() > until);
 }

@@ -26,13 +26,13 @@ fn validate(record: &[u8]) -> Result<HeadIdentity, String> {
 }
 
 /// A node, a store over HTTP and a folder.
-pub struct Place {
+pub struct Fixture {
     pub folder: TempDir,
     pub url: String,
     pub node: FakeNode,
 }
 
-impl Place {
+impl Fixture {
     pub async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = EmbeddedConfig {
@@ -100,25 +100,25 @@ pub fn last(output: &Output) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_message_prints_the_answer_or_json_and_the_session_goes_on() {
-    let place = Place::new().await;
-    let home = place.home();
-    let plain = place.baton(&home, &["chat", "--message", "hello"], "").await;
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    let plain = fixture.baton(&home, &["chat", "--message", "hello"], "").await;
     assert_eq!((code(&plain), out(&plain).as_str()), (0, "hello (0)\n"), "{}", err(&plain));
     assert!(err(&plain).contains("✓ verified · turn 0"), "{}", err(&plain));
-    let json = place.baton(&home, &["chat", "last", "--message", "-", "--json"], "again").await;
+    let json = fixture.baton(&home, &["chat", "last", "--message", "-", "--json"], "again").await;
     let value = last(&json);
     assert_eq!(value["text"], "again (1)");
     assert_eq!((value["seq"].as_u64(), value["verified"].as_bool()), (Some(1), Some(true)));
-    assert_eq!(value["node"], place.node.id().to_string());
+    assert_eq!(value["node"], fixture.node.id().to_string());
     assert_eq!(value["receipt"]["output_tokens"], 2);
     assert_eq!(value["receipt"]["model_name"], "parrot");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_prompt_works_over_a_pipe() {
-    let place = Place::new().await;
+    let fixture = Fixture::new().await;
     let lines = "one\n/help\n\ntwo\n/edit two again\n/regenerate\n/verify full\n/nonsense\n/new\nfresh\n/quit\nnever\n";
-    let output = place.baton(&place.home(), &["chat", "--system", "s: "], lines).await;
+    let output = fixture.baton(&fixture.home(), &["chat", "--system", "s: "], lines).await;
     assert_eq!(code(&output), 0, "{}", err(&output));
     let text = out(&output);
     for answer in ["s: one (0)\n", "s: two (1)\n", "s: two again (1)\n", "s: fresh (0)\n"] {
@@ -133,102 +133,102 @@ async fn the_prompt_works_over_a_pipe() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_are_listed_shown_verified_backed_up_restored_and_deleted() {
-    let place = Place::new().await;
-    let home = place.home();
-    let id = last(&place.baton(&home, &["chat", "--message", "hello", "--json"], "").await)["session"]
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    let id = last(&fixture.baton(&home, &["chat", "--message", "hello", "--json"], "").await)["session"]
         .as_str()
         .unwrap()
         .to_owned();
-    let listed = last(&place.baton(&home, &["session", "list", "--json"], "").await);
+    let listed = last(&fixture.baton(&home, &["session", "list", "--json"], "").await);
     assert_eq!(
         (listed["sessions"][0]["session"].as_str(), listed["sessions"][0]["turns"].as_u64()),
         (Some(&*id), Some(1))
     );
-    let shown = place.baton(&home, &["session", "show", &id[..6]], "").await;
+    let shown = fixture.baton(&home, &["session", "show", &id[..6]], "").await;
     assert_eq!(out(&shown), "you: hello\nmodel: hello (0)\n");
-    let verified = last(&place.baton(&home, &["session", "verify", "last", "--full", "--json"], "").await);
+    let verified = last(&fixture.baton(&home, &["session", "verify", "last", "--full", "--json"], "").await);
     assert_eq!((verified["verified"].as_bool(), verified["ids_checked"].as_u64()), (Some(true), Some(1)));
 
-    let refused = place.baton(&home, &["session", "backup", "last"], "").await;
+    let refused = fixture.baton(&home, &["session", "backup", "last"], "").await;
     assert_eq!(code(&refused), 2, "words do not go into a pipe");
-    let backup = place.baton(&home, &["session", "backup", "last", "--out", "words.txt"], "").await;
+    let backup = fixture.baton(&home, &["session", "backup", "last", "--out", "words.txt"], "").await;
     assert_eq!(code(&backup), 0, "{}", err(&backup));
-    let words = std::fs::read_to_string(place.folder.path().join("words.txt")).unwrap();
+    let words = std::fs::read_to_string(fixture.folder.path().join("words.txt")).unwrap();
     assert_eq!(words.split_whitespace().count(), 24);
-    let exported = place.baton(&home, &["session", "export", "last", "--out", "export.json"], "").await;
+    let exported = fixture.baton(&home, &["session", "export", "last", "--out", "export.json"], "").await;
     assert_eq!(code(&exported), 0, "{}", err(&exported));
-    let offline = place.baton(&home, &["session", "verify", "--file", "export.json", "--full"], "").await;
+    let offline = fixture.baton(&home, &["session", "verify", "--file", "export.json", "--full"], "").await;
     assert_eq!(code(&offline), 0, "{}", err(&offline));
-    let import = place.baton(&home, &["session", "import", "export.json"], "").await;
+    let import = fixture.baton(&home, &["session", "import", "export.json"], "").await;
     assert_eq!(code(&import), 5, "an export without its root cannot be continued");
 
-    let other = place.folder.path().join("other");
-    let restored = place.baton(&other, &["session", "restore", "--json"], &words).await;
+    let other = fixture.folder.path().join("other");
+    let restored = fixture.baton(&other, &["session", "restore", "--json"], &words).await;
     assert_eq!(last(&restored)["session"], *id, "{}", err(&restored));
     let wrong = words.replacen(words.split_whitespace().next().unwrap(), "xyzzy", 1);
-    assert_eq!(code(&place.baton(&other, &["session", "restore"], &wrong).await), 2);
-    assert_eq!(code(&place.baton(&other, &["session", "restore"], &words).await), 7, "it is here already");
+    assert_eq!(code(&fixture.baton(&other, &["session", "restore"], &wrong).await), 2);
+    assert_eq!(code(&fixture.baton(&other, &["session", "restore"], &words).await), 7, "it is here already");
 
-    assert_eq!(code(&place.baton(&home, &["session", "delete", "last"], "").await), 2, "nobody to ask");
-    assert_eq!(code(&place.baton(&home, &["session", "delete", "last", "--yes"], "").await), 0);
-    let gone = place.baton(&home, &["session", "show", &id], "").await;
+    assert_eq!(code(&fixture.baton(&home, &["session", "delete", "last"], "").await), 2, "nobody to ask");
+    assert_eq!(code(&fixture.baton(&home, &["session", "delete", "last", "--yes"], "").await), 0);
+    let gone = fixture.baton(&home, &["session", "show", &id], "").await;
     assert_eq!(code(&gone), 7);
     assert!(err(&gone).contains("baton session list"), "{}", err(&gone));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_have_exit_codes_and_name_the_next_step() {
-    let place = Place::new().await;
-    let home = place.home();
-    let empty = place.baton(&home, &["chat", "--message", " ", "--json"], "").await;
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    let empty = fixture.baton(&home, &["chat", "--message", " ", "--json"], "").await;
     assert_eq!((code(&empty), last(&empty)["error"]["name"].as_str()), (2, Some("EmptyMessage")));
-    let long = place.baton(&home, &["chat", "--message", "-"], &"x".repeat(1_000_000)).await;
+    let long = fixture.baton(&home, &["chat", "--message", "-"], &"x".repeat(1_000_000)).await;
     assert_eq!(code(&long), 2);
     assert!(err(&long).contains("1000000 bytes") && err(&long).contains("in parts"), "{}", err(&long));
-    let model = place.baton(&home, &["chat", "--message", "x", "--model", "huge"], "").await;
+    let model = fixture.baton(&home, &["chat", "--message", "x", "--model", "huge"], "").await;
     assert_eq!(code(&model), 3);
     assert!(err(&model).contains("served are: parrot"), "{}", err(&model));
 
-    place.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
-    let overflow = place.baton(&home, &["chat", "--message", "x"], "").await;
+    fixture.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
+    let overflow = fixture.baton(&home, &["chat", "--message", "x"], "").await;
     assert_eq!(code(&overflow), 4);
     assert!(err(&overflow).contains("shorten"), "{}", err(&overflow));
-    place.node.script([Act::WrongReceipt; 6]);
-    let lied = place.baton(&home, &["chat", "--message", "x"], "").await;
+    fixture.node.script([Act::WrongReceipt; 6]);
+    let lied = fixture.baton(&home, &["chat", "--message", "x"], "").await;
     assert_eq!(code(&lied), 5);
     assert!(err(&lied).contains("the message is kept"), "{}", err(&lied));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_message_behind_an_unanswered_one_is_refused_in_words() {
-    let place = Place::new().await;
-    let home = place.home();
-    place.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
-    let first = place.baton(&home, &["chat", "--message", "first"], "").await;
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    fixture.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
+    let first = fixture.baton(&home, &["chat", "--message", "first"], "").await;
     assert_eq!(code(&first), 4, "{}", err(&first));
-    place.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
-    let second = place.baton(&home, &["chat", "last", "--message", "second"], "").await;
+    fixture.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
+    let second = fixture.baton(&home, &["chat", "last", "--message", "second"], "").await;
     assert_eq!(code(&second), 4, "{}", err(&second));
     assert!(err(&second).contains("your new message was not sent and is not kept"), "{}", err(&second));
     assert!(err(&second).contains("--drop-pending"), "{}", err(&second));
     // The first message is answered as soon as a node is honest, and the second follows it.
-    let third = place.baton(&home, &["chat", "last", "--message", "second"], "").await;
+    let third = fixture.baton(&home, &["chat", "last", "--message", "second"], "").await;
     assert_eq!(code(&third), 0, "{}", err(&third));
-    let shown = place.baton(&home, &["session", "show", "last"], "").await;
+    let shown = fixture.baton(&home, &["session", "show", "last"], "").await;
     assert_eq!((out(&shown).matches("first (0)").count(), out(&shown).matches("second (1)").count()), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_verification_publishes_the_head_that_an_index_lacks() {
-    let (place, other) = (Place::new().await, Place::new().await);
-    let home = place.home();
-    let said = place.baton(&home, &["chat", "--message", "hello", "--no-dht"], "").await;
+    let (fixture, other) = (Fixture::new().await, Fixture::new().await);
+    let home = fixture.home();
+    let said = fixture.baton(&home, &["chat", "--message", "hello", "--no-dht"], "").await;
     assert_eq!(code(&said), 0, "{}", err(&said));
     let heads = ["--heads", &other.url, "--no-dht"];
     let check = |command: &'static str| {
         let arguments = [&["session", command, "last", "--json"][..], &heads[..]].concat();
-        let (place, home) = (&place, home.clone());
-        async move { place.baton(&home, &arguments, "").await }
+        let (fixture, home) = (&fixture, home.clone());
+        async move { fixture.baton(&home, &arguments, "").await }
     };
     let verified = check("verify").await;
     assert_eq!((code(&verified), last(&verified)["error"]["name"].as_str()), (5, Some("RollbackDetected")));

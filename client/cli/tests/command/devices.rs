@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use crate::command::{Place, code, err, last, out};
+use crate::command::{Fixture, code, err, last, out};
 
 /// The messages of a session, as the command shows them.
-async fn shown(place: &Place, home: &Path) -> (Vec<String>, serde_json::Value) {
-    let shown = last(&place.baton(home, &["session", "show", "last", "--json"], "").await);
+async fn shown(fixture: &Fixture, home: &Path) -> (Vec<String>, serde_json::Value) {
+    let shown = last(&fixture.baton(home, &["session", "show", "last", "--json"], "").await);
     let turns = shown["turns"].as_array().unwrap();
     let said = turns.iter().map(|turn| turn["messages"][0]["text"].as_str().unwrap().to_owned()).collect();
     (said, shown)
@@ -14,9 +14,9 @@ async fn shown(place: &Place, home: &Path) -> (Vec<String>, serde_json::Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_so() {
-    let (place, other) = (Place::new().await, Place::new().await);
-    let (one, two) = (place.folder.path().join("one"), place.folder.path().join("two"));
-    let both = ["--heads", &place.url, "--heads", &other.url];
+    let (fixture, other) = (Fixture::new().await, Fixture::new().await);
+    let (one, two) = (fixture.folder.path().join("one"), fixture.folder.path().join("two"));
+    let both = ["--heads", &fixture.url, "--heads", &other.url];
     // Through the DHT the second device would have seen the first one's turn.
     let with = |arguments: &[&'static str], heads: &[&str]| -> Vec<String> {
         let all = arguments.iter().copied().chain(heads.iter().copied()).chain(["--no-dht"]);
@@ -24,12 +24,12 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
     };
     let run = async |home: &Path, arguments: Vec<String>, stdin: &str| {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        place.baton(home, &arguments, stdin).await
+        fixture.baton(home, &arguments, stdin).await
     };
     let begun = run(&one, with(&["chat", "--message", "common", "--json"], &both), "").await;
     assert_eq!(code(&begun), 0, "{}", err(&begun));
-    assert_eq!(code(&place.baton(&one, &["session", "backup", "last", "--out", "words"], "").await), 0);
-    let words = std::fs::read_to_string(place.folder.path().join("words")).unwrap();
+    assert_eq!(code(&fixture.baton(&one, &["session", "backup", "last", "--out", "words"], "").await), 0);
+    let words = std::fs::read_to_string(fixture.folder.path().join("words")).unwrap();
     let restored = run(&two, with(&["session", "restore", "--json"], &both), &words).await;
     assert_eq!(code(&restored), 0, "{}", err(&restored));
 
@@ -57,7 +57,8 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
     let synced = run(&one, with(&["session", "sync", "last", "--json"], &both), "").await;
     assert_eq!(last(&synced)["status"], "Current", "{}", err(&synced));
 
-    let ((here, shown_here), (there, shown_there)) = (shown(&place, &one).await, shown(&place, &two).await);
+    let ((here, shown_here), (there, shown_there)) =
+        (shown(&fixture, &one).await, shown(&fixture, &two).await);
     assert_eq!((here.len(), &here), (3, &there));
     assert!(here.contains(&"from one".to_owned()) && here.contains(&"from two".to_owned()));
     let moved = [&shown_here, &shown_there].map(|shown| shown["turns"][2]["moved_from"].as_u64());

@@ -7,43 +7,43 @@ use baton_proto::ErrorCode;
 
 use baton_testkit::fake::Act;
 
-use crate::command::{Place, code, err, last, out};
+use crate::command::{Fixture, code, err, last, out};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
-    let place = Place::new().await;
-    let home = place.home();
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
     let write = |name: &str, text: &str| {
-        let path = place.folder.path().join(name);
+        let path = fixture.folder.path().join(name);
         fs::write(&path, text).unwrap();
         path.display().to_string()
     };
     let (one, two) = (write("one", "correct horse\n"), write("two", "battery staple\n"));
-    assert_eq!(code(&place.baton(&home, &["chat", "--message", "hello"], "").await), 0);
+    assert_eq!(code(&fixture.baton(&home, &["chat", "--message", "hello"], "").await), 0);
 
-    let ignored = place.baton(&home, &["session", "list", "--passphrase-file", &one], "").await;
+    let ignored = fixture.baton(&home, &["session", "list", "--passphrase-file", &one], "").await;
     assert_eq!(code(&ignored), 8, "{}", err(&ignored));
     assert!(err(&ignored).contains("baton passphrase"), "{}", err(&ignored));
-    let nobody = place.baton(&home, &["passphrase"], "").await;
+    let nobody = fixture.baton(&home, &["passphrase"], "").await;
     assert_eq!(code(&nobody), 2, "{}", err(&nobody));
 
     // Also with the flag given: a user's environment may always give it.
     let set = ["passphrase", "--new-file", &one, "--passphrase-file", &one];
-    let set = place.baton(&home, &set, "").await;
+    let set = fixture.baton(&home, &set, "").await;
     assert_eq!(code(&set), 0, "{}", err(&set));
-    assert_eq!(code(&place.baton(&home, &["session", "list"], "").await), 8);
+    assert_eq!(code(&fixture.baton(&home, &["session", "list"], "").await), 8);
     let show = ["session", "show", "last", "--passphrase-file", &one];
-    assert_eq!(out(&place.baton(&home, &show, "").await), "you: hello\nmodel: hello (0)\n");
+    assert_eq!(out(&fixture.baton(&home, &show, "").await), "you: hello\nmodel: hello (0)\n");
 
     let wrong = ["passphrase", "--new-file", &two, "--passphrase-file", &two];
-    assert_eq!(code(&place.baton(&home, &wrong, "").await), 8);
+    assert_eq!(code(&fixture.baton(&home, &wrong, "").await), 8);
     let change = ["passphrase", "--new-file", &two, "--passphrase-file", &one];
-    assert_eq!(code(&place.baton(&home, &change, "").await), 0);
-    assert_eq!(code(&place.baton(&home, &show, "").await), 8, "the old one opens nothing");
+    assert_eq!(code(&fixture.baton(&home, &change, "").await), 0);
+    assert_eq!(code(&fixture.baton(&home, &show, "").await), 8, "the old one opens nothing");
 
     let remove = ["passphrase", "--remove", "--passphrase-file", &two];
-    assert_eq!(code(&place.baton(&home, &remove, "").await), 0);
-    let shown = place.baton(&home, &["session", "show", "last"], "").await;
+    assert_eq!(code(&fixture.baton(&home, &remove, "").await), 0);
+    let shown = fixture.baton(&home, &["session", "show", "last"], "").await;
     assert_eq!(out(&shown), "you: hello\nmodel: hello (0)\n");
     let names: Vec<_> = fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(
@@ -53,18 +53,18 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
     );
 
     // Before the first conversation: the command creates the key, protected by the passphrase from the start.
-    let fresh = place.folder.path().join("fresh");
-    assert_eq!(code(&place.baton(&fresh, &["passphrase", "--new-file", &one], "").await), 0);
-    assert_eq!(code(&place.baton(&fresh, &["session", "list"], "").await), 8);
+    let fresh = fixture.folder.path().join("fresh");
+    assert_eq!(code(&fixture.baton(&fresh, &["passphrase", "--new-file", &one], "").await), 0);
+    assert_eq!(code(&fixture.baton(&fresh, &["session", "list"], "").await), 8);
     let list = ["session", "list", "--passphrase-file", &one];
-    assert_eq!(code(&place.baton(&fresh, &list, "").await), 0);
+    assert_eq!(code(&fixture.baton(&fresh, &list, "").await), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_session_is_said_backed_up_and_restored_by_its_id() {
-    let place = Place::new().await;
-    let home = place.home();
-    let told = place.baton(&home, &["chat", "--message", "hello", "--json"], "").await;
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    let told = fixture.baton(&home, &["chat", "--message", "hello", "--json"], "").await;
     let id = last(&told)["session"].as_str().unwrap().to_owned();
     let journal = fs::read_dir(home.join("sessions")).unwrap().next().unwrap().unwrap().path();
     let mut bytes = fs::read(&journal).unwrap();
@@ -72,56 +72,56 @@ async fn a_damaged_session_is_said_backed_up_and_restored_by_its_id() {
     bytes[end] ^= 1;
     fs::write(&journal, bytes).unwrap();
 
-    let listed = place.baton(&home, &["session", "list"], "").await;
+    let listed = fixture.baton(&home, &["session", "list"], "").await;
     assert_eq!(code(&listed), 0);
     assert!(out(&listed).contains(&id) && out(&listed).contains("cannot be read"), "{}", out(&listed));
     assert!(err(&listed).contains("damaged") && err(&listed).contains("restore SESSION"), "{}", err(&listed));
-    let json = last(&place.baton(&home, &["session", "list", "--json"], "").await);
+    let json = last(&fixture.baton(&home, &["session", "list", "--json"], "").await);
     assert_eq!(json["unreadable"][0]["session"], *id);
-    let show = place.baton(&home, &["session", "show", &id[..8]], "").await;
+    let show = fixture.baton(&home, &["session", "show", &id[..8]], "").await;
     assert_eq!(code(&show), 8, "named, and not unknown: {}", err(&show));
-    let backup = place.baton(&home, &["session", "backup", &id, "--out", "words.txt"], "").await;
+    let backup = fixture.baton(&home, &["session", "backup", &id, "--out", "words.txt"], "").await;
     assert_eq!(code(&backup), 0, "{}", err(&backup));
-    let restored = place.baton(&home, &["session", "restore", &id[..8]], "").await;
+    let restored = fixture.baton(&home, &["session", "restore", &id[..8]], "").await;
     assert_eq!(code(&restored), 0, "{}", err(&restored));
-    let shown = place.baton(&home, &["session", "show", "last"], "").await;
+    let shown = fixture.baton(&home, &["session", "show", "last"], "").await;
     assert_eq!(out(&shown), "you: hello\nmodel: hello (0)\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn system_text_does_not_lock_out_of_a_session_with_an_unanswered_message() {
-    let place = Place::new().await;
-    let home = place.home();
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
     let leave_pending = || async {
-        place.node.script([Act::Refuse(ErrorCode::Internal); 6]);
-        let failed = place.baton(&home, &["chat", "last", "--message", "lost"], "").await;
+        fixture.node.script([Act::Refuse(ErrorCode::Internal); 6]);
+        let failed = fixture.baton(&home, &["chat", "last", "--message", "lost"], "").await;
         assert_eq!(code(&failed), 4, "{}", err(&failed));
-        place.node.clear_script();
+        fixture.node.clear_script();
     };
-    assert_eq!(code(&place.baton(&home, &["chat", "--message", "hello"], "").await), 0);
+    assert_eq!(code(&fixture.baton(&home, &["chat", "--message", "hello"], "").await), 0);
     leave_pending().await;
     let with_system = ["chat", "last", "--system", "s: ", "--message"];
-    let resumed = place.baton(&home, &[&with_system[..], &["on"]].concat(), "").await;
+    let resumed = fixture.baton(&home, &[&with_system[..], &["on"]].concat(), "").await;
     assert_eq!(code(&resumed), 0, "{}", err(&resumed));
     assert_eq!(out(&resumed), "lost (1)\ns: on (2)\n", "the old message as it was asked, the new one anew");
     leave_pending().await;
-    let dropped = place.baton(&home, &[&with_system[..], &["t", "--drop-pending"]].concat(), "").await;
+    let dropped = fixture.baton(&home, &[&with_system[..], &["t", "--drop-pending"]].concat(), "").await;
     assert_eq!((code(&dropped), out(&dropped).as_str()), (0, "s: t (3)\n"), "{}", err(&dropped));
     leave_pending().await;
-    let prompt = place.baton(&home, &["chat", "last", "--system", "u: "], "next\n").await;
+    let prompt = fixture.baton(&home, &["chat", "last", "--system", "u: "], "next\n").await;
     assert_eq!((code(&prompt), out(&prompt).as_str()), (0, "s: lost (4)\nu: next (5)\n"), "{}", err(&prompt));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn verify_says_what_the_store_lacks_and_repairs_it() {
-    let place = Place::new().await;
-    let home = place.home();
-    assert_eq!(code(&place.baton(&home, &["chat", "--message", "hello"], "").await), 0);
-    let good = place.baton(&home, &["session", "verify", "last"], "").await;
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    assert_eq!(code(&fixture.baton(&home, &["chat", "--message", "hello"], "").await), 0);
+    let good = fixture.baton(&home, &["session", "verify", "last"], "").await;
     assert_eq!(code(&good), 0, "{}", err(&good));
 
     // Another store, which has none of its blobs.
-    let empty = Place::new().await;
+    let empty = Fixture::new().await;
     let lacking = empty.baton(&home, &["session", "verify", "last"], "").await;
     let text = err(&lacking);
     assert_ne!(code(&lacking), 0);
@@ -136,14 +136,14 @@ async fn verify_says_what_the_store_lacks_and_repairs_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_without_the_index_is_reported() {
-    let place = Place::new().await;
-    let home = place.home();
-    assert_eq!(code(&place.baton(&home, &["chat", "--message", "hello"], "").await), 0);
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    assert_eq!(code(&fixture.baton(&home, &["chat", "--message", "hello"], "").await), 0);
     // The command may not publish to the nodes' DHT either.
     let deaf = ["session", "delete", "last", "--yes", "--no-dht", "--heads", "http://127.0.0.1:9"];
-    let deleted = place.baton(&home, &deaf, "").await;
+    let deleted = fixture.baton(&home, &deaf, "").await;
     assert_eq!(code(&deleted), 6, "{}", err(&deleted));
     assert!(err(&deleted).contains("deleted here, but the head index was not told"), "{}", err(&deleted));
-    let listed = last(&place.baton(&home, &["session", "list", "--json"], "").await);
+    let listed = last(&fixture.baton(&home, &["session", "list", "--json"], "").await);
     assert_eq!(listed["sessions"].as_array().map(Vec::len), Some(0));
 }

@@ -4,8 +4,8 @@
 mod blobs;
 mod command;
 mod devices;
-mod form;
 mod home;
 mod memory;
 mod nodes;
-mod taking_up;
+mod resume;
+mod schema;

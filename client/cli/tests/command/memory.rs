@@ -16,9 +16,9 @@ use wiremock::{
 use crate::command::{code, err, last, out, run};
 
 /// Matches a request with a valid signature of its account.
-struct Signed;
+struct ValidSignature;
 
-impl Match for Signed {
+impl Match for ValidSignature {
     fn matches(&self, request: &Request) -> bool {
         let header = |name: &str| request.headers.get(name).unwrap().to_str().unwrap();
         let query = request.url.query().map(|query| format!("?{query}")).unwrap_or_default();
@@ -74,13 +74,13 @@ async fn an_account_is_made_shown_backed_up_and_restored_and_never_overwritten()
     assert_eq!(code(&baton(other.path(), &["account", "restore"], &wrong).await), 2);
 }
 
-async fn door(folder: &TempDir) -> MockServer {
+async fn start_relayer(folder: &TempDir) -> MockServer {
     assert_eq!(code(&baton(folder.path(), &["account", "new"], "").await), 0);
     MockServer::start().await
 }
 
 async fn answers(server: &MockServer, verb: &str, at: &str, body: Option<Value>, answer: Value) {
-    let mut mock = Mock::given(Signed).and(method(verb)).and(path(at));
+    let mut mock = Mock::given(ValidSignature).and(method(verb)).and(path(at));
     if let Some(body) = body {
         mock = mock.and(body_json(body));
     }
@@ -90,7 +90,7 @@ async fn answers(server: &MockServer, verb: &str, at: &str, body: Option<Value>,
 #[tokio::test(flavor = "multi_thread")]
 async fn memories_are_listed_searched_added_edited_and_forgotten_with_signed_requests() {
     let folder = tempfile::tempdir().unwrap();
-    let server = door(&folder).await;
+    let server = start_relayer(&folder).await;
     let url = server.uri();
     let baton = async |arguments: &[&str]| {
         let all = [&["memory"], arguments, &["--relayer-url", &url]].concat();
@@ -157,10 +157,10 @@ async fn memories_are_listed_searched_added_edited_and_forgotten_with_signed_req
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_relayer_refuses_has_its_code_hint_and_exit_code() {
     let folder = tempfile::tempdir().unwrap();
-    let server = door(&folder).await;
+    let server = start_relayer(&folder).await;
     let refusal = json!({ "code": "scope_missing", "message": "not allowed", "hint": "ask the owner" });
     let answer = ResponseTemplate::new(403).set_body_json(refusal);
-    Mock::given(Signed).respond_with(answer).mount(&server).await;
+    Mock::given(ValidSignature).respond_with(answer).mount(&server).await;
     let refused = ["memory", "projects", "--json", "--relayer-url", &server.uri()];
     let refused = baton(folder.path(), &refused, "").await;
     assert_eq!((code(&refused), last(&refused)["error"]["name"].as_str()), (9, Some("scope_missing")));

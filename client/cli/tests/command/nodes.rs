@@ -4,7 +4,7 @@ use baton_proto::receipt::EngineKind;
 use baton_testkit::fake::{Act, FakeNode};
 use serde_json::Value;
 
-use crate::command::{Place, code, err, last, out};
+use crate::command::{Fixture, code, err, last, out};
 
 /// The row of a node in the command's output.
 fn row<'a>(value: &'a Value, node: &FakeNode) -> &'a Value {
@@ -14,9 +14,9 @@ fn row<'a>(value: &'a Value, node: &FakeNode) -> &'a Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_explains_the_choice_as_a_table_and_as_json() {
-    let place = Place::new().await;
-    let home = place.home();
-    let other = FakeNode::start(place.node.stores(), EngineKind::Native).await;
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    let other = FakeNode::start(fixture.node.stores(), EngineKind::Native).await;
     let address = other.addrs().first().unwrap().to_string();
     let both = |arguments: &[&str]| -> Vec<String> {
         arguments.iter().chain(&["--node", &address]).map(ToString::to_string).collect()
@@ -24,13 +24,13 @@ async fn the_command_explains_the_choice_as_a_table_and_as_json() {
     let run = async |arguments: &[&str]| {
         let arguments = both(arguments);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        place.baton(&home, &arguments, "").await
+        fixture.baton(&home, &arguments, "").await
     };
-    let only = place.node.id().to_string();
+    let only = fixture.node.id().to_string();
     let first = run(&["chat", "--only", &only, "--message", "hello"]).await;
     assert_eq!(code(&first), 0, "{}", err(&first));
     let explained = last(&run(&["nodes", "--explain", "--json"]).await);
-    let (known, newcomer) = (row(&explained, &place.node), row(&explained, &other));
+    let (known, newcomer) = (row(&explained, &fixture.node), row(&explained, &other));
     assert!((known["probability"].as_f64().unwrap() - 2.0 / 3.0).abs() < 0.02, "{explained}");
     assert!((newcomer["probability"].as_f64().unwrap() - 1.0 / 3.0).abs() < 0.02, "{explained}");
     assert_eq!(newcomer["why"], "in the draw, as a newcomer");
@@ -44,7 +44,7 @@ async fn the_command_explains_the_choice_as_a_table_and_as_json() {
     let explained = last(&run(&["nodes", "--explain", "--json", "--session", "last"]).await);
     assert_eq!(row(&explained, &other)["behind"], "lied", "{explained}");
     assert_eq!(row(&explained, &other)["probability"], 0.0);
-    assert_eq!(row(&explained, &place.node)["probability"], 1.0);
+    assert_eq!(row(&explained, &fixture.node)["probability"], 1.0);
     let table = run(&["nodes", "--explain"]).await;
     let (text, remarks) = (out(&table), err(&table));
     assert!(text.starts_with("NODE ") && text.lines().count() == 3, "{text}");
@@ -52,28 +52,28 @@ async fn the_command_explains_the_choice_as_a_table_and_as_json() {
     assert!(text.contains("100.0%") && remarks.contains("last failure: lied"), "{text}{remarks}");
 
     let explained = last(&run(&["nodes", "--explain", "--json", "--model", "huge"]).await);
-    assert_eq!(row(&explained, &place.node)["excluded"]["condition"], "model", "{explained}");
+    assert_eq!(row(&explained, &fixture.node)["excluded"]["condition"], "model", "{explained}");
     let explained = last(&run(&["nodes", "--explain", "--json", "--max-price", "0"]).await);
-    assert_eq!(row(&explained, &place.node)["excluded"]["condition"], "price", "{explained}");
+    assert_eq!(row(&explained, &fixture.node)["excluded"]["condition"], "price", "{explained}");
     assert_eq!(code(&run(&["nodes", "--model", "parrot"]).await), 2, "that is for --explain");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_lists_receipts_with_totals_and_verifies_them_offline() {
-    let place = Place::new().await;
-    let home = place.home();
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
     for message in ["one", "two"] {
-        let said = place.baton(&home, &["chat", "last", "--message", message], "").await;
+        let said = fixture.baton(&home, &["chat", "last", "--message", message], "").await;
         if code(&said) == 7 {
-            assert_eq!(code(&place.baton(&home, &["chat", "--message", message], "").await), 0);
+            assert_eq!(code(&fixture.baton(&home, &["chat", "--message", message], "").await), 0);
         }
     }
-    place.node.stop().await;
-    let value = last(&place.baton(&home, &["receipts", "--json", "--verify"], "").await);
+    fixture.node.stop().await;
+    let value = last(&fixture.baton(&home, &["receipts", "--json", "--verify"], "").await);
     assert_eq!(value["verified"], true, "{value}");
     let turns = value["sessions"][0]["turns"].as_array().unwrap();
     assert_eq!(turns.len(), 2, "{value}");
-    assert_eq!(turns[1]["node"], place.node.id().to_string());
+    assert_eq!(turns[1]["node"], fixture.node.id().to_string());
     assert_eq!(
         (turns[1]["countersigned"].as_str(), turns[1]["verified"].as_bool()),
         (Some("yes"), Some(true))
@@ -89,17 +89,17 @@ async fn the_command_lists_receipts_with_totals_and_verifies_them_offline() {
     assert_eq!((model["name"].as_str(), model["countersigned"].as_u64()), (Some("parrot"), Some(2)));
     assert_eq!(model["engine"], "native");
 
-    let table = place.baton(&home, &["receipts", "last", "--verify"], "").await;
+    let table = fixture.baton(&home, &["receipts", "last", "--verify"], "").await;
     assert_eq!(code(&table), 0, "{}", err(&table));
     assert!(out(&table).contains("COUNTERSIGNED") && out(&table).contains("parrot"), "{}", out(&table));
     assert!(err(&table).contains("✓ verified: 2 turns"), "{}", err(&table));
 
-    let words = place.folder.path().join("words.txt").display().to_string();
-    assert_eq!(code(&place.baton(&home, &["session", "backup", "last", "--out", &words], "").await), 0);
-    let other = place.folder.path().join("other");
-    let restored = place.baton(&other, &["session", "restore", "--words-file", &words], "").await;
+    let words = fixture.folder.path().join("words.txt").display().to_string();
+    assert_eq!(code(&fixture.baton(&home, &["session", "backup", "last", "--out", &words], "").await), 0);
+    let other = fixture.folder.path().join("other");
+    let restored = fixture.baton(&other, &["session", "restore", "--words-file", &words], "").await;
     assert_eq!(code(&restored), 0, "{}", err(&restored));
-    let none = place.baton(&other, &["receipts"], "").await;
+    let none = fixture.baton(&other, &["receipts"], "").await;
     assert_eq!(code(&none), 0, "{}", err(&none));
     assert!(
         err(&none).contains("2 turns without a receipt: they were brought back from the store"),

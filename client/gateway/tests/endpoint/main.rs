@@ -3,5 +3,5 @@
 
 mod devices;
 mod embeddings;
+mod features;
 mod serve;
-mod serve_form;

@@ -7,14 +7,14 @@ use crossterm::event::{MouseEvent, MouseEventKind};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{out, out::Tone, tui::sidebar::Listed};
+use crate::{out, out::Tone, tui::sidebar::SessionEntry};
 
 #[derive(Debug, Clone)]
 enum Step {
     Key(KeyCode, KeyModifiers),
     Paste(String),
     Wheel(bool),
-    Said(Said),
+    Message(ViewMessage),
     Begin(String),
     End(bool),
     Draw(u16, u16),
@@ -42,13 +42,14 @@ fn key() -> impl Strategy<Value = KeyCode> {
     ]
 }
 
-fn said() -> impl Strategy<Value = Said> {
-    let told = (0u8..5, text(), text()).prop_map(|(byte, said, answer)| told(byte, &said, &answer));
+fn message() -> impl Strategy<Value = ViewMessage> {
+    let turn =
+        (0u8..5, text(), text()).prop_map(|(byte, message, answer)| journal_turn(byte, &message, &answer));
     let session =
-        (0u8..3, prop::collection::vec(told, 0..4), 0usize..3).prop_map(|(session, turns, earlier)| {
-            Said::Session(Box::new(Loaded { earlier, ..loaded(session, &turns) }))
+        (0u8..3, prop::collection::vec(turn, 0..4), 0usize..3).prop_map(|(session, turns, earlier)| {
+            ViewMessage::Session(Box::new(ConversationSnapshot { earlier, ..loaded(session, &turns) }))
         });
-    let listed = (0u8..5, text()).prop_map(|(byte, title)| Listed {
+    let listed = (0u8..5, text()).prop_map(|(byte, title)| SessionEntry {
         session: SessionId([byte; 32]),
         title,
         turns: 7,
@@ -70,12 +71,12 @@ fn said() -> impl Strategy<Value = Said> {
         1 => Just(TurnEvent::Accepted),
     ];
     prop_oneof![
-        4 => event.prop_map(Said::Turn),
-        2 => text().prop_map(Said::Begun),
-        2 => text().prop_map(|text| Said::Remark(Tone::Note, text)),
+        4 => event.prop_map(ViewMessage::Turn),
+        2 => text().prop_map(ViewMessage::TurnStarted),
+        2 => text().prop_map(|text| ViewMessage::Remark(Tone::Note, text)),
         1 => (0u8..5, text()).prop_map(|(byte, text)| finished(byte, &text, 9)),
         1 => session,
-        1 => prop::collection::vec(listed, 0..6).prop_map(Said::Sessions),
+        1 => prop::collection::vec(listed, 0..6).prop_map(ViewMessage::Sessions),
     ]
 }
 
@@ -91,7 +92,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (key(), modifiers).prop_map(|(code, modifiers)| Step::Key(code, modifiers)),
         2 => text().prop_map(Step::Paste),
         1 => any::<bool>().prop_map(Step::Wheel),
-        6 => said().prop_map(Step::Said),
+        6 => message().prop_map(Step::Message),
         1 => text().prop_map(Step::Begin),
         1 => any::<bool>().prop_map(Step::End),
         3 => (0u16..130, 0u16..40).prop_map(|(width, height)| Step::Draw(width, height)),
@@ -107,7 +108,7 @@ fn take(stage: &mut Stage, step: Step) {
             let mouse = MouseEvent { kind, column: 0, row: 0, modifiers: KeyModifiers::NONE };
             stage.state.input(Event::Mouse(mouse));
         }
-        Step::Said(said) => stage.say(said),
+        Step::Message(message) => stage.say(message),
         Step::Begin(line) => stage.state.begin(&line, stage.now),
         Step::End(good) => drop(stage.state.end(good)),
         Step::Draw(width, height) => check(stage, width, height),

@@ -92,11 +92,11 @@ fn a_message_that_was_not_answered_is_kept_and_a_new_attempt_takes_its_place() {
     let mut stage = Stage::new();
     stage.ask("hello");
     stage.event(attempt(0x11, 0));
-    stage.say(Said::Remark(Tone::Bad, "error: every attempt failed".to_owned()));
-    stage.say(Said::Remark(Tone::Note, "  try: another node".to_owned()));
+    stage.say(ViewMessage::Remark(Tone::Bad, "error: every attempt failed".to_owned()));
+    stage.say(ViewMessage::Remark(Tone::Note, "  try: another node".to_owned()));
     let mut session = loaded(1, &[]);
     session.pending = true;
-    stage.say(Said::Session(Box::new(session)));
+    stage.say(ViewMessage::Session(Box::new(session)));
     stage.state.end(false);
     let shown = stage.shown();
     assert!(in_order(
@@ -105,7 +105,7 @@ fn a_message_that_was_not_answered_is_kept_and_a_new_attempt_takes_its_place() {
     ));
     assert!(shown.contains("1 message not answered"));
     stage.state.begin("/retry", stage.now);
-    stage.say(Said::Begun("hello".to_owned()));
+    stage.say(ViewMessage::TurnStarted("hello".to_owned()));
     stage.text("there you are");
     assert_eq!(stage.shown().matches("› hello").count(), 1);
     stage.state.end(false);
@@ -124,7 +124,7 @@ fn escape_ends_an_answer_and_what_waited_is_the_users_again() {
     assert!(stage.shown().contains("next: next"));
     assert_eq!(stage.press(KeyCode::Esc), Some(Effect::Stop));
     assert!(stage.shown().contains("ending it"));
-    stage.say(Said::Remark(Tone::Note, "cancelled".to_owned()));
+    stage.say(ViewMessage::Remark(Tone::Note, "cancelled".to_owned()));
     assert_eq!(stage.state.end(true), None, "what waited is not sent");
     assert!(in_order(
         &stage.shown(),
@@ -154,7 +154,7 @@ fn memories_and_other_devices_are_told_of() {
     stage.ask("what may I eat?");
     let item = |text: &str| MemoryItem { text: text.to_owned(), source: "fact".to_owned(), time_ms: 0 };
     stage.event(TurnEvent::Memory(vec![item("no peanuts"), item("likes\nrice")]));
-    stage.say(Said::Remark(Tone::Warn, "another device also wrote turn 3".to_owned()));
+    stage.say(ViewMessage::Remark(Tone::Warn, "another device also wrote turn 3".to_owned()));
     assert!(in_order(
         &stage.shown(),
         &[
@@ -169,13 +169,20 @@ fn memories_and_other_devices_are_told_of() {
 #[test]
 fn the_journal_decides_what_counts_and_remarks_stay_where_they_were() {
     let mut stage = Stage::new();
-    stage.say(Said::Session(Box::new(loaded(1, &[told(1, "one", "first"), told(2, "two", "second")]))));
-    stage.say(Said::Remark(Tone::Note, "a remark".to_owned()));
+    stage.say(ViewMessage::Session(Box::new(loaded(
+        1,
+        &[journal_turn(1, "one", "first"), journal_turn(2, "two", "second")],
+    ))));
+    stage.say(ViewMessage::Remark(Tone::Note, "a remark".to_owned()));
     stage.ask("three");
     stage.say(finished(3, "third", 2));
     // The second one was replaced, and another device's turn came in before the third.
-    let turns = [told(1, "one", "first"), told(9, "nine", "ninth"), told(3, "three", "of the journal")];
-    stage.say(Said::Session(Box::new(loaded(1, &turns))));
+    let turns = [
+        journal_turn(1, "one", "first"),
+        journal_turn(9, "nine", "ninth"),
+        journal_turn(3, "three", "of the journal"),
+    ];
+    stage.say(ViewMessage::Session(Box::new(loaded(1, &turns))));
     stage.state.end(true);
     let shown = stage.shown();
     assert!(
@@ -184,17 +191,17 @@ fn the_journal_decides_what_counts_and_remarks_stay_where_they_were() {
     );
     assert!(!shown.contains("› two") && !shown.contains("of the journal"));
     // Another session shows nothing of it.
-    stage.say(Said::Session(Box::new(loaded(2, &[]))));
+    stage.say(ViewMessage::Session(Box::new(loaded(2, &[]))));
     assert!(!stage.shown().contains("› one"));
 }
 
 #[test]
 fn turns_before_those_that_are_shown_are_told_of_once() {
     let mut stage = Stage::new();
-    let mut session = loaded(1, &[told(1, "one", "first")]);
+    let mut session = loaded(1, &[journal_turn(1, "one", "first")]);
     session.earlier = 7;
-    stage.say(Said::Session(Box::new(session.clone())));
-    stage.say(Said::Session(Box::new(session)));
+    stage.say(ViewMessage::Session(Box::new(session.clone())));
+    stage.say(ViewMessage::Session(Box::new(session)));
     let shown = stage.shown();
     assert!(in_order(&shown, &["7 turns before this: baton session show 01010101", "› one"]));
     assert_eq!(shown.matches("before this").count(), 1);

@@ -4,7 +4,7 @@ use baton_proto::ids::SessionId;
 use crossterm::event::{MouseEvent, MouseEventKind};
 
 use super::*;
-use crate::tui::sidebar::Listed;
+use crate::tui::sidebar::SessionEntry;
 
 #[test]
 fn the_input_is_edited_by_characters_as_a_reader_sees_them() {
@@ -141,13 +141,13 @@ fn control_d_deletes_leaves_and_asks_again_while_an_answer_comes() {
 #[test]
 fn the_list_of_sessions_opens_one_and_not_while_an_answer_comes() {
     let mut stage = Stage::new();
-    let listed = |byte: u8| Listed {
+    let listed = |byte: u8| SessionEntry {
         session: SessionId([byte; 32]),
         title: format!("title {byte}"),
         turns: 2,
         used_ms: 0,
     };
-    stage.say(Said::Sessions(vec![listed(1), listed(2)]));
+    stage.say(ViewMessage::Sessions(vec![listed(1), listed(2)]));
     assert!(stage.screen(100, 20).join("\n").contains("• title 1"));
     assert!(!stage.shown().contains("title 1"), "a narrow one is not shared");
     stage.press(KeyCode::Tab);
@@ -168,8 +168,8 @@ fn the_list_of_sessions_opens_one_and_not_while_an_answer_comes() {
 #[test]
 fn the_mouse_scrolls_and_can_be_left_to_the_terminal() {
     let mut stage = Stage::new();
-    let turns: Vec<_> = (0..30).map(|n| told(n, &format!("question {n}"), "answer")).collect();
-    stage.say(Said::Session(Box::new(loaded(1, &turns))));
+    let turns: Vec<_> = (0..30).map(|n| journal_turn(n, &format!("question {n}"), "answer")).collect();
+    stage.say(ViewMessage::Session(Box::new(loaded(1, &turns))));
     let wheel = |kind| Event::Mouse(MouseEvent { kind, column: 0, row: 0, modifiers: KeyModifiers::NONE });
     stage.shown();
     stage.state.input(wheel(MouseEventKind::ScrollUp));
@@ -189,10 +189,10 @@ fn rows_of_one_line_are_gone_through_before_what_was_sent() {
     stage.state.input(Event::Paste("one two three".to_owned()));
     stage.screen(10, 20);
     // Seven cells: "one two", "three".
-    assert_eq!(stage.state.editor.place(7), (1, 5));
-    for (key, place) in [(KeyCode::Up, (0, 5)), (KeyCode::Down, (1, 5)), (KeyCode::Up, (0, 5))] {
+    assert_eq!(stage.state.editor.cursor_position(7), (1, 5));
+    for (key, position) in [(KeyCode::Up, (0, 5)), (KeyCode::Down, (1, 5)), (KeyCode::Up, (0, 5))] {
         stage.press(key);
-        assert_eq!(stage.state.editor.place(7), place);
+        assert_eq!(stage.state.editor.cursor_position(7), position);
     }
     stage.press(KeyCode::Up);
     assert_eq!(stage.state.editor.text(), "sent");

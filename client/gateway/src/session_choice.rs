@@ -9,21 +9,21 @@ use baton_proto::{
 };
 
 use super::{
-    Fault, Gateway,
-    logprobs::Wanted,
-    threads::{agreement, same_messages, split},
-    wire::Ask,
+    ApiError, Gateway,
+    logprobs::LogprobsRequest,
+    session_index::{agreement, same_messages, split},
+    wire::CompletionRequest,
 };
 use baton_client::{Client, ClientError, Conversation, NewSession, ResumeOptions, TurnInput};
 
 /// A session, ready for the turn.
-pub(super) struct Placed {
+pub(super) struct PreparedSession {
     pub(super) session: SessionId,
-    pub(super) work: Work,
+    pub(super) work: SessionWork,
 }
 
 /// The work to do in the session.
-pub(super) enum Work {
+pub(super) enum SessionWork {
     /// The same request is unanswered: finish that turn.
     Resume,
     /// A turn with these messages; `replaces` is the seq from which it replaces earlier turns.
@@ -32,7 +32,7 @@ pub(super) enum Work {
 
 /// The session decided for a request, before any change.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum SessionChoice {
     /// A session that begins with the earlier messages; `replaces` is the seq from which the request replaces
     /// its turns.
     Session { session: SessionId, replaces: Option<u64> },
@@ -41,75 +41,87 @@ enum Found {
 }
 
 /// Finds or begins the session of a request, and makes it ready.
-pub(super) async fn place(gateway: &Gateway, ask: &Ask, template: &TurnInput) -> Result<Placed, Fault> {
+pub(super) async fn prepare_session(
+    gateway: &Gateway,
+    request: &CompletionRequest,
+    template: &TurnInput,
+) -> Result<PreparedSession, ApiError> {
     let client = gateway.client();
-    let unanswered = gateway.threads().take_unanswered(&ask.messages);
+    let unanswered = gateway.index().take_unanswered(&request.messages);
     if let Some(session) = unanswered
-        && ask.session.is_none()
+        && request.session.is_none()
         && client.session(session).await.is_ok_and(|info| info.pending)
     {
-        if is_asked_alike(gateway, session, ask).await?
-            && pinned(client, session, ask).await? == client.system(session).await?
+        if has_same_form(gateway, session, request).await?
+            && pinned_messages(client, session, request).await? == client.system(session).await?
         {
-            return Ok(Placed { session, work: Work::Resume });
+            return Ok(PreparedSession { session, work: SessionWork::Resume });
         }
         // The request now has other tools or system text, which the begun turn cannot take any more.
         client.abandon(session).await?;
     }
-    let (before, new) = split(&ask.messages);
+    let (before, new) = split(&request.messages);
     if new.is_empty() {
-        return Err(Fault::value(
+        return Err(ApiError::value(
             "messages",
             "the last message is the assistant's; there is nothing to answer",
         ));
     }
-    let found = match ask.session.as_deref() {
-        Some("new") => Found::New { branch: None },
-        Some(name) => in_named(&conversation(gateway, name).await?, before)?,
-        None => by_words(gateway, before, &ask.messages, template).await,
+    let choice = match request.session.as_deref() {
+        Some("new") => SessionChoice::New { branch: None },
+        Some(name) => choose_in_named(&conversation(gateway, name).await?, before)?,
+        None => find_by_messages(gateway, before, &request.messages, template).await,
     };
-    match found {
-        Found::New { branch } => {
-            check(template, &ask.messages)?;
-            let mut system = ask.system.clone();
-            system.extend(ask.tools.as_ref().map(Definitions::message));
+    match choice {
+        SessionChoice::New { branch } => {
+            check(template, &request.messages)?;
+            let mut system = request.system.clone();
+            system.extend(request.tools.as_ref().map(Definitions::message));
             let begun = NewSession { system, branch, root: None };
             let session = client.new_session(begun).await?;
-            gateway.used(session);
-            Ok(Placed { session, work: Work::Turn { messages: ask.messages.clone(), replaces: None } })
+            gateway.note_use(session);
+            Ok(PreparedSession {
+                session,
+                work: SessionWork::Turn { messages: request.messages.clone(), replaces: None },
+            })
         }
-        Found::Session { session, .. } if client.session(session).await?.waiting_replays > 0 => {
+        SessionChoice::Session { session, .. } if client.session(session).await?.waiting_replays > 0 => {
             // Another device's chain displaced turns: replay them first, then place the request in the
             // result.
             client.reconcile(session, &ResumeOptions::of(template), |_| {}).await?;
             gateway.learn(session).await?;
-            Box::pin(place(gateway, ask, template)).await
+            Box::pin(prepare_session(gateway, request, template)).await
         }
-        Found::Session { session, replaces } => {
+        SessionChoice::Session { session, replaces } => {
             check(template, new)?;
-            gateway.used(session);
-            let system = pinned(client, session, ask).await?;
+            gateway.note_use(session);
+            let system = pinned_messages(client, session, request).await?;
             if let Some(pending) = client.pending_messages(session).await? {
                 if same_messages(&pending, new)
                     && system == client.system(session).await?
-                    && is_asked_alike(gateway, session, ask).await?
+                    && has_same_form(gateway, session, request).await?
                 {
-                    return Ok(Placed { session, work: Work::Resume });
+                    return Ok(PreparedSession { session, work: SessionWork::Resume });
                 }
                 // A different request no longer waits for that answer.
                 client.abandon(session).await?;
             }
             client.set_system(session, system).await?;
-            Ok(Placed { session, work: Work::Turn { messages: new.to_vec(), replaces } })
+            Ok(PreparedSession { session, work: SessionWork::Turn { messages: new.to_vec(), replaces } })
         }
     }
 }
 
 /// Whether the request has the form of the pending turn. A turn keeps its form from its beginning.
-async fn is_asked_alike(gateway: &Gateway, session: SessionId, ask: &Ask) -> Result<bool, Fault> {
+async fn has_same_form(
+    gateway: &Gateway,
+    session: SessionId,
+    request: &CompletionRequest,
+) -> Result<bool, ApiError> {
     let sampling = gateway.client().pending_sampling(session).await?.unwrap_or_default();
-    let schema = ask.json_schema.as_deref().map(json_schema_hash);
-    Ok(sampling.json_schema == schema && sampling.logprobs == ask.logprobs.map_or(0, Wanted::asked))
+    let schema = request.json_schema.as_deref().map(json_schema_hash);
+    Ok(sampling.json_schema == schema
+        && sampling.logprobs == request.logprobs.map_or(0, LogprobsRequest::requested_alternatives))
 }
 
 fn check(template: &TurnInput, messages: &[Message]) -> Result<(), ClientError> {
@@ -117,7 +129,7 @@ fn check(template: &TurnInput, messages: &[Message]) -> Result<(), ClientError> 
 }
 
 /// The conversation of a named session: its id, a prefix of the id, or `last`.
-async fn conversation(gateway: &Gateway, name: &str) -> Result<Conversation, Fault> {
+async fn conversation(gateway: &Gateway, name: &str) -> Result<Conversation, ApiError> {
     let client = gateway.client();
     let unknown = || ClientError::UnknownSession(name.chars().take(64).collect());
     let id = if name == "last" {
@@ -129,7 +141,7 @@ async fn conversation(gateway: &Gateway, name: &str) -> Result<Conversation, Fau
         match (found.next(), found.next()) {
             (Some(id), None) => *id,
             (Some(_), Some(_)) => {
-                return Err(Fault::value("session", "several sessions begin with this; give more of it"));
+                return Err(ApiError::value("session", "several sessions begin with this; give more of it"));
             }
             (None, _) => return Err(unknown().into()),
         }
@@ -139,75 +151,84 @@ async fn conversation(gateway: &Gateway, name: &str) -> Result<Conversation, Fau
 
 /// Places a request in the session that the caller named. Without earlier messages, the new ones follow its
 /// end.
-fn in_named(conversation: &Conversation, before: &[Message]) -> Result<Found, Fault> {
+fn choose_in_named(conversation: &Conversation, before: &[Message]) -> Result<SessionChoice, ApiError> {
     let session = conversation.session;
     if before.is_empty() {
-        return Ok(Found::Session { session, replaces: None });
+        return Ok(SessionChoice::Session { session, replaces: None });
     }
     let Some(turns) = agreement(&conversation.turns, before) else {
-        return Err(Fault::conflict(
+        return Err(ApiError::conflict(
             "history_mismatch",
             "the messages before the new ones are not what this session says; send the new messages alone, or leave \
              the session away",
         ));
     };
     let replaces = conversation.turns.get(turns).map(|turn| turn.replaced_from);
-    Ok(Found::Session { session, replaces })
+    Ok(SessionChoice::Session { session, replaces })
 }
 
 /// Places a request in a session with the same earlier messages, if there is one.
-async fn by_words(gateway: &Gateway, before: &[Message], all: &[Message], template: &TurnInput) -> Found {
-    let proposed = if before.is_empty() { Vec::new() } else { gateway.threads().propose(before) };
+async fn find_by_messages(
+    gateway: &Gateway,
+    before: &[Message],
+    all: &[Message],
+    template: &TurnInput,
+) -> SessionChoice {
+    let proposed = if before.is_empty() { Vec::new() } else { gateway.index().propose(before) };
     for session in proposed {
         match gateway.client().conversation(session).await {
             Ok(conversation) => {
                 let fits = check(template, all).is_ok();
-                if let Some(found) = matched(&conversation, before, fits) {
-                    return found;
+                if let Some(choice) = match_session(&conversation, before, fits) {
+                    return choice;
                 }
                 // Another program continued it; index its present messages.
-                gateway.threads().learn(&conversation);
+                gateway.index().learn(&conversation);
             }
             Err(error) => {
                 tracing::debug!(%error, "a proposed session cannot be read");
-                gateway.threads().forget(session);
+                gateway.index().forget(session);
             }
         }
     }
-    Found::New { branch: None }
+    SessionChoice::New { branch: None }
 }
 
 /// Matches a request with a session that holds its earlier messages. After the last turn, the session
 /// continues. If only the last turn differs, the request is an edit. From further back it branches, so that
 /// both versions stay; if the branch's messages do not fit one turn, it is an edit too.
-fn matched(conversation: &Conversation, before: &[Message], fits: bool) -> Option<Found> {
+fn match_session(conversation: &Conversation, before: &[Message], fits: bool) -> Option<SessionChoice> {
     let session = conversation.session;
     let turns = agreement(&conversation.turns, before)?;
     let Some(next) = conversation.turns.get(turns) else {
-        return Some(Found::Session { session, replaces: None });
+        return Some(SessionChoice::Session { session, replaces: None });
     };
     if turns + 1 == conversation.turns.len() || !fits {
-        return Some(Found::Session { session, replaces: Some(next.replaced_from) });
+        return Some(SessionChoice::Session { session, replaces: Some(next.replaced_from) });
     }
     let shared = conversation.turns.get(turns.checked_sub(1)?)?;
     let branch = BranchPoint { session_id: session, link_hash: shared.link_hash };
-    Some(Found::New { branch: Some(branch) })
+    Some(SessionChoice::New { branch: Some(branch) })
 }
 
 /// The record kind of a turn: an edit if it replaces turns.
-pub(super) fn kind(replaces: Option<u64>) -> RecordKind {
+pub(super) fn record_kind(replaces: Option<u64>) -> RecordKind {
     if replaces.is_some() { RecordKind::Edit } else { RecordKind::Turn }
 }
 
 /// The messages to pin to the session: the request's system text and tools. A named session keeps its own
 /// text if the request has none.
-async fn pinned(client: &Client, session: SessionId, ask: &Ask) -> Result<Vec<Message>, ClientError> {
-    let mut system = ask.system.clone();
-    if ask.session.is_some() && system.is_empty() {
+async fn pinned_messages(
+    client: &Client,
+    session: SessionId,
+    request: &CompletionRequest,
+) -> Result<Vec<Message>, ClientError> {
+    let mut system = request.system.clone();
+    if request.session.is_some() && system.is_empty() {
         system = client.system(session).await?;
         system.retain(|message| !is_definitions(message));
     }
-    system.extend(ask.tools.as_ref().map(Definitions::message));
+    system.extend(request.tools.as_ref().map(Definitions::message));
     Ok(system)
 }
 
@@ -248,22 +269,25 @@ mod tests {
     fn a_request_continues_edits_the_last_turn_or_branches_off() {
         let three = conversation(3);
         let session = three.session;
-        let at = |turns| matched(&three, &said(turns), true);
-        assert_eq!(at(3), Some(Found::Session { session, replaces: None }));
-        assert_eq!(at(2), Some(Found::Session { session, replaces: Some(2) }));
+        let at = |turns| match_session(&three, &said(turns), true);
+        assert_eq!(at(3), Some(SessionChoice::Session { session, replaces: None }));
+        assert_eq!(at(2), Some(SessionChoice::Session { session, replaces: Some(2) }));
         let branch = BranchPoint { session_id: session, link_hash: LinkHash([0; 32]) };
-        assert_eq!(at(1), Some(Found::New { branch: Some(branch) }));
+        assert_eq!(at(1), Some(SessionChoice::New { branch: Some(branch) }));
         assert_eq!(at(4), None);
-        let too_much = matched(&three, &said(1), false);
-        assert_eq!(too_much, Some(Found::Session { session, replaces: Some(1) }));
+        let too_much = match_session(&three, &said(1), false);
+        assert_eq!(too_much, Some(SessionChoice::Session { session, replaces: Some(1) }));
     }
 
     #[test]
     fn a_named_session_takes_new_messages_edits_anywhere_and_refuses_another_past() {
         let three = conversation(3);
         let session = three.session;
-        assert_eq!(in_named(&three, &[]).unwrap(), Found::Session { session, replaces: None });
-        assert_eq!(in_named(&three, &said(1)).unwrap(), Found::Session { session, replaces: Some(1) });
-        assert!(in_named(&three, &said(4)).is_err());
+        assert_eq!(choose_in_named(&three, &[]).unwrap(), SessionChoice::Session { session, replaces: None });
+        assert_eq!(
+            choose_in_named(&three, &said(1)).unwrap(),
+            SessionChoice::Session { session, replaces: Some(1) }
+        );
+        assert!(choose_in_named(&three, &said(4)).is_err());
     }
 }

@@ -14,10 +14,10 @@ use serde_json::json;
 
 use super::{
     Failure, account,
-    args::{HintMode, MemoryWish},
-    delegation::Acting,
-    desk::Desk,
+    args::{HintMode, MemoryArguments},
+    delegation::RequestAuthority,
     out::Out,
+    relayer_client::RelayerClient,
     settings::Settings,
 };
 
@@ -36,36 +36,36 @@ const STOP_WORDS: &[&str] = &[
 ];
 
 /// Memory as `--memory` configures it.
-pub struct Remembering {
+pub struct RelayerMemory {
     key: AccountKey,
     owner: SuiAddress,
     mode: HintMode,
     project: Option<String>,
     persona: Option<String>,
     /// Receives the exchanges to remember; `None` sends none.
-    pub write: Option<Desk>,
+    pub write: Option<RelayerClient>,
 }
 
-impl Remembering {
+impl RelayerMemory {
     /// As the flags say; `None` without `--memory`.
-    pub fn from(settings: &Settings, arguments: &MemoryWish) -> Result<Option<Self>, Failure> {
+    pub fn from(settings: &Settings, arguments: &MemoryArguments) -> Result<Option<Self>, Failure> {
         if !arguments.memory {
             return Ok(None);
         }
         let key = account::load(settings)?;
-        let address = Acting::from(settings, &key)?.owner;
+        let address = RequestAuthority::from(settings, &key)?.owner;
         let owner = address.strip_prefix("0x").and_then(|hex| hex.parse::<SuiAddress>().ok());
         let owner =
             owner.ok_or_else(|| ClientError::Config("--owner is 0x and 64 hex characters".to_owned()))?;
-        let write = if arguments.memory_write { Some(Desk::open(settings)?) } else { None };
+        let write = if arguments.memory_write { Some(RelayerClient::open(settings)?) } else { None };
         let (project, persona) = (arguments.project.clone(), arguments.persona.clone());
         Ok(Some(Self { key, owner, mode: arguments.memory_hint, project, persona, write }))
     }
 
     /// The hint for a message; shows its extent to the user too.
     pub fn hint(&self, session: SessionId, messages: &[Message], out: &Out) -> MemoryHint {
-        let said = said(messages);
-        let words = self.words(&said);
+        let text = user_text(messages);
+        let words = self.words(&text);
         match self.mode {
             HintMode::Message => out.note("the relayer reads this message, to recall by it"),
             _ if words.is_empty() => {
@@ -77,11 +77,11 @@ impl Remembering {
     }
 
     /// The words that the relayer receives.
-    fn words(&self, said: &str) -> String {
+    fn words(&self, text: &str) -> String {
         match self.mode {
             HintMode::None => String::new(),
-            HintMode::Keywords => keywords(said),
-            HintMode::Message => cut(said, MAX_HINT_BYTES).to_owned(),
+            HintMode::Keywords => keywords(text),
+            HintMode::Message => cut(text, MAX_HINT_BYTES).to_owned(),
         }
     }
 
@@ -98,12 +98,12 @@ impl Remembering {
     /// Sends an exchange to be remembered.
     pub async fn send(
         &self,
-        desk: &Desk,
+        relayer: &RelayerClient,
         messages: &[Message],
         outcome: &TurnOutcome,
     ) -> Result<(), Failure> {
         let mut body = json!({
-            "session": outcome.session.to_string(), "turn": outcome.seq, "user": said(messages),
+            "session": outcome.session.to_string(), "turn": outcome.seq, "user": user_text(messages),
             "assistant": outcome.text,
         });
         for (name, value) in [("project", &self.project), ("persona", &self.persona)] {
@@ -111,14 +111,14 @@ impl Remembering {
                 body[name] = value.as_str().into();
             }
         }
-        desk.text(Method::POST, "/v1/memory/turns", body.to_string()).await.map(drop)
+        relayer.text(Method::POST, "/v1/memory/turns", body.to_string()).await.map(drop)
     }
 }
 
 /// For `baton serve`, whose user sees no prompt: it describes the hints once, at its start.
-impl GatewayMemory for Remembering {
+impl GatewayMemory for RelayerMemory {
     fn hint(&self, session: SessionId, messages: &[Message]) -> MemoryHint {
-        self.hint_of(session, self.words(&said(messages)))
+        self.hint_of(session, self.words(&user_text(messages)))
     }
 
     fn remember<'a>(
@@ -127,8 +127,8 @@ impl GatewayMemory for Remembering {
         outcome: &'a TurnOutcome,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async move {
-            let Some(desk) = &self.write else { return };
-            if let Err(failure) = self.send(desk, messages, outcome).await {
+            let Some(relayer) = &self.write else { return };
+            if let Err(failure) = self.send(relayer, messages, outcome).await {
                 let name = match &failure {
                     Failure::Client(error) => error.name(),
                     Failure::Relayer { name, .. } => name.as_str(),
@@ -140,15 +140,15 @@ impl GatewayMemory for Remembering {
     }
 }
 
-impl std::fmt::Debug for Remembering {
+impl std::fmt::Debug for RelayerMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Remembering").field("mode", &self.mode).finish_non_exhaustive()
+        f.debug_struct("RelayerMemory").field("mode", &self.mode).finish_non_exhaustive()
     }
 }
 
-fn said(messages: &[Message]) -> String {
-    let said = messages.iter().filter(|message| message.role == Role::User);
-    said.map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n")
+fn user_text(messages: &[Message]) -> String {
+    let messages = messages.iter().filter(|message| message.role == Role::User);
+    messages.map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
 /// The first keywords of a message, each once.

@@ -34,13 +34,13 @@ const MAX_BYTES: u64 = 128 * 1024 * 1024;
 const MAX_BLOB_BYTES: u64 = 1024 * 1024 * 1024;
 
 /// The ledger, locked against other processes.
-struct Book {
+struct LockedLedger {
     path: PathBuf,
     ledger: Ledger,
     _lock: File,
 }
 
-impl Book {
+impl LockedLedger {
     /// Opens it, and waits for a process that has the lock.
     async fn open(settings: &Settings, out: &Out) -> Result<Self, Failure> {
         let home = settings.home();
@@ -48,14 +48,14 @@ impl Book {
         let lock = home.join(LOCK);
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&lock);
         let file = file.map_err(|source| file_error("create", &lock, source))?;
-        let mut told = false;
+        let mut is_noted = false;
         loop {
             match file.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::Error(source)) => return Err(file_error("lock", &lock, source)),
                 Err(TryLockError::WouldBlock) => {}
             }
-            if !std::mem::replace(&mut told, true) {
+            if !std::mem::replace(&mut is_noted, true) {
                 out.note("waiting for another baton blob to finish writing");
             }
             tokio::select! {
@@ -94,19 +94,19 @@ pub fn load(settings: &Settings) -> Result<Ledger, Failure> {
 }
 
 /// Records a stored blob.
-pub async fn remember(
+pub async fn record(
     settings: &Settings,
     stored: &StoredBlob,
     options: &WriteOptions,
     out: &Out,
 ) -> Result<(), Failure> {
-    let mut book = Book::open(settings, out).await?;
-    let recorded = book.ledger.record(stored, options, clock::now_ms());
+    let mut locked = LockedLedger::open(settings, out).await?;
+    let recorded = locked.ledger.record(stored, options, clock::now_ms());
     recorded.map_err(|error| {
         let stored = StoreError::Refused { reason: format!("stored, but not written down: {error}") };
         failed(stored)
     })?;
-    book.save()
+    locked.save()
 }
 
 /// The ledger's entry for a blob.
@@ -129,7 +129,7 @@ pub fn show(ledger: &Ledger, out: &Out) -> Result<(), Failure> {
 }
 
 /// Options of `renew`.
-pub struct Wanted {
+pub struct RenewRequest {
     /// The named blobs; empty for all that are due.
     pub ids: Vec<String>,
     /// Days that must be left; by default an epoch.
@@ -141,28 +141,28 @@ pub struct Wanted {
 }
 
 /// Stores blobs again that run out.
-pub async fn renew(settings: &Settings, wanted: Wanted, out: &Out) -> Result<(), Failure> {
+pub async fn renew(settings: &Settings, request: RenewRequest, out: &Out) -> Result<(), Failure> {
     let store = store(settings)?;
-    let mut book = Book::open(settings, out).await?;
-    let margin = match wanted.within_days {
+    let mut locked = LockedLedger::open(settings, out).await?;
+    let margin = match request.within_days {
         Some(days) => Duration::from_secs(u64::from(days) * 24 * 3600),
         None => settings.epoch(),
     };
-    let ids = if wanted.ids.is_empty() {
-        book.ledger.due(clock::now_ms(), margin).iter().map(|blob| blob.blob_id).collect()
+    let ids = if request.ids.is_empty() {
+        locked.ledger.due(clock::now_ms(), margin).iter().map(|blob| blob.blob_id).collect()
     } else {
-        wanted.ids.iter().map(|text| known(&book.ledger, text)).collect::<Result<Vec<_>, _>>()?
+        request.ids.iter().map(|text| recorded_id(&locked.ledger, text)).collect::<Result<Vec<_>, _>>()?
     };
-    let mut options = RenewOptions::new(wanted.epochs, MAX_BLOB_BYTES);
-    options.retry_uncertain = wanted.retry_uncertain;
-    let path = book.path.clone();
+    let mut options = RenewOptions::new(request.epochs, MAX_BLOB_BYTES);
+    options.retry_uncertain = request.retry_uncertain;
+    let path = locked.path.clone();
     options.checkpoint = Some(Checkpoint::new(move |ledger| write(&path, ledger)));
     let mut unrenewed = false;
     for (done, id) in ids.iter().enumerate() {
         let renewals = {
             let bar = Bar::new(out);
             bar.working(&format!("renewing {id} ({} of {})", done + 1, ids.len()));
-            let renewing = store.renew(&mut book.ledger, std::slice::from_ref(id), &options, |_| None);
+            let renewing = store.renew(&mut locked.ledger, std::slice::from_ref(id), &options, |_| None);
             tokio::select! {
                 biased;
                 _ = tokio::signal::ctrl_c() => None,
@@ -170,10 +170,10 @@ pub async fn renew(settings: &Settings, wanted: Wanted, out: &Out) -> Result<(),
             }
         };
         // Interrupted renewals are in the ledger too: they may have been paid.
-        book.save()?;
+        locked.save()?;
         for renewal in renewals.ok_or(Failure::Interrupted)? {
             unrenewed |= !matches!(renewal.ended, RenewalEnded::Renewed { .. });
-            tell(&renewal, out)?;
+            show_renewal(&renewal, out)?;
         }
     }
     if ids.is_empty() {
@@ -182,13 +182,13 @@ pub async fn renew(settings: &Settings, wanted: Wanted, out: &Out) -> Result<(),
     if unrenewed { Err(Failure::NotStored) } else { Ok(()) }
 }
 
-fn known(ledger: &Ledger, text: &str) -> Result<BlobId, Failure> {
+fn recorded_id(ledger: &Ledger, text: &str) -> Result<BlobId, Failure> {
     let id = blob(text)?;
     let unknown = || Failure::Usage(format!("{id} was not stored from here; store it with baton blob put"));
     ledger.get(id).map(|_| id).ok_or_else(unknown)
 }
 
-fn tell(renewal: &Renewal, out: &Out) -> Result<(), Failure> {
+fn show_renewal(renewal: &Renewal, out: &Out) -> Result<(), Failure> {
     if out.json() {
         return Ok(out.value(&json!(renewal))?);
     }

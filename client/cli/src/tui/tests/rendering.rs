@@ -4,12 +4,15 @@ use baton_client::TurnEvent;
 use ratatui::style::Color;
 
 use super::*;
-use crate::{out, out::Tone, tui::sidebar::Listed};
+use crate::{out, out::Tone, tui::sidebar::SessionEntry};
 
 #[test]
 fn a_conversation_of_wide_characters_keeps_its_columns() {
     let mut stage = Stage::new();
-    stage.say(Said::Session(Box::new(loaded(1, &[told(1, "日本語で", "はい、日本語です。ok")]))));
+    stage.say(ViewMessage::Session(Box::new(loaded(
+        1,
+        &[journal_turn(1, "日本語で", "はい、日本語です。ok")],
+    ))));
     let screen = stage.screen(25, 12);
     assert_eq!(
         screen.iter().filter(|row| !row.is_empty()).take(4).collect::<Vec<_>>(),
@@ -20,7 +23,7 @@ fn a_conversation_of_wide_characters_keeps_its_columns() {
 #[test]
 fn the_smallest_terminal_shows_the_end_of_the_conversation_and_the_input() {
     let mut stage = Stage::new();
-    stage.say(Said::Session(Box::new(loaded(1, &[told(1, "hello", "there you are")]))));
+    stage.say(ViewMessage::Session(Box::new(loaded(1, &[journal_turn(1, "hello", "there you are")]))));
     stage.types("what I type");
     assert_eq!(
         stage.screen(20, 5),
@@ -38,13 +41,13 @@ fn the_smallest_terminal_shows_the_end_of_the_conversation_and_the_input() {
 #[test]
 fn what_was_scrolled_to_stays_while_an_answer_comes_and_end_follows() {
     let mut stage = Stage::new();
-    let turns: Vec<_> = (0..50).map(|n| told(n, &format!("question {n}"), "answer")).collect();
-    stage.say(Said::Session(Box::new(loaded(1, &turns))));
+    let turns: Vec<_> = (0..50).map(|n| journal_turn(n, &format!("question {n}"), "answer")).collect();
+    stage.say(ViewMessage::Session(Box::new(loaded(1, &turns))));
     assert!(stage.screen(60, 20).join("\n").contains("question 49"));
     stage.press(KeyCode::PageUp);
     let before = stage.screen(60, 20);
     assert!(before.iter().any(|row| row.contains("more · End")));
-    stage.say(Said::Begun("more".to_owned()));
+    stage.say(ViewMessage::TurnStarted("more".to_owned()));
     stage.text(&"line\n".repeat(30));
     let after = stage.screen(60, 20);
     assert_eq!(before[..15], after[..15], "what is read does not move");
@@ -61,8 +64,8 @@ fn whoever_wants_no_colour_gets_none() {
     for color in [true, false] {
         let mut stage = Stage::new();
         stage.state.palette = Palette::new(color);
-        stage.say(Said::Session(Box::new(loaded(1, &[told(1, "hello", "there")]))));
-        stage.say(Said::Remark(Tone::Bad, "error".to_owned()));
+        stage.say(ViewMessage::Session(Box::new(loaded(1, &[journal_turn(1, "hello", "there")]))));
+        stage.say(ViewMessage::Remark(Tone::Bad, "error".to_owned()));
         let buffer = stage.buffer(100, 20);
         let colored = buffer.content().iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset);
         assert_eq!(colored, color);
@@ -74,19 +77,24 @@ fn nothing_that_came_from_elsewhere_drives_the_terminal() {
     const HOSTILE: &str =
         "a\x1b]0;owned\x07b\x1b[2J\u{9b}31mc\r\u{202e}d\u{2066}e\tf\u{7f}\0g\u{e0041}\u{200b}h";
     let mut stage = Stage::new();
-    let mut session = loaded(1, &[told(1, HOSTILE, HOSTILE)]);
+    let mut session = loaded(1, &[journal_turn(1, HOSTILE, HOSTILE)]);
     for turn in &mut session.turns {
         turn.notes.push(HOSTILE.to_owned());
         turn.verified.push_str(HOSTILE);
     }
-    stage.say(Said::Session(Box::new(session)));
+    stage.say(ViewMessage::Session(Box::new(session)));
     let title = HOSTILE.to_owned();
-    stage.say(Said::Sessions(vec![Listed { session: SessionId([1; 32]), title, turns: 1, used_ms: 0 }]));
-    stage.say(Said::Remark(Tone::Warn, HOSTILE.to_owned()));
+    stage.say(ViewMessage::Sessions(vec![SessionEntry {
+        session: SessionId([1; 32]),
+        title,
+        turns: 1,
+        used_ms: 0,
+    }]));
+    stage.say(ViewMessage::Remark(Tone::Warn, HOSTILE.to_owned()));
     stage.state.input(Event::Paste(HOSTILE.to_owned()));
     stage.press(KeyCode::Enter);
     stage.state.begin(HOSTILE, stage.now);
-    stage.say(Said::Begun(HOSTILE.to_owned()));
+    stage.say(ViewMessage::TurnStarted(HOSTILE.to_owned()));
     let (model, engine) = (HOSTILE.to_owned(), EngineKind::Native);
     stage.event(TurnEvent::Attempt { attempt: 0, node: node(1), model, engine, continues: 0 });
     stage.text(HOSTILE);

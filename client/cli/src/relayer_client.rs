@@ -10,7 +10,7 @@ use baton_keys::{
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::{Failure, clock::now_ms, delegation::Acting, settings::Settings};
+use super::{Failure, clock::now_ms, delegation::RequestAuthority, settings::Settings};
 
 /// Time for a whole answer: an export of a large memory takes a while.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -20,35 +20,35 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
 
 /// A relayer, called for an account.
-pub struct Desk {
+pub struct RelayerClient {
     http: reqwest::Client,
     url: String,
     key: AccountKey,
     /// The account that owns the memory, and the delegation.
-    acting: Acting,
+    authority: RequestAuthority,
 }
 
-impl Desk {
+impl RelayerClient {
     /// The relayer of the settings, with this machine's account key: for its own account, or for the owner that
     /// it is a delegate of.
     pub fn open(settings: &Settings) -> Result<Self, Failure> {
         let key = super::account::load(settings)?;
-        let acting = Acting::from(settings, &key)?;
-        Self::new(settings, key, acting)
+        let authority = RequestAuthority::from(settings, &key)?;
+        Self::new(settings, key, authority)
     }
 
     /// The relayer of the settings, with this account key for its own account alone.
     pub fn of_owner(settings: &Settings, key: AccountKey) -> Result<Self, Failure> {
-        let acting = Acting { owner: key.account_id(), header: None };
-        Self::new(settings, key, acting)
+        let authority = RequestAuthority { owner: key.account_id(), header: None };
+        Self::new(settings, key, authority)
     }
 
     /// The account that owns the memory.
     pub fn owner(&self) -> &str {
-        &self.acting.owner
+        &self.authority.owner
     }
 
-    fn new(settings: &Settings, key: AccountKey, acting: Acting) -> Result<Self, Failure> {
+    fn new(settings: &Settings, key: AccountKey, authority: RequestAuthority) -> Result<Self, Failure> {
         let url = settings.relayer_url.clone().ok_or_else(|| {
             Failure::Usage("no relayer is named; give one with --relayer-url http://...".to_owned())
         })?;
@@ -58,13 +58,13 @@ impl Desk {
         }
         let http = reqwest::Client::builder().timeout(TIMEOUT).connect_timeout(CONNECT_TIMEOUT).build();
         let http = http.map_err(|error| ClientError::Config(error.to_string()))?;
-        Ok(Self { http, url, key, acting })
+        Ok(Self { http, url, key, authority })
     }
 
     /// The line that endorses an export of the account's own memory: a signature over all lines. It is
     /// checked at import, also after the relayer destroyed the owner's keys. `None` for a delegate.
     pub fn endorsement(&self, export: &str) -> Option<String> {
-        if self.key.account_id() != self.acting.owner {
+        if self.key.account_id() != self.authority.owner {
             return None;
         }
         let signature = self.key.signing_key().sign(MEMORY_EXPORT, &export_digest(export.lines()));
@@ -93,7 +93,7 @@ impl Desk {
         for (name, value) in headers {
             request = request.header(name, value);
         }
-        if let Some(delegation) = &self.acting.header {
+        if let Some(delegation) = &self.authority.header {
             request = request.header("x-delegation", delegation);
         }
         if !body.is_empty() {

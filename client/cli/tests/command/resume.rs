@@ -10,40 +10,40 @@ use baton_testkit::{
     relayer::{FakeRelayer, Trick},
 };
 
-use crate::command::{Place, code, err, last, out};
+use crate::command::{Fixture, code, err, last, out};
 
 /// Begins a turn through the relayer, and kills the client while the node makes the answer.
-async fn left_behind(place: &Place, home: &Path, relayer: &FakeRelayer, hung: u32) {
-    let node = place.node.addrs().first().unwrap().to_string();
+async fn leave_pending_turn(fixture: &Fixture, home: &Path, relayer: &FakeRelayer, hung: u32) {
+    let node = fixture.node.addrs().first().unwrap().to_string();
     let relayer = relayer.mesh.bootstrap_addrs().first().unwrap().to_string();
-    place.node.script([Act::Hang]);
+    fixture.node.script([Act::Hang]);
     let mut child: Child = Command::new(env!("CARGO_BIN_EXE_baton"))
         .args(["chat", "--message", "where is my harbour", "--memory", "--relayer", &relayer])
-        .args(["--node", &node, "--publisher", &place.url, "--shards", "10", "--home"])
+        .args(["--node", &node, "--publisher", &fixture.url, "--shards", "10", "--home"])
         .arg(home)
         .env_clear()
-        .env("HOME", place.folder.path())
-        .current_dir(place.folder.path())
+        .env("HOME", fixture.folder.path())
+        .current_dir(fixture.folder.path())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    place.node.hung(hung).await;
+    fixture.node.hung(hung).await;
     child.kill().unwrap();
     child.wait().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pending_sealed_turn_is_finished_with_memory_that_is_recalled_anew() {
-    let place = Place::new().await;
-    let home = place.home();
-    assert_eq!(code(&place.baton(&home, &["account", "new"], "").await), 0);
-    let relayer = FakeRelayer::start(&place.node, Trick::None).await;
-    left_behind(&place, &home, &relayer, 1).await;
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    assert_eq!(code(&fixture.baton(&home, &["account", "new"], "").await), 0);
+    let relayer = FakeRelayer::start(&fixture.node, Trick::None).await;
+    leave_pending_turn(&fixture, &home, &relayer, 1).await;
     let address = relayer.mesh.bootstrap_addrs().first().unwrap().to_string();
     let next = ["chat", "last", "--memory", "--relayer", &address, "--message", "and the boat"];
-    let answered = place.baton(&home, &next, "").await;
+    let answered = fixture.baton(&home, &next, "").await;
     assert_eq!(code(&answered), 0, "{}", err(&answered));
     let told = err(&answered);
     assert!(told.contains("finishing an earlier message first"), "{told}");
@@ -53,27 +53,27 @@ async fn a_pending_sealed_turn_is_finished_with_memory_that_is_recalled_anew() {
     assert_eq!(out(&answered), "where is my harbour (0)\nand the boat (1)\n");
     let words: Vec<String> = relayer.hints.lock().unwrap().iter().map(|hint| hint.hint.clone()).collect();
     assert_eq!(words, ["harbour", "harbour", "boat"]);
-    let turns = place.node.seen(|seen| seen.turns.clone());
+    let turns = fixture.node.seen(|seen| seen.turns.clone());
     assert_eq!(turns[0].turn_id, turns[1].turn_id, "one turn, two attempts");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pending_sealed_turn_is_finished_without_memory_where_there_is_none_and_says_so() {
-    let place = Place::new().await;
-    let home = place.home();
-    assert_eq!(code(&place.baton(&home, &["account", "new"], "").await), 0);
-    let relayer = FakeRelayer::start(&place.node, Trick::None).await;
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    assert_eq!(code(&fixture.baton(&home, &["account", "new"], "").await), 0);
+    let relayer = FakeRelayer::start(&fixture.node, Trick::None).await;
     let address = relayer.mesh.bootstrap_addrs().first().unwrap().to_string();
-    left_behind(&place, &home, &relayer, 1).await;
+    leave_pending_turn(&fixture, &home, &relayer, 1).await;
     relayer.mesh.shutdown().await;
     // At the prompt, which ends with its input.
     let prompt = ["chat", "last", "--memory", "--relayer", &address];
-    let taken_up = place.baton(&home, &prompt, "").await;
-    let told = err(&taken_up);
+    let resumed = fixture.baton(&home, &prompt, "").await;
+    let told = err(&resumed);
     assert!(told.contains("finished without, by a node directly"), "{told}");
-    assert_eq!((code(&taken_up), out(&taken_up).as_str()), (0, "where is my harbour (0)\n"), "{told}");
-    let auth = place.node.seen(|seen| seen.turns.last().unwrap().clone());
+    assert_eq!((code(&resumed), out(&resumed).as_str()), (0, "where is my harbour (0)\n"), "{told}");
+    let auth = fixture.node.seen(|seen| seen.turns.last().unwrap().clone());
     assert_eq!(auth.memory_from, None);
-    let shown = last(&place.baton(&home, &["session", "show", "last", "--json"], "").await);
+    let shown = last(&fixture.baton(&home, &["session", "show", "last", "--json"], "").await);
     assert!(shown.to_string().contains("where is my harbour (0)"), "{shown}");
 }

@@ -20,7 +20,7 @@ use super::tools::may_call;
 use baton_client::{Conversation, ConversationTurn};
 
 /// Most indexed sessions. The least recently used is forgotten first; a request for it begins a new session.
-pub(super) const MAX_THREADS: usize = 1_000;
+pub(super) const MAX_SESSIONS: usize = 1_000;
 /// Most marks of all sessions.
 const MAX_MARKS: usize = 200_000;
 /// Most sessions compared for one request: several begin alike only after the same questions.
@@ -35,7 +35,7 @@ const TITLE_CHARS: usize = 80;
 
 /// A session's marks and list entry.
 #[derive(Debug)]
-struct Thread {
+struct IndexedSession {
     marks: Vec<Mark>,
     used_ms: u64,
     title: String,
@@ -43,7 +43,7 @@ struct Thread {
 
 /// A session as a list shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Listed {
+pub(super) struct SessionSummary {
     pub(super) session: SessionId,
     /// The beginning of its first message.
     pub(super) title: String,
@@ -53,9 +53,9 @@ pub(super) struct Listed {
 
 /// The sessions, indexed by their messages.
 #[derive(Debug, Default)]
-pub(super) struct Threads {
+pub(super) struct SessionIndex {
     hasher: RandomState,
-    threads: HashMap<SessionId, Thread>,
+    sessions: HashMap<SessionId, IndexedSession>,
     /// Sessions in which a mark occurs, each with the number of turns before it.
     at: HashMap<Mark, Vec<(SessionId, usize)>>,
     /// Sessions with an unanswered turn, by the mark of all messages, the new ones included.
@@ -63,7 +63,7 @@ pub(super) struct Threads {
     marks: usize,
 }
 
-impl Threads {
+impl SessionIndex {
     fn extend(&self, Mark(before): Mark, messages: &[Message]) -> Mark {
         Mark(messages.iter().fold(before, |before, message| {
             self.hasher.hash_one((before, message.role as u8, canonical(message)))
@@ -81,10 +81,10 @@ impl Threads {
             self.at.entry(mark).or_default().push((conversation.session, index + 1));
         }
         self.marks += marks.len();
-        let thread = Thread { marks, used_ms: conversation.used_ms, title: title(conversation) };
-        self.threads.insert(conversation.session, thread);
-        while self.threads.len() > MAX_THREADS || (self.marks > MAX_MARKS && self.threads.len() > 1) {
-            let oldest = self.threads.iter().min_by_key(|(_, thread)| thread.used_ms).map(|(id, _)| *id);
+        let entry = IndexedSession { marks, used_ms: conversation.used_ms, title: title(conversation) };
+        self.sessions.insert(conversation.session, entry);
+        while self.sessions.len() > MAX_SESSIONS || (self.marks > MAX_MARKS && self.sessions.len() > 1) {
+            let oldest = self.sessions.iter().min_by_key(|(_, entry)| entry.used_ms).map(|(id, _)| *id);
             let Some(oldest) = oldest else { break };
             self.forget(oldest);
         }
@@ -92,12 +92,12 @@ impl Threads {
 
     /// Forgets a session.
     pub(super) fn forget(&mut self, session: SessionId) {
-        let Some(thread) = self.threads.remove(&session) else { return };
-        self.marks -= thread.marks.len();
-        for mark in thread.marks {
-            if let Some(places) = self.at.get_mut(&mark) {
-                places.retain(|(id, _)| *id != session);
-                if places.is_empty() {
+        let Some(entry) = self.sessions.remove(&session) else { return };
+        self.marks -= entry.marks.len();
+        for mark in entry.marks {
+            if let Some(occurrences) = self.at.get_mut(&mark) {
+                occurrences.retain(|(id, _)| *id != session);
+                if occurrences.is_empty() {
                     self.at.remove(&mark);
                 }
             }
@@ -105,15 +105,15 @@ impl Threads {
     }
 
     /// The indexed sessions, last used first.
-    pub(super) fn list(&self) -> Vec<Listed> {
-        let mut listed: Vec<Listed> = self
-            .threads
+    pub(super) fn list(&self) -> Vec<SessionSummary> {
+        let mut listed: Vec<SessionSummary> = self
+            .sessions
             .iter()
-            .map(|(session, thread)| Listed {
+            .map(|(session, entry)| SessionSummary {
                 session: *session,
-                title: thread.title.clone(),
-                turns: thread.marks.len(),
-                used_ms: thread.used_ms,
+                title: entry.title.clone(),
+                turns: entry.marks.len(),
+                used_ms: entry.used_ms,
             })
             .collect();
         listed.sort_by_key(|one| std::cmp::Reverse((one.used_ms, one.session)));
@@ -122,14 +122,14 @@ impl Threads {
 
     /// Sessions that begin with these messages, as whole turns: first the sessions that end there, then the
     /// last used.
-    pub(super) fn propose(&self, said: &[Message]) -> Vec<SessionId> {
-        let mark = self.extend(Mark(0), said);
-        let places = self.at.get(&mark).map(Vec::as_slice).unwrap_or_default();
-        let mut found: Vec<_> = places
+    pub(super) fn propose(&self, messages: &[Message]) -> Vec<SessionId> {
+        let mark = self.extend(Mark(0), messages);
+        let occurrences = self.at.get(&mark).map(Vec::as_slice).unwrap_or_default();
+        let mut found: Vec<_> = occurrences
             .iter()
             .filter_map(|(id, turns)| {
-                let thread = self.threads.get(id)?;
-                Some((thread.marks.len() == *turns, thread.used_ms, *id))
+                let entry = self.sessions.get(id)?;
+                Some((entry.marks.len() == *turns, entry.used_ms, *id))
             })
             .collect();
         found.sort_unstable_by(|a, b| b.cmp(a));
@@ -137,17 +137,17 @@ impl Threads {
     }
 
     /// Notes that a session has these messages without an answer.
-    pub(super) fn note_unanswered(&mut self, said: &[Message], session: SessionId) {
-        if self.unanswered.len() >= MAX_THREADS {
+    pub(super) fn note_unanswered(&mut self, messages: &[Message], session: SessionId) {
+        if self.unanswered.len() >= MAX_SESSIONS {
             self.unanswered.clear();
         }
-        let mark = self.extend(Mark(0), said);
+        let mark = self.extend(Mark(0), messages);
         self.unanswered.insert(mark, session);
     }
 
     /// Takes the session that has exactly these messages without an answer; the note is removed.
-    pub(super) fn take_unanswered(&mut self, said: &[Message]) -> Option<SessionId> {
-        let mark = self.extend(Mark(0), said);
+    pub(super) fn take_unanswered(&mut self, messages: &[Message]) -> Option<SessionId> {
+        let mark = self.extend(Mark(0), messages);
         self.unanswered.remove(&mark)
     }
 }
@@ -155,7 +155,7 @@ impl Threads {
 fn title(conversation: &Conversation) -> String {
     let messages = conversation.turns.iter().flat_map(|turn| &turn.messages);
     let first =
-        messages.filter(|message| message.role == Role::User).find(|said| !said.text.trim().is_empty());
+        messages.filter(|message| message.role == Role::User).find(|message| !message.text.trim().is_empty());
     let words = first.map(|message| message.text.split_whitespace());
     let mut title = String::new();
     for word in words.into_iter().flatten() {
@@ -174,8 +174,8 @@ fn title(conversation: &Conversation) -> String {
 
 /// The number of whole turns at a session's beginning that equal these messages. `None` if the messages
 /// differ, or end within a turn.
-pub(super) fn agreement(turns: &[ConversationTurn], said: &[Message]) -> Option<usize> {
-    let mut rest = said;
+pub(super) fn agreement(turns: &[ConversationTurn], messages: &[Message]) -> Option<usize> {
+    let mut rest = messages;
     for (index, turn) in turns.iter().enumerate() {
         if rest.is_empty() {
             return Some(index);
@@ -240,42 +240,42 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_found_by_what_was_said_in_it_and_the_one_that_ends_there_comes_first() {
-        let mut threads = Threads::default();
+    fn a_session_is_found_by_its_messages_and_one_that_ends_there_comes_first() {
+        let mut index = SessionIndex::default();
         let first = conversation(1, 10, &[("hi", "hello"), ("how are you?", "well")]);
         let second = conversation(2, 5, &[("hi", "hello")]);
-        threads.learn(&first);
-        threads.learn(&second);
+        index.learn(&first);
+        index.learn(&second);
         let said = [user("hi"), answer(" hello\n")];
-        assert_eq!(threads.propose(&said), [second.session, first.session]);
+        assert_eq!(index.propose(&said), [second.session, first.session]);
         let said = [user("hi"), answer("hello"), user("how are you?"), answer("well")];
-        assert_eq!(threads.propose(&said), [first.session]);
-        assert!(threads.propose(&[user("hi"), answer("hullo")]).is_empty());
-        assert!(threads.propose(&[user("hi")]).is_empty(), "within a turn");
-        threads.forget(second.session);
-        assert_eq!(threads.propose(&[user("hi"), answer("hello")]), [first.session]);
+        assert_eq!(index.propose(&said), [first.session]);
+        assert!(index.propose(&[user("hi"), answer("hullo")]).is_empty());
+        assert!(index.propose(&[user("hi")]).is_empty(), "within a turn");
+        index.forget(second.session);
+        assert_eq!(index.propose(&[user("hi"), answer("hello")]), [first.session]);
     }
 
     #[test]
     fn what_a_session_said_before_it_was_learned_again_is_forgotten() {
-        let mut threads = Threads::default();
-        threads.learn(&conversation(1, 1, &[("hi", "hello")]));
-        threads.learn(&conversation(1, 2, &[("hi", "good day")]));
-        assert!(threads.propose(&[user("hi"), answer("hello")]).is_empty());
-        assert_eq!(threads.marks, 1);
+        let mut index = SessionIndex::default();
+        index.learn(&conversation(1, 1, &[("hi", "hello")]));
+        index.learn(&conversation(1, 2, &[("hi", "good day")]));
+        assert!(index.propose(&[user("hi"), answer("hello")]).is_empty());
+        assert_eq!(index.marks, 1);
     }
 
     #[test]
     fn the_oldest_sessions_are_forgotten_beyond_the_limit() {
-        let mut threads = Threads::default();
-        for number in 0..=MAX_THREADS {
+        let mut index = SessionIndex::default();
+        for number in 0..=MAX_SESSIONS {
             let mut one = conversation(0, number as u64, &[("hi", &number.to_string())]);
             one.session.0[..8].copy_from_slice(&(number as u64).to_le_bytes());
-            threads.learn(&one);
+            index.learn(&one);
         }
-        assert_eq!(threads.threads.len(), MAX_THREADS);
-        assert!(threads.propose(&[user("hi"), answer("0")]).is_empty());
-        assert_eq!(threads.propose(&[user("hi"), answer("1")]).len(), 1);
+        assert_eq!(index.sessions.len(), MAX_SESSIONS);
+        assert!(index.propose(&[user("hi"), answer("0")]).is_empty());
+        assert_eq!(index.propose(&[user("hi"), answer("1")]).len(), 1);
     }
 
     #[test]
@@ -301,23 +301,23 @@ mod tests {
 
     #[test]
     fn a_list_shows_how_sessions_begin_the_last_used_first() {
-        let mut threads = Threads::default();
-        threads.learn(&conversation(1, 5, &[("  hello\n there ", "x")]));
-        threads.learn(&conversation(2, 9, &[(&"long ".repeat(40), "x"), ("y", "z")]));
-        let list = threads.list();
+        let mut index = SessionIndex::default();
+        index.learn(&conversation(1, 5, &[("  hello\n there ", "x")]));
+        index.learn(&conversation(2, 9, &[(&"long ".repeat(40), "x"), ("y", "z")]));
+        let list = index.list();
         assert_eq!((list[1].title.as_str(), list[1].turns, list[0].turns), ("hello there", 1, 2));
         assert!(list[0].title.ends_with('…') && list[0].title.chars().count() <= TITLE_CHARS + 1);
-        threads.learn(&conversation(3, 1, &[(&"x".repeat(500), "x")]));
-        assert_eq!(threads.list()[2].title.chars().count(), TITLE_CHARS + 1);
+        index.learn(&conversation(3, 1, &[(&"x".repeat(500), "x")]));
+        assert_eq!(index.list()[2].title.chars().count(), TITLE_CHARS + 1);
     }
 
     #[test]
     fn what_was_asked_and_not_answered_is_found_once() {
-        let mut threads = Threads::default();
+        let mut index = SessionIndex::default();
         let session = SessionId([3; 32]);
-        threads.note_unanswered(&[user("a")], session);
-        assert_eq!(threads.take_unanswered(&[user("b")]), None);
-        assert_eq!(threads.take_unanswered(&[user("a")]), Some(session));
-        assert_eq!(threads.take_unanswered(&[user("a")]), None);
+        index.note_unanswered(&[user("a")], session);
+        assert_eq!(index.take_unanswered(&[user("b")]), None);
+        assert_eq!(index.take_unanswered(&[user("a")]), Some(session));
+        assert_eq!(index.take_unanswered(&[user("a")]), None);
     }
 }

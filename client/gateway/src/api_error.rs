@@ -17,7 +17,7 @@ const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
 
 /// An error as its reader sees it. Holds no text of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct ApiError {
     status: StatusCode,
     kind: &'static str,
     code: &'static str,
@@ -26,15 +26,15 @@ pub(super) struct Fault {
     session: Option<SessionId>,
 }
 
-impl Fault {
+impl ApiError {
     fn new(status: StatusCode, kind: &'static str, code: &'static str, message: impl Into<Box<str>>) -> Self {
         Self { status, kind, code, param: None, message: message.into(), session: None }
     }
 
     /// A request that cannot be served as it is; `param` names the faulty parameter.
     pub(super) fn request(code: &'static str, param: &str, message: impl Into<Box<str>>) -> Self {
-        let fault = Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", code, message);
-        Self { param: (!param.is_empty()).then(|| param.into()), ..fault }
+        let api_error = Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", code, message);
+        Self { param: (!param.is_empty()).then(|| param.into()), ..api_error }
     }
 
     /// A value that is out of range, or of the wrong kind.
@@ -94,7 +94,7 @@ impl Fault {
     }
 }
 
-impl From<ClientError> for Fault {
+impl From<ClientError> for ApiError {
     fn from(error: ClientError) -> Self {
         let message = match error.hint() {
             Some(hint) => format!("{error} ({hint})"),
@@ -142,7 +142,7 @@ impl From<ClientError> for Fault {
     }
 }
 
-impl IntoResponse for Fault {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
@@ -175,9 +175,9 @@ mod tests {
             (ClientError::TaskEnded, 500, "TaskEnded"),
         ];
         for (error, status, code) in cases {
-            let fault = Fault::from(error);
-            assert_eq!((fault.status.as_u16(), fault.code), (status, code));
-            assert_eq!(fault.body()["error"]["code"], code);
+            let api_error = ApiError::from(error);
+            assert_eq!((api_error.status.as_u16(), api_error.code), (status, code));
+            assert_eq!(api_error.body()["error"]["code"], code);
         }
     }
 }
