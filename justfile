@@ -34,10 +34,11 @@ lint:
 docs:
     RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 
-# Count module cycles, measure the prose, and look for dependencies that nothing uses and for files that are not there
+# Count module cycles, measure the prose, check names, and look for dependencies that nothing uses and for files that are not there
 structure:
     python3 scripts/cycles.py
     python3 scripts/words.py
+    python3 scripts/names.py
     python3 scripts/unused_deps.py
     python3 scripts/paths.py
 

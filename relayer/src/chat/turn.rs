@@ -122,7 +122,8 @@ impl Chat {
         let session = root.session_id();
         let SessionAccess { records, mut lease, lost, driven: _driven } =
             self.session_access(owner, session).await?;
-        let client = self.inner.client.log_client(Arc::new(RecordLog::new(records.clone(), Handle::current())));
+        let client =
+            self.inner.client.log_client(Arc::new(RecordLog::new(records.clone(), Handle::current())));
         let place = Place {
             session: Some(session.to_string()),
             project: request.project.clone(),
