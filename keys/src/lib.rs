@@ -4,7 +4,8 @@
 //! except for key files: no network, no async runtime. Its callers are `baton-proto`, which builds wire
 //! objects from it, and the programs, for their identities.
 //!
-//! A session's root gives all of its keys, and 24 words restore it. A record opens under its own identity alone:
+//! A session's root gives all of its keys, and 24 words restore it. A record opens under its own identity
+//! alone:
 //!
 //! ```
 //! use baton_keys::{
