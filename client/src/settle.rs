@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     ack::StatusRequest,
     commit::AcceptedTurn,
     ids::{BlobDigest, FetchProof, NodeId},
@@ -48,7 +48,7 @@ impl Client {
     pub(crate) async fn settle(
         &self,
         session: &Arc<Session>,
-        auth: &Signed<TurnAuth>,
+        auth: &SignedObject<TurnAuth>,
         wait: Duration,
     ) -> Result<Option<Settled>, Unsettled> {
         let node = auth.audience;
@@ -78,7 +78,7 @@ impl Client {
     async fn status(
         &self,
         session: &Session,
-        auth: &Signed<TurnAuth>,
+        auth: &SignedObject<TurnAuth>,
         wait: Duration,
     ) -> Result<TurnStatus, String> {
         let now = self.now_ms();
@@ -93,7 +93,7 @@ impl Client {
                 node: auth.audience,
                 time_ms: now,
             };
-            Signed::sign(request, &signing)
+            SignedObject::sign(request, &signing)
         });
         let frame = ClientFrame::Status(request.bytes().clone());
         match timeout(wait, self.ask(auth.audience, &frame)).await {
@@ -130,7 +130,7 @@ impl Client {
 
 /// The request for the blob of a turn that its author says it sealed.
 fn fetch_frame(state: &State, committed: &Committed) -> Result<ClientFrame, ErrorCode> {
-    let link = Signed::<Link>::verify(committed.link.clone())?;
+    let link = SignedObject::<Link>::verify(committed.link.clone())?;
     Ok(fetch_blob(&state.root, &link.record_identity(), committed.blob_digest))
 }
 
@@ -142,12 +142,12 @@ pub(crate) fn fetch_blob(root: &SessionRoot, identity: &RecordIdentity, digest: 
 
 fn open_and_accept(
     state: &State,
-    auth: &Signed<TurnAuth>,
+    auth: &SignedObject<TurnAuth>,
     committed: &Committed,
     bytes: &[u8],
 ) -> Result<Settled, ErrorCode> {
     let pending = state.pending.as_ref().ok_or(ErrorCode::StatusUnknown)?;
-    let link = Signed::<Link>::verify(committed.link.clone())?;
+    let link = SignedObject::<Link>::verify(committed.link.clone())?;
     let reference = BlobRef {
         blob_id: baton_proto::ids::BlobId([0; 32]),
         digest: committed.blob_digest,

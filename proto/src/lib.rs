@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use baton_keys::{SecretSigningKey, session::SessionRoot};
-//! use baton_proto::{ErrorCode, Signed, ack::StatusRequest, limits::VERSION};
+//! use baton_proto::{ErrorCode, SignedObject, ack::StatusRequest, limits::VERSION};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let root = SessionRoot::generate();
@@ -21,14 +21,14 @@
 //!     node: SecretSigningKey::generate().node_id(),
 //!     time_ms: 1_800_000_000_000,
 //! };
-//! let signed = Signed::sign(request, &root.signing_key());
+//! let signed = SignedObject::sign(request, &root.signing_key());
 //!
-//! let received = Signed::<StatusRequest>::verify_encoded(&signed.encode())?;
+//! let received = SignedObject::<StatusRequest>::verify_encoded(&signed.encode())?;
 //! assert_eq!(received.turn_id, signed.turn_id);
 //!
 //! let mut changed = signed.bytes().clone();
 //! changed.signature.0[0] ^= 1;
-//! assert_eq!(Signed::<StatusRequest>::verify(changed), Err(ErrorCode::BadSignature));
+//! assert_eq!(SignedObject::<StatusRequest>::verify(changed), Err(ErrorCode::BadSignature));
 //! # Ok(())
 //! # }
 //! ```
@@ -58,4 +58,4 @@ pub mod turn;
 pub mod wire;
 
 pub use error::{ErrorCode, Retry};
-pub use signed::{Signable, Signed, SignedBytes};
+pub use signed::{Signable, SignedBytes, SignedObject};

@@ -8,7 +8,7 @@ use baton_keys::{
 use baton_mesh::{FrameError, TurnStream};
 use baton_node::engine::echo::word_id;
 use baton_proto::{
-    ErrorCode, Signed, codec,
+    ErrorCode, SignedObject, codec,
     commit::SealedTurn,
     limits::{MAX_NODE_FRAME_BYTES, REPLY_BLOCK},
     link::Link,
@@ -41,7 +41,7 @@ enum Out {
 struct Telling<'a> {
     liar: &'a Liar,
     lie: Lie,
-    auth: Signed<TurnAuth>,
+    auth: SignedObject<TurnAuth>,
     payload: Payload,
     /// Tokens processed, including those of a resume prefix.
     seen: u32,
@@ -98,8 +98,8 @@ impl Liar {
         telling.run(&mut reply).await
     }
 
-    fn open(&self, request: &TurnRequest) -> Option<(Signed<TurnAuth>, Payload, TurnSecret)> {
-        let auth = Signed::<TurnAuth>::verify(request.auth.clone()).ok()?;
+    fn open(&self, request: &TurnRequest) -> Option<(SignedObject<TurnAuth>, Payload, TurnSecret)> {
+        let auth = SignedObject::<TurnAuth>::verify(request.auth.clone()).ok()?;
         let (payload, secret) = request.payload.open(&self.keys.exchange, &auth).ok()?;
         Some((auth, payload, secret))
     }
@@ -228,7 +228,7 @@ impl Telling<'_> {
         let outs = match (self.lie, forged) {
             (Lie::StopBeforeLink, _) => vec![Out::Hold],
             (Lie::TwoLinks, Some(second)) => {
-                let first = Signed::<Link>::verify(committed.link).ok().map(|link| link.link_hash());
+                let first = SignedObject::<Link>::verify(committed.link).ok().map(|link| link.link_hash());
                 self.told = true;
                 self.liar.ledger.tell(AttemptKey::of(&self.auth), self.lie, first);
                 return Ok(vec![honest, second]);
