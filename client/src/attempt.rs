@@ -7,7 +7,7 @@ pub(crate) mod resolve;
 
 use baton_mesh::TurnStream;
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes,
+    ErrorCode, SignedBytes, SignedObject,
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn},
     ids::RunningHash,
     limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_MESSAGE_BYTES},
@@ -68,7 +68,7 @@ struct Reply {
     /// Most reported tokens, as signed.
     max_tokens: u32,
     /// The last progress note.
-    note: Option<Signed<ProgressNote>>,
+    note: Option<SignedObject<ProgressNote>>,
     /// Queue reports so far.
     waited: u32,
     /// Since when the node's queue ahead of the turn is empty; none while the node reports turns ahead.
@@ -189,7 +189,7 @@ impl Context<'_> {
 pub(crate) fn accept(
     state: &State,
     turn: &PendingTurn,
-    auth: &Signed<TurnAuth>,
+    auth: &SignedObject<TurnAuth>,
     committed: &Committed,
     answer: &str,
     memory: &[MemoryItem],
@@ -284,7 +284,7 @@ fn journal_failed(error: crate::error::ClientError) -> AttemptFailure {
 /// Follows the reply until the turn is committed.
 async fn follow(
     context: &Context<'_>,
-    auth: &Signed<TurnAuth>,
+    auth: &SignedObject<TurnAuth>,
     tail: &mut ReplyTail,
     reply: &mut Reply,
     events: &mut Events<'_>,
@@ -437,8 +437,8 @@ impl Reply {
 
     /// Checks that a progress note is from this node, about this turn, covers more tokens than the previous
     /// note, and covers only arrived tokens. An engine without token ids gives nothing to compare.
-    fn check_note(&mut self, bytes: SignedBytes, auth: &Signed<TurnAuth>) -> Result<(), ErrorCode> {
-        let note = Signed::<ProgressNote>::verify(bytes)?;
+    fn check_note(&mut self, bytes: SignedBytes, auth: &SignedObject<TurnAuth>) -> Result<(), ErrorCode> {
+        let note = SignedObject::<ProgressNote>::verify(bytes)?;
         if note.node != auth.audience || note.auth_hash != auth.auth_hash() {
             return Err(ErrorCode::ReceiptMismatch);
         }
@@ -511,13 +511,13 @@ impl ReplyTail {
 }
 
 /// Attempts of the pending turn that may have been sealed, according to their nodes; oldest first.
-pub(crate) fn open_attempts(state: &State) -> Vec<Signed<TurnAuth>> {
+pub(crate) fn open_attempts(state: &State) -> Vec<SignedObject<TurnAuth>> {
     let pending = state.pending.iter().flat_map(|pending| &pending.attempts);
     pending.filter(|attempt| !attempt.refused).map(|attempt| attempt.auth.clone()).collect()
 }
 
 /// The attempts whose author is asked about them.
-pub(crate) fn attempts_to_ask(state: &State) -> Vec<Signed<TurnAuth>> {
+pub(crate) fn attempts_to_ask(state: &State) -> Vec<SignedObject<TurnAuth>> {
     let pending = state.pending.iter().flat_map(|pending| &pending.attempts);
     pending
         .filter(|attempt| !attempt.refused && !attempt.rejected)

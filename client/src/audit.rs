@@ -5,7 +5,7 @@ use std::time::Duration;
 use baton_keys::secret::random_bytes;
 use baton_mesh::{AUDIT_PROTOCOL, OpenError};
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     audit::{AuditAnswer, AuditBytes, AuditReport, AuditRequest, Disclosure, frame},
     codec,
     ids::{NodeId, SessionId},
@@ -47,7 +47,7 @@ pub struct AuditOutcome {
     /// The node that answered the turn.
     pub author: NodeId,
     /// The signed statement, verified and about this very request.
-    pub report: Signed<AuditReport>,
+    pub report: SignedObject<AuditReport>,
     /// Nodes that were asked earlier and made no audit, with the reasons.
     pub refused: Vec<(NodeId, String)>,
 }
@@ -138,7 +138,7 @@ impl Client {
         &self,
         choice: &Choice,
         request: &AuditRequest,
-    ) -> Result<Signed<AuditReport>, AttemptFailure> {
+    ) -> Result<SignedObject<AuditReport>, AttemptFailure> {
         let (directory, config) = (&self.inner.directory, &self.inner.config);
         let quota = |hash| {
             let holder = config.quota.as_deref()?;

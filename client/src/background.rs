@@ -15,7 +15,7 @@ use std::{
 };
 
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     ack::Abort,
     ids::{BlobId, NodeId},
     limits::VERSION,
@@ -371,7 +371,7 @@ impl Client {
     pub(crate) fn spawn_aborts(
         &self,
         session: &Arc<Session>,
-        attempts: Vec<Signed<TurnAuth>>,
+        attempts: Vec<SignedObject<TurnAuth>>,
         accepted: Option<u32>,
     ) {
         let now = self.now_ms();
@@ -390,7 +390,7 @@ impl Client {
                     attempt: auth.attempt,
                     time_ms: now,
                 };
-                Signed::sign(abort, &signing)
+                SignedObject::sign(abort, &signing)
             });
             let client = self.clone();
             self.spawn(async move {

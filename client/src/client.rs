@@ -12,7 +12,7 @@ use std::{
 use baton_keys::{files::FileSecret, session::SessionRoot};
 use baton_mesh::{DhtHeads, Mesh, MeshConfig, MeshHandle};
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     chain::HistoryTurn,
     head::DeviceLease,
     ids::{DeviceId, LinkHash, NodeId, SessionId},
@@ -111,11 +111,11 @@ pub struct TurnView {
     /// Link and text.
     pub turn: HistoryTurn,
     /// The node's signed statement; absent in a session recovered from its root.
-    pub receipt: Option<Signed<Receipt>>,
+    pub receipt: Option<SignedObject<Receipt>>,
     /// The beginning of the answer, if another node made it and did not finish.
     pub resumed: Option<ResumePrefix>,
     /// The signed progress of those nodes, oldest first.
-    pub notes: Vec<Signed<ProgressNote>>,
+    pub notes: Vec<SignedObject<ProgressNote>>,
     /// Items of a relayer's memory that the node used; only this client keeps them.
     pub memory: Vec<MemoryItem>,
     /// Whether the blob is confirmed in the store.

@@ -9,7 +9,7 @@ use baton_keys::{
 };
 use baton_mesh::{EMBED_PROTOCOL, OpenError};
 use baton_proto::{
-    ErrorCode, Retry, Signed, codec,
+    ErrorCode, Retry, SignedObject, codec,
     embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts, SealedTexts},
     ids::{EmbedId, ModelId, NodeId, PayloadHash},
     limits::{MAX_EMBED_ANSWER_BYTES, MAX_EMBED_FRAME_BYTES, MAX_EMBED_TEXT_BYTES, MAX_EMBED_TEXTS, VERSION},
@@ -220,7 +220,7 @@ impl Client {
         let (sealed, secret) = SealedTexts::seal(&plain, &ephemeral, &choice.key, &auth.binding())
             .map_err(AttemptFailure::check)?;
         auth.texts_hash = sealed.hash();
-        let auth = Signed::sign(auth, &client_key);
+        let auth = SignedObject::sign(auth, &client_key);
         let quota = config.quota.as_deref().and_then(|quota| quota.for_embeddings(&auth));
         let request = EmbedRequest { auth: auth.bytes().clone(), texts: sealed, quota };
         let frame = codec::encode(&EmbedFrame::Request(request));

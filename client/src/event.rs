@@ -5,7 +5,7 @@ use std::time::Duration;
 use baton_keys::{SecretSigningKey, account::AccountKey, owner::sui_address};
 use baton_mesh::Multiaddr;
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     ids::{BlobDigest, LinkHash, NodeId, SessionId, SuiAddress, TurnId},
     limits::{MAX_SCHEMA_BYTES, VERSION},
     memory::{MemoryItem, RecallHint, RecallScope},
@@ -65,7 +65,7 @@ impl MemoryHint {
         }
     }
 
-    pub(crate) fn sign(&self, auth: &Signed<TurnAuth>) -> Signed<RecallHint> {
+    pub(crate) fn sign(&self, auth: &SignedObject<TurnAuth>) -> SignedObject<RecallHint> {
         let hint = RecallHint {
             version: VERSION,
             auth_hash: auth.auth_hash(),
@@ -77,7 +77,7 @@ impl MemoryHint {
             persona: self.persona.clone(),
             scope: self.scope,
         };
-        Signed::sign(hint, self.key.signing_key())
+        SignedObject::sign(hint, self.key.signing_key())
     }
 }
 
@@ -304,7 +304,7 @@ pub struct TurnOutcome {
     /// BLAKE3 of the turn's blob.
     pub blob_digest: BlobDigest,
     /// The node's signed claims.
-    pub receipt: Signed<Receipt>,
+    pub receipt: SignedObject<Receipt>,
     /// Items from the relayer that the node used.
     pub memory: Vec<MemoryItem>,
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes, codec,
+    ErrorCode, SignedBytes, SignedObject, codec,
     ids::{NodeId, SessionId},
     limits::MAX_SIGNED_BYTES,
     link::Link,
@@ -29,9 +29,9 @@ const MAX_PAIRS: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Equivocation {
     /// The link that was accepted.
-    pub accepted: Signed<Link>,
+    pub accepted: SignedObject<Link>,
     /// The second link.
-    pub other: Signed<Link>,
+    pub other: SignedObject<Link>,
 }
 
 impl Equivocation {
@@ -42,7 +42,8 @@ impl Equivocation {
     /// [`ErrorCode::BadNodeSignature`] and the codes of decoding; [`ErrorCode::ReceiptMismatch`] for two
     /// links that an honest node may have signed.
     pub fn check(accepted: SignedBytes, other: SignedBytes) -> Result<Self, ErrorCode> {
-        let (accepted, other) = (Signed::<Link>::verify(accepted)?, Signed::<Link>::verify(other)?);
+        let (accepted, other) =
+            (SignedObject::<Link>::verify(accepted)?, SignedObject::<Link>::verify(other)?);
         let same = accepted.author == other.author
             && accepted.session_id == other.session_id
             && accepted.seq == other.seq
@@ -65,7 +66,7 @@ impl Equivocation {
     /// Its form in an export; the fields beside the links are for people.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        let text = |link: &Signed<Link>| STANDARD.encode(codec::encode(link.bytes()));
+        let text = |link: &SignedObject<Link>| STANDARD.encode(codec::encode(link.bytes()));
         json!({
             "node": self.node().to_string(),
             "session_id": self.accepted.session_id.to_string(),
@@ -178,7 +179,7 @@ mod tests {
             time_ms: 1,
         };
         change(&mut link);
-        Signed::sign(link, key).bytes().clone()
+        SignedObject::sign(link, key).bytes().clone()
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::{
 
 use baton_keys::session::{RecordIdentity, SessionRoot, head_index_key};
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord},
     limits::MAX_DEVICES,
     store::{HeadIndex as _, StoreError},
@@ -68,7 +68,7 @@ pub(crate) struct FoundHead {
 }
 
 impl FoundHead {
-    fn open(record: &Signed<HeadRecord>, root: &SessionRoot) -> Result<Self, ErrorCode> {
+    fn open(record: &SignedObject<HeadRecord>, root: &SessionRoot) -> Result<Self, ErrorCode> {
         let (outer, inner) = (record.open_outer(&root.session_id())?, record.open_inner(root)?);
         Ok(Self { sequence: record.sequence, outer, inner })
     }
@@ -372,7 +372,7 @@ fn next_record(
     above: u64,
     devices: &[DeviceLease],
     now_ms: u64,
-) -> Option<(Signed<HeadRecord>, PublishedHead)> {
+) -> Option<(SignedObject<HeadRecord>, PublishedHead)> {
     let outer = state.head_outer()?;
     let (turn, _) = state.last()?;
     let own = DeviceLease { device: state.header.device_id, expires_ms: now_ms.saturating_add(LEASE_MS) };

@@ -8,7 +8,7 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     head::HeadRecord,
     ids::HeadIndexKey,
     store::{HeadIndex, StoreError, StoreFuture},
@@ -98,7 +98,7 @@ impl std::fmt::Display for IndexAnswer {
 #[derive(Debug, Clone)]
 pub(crate) struct HeadLookup {
     /// The valid record with the highest sequence.
-    pub(crate) best: Option<Signed<HeadRecord>>,
+    pub(crate) best: Option<SignedObject<HeadRecord>>,
     /// The answer of each index.
     pub(crate) statuses: Vec<IndexStatus>,
 }
@@ -193,7 +193,7 @@ impl HeadIndexes {
 
     /// Whether an index shows a newer record than this one.
     async fn newer(&self, member: &NamedIndex, record: &[u8]) -> bool {
-        let Ok(ours) = Signed::<HeadRecord>::verify_encoded(record) else { return false };
+        let Ok(ours) = SignedObject::<HeadRecord>::verify_encoded(record) else { return false };
         let key = ours.index_key();
         let Ok(answer) = timeout(self.wait, member.index.resolve(key)).await else { return false };
         matches!(read(answer, key), ParsedAnswer::Record(theirs) if ranks_above(&theirs, &ours))
@@ -260,7 +260,7 @@ impl HeadLookup {
 /// A parsed answer.
 #[derive(Debug, Clone)]
 pub(crate) enum ParsedAnswer {
-    Record(Box<Signed<HeadRecord>>),
+    Record(Box<SignedObject<HeadRecord>>),
     Nothing,
     Wrong(ErrorCode),
     Unavailable(String),
@@ -273,7 +273,7 @@ fn read(answer: Result<Option<Vec<u8>>, StoreError>, key: HeadIndexKey) -> Parse
         Ok(None) | Err(StoreError::NotFound) => return ParsedAnswer::Nothing,
         Err(error) => return ParsedAnswer::Unavailable(error.to_string()),
     };
-    match Signed::<HeadRecord>::verify_encoded(&bytes) {
+    match SignedObject::<HeadRecord>::verify_encoded(&bytes) {
         Ok(record) if record.index_key() == key => ParsedAnswer::Record(Box::new(record)),
         Ok(_) => ParsedAnswer::Wrong(ErrorCode::BadSignature),
         Err(code) => ParsedAnswer::Wrong(code),
@@ -282,14 +282,14 @@ fn read(answer: Result<Option<Vec<u8>>, StoreError>, key: HeadIndexKey) -> Parse
 
 /// Whether a record ranks above another: by sequence, then by its bytes. So all devices take the same record
 /// if two chose the same sequence.
-fn ranks_above(one: &Signed<HeadRecord>, other: &Signed<HeadRecord>) -> bool {
-    let rank = |record: &Signed<HeadRecord>| (record.sequence, std::cmp::Reverse(record.encode()));
+fn ranks_above(one: &SignedObject<HeadRecord>, other: &SignedObject<HeadRecord>) -> bool {
+    let rank = |record: &SignedObject<HeadRecord>| (record.sequence, std::cmp::Reverse(record.encode()));
     rank(one) > rank(other)
 }
 
 /// Evaluates the answers of several indexes.
 pub(crate) fn judge(answers: Vec<(String, ParsedAnswer)>) -> HeadLookup {
-    let mut best: Option<Signed<HeadRecord>> = None;
+    let mut best: Option<SignedObject<HeadRecord>> = None;
     for (_, shown) in &answers {
         if let ParsedAnswer::Record(record) = shown
             && best.as_ref().is_none_or(|best| ranks_above(record, best))
@@ -297,7 +297,7 @@ pub(crate) fn judge(answers: Vec<(String, ParsedAnswer)>) -> HeadLookup {
             best = Some((**record).clone());
         }
     }
-    let newest = best.as_ref().map(Signed::encode);
+    let newest = best.as_ref().map(SignedObject::encode);
     let status = |(name, shown): (String, ParsedAnswer)| {
         let shows = match shown {
             ParsedAnswer::Record(record) => {

@@ -21,7 +21,7 @@ use std::{
 
 use baton_mesh::{MeshHandle, Multiaddr, PeerInfo};
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     ids::{ModelId, NodeId},
     limits::MAX_CLOCK_SKEW_MS,
     node_record::NodeRecord,
@@ -55,7 +55,7 @@ const JOIN_WAIT: Duration = Duration::from_secs(4);
 #[derive(Debug, Clone)]
 pub struct NodeInfo {
     /// The record.
-    pub record: Signed<NodeRecord>,
+    pub record: SignedObject<NodeRecord>,
     /// Addresses at which it was found.
     pub addrs: Vec<Multiaddr>,
     /// Whether a connection is open.
@@ -64,7 +64,7 @@ pub struct NodeInfo {
 
 #[derive(Debug, Clone, Default)]
 struct NodeEntry {
-    record: Option<Signed<NodeRecord>>,
+    record: Option<SignedObject<NodeRecord>>,
     /// Whether the node itself just gave that record although it is out of time.
     out_of_time: bool,
     addrs: Vec<Multiaddr>,
@@ -413,7 +413,7 @@ impl Directory {
 
 impl NodeEntry {
     /// Takes a record that the mesh has from others, if it is newer.
-    fn adopt_gossip(&mut self, record: &Signed<NodeRecord>, now_ms: u64) {
+    fn adopt_gossip(&mut self, record: &SignedObject<NodeRecord>, now_ms: u64) {
         if self.record.as_ref().is_none_or(|old| old.sequence < record.sequence) {
             self.record = Some(record.clone());
             self.out_of_time = false;
@@ -446,7 +446,7 @@ fn make_room(known: &mut HashMap<NodeId, NodeEntry>, peers: &[PeerInfo]) -> Hash
     before.into_iter().filter(|node| !known.contains_key(node)).collect()
 }
 
-fn is_fresh(record: Option<&Signed<NodeRecord>>, now: u64) -> bool {
+fn is_fresh(record: Option<&SignedObject<NodeRecord>>, now: u64) -> bool {
     // In addition to the clock skew, which is an allowance for wrong clocks.
     let soon = now.saturating_add(RENEW_BEFORE_MS + MAX_CLOCK_SKEW_MS);
     record.is_some_and(|record| record.current_key(soon).is_ok())

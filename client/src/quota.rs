@@ -10,7 +10,7 @@ use baton_keys::{
     files::{self, FileSecret},
 };
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes,
+    ErrorCode, SignedBytes, SignedObject,
     embed::EmbedAuth,
     ids::{AuthHash, ModelId, NodeId, PublicKey},
     limits::VERSION,
@@ -72,12 +72,12 @@ impl QuotaHolder {
     }
 
     /// The quota for a turn, if it applies.
-    pub(crate) fn for_turn(&self, auth: &Signed<TurnAuth>) -> Option<QuotaUse> {
+    pub(crate) fn for_turn(&self, auth: &SignedObject<TurnAuth>) -> Option<QuotaUse> {
         self.show((auth.audience, auth.model), auth.issued_ms, auth.auth_hash())
     }
 
     /// The quota for a request for embeddings, if it applies.
-    pub(crate) fn for_embeddings(&self, auth: &Signed<EmbedAuth>) -> Option<QuotaUse> {
+    pub(crate) fn for_embeddings(&self, auth: &SignedObject<EmbedAuth>) -> Option<QuotaUse> {
         self.show((auth.audience, auth.model), auth.issued_ms, auth.auth_hash())
     }
 
@@ -111,7 +111,7 @@ impl QuotaHolder {
             auth_hash,
         };
         let chain = self.chain.links().iter().map(|link| link.bytes().clone()).collect();
-        Some(QuotaUse { chain, proof: Signed::sign(proof, &self.key).bytes().clone() })
+        Some(QuotaUse { chain, proof: SignedObject::sign(proof, &self.key).bytes().clone() })
     }
 
     /// Narrows the grant for another key; returns the longer chain.
@@ -129,7 +129,7 @@ impl QuotaHolder {
         };
         change(&mut grant);
         let mut chain: Vec<_> = self.chain.links().iter().map(|link| link.bytes().clone()).collect();
-        chain.push(Signed::sign(grant, &self.key).bytes().clone());
+        chain.push(SignedObject::sign(grant, &self.key).bytes().clone());
         QuotaChain::verify_form(&chain)?;
         Ok(chain)
     }
@@ -207,7 +207,7 @@ mod tests {
             until_ms: u64::MAX,
             depth: 1,
         };
-        vec![Signed::sign(grant, &issuer).bytes().clone()]
+        vec![SignedObject::sign(grant, &issuer).bytes().clone()]
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! without opening them for writing, so it works beside a running client.
 
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     ack::TurnAck,
     commit::check_receipt_of_link,
     ids::{NodeId, SessionId},
@@ -28,7 +28,7 @@ pub struct TurnReceipt {
     /// When it was accepted here, in milliseconds since the Unix epoch.
     pub accepted_ms: u64,
     /// The node's signed claims. Absent in a session recovered from its root: the store has no receipts.
-    pub receipt: Option<Signed<Receipt>>,
+    pub receipt: Option<SignedObject<Receipt>>,
     /// Evidence that the node also signed another link for it.
     pub equivocation: Option<Equivocation>,
     /// State of its countersignature.
@@ -97,18 +97,18 @@ fn countersigned(state: &State, seq: u64, meta: &TurnMeta) -> CountersignatureSt
 }
 
 /// Checks the signed objects of a turn, from the bytes.
-fn check(link: &Signed<Link>, meta: &TurnMeta) -> Result<(), ErrorCode> {
-    let link = &Signed::<Link>::verify(link.bytes().clone())?;
+fn check(link: &SignedObject<Link>, meta: &TurnMeta) -> Result<(), ErrorCode> {
+    let link = &SignedObject::<Link>::verify(link.bytes().clone())?;
     let Some(receipt) = &meta.receipt else { return Ok(()) };
     let receipt = check_receipt_of_link(link, receipt.bytes().clone())?;
     if let Some(auth) = &meta.auth {
-        let auth = Signed::<baton_proto::turn::TurnAuth>::verify(auth.bytes().clone())?;
+        let auth = SignedObject::<baton_proto::turn::TurnAuth>::verify(auth.bytes().clone())?;
         if auth.auth_hash() != receipt.auth_hash || !receipt.claims_fit(&auth) {
             return Err(ErrorCode::ReceiptMismatch);
         }
     }
     let Some(ack) = &meta.ack else { return Ok(()) };
-    let ack = Signed::<TurnAck>::verify(ack.bytes().clone())?;
+    let ack = SignedObject::<TurnAck>::verify(ack.bytes().clone())?;
     let meant = ack.session_id == link.session_id
         && ack.seq == link.seq
         && ack.link_hash == link.link_hash()

@@ -11,7 +11,7 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     chain::VerifiedSegment,
     ids::{LinkHash, NodeId, SessionId},
     receipt::Receipt,
@@ -143,7 +143,7 @@ pub struct DisplacedTurn {
     /// The node that served it.
     pub node: NodeId,
     /// That node's signed claims; absent for another device's turn.
-    pub receipt: Option<Signed<Receipt>>,
+    pub receipt: Option<SignedObject<Receipt>>,
     /// Its fate.
     pub fate: TurnFate,
 }

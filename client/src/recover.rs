@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use baton_keys::session::SessionRoot;
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     chain::VerifiedSegment,
     head::HeadOuter,
     ids::{LinkHash, SessionId},
@@ -140,6 +140,6 @@ fn end_of_blob(root: &SessionRoot, number: u64, bytes: &[u8]) -> Result<(u64, Li
     let key = root.blob_key(number, &blob_salt(bytes)?);
     let segment = Segment::open(bytes, &key, &root.session_id(), number)?;
     let last = segment.entries.last().ok_or(ErrorCode::BadSequence)?;
-    let link = Signed::<Link>::verify(last.link.clone())?;
+    let link = SignedObject::<Link>::verify(last.link.clone())?;
     Ok((link.seq, link.link_hash()))
 }

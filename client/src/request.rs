@@ -6,7 +6,7 @@ use baton_keys::{
     session::RecordKey,
 };
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     chain::effective_newest_first,
     ids::PublicKey,
     limits::{MAX_AUTH_LIFETIME_MS, MAX_INLINE_BLOBS, MAX_READ_BLOBS, VERSION},
@@ -61,7 +61,7 @@ pub(crate) struct AttemptOptions<'a> {
 
 /// An attempt, ready to be journaled and sent.
 pub(crate) struct PreparedAttempt {
-    pub(crate) auth: Signed<TurnAuth>,
+    pub(crate) auth: SignedObject<TurnAuth>,
     pub(crate) request: TurnRequest,
     /// Opens the reply.
     pub(crate) secret: TurnSecret,
@@ -133,7 +133,7 @@ pub(crate) fn prepare(
     let (sealed, secret) =
         SealedPayload::seal(&payload, &ExchangeSecret::generate(), &choice.key, &auth.binding())?;
     auth.payload_hash = sealed.hash();
-    let auth = Signed::sign(auth, &signing);
+    let auth = SignedObject::sign(auth, &signing);
     let memory = match terms.memory {
         Some(OwnMemory { signer, items }) => {
             let envelope = MemEnvelope::seal(items, &auth, signer, &ExchangeSecret::generate(), now_ms)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use baton_keys::session::RecordKey;
 use baton_mesh::{FrameError, OpenError};
 use baton_proto::{
-    ErrorCode, Retry, Signed,
+    ErrorCode, Retry, SignedObject,
     ids::{ModelId, NodeId},
     receipt::ProgressNote,
     turn::{ResumePrefix, resume_tokens_hash},
@@ -38,7 +38,7 @@ pub(crate) struct AttemptFailure {
     /// The part of the answer that had arrived.
     pub(crate) partial: PartialAnswer,
     /// The node's last progress note.
-    pub(crate) note: Option<Box<Signed<ProgressNote>>>,
+    pub(crate) note: Option<Box<SignedObject<ProgressNote>>>,
 }
 
 /// The state of a failed attempt, as far as the client knows it.

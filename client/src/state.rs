@@ -17,7 +17,7 @@ use std::{
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes,
+    ErrorCode, SignedBytes, SignedObject,
     ack::TurnAck,
     chain::{HistoryTurn, base_after, rebuild_blob},
     codec,
@@ -184,7 +184,7 @@ impl Entry {
     /// The turn that the entry is about, if any.
     pub(crate) fn seq(&self) -> Option<u64> {
         match self {
-            Self::Turn(turn) => Signed::<Link>::peek(&turn.entry.link).ok().map(|link| link.seq),
+            Self::Turn(turn) => SignedObject::<Link>::peek(&turn.entry.link).ok().map(|link| link.seq),
             Self::BlobId { seq, .. }
             | Self::Acked { seq }
             | Self::Stored { seq, .. }
@@ -207,9 +207,9 @@ pub(crate) struct TurnMeta {
     pub(crate) length: u32,
     pub(crate) blob_id: Option<BlobId>,
     pub(crate) accepted_ms: u64,
-    pub(crate) auth: Option<Signed<TurnAuth>>,
-    pub(crate) receipt: Option<Signed<Receipt>>,
-    pub(crate) ack: Option<Signed<TurnAck>>,
+    pub(crate) auth: Option<SignedObject<TurnAuth>>,
+    pub(crate) receipt: Option<SignedObject<Receipt>>,
+    pub(crate) ack: Option<SignedObject<TurnAck>>,
     pub(crate) acked: bool,
     pub(crate) stored: bool,
     /// Whether this client confirmed the blob in the store itself.
@@ -221,7 +221,7 @@ pub(crate) struct TurnMeta {
     pub(crate) renewal_doubt_ms: Option<u64>,
     pub(crate) memory: Vec<MemoryItem>,
     /// The signed progress of the nodes that began the answer and did not finish it, oldest first.
-    pub(crate) notes: Vec<Signed<ProgressNote>>,
+    pub(crate) notes: Vec<SignedObject<ProgressNote>>,
     /// Pinned system text that the turn was sent with; unknown in a recovered session.
     pub(crate) system: Option<Arc<Vec<Message>>>,
     /// The sampling and output limit of its request, if this journal has them.
@@ -229,13 +229,13 @@ pub(crate) struct TurnMeta {
     /// The displaced turn that it replays.
     pub(crate) replay_of: Option<LinkHash>,
     /// A second link that its author signed for it.
-    pub(crate) signed_twice: Option<Signed<Link>>,
+    pub(crate) signed_twice: Option<SignedObject<Link>>,
 }
 
 /// An attempt of the pending turn.
 #[derive(Clone)]
 pub(crate) struct PendingAttempt {
-    pub(crate) auth: Signed<TurnAuth>,
+    pub(crate) auth: SignedObject<TurnAuth>,
     pub(crate) received: String,
     pub(crate) memory: Vec<MemoryItem>,
     /// The node reported that it signed nothing.
@@ -243,7 +243,7 @@ pub(crate) struct PendingAttempt {
     /// The client found its reply wrong.
     pub(crate) rejected: bool,
     /// The signed progress of its node.
-    pub(crate) note: Option<Signed<ProgressNote>>,
+    pub(crate) note: Option<SignedObject<ProgressNote>>,
 }
 
 /// A pending turn with its attempts.
@@ -264,7 +264,8 @@ pub(crate) struct PublishedHead {
 }
 
 /// The authorisation, receipt and acknowledgement of a turn, as far as they are here.
-type SignedByBoth = (Option<Signed<TurnAuth>>, Option<Signed<Receipt>>, Option<Signed<TurnAck>>);
+type SignedByBoth =
+    (Option<SignedObject<TurnAuth>>, Option<SignedObject<Receipt>>, Option<SignedObject<TurnAck>>);
 
 /// A session's state.
 #[derive(Clone)]
@@ -384,7 +385,7 @@ impl State {
                 self.pending = Some(Pending { turn, attempts: Vec::new(), number: None });
             }
             Entry::Attempt(entry) => {
-                let auth = Signed::<TurnAuth>::verify(entry.auth)?;
+                let auth = SignedObject::<TurnAuth>::verify(entry.auth)?;
                 let pending = self.pending.as_mut().ok_or(ErrorCode::BadSequence)?;
                 pending.attempts.push(PendingAttempt {
                     auth,
@@ -416,7 +417,7 @@ impl State {
                 }
             }
             Entry::Note { attempt, note } => {
-                let note = Signed::<ProgressNote>::verify(note)?;
+                let note = SignedObject::<ProgressNote>::verify(note)?;
                 if let Some(attempt) = self.attempt_mut(attempt) {
                     attempt.note = Some(note);
                 }
@@ -471,7 +472,7 @@ impl State {
             Entry::OthersTurn(entry) => self.keep_displaced(&entry)?,
             Entry::Schema(text) => drop(self.schemas.insert(json_schema_hash(&text), text)),
             Entry::SignedTwice { seq, link } => {
-                let link = Signed::<Link>::verify(link)?;
+                let link = SignedObject::<Link>::verify(link)?;
                 self.meta_mut(seq)?.signed_twice = Some(link);
             }
             Entry::TornEnd { bytes } => self.torn_end = bytes,
@@ -486,7 +487,7 @@ impl State {
     }
 
     fn push_turn(&mut self, mut turn: TurnEntry) -> Result<(), ErrorCode> {
-        let link = Signed::<Link>::verify(turn.entry.link.clone())?;
+        let link = SignedObject::<Link>::verify(turn.entry.link.clone())?;
         if link.seq != self.next_seq() || link.prev_link != self.prev_link() {
             return Err(ErrorCode::ChainBroken);
         }
@@ -494,9 +495,9 @@ impl State {
         let record = turn.entry.record.open(&self.root.record_key(&identity), &identity)?;
         let (mut auth, mut receipt, mut ack) = (None, None, None);
         if let Some(proof) = turn.proof.take() {
-            auth = Some(Signed::verify(proof.auth)?);
-            receipt = Some(Signed::verify(proof.receipt)?);
-            ack = proof.ack.map(Signed::verify).transpose()?;
+            auth = Some(SignedObject::verify(proof.auth)?);
+            receipt = Some(SignedObject::verify(proof.receipt)?);
+            ack = proof.ack.map(SignedObject::verify).transpose()?;
         }
         self.push_opened(link, record, turn, (auth, receipt, ack));
         Ok(())
@@ -505,7 +506,7 @@ impl State {
     /// Appends a verified and opened turn.
     fn push_opened(
         &mut self,
-        link: Signed<Link>,
+        link: SignedObject<Link>,
         record: Record,
         turn: TurnEntry,
         (auth, receipt, ack): SignedByBoth,
@@ -566,7 +567,7 @@ impl State {
     }
 
     /// The signed progress of the parts that an attempt continued, oldest first.
-    fn notes_before(&self, auth: &TurnAuth) -> Vec<Signed<ProgressNote>> {
+    fn notes_before(&self, auth: &TurnAuth) -> Vec<SignedObject<ProgressNote>> {
         let mut notes = Vec::new();
         let attempts = self.pending.as_ref().map_or(&[][..], |pending| &pending.attempts);
         let mut before = auth.attempt;
@@ -745,8 +746,8 @@ impl State {
     }
 
     /// Number of another chain's turns that this device wrote and has lost.
-    pub(crate) fn lost_turns<'a>(&self, theirs: impl Iterator<Item = &'a Signed<Link>>) -> u64 {
-        let is_lost = |link: &&Signed<Link>| {
+    pub(crate) fn lost_turns<'a>(&self, theirs: impl Iterator<Item = &'a SignedObject<Link>>) -> u64 {
+        let is_lost = |link: &&SignedObject<Link>| {
             let hash = link.link_hash();
             // Turns that a compacted log omits are unknown here, not lost.
             link.seq >= self.first_seq()

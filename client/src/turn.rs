@@ -10,7 +10,7 @@ use std::{
 
 use baton_mesh::MeshHandle;
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     ack::TurnAck,
     ids::NodeId,
     limits::{MAX_MESSAGE_BYTES, MAX_MESSAGES, MAX_RECORD_BUCKET, VERSION},
@@ -350,7 +350,7 @@ impl Client {
         options: &ResumeOptions,
         progress: &mut Progress,
         events: &mut Events<'_>,
-    ) -> Result<(Signed<TurnAuth>, Result<AttemptSuccess, AttemptFailure>), ClientError> {
+    ) -> Result<(SignedObject<TurnAuth>, Result<AttemptSuccess, AttemptFailure>), ClientError> {
         let directory = &self.inner.directory;
         let (last_model, warm, output_tokens) = session.read(|state| {
             let last = state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model));
@@ -461,7 +461,7 @@ impl Client {
     async fn after_failure(
         &self,
         session: &Arc<Session>,
-        auth: &Signed<TurnAuth>,
+        auth: &SignedObject<TurnAuth>,
         (mut failure, noticed_ago): (AttemptFailure, Duration),
         progress: &mut Progress,
         events: &mut Events<'_>,
@@ -529,7 +529,7 @@ impl Client {
     async fn finish(
         &self,
         session: &Arc<Session>,
-        auth: &Signed<TurnAuth>,
+        auth: &SignedObject<TurnAuth>,
         accepted: baton_proto::commit::AcceptedTurn,
         memory: Vec<baton_proto::memory::MemoryItem>,
         tail: Option<attempt::ReplyTail>,
@@ -549,7 +549,7 @@ impl Client {
                 receipt_hash: accepted.receipt.receipt_hash(),
                 time_ms: now,
             };
-            Signed::sign(ack, &signing)
+            SignedObject::sign(ack, &signing)
         });
         let entry = accepted.segment.entries.last().ok_or(ErrorCode::BadSequence)?.clone();
         let turn = TurnEntry {
@@ -601,7 +601,7 @@ fn failed(attempts: u32, node: NodeId, failure: &AttemptFailure) -> ClientError 
 }
 
 /// The entries that give up the unanswered message, or else the waiting replays, and the attempts to abort.
-fn given_up(state: &State) -> (Vec<Entry>, Vec<Signed<TurnAuth>>) {
+fn given_up(state: &State) -> (Vec<Entry>, Vec<SignedObject<TurnAuth>>) {
     let pending = state.pending.as_ref();
     if pending.is_some_and(|pending| pending.number.is_none()) {
         return (vec![Entry::Abandoned], attempt::open_attempts(state));

@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use baton_proto::{Signed, ids::NodeId, node_record::NodeRecord};
+use baton_proto::{SignedObject, ids::NodeId, node_record::NodeRecord};
 use futures::StreamExt as _;
 use libp2p::{
     Multiaddr, PeerId, StreamProtocol, Swarm,
@@ -58,7 +58,7 @@ pub(crate) enum Command {
     /// Open a turn with a peer, dialling the addresses if there is no connection.
     Open { peer: PeerId, addrs: Vec<Multiaddr>, reply: OpenReply },
     /// Announce this mesh's own record to the network.
-    Announce(Arc<Signed<NodeRecord>>),
+    Announce(Arc<SignedObject<NodeRecord>>),
     /// Find the newest record under a key of the DHT.
     Get { key: DhtKey, reply: GetReply },
     /// Put a record into the DHT.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_proto::{
-    Signed,
+    SignedObject,
     head::HeadRecord,
     ids::HeadIndexKey,
     store::{HeadIndex, StoreError, StoreFuture},
@@ -49,7 +49,7 @@ impl DhtHeads {
     }
 
     async fn put(&self, record: Vec<u8>) -> Result<(), StoreError> {
-        let verified = Signed::<HeadRecord>::verify_encoded(&record)
+        let verified = SignedObject::<HeadRecord>::verify_encoded(&record)
             .map_err(|error| StoreError::Refused { reason: error.to_string() })?;
         let (key, sequence, expires_ms) = (verified.index_key(), verified.sequence, verified.expires_ms);
         // Check for a newer record first: a member accepts any valid record and does not report the one it

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use baton_proto::{Signed, ids::NodeId, node_record::NodeRecord};
+use baton_proto::{SignedObject, ids::NodeId, node_record::NodeRecord};
 use libp2p::{
     PeerId,
     gossipsub::{
@@ -84,7 +84,7 @@ fn scores() -> PeerScoreParams {
 #[derive(Debug)]
 pub(crate) enum Verdict {
     /// Valid; the peer table decides whether it is also new.
-    Valid(Box<Signed<NodeRecord>>),
+    Valid(Box<SignedObject<NodeRecord>>),
     /// Dropped without blame: its author sent one a moment ago, or the forwarder brought too many from
     /// unknown authors.
     TooOften,

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use baton_proto::{Signed, ids::NodeId, node_record::NodeRecord};
+use baton_proto::{SignedObject, ids::NodeId, node_record::NodeRecord};
 use libp2p::{Multiaddr, StreamProtocol, Swarm, identity::Keypair, multiaddr::Protocol, relay, swarm};
 use tokio::{
     sync::{broadcast, mpsc, oneshot, watch},
@@ -371,7 +371,7 @@ impl MeshHandle {
     ///
     /// Gossip sends it at once, which also proves that this mesh is alive. The DHT receives it from time to
     /// time.
-    pub async fn announce(&self, record: Arc<Signed<NodeRecord>>) {
+    pub async fn announce(&self, record: Arc<SignedObject<NodeRecord>>) {
         // A stopped mesh has nothing to announce.
         let _ = self.0.commands.send(Command::Announce(record)).await;
     }

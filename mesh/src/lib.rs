@@ -6,6 +6,33 @@
 //!
 //! [`Mesh::spawn`] starts one task that owns the swarm. All other code holds a cloneable [`MeshHandle`] with
 //! a bounded command queue. Turns that peers open arrive on [`Incoming`].
+//!
+//! A node and a client on one machine:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use baton_mesh::{Mesh, MeshConfig, Multiaddr};
+//! use tokio::time::Instant;
+//! use zeroize::Zeroizing;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let address: Multiaddr = "/ip4/127.0.0.1/tcp/0".parse()?;
+//! let config = MeshConfig::server("example (node)", vec![address]);
+//! let (node, mut incoming) = Mesh::spawn(Zeroizing::new([1; 32]), config).await?;
+//! let config = MeshConfig { bootstrap: node.bootstrap_addrs(), ..MeshConfig::dialer("example (client)") };
+//! let (client, _) = Mesh::spawn(Zeroizing::new([2; 32]), config).await?;
+//!
+//! let deadline = Instant::now() + Duration::from_secs(10);
+//! let mut sending = client.open(node.node_id(), &node.listen_addrs(), deadline).await?;
+//! sending.send(b"a request").await?;
+//!
+//! let (peer, mut receiving) = incoming.next().await.ok_or("the node's mesh stopped")?;
+//! assert_eq!(peer, client.node_id());
+//! assert_eq!(receiving.recv(1024).await?.as_deref(), Some(b"a request".as_slice()));
+//! # Ok(())
+//! # }
+//! ```
 
 mod actor;
 mod address_scope;

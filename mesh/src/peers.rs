@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use baton_proto::{Signed, ids::NodeId, node_record::NodeRecord};
+use baton_proto::{SignedObject, ids::NodeId, node_record::NodeRecord};
 use libp2p::{Multiaddr, StreamProtocol};
 use tokio::time::Instant;
 
@@ -39,7 +39,7 @@ pub struct PeerInfo {
     /// The time of its last ping reply, on any connection.
     pub round_trip: Option<Duration>,
     /// Its latest signed record that arrived by gossip or through the DHT.
-    pub record: Option<Arc<Signed<NodeRecord>>>,
+    pub record: Option<Arc<SignedObject<NodeRecord>>>,
 }
 
 /// A change in the table of peers.
@@ -160,7 +160,7 @@ impl PeerTable {
     /// the changes, or `None` unless it is newer than the known one.
     pub(crate) fn recorded(
         &mut self,
-        record: Arc<Signed<NodeRecord>>,
+        record: Arc<SignedObject<NodeRecord>>,
         nearest: Reach,
     ) -> Option<Vec<PeerEvent>> {
         let node = record.node;

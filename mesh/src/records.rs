@@ -3,7 +3,7 @@
 //! Pure: the caller passes in the time.
 
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     head::HeadRecord,
     ids::{HeadIndexKey, NodeId},
     limits::{MAX_CLOCK_SKEW_MS, MAX_HEAD_BYTES, MAX_SIGNED_BYTES, VERSION},
@@ -107,7 +107,7 @@ pub(crate) fn check(key: &[u8], value: &[u8], now_ms: u64) -> Result<RecordSumma
             if value.len() > MAX_HEAD_BYTES {
                 return Err(RecordFault::TooLarge);
             }
-            let record = Signed::<HeadRecord>::verify_encoded(value)?;
+            let record = SignedObject::<HeadRecord>::verify_encoded(value)?;
             if record.index_key() != key {
                 return Err(RecordFault::WrongKey);
             }
@@ -123,11 +123,11 @@ pub(crate) fn check(key: &[u8], value: &[u8], now_ms: u64) -> Result<RecordSumma
 }
 
 /// Checks a node record from any source.
-pub(crate) fn check_node(value: &[u8], now_ms: u64) -> Result<Signed<NodeRecord>, RecordFault> {
+pub(crate) fn check_node(value: &[u8], now_ms: u64) -> Result<SignedObject<NodeRecord>, RecordFault> {
     if value.len() > MAX_SIGNED_BYTES {
         return Err(RecordFault::TooLarge);
     }
-    let record = Signed::<NodeRecord>::verify_encoded(value)?;
+    let record = SignedObject::<NodeRecord>::verify_encoded(value)?;
     let future = now_ms.saturating_add(MAX_CLOCK_SKEW_MS);
     // Sequences follow the time, so a thief of a key cannot occupy it for ever with the highest number.
     if record.expires_ms <= now_ms || record.issued_ms > future || record.sequence > future {
@@ -157,7 +157,7 @@ pub(crate) mod tests {
         key: &SecretSigningKey,
         sequence: u64,
         addresses: &[&str],
-    ) -> Signed<NodeRecord> {
+    ) -> SignedObject<NodeRecord> {
         let record = NodeRecord {
             version: VERSION,
             node: key.node_id(),
@@ -171,7 +171,7 @@ pub(crate) mod tests {
             issued_ms: sequence,
             expires_ms: sequence + 3_600_000,
         };
-        Signed::sign(record, key)
+        SignedObject::sign(record, key)
     }
 
     fn head(root: &SessionRoot, sequence: u64) -> (DhtKey, Vec<u8>) {
@@ -275,7 +275,7 @@ pub(crate) mod tests {
         let key = SecretSigningKey::generate();
         let dht_key = DhtKey::Node(key.node_id());
         let for_ever = NodeRecord { expires_ms: u64::MAX, ..(*node_record(&key, NOW, &[])).clone() };
-        let value = Signed::sign(for_ever, &key).encode();
+        let value = SignedObject::sign(for_ever, &key).encode();
         let until = NOW + NODE_RECORD_AGE_MS;
         assert_eq!(expires(&dht_key, &value, NOW), Ok(until));
         assert_eq!(expires(&dht_key, &value, until - 1), Ok(until));

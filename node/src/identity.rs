@@ -23,7 +23,7 @@ use baton_mesh::{Multiaddr, PeerId, peer_id_of};
 use baton_proto::{
     limits::{MAX_RECORD_LIST, MAX_RECORD_TEXT_BYTES, VERSION},
     node_record::{ModelOffer, NodeLimits, NodeRecord},
-    signed::{Signed, SignedBytes},
+    signed::{SignedBytes, SignedObject},
 };
 use zeroize::Zeroizing;
 
@@ -85,7 +85,7 @@ pub struct Identity {
     clock: ClockMs,
     profile: Profile,
     ring: RwLock<KeyRing>,
-    record: RwLock<Arc<Signed<NodeRecord>>>,
+    record: RwLock<Arc<SignedObject<NodeRecord>>>,
     /// Held during a whole refresh, including the file write, so that two refreshes never interleave. Readers
     /// do not take it.
     refreshing: Mutex<Refreshed>,
@@ -182,12 +182,12 @@ impl Identity {
 
     /// The current signed record.
     #[must_use]
-    pub fn current_record(&self) -> Arc<Signed<NodeRecord>> {
+    pub fn current_record(&self) -> Arc<SignedObject<NodeRecord>> {
         self.record.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Signs a new record with the same keys and addresses, so that peers see that the node is alive.
-    pub fn renew_record(&self) -> Arc<Signed<NodeRecord>> {
+    pub fn renew_record(&self) -> Arc<SignedObject<NodeRecord>> {
         let last = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
         let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner).clone();
         let sequence = self.current_record().sequence + 1;
@@ -282,7 +282,7 @@ fn sign_record(
     addresses: &[String],
     now_ms: u64,
     least_sequence: u64,
-) -> Signed<NodeRecord> {
+) -> SignedObject<NodeRecord> {
     let record = NodeRecord {
         version: VERSION,
         node: signing.node_id(),
@@ -296,7 +296,7 @@ fn sign_record(
         issued_ms: now_ms,
         expires_ms: now_ms.saturating_add(RECORD_LIFETIME_MS),
     };
-    Signed::sign(record, signing)
+    SignedObject::sign(record, signing)
 }
 
 impl NodeIdentity for Identity {
@@ -372,7 +372,7 @@ mod tests {
         let node = Node::new();
         let identity = node.open();
         identity.refresh(&addresses(&["/ip4/10.0.0.1/tcp/4001"])).unwrap();
-        let record = Signed::<NodeRecord>::verify_encoded(&identity.current_record().encode()).unwrap();
+        let record = SignedObject::<NodeRecord>::verify_encoded(&identity.current_record().encode()).unwrap();
         assert_eq!(record.node, identity.node_id());
         assert_eq!(record.addresses, ["/ip4/10.0.0.1/tcp/4001"]);
         assert_eq!((record.models.clone(), record.limits), (profile().models, profile().limits));

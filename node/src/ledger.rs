@@ -17,7 +17,7 @@ use std::{
 
 use baton_keys::files;
 use baton_proto::{
-    Signed, SignedBytes,
+    SignedBytes, SignedObject,
     ack::TurnAck,
     codec,
     ids::{ModelId, NodeId, ReceiptHash},
@@ -127,7 +127,7 @@ impl Ledger {
     /// # Errors
     /// When it cannot be written.
     pub fn append(&self, receipt: &SignedBytes, ack: &SignedBytes) -> io::Result<()> {
-        let time_ms = Signed::<Receipt>::peek(receipt).map(|receipt| receipt.time_ms);
+        let time_ms = SignedObject::<Receipt>::peek(receipt).map(|receipt| receipt.time_ms);
         // The node made this receipt, so parsing cannot fail; an unreadable one would be useless here.
         let Ok(time_ms) = time_ms else { return Ok(()) };
         let mut months = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -241,11 +241,11 @@ pub fn check(line: &str, nodes: &[NodeId]) -> Result<Earned, Fault> {
         let bytes = hex::decode(text).map_err(|_| Fault::Damaged)?;
         codec::decode(&bytes, MAX_SIGNED_BYTES + 72).map_err(|_| Fault::Damaged)
     };
-    let receipt = Signed::<Receipt>::verify(signed(receipt)?).map_err(|_| Fault::Receipt)?;
+    let receipt = SignedObject::<Receipt>::verify(signed(receipt)?).map_err(|_| Fault::Receipt)?;
     if !nodes.contains(&receipt.node) {
         return Err(Fault::OtherNode);
     }
-    let ack = Signed::<TurnAck>::verify(signed(ack)?).map_err(|_| Fault::Ack)?;
+    let ack = SignedObject::<TurnAck>::verify(signed(ack)?).map_err(|_| Fault::Ack)?;
     let hash = receipt.receipt_hash();
     let same = ack.receipt_hash == hash && ack.session_id == receipt.session_id && ack.seq == receipt.seq;
     if same { Ok(Earned { hash, receipt: receipt.into_value() }) } else { Err(Fault::OtherReceipt) }
@@ -365,7 +365,7 @@ mod tests {
         SecretSigningKey::from_seed(&[1; 32])
     }
 
-    fn receipt(root: &SessionRoot, seq: u64, time_ms: u64) -> Signed<Receipt> {
+    fn receipt(root: &SessionRoot, seq: u64, time_ms: u64) -> SignedObject<Receipt> {
         let receipt = Receipt {
             version: 1,
             session_id: root.session_id(),
@@ -391,10 +391,10 @@ mod tests {
             price: 7,
             time_ms,
         };
-        Signed::sign(receipt, &node())
+        SignedObject::sign(receipt, &node())
     }
 
-    fn ack(root: &SessionRoot, receipt: &Signed<Receipt>) -> TurnAck {
+    fn ack(root: &SessionRoot, receipt: &SignedObject<Receipt>) -> TurnAck {
         TurnAck {
             version: 1,
             session_id: receipt.session_id,
@@ -408,7 +408,7 @@ mod tests {
     }
 
     fn sign(root: &SessionRoot, ack: TurnAck) -> SignedBytes {
-        Signed::sign(ack, &root.signing_key()).bytes().clone()
+        SignedObject::sign(ack, &root.signing_key()).bytes().clone()
     }
 
     #[test]
@@ -459,8 +459,8 @@ mod tests {
         let good = ack(&root, &first);
         let richer = Receipt { price: 7000, ..Receipt::clone(&first) };
         let richer_body = SignedBytes { body: codec::encode(&richer), signature: first.bytes().signature };
-        let resigned = Signed::sign(richer, &node());
-        let foreign = Signed::sign(
+        let resigned = SignedObject::sign(richer, &node());
+        let foreign = SignedObject::sign(
             Receipt { node: SecretSigningKey::from_seed(&[5; 32]).node_id(), ..Receipt::clone(&first) },
             &SecretSigningKey::from_seed(&[5; 32]),
         );

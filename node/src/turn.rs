@@ -21,7 +21,7 @@ use std::{sync::Arc, time::Duration};
 use baton_keys::exchange::TurnSecret;
 use baton_mesh::{FrameError, TurnStream};
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     memory::{MemEnvelope, MemoryItem},
     quota::QuotaUse,
     tools::Definitions,
@@ -233,7 +233,7 @@ fn open(core: &Core, ticket: &Ticket) -> Result<Opened, ErrorCode> {
     }
     let mut opened = Opened { payload, secret, memory: Vec::new(), memory_tokens: 0, constraint: None };
     if let Some(bytes) = &ticket.memory {
-        let envelope = Signed::<MemEnvelope>::verify(bytes.clone()).map_err(memory_code)?;
+        let envelope = SignedObject::<MemEnvelope>::verify(bytes.clone()).map_err(memory_code)?;
         opened.memory = envelope.open(auth, &ticket.exchange, core.now_ms()).map_err(memory_code)?;
         opened.memory_tokens = envelope.budget_tokens;
     }

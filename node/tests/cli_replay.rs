@@ -23,7 +23,7 @@ use baton_node::{
     replay::{NotReplayable, Task, Verdict, replay},
 };
 use baton_proto::{
-    Signed,
+    SignedObject,
     export::{Export, ExportMemory, OpenTurn, open},
     ids::ModelId,
     memory::MemoryItem,
@@ -124,7 +124,7 @@ fn with_receipt(mut turn: OpenTurn, change: impl FnOnce(&mut Receipt)) -> OpenTu
     change(&mut receipt);
     let key = baton_keys::sign::SecretSigningKey::generate();
     receipt.node = baton_proto::ids::NodeId(key.public_key().0);
-    turn.receipt = Some(Signed::sign(receipt, &key));
+    turn.receipt = Some(SignedObject::sign(receipt, &key));
     turn
 }
 

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use baton_proto::{
-    Signed,
+    SignedObject,
     chain::SessionReader,
     codec,
     commit::{ChainPosition, seal_turn},
@@ -108,7 +108,7 @@ fn codecs(criterion: &mut Criterion) {
         bencher.iter(|| codec::decode::<ClientFrame>(black_box(&frame), MAX_FRAME_BYTES));
     });
     group.bench_function("verify an authorisation", |bencher| {
-        bencher.iter(|| Signed::<TurnAuth>::verify(black_box(done.requested.auth.bytes()).clone()));
+        bencher.iter(|| SignedObject::<TurnAuth>::verify(black_box(done.requested.auth.bytes()).clone()));
     });
     let node = &session.nodes[done.node];
     group.bench_function("open a payload", |bencher| {

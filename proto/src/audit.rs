@@ -21,7 +21,7 @@ use crate::{
     },
     memory::MemoryItem,
     quota::QuotaUse,
-    signed::{Signable, Signed, SignedBytes},
+    signed::{Signable, SignedBytes, SignedObject},
 };
 
 /// Name of the protocol; it carries the version.
@@ -245,13 +245,14 @@ impl AuditReport {
     /// Verifies a report, and checks that it answers this request.
     ///
     /// # Errors
-    /// [`ErrorCode::ReceiptMismatch`] when it answers another request, and the codes of [`Signed::verify`].
+    /// [`ErrorCode::ReceiptMismatch`] when it answers another request, and the codes of
+    /// [`SignedObject::verify`].
     pub fn verify(
         bytes: SignedBytes,
         hash: &AuthHash,
         request: &AuditRequest,
-    ) -> Result<Signed<Self>, ErrorCode> {
-        let report = Signed::<Self>::verify(bytes)?;
+    ) -> Result<SignedObject<Self>, ErrorCode> {
+        let report = SignedObject::<Self>::verify(bytes)?;
         let fits = report.node == request.audience
             && report.request == *hash
             && report.receipt == request.receipt
@@ -338,7 +339,7 @@ mod tests {
         let (key, request) = (SecretSigningKey::from_seed(&[2; 32]), request());
         let hash = AuditBytes::new(&request).unwrap().hash();
         let check = |report: AuditReport, key: &SecretSigningKey| {
-            AuditReport::verify(Signed::sign(report, key).bytes().clone(), &hash, &request).err()
+            AuditReport::verify(SignedObject::sign(report, key).bytes().clone(), &hash, &request).err()
         };
         assert_eq!(check(report(&request, hash), &key), None);
         let other = SecretSigningKey::from_seed(&[9; 32]);
@@ -355,7 +356,7 @@ mod tests {
             check(AuditReport { version: 2, ..report(&request, hash) }, &key),
             Some(ErrorCode::UnsupportedVersion)
         );
-        let mut forged = Signed::sign(report(&request, hash), &key).bytes().clone();
+        let mut forged = SignedObject::sign(report(&request, hash), &key).bytes().clone();
         forged.signature.0[0] ^= 1;
         assert_eq!(AuditReport::verify(forged, &hash, &request).err(), Some(ErrorCode::BadNodeSignature));
     }

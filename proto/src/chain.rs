@@ -22,7 +22,7 @@ use crate::{
     link::{BlobRef, Genesis, Link, blob_digest},
     record::{Record, RecordKind},
     segment::{Segment, blob_salt, is_closed},
-    signed::{Signed, SignedBytes},
+    signed::{SignedBytes, SignedObject},
     turn::{Grant, ReadRecord, TurnAuth},
 };
 
@@ -54,13 +54,13 @@ struct LinkHashes {
 
 impl VerifiedLinks {
     /// Decodes and checks a link; verifies its signature unless this very link was verified before.
-    fn verify(&self, bytes: SignedBytes) -> Result<Signed<Link>, ErrorCode> {
+    fn verify(&self, bytes: SignedBytes) -> Result<SignedObject<Link>, ErrorCode> {
         let hash = bytes.hash(LINK_HASH);
         let is_known = self.lock().known.contains(&hash);
         if is_known {
-            return Signed::of_verified(bytes);
+            return SignedObject::of_verified(bytes);
         }
-        let link = Signed::verify(bytes)?;
+        let link = SignedObject::verify(bytes)?;
         self.lock().insert(hash);
         Ok(link)
     }
@@ -95,17 +95,17 @@ pub fn verify_segment(
     segment: &Segment,
     genesis: &Genesis,
     end: &ChainEnd,
-) -> Result<Vec<Signed<Link>>, ErrorCode> {
-    verify_links(segment, genesis, end, Signed::verify)
+) -> Result<Vec<SignedObject<Link>>, ErrorCode> {
+    verify_links(segment, genesis, end, SignedObject::verify)
 }
 
 fn verify_links(
     segment: &Segment,
     genesis: &Genesis,
     end: &ChainEnd,
-    verify: impl Fn(SignedBytes) -> Result<Signed<Link>, ErrorCode>,
-) -> Result<Vec<Signed<Link>>, ErrorCode> {
-    let mut links: Vec<Signed<Link>> = Vec::with_capacity(segment.entries.len());
+    verify: impl Fn(SignedBytes) -> Result<SignedObject<Link>, ErrorCode>,
+) -> Result<Vec<SignedObject<Link>>, ErrorCode> {
+    let mut links: Vec<SignedObject<Link>> = Vec::with_capacity(segment.entries.len());
     let mut encoded = crate::segment::SEGMENT_HEADER_LEN;
     for (index, entry) in segment.entries.iter().enumerate() {
         if index > 0 && is_closed(index, encoded) {
@@ -137,7 +137,7 @@ fn verify_links(
     }
 }
 
-fn check_follows(link: &Link, previous: &Signed<Link>) -> Result<(), ErrorCode> {
+fn check_follows(link: &Link, previous: &SignedObject<Link>) -> Result<(), ErrorCode> {
     if previous.seq.checked_add(1) != Some(link.seq) {
         return Err(ErrorCode::BadSequence);
     }
@@ -172,7 +172,7 @@ fn broken_below_head(error: ErrorCode) -> ErrorCode {
 #[derive(Clone, Debug)]
 pub struct HistoryTurn {
     /// Its link.
-    pub link: Signed<Link>,
+    pub link: SignedObject<Link>,
     /// Its text, if the key is known.
     pub record: Option<Record>,
 }
@@ -328,7 +328,7 @@ fn check_position(grant: &Grant, base: &Segment) -> Result<(), ErrorCode> {
 
 fn open_records(
     newest_first: &[Segment],
-    links: Vec<Vec<Signed<Link>>>,
+    links: Vec<Vec<SignedObject<Link>>>,
     keys: &[ReadRecord],
 ) -> Result<Vec<HistoryTurn>, ErrorCode> {
     let mut turns = Vec::new();
@@ -497,7 +497,11 @@ pub fn rebuild_blob(
 
 /// Each link inside a segment names the previous blob. The holder of the root rebuilds that blob and
 /// compares.
-fn check_rebuilt(root: &SessionRoot, segment: &Segment, links: &[Signed<Link>]) -> Result<(), ErrorCode> {
+fn check_rebuilt(
+    root: &SessionRoot,
+    segment: &Segment,
+    links: &[SignedObject<Link>],
+) -> Result<(), ErrorCode> {
     for (position, pair) in links.windows(2).enumerate() {
         let [previous, link] = pair else { continue };
         let rebuilt = rebuild_blob(root, segment, previous, position + 1)?;
@@ -539,7 +543,7 @@ mod tests {
             author: node.node_id(),
             time_ms: 0,
         };
-        Signed::sign(link, &node).bytes().clone()
+        SignedObject::sign(link, &node).bytes().clone()
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{
     receipt::{Receipt, audit_root, commit_input, commit_memory, commit_output},
     record::{FinishReason, Message, Record, RecordKind, SealedRecord},
     segment::{Entry, Segment},
-    signed::{Signed, SignedBytes},
+    signed::{SignedBytes, SignedObject},
     turn::{Payload, Sampling, TurnAuth},
     wire::Committed,
 };
@@ -35,9 +35,9 @@ pub struct ChainPosition<'a> {
 #[derive(Debug, Clone)]
 pub struct SealedTurn {
     /// The link.
-    pub link: Signed<Link>,
+    pub link: SignedObject<Link>,
     /// The receipt.
-    pub receipt: Signed<Receipt>,
+    pub receipt: SignedObject<Receipt>,
     /// The new blob.
     pub blob: Vec<u8>,
     /// Its digest.
@@ -68,7 +68,7 @@ impl SealedTurn {
 /// As [`Record::check`]: a node never signs a turn that every reader would refuse.
 /// [`ErrorCode::FrameTooLarge`] when the record does not fit, [`ErrorCode::BlobTooLarge`].
 pub fn seal_turn(
-    auth: &Signed<TurnAuth>,
+    auth: &SignedObject<TurnAuth>,
     position: ChainPosition<'_>,
     (record_key, blob_key): (&RecordKey, &BlobKey),
     record: &Record,
@@ -94,11 +94,11 @@ pub fn seal_turn(
         time_ms: receipt.time_ms,
     };
     let sealed = record.seal(record_key, &link.record_identity())?;
-    let receipt = Signed::sign(receipt, node);
+    let receipt = SignedObject::sign(receipt, node);
     link.record_hash = sealed.hash();
     link.record_length = u32::try_from(sealed.0.len()).map_err(|_| ErrorCode::FrameTooLarge)?;
     link.receipt_hash = receipt.receipt_hash();
-    let link = Signed::sign(link, node);
+    let link = SignedObject::sign(link, node);
     let (segment, blob) = append(position.base, &link, sealed, record_key, blob_key)?;
     Ok(SealedTurn {
         link,
@@ -112,7 +112,7 @@ pub fn seal_turn(
 
 fn append(
     base: &Segment,
-    link: &Signed<Link>,
+    link: &SignedObject<Link>,
     record: SealedRecord,
     record_key: &RecordKey,
     blob_key: &BlobKey,
@@ -127,7 +127,7 @@ fn append(
 #[derive(Debug, Clone, Copy)]
 pub struct ExpectedTurn<'a> {
     /// The authorisation that the client signed.
-    pub auth: &'a Signed<TurnAuth>,
+    pub auth: &'a SignedObject<TurnAuth>,
     /// The position that the turn is appended at.
     pub position: ChainPosition<'a>,
     /// The kind of the new record.
@@ -148,7 +148,7 @@ impl<'a> ExpectedTurn<'a> {
     /// Takes the expected values from the payload that the client sent.
     #[must_use]
     pub fn from_payload(
-        auth: &'a Signed<TurnAuth>,
+        auth: &'a SignedObject<TurnAuth>,
         position: ChainPosition<'a>,
         payload: &'a Payload,
         memory: &'a [MemoryItem],
@@ -170,9 +170,9 @@ impl<'a> ExpectedTurn<'a> {
 #[derive(Debug, Clone)]
 pub struct AcceptedTurn {
     /// The link.
-    pub link: Signed<Link>,
+    pub link: SignedObject<Link>,
     /// The receipt.
-    pub receipt: Signed<Receipt>,
+    pub receipt: SignedObject<Receipt>,
     /// The turn's text.
     pub record: Record,
     /// The segment with the new turn.
@@ -196,8 +196,8 @@ pub fn accept_turn(
     committed: &Committed,
     answer: &str,
 ) -> Result<AcceptedTurn, ErrorCode> {
-    let link = Signed::<Link>::verify(committed.link.clone())?;
-    let receipt = Signed::<Receipt>::verify(committed.receipt.clone())?;
+    let link = SignedObject::<Link>::verify(committed.link.clone())?;
+    let receipt = SignedObject::<Receipt>::verify(committed.receipt.clone())?;
     check_link(&link, &receipt, expected)?;
     let record =
         Record::of_turn(expected.kind, expected.supersedes_from, expected.messages, answer, committed.finish);
@@ -221,8 +221,8 @@ pub fn accept_turn(
 }
 
 fn check_link(
-    link: &Signed<Link>,
-    receipt: &Signed<Receipt>,
+    link: &SignedObject<Link>,
+    receipt: &SignedObject<Receipt>,
     expected: &ExpectedTurn<'_>,
 ) -> Result<(), ErrorCode> {
     let auth = expected.auth;
@@ -272,10 +272,10 @@ fn check_receipt(
 /// # Errors
 /// [`ErrorCode::BadNodeSignature`], [`ErrorCode::ReceiptMismatch`].
 pub fn check_receipt_of_link(
-    link: &Signed<Link>,
+    link: &SignedObject<Link>,
     receipt: SignedBytes,
-) -> Result<Signed<Receipt>, ErrorCode> {
-    let receipt = Signed::<Receipt>::verify(receipt)?;
+) -> Result<SignedObject<Receipt>, ErrorCode> {
+    let receipt = SignedObject::<Receipt>::verify(receipt)?;
     let same = |session: SessionId, node: NodeId| session == link.session_id && node == link.author;
     let fits = same(receipt.session_id, receipt.node)
         && receipt.seq == link.seq

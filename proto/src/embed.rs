@@ -21,7 +21,7 @@ use crate::{
         MAX_EMBED_SEALED_BYTES, MAX_EMBED_TEXT_BYTES, MAX_EMBED_TEXTS, PAYLOAD_BLOCK, VERSION,
     },
     quota::QuotaUse,
-    signed::{Signable, SignatureBytes, Signed, SignedBytes},
+    signed::{Signable, SignatureBytes, SignedBytes, SignedObject},
 };
 
 /// Name of the protocol; it carries the version.
@@ -104,7 +104,7 @@ pub fn embed_auth_hash(bytes: &SignedBytes) -> AuthHash {
     AuthHash(bytes.hash(EMBED_AUTH_HASH))
 }
 
-impl Signed<EmbedAuth> {
+impl SignedObject<EmbedAuth> {
     /// `KDF("embed-auth-hash", body ‖ signature)`.
     #[must_use]
     pub fn auth_hash(&self) -> AuthHash {
@@ -352,19 +352,19 @@ impl SealedReply {
     ///
     /// # Errors
     /// [`ErrorCode::PayloadRejected`] when it does not open, [`ErrorCode::ReceiptMismatch`] when it answers
-    /// another order, and the codes of [`Signed::verify`].
+    /// another order, and the codes of [`SignedObject::verify`].
     pub fn open(
         &self,
         secret: &EmbedSecret,
         nonce: &[u8; 32],
-        auth: &Signed<EmbedAuth>,
+        auth: &SignedObject<EmbedAuth>,
         texts: usize,
     ) -> Result<EmbedReply, ErrorCode> {
         let auth_hash = auth.auth_hash();
         let opened = secret
             .open_reply(nonce, &auth_hash.0, &self.0)
             .map_err(|OpenError| ErrorCode::PayloadRejected)?;
-        let reply = Signed::<EmbedReply>::verify_encoded(codec::unpad_block(&opened, PAYLOAD_BLOCK)?)?;
+        let reply = SignedObject::<EmbedReply>::verify_encoded(codec::unpad_block(&opened, PAYLOAD_BLOCK)?)?;
         let fits = reply.node == auth.audience
             && reply.auth_hash == auth_hash
             && reply.model == auth.model

@@ -16,7 +16,7 @@ use crate::{
         MAX_READ_BLOBS, VERSION,
     },
     link::{BlobRef, BranchPoint},
-    signed::{Signable, Signed},
+    signed::{Signable, SignedObject},
 };
 
 /// The signed record as an index stores it. The index, and any validator, learns neither the session id nor
@@ -122,7 +122,7 @@ impl HeadRecord {
         sequence: u64,
         issued_ms: u64,
         expires_ms: u64,
-    ) -> Signed<Self> {
+    ) -> SignedObject<Self> {
         let signing = root.head_signing_key();
         let head_key = signing.public_key();
         let record = Self {
@@ -137,7 +137,7 @@ impl HeadRecord {
                 .head_inner_key()
                 .seal(&head_key, &codec::pad_block(&codec::encode(inner), HEAD_INNER_BLOCK)),
         };
-        Signed::sign(record, &signing)
+        SignedObject::sign(record, &signing)
     }
 
     /// The key that indexes the record.

@@ -3,6 +3,35 @@
 //! Everything here is pure: bytes in, objects or a named error out. `docs/PROTOCOL.md` describes every layout
 //! for other languages. Callers are the node, the client, the relayer and the stores; none of them encodes
 //! anything itself.
+//!
+//! A receiver verifies a signed object before it uses it, and refuses every change:
+//!
+//! ```
+//! use baton_keys::{SecretSigningKey, session::SessionRoot};
+//! use baton_proto::{ErrorCode, SignedObject, ack::StatusRequest, limits::VERSION};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let root = SessionRoot::generate();
+//! let request = StatusRequest {
+//!     version: VERSION,
+//!     session_id: root.session_id(),
+//!     session_key: root.signing_key().public_key(),
+//!     turn_id: root.draw_turn_id(&[7; 16]),
+//!     attempt: 0,
+//!     node: SecretSigningKey::generate().node_id(),
+//!     time_ms: 1_800_000_000_000,
+//! };
+//! let signed = SignedObject::sign(request, &root.signing_key());
+//!
+//! let received = SignedObject::<StatusRequest>::verify_encoded(&signed.encode())?;
+//! assert_eq!(received.turn_id, signed.turn_id);
+//!
+//! let mut changed = signed.bytes().clone();
+//! changed.signature.0[0] ^= 1;
+//! assert_eq!(SignedObject::<StatusRequest>::verify(changed), Err(ErrorCode::BadSignature));
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod ack;
 pub mod audit;
@@ -29,4 +58,4 @@ pub mod turn;
 pub mod wire;
 
 pub use error::{ErrorCode, Retry};
-pub use signed::{Signable, Signed, SignedBytes};
+pub use signed::{Signable, SignedBytes, SignedObject};

@@ -13,7 +13,7 @@ use crate::{
         AuthHash, BlobDigest, BlobId, LinkHash, NodeId, PublicKey, ReceiptHash, RecordHash, SessionId, TurnId,
     },
     limits::SEGMENT_TURNS,
-    signed::{Signable, Signed},
+    signed::{Signable, SignedObject},
 };
 
 /// The address of a stored blob, with the digest and length of its bytes.
@@ -155,7 +155,7 @@ impl Signable for Link {
     }
 }
 
-impl Signed<Link> {
+impl SignedObject<Link> {
     /// `KDF("link-hash", body ‖ signature)`: so the next link also pins the node's signature.
     #[must_use]
     pub fn link_hash(&self) -> LinkHash {

@@ -19,7 +19,7 @@ use crate::{
         MAX_CLOCK_SKEW_MS, MAX_HINT_BYTES, MAX_MEMORY_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS,
         MAX_PLACE_BYTES, VERSION,
     },
-    signed::{Signable, Signed},
+    signed::{Signable, SignedObject},
     turn::TurnAuth,
 };
 
@@ -153,13 +153,13 @@ impl Signable for RecallHint {
     }
 }
 
-impl Signed<RecallHint> {
+impl SignedObject<RecallHint> {
     /// The relayer's check: the hint belongs to `auth`, and `auth` names this relayer. It does not check
     /// whether `key` may sign for `owner`.
     ///
     /// # Errors
     /// [`ErrorCode::MemUnauthorized`].
-    pub fn check_for(&self, auth: &Signed<TurnAuth>, relayer: &PublicKey) -> Result<(), ErrorCode> {
+    pub fn check_for(&self, auth: &SignedObject<TurnAuth>, relayer: &PublicKey) -> Result<(), ErrorCode> {
         let meant = self.auth_hash == auth.auth_hash() && auth.memory_from == Some(*relayer);
         if meant { Ok(()) } else { Err(ErrorCode::MemUnauthorized) }
     }
@@ -189,11 +189,11 @@ impl MemEnvelope {
     /// [`ErrorCode::MemTooLarge`], [`ErrorCode::KxExpired`] when the node's key is unusable.
     pub fn seal(
         items: &[MemoryItem],
-        auth: &Signed<TurnAuth>,
+        auth: &SignedObject<TurnAuth>,
         relayer: &SecretSigningKey,
         ephemeral: &ExchangeSecret,
         now_ms: u64,
-    ) -> Result<Signed<Self>, ErrorCode> {
+    ) -> Result<SignedObject<Self>, ErrorCode> {
         check_items(items)?;
         let (auth_hash, key) = (auth.auth_hash(), relayer.public_key());
         let secret =
@@ -210,12 +210,12 @@ impl MemEnvelope {
             issued_ms: now_ms,
             expires_ms: auth.expires_ms,
         };
-        let signed = Signed::sign(envelope, relayer);
+        let signed = SignedObject::sign(envelope, relayer);
         if signed.bytes().body.len() > MAX_MEMORY_BYTES { Err(ErrorCode::MemTooLarge) } else { Ok(signed) }
     }
 }
 
-impl Signed<MemEnvelope> {
+impl SignedObject<MemEnvelope> {
     /// The node's side: checks that the client allowed this relayer for this turn, and opens the items.
     ///
     /// # Errors
@@ -226,7 +226,7 @@ impl Signed<MemEnvelope> {
     /// - [`ErrorCode::MemTooLarge`].
     pub fn open(
         &self,
-        auth: &Signed<TurnAuth>,
+        auth: &SignedObject<TurnAuth>,
         node_secret: &ExchangeSecret,
         now_ms: u64,
     ) -> Result<Vec<MemoryItem>, ErrorCode> {

@@ -19,7 +19,7 @@ use crate::{
     error::ErrorCode,
     ids::{AuthHash, ModelId, NodeId, PublicKey, QuotaHash, QuotaSerial},
     limits::{MAX_QUOTA_CHAIN, MAX_QUOTA_LIST, MAX_SIGNED_BYTES},
-    signed::{Signable, Signed, SignedBytes},
+    signed::{Signable, SignedBytes, SignedObject},
 };
 
 /// Prefix of each line in the text form.
@@ -98,7 +98,7 @@ impl QuotaGrant {
     }
 }
 
-impl Signed<QuotaGrant> {
+impl SignedObject<QuotaGrant> {
     /// `KDF("quota-grant-hash", body ‖ signature)`.
     #[must_use]
     pub fn quota_hash(&self) -> QuotaHash {
@@ -159,7 +159,7 @@ pub struct QuotaContext<'a> {
 /// A chain that was valid when it was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaChain {
-    links: Vec<Signed<QuotaGrant>>,
+    links: Vec<SignedObject<QuotaGrant>>,
 }
 
 impl QuotaChain {
@@ -171,7 +171,7 @@ impl QuotaChain {
     /// - [`ErrorCode::QuotaExceeded`] for an untrusted issuer, another model, or a link that widens, is too
     ///   deep or is revoked.
     /// - [`ErrorCode::NotYetValid`], [`ErrorCode::Expired`], [`ErrorCode::WrongAudience`].
-    /// - [`ErrorCode::BadSignature`] for a link by another signer; as [`Signed::verify`].
+    /// - [`ErrorCode::BadSignature`] for a link by another signer; as [`SignedObject::verify`].
     pub fn verify(chain: &[SignedBytes], context: &QuotaContext<'_>) -> Result<Self, ErrorCode> {
         let peeked = Self::peek(chain)?;
         check_chain(chain, &peeked)?;
@@ -179,7 +179,8 @@ impl QuotaChain {
         if !context.issuers.contains(&first.grantor) {
             return Err(ErrorCode::QuotaExceeded);
         }
-        let links: Result<Vec<_>, _> = chain.iter().cloned().map(Signed::<QuotaGrant>::verify).collect();
+        let links: Result<Vec<_>, _> =
+            chain.iter().cloned().map(SignedObject::<QuotaGrant>::verify).collect();
         let verified = Self { links: links? };
         verified.check_context(context)?;
         Ok(verified)
@@ -191,7 +192,8 @@ impl QuotaChain {
     /// As [`QuotaChain::verify`].
     pub fn verify_form(chain: &[SignedBytes]) -> Result<Self, ErrorCode> {
         check_chain(chain, &Self::peek(chain)?)?;
-        let links: Result<Vec<_>, _> = chain.iter().cloned().map(Signed::<QuotaGrant>::verify).collect();
+        let links: Result<Vec<_>, _> =
+            chain.iter().cloned().map(SignedObject::<QuotaGrant>::verify).collect();
         Ok(Self { links: links? })
     }
 
@@ -199,7 +201,7 @@ impl QuotaChain {
         if chain.is_empty() || chain.len() > MAX_QUOTA_CHAIN {
             return Err(ErrorCode::FrameTooLarge);
         }
-        chain.iter().map(Signed::<QuotaGrant>::peek).collect()
+        chain.iter().map(SignedObject::<QuotaGrant>::peek).collect()
     }
 
     /// Checks everything that can change after the signatures were checked: time, revocations.
@@ -230,19 +232,19 @@ impl QuotaChain {
     /// [`ErrorCode::BadSignature`] for a proof by another key, of another grant or for another turn.
     pub fn check_proof(&self, proof: SignedBytes, auth_hash: &AuthHash) -> Result<(), ErrorCode> {
         let last = self.last();
-        let claimed = Signed::<QuotaProof>::peek(&proof)?;
+        let claimed = SignedObject::<QuotaProof>::peek(&proof)?;
         let fits = claimed.holder == last.holder
             && claimed.grant == last.quota_hash()
             && claimed.auth_hash == *auth_hash;
         if !fits {
             return Err(ErrorCode::BadSignature);
         }
-        Signed::<QuotaProof>::verify(proof).map(drop)
+        SignedObject::<QuotaProof>::verify(proof).map(drop)
     }
 
     /// The grants, the issuer's first.
     #[must_use]
-    pub fn links(&self) -> &[Signed<QuotaGrant>] {
+    pub fn links(&self) -> &[SignedObject<QuotaGrant>] {
         &self.links
     }
 
@@ -251,7 +253,7 @@ impl QuotaChain {
     /// # Panics
     /// Never: a verified chain has a link.
     #[must_use]
-    pub fn last(&self) -> &Signed<QuotaGrant> {
+    pub fn last(&self) -> &SignedObject<QuotaGrant> {
         self.links.last().expect("a verified chain has a link")
     }
 }
@@ -329,7 +331,7 @@ mod tests {
         }
     }
 
-    fn child(parent: &Signed<QuotaGrant>, by: u8) -> QuotaGrant {
+    fn child(parent: &SignedObject<QuotaGrant>, by: u8) -> QuotaGrant {
         QuotaGrant {
             grantor: key(by).public_key(),
             serial: QuotaSerial([by; 16]),
@@ -340,7 +342,7 @@ mod tests {
         }
     }
 
-    fn verify(chain: &[Signed<QuotaGrant>], revoked: &[QuotaSerial]) -> Result<QuotaChain, ErrorCode> {
+    fn verify(chain: &[SignedObject<QuotaGrant>], revoked: &[QuotaSerial]) -> Result<QuotaChain, ErrorCode> {
         let bytes: Vec<_> = chain.iter().map(|link| link.bytes().clone()).collect();
         let issuers = [key(1).public_key()];
         let context = QuotaContext { node: NODE, model: MODEL, issuers: &issuers, revoked, now_ms: NOW };
@@ -348,11 +350,11 @@ mod tests {
     }
 
     /// Four links, each signed by the holder of its parent.
-    fn four() -> Vec<Signed<QuotaGrant>> {
-        let mut chain = vec![Signed::sign(first(), &key(1))];
+    fn four() -> Vec<SignedObject<QuotaGrant>> {
+        let mut chain = vec![SignedObject::sign(first(), &key(1))];
         for by in 2..5 {
             let next = child(chain.last().unwrap(), by);
-            chain.push(Signed::sign(next, &key(by)));
+            chain.push(SignedObject::sign(next, &key(by)));
         }
         chain
     }
@@ -363,15 +365,15 @@ mod tests {
         assert_eq!(verify(&chain, &[]).unwrap().last().depth, 0);
         let fifth = QuotaGrant { depth: 0, ..child(chain.first().unwrap(), 5) };
         let fifth = QuotaGrant { parent: Some(chain[3].quota_hash()), ..fifth };
-        chain.push(Signed::sign(fifth, &key(5)));
+        chain.push(SignedObject::sign(fifth, &key(5)));
         assert_eq!(verify(&chain, &[]).unwrap_err(), ErrorCode::FrameTooLarge);
         assert_eq!(verify(&[], &[]).unwrap_err(), ErrorCode::FrameTooLarge);
         // Nor may a short chain exceed its grant's depth.
-        let shallow = Signed::sign(QuotaGrant { depth: 0, ..first() }, &key(1));
-        let below = QuotaGrant { depth: 0, ..child(&Signed::sign(first(), &key(1)), 2) };
+        let shallow = SignedObject::sign(QuotaGrant { depth: 0, ..first() }, &key(1));
+        let below = QuotaGrant { depth: 0, ..child(&SignedObject::sign(first(), &key(1)), 2) };
         let below = QuotaGrant { parent: Some(shallow.quota_hash()), ..below };
         assert_eq!(
-            verify(&[shallow, Signed::sign(below, &key(2))], &[]).unwrap_err(),
+            verify(&[shallow, SignedObject::sign(below, &key(2))], &[]).unwrap_err(),
             ErrorCode::QuotaExceeded
         );
     }
@@ -392,7 +394,7 @@ mod tests {
     #[test]
     fn no_link_widens_anything() {
         let outer = QuotaGrant { nodes: vec![NODE], models: vec![MODEL], ..first() };
-        let parent = Signed::sign(outer, &key(1));
+        let parent = SignedObject::sign(outer, &key(1));
         type Change = fn(&mut QuotaGrant);
         let changes: &[Change] = &[
             |grant| grant.nodes.clear(),
@@ -409,22 +411,22 @@ mod tests {
         for (number, change) in changes.iter().enumerate() {
             let mut wider = child(&parent, 2);
             change(&mut wider);
-            let chain = [parent.clone(), Signed::sign(wider, &key(2))];
+            let chain = [parent.clone(), SignedObject::sign(wider, &key(2))];
             assert_eq!(verify(&chain, &[]).unwrap_err(), ErrorCode::QuotaExceeded, "change {number}");
         }
-        assert!(verify(&[parent.clone(), Signed::sign(child(&parent, 2), &key(2))], &[]).is_ok());
+        assert!(verify(&[parent.clone(), SignedObject::sign(child(&parent, 2), &key(2))], &[]).is_ok());
     }
 
     #[test]
     fn refuses_other_signers_issuers_times_places_and_revoked_links() {
         let chain = four();
         let mut forged = chain.clone();
-        forged[1] = Signed::sign(QuotaGrant::clone(&chain[1]), &key(9));
+        forged[1] = SignedObject::sign(QuotaGrant::clone(&chain[1]), &key(9));
         // Its hash changes with its signature, so the next link does not name it.
         assert_eq!(verify(&forged, &[]).unwrap_err(), ErrorCode::BadSignature);
         assert_eq!(verify(&forged[..2], &[]).unwrap_err(), ErrorCode::BadSignature);
         let stolen = QuotaGrant { grantor: key(9).public_key(), ..child(&chain[0], 2) };
-        let stolen = [chain[0].clone(), Signed::sign(stolen, &key(9))];
+        let stolen = [chain[0].clone(), SignedObject::sign(stolen, &key(9))];
         assert_eq!(verify(&stolen, &[]).unwrap_err(), ErrorCode::BadSignature);
         assert_eq!(
             verify(&chain[1..], &[]).unwrap_err(),
@@ -432,7 +434,7 @@ mod tests {
             "the issuer's is left out"
         );
         let other = QuotaGrant { grantor: key(8).public_key(), ..first() };
-        assert_eq!(verify(&[Signed::sign(other, &key(8))], &[]).unwrap_err(), ErrorCode::QuotaExceeded);
+        assert_eq!(verify(&[SignedObject::sign(other, &key(8))], &[]).unwrap_err(), ErrorCode::QuotaExceeded);
         for link in &chain {
             assert_eq!(verify(&chain, &[link.serial]).unwrap_err(), ErrorCode::QuotaExceeded);
         }
@@ -445,7 +447,7 @@ mod tests {
             (QuotaGrant { depth: 4, ..first() }, ErrorCode::QuotaExceeded),
             (QuotaGrant { until_ms: NOW - 10, ..first() }, ErrorCode::QuotaExceeded),
         ] {
-            assert_eq!(verify(&[Signed::sign(changed, &key(1))], &[]).unwrap_err(), expected);
+            assert_eq!(verify(&[SignedObject::sign(changed, &key(1))], &[]).unwrap_err(), expected);
         }
     }
 
@@ -459,7 +461,7 @@ mod tests {
             grant: chain.last().quota_hash(),
             auth_hash: turn,
         };
-        let signed = |proof: &QuotaProof, by: u8| Signed::sign(proof.clone(), &key(by)).bytes().clone();
+        let signed = |proof: &QuotaProof, by: u8| SignedObject::sign(proof.clone(), &key(by)).bytes().clone();
         assert_eq!(chain.check_proof(signed(&proof, 5), &turn), Ok(()));
         let refused = Err(ErrorCode::BadSignature);
         assert_eq!(chain.check_proof(signed(&proof, 5), &AuthHash([8; 32])), refused, "another turn");

@@ -19,7 +19,7 @@ use crate::{
     },
     memory::MemoryItem,
     record::{FinishReason, Message},
-    signed::{Signable, Signed},
+    signed::{Signable, SignedObject},
     turn::TurnAuth,
 };
 
@@ -168,7 +168,7 @@ impl Receipt {
     }
 }
 
-impl Signed<Receipt> {
+impl SignedObject<Receipt> {
     /// `KDF("receipt-hash", body ‖ signature)`.
     #[must_use]
     pub fn receipt_hash(&self) -> ReceiptHash {

@@ -87,12 +87,12 @@ pub trait Signable: Serialize + DeserializeOwned {
 
 /// An object with a verified or own signature, and its original bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Signed<T> {
+pub struct SignedObject<T> {
     bytes: SignedBytes,
     value: T,
 }
 
-impl<T: Signable> Signed<T> {
+impl<T: Signable> SignedObject<T> {
     /// Signs an object. `key` must be the signer that the object names; otherwise every receiver refuses it.
     #[must_use]
     pub fn sign(value: T, key: &SecretSigningKey) -> Self {
@@ -102,7 +102,7 @@ impl<T: Signable> Signed<T> {
     }
 
     /// Decodes without checking the signature, for checks that cost less than the signature. The caller must
-    /// not act upon the value before [`Signed::verify`].
+    /// not act upon the value before [`SignedObject::verify`].
     ///
     /// # Errors
     /// [`ErrorCode::FrameTooLarge`], [`ErrorCode::NonCanonical`], [`ErrorCode::UnsupportedVersion`].
@@ -120,7 +120,7 @@ impl<T: Signable> Signed<T> {
     /// Decodes, checks the object's content and verifies its signer's signature.
     ///
     /// # Errors
-    /// As [`Signed::peek`] and [`Signable::check`], and the type's code for a bad signature.
+    /// As [`SignedObject::peek`] and [`Signable::check`], and the type's code for a bad signature.
     pub fn verify(bytes: SignedBytes) -> Result<Self, ErrorCode> {
         let value = Self::peek(&bytes)?;
         value.check()?;
@@ -129,17 +129,18 @@ impl<T: Signable> Signed<T> {
         Ok(Self { bytes, value })
     }
 
-    /// As [`Signed::verify`], for bytes whose signature was verified before: this very body with this very signature.
+    /// As [`SignedObject::verify`], for bytes whose signature was verified before: this very body
+    /// with this very signature.
     pub(crate) fn of_verified(bytes: SignedBytes) -> Result<Self, ErrorCode> {
         let value = Self::peek(&bytes)?;
         value.check()?;
         Ok(Self { bytes, value })
     }
 
-    /// As [`Signed::verify`], from the encoded form of [`SignedBytes`].
+    /// As [`SignedObject::verify`], from the encoded form of [`SignedBytes`].
     ///
     /// # Errors
-    /// As [`Signed::verify`].
+    /// As [`SignedObject::verify`].
     pub fn verify_encoded(encoded: &[u8]) -> Result<Self, ErrorCode> {
         Self::verify(codec::decode(encoded, T::MAX_BYTES + 72)?)
     }
@@ -150,7 +151,7 @@ impl<T: Signable> Signed<T> {
         &self.bytes
     }
 
-    /// The encoded form of [`Signed::bytes`].
+    /// The encoded form of [`SignedObject::bytes`].
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         codec::encode(&self.bytes)
@@ -163,7 +164,7 @@ impl<T: Signable> Signed<T> {
     }
 }
 
-impl<T> Deref for Signed<T> {
+impl<T> Deref for SignedObject<T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.value

@@ -27,7 +27,7 @@ use crate::{
     },
     link::{BlobRef, BranchPoint, Genesis},
     record::{Message, RecordKind, check_supersedes},
-    signed::{Signable, Signed},
+    signed::{Signable, SignedObject},
 };
 
 /// The sampling settings. All numbers are finite; the digest of the encoding is signed.
@@ -257,7 +257,7 @@ impl Signable for TurnAuth {
     }
 }
 
-impl Signed<TurnAuth> {
+impl SignedObject<TurnAuth> {
     /// `KDF("auth-hash", body ‖ signature)`.
     #[must_use]
     pub fn auth_hash(&self) -> AuthHash {

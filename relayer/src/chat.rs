@@ -25,7 +25,7 @@ use baton_memory::{
     model::MemoryScope,
 };
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     ids::{NodeId, SessionId},
     receipt::Receipt,
     record::{FinishReason, Message},
@@ -147,7 +147,7 @@ pub struct ChatAnswer {
     /// The model's name, if a node has just answered.
     pub model: Option<String>,
     /// The node's signed receipt; `None` for a turn that comes from the store alone.
-    pub receipt: Option<Signed<Receipt>>,
+    pub receipt: Option<SignedObject<Receipt>>,
     /// The recalled memories.
     pub recalled: Vec<RecalledFact>,
     /// The report of memory.

@@ -9,7 +9,7 @@ use std::{
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{Incoming, MeshHandle, Rates, TurnReceiver, TurnSender, TurnStream};
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes, codec,
+    ErrorCode, SignedBytes, SignedObject, codec,
     ids::NodeId,
     limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES},
     memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
@@ -162,7 +162,7 @@ impl Relayer {
         client: &mut TurnSender,
         watch: TurnReceiver,
     ) -> Result<u64, RelayError> {
-        let auth = Signed::<TurnAuth>::verify(request.auth.clone()).map_err(refuse)?;
+        let auth = SignedObject::<TurnAuth>::verify(request.auth.clone()).map_err(refuse)?;
         auth.check_time((self.now_ms)()).map_err(refuse)?;
         let items = match hint {
             Some(hint) => self.recall(hint, &auth).await.map_err(refuse)?,
@@ -184,7 +184,7 @@ impl Relayer {
     fn add_memory(
         &self,
         request: &mut TurnRequest,
-        auth: &Signed<TurnAuth>,
+        auth: &SignedObject<TurnAuth>,
         items: Vec<MemoryItem>,
     ) -> Result<Vec<MemoryItem>, ErrorCode> {
         if request.memory.is_some() {
@@ -206,8 +206,12 @@ impl Relayer {
 impl Relayer {
     /// Recalls memory for a hint. Checks the owner and the signer; a failure of memory costs the turn
     /// nothing.
-    async fn recall(&self, hint: SignedBytes, auth: &Signed<TurnAuth>) -> Result<Vec<MemoryItem>, ErrorCode> {
-        let hint = Signed::<RecallHint>::verify(hint)?;
+    async fn recall(
+        &self,
+        hint: SignedBytes,
+        auth: &SignedObject<TurnAuth>,
+    ) -> Result<Vec<MemoryItem>, ErrorCode> {
+        let hint = SignedObject::<RecallHint>::verify(hint)?;
         hint.check_for(auth, &self.key.public_key())?;
         let Some((memory, registry)) = &self.memory else { return Ok(Vec::new()) };
         let owner = OwnerId(hint.owner.0);
@@ -259,7 +263,7 @@ impl Relayer {
         &self,
         memory: &Arc<dyn Recollection>,
         hint: &RecallHint,
-        auth: &Signed<TurnAuth>,
+        auth: &SignedObject<TurnAuth>,
     ) -> Result<(), ErrorCode> {
         let name = Sha256::new().chain_update(b"baton recall hint").chain_update(hint.owner.0);
         let name = name.chain_update(auth.auth_hash().0).finalize().into();

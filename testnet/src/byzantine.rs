@@ -33,7 +33,7 @@ use baton_node::{
     telemetry::Telemetry,
 };
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes,
+    ErrorCode, SignedBytes, SignedObject,
     ack::StatusRequest,
     codec,
     commit::SealedTurn,
@@ -126,7 +126,7 @@ impl NodeIdentity for Keys {
             issued_ms: now,
             expires_ms: until_ms,
         };
-        Signed::sign(record, &self.signing).bytes().clone()
+        SignedObject::sign(record, &self.signing).bytes().clone()
     }
 }
 
@@ -295,7 +295,7 @@ impl ByzantineProxy {
 
     /// The false status of a falsified attempt; `None` if the honest half may reply.
     fn status(&self, asked: SignedBytes) -> Option<NodeFrame> {
-        let asked = Signed::<StatusRequest>::verify(asked).ok()?;
+        let asked = SignedObject::<StatusRequest>::verify(asked).ok()?;
         let sealed = lock(&self.status_replies).get(&(asked.turn_id, asked.attempt)).cloned()?;
         Some(match sealed {
             Some(OtherTurn { sealed, .. }) => NodeFrame::Status(TurnStatus::Sealed {

@@ -11,7 +11,7 @@ use baton_keys::{
 };
 use baton_mesh::{MeshHandle, Multiaddr, TurnStream};
 use baton_proto::{
-    ErrorCode, Signed, codec,
+    ErrorCode, SignedObject, codec,
     export::Export,
     ids::{AuthHash, DeviceId, LinkHash, NodeId, PayloadHash, TurnId},
     limits::{MAX_NODE_FRAME_BYTES, VERSION},
@@ -50,12 +50,12 @@ pub(crate) async fn node_record(
     mesh: &MeshHandle,
     node: NodeId,
     addresses: &[Multiaddr],
-) -> anyhow::Result<Signed<NodeRecord>> {
+) -> anyhow::Result<SignedObject<NodeRecord>> {
     let deadline = Instant::now() + TIMEOUT;
     let mut stream = mesh.open(node, addresses, deadline).await?;
     stream.send_by(&codec::encode(&ClientFrame::NodeRecord), deadline).await?;
     match next_frame(&mut stream, deadline).await? {
-        Some(NodeFrame::NodeRecord(bytes)) => Ok(Signed::<NodeRecord>::verify(bytes)?),
+        Some(NodeFrame::NodeRecord(bytes)) => Ok(SignedObject::<NodeRecord>::verify(bytes)?),
         other => bail!("asked for a node record and got {other:?}"),
     }
 }
@@ -83,7 +83,7 @@ pub(crate) fn next(
     let head = Segment::open(&last.blob, &key, &session_id, last.segment)?;
     let mut links = Vec::with_capacity(head.entries.len());
     for entry in &head.entries {
-        links.push(Signed::<Link>::verify(entry.link.clone())?);
+        links.push(SignedObject::<Link>::verify(entry.link.clone())?);
     }
     let end = links.last().context("a segment has links")?;
     let (seq, prev_link) = (end.seq + 1, end.link_hash());
@@ -174,7 +174,7 @@ pub(crate) fn build(
     let ephemeral = ExchangeSecret::generate();
     let (sealed, secret) = SealedPayload::seal(&payload, &ephemeral, &auth.audience_key, &auth.binding())?;
     auth.payload_hash = sealed.hash();
-    let auth = Signed::sign(auth, &signing);
+    let auth = SignedObject::sign(auth, &signing);
     let request =
         TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline: Vec::new(), memory: None };
     Ok(RawTurn { frame: ClientFrame::Turn(request), secret, auth_hash: auth.auth_hash() })

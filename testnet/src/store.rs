@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
-use baton_proto::{Signable as _, Signed, head::HeadRecord};
+use baton_proto::{Signable as _, SignedObject, head::HeadRecord};
 use baton_walrus_client::{
     ShardCount,
     embedded::{
@@ -228,7 +228,8 @@ fn validate_head(bytes: &[u8]) -> Result<HeadIdentity, String> {
     if bytes.len() > limit {
         return Err(format!("more than {limit} bytes"));
     }
-    let record = Signed::<HeadRecord>::verify_encoded(bytes).map_err(|error| error.name().to_owned())?;
+    let record =
+        SignedObject::<HeadRecord>::verify_encoded(bytes).map_err(|error| error.name().to_owned())?;
     Ok(HeadIdentity { key: record.index_key(), sequence: record.sequence, expires_ms: record.expires_ms })
 }
 

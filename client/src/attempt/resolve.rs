@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     ack::StatusRequest,
     commit::AcceptedTurn,
     ids::{BlobDigest, FetchProof, NodeId},
@@ -49,7 +49,7 @@ impl Client {
     pub(crate) async fn resolve_attempt(
         &self,
         session: &Arc<Session>,
-        auth: &Signed<TurnAuth>,
+        auth: &SignedObject<TurnAuth>,
         wait: Duration,
     ) -> Result<Option<ResolvedTurn>, ResolveError> {
         let node = auth.audience;
@@ -80,7 +80,7 @@ impl Client {
     async fn status(
         &self,
         session: &Session,
-        auth: &Signed<TurnAuth>,
+        auth: &SignedObject<TurnAuth>,
         wait: Duration,
     ) -> Result<TurnStatus, String> {
         let now = self.now_ms();
@@ -95,7 +95,7 @@ impl Client {
                 node: auth.audience,
                 time_ms: now,
             };
-            Signed::sign(request, &signing)
+            SignedObject::sign(request, &signing)
         });
         let frame = ClientFrame::Status(request.bytes().clone());
         match timeout(wait, self.ask(auth.audience, &frame)).await {
@@ -132,7 +132,7 @@ impl Client {
 
 /// The request for the blob of a turn that its author says it sealed.
 fn fetch_frame(state: &State, committed: &Committed) -> Result<ClientFrame, ErrorCode> {
-    let link = Signed::<Link>::verify(committed.link.clone())?;
+    let link = SignedObject::<Link>::verify(committed.link.clone())?;
     Ok(fetch_blob(&state.root, &link.record_identity(), committed.blob_digest))
 }
 
@@ -144,12 +144,12 @@ pub(crate) fn fetch_blob(root: &SessionRoot, identity: &RecordIdentity, digest: 
 
 fn open_and_accept(
     state: &State,
-    auth: &Signed<TurnAuth>,
+    auth: &SignedObject<TurnAuth>,
     committed: &Committed,
     bytes: &[u8],
 ) -> Result<ResolvedTurn, ErrorCode> {
     let pending = state.pending.as_ref().ok_or(ErrorCode::StatusUnknown)?;
-    let link = Signed::<Link>::verify(committed.link.clone())?;
+    let link = SignedObject::<Link>::verify(committed.link.clone())?;
     let reference = BlobRef {
         blob_id: baton_proto::ids::BlobId([0; 32]),
         digest: committed.blob_digest,

@@ -9,7 +9,7 @@ use baton_proto::{
 
 use super::*;
 
-fn record(root: &SessionRoot, sequence: u64, seq: u64) -> Signed<HeadRecord> {
+fn record(root: &SessionRoot, sequence: u64, seq: u64) -> SignedObject<HeadRecord> {
     let blob = BlobRef { blob_id: BlobId([1; 32]), digest: BlobDigest([2; 32]), length: 9 };
     let outer = HeadOuter {
         n_shards: 10,
@@ -28,7 +28,7 @@ fn record(root: &SessionRoot, sequence: u64, seq: u64) -> Signed<HeadRecord> {
     HeadRecord::seal(root, &outer, &inner, sequence, 1, 2)
 }
 
-fn shown(record: &Signed<HeadRecord>) -> ParsedAnswer {
+fn shown(record: &SignedObject<HeadRecord>) -> ParsedAnswer {
     ParsedAnswer::Record(Box::new(record.clone()))
 }
 

@@ -4,7 +4,7 @@ use std::{collections::HashSet, sync::Mutex, time::Duration};
 
 use baton_mesh::{Multiaddr, OpenError, PeerEvent, PeerInfo};
 use baton_proto::{
-    Signed,
+    SignedObject,
     ids::NodeId,
     node_record::NodeRecord,
     wire::{ClientFrame, NodeFrame},
@@ -26,9 +26,9 @@ const GATHER: Duration = Duration::from_millis(1500);
 /// The outcome of asking a node for its record.
 pub(super) enum RecordAnswer {
     /// It gave a valid record.
-    Record(Box<Signed<NodeRecord>>),
+    Record(Box<SignedObject<NodeRecord>>),
     /// It gave a record that is out of time by this machine's clock.
-    OutOfTime(Box<Signed<NodeRecord>>),
+    OutOfTime(Box<SignedObject<NodeRecord>>),
     /// It gave another answer.
     Otherwise,
     /// It did not answer.
@@ -177,7 +177,7 @@ impl Directory {
             Err(ExchangeError::Open(OpenError::Busy | OpenError::Closed)) => return RecordAnswer::Never,
             Err(_) => return RecordAnswer::Nothing,
         };
-        let Ok(record) = Signed::<NodeRecord>::verify(bytes) else { return RecordAnswer::Otherwise };
+        let Ok(record) = SignedObject::<NodeRecord>::verify(bytes) else { return RecordAnswer::Otherwise };
         // A record is about its signer, which must be the asked peer.
         if record.node != node {
             return RecordAnswer::Otherwise;

@@ -39,7 +39,7 @@ fn empty() -> State {
 }
 
 /// The next turn, a millisecond after the last, as its node seals it: link, record and text.
-fn next_turn(state: &State, node: &SecretSigningKey) -> (Signed<Link>, SealedRecord, Record) {
+fn next_turn(state: &State, node: &SecretSigningKey) -> (SignedObject<Link>, SealedRecord, Record) {
     let seq = state.next_seq();
     let messages = [Message::new(Role::User, "a question of a hundred bytes ".repeat(3))];
     let record = Record::of_turn(RecordKind::Turn, None, &messages, "an answer", FinishReason::Stop);
@@ -64,10 +64,10 @@ fn next_turn(state: &State, node: &SecretSigningKey) -> (Signed<Link>, SealedRec
     let identity = link.record_identity();
     let sealed = record.seal(&state.root.record_key(&identity), &identity).unwrap();
     (link.record_hash, link.record_length) = (sealed.hash(), u32::try_from(sealed.0.len()).unwrap());
-    (Signed::sign(link, node), sealed, record)
+    (SignedObject::sign(link, node), sealed, record)
 }
 
-fn turn_entry(link: &Signed<Link>, record: SealedRecord) -> TurnEntry {
+fn turn_entry(link: &SignedObject<Link>, record: SealedRecord) -> TurnEntry {
     TurnEntry {
         entry: segment::Entry { link: link.bytes().clone(), record },
         blob_digest: BlobDigest([6; 32]),
@@ -218,7 +218,7 @@ fn say_and_check_rebase(state: &mut State, node: &SecretSigningKey) {
 
 impl State {
     /// As [`State::push_turn`], for a turn that needs no check.
-    fn push_verified(&mut self, link: Signed<Link>, record: Record, turn: TurnEntry) {
+    fn push_verified(&mut self, link: SignedObject<Link>, record: Record, turn: TurnEntry) {
         self.push_opened(link, record, turn, (None, None, None));
     }
 
@@ -237,7 +237,7 @@ fn own_turns_that_a_compacted_log_omits_are_not_lost() {
     let mut state = empty();
     let any = next_turn(&state, &node).0;
     let own = (0..4).map(|seq| Link { seq, turn_id: state.draw_turn_id(), ..(*any).clone() });
-    let links: Vec<Signed<Link>> = own.map(|link| Signed::sign(link, &node)).collect();
+    let links: Vec<SignedObject<Link>> = own.map(|link| SignedObject::sign(link, &node)).collect();
     assert_eq!(state.lost_turns(links.iter()), 4);
     state.apply(Entry::Compacted { seq: 2, prev_link: links[1].link_hash() }).unwrap();
     assert_eq!(state.lost_turns(links.iter()), 2);

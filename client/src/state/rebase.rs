@@ -4,7 +4,7 @@
 //! number, one at a time is the pending turn, and acceptance takes its number off the list.
 
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     chain::{HistoryTurn, effective},
     head::DeviceLease,
     ids::{LinkHash, TurnId},
@@ -36,7 +36,7 @@ pub(crate) struct QueuedMessage {
 pub(crate) struct DisplacedRecord {
     /// Link and text, with its former answer.
     pub(crate) turn: HistoryTurn,
-    pub(crate) receipt: Option<Signed<Receipt>>,
+    pub(crate) receipt: Option<SignedObject<Receipt>>,
     pub(crate) fate: DisplacedFate,
 }
 
@@ -188,7 +188,7 @@ impl State {
 
     /// Keeps another device's displaced turn until that device replays it.
     pub(super) fn keep_displaced(&mut self, entry: &segment::Entry) -> Result<(), ErrorCode> {
-        let link = Signed::<Link>::verify(entry.link.clone())?;
+        let link = SignedObject::<Link>::verify(entry.link.clone())?;
         if self.replays.find(&link.link_hash()).is_some() {
             return Ok(());
         }

@@ -10,7 +10,7 @@ use baton_client::{Client, Multiaddr};
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{EMBED_PROTOCOL, Incoming, Mesh, MeshConfig, MeshHandle, TurnStream};
 use baton_proto::{
-    ErrorCode, Signed, codec,
+    ErrorCode, SignedObject, codec,
     embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, SealedReply},
     ids::{AuthHash, ModelId, NodeId},
     limits::{MAX_EMBED_ANSWER_BYTES, MAX_EMBED_FRAME_BYTES, MAX_FRAME_BYTES, VERSION},
@@ -97,7 +97,7 @@ async fn accept(shared: Arc<EmbedderInner>, mut incoming: Incoming) {
     }
 }
 
-fn record(shared: &EmbedderInner) -> Signed<NodeRecord> {
+fn record(shared: &EmbedderInner) -> SignedObject<NodeRecord> {
     let now = now_ms();
     let record = NodeRecord {
         version: VERSION,
@@ -123,7 +123,7 @@ fn record(shared: &EmbedderInner) -> Signed<NodeRecord> {
         issued_ms: now,
         expires_ms: now + 3_600_000,
     };
-    Signed::sign(record, &shared.signing)
+    SignedObject::sign(record, &shared.signing)
 }
 
 async fn tell(shared: &EmbedderInner, mut stream: TurnStream) {
@@ -147,7 +147,7 @@ pub fn vector(text: &str) -> [f32; 2] {
 async fn embed(shared: &EmbedderInner, mut stream: TurnStream) {
     let Ok(Some(bytes)) = stream.recv(MAX_EMBED_FRAME_BYTES).await else { return };
     let EmbedFrame::Request(request) = codec::decode(&bytes, MAX_EMBED_FRAME_BYTES).unwrap();
-    let auth = Signed::<EmbedAuth>::verify(request.auth).unwrap();
+    let auth = SignedObject::<EmbedAuth>::verify(request.auth).unwrap();
     assert_eq!((auth.audience, auth.check_time(now_ms())), (shared.signing.node_id(), Ok(())));
     let (texts, secret) = request.texts.open(&shared.exchange, &auth).unwrap();
     let seen = (auth.audience, EmbedAuth::clone(&auth), texts.texts.len());

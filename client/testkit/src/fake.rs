@@ -13,7 +13,7 @@ use baton_client::Multiaddr;
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret, session::head_index_key};
 use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, TurnStream};
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes,
+    ErrorCode, SignedBytes, SignedObject,
     ack::{StatusRequest, TurnAck},
     chain::{Window, WindowReader, effective},
     codec,
@@ -266,9 +266,9 @@ async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
         ClientFrame::Relay(_) | ClientFrame::RelayRecall { .. } | ClientFrame::Quota(_) => {
             NodeFrame::Refused { code: ErrorCode::PayloadRejected, retry_after_ms: 0 }
         }
-        ClientFrame::Status(bytes) => status(&shared, &Signed::verify(bytes).unwrap()),
+        ClientFrame::Status(bytes) => status(&shared, &SignedObject::verify(bytes).unwrap()),
         ClientFrame::Ack(bytes) => {
-            let ack = Signed::<TurnAck>::verify(bytes).unwrap();
+            let ack = SignedObject::<TurnAck>::verify(bytes).unwrap();
             let mut state = shared.state.lock().unwrap();
             state.seen.ack_requests += 1;
             if state.seen.lose_acks > 0 {
@@ -283,7 +283,7 @@ async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
             }
         }
         ClientFrame::Abort(bytes) => {
-            let abort = Signed::<baton_proto::ack::Abort>::verify(bytes).unwrap();
+            let abort = SignedObject::<baton_proto::ack::Abort>::verify(bytes).unwrap();
             shared.state.lock().unwrap().seen.aborts.push((abort.turn_id, abort.attempt));
             NodeFrame::Done
         }
@@ -299,7 +299,7 @@ async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
     let _ = stream.close().await;
 }
 
-fn record(shared: &FakeNodeInner) -> Signed<NodeRecord> {
+fn record(shared: &FakeNodeInner) -> SignedObject<NodeRecord> {
     let now = now_ms().saturating_add_signed(shared.clock_ahead_ms.load(Ordering::SeqCst));
     let until = now + 3_600_000;
     let record = NodeRecord {
@@ -322,7 +322,7 @@ fn record(shared: &FakeNodeInner) -> Signed<NodeRecord> {
         issued_ms: now,
         expires_ms: until,
     };
-    Signed::sign(record, &shared.signing)
+    SignedObject::sign(record, &shared.signing)
 }
 
 fn status(shared: &FakeNodeInner, request: &StatusRequest) -> NodeFrame {
@@ -350,7 +350,7 @@ async fn window(
             .resolve(head_index_key(&auth.head_key))
             .await
             .map_err(|_| ErrorCode::BlobUnavailable)?;
-        let head = Signed::<HeadRecord>::verify_encoded(&found.ok_or(ErrorCode::BlobUnavailable)?)?;
+        let head = SignedObject::<HeadRecord>::verify_encoded(&found.ok_or(ErrorCode::BlobUnavailable)?)?;
         Some(head.open_outer(&auth.session_id)?)
     } else {
         None
@@ -401,7 +401,7 @@ fn needless(act: Act, max_output_tokens: u32) -> Vec<ReplyEvent> {
 }
 
 async fn turn(shared: &FakeNodeInner, mut stream: TurnStream, request: TurnRequest) {
-    let auth = Signed::<TurnAuth>::verify(request.auth.clone()).unwrap();
+    let auth = SignedObject::<TurnAuth>::verify(request.auth.clone()).unwrap();
     let act = {
         let mut state = shared.state.lock().unwrap();
         state.seen.turns.push((*auth).clone());
@@ -415,7 +415,7 @@ async fn turn(shared: &FakeNodeInner, mut stream: TurnStream, request: TurnReque
     let (payload, secret) = request.payload.open(&shared.exchange, &auth).unwrap();
     shared.state.lock().unwrap().seen.asked.push((payload.json_schema.clone(), payload.storage));
     let memory = request.memory.clone().map_or_else(Vec::new, |bytes| {
-        let envelope = Signed::<MemEnvelope>::verify(bytes).unwrap();
+        let envelope = SignedObject::<MemEnvelope>::verify(bytes).unwrap();
         envelope.open(&auth, &shared.exchange, now_ms()).unwrap()
     });
     let window = match window(shared, &auth, &request, &payload).await {
@@ -531,7 +531,7 @@ async fn turn(shared: &FakeNodeInner, mut stream: TurnStream, request: TurnReque
     let _ = stream.close().await;
 }
 
-fn note(shared: &FakeNodeInner, auth: &Signed<TurnAuth>, token_count: u32, hash: RunningHash) -> SignedBytes {
+fn note(shared: &FakeNodeInner, auth: &SignedObject<TurnAuth>, token_count: u32, hash: RunningHash) -> SignedBytes {
     let note = ProgressNote {
         version: VERSION,
         node: shared.signing.node_id(),
@@ -540,12 +540,12 @@ fn note(shared: &FakeNodeInner, auth: &Signed<TurnAuth>, token_count: u32, hash:
         running_hash: hash,
         time_ms: now_ms(),
     };
-    Signed::sign(note, &shared.signing).bytes().clone()
+    SignedObject::sign(note, &shared.signing).bytes().clone()
 }
 
 fn seal(
     shared: &FakeNodeInner,
-    auth: &Signed<TurnAuth>,
+    auth: &SignedObject<TurnAuth>,
     payload: &Payload,
     window: &Window,
     (answer, memory): (&str, &[MemoryItem]),

@@ -6,7 +6,7 @@ use baton_client::Relayer;
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, TurnStream};
 use baton_proto::{
-    ErrorCode, Signed, codec,
+    ErrorCode, SignedObject, codec,
     limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES},
     memory::{MemEnvelope, MemoryItem, RecallHint},
     turn::TurnAuth,
@@ -35,7 +35,7 @@ pub enum Trick {
     Refuse,
 }
 
-pub type Hints = Arc<Mutex<Vec<Signed<RecallHint>>>>;
+pub type Hints = Arc<Mutex<Vec<SignedObject<RecallHint>>>>;
 
 pub struct FakeRelayer {
     pub mesh: MeshHandle,
@@ -84,9 +84,9 @@ async fn relay(
         Ok(ClientFrame::RelayRecall { request, hint }) => (request, Some(hint)),
         _ => return,
     };
-    let auth = Signed::<TurnAuth>::verify(request.auth.clone()).unwrap();
+    let auth = SignedObject::<TurnAuth>::verify(request.auth.clone()).unwrap();
     if let Some(hint) = hint {
-        let hint = Signed::<RecallHint>::verify(hint).unwrap();
+        let hint = SignedObject::<RecallHint>::verify(hint).unwrap();
         hint.check_for(&auth, &signing.public_key()).unwrap();
         hints.lock().unwrap().push(hint);
     }

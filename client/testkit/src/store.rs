@@ -7,7 +7,7 @@ use std::{
 
 use baton_client::Clock;
 use baton_proto::{
-    Signed,
+    SignedObject,
     head::HeadRecord,
     ids::{BlobId, HeadIndexKey},
     store::{BlobStore, HeadIndex, PutOptions, PutOutcome, StoreError, StoreFuture, StoreTime},
@@ -151,10 +151,10 @@ impl HeadIndex for MemoryStore {
             if inner.down {
                 return Err(down());
             }
-            let offered = Signed::<HeadRecord>::verify_encoded(&record).unwrap();
+            let offered = SignedObject::<HeadRecord>::verify_encoded(&record).unwrap();
             let key = offered.index_key();
             if let Some(stored) = inner.heads.get(&key) {
-                let stored = Signed::<HeadRecord>::verify_encoded(stored).unwrap();
+                let stored = SignedObject::<HeadRecord>::verify_encoded(stored).unwrap();
                 if offered.sequence <= stored.sequence {
                     return Err(StoreError::HeadSuperseded);
                 }

@@ -11,7 +11,7 @@ use baton_client::{AuditWish, Client, ClientError, Multiaddr, transfer};
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{AUDIT_PROTOCOL, Incoming, Mesh, MeshConfig, MeshHandle, TurnStream};
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     audit::{AuditAnswer, AuditFrame, AuditGap, AuditReport, AuditRequest, AuditVerdict},
     codec,
     ids::{AuthHash, ModelId, NodeId, ReceiptHash, SessionId},
@@ -127,7 +127,7 @@ async fn tell(shared: &AuditorInner, mut stream: TurnStream) {
     };
     let answer = match codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES).unwrap() {
         ClientFrame::NodeRecord => {
-            NodeFrame::NodeRecord(Signed::sign(record, &shared.signing).bytes().clone())
+            NodeFrame::NodeRecord(SignedObject::sign(record, &shared.signing).bytes().clone())
         }
         _ => NodeFrame::Refused { code: ErrorCode::ModelUnavailable, retry_after_ms: 0 },
     };
@@ -171,7 +171,7 @@ async fn audit(shared: &AuditorInner, mut stream: TurnStream) {
         Act::Huge => vec![0; 1 << 16],
         Act::HangUp => return,
         Act::Silent => return drop(stream.recv(16).await),
-        _ => codec::encode(&AuditAnswer::Report(Signed::sign(report, &key).bytes().clone())),
+        _ => codec::encode(&AuditAnswer::Report(SignedObject::sign(report, &key).bytes().clone())),
     };
     // In some tests the client has left.
     let _ = stream.send(&bytes).await;

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
-use baton_proto::{Signed, ids::NodeId, node_record::NodeRecord};
+use baton_proto::{SignedObject, ids::NodeId, node_record::NodeRecord};
 use libp2p::{
     PeerId,
     kad::{
@@ -113,7 +113,7 @@ pub(crate) struct Dht {
     queries: HashMap<QueryId, Query>,
     puts: PutQuotas,
     index: RecordIndex,
-    own: Option<Arc<Signed<NodeRecord>>>,
+    own: Option<Arc<SignedObject<NodeRecord>>>,
     /// The time of the last put of the own record, and the number of members known then.
     own_put: Option<(Instant, usize)>,
     introduce_due: Instant,
@@ -188,7 +188,7 @@ impl Actor {
     }
 
     /// Announces this mesh's own record: by gossip now, and through the DHT from time to time.
-    pub(super) fn announce(&mut self, record: Arc<Signed<NodeRecord>>) {
+    pub(super) fn announce(&mut self, record: Arc<SignedObject<NodeRecord>>) {
         if let Some(gossip) = self.swarm.behaviour_mut().gossip.as_mut() {
             // An error only means that there are no peers.
             let _ = gossip.publish(crate::gossip::topic(), record.encode());

@@ -362,7 +362,10 @@ impl Actor {
     }
 
     /// Stores a verified record and returns whether it is new.
-    fn take_verified(&mut self, record: baton_proto::Signed<baton_proto::node_record::NodeRecord>) -> bool {
+    fn take_verified(
+        &mut self,
+        record: baton_proto::SignedObject<baton_proto::node_record::NodeRecord>,
+    ) -> bool {
         if Some(record.node) == node_id_of(self.swarm.local_peer_id()) {
             return false;
         }

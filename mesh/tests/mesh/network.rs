@@ -8,7 +8,7 @@ use baton_mesh::{
     Reachability, RelayLimits,
 };
 use baton_proto::{
-    Signed,
+    SignedObject,
     head::{HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{BlobDigest, BlobId, LinkHash, ModelId, NodeId, TurnId},
     limits::VERSION,
@@ -43,7 +43,7 @@ impl Member {
         Self { key, mesh, incoming }
     }
 
-    fn record(&self) -> Arc<Signed<NodeRecord>> {
+    fn record(&self) -> Arc<SignedObject<NodeRecord>> {
         let now = now_ms();
         let addresses = self.mesh.network().external.into_iter().chain(self.mesh.listen_addrs());
         let record = NodeRecord {
@@ -66,7 +66,7 @@ impl Member {
             issued_ms: now,
             expires_ms: now + 3_600_000,
         };
-        Arc::new(Signed::sign(record, &self.key))
+        Arc::new(SignedObject::sign(record, &self.key))
     }
 
     async fn announce(&self) {
@@ -92,11 +92,11 @@ async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) 
     }
 }
 
-fn recorded(mesh: &MeshHandle, node: NodeId) -> Option<Arc<Signed<NodeRecord>>> {
+fn recorded(mesh: &MeshHandle, node: NodeId) -> Option<Arc<SignedObject<NodeRecord>>> {
     mesh.peers().into_iter().find(|peer| peer.node == node)?.record
 }
 
-fn head(root: &SessionRoot, sequence: u64) -> Signed<HeadRecord> {
+fn head(root: &SessionRoot, sequence: u64) -> SignedObject<HeadRecord> {
     let blob = BlobRef { blob_id: BlobId([1; 32]), digest: BlobDigest([2; 32]), length: 9 };
     let outer = HeadOuter {
         n_shards: 1000,
@@ -272,7 +272,7 @@ async fn members_that_withhold_or_show_an_old_head_do_not_win() {
 /// A DHT member that stores nothing, and returns one record of its choice. Returns its addresses.
 async fn byzantine_member(
     bootstrap: &[baton_mesh::Multiaddr],
-    shows: Option<&Signed<HeadRecord>>,
+    shows: Option<&SignedObject<HeadRecord>>,
 ) -> Vec<baton_mesh::Multiaddr> {
     use futures::StreamExt as _;
     use libp2p::{

@@ -12,7 +12,7 @@ use baton_keys::{
     secret::random_bytes,
 };
 use baton_proto::{
-    Signed,
+    SignedObject,
     ids::QuotaSerial,
     limits::{MAX_QUOTA_CHAIN, VERSION},
     quota::{QuotaGrant, chain_to_text},
@@ -84,9 +84,9 @@ fn give(issuer: &SecretSigningKey, args: &IssueArgs, json: bool) -> Result<(), F
         until_ms: from_ms.saturating_add(args.hours.saturating_mul(HOUR_MS)),
         depth: args.depth,
     };
-    let grant = Signed::sign(grant, issuer);
+    let grant = SignedObject::sign(grant, issuer);
     // A grant that all nodes would refuse is not issued.
-    Signed::<QuotaGrant>::verify(grant.bytes().clone()).map_err(|code| {
+    SignedObject::<QuotaGrant>::verify(grant.bytes().clone()).map_err(|code| {
         let most = MAX_QUOTA_CHAIN - 1;
         let text =
             format!("{code}: --hours must be at least 1, --depth at most {most}, a list at most 16 long");

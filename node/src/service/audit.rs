@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use baton_mesh::{FrameError, TurnStream};
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     audit::{AuditAnswer, AuditBytes, AuditFrame, AuditGap, AuditReport, AuditRequest, AuditVerdict},
     codec,
     export::{Export, OpenTurn, open},
@@ -131,7 +131,7 @@ fn admit(
 
 /// Waits for the slot, verifies the disclosure and recomputes the turn. Cancel safe: a dropped call stops the
 /// work soon.
-async fn answer(core: &Core, admitted: Admitted) -> Result<Signed<AuditReport>, ErrorCode> {
+async fn answer(core: &Core, admitted: Admitted) -> Result<SignedObject<AuditReport>, ErrorCode> {
     let Admitted { engine, request, hash, charge, place, share: _share } = admitted;
     place.granted().await.map_err(|Displaced| ErrorCode::Busy)?;
     let _hold = model::hold(&engine, &place).await?;
@@ -156,7 +156,7 @@ async fn answer(core: &Core, admitted: Admitted) -> Result<Signed<AuditReport>, 
         verdict: verdict(judged)?,
         made_ms: core.now_ms(),
     };
-    Ok(Signed::sign(report, core.identity.signing_key()))
+    Ok(SignedObject::sign(report, core.identity.signing_key()))
 }
 
 /// Verifies a disclosure, and prepares the computation. Takes as long as its signatures.

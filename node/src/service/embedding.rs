@@ -11,7 +11,7 @@ use baton_keys::{
 };
 use baton_mesh::{FrameError, TurnStream};
 use baton_proto::{
-    ErrorCode, Signable as _, Signed, codec,
+    ErrorCode, Signable as _, SignedObject, codec,
     embed::{
         EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, SealedReply, SealedTexts,
         embed_auth_hash,
@@ -42,7 +42,7 @@ const TOKENS_PER_CHARGED: usize = 16;
 /// An admitted request. Dropping it frees its place.
 struct Admitted<'a> {
     embedding: &'a Embedding,
-    auth: Signed<EmbedAuth>,
+    auth: SignedObject<EmbedAuth>,
     /// Not opened yet.
     texts: SealedTexts,
     exchange: ExchangeSecret,
@@ -88,7 +88,7 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
     }
     let granted = quota.as_ref().is_some_and(|used| lock(&core.quotas).knows(used));
     core.take_turn(&who, granted, now_ms)?;
-    let claimed = Signed::<EmbedAuth>::peek(&auth)?;
+    let claimed = SignedObject::<EmbedAuth>::peek(&auth)?;
     if claimed.audience != core.node {
         return Err(ErrorCode::WrongAudience.into());
     }
@@ -116,7 +116,7 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
     if !embedding.slots.has_room(&guest) {
         return Err(ErrorCode::Busy.into());
     }
-    let auth = Signed::<EmbedAuth>::verify(auth)?;
+    let auth = SignedObject::<EmbedAuth>::verify(auth)?;
     lock(&embedding.seen).note(&auth, hash, now_ms)?;
     // Each token has at least a byte, except the two that mark the ends of a text.
     let longest = MAX_EMBED_TEXTS * offer.context_tokens as usize;

@@ -1,7 +1,7 @@
 //! Requests about turns, apart from serving them: status, acknowledgement, abort, blobs.
 
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes,
+    ErrorCode, SignedBytes, SignedObject,
     ack::{Abort, StatusRequest, TurnAck},
     ids::{BlobDigest, FetchProof},
     limits::{MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS},
@@ -17,7 +17,7 @@ type Answer = Result<NodeFrame, Refusal>;
 
 /// The status of an attempt.
 pub(crate) async fn status(core: &Core, bytes: SignedBytes) -> Answer {
-    let asked = Signed::<StatusRequest>::verify(bytes)?;
+    let asked = SignedObject::<StatusRequest>::verify(bytes)?;
     if asked.node != core.node {
         return Err(ErrorCode::WrongAudience.into());
     }
@@ -50,7 +50,7 @@ fn check_recent(time_ms: u64, now_ms: u64) -> Result<(), ErrorCode> {
 
 /// Stores the client's acknowledgement of a turn. It may come late and more than once.
 pub(crate) async fn acknowledge(core: &Core, bytes: SignedBytes) -> Answer {
-    let ack = Signed::<TurnAck>::verify(bytes)?;
+    let ack = SignedObject::<TurnAck>::verify(bytes)?;
     let named = (ack.link_hash, ack.receipt_hash);
     let kept = core.journal.acknowledge(ack.session_id, ack.blob_digest, named, ack.bytes().clone()).await;
     kept.map_err(Refusal::of_journal)??;
@@ -60,7 +60,7 @@ pub(crate) async fn acknowledge(core: &Core, bytes: SignedBytes) -> Answer {
 /// Aborts an attempt for its client. An unknown attempt will be refused if it arrives later. It costs as much
 /// as a turn, because the journal stores it.
 pub(crate) async fn abort(core: &Core, who: &Caller, bytes: SignedBytes) -> Answer {
-    let abort = Signed::<Abort>::verify(bytes)?;
+    let abort = SignedObject::<Abort>::verify(bytes)?;
     let now_ms = core.now_ms();
     check_recent(abort.time_ms, now_ms)?;
     let key = TurnKey { session_id: abort.session_id, turn_id: abort.turn_id, attempt: abort.attempt };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use baton_keys::{contexts::AUTH_HASH, exchange::ExchangeSecret};
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes,
+    ErrorCode, SignedBytes, SignedObject,
     ids::AuthHash,
     quota::QuotaUse,
     turn::{SealedPayload, TurnAuth},
@@ -40,7 +40,7 @@ pub(crate) enum Admitted {
 
 /// A request whose turn was sealed before.
 pub(crate) struct Again {
-    pub(crate) auth: Signed<TurnAuth>,
+    pub(crate) auth: SignedObject<TurnAuth>,
     pub(crate) payload: SealedPayload,
     pub(crate) exchange: ExchangeSecret,
     pub(crate) sealed: Box<SealedEntry>,
@@ -49,7 +49,7 @@ pub(crate) struct Again {
 /// An admitted turn. Dropping it releases its session.
 pub(crate) struct Ticket {
     /// The verified authorisation.
-    pub(crate) auth: Signed<TurnAuth>,
+    pub(crate) auth: SignedObject<TurnAuth>,
     /// The sealed payload.
     pub(crate) payload: SealedPayload,
     /// Blobs in the request.
@@ -91,7 +91,7 @@ pub(crate) async fn admit(
     request.check()?;
     let granted = quota.as_ref().is_some_and(|used| lock(&core.quotas).knows(used));
     core.take_turn(&who, granted, now_ms)?;
-    let claimed = Signed::<TurnAuth>::peek(&request.auth)?;
+    let claimed = SignedObject::<TurnAuth>::peek(&request.auth)?;
     if claimed.audience != core.node {
         return Err(ErrorCode::WrongAudience.into());
     }
@@ -104,7 +104,7 @@ pub(crate) async fn admit(
     let exchange =
         core.identity.exchange_secret(&claimed.audience_key, now_ms).ok_or(ErrorCode::KxExpired)?;
     if let Seen::Sealed(sealed) = seen {
-        let auth = Signed::<TurnAuth>::verify(request.auth)?;
+        let auth = SignedObject::<TurnAuth>::verify(request.auth)?;
         return Ok(Admitted::Sealed(Box::new(Again { auth, payload: request.payload, exchange, sealed })));
     }
     let engine = check_servable(core, &claimed)?;
@@ -117,7 +117,7 @@ pub(crate) async fn admit(
     if !core.slots.has_room(&guest) {
         return Err(ErrorCode::Busy.into());
     }
-    let auth = Signed::<TurnAuth>::verify(request.auth)?;
+    let auth = SignedObject::<TurnAuth>::verify(request.auth)?;
     lock(&core.session_rates)
         .take(auth.session_id, now_ms)
         .map_err(|retry_after_ms| Refusal { code: ErrorCode::QuotaExceeded, retry_after_ms })?;
@@ -192,7 +192,10 @@ fn check_servable(core: &Core, claimed: &TurnAuth) -> Result<Arc<dyn Engine>, Re
 }
 
 /// Takes the session. A new attempt ends an attempt that its client has left.
-async fn begin(core: &Arc<Core>, auth: &Signed<TurnAuth>) -> Result<Result<JobGuard, Arc<Job>>, Refusal> {
+async fn begin(
+    core: &Arc<Core>,
+    auth: &SignedObject<TurnAuth>,
+) -> Result<Result<JobGuard, Arc<Job>>, Refusal> {
     let (key, hash) = (key_of(auth), auth.auth_hash());
     let busy = match core.running.begin(key, hash) {
         Begin::New(guard) => return Ok(Ok(guard)),

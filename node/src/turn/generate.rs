@@ -2,7 +2,7 @@
 //! text, counts and audit tree.
 
 use baton_proto::{
-    ErrorCode, Signed, codec,
+    ErrorCode, SignedObject, codec,
     limits::{MAX_MESSAGE_BYTES, MAX_RECORD_BUCKET, VERSION},
     receipt::{AuditLeaf, ProgressNote},
     record::{FinishReason, Record, RecordKind},
@@ -213,7 +213,7 @@ impl Listener<'_> {
                 running_hash,
                 time_ms: self.core.now_ms(),
             };
-            let signed = Signed::sign(note, self.core.identity.signing_key());
+            let signed = SignedObject::sign(note, self.core.identity.signing_key());
             events.send(ReplyEvent::Progress(signed.bytes().clone()))?;
         }
         if self.core.pause.stops_at(Step::MidToken) {

@@ -2,7 +2,7 @@
 
 use baton_keys::session::head_index_key;
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     chain::{Window, WindowReader},
     head::{HeadOuter, HeadRecord},
     turn::{Grant, TurnAuth},
@@ -21,7 +21,7 @@ use crate::core::{Core, limits::STORE_RETRIES};
 /// code of the chain's verification.
 pub(crate) async fn load(
     core: &Core,
-    auth: &Signed<TurnAuth>,
+    auth: &SignedObject<TurnAuth>,
     grant: Grant,
     inline: &[InlineBlob],
 ) -> Result<Window, ErrorCode> {
@@ -44,7 +44,11 @@ pub(crate) async fn load(
 
 /// Finds the head of a request without a locator. The index may lag behind the client, so an older head is
 /// retried a few times. The index only gives a hint; the signed head decides.
-async fn locate(core: &Core, auth: &Signed<TurnAuth>, grant: &Grant) -> Result<WindowReader, ErrorCode> {
+async fn locate(
+    core: &Core,
+    auth: &SignedObject<TurnAuth>,
+    grant: &Grant,
+) -> Result<WindowReader, ErrorCode> {
     let mut retries = STORE_RETRIES.iter();
     loop {
         let located = match resolve(core, auth).await {
@@ -64,7 +68,8 @@ async fn resolve(core: &Core, auth: &TurnAuth) -> Result<HeadOuter, ErrorCode> {
     let found = heads.resolve(head_index_key(&auth.head_key)).await;
     let encoded = found.ok().flatten().ok_or(ErrorCode::BlobUnavailable)?;
     // A record of another session counts as no record.
-    let record = Signed::<HeadRecord>::verify_encoded(&encoded).map_err(|_| ErrorCode::BlobUnavailable)?;
+    let record =
+        SignedObject::<HeadRecord>::verify_encoded(&encoded).map_err(|_| ErrorCode::BlobUnavailable)?;
     if record.head_key != auth.head_key {
         return Err(ErrorCode::BlobUnavailable);
     }

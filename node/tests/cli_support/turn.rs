@@ -10,7 +10,7 @@ use baton_keys::{
 };
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr, Reach, TurnStream};
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     ack::StatusRequest,
     codec,
     ids::{DeviceId, GrantHash, ModelId, NodeId, PayloadHash, SamplingDigest, TurnId},
@@ -39,7 +39,7 @@ pub struct Client {
 pub struct Turn {
     stream: TurnStream,
     secret: TurnSecret,
-    auth: Signed<TurnAuth>,
+    auth: SignedObject<TurnAuth>,
     request: TurnRequest,
     root: SessionRoot,
     opener: Option<StreamOpener>,
@@ -78,11 +78,11 @@ impl Client {
     }
 
     /// The node's record, verified.
-    pub async fn record(&self) -> Signed<NodeRecord> {
+    pub async fn record(&self) -> SignedObject<NodeRecord> {
         let mut stream = self.open(&ClientFrame::NodeRecord).await;
         let frame = stream.recv(MAX_NODE_FRAME_BYTES).await.unwrap().expect("an answer");
         match codec::decode(&frame, MAX_NODE_FRAME_BYTES).unwrap() {
-            NodeFrame::NodeRecord(record) => Signed::verify(record).unwrap(),
+            NodeFrame::NodeRecord(record) => SignedObject::verify(record).unwrap(),
             other => panic!("not a record: {other:?}"),
         }
     }
@@ -104,7 +104,7 @@ impl Client {
         let (sealed, secret) =
             SealedPayload::seal(&payload.1, &ExchangeSecret::generate(), &node_key, &auth.binding()).unwrap();
         auth.payload_hash = sealed.hash();
-        let auth = Signed::sign(auth, &root.signing_key());
+        let auth = SignedObject::sign(auth, &root.signing_key());
         let request =
             TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline: Vec::new(), memory: None };
         let stream = self.open(&ClientFrame::Turn(request.clone())).await;
@@ -128,7 +128,7 @@ impl Client {
             node: self.node,
             time_ms: turn.auth.issued_ms,
         };
-        let signed = Signed::sign(request, &turn.root.signing_key());
+        let signed = SignedObject::sign(request, &turn.root.signing_key());
         let mut stream = self.open(&ClientFrame::Status(signed.bytes().clone())).await;
         let frame = stream.recv(MAX_NODE_FRAME_BYTES).await.unwrap().expect("an answer");
         match codec::decode(&frame, MAX_NODE_FRAME_BYTES).unwrap() {

@@ -22,7 +22,7 @@ use baton_node::{
     service::ServiceLimits,
 };
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     audit::{
         AuditAnswer, AuditBytes, AuditFrame, AuditGap, AuditReport, AuditRequest, AuditVerdict, Disclosure,
     },
@@ -125,7 +125,7 @@ impl Recorded {
         Self { turns: open(&parsed).unwrap(), export, memory, schema: fs::read_to_string(SCHEMA).unwrap() }
     }
 
-    fn receipt(&self, seq: u64) -> &Signed<Receipt> {
+    fn receipt(&self, seq: u64) -> &SignedObject<Receipt> {
         self.turns.iter().find(|turn| turn.link.seq == seq).unwrap().receipt.as_ref().unwrap()
     }
 

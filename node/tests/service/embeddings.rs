@@ -18,7 +18,7 @@ use baton_keys::{
 use baton_mesh::{EMBED_PROTOCOL, OpenError, TurnStream};
 use baton_node::service::{EmbeddingModel, QuotaPolicy, ServiceLimits};
 use baton_proto::{
-    ErrorCode, Signed, codec,
+    ErrorCode, SignedObject, codec,
     embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts, SealedTexts},
     ids::{EmbedId, ExchangeKey, ModelId, NodeId, PayloadHash, QuotaSerial},
     limits::{MAX_EMBED_ANSWER_BYTES, MAX_EMBED_FRAME_BYTES, MAX_EMBED_TEXTS},
@@ -130,7 +130,7 @@ async fn embedding_node() -> (TestNode, TempDir) {
 /// A request, with the secret for its answer.
 struct Order {
     request: EmbedRequest,
-    auth: Signed<EmbedAuth>,
+    auth: SignedObject<EmbedAuth>,
     secret: EmbedSecret,
     texts: usize,
     key: SecretSigningKey,
@@ -161,7 +161,7 @@ fn changed(node: &TestNode, texts: &[&str], change: impl FnOnce(&mut EmbedAuth))
     let (sealed, secret) = SealedTexts::seal(&plain, &ephemeral, &node.exchange, &auth.binding()).unwrap();
     auth.texts_hash = sealed.hash();
     change(&mut auth);
-    let auth = Signed::sign(auth, &key);
+    let auth = SignedObject::sign(auth, &key);
     let request = EmbedRequest { auth: auth.bytes().clone(), texts: sealed, quota: None };
     Order { request, auth, secret, texts: texts.len(), key }
 }
@@ -284,7 +284,7 @@ async fn whatever_is_wrong_with_an_order_is_refused_by_name_and_nothing_is_compu
     }
     let mut forged = order(&node, &["a"]);
     let other = SecretSigningKey::generate();
-    forged.request.auth = Signed::sign(EmbedAuth::clone(&forged.auth), &other).bytes().clone();
+    forged.request.auth = SignedObject::sign(EmbedAuth::clone(&forged.auth), &other).bytes().clone();
     assert_eq!(refused(&client, &node, &forged).await, ErrorCode::BadSignature);
     let mut flipped = order(&node, &["a"]);
     flipped.request.texts.0[40] ^= 1;
@@ -322,7 +322,7 @@ async fn more_texts_than_allowed_are_refused_once_they_are_opened() {
         let sealed = [&ephemeral.public_key().0[..], &secret.seal_texts(&plain)].concat();
         order.request.texts = SealedTexts(sealed);
         auth.texts_hash = order.request.texts.hash();
-        order.request.auth = Signed::sign(auth, &order.key).bytes().clone();
+        order.request.auth = SignedObject::sign(auth, &order.key).bytes().clone();
         assert_eq!(refused(&client, &node, &order).await, expected);
     }
     node.stop().await;
@@ -341,7 +341,7 @@ async fn a_request_is_served_once() {
     let mut auth = EmbedAuth::clone(&first.auth);
     auth.issued_ms += 1;
     again.request = EmbedRequest {
-        auth: Signed::sign(auth, &first.key).bytes().clone(),
+        auth: SignedObject::sign(auth, &first.key).bytes().clone(),
         texts: first.request.texts.clone(),
         quota: None,
     };
@@ -358,7 +358,7 @@ async fn forged_requests_count_to_the_same_scores_as_forged_turns() {
     for _ in 0..4 {
         let mut forged = order(&node, &["a"]);
         let other = SecretSigningKey::generate();
-        forged.request.auth = Signed::sign(EmbedAuth::clone(&forged.auth), &other).bytes().clone();
+        forged.request.auth = SignedObject::sign(EmbedAuth::clone(&forged.auth), &other).bytes().clone();
         assert_eq!(refused(&forger, &node, &forged).await, ErrorCode::BadSignature);
     }
     // Neither protocol is read from this peer any more.
@@ -473,15 +473,15 @@ async fn strangers_have_so_many_tokens_and_holders_of_a_grant_their_own() {
         until_ms: u64::MAX,
         depth: 0,
     };
-    let grant = Signed::sign(grant, &issuer);
-    let under = |mut order: Order, of: &Signed<EmbedAuth>| {
+    let grant = SignedObject::sign(grant, &issuer);
+    let under = |mut order: Order, of: &SignedObject<EmbedAuth>| {
         let proof = QuotaProof {
             version: 1,
             holder: holder.public_key(),
             grant: grant.quota_hash(),
             auth_hash: of.auth_hash(),
         };
-        let proof = Signed::sign(proof, &holder).bytes().clone();
+        let proof = SignedObject::sign(proof, &holder).bytes().clone();
         order.request.quota = Some(QuotaUse { chain: vec![grant.bytes().clone()], proof });
         order
     };

@@ -12,7 +12,7 @@ use baton_node::{
     service::{QuotaPolicy, ServiceLimits},
 };
 use baton_proto::{
-    ErrorCode, Signed, codec,
+    ErrorCode, SignedObject, codec,
     ids::{NodeId, QuotaSerial},
     quota::{QuotaGrant, QuotaProof, QuotaUse},
     turn::TurnAuth,
@@ -40,7 +40,7 @@ async fn node(setup: Setup) -> (TestNode, TempDir) {
 fn forged(session: &Session, node: &TestNode) -> Prepared {
     let mut prepared = session.prepare(node, "hello", Changes::default());
     let other = SecretSigningKey::generate();
-    prepared.request.auth = Signed::sign(TurnAuth::clone(&prepared.auth), &other).bytes().clone();
+    prepared.request.auth = SignedObject::sign(TurnAuth::clone(&prepared.auth), &other).bytes().clone();
     prepared
 }
 
@@ -127,7 +127,7 @@ async fn nothing_is_fetched_and_nothing_computed_before_a_turn_has_a_slot() {
 
 struct Granted {
     holder: SecretSigningKey,
-    chain: Vec<Signed<QuotaGrant>>,
+    chain: Vec<SignedObject<QuotaGrant>>,
 }
 
 const ISSUER: [u8; 32] = [0x11; 32];
@@ -149,11 +149,11 @@ fn granted(turns_per_hour: u32, nodes: Vec<NodeId>) -> Granted {
         until_ms: now_ms() + 60_000,
         depth: 1,
     };
-    Granted { holder, chain: vec![Signed::sign(grant, &issuer)] }
+    Granted { holder, chain: vec![SignedObject::sign(grant, &issuer)] }
 }
 
 impl Granted {
-    fn used(&self, auth: &Signed<TurnAuth>) -> QuotaUse {
+    fn used(&self, auth: &SignedObject<TurnAuth>) -> QuotaUse {
         let last = self.chain.last().unwrap();
         let proof = QuotaProof {
             version: 1,
@@ -162,7 +162,7 @@ impl Granted {
             auth_hash: auth.auth_hash(),
         };
         let chain = self.chain.iter().map(|link| link.bytes().clone()).collect();
-        QuotaUse { chain, proof: Signed::sign(proof, &self.holder).bytes().clone() }
+        QuotaUse { chain, proof: SignedObject::sign(proof, &self.holder).bytes().clone() }
     }
 }
 
@@ -214,7 +214,7 @@ async fn a_node_that_requires_grants_serves_their_holders_and_nobody_else() {
     let mut revoked = granted(10, Vec::new());
     let issuer = SecretSigningKey::from_seed(&ISSUER);
     let withdrawn = QuotaGrant { serial: QuotaSerial([9; 16]), ..QuotaGrant::clone(&revoked.chain[0]) };
-    revoked.chain = vec![Signed::sign(withdrawn, &issuer)];
+    revoked.chain = vec![SignedObject::sign(withdrawn, &issuer)];
     let refused = run_under(&client, &node, &prepared, revoked.used(&prepared.auth)).await;
     assert_eq!(refused.code(), Some(ErrorCode::QuotaExceeded));
     let alone = client.ask_after(&node, &ClientFrame::Quota(other.used(&prepared.auth))).await;
@@ -230,7 +230,7 @@ async fn the_receipts_of_acknowledged_turns_are_kept_and_of_no_others() {
     let (client, mut session) = (Client::start().await, Session::new());
     let (_, first) = client.turn(&node, &mut session, "one two three").await;
     let (_, _unacknowledged) = client.turn(&node, &mut session, "four five").await;
-    let ack = Signed::sign(session.ack(&first), &session.root.signing_key());
+    let ack = SignedObject::sign(session.ack(&first), &session.root.signing_key());
     for _ in 0..2 {
         let taken = client.ask(&node, &ClientFrame::Ack(ack.bytes().clone())).await;
         assert!(matches!(taken, NodeFrame::Done), "{taken:?}");

@@ -9,7 +9,7 @@ use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::TurnStream;
 use baton_node::{engine::echo::EchoConfig, service::Price};
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes, codec,
+    ErrorCode, SignedBytes, SignedObject, codec,
     ids::{ExchangeKey, FetchProof, LinkHash, ModelId, NodeId, PublicKey, SessionId, TurnId},
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES},
     link::Genesis,
@@ -138,7 +138,7 @@ async fn refuses_signatures_by_others_and_frames_that_are_none() {
     let world = world(Setup::default()).await;
     let mut forged = world.session.prepare(&world.node, "hello", Changes::default());
     let other = SecretSigningKey::generate();
-    forged.request.auth = Signed::sign(TurnAuth::clone(&forged.auth), &other).bytes().clone();
+    forged.request.auth = SignedObject::sign(TurnAuth::clone(&forged.auth), &other).bytes().clone();
     world.check_prepared(&forged, ErrorCode::BadSignature).await;
 
     let mut crowded = world.session.prepare(&world.node, "hello", Changes::default());
@@ -526,7 +526,7 @@ async fn refuses_keys_of_small_order() {
     prepared.request.payload.0[..32].fill(0);
     let mut auth = TurnAuth::clone(&prepared.auth);
     auth.payload_hash = prepared.request.payload.hash();
-    prepared.request.auth = Signed::sign(auth, &world.session.root.signing_key()).bytes().clone();
+    prepared.request.auth = SignedObject::sign(auth, &world.session.root.signing_key()).bytes().clone();
     world.check_prepared(&prepared, ErrorCode::PayloadRejected).await;
 
     // The identity point; some verifiers accept any signature for it.
@@ -580,7 +580,7 @@ async fn refuses_memory_that_was_not_allowed_or_not_for_this_turn() {
     let resign = |change: &dyn Fn(&mut MemEnvelope)| {
         let mut envelope = MemEnvelope::clone(&good);
         change(&mut envelope);
-        Signed::sign(envelope, &relayer)
+        SignedObject::sign(envelope, &relayer)
     };
     let mut unsigned = good.bytes().clone();
     unsigned.signature.0[0] ^= 1;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_node::{engine::echo::EchoConfig, service::BlobSource};
 use baton_proto::{
-    Signed,
+    SignedObject,
     chain::SessionReader,
     ids::FetchProof,
     memory::{MemEnvelope, MemoryItem},
@@ -246,7 +246,7 @@ async fn acknowledgements_are_taken_once_and_again_and_only_true_ones() {
     let key = session.root.signing_key();
     let ack = session.ack(&accepted);
     for _ in 0..2 {
-        let frame = ClientFrame::Ack(Signed::sign(ack.clone(), &key).bytes().clone());
+        let frame = ClientFrame::Ack(SignedObject::sign(ack.clone(), &key).bytes().clone());
         assert_eq!(client.ask(&node, &frame).await, NodeFrame::Done);
     }
     let mut other = ack.clone();
@@ -256,7 +256,7 @@ async fn acknowledgements_are_taken_once_and_again_and_only_true_ones() {
     for (ack, expected) in
         [(other, baton_proto::ErrorCode::ReceiptMismatch), (unknown, baton_proto::ErrorCode::StatusUnknown)]
     {
-        let frame = ClientFrame::Ack(Signed::sign(ack, &key).bytes().clone());
+        let frame = ClientFrame::Ack(SignedObject::sign(ack, &key).bytes().clone());
         assert_eq!(client.ask(&node, &frame).await, NodeFrame::Refused { code: expected, retry_after_ms: 0 });
     }
     node.stop().await;
@@ -270,7 +270,7 @@ async fn gives_its_node_record_and_the_blobs_it_sealed() {
     let NodeFrame::NodeRecord(record) = client.ask(&node, &ClientFrame::NodeRecord).await else {
         panic!("no record")
     };
-    assert_eq!(Signed::<NodeRecord>::verify(record).unwrap().node, node.node);
+    assert_eq!(SignedObject::<NodeRecord>::verify(record).unwrap().node, node.node);
     let (_, accepted) = client.turn(&node, &mut session, "hello").await;
     let identity = session.identities.last().unwrap();
     let key = session.root.blob_key(0, &session.root.record_key(identity).blob_salt());

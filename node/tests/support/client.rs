@@ -7,7 +7,7 @@ use baton_keys::{
 };
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Reach, TurnStream};
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes,
+    ErrorCode, SignedBytes, SignedObject,
     ack::{Abort, StatusRequest, TurnAck},
     codec,
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn},
@@ -53,7 +53,7 @@ pub struct Session {
 /// A request, with everything to verify its reply.
 pub struct Prepared {
     pub request: TurnRequest,
-    pub auth: Signed<TurnAuth>,
+    pub auth: SignedObject<TurnAuth>,
     pub payload: Payload,
     pub secret: TurnSecret,
 }
@@ -100,9 +100,9 @@ impl Reply {
     }
 
     /// Progress notes with verified signatures.
-    pub fn notes(&self) -> Vec<Signed<ProgressNote>> {
+    pub fn notes(&self) -> Vec<SignedObject<ProgressNote>> {
         let note = |event: &ReplyEvent| match event {
-            ReplyEvent::Progress(bytes) => Some(Signed::verify(bytes.clone()).unwrap()),
+            ReplyEvent::Progress(bytes) => Some(SignedObject::verify(bytes.clone()).unwrap()),
             _ => None,
         };
         self.events.iter().filter_map(note).collect()
@@ -250,7 +250,7 @@ impl Session {
             let key = payload.grant.record_key.record_key();
             prefix.tokens_hash = resume_tokens_hash(&key, &payload.resume_tokens);
         }
-        let auth = Signed::sign(auth, &self.root.signing_key());
+        let auth = SignedObject::sign(auth, &self.root.signing_key());
         let request =
             TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline: Vec::new(), memory: None };
         Prepared { request, auth, payload, secret }
@@ -320,7 +320,7 @@ impl Session {
             node: node.node,
             time_ms: now_ms(),
         };
-        Signed::sign(request, &self.root.signing_key()).bytes().clone()
+        SignedObject::sign(request, &self.root.signing_key()).bytes().clone()
     }
 
     pub fn abort(&self, prepared: &Prepared) -> SignedBytes {
@@ -337,7 +337,7 @@ impl Session {
             attempt: prepared.auth.attempt,
             time_ms,
         };
-        Signed::sign(abort, &self.root.signing_key()).bytes().clone()
+        SignedObject::sign(abort, &self.root.signing_key()).bytes().clone()
     }
 
     pub fn ack(&self, accepted: &AcceptedTurn) -> TurnAck {

@@ -27,7 +27,7 @@ use baton_node::{
     telemetry::Telemetry,
 };
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes,
+    ErrorCode, SignedBytes, SignedObject,
     ids::{ExchangeKey, ModelId, NodeId},
     node_record::{KeyWindow, NodeLimits, NodeRecord},
     wire::StoreState,
@@ -67,7 +67,7 @@ impl NodeIdentity for TestIdentity {
             issued_ms: now,
             expires_ms: now + 3_600_000,
         };
-        Signed::sign(record, &self.signing).bytes().clone()
+        SignedObject::sign(record, &self.signing).bytes().clone()
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use baton_proto::{
-    Signed,
+    SignedObject,
     head::HeadRecord,
     ids::{BlobId, HeadIndexKey},
     store::{BlobStore, HeadIndex, PutOptions, PutOutcome, StoreError, StoreFuture},
@@ -97,7 +97,7 @@ impl BlobStore for MemoryStore {
 impl HeadIndex for MemoryStore {
     fn publish<'a>(&'a self, record: Vec<u8>) -> StoreFuture<'a, ()> {
         Box::pin(async move {
-            let key = Signed::<HeadRecord>::verify_encoded(&record)
+            let key = SignedObject::<HeadRecord>::verify_encoded(&record)
                 .map_err(|code| StoreError::Refused { reason: code.to_string() })?
                 .index_key();
             self.heads.lock().unwrap().insert(key, record);

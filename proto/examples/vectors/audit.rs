@@ -1,7 +1,7 @@
 //! Vectors of audits: one request, its hash, and a report of each kind.
 
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     audit::{
         AUDIT_PROTOCOL, AuditAnswer, AuditBytes, AuditFrame, AuditGap, AuditReport, AuditRequest,
         AuditVerdict, Disclosure,
@@ -40,7 +40,7 @@ pub fn request() -> AuditRequest {
 }
 
 /// A report with this verdict, signed by node 1.
-pub fn report(verdict: AuditVerdict) -> Signed<AuditReport> {
+pub fn report(verdict: AuditVerdict) -> SignedObject<AuditReport> {
     let request = request();
     let report = AuditReport {
         version: VERSION,
@@ -51,7 +51,7 @@ pub fn report(verdict: AuditVerdict) -> Signed<AuditReport> {
         verdict,
         made_ms: START_MS + 5_000,
     };
-    Signed::sign(report, &node(1))
+    SignedObject::sign(report, &node(1))
 }
 
 /// All vectors of audits.

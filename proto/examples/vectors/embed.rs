@@ -7,7 +7,7 @@ use baton_keys::{
     secret::kdf,
 };
 use baton_proto::{
-    ErrorCode, Signed, codec,
+    ErrorCode, SignedObject, codec,
     embed::{
         EMBED_PROTOCOL, EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts,
         SealedReply, SealedTexts,
@@ -29,7 +29,7 @@ use super::{
 /// A request with all related objects.
 pub struct EmbedExchange {
     /// The order.
-    pub auth: Signed<EmbedAuth>,
+    pub auth: SignedObject<EmbedAuth>,
     /// Its texts.
     pub texts: EmbedTexts,
     /// The request.
@@ -37,7 +37,7 @@ pub struct EmbedExchange {
     /// The shared secret.
     pub secret: baton_keys::exchange::EmbedSecret,
     /// The vectors.
-    pub reply: Signed<EmbedReply>,
+    pub reply: SignedObject<EmbedReply>,
     /// The answer.
     pub answer: EmbedAnswer,
 }
@@ -80,7 +80,7 @@ pub fn made() -> EmbedExchange {
     let (sealed, secret) = SealedTexts::seal(&texts, &ephemeral, &auth.audience_key, &auth.binding())
         .expect("the fixture's texts are few and short");
     auth.texts_hash = sealed.hash();
-    let auth = Signed::sign(auth, &client);
+    let auth = SignedObject::sign(auth, &client);
     let reply = EmbedReply {
         version: VERSION,
         node: node(0).node_id(),
@@ -91,7 +91,7 @@ pub fn made() -> EmbedExchange {
         components: vec![0.6, -0.8, 0.0, 0.0, 1.0, 0.0],
     };
     let sealed_reply = SealedReply::seal(&reply, &node(0), &secret, &nonce);
-    let reply = Signed::sign(reply, &node(0));
+    let reply = SignedObject::sign(reply, &node(0));
     let holder = SecretSigningKey::from_seed(&counting(0xb4));
     let grants = quota_grants();
     let [_, last] = &grants;
@@ -103,7 +103,7 @@ pub fn made() -> EmbedExchange {
     };
     let quota = QuotaUse {
         chain: grants.iter().map(|grant| grant.bytes().clone()).collect(),
-        proof: Signed::sign(proof, &holder).bytes().clone(),
+        proof: SignedObject::sign(proof, &holder).bytes().clone(),
     };
     let request = EmbedRequest { auth: auth.bytes().clone(), texts: sealed, quota: Some(quota) };
     let answer = EmbedAnswer::Embedded { nonce, sealed: sealed_reply };
@@ -111,7 +111,7 @@ pub fn made() -> EmbedExchange {
 }
 
 /// The record of node 0, with an offer of embeddings beside its offer of turns.
-fn offering() -> Signed<NodeRecord> {
+fn offering() -> SignedObject<NodeRecord> {
     let mut record = NodeRecord::clone(&node_record());
     record.models.push(ModelOffer {
         model: manifest().model_id(),
@@ -121,7 +121,7 @@ fn offering() -> Signed<NodeRecord> {
         input_price: 0,
         output_price: 0,
     });
-    Signed::sign(record, &node(0))
+    SignedObject::sign(record, &node(0))
 }
 
 /// All vectors of embeddings.

@@ -6,7 +6,7 @@ use baton_keys::{
     session::{BlobKey, RecordKey},
 };
 use baton_proto::{
-    ErrorCode, Signable, Signed, SignedBytes,
+    ErrorCode, Signable, SignedBytes, SignedObject,
     ack::{Abort, StatusRequest},
     codec,
     head::{DeviceLease, HeadInner, HeadRecord},
@@ -33,7 +33,7 @@ use super::{
 };
 
 /// A signed object with its fields, bytes and hash.
-pub fn signed<T: Signable>(name: &str, object: &Signed<T>, hash: Option<String>) -> Value {
+pub fn signed<T: Signable>(name: &str, object: &SignedObject<T>, hash: Option<String>) -> Value {
     let bytes: &SignedBytes = object.bytes();
     json!({
         "type": name,
@@ -62,7 +62,7 @@ fn turn(made: &Session, seq: usize) -> &Turn {
 }
 
 /// The progress note of the first 32 tokens of turn 2.
-pub fn progress(made: &Session) -> Signed<ProgressNote> {
+pub fn progress(made: &Session) -> SignedObject<ProgressNote> {
     let turn = turn(made, 2);
     let leaf = turn.leaves.first().expect("turn 2 has a long answer");
     let note = ProgressNote {
@@ -73,11 +73,11 @@ pub fn progress(made: &Session) -> Signed<ProgressNote> {
         running_hash: leaf.running_hash,
         time_ms: turn.auth.issued_ms + 500,
     };
-    Signed::sign(note, &node(2))
+    SignedObject::sign(note, &node(2))
 }
 
 /// The abort of attempt 0 of turn 7.
-pub fn abort(made: &Session) -> Signed<Abort> {
+pub fn abort(made: &Session) -> SignedObject<Abort> {
     let auth = &turn(made, 7).auth;
     let abort = Abort {
         version: VERSION,
@@ -88,11 +88,11 @@ pub fn abort(made: &Session) -> Signed<Abort> {
         attempt: 0,
         time_ms: auth.issued_ms + 100,
     };
-    Signed::sign(abort, &root().signing_key())
+    SignedObject::sign(abort, &root().signing_key())
 }
 
 /// The status request for turn 7's second attempt.
-pub fn status(made: &Session) -> Signed<StatusRequest> {
+pub fn status(made: &Session) -> SignedObject<StatusRequest> {
     let auth = &turn(made, 7).auth;
     let request = StatusRequest {
         version: VERSION,
@@ -103,7 +103,7 @@ pub fn status(made: &Session) -> Signed<StatusRequest> {
         node: auth.audience,
         time_ms: auth.issued_ms + 200,
     };
-    Signed::sign(request, &root().signing_key())
+    SignedObject::sign(request, &root().signing_key())
 }
 
 fn head_inner(made: &Session) -> HeadInner {
@@ -118,7 +118,7 @@ fn head_inner(made: &Session) -> HeadInner {
 }
 
 /// The head record after turn 19.
-pub fn head(made: &Session) -> Signed<HeadRecord> {
+pub fn head(made: &Session) -> SignedObject<HeadRecord> {
     HeadRecord::seal(
         &root(),
         &made.head(),
@@ -140,7 +140,7 @@ fn manifest() -> ModelManifest {
 }
 
 /// The record of node 0.
-pub fn node_record() -> Signed<NodeRecord> {
+pub fn node_record() -> SignedObject<NodeRecord> {
     let record = NodeRecord {
         version: VERSION,
         node: node(0).node_id(),
@@ -171,11 +171,11 @@ pub fn node_record() -> Signed<NodeRecord> {
         issued_ms: START_MS,
         expires_ms: START_MS + 3_600_000,
     };
-    Signed::sign(record, &node(0))
+    SignedObject::sign(record, &node(0))
 }
 
 /// A hint for turn 5, which has memory, by a separate account.
-pub fn recall_hint(made: &Session) -> Signed<RecallHint> {
+pub fn recall_hint(made: &Session) -> SignedObject<RecallHint> {
     let account = SecretSigningKey::from_seed(&counting(0xac));
     let hint = RecallHint {
         version: VERSION,
@@ -188,11 +188,11 @@ pub fn recall_hint(made: &Session) -> Signed<RecallHint> {
         persona: None,
         scope: RecallScope::NeutralOnly,
     };
-    Signed::sign(hint, &account)
+    SignedObject::sign(hint, &account)
 }
 
 /// An issuer's quota, and a narrower one by its holder.
-pub fn quota_grants() -> [Signed<QuotaGrant>; 2] {
+pub fn quota_grants() -> [SignedObject<QuotaGrant>; 2] {
     let (issuer, holder) =
         (SecretSigningKey::from_seed(&counting(0xb0)), SecretSigningKey::from_seed(&counting(0xb1)));
     let first = QuotaGrant {
@@ -210,7 +210,7 @@ pub fn quota_grants() -> [Signed<QuotaGrant>; 2] {
         until_ms: START_MS + 86_400_000,
         depth: 3,
     };
-    let first = Signed::sign(first, &issuer);
+    let first = SignedObject::sign(first, &issuer);
     let second = QuotaGrant {
         grantor: holder.public_key(),
         serial: QuotaSerial(counting(0xb3)),
@@ -222,12 +222,12 @@ pub fn quota_grants() -> [Signed<QuotaGrant>; 2] {
         depth: 0,
         ..QuotaGrant::clone(&first)
     };
-    let second = Signed::sign(second, &holder);
+    let second = SignedObject::sign(second, &holder);
     [first, second]
 }
 
 /// The use of the narrower quota for turn 5.
-pub fn quota_proof(made: &Session) -> Signed<QuotaProof> {
+pub fn quota_proof(made: &Session) -> SignedObject<QuotaProof> {
     let [_, last] = quota_grants();
     let proof = QuotaProof {
         version: VERSION,
@@ -235,7 +235,7 @@ pub fn quota_proof(made: &Session) -> Signed<QuotaProof> {
         grant: last.quota_hash(),
         auth_hash: turn(made, 5).auth.auth_hash(),
     };
-    Signed::sign(proof, &SecretSigningKey::from_seed(&counting(0xb4)))
+    SignedObject::sign(proof, &SecretSigningKey::from_seed(&counting(0xb4)))
 }
 
 /// Every object, signed and unsigned.

@@ -11,7 +11,7 @@ use baton_keys::{
     session::{BlobKey, RecordIdentity, RecordKey, SessionRoot},
 };
 use baton_proto::{
-    Signed,
+    SignedObject,
     ack::TurnAck,
     chain::SessionReader,
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn, seal_turn},
@@ -77,20 +77,20 @@ pub fn stand_in_id(blob: &[u8]) -> BlobId {
 
 /// One finished turn.
 pub struct Turn {
-    pub auth: Signed<TurnAuth>,
+    pub auth: SignedObject<TurnAuth>,
     pub payload: Payload,
     pub sealed: SealedPayload,
     pub secret: TurnSecret,
     pub accepted: AcceptedTurn,
     pub committed: Committed,
-    pub ack: Signed<TurnAck>,
+    pub ack: SignedObject<TurnAck>,
     pub blob: BlobRef,
     pub record_key: RecordKey,
     pub blob_key: BlobKey,
     pub identity: RecordIdentity,
     pub answer: String,
     pub leaves: Vec<AuditLeaf>,
-    pub memory: Option<Signed<MemEnvelope>>,
+    pub memory: Option<SignedObject<MemEnvelope>>,
 }
 
 /// The fixed session.
@@ -174,7 +174,7 @@ fn script(seq: u64) -> Script {
 }
 
 /// Leaves of 32 tokens each over an answer; its bytes are its tokens.
-pub fn leaves_of(key: &RecordKey, auth: &Signed<TurnAuth>, answer: &str) -> Vec<AuditLeaf> {
+pub fn leaves_of(key: &RecordKey, auth: &SignedObject<TurnAuth>, answer: &str) -> Vec<AuditLeaf> {
     let mut running: RunningHash = running_hash_start(key, &auth.auth_hash());
     let mut leaves = Vec::new();
     let tokens = tokens_of(answer);
@@ -270,7 +270,7 @@ impl Session {
         let (sealed, secret) = SealedPayload::seal(&payload, &ephemeral, &auth.audience_key, &auth.binding())
             .expect("the fixture fits every limit");
         auth.payload_hash = sealed.hash();
-        let auth = Signed::sign(auth, &root().signing_key());
+        let auth = SignedObject::sign(auth, &root().signing_key());
         let memory = (!script.memory.is_empty()).then(|| {
             let ephemeral = ExchangeSecret::from_bytes(&[0x70; 32]);
             MemEnvelope::seal(&script.memory, &auth, &relayer(), &ephemeral, auth.issued_ms)
@@ -309,7 +309,7 @@ impl Session {
             length: committed.blob_length,
         };
         Turn {
-            ack: Signed::sign(ack, &root().signing_key()),
+            ack: SignedObject::sign(ack, &root().signing_key()),
             auth,
             payload,
             sealed,
@@ -430,7 +430,7 @@ pub fn sampling(seq: u64) -> Sampling {
 }
 
 fn receipt(
-    auth: &Signed<TurnAuth>,
+    auth: &SignedObject<TurnAuth>,
     script: &Script,
     payload: &Payload,
     key: &RecordKey,

@@ -13,7 +13,7 @@ use crate::{
     receipt::{Receipt, audit_root, commit_input, commit_output},
     record::{Message, Record, SealedRecord},
     segment::{Segment, blob_salt},
-    signed::{Signed, SignedBytes},
+    signed::{SignedBytes, SignedObject},
     turn::{Sampling, TurnAuth},
 };
 
@@ -99,15 +99,15 @@ pub fn open(export: &Export) -> Result<Vec<OpenTurn>, ErrorCode> {
 #[derive(Clone, Debug)]
 pub struct OpenTurn {
     /// Its link.
-    pub link: Signed<Link>,
+    pub link: SignedObject<Link>,
     /// Its text.
     pub record: Record,
     /// The key of its record and of all commitments about it.
     pub record_key: RecordKey,
     /// The authorisation, if the export has it.
-    pub auth: Option<Signed<TurnAuth>>,
+    pub auth: Option<SignedObject<TurnAuth>>,
     /// The receipt, if the export has it.
-    pub receipt: Option<Signed<Receipt>>,
+    pub receipt: Option<SignedObject<Receipt>>,
     /// The pinned system text, if the export has it.
     pub system: Option<Vec<Message>>,
     /// Its sampling settings, if the export has them.
@@ -184,7 +184,7 @@ fn check_root(export: &Export) -> Result<Option<SessionRoot>, ErrorCode> {
     }
 }
 
-type SegmentWithLinks = (Segment, Vec<Signed<Link>>);
+type SegmentWithLinks = (Segment, Vec<SignedObject<Link>>);
 
 /// Verifies the segments from the head back to the genesis; returns them oldest first.
 fn check_chain(export: &Export) -> Result<Vec<SegmentWithLinks>, ErrorCode> {
@@ -227,7 +227,7 @@ fn open_record(turn: &ExportTurn, link: &Link, sealed: &SealedRecord) -> Result<
 struct CheckedTurn<'a> {
     export: &'a Export,
     turn: &'a ExportTurn,
-    link: &'a Signed<Link>,
+    link: &'a SignedObject<Link>,
     record: Record,
     record_key: RecordKey,
 }
@@ -305,8 +305,8 @@ impl CheckedTurn<'_> {
         })
     }
 
-    fn check_auth(&self, encoded: &[u8]) -> Result<Signed<TurnAuth>, ErrorCode> {
-        let auth = Signed::<TurnAuth>::verify_encoded(encoded)?;
+    fn check_auth(&self, encoded: &[u8]) -> Result<SignedObject<TurnAuth>, ErrorCode> {
+        let auth = SignedObject::<TurnAuth>::verify_encoded(encoded)?;
         let link = self.link;
         let meant = auth.auth_hash() == link.auth_hash
             && auth.session_id == link.session_id
@@ -321,7 +321,11 @@ impl CheckedTurn<'_> {
         if meant { Ok(auth) } else { Err(ErrorCode::ReceiptMismatch) }
     }
 
-    fn check_receipt(&self, encoded: &[u8], report: &mut ExportReport) -> Result<Signed<Receipt>, ErrorCode> {
+    fn check_receipt(
+        &self,
+        encoded: &[u8],
+        report: &mut ExportReport,
+    ) -> Result<SignedObject<Receipt>, ErrorCode> {
         let bytes: SignedBytes = crate::codec::decode(encoded, MAX_SIGNED_BYTES + 72)?;
         let receipt = check_receipt_of_link(self.link, bytes)?;
         let (answer, new) = match self.record.messages.split_last() {
@@ -349,7 +353,7 @@ impl CheckedTurn<'_> {
     }
 
     fn check_ack(&self, encoded: &[u8], blob: &[u8]) -> Result<(), ErrorCode> {
-        let ack = Signed::<TurnAck>::verify_encoded(encoded)?;
+        let ack = SignedObject::<TurnAck>::verify_encoded(encoded)?;
         let meant = ack.session_id == self.link.session_id
             && ack.seq == self.link.seq
             && ack.link_hash == self.link.link_hash()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     chain::SessionReader,
     commit::{ChainPosition, seal_turn},
     export::{Export, ExportKey, ExportReport, ExportScope, TurnProofs, build, verify, verify_each_blob},
@@ -235,7 +235,7 @@ fn export_of_one_turn(branch: Option<BranchPoint>, change: fn(&mut Receipt)) -> 
     let mut auth = (*turn.auth).clone();
     auth.branch = branch;
     auth.prev_link = auth.genesis().link_hash();
-    let auth = Signed::sign(auth, &root().signing_key());
+    let auth = SignedObject::sign(auth, &root().signing_key());
     let mut receipt = (*turn.accepted.receipt).clone();
     receipt.auth_hash = auth.auth_hash();
     change(&mut receipt);

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use baton_keys::exchange::ExchangeSecret;
 use baton_proto::{
-    ErrorCode, Signable, Signed,
+    ErrorCode, Signable, SignedObject,
     ack::{Abort, StatusRequest, TurnAck},
     audit::{AuditAnswer, AuditFrame, AuditReport, AuditRequest},
     codec,
@@ -81,10 +81,11 @@ fn check_plain<T: Serialize + DeserializeOwned>(body: &[u8], what: &str) {
 fn check_signed<T: Signable>(vector: &Value) {
     let (body, encoded) = (bytes(vector, "body"), bytes(vector, "encoded"));
     let what = vector["type"].as_str().unwrap();
-    let verified = Signed::<T>::verify_encoded(&encoded).unwrap_or_else(|code| panic!("{what}: {code}"));
+    let verified =
+        SignedObject::<T>::verify_encoded(&encoded).unwrap_or_else(|code| panic!("{what}: {code}"));
     assert_eq!((verified.encode(), &verified.bytes().body), (encoded.clone(), &body), "{what}");
     check_plain::<T>(&body, what);
-    let refusal = |encoded: &[u8]| Signed::<T>::verify_encoded(encoded).err();
+    let refusal = |encoded: &[u8]| SignedObject::<T>::verify_encoded(encoded).err();
 
     assert_eq!(refusal(&[&encoded[..], &[0]].concat()), Some(ErrorCode::NonCanonical), "{what}: trailing");
     let cut = &encoded[..encoded.len() - 1];
@@ -212,7 +213,7 @@ fn embeddings_of_the_vectors_open_and_refuse_near_misses() {
         assert_eq!(refused, Some(ErrorCode::NonCanonical), "{kind} {name}: unknown variant");
     }
     let auth = items(&vectors, "objects").iter().find(|vector| vector["type"] == "EmbedAuth").unwrap();
-    let auth = Signed::<EmbedAuth>::verify_encoded(&bytes(auth, "encoded")).unwrap();
+    let auth = SignedObject::<EmbedAuth>::verify_encoded(&bytes(auth, "encoded")).unwrap();
     let node = ExchangeSecret::from_bytes(&bytes(&vectors, "node_secret").try_into().unwrap());
     let sealed = SealedTexts(bytes(&vectors, "sealed_texts"));
     let (texts, secret) = sealed.open(&node, &auth).unwrap();
@@ -234,7 +235,7 @@ fn audits_of_the_vectors_open_and_refuse_near_misses() {
         match what {
             "AuditReport" => {
                 check_signed::<AuditReport>(vector);
-                let signed = Signed::<AuditReport>::verify_encoded(&bytes(vector, "encoded")).unwrap();
+                let signed = SignedObject::<AuditReport>::verify_encoded(&bytes(vector, "encoded")).unwrap();
                 let report = AuditReport::verify(signed.bytes().clone(), &signed.request, &request).unwrap();
                 verdicts.insert(format!("{:?}", report.verdict));
             }
@@ -287,8 +288,11 @@ fn sealed_objects_of_another_version_are_refused() {
     assert_eq!(sealed.open(&node_exchange(1), &auth).err(), Some(ErrorCode::UnsupportedVersion));
 
     auth.suite = 2;
-    let signed = Signed::sign(auth, &root().signing_key());
-    assert_eq!(Signed::<TurnAuth>::verify(signed.bytes().clone()).err(), Some(ErrorCode::UnsupportedVersion));
+    let signed = SignedObject::sign(auth, &root().signing_key());
+    assert_eq!(
+        SignedObject::<TurnAuth>::verify(signed.bytes().clone()).err(),
+        Some(ErrorCode::UnsupportedVersion)
+    );
 }
 
 /// The blobs of the vectors open; the segment is closed at exactly sixteen turns.

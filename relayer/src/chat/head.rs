@@ -8,7 +8,7 @@ use baton_keys::{
 };
 use baton_memory::ids::OwnerId;
 use baton_proto::{
-    ErrorCode, Signable, Signed,
+    ErrorCode, Signable, SignedObject,
     ids::{LinkHash, PublicKey, SessionId, SuiAddress},
     limits::VERSION,
 };
@@ -68,7 +68,7 @@ impl ChatHead {
         let owner = SuiAddress(owner.0);
         let head =
             Self { version: VERSION, relayer: key.public_key(), owner, session_id, seq, link_hash, time_ms };
-        BASE64_URL_SAFE_NO_PAD.encode(Signed::sign(head, key).encode())
+        BASE64_URL_SAFE_NO_PAD.encode(SignedObject::sign(head, key).encode())
     }
 
     /// Reads a head of this session and owner; `None` for any other text.
@@ -77,7 +77,7 @@ impl ChatHead {
             return None;
         }
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
-        let head = Signed::<Self>::verify_encoded(&bytes).ok()?;
+        let head = SignedObject::<Self>::verify_encoded(&bytes).ok()?;
         let meant = head.owner.0 == owner.0 && head.session_id == session_id;
         meant.then(|| head.into_value())
     }

@@ -8,7 +8,7 @@ use baton_keys::{
 use baton_mesh::{FrameError, TurnStream};
 use baton_node::engine::echo::word_id;
 use baton_proto::{
-    ErrorCode, Signed, codec,
+    ErrorCode, SignedObject, codec,
     commit::SealedTurn,
     limits::{MAX_NODE_FRAME_BYTES, REPLY_BLOCK},
     link::Link,
@@ -41,7 +41,7 @@ enum Replacement {
 struct FalsifiedTurn<'a> {
     proxy: &'a ByzantineProxy,
     misbehaviour: Misbehaviour,
-    auth: Signed<TurnAuth>,
+    auth: SignedObject<TurnAuth>,
     payload: Payload,
     /// Tokens processed, including those of a resume prefix.
     seen: u32,
@@ -106,8 +106,8 @@ impl ByzantineProxy {
         turn.run(&mut reply).await
     }
 
-    fn open(&self, request: &TurnRequest) -> Option<(Signed<TurnAuth>, Payload, TurnSecret)> {
-        let auth = Signed::<TurnAuth>::verify(request.auth.clone()).ok()?;
+    fn open(&self, request: &TurnRequest) -> Option<(SignedObject<TurnAuth>, Payload, TurnSecret)> {
+        let auth = SignedObject::<TurnAuth>::verify(request.auth.clone()).ok()?;
         let (payload, secret) = request.payload.open(&self.keys.exchange, &auth).ok()?;
         Some((auth, payload, secret))
     }
@@ -240,7 +240,7 @@ impl FalsifiedTurn<'_> {
         let outs = match (self.misbehaviour, forged) {
             (Misbehaviour::StopBeforeLink, _) => vec![Replacement::Hold],
             (Misbehaviour::TwoLinks, Some(second)) => {
-                let first = Signed::<Link>::verify(committed.link).ok().map(|link| link.link_hash());
+                let first = SignedObject::<Link>::verify(committed.link).ok().map(|link| link.link_hash());
                 self.recorded = true;
                 self.proxy.log.record(AttemptKey::of(&self.auth), self.misbehaviour, first);
                 return Ok(vec![honest, second]);

@@ -3,7 +3,7 @@
 
 use baton_keys::SecretSigningKey;
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes,
+    ErrorCode, SignedBytes, SignedObject,
     commit::{ChainPosition, SealedTurn, seal_turn},
     ids::{ModelId, RunningHash},
     limits::VERSION,
@@ -23,12 +23,12 @@ pub(super) fn remake(
     signer: &SecretSigningKey,
     change: impl FnOnce(&mut Receipt, &mut Link),
 ) -> Result<Committed, ErrorCode> {
-    let mut receipt = Signed::<Receipt>::verify(committed.receipt.clone())?.into_value();
-    let mut link = Signed::<Link>::verify(committed.link.clone())?.into_value();
+    let mut receipt = SignedObject::<Receipt>::verify(committed.receipt.clone())?.into_value();
+    let mut link = SignedObject::<Link>::verify(committed.link.clone())?.into_value();
     change(&mut receipt, &mut link);
-    let receipt = Signed::sign(receipt, signer);
+    let receipt = SignedObject::sign(receipt, signer);
     link.receipt_hash = receipt.receipt_hash();
-    let link = Signed::sign(link, signer);
+    let link = SignedObject::sign(link, signer);
     Ok(Committed { link: link.bytes().clone(), receipt: receipt.bytes().clone(), ..committed.clone() })
 }
 
@@ -89,13 +89,13 @@ pub(super) fn fetch(committed: &Committed, payload: &Payload) -> ClientFrame {
 /// A correctly sealed turn over another answer, question or history.
 pub(super) fn reseal(
     misbehaviour: Misbehaviour,
-    (auth, payload, answer): (&Signed<TurnAuth>, &Payload, &str),
+    (auth, payload, answer): (&SignedObject<TurnAuth>, &Payload, &str),
     committed: &Committed,
     blob: &[u8],
     signer: &SecretSigningKey,
 ) -> Result<SealedTurn, ErrorCode> {
-    let link = Signed::<Link>::verify(committed.link.clone())?;
-    let mut receipt = Signed::<Receipt>::verify(committed.receipt.clone())?.into_value();
+    let link = SignedObject::<Link>::verify(committed.link.clone())?;
+    let mut receipt = SignedObject::<Receipt>::verify(committed.receipt.clone())?.into_value();
     let (record_key, blob_key) = (payload.grant.record_key.record_key(), payload.grant.blob_key.blob_key());
     let mut base = Segment::open(blob, &blob_key, &auth.session_id, link.segment)?;
     base.entries.pop();
@@ -120,7 +120,7 @@ pub(super) fn reseal(
 /// A progress note with an invalid signature, or over other tokens.
 pub(super) fn note(
     misbehaviour: Misbehaviour,
-    auth: &Signed<TurnAuth>,
+    auth: &SignedObject<TurnAuth>,
     tokens: u32,
     signer: &SecretSigningKey,
 ) -> SignedBytes {
@@ -132,6 +132,6 @@ pub(super) fn note(
         running_hash: RunningHash([7; 32]),
         time_ms: auth.issued_ms,
     };
-    let signed = Signed::sign(note, signer).bytes().clone();
+    let signed = SignedObject::sign(note, signer).bytes().clone();
     if misbehaviour == Misbehaviour::ForgedNote { spoil(signed) } else { signed }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, bail, ensure};
 use baton_client::{ClientError, HeadStatus, InlinePolicy, ResumeOptions, TurnEvent, TurnInput};
 use baton_mesh::Multiaddr;
-use baton_proto::{ErrorCode, Signed, head::HeadRecord, ids::NodeId, store::HeadIndex as _};
+use baton_proto::{ErrorCode, SignedObject, head::HeadRecord, ids::NodeId, store::HeadIndex as _};
 
 use super::Demo;
 use crate::{network::EngineChoice, output, raw};
@@ -94,11 +94,14 @@ impl Demo {
         let key = baton_keys::session::head_index_key(&root.head_signing_key().public_key());
         let store = self.http_store()?;
         let older = store.resolve(key).await?.context("the head is published")?;
-        let before = Signed::<HeadRecord>::verify_encoded(&older)?.sequence;
+        let before = SignedObject::<HeadRecord>::verify_encoded(&older)?.sequence;
         self.say(Self::ask("Thank you.")).await?;
         self.settle().await?;
         let newer = store.resolve(key).await?.context("the head is published")?;
-        ensure!(Signed::<HeadRecord>::verify_encoded(&newer)?.sequence > before, "the head did not move");
+        ensure!(
+            SignedObject::<HeadRecord>::verify_encoded(&newer)?.sequence > before,
+            "the head did not move"
+        );
         self.network.force_head(older).await?;
         match self.client.check_head(self.session).await {
             Err(ClientError::Protocol(ErrorCode::RollbackDetected)) => {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, ensure};
 use baton_client::{InlinePolicy, TurnEvent, TurnInput, TurnOutcome};
-use baton_proto::{Signed, export::Export, ids::NodeId, turn::TurnAuth};
+use baton_proto::{SignedObject, export::Export, ids::NodeId, turn::TurnAuth};
 
 use super::Demo;
 use crate::{network::EngineChoice, output, raw};
@@ -63,11 +63,11 @@ impl Demo {
     }
 
     /// The authorisation of an accepted turn.
-    async fn auth_of(&self, seq: u64) -> anyhow::Result<Signed<TurnAuth>> {
+    async fn auth_of(&self, seq: u64) -> anyhow::Result<SignedObject<TurnAuth>> {
         let export = self.export().await?;
         let turn = export.turns.iter().find(|turn| turn.seq == seq).context("the turn is in the export")?;
         let auth = turn.auth.as_ref().context("the turn has its authorisation")?;
-        Ok(Signed::<TurnAuth>::verify_encoded(auth)?)
+        Ok(SignedObject::<TurnAuth>::verify_encoded(auth)?)
     }
 
     /// Kills the serving node with `kill -9` after its first words; another node must complete the turn.

@@ -82,9 +82,10 @@ impl Demo {
         &self,
         export: &baton_proto::export::Export,
     ) -> anyhow::Result<baton_proto::ids::NodeId> {
-        use baton_proto::{Signed, receipt::Receipt};
+        use baton_proto::{SignedObject, receipt::Receipt};
         let receipt = export.turns.last().and_then(|turn| turn.receipt.as_ref());
-        let receipt = Signed::<Receipt>::verify_encoded(receipt.context("the last turn has a receipt")?)?;
+        let receipt =
+            SignedObject::<Receipt>::verify_encoded(receipt.context("the last turn has a receipt")?)?;
         Ok(receipt.node)
     }
 }

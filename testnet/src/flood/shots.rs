@@ -6,7 +6,7 @@ use baton_keys::{
     session::{RecordIdentity, SessionRoot, session_id},
 };
 use baton_proto::{
-    Signed, SignedBytes, codec,
+    SignedBytes, SignedObject, codec,
     ids::{DeviceId, ModelId, PayloadHash, PublicKey},
     limits::VERSION,
     link::Genesis,
@@ -139,5 +139,5 @@ pub(super) fn signed(target: &Target<'_>, numbers: &mut Numbers) -> anyhow::Resu
     let ephemeral = ExchangeSecret::generate();
     let (sealed, _) = SealedPayload::seal(&payload, &ephemeral, &auth.audience_key, &auth.binding())?;
     auth.payload_hash = sealed.hash();
-    Ok(frame(Signed::sign(auth, &signing).bytes().clone(), sealed))
+    Ok(frame(SignedObject::sign(auth, &signing).bytes().clone(), sealed))
 }

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use baton_proto::{ErrorCode, Signed, head::HeadRecord, receipt::EngineKind};
+use baton_proto::{ErrorCode, SignedObject, head::HeadRecord, receipt::EngineKind};
 use baton_walrus_client::{
     HttpStore, ShardCount,
     embedded::{EmbeddedConfig, EmbeddedStore, HeadIdentity},
@@ -21,7 +21,7 @@ use baton_testkit::{
 };
 
 fn validate(record: &[u8]) -> Result<HeadIdentity, String> {
-    let head = Signed::<HeadRecord>::verify_encoded(record).map_err(|code| code.to_string())?;
+    let head = SignedObject::<HeadRecord>::verify_encoded(record).map_err(|code| code.to_string())?;
     Ok(HeadIdentity { key: head.index_key(), sequence: head.sequence, expires_ms: head.expires_ms })
 }
 

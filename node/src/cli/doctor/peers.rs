@@ -5,7 +5,7 @@ use std::time::Duration;
 use baton_keys::secret::random_bytes;
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr, OpenError, PeerId, Reach, node_id_of};
 use baton_proto::{
-    Signed, codec,
+    SignedObject, codec,
     limits::MAX_NODE_FRAME_BYTES,
     node_record::NodeRecord,
     wire::{ClientFrame, NodeFrame},
@@ -141,7 +141,7 @@ async fn ask(mut stream: baton_mesh::TurnStream, deadline: Instant) -> Option<Pe
     stream.send_by(&codec::encode(&ClientFrame::NodeRecord), deadline).await.ok()?;
     let frame = stream.recv_by(MAX_NODE_FRAME_BYTES, deadline).await.ok()??;
     let NodeFrame::NodeRecord(bytes) = codec::decode(&frame, MAX_NODE_FRAME_BYTES).ok()? else { return None };
-    let record = Signed::<NodeRecord>::verify(bytes).ok()?;
+    let record = SignedObject::<NodeRecord>::verify(bytes).ok()?;
     let name = stream.remote().to_string();
     let peer = format!("{}...", name.get(..16).unwrap_or(&name));
     Some(PeerRecord { peer, issued_ms: record.issued_ms, expires_ms: record.expires_ms, asked_ms })

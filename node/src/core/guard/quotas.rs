@@ -164,7 +164,7 @@ fn name(used: &QuotaUse) -> [u8; 32] {
 mod tests {
     use baton_keys::SecretSigningKey;
     use baton_proto::{
-        Signed, SignedBytes,
+        SignedBytes, SignedObject,
         quota::{QuotaGrant, QuotaProof},
     };
 
@@ -177,12 +177,16 @@ mod tests {
         SecretSigningKey::from_seed(&[fill; 32])
     }
 
-    fn grant(parent: Option<&Signed<QuotaGrant>>, by: u8, turns_per_hour: u32) -> Signed<QuotaGrant> {
+    fn grant(
+        parent: Option<&SignedObject<QuotaGrant>>,
+        by: u8,
+        turns_per_hour: u32,
+    ) -> SignedObject<QuotaGrant> {
         let grant = QuotaGrant {
             version: 1,
             grantor: key(by).public_key(),
             serial: QuotaSerial([by; 16]),
-            parent: parent.map(Signed::quota_hash),
+            parent: parent.map(SignedObject::quota_hash),
             holder: key(by + 1).public_key(),
             nodes: Vec::new(),
             models: Vec::new(),
@@ -193,14 +197,14 @@ mod tests {
             until_ms: 1_000_000,
             depth: parent.map_or(3, |parent| parent.depth - 1),
         };
-        Signed::sign(grant, &key(by))
+        SignedObject::sign(grant, &key(by))
     }
 
-    fn used(chain: &[&Signed<QuotaGrant>], holder: u8, turn: AuthHash) -> QuotaUse {
+    fn used(chain: &[&SignedObject<QuotaGrant>], holder: u8, turn: AuthHash) -> QuotaUse {
         let last = chain.last().unwrap();
         let proof = QuotaProof { version: 1, holder: last.holder, grant: last.quota_hash(), auth_hash: turn };
         let chain: Vec<SignedBytes> = chain.iter().map(|link| link.bytes().clone()).collect();
-        QuotaUse { chain, proof: Signed::sign(proof, &key(holder)).bytes().clone() }
+        QuotaUse { chain, proof: SignedObject::sign(proof, &key(holder)).bytes().clone() }
     }
 
     fn quotas(revoked: Vec<QuotaSerial>) -> Quotas {

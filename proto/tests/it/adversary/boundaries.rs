@@ -6,7 +6,7 @@
 
 use baton_keys::SecretSigningKey;
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     chain::{ChainEnd, base_after, verify_segment},
     codec,
     commit::ChainPosition,
@@ -58,7 +58,7 @@ fn chain(lengths: &[usize]) -> (Segment, Genesis, ChainEnd) {
         link.prev_blob = (index > 0).then(|| RandomValue::random(&mut source));
         link.record_hash = record.hash();
         link.record_length = u32::try_from(*length).unwrap();
-        let link = Signed::sign(link, &key);
+        let link = SignedObject::sign(link, &key);
         end = ChainEnd { seq: link.seq, link_hash: link.link_hash() };
         segment.entries.push(Entry { link: link.bytes().clone(), record });
     }
@@ -304,7 +304,7 @@ fn an_answer_over_its_limit_is_neither_sealed_nor_accepted() {
         output: commit_output(key, &answer, FinishReason::Stop),
         memory: None,
     };
-    let receipt = Signed::sign(receipt, signing);
+    let receipt = SignedObject::sign(receipt, signing);
     let record = Record::of_turn(
         requested.payload.kind,
         None,
@@ -317,7 +317,7 @@ fn an_answer_over_its_limit_is_neither_sealed_nor_accepted() {
     link.record_hash = sealed.hash();
     link.record_length = u32::try_from(sealed.0.len()).unwrap();
     link.receipt_hash = receipt.receipt_hash();
-    let link = Signed::sign(link, signing);
+    let link = SignedObject::sign(link, signing);
     let ChainPosition { base, .. } = requested.position();
     let mut segment = base.clone();
     segment.entries.push(Entry { link: link.bytes().clone(), record: sealed });

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use baton_keys::contexts::LINK_HASH;
 use baton_proto::{
-    ErrorCode, Signed, codec,
+    ErrorCode, SignedObject, codec,
     ids::LinkHash,
     limits::{MAX_SEGMENT_BUCKET, MIN_SEGMENT_BUCKET},
     link::{Link, blob_digest},
@@ -99,7 +99,7 @@ fn seal(done: &CompletedTurn, padded: &[u8]) -> Vec<u8> {
 
 /// For a change in the link just before the carrier's own, if the bytes still decode. Signs the carrier's
 /// link again with the new predecessor; returns it with the blob of both.
-fn resign(done: &CompletedTurn, changed: &[u8], entry: usize) -> Option<(Signed<Link>, Vec<u8>)> {
+fn resign(done: &CompletedTurn, changed: &[u8], entry: usize) -> Option<(SignedObject<Link>, Vec<u8>)> {
     let own = usize::from(done.accepted.link.index);
     if entry + 1 != own {
         return None;
@@ -108,7 +108,7 @@ fn resign(done: &CompletedTurn, changed: &[u8], entry: usize) -> Option<(Signed<
     let mut segment: Segment = codec::decode(encoded, MAX_SEGMENT_BUCKET).ok()?;
     let mut link = done.accepted.link.clone().into_value();
     link.prev_link = LinkHash(segment.entries[entry].link.hash(LINK_HASH));
-    let link = Signed::sign(link, &TWENTY.session.nodes[done.node].signing);
+    let link = SignedObject::sign(link, &TWENTY.session.nodes[done.node].signing);
     segment.entries[own].link = link.bytes().clone();
     let padded = codec::pad(&codec::encode(&segment), MIN_SEGMENT_BUCKET, MAX_SEGMENT_BUCKET).ok()?;
     Some((link, seal(done, &padded)))

@@ -9,7 +9,7 @@ use baton_keys::{
     session::{BlobKey, SessionRoot, head_locate_key},
 };
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes,
+    ErrorCode, SignedBytes, SignedObject,
     ack::{Abort, StatusRequest, TurnAck},
     chain::{ChainEnd, SessionReader, WindowReader, verify_segment},
     codec,
@@ -181,7 +181,7 @@ wire_types!(
 macro_rules! signed_types {
     ($($name:ident),* $(,)?) => {
         fn verify_as_every_type(encoded: &[u8]) {
-            $(drop(Signed::<$name>::verify_encoded(encoded));)*
+            $(drop(SignedObject::<$name>::verify_encoded(encoded));)*
         }
 
         fn check_every_signed_type(source: &mut Source, key: &SecretSigningKey, verified: &mut usize) {
@@ -215,7 +215,7 @@ fn check_signed<T: SettableSigner + Debug>(
 ) {
     let honest = signed::<T>(source, key);
     let encoded = honest.encode();
-    match Signed::<T>::verify_encoded(&encoded) {
+    match SignedObject::<T>::verify_encoded(&encoded) {
         Ok(again) => {
             assert_eq!(again.bytes(), honest.bytes());
             *verified += 1;
@@ -225,7 +225,7 @@ fn check_signed<T: SettableSigner + Debug>(
     let mut mutated = encoded.clone();
     mutate(source, &mut mutated);
     if mutated != encoded {
-        assert!(Signed::<T>::verify_encoded(&mutated).is_err());
+        assert!(SignedObject::<T>::verify_encoded(&mutated).is_err());
     }
 }
 
@@ -244,7 +244,7 @@ fn random_segment(source: &mut Source, key: &SecretSigningKey, id: SessionId, nu
             link.record_length = 40;
             link.prev_blob = (link.seq > 0).then(|| BlobRef::random(source));
         }
-        segment.entries.push(Entry { link: Signed::sign(link, key).bytes().clone(), record });
+        segment.entries.push(Entry { link: SignedObject::sign(link, key).bytes().clone(), record });
     }
     segment
 }
@@ -375,7 +375,7 @@ proptest! {
             read.segment = number;
             read.blob = source.coin().then(|| blob_ref(&blob));
             if let Some(last) = segment.entries.last().filter(|_| source.coin()) {
-                let link = Signed::<Link>::peek(&last.link).unwrap();
+                let link = SignedObject::<Link>::peek(&last.link).unwrap();
                 auth.prev_link = LinkHash(last.link.hash(baton_keys::contexts::LINK_HASH));
                 auth.seq = link.seq.wrapping_add(1);
             }
@@ -418,7 +418,7 @@ proptest! {
         outer.blobs.insert(0, SegmentRef { segment: number, blob: blob_ref(&blob) });
         if let Some(last) = segment.entries.last() {
             outer.link_hash = LinkHash(last.link.hash(baton_keys::contexts::LINK_HASH));
-            outer.seq = Signed::<Link>::peek(&last.link).unwrap().seq;
+            outer.seq = SignedObject::<Link>::peek(&last.link).unwrap().seq;
         }
         let mut reader = SessionReader::new(&root, &outer).unwrap();
         prop_assert!(reader.provide(&[]).is_err());
@@ -457,13 +457,19 @@ fn a_body_over_its_limit_is_refused_before_it_is_decoded() {
     head.inner.clear();
     let spare = 4096 - codec::encode(&head).len();
     head.inner = vec![0; spare];
-    let fits = Signed::sign(head.clone(), &key);
-    assert!(Signed::<HeadRecord>::verify(fits.bytes().clone()).is_ok());
-    assert!(Signed::<HeadRecord>::verify_encoded(&fits.encode()).is_ok());
+    let fits = SignedObject::sign(head.clone(), &key);
+    assert!(SignedObject::<HeadRecord>::verify(fits.bytes().clone()).is_ok());
+    assert!(SignedObject::<HeadRecord>::verify_encoded(&fits.encode()).is_ok());
     head.inner.push(0);
-    let over = Signed::sign(head, &key);
-    assert_eq!(Signed::<HeadRecord>::verify(over.bytes().clone()).unwrap_err(), ErrorCode::FrameTooLarge);
-    assert_eq!(Signed::<HeadRecord>::verify_encoded(&over.encode()).unwrap_err(), ErrorCode::FrameTooLarge);
+    let over = SignedObject::sign(head, &key);
+    assert_eq!(
+        SignedObject::<HeadRecord>::verify(over.bytes().clone()).unwrap_err(),
+        ErrorCode::FrameTooLarge
+    );
+    assert_eq!(
+        SignedObject::<HeadRecord>::verify_encoded(&over.encode()).unwrap_err(),
+        ErrorCode::FrameTooLarge
+    );
 }
 
 /// The debug form of an object, for a log or a failed assertion, has no conversation and no key.

@@ -6,7 +6,7 @@ use baton_keys::{
     exchange::{EmbedSecret, ExchangeSecret},
 };
 use baton_proto::{
-    ErrorCode, Signed, codec,
+    ErrorCode, SignedObject, codec,
     embed::{EmbedAuth, EmbedReply, EmbedTexts, SealedReply, SealedTexts},
     ids::{AuthHash, EmbedId, ExchangeKey, ModelId, NodeId, PayloadHash, PublicKey},
     limits::{
@@ -26,7 +26,7 @@ struct World {
     client: SecretSigningKey,
     node: SecretSigningKey,
     exchange: ExchangeSecret,
-    auth: Signed<EmbedAuth>,
+    auth: SignedObject<EmbedAuth>,
     texts: SealedTexts,
     secret: EmbedSecret,
 }
@@ -54,7 +54,7 @@ fn world(texts: &[&str]) -> World {
     let ephemeral = ExchangeSecret::from_bytes(&[6; 32]);
     let (texts, secret) = SealedTexts::seal(&plain, &ephemeral, &auth.audience_key, &auth.binding()).unwrap();
     auth.texts_hash = texts.hash();
-    World { auth: Signed::sign(auth, &client), client, node, exchange, texts, secret }
+    World { auth: SignedObject::sign(auth, &client), client, node, exchange, texts, secret }
 }
 
 fn reply(world: &World, vectors: &[[f32; 2]]) -> EmbedReply {
@@ -89,7 +89,7 @@ fn every_flipped_bit_of_the_order_the_texts_and_the_reply_is_refused() {
     for bit in 0..encoded.len() * 8 {
         let mut flipped = encoded.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        assert!(Signed::<EmbedAuth>::verify_encoded(&flipped).is_err(), "bit {bit} of the order");
+        assert!(SignedObject::<EmbedAuth>::verify_encoded(&flipped).is_err(), "bit {bit} of the order");
     }
     for bit in 0..made.texts.0.len() * 8 {
         let mut flipped = made.texts.0.clone();
@@ -146,14 +146,14 @@ fn texts_open_for_their_node_client_model_and_request_alone() {
 fn orders_are_of_their_signer_suite_and_time() {
     let made = world(&["a"]);
     let auth = EmbedAuth::clone(&made.auth);
-    let forged = Signed::sign(auth.clone(), &made.node);
+    let forged = SignedObject::sign(auth.clone(), &made.node);
     assert_eq!(
-        Signed::<EmbedAuth>::verify(forged.bytes().clone()).unwrap_err(),
+        SignedObject::<EmbedAuth>::verify(forged.bytes().clone()).unwrap_err(),
         ErrorCode::BadSignature,
         "another key's"
     );
-    let other = Signed::sign(EmbedAuth { suite: 2, ..auth.clone() }, &made.client);
-    let refused = Signed::<EmbedAuth>::verify(other.bytes().clone());
+    let other = SignedObject::sign(EmbedAuth { suite: 2, ..auth.clone() }, &made.client);
+    let refused = SignedObject::<EmbedAuth>::verify(other.bytes().clone());
     assert_eq!(refused.unwrap_err(), ErrorCode::UnsupportedVersion);
 
     assert_eq!(auth.check_time(NOW), Ok(()));
@@ -266,12 +266,12 @@ fn a_receipt_cannot_be_of_what_serves_no_turns() {
     let mut receipt = Receipt::random(&mut Source::new(1));
     let node = SecretSigningKey::from_seed(&[2; 32]);
     (receipt.version, receipt.engine, receipt.node) = (1, EngineKind::Native, node.node_id());
-    let signed = Signed::sign(receipt.clone(), &node);
-    assert!(Signed::<Receipt>::verify(signed.bytes().clone()).is_ok());
+    let signed = SignedObject::sign(receipt.clone(), &node);
+    assert!(SignedObject::<Receipt>::verify(signed.bytes().clone()).is_ok());
     receipt.engine = EngineKind::Embedding;
-    let signed = Signed::sign(receipt, &node);
+    let signed = SignedObject::sign(receipt, &node);
     assert_eq!(
-        Signed::<Receipt>::verify(signed.bytes().clone()).unwrap_err(),
+        SignedObject::<Receipt>::verify(signed.bytes().clone()).unwrap_err(),
         ErrorCode::NonCanonical,
         "as before there was such an engine"
     );

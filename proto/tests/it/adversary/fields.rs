@@ -3,7 +3,7 @@
 
 use baton_keys::SecretSigningKey;
 use baton_proto::{
-    ErrorCode, Signable, Signed, SignedBytes,
+    ErrorCode, Signable, SignedBytes, SignedObject,
     ack::{Abort, StatusRequest, TurnAck},
     codec,
     commit::{check_receipt_of_link, seal_turn},
@@ -39,27 +39,27 @@ fn other_key() -> SecretSigningKey {
 /// Both tables of a type: the old signature over a changed field, and another key's signature over it. Then
 /// every byte of the encoded object, so that no field is forgotten.
 fn check_changes<T: Signable + Clone + PartialEq + std::fmt::Debug>(
-    honest: &Signed<T>,
+    honest: &SignedObject<T>,
     changes: &[Change<T>],
 ) -> usize {
-    assert_eq!(Signed::<T>::verify(honest.bytes().clone()).as_ref(), Ok(honest));
+    assert_eq!(SignedObject::<T>::verify(honest.bytes().clone()).as_ref(), Ok(honest));
     for (field, change, code) in changes {
         let mut value = T::clone(honest);
         change(&mut value);
         assert_ne!(codec::encode(&value), honest.bytes().body, "{field} was changed");
         let unsigned = SignedBytes { body: codec::encode(&value), signature: honest.bytes().signature };
-        assert_eq!(Signed::<T>::verify(unsigned).unwrap_err(), *code, "{field}, old signature");
-        let forged = Signed::sign(value, &other_key()).bytes().clone();
-        assert_eq!(Signed::<T>::verify(forged).unwrap_err(), *code, "{field}, another key's signature");
+        assert_eq!(SignedObject::<T>::verify(unsigned).unwrap_err(), *code, "{field}, old signature");
+        let forged = SignedObject::sign(value, &other_key()).bytes().clone();
+        assert_eq!(SignedObject::<T>::verify(forged).unwrap_err(), *code, "{field}, another key's signature");
     }
-    let untouched = Signed::sign(T::clone(honest), &other_key()).bytes().clone();
-    assert_eq!(Signed::<T>::verify(untouched).unwrap_err(), T::BAD_SIGNATURE);
+    let untouched = SignedObject::sign(T::clone(honest), &other_key()).bytes().clone();
+    assert_eq!(SignedObject::<T>::verify(untouched).unwrap_err(), T::BAD_SIGNATURE);
     let encoded = honest.encode();
     for position in 0..encoded.len() {
         for pattern in [0x01, 0x80] {
             let mut changed = encoded.clone();
             changed[position] ^= pattern;
-            assert!(Signed::<T>::verify_encoded(&changed).is_err(), "byte {position}");
+            assert!(SignedObject::<T>::verify_encoded(&changed).is_err(), "byte {position}");
         }
     }
     changes.len() * 2 + 1 + encoded.len() * 2
@@ -152,8 +152,8 @@ fn an_authorisation_signed_again_does_not_fit_its_payload_or_chain() {
     for (field, change, code) in cases {
         let mut value = TurnAuth::clone(&done.requested.auth);
         change(&mut value);
-        let auth = Signed::sign(value, &twenty.session.root.signing_key());
-        let auth = Signed::<TurnAuth>::verify(auth.bytes().clone()).unwrap();
+        let auth = SignedObject::sign(value, &twenty.session.root.signing_key());
+        let auth = SignedObject::<TurnAuth>::verify(auth.bytes().clone()).unwrap();
         let got = done
             .requested
             .sealed
@@ -165,7 +165,8 @@ fn an_authorisation_signed_again_does_not_fit_its_payload_or_chain() {
     let mut value = TurnAuth::clone(&done.requested.auth);
     value.session_key = other_key().public_key();
     value.session_id = baton_keys::session::session_id(&value.session_key);
-    let auth = Signed::<TurnAuth>::verify(Signed::sign(value, &other_key()).bytes().clone()).unwrap();
+    let auth =
+        SignedObject::<TurnAuth>::verify(SignedObject::sign(value, &other_key()).bytes().clone()).unwrap();
     assert_eq!(done.requested.sealed.open(&node.exchange, &auth).unwrap_err(), PayloadRejected);
     // Nor can another node open it, nor does a changed payload open under a fitting hash.
     for other in twenty.session.nodes.iter().filter(|other| other.signing.node_id() != auth.audience) {
@@ -263,7 +264,7 @@ fn accept_relinked(
     link: Link,
     key: &SecretSigningKey,
 ) -> Result<baton_proto::commit::AcceptedTurn, ErrorCode> {
-    let link = Signed::sign(link, key);
+    let link = SignedObject::sign(link, key);
     let record = done.accepted.segment.entries.last().expect("the turn's own entry").record.clone();
     let mut segment = done.requested.base.clone();
     segment.entries.push(Entry { link: link.bytes().clone(), record });
@@ -283,9 +284,10 @@ fn another_nodes_link_does_not_continue_the_chain() {
         [(0, ErrorCode::ChainBroken), (4, ErrorCode::ChainBroken), (9, ErrorCode::HeadMismatch)]
     {
         let mut segment = done.accepted.segment.clone();
-        let mut link = Signed::<Link>::verify(segment.entries[index].link.clone()).unwrap().into_value();
+        let mut link =
+            SignedObject::<Link>::verify(segment.entries[index].link.clone()).unwrap().into_value();
         link.author = other_key().node_id();
-        segment.entries[index].link = Signed::sign(link, &other_key()).bytes().clone();
+        segment.entries[index].link = SignedObject::sign(link, &other_key()).bytes().clone();
         let blob = segment.seal(&done.requested.blob_key, &done.requested.record_key.blob_salt()).unwrap();
         let got = crate::adversary::stored::read_fooled(twenty.request_after(9), &blob, None);
         assert_eq!(got.unwrap_err(), code, "entry {index}");
@@ -442,7 +444,7 @@ fn what_a_client_says_afterwards_holds_in_every_field() {
         time_ms: EPOCH_MS,
     };
     let mut cases = check_changes(
-        &Signed::sign(ack, &key),
+        &SignedObject::sign(ack, &key),
         &[
             ("version", |a| a.version = 0, UnsupportedVersion),
             ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
@@ -457,7 +459,7 @@ fn what_a_client_says_afterwards_holds_in_every_field() {
     let turn_id = link.turn_id;
     let abort = Abort { version: 1, session_id, session_key, seq: 9, turn_id, attempt: 0, time_ms: EPOCH_MS };
     cases += check_changes(
-        &Signed::sign(abort, &key),
+        &SignedObject::sign(abort, &key),
         &[
             ("version", |a| a.version = 0, UnsupportedVersion),
             ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
@@ -472,7 +474,7 @@ fn what_a_client_says_afterwards_holds_in_every_field() {
     let status =
         StatusRequest { version: 1, session_id, session_key, turn_id, attempt: 0, node, time_ms: EPOCH_MS };
     cases += check_changes(
-        &Signed::sign(status, &key),
+        &SignedObject::sign(status, &key),
         &[
             ("version", |a| a.version = 0, UnsupportedVersion),
             ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
@@ -506,11 +508,11 @@ fn a_head_record_holds_in_every_field() {
         ],
     );
     // Taken over whole under another head key: another index key, and the parts do not open.
-    let taken = Signed::sign(
+    let taken = SignedObject::sign(
         HeadRecord { head_key: other_key().public_key(), ..HeadRecord::clone(&head) },
         &other_key(),
     );
-    let taken = Signed::<HeadRecord>::verify(taken.bytes().clone()).unwrap();
+    let taken = SignedObject::<HeadRecord>::verify(taken.bytes().clone()).unwrap();
     assert_ne!(taken.index_key(), head.index_key());
     assert_eq!(taken.open_outer(&session.root.session_id()).unwrap_err(), PayloadRejected);
     assert_eq!(taken.open_inner(&session.root).unwrap_err(), PayloadRejected);

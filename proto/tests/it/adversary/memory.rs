@@ -7,7 +7,7 @@ use baton_keys::{
     session::RecordKey,
 };
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes, codec,
+    ErrorCode, SignedBytes, SignedObject, codec,
     commit::seal_turn,
     ids::SuiAddress,
     limits::{MAX_HINT_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_PLACE_BYTES},
@@ -35,7 +35,7 @@ fn open(
     node: usize,
     envelope: &SignedBytes,
 ) -> Result<usize, ErrorCode> {
-    let envelope = Signed::<MemEnvelope>::verify(envelope.clone())?;
+    let envelope = SignedObject::<MemEnvelope>::verify(envelope.clone())?;
     envelope.open(&requested.auth, &session.nodes[node].exchange, EPOCH_MS).map(|items| items.len())
 }
 
@@ -91,14 +91,14 @@ fn an_envelope_opens_for_its_turn_its_node_and_its_relayer_only() {
         change(&mut envelope);
         let bytes = SignedBytes { body: codec::encode(&envelope), signature: honest.bytes().signature };
         assert_eq!(open(&requested, &session, 0, &bytes), Err(unsigned), "{field}, old signature");
-        let bytes = Signed::sign(envelope, &session.relayer).bytes().clone();
+        let bytes = SignedObject::sign(envelope, &session.relayer).bytes().clone();
         assert_eq!(open(&requested, &session, 0, &bytes), Err(resigned), "{field}, signed again");
     }
     let mut refused = 0;
     for position in 0..honest.encode().len() {
         let mut bytes = honest.encode();
         bytes[position] ^= 0x80;
-        assert!(Signed::<MemEnvelope>::verify_encoded(&bytes).is_err(), "byte {position}");
+        assert!(SignedObject::<MemEnvelope>::verify_encoded(&bytes).is_err(), "byte {position}");
         refused += 1;
     }
     eprintln!("MemEnvelope: {} refusals", refused + 2 * cases.len() + 5);
@@ -123,10 +123,10 @@ fn refuses_a_hint_on_another_turn_for_another_relayer_or_changed() {
         persona: None,
         scope: RecallScope::default(),
     };
-    let honest = Signed::sign(hint, &account);
+    let honest = SignedObject::sign(hint, &account);
     let relayer = session.relayer.public_key();
-    let open = |bytes: &SignedBytes, auth: &Signed<TurnAuth>, relayer: &baton_proto::ids::PublicKey| {
-        Signed::<RecallHint>::verify(bytes.clone())?.check_for(auth, relayer)
+    let open = |bytes: &SignedBytes, auth: &SignedObject<TurnAuth>, relayer: &baton_proto::ids::PublicKey| {
+        SignedObject::<RecallHint>::verify(bytes.clone())?.check_for(auth, relayer)
     };
     assert_eq!(open(honest.bytes(), &requested.auth, &relayer), Ok(()));
     let other_turn = session.ask(0, &with_memory());
@@ -165,7 +165,7 @@ fn refuses_sealed_bytes_that_are_no_items_with_one_code() {
         let secret = MemorySecret::initiate(&ephemeral, &requested.auth.audience_key, &binding).unwrap();
         let envelope =
             MemEnvelope { ephemeral: ephemeral.public_key(), sealed: secret.seal(bytes), ..honest.clone() };
-        let signed = Signed::sign(envelope, &session.relayer);
+        let signed = SignedObject::sign(envelope, &session.relayer);
         open(&requested, &session, 0, signed.bytes())
     };
     let good = codec::encode(&requested.memory);
@@ -198,7 +198,7 @@ fn refuses_more_memory_than_the_limits() {
     assert_eq!(seal(&vec![item(&long); 16]).unwrap_err(), ErrorCode::MemTooLarge);
     let weak =
         TurnAuth { audience_key: baton_proto::ids::ExchangeKey([0; 32]), ..TurnAuth::clone(&requested.auth) };
-    let weak = Signed::sign(weak, &session.root.signing_key());
+    let weak = SignedObject::sign(weak, &session.root.signing_key());
     let ephemeral = ExchangeSecret::from_bytes(&[5; 32]);
     let got = MemEnvelope::seal(&[], &weak, &session.relayer, &ephemeral, EPOCH_MS);
     assert_eq!(got.unwrap_err(), ErrorCode::KxExpired);
@@ -291,7 +291,7 @@ fn a_progress_note_counts_for_its_tokens_and_turn_only() {
         running_hash: honest,
         time_ms: EPOCH_MS,
     };
-    let note = Signed::sign(note, node);
+    let note = SignedObject::sign(note, node);
     type Change = fn(&mut ProgressNote);
     let cases: [(&str, Change, ErrorCode); 6] = [
         ("version", |n| n.version = 0, ErrorCode::UnsupportedVersion),
@@ -305,9 +305,13 @@ fn a_progress_note_counts_for_its_tokens_and_turn_only() {
         let mut changed = ProgressNote::clone(&note);
         change(&mut changed);
         let bytes = SignedBytes { body: codec::encode(&changed), signature: note.bytes().signature };
-        assert_eq!(Signed::<ProgressNote>::verify(bytes).unwrap_err(), code, "{field}");
-        let forged = Signed::sign(changed, &session.nodes[1].signing).bytes().clone();
-        assert_eq!(Signed::<ProgressNote>::verify(forged).unwrap_err(), code, "{field}, another node's");
+        assert_eq!(SignedObject::<ProgressNote>::verify(bytes).unwrap_err(), code, "{field}");
+        let forged = SignedObject::sign(changed, &session.nodes[1].signing).bytes().clone();
+        assert_eq!(
+            SignedObject::<ProgressNote>::verify(forged).unwrap_err(),
+            code,
+            "{field}, another node's"
+        );
     }
 }
 
@@ -355,7 +359,7 @@ fn a_resumed_answer_continues_exactly_the_tokens_signed_for() {
             SealedPayload::seal(payload, &ephemeral, &exchange.public_key(), &auth.binding()).unwrap();
         let mut auth = auth.clone();
         auth.payload_hash = sealed.hash();
-        sealed.open(exchange, &Signed::sign(auth, &session.root.signing_key())).map(|_| ())
+        sealed.open(exchange, &SignedObject::sign(auth, &session.root.signing_key())).map(|_| ())
     };
     assert_eq!(reseal(&requested.payload, &requested.auth), Ok(()));
     for wrong in [vec![], vec![11, 12], vec![11, 12, 13, 14], vec![11, 13, 12], vec![11, 12, 14]] {

@@ -2,7 +2,7 @@
 
 use baton_keys::session::SessionRoot;
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     chain::{HistoryTurn, SessionReader, VerifiedSegment, effective, rebuild_blob},
     head::{HeadOuter, HeadRecord},
     ids::{LinkHash, SessionId},
@@ -28,7 +28,7 @@ fn root_and_head_record_alone_give_back_forty_turns() {
     let encoded = session.head(40).encode();
     // From here on only the root, the encoded record and the store.
     let root = session.root.clone();
-    let head = Signed::<HeadRecord>::verify_encoded(&encoded).unwrap();
+    let head = SignedObject::<HeadRecord>::verify_encoded(&encoded).unwrap();
     assert_eq!(head.head_key, root.head_signing_key().public_key());
     let segments = read(&root, &head.open_outer(&root.session_id()).unwrap(), &session.store).unwrap();
     let sizes: Vec<usize> = segments.iter().map(|segment| segment.turns.len()).collect();

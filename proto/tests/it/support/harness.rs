@@ -11,7 +11,7 @@ use baton_keys::{
     session::{BlobKey, RecordKey, SessionRoot},
 };
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, SignedObject,
     chain::{Window, WindowReader, base_after},
     codec,
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, SealedTurn, accept_turn, seal_turn},
@@ -103,7 +103,7 @@ impl NodeParty {
         let ClientFrame::Turn(request) = codec::decode(frame, MAX_FRAME_BYTES)? else {
             return Err(ErrorCode::NonCanonical);
         };
-        let auth = Signed::<TurnAuth>::verify(request.auth.clone())?;
+        let auth = SignedObject::<TurnAuth>::verify(request.auth.clone())?;
         if auth.audience != self.signing.node_id() {
             return Err(ErrorCode::WrongAudience);
         }
@@ -123,7 +123,9 @@ impl NodeParty {
         let (request, OpenedRequest { auth, payload }) = self.open(frame, EPOCH_MS)?;
         let window = read_window(&auth, &payload.grant, store)?;
         let memory = match request.memory {
-            Some(bytes) => Signed::<MemEnvelope>::verify(bytes)?.open(&auth, &self.exchange, EPOCH_MS)?,
+            Some(bytes) => {
+                SignedObject::<MemEnvelope>::verify(bytes)?.open(&auth, &self.exchange, EPOCH_MS)?
+            }
             None => Vec::new(),
         };
         let record =
@@ -137,7 +139,7 @@ impl NodeParty {
     /// An honest receipt; every word of the answer counts as a token.
     pub fn receipt(
         &self,
-        auth: &Signed<TurnAuth>,
+        auth: &SignedObject<TurnAuth>,
         payload: &Payload,
         window: &Window,
         memory: &[MemoryItem],
@@ -189,7 +191,7 @@ impl NodeParty {
 
 /// A request opened by a node.
 pub struct OpenedRequest {
-    pub auth: Signed<TurnAuth>,
+    pub auth: SignedObject<TurnAuth>,
     pub payload: Payload,
 }
 
@@ -210,7 +212,7 @@ pub fn read_window(auth: &TurnAuth, grant: &Grant, store: &Store) -> Result<Wind
 /// A turn that the client requested.
 #[derive(Clone)]
 pub struct RequestedTurn {
-    pub auth: Signed<TurnAuth>,
+    pub auth: SignedObject<TurnAuth>,
     pub payload: Payload,
     pub sealed: SealedPayload,
     pub base: Segment,
@@ -218,7 +220,7 @@ pub struct RequestedTurn {
     pub record_key: RecordKey,
     pub blob_key: BlobKey,
     pub memory: Vec<MemoryItem>,
-    pub envelope: Option<Signed<MemEnvelope>>,
+    pub envelope: Option<SignedObject<MemEnvelope>>,
 }
 
 impl RequestedTurn {
@@ -434,7 +436,7 @@ impl Session {
         let (sealed, _) = SealedPayload::seal(&payload, &ephemeral, &node_key, &auth.binding())
             .expect("the harness asks for payloads that fit");
         auth.payload_hash = sealed.hash();
-        let auth = Signed::sign(auth, &self.root.signing_key());
+        let auth = SignedObject::sign(auth, &self.root.signing_key());
         let envelope = (!script.memory.is_empty()).then(|| {
             let ephemeral = ExchangeSecret::from_bytes(&self.source.bytes());
             MemEnvelope::seal(&script.memory, &auth, &self.relayer, &ephemeral, EPOCH_MS)
@@ -495,7 +497,7 @@ impl Session {
     }
 
     /// The signed head record after `turns` turns.
-    pub fn head(&self, turns: usize) -> Signed<HeadRecord> {
+    pub fn head(&self, turns: usize) -> SignedObject<HeadRecord> {
         let last = &self.done[turns - 1].accepted.link;
         let inner = HeadInner {
             turn_id: last.turn_id,

@@ -2,7 +2,7 @@
 
 use baton_keys::SecretSigningKey;
 use baton_proto::{
-    ErrorCode, Signable, Signed, SignedBytes,
+    ErrorCode, Signable, SignedBytes, SignedObject,
     ack::{Abort, StatusRequest, TurnAck},
     embed::{
         EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts, SealedReply, SealedTexts,
@@ -418,8 +418,8 @@ settable_signers! {
 }
 
 /// An object that its own signer signed; all other fields are arbitrary.
-pub fn signed<T: SettableSigner>(source: &mut Source, key: &SecretSigningKey) -> Signed<T> {
+pub fn signed<T: SettableSigner>(source: &mut Source, key: &SecretSigningKey) -> SignedObject<T> {
     let mut value = T::random(source);
     value.set_signer(key);
-    Signed::sign(value, key)
+    SignedObject::sign(value, key)
 }

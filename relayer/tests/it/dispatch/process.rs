@@ -13,7 +13,7 @@ use std::{
 
 use baton_client::SessionRoot;
 use baton_keys::account::AccountKey;
-use baton_proto::{Signed, head::HeadRecord, receipt::EngineKind};
+use baton_proto::{SignedObject, head::HeadRecord, receipt::EngineKind};
 use baton_walrus_client::{
     HttpStore, ShardCount,
     embedded::{EmbeddedConfig, EmbeddedStore, HeadIdentity},
@@ -145,7 +145,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn validate(record: &[u8]) -> Result<HeadIdentity, String> {
-    let head = Signed::<HeadRecord>::verify_encoded(record).map_err(|error| error.to_string())?;
+    let head = SignedObject::<HeadRecord>::verify_encoded(record).map_err(|error| error.to_string())?;
     Ok(HeadIdentity { key: head.index_key(), sequence: head.sequence, expires_ms: head.expires_ms })
 }
 

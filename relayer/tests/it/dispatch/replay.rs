@@ -7,7 +7,7 @@ use baton_client::{AccountKey, Client, MemoryHint, NewSession, TurnInput};
 use baton_keys::SecretSigningKey;
 use baton_mesh::{Mesh, MeshConfig, MeshHandle};
 use baton_proto::{
-    ErrorCode, Signed, SignedBytes, codec,
+    ErrorCode, SignedBytes, SignedObject, codec,
     ids::SuiAddress,
     limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES},
     memory::{MemoryItem, RecallHint},
@@ -76,9 +76,9 @@ impl UnknownPeer {
 
 /// A changed hint, signed anew.
 fn forged(hint: &SignedBytes, signer: &AccountKey, change: impl FnOnce(&mut RecallHint)) -> SignedBytes {
-    let mut hint = Signed::<RecallHint>::verify(hint.clone()).unwrap().into_value();
+    let mut hint = SignedObject::<RecallHint>::verify(hint.clone()).unwrap().into_value();
     change(&mut hint);
-    Signed::sign(hint, signer.signing_key()).bytes().clone()
+    SignedObject::sign(hint, signer.signing_key()).bytes().clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,8 +121,8 @@ async fn a_captured_hint_is_of_its_own_turn_owner_and_time() {
     let claimed = peer.send(&relayer, (own_request.clone(), claimed)).await;
     assert_eq!(claimed, Err(ErrorCode::MemUnauthorized), "it is of another account");
     // The captured hint with another turn: the owner did not sign that.
-    let auth = Signed::<TurnAuth>::verify(own_request.auth.clone()).unwrap();
-    let mut rebound = Signed::<RecallHint>::verify(hint.clone()).unwrap().into_value();
+    let auth = SignedObject::<TurnAuth>::verify(own_request.auth.clone()).unwrap();
+    let mut rebound = SignedObject::<RecallHint>::verify(hint.clone()).unwrap().into_value();
     rebound.auth_hash = auth.auth_hash();
     let rebound = SignedBytes { body: codec::encode(&rebound), signature: hint.signature };
     assert!(peer.send(&relayer, (own_request.clone(), rebound)).await.is_err());
