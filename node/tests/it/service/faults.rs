@@ -19,7 +19,7 @@ use tempfile::tempdir;
 use tokio::time::Instant;
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
-use crate::support::{
+use crate::service::network::{
     client::{Changes, Client, Session, next_frame, read_reply},
     node::{Setup, TestNode},
     store::MemoryStore,
@@ -196,7 +196,9 @@ async fn draining_refuses_new_turns_and_finishes_running_ones() {
 }
 
 /// Ends a turn at a step, restarts the node on the same folder, and sends the same request again.
-async fn restart_at(step: Step) -> (TestNode, crate::support::client::Reply, Arc<MemoryStore>, usize) {
+async fn restart_at(
+    step: Step,
+) -> (TestNode, crate::service::network::client::Reply, Arc<MemoryStore>, usize) {
     let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
     let (reached, mut told) = tokio::sync::mpsc::unbounded_channel();
     let mut setup = Setup::default();

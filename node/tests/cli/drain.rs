@@ -1,14 +1,5 @@
 //! `baton-node drain` and `status --watch` against a node that serves turns.
 
-#![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
-
-#[allow(dead_code, reason = "each test binary uses a part of it")]
-#[path = "cli_support/process.rs"]
-mod process;
-#[allow(dead_code, reason = "each test binary uses a part of it")]
-#[path = "cli_support/turn.rs"]
-mod turn;
-
 use std::{
     fs,
     io::{BufRead as _, BufReader},
@@ -17,9 +8,12 @@ use std::{
 };
 
 use baton_proto::ErrorCode;
-use process::{Node, baton_node, failure, output, text};
 use serde_json::Value;
-use turn::Client;
+
+use crate::harness::{
+    process::{Node, baton_node, failure, output, text},
+    turn::Client,
+};
 
 fn json(home: &Path, words: &[&str]) -> Value {
     let output = output(home, words);

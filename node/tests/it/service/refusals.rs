@@ -24,7 +24,7 @@ use tempfile::{TempDir, tempdir};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
-use crate::support::{
+use crate::service::network::{
     client::{Changes, Client, Prepared, Session, next_frame},
     node::{Setup, TestNode},
     now_ms,
@@ -256,7 +256,7 @@ async fn an_abort_ends_the_running_turn() {
     world.node.until(|counts| counts.started == 1).await;
     let abort = ClientFrame::Abort(world.session.abort(&prepared));
     assert_eq!(world.client.ask(&world.node, &abort).await, NodeFrame::Done);
-    let reply = crate::support::client::read_reply(stream, &prepared).await;
+    let reply = crate::service::network::client::read_reply(stream, &prepared).await;
     assert_eq!(reply.code(), Some(ErrorCode::Aborted));
     assert!(reply.complete, "the failure is the stream's last chunk");
     world.node.stop().await;
@@ -413,7 +413,7 @@ async fn a_session_goes_on_after_committed_while_its_blob_waits_for_the_store() 
     world.node.until(|counts| counts.finished == 2).await;
     world.store.down.store(false, SeqCst);
     for (stream, prepared) in [(stream, &first), (next, &second)] {
-        let reply = crate::support::client::read_reply(stream, prepared).await;
+        let reply = crate::service::network::client::read_reply(stream, prepared).await;
         assert!(reply.complete && matches!(reply.store(), Some(StoreState::Stored { .. })), "{reply:?}");
     }
     world.node.stop().await;

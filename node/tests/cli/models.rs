@@ -1,19 +1,5 @@
 //! `baton-node models add` and `models pull` on the command line: licences, local files, hub files.
 
-#![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
-#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
-
-#[path = "cli_support/model.rs"]
-mod model_file;
-#[allow(dead_code, reason = "each test binary uses a part of it")]
-#[path = "cli_support/process.rs"]
-mod process;
-#[path = "../candle/tests/models/small.rs"]
-#[allow(dead_code, reason = "a part of it is used here")]
-mod small;
-#[path = "../engine/tests/support/mod.rs"]
-mod support;
-
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
@@ -22,10 +8,16 @@ use std::{
     thread,
 };
 
-use model_file::model;
-use process::{Node, baton_node, failure, output, text};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+
+use crate::{
+    harness::{
+        model_file::model,
+        process::{Node, baton_node, failure, output, text},
+    },
+    small,
+};
 
 fn listed(home: &Path) -> Value {
     serde_json::from_slice(&output(home, &["models", "list", "--json"]).stdout).unwrap()

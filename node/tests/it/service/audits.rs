@@ -37,7 +37,7 @@ use tempfile::{TempDir, tempdir};
 use tokio::{io::AsyncWriteExt as _, time::Instant};
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
-use crate::support::{
+use crate::service::network::{
     client::{Client, Session},
     node::{Setup, TestNode},
     store::MemoryStore,

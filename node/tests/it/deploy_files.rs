@@ -1,7 +1,5 @@
 //! The operator files in `scripts/deploy`: everything they name must exist.
 
-#![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
-
 use std::{collections::BTreeSet, fs, path::PathBuf, process::Command, time::Duration};
 
 use baton_node::metrics::{Metrics, Snapshot};

@@ -1,15 +1,6 @@
 //! Traces of turns at a collector of a running `baton-node`: the spans, their contents, and turns undisturbed
 //! by a failing collector.
 
-#![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
-
-#[allow(dead_code, reason = "each test binary uses a part of it")]
-#[path = "cli_support/process.rs"]
-mod process;
-#[allow(dead_code, reason = "each test binary uses a part of it")]
-#[path = "cli_support/turn.rs"]
-mod turn;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -27,11 +18,14 @@ use opentelemetry_proto::tonic::{
     common::v1::{KeyValue, any_value::Value},
     trace::v1::{Span, span::SpanKind, status::StatusCode},
 };
-use process::{ECHO, Node, baton_node};
 use prost::Message as _;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use turn::{Client, SHARDS};
+
+use crate::harness::{
+    process::{ECHO, Node, baton_node},
+    turn::{Client, SHARDS},
+};
 
 /// A collector in this process, which stores its requests.
 struct Collector {

@@ -1,7 +1,5 @@
 //! The echo engine fulfils the contract of every engine.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
-
 use std::time::Duration;
 
 use baton_node::{

@@ -4,12 +4,6 @@
 //! tokens, a schema, memory, an edit, stop strings. The engine must give these answers for ever: a change of
 //! their bits makes all earlier receipts worthless.
 
-#![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
-
-#[allow(dead_code, reason = "each test binary uses a part of it")]
-#[path = "cli_support/process.rs"]
-mod process;
-
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -29,8 +23,9 @@ use baton_proto::{
     memory::MemoryItem,
     receipt::{EngineKind, Receipt},
 };
-use process::{baton_node, failure, text};
 use serde_json::Value;
+
+use crate::process::{baton_node, failure, text};
 
 const EXPORT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/replay/export.json");
 const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/replay/schema.json");

@@ -20,7 +20,7 @@ use baton_proto::{
 };
 use tempfile::{TempDir, tempdir};
 
-use crate::support::{
+use crate::service::network::{
     client::{Changes, Client, Prepared, Reply, Session, next_frame, read_reply},
     node::{Setup, TestNode},
     now_ms,

@@ -30,7 +30,7 @@ use tempfile::{TempDir, tempdir};
 use tokio::{io::AsyncWriteExt as _, sync::Semaphore, time::Instant};
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
-use crate::support::{
+use crate::service::network::{
     client::{Changes, Client, Session},
     node::{Setup, TestNode},
     now_ms,

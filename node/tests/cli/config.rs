@@ -1,11 +1,5 @@
 //! `baton-node config` and `baton-node models` on the command line.
 
-#![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
-
-#[allow(dead_code, reason = "each test binary uses a part of it")]
-#[path = "cli_support/process.rs"]
-mod process;
-
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
@@ -16,8 +10,9 @@ use std::{
     time::Duration,
 };
 
-use process::{Node, baton_node, failure, output, text};
 use serde_json::{Value, json};
+
+use crate::harness::process::{Node, baton_node, failure, output, text};
 
 #[test]
 fn the_effective_configuration_says_where_each_value_comes_from() {

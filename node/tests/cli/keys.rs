@@ -1,14 +1,5 @@
 //! `baton-node keys`: its output, its secrecy, and its effect on a node.
 
-#![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
-
-#[allow(dead_code, reason = "each test binary uses a part of it")]
-#[path = "cli_support/process.rs"]
-mod process;
-#[allow(dead_code, reason = "each test binary uses a part of it")]
-#[path = "cli_support/turn.rs"]
-mod turn;
-
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
@@ -16,9 +7,12 @@ use std::{
 };
 
 use baton_proto::ErrorCode;
-use process::{Node, baton_node, failure, output, text};
 use serde_json::Value;
-use turn::Client;
+
+use crate::harness::{
+    process::{Node, baton_node, failure, output, text},
+    turn::Client,
+};
 
 fn json(home: &Path, words: &[&str]) -> Value {
     let output = output(home, words);

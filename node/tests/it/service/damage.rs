@@ -8,7 +8,7 @@ use std::{
 use baton_node::journal::{Journal, JournalDamage, JournalLimits};
 use tempfile::{TempDir, tempdir};
 
-use crate::journal::{STORED, hash, key, seal};
+use crate::service::journal::{STORED, hash, key, seal};
 
 const TURNS: u32 = 60;
 const UNTAKEN: u64 = 3;

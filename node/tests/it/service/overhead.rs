@@ -1,6 +1,6 @@
 //! The service's own cost of a turn. The echo engine answers at once, the store is in memory, and the stream
-//! is a pipe in this process. Run with `cargo test -p baton-node --release --test service_turns -- --ignored
-//! --nocapture`.
+//! is a pipe in this process. Run with
+//! `cargo test -p baton-node --release --test it service::overhead -- --ignored --nocapture`.
 
 use std::{sync::Arc, time::Instant};
 
@@ -9,7 +9,7 @@ use baton_proto::{codec, ids::NodeId, wire::ClientFrame};
 use tempfile::tempdir;
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
-use crate::support::{
+use crate::service::network::{
     client::{Changes, Client, Session, read_reply},
     node::{Setup, TestNode},
     store::MemoryStore,

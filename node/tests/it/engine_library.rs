@@ -1,14 +1,5 @@
 //! Models computed by a general library, through the same interface as all others.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
-#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
-
-#[path = "../candle/tests/models/small.rs"]
-#[allow(dead_code, reason = "a part of it is used here")]
-mod small;
-#[path = "../engine/tests/support/mod.rs"]
-mod support;
-
 use std::{fs, time::Duration};
 
 use baton_engine::gguf::DType;
@@ -22,6 +13,8 @@ use baton_node::{
 };
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
+
+use crate::{small, support};
 
 fn config(folder: &TempDir, file: &support::writer::Writer) -> NativeConfig {
     let path = folder.path().join("small.gguf");

@@ -1,15 +1,5 @@
 //! `baton-node run` as a process: its events, its answers, its log, its shutdown.
 
-#![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
-
-#[allow(dead_code, reason = "each test binary uses a part of it")]
-#[path = "cli_support/process.rs"]
-mod process;
-#[path = "cli_support/store.rs"]
-mod store;
-#[path = "cli_support/turn.rs"]
-mod turn;
-
 use std::{
     fs,
     net::TcpStream,
@@ -18,11 +8,14 @@ use std::{
 };
 
 use baton_proto::ErrorCode;
-use process::{ECHO, Node, baton_node, failure, output, text};
 use rustix::process::Signal;
 use serde_json::Value;
-use store::Store;
-use turn::{Client, SHARDS};
+
+use crate::harness::{
+    process::{ECHO, Node, baton_node, failure, output, text},
+    store::Store,
+    turn::{Client, SHARDS},
+};
 
 fn status(home: &Path, node: &Node) -> (bool, Value) {
     let output = output(home, &["status", "--json", "--admin", node.admin()]);

@@ -1,21 +1,5 @@
 //! `baton-node doctor`: each test causes a problem and expects its code.
 
-#![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
-#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
-
-#[path = "cli_support/model.rs"]
-mod model_file;
-#[allow(dead_code, reason = "each test binary uses a part of it")]
-#[path = "cli_support/process.rs"]
-mod process;
-#[path = "../candle/tests/models/small.rs"]
-#[allow(dead_code, reason = "a part of it is used here")]
-mod small;
-#[path = "cli_support/store.rs"]
-mod store;
-#[path = "../engine/tests/support/mod.rs"]
-mod support;
-
 use std::{
     fs,
     io::{Read as _, Write as _},
@@ -24,9 +8,16 @@ use std::{
     path::Path,
 };
 
-use process::{Node, baton_node, output, text};
 use serde_json::Value;
-use store::Store;
+
+use crate::{
+    harness::{
+        model_file,
+        process::{Node, baton_node, output, text},
+        store::Store,
+    },
+    small,
+};
 
 const SHARDS: u16 = 10;
 
