@@ -53,7 +53,7 @@ fn the_effective_configuration_says_where_each_value_comes_from() {
 }
 
 #[test]
-fn everything_that_is_wrong_with_a_file_is_told_with_its_line() {
+fn every_problem_of_a_file_is_reported_with_its_line() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("node.toml");
     let path = file.to_str().unwrap();

@@ -84,7 +84,7 @@ async fn a_healthy_node_with_store_and_peers_has_no_problem() {
 }
 
 #[test]
-fn keys_and_folders_that_others_can_read_are_found_and_mended() {
+fn keys_and_folders_that_others_can_read_are_found_and_repaired() {
     let home = tempfile::tempdir().unwrap();
     let words = [&ALONE[..], &["--offline"]].concat();
     assert_eq!(doctor(home.path(), &words).1, ["D102", "D409", "D603", "D803"]);
@@ -129,8 +129,8 @@ fn ports_of_others_and_a_node_that_cannot_be_asked_are_found() {
     drop(taken);
 
     // Another node has the admin port.
-    let stranger = Node::start(other.path(), &[]);
-    let codes = found(&["--listen", "/ip4/127.0.0.1/tcp/0", "--admin", stranger.admin()]);
+    let other_node = Node::start(other.path(), &[]);
+    let codes = found(&["--listen", "/ip4/127.0.0.1/tcp/0", "--admin", other_node.admin()]);
     assert!(codes.contains(&"D504".to_owned()), "{codes:?}");
     // Our own node runs, but at another admin address.
     let node = Node::start(home.path(), &[]);
@@ -242,7 +242,7 @@ fn bootstrap_peers_that_are_silent_or_somebody_else_are_found() {
 }
 
 #[test]
-fn a_broken_configuration_is_told_whole() {
+fn all_problems_of_a_configuration_are_reported() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("node.toml");
     fs::write(&file, "slotts = 1\nqueue = \"x\"\n").unwrap();

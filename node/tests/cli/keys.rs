@@ -151,7 +151,7 @@ async fn new_exchange_keys_hold_at_once_in_a_running_node() {
 }
 
 #[test]
-fn a_new_identity_sets_the_old_key_aside() {
+fn a_new_identity_retires_the_old_key() {
     let home = tempfile::tempdir().unwrap();
     let old = json(home.path(), &["init", "--json"])["node"].clone();
     output(home.path(), &["keys", "backup", "--mark", "somewhere"]);

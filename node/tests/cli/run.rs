@@ -257,7 +257,7 @@ async fn wait_until_draining(node: &Node) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pauses_at_the_step_that_it_is_told() {
+async fn pauses_at_the_requested_step() {
     let home = tempfile::tempdir().unwrap();
     let node = Node::start(home.path(), &["--pause-at", "mid-token", "--echo-delay-ms", "1"]);
     let client = Client::of(&node.ready).await;

@@ -33,13 +33,13 @@ struct Collector {
     bodies: watch::Receiver<Vec<Bytes>>,
 }
 
-type Taken = Arc<(watch::Sender<Vec<Bytes>>, Mutex<Vec<HeaderMap>>)>;
+type CollectorState = Arc<(watch::Sender<Vec<Bytes>>, Mutex<Vec<HeaderMap>>)>;
 
 impl Collector {
-    async fn start() -> (Self, Taken) {
+    async fn start() -> (Self, CollectorState) {
         let (sender, bodies) = watch::channel(Vec::new());
-        let taken: Taken = Arc::new((sender, Mutex::default()));
-        let take = async |State(taken): State<Taken>, headers: HeaderMap, body: Bytes| {
+        let taken: CollectorState = Arc::new((sender, Mutex::default()));
+        let take = async |State(taken): State<CollectorState>, headers: HeaderMap, body: Bytes| {
             taken.1.lock().unwrap().push(headers);
             taken.0.send_modify(|bodies| bodies.push(body));
         };
@@ -162,7 +162,7 @@ async fn a_turn_that_fails_says_so_by_its_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_gone_or_silent_disturbs_no_turn_and_is_told_of_once() {
+async fn a_missing_or_silent_collector_disturbs_no_turn_and_is_logged_once() {
     // Accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent_url = format!("http://{}", silent.local_addr().unwrap());

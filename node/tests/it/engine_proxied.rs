@@ -287,7 +287,7 @@ async fn tools_calls_and_results_are_sent_as_the_server_knows_them() {
 }
 
 #[tokio::test]
-async fn an_end_without_the_end_marker_counts_if_the_finish_was_said() {
+async fn an_end_without_the_end_marker_counts_after_a_finish_reason() {
     let (text, last) = answered(StatusCode::OK, texts(&[&chunk("a"), FINISH])).await;
     assert_eq!(text, "a");
     assert!(matches!(last, EngineEvent::Done { finish: FinishReason::Stop, .. }));

@@ -14,7 +14,7 @@ use std::{
 use baton_node::{
     engine::native::{NativeConfig, NativeEngine},
     models::{Catalogue, DEFAULT_MODEL},
-    replay::{NotReplayable, Task, Verdict, replay},
+    replay::{NotReplayable, ReplayTask, Verdict, replay},
 };
 use baton_proto::{
     Signed,
@@ -87,7 +87,7 @@ fn a_recorded_conversation_is_the_same_to_the_token_with_any_number_of_threads()
 }
 
 #[test]
-fn a_turn_is_named_by_number_or_receipt_and_what_was_not_disclosed_is_said() {
+fn a_turn_is_named_by_number_or_receipt_and_undisclosed_parts_are_reported() {
     let home = tempfile::tempdir().unwrap();
     let receipt = turns()[0].receipt.as_ref().unwrap().receipt_hash();
     let digits = hex::encode(receipt.0);
@@ -136,7 +136,7 @@ async fn an_answer_that_the_model_does_not_give_is_different_where_it_departs() 
     let verdict = async |change: &dyn Fn(&mut OpenTurn), seq: u64| {
         let mut turns = turns();
         change(turns.iter_mut().find(|turn| turn.link.seq == seq).unwrap());
-        let task = Task::new(&turns, seq, &memory(), None);
+        let task = ReplayTask::new(&turns, seq, &memory(), None);
         match task {
             Ok(task) => replay(&engine, &task).await.unwrap(),
             Err(why) => Verdict::NotReplayable(why),
@@ -162,7 +162,7 @@ async fn an_answer_that_the_model_does_not_give_is_different_where_it_departs() 
     // Other words in an earlier turn. The receipt of this turn does not commit to them, but its link does.
     let mut turns = turns();
     turns[0].record.messages[0].text.push_str(" Speak of fish.");
-    let task = Task::new(&turns, DRAWN, &[], None).unwrap();
+    let task = ReplayTask::new(&turns, DRAWN, &[], None).unwrap();
     assert!(matches!(replay(&engine, &task).await.unwrap(), Verdict::Different { .. }));
     // The same words from other tokens.
     let spelled = |turn: &mut OpenTurn| {
@@ -190,6 +190,6 @@ async fn an_answer_that_the_model_does_not_give_is_different_where_it_departs() 
     assert_eq!(verdict(&schema, DRAWN).await, Verdict::NotReplayable(NotReplayable::Schema));
     let mut lied = memory();
     lied[0].text.push('!');
-    let task = Task::new(&turns, REMEMBERED, &lied, None);
+    let task = ReplayTask::new(&turns, REMEMBERED, &lied, None);
     assert!(matches!(task.err(), Some(NotReplayable::Memory { .. })));
 }

@@ -109,14 +109,14 @@ async fn node(engine: &Arc<Auditor>, limits: ServiceLimits) -> (TestNode, TempDi
     (TestNode::start(&folder.path().join("journal"), &store, setup).await, folder)
 }
 
-struct Recorded {
+struct Recording {
     export: String,
     turns: Vec<OpenTurn>,
     memory: Vec<MemoryItem>,
     schema: String,
 }
 
-impl Recorded {
+impl Recording {
     fn read() -> Self {
         let export = fs::read_to_string(RECORDED).unwrap();
         let parsed: Export = serde_json::from_str(&export).unwrap();
@@ -193,7 +193,7 @@ fn code(answer: AuditAnswer) -> ErrorCode {
 async fn a_disclosed_turn_is_computed_again_and_what_came_of_it_is_signed() {
     let engine = Auditor::load(false);
     let (node, _folder) = node(&engine, offering()).await;
-    let (client, recorded) = (Client::start().await, Recorded::read());
+    let (client, recorded) = (Client::start().await, Recording::read());
     for turn in &recorded.turns {
         let request = recorded.request(&node, turn.link.seq);
         let same = AuditVerdict::Same { tokens: request.tokens };
@@ -229,7 +229,7 @@ async fn a_disclosed_turn_is_computed_again_and_what_came_of_it_is_signed() {
 async fn an_answer_that_the_node_computes_otherwise_is_different_from_some_token_on() {
     let engine = Auditor::load(true);
     let (node, _folder) = node(&engine, offering()).await;
-    let (client, recorded) = (Client::start().await, Recorded::read());
+    let (client, recorded) = (Client::start().await, Recording::read());
     let request = recorded.request(&node, DRAWN);
     let found = verdict(&client, &node, &request).await;
     assert!(matches!(found, AuditVerdict::Different { token: Some(at) } if at < request.tokens), "{found:?}");
@@ -240,7 +240,7 @@ async fn an_answer_that_the_node_computes_otherwise_is_different_from_some_token
 async fn whatever_is_wrong_with_a_request_is_refused_by_name_and_nothing_is_computed() {
     let engine = Auditor::load(false);
     let (node, _folder) = node(&engine, offering()).await;
-    let (client, recorded) = (Client::start().await, Recorded::read());
+    let (client, recorded) = (Client::start().await, Recording::read());
     let echo = node.model;
     type Change = Box<dyn FnOnce(&mut AuditRequest)>;
     let cases: Vec<(Change, ErrorCode)> = vec![
@@ -295,7 +295,7 @@ async fn whatever_is_wrong_with_a_request_is_refused_by_name_and_nothing_is_comp
 async fn a_node_that_offers_none_does_not_speak_the_protocol_and_each_counts_as_a_turn() {
     let engine = Auditor::load(false);
     let (plain, _folder) = node(&engine, Setup::default().limits).await;
-    let (client, recorded) = (Client::start().await, Recorded::read());
+    let (client, recorded) = (Client::start().await, Recording::read());
     let deadline = Instant::now() + Duration::from_secs(20);
     let addrs = plain.mesh.listen_addrs();
     let opened = client.mesh.open_side(plain.node, &addrs, &AUDIT_PROTOCOL, deadline).await;
@@ -320,7 +320,7 @@ async fn a_node_that_offers_none_does_not_speak_the_protocol_and_each_counts_as_
 async fn a_client_that_leaves_ends_its_audit() {
     let engine = Auditor::load(false);
     let (node, _folder) = node(&engine, offering()).await;
-    let (client, recorded) = (Client::start().await, Recorded::read());
+    let (client, recorded) = (Client::start().await, Recording::read());
     let frame = codec::encode(&AuditFrame::Request {
         request: AuditBytes::new(&recorded.request(&node, 0)).unwrap(),
         quota: None,

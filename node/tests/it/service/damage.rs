@@ -17,13 +17,13 @@ const LATER_MS: u64 = 50_000;
 /// Damage to a file's bytes.
 type Harm = Box<dyn Fn(&mut Vec<u8>)>;
 
-struct Journaled {
+struct JournalFolder {
     _parent: TempDir,
     folder: PathBuf,
 }
 
 /// A journal of sixty turns; the store has all but three of their blobs.
-async fn journaled() -> Journaled {
+async fn journaled() -> JournalFolder {
     let parent = tempdir().unwrap();
     let folder = parent.path().join("journal");
     let journal = Journal::open(&folder, JournalLimits::default(), 1000).unwrap();
@@ -36,10 +36,10 @@ async fn journaled() -> Journaled {
         }
     }
     drop(journal);
-    Journaled { _parent: parent, folder }
+    JournalFolder { _parent: parent, folder }
 }
 
-impl Journaled {
+impl JournalFolder {
     fn open(&self) -> Journal {
         Journal::open(&self.folder, JournalLimits::default(), LATER_MS).unwrap()
     }
@@ -97,14 +97,14 @@ fn harms() -> Vec<(String, Harm)> {
 }
 
 /// Checks the rules for every damaged journal after opening.
-async fn check(name: &str, journaled: &Journaled, harmed: &Path) -> JournalDamage {
+async fn check(name: &str, journaled: &JournalFolder, harmed: &Path) -> JournalDamage {
     let before = fs::read(harmed).ok();
     let journal = journaled.open();
     let damage = journal.damage().unwrap_or_else(|| panic!("{name}: not a word")).clone();
     assert!(damage.files.contains(&harmed.to_owned()), "{name}: {damage}");
     assert!(damage.to_string().contains(&*harmed.to_string_lossy()), "{name}: {damage}");
-    let aside = damage.set_aside.as_ref().unwrap_or_else(|| panic!("{name}: nothing is set aside"));
-    let kept = fs::read(aside.join(harmed.file_name().unwrap())).ok();
+    let quarantine = damage.quarantine.as_ref().unwrap_or_else(|| panic!("{name}: nothing is in quarantine"));
+    let kept = fs::read(quarantine.join(harmed.file_name().unwrap())).ok();
     assert_eq!(kept.map(|bytes| bytes.len()), before.map(|bytes| bytes.len()), "{name}: as it was found");
     let mut missing = 0;
     for turn in 0..TURNS {
@@ -124,7 +124,7 @@ async fn check(name: &str, journaled: &Journaled, harmed: &Path) -> JournalDamag
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_was_flipped_cut_zeroed_or_emptied_is_named_and_set_aside() {
+async fn a_damaged_database_is_named_and_quarantined() {
     for (name, harm) in harms() {
         let journaled = journaled().await;
         journaled.harm("db", &*harm);
@@ -133,7 +133,7 @@ async fn a_database_that_was_flipped_cut_zeroed_or_emptied_is_named_and_set_asid
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_kill_a_database_that_lost_entries_is_told_from_one_that_lost_none() {
+async fn after_a_kill_a_database_with_lost_entries_differs_from_an_intact_one() {
     let whole = journaled().await;
     whole.forget_sums();
     let journal = whole.open();
@@ -206,7 +206,7 @@ async fn a_damaged_mark_or_checksum_file_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_entry_or_blob_that_does_not_match_its_checksum_is_taken_out_and_kept_in_a_file() {
+async fn an_entry_or_blob_with_a_wrong_checksum_is_moved_to_a_file() {
     let journaled = journaled().await;
     let digest = {
         let db = sled::open(&journaled.folder).unwrap();
@@ -225,8 +225,8 @@ async fn an_entry_or_blob_that_does_not_match_its_checksum_is_taken_out_and_kept
     assert_eq!((damage.damaged_entries, damage.kept_entries), (2, u64::from(TURNS) - 1), "{damage}");
     let digest = baton_proto::ids::BlobDigest(digest.as_ref().try_into().unwrap());
     assert_eq!(journal.blob(digest).await.unwrap(), None);
-    let aside = damage.set_aside.as_ref().unwrap();
-    let names: Vec<_> = fs::read_dir(aside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let quarantine = damage.quarantine.as_ref().unwrap();
+    let names: Vec<_> = fs::read_dir(quarantine).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     for prefix in ["entry-", "blob-"] {
         assert!(names.iter().any(|name| name.to_string_lossy().starts_with(prefix)), "{names:?}");
     }

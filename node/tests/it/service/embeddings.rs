@@ -41,13 +41,13 @@ const MODEL: ModelId = ModelId([0x42; 32]);
 
 /// Embeds with permission, and counts started and dropped work.
 #[derive(Debug)]
-struct Gated {
+struct GatedEmbedder {
     permits: Semaphore,
     began: AtomicUsize,
     dropped: Arc<AtomicUsize>,
 }
 
-impl Gated {
+impl GatedEmbedder {
     fn new(permits: usize) -> Arc<Self> {
         Arc::new(Self {
             permits: Semaphore::new(permits),
@@ -71,9 +71,9 @@ async fn until(condition: impl Fn() -> bool) {
     waited.await.expect("it becomes so");
 }
 
-struct Left(Arc<AtomicUsize>, bool);
+struct DropCounter(Arc<AtomicUsize>, bool);
 
-impl Drop for Left {
+impl Drop for DropCounter {
     fn drop(&mut self) {
         if !self.1 {
             self.0.fetch_add(1, SeqCst);
@@ -81,7 +81,7 @@ impl Drop for Left {
     }
 }
 
-impl Embedder for Gated {
+impl Embedder for GatedEmbedder {
     fn id(&self) -> &str {
         "gated"
     }
@@ -97,7 +97,7 @@ impl Embedder for Gated {
     fn embed_counted<'a>(&'a self, role: EmbedRole, texts: &'a [&'a str]) -> CountedFuture<'a> {
         self.began.fetch_add(1, SeqCst);
         Box::pin(async move {
-            let mut left = Left(self.dropped.clone(), false);
+            let mut left = DropCounter(self.dropped.clone(), false);
             self.permits.acquire().await.unwrap().forget();
             let vectors = self.embed(role, texts).await?;
             left.1 = true;
@@ -253,7 +253,7 @@ async fn a_node_that_offers_none_does_not_speak_the_protocol() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_is_wrong_with_an_order_is_refused_by_name_and_nothing_is_computed() {
-    let gated = Gated::new(1);
+    let gated = GatedEmbedder::new(1);
     let (node, _folder) = node(Setup { embeddings: offering(gated.clone()), ..Setup::default() }).await;
     let client = Client::start().await;
     type Change = Box<dyn FnOnce(&mut EmbedAuth)>;
@@ -372,8 +372,8 @@ async fn forged_requests_count_to_the_same_scores_as_forged_turns() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_wait_in_a_bounded_line_unopened_and_one_that_is_given_up_frees_its_place() {
-    let gated = Gated::new(0);
+async fn requests_wait_unopened_in_a_bounded_queue_and_an_abandoned_one_leaves_it() {
+    let gated = GatedEmbedder::new(0);
     let limits = ServiceLimits { queue: 2, ..Setup::default().limits };
     let setup = Setup { limits, embeddings: offering(gated.clone()), ..Setup::default() };
     let (node, _folder) = node(setup).await;
@@ -399,7 +399,7 @@ async fn requests_wait_in_a_bounded_line_unopened_and_one_that_is_given_up_frees
 
 #[tokio::test(flavor = "multi_thread")]
 async fn work_stops_when_its_client_hangs_up_and_when_its_time_is_over() {
-    let gated = Gated::new(0);
+    let gated = GatedEmbedder::new(0);
     let limits = ServiceLimits { max_embed_time: Duration::from_millis(200), ..Setup::default().limits };
     let setup = Setup { limits, embeddings: offering(gated.clone()), ..Setup::default() };
     let (node, _folder) = node(setup).await;
@@ -408,7 +408,7 @@ async fn work_stops_when_its_client_hangs_up_and_when_its_time_is_over() {
     assert_eq!(gated.dropped.load(SeqCst), 1, "the work was dropped");
     node.stop().await;
 
-    let gated = Gated::new(0);
+    let gated = GatedEmbedder::new(0);
     let setup = Setup { embeddings: offering(gated.clone()), ..Setup::default() };
     let (node, _folder) = self::node(setup).await;
     let client = Client::start().await;
@@ -442,7 +442,7 @@ async fn a_silent_peer_is_let_go_and_a_draining_node_takes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_have_so_many_tokens_and_holders_of_a_grant_their_own() {
+async fn unknown_peers_share_their_tokens_and_holders_of_a_grant_have_their_own() {
     let issuer = SecretSigningKey::from_seed(&[0x51; 32]);
     let holder = SecretSigningKey::from_seed(&[0x52; 32]);
     let quotas = QuotaPolicy { issuers: vec![issuer.public_key()], ..QuotaPolicy::default() };

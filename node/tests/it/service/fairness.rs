@@ -21,7 +21,7 @@ use baton_proto::{
 use tempfile::{TempDir, tempdir};
 
 use crate::service::network::{
-    client::{Changes, Client, Prepared, Reply, Session, next_frame, read_reply},
+    client::{Changes, Client, PreparedTurn, Reply, Session, next_frame, read_reply},
     node::{Setup, TestNode},
     now_ms,
     store::MemoryStore,
@@ -37,7 +37,7 @@ async fn node(setup: Setup) -> (TestNode, TempDir) {
     (TestNode::start(&folder.path().join("journal"), &store, setup).await, folder)
 }
 
-fn forged(session: &Session, node: &TestNode) -> Prepared {
+fn forged(session: &Session, node: &TestNode) -> PreparedTurn {
     let mut prepared = session.prepare(node, "hello", Changes::default());
     let other = SecretSigningKey::generate();
     prepared.request.auth = Signed::sign(TurnAuth::clone(&prepared.auth), &other).bytes().clone();
@@ -45,7 +45,7 @@ fn forged(session: &Session, node: &TestNode) -> Prepared {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_forges_is_refused_unread_and_then_cut_off_while_its_neighbours_are_served() {
+async fn a_forging_peer_is_refused_unread_and_cut_off_while_its_neighbours_are_served() {
     let (node, _folder) = node(counting(Setup::default().limits)).await;
     let (forger, honest) = (Client::start().await, Client::start().await);
     let (session, mut other) = (Session::new(), Session::new());
@@ -125,14 +125,14 @@ async fn nothing_is_fetched_and_nothing_computed_before_a_turn_has_a_slot() {
     busy.stop().await;
 }
 
-struct Granted {
+struct GrantHolder {
     holder: SecretSigningKey,
     chain: Vec<Signed<QuotaGrant>>,
 }
 
 const ISSUER: [u8; 32] = [0x11; 32];
 
-fn granted(turns_per_hour: u32, nodes: Vec<NodeId>) -> Granted {
+fn granted(turns_per_hour: u32, nodes: Vec<NodeId>) -> GrantHolder {
     let (issuer, holder) = (SecretSigningKey::from_seed(&ISSUER), SecretSigningKey::generate());
     let grant = QuotaGrant {
         version: 1,
@@ -149,10 +149,10 @@ fn granted(turns_per_hour: u32, nodes: Vec<NodeId>) -> Granted {
         until_ms: now_ms() + 60_000,
         depth: 1,
     };
-    Granted { holder, chain: vec![Signed::sign(grant, &issuer)] }
+    GrantHolder { holder, chain: vec![Signed::sign(grant, &issuer)] }
 }
 
-impl Granted {
+impl GrantHolder {
     fn used(&self, auth: &Signed<TurnAuth>) -> QuotaUse {
         let last = self.chain.last().unwrap();
         let proof = QuotaProof {
@@ -166,7 +166,7 @@ impl Granted {
     }
 }
 
-async fn run_under(client: &Client, node: &TestNode, prepared: &Prepared, used: QuotaUse) -> Reply {
+async fn run_under(client: &Client, node: &TestNode, prepared: &PreparedTurn, used: QuotaUse) -> Reply {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     let mut stream = client.open(node, &ClientFrame::Quota(used)).await;
     stream.send_by(&codec::encode(&ClientFrame::Turn(prepared.request.clone())), deadline).await.unwrap();
@@ -205,7 +205,7 @@ async fn a_node_that_requires_grants_serves_their_holders_and_nobody_else() {
     let prepared = session.prepare(&node, "hello", Changes::default());
     let replayed = run_under(&client, &node, &prepared, other.used(&third.auth)).await;
     assert_eq!(replayed.code(), Some(ErrorCode::BadSignature));
-    let thief = Granted { holder: SecretSigningKey::generate(), chain: other.chain.clone() };
+    let thief = GrantHolder { holder: SecretSigningKey::generate(), chain: other.chain.clone() };
     let stolen = run_under(&client, &node, &prepared, thief.used(&prepared.auth)).await;
     assert_eq!(stolen.code(), Some(ErrorCode::BadSignature));
     let elsewhere = granted(10, vec![NodeId([3; 32])]);

@@ -116,8 +116,8 @@ async fn an_abort_forbids_sealing_and_takes_the_blob_but_not_after_an_acknowledg
     let digest = seal(&journal, 2, vec![8; 100], STORED, 2000).await;
     let ack = SignedBytes { body: vec![5], signature: SignatureBytes([6; 64]) };
     let named = (LinkHash([3; 32]), ReceiptHash([4; 32]));
-    let stranger = journal.acknowledge(SessionId([9; 32]), digest, named, ack.clone()).await.unwrap();
-    assert_eq!(stranger, Err(ErrorCode::StatusUnknown));
+    let unknown = journal.acknowledge(SessionId([9; 32]), digest, named, ack.clone()).await.unwrap();
+    assert_eq!(unknown, Err(ErrorCode::StatusUnknown));
     journal.acknowledge(SessionId([1; 32]), digest, named, ack).await.unwrap().unwrap();
     assert_eq!(journal.abort(key(2), 2000).await.unwrap(), Err(ErrorCode::IdempotencyConflict));
 }

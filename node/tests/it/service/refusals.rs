@@ -25,7 +25,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
 use crate::service::network::{
-    client::{Changes, Client, Prepared, Session, next_frame},
+    client::{Changes, Client, PreparedTurn, Session, next_frame},
     node::{Setup, TestNode},
     now_ms,
     store::MemoryStore,
@@ -52,7 +52,7 @@ impl World {
         self.check_prepared(&prepared, expected).await;
     }
 
-    async fn check_prepared(&self, prepared: &Prepared, expected: ErrorCode) {
+    async fn check_prepared(&self, prepared: &PreparedTurn, expected: ErrorCode) {
         let jobs = self.node.jobs();
         let reply = self.client.run(&self.node, prepared).await;
         assert_eq!(reply.code(), Some(expected), "{reply:?}");
@@ -70,7 +70,7 @@ fn payload<'a>(change: impl FnOnce(&mut Payload) + 'a) -> Changes<'a> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tools_for_a_model_that_knows_of_none_are_for_another_node_and_broken_ones_for_none() {
+async fn tools_for_a_model_without_them_go_to_another_node_and_broken_ones_to_none() {
     let world = world(Setup::default()).await;
     let tools = |texts: &'static [&'static str]| {
         payload(move |payload| {
@@ -220,7 +220,7 @@ async fn aborts_of_what_nobody_knows_count_as_turns_and_have_to_be_recent() {
     let mut setup = Setup::default();
     setup.limits.turns_per_minute = 3;
     let world = world(setup).await;
-    let abort = |prepared: &Prepared| ClientFrame::Abort(world.session.abort(prepared));
+    let abort = |prepared: &PreparedTurn| ClientFrame::Abort(world.session.abort(prepared));
     let known = world.session.prepare(&world.node, "hello", Changes::default());
     assert!(world.client.run(&world.node, &known).await.committed().is_some());
     let mut unknown = 0;
@@ -270,8 +270,8 @@ async fn status_is_for_the_session_alone_and_for_this_node() {
     assert_eq!(unknown, Err(ErrorCode::StatusUnknown));
     assert!(world.client.run(&world.node, &prepared).await.committed().is_some());
     let other = Session::new();
-    let stranger = world.client.status(&world.node, &other, &prepared).await;
-    assert_eq!(stranger, Err(ErrorCode::StatusUnknown), "another session's key opens nothing");
+    let unknown = world.client.status(&world.node, &other, &prepared).await;
+    assert_eq!(unknown, Err(ErrorCode::StatusUnknown), "another session's key opens nothing");
     let mut late = world.session.status_request(&world.node, &prepared);
     late.body[100] ^= 1;
     let answer = world.client.ask(&world.node, &ClientFrame::Status(late)).await;
@@ -433,7 +433,7 @@ async fn a_turn_does_not_hold_its_slot_for_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_are_cut_off_oversized_or_never_end_are_dropped_and_leave_the_node_serving() {
+async fn cut_off_oversized_and_endless_requests_are_dropped_and_the_node_serves_on() {
     let mut setup = Setup::default();
     setup.limits.request_timeout = Duration::from_millis(200);
     let mut world = world(setup).await;
@@ -563,7 +563,7 @@ async fn messages_may_be_empty_and_as_long_as_the_limit_and_no_longer() {
 async fn refuses_memory_that_was_not_allowed_or_not_for_this_turn() {
     let world = world(Setup::default()).await;
     let relayer = SecretSigningKey::generate();
-    let stranger = SecretSigningKey::generate();
+    let unknown_key = SecretSigningKey::generate();
     let allow = || {
         auth(|auth| {
             auth.memory_from = Some(relayer.public_key());
@@ -572,7 +572,7 @@ async fn refuses_memory_that_was_not_allowed_or_not_for_this_turn() {
     };
     let items = [MemoryItem { text: "likes figs".into(), source: "a chat".into(), time_ms: 1 }];
     let ephemeral = ExchangeSecret::generate();
-    let seal = |prepared: &Prepared, key: &SecretSigningKey| {
+    let seal = |prepared: &PreparedTurn, key: &SecretSigningKey| {
         MemEnvelope::seal(&items, &prepared.auth, key, &ephemeral, now_ms()).unwrap()
     };
     let first = world.session.prepare(&world.node, "hello", allow());
@@ -585,7 +585,7 @@ async fn refuses_memory_that_was_not_allowed_or_not_for_this_turn() {
     let mut unsigned = good.bytes().clone();
     unsigned.signature.0[0] ^= 1;
     let cases = [
-        (seal(&first, &stranger).bytes().clone(), ErrorCode::MemUnauthorized),
+        (seal(&first, &unknown_key).bytes().clone(), ErrorCode::MemUnauthorized),
         (unsigned, ErrorCode::MemUnauthorized),
         (resign(&|envelope| envelope.auth_hash.0[0] ^= 1).bytes().clone(), ErrorCode::MemUnauthorized),
         (resign(&|envelope| envelope.sealed[0] ^= 1).bytes().clone(), ErrorCode::MemUnauthorized),

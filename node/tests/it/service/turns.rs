@@ -288,7 +288,7 @@ async fn gives_its_node_record_and_the_blobs_it_sealed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiting_turn_hears_its_place_and_then_runs() {
+async fn a_waiting_turn_hears_its_position_and_then_runs() {
     let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
     let echo = EchoConfig { token_delay: Duration::from_millis(30), ..EchoConfig::default() };
     let mut setup = Setup { echo, ..Setup::default() };

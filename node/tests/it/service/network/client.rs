@@ -51,7 +51,7 @@ pub struct Session {
 }
 
 /// A request, with everything to verify its reply.
-pub struct Prepared {
+pub struct PreparedTurn {
     pub request: TurnRequest,
     pub auth: Signed<TurnAuth>,
     pub payload: Payload,
@@ -183,7 +183,7 @@ impl Session {
     }
 
     /// Builds the next turn's request.
-    pub fn prepare(&self, node: &TestNode, text: &str, changes: Changes<'_>) -> Prepared {
+    pub fn prepare(&self, node: &TestNode, text: &str, changes: Changes<'_>) -> PreparedTurn {
         let turn_id = changes.turn_id.unwrap_or_else(|| TurnId(random_bytes()));
         let identity = RecordIdentity {
             session_id: self.root.session_id(),
@@ -253,13 +253,13 @@ impl Session {
         let auth = Signed::sign(auth, &self.root.signing_key());
         let request =
             TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline: Vec::new(), memory: None };
-        Prepared { request, auth, payload, secret }
+        PreparedTurn { request, auth, payload, secret }
     }
 
     /// Rebuilds a turn and makes it the new head.
     pub fn accept(
         &mut self,
-        prepared: &Prepared,
+        prepared: &PreparedTurn,
         committed: &Committed,
         answer: &str,
         memory: &[MemoryItem],
@@ -310,7 +310,7 @@ impl Session {
         HeadRecord::seal(&self.root, &outer, &inner, self.head_sequence, now, now + 60_000).encode()
     }
 
-    pub fn status_request(&self, node: &TestNode, prepared: &Prepared) -> SignedBytes {
+    pub fn status_request(&self, node: &TestNode, prepared: &PreparedTurn) -> SignedBytes {
         let request = StatusRequest {
             version: 1,
             session_id: self.root.session_id(),
@@ -323,11 +323,11 @@ impl Session {
         Signed::sign(request, &self.root.signing_key()).bytes().clone()
     }
 
-    pub fn abort(&self, prepared: &Prepared) -> SignedBytes {
+    pub fn abort(&self, prepared: &PreparedTurn) -> SignedBytes {
         self.abort_at(prepared, now_ms())
     }
 
-    pub fn abort_at(&self, prepared: &Prepared, time_ms: u64) -> SignedBytes {
+    pub fn abort_at(&self, prepared: &PreparedTurn, time_ms: u64) -> SignedBytes {
         let abort = Abort {
             version: 1,
             session_id: self.root.session_id(),
@@ -392,7 +392,7 @@ impl Client {
         &self,
         node: &TestNode,
         session: &Session,
-        prepared: &Prepared,
+        prepared: &PreparedTurn,
     ) -> Result<TurnStatus, ErrorCode> {
         match self.ask(node, &ClientFrame::Status(session.status_request(node, prepared))).await {
             NodeFrame::Status(status) => Ok(status),
@@ -402,7 +402,7 @@ impl Client {
     }
 
     /// Sends a request and reads its reply to the end.
-    pub async fn run(&self, node: &TestNode, prepared: &Prepared) -> Reply {
+    pub async fn run(&self, node: &TestNode, prepared: &PreparedTurn) -> Reply {
         let stream = self.open(node, &ClientFrame::Turn(prepared.request.clone())).await;
         read_reply(stream, prepared).await
     }
@@ -424,7 +424,7 @@ pub async fn next_frame(stream: &mut TurnStream) -> Option<NodeFrame> {
 }
 
 /// Reads frames until the stream ends.
-pub async fn read_reply(mut stream: TurnStream, prepared: &Prepared) -> Reply {
+pub async fn read_reply(mut stream: TurnStream, prepared: &PreparedTurn) -> Reply {
     let mut reply = Reply::default();
     let mut opener = None;
     while let Some(frame) = next_frame(&mut stream).await {
@@ -447,7 +447,7 @@ pub async fn read_reply(mut stream: TurnStream, prepared: &Prepared) -> Reply {
 }
 
 /// The request with blobs inlined.
-pub fn inlined(mut prepared: Prepared, blobs: &[Vec<u8>]) -> Prepared {
+pub fn inlined(mut prepared: PreparedTurn, blobs: &[Vec<u8>]) -> PreparedTurn {
     prepared.request.inline = blobs.iter().cloned().map(InlineBlob).collect();
     prepared
 }

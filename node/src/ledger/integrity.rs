@@ -16,7 +16,7 @@ use crate::mark::{LastMark, Mark};
 /// Extension of marks.
 const MARK_EXTENSION: &str = "mark";
 /// Maximum number of damaged files of one month; then opening the folder fails.
-const MAX_SET_ASIDE: u32 = 100;
+const MAX_QUARANTINED: u32 = 100;
 
 /// Damage of a receipt file, and its consequences.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct ReceiptsDamage {
     /// Number of intact receipts.
     pub kept: u64,
     /// New path of the damaged file; `None` if the file is gone.
-    pub set_aside: Option<PathBuf>,
+    pub quarantine: Option<PathBuf>,
 }
 
 impl std::fmt::Display for ReceiptsDamage {
@@ -39,8 +39,8 @@ impl std::fmt::Display for ReceiptsDamage {
             None => write!(f, "whether receipts are missing cannot be told")?,
         }
         write!(f, ", and {} are kept. Credit cannot be shown for a missing receipt. ", self.kept)?;
-        match &self.set_aside {
-            Some(aside) => write!(f, "The file as it was found is {}", aside.display()),
+        match &self.quarantine {
+            Some(target) => write!(f, "The file as it was found is {}", target.display()),
             None => write!(f, "There was no file to set aside"),
         }
     }
@@ -100,13 +100,13 @@ impl Month {
             LastMark::Missing | LastMark::Damaged => None,
         };
         let whole = contents.damaged == 0 && lost == Some(0);
-        let set_aside = if whole && !contents.torn { None } else { rewrite(path, whole)? };
+        let quarantine = if whole && !contents.torn { None } else { rewrite(path, whole)? };
         let damage = (!whole).then(|| ReceiptsDamage {
             file: path.to_owned(),
             // A damaged line may be newer than the mark.
             lost: lost.map(|lost| lost.max(contents.damaged)),
             kept: contents.lines,
-            set_aside,
+            quarantine,
         });
         let Contents { lines, bytes, .. } = contents;
         let mark = Mark::create(&mark_path(path), [lines, bytes])?;
@@ -174,21 +174,21 @@ fn rewrite(path: &Path, torn: bool) -> io::Result<Option<PathBuf>> {
     let mut writer = BufWriter::new(file);
     read(path, &mut writer)?;
     writer.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-    let aside = if torn { None } else { Some(aside_path(path)?) };
-    if let Some(aside) = &aside {
-        fs::rename(path, aside)?;
+    let target = if torn { None } else { Some(quarantine_path(path)?) };
+    if let Some(target) = &target {
+        fs::rename(path, target)?;
     }
     fs::rename(&new, path)?;
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
-    Ok(aside)
+    Ok(target)
 }
 
 /// An unused name for the damaged file.
-fn aside_path(path: &Path) -> io::Result<PathBuf> {
-    let mut names = (1..=MAX_SET_ASIDE).map(|number| path.with_extension(format!("damaged-{number}")));
+fn quarantine_path(path: &Path) -> io::Result<PathBuf> {
+    let mut names = (1..=MAX_QUARANTINED).map(|number| path.with_extension(format!("damaged-{number}")));
     let free = names.find(|name| !name.exists());
     free.ok_or_else(|| {
-        io::Error::other(format!("{MAX_SET_ASIDE} damaged files are there already: move them away"))
+        io::Error::other(format!("{MAX_QUARANTINED} damaged files are there already: move them away"))
     })
 }
 
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_cut_zeroed_emptied_or_removed_file_is_named_and_set_aside_and_the_rest_is_kept() {
+    fn a_damaged_or_removed_file_is_named_and_quarantined_and_the_rest_is_kept() {
         let length = line(0).len();
         type Harm = Box<dyn Fn(&mut Vec<u8>)>;
         let cases: Vec<(&str, Harm, u64)> = vec![
@@ -241,7 +241,7 @@ mod tests {
             let [damage] = ledger.damage() else { panic!("{name}: {:?}", ledger.damage()) };
             assert_eq!((&damage.file, damage.lost, damage.kept), (&path, Some(LINES - kept), kept), "{name}");
             assert!(damage.to_string().contains("2026-11.txt"), "{name}");
-            assert_eq!(fs::read(damage.set_aside.as_ref().unwrap()).unwrap(), bytes, "{name}");
+            assert_eq!(fs::read(damage.quarantine.as_ref().unwrap()).unwrap(), bytes, "{name}");
             let good = fs::read_to_string(&path).unwrap();
             assert_eq!(good.lines().count() as u64, kept, "{name}");
             assert!(good.lines().all(|line| checked(line).is_some()), "{name}");

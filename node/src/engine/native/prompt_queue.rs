@@ -21,12 +21,12 @@ use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use super::{
-    answer::{Answer, Outlet, Shared},
+    answer::{AnswerState, Outlet, SharedAnswer},
     encode, small,
 };
 use crate::engine::{
     EVENT_CAPACITY, EngineError, EngineEvent, FinishReason, GenerateHandle, GenerateJob, GenerateStats,
-    language::{Constraint, Kind, sampling},
+    language::{Constraint, ConstraintKind, sampling},
 };
 
 /// Limits on the number and length of jobs.
@@ -40,13 +40,13 @@ pub(super) struct Limits {
     pub context: usize,
 }
 
-/// A job's place within the limit.
-pub(super) struct Place {
+/// The permit of a job within the limit.
+pub(super) struct JobPermit {
     present: Arc<AtomicUsize>,
     limits: Limits,
 }
 
-impl Place {
+impl JobPermit {
     fn take(present: &Arc<AtomicUsize>, limits: Limits) -> Option<Self> {
         let more = |count: usize| (count < limits.present).then_some(count + 1);
         present.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
@@ -74,28 +74,28 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for JobPermit {
     fn drop(&mut self) {
         self.present.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-struct Queued {
+struct QueuedJob {
     job: GenerateJob,
     outlet: Outlet,
 }
 
 /// The thread that prepares jobs, and its queue.
-pub(super) struct Desk {
-    /// Bounded by the number of places.
-    queue: Mutex<Option<Sender<Queued>>>,
+pub(super) struct PromptQueue {
+    /// Bounded by the number of permits.
+    queue: Mutex<Option<Sender<QueuedJob>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: CancellationToken,
     present: Arc<AtomicUsize>,
     limits: Limits,
 }
 
-impl Desk {
+impl PromptQueue {
     pub fn open(
         name: &str,
         limits: Limits,
@@ -104,9 +104,9 @@ impl Desk {
     ) -> std::io::Result<Self> {
         let (queue, jobs) = channel();
         let stop = CancellationToken::new();
-        let clerk = Clerk { language, batcher, limits, stop: stop.clone() };
+        let worker = PromptWorker { language, batcher, limits, stop: stop.clone() };
         let thread =
-            std::thread::Builder::new().name(format!("desk-{name}")).spawn(move || clerk.work(&jobs))?;
+            std::thread::Builder::new().name(format!("desk-{name}")).spawn(move || worker.work(&jobs))?;
         Ok(Self {
             queue: Mutex::new(Some(queue)),
             thread: Mutex::new(Some(thread)),
@@ -120,13 +120,13 @@ impl Desk {
     pub fn submit(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queue.as_ref().ok_or(EngineError::ShutDown)?;
-        let place = Place::take(&self.present, self.limits);
-        let place = place.ok_or(EngineError::Busy { limit: self.limits.queue })?;
+        let permit = JobPermit::take(&self.present, self.limits);
+        let permit = permit.ok_or(EngineError::Busy { limit: self.limits.queue })?;
         let (events, receiver) = mpsc::channel(EVENT_CAPACITY + 1);
         let last = events.clone().try_reserve_owned().expect("a new channel has room");
         let cancel = job.cancel.clone();
-        let outlet = Outlet { events, last: Some(last), cancel, queued_at: Instant::now(), place };
-        queue.send(Queued { job, outlet }).map_err(|_| EngineError::ShutDown)?;
+        let outlet = Outlet { events, last: Some(last), cancel, queued_at: Instant::now(), permit };
+        queue.send(QueuedJob { job, outlet }).map_err(|_| EngineError::ShutDown)?;
         Ok(GenerateHandle { events: receiver })
     }
 
@@ -144,16 +144,16 @@ impl Desk {
 }
 
 /// The state of the thread.
-struct Clerk {
+struct PromptWorker {
     language: Arc<Language>,
     batcher: Arc<Batcher>,
     limits: Limits,
     stop: CancellationToken,
 }
 
-impl Clerk {
-    fn work(&self, jobs: &Receiver<Queued>) {
-        while let Ok(Queued { job, mut outlet }) = jobs.recv() {
+impl PromptWorker {
+    fn work(&self, jobs: &Receiver<QueuedJob>) {
+        while let Ok(QueuedJob { job, mut outlet }) = jobs.recv() {
             let none = GenerateStats::default();
             if self.stop.is_cancelled() {
                 outlet.end(Err(EngineError::ShutDown), none);
@@ -174,16 +174,16 @@ impl Clerk {
         });
         match prepared {
             Err(error) => outlet.end(Err(error), GenerateStats::default()),
-            Ok(Prepared::Over { input, finish }) => {
+            Ok(Preparation::Over { input, finish }) => {
                 let stats = GenerateStats { input_tokens: small(input), ..GenerateStats::default() };
                 outlet.end(Ok(finish), stats);
             }
-            Ok(Prepared::Goes(begun)) => self.hand_on(job, *begun, outlet),
+            Ok(Preparation::Goes(ready)) => self.hand_on(job, *ready, outlet),
         }
     }
 
     /// Prepares a job up to its first computed token.
-    fn prepare(&self, job: &GenerateJob, outlet: &Outlet) -> Result<Prepared, EngineError> {
+    fn prepare(&self, job: &GenerateJob, outlet: &Outlet) -> Result<Preparation, EngineError> {
         let tokenizer = self.language.tokenizer();
         let mut ids = encode(&self.language, &job.prompt)?;
         let input = ids.len();
@@ -205,14 +205,14 @@ impl Clerk {
         if !resumed.is_empty() {
             outlet.send(EngineEvent::Resumed { text: resumed });
         }
-        let over = |finish| Ok(Prepared::Over { input, finish });
+        let over = |finish| Ok(Preparation::Over { input, finish });
         for &id in &job.resume_tokens {
             if !text.resume(id, tokenizer.token_bytes(id)) {
                 return over(FinishReason::StopString);
             }
         }
         let mut grammar = match &job.constraint {
-            Some(Constraint(Kind::Grammar(grammar))) => Some(Grammar::clone(grammar)),
+            Some(Constraint(ConstraintKind::Grammar(grammar))) => Some(Grammar::clone(grammar)),
             _ => None,
         };
         if let Some(grammar) = &mut grammar {
@@ -226,12 +226,12 @@ impl Clerk {
             return over(FinishReason::Length);
         }
         let max_tokens = longest - job.resume_tokens.len();
-        Ok(Prepared::Goes(Box::new(Begun { ids, input, max_tokens, text, grammar })))
+        Ok(Preparation::Goes(Box::new(PreparedJob { ids, input, max_tokens, text, grammar })))
     }
 
-    fn hand_on(&self, job: &GenerateJob, begun: Begun, outlet: Outlet) {
-        let Begun { ids, input, max_tokens, text, grammar } = begun;
-        let answer = Answer {
+    fn hand_on(&self, job: &GenerateJob, ready: PreparedJob, outlet: Outlet) {
+        let PreparedJob { ids, input, max_tokens, text, grammar } = ready;
+        let answer = AnswerState {
             outlet,
             language: Arc::clone(&self.language),
             sampler: Sampler::new(&sampling(&job.sampling)),
@@ -247,7 +247,7 @@ impl Clerk {
             output_tokens: 0,
             ended: None,
         };
-        let shared = Shared(Arc::new(Mutex::new(answer)));
+        let shared = SharedAnswer(Arc::new(Mutex::new(answer)));
         let submitted = self.batcher.submit(Request {
             session: job.cache_key.clone(),
             prompt: ids,
@@ -261,22 +261,22 @@ impl Clerk {
         });
         if let Err(error) = submitted {
             let mut answer = shared.answer();
-            let error = answer.outlet.place.error(&error);
+            let error = answer.outlet.permit.error(&error);
             answer.outlet.end(Err(error), GenerateStats::default());
         }
     }
 }
 
 /// Outcome of a job's preparation.
-enum Prepared {
+enum Preparation {
     /// The job is already over: the resumed prefix is the whole answer.
     Over { input: usize, finish: FinishReason },
     /// The job continues.
-    Goes(Box<Begun>),
+    Goes(Box<PreparedJob>),
 }
 
 /// A job with a rendered prompt.
-struct Begun {
+struct PreparedJob {
     /// Prompt and resumed prefix.
     ids: Zeroizing<Vec<u32>>,
     /// Tokens of the prompt.

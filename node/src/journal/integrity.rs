@@ -49,7 +49,7 @@ pub struct JournalDamage {
     /// Blobs without confirmation of the store at the journal's last write.
     pub untaken_blobs: u64,
     /// Copy of the files as found; `None` if they could not be copied.
-    pub set_aside: Option<PathBuf>,
+    pub quarantine: Option<PathBuf>,
 }
 
 impl JournalDamage {
@@ -83,7 +83,7 @@ impl std::fmt::Display for JournalDamage {
                 self.untaken_blobs
             )?;
         }
-        match &self.set_aside {
+        match &self.quarantine {
             Some(folder) => write!(f, "The files as they were found are in {}", folder.display()),
             None => write!(f, "The files as they were found could not be copied"),
         }
@@ -145,16 +145,16 @@ impl Inspection {
     /// Copies doubtful files before they may be overwritten.
     pub(super) fn copy_if_doubtful(&mut self) {
         if self.suspect || !self.damaged.is_empty() {
-            self.set_aside();
+            self.quarantine();
         }
     }
 
     /// Copies the files as they are, once. A failed copy does not prevent the start.
-    pub(super) fn set_aside(&mut self) {
+    pub(super) fn quarantine(&mut self) {
         if self.copy.is_some() || !self.folder.exists() {
             return;
         }
-        match copy_aside(&self.folder, self.now_ms) {
+        match quarantine_copy(&self.folder, self.now_ms) {
             Ok(copy) => self.copy = Some(copy),
             Err(error) => tracing::warn!(
                 %error, folder = %self.folder.display(),
@@ -169,7 +169,7 @@ impl Inspection {
         if !path.exists() {
             return Ok(false);
         }
-        self.set_aside();
+        self.quarantine();
         fs::remove_file(&path)?;
         self.note(path);
         Ok(true)
@@ -182,7 +182,7 @@ impl Inspection {
 
     /// Removes all files, because sled cannot read them.
     pub(super) fn start_anew(&mut self) -> io::Result<()> {
-        self.set_aside();
+        self.quarantine();
         if self.copy.is_none() {
             let reason =
                 "the journal cannot be read, and not be set aside: make space, or move its folder away";
@@ -202,7 +202,7 @@ impl Inspection {
 
     /// Stores bytes with a wrong checksum beside the copies.
     pub(super) fn keep_entry(&mut self, name: &str, bytes: &[u8]) {
-        self.set_aside();
+        self.quarantine();
         self.note(self.folder.join(DB_FILE));
         if let Some(copy) = &self.copy
             && let Err(error) = replace_private(&copy.join(name), bytes)
@@ -307,7 +307,7 @@ fn parse_sums(text: &str) -> Option<Vec<(&str, String)>> {
 }
 
 /// Copies a folder beside itself, with the time in the new name.
-fn copy_aside(folder: &Path, now_ms: u64) -> io::Result<PathBuf> {
+fn quarantine_copy(folder: &Path, now_ms: u64) -> io::Result<PathBuf> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut target = folder.with_file_name(format!("{name}.damaged-{now_ms}"));
     for again in 1..MAX_SAME_NAMES {
