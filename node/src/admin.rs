@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{CONTENT_TYPE, SourceCounts, Speed, TurnCounts};
-pub use control::{Control, Door};
+pub use control::{Control, ControlAccess};
 pub use history::{History, HistoryAnswer, Sample};
 pub use network::NetworkStatus;
 
@@ -137,9 +137,9 @@ pub trait StatusSource: Send + Sync {
 
 type Source = Arc<dyn StatusSource>;
 
-/// The routes. With a `door`, also the routes that change the node.
-pub fn router(source: Source, history: Arc<History>, door: Option<Door>) -> Router {
-    let control = door.map(|door| control::routes(door, source.clone())).unwrap_or_default();
+/// The routes. With `access`, also the routes that change the node.
+pub fn router(source: Source, history: Arc<History>, access: Option<ControlAccess>) -> Router {
+    let control = access.map(|access| control::routes(access, source.clone())).unwrap_or_default();
     let more = history::routes(source.clone(), history).merge(page::routes());
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
@@ -159,12 +159,12 @@ pub fn router(source: Source, history: Arc<History>, door: Option<Door>) -> Rout
 pub async fn serve(
     listener: TcpListener,
     source: Source,
-    door: Option<Door>,
+    access: Option<ControlAccess>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     let history = Arc::new(History::new(SystemTime::now()));
     history.put(source.sample());
-    let routes = router(source.clone(), history.clone(), door);
+    let routes = router(source.clone(), history.clone(), access);
     let serving = axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned());
     tokio::select! {
         result = serving.into_future() => result,
@@ -215,12 +215,12 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Fixed {
+    struct FixedStatus {
         ready: AtomicBool,
         samples: AtomicU64,
     }
 
-    impl StatusSource for Fixed {
+    impl StatusSource for FixedStatus {
         fn status(&self) -> Status {
             let ready = self.ready.load(Ordering::SeqCst);
             let not_ready = if ready { Vec::new() } else { vec!["the store does not answer".to_owned()] };
@@ -246,7 +246,7 @@ mod tests {
 
     struct Server {
         address: SocketAddr,
-        source: Arc<Fixed>,
+        source: Arc<FixedStatus>,
         stop: CancellationToken,
         task: tokio::task::JoinHandle<std::io::Result<()>>,
         client: reqwest::Client,
@@ -256,7 +256,7 @@ mod tests {
         async fn start() -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
-            let (source, stop) = (Arc::new(Fixed::default()), CancellationToken::new());
+            let (source, stop) = (Arc::new(FixedStatus::default()), CancellationToken::new());
             let task = tokio::spawn(serve(listener, source.clone(), None, stop.clone()));
             let client = reqwest::Client::builder().no_proxy().build().unwrap();
             Self { address, source, stop, task, client }

@@ -20,11 +20,11 @@ use std::{
 use baton_mesh::Multiaddr;
 use baton_proto::ids::{PublicKey, QuotaSerial};
 
-pub use file::{ConfigError, Examined, read_text as read_config_text};
+pub use file::{ConfigError, ConfigReport, read_text as read_config_text};
 pub use flags::{EngineChoice, LogFormat, LogLevel, RunFlags};
 pub use limits::ResourceLimits;
 pub use options::{OPTIONS, admin as parse_admin, describe_defaults};
-pub use show::{Origin, Origins, Shown};
+pub use show::{OptionValue, Origin, Origins};
 pub use template::commented_file;
 
 /// Name of the configuration file in the data directory.
@@ -358,7 +358,7 @@ impl Settings {
 }
 
 /// The configuration file for these flags: its path if it exists, and its contents.
-fn read_file(flags: &RunFlags) -> Result<(Option<PathBuf>, Examined), ConfigError> {
+fn read_file(flags: &RunFlags) -> Result<(Option<PathBuf>, ConfigReport), ConfigError> {
     let (path, required) = config_path(flags);
     let file = file::read(&path, required)?;
     Ok((file.is_some().then_some(path), file.unwrap_or_default()))

@@ -53,7 +53,7 @@ use guard::{Caller, Guard, Offence, TooMany, quotas::Quotas};
 use limits::ServiceLimits;
 use pause::PausePoints;
 use refusal::Refusal;
-use running::Running;
+use running::RunningTurns;
 use shares::FrameShares;
 use slots::Slots;
 
@@ -136,7 +136,7 @@ pub(crate) struct Core {
     pub(crate) slots: Arc<Slots>,
     /// The embedding model, if embeddings are offered.
     pub(crate) embedding: Option<Embedding>,
-    pub(crate) running: Arc<Running>,
+    pub(crate) running: Arc<RunningTurns>,
     pub(crate) cache: BlobCache,
     pub(crate) verified_links: Arc<VerifiedLinks>,
     /// Limits concurrent PUTs.
@@ -194,10 +194,10 @@ impl Core {
         let now_ms = self.now_ms();
         let mut guard = self.guard();
         let Some(span_ms) = guard.offence(who, offence, now_ms) else { return };
-        let tells = guard.tells(now_ms);
+        let logs = guard.logs_ban(now_ms);
         drop(guard);
         self.observer.banned();
-        if tells {
+        if logs {
             tracing::info!(peer = %who.peer, ?offence, seconds = span_ms / 1000, "a peer is refused for a while");
         }
     }

@@ -46,8 +46,8 @@ use crate::{
     telemetry::{self, Telemetry},
 };
 use data_dir::DataDir;
-use events::Events;
-use view::{Running, View};
+use events::EventPrinter;
+use view::{ServingNode, View};
 
 /// Folder of the journal in the data directory.
 const JOURNAL_FOLDER: &str = "journal";
@@ -66,14 +66,19 @@ pub fn run(settings: Settings) -> Result<(), Failure> {
     let home = DataDir::open_or_prepare(&settings).map_err(data_dir::DataDirError::into_failure)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Failure, error))?;
-    let events = Events::new(settings.json);
+    let events = EventPrinter::new(settings.json);
     let pause = pause_at.map_or_else(PausePoints::default, |step| events.pause_at(step));
     let result = runtime.block_on(Box::pin(live(settings, home, pause, events)));
     runtime.shutdown_timeout(RUNTIME_GRACE);
     result
 }
 
-async fn live(settings: Settings, home: DataDir, pause: PausePoints, events: Events) -> Result<(), Failure> {
+async fn live(
+    settings: Settings,
+    home: DataDir,
+    pause: PausePoints,
+    events: EventPrinter,
+) -> Result<(), Failure> {
     let mut signals = StopSignals::listen().map_err(|error| Failure::new(Exit::Failure, error))?;
     let key = load_node_key(home.path()).map_err(|error| Failure::new(Exit::Storage, error))?;
     let metrics = Arc::new(Metrics::new(settings.slots, settings.queue));
@@ -140,7 +145,7 @@ fn traces(
 
 /// The parts of a node that serve.
 struct Node {
-    running: Arc<Running>,
+    running: Arc<ServingNode>,
     service: NodeService,
     incoming: Incoming,
     engines: Vec<Arc<dyn Engine>>,
@@ -187,7 +192,8 @@ impl Node {
             telemetry,
         };
         let service = NodeService::offering(deps, embeddings);
-        let running = Running::new(mesh, identity, store, journal, service.clone(), engines.clone(), &offers);
+        let running =
+            ServingNode::new(mesh, identity, store, journal, service.clone(), engines.clone(), &offers);
         Ok(Self { running: Arc::new(running), service, incoming, engines })
     }
 
@@ -445,8 +451,8 @@ impl AdminPort {
         let listener = TcpListener::bind(address).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let stop = CancellationToken::new();
-        let door = admin::Door::new(view.clone(), token);
-        let task = tokio::spawn(admin::serve(listener, view, Some(door), stop.clone()));
+        let access = admin::ControlAccess::new(view.clone(), token);
+        let task = tokio::spawn(admin::serve(listener, view, Some(access), stop.clone()));
         Ok(Some(Self { address, stop, task }))
     }
 

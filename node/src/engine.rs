@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::prompt::Prompt;
-pub use language::{Constraint, Reported};
+pub use language::{Constraint, LogprobReport};
 pub use manifest::LoadedManifest;
 pub use sampling::Sampling;
 pub use set::Hold;
@@ -170,7 +170,7 @@ pub enum EngineEvent {
         /// Their text; whole characters only, possibly empty.
         text: String,
         /// Log probabilities of `ids`; empty unless the job requests them.
-        logprobs: Vec<Reported>,
+        logprobs: Vec<LogprobReport>,
     },
     /// The answer is complete.
     Done {

@@ -33,7 +33,7 @@ pub use backup::{
     BackupNote, RestoreWordsError, back_up, back_up_words, note_backup, noted_backup, restore, restore_words,
 };
 pub use ring::{KeyRing, ROTATE_AFTER_MS};
-pub use rotation::{Rotated, exchange_keys, retired_keys, rotate_exchange_keys, rotate_node_key};
+pub use rotation::{RotationOutcome, exchange_keys, retired_keys, rotate_exchange_keys, rotate_node_key};
 
 /// The node key's file in the data directory.
 pub const NODE_KEY_FILE: &str = "node.key";
@@ -88,12 +88,12 @@ pub struct Identity {
     record: RwLock<Arc<SignedObject<NodeRecord>>>,
     /// Held during a whole refresh, including the file write, so that two refreshes never interleave. Readers
     /// do not take it.
-    refreshing: Mutex<Refreshed>,
+    refreshing: Mutex<RefreshState>,
 }
 
 /// State of the last refresh.
 #[derive(Default)]
-struct Refreshed {
+struct RefreshState {
     addresses: Vec<String>,
     /// Whether the last write of the exchange keys failed.
     unsaved: bool,
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_and_the_node_goes_on_with_fresh_keys() {
+    fn a_full_disk_is_reported_and_the_node_goes_on_with_fresh_keys() {
         let node = Node::new();
         let identity = node.open();
         let folder = node.folder.path().join("away");

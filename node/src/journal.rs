@@ -11,7 +11,7 @@
 //! A new journal may replace a lost one. It cannot know which authorisations were served, so it refuses every
 //! authorisation issued before its creation ([`Journal::begins_ms`]).
 
-mod intact;
+mod integrity;
 mod open;
 mod trees;
 
@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::ledger::Ledger;
-pub use intact::JournalDamage;
+pub use integrity::JournalDamage;
 pub(crate) use open::JOURNAL_OPENING;
 use trees::Trees;
 
@@ -234,7 +234,7 @@ impl Drop for OpenJournal {
         }
         drop(trees);
         if whole {
-            intact::close(&self.folder);
+            integrity::close(&self.folder);
         }
     }
 }
@@ -246,7 +246,7 @@ impl std::fmt::Debug for Journal {
 }
 
 /// Result of a change of an entry.
-type Decided<T> = Result<Result<T, ErrorCode>, JournalError>;
+type ChangeResult<T> = Result<Result<T, ErrorCode>, JournalError>;
 
 impl Journal {
     /// Opens or creates the journal in a folder. Blocking.
@@ -332,7 +332,7 @@ impl Journal {
         auth_hash: AuthHash,
         expires_ms: u64,
         now_ms: u64,
-    ) -> Decided<Option<Box<SealedEntry>>> {
+    ) -> ChangeResult<Option<Box<SealedEntry>>> {
         self.on_disk(move |trees| {
             let _writing = trees.write_lock();
             let Some(entry) = trees.entry(&key)? else {
@@ -364,7 +364,7 @@ impl Journal {
         auth_hash: AuthHash,
         sealed: SealedEntry,
         blob: Vec<u8>,
-    ) -> Decided<()> {
+    ) -> ChangeResult<()> {
         self.on_disk(move |trees| {
             let (unflushed, change) = {
                 let _writing = trees.write_lock();
@@ -404,7 +404,7 @@ impl Journal {
     ///
     /// # Errors
     /// Inside: [`ErrorCode::IdempotencyConflict`] when it was acknowledged. Outside: [`JournalError`].
-    pub async fn abort(&self, key: TurnKey, now_ms: u64) -> Decided<()> {
+    pub async fn abort(&self, key: TurnKey, now_ms: u64) -> ChangeResult<()> {
         self.on_disk(move |trees| {
             let change = {
                 let _writing = trees.write_lock();
@@ -439,7 +439,7 @@ impl Journal {
         digest: BlobDigest,
         (link, receipt): (LinkHash, ReceiptHash),
         ack: SignedBytes,
-    ) -> Decided<()> {
+    ) -> ChangeResult<()> {
         self.on_disk(move |trees| {
             let writing = trees.write_lock();
             let key = trees.author_of(&digest)?.filter(|key| key.session_id == session);

@@ -5,7 +5,7 @@
 //! line proves itself: the node signed the receipt, and the session's key signed the acknowledgement over the
 //! receipt's hash. Lines without this proof do not count.
 
-mod intact;
+mod integrity;
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -26,8 +26,8 @@ use baton_proto::{
 };
 use time::{Date, OffsetDateTime};
 
-use intact::Month;
-pub use intact::ReceiptsDamage;
+use integrity::Month;
+pub use integrity::ReceiptsDamage;
 
 /// Folder of the ledger in the data directory.
 pub const LEDGER_FOLDER: &str = "receipts";
@@ -107,7 +107,7 @@ impl Ledger {
             files::create_private_folder(folder)?;
         }
         let (mut months, mut damage) = (BTreeMap::new(), Vec::new());
-        for path in intact::marked_months(folder)? {
+        for path in integrity::marked_months(folder)? {
             let (month, found) = Month::open(&path)?;
             months.insert(path, month);
             damage.extend(found);
@@ -157,7 +157,7 @@ impl Ledger {
         let old = months.len().saturating_sub(KEPT_MONTHS);
         for month in months.iter().take(old) {
             // The mark goes first: a mark without its file would count as damage.
-            fs::remove_file(intact::mark_path(month)).or_else(missing_is_fine)?;
+            fs::remove_file(integrity::mark_path(month)).or_else(missing_is_fine)?;
             fs::remove_file(month)?;
         }
         Ok(())
@@ -222,7 +222,7 @@ pub enum Fault {
 
 /// A verified line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Earned {
+pub struct VerifiedLine {
     /// The receipt's hash; one hash counts as one turn.
     pub hash: ReceiptHash,
     /// The receipt, claimed by this node and acknowledged by the client.
@@ -233,7 +233,7 @@ pub struct Earned {
 ///
 /// # Errors
 /// [`Fault`].
-pub fn check(line: &str, nodes: &[NodeId]) -> Result<Earned, Fault> {
+pub fn check(line: &str, nodes: &[NodeId]) -> Result<VerifiedLine, Fault> {
     let text = checked(line.trim_end()).ok_or(Fault::Damaged)?;
     let rest = text.strip_prefix(LINE_PREFIX).ok_or(Fault::Damaged)?;
     let (receipt, ack) = rest.split_once(' ').ok_or(Fault::Damaged)?;
@@ -248,7 +248,7 @@ pub fn check(line: &str, nodes: &[NodeId]) -> Result<Earned, Fault> {
     let ack = SignedObject::<TurnAck>::verify(signed(ack)?).map_err(|_| Fault::Ack)?;
     let hash = receipt.receipt_hash();
     let same = ack.receipt_hash == hash && ack.session_id == receipt.session_id && ack.seq == receipt.seq;
-    if same { Ok(Earned { hash, receipt: receipt.into_value() }) } else { Err(Fault::OtherReceipt) }
+    if same { Ok(VerifiedLine { hash, receipt: receipt.into_value() }) } else { Err(Fault::OtherReceipt) }
 }
 
 /// Credit for one model on one day.
@@ -276,7 +276,7 @@ impl Credit {
 
 /// A line that does not count.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct InvalidLine {
     /// Its file.
     pub file: String,
     /// Its line number, from 1.
@@ -293,7 +293,7 @@ pub struct Account {
     /// The sum of all credits.
     pub total: Credit,
     /// The first lines that do not count.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<InvalidLine>,
     /// Number of lines that do not count.
     pub refused_count: u64,
     /// Lines that repeat another line.
@@ -315,7 +315,7 @@ impl Account {
             Err(fault) => {
                 self.refused_count += 1;
                 if self.refused.len() < MAX_REFUSED_NAMED {
-                    self.refused.push(Refused { file: file.to_owned(), line: number, fault });
+                    self.refused.push(InvalidLine { file: file.to_owned(), line: number, fault });
                 }
             }
         }
@@ -464,13 +464,13 @@ mod tests {
             Receipt { node: SecretSigningKey::from_seed(&[5; 32]).node_id(), ..Receipt::clone(&first) },
             &SecretSigningKey::from_seed(&[5; 32]),
         );
-        let stranger = TurnAck {
+        let other_ack = TurnAck {
             session_id: SessionId([1; 32]),
             session_key: other.signing_key().public_key(),
             ..good.clone()
         };
         let by_other =
-            TurnAck { session_id: other.session_id(), session_key: stranger.session_key, ..good.clone() };
+            TurnAck { session_id: other.session_id(), session_key: other_ack.session_key, ..good.clone() };
         let acked = sign(&root, good.clone());
         let nodes = [node().node_id()];
         let line = |receipt: &SignedBytes, ack: &SignedBytes| check(&line_of(receipt, ack), &nodes).err();
@@ -484,7 +484,7 @@ mod tests {
             Some(Fault::Ack),
             "the node made the ack itself"
         );
-        assert_eq!(line(first.bytes(), &sign(&other, stranger)), Some(Fault::Ack));
+        assert_eq!(line(first.bytes(), &sign(&other, other_ack)), Some(Fault::Ack));
         assert_eq!(line(first.bytes(), &sign(&other, by_other)), Some(Fault::OtherReceipt));
         let whole = line_of(first.bytes(), &acked);
         for damaged in ["", "1 ", "2 00 00", &whole[..whole.len() / 2], &whole[3..]] {

@@ -9,7 +9,7 @@ use std::{fmt, sync::Arc};
 
 pub use baton_proto::record::{Message as ChatMessage, Role};
 use baton_proto::tools::{Definitions, is_definitions};
-pub use tools::{Spoken, SpokenCall};
+pub use tools::{SpokenCall, ToolMessage};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 /// Default limit on the tokens of memory.

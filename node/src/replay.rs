@@ -87,7 +87,7 @@ pub enum NotReplayable {
 }
 
 /// A turn that can be recomputed.
-pub struct Task {
+pub struct ReplayTask {
     prompt: Prompt,
     sampling: engine::Sampling,
     schema: Option<Zeroizing<String>>,
@@ -97,7 +97,7 @@ pub struct Task {
     finish: FinishReason,
 }
 
-impl Task {
+impl ReplayTask {
     /// Reconstructs the node's prompt in turn `seq`. `turns` come verified from
     /// [`baton_proto::export::open`]. No export contains the memory items and the text of a JSON schema, so
     /// the caller provides them.
@@ -206,7 +206,7 @@ fn settings(sampling: &Sampling, receipt: &Receipt, finish: FinishReason) -> eng
 ///
 /// # Errors
 /// The engine's errors that say nothing about the turn: it is shut down, busy, or broken.
-pub async fn replay(engine: &dyn Engine, task: &Task) -> Result<Verdict, EngineError> {
+pub async fn replay(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, EngineError> {
     let here = engine.info().model_id;
     if here != task.receipt.model {
         let wanted = task.receipt.model;
@@ -224,7 +224,7 @@ pub async fn replay(engine: &dyn Engine, task: &Task) -> Result<Verdict, EngineE
     }
 }
 
-async fn compute(engine: &dyn Engine, task: &Task) -> Result<Verdict, EngineError> {
+async fn compute(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, EngineError> {
     let constraint = task.schema.as_ref().map(|schema| engine.constrain(schema)).transpose()?;
     let stop = CancellationToken::new();
     let _stopped = stop.clone().drop_guard();
@@ -258,7 +258,7 @@ async fn compute(engine: &dyn Engine, task: &Task) -> Result<Verdict, EngineErro
     Err(EngineError::ShutDown)
 }
 
-fn judge(task: &Task, tally: Tally, left: &str, finish: engine::FinishReason) -> Verdict {
+fn judge(task: &ReplayTask, tally: Tally, left: &str, finish: engine::FinishReason) -> Verdict {
     let finish = match finish {
         engine::FinishReason::Stop => with_calls(FinishReason::Stop, &task.answer, &task.prompt),
         engine::FinishReason::StopString => FinishReason::StopString,

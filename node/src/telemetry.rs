@@ -66,7 +66,7 @@ impl Telemetry {
                 root: SpanId::from_bytes(random_bytes()),
                 arrived,
                 wall: SystemTime::now() - arrived.elapsed(),
-                told: Mutex::new(Told { facts: vec![named], outcome: UNFINISHED }),
+                turn_facts: Mutex::new(TurnFacts { facts: vec![named], outcome: UNFINISHED }),
             })
         });
         TurnTrace(live)
@@ -80,16 +80,16 @@ struct Live {
     root: SpanId,
     arrived: Instant,
     wall: SystemTime,
-    told: Mutex<Told>,
+    turn_facts: Mutex<TurnFacts>,
 }
 
-struct Told {
+struct TurnFacts {
     facts: Vec<KeyValue>,
     outcome: &'static str,
 }
 
 /// An ended span.
-struct Ended {
+struct EndedSpan {
     name: &'static str,
     kind: SpanKind,
     id: SpanId,
@@ -106,8 +106,8 @@ impl Live {
         self.wall + instant.saturating_duration_since(self.arrived)
     }
 
-    fn put(&self, span: Ended) {
-        let Ended { name, kind, id, parent, from, to, mut facts, outcome, failed } = span;
+    fn put(&self, span: EndedSpan) {
+        let EndedSpan { name, kind, id, parent, from, to, mut facts, outcome, failed } = span;
         facts.push(KeyValue::new("baton.outcome", outcome));
         self.sink.put(SpanData {
             span_context: SpanContext::new(self.trace, id, TraceFlags::SAMPLED, false, TraceState::NONE),
@@ -154,21 +154,21 @@ impl TurnTrace {
     /// Adds a count to the turn.
     pub(crate) fn count(&self, name: &'static str, count: u64) {
         if let Some(live) = &self.0 {
-            lock(&live.told).facts.push(number(name, count));
+            lock(&live.turn_facts).facts.push(number(name, count));
         }
     }
 
     /// Sets the outcome of the turn: `committed`, or the name of an error code.
     pub(crate) fn outcome(&self, outcome: &'static str) {
         if let Some(live) = &self.0 {
-            lock(&live.told).outcome = outcome;
+            lock(&live.turn_facts).outcome = outcome;
         }
     }
 }
 
 impl Live {
     fn past(&self, name: &'static str, parent: SpanId, from: Instant, to: Instant) {
-        self.put(Ended {
+        self.put(EndedSpan {
             name,
             kind: SpanKind::Internal,
             id: SpanId::from_bytes(random_bytes()),
@@ -186,10 +186,10 @@ impl Drop for TurnTrace {
     fn drop(&mut self) {
         let Some(live) = self.0.take() else { return };
         let (facts, outcome) = {
-            let mut told = lock(&live.told);
-            (std::mem::take(&mut told.facts), told.outcome)
+            let mut turn_facts = lock(&live.turn_facts);
+            (std::mem::take(&mut turn_facts.facts), turn_facts.outcome)
         };
-        live.put(Ended {
+        live.put(EndedSpan {
             name: "turn",
             kind: SpanKind::Server,
             id: live.root,
@@ -274,7 +274,7 @@ impl Open {
     fn end(self, outcome: &'static str, failed: bool) {
         let Self { live, name, kind, id, from, facts } = self;
         let (parent, to) = (live.root, Instant::now());
-        live.put(Ended { name, kind, id, parent, from, to, facts, outcome, failed });
+        live.put(EndedSpan { name, kind, id, parent, from, to, facts, outcome, failed });
     }
 }
 

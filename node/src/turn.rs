@@ -38,21 +38,21 @@ use crate::{
         refusal::Refusal,
         reply::Reply,
         running::Job,
-        slots::{Displaced, Place},
+        slots::{DisplacedError, Ticket},
     },
     engine::{Constraint, Hold},
     journal::SealedEntry,
     telemetry::TurnTrace,
 };
-use admission::{Admitted, Again, Ticket};
-use events::Events;
+use admission::{AdmissionOutcome, AdmittedTurn, RepeatedTurn};
+use events::ReplyWriter;
 
 /// How long a turn without a reader keeps its slot while others wait. A retry of the same request arrives
 /// sooner.
 const CROWDED_GRACE: Duration = Duration::from_secs(1);
 
 /// The contents of an opened request.
-pub(crate) struct Opened {
+pub(crate) struct DecryptedRequest {
     /// Keys, messages, sampling.
     pub(crate) payload: Payload,
     /// Secret that seals the reply.
@@ -74,23 +74,23 @@ pub(crate) async fn serve(
     quota: Option<QuotaUse>,
 ) -> Result<(), FrameError> {
     let arrived = Instant::now();
-    let admitted = Box::pin(admission::admit(core, who, request, quota)).await;
-    let reply = match admitted {
+    let outcome = Box::pin(admission::admit(core, who, request, quota)).await;
+    let reply = match outcome {
         Err(refusal) => return frames::refuse(core, stream, who, refusal).await,
-        Ok(Admitted::Attach(job)) => {
+        Ok(AdmissionOutcome::Attach(job)) => {
             core.observer.turn_attached();
             job.reply.clone()
         }
-        Ok(Admitted::Sealed(again)) => match answer_again(core, &again) {
+        Ok(AdmissionOutcome::Sealed(repeated)) => match answer_repeated(core, &repeated) {
             Ok(reply) => reply,
             Err(code) => return frames::refuse(core, stream, who, code.into()).await,
         },
-        Ok(Admitted::New(ticket, place)) => {
-            let reply = ticket.guard.job.reply.clone();
+        Ok(AdmissionOutcome::New(admitted, ticket)) => {
+            let reply = admitted.guard.job.reply.clone();
             let reader = reply.attach();
-            let trace = core.telemetry.turn(arrived, || core.log_key.short(&ticket.auth.session_id));
+            let trace = core.telemetry.turn(arrived, || core.log_key.short(&admitted.auth.session_id));
             trace.past("admit", arrived, Instant::now());
-            core.spawn_turn(Box::pin(run(core.clone(), *ticket, Arc::new(place), trace)));
+            core.spawn_turn(Box::pin(run(core.clone(), *admitted, Arc::new(ticket), trace)));
             return reader.follow(stream, core.limits.reader_stall).await;
         }
     };
@@ -99,29 +99,29 @@ pub(crate) async fn serve(
 
 /// Answers for a turn that was sealed earlier: the same link and receipt under a fresh nonce, without its
 /// tokens.
-fn answer_again(core: &Core, again: &Again) -> Result<Arc<Reply>, ErrorCode> {
-    let (_, secret) = again.payload.open(&again.exchange, &again.auth)?;
+fn answer_repeated(core: &Core, repeated: &RepeatedTurn) -> Result<Arc<Reply>, ErrorCode> {
+    let (_, secret) = repeated.payload.open(&repeated.exchange, &repeated.auth)?;
     core.observer.turn_attached();
     let reply = Reply::new();
-    let mut events = Events::accept(reply.clone(), &secret, &again.auth.auth_hash())?;
-    say_sealed(&mut events, &again.sealed)?;
+    let mut events = ReplyWriter::accept(reply.clone(), &secret, &repeated.auth.auth_hash())?;
+    say_sealed(&mut events, &repeated.sealed)?;
     reply.finish();
     Ok(reply)
 }
 
-fn say_sealed(events: &mut Events, sealed: &SealedEntry) -> Result<(), ErrorCode> {
+fn say_sealed(events: &mut ReplyWriter, sealed: &SealedEntry) -> Result<(), ErrorCode> {
     events.send(ReplyEvent::Committed(Box::new(sealed.committed.clone())))?;
     events.send_last(ReplyEvent::Store(sealed.store))
 }
 
 /// The spine of a turn.
-async fn run(core: Arc<Core>, ticket: Ticket, place: Arc<Place>, trace: TurnTrace) {
-    let job = ticket.guard.job.clone();
-    let session = core.log_key.short(&ticket.auth.session_id);
+async fn run(core: Arc<Core>, admitted: AdmittedTurn, ticket: Arc<Ticket>, trace: TurnTrace) {
+    let job = admitted.guard.job.clone();
+    let session = core.log_key.short(&admitted.auth.session_id);
     let accepted = tokio::select! {
         biased;
         code = stopped(&core, &job) => Err(code.into()),
-        accepted = accept(&core, &ticket, &place) => accepted,
+        accepted = accept(&core, &admitted, &ticket) => accepted,
     };
     let (opened, mut events) = match accepted {
         Ok(Some(accepted)) => accepted,
@@ -129,9 +129,9 @@ async fn run(core: Arc<Core>, ticket: Ticket, place: Arc<Place>, trace: TurnTrac
         Err(refusal) => {
             trace.outcome(refusal.code.name());
             core.observer.refused(refusal.code);
-            core.note_refusal(&ticket.charge.who(), refusal.code);
+            core.note_refusal(&admitted.charge.who(), refusal.code);
             tracing::debug!(session, code = refusal.code.name(), "a turn was refused");
-            drop(place);
+            drop(ticket);
             // A log with one frame cannot be full.
             let _ = job.reply.push(&refusal.frame());
             return;
@@ -141,19 +141,19 @@ async fn run(core: Arc<Core>, ticket: Ticket, place: Arc<Place>, trace: TurnTrac
     let answered = tokio::select! {
         biased;
         code = stopped(&core, &job) => Err(code),
-        answered = answer(&core, &ticket, &place, &opened, &mut events, &trace) => answered,
+        answered = answer(&core, &admitted, &ticket, &opened, &mut events, &trace) => answered,
     };
     // Frees the engine for the next turn, however long the storing of this blob takes.
-    drop(place);
+    drop(ticket);
     // From here on the turn is not stopped: signed means journaled, and journaled means sent.
     let committed = match answered {
-        Ok(answered) => commit::commit(&core, &ticket, &opened, answered, &mut events, &trace).await,
+        Ok(answered) => commit::commit(&core, &admitted, &opened, answered, &mut events, &trace).await,
         Err(code) => Err(code),
     };
     // A full or ended reply has no reader left.
     let _ = committed.or_else(|code| events.fail(code));
     // When a client sees the end, the session must already be free.
-    drop(ticket);
+    drop(admitted);
     if let Err(code) = committed {
         core.observer.failed(code);
         trace.outcome(code.name());
@@ -199,16 +199,17 @@ async fn left(core: &Core, job: &Job) {
 /// then it is answered.
 async fn accept(
     core: &Arc<Core>,
-    ticket: &Ticket,
-    place: &Arc<Place>,
-) -> Result<Option<(Arc<Opened>, Events)>, Refusal> {
-    let auth = &ticket.auth;
-    let mut opened = open(core, ticket)?;
-    opened.constraint = constraint::prepare(ticket, place, &opened.payload).await?;
-    let key = ticket.guard.job.key;
+    admitted: &AdmittedTurn,
+    ticket: &Arc<Ticket>,
+) -> Result<Option<(Arc<DecryptedRequest>, ReplyWriter)>, Refusal> {
+    let auth = &admitted.auth;
+    let mut opened = open(core, admitted)?;
+    opened.constraint = constraint::prepare(admitted, ticket, &opened.payload).await?;
+    let key = admitted.guard.job.key;
     let noted = core.journal.accept(key, auth.auth_hash(), auth.expires_ms, core.now_ms()).await;
     let sealed = noted.map_err(Refusal::of_journal)??;
-    let mut events = Events::accept(ticket.guard.job.reply.clone(), &opened.secret, &auth.auth_hash())?;
+    let mut events =
+        ReplyWriter::accept(admitted.guard.job.reply.clone(), &opened.secret, &auth.auth_hash())?;
     if let Some(sealed) = sealed {
         say_sealed(&mut events, &sealed)?;
         return Ok(None);
@@ -218,23 +219,24 @@ async fn accept(
 }
 
 /// The key exchange: opens the payload, and the memory if there is any.
-fn open(core: &Core, ticket: &Ticket) -> Result<Opened, ErrorCode> {
-    let auth = &ticket.auth;
-    let (payload, secret) = ticket.payload.open(&ticket.exchange, auth)?;
+fn open(core: &Core, admitted: &AdmittedTurn) -> Result<DecryptedRequest, ErrorCode> {
+    let auth = &admitted.auth;
+    let (payload, secret) = admitted.payload.open(&admitted.exchange, auth)?;
     match Definitions::pinned(&payload.system) {
         None => return Err(ErrorCode::PayloadRejected),
         // Another node may have a model with tools.
-        Some(Some(_)) if !ticket.engine.takes_tools() => return Err(ErrorCode::ModelUnavailable),
+        Some(Some(_)) if !admitted.engine.takes_tools() => return Err(ErrorCode::ModelUnavailable),
         Some(_) => {}
     }
     let storage = &payload.storage;
     if storage.open_epochs.max(storage.closed_epochs) > core.limits.max_epochs {
         return Err(ErrorCode::QuotaExceeded);
     }
-    let mut opened = Opened { payload, secret, memory: Vec::new(), memory_tokens: 0, constraint: None };
-    if let Some(bytes) = &ticket.memory {
+    let mut opened =
+        DecryptedRequest { payload, secret, memory: Vec::new(), memory_tokens: 0, constraint: None };
+    if let Some(bytes) = &admitted.memory {
         let envelope = SignedObject::<MemEnvelope>::verify(bytes.clone()).map_err(memory_code)?;
-        opened.memory = envelope.open(auth, &ticket.exchange, core.now_ms()).map_err(memory_code)?;
+        opened.memory = envelope.open(auth, &admitted.exchange, core.now_ms()).map_err(memory_code)?;
         opened.memory_tokens = envelope.budget_tokens;
     }
     let fence = opened.payload.grant.record_key.record_key().memory_fence();
@@ -255,42 +257,43 @@ fn memory_code(code: ErrorCode) -> ErrorCode {
 /// Produces the finished answer.
 async fn answer(
     core: &Arc<Core>,
-    ticket: &Ticket,
-    place: &Arc<Place>,
-    opened: &Arc<Opened>,
-    events: &mut Events,
+    admitted: &AdmittedTurn,
+    ticket: &Arc<Ticket>,
+    opened: &Arc<DecryptedRequest>,
+    events: &mut ReplyWriter,
     trace: &TurnTrace,
-) -> Result<commit::Answered, ErrorCode> {
+) -> Result<commit::AnsweredTurn, ErrorCode> {
     let ready = async {
-        wait_for_slot(core, place, events).await?;
-        let hold = model::hold(&ticket.engine, place).await?;
+        wait_for_slot(core, ticket, events).await?;
+        let hold = model::hold(&admitted.engine, ticket).await?;
         // During a wait for the model, another turn may have taken the slot.
-        wait_for_slot(core, place, events).await?;
+        wait_for_slot(core, ticket, events).await?;
         Ok::<_, ErrorCode>(hold)
     };
     let hold = trace.phase("queue").around(ready).await?;
-    let answering = answer_in_slot(core, ticket, (place, &hold), opened, events, trace);
+    let answering = answer_in_slot(core, admitted, (ticket, &hold), opened, events, trace);
     // A slow model, store or reader must not hold a slot for ever.
     timeout(core.limits.max_turn_time, answering).await.unwrap_or(Err(ErrorCode::QuotaExceeded))
 }
 
 async fn answer_in_slot(
     core: &Arc<Core>,
-    ticket: &Ticket,
-    kept: (&Arc<Place>, &Hold),
-    opened: &Arc<Opened>,
-    events: &mut Events,
+    admitted: &AdmittedTurn,
+    kept: (&Arc<Ticket>, &Hold),
+    opened: &Arc<DecryptedRequest>,
+    events: &mut ReplyWriter,
     trace: &TurnTrace,
-) -> Result<commit::Answered, ErrorCode> {
+) -> Result<commit::AnsweredTurn, ErrorCode> {
     let grant = opened.payload.grant.clone();
     let phase = trace.phase("history").count("baton.blobs", grant.blobs.len() as u64);
-    let history = phase.around(history::load(core, &ticket.auth, grant, &ticket.inline)).await?;
+    let history = phase.around(history::load(core, &admitted.auth, grant, &admitted.inline)).await?;
     core.pause.pass(Step::Fetched).await;
     let turns = history.turns;
-    let asked = trace.phase("prompt").around(window::ask(core, ticket, kept, opened, turns)).await?;
+    let turn_prompt =
+        trace.phase("prompt").around(window::build_prompt(core, admitted, kept, opened, turns)).await?;
     let phase = trace.phase("generate");
     let started = Instant::now();
-    let answer = generate::generate(core, ticket, opened, &asked, events).await;
+    let answer = generate::generate(core, admitted, opened, &turn_prompt, events).await;
     if let Ok(Some(first)) = answer.as_ref().map(|answer| answer.first_token_at) {
         phase.past("prefill", started, first);
         phase.past("decode", first, Instant::now());
@@ -298,23 +301,23 @@ async fn answer_in_slot(
     let cached = answer.as_ref().map_or(0, |answer| answer.stats.cached_tokens);
     phase.count("baton.cached_tokens", cached.into()).end(&answer);
     let answer = answer?;
-    Ok(commit::Answered {
+    Ok(commit::AnsweredTurn {
         base: history.base,
         prev_blob: history.prev_blob,
-        asked,
+        turn_prompt,
         answer,
-        queue: started - ticket.began,
+        queue: started - admitted.began,
     })
 }
 
-async fn wait_for_slot(core: &Core, place: &Place, events: &mut Events) -> Result<(), ErrorCode> {
-    let mut ahead = place.ahead().map_err(|Displaced| ErrorCode::Busy)?;
+async fn wait_for_slot(core: &Core, ticket: &Ticket, events: &mut ReplyWriter) -> Result<(), ErrorCode> {
+    let mut ahead = ticket.ahead().map_err(|DisplacedError| ErrorCode::Busy)?;
     let waited = ahead > 0;
     while ahead > 0 {
         let (running, waiting) = core.slots.load();
         core.observer.load(running, waiting);
         events.send(ReplyEvent::Waiting(ahead))?;
-        ahead = place.moved(ahead).await.map_err(|Displaced| ErrorCode::Busy)?;
+        ahead = ticket.moved(ahead).await.map_err(|DisplacedError| ErrorCode::Busy)?;
     }
     let (running, waiting) = core.slots.load();
     core.observer.load(running, waiting);

@@ -531,7 +531,12 @@ async fn turn(shared: &FakeNodeInner, mut stream: TurnStream, request: TurnReque
     let _ = stream.close().await;
 }
 
-fn note(shared: &FakeNodeInner, auth: &SignedObject<TurnAuth>, token_count: u32, hash: RunningHash) -> SignedBytes {
+fn note(
+    shared: &FakeNodeInner,
+    auth: &SignedObject<TurnAuth>,
+    token_count: u32,
+    hash: RunningHash,
+) -> SignedBytes {
     let note = ProgressNote {
         version: VERSION,
         node: shared.signing.node_id(),

@@ -47,22 +47,22 @@ pub trait Control: Send + Sync {
     fn rotate_exchange(&self) -> Result<(), String>;
 }
 
-/// What can be changed, and what one needs for it.
+/// The control of a node, and the token that it takes.
 #[derive(Clone)]
-pub struct Door {
+pub struct ControlAccess {
     control: Arc<dyn Control>,
     /// Compared instead of the token: equality of hashes takes the same time for all.
     token: blake3::Hash,
 }
 
-impl Door {
-    /// A door to `control` that opens to a token.
+impl ControlAccess {
+    /// Access to `control` for the holder of a token.
     #[must_use]
     pub fn new(control: Arc<dyn Control>, token: &str) -> Self {
         Self { control, token: blake3::hash(token.as_bytes()) }
     }
 
-    fn opens_to(&self, headers: &HeaderMap) -> bool {
+    fn admits(&self, headers: &HeaderMap) -> bool {
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = bearer.and_then(|value| value.strip_prefix("Bearer "));
         token.is_some_and(|token| blake3::hash(token.trim().as_bytes()) == self.token)
@@ -103,42 +103,42 @@ pub fn read_token(data_dir: &Path) -> Result<Option<Zeroizing<String>>, KeyFileE
 }
 
 #[derive(Clone)]
-struct Room {
-    door: Door,
+struct ControlState {
+    access: ControlAccess,
     source: Source,
 }
 
 /// The routes.
-pub(super) fn routes(door: Door, source: Source) -> Router {
-    let room = Room { door, source };
+pub(super) fn routes(access: ControlAccess, source: Source) -> Router {
+    let state = ControlState { access, source };
     Router::new()
-        .route(DRAIN, post(|State(room): State<Room>| drain(room, true)))
-        .route(CANCEL_DRAIN, post(|State(room): State<Room>| drain(room, false)))
+        .route(DRAIN, post(|State(state): State<ControlState>| drain(state, true)))
+        .route(CANCEL_DRAIN, post(|State(state): State<ControlState>| drain(state, false)))
         .route(ROTATE_EXCHANGE, post(rotate_exchange))
-        .route_layer(middleware::from_fn_with_state(room.clone(), guard))
-        .with_state(room)
+        .route_layer(middleware::from_fn_with_state(state.clone(), guard))
+        .with_state(state)
 }
 
-async fn drain(room: Room, on: bool) -> Json<Status> {
-    room.door.control.drain(on);
-    Json(room.source.status())
+async fn drain(state: ControlState, on: bool) -> Json<Status> {
+    state.access.control.drain(on);
+    Json(state.source.status())
 }
 
-async fn rotate_exchange(State(room): State<Room>) -> Response {
-    let control = room.door.control.clone();
+async fn rotate_exchange(State(state): State<ControlState>) -> Response {
+    let control = state.access.control.clone();
     match tokio::task::spawn_blocking(move || control.rotate_exchange()).await {
-        Ok(Ok(())) => Json(room.source.status()).into_response(),
+        Ok(Ok(())) => Json(state.source.status()).into_response(),
         Ok(Err(reason)) => (StatusCode::SERVICE_UNAVAILABLE, reason).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 
-async fn guard(State(room): State<Room>, request: Request, next: Next) -> Response {
+async fn guard(State(state): State<ControlState>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     if is_from_another_site(headers) {
         return (StatusCode::FORBIDDEN, "pages of other sites may not ask for this\n").into_response();
     }
-    if !room.door.opens_to(headers) {
+    if !state.access.admits(headers) {
         let said = format!("send the token of {TOKEN_FILE} in the data directory as a bearer token\n");
         return (StatusCode::UNAUTHORIZED, said).into_response();
     }
@@ -214,8 +214,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (node, stop) = (Arc::new(Counting::default()), CancellationToken::new());
-        let door = Door::new(node.clone(), TOKEN);
-        let task = tokio::spawn(serve(listener, node.clone(), Some(door), stop.clone()));
+        let access = ControlAccess::new(node.clone(), TOKEN);
+        let task = tokio::spawn(serve(listener, node.clone(), Some(access), stop.clone()));
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         let post = |path: &str, headers: &[(&str, &str)]| {
             let mut request = client.post(format!("http://{address}{path}"));

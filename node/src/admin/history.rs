@@ -112,7 +112,7 @@ impl History {
 
 /// Query of `/status/history`.
 #[derive(Debug, Deserialize)]
-struct Wanted {
+struct HistoryQuery {
     /// Only samples after this uptime in milliseconds.
     #[serde(default)]
     after: u64,
@@ -125,14 +125,14 @@ pub(super) fn routes(source: Source, history: Arc<History>) -> Router {
 
 async fn answer(
     State((source, history)): State<(Source, Arc<History>)>,
-    Query(wanted): Query<Wanted>,
+    Query(query): Query<HistoryQuery>,
 ) -> Json<HistoryAnswer> {
     Json(HistoryAnswer {
         started_ms: history.started_ms,
         every_ms: u64::try_from(SAMPLE_EVERY.as_millis()).unwrap_or(u64::MAX),
         kept: KEPT_SAMPLES,
         sources: source.sources(),
-        samples: history.since(wanted.after),
+        samples: history.since(query.after),
     })
 }
 
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_some_gets_the_later_ones_and_all_after_a_restart() {
+    fn a_reader_with_samples_gets_the_later_ones_and_all_after_a_restart() {
         let history = history([1000, 2000, 3000].into_iter());
         assert_eq!(uptimes(&history.since(2000)), [3000]);
         assert_eq!(uptimes(&history.since(3000)), [0; 0]);

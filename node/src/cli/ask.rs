@@ -31,7 +31,7 @@ pub(super) enum AskError {
     },
     /// Another program listens there.
     #[error("something else than a baton-node of this version answers at {0}")]
-    Stranger(SocketAddr),
+    OtherProgram(SocketAddr),
     /// The node refuses the request.
     #[error("the node at {address} refuses: {said}")]
     Refused {
@@ -76,9 +76,9 @@ impl Admin {
     pub(super) async fn status(&self) -> Result<Status, AskError> {
         let (status, body) = self.send(self.client.get(format!("http://{}/status", self.address))).await?;
         if !status.is_success() {
-            return Err(AskError::Stranger(self.address));
+            return Err(AskError::OtherProgram(self.address));
         }
-        serde_json::from_slice(&body).map_err(|_| AskError::Stranger(self.address))
+        serde_json::from_slice(&body).map_err(|_| AskError::OtherProgram(self.address))
     }
 
     /// Requests a change, and returns the status after it.
@@ -92,7 +92,7 @@ impl Admin {
             }
             StatusCode::NOT_FOUND => "it is of an older version".to_owned(),
             status if status.is_success() => {
-                return serde_json::from_slice(&body).map_err(|_| AskError::Stranger(self.address));
+                return serde_json::from_slice(&body).map_err(|_| AskError::OtherProgram(self.address));
             }
             _ => String::from_utf8_lossy(&body).chars().filter(|c| !c.is_control()).take(500).collect(),
         };
@@ -107,7 +107,7 @@ impl Admin {
         while let Some(chunk) = answer.chunk().await.map_err(silent)? {
             body.extend_from_slice(&chunk);
             if body.len() > MAX_ANSWER_BYTES {
-                return Err(AskError::Stranger(self.address));
+                return Err(AskError::OtherProgram(self.address));
             }
         }
         Ok((answer.status(), body))

@@ -6,7 +6,7 @@ use clap::{ArgMatches, Args, Subcommand};
 use serde_json::{Map, Value};
 
 use super::{Exit, Failure, RunLike, say, style::Style};
-use crate::config::{ConfigError, Origin, Settings, Shown, config_path, read_config_text};
+use crate::config::{ConfigError, OptionValue, Origin, Settings, config_path, read_config_text};
 
 /// The arguments.
 #[derive(Args, Clone, Debug)]
@@ -64,7 +64,7 @@ fn show(args: ShowArgs, matches: &ArgMatches) -> Result<(), Failure> {
     if json {
         let options: Map<String, Value> = shown
             .iter()
-            .map(|Shown { key, value }| {
+            .map(|OptionValue { key, value }| {
                 let value = serde_json::to_value(value).expect("a TOML value of ours is one of JSON");
                 let origin = origins.of(key);
                 let entry = if args.origin { with_origin(value, &origin) } else { value };
@@ -79,7 +79,7 @@ fn show(args: ShowArgs, matches: &ArgMatches) -> Result<(), Failure> {
         Some(path) => say(format!("# Configuration file: {}", path.display())),
         None => say("# No configuration file was read."),
     }
-    for Shown { key, value } in shown {
+    for OptionValue { key, value } in shown {
         let line = match value {
             Some(value) => format!("{key} = {value}"),
             None => format!("#{key} ="),

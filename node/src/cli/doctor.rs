@@ -62,7 +62,7 @@ struct Subject {
     /// Another process uses the data directory.
     in_use: bool,
     /// Another program answers at the admin address.
-    stranger: Option<String>,
+    other_program: Option<String>,
     fix: bool,
     offline: bool,
     now_ms: u64,
@@ -139,19 +139,19 @@ impl Subject {
     /// Finds out whether the node runs.
     async fn look(settings: Settings, fix: bool, offline: bool) -> Result<Self, Failure> {
         let own = load_node_key(&settings.data_dir).ok().map(|key| key.node_id().to_string());
-        let (mut running, mut stranger) = (None, None);
+        let (mut running, mut other_program) = (None, None);
         if let AdminSetting::At(address) = settings.admin {
             match Admin::at(address)?.status().await {
                 Ok(status) if own.as_ref().is_none_or(|own| *own == status.node) => running = Some(status),
-                Ok(status) => stranger = Some(format!("the node {}", status.node)),
-                Err(error @ (AskError::Stranger(_) | AskError::Refused { .. })) => {
-                    stranger = Some(error.to_string());
+                Ok(status) => other_program = Some(format!("the node {}", status.node)),
+                Err(error @ (AskError::OtherProgram(_) | AskError::Refused { .. })) => {
+                    other_program = Some(error.to_string());
                 }
                 Err(AskError::Silent { .. }) => {}
             }
         }
         let in_use = DataDir::is_in_use(&settings.data_dir);
-        Ok(Self { settings, running, in_use, stranger, fix, offline, now_ms: now_ms() })
+        Ok(Self { settings, running, in_use, other_program, fix, offline, now_ms: now_ms() })
     }
 
     async fn check(&self, checks: &mut Vec<Check>) -> Result<(), Failure> {

@@ -378,14 +378,14 @@ fn rotate_identity(args: RotateArgs) -> Result<(), Failure> {
     if args.json {
         say(serde_json::json!({
             "old": rotated.old.to_string(), "node": rotated.new.to_string(),
-            "peer_id": peer_id(rotated.new).to_string(), "set_aside": rotated.set_aside,
+            "peer_id": peer_id(rotated.new).to_string(), "set_aside": rotated.retired_key,
         }));
     } else {
         say(format!(
             "The node is now {}\nPeer              {}\nThe old key is in {}\nNext: baton-node keys backup --out FILE",
             rotated.new,
             peer_id(rotated.new),
-            rotated.set_aside.display()
+            rotated.retired_key.display()
         ));
     }
     Ok(())

@@ -130,7 +130,7 @@ fn user_of(settings: &Settings, name: &str) -> Option<String> {
 }
 
 /// A hashed file.
-struct Hashed {
+struct HashCheck {
     name: String,
     path: PathBuf,
     /// The expected hash; `None` for a file that was copied into the folder by hand.
@@ -195,7 +195,7 @@ fn verify(folder: &Path, names: Vec<String>, json: bool) -> Result<(), Failure> 
     }
 }
 
-fn hash_listed(catalogue: &Catalogue, folder: &Path, name: &str) -> Result<Hashed, Failure> {
+fn hash_listed(catalogue: &Catalogue, folder: &Path, name: &str) -> Result<HashCheck, Failure> {
     let entry = catalogue.entry(name).map_err(|error| Failure::new(Exit::Usage, error))?;
     let mut progress = Progress::new(entry);
     let verified = catalogue.verify(name, folder, &mut |step| progress.show(step));
@@ -208,11 +208,11 @@ fn hash_listed(catalogue: &Catalogue, folder: &Path, name: &str) -> Result<Hashe
         verified => verified.map_err(model_failure)?,
     };
     let (path, expected, actual) = (verified.path, Some(verified.expected), verified.actual);
-    Ok(Hashed { name: name.to_owned(), path, expected, actual, remedy: pull_again(name) })
+    Ok(HashCheck { name: name.to_owned(), path, expected, actual, remedy: pull_again(name) })
 }
 
 /// Hashes the files of the embedding model.
-fn hash_embeddings(folder: &Path) -> Result<Vec<Hashed>, Failure> {
+fn hash_embeddings(folder: &Path) -> Result<Vec<HashCheck>, Failure> {
     let mut progress = Progress::of(EMBEDDINGS.name, EMBEDDINGS.bytes());
     let verified = embeddings::verify(EMBEDDINGS.name, folder, &mut |step| progress.show(step));
     progress.finish();
@@ -224,7 +224,7 @@ fn hash_embeddings(folder: &Path) -> Result<Vec<Hashed>, Failure> {
         verified => verified.map_err(model_failure)?,
     };
     let name = EMBEDDINGS.name.to_owned();
-    let hashed = files.into_iter().map(|file| Hashed {
+    let hashed = files.into_iter().map(|file| HashCheck {
         name: name.clone(),
         path: file.path,
         expected: Some(file.expected),
@@ -248,7 +248,7 @@ fn embedding_state(folder: &Path) -> (String, Vec<ModelStatus>) {
     (state.to_owned(), files)
 }
 
-fn hash_own(own: &Own) -> Result<Hashed, Failure> {
+fn hash_own(own: &Own) -> Result<HashCheck, Failure> {
     let mut progress = Progress::of(&own.name, own.bytes);
     let hashed = hash_of(&own.path, &mut |bytes| {
         progress.show(PullProgress::Verifying { bytes, total: own.bytes });
@@ -258,7 +258,7 @@ fn hash_own(own: &Own) -> Result<Hashed, Failure> {
     let actual = hashed.map_err(|source| model_failure(ModelError::Io { path: path.clone(), source }))?;
     let source = own.origin.as_ref().map(|origin| origin.source.as_str()).unwrap_or_default();
     let remedy = format!("remove it, then take it from {source} again");
-    Ok(Hashed {
+    Ok(HashCheck {
         name: own.name.clone(),
         path,
         expected: own.origin.as_ref().and_then(Origin::hash),
@@ -272,7 +272,7 @@ fn pull_again(name: &str) -> String {
     format!("`baton-node models pull {name}` replaces it")
 }
 
-fn hashed_as_json(file: &Hashed) -> serde_json::Value {
+fn hashed_as_json(file: &HashCheck) -> serde_json::Value {
     serde_json::json!({
         "name": file.name,
         "path": file.path,

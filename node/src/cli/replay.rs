@@ -22,7 +22,7 @@ use super::{Exit, Failure, Places, bench::model_file, say, style::Style};
 use crate::{
     config::Settings,
     engine::native::{NativeConfig, NativeEngine},
-    replay::{NotReplayable, Task, Verdict, replay},
+    replay::{NotReplayable, ReplayTask, Verdict, replay},
 };
 
 pub(super) const AFTER_HELP: &str = "\
@@ -89,9 +89,9 @@ pub(super) async fn run(args: ReplayArgs) -> Result<(), Failure> {
         [] => turns.iter().map(|turn| turn.link.seq).collect(),
         named => named.iter().map(|named| turn_of(&turns, named)).collect::<Result<Vec<u64>, _>>()?,
     };
-    let tasks: Vec<(u64, Result<Task, NotReplayable>)> = meant
+    let tasks: Vec<(u64, Result<ReplayTask, NotReplayable>)> = meant
         .into_iter()
-        .map(|seq| (seq, Task::new(&turns, seq, &memory.remove(&seq).unwrap_or_default(), schema)))
+        .map(|seq| (seq, ReplayTask::new(&turns, seq, &memory.remove(&seq).unwrap_or_default(), schema)))
         .collect();
     drop(turns);
 
@@ -184,7 +184,7 @@ impl Bench {
         Ok(Self { engine: engine.map_err(|error| Failure::new(Exit::Model, error))? })
     }
 
-    async fn compute(&self, seq: u64, task: &Task) -> Result<Verdict, Failure> {
+    async fn compute(&self, seq: u64, task: &ReplayTask) -> Result<Verdict, Failure> {
         let spinner = spinner(&format!("computing turn {seq} again, of {} tokens", task.input_tokens()));
         let verdict = replay(&self.engine, task).await.map_err(|error| Failure::new(Exit::Failure, error))?;
         spinner.finish_and_clear();

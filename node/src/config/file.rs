@@ -14,7 +14,7 @@ use toml::{
 
 use super::{
     RunFlags,
-    options::{Kind, OPTIONS, OptionEntry, find},
+    options::{OPTIONS, OptionEntry, OptionKind, find},
 };
 
 /// Largest accepted file; the commented one has some six kilobytes.
@@ -72,7 +72,7 @@ pub enum ConfigError {
 
 /// The readable part of a file, and its problems.
 #[derive(Debug, Default)]
-pub struct Examined {
+pub struct ConfigReport {
     /// The valid options of the file.
     pub flags: RunFlags,
     /// Key and line (from 1) of each option, in the order of the file.
@@ -82,7 +82,7 @@ pub struct Examined {
 }
 
 /// Reads a file; `None` if it is missing and not required.
-pub(super) fn read(path: &Path, required: bool) -> Result<Option<Examined>, ConfigError> {
+pub(super) fn read(path: &Path, required: bool) -> Result<Option<ConfigReport>, ConfigError> {
     Ok(read_text(path, required)?.map(|text| examine(path, &text)))
 }
 
@@ -136,7 +136,7 @@ impl ConfigError {
     }
 }
 
-impl Examined {
+impl ConfigReport {
     /// The options of the file, or its first problem.
     pub(super) fn into_flags(self) -> Result<RunFlags, ConfigError> {
         match self.problems.into_iter().next() {
@@ -147,11 +147,11 @@ impl Examined {
 }
 
 /// Parses the text of a file, and continues after each problem.
-pub(super) fn examine(path: &Path, text: &str) -> Examined {
+pub(super) fn examine(path: &Path, text: &str) -> ConfigReport {
     let line_of =
         |span: Range<usize>| 1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count();
     let (table, broken) = DeTable::parse_recoverable(text);
-    let mut examined = Examined::default();
+    let mut examined = ConfigReport::default();
     let mut problems: Vec<(usize, ConfigError)> = Vec::new();
     for error in &broken {
         let (path, line) = (path.to_owned(), line_of(error.span().unwrap_or(0..0)));
@@ -201,13 +201,13 @@ fn texts(entry: &OptionEntry, value: &Spanned<DeValue<'_>>) -> Result<Vec<String
         Err((value.span(), format!("expected {}, found a value of type {found}", entry.allowed_words())))
     };
     match (entry.kind, value.get_ref()) {
-        (Kind::Text | Kind::OneOrMore(_), DeValue::String(text)) => Ok(vec![text.to_string()]),
-        (Kind::Switch, DeValue::Boolean(switch)) => Ok(vec![switch.to_string()]),
-        (Kind::Number(..), DeValue::Integer(number)) if number.radix() == 10 => {
+        (OptionKind::Text | OptionKind::OneOrMore(_), DeValue::String(text)) => Ok(vec![text.to_string()]),
+        (OptionKind::Switch, DeValue::Boolean(switch)) => Ok(vec![switch.to_string()]),
+        (OptionKind::Number(..), DeValue::Integer(number)) if number.radix() == 10 => {
             Ok(vec![number.as_str().to_owned()])
         }
-        (Kind::List(most) | Kind::OneOrMore(most), DeValue::Array(items))
-            if items.len() <= most && (!items.is_empty() || matches!(entry.kind, Kind::List(_))) =>
+        (OptionKind::List(most) | OptionKind::OneOrMore(most), DeValue::Array(items))
+            if items.len() <= most && (!items.is_empty() || matches!(entry.kind, OptionKind::List(_))) =>
         {
             items
                 .iter()

@@ -424,7 +424,7 @@ mod tests {
     };
 
     #[test]
-    fn every_flag_is_an_option_of_the_file_and_an_environment_variable_and_the_other_way_round() {
+    fn flags_options_of_the_file_and_environment_variables_are_the_same() {
         let command = RunFlags::augment_args(Command::new("run"));
         let mut flags: Vec<_> = command.get_arguments().map(|arg| arg.get_id().to_string()).collect();
         flags.retain(|id| id != "config" && !HIDDEN.contains(&id.as_str()));

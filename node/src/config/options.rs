@@ -9,7 +9,7 @@ use super::{AdminSetting, HeadsSetting};
 
 /// Type of an option in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OptionKind {
     /// A string.
     Text,
     /// A whole number in this range, both ends included.
@@ -29,7 +29,7 @@ pub struct OptionEntry {
     /// capitals.
     pub key: &'static str,
     /// Type in the file.
-    pub kind: Kind,
+    pub kind: OptionKind,
     /// Default as written in the file; empty without a default.
     pub default: &'static str,
     /// Default in words, if it depends on other things; else empty.
@@ -57,7 +57,7 @@ const MAX_TEXT_BYTES: usize = 4096;
 
 const fn entry(
     key: &'static str,
-    kind: Kind,
+    kind: OptionKind,
     default: &'static str,
     default_words: &'static str,
     allowed: &'static str,
@@ -71,102 +71,108 @@ const LISTEN: &str = "addresses such as \"/ip4/0.0.0.0/tcp/4001\" or \"/ip4/0.0.
 /// All options of `run` and of the file, in the order of the file. A slot holds a KV cache, and a waiting
 /// turn holds up to eight megabytes of request. So the ranges bound both well below a machine's memory.
 pub const OPTIONS: &[OptionEntry] = &[
-    entry("data_dir", Kind::Text, "", "$XDG_DATA_HOME/baton-node or ~/.local/share/baton-node", "a folder"),
+    entry(
+        "data_dir",
+        OptionKind::Text,
+        "",
+        "$XDG_DATA_HOME/baton-node or ~/.local/share/baton-node",
+        "a folder",
+    ),
     entry(
         "listen",
-        Kind::List(MAX_ADDRESSES),
+        OptionKind::List(MAX_ADDRESSES),
         "[\"/ip4/0.0.0.0/tcp/4001\", \"/ip4/0.0.0.0/udp/4001/quic-v1\"]",
         "",
         LISTEN,
     ),
     entry(
         "external",
-        Kind::List(MAX_ADDRESSES),
+        OptionKind::List(MAX_ADDRESSES),
         "[]",
         "none",
         "addresses such as \"/ip4/203.0.113.7/tcp/4001\"",
     ),
     entry(
         "bootstrap",
-        Kind::List(MAX_BOOTSTRAP),
+        OptionKind::List(MAX_BOOTSTRAP),
         "[]",
         "none",
         "addresses such as \"/ip4/203.0.113.7/tcp/4001/p2p/12D3Koo...\"",
     ),
-    entry("mdns", Kind::Switch, "true", "", ""),
-    entry("discovery", Kind::Switch, "true", "", ""),
-    entry("nat", Kind::Switch, "true", "", ""),
-    entry("upnp", Kind::Switch, "true", "", ""),
-    entry("relay", Kind::Switch, "true", "", ""),
+    entry("mdns", OptionKind::Switch, "true", "", ""),
+    entry("discovery", OptionKind::Switch, "true", "", ""),
+    entry("nat", OptionKind::Switch, "true", "", ""),
+    entry("upnp", OptionKind::Switch, "true", "", ""),
+    entry("relay", OptionKind::Switch, "true", "", ""),
     entry(
         "relays",
-        Kind::List(MAX_RELAYS),
+        OptionKind::List(MAX_RELAYS),
         "[]",
         "those found, where this node cannot be reached",
         "addresses such as \"/ip4/203.0.113.7/tcp/4001/p2p/12D3Koo...\"",
     ),
-    entry("publisher", Kind::OneOrMore(MAX_STORES), "\"http://127.0.0.1:31415\"", "", URL),
-    entry("aggregator", Kind::OneOrMore(MAX_STORES), "", "the publishers' URLs", URL),
-    entry("publisher_token_file", Kind::Text, "", "", "a file"),
-    entry("publisher_secret_file", Kind::Text, "", "", "a file"),
-    entry("heads", Kind::Text, "", "the first publisher's URL", "a URL as for publisher, or \"none\""),
-    entry("shards", Kind::Number(4, 2048), "1000", "", ""),
-    entry("model", Kind::Text, "\"smollm2-135m-instruct\"", "", "a name from `baton-node models list`"),
-    entry("more_models", Kind::List(MAX_MODELS), "[]", "none", "names from `baton-node models list`"),
-    entry("model_memory_mb", Kind::Number(0, 16_777_216), "0", "0, which is no bound", ""),
-    entry("model_idle_minutes", Kind::Number(0, 525_600), "0", "0, which is never", ""),
-    entry("model_dir", Kind::Text, "", "baton/models in the user's cache folder", "a folder"),
-    entry("embedding_model", Kind::Text, "", "none", "\"all-minilm-l6-v2\""),
-    entry("engine", Kind::Text, "\"native\"", "", "\"native\", \"proxied\" or \"echo\""),
-    entry("proxied_url", Kind::Text, "", "", URL),
-    entry("proxied_model", Kind::Text, "", "", "a model's name"),
-    entry("proxied_key_file", Kind::Text, "", "", "a file"),
+    entry("publisher", OptionKind::OneOrMore(MAX_STORES), "\"http://127.0.0.1:31415\"", "", URL),
+    entry("aggregator", OptionKind::OneOrMore(MAX_STORES), "", "the publishers' URLs", URL),
+    entry("publisher_token_file", OptionKind::Text, "", "", "a file"),
+    entry("publisher_secret_file", OptionKind::Text, "", "", "a file"),
+    entry("heads", OptionKind::Text, "", "the first publisher's URL", "a URL as for publisher, or \"none\""),
+    entry("shards", OptionKind::Number(4, 2048), "1000", "", ""),
+    entry("model", OptionKind::Text, "\"smollm2-135m-instruct\"", "", "a name from `baton-node models list`"),
+    entry("more_models", OptionKind::List(MAX_MODELS), "[]", "none", "names from `baton-node models list`"),
+    entry("model_memory_mb", OptionKind::Number(0, 16_777_216), "0", "0, which is no bound", ""),
+    entry("model_idle_minutes", OptionKind::Number(0, 525_600), "0", "0, which is never", ""),
+    entry("model_dir", OptionKind::Text, "", "baton/models in the user's cache folder", "a folder"),
+    entry("embedding_model", OptionKind::Text, "", "none", "\"all-minilm-l6-v2\""),
+    entry("engine", OptionKind::Text, "\"native\"", "", "\"native\", \"proxied\" or \"echo\""),
+    entry("proxied_url", OptionKind::Text, "", "", URL),
+    entry("proxied_model", OptionKind::Text, "", "", "a model's name"),
+    entry("proxied_key_file", OptionKind::Text, "", "", "a file"),
     entry(
         "context_tokens",
-        Kind::Number(256, 1_048_576),
+        OptionKind::Number(256, 1_048_576),
         "4096",
         "4096, or the model's own if that is less",
         "",
     ),
-    entry("max_output_tokens", Kind::Number(16, 32 * 1024), "2048", "", ""),
-    entry("threads", Kind::Number(1, 1024), "", "one for each core", ""),
-    entry("kv_mb", Kind::Number(16, 16_777_216), "1024", "", ""),
-    entry("slots", Kind::Number(1, 256), "8", "", ""),
-    entry("queue", Kind::Number(0, 1024), "16", "", ""),
-    entry("turns_per_minute", Kind::Number(1, 1_000_000), "120", "", ""),
-    entry("subnet_turns_per_minute", Kind::Number(1, 1_000_000), "600", "", ""),
-    entry("tokens_per_hour", Kind::Number(0, 1_000_000_000_000), "200000", "", ""),
-    entry("subnet_tokens_per_hour", Kind::Number(0, 1_000_000_000_000), "1000000", "", ""),
-    entry("defence", Kind::Switch, "true", "", ""),
-    entry("count_private", Kind::Switch, "false", "", ""),
-    entry("audits", Kind::Switch, "false", "", ""),
-    entry("grant_issuers", Kind::List(MAX_ISSUERS), "[]", "none", "public keys of issuers in hex"),
-    entry("grants_required", Kind::Switch, "false", "", ""),
-    entry("grants_revoked", Kind::List(MAX_REVOKED), "[]", "none", "serials of grants in hex"),
-    entry("max_epochs", Kind::Number(0, 53), "53", "", ""),
-    entry("input_price", Kind::Number(0, 1_000_000_000_000), "0", "", ""),
-    entry("output_price", Kind::Number(0, 1_000_000_000_000), "0", "", ""),
-    entry("max_memory_mb", Kind::Number(64, 16_777_216), "", "nine tenths of the machine's", ""),
-    entry("max_connections", Kind::Number(8, 65_536), "512", "", ""),
-    entry("new_connections_per_second", Kind::Number(4, 65_536), "100", "", ""),
-    entry("max_connections_per_peer", Kind::Number(2, 256), "4", "", ""),
-    entry("max_streams", Kind::Number(1, 65_536), "512", "", ""),
-    entry("max_streams_per_peer", Kind::Number(1, 4096), "64", "", ""),
-    entry("cache_mb", Kind::Number(0, 65_536), "64", "", ""),
-    entry("journal_mb", Kind::Number(16, 1_048_576), "512", "", ""),
+    entry("max_output_tokens", OptionKind::Number(16, 32 * 1024), "2048", "", ""),
+    entry("threads", OptionKind::Number(1, 1024), "", "one for each core", ""),
+    entry("kv_mb", OptionKind::Number(16, 16_777_216), "1024", "", ""),
+    entry("slots", OptionKind::Number(1, 256), "8", "", ""),
+    entry("queue", OptionKind::Number(0, 1024), "16", "", ""),
+    entry("turns_per_minute", OptionKind::Number(1, 1_000_000), "120", "", ""),
+    entry("subnet_turns_per_minute", OptionKind::Number(1, 1_000_000), "600", "", ""),
+    entry("tokens_per_hour", OptionKind::Number(0, 1_000_000_000_000), "200000", "", ""),
+    entry("subnet_tokens_per_hour", OptionKind::Number(0, 1_000_000_000_000), "1000000", "", ""),
+    entry("defence", OptionKind::Switch, "true", "", ""),
+    entry("count_private", OptionKind::Switch, "false", "", ""),
+    entry("audits", OptionKind::Switch, "false", "", ""),
+    entry("grant_issuers", OptionKind::List(MAX_ISSUERS), "[]", "none", "public keys of issuers in hex"),
+    entry("grants_required", OptionKind::Switch, "false", "", ""),
+    entry("grants_revoked", OptionKind::List(MAX_REVOKED), "[]", "none", "serials of grants in hex"),
+    entry("max_epochs", OptionKind::Number(0, 53), "53", "", ""),
+    entry("input_price", OptionKind::Number(0, 1_000_000_000_000), "0", "", ""),
+    entry("output_price", OptionKind::Number(0, 1_000_000_000_000), "0", "", ""),
+    entry("max_memory_mb", OptionKind::Number(64, 16_777_216), "", "nine tenths of the machine's", ""),
+    entry("max_connections", OptionKind::Number(8, 65_536), "512", "", ""),
+    entry("new_connections_per_second", OptionKind::Number(4, 65_536), "100", "", ""),
+    entry("max_connections_per_peer", OptionKind::Number(2, 256), "4", "", ""),
+    entry("max_streams", OptionKind::Number(1, 65_536), "512", "", ""),
+    entry("max_streams_per_peer", OptionKind::Number(1, 4096), "64", "", ""),
+    entry("cache_mb", OptionKind::Number(0, 65_536), "64", "", ""),
+    entry("journal_mb", OptionKind::Number(16, 1_048_576), "512", "", ""),
     entry(
         "admin",
-        Kind::Text,
+        OptionKind::Text,
         "\"127.0.0.1:9464\"",
         "",
         "a loopback address such as \"127.0.0.1:9464\" or \"[::1]:9464\", or \"none\"",
     ),
-    entry("log", Kind::Text, "\"info\"", "", "\"error\", \"warn\", \"info\", \"debug\" or \"trace\""),
-    entry("log_format", Kind::Text, "\"pretty\"", "", "\"pretty\", \"compact\" or \"json\""),
-    entry("otlp_endpoint", Kind::Text, "", "none", URL),
-    entry("json", Kind::Switch, "false", "", ""),
-    entry("drain_seconds", Kind::Number(0, 3600), "30", "", ""),
-    entry("echo_delay_ms", Kind::Number(0, 60_000), "0", "", ""),
+    entry("log", OptionKind::Text, "\"info\"", "", "\"error\", \"warn\", \"info\", \"debug\" or \"trace\""),
+    entry("log_format", OptionKind::Text, "\"pretty\"", "", "\"pretty\", \"compact\" or \"json\""),
+    entry("otlp_endpoint", OptionKind::Text, "", "none", URL),
+    entry("json", OptionKind::Switch, "false", "", ""),
+    entry("drain_seconds", OptionKind::Number(0, 3600), "30", "", ""),
+    entry("echo_delay_ms", OptionKind::Number(0, 60_000), "0", "", ""),
 ];
 
 /// Options for tests only; neither the file nor the help has them.
@@ -178,11 +184,11 @@ impl OptionEntry {
     #[must_use]
     pub fn allowed_words(&self) -> String {
         match self.kind {
-            Kind::Text => self.allowed.to_owned(),
-            Kind::Number(least, most) => format!("a whole number from {least} to {most}"),
-            Kind::Switch => "true or false".to_owned(),
-            Kind::List(most) => format!("a list of at most {most} {}", self.allowed),
-            Kind::OneOrMore(most) => format!("{}, or a list of at most {most} such", self.allowed),
+            OptionKind::Text => self.allowed.to_owned(),
+            OptionKind::Number(least, most) => format!("a whole number from {least} to {most}"),
+            OptionKind::Switch => "true or false".to_owned(),
+            OptionKind::List(most) => format!("a list of at most {most} {}", self.allowed),
+            OptionKind::OneOrMore(most) => format!("{}, or a list of at most {most} such", self.allowed),
         }
     }
 }
@@ -215,7 +221,7 @@ fn refused<T>(key: &str) -> Result<T, String> {
 
 /// A whole number in the range of its option.
 pub(super) fn number<T: TryFrom<u64>>(key: &str, text: &str) -> Result<T, String> {
-    let Some(OptionEntry { kind: Kind::Number(least, most), .. }) = find(key) else {
+    let Some(OptionEntry { kind: OptionKind::Number(least, most), .. }) = find(key) else {
         return refused(key);
     };
     let parsed = match text.parse::<u64>() {

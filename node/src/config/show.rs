@@ -103,7 +103,7 @@ impl Origins {
 
 /// One option with its value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shown {
+pub struct OptionValue {
     /// The option.
     pub key: &'static str,
     /// Its value as in the file; `None` if it is unset.
@@ -113,8 +113,8 @@ pub struct Shown {
 impl Settings {
     /// Every option with its value, in the order of the file, without secrets.
     #[must_use]
-    pub fn shown(&self) -> Vec<Shown> {
-        OPTIONS.iter().map(|entry| Shown { key: entry.key, value: self.value_of(entry.key) }).collect()
+    pub fn shown(&self) -> Vec<OptionValue> {
+        OPTIONS.iter().map(|entry| OptionValue { key: entry.key, value: self.value_of(entry.key) }).collect()
     }
 
     fn value_of(&self, key: &str) -> Option<Value> {
@@ -232,7 +232,7 @@ mod tests {
         let given = file::parse(Path::new("c"), text).unwrap();
         let settings = Settings::resolve(RunFlags::default(), given, None).unwrap();
         let mut written = String::new();
-        for Shown { key, value } in settings.shown() {
+        for OptionValue { key, value } in settings.shown() {
             match value {
                 Some(value) => written.push_str(&format!("{key} = {value}\n")),
                 None => assert_eq!(key, "publisher_secret_file"),

@@ -6,7 +6,7 @@ use clap::{Args as _, Command};
 
 use super::{
     RunFlags,
-    options::{Kind, OPTIONS},
+    options::{OPTIONS, OptionKind},
 };
 
 /// A file with every option as a comment with its default. Only a given data directory is set: a file
@@ -34,7 +34,7 @@ pub fn commented_file(data_dir: Option<&Path>) -> String {
             let _ = write!(text, " Default: {}.", entry.default_words);
         }
         let example = match (entry.default, entry.kind) {
-            ("", Kind::Number(least, _)) => least.to_string(),
+            ("", OptionKind::Number(least, _)) => least.to_string(),
             ("", _) => "\"\"".to_owned(),
             (default, _) => default.to_owned(),
         };

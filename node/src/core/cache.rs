@@ -14,11 +14,11 @@ use crate::lock::lock;
 #[derive(Debug)]
 pub(crate) struct BlobCache {
     limit: usize,
-    kept: Mutex<Kept>,
+    state: Mutex<CacheState>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct CacheState {
     bytes: usize,
     clock: u64,
     blobs: HashMap<FetchProof, (u64, Arc<[u8]>)>,
@@ -27,34 +27,34 @@ struct Kept {
 
 impl BlobCache {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, kept: Mutex::default() }
+        Self { limit, state: Mutex::default() }
     }
 
     pub(crate) fn get(&self, proof: &FetchProof) -> Option<Arc<[u8]>> {
-        let mut kept = lock(&self.kept);
-        kept.clock += 1;
-        let now = kept.clock;
-        let (used, bytes) = kept.blobs.get_mut(proof)?;
+        let mut state = lock(&self.state);
+        state.clock += 1;
+        let now = state.clock;
+        let (used, bytes) = state.blobs.get_mut(proof)?;
         let (before, bytes) = (std::mem::replace(used, now), bytes.clone());
-        kept.by_use.remove(&before);
-        kept.by_use.insert(now, *proof);
+        state.by_use.remove(&before);
+        state.by_use.insert(now, *proof);
         Some(bytes)
     }
 
     pub(crate) fn put(&self, proof: FetchProof, bytes: Arc<[u8]>) {
-        let mut kept = lock(&self.kept);
-        if bytes.len() > self.limit || kept.blobs.contains_key(&proof) {
+        let mut state = lock(&self.state);
+        if bytes.len() > self.limit || state.blobs.contains_key(&proof) {
             return;
         }
-        kept.clock += 1;
-        let now = kept.clock;
-        kept.bytes += bytes.len();
-        kept.blobs.insert(proof, (now, bytes));
-        kept.by_use.insert(now, proof);
-        while kept.bytes > self.limit {
-            let Some((_, oldest)) = kept.by_use.pop_first() else { break };
-            if let Some((_, bytes)) = kept.blobs.remove(&oldest) {
-                kept.bytes -= bytes.len();
+        state.clock += 1;
+        let now = state.clock;
+        state.bytes += bytes.len();
+        state.blobs.insert(proof, (now, bytes));
+        state.by_use.insert(now, proof);
+        while state.bytes > self.limit {
+            let Some((_, oldest)) = state.by_use.pop_first() else { break };
+            if let Some((_, bytes)) = state.blobs.remove(&oldest) {
+                state.bytes -= bytes.len();
             }
         }
     }
@@ -77,6 +77,6 @@ mod tests {
         assert!([1, 3, 4].iter().all(|fill| cache.get(&proof(*fill)).is_some()));
         cache.put(proof(5), vec![5; 31].into());
         assert!(cache.get(&proof(5)).is_none(), "larger than the cache");
-        assert_eq!(lock(&cache.kept).bytes, 30);
+        assert_eq!(lock(&cache.state).bytes, 30);
     }
 }

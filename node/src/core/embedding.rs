@@ -42,13 +42,13 @@ impl std::fmt::Debug for EmbeddingModel {
 pub(crate) struct Embedding {
     pub(crate) model: EmbeddingModel,
     pub(crate) slots: Arc<Slots>,
-    pub(crate) seen: Mutex<Seen>,
+    pub(crate) seen: Mutex<SeenRequests>,
 }
 
 impl Embedding {
     /// Runs one batch at a time, because the model uses all threads for each.
     pub(crate) fn new(model: EmbeddingModel, queue: usize, now_ms: u64) -> Self {
-        Self { model, slots: Slots::new(1, queue), seen: Mutex::new(Seen::since(now_ms)) }
+        Self { model, slots: Slots::new(1, queue), seen: Mutex::new(SeenRequests::since(now_ms)) }
     }
 
     /// Running and waiting requests.
@@ -59,7 +59,7 @@ impl Embedding {
 
 /// Admitted requests, so that none is served twice.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct SeenRequests {
     /// Requests issued before this time are unknown.
     since_ms: u64,
     sweep_at: usize,
@@ -68,7 +68,7 @@ pub(crate) struct Seen {
     requests: HashMap<(PublicKey, EmbedId), (AuthHash, u64)>,
 }
 
-impl Seen {
+impl SeenRequests {
     fn since(since_ms: u64) -> Self {
         Self { since_ms, sweep_at: SWEEP_FROM, swept_ms: 0, requests: HashMap::new() }
     }
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_request_is_served_once_and_forgotten_when_it_cannot_come_again() {
-        let mut seen = Seen::since(1000);
+        let mut seen = SeenRequests::since(1000);
         let hash = AuthHash([1; 32]);
         assert_eq!(seen.check(&order(1, 999), &hash), Err(ErrorCode::Replayed), "before it remembers");
         seen.note(&order(1, 1000), hash, 1000).unwrap();

@@ -1,4 +1,4 @@
-//! The node's defence: rates by peer and by subnet, misbehaviour scores with bans, the standing of peers
+//! The node's defence: rates by peer and by subnet, misbehaviour scores with bans, the peers that were
 //! served before, and granted quotas. Pure: no clock, no I/O, no await.
 //!
 //! Peer identities are free, so limits by peer alone only stop peers that keep their identity; limits by
@@ -7,9 +7,9 @@
 //! have a separate share, and so have holders of a grant. The service calls the guard for every stream and
 //! turn.
 
+mod known_peers;
 pub(crate) mod quotas;
 mod scores;
-mod standing;
 #[cfg(test)]
 mod tests;
 
@@ -19,8 +19,8 @@ use baton_mesh::{MAX_RATE_ENTRIES, Origin, Rates, Subnet};
 use baton_proto::{ErrorCode, ids::NodeId};
 
 use super::limits::ServiceLimits;
+use known_peers::KnownPeers;
 use scores::Scores;
-use standing::Standing;
 
 /// Points at which a peer is banned: at least four of the gravest offences within minutes.
 const BAN_POINTS: u32 = 1000;
@@ -48,7 +48,7 @@ const HEARD_AFTER_MS: u64 = 500;
 /// Frames of any kind for each turn in the share of a subnet's unknown peers.
 const FRAMES_PER_TURN: u64 = 10;
 /// Bans a minute in the log. A flood of fresh identities causes hundreds of bans a minute.
-const TOLD_BANS_PER_MINUTE: u32 = 10;
+const LOGGED_BANS_PER_MINUTE: u32 = 10;
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 
@@ -115,7 +115,7 @@ pub(crate) struct Caller {
 
 /// A stream that must not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Turned {
+pub(crate) struct StreamRefusal {
     /// The retry time in milliseconds.
     pub(crate) retry_after_ms: u32,
     /// Close the peer's connections for this long.
@@ -135,15 +135,15 @@ pub(crate) struct Guard {
     subnet_tokens: Option<Rates<Pool>>,
     peers: Scores<NodeId>,
     subnets: Scores<Subnet>,
-    standing: Standing,
-    told_bans: Rates<()>,
+    known_peers: KnownPeers,
+    logged_bans: Rates<()>,
     /// Retry times of unknown peers that had too many turns.
-    told: HashMap<NodeId, Told>,
+    retry_notices: HashMap<NodeId, RetryNotice>,
 }
 
 /// A retry time given to a peer.
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct RetryNotice {
     heard_ms: u64,
     again_ms: u64,
 }
@@ -178,15 +178,15 @@ impl Guard {
             subnet_tokens: hourly(limits.subnet_tokens_per_hour),
             peers: Scores::default(),
             subnets: Scores::default(),
-            standing: Standing::default(),
-            told_bans: Rates::new(TOLD_BANS_PER_MINUTE),
-            told: HashMap::new(),
+            known_peers: KnownPeers::default(),
+            logged_bans: Rates::new(LOGGED_BANS_PER_MINUTE),
+            retry_notices: HashMap::new(),
         }
     }
 
     /// Whether to log another ban.
-    pub(crate) fn tells(&mut self, now_ms: u64) -> bool {
-        self.told_bans.take((), now_ms).is_ok()
+    pub(crate) fn logs_ban(&mut self, now_ms: u64) -> bool {
+        self.logged_bans.take((), now_ms).is_ok()
     }
 
     /// The caller of a stream from this origin.
@@ -196,18 +196,18 @@ impl Guard {
     }
 
     /// Whether a peer is counted by subnet and was not served before.
-    pub(crate) fn is_stranger(&self, who: &Caller, now_ms: u64) -> bool {
-        who.subnet.is_some() && !self.standing.has(&who.peer, now_ms)
+    pub(crate) fn is_unknown(&self, who: &Caller, now_ms: u64) -> bool {
+        who.subnet.is_some() && !self.known_peers.has(&who.peer, now_ms)
     }
 
     /// Whether a peer queues after the others: it is unknown, or was first served only a moment ago.
     /// Identities are free, so each could otherwise be served once and then enjoy priority.
-    pub(crate) fn is_newcomer(&self, who: &Caller, now_ms: u64) -> bool {
-        who.subnet.is_some() && !self.standing.has_settled(&who.peer, now_ms)
+    pub(crate) fn queues_as_unknown(&self, who: &Caller, now_ms: u64) -> bool {
+        who.subnet.is_some() && !self.known_peers.has_settled(&who.peer, now_ms)
     }
 
     fn pool(&self, who: &Caller, now_ms: u64) -> Option<Pool> {
-        who.subnet.map(|subnet| (subnet, self.standing.has(&who.peer, now_ms)))
+        who.subnet.map(|subnet| (subnet, self.known_peers.has(&who.peer, now_ms)))
     }
 
     /// Cost of one request from a pool.
@@ -220,19 +220,22 @@ impl Guard {
     }
 
     /// Admits a new stream before any read.
-    pub(crate) fn arrive(&mut self, who: &Caller, now_ms: u64) -> Result<(), Turned> {
-        let turned = |retry_after_ms| Turned { retry_after_ms, shut_out_ms: None };
+    pub(crate) fn arrive(&mut self, who: &Caller, now_ms: u64) -> Result<(), StreamRefusal> {
+        let refusal = |retry_after_ms| StreamRefusal { retry_after_ms, shut_out_ms: None };
         if who.subnet.is_some()
             && let Some(left_ms) = self.peers.banned_for(&who.peer, now_ms)
         {
             let again = self.peers.came_in_ban(&who.peer);
             let shut_out_ms = (again > ANSWERED_IN_BAN).then_some(left_ms);
-            return Err(Turned { retry_after_ms: u32::try_from(left_ms).unwrap_or(u32::MAX), shut_out_ms });
+            return Err(StreamRefusal {
+                retry_after_ms: u32::try_from(left_ms).unwrap_or(u32::MAX),
+                shut_out_ms,
+            });
         }
-        self.peer_frames.take(who.peer, now_ms).map_err(turned)?;
+        self.peer_frames.take(who.peer, now_ms).map_err(refusal)?;
         if let Some(pool) = self.pool(who, now_ms) {
             let cost = self.cost(&pool, now_ms);
-            self.subnet_frames.take_many(pool, cost, now_ms).map_err(turned)?;
+            self.subnet_frames.take_many(pool, cost, now_ms).map_err(refusal)?;
         }
         Ok(())
     }
@@ -240,12 +243,12 @@ impl Guard {
     /// Admits a turn request before any check. A turn under a known grant does not count for the subnet.
     pub(crate) fn turn(&mut self, who: &Caller, granted: bool, now_ms: u64) -> Result<(), TooMany> {
         let Err(retry_after_ms) = self.take_turn(who, granted, now_ms) else {
-            self.told.remove(&who.peer);
+            self.retry_notices.remove(&who.peer);
             return Ok(());
         };
         Err(TooMany {
             retry_after_ms,
-            early: self.is_stranger(who, now_ms) && self.is_early(who.peer, retry_after_ms, now_ms),
+            early: self.is_unknown(who, now_ms) && self.is_early(who.peer, retry_after_ms, now_ms),
         })
     }
 
@@ -262,15 +265,16 @@ impl Guard {
 
     /// Whether a peer came back before an earlier retry time. Remembers the new retry time.
     fn is_early(&mut self, peer: NodeId, retry_after_ms: u32, now_ms: u64) -> bool {
-        if let Some(told) = self.told.get(&peer).filter(|told| now_ms < told.again_ms) {
-            return now_ms >= told.heard_ms && now_ms.saturating_add(EARLY_SLACK_MS) < told.again_ms;
+        if let Some(notice) = self.retry_notices.get(&peer).filter(|notice| now_ms < notice.again_ms) {
+            return now_ms >= notice.heard_ms && now_ms.saturating_add(EARLY_SLACK_MS) < notice.again_ms;
         }
-        if self.told.len() >= MAX_RATE_ENTRIES {
-            self.told.retain(|_, told| told.again_ms > now_ms);
+        if self.retry_notices.len() >= MAX_RATE_ENTRIES {
+            self.retry_notices.retain(|_, notice| notice.again_ms > now_ms);
         }
-        if self.told.len() < MAX_RATE_ENTRIES {
+        if self.retry_notices.len() < MAX_RATE_ENTRIES {
             let again_ms = now_ms.saturating_add(retry_after_ms.into());
-            self.told.insert(peer, Told { heard_ms: now_ms.saturating_add(HEARD_AFTER_MS), again_ms });
+            self.retry_notices
+                .insert(peer, RetryNotice { heard_ms: now_ms.saturating_add(HEARD_AFTER_MS), again_ms });
         }
         false
     }
@@ -324,7 +328,7 @@ impl Guard {
     pub(crate) fn served(&mut self, who: &Caller, now_ms: u64) {
         if let Some(subnet) = who.subnet {
             self.peers.forgive(&who.peer, SERVED_POINTS, now_ms);
-            self.standing.note(who.peer, subnet, now_ms);
+            self.known_peers.note(who.peer, subnet, now_ms);
         }
     }
 }

@@ -37,12 +37,12 @@ impl Step {
     ];
 }
 
-type Reached = Arc<dyn Fn(Step) + Send + Sync>;
+type StepCallback = Arc<dyn Fn(Step) + Send + Sync>;
 
 /// The action at a step. By default none, at the cost of one comparison.
 #[derive(Clone, Default)]
 pub struct PausePoints {
-    at: Option<(Step, Reached)>,
+    at: Option<(Step, StepCallback)>,
 }
 
 impl PausePoints {

@@ -27,12 +27,12 @@ pub(crate) struct ReplyFull;
 /// The log.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    state: Mutex<State>,
+    state: Mutex<ReplyState>,
     changed: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ReplyState {
     frames: Vec<Arc<[u8]>>,
     bytes: usize,
     finished: bool,
@@ -43,7 +43,7 @@ struct State {
     unread_since: Option<Instant>,
 }
 
-impl State {
+impl ReplyState {
     fn furthest(&self) -> Option<usize> {
         self.readers.values().copied().max()
     }
@@ -75,7 +75,7 @@ impl Reply {
         self.changed.send_replace(());
     }
 
-    async fn until(&self, condition: impl Fn(&State) -> bool) {
+    async fn until(&self, condition: impl Fn(&ReplyState) -> bool) {
         let mut changed = self.changed.subscribe();
         while !condition(&lock(&self.state)) {
             // The sender lives in `self`, so this cannot fail.

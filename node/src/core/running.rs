@@ -59,18 +59,18 @@ pub(crate) enum Begin {
 /// All running turns, bounded by the slots, the queue and the engine's pace. A turn without a place in the
 /// queue is here in two phases only: while it requests one, and between answer and journal.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningTurns {
     sessions: Mutex<HashMap<SessionId, Arc<Job>>>,
     ended: watch::Sender<()>,
 }
 
-impl Default for Running {
+impl Default for RunningTurns {
     fn default() -> Self {
         Self { sessions: Mutex::default(), ended: watch::Sender::new(()) }
     }
 }
 
-impl Running {
+impl RunningTurns {
     /// The running turn with this key.
     pub(crate) fn find(&self, key: &TurnKey) -> Option<Arc<Job>> {
         lock(&self.sessions).get(&key.session_id).filter(|job| job.key == *key).cloned()
@@ -120,7 +120,7 @@ impl Running {
 /// Keeps a turn registered, and ends its reply on drop.
 #[derive(Debug)]
 pub(crate) struct JobGuard {
-    running: Arc<Running>,
+    running: Arc<RunningTurns>,
     /// The turn.
     pub(crate) job: Arc<Job>,
 }
@@ -160,7 +160,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_session_has_one_turn_and_the_same_request_finds_it() {
-        let running = Arc::new(Running::default());
+        let running = Arc::new(RunningTurns::default());
         let Begin::New(guard) = running.begin(key(0), AuthHash([1; 32])) else { panic!("not new") };
         assert!(matches!(running.begin(key(0), AuthHash([1; 32])), Begin::Same(_)));
         assert!(matches!(running.begin(key(0), AuthHash([2; 32])), Begin::Conflict));
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_released_turn_does_not_remove_its_successor() {
-        let running = Arc::new(Running::default());
+        let running = Arc::new(RunningTurns::default());
         let Begin::New(first) = running.begin(key(0), AuthHash([1; 32])) else { panic!("not new") };
         first.release();
         let Begin::New(second) = running.begin(key(1), AuthHash([2; 32])) else { panic!("not new") };

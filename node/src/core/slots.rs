@@ -14,15 +14,15 @@ use crate::lock::lock;
 
 /// Slots for known peers before each slot for an unknown peer, if both wait. Unknown peers share a third,
 /// from however many subnets they come.
-const KNOWN_BEFORE_STRANGER: u32 = 2;
+const KNOWN_BEFORE_UNKNOWN: u32 = 2;
 
 /// All slots are taken and the queue is full, or this peer has used its share of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// A waiting turn lost its place to a turn of a group with fewer waiting turns.
+/// A waiting turn lost its ticket to a turn of a group with fewer waiting turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Displaced;
+pub(crate) struct DisplacedError;
 
 /// The group of a turn for the sharing of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,15 +35,15 @@ pub(crate) enum Group {
     Peer(NodeId),
 }
 
-/// The requester of a place.
+/// The requester of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Guest {
+pub(crate) struct Requester {
     /// The peer.
     pub(crate) peer: NodeId,
     /// Its group.
     pub(crate) group: Group,
     /// Whether it is unknown: without a grant, and without a served turn some time ago.
-    pub(crate) stranger: bool,
+    pub(crate) unknown: bool,
 }
 
 /// The slots of a node.
@@ -55,7 +55,7 @@ pub(crate) struct Guest {
 /// 3. the peer, by the same two criteria,
 /// 4. the turn that came first.
 ///
-/// Unknown peers never hold the last of several slots. One peer may have as many places as there are slots
+/// Unknown peers never hold the last of several slots. One peer may have as many tickets as there are slots
 /// and half of the queue (rounded up): alone it uses the whole node.
 ///
 /// When the queue is full, a new turn may displace the newest turn of the group with the most waiting turns.
@@ -65,36 +65,36 @@ pub(crate) struct Guest {
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: usize,
-    queue: usize,
-    line: Mutex<Line>,
+    queue_limit: usize,
+    queue: Mutex<FairQueue>,
     changed: watch::Sender<()>,
 }
 
 #[derive(Debug)]
 struct Entry {
     number: u64,
-    guest: Guest,
+    requester: Requester,
     runs: bool,
     /// Waits for its model, so a slot would be useless.
-    aside: bool,
+    yielding: bool,
 }
 
 /// At most `slots + queue` entries, and as many groups and peers.
 #[derive(Debug, Default)]
-struct Line {
+struct FairQueue {
     next: u64,
     entries: Vec<Entry>,
     /// Time of the last slot of each queued group and peer.
     groups: HashMap<Group, u64>,
     peers: HashMap<NodeId, u64>,
     /// Slots given to known peers since an unknown peer's last slot.
-    since_stranger: u32,
+    since_unknown: u32,
 }
 
 /// Order of waiting turns; the smallest is next.
 type Rank = (bool, usize, u64, usize, u64, u64);
 
-impl Line {
+impl FairQueue {
     fn count(&self, matches: impl Fn(&Entry) -> bool) -> usize {
         self.entries.iter().filter(|entry| matches(entry)).count()
     }
@@ -104,18 +104,18 @@ impl Line {
     }
 
     fn waiting_of(&self, group: &Group) -> usize {
-        self.count(|entry| !entry.runs && entry.guest.group == *group)
+        self.count(|entry| !entry.runs && entry.requester.group == *group)
     }
 
     fn rank(&self, entry: &Entry) -> Rank {
-        let guest = entry.guest;
-        let held_back = guest.stranger && self.since_stranger < KNOWN_BEFORE_STRANGER;
+        let requester = entry.requester;
+        let held_back = requester.unknown && self.since_unknown < KNOWN_BEFORE_UNKNOWN;
         (
             held_back,
-            self.count(|other| other.runs && other.guest.group == guest.group),
-            self.groups.get(&guest.group).copied().unwrap_or(0),
-            self.count(|other| other.runs && other.guest.peer == guest.peer),
-            self.peers.get(&guest.peer).copied().unwrap_or(0),
+            self.count(|other| other.runs && other.requester.group == requester.group),
+            self.groups.get(&requester.group).copied().unwrap_or(0),
+            self.count(|other| other.runs && other.requester.peer == requester.peer),
+            self.peers.get(&requester.peer).copied().unwrap_or(0),
             entry.number,
         )
     }
@@ -123,16 +123,16 @@ impl Line {
     /// Gives away the free slots.
     fn promote(&mut self, slots: usize) {
         while self.running() < slots {
-            let strangers = self.count(|entry| entry.runs && entry.guest.stranger);
-            let for_strangers = slots == 1 || strangers + 1 < slots;
+            let unknown = self.count(|entry| entry.runs && entry.requester.unknown);
+            let for_unknown = slots == 1 || unknown + 1 < slots;
             let may =
-                |entry: &&Entry| !entry.runs && !entry.aside && (for_strangers || !entry.guest.stranger);
+                |entry: &&Entry| !entry.runs && !entry.yielding && (for_unknown || !entry.requester.unknown);
             let next = self.entries.iter().filter(may).min_by_key(|entry| self.rank(entry));
-            let Some((number, guest)) = next.map(|entry| (entry.number, entry.guest)) else { return };
+            let Some((number, requester)) = next.map(|entry| (entry.number, entry.requester)) else { return };
             self.next += 1;
-            self.groups.insert(guest.group, self.next);
-            self.peers.insert(guest.peer, self.next);
-            self.since_stranger = if guest.stranger { 0 } else { self.since_stranger.saturating_add(1) };
+            self.groups.insert(requester.group, self.next);
+            self.peers.insert(requester.peer, self.next);
+            self.since_unknown = if requester.unknown { 0 } else { self.since_unknown.saturating_add(1) };
             if let Some(entry) = self.entries.iter_mut().find(|entry| entry.number == number) {
                 entry.runs = true;
             }
@@ -140,18 +140,19 @@ impl Line {
     }
 
     /// The waiting turn that a new turn may displace.
-    fn displaced_by(&self, guest: &Guest, queue: usize) -> Option<u64> {
-        let own = self.waiting_of(&guest.group);
-        let strangers = self.count(|entry| !entry.runs && entry.guest.stranger);
-        let few = strangers < queue.div_ceil(KNOWN_BEFORE_STRANGER as usize + 1);
+    fn displaced_by(&self, requester: &Requester, queue_limit: usize) -> Option<u64> {
+        let own = self.waiting_of(&requester.group);
+        let unknown = self.count(|entry| !entry.runs && entry.requester.unknown);
+        let few = unknown < queue_limit.div_ceil(KNOWN_BEFORE_UNKNOWN as usize + 1);
         let yields = |entry: &&Entry| {
-            let more = self.waiting_of(&entry.guest.group) > own + 1;
-            let above = guest.stranger && !entry.guest.stranger && !few;
-            !entry.runs && ((more && !above) || (entry.guest.stranger && !guest.stranger))
+            let more = self.waiting_of(&entry.requester.group) > own + 1;
+            let above = requester.unknown && !entry.requester.unknown && !few;
+            !entry.runs && ((more && !above) || (entry.requester.unknown && !requester.unknown))
         };
         let candidates = self.entries.iter().filter(yields);
-        let worst = candidates
-            .max_by_key(|entry| (entry.guest.stranger, self.waiting_of(&entry.guest.group), entry.number));
+        let worst = candidates.max_by_key(|entry| {
+            (entry.requester.unknown, self.waiting_of(&entry.requester.group), entry.number)
+        });
         worst.map(|entry| entry.number)
     }
 
@@ -159,91 +160,91 @@ impl Line {
         self.entries.retain(|entry| entry.number != number);
         // A group or peer that leaves the queue loses its history.
         let Self { entries, groups, peers, .. } = self;
-        groups.retain(|group, _| entries.iter().any(|entry| entry.guest.group == *group));
-        peers.retain(|peer, _| entries.iter().any(|entry| entry.guest.peer == *peer));
+        groups.retain(|group, _| entries.iter().any(|entry| entry.requester.group == *group));
+        peers.retain(|peer, _| entries.iter().any(|entry| entry.requester.peer == *peer));
     }
 }
 
-/// A place in the queue; dropping it frees it.
+/// A place in the queue; dropping it leaves the queue.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Ticket {
     slots: Arc<Slots>,
     number: u64,
 }
 
 /// A turn that needs no slot for a while. On drop it takes part again.
 #[derive(Debug)]
-pub(crate) struct Aside<'a>(&'a Place);
+pub(crate) struct YieldGuard<'a>(&'a Ticket);
 
-impl Drop for Aside<'_> {
+impl Drop for YieldGuard<'_> {
     fn drop(&mut self) {
-        self.0.stand(false);
+        self.0.set_yielding(false);
     }
 }
 
 impl Slots {
-    pub(crate) fn new(slots: usize, queue: usize) -> Arc<Self> {
+    pub(crate) fn new(slots: usize, queue_limit: usize) -> Arc<Self> {
         let changed = watch::Sender::new(());
-        Arc::new(Self { slots: slots.max(1), queue, line: Mutex::default(), changed })
+        Arc::new(Self { slots: slots.max(1), queue_limit, queue: Mutex::default(), changed })
     }
 
     /// Joins the queue.
-    pub(crate) fn enter(self: &Arc<Self>, guest: Guest) -> Result<Place, Full> {
+    pub(crate) fn enter(self: &Arc<Self>, requester: Requester) -> Result<Ticket, Full> {
         let number = {
-            let mut line = lock(&self.line);
-            if let Some(displaced) = self.room_for(&line, &guest)? {
-                line.remove(displaced);
+            let mut queue = lock(&self.queue);
+            if let Some(displaced) = self.room_for(&queue, &requester)? {
+                queue.remove(displaced);
             }
-            line.next += 1;
-            let number = line.next;
-            line.entries.push(Entry { number, guest, runs: false, aside: false });
-            line.promote(self.slots);
+            queue.next += 1;
+            let number = queue.next;
+            queue.entries.push(Entry { number, requester, runs: false, yielding: false });
+            queue.promote(self.slots);
             number
         };
         self.changed.send_replace(());
-        Ok(Place { slots: self.clone(), number })
+        Ok(Ticket { slots: self.clone(), number })
     }
 
     /// Whether there is room: a free check before the expensive ones.
-    pub(crate) fn has_room(&self, guest: &Guest) -> bool {
-        self.room_for(&lock(&self.line), guest).is_ok()
+    pub(crate) fn has_room(&self, requester: &Requester) -> bool {
+        self.room_for(&lock(&self.queue), requester).is_ok()
     }
 
-    /// The turn to displace, if no place is free.
-    fn room_for(&self, line: &Line, guest: &Guest) -> Result<Option<u64>, Full> {
-        let of_peer = line.count(|entry| entry.guest.peer == guest.peer);
-        if of_peer >= self.slots + self.queue.div_ceil(2) {
+    /// The turn to displace, if the queue is full.
+    fn room_for(&self, queue: &FairQueue, requester: &Requester) -> Result<Option<u64>, Full> {
+        let of_peer = queue.count(|entry| entry.requester.peer == requester.peer);
+        if of_peer >= self.slots + self.queue_limit.div_ceil(2) {
             return Err(Full);
         }
-        if line.entries.len() < self.slots + self.queue {
+        if queue.entries.len() < self.slots + self.queue_limit {
             return Ok(None);
         }
-        line.displaced_by(guest, self.queue).map(Some).ok_or(Full)
+        queue.displaced_by(requester, self.queue_limit).map(Some).ok_or(Full)
     }
 
     /// Running and waiting turns.
     pub(crate) fn load(&self) -> (usize, usize) {
-        let line = lock(&self.line);
-        let running = line.running();
-        (running, line.entries.len() - running)
+        let queue = lock(&self.queue);
+        let running = queue.running();
+        (running, queue.entries.len() - running)
     }
 }
 
-impl Place {
+impl Ticket {
     /// Gives up the slot, and takes none until the returned value is dropped.
-    pub(crate) fn step_aside(&self) -> Aside<'_> {
-        self.stand(true);
-        Aside(self)
+    pub(crate) fn yield_slot(&self) -> YieldGuard<'_> {
+        self.set_yielding(true);
+        YieldGuard(self)
     }
 
-    fn stand(&self, aside: bool) {
+    fn set_yielding(&self, yielding: bool) {
         {
-            let mut line = lock(&self.slots.line);
-            if let Some(own) = line.entries.iter_mut().find(|entry| entry.number == self.number) {
-                own.aside = aside;
-                own.runs &= !aside;
+            let mut queue = lock(&self.slots.queue);
+            if let Some(own) = queue.entries.iter_mut().find(|entry| entry.number == self.number) {
+                own.yielding = yielding;
+                own.runs &= !yielding;
             }
-            line.promote(self.slots.slots);
+            queue.promote(self.slots.slots);
         }
         self.slots.changed.send_replace(());
     }
@@ -251,23 +252,23 @@ impl Place {
     /// The current number of turns ahead; 0 with a slot.
     ///
     /// # Errors
-    /// [`Displaced`].
-    pub(crate) fn ahead(&self) -> Result<u32, Displaced> {
-        let line = lock(&self.slots.line);
-        let own = line.entries.iter().find(|entry| entry.number == self.number).ok_or(Displaced)?;
+    /// [`DisplacedError`].
+    pub(crate) fn ahead(&self) -> Result<u32, DisplacedError> {
+        let queue = lock(&self.slots.queue);
+        let own = queue.entries.iter().find(|entry| entry.number == self.number).ok_or(DisplacedError)?;
         if own.runs {
             return Ok(0);
         }
-        let rank = line.rank(own);
-        let before = line.count(|entry| !entry.runs && line.rank(entry) < rank);
+        let rank = queue.rank(own);
+        let before = queue.count(|entry| !entry.runs && queue.rank(entry) < rank);
         Ok(u32::try_from(before + 1).unwrap_or(u32::MAX))
     }
 
     /// Waits for a slot. Cancel safe.
     ///
     /// # Errors
-    /// [`Displaced`].
-    pub(crate) async fn granted(&self) -> Result<(), Displaced> {
+    /// [`DisplacedError`].
+    pub(crate) async fn granted(&self) -> Result<(), DisplacedError> {
         let mut ahead = self.ahead()?;
         while ahead > 0 {
             ahead = self.moved(ahead).await?;
@@ -275,11 +276,11 @@ impl Place {
         Ok(())
     }
 
-    /// Waits until [`Place::ahead`] is no longer `known`, and returns it. Cancel safe.
+    /// Waits until [`Ticket::ahead`] is no longer `known`, and returns it. Cancel safe.
     ///
     /// # Errors
-    /// [`Displaced`].
-    pub(crate) async fn moved(&self, known: u32) -> Result<u32, Displaced> {
+    /// [`DisplacedError`].
+    pub(crate) async fn moved(&self, known: u32) -> Result<u32, DisplacedError> {
         let mut changed = self.slots.changed.subscribe();
         loop {
             let ahead = self.ahead()?;
@@ -290,12 +291,12 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Ticket {
     fn drop(&mut self) {
         {
-            let mut line = lock(&self.slots.line);
-            line.remove(self.number);
-            line.promote(self.slots.slots);
+            let mut queue = lock(&self.slots.queue);
+            queue.remove(self.number);
+            queue.promote(self.slots.slots);
         }
         self.slots.changed.send_replace(());
     }
@@ -305,13 +306,13 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn peer(fill: u8) -> Guest {
+    fn peer(fill: u8) -> Requester {
         let peer = NodeId([fill; 32]);
-        Guest { peer, group: Group::Peer(peer), stranger: false }
+        Requester { peer, group: Group::Peer(peer), unknown: false }
     }
 
-    fn of_subnet(fill: u8, subnet: u8, stranger: bool) -> Guest {
-        Guest { peer: NodeId([fill; 32]), group: Group::Subnet(Subnet::V4([203, 0, subnet])), stranger }
+    fn of_subnet(fill: u8, subnet: u8, unknown: bool) -> Requester {
+        Requester { peer: NodeId([fill; 32]), group: Group::Subnet(Subnet::V4([203, 0, subnet])), unknown }
     }
 
     #[tokio::test]
@@ -331,20 +332,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_turn_that_steps_aside_gives_its_slot_away_and_waits_for_one_again() {
+    async fn a_turn_that_yields_gives_its_slot_away_and_waits_for_one_again() {
         let slots = Slots::new(1, 3);
         let first = slots.enter(peer(1)).unwrap();
         let second = slots.enter(peer(2)).unwrap();
-        let aside = first.step_aside();
+        let yielding = first.yield_slot();
         assert_eq!((second.ahead(), slots.load()), (Ok(0), (1, 1)));
-        drop(aside);
+        drop(yielding);
         assert_eq!((first.ahead(), second.ahead()), (Ok(1), Ok(0)));
         let (ahead, ()) = tokio::join!(first.moved(1), async { drop(second) });
         assert_eq!(ahead, Ok(0));
-        // While it steps aside, the free slot stays free.
-        let aside = first.step_aside();
+        // While it yields, the free slot stays free.
+        let yielding = first.yield_slot();
         assert_eq!(slots.load(), (0, 1));
-        drop(aside);
+        drop(yielding);
         assert_eq!((first.ahead(), slots.load()), (Ok(0), (1, 0)));
     }
 
@@ -352,11 +353,11 @@ mod tests {
     fn one_peer_may_use_every_slot_and_half_of_the_queue() {
         let slots = Slots::new(2, 5);
         let (greedy, other) = (peer(1), peer(2));
-        let places: Vec<_> = std::iter::repeat_with(|| slots.enter(greedy)).map_while(Result::ok).collect();
-        assert_eq!(places.len(), 5);
-        let _places: Vec<_> = (0..2).map(|_| slots.enter(other).unwrap()).collect();
-        assert_eq!(slots.enter(other).unwrap_err(), Full, "the line is full");
-        drop(places);
+        let tickets: Vec<_> = std::iter::repeat_with(|| slots.enter(greedy)).map_while(Result::ok).collect();
+        assert_eq!(tickets.len(), 5);
+        let _tickets: Vec<_> = (0..2).map(|_| slots.enter(other).unwrap()).collect();
+        assert_eq!(slots.enter(other).unwrap_err(), Full, "the queue is full");
+        drop(tickets);
         assert!(slots.enter(greedy).is_ok());
     }
 
@@ -369,17 +370,17 @@ mod tests {
         drop(crowd.remove(0));
         assert_eq!(honest[0].ahead(), Ok(0));
         drop(honest);
-        assert_eq!(crowd.iter().filter(|place| place.ahead() == Ok(0)).count(), 1);
+        assert_eq!(crowd.iter().filter(|ticket| ticket.ahead() == Ok(0)).count(), 1);
     }
 
     #[tokio::test]
-    async fn a_full_queue_makes_room_for_whoever_waits_less() {
+    async fn a_full_queue_makes_room_for_groups_with_fewer_waiting_turns() {
         let slots = Slots::new(1, 4);
         let crowd: Vec<_> = (0..5).map(|fill| slots.enter(of_subnet(fill, 1, false)).unwrap()).collect();
         assert_eq!(slots.enter(of_subnet(9, 1, false)).unwrap_err(), Full, "not for its own kind");
         let (ahead, honest) =
             tokio::join!(crowd[4].moved(4), async { slots.enter(of_subnet(20, 2, false)).unwrap() });
-        assert_eq!(ahead, Err(Displaced), "the latest of the crowd");
+        assert_eq!(ahead, Err(DisplacedError), "the latest of the crowd");
         assert!(crowd[3].ahead().is_ok() && honest.ahead() == Ok(1));
         let second = slots.enter(of_subnet(21, 2, false)).unwrap();
         assert_eq!(slots.enter(of_subnet(22, 2, false)).unwrap_err(), Full, "two and two");
@@ -387,43 +388,42 @@ mod tests {
     }
 
     #[test]
-    fn strangers_of_many_subnets_take_no_more_than_a_third_of_the_queue_from_known_ones() {
+    fn unknown_peers_of_many_subnets_take_at_most_a_third_of_the_queue_from_known_ones() {
         let slots = Slots::new(1, 6);
         let known: Vec<_> = (1..8).map(|fill| slots.enter(of_subnet(fill, 1, false)).unwrap()).collect();
         let crowd: Vec<_> = (20..40).map(|fill| slots.enter(of_subnet(fill, fill, true))).collect();
         assert_eq!(crowd.iter().filter(|entered| entered.is_ok()).count(), 2);
-        assert_eq!(known.iter().filter(|place| place.ahead().is_ok()).count(), 5);
+        assert_eq!(known.iter().filter(|ticket| ticket.ahead().is_ok()).count(), 5);
         let again = slots.enter(of_subnet(50, 2, false)).unwrap();
-        assert!(again.ahead().is_ok() && known.iter().filter(|place| place.ahead().is_ok()).count() == 5);
+        assert!(again.ahead().is_ok() && known.iter().filter(|ticket| ticket.ahead().is_ok()).count() == 5);
     }
 
     #[test]
-    fn strangers_of_many_subnets_get_every_third_slot_while_known_ones_wait() {
+    fn unknown_peers_of_many_subnets_get_every_third_slot_while_known_ones_wait() {
         let slots = Slots::new(1, 40);
-        let mut waiting: Vec<(bool, Place)> = (0..12)
+        let mut waiting: Vec<(bool, Ticket)> = (0..12)
             .map(|fill| (true, slots.enter(of_subnet(fill, fill, true)).unwrap()))
             .chain((20..26).map(|fill| (false, slots.enter(of_subnet(fill, 20, false)).unwrap())))
             .collect();
         let mut given = Vec::new();
-        while let Some(at) = waiting.iter().position(|(_, place)| place.ahead() == Ok(0)) {
-            let (stranger, place) = waiting.remove(at);
-            given.push(if stranger { 's' } else { 'k' });
-            drop(place);
+        while let Some(at) = waiting.iter().position(|(_, ticket)| ticket.ahead() == Ok(0)) {
+            let (unknown, ticket) = waiting.remove(at);
+            given.push(if unknown { 'u' } else { 'k' });
+            drop(ticket);
         }
         let given: String = given.into_iter().collect();
-        assert_eq!(given, "skkskkskksssssssss", "and all, once nobody else waits");
+        assert_eq!(given, "ukkukkukkuuuuuuuuu", "and all, once nobody else waits");
     }
 
     #[test]
-    fn strangers_leave_the_last_slot_and_their_places_to_those_who_were_served_before() {
+    fn unknown_peers_leave_the_last_slot_and_their_tickets_to_known_ones() {
         let slots = Slots::new(2, 2);
-        let strangers: Vec<_> =
-            (0..4).map(|fill| slots.enter(of_subnet(fill, fill, true)).unwrap()).collect();
+        let unknown: Vec<_> = (0..4).map(|fill| slots.enter(of_subnet(fill, fill, true)).unwrap()).collect();
         assert_eq!(slots.load(), (1, 3), "one slot is left");
         assert_eq!(slots.enter(of_subnet(9, 9, true)).unwrap_err(), Full);
         let known = slots.enter(of_subnet(20, 20, false)).unwrap();
         assert_eq!(known.ahead(), Ok(0));
-        assert_eq!(strangers.iter().filter(|place| place.ahead() == Err(Displaced)).count(), 1);
+        assert_eq!(unknown.iter().filter(|ticket| ticket.ahead() == Err(DisplacedError)).count(), 1);
         let alone = Slots::new(1, 2);
         assert_eq!(alone.enter(of_subnet(1, 1, true)).unwrap().ahead(), Ok(0), "an only slot is for all");
     }

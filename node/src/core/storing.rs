@@ -23,7 +23,7 @@ const PROBES: u32 = 3;
 
 /// A blob to store.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Task {
+pub(crate) struct StoreTask {
     /// Its turn.
     pub(crate) key: TurnKey,
     /// The blob; its bytes are in the journal.
@@ -35,7 +35,7 @@ pub(crate) struct Task {
 }
 
 /// Stores a blob in its own task. The receiver gets the resulting state, and `phase` ends with it.
-pub(crate) fn start(core: &Arc<Core>, task: Task, phase: Phase) -> oneshot::Receiver<StoreState> {
+pub(crate) fn start(core: &Arc<Core>, task: StoreTask, phase: Phase) -> oneshot::Receiver<StoreState> {
     let (sender, receiver) = oneshot::channel();
     let owner = core.clone();
     core.spawn_storing(async move {
@@ -64,12 +64,12 @@ pub(crate) async fn store_again(core: &Arc<Core>) -> Result<(), JournalError> {
     }
     for (key, sealed) in unstored {
         let digest = sealed.committed.blob_digest;
-        drop(start(core, Task { key, digest, plan: sealed.plan, uncertain: true }, Phase::none()));
+        drop(start(core, StoreTask { key, digest, plan: sealed.plan, uncertain: true }, Phase::none()));
     }
     Ok(())
 }
 
-async fn store(core: &Arc<Core>, mut task: Task) -> StoreState {
+async fn store(core: &Arc<Core>, mut task: StoreTask) -> StoreState {
     let deadline = Instant::now() + core.limits.store_give_up;
     let mut backoff = core.limits.store_backoff;
     loop {
@@ -99,7 +99,7 @@ async fn store(core: &Arc<Core>, mut task: Task) -> StoreState {
     }
 }
 
-async fn attempt(core: &Arc<Core>, task: &Task) -> Result<StoreState, StoreError> {
+async fn attempt(core: &Arc<Core>, task: &StoreTask) -> Result<StoreState, StoreError> {
     let _permit = core.puts.acquire().await.expect("the semaphore is never closed");
     let bytes = core
         .journal

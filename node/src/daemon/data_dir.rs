@@ -71,7 +71,7 @@ impl DataDirError {
 
 /// The result of [`prepare`]: `true` for created parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Prepared {
+pub struct PrepareReport {
     /// The folder.
     pub folder: bool,
     /// The node key.
@@ -86,12 +86,12 @@ pub struct Prepared {
 ///
 /// # Errors
 /// [`DataDirError`], by cause.
-pub fn prepare(folder: &Path, config: Option<&Path>) -> Result<Prepared, DataDirError> {
+pub fn prepare(folder: &Path, config: Option<&Path>) -> Result<PrepareReport, DataDirError> {
     let failed = |action, path: &Path| {
         let path = path.to_owned();
         move |source| DataDirError::Io { action, path, source }
     };
-    let mut made = Prepared::default();
+    let mut made = PrepareReport::default();
     match fs::metadata(folder) {
         Ok(metadata) if metadata.is_dir() => made.open_mode = open_mode(&metadata),
         Ok(_) => return Err(DataDirError::NotAFolder { path: folder.to_owned() }),
@@ -215,11 +215,11 @@ mod tests {
         let folder = parent.path().join("a/b");
         let config = folder.join(CONFIG_FILE);
         let made = prepare(&folder, Some(&config)).unwrap();
-        assert_eq!(made, Prepared { folder: true, key: true, config: true, open_mode: None });
+        assert_eq!(made, PrepareReport { folder: true, key: true, config: true, open_mode: None });
         assert_eq!((mode(&folder), mode(&folder.join(NODE_KEY_FILE)), mode(&config)), (0o700, 0o600, 0o600));
         let key = fs::read(folder.join(NODE_KEY_FILE)).unwrap();
         fs::write(&config, "slots = 3\n").unwrap();
-        assert_eq!(prepare(&folder, Some(&config)).unwrap(), Prepared::default());
+        assert_eq!(prepare(&folder, Some(&config)).unwrap(), PrepareReport::default());
         assert_eq!(fs::read(folder.join(NODE_KEY_FILE)).unwrap(), key);
         assert_eq!(fs::read_to_string(&config).unwrap(), "slots = 3\n");
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_process_is_told_who_has_it() {
+    fn a_second_process_learns_who_has_it() {
         let parent = tempfile::tempdir().unwrap();
         let held = DataDir::lock(parent.path()).unwrap();
         let refused = DataDir::lock(parent.path()).unwrap_err();

@@ -7,7 +7,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::view::Running;
+use super::view::ServingNode;
 use crate::{
     admin::ModelInfo,
     failure::{Exit, Failure},
@@ -17,7 +17,7 @@ use crate::{
 /// One line. Programs read it: fields may be added, never changed.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
-enum Event<'a> {
+enum ProgramEvent<'a> {
     Ready {
         node: String,
         peer_id: String,
@@ -33,11 +33,11 @@ enum Event<'a> {
 
 /// Prints events, if enabled.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Events {
+pub(super) struct EventPrinter {
     enabled: bool,
 }
 
-impl Events {
+impl EventPrinter {
     pub(super) fn new(enabled: bool) -> Self {
         Self { enabled }
     }
@@ -52,8 +52,8 @@ impl Events {
     }
 
     /// The node serves.
-    pub(super) fn ready(self, running: &Running, admin: Option<SocketAddr>) {
-        self.emit(&Event::Ready {
+    pub(super) fn ready(self, running: &ServingNode, admin: Option<SocketAddr>) {
+        self.emit(&ProgramEvent::Ready {
             node: running.identity.node_id().to_string(),
             peer_id: running.peer_id.to_string(),
             listen: running.mesh.bootstrap_addrs().iter().map(ToString::to_string).collect(),
@@ -64,12 +64,12 @@ impl Events {
 
     /// The node stopped on request.
     pub(super) fn stopped(self) {
-        self.emit(&Event::Stopped);
+        self.emit(&ProgramEvent::Stopped);
     }
 
     /// Pauses turns at a step, and prints that.
     pub(super) fn pause_at(self, step: Step) -> PausePoints {
-        PausePoints::at(step, move |step| self.emit(&Event::Paused { step: step_name(step) }))
+        PausePoints::at(step, move |step| self.emit(&ProgramEvent::Paused { step: step_name(step) }))
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// A model with its local file.
-struct Found {
+struct LocalModel {
     name: String,
     path: PathBuf,
     /// The expected hash, if known.
@@ -63,7 +63,7 @@ fn limits(settings: &Settings) -> SetLimits {
     }
 }
 
-fn member(settings: &Settings, found: Found) -> Member {
+fn member(settings: &Settings, found: LocalModel) -> Member {
     let (name, bytes, settings) = (found.name.clone(), found.bytes, settings.clone());
     let load = move || {
         load(&settings, &found)
@@ -72,8 +72,8 @@ fn member(settings: &Settings, found: Found) -> Member {
     Member { name, bytes, load: Box::new(load) }
 }
 
-fn load(settings: &Settings, model: &Found) -> Result<Arc<dyn Engine>, Failure> {
-    let Found { name, path, sha256, .. } = model;
+fn load(settings: &Settings, model: &LocalModel) -> Result<Arc<dyn Engine>, Failure> {
+    let LocalModel { name, path, sha256, .. } = model;
     let config = NativeConfig {
         max_context_tokens: settings.context_tokens,
         slots: settings.slots as usize,
@@ -102,7 +102,7 @@ fn load(settings: &Settings, model: &Found) -> Result<Arc<dyn Engine>, Failure> 
 }
 
 /// Finds a model's file and measures it by its header. Only a valid header lets other code read the file.
-fn find(settings: &Settings, name: &str) -> Result<Found, Failure> {
+fn find(settings: &Settings, name: &str) -> Result<LocalModel, Failure> {
     let (path, sha256) = model_file(settings, name)?;
     let shape = Shape::read(&path).map_err(|error| {
         let text = format!(
@@ -113,7 +113,7 @@ fn find(settings: &Settings, name: &str) -> Result<Found, Failure> {
         Failure::text(Exit::Model, text)
     })?;
     let bytes = shape.footprint(settings.kv_mb);
-    Ok(Found { name: name.to_owned(), path, sha256, bytes })
+    Ok(LocalModel { name: name.to_owned(), path, sha256, bytes })
 }
 
 /// The model's file and its expected hash. A name outside the catalogue may be the operator's own file in the

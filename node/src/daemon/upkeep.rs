@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::view::{Running, STORE_FRESH};
+use super::view::{STORE_FRESH, ServingNode};
 use crate::{identity::Identity, metrics::WatchedStore};
 
 /// Interval for refreshing addresses, keys and record: peers learn a new address within this time.
@@ -21,7 +21,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Starts the tasks; they end with `stop`.
 pub(super) fn spawn(
-    running: &Arc<Running>,
+    running: &Arc<ServingNode>,
     external: Vec<Multiaddr>,
     stop: &CancellationToken,
 ) -> JoinSet<()> {
@@ -38,7 +38,7 @@ pub(super) fn spawn(
 }
 
 /// Refreshes the record, at once after a change of reachability, and announces it.
-async fn keep_record(running: &Running, external: Vec<Multiaddr>) {
+async fn keep_record(running: &ServingNode, external: Vec<Multiaddr>) {
     let mut refreshes = interval(REFRESH_INTERVAL);
     refreshes.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut beats = interval(HEARTBEAT);

@@ -30,7 +30,7 @@ use crate::{
 pub(super) const STORE_FRESH: Duration = Duration::from_secs(100);
 
 /// The parts of a serving node.
-pub(super) struct Running {
+pub(super) struct ServingNode {
     pub(super) mesh: MeshHandle,
     pub(super) identity: Arc<Identity>,
     pub(super) store: Arc<WatchedStore>,
@@ -41,7 +41,7 @@ pub(super) struct Running {
     pub(super) peer_id: PeerId,
 }
 
-impl Running {
+impl ServingNode {
     pub(super) fn new(
         mesh: MeshHandle,
         identity: Arc<Identity>,
@@ -92,7 +92,7 @@ pub(super) struct View {
     queue: u32,
     started: Instant,
     metrics: Arc<Metrics>,
-    running: OnceLock<Arc<Running>>,
+    running: OnceLock<Arc<ServingNode>>,
     draining: AtomicBool,
     /// Start of the operator's drain.
     held: Mutex<Option<Instant>>,
@@ -116,7 +116,7 @@ impl View {
     }
 
     /// Sets the serving node.
-    pub(super) fn running(&self, running: Arc<Running>) {
+    pub(super) fn running(&self, running: Arc<ServingNode>) {
         // The operator may have started a drain during the model load.
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         running.service.hold_turns(held.is_some());

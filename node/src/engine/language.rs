@@ -13,7 +13,7 @@ use baton_proto::{
 use zeroize::{Zeroize, Zeroizing};
 
 use super::{EngineError, Sampling, native::LoadError};
-use crate::prompt::{Prompt, Role, Spoken};
+use crate::prompt::{Prompt, Role, ToolMessage};
 
 // The engine crate does not know the protocol; these constants of both must be equal.
 const _: () = assert!(MAX_SCHEMA_BYTES == grammar::MAX_SCHEMA_BYTES);
@@ -63,8 +63,8 @@ pub(super) fn conversation(prompt: &Prompt) -> Conversation {
     Conversation { messages: prompt.spoken().into_iter().map(message).collect(), tools }
 }
 
-fn message(spoken: Spoken<'_>) -> Message {
-    let Spoken { message, content, text, calls, answers } = spoken;
+fn message(spoken: ToolMessage<'_>) -> Message {
+    let ToolMessage { message, content, text, calls, answers } = spoken;
     let role = match message.role {
         Role::System => Speaker::System,
         Role::User => Speaker::User,
@@ -113,10 +113,10 @@ pub(super) fn sampling(job: &Sampling) -> baton_engine::language::Sampling {
 
 /// A constraint on an answer. Valid for one job of the engine that made it.
 #[derive(Clone)]
-pub struct Constraint(pub(super) Kind);
+pub struct Constraint(pub(super) ConstraintKind);
 
 #[derive(Clone)]
-pub(super) enum Kind {
+pub(super) enum ConstraintKind {
     /// For an engine that chooses tokens itself.
     Grammar(Box<Grammar>),
     /// For a proxied server: the client's schema as sent, within its limits.
@@ -132,14 +132,14 @@ impl std::fmt::Debug for Constraint {
 /// The report on one token: the token itself, then the most likely tokens, each with its bytes. It is
 /// conversation text.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Reported {
+pub struct LogprobReport {
     /// The token itself, then the requested number of most likely tokens, most likely first.
     pub tokens: Vec<TokenLogprob>,
     /// The bytes of each token.
     pub spelled: Vec<TokenBytes>,
 }
 
-impl From<baton_engine::language::LogprobReport> for Reported {
+impl From<baton_engine::language::LogprobReport> for LogprobReport {
     fn from(reported: baton_engine::language::LogprobReport) -> Self {
         let token = |one: Logprob| TokenLogprob { token: one.token, millinats: one.millinats };
         Self {
@@ -149,7 +149,7 @@ impl From<baton_engine::language::LogprobReport> for Reported {
     }
 }
 
-impl Zeroize for Reported {
+impl Zeroize for LogprobReport {
     fn zeroize(&mut self) {
         for one in &mut self.tokens {
             (one.token, one.millinats) = (0, 0);

@@ -4,12 +4,12 @@
 //! takes over other models if it supports them (`library.rs`). Its answers have the kind
 //! [`EngineKind::Library`], and other nodes cannot check them.
 //!
-//! One thread renders and tokenises jobs (`native/desk.rs`). Another thread runs the model for all jobs, step
-//! by step (`baton_engine::batch`). Each job has its own text, grammar and sampler (`native/answer.rs`).
+//! One thread renders and tokenises jobs (`native/prompt_queue.rs`). Another thread runs the model for all jobs,
+//! step by step (`baton_engine::batch`). Each job has its own text, grammar and sampler (`native/answer.rs`).
 //! Conversation text leaves this module only as events.
 
 mod answer;
-mod desk;
+mod prompt_queue;
 
 use std::{
     fs, io,
@@ -31,11 +31,11 @@ use baton_proto::limits::VERSION;
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-use self::desk::Desk;
+use self::prompt_queue::PromptQueue;
 use super::{
     Engine, EngineError, EngineInfo, EngineKind, EngineLoad, GenerateHandle, GenerateJob, ModelManifest,
     TokenCount,
-    language::{Constraint, Kind, conversation},
+    language::{Constraint, ConstraintKind, conversation},
     library,
 };
 use crate::prompt::Prompt;
@@ -195,14 +195,14 @@ impl LoadError {
 }
 
 /// The computing backend.
-enum Computed {
+enum ComputeBackend {
     /// This engine: the same bits everywhere.
     Exact(Box<Model>),
     /// A general library.
     Library(Box<dyn Solo>),
 }
 
-impl Computed {
+impl ComputeBackend {
     fn load(file: &GgufFile, config: &NativeConfig) -> Result<Self, LoadError> {
         let mut options = Options { kv_budget: config.kv_bytes, ..Options::default() };
         options.threads = config.threads.unwrap_or(options.threads);
@@ -289,7 +289,7 @@ pub struct NativeEngine {
     info: EngineInfo,
     language: Arc<Language>,
     batcher: Arc<Batcher>,
-    desk: Desk,
+    prompt_queue: PromptQueue,
 }
 
 impl NativeEngine {
@@ -305,7 +305,7 @@ impl NativeEngine {
             _ => return Err(LoadError::Metadata { key: "general.architecture".to_owned() }),
         };
         let language = Language::of_file(&file, config.template_date)?;
-        let model = Computed::load(&file, config)?;
+        let model = ComputeBackend::load(&file, config)?;
         if model.vocabulary() != language.tokenizer().vocabulary() {
             let reason = "the tokenizer has another vocabulary than the model".to_owned();
             return Err(LoadError::Format { reason });
@@ -341,9 +341,10 @@ impl NativeEngine {
         let name = format!("engine-{}", info.name);
         let batcher = Arc::new(model.spawn(&name, options, config.kv_bytes).map_err(LoadError::Thread)?);
         let context = info.context_tokens as usize;
-        let limits = desk::Limits { present: slots + config.queue_limit, queue: config.queue_limit, context };
-        let desk = Desk::open(&info.name, limits, Arc::clone(&language), Arc::clone(&batcher));
-        Ok(Self { info, language, batcher, desk: desk.map_err(LoadError::Thread)? })
+        let limits =
+            prompt_queue::Limits { present: slots + config.queue_limit, queue: config.queue_limit, context };
+        let prompt_queue = PromptQueue::open(&info.name, limits, Arc::clone(&language), Arc::clone(&batcher));
+        Ok(Self { info, language, batcher, prompt_queue: prompt_queue.map_err(LoadError::Thread)? })
     }
 
     /// The token IDs of a prompt as this engine renders it, for tools and tests.
@@ -383,7 +384,7 @@ impl Engine for NativeEngine {
     }
 
     fn constrain(&self, schema: &str) -> Result<Constraint, EngineError> {
-        Ok(Constraint(Kind::Grammar(Box::new(self.language.grammars()?.compile(schema)?))))
+        Ok(Constraint(ConstraintKind::Grammar(Box::new(self.language.grammars()?.compile(schema)?))))
     }
 
     fn reports_logprobs(&self) -> bool {
@@ -403,14 +404,14 @@ impl Engine for NativeEngine {
 
     fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
         job.sampling.validate()?;
-        if matches!(job.constraint, Some(Constraint(Kind::Passed(_)))) {
+        if matches!(job.constraint, Some(Constraint(ConstraintKind::Passed(_)))) {
             return Err(EngineError::Unsupported { what: "a constraint of another engine" });
         }
-        self.desk.submit(job)
+        self.prompt_queue.submit(job)
     }
 
     fn shutdown(&self) {
-        self.desk.shutdown();
+        self.prompt_queue.shutdown();
         self.batcher.shutdown();
     }
 }

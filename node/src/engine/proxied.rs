@@ -25,12 +25,12 @@ use zeroize::Zeroizing;
 
 use self::{
     calls::Calls,
-    sse::{Chunk, Event, SseReader},
+    sse::{Chunk, SseEvent, SseReader},
 };
 use super::{
     EVENT_CAPACITY, Engine, EngineError, EngineEvent, EngineInfo, EngineKind, FinishReason, GenerateHandle,
     GenerateJob, GenerateStats, TokenCount,
-    language::{Constraint, Kind},
+    language::{Constraint, ConstraintKind},
     manifest::unseen,
     refuse_logprobs,
     worker::millis,
@@ -100,14 +100,14 @@ pub enum ProxiedError {
 /// See the module.
 pub struct ProxiedEngine {
     info: EngineInfo,
-    backend: Arc<Backend>,
+    backend: Arc<ProxiedBackend>,
     runtime: Handle,
     slots: Arc<Semaphore>,
     stop: CancellationToken,
     tasks: Mutex<JoinSet<()>>,
 }
 
-struct Backend {
+struct ProxiedBackend {
     client: Client,
     url: Url,
     model: String,
@@ -150,7 +150,7 @@ impl ProxiedEngine {
             context_tokens: config.context_tokens,
             manifest: manifest.into(),
         };
-        let backend = Backend {
+        let backend = ProxiedBackend {
             client,
             url,
             model: config.model.clone(),
@@ -192,7 +192,7 @@ impl Engine for ProxiedEngine {
 
     fn constrain(&self, schema: &str) -> Result<Constraint, EngineError> {
         baton_engine::language::grammar::check(schema)?;
-        Ok(Constraint(Kind::Passed(Zeroizing::new(schema.to_owned()))))
+        Ok(Constraint(ConstraintKind::Passed(Zeroizing::new(schema.to_owned()))))
     }
 
     fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
@@ -202,7 +202,7 @@ impl Engine for ProxiedEngine {
         }
         // Servers report the text of tokens, but the wire has token IDs.
         refuse_logprobs(&job)?;
-        if matches!(job.constraint, Some(Constraint(Kind::Grammar(_)))) {
+        if matches!(job.constraint, Some(Constraint(ConstraintKind::Grammar(_)))) {
             return Err(EngineError::Unsupported { what: "a constraint of another engine" });
         }
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,7 +213,7 @@ impl Engine for ProxiedEngine {
         let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(|_| busy)?;
         let (events, receiver) = mpsc::channel(EVENT_CAPACITY + 1);
         let last = events.clone().try_reserve_owned().expect("a new channel has room");
-        let run = Run {
+        let run = ProxiedRun {
             backend: Arc::clone(&self.backend),
             stop: self.stop.clone(),
             events,
@@ -243,8 +243,8 @@ impl Drop for ProxiedEngine {
 }
 
 /// One request, from its job to its last event.
-struct Run {
-    backend: Arc<Backend>,
+struct ProxiedRun {
+    backend: Arc<ProxiedBackend>,
     stop: CancellationToken,
     events: mpsc::Sender<EngineEvent>,
     begun: Instant,
@@ -257,7 +257,7 @@ struct Run {
     whole: Option<Zeroizing<String>>,
 }
 
-impl Run {
+impl ProxiedRun {
     /// Dropping the request's future closes its connection, which cancels it.
     async fn finish(
         mut self,
@@ -331,7 +331,7 @@ impl Run {
             }
             reader.push(&bytes, &mut events)?;
             for event in events.drain(..) {
-                let Event::Chunk(chunk) = event else {
+                let SseEvent::Chunk(chunk) = event else {
                     self.emit(calls.finish()).await;
                     return finish.ok_or(EngineError::BackendTruncated);
                 };

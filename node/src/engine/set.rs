@@ -23,7 +23,7 @@ use tokio::sync::watch;
 
 use super::{Engine, EngineError};
 pub use open::{SetError, open};
-use policy::{Answer, Place, Policy, Step, Ticket};
+use policy::{ClaimId, ClaimStatus, Policy, PolicyStep, Residency};
 
 /// How long a turn waits for its model before another node is the better choice: the time to read some
 /// gigabytes from a disk.
@@ -69,7 +69,7 @@ pub trait SetObserver: Send + Sync {
 }
 
 /// The mutable state of a set.
-struct State {
+struct SetState {
     policy: Policy,
     engines: Vec<Option<Arc<dyn Engine>>>,
     /// The last load error of each model.
@@ -79,11 +79,11 @@ struct State {
     closed: bool,
 }
 
-struct Shared {
+struct ModelSet {
     members: Vec<Member>,
     /// Each model's ID, which its file must still match at each reload.
     identities: Vec<baton_proto::ids::ModelId>,
-    state: Mutex<State>,
+    state: Mutex<SetState>,
     /// Wakes the turns that wait for a model.
     changed: watch::Sender<()>,
     /// Wakes the threads that wait for the next idle model, or for shutdown.
@@ -96,7 +96,7 @@ struct Shared {
 
 /// Keeps a model in memory while it or a clone lives.
 #[derive(Clone)]
-pub struct Hold(#[expect(dead_code, reason = "what counts is that it is dropped")] Option<Arc<Held>>);
+pub struct Hold(#[expect(dead_code, reason = "what counts is that it is dropped")] Option<Arc<HoldGuard>>);
 
 impl Hold {
     /// A hold on a model that is always in memory.
@@ -112,12 +112,12 @@ impl fmt::Debug for Hold {
     }
 }
 
-struct Held {
-    shared: Arc<Shared>,
+struct HoldGuard {
+    shared: Arc<ModelSet>,
     model: usize,
 }
 
-impl Drop for Held {
+impl Drop for HoldGuard {
     fn drop(&mut self) {
         let now_ms = (self.shared.clock)();
         self.shared.lock().policy.release(self.model, now_ms);
@@ -127,9 +127,9 @@ impl Drop for Held {
 
 /// A turn that waits for its model. Dropping it withdraws the claim, unless it was granted.
 struct Claim<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<ModelSet>,
     model: usize,
-    ticket: Option<Ticket>,
+    id: Option<ClaimId>,
 }
 
 impl Claim<'_> {
@@ -140,17 +140,17 @@ impl Claim<'_> {
         if state.closed {
             return Some(Err(EngineError::ShutDown));
         }
-        let answer = self.ticket.map_or(Answer::Failed, |ticket| state.policy.poll(ticket, now_ms));
+        let answer = self.id.map_or(ClaimStatus::Failed, |id| state.policy.poll(id, now_ms));
         match answer {
-            Answer::Wait => None,
-            Answer::Granted => {
-                self.ticket = None;
+            ClaimStatus::Wait => None,
+            ClaimStatus::Granted => {
+                self.id = None;
                 drop(state);
-                let held = Held { shared: self.shared.clone(), model: self.model };
+                let held = HoldGuard { shared: self.shared.clone(), model: self.model };
                 Some(Ok(Hold(Some(Arc::new(held)))))
             }
-            Answer::Failed => {
-                self.ticket = None;
+            ClaimStatus::Failed => {
+                self.id = None;
                 let unknown = || EngineError::LoadFailed { reason: "the reason is lost".to_owned() };
                 Some(Err(state.failures.get(&self.model).cloned().unwrap_or_else(unknown)))
             }
@@ -160,8 +160,8 @@ impl Claim<'_> {
     /// The error after the wait.
     fn waited(&self) -> EngineError {
         let seconds = self.shared.limits.wait.as_secs();
-        match self.shared.lock().policy.place(self.model) {
-            Place::Loading => EngineError::LoadSlow { seconds },
+        match self.shared.lock().policy.residency(self.model) {
+            Residency::Loading => EngineError::LoadSlow { seconds },
             _ => EngineError::NoRoom { seconds },
         }
     }
@@ -169,16 +169,16 @@ impl Claim<'_> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket {
-            self.shared.lock().policy.withdraw(ticket);
+        if let Some(id) = self.id {
+            self.shared.lock().policy.withdraw(id);
         }
         // Granted or withdrawn: other claims may be next.
         self.shared.drive();
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ModelSet {
+    fn lock(&self) -> MutexGuard<'_, SetState> {
         // Every critical section leaves the state valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,8 +194,8 @@ impl Shared {
             let Some(step) = state.policy.next(now_ms) else { break };
             state.working += 1;
             let (model, leaving) = match step {
-                Step::Load(model) => (model, None),
-                Step::Unload(model) => (model, state.engines[model].take()),
+                PolicyStep::Load(model) => (model, None),
+                PolicyStep::Unload(model) => (model, state.engines[model].take()),
             };
             drop(state);
             let shared = self.clone();
@@ -221,12 +221,12 @@ impl Shared {
     }
 
     /// Loads or unloads a model on its own thread.
-    fn work(self: Arc<Self>, step: Step, leaving: Option<Arc<dyn Engine>>) {
+    fn work(self: Arc<Self>, step: PolicyStep, leaving: Option<Arc<dyn Engine>>) {
         let name = match step {
-            Step::Load(model) | Step::Unload(model) => &self.members[model].name,
+            PolicyStep::Load(model) | PolicyStep::Unload(model) => &self.members[model].name,
         };
         let result = match step {
-            Step::Load(model) => {
+            PolicyStep::Load(model) => {
                 let loaded = self.load(model);
                 match &loaded {
                     Ok(_) => tracing::info!(model = name, "a model was loaded"),
@@ -235,7 +235,7 @@ impl Shared {
                 self.observer.load_ended(loaded.is_ok());
                 loaded.map(Some)
             }
-            Step::Unload(_) => {
+            PolicyStep::Unload(_) => {
                 if let Some(engine) = leaving {
                     engine.shutdown();
                 }
@@ -260,24 +260,24 @@ impl Shared {
     }
 
     /// Records the end of a step.
-    fn ended(&self, step: Step, result: Result<Option<Arc<dyn Engine>>, EngineError>) {
+    fn ended(&self, step: PolicyStep, result: Result<Option<Arc<dyn Engine>>, EngineError>) {
         let now_ms = (self.clock)();
         let mut late = None;
         {
             let mut state = self.lock();
             match (step, result) {
-                (Step::Unload(model), _) => state.policy.unloaded(model),
-                (Step::Load(model), Ok(engine)) if !state.closed => {
+                (PolicyStep::Unload(model), _) => state.policy.unloaded(model),
+                (PolicyStep::Load(model), Ok(engine)) if !state.closed => {
                     state.engines[model] = engine;
                     state.failures.remove(&model);
                     state.policy.loaded(model, now_ms);
                 }
                 // The set is closed.
-                (Step::Load(model), Ok(engine)) => {
+                (PolicyStep::Load(model), Ok(engine)) => {
                     late = engine;
                     state.policy.failed(model);
                 }
-                (Step::Load(model), Err(error)) => {
+                (PolicyStep::Load(model), Err(error)) => {
                     state.failures.insert(model, error);
                     state.policy.failed(model);
                 }
@@ -294,8 +294,8 @@ impl Shared {
     async fn hold(self: &Arc<Self>, model: usize) -> Result<Hold, EngineError> {
         let mut changed = self.changed.subscribe();
         let mut claim = {
-            let ticket = self.lock().policy.claim(model);
-            Claim { shared: self, model, ticket: Some(ticket) }
+            let id = self.lock().policy.claim(model);
+            Claim { shared: self, model, id: Some(id) }
         };
         self.drive();
         let granted = async {
@@ -323,7 +323,7 @@ impl Shared {
             return Err(EngineError::NotLoaded);
         }
         drop(state);
-        Ok((engine, Hold(Some(Arc::new(Held { shared: self.clone(), model })))))
+        Ok((engine, Hold(Some(Arc::new(HoldGuard { shared: self.clone(), model })))))
     }
 
     /// Unloads models when they have been idle for too long.

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     EVENT_CAPACITY, EngineError, EngineEvent, FinishReason, GenerateHandle, GenerateJob, GenerateStats,
-    Reported,
+    LogprobReport,
 };
 
 /// How often [`EventSink::wait`] checks whether the job was stopped.
@@ -31,17 +31,17 @@ pub(crate) trait Backend: Send + 'static {
     fn run(&mut self, job: &GenerateJob, sink: &mut EventSink) -> Result<FinishReason, EngineError>;
 }
 
-struct Queued {
+struct QueuedJob {
     job: GenerateJob,
     events: mpsc::Sender<EngineEvent>,
-    /// A reserved place for the last event, so that its delivery never waits.
+    /// Reserved room for the last event, so that its delivery never waits.
     last: mpsc::OwnedPermit<EngineEvent>,
     queued_at: Instant,
 }
 
 /// A named thread that owns a [`Backend`], and its queue.
 pub(crate) struct Worker {
-    queue: Mutex<Option<SyncSender<Queued>>>,
+    queue: Mutex<Option<SyncSender<QueuedJob>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: CancellationToken,
     queue_limit: usize,
@@ -68,7 +68,7 @@ impl Worker {
     pub(crate) fn submit(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
         let (events, receiver) = mpsc::channel(EVENT_CAPACITY + 1);
         let last = events.clone().try_reserve_owned().expect("a new channel has room");
-        let queued = Queued { job, events, last, queued_at: Instant::now() };
+        let queued = QueuedJob { job, events, last, queued_at: Instant::now() };
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queue.as_ref().ok_or(EngineError::ShutDown)?;
         queue.try_send(queued).map_err(|error| match error {
@@ -97,8 +97,8 @@ impl Drop for Worker {
     }
 }
 
-fn run_jobs(mut backend: impl Backend, jobs: &Receiver<Queued>, stop: &CancellationToken) {
-    while let Ok(Queued { job, events, last, queued_at }) = jobs.recv() {
+fn run_jobs(mut backend: impl Backend, jobs: &Receiver<QueuedJob>, stop: &CancellationToken) {
+    while let Ok(QueuedJob { job, events, last, queued_at }) = jobs.recv() {
         let mut sink = EventSink {
             events,
             cancel: job.cancel.clone(),
@@ -175,7 +175,7 @@ impl EventSink {
     }
 
     /// Reports tokens with their text.
-    pub(crate) fn token(&mut self, index: u32, ids: Vec<u32>, text: String, logprobs: Vec<Reported>) {
+    pub(crate) fn token(&mut self, index: u32, ids: Vec<u32>, text: String, logprobs: Vec<LogprobReport>) {
         if ids.is_empty() && text.is_empty() {
             return;
         }
@@ -233,9 +233,9 @@ mod tests {
     use super::*;
     use crate::{engine::Sampling, prompt::Prompt};
 
-    struct Scripted;
+    struct ScriptedBackend;
 
-    impl Backend for Scripted {
+    impl Backend for ScriptedBackend {
         fn run(&mut self, job: &GenerateJob, sink: &mut EventSink) -> Result<FinishReason, EngineError> {
             assert_ne!(job.sampling.seed, 666, "scripted panic");
             sink.started(1);
@@ -271,7 +271,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_fails_its_job_and_the_next_one_runs() {
-        let worker = Worker::spawn("test", 4, Scripted).unwrap();
+        let worker = Worker::spawn("test", 4, ScriptedBackend).unwrap();
         let panicking = worker.submit(job(666, 1)).unwrap();
         let next = worker.submit(job(1, 3)).unwrap();
         assert_eq!(last(panicking).await, Some(EngineEvent::Failed(EngineError::Panicked)));
@@ -281,7 +281,7 @@ mod tests {
 
     #[tokio::test]
     async fn refuses_a_job_when_the_queue_is_full_and_stops_what_waits_for_its_reader() {
-        let worker = Worker::spawn("test", 1, Scripted).unwrap();
+        let worker = Worker::spawn("test", 1, ScriptedBackend).unwrap();
         let mut running = worker.submit(job(0, u32::MAX)).unwrap();
         assert_eq!(running.next().await, Some(EngineEvent::Started { input_tokens: 1 }));
         let waiting = worker.submit(job(0, 1)).unwrap();
@@ -300,7 +300,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_cancel_reaches_a_job_that_waits_for_its_reader() {
-        let worker = Worker::spawn("test", 1, Scripted).unwrap();
+        let worker = Worker::spawn("test", 1, ScriptedBackend).unwrap();
         let endless = job(0, u32::MAX);
         let cancel = endless.cancel.clone();
         let mut handle = worker.submit(endless).unwrap();
@@ -323,7 +323,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_dropped_reader_frees_the_engine() {
-        let worker = Worker::spawn("test", 2, Scripted).unwrap();
+        let worker = Worker::spawn("test", 2, ScriptedBackend).unwrap();
         drop(worker.submit(job(0, u32::MAX)).unwrap());
         assert!(matches!(
             last(worker.submit(job(0, 2)).unwrap()).await,

@@ -20,13 +20,13 @@ const RETIRED_DIGITS: usize = 16;
 
 /// A new identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rotated {
+pub struct RotationOutcome {
     /// The old node ID.
     pub old: NodeId,
     /// The new node ID.
     pub new: NodeId,
     /// Path of the old key.
-    pub set_aside: PathBuf,
+    pub retired_key: PathBuf,
 }
 
 impl Identity {
@@ -80,24 +80,25 @@ pub fn rotate_exchange_keys(data_dir: &Path, now_ms: u64) -> Result<(), Identity
 ///
 /// # Errors
 /// [`IdentityError`], by cause. The old key then has its name back, if the file system permits.
-pub fn rotate_node_key(data_dir: &Path, now_ms: u64) -> Result<Rotated, IdentityError> {
+pub fn rotate_node_key(data_dir: &Path, now_ms: u64) -> Result<RotationOutcome, IdentityError> {
     let path = data_dir.join(NODE_KEY_FILE);
     let old = load_node_key(data_dir)?.node_id();
     let name = old.to_string();
-    let set_aside = data_dir.join(format!("{RETIRED_PREFIX}{}", name.get(..RETIRED_DIGITS).unwrap_or(&name)));
+    let retired_key =
+        data_dir.join(format!("{RETIRED_PREFIX}{}", name.get(..RETIRED_DIGITS).unwrap_or(&name)));
     let failed = |action, path: &Path| {
         let path = path.to_owned();
         move |source| IdentityError::Ring { action, path, source }
     };
-    fs::rename(&path, &set_aside).map_err(failed("set aside", &path))?;
+    fs::rename(&path, &retired_key).map_err(failed("set aside", &path))?;
     if let Err(error) = create_node_key(data_dir) {
         // The first error is the reported one.
-        let _ = fs::rename(&set_aside, &path);
+        let _ = fs::rename(&retired_key, &path);
         return Err(error.into());
     }
     rotate_exchange_keys(data_dir, now_ms)?;
     backup::forget_note(data_dir).map_err(failed("remove the note of a backup beside", &path))?;
-    Ok(Rotated { old, new: load_node_key(data_dir)?.node_id(), set_aside })
+    Ok(RotationOutcome { old, new: load_node_key(data_dir)?.node_id(), retired_key })
 }
 
 /// Files of retired node keys.
@@ -159,8 +160,8 @@ mod tests {
         let rotated = rotate_node_key(folder.path(), NOW).unwrap();
         assert_eq!((rotated.old, rotated.new), (old, load_node_key(folder.path()).unwrap().node_id()));
         assert_ne!(rotated.old, rotated.new);
-        assert_eq!(fs::read(&rotated.set_aside).unwrap(), key);
-        assert_eq!(retired_keys(folder.path()).unwrap(), [rotated.set_aside]);
+        assert_eq!(fs::read(&rotated.retired_key).unwrap(), key);
+        assert_eq!(retired_keys(folder.path()).unwrap(), [rotated.retired_key]);
         assert!(backup::noted_backup(folder.path(), rotated.new).is_none());
     }
 }

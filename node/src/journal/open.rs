@@ -9,7 +9,7 @@ use sled::IVec;
 
 use super::{
     EntryState, JOURNAL_VERSION, JournalError, JournalLimits,
-    intact::Inspection,
+    integrity::Inspection,
     trees::{CHANGES_KEY, decode},
 };
 

@@ -20,7 +20,7 @@ use sled::{
 
 use super::{
     EntryState, JOURNAL_VERSION, JournalError, JournalLimits, SealedEntry, TurnEntry, TurnKey,
-    intact::{DB_FILE, Inspection, JournalDamage, MARK_FILE},
+    integrity::{DB_FILE, Inspection, JournalDamage, MARK_FILE},
     open::{is_damage, open_and_read},
 };
 use crate::{
@@ -127,9 +127,9 @@ impl Trees {
             damaged_entries: read.damaged,
             kept_entries: read.known.len() as u64,
             untaken_blobs: untaken_before,
-            set_aside: None,
+            quarantine: None,
         };
-        damage.set_aside = inspection.end();
+        damage.quarantine = inspection.end();
         let damage = (!damage.files.is_empty()).then_some(damage);
         if damage.as_ref().is_some_and(JournalDamage::may_miss_entries) {
             // Missing entries may have been served, and must not be signed twice.

@@ -108,16 +108,16 @@ mod tests {
     use super::{super::Snapshot, *};
 
     /// Answers every call with the same error, or with success.
-    struct Fixed(Option<StoreError>);
+    struct FixedStore(Option<StoreError>);
 
-    impl Fixed {
+    impl FixedStore {
         fn answer<T: Send + 'static>(&self, value: T) -> StoreFuture<'_, T> {
             let result = self.0.clone().map_or(Ok(value), Err);
             Box::pin(async move { result })
         }
     }
 
-    impl BlobStore for Fixed {
+    impl BlobStore for FixedStore {
         fn put<'a>(&'a self, _: Vec<u8>, _: PutOptions) -> StoreFuture<'a, PutOutcome> {
             self.answer(PutOutcome { blob_id: BlobId([1; 32]), newly_created: true, end_epoch: None })
         }
@@ -131,7 +131,7 @@ mod tests {
 
     fn watch(error: Option<StoreError>) -> (WatchedStore, Arc<Metrics>) {
         let metrics = Arc::new(Metrics::new(1, 1));
-        (WatchedStore::new(Arc::new(Fixed(error)), metrics.clone()), metrics)
+        (WatchedStore::new(Arc::new(FixedStore(error)), metrics.clone()), metrics)
     }
 
     #[tokio::test]

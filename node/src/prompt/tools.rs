@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use super::{ChatMessage, Prompt, Role};
 
 /// A message for a reader that supports tools.
-pub struct Spoken<'a> {
+pub struct ToolMessage<'a> {
     /// The message; its text and its name may differ from the fields here.
     pub message: &'a ChatMessage,
     /// Its text, without calls.
@@ -39,12 +39,12 @@ impl Prompt {
     /// The messages of [`Prompt::rendered`], with their calls. A call without a marker counts only if its
     /// tool is defined.
     #[must_use]
-    pub fn spoken(&self) -> Vec<Spoken<'_>> {
+    pub fn spoken(&self) -> Vec<ToolMessage<'_>> {
         let known = |name: &str| self.tools().is_some_and(|tools| tools.has(name));
         let mut open: Vec<Open> = Vec::new();
         let spoken = self.rendered().map(|(message, text)| {
             let mut spoken =
-                Spoken { message, content: text.clone(), text, calls: Vec::new(), answers: None };
+                ToolMessage { message, content: text.clone(), text, calls: Vec::new(), answers: None };
             match message.role {
                 Role::Assistant => {
                     let said = read_answer(&spoken.text, known);

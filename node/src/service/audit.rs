@@ -24,12 +24,12 @@ use crate::{
         limits::DRAIN_RETRY_MS,
         refusal::Refusal,
         shares::FrameShare,
-        slots::{Displaced, Place},
+        slots::{DisplacedError, Ticket},
     },
     engine::Engine,
     lock::lock,
     observer::RequestKind,
-    replay::{NotReplayable, Task, Verdict, replay},
+    replay::{NotReplayable, ReplayTask, Verdict, replay},
     turn::{
         charge::{self, Charge},
         model, window,
@@ -40,13 +40,13 @@ use crate::{
 /// turns.
 const MEMORY_FACTOR: usize = 3;
 
-/// An admitted audit. Dropping it frees its place.
-struct Admitted {
+/// An admitted audit. Dropping it leaves the queue.
+struct AdmittedAudit {
     engine: Arc<dyn Engine>,
     request: AuditRequest,
     hash: AuthHash,
     charge: Charge,
-    place: Place,
+    ticket: Ticket,
     /// Share of the memory for disclosures.
     share: FrameShare,
 }
@@ -100,7 +100,7 @@ fn admit(
     bytes: &AuditBytes,
     quota: Option<&QuotaUse>,
     share: Result<FrameShare, ErrorCode>,
-) -> Result<Admitted, Refusal> {
+) -> Result<AdmittedAudit, Refusal> {
     let granted = quota.is_some_and(|used| lock(&core.quotas).knows(used));
     core.take_turn(&who, granted, core.now_ms())?;
     let share = share?;
@@ -123,20 +123,20 @@ fn admit(
     }
     let hash = bytes.hash();
     let chain = charge::check_quota(core, quota, request.model, &hash)?;
-    let guest = charge::guest(core, &who, chain.as_ref());
+    let requester = charge::requester(core, &who, chain.as_ref());
     let charge = Charge::take(core, who, request.tokens, chain.as_ref())?;
-    let place = core.slots.enter(guest).map_err(|_| ErrorCode::Busy)?;
-    Ok(Admitted { engine, request, hash, charge, place, share })
+    let ticket = core.slots.enter(requester).map_err(|_| ErrorCode::Busy)?;
+    Ok(AdmittedAudit { engine, request, hash, charge, ticket, share })
 }
 
 /// Waits for the slot, verifies the disclosure and recomputes the turn. Cancel safe: a dropped call stops the
 /// work soon.
-async fn answer(core: &Core, admitted: Admitted) -> Result<SignedObject<AuditReport>, ErrorCode> {
-    let Admitted { engine, request, hash, charge, place, share: _share } = admitted;
-    place.granted().await.map_err(|Displaced| ErrorCode::Busy)?;
-    let _hold = model::hold(&engine, &place).await?;
+async fn answer(core: &Core, admitted: AdmittedAudit) -> Result<SignedObject<AuditReport>, ErrorCode> {
+    let AdmittedAudit { engine, request, hash, charge, ticket, share: _share } = admitted;
+    ticket.granted().await.map_err(|DisplacedError| ErrorCode::Busy)?;
+    let _hold = model::hold(&engine, &ticket).await?;
     // During a wait for the model, another turn may have taken the slot.
-    place.granted().await.map_err(|Displaced| ErrorCode::Busy)?;
+    ticket.granted().await.map_err(|DisplacedError| ErrorCode::Busy)?;
     let AuditRequest { receipt, model, tokens, .. } = request;
     let judged = async {
         let prepared = tokio::task::spawn_blocking(move || prepare(request));
@@ -160,7 +160,7 @@ async fn answer(core: &Core, admitted: Admitted) -> Result<SignedObject<AuditRep
 }
 
 /// Verifies a disclosure, and prepares the computation. Takes as long as its signatures.
-fn prepare(request: AuditRequest) -> Result<Result<Task, NotReplayable>, ErrorCode> {
+fn prepare(request: AuditRequest) -> Result<Result<ReplayTask, NotReplayable>, ErrorCode> {
     let AuditRequest { receipt, model, tokens, disclosure, .. } = request;
     let export: Export = serde_json::from_str(&disclosure.export).map_err(|_| ErrorCode::PayloadRejected)?;
     let turns = open(&export).map_err(|_| ErrorCode::PayloadRejected)?;
@@ -171,7 +171,7 @@ fn prepare(request: AuditRequest) -> Result<Result<Task, NotReplayable>, ErrorCo
         })
     };
     let turn = turns.iter().find(of).ok_or(ErrorCode::PayloadRejected)?;
-    Ok(Task::new(&turns, turn.link.seq, &disclosure.memory, disclosure.schema.as_deref()))
+    Ok(ReplayTask::new(&turns, turn.link.seq, &disclosure.memory, disclosure.schema.as_deref()))
 }
 
 fn verdict(judged: Verdict) -> Result<AuditVerdict, ErrorCode> {

@@ -18,7 +18,7 @@ use crate::{
     core::{
         Core,
         frames::{next_frame, refuse, send_only},
-        guard::{Caller, Turned},
+        guard::{Caller, StreamRefusal},
         refusal::Refusal,
     },
     observer::RequestKind,
@@ -31,7 +31,7 @@ pub(crate) async fn serve(core: Arc<Core>, stream: TurnStream) {
     let arrived = core.guard().arrive(&who, core.now_ms());
     let served = async {
         match arrived {
-            Err(turned) => turn_away(&core, stream, who, turned).await,
+            Err(refusal) => refuse_stream(&core, stream, who, refusal).await,
             Ok(()) => match stream.protocol() {
                 EMBED_PROTOCOL => embedding::serve(&core, stream, who).await,
                 AUDIT_PROTOCOL => audit::serve(&core, stream, who).await,
@@ -45,12 +45,22 @@ pub(crate) async fn serve(core: Arc<Core>, stream: TurnStream) {
 }
 
 /// Refuses a stream without reading it: a read would cost more than this peer's allowance.
-async fn turn_away(core: &Core, stream: TurnStream, who: Caller, turned: Turned) -> Result<(), FrameError> {
-    if let (Some(span_ms), Some(mesh)) = (turned.shut_out_ms, &core.peers) {
+async fn refuse_stream(
+    core: &Core,
+    stream: TurnStream,
+    who: Caller,
+    refusal: StreamRefusal,
+) -> Result<(), FrameError> {
+    if let (Some(span_ms), Some(mesh)) = (refusal.shut_out_ms, &core.peers) {
         mesh.shut_out(who.peer, Duration::from_millis(span_ms));
     }
-    refuse(core, stream, who, Refusal { code: ErrorCode::RateLimited, retry_after_ms: turned.retry_after_ms })
-        .await
+    refuse(
+        core,
+        stream,
+        who,
+        Refusal { code: ErrorCode::RateLimited, retry_after_ms: refusal.retry_after_ms },
+    )
+    .await
 }
 
 async fn answer(core: &Arc<Core>, mut stream: TurnStream, who: Caller) -> Result<(), FrameError> {

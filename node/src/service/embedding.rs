@@ -29,7 +29,7 @@ use crate::{
         guard::Caller,
         limits::DRAIN_RETRY_MS,
         refusal::Refusal,
-        slots::{Displaced, Place},
+        slots::{DisplacedError, Ticket},
     },
     lock::lock,
     observer::RequestKind,
@@ -39,15 +39,15 @@ use crate::{
 /// Tokens of texts that count as one answer token: reading is cheaper than writing.
 const TOKENS_PER_CHARGED: usize = 16;
 
-/// An admitted request. Dropping it frees its place.
-struct Admitted<'a> {
+/// An admitted request. Dropping it leaves the queue.
+struct AdmittedEmbedding<'a> {
     embedding: &'a Embedding,
     auth: SignedObject<EmbedAuth>,
     /// Not opened yet.
     texts: SealedTexts,
     exchange: ExchangeSecret,
     charge: Charge,
-    place: Place,
+    ticket: Ticket,
 }
 
 /// Serves one request on its substream.
@@ -80,7 +80,7 @@ pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller)
 }
 
 /// Checks a request, cheapest checks first. Opens nothing, and computes only hashes and signatures.
-fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitted<'_>, Refusal> {
+fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<AdmittedEmbedding<'_>, Refusal> {
     let now_ms = core.now_ms();
     let EmbedRequest { auth, texts, quota } = request;
     if texts.0.len() > MAX_EMBED_SEALED_BYTES {
@@ -112,8 +112,8 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
         return Err(Refusal { code: ErrorCode::Busy, retry_after_ms: DRAIN_RETRY_MS });
     }
     let chain = charge::check_quota(core, quota.as_ref(), claimed.model, &hash)?;
-    let guest = charge::guest(core, &who, chain.as_ref());
-    if !embedding.slots.has_room(&guest) {
+    let requester = charge::requester(core, &who, chain.as_ref());
+    if !embedding.slots.has_room(&requester) {
         return Err(ErrorCode::Busy.into());
     }
     let auth = SignedObject::<EmbedAuth>::verify(auth)?;
@@ -121,8 +121,8 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
     // Each token has at least a byte, except the two that mark the ends of a text.
     let longest = MAX_EMBED_TEXTS * offer.context_tokens as usize;
     let charge = Charge::take(core, who, charged(texts.0.len().min(longest)), chain.as_ref())?;
-    let place = embedding.slots.enter(guest).map_err(|_| ErrorCode::Busy)?;
-    Ok(Admitted { embedding, auth, texts, exchange, charge, place })
+    let ticket = embedding.slots.enter(requester).map_err(|_| ErrorCode::Busy)?;
+    Ok(AdmittedEmbedding { embedding, auth, texts, exchange, charge, ticket })
 }
 
 /// The charge for tokens of texts, in answer tokens.
@@ -131,10 +131,10 @@ fn charged(tokens: usize) -> u32 {
 }
 
 /// Waits for the slot, opens the texts and embeds them. Cancel safe: a dropped call stops the work soon.
-async fn answer(core: &Core, admitted: Admitted<'_>) -> Result<EmbedAnswer, ErrorCode> {
-    let Admitted { embedding, auth, texts, exchange, charge, place } = admitted;
-    let waited = timeout(core.limits.embed_wait, place.granted()).await;
-    waited.unwrap_or(Err(Displaced)).map_err(|Displaced| ErrorCode::Busy)?;
+async fn answer(core: &Core, admitted: AdmittedEmbedding<'_>) -> Result<EmbedAnswer, ErrorCode> {
+    let AdmittedEmbedding { embedding, auth, texts, exchange, charge, ticket } = admitted;
+    let waited = timeout(core.limits.embed_wait, ticket.granted()).await;
+    waited.unwrap_or(Err(DisplacedError)).map_err(|DisplacedError| ErrorCode::Busy)?;
     let began = Instant::now();
     let (texts, secret) = texts.open(&exchange, &auth)?;
     let borrowed: Vec<&str> = texts.texts.iter().map(String::as_str).collect();

@@ -13,10 +13,10 @@ use crate::{
     journal::{EntryState, TurnKey},
 };
 
-type Answer = Result<NodeFrame, Refusal>;
+type AnswerResult = Result<NodeFrame, Refusal>;
 
 /// The status of an attempt.
-pub(crate) async fn status(core: &Core, bytes: SignedBytes) -> Answer {
+pub(crate) async fn status(core: &Core, bytes: SignedBytes) -> AnswerResult {
     let asked = SignedObject::<StatusRequest>::verify(bytes)?;
     if asked.node != core.node {
         return Err(ErrorCode::WrongAudience.into());
@@ -49,7 +49,7 @@ fn check_recent(time_ms: u64, now_ms: u64) -> Result<(), ErrorCode> {
 }
 
 /// Stores the client's acknowledgement of a turn. It may come late and more than once.
-pub(crate) async fn acknowledge(core: &Core, bytes: SignedBytes) -> Answer {
+pub(crate) async fn acknowledge(core: &Core, bytes: SignedBytes) -> AnswerResult {
     let ack = SignedObject::<TurnAck>::verify(bytes)?;
     let named = (ack.link_hash, ack.receipt_hash);
     let kept = core.journal.acknowledge(ack.session_id, ack.blob_digest, named, ack.bytes().clone()).await;
@@ -59,7 +59,7 @@ pub(crate) async fn acknowledge(core: &Core, bytes: SignedBytes) -> Answer {
 
 /// Aborts an attempt for its client. An unknown attempt will be refused if it arrives later. It costs as much
 /// as a turn, because the journal stores it.
-pub(crate) async fn abort(core: &Core, who: &Caller, bytes: SignedBytes) -> Answer {
+pub(crate) async fn abort(core: &Core, who: &Caller, bytes: SignedBytes) -> AnswerResult {
     let abort = SignedObject::<Abort>::verify(bytes)?;
     let now_ms = core.now_ms();
     check_recent(abort.time_ms, now_ms)?;

@@ -21,7 +21,7 @@ use crate::{
         limits::{DRAIN_RETRY_MS, TAKE_OVER_WAIT},
         refusal::Refusal,
         running::{Begin, Job, JobGuard},
-        slots::Place,
+        slots::Ticket,
     },
     engine::Engine,
     journal::{EntryState, SealedEntry, TurnKey},
@@ -29,17 +29,17 @@ use crate::{
 };
 
 /// Outcome of an admission.
-pub(crate) enum Admitted {
+pub(crate) enum AdmissionOutcome {
     /// The turn runs already.
     Attach(Arc<Job>),
     /// The turn was sealed before.
-    Sealed(Box<Again>),
+    Sealed(Box<RepeatedTurn>),
     /// The turn may run; it has a place in the queue.
-    New(Box<Ticket>, Place),
+    New(Box<AdmittedTurn>, Ticket),
 }
 
 /// A request whose turn was sealed before.
-pub(crate) struct Again {
+pub(crate) struct RepeatedTurn {
     pub(crate) auth: SignedObject<TurnAuth>,
     pub(crate) payload: SealedPayload,
     pub(crate) exchange: ExchangeSecret,
@@ -47,7 +47,7 @@ pub(crate) struct Again {
 }
 
 /// An admitted turn. Dropping it releases its session.
-pub(crate) struct Ticket {
+pub(crate) struct AdmittedTurn {
     /// The verified authorisation.
     pub(crate) auth: SignedObject<TurnAuth>,
     /// The sealed payload.
@@ -69,7 +69,7 @@ pub(crate) struct Ticket {
 }
 
 /// Result of a look-up in the seen-set.
-enum Seen {
+enum AttemptLookup {
     New,
     Running(Arc<Job>),
     Sealed(Box<SealedEntry>),
@@ -86,7 +86,7 @@ pub(crate) async fn admit(
     who: Caller,
     request: TurnRequest,
     quota: Option<QuotaUse>,
-) -> Result<Admitted, Refusal> {
+) -> Result<AdmissionOutcome, Refusal> {
     let now_ms = core.now_ms();
     request.check()?;
     let granted = quota.as_ref().is_some_and(|used| lock(&core.quotas).knows(used));
@@ -98,14 +98,19 @@ pub(crate) async fn admit(
     claimed.check_time(now_ms)?;
     let hash = AuthHash(request.auth.hash(AUTH_HASH));
     let seen = look_up(core, &claimed, &hash, &request).await?;
-    if let Seen::Running(job) = seen {
-        return Ok(Admitted::Attach(job));
+    if let AttemptLookup::Running(job) = seen {
+        return Ok(AdmissionOutcome::Attach(job));
     }
     let exchange =
         core.identity.exchange_secret(&claimed.audience_key, now_ms).ok_or(ErrorCode::KxExpired)?;
-    if let Seen::Sealed(sealed) = seen {
+    if let AttemptLookup::Sealed(sealed) = seen {
         let auth = SignedObject::<TurnAuth>::verify(request.auth)?;
-        return Ok(Admitted::Sealed(Box::new(Again { auth, payload: request.payload, exchange, sealed })));
+        return Ok(AdmissionOutcome::Sealed(Box::new(RepeatedTurn {
+            auth,
+            payload: request.payload,
+            exchange,
+            sealed,
+        })));
     }
     let engine = check_servable(core, &claimed)?;
     if core.is_held() {
@@ -113,8 +118,8 @@ pub(crate) async fn admit(
     }
     // The signatures: one for the turn, one for the use of a grant, and those of a grant that is new here.
     let chain = charge::check_quota(core, quota.as_ref(), claimed.model, &hash)?;
-    let guest = charge::guest(core, &who, chain.as_ref());
-    if !core.slots.has_room(&guest) {
+    let requester = charge::requester(core, &who, chain.as_ref());
+    if !core.slots.has_room(&requester) {
         return Err(ErrorCode::Busy.into());
     }
     let auth = SignedObject::<TurnAuth>::verify(request.auth)?;
@@ -125,10 +130,10 @@ pub(crate) async fn admit(
     let charge = Charge::take(core, who, held, chain.as_ref())?;
     let guard = match begin(core, &auth).await? {
         Ok(guard) => guard,
-        Err(job) => return Ok(Admitted::Attach(job)),
+        Err(job) => return Ok(AdmissionOutcome::Attach(job)),
     };
-    let place = core.slots.enter(guest).map_err(|_| ErrorCode::Busy)?;
-    let ticket = Ticket {
+    let ticket = core.slots.enter(requester).map_err(|_| ErrorCode::Busy)?;
+    let admitted = AdmittedTurn {
         auth,
         payload: request.payload,
         inline: request.inline,
@@ -139,7 +144,7 @@ pub(crate) async fn admit(
         charge,
         guard,
     };
-    Ok(Admitted::New(Box::new(ticket), place))
+    Ok(AdmissionOutcome::New(Box::new(admitted), ticket))
 }
 
 fn key_of(auth: &TurnAuth) -> TurnKey {
@@ -154,27 +159,31 @@ async fn look_up(
     auth: &TurnAuth,
     hash: &AuthHash,
     request: &TurnRequest,
-) -> Result<Seen, Refusal> {
+) -> Result<AttemptLookup, Refusal> {
     let key = key_of(auth);
     let intact = request.payload.hash() == auth.payload_hash;
     if let Some(job) = core.running.find(&key) {
         let same = job.auth_hash == *hash && intact;
-        return if same { Ok(Seen::Running(job)) } else { Err(ErrorCode::IdempotencyConflict.into()) };
+        return if same {
+            Ok(AttemptLookup::Running(job))
+        } else {
+            Err(ErrorCode::IdempotencyConflict.into())
+        };
     }
     let entry = core.journal.look_up(key).await.map_err(Refusal::of_journal)?;
     let Some(entry) = entry else {
         if auth.issued_ms < core.journal.begins_ms() {
             return Err(ErrorCode::Replayed.into());
         }
-        return if intact { Ok(Seen::New) } else { Err(ErrorCode::PayloadRejected.into()) };
+        return if intact { Ok(AttemptLookup::New) } else { Err(ErrorCode::PayloadRejected.into()) };
     };
     if !entry.is_of(hash) || !intact {
         return Err(ErrorCode::IdempotencyConflict.into());
     }
     match entry.state {
         // It ended before its seal, by a crash or a failure: it may run again.
-        EntryState::Accepted => Ok(Seen::New),
-        EntryState::Sealed(sealed) => Ok(Seen::Sealed(sealed)),
+        EntryState::Accepted => Ok(AttemptLookup::New),
+        EntryState::Sealed(sealed) => Ok(AttemptLookup::Sealed(sealed)),
         EntryState::Aborted => Err(ErrorCode::Aborted.into()),
     }
 }

@@ -18,7 +18,7 @@ use crate::{
         Core,
         guard::Caller,
         refusal::Refusal,
-        slots::{Group, Guest},
+        slots::{Group, Requester},
     },
     lock::lock,
 };
@@ -37,7 +37,7 @@ pub(crate) struct Charge {
 
 /// The charged account.
 enum From {
-    Strangers(Option<(Subnet, bool)>),
+    UnknownPeers(Option<(Subnet, bool)>),
     Grants(Vec<QuotaHash>),
 }
 
@@ -58,7 +58,7 @@ impl Charge {
             None => {
                 let pool = core.guard().hold_tokens(&who, held.into(), now_ms);
                 let refused = |retry_after_ms| Refusal { code: ErrorCode::QuotaExceeded, retry_after_ms };
-                From::Strangers(pool.map_err(refused)?)
+                From::UnknownPeers(pool.map_err(refused)?)
             }
         };
         let (used, served) = (AtomicU32::new(0), AtomicBool::new(false));
@@ -85,7 +85,7 @@ impl Drop for Charge {
     fn drop(&mut self) {
         let unused = u64::from(self.held.saturating_sub(self.used.load(Relaxed)));
         match &self.from {
-            From::Strangers(pool) => self.core.guard().return_tokens(&self.who, *pool, unused),
+            From::UnknownPeers(pool) => self.core.guard().return_tokens(&self.who, *pool, unused),
             From::Grants(taken) => {
                 lock(&self.core.quotas).give_back(taken, unused, !self.served.load(Relaxed));
             }
@@ -109,13 +109,13 @@ pub(crate) fn check_quota(
 }
 
 /// The requester of a slot, with its group.
-pub(crate) fn guest(core: &Core, who: &Caller, chain: Option<&QuotaChain>) -> Guest {
+pub(crate) fn requester(core: &Core, who: &Caller, chain: Option<&QuotaChain>) -> Requester {
     let group = match (chain.and_then(|chain| chain.links().first()), who.subnet) {
         // The issuer's grant: all grants narrowed from it share its slots.
         (Some(grant), _) => Group::Grant(grant.quota_hash()),
         (None, Some(subnet)) => Group::Subnet(subnet),
         (None, None) => Group::Peer(who.peer),
     };
-    let stranger = chain.is_none() && core.guard().is_newcomer(who, core.now_ms());
-    Guest { peer: who.peer, group, stranger }
+    let unknown = chain.is_none() && core.guard().queues_as_unknown(who, core.now_ms());
+    Requester { peer: who.peer, group, unknown }
 }

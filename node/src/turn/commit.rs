@@ -21,11 +21,11 @@ use baton_proto::{
 use tokio::time::{Instant, timeout};
 
 use super::{
-    Opened,
-    admission::Ticket,
-    events::Events,
+    DecryptedRequest,
+    admission::AdmittedTurn,
+    events::ReplyWriter,
     generate::Answer,
-    window::{Asked, price_of},
+    window::{TurnPrompt, price_of},
 };
 use crate::{
     core::{Core, pause::Step, refusal::Refusal, storing},
@@ -35,13 +35,13 @@ use crate::{
 };
 
 /// An answer, and its position in the chain.
-pub(crate) struct Answered {
+pub(crate) struct AnsweredTurn {
     /// The segment to append to.
     pub(crate) base: Segment,
     /// The blob of the previous turn.
     pub(crate) prev_blob: Option<BlobRef>,
     /// The prompt and its figures.
-    pub(crate) asked: Asked,
+    pub(crate) turn_prompt: TurnPrompt,
     /// The answer.
     pub(crate) answer: Answer,
     /// From admission to the start of generation.
@@ -59,26 +59,26 @@ fn millis(time: Duration) -> u32 {
 /// Before Committed: the failure; nothing signed has left then.
 pub(crate) async fn commit(
     core: &Arc<Core>,
-    ticket: &Ticket,
-    opened: &Arc<Opened>,
-    answered: Answered,
-    events: &mut Events,
+    admitted: &AdmittedTurn,
+    opened: &Arc<DecryptedRequest>,
+    answered: AnsweredTurn,
+    events: &mut ReplyWriter,
     trace: &TurnTrace,
 ) -> Result<(), ErrorCode> {
     let phase = trace.phase("commit");
-    let receipt = receipt(core, ticket, opened, &answered);
+    let receipt = receipt(core, admitted, opened, &answered);
     let summary = TurnSummary {
         input_tokens: receipt.tokens.input,
         output_tokens: receipt.tokens.output - receipt.tokens.resumed,
         queue_ms: receipt.timings.queue_ms,
         first_token_ms: receipt.timings.first_token_ms,
-        total_ms: millis(ticket.began.elapsed()),
+        total_ms: millis(admitted.began.elapsed()),
         price: receipt.price,
     };
-    let sealed = seal(core, ticket, opened, answered, receipt).await?;
+    let sealed = seal(core, admitted, opened, answered, receipt).await?;
     core.pause.pass(Step::Sealed).await;
-    let (key, digest) = (ticket.guard.job.key, sealed.blob_digest);
-    let plan = plan(ticket, opened, &sealed);
+    let (key, digest) = (admitted.guard.job.key, sealed.blob_digest);
+    let plan = plan(admitted, opened, &sealed);
     let blob_key = opened.payload.grant.blob_key.blob_key();
     let entry = SealedEntry {
         committed: sealed.committed(),
@@ -90,7 +90,7 @@ pub(crate) async fn commit(
         ack: None,
     };
     let committed = Box::new(entry.committed.clone());
-    let journaled = core.journal.seal(key, ticket.auth.auth_hash(), entry, sealed.blob).await;
+    let journaled = core.journal.seal(key, admitted.auth.auth_hash(), entry, sealed.blob).await;
     journaled.map_err(|error| Refusal::of_journal(error).code)??;
     phase.end_as("journaled", false);
     core.pause.pass(Step::Journaled).await;
@@ -100,9 +100,9 @@ pub(crate) async fn commit(
     trace.count("baton.input_tokens", summary.input_tokens.into());
     trace.count("baton.output_tokens", summary.output_tokens.into());
     trace.outcome("committed");
-    ticket.charge.served(summary.output_tokens);
+    admitted.charge.served(summary.output_tokens);
     tracing::info!(
-        session = core.log_key.short(&ticket.auth.session_id),
+        session = core.log_key.short(&admitted.auth.session_id),
         input = summary.input_tokens,
         output = summary.output_tokens,
         total_ms = summary.total_ms,
@@ -110,13 +110,13 @@ pub(crate) async fn commit(
     );
     let said = events.send(ReplyEvent::Committed(committed));
     // The client may continue with its next turn, however the storing ends.
-    ticket.guard.release();
+    admitted.guard.release();
     said?;
     if core.pause.stops_at(Step::ReceiptSent) {
         events.delivered().await;
         core.pause.pass(Step::ReceiptSent).await;
     }
-    let storing = storing::Task { key, digest, plan, uncertain: false };
+    let storing = storing::StoreTask { key, digest, plan, uncertain: false };
     let stored = storing::start(core, storing, trace.phase("store").asking());
     let state = match timeout(core.limits.store_wait, stored).await {
         Ok(Ok(state)) => state,
@@ -126,26 +126,32 @@ pub(crate) async fn commit(
     events.send_last(ReplyEvent::Store(state))
 }
 
-fn plan(ticket: &Ticket, opened: &Opened, sealed: &SealedTurn) -> PutPlan {
+fn plan(admitted: &AdmittedTurn, opened: &DecryptedRequest, sealed: &SealedTurn) -> PutPlan {
     let storage = &opened.payload.storage;
     PutPlan {
         epochs: if sealed.closes_segment { storage.closed_epochs } else { storage.open_epochs },
         send_object_to: storage.send_object_to,
-        n_shards: ticket.auth.n_shards,
+        n_shards: admitted.auth.n_shards,
     }
 }
 
-fn receipt(core: &Core, ticket: &Ticket, opened: &Opened, answered: &Answered) -> Receipt {
-    let (auth, payload, answer) = (&ticket.auth, &opened.payload, &answered.answer);
-    let asked = &answered.asked;
+fn receipt(
+    core: &Core,
+    admitted: &AdmittedTurn,
+    opened: &DecryptedRequest,
+    answered: &AnsweredTurn,
+) -> Receipt {
+    let (auth, payload, answer) = (&admitted.auth, &opened.payload, &answered.answer);
+    let turn_prompt = &answered.turn_prompt;
     let record_key = payload.grant.record_key.record_key();
-    let used = opened.memory.get(..asked.memory_used).unwrap_or_default();
+    let used = opened.memory.get(..turn_prompt.memory_used).unwrap_or_default();
     let resumed = auth.resume.map_or(0, |prefix| prefix.token_count);
     // A proxied engine's counts are its server's; they must not exceed the client's limit.
     let output = answer.output_tokens.max(resumed).min(auth.max_output_tokens.max(resumed));
-    let input = if answer.stats.input_tokens > 0 { answer.stats.input_tokens } else { asked.input_tokens };
+    let input =
+        if answer.stats.input_tokens > 0 { answer.stats.input_tokens } else { turn_prompt.input_tokens };
     let price = price_of(core.limits.price(&auth.model), input, output - resumed).min(auth.max_price);
-    let first_token = answer.first_token_at.map_or(0, |at| millis(at - ticket.began));
+    let first_token = answer.first_token_at.map_or(0, |at| millis(at - admitted.began));
     Receipt {
         version: VERSION,
         session_id: auth.session_id,
@@ -155,14 +161,14 @@ fn receipt(core: &Core, ticket: &Ticket, opened: &Opened, answered: &Answered) -
         auth_hash: auth.auth_hash(),
         node: core.node,
         model: auth.model,
-        engine: ticket.engine.info().kind,
+        engine: admitted.engine.info().kind,
         sampling: auth.sampling,
         seed: payload.sampling.seed,
-        window_from: asked.window_from,
-        tokens: TokenCounts { input, output, memory: asked.memory_tokens, resumed },
+        window_from: turn_prompt.window_from,
+        tokens: TokenCounts { input, output, memory: turn_prompt.memory_tokens, resumed },
         memory_items: u16::try_from(used.len()).unwrap_or(u16::MAX),
         commitments: Commitments {
-            input: commit_input(&record_key, &payload.system, asked.window_from, &payload.messages),
+            input: commit_input(&record_key, &payload.system, turn_prompt.window_from, &payload.messages),
             output: commit_output(&record_key, &answer.text, answer.finish),
             memory: commit_memory(&record_key, used),
         },
@@ -181,14 +187,14 @@ fn receipt(core: &Core, ticket: &Ticket, opened: &Opened, answered: &Answered) -
 /// Seals record and blob and signs link and receipt, off the reactor: a blob may have two megabytes.
 async fn seal(
     core: &Arc<Core>,
-    ticket: &Ticket,
-    opened: &Arc<Opened>,
-    answered: Answered,
+    admitted: &AdmittedTurn,
+    opened: &Arc<DecryptedRequest>,
+    answered: AnsweredTurn,
     receipt: Receipt,
 ) -> Result<SealedTurn, ErrorCode> {
-    let (identity, auth, opened) = (core.identity.clone(), ticket.auth.clone(), opened.clone());
+    let (identity, auth, opened) = (core.identity.clone(), admitted.auth.clone(), opened.clone());
     let sealing = tokio::task::spawn_blocking(move || {
-        let Answered { base, prev_blob, answer, .. } = answered;
+        let AnsweredTurn { base, prev_blob, answer, .. } = answered;
         let payload = &opened.payload;
         let record = Record::of_turn(
             payload.kind,

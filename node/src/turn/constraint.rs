@@ -10,9 +10,9 @@ use tokio::{
 };
 use zeroize::Zeroizing;
 
-use super::{admission::Ticket, model, window::engine_code};
+use super::{admission::AdmittedTurn, model, window::engine_code};
 use crate::{
-    core::{limits::MAX_REPLY_BYTES, slots::Place},
+    core::{limits::MAX_REPLY_BYTES, slots::Ticket},
     engine::Constraint,
 };
 
@@ -34,23 +34,23 @@ const ALTERNATIVE_BYTES: usize = 64;
 /// - [`ErrorCode::QuotaExceeded`]: more reports than a reply can hold.
 /// - [`ErrorCode::Busy`]: other schemas are being compiled.
 pub(super) async fn prepare(
-    ticket: &Ticket,
-    place: &Arc<Place>,
+    admitted: &AdmittedTurn,
+    ticket: &Arc<Ticket>,
     payload: &Payload,
 ) -> Result<Option<Constraint>, ErrorCode> {
-    if payload.sampling.logprobs > 0 && !ticket.engine.reports_logprobs() {
+    if payload.sampling.logprobs > 0 && !admitted.engine.reports_logprobs() {
         return Err(ErrorCode::PayloadRejected);
     }
-    if !reports_fit(ticket.auth.max_output_tokens, payload.sampling.logprobs) {
+    if !reports_fit(admitted.auth.max_output_tokens, payload.sampling.logprobs) {
         return Err(ErrorCode::QuotaExceeded);
     }
     let Some(schema) = payload.json_schema.clone().map(Zeroizing::new) else { return Ok(None) };
     // A schema is compiled for the model's vocabulary.
-    let hold = model::hold(&ticket.engine, place).await?;
+    let hold = model::hold(&admitted.engine, ticket).await?;
     let deadline = Instant::now() + COMPILE_TIME;
     let turn = timeout_at(deadline, COMPILING.acquire()).await.map_err(|_| ErrorCode::Busy)?;
     let turn = turn.map_err(|_| ErrorCode::Internal)?;
-    let engine = ticket.engine.clone();
+    let engine = admitted.engine.clone();
     let compiling = tokio::task::spawn_blocking(move || {
         let constraint = engine.constrain(&schema);
         // An abandoned compilation still keeps others from compiling.

@@ -13,7 +13,7 @@ use zeroize::Zeroize as _;
 use crate::core::reply::{Reply, ReplyFull};
 
 /// The writing end of a turn's reply.
-pub(crate) struct Events {
+pub(crate) struct ReplyWriter {
     reply: Arc<Reply>,
     sealer: StreamSealer,
     ended: bool,
@@ -26,7 +26,7 @@ impl From<ReplyFull> for ErrorCode {
     }
 }
 
-impl Events {
+impl ReplyWriter {
     /// Sends Accepted, with a nonce that is unique to this run.
     pub(crate) fn accept(
         reply: Arc<Reply>,

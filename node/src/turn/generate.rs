@@ -14,15 +14,15 @@ use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use super::{
-    Opened,
-    admission::Ticket,
-    events::Events,
+    DecryptedRequest,
+    admission::AdmittedTurn,
+    events::ReplyWriter,
     tally::Tally,
-    window::{Asked, engine_code},
+    window::{TurnPrompt, engine_code},
 };
 use crate::{
     core::{Core, pause::Step},
-    engine::{self, EngineEvent, GenerateHandle, GenerateJob, GenerateStats, Reported},
+    engine::{self, EngineEvent, GenerateHandle, GenerateJob, GenerateStats, LogprobReport},
     prompt::Prompt,
 };
 
@@ -58,28 +58,28 @@ impl Drop for StopOnDrop {
 /// record.
 pub(crate) async fn generate(
     core: &Core,
-    ticket: &Ticket,
-    opened: &Opened,
-    asked: &Asked,
-    events: &mut Events,
+    admitted: &AdmittedTurn,
+    opened: &DecryptedRequest,
+    turn_prompt: &TurnPrompt,
+    events: &mut ReplyWriter,
 ) -> Result<Answer, ErrorCode> {
     let room = answer_room(opened)?;
     let payload = &opened.payload;
-    let auth_hash = ticket.auth.auth_hash();
+    let auth_hash = admitted.auth.auth_hash();
     let record_key = payload.grant.record_key.record_key();
     let mut tally = Tally::new(&record_key, auth_hash);
-    if payload.kind == RecordKind::Tombstone || ticket.auth.max_output_tokens == 0 {
+    if payload.kind == RecordKind::Tombstone || admitted.auth.max_output_tokens == 0 {
         return Ok(without_text(FinishReason::None));
     }
     for token in &payload.resume_tokens {
         tally.step(*token);
     }
     let stop = StopOnDrop(CancellationToken::new());
-    let handle = start(core, ticket, opened, asked, stop.0.clone())?;
+    let handle = start(core, admitted, opened, turn_prompt, stop.0.clone())?;
     let mut listener = Listener { core, tally, text: Zeroizing::default(), room, first_token_at: None };
     listener.text.reserve_exact(room.min(MAX_MESSAGE_BYTES));
     let mut answer = listener.listen(handle, &stop.0, events).await?;
-    answer.finish = with_calls(answer.finish, &answer.text, &asked.prompt);
+    answer.finish = with_calls(answer.finish, &answer.text, &turn_prompt.prompt);
     Ok(answer)
 }
 
@@ -105,7 +105,7 @@ fn without_text(finish: FinishReason) -> Answer {
 }
 
 /// Maximum bytes of the answer within the limits of message and record.
-fn answer_room(opened: &Opened) -> Result<usize, ErrorCode> {
+fn answer_room(opened: &DecryptedRequest) -> Result<usize, ErrorCode> {
     let payload = &opened.payload;
     let finish = FinishReason::Length;
     let record = Record::of_turn(payload.kind, payload.supersedes_from, &payload.messages, "", finish);
@@ -116,20 +116,20 @@ fn answer_room(opened: &Opened) -> Result<usize, ErrorCode> {
 
 fn start(
     core: &Core,
-    ticket: &Ticket,
-    opened: &Opened,
-    asked: &Asked,
+    admitted: &AdmittedTurn,
+    opened: &DecryptedRequest,
+    turn_prompt: &TurnPrompt,
     cancel: CancellationToken,
 ) -> Result<GenerateHandle, ErrorCode> {
     let job = GenerateJob {
-        prompt: asked.prompt.clone(),
-        sampling: engine::Sampling::asked(&opened.payload.sampling, asked.max_tokens),
+        prompt: turn_prompt.prompt.clone(),
+        sampling: engine::Sampling::asked(&opened.payload.sampling, turn_prompt.max_tokens),
         resume_tokens: opened.payload.resume_tokens.clone(),
         constraint: opened.constraint.clone(),
-        cache_key: Some(core.log_key.cache_key(&ticket.auth.session_id)),
+        cache_key: Some(core.log_key.cache_key(&admitted.auth.session_id)),
         cancel,
     };
-    ticket.engine.generate(job).map_err(|error| engine_code(&error))
+    admitted.engine.generate(job).map_err(|error| engine_code(&error))
 }
 
 struct Listener<'a> {
@@ -145,7 +145,7 @@ impl Listener<'_> {
         mut self,
         mut handle: GenerateHandle,
         stop: &CancellationToken,
-        events: &mut Events,
+        events: &mut ReplyWriter,
     ) -> Result<Answer, ErrorCode> {
         let mut cut = false;
         while let Some(event) = handle.next().await {
@@ -186,8 +186,8 @@ impl Listener<'_> {
         index: u32,
         ids: Vec<u32>,
         mut text: Zeroizing<String>,
-        mut logprobs: Zeroizing<Vec<Reported>>,
-        events: &mut Events,
+        mut logprobs: Zeroizing<Vec<LogprobReport>>,
+        events: &mut ReplyWriter,
     ) -> Result<(), ErrorCode> {
         self.first_token_at.get_or_insert_with(Instant::now);
         self.core.observer.tokens_made(ids.len().max(1));

@@ -7,7 +7,7 @@ use futures::FutureExt as _;
 
 use super::window::engine_code;
 use crate::{
-    core::slots::Place,
+    core::slots::Ticket,
     engine::{Engine, Hold},
 };
 
@@ -17,14 +17,14 @@ use crate::{
 /// # Errors
 /// [`ErrorCode::Busy`] if the model gets no room or time, [`ErrorCode::ModelUnavailable`] if it can no longer
 /// be loaded.
-pub(crate) async fn hold(engine: &Arc<dyn Engine>, place: &Place) -> Result<Hold, ErrorCode> {
+pub(crate) async fn hold(engine: &Arc<dyn Engine>, ticket: &Ticket) -> Result<Hold, ErrorCode> {
     let mut holding = engine.hold();
     let held = match (&mut holding).now_or_never() {
         Some(held) => held,
         None => {
-            let aside = place.step_aside();
+            let yielded = ticket.yield_slot();
             let held = holding.await;
-            drop(aside);
+            drop(yielded);
             held
         }
     };

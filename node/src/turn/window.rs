@@ -10,15 +10,15 @@ use baton_proto::{
     turn::TurnAuth,
 };
 
-use super::{Opened, admission::Ticket};
+use super::{DecryptedRequest, admission::AdmittedTurn};
 use crate::{
-    core::{Core, limits::Price, slots::Place},
+    core::{Core, limits::Price, slots::Ticket},
     engine::{Engine, EngineError, Hold},
     prompt::{self, FittedWindow, MemoryBlock, Prompt, TurnText, WindowError, fit_window},
 };
 
 /// A prompt, and its figures for the receipt.
-pub(crate) struct Asked {
+pub(crate) struct TurnPrompt {
     /// The prompt.
     pub(crate) prompt: Prompt,
     /// First sequence number of its history; the turn's own without history.
@@ -38,23 +38,23 @@ pub(crate) struct Asked {
 /// # Errors
 /// [`ErrorCode::ContextOverflow`], [`ErrorCode::QuotaExceeded`] when the price cap does not even cover the
 /// prompt, [`ErrorCode::PayloadRejected`] when the model's template refuses the messages.
-pub(crate) async fn ask(
+pub(crate) async fn build_prompt(
     core: &Core,
-    ticket: &Ticket,
-    (place, hold): (&Arc<Place>, &Hold),
-    opened: &Arc<Opened>,
+    admitted: &AdmittedTurn,
+    (ticket, hold): (&Arc<Ticket>, &Hold),
+    opened: &Arc<DecryptedRequest>,
     turns: Vec<HistoryTurn>,
-) -> Result<Asked, ErrorCode> {
-    let (engine, opened) = (ticket.engine.clone(), opened.clone());
-    let auth = TurnAuth::clone(&ticket.auth);
+) -> Result<TurnPrompt, ErrorCode> {
+    let (engine, opened) = (admitted.engine.clone(), opened.clone());
+    let auth = TurnAuth::clone(&admitted.auth);
     let price = core.limits.price(&auth.model);
     // Counting cannot be stopped: a turn that ends before keeps its slot and its model until then.
-    let kept = (place.clone(), hold.clone());
+    let kept = (ticket.clone(), hold.clone());
     let fitted = tokio::task::spawn_blocking(move || {
-        let asked = fit(engine.as_ref(), &auth, &opened, &turns)?;
-        let max_tokens = affordable(&auth, price, asked.input_tokens)?;
+        let turn_prompt = fit(engine.as_ref(), &auth, &opened, &turns)?;
+        let max_tokens = affordable(&auth, price, turn_prompt.input_tokens)?;
         drop(kept);
-        Ok(Asked { max_tokens, ..asked })
+        Ok(TurnPrompt { max_tokens, ..turn_prompt })
     });
     fitted.await.map_err(|_| ErrorCode::Internal)?
 }
@@ -62,9 +62,9 @@ pub(crate) async fn ask(
 fn fit(
     engine: &dyn Engine,
     auth: &TurnAuth,
-    opened: &Opened,
+    opened: &DecryptedRequest,
     turns: &[HistoryTurn],
-) -> Result<Asked, ErrorCode> {
+) -> Result<TurnPrompt, ErrorCode> {
     let payload = &opened.payload;
     let history = texts(turns, payload.kind, payload.supersedes_from);
     let memory = memory_block(opened);
@@ -84,7 +84,7 @@ fn fit(
         fitted => fitted?,
     };
     let memory_tokens = count_memory(engine, &fitted)?.min(auth.memory_tokens);
-    Ok(Asked {
+    Ok(TurnPrompt {
         window_from: fitted.first_seq.unwrap_or(auth.seq),
         input_tokens: fitted.tokens,
         memory_tokens,
@@ -148,7 +148,7 @@ pub(crate) fn texts(turns: &[HistoryTurn], kind: RecordKind, supersedes_from: Op
         .collect()
 }
 
-fn memory_block(opened: &Opened) -> Option<MemoryBlock> {
+fn memory_block(opened: &DecryptedRequest) -> Option<MemoryBlock> {
     if opened.memory.is_empty() {
         return None;
     }

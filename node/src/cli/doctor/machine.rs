@@ -189,7 +189,7 @@ mod tests {
             settings,
             running: None,
             in_use: false,
-            stranger: None,
+            other_program: None,
             fix: false,
             offline: false,
             now_ms,

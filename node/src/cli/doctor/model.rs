@@ -57,7 +57,7 @@ fn check_native(check: &mut Check, subject: &Subject) {
     let mut missing = 0u64;
     for name in settings.models() {
         match find(check, settings, name) {
-            Found::Here(path) => match Shape::read(&path) {
+            ModelFile::Here(path) => match Shape::read(&path) {
                 Ok(shape) => {
                     if shape.library_bytes.is_some() {
                         check.saw(format!(
@@ -68,8 +68,8 @@ fn check_native(check: &mut Check, subject: &Subject) {
                 }
                 Err(reason) => check.found(codes::MODEL_BROKEN, format!("{}: {reason}", path.display())),
             },
-            Found::Missing(bytes) => missing += bytes,
-            Found::Wrong => {}
+            ModelFile::Missing(bytes) => missing += bytes,
+            ModelFile::Wrong => {}
         }
     }
     let budget = u64::from(settings.model_memory_mb) << 20;
@@ -96,7 +96,7 @@ fn check_native(check: &mut Check, subject: &Subject) {
 }
 
 /// State of a configured model's file.
-enum Found {
+enum ModelFile {
     /// The path of its file.
     Here(PathBuf),
     /// It is missing; its size in bytes.
@@ -105,7 +105,7 @@ enum Found {
     Wrong,
 }
 
-fn find(check: &mut Check, settings: &Settings, name: &str) -> Found {
+fn find(check: &mut Check, settings: &Settings, name: &str) -> ModelFile {
     let catalogue = Catalogue::built_in();
     let pull = format!("baton-node models pull {name}");
     let Some(model) = catalogue.list(&settings.model_dir).into_iter().find(|model| model.entry.name == *name)
@@ -113,10 +113,10 @@ fn find(check: &mut Check, settings: &Settings, name: &str) -> Found {
         let path = settings.model_dir.join(format!("{name}.gguf"));
         if name.contains(['/', '\\']) || !path.is_file() {
             check.found(codes::MODEL_UNKNOWN, format!("{name}: there is no {}", path.display()));
-            return Found::Wrong;
+            return ModelFile::Wrong;
         }
         check.saw(format!("{name}, a file of your own"));
-        return Found::Here(path);
+        return ModelFile::Here(path);
     };
     let Some(bytes) = model.present_bytes else {
         let partial = match model.partial_bytes {
@@ -124,12 +124,12 @@ fn find(check: &mut Check, settings: &Settings, name: &str) -> Found {
             bytes => format!("; {} MB of it are here, and are gone on with", bytes / 1_000_000),
         };
         check.found_with(codes::MODEL_MISSING, format!("{name}{partial}"), pull, false);
-        return Found::Missing(model.entry.size);
+        return ModelFile::Missing(model.entry.size);
     };
     if !model.is_installed() {
         let detail = format!("{} has {bytes} bytes instead of {}", model.path.display(), model.entry.size);
         check.found_with(codes::MODEL_WRONG, detail, pull, false);
-        return Found::Wrong;
+        return ModelFile::Wrong;
     }
     let mut progress = Progress::new(&model.entry);
     let verified = catalogue.verify(name, &settings.model_dir, &mut |step| {
@@ -141,13 +141,13 @@ fn find(check: &mut Check, settings: &Settings, name: &str) -> Found {
     let detail = match verified {
         Ok(verified) if verified.is_right() => {
             check.saw(format!("{name} has the right SHA-256"));
-            return Found::Here(model.path);
+            return ModelFile::Here(model.path);
         }
         Ok(verified) => format!("{} has SHA-256 {}", model.path.display(), verified.actual),
         Err(error) => error.to_string(),
     };
     check.found_with(codes::MODEL_WRONG, detail, pull, false);
-    Found::Wrong
+    ModelFile::Wrong
 }
 
 fn check_memory(check: &mut Check, subject: &Subject, models: u64) {

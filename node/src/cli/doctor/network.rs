@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn private_without_relay_and_narrow_relays_are_told() {
+    fn private_without_relay_and_narrow_relays_are_reported() {
         let limits = |bytes, seconds| Some(RelayLimits { bytes, seconds });
         let relayed = |relay_limits| NetworkStatus {
             nat: Nat::Private,

@@ -34,7 +34,7 @@ pub(super) struct PeerRecord {
 
 /// Outcome of one dial.
 #[derive(Debug)]
-enum Dialled {
+enum DialOutcome {
     Answered { took: Duration, record: Option<PeerRecord> },
     Other,
     Silent(String),
@@ -71,13 +71,15 @@ pub(super) async fn check(subject: &Subject) -> (Check, Vec<PeerRecord>) {
             check.found(codes::BOOTSTRAP_ANONYMOUS, address.to_string());
         }
         match dialled {
-            Dialled::Answered { took, record } => {
+            DialOutcome::Answered { took, record } => {
                 answered += 1;
                 check.saw(format!("{address} answers in {}", short(took)));
                 records.extend(record);
             }
-            Dialled::Other => check.found(codes::BOOTSTRAP_OTHER, address.to_string()),
-            Dialled::Silent(reason) => check.found(codes::BOOTSTRAP_SILENT, format!("{address}: {reason}")),
+            DialOutcome::Other => check.found(codes::BOOTSTRAP_OTHER, address.to_string()),
+            DialOutcome::Silent(reason) => {
+                check.found(codes::BOOTSTRAP_SILENT, format!("{address}: {reason}"))
+            }
         }
     }
     if answered == 0 {
@@ -93,7 +95,7 @@ fn named_peer(address: &Multiaddr) -> Option<(Multiaddr, PeerId)> {
     Some((place.parse().ok()?, peer.parse().ok()?))
 }
 
-async fn dial(address: &Multiaddr) -> Dialled {
+async fn dial(address: &Multiaddr) -> DialOutcome {
     let named = named_peer(address);
     // The operator named the address, so any range is allowed, even loopback.
     let mut config = MeshConfig { reach: Some(Reach::Loopback), ..MeshConfig::dialer(SOFTWARE) };
@@ -102,7 +104,7 @@ async fn dial(address: &Multiaddr) -> Dialled {
     }
     let (mesh, _incoming) = match Box::pin(Mesh::spawn(Zeroizing::new(random_bytes()), config)).await {
         Ok(mesh) => mesh,
-        Err(error) => return Dialled::Silent(error.to_string()),
+        Err(error) => return DialOutcome::Silent(error.to_string()),
     };
     let begin = Instant::now();
     let deadline = begin + DIAL_TIMEOUT;
@@ -111,16 +113,16 @@ async fn dial(address: &Multiaddr) -> Dialled {
             Some(node) => match mesh.open(node, &[place], deadline).await {
                 Ok(stream) => {
                     let took = begin.elapsed();
-                    Dialled::Answered { took, record: ask(stream, deadline).await }
+                    DialOutcome::Answered { took, record: ask(stream, deadline).await }
                 }
                 // The peer answers but serves no turns: a relay, or only a bootstrap peer.
                 Err(OpenError::ProtocolUnsupported) => {
-                    Dialled::Answered { took: begin.elapsed(), record: None }
+                    DialOutcome::Answered { took: begin.elapsed(), record: None }
                 }
-                Err(OpenError::WrongIdentity { .. }) => Dialled::Other,
-                Err(error) => Dialled::Silent(error.to_string()),
+                Err(OpenError::WrongIdentity { .. }) => DialOutcome::Other,
+                Err(error) => DialOutcome::Silent(error.to_string()),
             },
-            None => Dialled::Silent("its name is not that of an Ed25519 key".to_owned()),
+            None => DialOutcome::Silent("its name is not that of an Ed25519 key".to_owned()),
         },
         None => wait_for_anyone(&mesh, begin, deadline).await,
     };
@@ -128,10 +130,10 @@ async fn dial(address: &Multiaddr) -> Dialled {
     dialled
 }
 
-async fn wait_for_anyone(mesh: &MeshHandle, begin: Instant, deadline: Instant) -> Dialled {
+async fn wait_for_anyone(mesh: &MeshHandle, begin: Instant, deadline: Instant) -> DialOutcome {
     match mesh.wait_for_peers(deadline, |peers| peers.iter().any(|peer| peer.connected)).await {
-        Some(_) => Dialled::Answered { took: begin.elapsed(), record: None },
-        None => Dialled::Silent(format!("no connection within {}", short(DIAL_TIMEOUT))),
+        Some(_) => DialOutcome::Answered { took: begin.elapsed(), record: None },
+        None => DialOutcome::Silent(format!("no connection within {}", short(DIAL_TIMEOUT))),
     }
 }
 

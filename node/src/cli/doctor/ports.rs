@@ -103,8 +103,8 @@ fn check_admin(check: &mut Check, subject: &Subject) {
     };
     if subject.running.is_some() {
         check.saw(format!("admin port {address} is the running node's"));
-    } else if let Some(stranger) = &subject.stranger {
-        check.found(codes::ADMIN_TAKEN, format!("{address}: {stranger}"));
+    } else if let Some(other_program) = &subject.other_program {
+        check.found(codes::ADMIN_TAKEN, format!("{address}: {other_program}"));
     } else {
         match try_to_bind(Socket::Tcp, address) {
             Ok(()) => check.saw(format!("admin port {address} is free")),

@@ -28,7 +28,7 @@ pub struct QuotaPolicy {
 }
 
 #[derive(Debug)]
-struct Account {
+struct QuotaAccount {
     turns: Rates<()>,
     tokens: Rates<()>,
     running: u16,
@@ -41,11 +41,11 @@ pub(crate) struct Quotas {
     policy: QuotaPolicy,
     node: NodeId,
     chains: HashMap<[u8; 32], QuotaChain>,
-    accounts: HashMap<QuotaHash, Account>,
+    accounts: HashMap<QuotaHash, QuotaAccount>,
 }
 
 /// An error code, and the retry time in milliseconds.
-type Refused = (ErrorCode, u32);
+type QuotaRefusal = (ErrorCode, u32);
 
 impl Quotas {
     pub(crate) fn new(policy: QuotaPolicy, node: NodeId) -> Self {
@@ -95,12 +95,12 @@ impl Quotas {
         chain: &QuotaChain,
         tokens: u64,
         now_ms: u64,
-    ) -> Result<Vec<QuotaHash>, Refused> {
+    ) -> Result<Vec<QuotaHash>, QuotaRefusal> {
         let mut taken = Vec::with_capacity(chain.links().len());
         for link in chain.links() {
             let hash = link.quota_hash();
             self.make_room(&hash);
-            let account = self.accounts.entry(hash).or_insert_with(|| Account {
+            let account = self.accounts.entry(hash).or_insert_with(|| QuotaAccount {
                 turns: Rates::per(link.turns_per_hour.into(), HOUR_MS),
                 tokens: Rates::per(link.tokens_per_hour, HOUR_MS),
                 running: 0,
@@ -141,7 +141,7 @@ impl Quotas {
     }
 }
 
-impl Account {
+impl QuotaAccount {
     fn take(&mut self, concurrent: u16, tokens: u64, now_ms: u64) -> Result<(), u32> {
         if self.running >= concurrent {
             return Err(super::super::limits::BUSY_RETRY_MS);

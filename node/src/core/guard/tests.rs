@@ -3,8 +3,8 @@ use proptest::prelude::*;
 use baton_mesh::MAX_RATE_ENTRIES;
 
 use super::{
+    known_peers::{MAX_KNOWN, MAX_OF_SUBNET, SETTLING_MS},
     scores::{FIRST_BAN_MS, HALF_LIFE_MS, LONGEST_BAN_MS, MAX_SCORES, faded},
-    standing::{MAX_OF_SUBNET, MAX_STANDING, NEWCOMER_MS},
     *,
 };
 
@@ -58,12 +58,12 @@ fn no_single_offence_bans_and_four_forgeries_do() {
     let bans: Vec<_> = (0..4).map(|_| guard.offence(&who, Offence::Forged, 0)).collect();
     assert_eq!(bans, [None, None, None, Some(FIRST_BAN_MS)]);
     let turned = guard.arrive(&who, 1000).unwrap_err();
-    assert_eq!(turned, Turned { retry_after_ms: 119_000, shut_out_ms: None });
+    assert_eq!(turned, StreamRefusal { retry_after_ms: 119_000, shut_out_ms: None });
     assert!(guard.arrive(&who, FIRST_BAN_MS).is_ok(), "it ends");
 }
 
 #[test]
-fn whoever_keeps_coming_while_banned_loses_its_connections() {
+fn a_banned_peer_that_keeps_coming_loses_its_connections() {
     let mut guard = Guard::new(&limits());
     let who = caller(&guard, 1, HERE);
     assert!((0..4).any(|_| guard.offence(&who, Offence::Forged, 0).is_some()));
@@ -73,7 +73,7 @@ fn whoever_keeps_coming_while_banned_loses_its_connections() {
 }
 
 #[test]
-fn strangers_that_do_not_wait_as_they_are_told_are_noticed() {
+fn unknown_peers_that_come_before_their_retry_time_are_noticed() {
     let mut guard = Guard::new(&limits());
     let who = caller(&guard, 1, HERE);
     (0..10).for_each(|_| guard.turn(&who, false, 0).unwrap());
@@ -105,7 +105,7 @@ fn strangers_that_do_not_wait_as_they_are_told_are_noticed() {
 }
 
 #[test]
-fn coming_too_early_counts_more_where_strangers_are_held_short() {
+fn coming_too_early_counts_more_where_the_share_of_unknown_peers_is_cut() {
     let mut guard = Guard::new(&limits());
     let banned_after = |guard: &mut Guard, who| {
         (1..).find(|_| guard.offence(&who, Offence::Early, 0).is_some()).unwrap_or(0)
@@ -121,19 +121,19 @@ fn coming_too_early_counts_more_where_strangers_are_held_short() {
 }
 
 #[test]
-fn a_peer_is_a_newcomer_in_the_line_for_a_while_after_it_was_served_first() {
+fn a_peer_queues_as_unknown_for_a_while_after_its_first_served_turn() {
     let mut guard = Guard::new(&limits());
     let who = caller(&guard, 1, HERE);
-    let mut newcomer = |served, now| {
+    let mut is_last = |served, now| {
         if served {
             guard.served(&who, now);
         }
-        guard.is_newcomer(&who, now)
+        guard.queues_as_unknown(&who, now)
     };
-    assert!(newcomer(false, 0) && newcomer(true, 0) && newcomer(true, NEWCOMER_MS - 1));
-    assert!(!newcomer(false, NEWCOMER_MS) && !newcomer(true, HOUR_MS), "coming again does not begin it anew");
-    assert!(!newcomer(false, 2 * HOUR_MS - 1) && newcomer(false, 2 * HOUR_MS), "an hour without a turn does");
-    assert!(newcomer(true, 2 * HOUR_MS));
+    assert!(is_last(false, 0) && is_last(true, 0) && is_last(true, SETTLING_MS - 1));
+    assert!(!is_last(false, SETTLING_MS) && !is_last(true, HOUR_MS), "coming again does not begin it anew");
+    assert!(!is_last(false, 2 * HOUR_MS - 1) && is_last(false, 2 * HOUR_MS), "an hour without a turn does");
+    assert!(is_last(true, 2 * HOUR_MS));
 }
 
 #[test]
@@ -183,20 +183,20 @@ fn a_subnet_is_held_shorter_and_never_shut_out_and_others_do_not_notice() {
 }
 
 #[test]
-fn whoever_was_served_before_or_has_a_grant_is_not_crowded_out_by_its_neighbours() {
+fn known_peers_and_holders_of_a_grant_are_not_crowded_out_by_their_neighbours() {
     let mut guard = Guard::new(&limits());
     let honest = caller(&guard, 1, HERE);
-    assert!(guard.is_stranger(&honest, 0));
+    assert!(guard.is_unknown(&honest, 0));
     guard.served(&honest, 0);
-    assert!(!guard.is_stranger(&honest, 0));
+    assert!(!guard.is_unknown(&honest, 0));
     for number in 100..400 {
         let flooder = caller(&guard, number, HERE);
         let _ = guard.turn(&flooder, false, 0);
         guard.offence(&flooder, Offence::Forged, 0);
     }
-    let newcomer = caller(&guard, 2, HERE);
-    assert!(guard.turn(&newcomer, false, 0).is_err(), "the strangers' share is used up");
-    assert!(guard.turn(&newcomer, true, 0).is_ok(), "a grant has its own");
+    let unknown = caller(&guard, 2, HERE);
+    assert!(guard.turn(&unknown, false, 0).is_err(), "the share of unknown peers is used up");
+    assert!(guard.turn(&unknown, true, 0).is_ok(), "a grant has its own");
     for _ in 0..10 {
         assert!(guard.turn(&honest, false, 0).is_ok());
     }
@@ -206,8 +206,8 @@ fn whoever_was_served_before_or_has_a_grant_is_not_crowded_out_by_its_neighbours
         let flooder = caller(&guard, number, HERE);
         guard.served(&flooder, 0);
     }
-    assert!(!guard.is_stranger(&honest, HOUR_MS / 2));
-    assert_eq!(guard.standing.len(), MAX_OF_SUBNET);
+    assert!(!guard.is_unknown(&honest, HOUR_MS / 2));
+    assert_eq!(guard.known_peers.len(), MAX_OF_SUBNET);
 }
 
 #[test]
@@ -229,12 +229,12 @@ fn tokens_are_held_and_what_was_not_used_comes_back() {
 }
 
 #[test]
-fn private_addresses_are_not_counted_unless_told_to() {
+fn private_addresses_are_counted_only_on_request() {
     let home = [192, 168, 1, 2];
     let mut guard = Guard::new(&limits());
     let who = caller(&guard, 1, home);
     (0..100).for_each(|_| assert_eq!(guard.offence(&who, Offence::Forged, 0), None));
-    assert!(guard.arrive(&who, 0).is_ok() && !guard.is_stranger(&who, 0));
+    assert!(guard.arrive(&who, 0).is_ok() && !guard.is_unknown(&who, 0));
     let mut strict = Guard::new(&ServiceLimits { count_private: true, ..limits() });
     let who = caller(&strict, 1, home);
     assert!((0..4).any(|_| strict.offence(&who, Offence::Forged, 0).is_some()));
@@ -355,7 +355,7 @@ fn every_table_is_bounded() {
         }
     }
     assert!(guard.peers.len() <= MAX_SCORES && guard.subnets.len() <= MAX_SCORES);
-    assert!(guard.standing.len() <= MAX_STANDING);
+    assert!(guard.known_peers.len() <= MAX_KNOWN);
     let Guard { peer_frames, subnet_frames, peer_turns, subnet_turns, peer_tokens, subnet_tokens, .. } =
         guard;
     let of_peers = [Some(peer_frames), Some(peer_turns), peer_tokens];

@@ -1,6 +1,6 @@
 //! One job in the batch: chooses its tokens, converts them to text, and sends its events.
 //!
-//! The batch requests each token and reports the end. Both calls reach the same [`Answer`].
+//! The batch requests each token and reports the end. Both calls reach the same [`AnswerState`].
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -15,9 +15,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use super::{desk::Place, small};
+use super::{prompt_queue::JobPermit, small};
 use crate::engine::{
-    EngineError, EngineEvent, FinishReason, GenerateStats, language::Reported, worker::millis,
+    EngineError, EngineEvent, FinishReason, GenerateStats, language::LogprobReport, worker::millis,
 };
 
 /// Room for events at the end of an answer: text that was held back.
@@ -26,12 +26,12 @@ const KEPT_ROOM: usize = 1;
 /// A job's output: events to the reader, the stop signal, and the clock.
 pub(super) struct Outlet {
     pub events: mpsc::Sender<EngineEvent>,
-    /// A reserved place for the last event, so that its delivery never waits.
+    /// Reserved room for the last event, so that its delivery never waits.
     pub last: Option<mpsc::OwnedPermit<EngineEvent>>,
     pub cancel: CancellationToken,
     pub queued_at: Instant,
-    /// The job's place within the engine's limit.
-    pub place: Place,
+    /// The job's permit within the engine's limit.
+    pub permit: JobPermit,
 }
 
 impl Outlet {
@@ -57,7 +57,7 @@ impl Outlet {
 }
 
 /// An answer in progress.
-pub(super) struct Answer {
+pub(super) struct AnswerState {
     pub outlet: Outlet,
     pub language: Arc<Language>,
     pub sampler: Sampler,
@@ -71,7 +71,7 @@ pub(super) struct Answer {
     /// Number of most likely tokens to report with each token.
     pub logprobs: u8,
     /// Reports on unsent tokens.
-    pub reported: Zeroizing<Vec<Reported>>,
+    pub reported: Zeroizing<Vec<LogprobReport>>,
     /// Logits after grammar and penalties.
     pub scratch: Zeroizing<Vec<f32>>,
     pub submitted_at: Instant,
@@ -81,7 +81,7 @@ pub(super) struct Answer {
     pub ended: Option<Result<FinishReason, EngineError>>,
 }
 
-impl Answer {
+impl AnswerState {
     fn choose(&mut self, tokens: &[u32], logits: &[f32]) -> Result<Choice, EngineError> {
         if self.outlet.is_cancelled() {
             self.ended = Some(Ok(FinishReason::Cancelled));
@@ -104,7 +104,7 @@ impl Answer {
         if self.logprobs > 0 {
             // Grammar and penalties change the logits; the report shows the model's own probabilities.
             let report = language.report(&Softmax::of(logits), id, usize::from(self.logprobs));
-            self.reported.push(Reported::from(report));
+            self.reported.push(LogprobReport::from(report));
         }
         match self.text.push(id, tokenizer.token_bytes(id)) {
             PushOutcome::Held => {}
@@ -147,7 +147,7 @@ impl Answer {
             (Finish::Length, _) => Ok(FinishReason::Length),
             (Finish::Cancelled, _) => Ok(FinishReason::Cancelled),
             (Finish::Failed(BatchError::NoChoice), Some(Err(error))) => Err(error),
-            (Finish::Failed(error), _) => Err(self.outlet.place.error(&error)),
+            (Finish::Failed(error), _) => Err(self.outlet.permit.error(&error)),
         };
         if matches!(outcome, Ok(FinishReason::Stop | FinishReason::Length)) {
             let held = self.text.finish();
@@ -176,15 +176,15 @@ impl Answer {
 
 /// An answer as the batch holds it: as its chooser, and as its sink.
 #[derive(Clone)]
-pub(super) struct Shared(pub Arc<Mutex<Answer>>);
+pub(super) struct SharedAnswer(pub Arc<Mutex<AnswerState>>);
 
-impl Shared {
-    pub fn answer(&self) -> MutexGuard<'_, Answer> {
+impl SharedAnswer {
+    pub fn answer(&self) -> MutexGuard<'_, AnswerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Chooser for Shared {
+impl Chooser for SharedAnswer {
     fn choose(&mut self, tokens: &[u32], logits: &[f32]) -> Choice {
         let mut answer = self.answer();
         answer.choose(tokens, logits).unwrap_or_else(|error| {
@@ -194,7 +194,7 @@ impl Chooser for Shared {
     }
 }
 
-impl Sink for Shared {
+impl Sink for SharedAnswer {
     fn room(&mut self) -> Option<usize> {
         let answer = self.answer();
         let room = answer.outlet.events.capacity().saturating_sub(KEPT_ROOM);

@@ -12,9 +12,9 @@ use zeroize::Zeroizing;
 use crate::{
     engine::{
         Sampling,
-        language::{Constraint, Kind},
+        language::{Constraint, ConstraintKind},
     },
-    prompt::{Prompt, Spoken, SpokenCall, role_name},
+    prompt::{Prompt, SpokenCall, ToolMessage, role_name},
 };
 
 /// Mask for seeds. Servers differ in a seed's width; 31 bits fit all of them.
@@ -43,7 +43,7 @@ pub(super) fn body(
             .filter(|penalty| (penalty - 1.0).abs() > f32::EPSILON),
     };
     let schema = constraint.and_then(|constraint| match constraint {
-        Constraint(Kind::Passed(schema)) => Some(schema.as_str()),
+        Constraint(ConstraintKind::Passed(schema)) => Some(schema.as_str()),
         Constraint(_) => None,
     });
     let tools = prompt.tools().map(|tools| tools.message());
@@ -123,8 +123,8 @@ fn wiped<S: Serializer>(text: &Zeroizing<String>, serializer: S) -> Result<S::Ok
     serializer.serialize_str(text)
 }
 
-fn message<'a>(spoken: &'a Spoken<'_>) -> WireMessage<'a> {
-    let Spoken { message, content, calls, answers, .. } = spoken;
+fn message<'a>(spoken: &'a ToolMessage<'_>) -> WireMessage<'a> {
+    let ToolMessage { message, content, calls, answers, .. } = spoken;
     let (id, name) = answers.as_ref().map(|(id, name)| (id, name)).unzip();
     WireMessage {
         role: role_name(message.role),
@@ -169,7 +169,7 @@ mod tests {
     fn is_the_json_that_it_should_be() {
         let prompt = Prompt::new(vec![ChatMessage::new(Role::User, "a \"b\"\n\u{1F600}")]);
         let sampling = Sampling { stop: vec!["}".into()], top_k: 4, ..sampling() };
-        let constraint = Constraint(Kind::Passed(Zeroizing::new(r#"{"z":1,"a":2}"#.into())));
+        let constraint = Constraint(ConstraintKind::Passed(Zeroizing::new(r#"{"z":1,"a":2}"#.into())));
         let bytes = body("m", &prompt, &sampling, Some(&constraint)).unwrap();
         let value: Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(value["messages"], json!([{ "role": "user", "content": "a \"b\"\n\u{1F600}" }]));

@@ -11,7 +11,7 @@ pub(super) const MAX_LINE_BYTES: usize = 64 * 1024;
 
 /// The event of a line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum SseEvent {
     /// A piece of the answer and its metadata.
     Chunk(Chunk),
     /// The stream's end marker.
@@ -104,7 +104,7 @@ pub(super) struct SseReader {
 
 impl SseReader {
     /// Takes bytes; appends the event of every completed line.
-    pub(super) fn push(&mut self, bytes: &[u8], events: &mut Vec<Event>) -> Result<(), EngineError> {
+    pub(super) fn push(&mut self, bytes: &[u8], events: &mut Vec<SseEvent>) -> Result<(), EngineError> {
         for part in bytes.split_inclusive(|&byte| byte == b'\n') {
             if self.line.len() + part.len() > MAX_LINE_BYTES {
                 return Err(EngineError::BackendProtocol { reason: "a line is too long" });
@@ -121,11 +121,11 @@ impl SseReader {
 }
 
 /// The event of a complete line; comments, empty lines and other fields have none.
-fn parse_line(line: &[u8]) -> Result<Option<Event>, EngineError> {
+fn parse_line(line: &[u8]) -> Result<Option<SseEvent>, EngineError> {
     let Some(data) = line.strip_prefix(b"data:") else { return Ok(None) };
     let data = data.trim_ascii();
     if data == b"[DONE]" {
-        return Ok(Some(Event::End));
+        return Ok(Some(SseEvent::End));
     }
     let wire: WireChunk = serde_json::from_slice(data)
         .map_err(|_| EngineError::BackendProtocol { reason: "a chunk is not the JSON it should be" })?;
@@ -144,14 +144,14 @@ fn parse_line(line: &[u8]) -> Result<Option<Event>, EngineError> {
             _ => FinishReason::Stop,
         });
     }
-    Ok(Some(Event::Chunk(chunk)))
+    Ok(Some(SseEvent::Chunk(chunk)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(pieces: &[&[u8]]) -> Result<Vec<Event>, EngineError> {
+    fn read(pieces: &[&[u8]]) -> Result<Vec<SseEvent>, EngineError> {
         let mut reader = SseReader::default();
         let mut events = Vec::new();
         for piece in pieces {
@@ -169,7 +169,7 @@ mod tests {
     fn the_cut_of_the_bytes_does_not_matter() {
         let whole = read(&[STREAM]).unwrap();
         let text = |chunk: &str, finish, usage| {
-            Event::Chunk(Chunk { text: chunk.into(), finish, usage, ..Chunk::default() })
+            SseEvent::Chunk(Chunk { text: chunk.into(), finish, usage, ..Chunk::default() })
         };
         assert_eq!(
             whole,
@@ -178,7 +178,7 @@ mod tests {
                 text("hé", None, None),
                 text("", Some(FinishReason::Length), None),
                 text("", None, Some((3, 4))),
-                Event::End,
+                SseEvent::End,
             ]
         );
         for size in 1..20 {

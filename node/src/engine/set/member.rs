@@ -6,7 +6,7 @@ use std::sync::Arc;
 use baton_proto::ids::ModelId;
 use futures::future::BoxFuture;
 
-use super::{Hold, Shared};
+use super::{Hold, ModelSet};
 use crate::{
     engine::{
         Constraint, Engine, EngineError, EngineInfo, EngineLoad, GenerateHandle, GenerateJob, TokenCount,
@@ -15,13 +15,13 @@ use crate::{
 };
 
 /// Properties of a model, known since its first load.
-pub(super) struct Offered {
+pub(super) struct ModelProperties {
     info: EngineInfo,
     takes_tools: bool,
     reports_logprobs: bool,
 }
 
-impl Offered {
+impl ModelProperties {
     pub(super) fn of(engine: &dyn Engine) -> Self {
         Self {
             info: engine.info().clone(),
@@ -37,13 +37,13 @@ impl Offered {
 
 /// See the module. Shutting down one model shuts down the set.
 pub(super) struct SetEngine {
-    shared: Arc<Shared>,
+    shared: Arc<ModelSet>,
     model: usize,
-    offered: Offered,
+    offered: ModelProperties,
 }
 
 impl SetEngine {
-    pub(super) fn new(shared: &Arc<Shared>, model: usize, offered: Offered) -> Self {
+    pub(super) fn new(shared: &Arc<ModelSet>, model: usize, offered: ModelProperties) -> Self {
         Self { shared: shared.clone(), model, offered }
     }
 }

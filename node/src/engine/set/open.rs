@@ -10,8 +10,8 @@ use std::{
 use tokio::sync::watch;
 
 use super::{
-    ClockMs, Member, SetLimits, SetObserver, Shared, State,
-    member::{Offered, SetEngine},
+    ClockMs, Member, ModelSet, SetLimits, SetObserver, SetState,
+    member::{ModelProperties, SetEngine},
     policy::Policy,
 };
 use crate::engine::{Engine, EngineError};
@@ -73,13 +73,13 @@ pub fn open(
         return Err(SetError::NeverFits { name: large.name.clone(), needed_mb, budget_mb });
     }
     let stays = stays(&members, budget);
-    let mut opened: Vec<Option<Opened>> = members.iter().map(|_| None).collect();
+    let mut opened: Vec<Option<OpenedModel>> = members.iter().map(|_| None).collect();
     // Models that do not stay come first, so that memory never exceeds the budget.
     for keep in [false, true] {
         for (index, member) in members.iter().enumerate().filter(|(index, _)| stays[*index] == keep) {
             let load = |error| SetError::Load { name: member.name.clone(), error };
             let engine = (member.load)().map_err(load)?;
-            let offered = Offered::of(engine.as_ref());
+            let offered = ModelProperties::of(engine.as_ref());
             if !keep {
                 engine.shutdown();
             }
@@ -101,9 +101,9 @@ pub fn open(
             policy.loaded(index, clock());
         }
     }
-    let state = State { policy, engines, failures: HashMap::new(), working: 0, closed: false };
-    let shared = Arc::new(Shared {
-        identities: offered.iter().map(Offered::model_id).collect(),
+    let state = SetState { policy, engines, failures: HashMap::new(), working: 0, closed: false };
+    let shared = Arc::new(ModelSet {
+        identities: offered.iter().map(ModelProperties::model_id).collect(),
         members,
         state: Mutex::new(state),
         changed: watch::Sender::new(()),
@@ -125,7 +125,7 @@ pub fn open(
 }
 
 /// A model's properties, and its engine if it stays in memory.
-type Opened = (Offered, Option<Arc<dyn Engine>>);
+type OpenedModel = (ModelProperties, Option<Arc<dyn Engine>>);
 
 /// For each model, whether it fits beside the earlier ones that fit.
 fn stays(members: &[Member], budget: Option<u64>) -> Vec<bool> {

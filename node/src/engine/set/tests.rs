@@ -195,7 +195,7 @@ async fn a_turn_that_runs_keeps_its_model_and_the_other_waits_for_its_end() {
 }
 
 #[tokio::test]
-async fn whoever_waits_too_long_is_told_why_and_leaves_nothing() {
+async fn a_turn_that_waits_too_long_gets_the_reason_and_leaves_nothing() {
     let bench = Bench::new(2, 1, Duration::ZERO);
     let hold = bench.engines[0].hold().await.unwrap();
     assert!(matches!(bench.engines[1].hold().await, Err(EngineError::NoRoom { .. })));
@@ -210,7 +210,7 @@ async fn whoever_waits_too_long_is_told_why_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn whoever_gives_up_at_any_moment_leaves_nothing_behind() {
+async fn a_turn_that_gives_up_at_any_moment_leaves_nothing_behind() {
     // Three moments: while others hold the room; during the load; between the load and the hold.
     for moment in 0..3 {
         let mut bench = Bench::patient(2, 1);
@@ -273,7 +273,7 @@ async fn under_load_the_budget_holds_everybody_is_served_and_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn a_load_that_fails_is_told_and_tried_again() {
+async fn a_failed_load_is_reported_and_retried() {
     let mut bench = Bench::patient(2, 1);
     bench.go_on.send(false).unwrap();
     let failed = bench.engines[1].hold().await.unwrap_err();

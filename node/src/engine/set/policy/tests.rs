@@ -14,33 +14,33 @@ impl Bench {
     }
 
     /// Executes all due steps at once, and returns them.
-    fn settle(&mut self) -> Vec<Step> {
+    fn settle(&mut self) -> Vec<PolicyStep> {
         let mut done = Vec::new();
         while let Some(step) = self.policy.next(self.now_ms) {
             match step {
-                Step::Load(model) => self.policy.loaded(model, self.now_ms),
-                Step::Unload(model) => self.policy.unloaded(model),
+                PolicyStep::Load(model) => self.policy.loaded(model, self.now_ms),
+                PolicyStep::Unload(model) => self.policy.unloaded(model),
             }
             done.push(step);
         }
         done
     }
 
-    fn poll(&mut self, ticket: Ticket) -> Answer {
-        self.policy.poll(ticket, self.now_ms)
+    fn poll(&mut self, id: ClaimId) -> ClaimStatus {
+        self.policy.poll(id, self.now_ms)
     }
 
     /// Claims a model and holds it.
-    fn take(&mut self, model: usize) -> Vec<Step> {
+    fn take(&mut self, model: usize) -> Vec<PolicyStep> {
         self.now_ms += 1;
-        let ticket = self.policy.claim(model);
+        let id = self.policy.claim(model);
         let steps = self.settle();
-        assert_eq!(self.poll(ticket), Answer::Granted);
+        assert_eq!(self.poll(id), ClaimStatus::Granted);
         steps
     }
 
     /// Claims, holds and releases a model.
-    fn use_once(&mut self, model: usize) -> Vec<Step> {
+    fn use_once(&mut self, model: usize) -> Vec<PolicyStep> {
         let steps = self.take(model);
         self.policy.release(model, self.now_ms);
         steps
@@ -50,11 +50,11 @@ impl Bench {
 #[test]
 fn the_one_used_longest_ago_makes_room_and_no_more_than_needed() {
     let mut bench = Bench::new(&[40, 40, 40, 80], 100);
-    assert_eq!(bench.use_once(0), [Step::Load(0)]);
-    assert_eq!(bench.use_once(1), [Step::Load(1)]);
+    assert_eq!(bench.use_once(0), [PolicyStep::Load(0)]);
+    assert_eq!(bench.use_once(1), [PolicyStep::Load(1)]);
     assert_eq!(bench.use_once(0), []);
-    assert_eq!(bench.use_once(2), [Step::Unload(1), Step::Load(2)]);
-    assert_eq!(bench.use_once(3), [Step::Unload(0), Step::Unload(2), Step::Load(3)]);
+    assert_eq!(bench.use_once(2), [PolicyStep::Unload(1), PolicyStep::Load(2)]);
+    assert_eq!(bench.use_once(3), [PolicyStep::Unload(0), PolicyStep::Unload(2), PolicyStep::Load(3)]);
     assert_eq!(bench.policy.taken(), (1, 80));
 }
 
@@ -68,7 +68,7 @@ fn without_a_budget_everything_stays_until_it_is_idle() {
     bench.now_ms = 1000;
     assert_eq!(bench.settle(), []);
     bench.now_ms = 1001;
-    assert_eq!(bench.settle(), [Step::Unload(0)]);
+    assert_eq!(bench.settle(), [PolicyStep::Unload(0)]);
     // A held model is never idle, however long.
     bench.now_ms = 1_000_000;
     assert_eq!((bench.policy.next_idle_ms(), bench.settle()), (None, Vec::new()));
@@ -81,20 +81,20 @@ fn a_held_model_stays_and_takes_no_new_holds_while_another_waits_for_its_room() 
     let mut bench = Bench::new(&[60, 60], 100);
     bench.take(0);
     let second = bench.policy.claim(1);
-    assert_eq!((bench.settle(), bench.poll(second)), (Vec::new(), Answer::Wait));
+    assert_eq!((bench.settle(), bench.poll(second)), (Vec::new(), ClaimStatus::Wait));
     // A later turn for the leaving model waits behind, and does not keep it.
     let third = bench.policy.claim(0);
-    assert_eq!(bench.poll(third), Answer::Wait);
+    assert_eq!(bench.poll(third), ClaimStatus::Wait);
     // A holder may hold it once more.
     assert!(bench.policy.pin(0, bench.now_ms));
     bench.policy.release(0, bench.now_ms);
     assert_eq!(bench.settle(), []);
     bench.policy.release(0, bench.now_ms);
-    assert_eq!(bench.settle(), [Step::Unload(0), Step::Load(1)]);
-    assert_eq!((bench.poll(second), bench.poll(third)), (Answer::Granted, Answer::Wait));
+    assert_eq!(bench.settle(), [PolicyStep::Unload(0), PolicyStep::Load(1)]);
+    assert_eq!((bench.poll(second), bench.poll(third)), (ClaimStatus::Granted, ClaimStatus::Wait));
     bench.policy.release(1, bench.now_ms);
-    assert_eq!(bench.settle(), [Step::Unload(1), Step::Load(0)]);
-    assert_eq!(bench.poll(third), Answer::Granted);
+    assert_eq!(bench.settle(), [PolicyStep::Unload(1), PolicyStep::Load(0)]);
+    assert_eq!(bench.poll(third), ClaimStatus::Granted);
 }
 
 #[test]
@@ -103,25 +103,25 @@ fn a_claim_that_is_withdrawn_keeps_nobody_out() {
     bench.take(0);
     let second = bench.policy.claim(1);
     let third = bench.policy.claim(0);
-    assert_eq!(bench.poll(third), Answer::Wait);
+    assert_eq!(bench.poll(third), ClaimStatus::Wait);
     bench.policy.withdraw(second);
-    assert_eq!(bench.poll(third), Answer::Granted);
+    assert_eq!(bench.poll(third), ClaimStatus::Granted);
     assert!(bench.policy.claims.is_empty());
     assert_eq!(bench.settle(), []);
 }
 
 #[test]
-fn a_load_that_fails_is_told_to_those_who_wait_and_tried_again_for_the_next() {
+fn a_failed_load_is_reported_to_all_waiting_claims_and_retried_for_the_next() {
     let mut bench = Bench::new(&[60], 100);
     let [first, second] = [bench.policy.claim(0), bench.policy.claim(0)];
-    assert_eq!(bench.policy.next(0), Some(Step::Load(0)));
+    assert_eq!(bench.policy.next(0), Some(PolicyStep::Load(0)));
     assert_eq!(bench.policy.next(0), None);
     bench.policy.failed(0);
     assert_eq!(bench.policy.next(0), None);
     let third = bench.policy.claim(0);
-    assert_eq!((bench.poll(first), bench.poll(second)), (Answer::Failed, Answer::Failed));
-    assert_eq!(bench.settle(), [Step::Load(0)]);
-    assert_eq!(bench.poll(third), Answer::Granted);
+    assert_eq!((bench.poll(first), bench.poll(second)), (ClaimStatus::Failed, ClaimStatus::Failed));
+    assert_eq!(bench.settle(), [PolicyStep::Load(0)]);
+    assert_eq!(bench.poll(third), ClaimStatus::Granted);
 }
 
 #[derive(Debug, Clone)]
@@ -151,37 +151,41 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 /// A caller's claims, holds and begun steps.
 #[derive(Default)]
 struct Caller {
-    claims: Vec<(Ticket, usize)>,
+    claims: Vec<(ClaimId, usize)>,
     holds: Vec<usize>,
-    begun: Vec<Step>,
+    begun: Vec<PolicyStep>,
 }
 
 fn check(policy: &Policy, caller: &Caller, budget: Option<u64>) {
-    let taken = policy.bytes(|place| place != Place::Out);
+    let taken = policy.bytes(|residency| residency != Residency::Out);
     assert!(budget.is_none_or(|budget| taken <= budget), "{taken} bytes of {budget:?}");
     for (index, model) in policy.models.iter().enumerate() {
         let held = caller.holds.iter().filter(|held| **held == index).count();
         assert_eq!(model.holds, held);
-        assert!(held == 0 || model.place == Place::In, "model {index} is held and {:?}", model.place);
+        assert!(
+            held == 0 || model.residency == Residency::In,
+            "model {index} is held and {:?}",
+            model.residency
+        );
     }
     assert_eq!(policy.claims.len(), caller.claims.len());
 }
 
 fn poll(policy: &mut Policy, caller: &mut Caller, at: usize, now_ms: u64) {
-    let (ticket, model) = caller.claims[at];
-    match policy.poll(ticket, now_ms) {
-        Answer::Granted => caller.holds.push(model),
-        Answer::Failed => {}
-        Answer::Wait => return,
+    let (id, model) = caller.claims[at];
+    match policy.poll(id, now_ms) {
+        ClaimStatus::Granted => caller.holds.push(model),
+        ClaimStatus::Failed => {}
+        ClaimStatus::Wait => return,
     }
     caller.claims.remove(at);
 }
 
-fn done(policy: &mut Policy, step: Step, well: bool, now_ms: u64) {
+fn done(policy: &mut Policy, step: PolicyStep, well: bool, now_ms: u64) {
     match step {
-        Step::Load(model) if well => policy.loaded(model, now_ms),
-        Step::Load(model) => policy.failed(model),
-        Step::Unload(model) => policy.unloaded(model),
+        PolicyStep::Load(model) if well => policy.loaded(model, now_ms),
+        PolicyStep::Load(model) => policy.failed(model),
+        PolicyStep::Unload(model) => policy.unloaded(model),
     }
 }
 

@@ -1,0 +1,288 @@
+//! Admission of jobs: bounds their number, then renders and tokenises them one by one on its own thread. So
+//! neither the caller nor the batch waits.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread::JoinHandle,
+    time::Instant,
+};
+
+use baton_engine::{
+    batch::{BatchError, Batcher, Cancel, Request},
+    language::{Grammar, Language, Sampler, StreamText, text::shown_text},
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
+
+use super::{
+    answer::{AnswerState, Outlet, SharedAnswer},
+    encode, small,
+};
+use crate::engine::{
+    EVENT_CAPACITY, EngineError, EngineEvent, FinishReason, GenerateHandle, GenerateJob, GenerateStats,
+    language::{Constraint, ConstraintKind, sampling},
+};
+
+/// Limits on the number and length of jobs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// All jobs, including running ones.
+    pub present: usize,
+    /// Waiting jobs; refusals name this limit.
+    pub queue: usize,
+    /// Tokens of prompt and answer together.
+    pub context: usize,
+}
+
+/// The permit of a job within the limit.
+pub(super) struct JobPermit {
+    present: Arc<AtomicUsize>,
+    limits: Limits,
+}
+
+impl JobPermit {
+    fn take(present: &Arc<AtomicUsize>, limits: Limits) -> Option<Self> {
+        let more = |count: usize| (count < limits.present).then_some(count + 1);
+        present.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Self { present: Arc::clone(present), limits })
+    }
+
+    /// The engine error for a job that the batch refused or failed.
+    pub fn error(&self, error: &BatchError) -> EngineError {
+        match error {
+            BatchError::Busy { .. } | BatchError::Waited | BatchError::Deadline | BatchError::Stalled => {
+                EngineError::Busy { limit: self.limits.queue }
+            }
+            BatchError::TooLong { tokens, context } => {
+                EngineError::ContextOverflow { needed: small(*tokens), limit: small(*context) }
+            }
+            BatchError::Token { .. } => EngineError::InvalidResume,
+            BatchError::Panicked => EngineError::Panicked,
+            BatchError::ShutDown => EngineError::ShutDown,
+            BatchError::NoChoice => EngineError::Numerics,
+            BatchError::Empty
+            | BatchError::NeverFits { .. }
+            | BatchError::Step(_)
+            | BatchError::Model { .. } => EngineError::Compute { reason: error.to_string() },
+        }
+    }
+}
+
+impl Drop for JobPermit {
+    fn drop(&mut self) {
+        self.present.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct QueuedJob {
+    job: GenerateJob,
+    outlet: Outlet,
+}
+
+/// The thread that prepares jobs, and its queue.
+pub(super) struct PromptQueue {
+    /// Bounded by the number of permits.
+    queue: Mutex<Option<Sender<QueuedJob>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    stop: CancellationToken,
+    present: Arc<AtomicUsize>,
+    limits: Limits,
+}
+
+impl PromptQueue {
+    pub fn open(
+        name: &str,
+        limits: Limits,
+        language: Arc<Language>,
+        batcher: Arc<Batcher>,
+    ) -> std::io::Result<Self> {
+        let (queue, jobs) = channel();
+        let stop = CancellationToken::new();
+        let worker = PromptWorker { language, batcher, limits, stop: stop.clone() };
+        let thread =
+            std::thread::Builder::new().name(format!("desk-{name}")).spawn(move || worker.work(&jobs))?;
+        Ok(Self {
+            queue: Mutex::new(Some(queue)),
+            thread: Mutex::new(Some(thread)),
+            stop,
+            present: Arc::default(),
+            limits,
+        })
+    }
+
+    /// Queues a job; never blocks.
+    pub fn submit(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queue.as_ref().ok_or(EngineError::ShutDown)?;
+        let permit = JobPermit::take(&self.present, self.limits);
+        let permit = permit.ok_or(EngineError::Busy { limit: self.limits.queue })?;
+        let (events, receiver) = mpsc::channel(EVENT_CAPACITY + 1);
+        let last = events.clone().try_reserve_owned().expect("a new channel has room");
+        let cancel = job.cancel.clone();
+        let outlet = Outlet { events, last: Some(last), cancel, queued_at: Instant::now(), permit };
+        queue.send(QueuedJob { job, outlet }).map_err(|_| EngineError::ShutDown)?;
+        Ok(GenerateHandle { events: receiver })
+    }
+
+    /// Fails the jobs that have not reached the batch, and joins the thread. Idempotent.
+    pub fn shutdown(&self) {
+        self.stop.cancel();
+        drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("an engine thread ended by a panic");
+        }
+    }
+}
+
+/// The state of the thread.
+struct PromptWorker {
+    language: Arc<Language>,
+    batcher: Arc<Batcher>,
+    limits: Limits,
+    stop: CancellationToken,
+}
+
+impl PromptWorker {
+    fn work(&self, jobs: &Receiver<QueuedJob>) {
+        while let Ok(QueuedJob { job, mut outlet }) = jobs.recv() {
+            let none = GenerateStats::default();
+            if self.stop.is_cancelled() {
+                outlet.end(Err(EngineError::ShutDown), none);
+            } else if outlet.is_cancelled() {
+                outlet.end(Ok(FinishReason::Cancelled), none);
+            } else {
+                self.serve(&job, outlet);
+            }
+        }
+    }
+
+    fn serve(&self, job: &GenerateJob, mut outlet: Outlet) {
+        // A job leaves no state that a later job reads, so continuing is sound.
+        let prepared = catch_unwind(AssertUnwindSafe(|| self.prepare(job, &outlet)));
+        let prepared = prepared.unwrap_or_else(|_| {
+            tracing::error!("an engine job panicked");
+            Err(EngineError::Panicked)
+        });
+        match prepared {
+            Err(error) => outlet.end(Err(error), GenerateStats::default()),
+            Ok(Preparation::Over { input, finish }) => {
+                let stats = GenerateStats { input_tokens: small(input), ..GenerateStats::default() };
+                outlet.end(Ok(finish), stats);
+            }
+            Ok(Preparation::Goes(ready)) => self.hand_on(job, *ready, outlet),
+        }
+    }
+
+    /// Prepares a job up to its first computed token.
+    fn prepare(&self, job: &GenerateJob, outlet: &Outlet) -> Result<Preparation, EngineError> {
+        let tokenizer = self.language.tokenizer();
+        let mut ids = encode(&self.language, &job.prompt)?;
+        let input = ids.len();
+        let known = |&id: &u32| (id as usize) < tokenizer.vocabulary() && !tokenizer.is_stop(id);
+        if !job.resume_tokens.iter().all(known) {
+            return Err(EngineError::InvalidResume);
+        }
+        ids.extend_from_slice(&job.resume_tokens);
+        let context = self.limits.context;
+        if ids.len() >= context || ids.is_empty() {
+            return Err(EngineError::ContextOverflow { needed: small(ids.len() + 1), limit: small(context) });
+        }
+        outlet.send(EngineEvent::Started { input_tokens: small(input) });
+
+        let mut stops = job.sampling.stop.clone();
+        stops.extend(self.language.stops().iter().map(|stop| (*stop).to_owned()));
+        let mut text = StreamText::new(&stops);
+        let resumed = shown_text(&stops, &tokenizer.decode(&job.resume_tokens));
+        if !resumed.is_empty() {
+            outlet.send(EngineEvent::Resumed { text: resumed });
+        }
+        let over = |finish| Ok(Preparation::Over { input, finish });
+        for &id in &job.resume_tokens {
+            if !text.resume(id, tokenizer.token_bytes(id)) {
+                return over(FinishReason::StopString);
+            }
+        }
+        let mut grammar = match &job.constraint {
+            Some(Constraint(ConstraintKind::Grammar(grammar))) => Some(Grammar::clone(grammar)),
+            _ => None,
+        };
+        if let Some(grammar) = &mut grammar {
+            grammar.resume(&job.resume_tokens)?;
+            if grammar.is_complete() {
+                return over(FinishReason::Stop);
+            }
+        }
+        let longest = (context - input).min(job.sampling.max_tokens as usize);
+        if job.resume_tokens.len() >= longest {
+            return over(FinishReason::Length);
+        }
+        let max_tokens = longest - job.resume_tokens.len();
+        Ok(Preparation::Goes(Box::new(PreparedJob { ids, input, max_tokens, text, grammar })))
+    }
+
+    fn hand_on(&self, job: &GenerateJob, ready: PreparedJob, outlet: Outlet) {
+        let PreparedJob { ids, input, max_tokens, text, grammar } = ready;
+        let answer = AnswerState {
+            outlet,
+            language: Arc::clone(&self.language),
+            sampler: Sampler::new(&sampling(&job.sampling)),
+            text,
+            grammar,
+            input,
+            next_index: small(job.resume_tokens.len()),
+            logprobs: job.sampling.logprobs,
+            reported: Zeroizing::default(),
+            scratch: Zeroizing::default(),
+            submitted_at: Instant::now(),
+            first_text_at: None,
+            output_tokens: 0,
+            ended: None,
+        };
+        let shared = SharedAnswer(Arc::new(Mutex::new(answer)));
+        let submitted = self.batcher.submit(Request {
+            session: job.cache_key.clone(),
+            prompt: ids,
+            max_tokens,
+            start_by: None,
+            end_by: None,
+            // The sink reports when the answer has no reader.
+            cancel: Cancel::default(),
+            chooser: Box::new(shared.clone()),
+            sink: Box::new(shared.clone()),
+        });
+        if let Err(error) = submitted {
+            let mut answer = shared.answer();
+            let error = answer.outlet.permit.error(&error);
+            answer.outlet.end(Err(error), GenerateStats::default());
+        }
+    }
+}
+
+/// Outcome of a job's preparation.
+enum Preparation {
+    /// The job is already over: the resumed prefix is the whole answer.
+    Over { input: usize, finish: FinishReason },
+    /// The job continues.
+    Goes(Box<PreparedJob>),
+}
+
+/// A job with a rendered prompt.
+struct PreparedJob {
+    /// Prompt and resumed prefix.
+    ids: Zeroizing<Vec<u32>>,
+    /// Tokens of the prompt.
+    input: usize,
+    /// Tokens to generate.
+    max_tokens: usize,
+    text: StreamText,
+    grammar: Option<Grammar>,
+}

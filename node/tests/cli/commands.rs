@@ -1,0 +1,268 @@
+//! The commands of `baton-node`: their output, their files, their exit codes.
+
+use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _, path::Path};
+
+use serde_json::Value;
+
+use crate::harness::process::{baton_node, failure, output, text};
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn every_help_has_examples_and_no_colour_in_a_pipe() {
+    let home = tempfile::tempdir().unwrap();
+    for (words, parts) in [
+        (&["--help"][..], &["Usage: baton-node", "Examples:", "Exit codes:", "5  the model"][..]),
+        (&["init", "--help"], &["--data-dir", "Example:", "never overwrites"]),
+        (
+            &["run", "--help"],
+            &["Examples:", "BATON_NODE_LISTEN", "[default: 127.0.0.1:9464]", "second one ends"],
+        ),
+        (&["models", "--help"], &["pull", "add", "list", "rm", "verify", "Examples:"]),
+        (&["models", "add", "--help"], &["--name", "Example:"]),
+        (&["models", "rm", "--help"], &["--force"]),
+        (&["bench", "--help"], &["--model", "--threads", "--json", "Examples:", "[default: 512]"]),
+        (
+            &["doctor", "--help"],
+            &["--fix", "--offline", "--json", "Exit code", "Examples:", "every option of `run`"],
+        ),
+        (&["drain", "--help"], &["--wait", "--cancel", "--timeout", "Examples:"]),
+        (&["config", "show", "--help"], &["--origin", "--json", "Examples:"]),
+        (&["config", "check", "--help"], &["[FILE]", "Exit code"]),
+        (&["keys", "--help"], &["show", "backup", "restore", "rotate"]),
+        (&["keys", "rotate", "--help"], &["--identity", "--yes", "Examples:"]),
+        (&["models", "pull", "--help"], &["NAME", "--accept-licence", "HF_ENDPOINT", "Examples:"]),
+        (&["status", "--help"], &["--json", "--watch", "Examples:", "Exit code 0"]),
+        (&["completions", "--help"], &["bash", "zsh", "fish", "Example:"]),
+        (&["man", "--help"], &["--out", "Examples:"]),
+    ] {
+        let output = output(home.path(), words);
+        let help = text(&output.stdout);
+        assert!(output.status.success() && output.stderr.is_empty(), "{words:?}");
+        assert!(!help.contains('\x1b') && !help.contains("pause-at"), "{words:?}");
+        for part in parts {
+            assert!(help.contains(part), "{words:?} lacks {part:?}:\n{help}");
+        }
+    }
+    let version = output(home.path(), &["--version"]);
+    assert_eq!(text(&version.stdout), format!("baton-node {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn completions_and_manual_pages_have_every_command() {
+    let home = tempfile::tempdir().unwrap();
+    let commands = ["init", "run", "models", "bench", "status", "completions", "man"];
+    for shell in ["bash", "zsh", "fish"] {
+        let script = text(&output(home.path(), &["completions", shell]).stdout);
+        for word in commands.iter().chain(&["pull", "otlp-endpoint"]) {
+            assert!(script.contains(word), "{shell} lacks {word}");
+        }
+    }
+    let page = text(&output(home.path(), &["man"]).stdout);
+    assert!(page.contains(".TH baton-node 1") && commands.iter().all(|word| page.contains(word)), "{page}");
+    let folder = home.path().join("share/man/man1");
+    assert!(output(home.path(), &["man", "--out", folder.to_str().unwrap()]).status.success());
+    for name in commands.map(|command| format!("baton-node-{command}.1")) {
+        assert!(folder.join(&name).exists(), "{name}");
+    }
+    let run = fs::read_to_string(folder.join("baton-node-run.1")).unwrap();
+    assert!(run.contains("BATON_NODE_SLOTS") && !run.contains("pause"), "{run}");
+    assert!(folder.join("baton-node-models-pull.1").exists());
+}
+
+#[test]
+fn wrong_usage_ends_with_code_2_and_says_what_is_allowed() {
+    let home = tempfile::tempdir().unwrap();
+    for (words, part) in [
+        (&[][..], "Usage: baton-node"),
+        (&["serve"], "unrecognized subcommand"),
+        (&["run", "--speed", "9"], "--speed"),
+        (&["run", "--slots", "0"], "expected a whole number from 1 to 256"),
+        (&["run", "--admin", "0.0.0.0:9464"], "this machine only"),
+        (&["run", "--listen", "127.0.0.1:4001"], "/ip4/0.0.0.0/tcp/4001"),
+        (&["run", "--engine", "gpu"], "native, proxied, echo"),
+        (&["run", "--engine", "proxied"], "needs both proxied_url"),
+        (&["run", "--engine", "echo", "--pause-at", "lunch"], "mid-token"),
+        (&["run", "--config", "/nowhere/node.toml"], "/nowhere/node.toml"),
+        (&["models", "pull", "no-such-model"], "models list"),
+        (&["bench", "--prompt", "512,many"], "--prompt"),
+        (&["status", "--admin", "example.org:1"], "loopback"),
+    ] {
+        let (code, said) = failure(&mut baton_node(home.path(), words));
+        assert_eq!(code, 2, "{words:?}: {said}");
+        assert!(said.contains(part), "{words:?} lacks {part:?}:\n{said}");
+        assert!(!said.contains('\x1b'));
+    }
+}
+
+#[test]
+fn bench_names_what_it_cannot_measure() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("broken.gguf");
+    fs::write(&file, b"GGUF and nothing more").unwrap();
+    for (model, part) in [
+        ("smollm2-135m-instruct", "models pull smollm2-135m-instruct"),
+        ("no-such-model", "models list"),
+        (file.to_str().unwrap(), "broken.gguf cannot be measured"),
+        ("./nowhere.gguf", "nowhere.gguf cannot be measured"),
+    ] {
+        let (code, said) = failure(&mut baton_node(home.path(), &["bench", "--model", model]));
+        assert_eq!(code, 5, "{model}: {said}");
+        assert!(said.contains(part), "{model} lacks {part:?}: {said}");
+    }
+}
+
+#[test]
+fn a_broken_line_of_the_file_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("node.toml");
+    for (content, line, parts) in [
+        ("slots = 2\nqueue = \"many\"\n", 2, &["`queue`", "whole number from 0 to 1024"][..]),
+        ("\nslotts = 2\n", 2, &["no option `slotts`", "did you mean `slots`?"]),
+        ("listen = [\n", 1, &["not valid TOML"]),
+    ] {
+        fs::write(&config, content).unwrap();
+        for command in [&["run"][..], &["status"], &["models", "list"]] {
+            let (code, said) =
+                failure(baton_node(home.path(), command).env("BATON_NODE_CONFIG", config.to_str().unwrap()));
+            assert_eq!(code, 2, "{said}");
+            let place = format!("{}:{line}:", config.display());
+            for part in parts.iter().copied().chain([place.as_str()]) {
+                assert!(said.contains(part), "{command:?} lacks {part:?}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn init_makes_private_files_names_the_next_step_and_overwrites_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("node");
+    let words = ["init", "--data-dir", folder.to_str().unwrap()];
+    let first = output(home.path(), &words);
+    let said = text(&first.stdout);
+    assert!(first.status.success(), "{said}");
+    assert!(
+        said.contains("created") && said.contains(&format!("baton-node run --data-dir {}", folder.display()))
+    );
+    assert_eq!((mode(&folder), mode(&folder.join("node.key"))), (0o700, 0o600));
+    let key = fs::read_to_string(folder.join("node.key")).unwrap();
+    fs::write(folder.join("config.toml"), "slots = 3 # mine\n").unwrap();
+
+    let again = output(home.path(), &[&words[..], &["--json"]].concat());
+    let result: Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!(result["created"], serde_json::json!({ "data_dir": false, "key": false, "config": false }));
+    assert!(
+        said.contains(result["node"].as_str().unwrap()) && said.contains(result["peer_id"].as_str().unwrap())
+    );
+    assert_eq!(fs::read_to_string(folder.join("node.key")).unwrap(), key);
+    assert_eq!(fs::read_to_string(folder.join("config.toml")).unwrap(), "slots = 3 # mine\n");
+    let secret = key.split_whitespace().last().unwrap();
+    assert!(!said.contains(secret), "the key itself is never shown");
+}
+
+#[test]
+fn init_without_options_uses_the_home_directory() {
+    let home = tempfile::tempdir().unwrap();
+    let said = text(&output(home.path(), &["init"]).stdout);
+    assert!(home.path().join(".local/share/baton-node/config.toml").is_file());
+    assert!(said.ends_with("\n  baton-node run\n"), "{said}");
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_used_ends_with_code_4() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("file");
+    fs::write(&file, "").unwrap();
+    for folder in [file.clone(), file.join("below"), Path::new("/proc/baton-node").to_owned()] {
+        let folder = folder.to_str().unwrap();
+        for words in [&["init", "--data-dir", folder][..], &["run", "--engine", "echo", "--data-dir", folder]]
+        {
+            let (code, said) = failure(&mut baton_node(home.path(), words));
+            assert_eq!(code, 4, "{words:?}: {said}");
+            assert!(said.contains(folder), "{said}");
+        }
+    }
+    let node = home.path().join("node");
+    output(home.path(), &["init", "--data-dir", node.to_str().unwrap()]);
+    fs::set_permissions(node.join("node.key"), fs::Permissions::from_mode(0o644)).unwrap();
+    let words = ["run", "--engine", "echo", "--admin", "none", "--data-dir", node.to_str().unwrap()];
+    let (code, said) = failure(&mut baton_node(home.path(), &words));
+    assert!(code == 4 && said.contains("chmod 600"), "{said}");
+}
+
+#[test]
+fn models_are_listed_for_people_and_for_programs() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("models");
+    fs::create_dir(&folder).unwrap();
+    let words = ["models", "list", "--model-dir", folder.to_str().unwrap()];
+    let said = text(&output(home.path(), &words).stdout);
+    let line = said.lines().find(|line| line.starts_with("smollm2-135m-instruct")).unwrap();
+    assert!(
+        line.contains("98.3 MB") && line.contains("not fetched") && line.contains("Apache-2.0"),
+        "{line}"
+    );
+    assert!(line.ends_with("(configured)") && said.contains("baton-node models pull NAME"), "{said}");
+
+    fs::write(folder.join("SmolLM2-135M-Instruct.Q4_1.gguf"), "half").unwrap();
+    let listed: Value =
+        serde_json::from_slice(&output(home.path(), &[&words[..], &["--json"]].concat()).stdout).unwrap();
+    let model = &listed["models"][0];
+    assert_eq!((&model["name"], &model["installed"]), (&"smollm2-135m-instruct".into(), &false.into()));
+    assert!(text(&output(home.path(), &words).stdout).contains("incomplete or other"));
+}
+
+#[test]
+fn a_model_that_cannot_be_had_ends_with_code_5_and_says_how_to_get_it() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("node");
+    let run = [
+        "run",
+        "--admin",
+        "none",
+        "--listen",
+        "/ip4/127.0.0.1/tcp/0",
+        "--data-dir",
+        folder.to_str().unwrap(),
+    ];
+    let (code, said) = failure(baton_node(home.path(), &run).env("PATH", "/nowhere"));
+    assert_eq!(code, 5, "{said}");
+    assert!(said.contains("fetching it") && said.contains("install Python 3 with pip"), "{said}");
+    let pull = ["models", "pull", "smollm2-135m-instruct"];
+    let (code, said) = failure(baton_node(home.path(), &pull).env("PATH", "/nowhere"));
+    assert!(code == 5 && said.contains("Python 3"), "{said}");
+    let (code, said) = failure(&mut baton_node(home.path(), &[&run[..], &["--model", "mine"]].concat()));
+    assert!(code == 5 && said.contains("mine.gguf") && said.contains("models list"), "{said}");
+    let models = home.path().join(".cache/baton/models");
+    fs::create_dir_all(&models).unwrap();
+    fs::write(models.join("mine.gguf"), "not a model").unwrap();
+    let (code, said) = failure(&mut baton_node(home.path(), &[&run[..], &["--model", "mine"]].concat()));
+    assert!(code == 5 && said.contains("GGUF"), "{said}");
+}
+
+#[test]
+fn an_address_in_use_ends_with_code_3_and_names_it() {
+    let home = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let listen = format!("/ip4/127.0.0.1/tcp/{port}");
+    let run = ["run", "--engine", "echo", "--mdns", "false", "--listen"];
+    let (code, said) =
+        failure(&mut baton_node(home.path(), &[&run[..], &[&listen, "--admin", "none"]].concat()));
+    assert!(code == 3 && said.contains(&listen) && said.contains("choose another port"), "{code}: {said}");
+    let admin = format!("127.0.0.1:{port}");
+    let words = [&run[..], &["/ip4/127.0.0.1/tcp/0", "--admin", &admin]].concat();
+    let (code, said) = failure(&mut baton_node(home.path(), &words));
+    assert!(code == 3 && said.contains(&admin) && said.contains("--admin none"), "{code}: {said}");
+}
+
+#[test]
+fn status_without_a_node_says_so_with_code_1() {
+    let home = tempfile::tempdir().unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (code, said) = failure(&mut baton_node(home.path(), &["status", "--admin", &free]));
+    assert!(code == 1 && said.contains(&free) && said.contains("baton-node run"), "{said}");
+}

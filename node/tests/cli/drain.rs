@@ -1,0 +1,122 @@
+//! `baton-node drain` and `status --watch` against a node that serves turns.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::Stdio,
+};
+
+use baton_proto::ErrorCode;
+use serde_json::Value;
+
+use crate::harness::{
+    process::{Node, baton_node, failure, output, text},
+    turn::Client,
+};
+
+fn json(home: &Path, words: &[&str]) -> Value {
+    let output = output(home, words);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drained_node_finishes_its_turns_sends_new_ones_away_and_takes_them_again() {
+    let home = tempfile::tempdir().unwrap();
+    let mut node = Node::start(home.path(), &["--echo-delay-ms", "200", "--drain-seconds", "1"]);
+    let admin = node.admin().to_owned();
+    let client = Client::of(&node.ready).await;
+    let mut turn = client.ask("one two three four five six").await;
+    let begun = turn.read_until(|reply| !reply.text.is_empty()).await;
+
+    let status = json(home.path(), &["drain", "--admin", &admin, "--json"]);
+    assert_eq!(status["drain"]["turns"], 1, "{status}");
+    let away = client.ask("too late").await.finish().await;
+    assert_eq!((away.code, away.accepted), (Some(ErrorCode::Busy), false));
+    assert!(away.retry_after_ms >= 60_000, "{away:?}");
+    let shown = output(home.path(), &["status", "--admin", &admin]);
+    let said = text(&shown.stdout);
+    assert!(
+        !shown.status.success() && said.contains("draining") && said.contains("1 turns are still"),
+        "{said}"
+    );
+    let (code, said) =
+        failure(&mut baton_node(home.path(), &["drain", "--admin", &admin, "--wait", "--timeout", "0"]));
+    assert!(code == 1 && said.contains("still being finished"), "{said}");
+
+    // Reads during the wait: a stalled reader would hold the turn.
+    let (rest, waited) = tokio::join!(turn.finish(), {
+        let mut command = baton_node(home.path(), &["drain", "--admin", &admin, "--wait"]);
+        async { tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap() }
+    });
+    assert_eq!(begun.text + &rest.text, "echo: one two three four five six");
+    assert!(rest.committed);
+    assert!(waited.status.success() && text(&waited.stdout).starts_with("drained: no turn is left"));
+    // Status requests are still answered.
+    assert!(client.status(&turn).await.is_ok());
+
+    let status = json(home.path(), &["drain", "--admin", &admin, "--cancel", "--json"]);
+    assert_eq!((&status["drain"], &status["turns"]["committed"]), (&Value::Null, &1.into()));
+    assert!(client.ask("welcome").await.finish().await.committed);
+    let (_, log) = node.stop();
+    assert!(log.contains("draining: new turns are refused") && log.contains("no longer draining"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_nodes_own_user_changes_something_and_no_page_does() {
+    let home = tempfile::tempdir().unwrap();
+    let node = Node::start(home.path(), &[]);
+    let token_file = home.path().join(".local/share/baton-node/admin.token");
+    let token = fs::read_to_string(&token_file).unwrap();
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let url = format!("http://{}/control/drain", node.admin());
+    for (token, origin, expected) in [
+        ("", "", 401),
+        ("0".repeat(64).as_str(), "", 401),
+        (token.trim(), "https://evil.example", 403),
+        (token.trim(), "", 200),
+    ] {
+        let mut request = client.post(&url).bearer_auth(token);
+        if !origin.is_empty() {
+            request = request.header("origin", origin);
+        }
+        assert_eq!(request.send().await.unwrap().status(), expected, "{origin}");
+    }
+    let other = tempfile::tempdir().unwrap();
+    let (code, said) = failure(&mut baton_node(other.path(), &["drain", "--admin", node.admin()]));
+    assert!(code == 4 && said.contains("admin.token") && said.contains("--data-dir"), "{said}");
+    fs::write(&token_file, format!("{}\n", "1".repeat(64))).unwrap();
+    let (code, said) = failure(&mut baton_node(home.path(), &["drain", "--admin", node.admin()]));
+    assert!(code == 1 && said.contains("the token does not fit"), "{said}");
+}
+
+#[test]
+fn a_watch_writes_a_line_each_time_and_says_when_the_node_has_gone() {
+    let home = tempfile::tempdir().unwrap();
+    let mut node = Node::start(home.path(), &[]);
+    let watch = |words: &[&str]| {
+        let words = [&["status", "--watch", "--admin", node.admin()], words].concat();
+        let mut child = baton_node(home.path(), &words).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        (child, lines.map(Result::unwrap))
+    };
+    let (mut child, mut lines) = watch(&["--json"]);
+    for _ in 0..2 {
+        let status: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+        assert_eq!((&status["healthy"], &status["slots"]), (&true.into(), &8.into()));
+    }
+    let (mut plain, mut plain_lines) = watch(&[]);
+    let line = plain_lines.next().unwrap();
+    assert!(line.starts_with("20") && line.contains("not-ready running=0/8 waiting=0/16"), "{line}");
+    assert!(!line.contains('\x1b'));
+    node.stop();
+    let gone = lines
+        .map(|line| serde_json::from_str::<Value>(&line).unwrap())
+        .find(|status| status["healthy"] == false);
+    assert!(gone.unwrap()["error"].as_str().unwrap().contains("no node answers"));
+    assert!(plain_lines.any(|line| line.contains("no answer")));
+    for child in [&mut child, &mut plain] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,191 @@
+//! `baton-node models add` and `models pull` on the command line: licences, local files, hub files.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    net::TcpListener,
+    path::Path,
+    thread,
+};
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    harness::{
+        model_file::model,
+        process::{Node, baton_node, failure, output, text},
+    },
+    small,
+};
+
+fn listed(home: &Path) -> Value {
+    serde_json::from_slice(&output(home, &["models", "list", "--json"]).stdout).unwrap()
+}
+
+#[test]
+fn a_licence_is_shown_and_nothing_is_fetched_before_it_is_accepted() {
+    let home = tempfile::tempdir().unwrap();
+    // There is no terminal. There is no Python either, so nothing can be fetched.
+    let pull = ["models", "pull", "gemma3-270m"];
+    let (code, said) = failure(baton_node(home.path(), &pull).env("PATH", "/nowhere"));
+    assert_eq!(code, 2, "{said}");
+    for part in ["Gemma Terms of Use", "https://ai.google.dev/gemma/terms", "--accept-licence"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let note = home.path().join(".cache/baton/models/gemma-3-270m-q4_k_m.gguf.accepted.json");
+    assert!(!note.exists());
+    let accepting = [&pull[..], &["--accept-licence"]].concat();
+    let (code, said) = failure(baton_node(home.path(), &accepting).env("PATH", "/nowhere"));
+    assert!(code == 5 && said.contains("install Python 3"), "{said}");
+    let noted: Value = serde_json::from_slice(&fs::read(&note).unwrap()).unwrap();
+    assert_eq!(noted["licence"], "Gemma Terms of Use");
+    // The second run does not request acceptance.
+    let (code, said) = failure(baton_node(home.path(), &pull).env("PATH", "/nowhere"));
+    assert!(code == 5 && !said.contains("Full text"), "{said}");
+}
+
+#[test]
+fn a_file_of_this_machine_is_added_checked_verified_and_removed() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("My model.gguf");
+    fs::write(&file, model()).unwrap();
+    let path = file.to_str().unwrap();
+    let said = output(home.path(), &["models", "add", path]);
+    assert!(text(&said.stdout).contains("baton-node run --model My-model"), "{said:?}");
+    let own = &listed(home.path())["own"][0];
+    assert_eq!((own["name"].as_str(), own["source"].as_str()), (Some("My-model"), Some(path)));
+    let verified = output(home.path(), &["models", "verify", "My-model", "--json"]);
+    let verified: Value = serde_json::from_slice(&verified.stdout).unwrap();
+    assert_eq!(verified["models"][0]["right"], true);
+
+    // Detects a changed file.
+    let inside = home.path().join(".cache/baton/models/My-model.gguf");
+    fs::remove_file(&inside).unwrap();
+    fs::write(&inside, [model(), vec![1]].concat()).unwrap();
+    let (code, said) = failure(&mut baton_node(home.path(), &["models", "verify"]));
+    assert_eq!(code, 5, "{said}");
+
+    for (words, part) in [
+        (&["models", "add", path, "--name", "smollm2-135m-instruct"][..], "of the catalogue"),
+        (&["models", "add", path, "--name", "../x"], "letters, digits"),
+        (&["models", "add", path, "--name", "My-model"], "another file has it"),
+        (&["models", "pull", "smollm2-135m-instruct", "--name", "x"], "files of the hub"),
+        (&["models", "pull", "hf:x"], "hf:OWNER/REPO/FILE.gguf"),
+    ] {
+        let (code, said) = failure(&mut baton_node(home.path(), words));
+        assert!(code == 2 && said.contains(part), "{words:?}: {said}");
+    }
+    let removed = output(home.path(), &["models", "rm", "My-model"]);
+    assert!(text(&removed.stdout).contains("was removed"), "{removed:?}");
+    assert_eq!(fs::read_dir(home.path().join(".cache/baton/models")).unwrap().count(), 0);
+    assert!(file.exists());
+}
+
+#[test]
+fn a_model_that_a_node_serves_is_not_removed_whatever_computes_it() {
+    let home = tempfile::tempdir().unwrap();
+    let models = home.path().join(".cache/baton/models");
+    fs::create_dir_all(&models).unwrap();
+    let file = models.join("general.gguf");
+    fs::write(&file, small::model("phi3").finish()).unwrap();
+    let run =
+        ["run", "--json", "--mdns", "false", "--listen", "/ip4/127.0.0.1/tcp/0", "--admin", "127.0.0.1:0"];
+    let mut node = Node::spawn(&mut baton_node(home.path(), &[&run[..], &["--model", "general"]].concat()));
+    // Only that node serves it; the configuration has another model.
+    let config = home.path().join("elsewhere.toml");
+    fs::write(&config, format!("admin = \"{}\"\n", node.admin())).unwrap();
+    let remove = ["models", "rm", "general"];
+    let (code, said) = failure(baton_node(home.path(), &remove).env("BATON_NODE_CONFIG", &config));
+    assert!(code == 1 && said.contains("served by the node") && said.contains("--force"), "{said}");
+    assert!(file.exists());
+    node.stop();
+    assert!(output(home.path(), &remove).status.success());
+    assert!(!file.exists());
+}
+
+#[test]
+fn a_file_that_lies_is_refused_with_what_is_wrong() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("lie.gguf");
+    let mut bytes = model();
+    bytes[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+    for (content, part) in [(&bytes[..], "tensor count"), (b"not a model", "not a GGUF file"), (b"", "GGUF")]
+    {
+        fs::write(&file, content).unwrap();
+        let (code, said) = failure(&mut baton_node(home.path(), &["models", "add", file.to_str().unwrap()]));
+        assert!(code == 5 && said.contains("is no model that can be used") && said.contains(part), "{said}");
+    }
+    assert_eq!(listed(home.path())["own"], serde_json::json!([]));
+}
+
+/// A hub with one file, which lives as long as the test's process.
+fn hub(content: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            let lines = BufReader::new(&stream).lines().map(|line| line.unwrap());
+            let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+            let hash: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+            let size = content.len();
+            let mut out = &stream;
+            let close = "connection: close\r\n\r\n";
+            if head[0].contains("/resolve/") {
+                let stated =
+                    format!("x-repo-commit: c0ffee\r\nx-linked-etag: \"{hash}\"\r\nx-linked-size: {size}");
+                let _ = write!(
+                    out,
+                    "HTTP/1.1 302 x\r\n{stated}\r\nlocation: /bytes\r\ncontent-length: 0\r\n{close}"
+                );
+            } else {
+                let _ = write!(out, "HTTP/1.1 200 x\r\ncontent-length: {size}\r\n{close}");
+                let _ = out.write_all(&content);
+            }
+        }
+    });
+    endpoint
+}
+
+#[test]
+fn a_file_of_a_hub_is_fetched_by_name_and_only_if_it_is_a_model() {
+    let home = tempfile::tempdir().unwrap();
+    let pull = ["models", "pull", "hf:someone/models/tiny.Q4_0.gguf", "--name", "tiny", "--json"];
+    let pulled = baton_node(home.path(), &pull).env("HF_ENDPOINT", hub(model())).output().unwrap();
+    let pulled: Value = serde_json::from_slice(&pulled.stdout).unwrap();
+    assert_eq!(pulled["name"], "tiny");
+    assert_eq!(fs::read(pulled["path"].as_str().unwrap()).unwrap(), model());
+    let own = &listed(home.path())["own"][0];
+    assert_eq!(own["source"], "hf:someone/models/tiny.Q4_0.gguf@c0ffee");
+
+    let other = ["models", "pull", "hf:someone/models/page.gguf"];
+    let mut command = baton_node(home.path(), &other);
+    let (code, said) = failure(command.env("HF_ENDPOINT", hub(b"<html>".to_vec())));
+    assert!(code == 5 && said.contains("not a GGUF file"), "{said}");
+    assert_eq!(listed(home.path())["own"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_model_that_never_fits_and_one_that_is_named_twice_are_refused_at_the_start() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("tiny.gguf");
+    fs::write(&file, model()).unwrap();
+    assert!(output(home.path(), &["models", "add", file.to_str().unwrap()]).status.success());
+    let run =
+        ["run", "--admin", "none", "--listen", "/ip4/127.0.0.1/tcp/0", "--mdns", "false", "--model", "tiny"];
+    // 1,024 megabytes of keys and values, and a file below one megabyte.
+    let (code, said) =
+        failure(&mut baton_node(home.path(), &[&run[..], &["--model-memory-mb", "100"]].concat()));
+    assert!(
+        code == 2 && said.contains("the model tiny takes about 1025 MB, and model_memory_mb is 100"),
+        "{said}"
+    );
+    let (code, said) =
+        failure(&mut baton_node(home.path(), &[&run[..], &["--more-models", "tiny"]].concat()));
+    assert!(code == 2 && said.contains("named twice"), "{said}");
+    // It fits the budget, but has no usable weights.
+    let (code, said) =
+        failure(&mut baton_node(home.path(), &[&run[..], &["--model-memory-mb", "2000"]].concat()));
+    assert!(code == 5 && said.contains("cannot load the model tiny"), "{said}");
+}

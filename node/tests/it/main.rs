@@ -1,0 +1,17 @@
+//! The node's parts without its program: the turn service, the engines, the window, the operator's files.
+#![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
+
+mod deploy_files;
+mod engine_echo;
+mod engine_library;
+mod engine_models;
+mod engine_prompt;
+mod engine_proxied;
+mod service;
+#[path = "../../candle/tests/models/small.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+#[allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
+mod small;
+#[path = "../../engine/tests/support/mod.rs"]
+#[allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
+mod support;

@@ -1,0 +1,13 @@
+//! The turn service end to end. The parts: nodes with real meshes on 127.0.0.1, a store with faults, the echo
+//! engine. The client verifies every turn byte for byte.
+
+mod audits;
+mod damage;
+mod embeddings;
+mod fairness;
+mod faults;
+mod journal;
+mod network;
+mod overhead;
+mod refusals;
+mod turns;

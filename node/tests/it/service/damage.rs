@@ -1,0 +1,234 @@
+//! A journal with damaged files reports it, keeps the readable entries, and signs nothing twice.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use baton_node::journal::{Journal, JournalDamage, JournalLimits};
+use tempfile::{TempDir, tempdir};
+
+use crate::service::journal::{STORED, hash, key, seal};
+
+const TURNS: u32 = 60;
+const UNTAKEN: u64 = 3;
+const LATER_MS: u64 = 50_000;
+
+/// Damage to a file's bytes.
+type Harm = Box<dyn Fn(&mut Vec<u8>)>;
+
+struct JournalFolder {
+    _parent: TempDir,
+    folder: PathBuf,
+}
+
+/// A journal of sixty turns; the store has all but three of their blobs.
+async fn journaled() -> JournalFolder {
+    let parent = tempdir().unwrap();
+    let folder = parent.path().join("journal");
+    let journal = Journal::open(&folder, JournalLimits::default(), 1000).unwrap();
+    assert_eq!(journal.damage(), None);
+    for turn in 0..TURNS {
+        let blob = vec![u8::try_from(turn).unwrap(); 3000];
+        seal(&journal, turn, blob, baton_proto::wire::StoreState::Pending, 2000).await;
+        if u64::from(turn) >= UNTAKEN {
+            journal.set_store(key(turn), STORED).await.unwrap();
+        }
+    }
+    drop(journal);
+    JournalFolder { _parent: parent, folder }
+}
+
+impl JournalFolder {
+    fn open(&self) -> Journal {
+        Journal::open(&self.folder, JournalLimits::default(), LATER_MS).unwrap()
+    }
+
+    fn harm(&self, file: &str, harm: &dyn Fn(&mut Vec<u8>)) {
+        let path = self.folder.join(file);
+        let mut bytes = fs::read(&path).unwrap();
+        harm(&mut bytes);
+        fs::write(&path, bytes).unwrap();
+    }
+
+    /// As after a kill: the files have no checksums.
+    fn forget_sums(&self) {
+        fs::remove_file(self.folder.join("sums")).unwrap();
+    }
+
+    fn copies(&self) -> usize {
+        let beside = fs::read_dir(self.folder.parent().unwrap()).unwrap();
+        beside
+            .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains(".damaged-"))
+            .count()
+    }
+}
+
+/// The end of the non-zero bytes: sled makes its file longer than necessary.
+fn used(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1
+}
+
+fn harms() -> Vec<(String, Harm)> {
+    let mut harms: Vec<(String, Harm)> = Vec::new();
+    for part in 1..7 {
+        harms.push((
+            format!("a bit flipped at {part}/7"),
+            Box::new(move |bytes| {
+                let at = used(bytes) * part / 7;
+                bytes[at] ^= 0x10;
+            }),
+        ));
+        harms.push((
+            format!("cut at {part}/7"),
+            Box::new(move |bytes| bytes.truncate(used(bytes) * part / 7)),
+        ));
+        harms.push((
+            format!("zeroed from {part}/7"),
+            Box::new(move |bytes| {
+                let from = used(bytes) * part / 7;
+                bytes[from..].fill(0);
+            }),
+        ));
+    }
+    harms.push(("emptied".to_owned(), Box::new(Vec::clear)));
+    harms.push(("all zeros".to_owned(), Box::new(|bytes| bytes.fill(0))));
+    harms
+}
+
+/// Checks the rules for every damaged journal after opening.
+async fn check(name: &str, journaled: &JournalFolder, harmed: &Path) -> JournalDamage {
+    let before = fs::read(harmed).ok();
+    let journal = journaled.open();
+    let damage = journal.damage().unwrap_or_else(|| panic!("{name}: not a word")).clone();
+    assert!(damage.files.contains(&harmed.to_owned()), "{name}: {damage}");
+    assert!(damage.to_string().contains(&*harmed.to_string_lossy()), "{name}: {damage}");
+    let quarantine = damage.quarantine.as_ref().unwrap_or_else(|| panic!("{name}: nothing is in quarantine"));
+    let kept = fs::read(quarantine.join(harmed.file_name().unwrap())).ok();
+    assert_eq!(kept.map(|bytes| bytes.len()), before.map(|bytes| bytes.len()), "{name}: as it was found");
+    let mut missing = 0;
+    for turn in 0..TURNS {
+        missing += u64::from(journal.look_up(key(turn)).await.unwrap().is_none());
+    }
+    if missing > 0 {
+        assert!(damage.may_miss_entries(), "{name}: {missing} are missing, and it says {damage}");
+        assert_eq!(damage.kept_entries, u64::from(TURNS) - missing, "{name}");
+        assert_eq!(journal.begins_ms(), LATER_MS, "{name}: what is missing could be signed again");
+        assert!(damage.to_string().contains("store had not taken"), "{name}");
+    }
+    // It continues, and the next start reports nothing.
+    seal(&journal, TURNS, vec![9; 100], STORED, LATER_MS).await;
+    drop(journal);
+    assert_eq!(journaled.open().damage(), None, "{name}: told twice");
+    damage
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_database_is_named_and_quarantined() {
+    for (name, harm) in harms() {
+        let journaled = journaled().await;
+        journaled.harm("db", &*harm);
+        check(&name, &journaled, &journaled.folder.join("db")).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_kill_a_database_with_lost_entries_differs_from_an_intact_one() {
+    let whole = journaled().await;
+    whole.forget_sums();
+    let journal = whole.open();
+    assert_eq!((journal.damage(), journal.begins_ms()), (None, 1000));
+    assert_eq!(whole.copies(), 0, "the copy is not needed");
+    drop(journal);
+    for (name, harm) in harms() {
+        let journaled = journaled().await;
+        journaled.forget_sums();
+        journaled.harm("db", &*harm);
+        let journal = journaled.open();
+        let mut missing = 0;
+        for turn in 0..TURNS {
+            missing += u64::from(journal.look_up(key(turn)).await.unwrap().is_none());
+        }
+        let Some(damage) = journal.damage() else {
+            assert_eq!(missing, 0, "{name}: {missing} entries are missing without a word");
+            continue;
+        };
+        assert!(damage.files.contains(&journaled.folder.join("db")), "{name}: {damage}");
+        assert!(missing == 0 || journal.begins_ms() == LATER_MS, "{name}");
+        assert_eq!(journaled.copies(), 1, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_settings_are_written_anew_and_nothing_is_lost() {
+    for (name, harm) in harms() {
+        for killed in [false, true] {
+            let journaled = journaled().await;
+            if killed {
+                journaled.forget_sums();
+            }
+            let conf = journaled.folder.join("conf");
+            let good = fs::read(&conf).unwrap();
+            journaled.harm("conf", &*harm);
+            let journal = journaled.open();
+            for turn in 0..TURNS {
+                assert!(journal.look_up(key(turn)).await.unwrap().is_some(), "{name}");
+            }
+            assert_eq!(journal.begins_ms(), 1000, "{name}");
+            let told = journal.damage().map(ToString::to_string).unwrap_or_default();
+            // After a kill, any settings that sled can read are accepted.
+            assert!(killed || told.contains(&*conf.to_string_lossy()), "{name}: {told}");
+            assert!(!told.contains("backtrace"), "{name}: {told}");
+            if !killed {
+                assert_eq!(fs::read(&conf).unwrap(), good, "{name}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_mark_or_checksum_file_is_named() {
+    for (file, harm) in [("mark", "empty"), ("mark", "gone"), ("sums", "empty"), ("sums", "flipped")] {
+        let journaled = journaled().await;
+        let path = journaled.folder.join(file);
+        match harm {
+            "empty" => fs::write(&path, "").unwrap(),
+            "gone" => fs::remove_file(&path).unwrap(),
+            _ => journaled.harm(file, &|bytes| bytes[40] ^= 1),
+        }
+        let journal = journaled.open();
+        let damage = journal.damage().unwrap_or_else(|| panic!("{file} {harm}"));
+        assert_eq!(damage.files, [path], "{file} {harm}");
+        assert_eq!(damage.lost_changes, (file == "sums").then_some(0), "{file} {harm}");
+        assert_eq!(damage.untaken_blobs, UNTAKEN);
+        assert!(journal.look_up(key(TURNS - 1)).await.unwrap().is_some());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_or_blob_with_a_wrong_checksum_is_moved_to_a_file() {
+    let journaled = journaled().await;
+    let digest = {
+        let db = sled::open(&journaled.folder).unwrap();
+        let turns = db.open_tree("turns").unwrap();
+        let (key, mut entry) =
+            turns.iter().next().unwrap().map(|(key, entry)| (key, entry.to_vec())).unwrap();
+        *entry.last_mut().unwrap() ^= 1;
+        turns.insert(key, entry).unwrap();
+        let blobs = db.open_tree("blobs").unwrap();
+        let (digest, _) = blobs.iter().next().unwrap().unwrap();
+        blobs.insert(&digest, b"other bytes").unwrap();
+        digest
+    };
+    let journal = journaled.open();
+    let damage = journal.damage().unwrap();
+    assert_eq!((damage.damaged_entries, damage.kept_entries), (2, u64::from(TURNS) - 1), "{damage}");
+    let digest = baton_proto::ids::BlobDigest(digest.as_ref().try_into().unwrap());
+    assert_eq!(journal.blob(digest).await.unwrap(), None);
+    let quarantine = damage.quarantine.as_ref().unwrap();
+    let names: Vec<_> = fs::read_dir(quarantine).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    for prefix in ["entry-", "blob-"] {
+        assert!(names.iter().any(|name| name.to_string_lossy().starts_with(prefix)), "{names:?}");
+    }
+    assert_eq!(journal.accept(key(900), hash(1), 90_000, LATER_MS).await.unwrap(), Ok(None));
+}

@@ -1,0 +1,254 @@
+//! Fair service beside greedy or dishonest peers: bans, slots before work, grants, and stored receipts.
+
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
+
+use baton_keys::SecretSigningKey;
+use baton_node::{
+    engine::echo::EchoConfig,
+    ledger,
+    service::{QuotaPolicy, ServiceLimits},
+};
+use baton_proto::{
+    ErrorCode, SignedObject, codec,
+    ids::{NodeId, QuotaSerial},
+    quota::{QuotaGrant, QuotaProof, QuotaUse},
+    turn::TurnAuth,
+    wire::{ClientFrame, NodeFrame},
+};
+use tempfile::{TempDir, tempdir};
+
+use crate::service::network::{
+    client::{Changes, Client, PreparedTurn, Reply, Session, next_frame, read_reply},
+    node::{Setup, TestNode},
+    now_ms,
+    store::MemoryStore,
+};
+
+/// A node that counts loopback addresses as public ones.
+fn counting(limits: ServiceLimits) -> Setup {
+    Setup { limits: ServiceLimits { count_private: true, ..limits }, ..Setup::default() }
+}
+
+async fn node(setup: Setup) -> (TestNode, TempDir) {
+    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
+    (TestNode::start(&folder.path().join("journal"), &store, setup).await, folder)
+}
+
+fn forged(session: &Session, node: &TestNode) -> PreparedTurn {
+    let mut prepared = session.prepare(node, "hello", Changes::default());
+    let other = SecretSigningKey::generate();
+    prepared.request.auth = SignedObject::sign(TurnAuth::clone(&prepared.auth), &other).bytes().clone();
+    prepared
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forging_peer_is_refused_unread_and_cut_off_while_its_neighbours_are_served() {
+    let (node, _folder) = node(counting(Setup::default().limits)).await;
+    let (forger, honest) = (Client::start().await, Client::start().await);
+    let (session, mut other) = (Session::new(), Session::new());
+    for _ in 0..4 {
+        let reply = forger.run(&node, &forged(&session, &node)).await;
+        assert_eq!(reply.code(), Some(ErrorCode::BadSignature));
+    }
+    // A good request is not even read.
+    let good = session.prepare(&node, "hello", Changes::default());
+    let (code, retry_after_ms) = forger.run(&node, &good).await.refused.unwrap();
+    assert_eq!(code, ErrorCode::RateLimited);
+    assert!((100_000..=120_000).contains(&retry_after_ms), "{retry_after_ms}");
+    honest.turn(&node, &mut other, "hello from next door").await;
+    // A peer that continues loses its connection, and gets no other.
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    let cut_off = async {
+        loop {
+            let opened = forger.mesh.open(node.node, &node.mesh.listen_addrs(), deadline).await;
+            let Ok(mut stream) = opened else { break };
+            // The effects of a closing connection on its streams are irrelevant.
+            let _ = stream.send_by(&codec::encode(&ClientFrame::NodeRecord), deadline).await;
+            let _ = stream.recv_by(1 << 20, deadline).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), cut_off).await.expect("the forger is cut off");
+    honest.turn(&node, &mut other, "still here").await;
+    assert_eq!(node.jobs(), 2);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_and_replays_are_counted_and_one_of_each_bans_nobody() {
+    let (node, _folder) = node(counting(Setup::default().limits)).await;
+    let (client, mut session) = (Client::start().await, Session::new());
+    let mut garbage = client.open_raw(&node, &[0xff; 9]).await;
+    assert!(matches!(next_frame(&mut garbage).await, Some(NodeFrame::Refused { .. })));
+    assert_eq!(client.run(&node, &forged(&session, &node)).await.code(), Some(ErrorCode::BadSignature));
+    let stale = session.prepare(
+        &node,
+        "hello",
+        Changes { auth: Some(Box::new(|auth| auth.issued_ms -= 30_000)), ..Changes::default() },
+    );
+    assert_eq!(client.run(&node, &stale).await.code(), Some(ErrorCode::Replayed));
+    client.turn(&node, &mut session, "a hiccup bans nobody").await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_fetched_and_nothing_computed_before_a_turn_has_a_slot() {
+    let (store, folders) = (Arc::new(MemoryStore::default()), [tempdir().unwrap(), tempdir().unwrap()]);
+    let author = TestNode::start(folders[0].path(), &store, Setup::default()).await;
+    let echo = EchoConfig { token_delay: Duration::from_millis(30), ..EchoConfig::default() };
+    let limits = ServiceLimits { slots: 1, ..Setup::default().limits };
+    let setup = Setup { seed: 2, echo, limits, ..Setup::default() };
+    let busy = TestNode::start(folders[1].path(), &store, setup).await;
+    let (client, mut session) = (Client::start().await, Session::new());
+    client.turn(&author, &mut session, "a turn that the other node has to fetch").await;
+
+    let long = Session::new();
+    let first = long.prepare(&busy, &"word ".repeat(60), Changes::default());
+    let mut running = client.open(&busy, &ClientFrame::Turn(first.request.clone())).await;
+    for _ in 0..2 {
+        next_frame(&mut running).await.expect("Accepted and a token");
+    }
+    let (gets, jobs) = (store.gets.load(SeqCst), busy.jobs());
+    let second = session.prepare(&busy, "waits", Changes::default());
+    let mut waiting = client.open(&busy, &ClientFrame::Turn(second.request.clone())).await;
+    for _ in 0..2 {
+        next_frame(&mut waiting).await.expect("Accepted and its place in line");
+    }
+    assert_eq!((store.gets.load(SeqCst), busy.jobs()), (gets, jobs), "it waits, and costs nothing");
+    while next_frame(&mut running).await.is_some() {}
+    while next_frame(&mut waiting).await.is_some() {}
+    assert_eq!(busy.jobs(), jobs + 1);
+    assert!(store.gets.load(SeqCst) > gets, "then it was fetched");
+    author.stop().await;
+    busy.stop().await;
+}
+
+struct GrantHolder {
+    holder: SecretSigningKey,
+    chain: Vec<SignedObject<QuotaGrant>>,
+}
+
+const ISSUER: [u8; 32] = [0x11; 32];
+
+fn granted(turns_per_hour: u32, nodes: Vec<NodeId>) -> GrantHolder {
+    let (issuer, holder) = (SecretSigningKey::from_seed(&ISSUER), SecretSigningKey::generate());
+    let grant = QuotaGrant {
+        version: 1,
+        grantor: issuer.public_key(),
+        serial: QuotaSerial([7; 16]),
+        parent: None,
+        holder: holder.public_key(),
+        nodes,
+        models: Vec::new(),
+        turns_per_hour,
+        tokens_per_hour: 10_000,
+        concurrent: 2,
+        from_ms: now_ms() - 1000,
+        until_ms: now_ms() + 60_000,
+        depth: 1,
+    };
+    GrantHolder { holder, chain: vec![SignedObject::sign(grant, &issuer)] }
+}
+
+impl GrantHolder {
+    fn used(&self, auth: &SignedObject<TurnAuth>) -> QuotaUse {
+        let last = self.chain.last().unwrap();
+        let proof = QuotaProof {
+            version: 1,
+            holder: self.holder.public_key(),
+            grant: last.quota_hash(),
+            auth_hash: auth.auth_hash(),
+        };
+        let chain = self.chain.iter().map(|link| link.bytes().clone()).collect();
+        QuotaUse { chain, proof: SignedObject::sign(proof, &self.holder).bytes().clone() }
+    }
+}
+
+async fn run_under(client: &Client, node: &TestNode, prepared: &PreparedTurn, used: QuotaUse) -> Reply {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    let mut stream = client.open(node, &ClientFrame::Quota(used)).await;
+    stream.send_by(&codec::encode(&ClientFrame::Turn(prepared.request.clone())), deadline).await.unwrap();
+    read_reply(stream, prepared).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_requires_grants_serves_their_holders_and_nobody_else() {
+    let quotas = QuotaPolicy {
+        issuers: vec![SecretSigningKey::from_seed(&ISSUER).public_key()],
+        required: true,
+        revoked: vec![QuotaSerial([9; 16])],
+    };
+    let (node, _folder) = node(counting(ServiceLimits { quotas, ..Setup::default().limits })).await;
+    let (client, mut session) = (Client::start().await, Session::new());
+    let bare = session.prepare(&node, "hello", Changes::default());
+    assert_eq!(client.run(&node, &bare).await.code(), Some(ErrorCode::QuotaExceeded));
+    assert_eq!(node.jobs(), 0);
+
+    let grant = granted(2, Vec::new());
+    for _ in 0..2 {
+        let prepared = session.prepare(&node, "hello", Changes::default());
+        let reply = run_under(&client, &node, &prepared, grant.used(&prepared.auth)).await;
+        let committed = reply.committed().unwrap_or_else(|| panic!("{reply:?}"));
+        session.accept(&prepared, committed, &reply.text(), &[]).unwrap();
+    }
+    let third = session.prepare(&node, "hello", Changes::default());
+    let (code, retry_after_ms) =
+        run_under(&client, &node, &third, grant.used(&third.auth)).await.refused.unwrap();
+    assert_eq!(code, ErrorCode::QuotaExceeded, "two turns an hour");
+    assert!(retry_after_ms > 1_000_000, "{retry_after_ms}");
+
+    // The proof of use for one turn is invalid for another turn and for another holder. A grant for another
+    // node is invalid here.
+    let other = granted(10, Vec::new());
+    let prepared = session.prepare(&node, "hello", Changes::default());
+    let replayed = run_under(&client, &node, &prepared, other.used(&third.auth)).await;
+    assert_eq!(replayed.code(), Some(ErrorCode::BadSignature));
+    let thief = GrantHolder { holder: SecretSigningKey::generate(), chain: other.chain.clone() };
+    let stolen = run_under(&client, &node, &prepared, thief.used(&prepared.auth)).await;
+    assert_eq!(stolen.code(), Some(ErrorCode::BadSignature));
+    let elsewhere = granted(10, vec![NodeId([3; 32])]);
+    let misplaced = run_under(&client, &node, &prepared, elsewhere.used(&prepared.auth)).await;
+    assert_eq!(misplaced.code(), Some(ErrorCode::WrongAudience));
+    let mut revoked = granted(10, Vec::new());
+    let issuer = SecretSigningKey::from_seed(&ISSUER);
+    let withdrawn = QuotaGrant { serial: QuotaSerial([9; 16]), ..QuotaGrant::clone(&revoked.chain[0]) };
+    revoked.chain = vec![SignedObject::sign(withdrawn, &issuer)];
+    let refused = run_under(&client, &node, &prepared, revoked.used(&prepared.auth)).await;
+    assert_eq!(refused.code(), Some(ErrorCode::QuotaExceeded));
+    let alone = client.ask_after(&node, &ClientFrame::Quota(other.used(&prepared.auth))).await;
+    assert!(matches!(alone, Some(NodeFrame::Refused { code: ErrorCode::NonCanonical, .. })), "{alone:?}");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_receipts_of_acknowledged_turns_are_kept_and_of_no_others() {
+    let kept = tempdir().unwrap();
+    let ledger = kept.path().join("receipts");
+    let (node, _folder) = node(Setup { ledger: Some(ledger.clone()), ..Setup::default() }).await;
+    let (client, mut session) = (Client::start().await, Session::new());
+    let (_, first) = client.turn(&node, &mut session, "one two three").await;
+    let (_, _unacknowledged) = client.turn(&node, &mut session, "four five").await;
+    let ack = SignedObject::sign(session.ack(&first), &session.root.signing_key());
+    for _ in 0..2 {
+        let taken = client.ask(&node, &ClientFrame::Ack(ack.bytes().clone())).await;
+        assert!(matches!(taken, NodeFrame::Done), "{taken:?}");
+    }
+    let id = node.node;
+    node.stop().await;
+    let account = ledger::read(&ledger, &[id], None).unwrap();
+    assert_eq!((account.total.turns, account.refused_count), (1, 0));
+    assert_eq!(account.total.output_tokens, u64::from(first.receipt.tokens.output));
+    let files: Vec<_> = std::fs::read_dir(&ledger).unwrap().map(|file| file.unwrap().path()).collect();
+    assert_eq!(files.len(), 2, "the month and its mark: {files:?}");
+    for file in files {
+        let bytes = std::fs::read(file).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(
+            !text.contains("three") && !text.contains(&hex::encode("three")),
+            "no word of the conversation"
+        );
+    }
+    assert_eq!(ledger::read(&ledger, &[NodeId([1; 32])], None).unwrap().total.turns, 0);
+}

@@ -1,0 +1,453 @@
+//! A client: one session, its keys, its requests, and the verification of every turn.
+
+use baton_keys::{
+    exchange::{ExchangeSecret, TurnSecret},
+    secret::random_bytes,
+    session::{RecordIdentity, SessionRoot},
+};
+use baton_mesh::{Mesh, MeshConfig, MeshHandle, Reach, TurnStream};
+use baton_proto::{
+    ErrorCode, SignedBytes, SignedObject,
+    ack::{Abort, StatusRequest, TurnAck},
+    codec,
+    commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn},
+    head::{HeadInner, HeadOuter, HeadRecord, SegmentRef},
+    ids::{DeviceId, GrantHash, LinkHash, PayloadHash, SamplingDigest, TurnId},
+    limits::MAX_NODE_FRAME_BYTES,
+    link::{BlobRef, Genesis},
+    memory::MemoryItem,
+    receipt::ProgressNote,
+    record::{Message, RecordKind, Role},
+    segment::Segment,
+    turn::{
+        Grant, GrantedKey, Payload, ReadBlob, ReadRecord, Sampling, SealedPayload, StoragePolicy, TurnAuth,
+        resume_tokens_hash,
+    },
+    wire::{ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TurnRequest, TurnStatus},
+};
+use tokio::time::{Duration, Instant};
+use zeroize::Zeroizing;
+
+use super::{
+    node::TestNode,
+    now_ms,
+    store::{SHARDS, id_of},
+};
+
+pub struct Client {
+    pub mesh: MeshHandle,
+}
+
+/// A session, on the client's side.
+pub struct Session {
+    pub root: SessionRoot,
+    pub seq: u64,
+    pub prev_link: LinkHash,
+    pub base: Segment,
+    /// The latest blob of each segment, oldest first, with its bytes.
+    pub blobs: Vec<(u64, BlobRef, Vec<u8>)>,
+    pub identities: Vec<RecordIdentity>,
+    pub head_sequence: u64,
+}
+
+/// A request, with everything to verify its reply.
+pub struct PreparedTurn {
+    pub request: TurnRequest,
+    pub auth: SignedObject<TurnAuth>,
+    pub payload: Payload,
+    pub secret: TurnSecret,
+}
+
+/// A reply, read to its end.
+#[derive(Debug, Default)]
+pub struct Reply {
+    pub nonce: Option<[u8; 32]>,
+    pub events: Vec<ReplyEvent>,
+    pub refused: Option<(ErrorCode, u32)>,
+    /// Whether the stream's last chunk arrived.
+    pub complete: bool,
+}
+
+impl Reply {
+    pub fn text(&self) -> String {
+        let text = |event: &ReplyEvent| match event {
+            ReplyEvent::Tokens { text, .. } => Some(text.clone()),
+            _ => None,
+        };
+        self.events.iter().filter_map(text).collect()
+    }
+
+    pub fn ids(&self) -> Vec<u32> {
+        let ids = |event: &ReplyEvent| match event {
+            ReplyEvent::Tokens { ids, .. } => Some(ids.clone()),
+            _ => None,
+        };
+        self.events.iter().filter_map(ids).flatten().collect()
+    }
+
+    pub fn committed(&self) -> Option<&Committed> {
+        self.events.iter().find_map(|event| match event {
+            ReplyEvent::Committed(committed) => Some(committed.as_ref()),
+            _ => None,
+        })
+    }
+
+    pub fn store(&self) -> Option<StoreState> {
+        match self.events.last() {
+            Some(ReplyEvent::Store(state)) => Some(*state),
+            _ => None,
+        }
+    }
+
+    /// Progress notes with verified signatures.
+    pub fn notes(&self) -> Vec<SignedObject<ProgressNote>> {
+        let note = |event: &ReplyEvent| match event {
+            ReplyEvent::Progress(bytes) => Some(SignedObject::verify(bytes.clone()).unwrap()),
+            _ => None,
+        };
+        self.events.iter().filter_map(note).collect()
+    }
+
+    /// The code of a refusal or of a failure after Accepted.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match (self.refused, self.events.last()) {
+            (Some((code, _)), _) => Some(code),
+            (None, Some(ReplyEvent::Failed { code })) => Some(*code),
+            _ => None,
+        }
+    }
+}
+
+type Change<'a, T> = Option<Box<dyn FnOnce(&mut T) + 'a>>;
+
+/// Changes to a request before it is sealed and signed.
+#[derive(Default)]
+pub struct Changes<'a> {
+    pub payload: Change<'a, Payload>,
+    pub auth: Change<'a, TurnAuth>,
+    pub turn_id: Option<TurnId>,
+    pub attempt: u32,
+    /// Omits the blobs' locations.
+    pub no_locator: bool,
+}
+
+impl Session {
+    pub fn new() -> Self {
+        let root = SessionRoot::generate();
+        let genesis =
+            Genesis { session_key: root.signing_key().public_key(), n_shards: SHARDS, branch: None };
+        Self {
+            seq: 0,
+            prev_link: genesis.link_hash(),
+            base: Segment::empty(root.session_id(), 0),
+            blobs: Vec::new(),
+            identities: Vec::new(),
+            head_sequence: 0,
+            root,
+        }
+    }
+
+    pub fn prev_blob(&self) -> Option<BlobRef> {
+        self.blobs.last().map(|(_, blob, _)| *blob)
+    }
+
+    pub fn latest_blob(&self) -> Vec<u8> {
+        self.blobs.last().unwrap().2.clone()
+    }
+
+    fn grant(&self, identity: &RecordIdentity, no_locator: bool) -> Grant {
+        let record_key = self.root.record_key(identity);
+        let blob_key = self.root.blob_key(identity.segment, &record_key.blob_salt());
+        let read = |(segment, blob, bytes): &(u64, BlobRef, Vec<u8>)| {
+            let salt = baton_proto::segment::blob_salt(bytes).unwrap();
+            let key = GrantedKey::of_blob(&self.root.blob_key(*segment, &salt));
+            ReadBlob { segment: *segment, blob: (!no_locator).then_some(*blob), author: None, key }
+        };
+        let blobs: Vec<ReadBlob> = self.blobs.iter().rev().take(9).map(read).collect();
+        let oldest = blobs.last().map_or(0, |read| read.segment);
+        let readable = self.identities.iter().filter(|identity| identity.segment >= oldest);
+        let records = readable
+            .map(|identity| ReadRecord {
+                seq: identity.seq,
+                key: GrantedKey::of_record(&self.root.record_key(identity)),
+            })
+            .collect();
+        Grant {
+            segment: identity.segment,
+            index: u8::try_from(self.base.entries.len()).unwrap(),
+            record_key: GrantedKey::of_record(&record_key),
+            blob_key: GrantedKey::of_blob(&blob_key),
+            blobs,
+            records,
+        }
+    }
+
+    /// Builds the next turn's request.
+    pub fn prepare(&self, node: &TestNode, text: &str, changes: Changes<'_>) -> PreparedTurn {
+        let turn_id = changes.turn_id.unwrap_or_else(|| TurnId(random_bytes()));
+        let identity = RecordIdentity {
+            session_id: self.root.session_id(),
+            segment: self.base.segment,
+            seq: self.seq,
+            turn_id,
+            attempt: changes.attempt,
+            author: node.node,
+        };
+        let mut payload = Payload {
+            version: 1,
+            grant: self.grant(&identity, changes.no_locator),
+            kind: RecordKind::Turn,
+            supersedes_from: None,
+            system: vec![Message::new(Role::System, "be brief")],
+            messages: vec![Message::new(Role::User, text)],
+            sampling: Sampling::default(),
+            json_schema: None,
+            storage: StoragePolicy::default(),
+            resume_tokens: Vec::new(),
+        };
+        if let Some(change) = changes.payload {
+            change(&mut payload);
+        }
+        let now = now_ms();
+        let mut auth = TurnAuth {
+            version: 1,
+            suite: 1,
+            session_id: self.root.session_id(),
+            session_key: self.root.signing_key().public_key(),
+            head_key: self.root.head_signing_key().public_key(),
+            device_id: DeviceId([7; 16]),
+            seq: self.seq,
+            turn_id,
+            attempt: changes.attempt,
+            prev_link: self.prev_link,
+            prev_blob: payload.grant.blobs.first().and_then(|read| read.blob),
+            n_shards: SHARDS,
+            branch: None,
+            audience: node.node,
+            audience_key: node.exchange,
+            payload_hash: PayloadHash([0; 32]),
+            model: node.model,
+            sampling: SamplingDigest([0; 32]),
+            max_output_tokens: 512,
+            max_price: 1_000_000,
+            memory_from: None,
+            memory_tokens: 0,
+            grant_hash: GrantHash([0; 32]),
+            resume: None,
+            issued_ms: now,
+            expires_ms: now + 60_000,
+        };
+        auth.grant_hash = payload.grant.hash();
+        auth.sampling = payload.sampling.digest(&payload.grant.record_key.record_key());
+        let ephemeral = ExchangeSecret::generate();
+        let (sealed, secret) =
+            SealedPayload::seal(&payload, &ephemeral, &node.exchange, &auth.binding()).unwrap();
+        auth.payload_hash = sealed.hash();
+        if let Some(change) = changes.auth {
+            change(&mut auth);
+        }
+        if let Some(prefix) = auth.resume.as_mut().filter(|prefix| prefix.tokens_hash == [0; 32]) {
+            let key = payload.grant.record_key.record_key();
+            prefix.tokens_hash = resume_tokens_hash(&key, &payload.resume_tokens);
+        }
+        let auth = SignedObject::sign(auth, &self.root.signing_key());
+        let request =
+            TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline: Vec::new(), memory: None };
+        PreparedTurn { request, auth, payload, secret }
+    }
+
+    /// Rebuilds a turn and makes it the new head.
+    pub fn accept(
+        &mut self,
+        prepared: &PreparedTurn,
+        committed: &Committed,
+        answer: &str,
+        memory: &[MemoryItem],
+    ) -> Result<AcceptedTurn, ErrorCode> {
+        let position = ChainPosition { base: &self.base, prev_blob: self.prev_blob() };
+        let expected = ExpectedTurn::from_payload(&prepared.auth, position, &prepared.payload, memory);
+        let accepted = accept_turn(&self.root, &expected, committed, answer)?;
+        let blob = BlobRef {
+            blob_id: id_of(&accepted.blob),
+            digest: accepted.blob_digest,
+            length: u32::try_from(accepted.blob.len()).unwrap(),
+        };
+        let segment = accepted.segment.segment;
+        self.blobs.retain(|(number, _, _)| *number != segment);
+        self.blobs.push((segment, blob, accepted.blob.clone()));
+        self.identities.push(accepted.link.record_identity());
+        self.prev_link = accepted.link.link_hash();
+        self.seq += 1;
+        self.base = baton_proto::chain::base_after(accepted.segment.clone());
+        Ok(accepted)
+    }
+
+    pub fn head_outer(&self) -> HeadOuter {
+        let reference =
+            |(segment, blob, _): &(u64, BlobRef, Vec<u8>)| SegmentRef { segment: *segment, blob: *blob };
+        HeadOuter {
+            n_shards: SHARDS,
+            branch: None,
+            seq: self.seq - 1,
+            link_hash: self.prev_link,
+            blobs: self.blobs.iter().rev().take(9).map(reference).collect(),
+        }
+    }
+
+    /// The signed head record of the session's state.
+    pub fn head(&mut self) -> Vec<u8> {
+        self.head_sequence += 1;
+        let last = self.identities.last().unwrap();
+        let inner = HeadInner {
+            turn_id: last.turn_id,
+            attempt: last.attempt,
+            author: last.author,
+            devices: Vec::new(),
+            tombstone: false,
+        };
+        let now = now_ms();
+        let outer = self.head_outer();
+        HeadRecord::seal(&self.root, &outer, &inner, self.head_sequence, now, now + 60_000).encode()
+    }
+
+    pub fn status_request(&self, node: &TestNode, prepared: &PreparedTurn) -> SignedBytes {
+        let request = StatusRequest {
+            version: 1,
+            session_id: self.root.session_id(),
+            session_key: self.root.signing_key().public_key(),
+            turn_id: prepared.auth.turn_id,
+            attempt: prepared.auth.attempt,
+            node: node.node,
+            time_ms: now_ms(),
+        };
+        SignedObject::sign(request, &self.root.signing_key()).bytes().clone()
+    }
+
+    pub fn abort(&self, prepared: &PreparedTurn) -> SignedBytes {
+        self.abort_at(prepared, now_ms())
+    }
+
+    pub fn abort_at(&self, prepared: &PreparedTurn, time_ms: u64) -> SignedBytes {
+        let abort = Abort {
+            version: 1,
+            session_id: self.root.session_id(),
+            session_key: self.root.signing_key().public_key(),
+            seq: prepared.auth.seq,
+            turn_id: prepared.auth.turn_id,
+            attempt: prepared.auth.attempt,
+            time_ms,
+        };
+        SignedObject::sign(abort, &self.root.signing_key()).bytes().clone()
+    }
+
+    pub fn ack(&self, accepted: &AcceptedTurn) -> TurnAck {
+        TurnAck {
+            version: 1,
+            session_id: self.root.session_id(),
+            session_key: self.root.signing_key().public_key(),
+            seq: accepted.link.seq,
+            link_hash: accepted.link.link_hash(),
+            blob_digest: accepted.blob_digest,
+            receipt_hash: accepted.receipt.receipt_hash(),
+            time_ms: now_ms(),
+        }
+    }
+}
+
+impl Client {
+    pub async fn start() -> Self {
+        let seed = Zeroizing::new(random_bytes());
+        // The addresses are local.
+        let config = MeshConfig { reach: Some(Reach::Loopback), ..MeshConfig::dialer("baton/test (client)") };
+        let (mesh, _) = Mesh::spawn(seed, config).await.unwrap();
+        Self { mesh }
+    }
+
+    pub async fn open(&self, node: &TestNode, frame: &ClientFrame) -> TurnStream {
+        self.open_raw(node, &codec::encode(frame)).await
+    }
+
+    pub async fn open_raw(&self, node: &TestNode, frame: &[u8]) -> TurnStream {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut stream = self.mesh.open(node.node, &node.mesh.listen_addrs(), deadline).await.unwrap();
+        stream.send_by(frame, deadline).await.unwrap();
+        stream
+    }
+
+    pub async fn ask(&self, node: &TestNode, frame: &ClientFrame) -> NodeFrame {
+        let mut stream = self.open(node, frame).await;
+        next_frame(&mut stream).await.expect("an answer")
+    }
+
+    /// As [`Client::ask`], but sends a node record request behind the frame; the node may close without an
+    /// answer.
+    pub async fn ask_after(&self, node: &TestNode, frame: &ClientFrame) -> Option<NodeFrame> {
+        let mut stream = self.open(node, frame).await;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        stream.send_by(&codec::encode(&ClientFrame::NodeRecord), deadline).await.unwrap();
+        next_frame(&mut stream).await
+    }
+
+    pub async fn status(
+        &self,
+        node: &TestNode,
+        session: &Session,
+        prepared: &PreparedTurn,
+    ) -> Result<TurnStatus, ErrorCode> {
+        match self.ask(node, &ClientFrame::Status(session.status_request(node, prepared))).await {
+            NodeFrame::Status(status) => Ok(status),
+            NodeFrame::Refused { code, .. } => Err(code),
+            other => panic!("not an answer to a status request: {other:?}"),
+        }
+    }
+
+    /// Sends a request and reads its reply to the end.
+    pub async fn run(&self, node: &TestNode, prepared: &PreparedTurn) -> Reply {
+        let stream = self.open(node, &ClientFrame::Turn(prepared.request.clone())).await;
+        read_reply(stream, prepared).await
+    }
+
+    /// A whole turn: sent, verified, accepted.
+    pub async fn turn(&self, node: &TestNode, session: &mut Session, text: &str) -> (Reply, AcceptedTurn) {
+        let prepared = session.prepare(node, text, Changes::default());
+        let reply = self.run(node, &prepared).await;
+        let committed = reply.committed().unwrap_or_else(|| panic!("no commit: {reply:?}"));
+        let accepted = session.accept(&prepared, committed, &reply.text(), &[]).unwrap();
+        (reply, accepted)
+    }
+}
+
+pub async fn next_frame(stream: &mut TurnStream) -> Option<NodeFrame> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let frame = stream.recv_by(MAX_NODE_FRAME_BYTES, deadline).await.ok()??;
+    Some(codec::decode(&frame, MAX_NODE_FRAME_BYTES).unwrap())
+}
+
+/// Reads frames until the stream ends.
+pub async fn read_reply(mut stream: TurnStream, prepared: &PreparedTurn) -> Reply {
+    let mut reply = Reply::default();
+    let mut opener = None;
+    while let Some(frame) = next_frame(&mut stream).await {
+        match frame {
+            NodeFrame::Accepted { nonce } => {
+                reply.nonce = Some(nonce);
+                opener = Some(prepared.secret.reply_opener(&nonce, &prepared.auth.auth_hash().0));
+            }
+            NodeFrame::Chunk(sealed) => {
+                let opener = opener.as_mut().expect("Accepted comes first");
+                let (event, last) = opener.open(&sealed).expect("chunks open in order");
+                reply.events.push(ReplyEvent::from_chunk(&event).unwrap());
+                reply.complete = last;
+            }
+            NodeFrame::Refused { code, retry_after_ms } => reply.refused = Some((code, retry_after_ms)),
+            other => panic!("not part of a reply: {other:?}"),
+        }
+    }
+    reply
+}
+
+/// The request with blobs inlined.
+pub fn inlined(mut prepared: PreparedTurn, blobs: &[Vec<u8>]) -> PreparedTurn {
+    prepared.request.inline = blobs.iter().cloned().map(InlineBlob).collect();
+    prepared
+}
