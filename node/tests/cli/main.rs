@@ -13,7 +13,7 @@ mod run;
 #[allow(dead_code, reason = "a part of it is used here")]
 #[allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 mod small;
-#[path = "../../engine/tests/support/mod.rs"]
+#[path = "../../engine/tests/it/support/mod.rs"]
 #[allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 mod support;
 mod telemetry;
