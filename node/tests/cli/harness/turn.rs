@@ -218,7 +218,6 @@ fn first_auth(
 
 impl Turn {
     /// Session and turn secrets that must never leak: IDs and keys.
-    #[allow(dead_code, reason = "only the test of traces asks")]
     pub fn secrets(&self) -> Vec<[u8; 32]> {
         let auth = &self.auth;
         vec![auth.session_id.0, auth.session_key.0, auth.prev_link.0, auth.auth_hash().0, auth.grant_hash.0]
