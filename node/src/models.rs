@@ -1,11 +1,11 @@
-//! The node's language models, fetched or added by the operator, and their folder. `baton-fetch` does the
+//! The node's language models, fetched or added by the operator, and their folder. `baton-models` does the
 //! fetching.
 
 mod shape;
 
 use std::{ops::Deref, path::Path};
 
-pub use baton_fetch::{
+pub use baton_models::{
     AddedFile, CatalogueEntry, HashReport, HubFile, ModelError, ModelStatus, Origin, Part, PullProgress,
     Terms, WeightsHash, add as add_file, hash_of, name_of, origin, partial_bytes, remove as remove_own,
 };
@@ -44,9 +44,9 @@ pub fn refuse_reserved(name: &str) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// The models that can be fetched; a wrapper of [`baton_fetch::Catalogue`].
+/// The models that can be fetched; a wrapper of [`baton_models::Catalogue`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Catalogue(baton_fetch::Catalogue);
+pub struct Catalogue(baton_models::Catalogue);
 
 impl Catalogue {
     /// The built-in catalogue.
@@ -60,12 +60,12 @@ impl Catalogue {
     /// # Errors
     /// [`ModelError::Catalogue`] for an invalid catalogue.
     pub fn parse(text: &str) -> Result<Self, ModelError> {
-        baton_fetch::Catalogue::parse(text).map(Self)
+        baton_models::Catalogue::parse(text).map(Self)
     }
 }
 
 impl Deref for Catalogue {
-    type Target = baton_fetch::Catalogue;
+    type Target = baton_models::Catalogue;
 
     fn deref(&self) -> &Self::Target {
         &self.0

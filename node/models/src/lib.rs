@@ -9,7 +9,7 @@
 //! ```no_run
 //! use std::path::Path;
 //!
-//! use baton_fetch::Catalogue;
+//! use baton_models::Catalogue;
 //!
 //! let catalogue = Catalogue::parse(
 //!     r#"
@@ -30,7 +30,7 @@
 //! let path = catalogue.pull("tiny", Path::new("models"), &mut |progress| println!("{progress:?}"))?;
 //! assert!(catalogue.list(Path::new("models")).iter().all(|status| status.is_installed()));
 //! assert_eq!(path, Path::new("models/tiny.gguf"));
-//! # Ok::<(), baton_fetch::ModelError>(())
+//! # Ok::<(), baton_models::ModelError>(())
 //! ```
 
 mod error;

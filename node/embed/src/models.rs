@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use baton_fetch::Catalogue;
-pub use baton_fetch::{HashReport, ModelError, ModelStatus, PullProgress};
+use baton_models::Catalogue;
+pub use baton_models::{HashReport, ModelError, ModelStatus, PullProgress};
 
 /// An embedding model and its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
