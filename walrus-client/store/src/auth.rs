@@ -5,55 +5,21 @@
 //! Statuses, reasons and the order of the checks are those of Walrus's publisher. Neither a token nor the
 //! secret ever reaches a log.
 
-use std::fmt;
-
 use axum::http::{HeaderMap, StatusCode, header};
 use baton_proto::ids::SuiAddress;
-use baton_walrus_client::{jwt::MIN_JWT_SECRET_BYTES, wire::reason};
+use baton_walrus_client::wire::reason;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, errors::ErrorKind};
 use serde::Deserialize;
-use zeroize::Zeroizing;
 
 use super::{
     EmbeddedStore,
     answers::Refusal,
     disk::{DiskError, TokenError},
+    jwt_secret::JwtSecret,
 };
 
 /// How long after its expiry a token is still accepted, for clocks that differ.
 const LEEWAY_S: u64 = 60;
-
-/// The secret that signs publisher tokens. Its memory is wiped when it is dropped.
-#[derive(Clone, PartialEq, Eq)]
-pub struct JwtSecret(Zeroizing<Vec<u8>>);
-
-/// A secret that is too short.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the secret has {given} bytes; take at least {MIN_JWT_SECRET_BYTES} random ones")]
-pub struct JwtSecretError {
-    /// Its length.
-    pub given: usize,
-}
-
-impl JwtSecret {
-    /// Takes the bytes unchanged.
-    ///
-    /// # Errors
-    /// [`JwtSecretError`] for fewer than [`MIN_JWT_SECRET_BYTES`].
-    pub fn new(bytes: Vec<u8>) -> Result<Self, JwtSecretError> {
-        let bytes = Zeroizing::new(bytes);
-        if bytes.len() < MIN_JWT_SECRET_BYTES {
-            return Err(JwtSecretError { given: bytes.len() });
-        }
-        Ok(Self(bytes))
-    }
-}
-
-impl fmt::Debug for JwtSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JwtSecret")
-    }
-}
 
 /// The claims of a token.
 #[derive(Debug, Deserialize)]
@@ -116,7 +82,7 @@ fn verify(secret: &JwtSecret, token: &str, now_s: u64) -> Result<(Claim, u64), R
     // The store's own clock decides, below.
     validation.validate_exp = false;
     validation.required_spec_claims.clear();
-    let key = DecodingKey::from_secret(&secret.0);
+    let key = DecodingKey::from_secret(secret.as_bytes());
     let claim = match jsonwebtoken::decode::<Claim>(token, &key, &validation) {
         Ok(decoded) => decoded.claims,
         Err(error) if matches!(error.kind(), ErrorKind::InvalidSignature) => {
@@ -220,13 +186,6 @@ mod tests {
             size: None,
             max_size: None,
         }
-    }
-
-    #[test]
-    fn a_short_secret_is_refused_and_none_is_printed() {
-        assert_eq!(JwtSecret::new(vec![1; 31]), Err(JwtSecretError { given: 31 }));
-        let secret = JwtSecret::new(vec![b'S'; 32]).unwrap();
-        assert_eq!(format!("{secret:?}"), "JwtSecret");
     }
 
     #[test]

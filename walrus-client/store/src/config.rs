@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use baton_proto::ids::HeadIndexKey;
 use baton_walrus_client::ShardCount;
 
-use super::{auth::JwtSecret, clock::Clock, faults::FaultPlan};
+use super::{clock::Clock, faults::FaultPlan, jwt_secret::JwtSecret};
 
 /// Default largest blob, in bytes: the limit of Walrus's public publishers.
 pub const MAX_PUT_BYTES: usize = 10_240 * 1024;
@@ -217,18 +217,6 @@ pub enum OpenError {
         /// The requested shard count.
         wanted: ShardCount,
     },
-}
-
-impl OpenError {
-    /// An error of the system about a store's folder or its content.
-    pub(super) fn path(path: &std::path::Path, source: std::io::Error) -> Self {
-        let path = path.to_owned();
-        if super::disk::is_no_room(&source) {
-            Self::NoRoom { path, source }
-        } else {
-            Self::Path { path, source }
-        }
-    }
 }
 
 /// The reason why the store cannot be served; each text names the next step.

@@ -2,7 +2,8 @@
 //!
 //! Owns the plan ([`FaultPlan`]), its text form, and the choice of a fault for a request. The choice is a
 //! pure function of the seed, the rule, and the request's number within its kind. So a run with one client at
-//! a time can be repeated exactly. `inject` carries the choice out. Nothing here changes stored content.
+//! a time can be repeated exactly. The middleware `http/inject.rs` carries the choice out. Nothing here changes
+//! stored content.
 //!
 //! The text form, for `baton-testnet store --faults` and `PUT /admin/faults`:
 //!
@@ -23,13 +24,11 @@
 //! rule for its kind, in the order of the text.
 
 mod active;
-mod inject;
 mod text;
 
 use std::time::Duration;
 
-pub(super) use active::Faults;
-pub(super) use inject::inject;
+pub(super) use active::{Faults, Subject};
 pub use text::FaultPlanError;
 
 /// Most rules of a plan: each is drawn for every request.

@@ -5,6 +5,7 @@
 mod body;
 mod concat;
 mod get;
+mod inject;
 mod put;
 mod quilt;
 
@@ -19,8 +20,7 @@ use axum::{
 use baton_proto::ids::HeadIndexKey;
 use baton_walrus_client::{MAX_HEAD_BYTES, wire::reason};
 
-use super::{EmbeddedStore, WriteError, answers::Refusal, faults};
-pub(super) use body::discard;
+use super::{EmbeddedStore, WriteError, answers::Refusal};
 
 /// Largest body of a concatenation's POST, in bytes: 1,024 IDs are below 80 KB.
 const MAX_CONCAT_BODY_BYTES: usize = 128 * 1024;
@@ -41,7 +41,7 @@ pub(super) fn router(store: EmbeddedStore) -> Router {
         .route("/v1/blobs/by-quilt-id/{id}/{identifier}", get(quilt::get_patch_by_identifier))
         .route("/v1/quilts/{id}/patches", get(quilt::list_patches))
         .route("/v1alpha/blobs/concat", concat.layer(DefaultBodyLimit::max(MAX_CONCAT_BODY_BYTES)))
-        .layer(middleware::from_fn_with_state(store.clone(), faults::inject));
+        .layer(middleware::from_fn_with_state(store.clone(), inject::inject));
     Router::new()
         .route("/status", get(status))
         .route("/v1/api", get(api))

@@ -44,6 +44,7 @@ mod disk;
 mod download;
 pub mod faults;
 mod http;
+mod jwt_secret;
 pub mod listen;
 mod range;
 mod upload;
@@ -66,7 +67,6 @@ use tokio::{
 };
 
 pub use admin::{Admin, PutCounts};
-pub use auth::{JwtSecret, JwtSecretError};
 pub use clock::{Clock, EpochInfo};
 use config::{
     COLLECT_INTERVAL, MAX_COUNTED_BLOBS, MAX_HEAD_WRITES, MAX_ID_COMPUTATIONS, QUILT_PATCHES_KIB, QUILTS_KIB,
@@ -80,6 +80,7 @@ pub use disk::{CheckReport, CollectionReport, Damage, DamageKind, Usage, check};
 use disk::{Disk, DiskError, PurchaseOutcome, Term};
 use faults::Faults;
 pub use faults::{Fault, FaultPlan, FaultPlanError, FaultRoute, FaultRule};
+pub use jwt_secret::{JwtSecret, JwtSecretError};
 
 /// For fuzz targets only: the parser of untrusted text.
 #[doc(hidden)]

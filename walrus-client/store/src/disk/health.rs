@@ -2,9 +2,12 @@
 
 use std::{
     io,
+    path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
+
+use super::super::config::OpenError;
 
 /// Time between two attempts to write while writing fails.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,9 +25,17 @@ struct HealthState {
 }
 
 /// Whether an error means a full disk, which recovers by itself once there is room.
-pub(crate) fn is_no_room(error: &io::Error) -> bool {
+pub(super) fn is_no_room(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(error.kind(), Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge)
+}
+
+impl OpenError {
+    /// An error of the system about a store's folder or its content.
+    pub(super) fn path(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        if is_no_room(&source) { Self::NoRoom { path, source } } else { Self::Path { path, source } }
+    }
 }
 
 impl WriteHealth {

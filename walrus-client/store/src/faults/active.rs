@@ -24,7 +24,7 @@ pub(crate) struct Faults {
 }
 
 /// A plan in force; each new plan gets its own, so that counting restarts.
-pub(super) struct Running {
+pub(crate) struct Running {
     plan: FaultPlan,
     /// The longest time in which reads find nothing after a PUT.
     window: Duration,
@@ -34,11 +34,11 @@ pub(super) struct Running {
 }
 
 /// The facts about a request before it is served.
-pub(super) struct Subject {
-    pub(super) route: FaultRoute,
-    pub(super) reads: bool,
+pub(crate) struct Subject {
+    pub(crate) route: FaultRoute,
+    pub(crate) reads: bool,
     /// The blob or quilt of a read, if its path names it.
-    pub(super) blob: Option<BlobId>,
+    pub(crate) blob: Option<BlobId>,
 }
 
 impl Faults {
@@ -66,7 +66,7 @@ impl Faults {
         }
     }
 
-    pub(super) fn running(&self) -> Option<Arc<Running>> {
+    pub(crate) fn running(&self) -> Option<Arc<Running>> {
         self.plan.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -101,7 +101,7 @@ impl Running {
     }
 
     /// The fault that the next request of this kind meets.
-    pub(super) fn decide(&self, subject: &Subject, now: Instant) -> Option<Fault> {
+    pub(crate) fn decide(&self, subject: &Subject, now: Instant) -> Option<Fault> {
         // `Any` is last and is never the kind of a request.
         let counter = self.requests.get(subject.route as usize)?;
         let number = counter.fetch_add(1, Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl Running {
 
 impl Subject {
     /// The facts about a request, or `None` if no fault applies to it.
-    pub(super) fn of(method: &Method, path: &str) -> Option<Self> {
+    pub(crate) fn of(method: &Method, path: &str) -> Option<Self> {
         let mut parts = path.strip_prefix('/')?.split('/');
         let (version, kind) = (parts.next()?, parts.next()?);
         let (first, second) = (parts.next(), parts.next());

@@ -71,7 +71,7 @@ pub(super) async fn receive(
 }
 
 /// Reads and discards an unwanted body, up to the limit of [`receive`].
-pub(crate) async fn discard(body: Body) {
+pub(super) async fn discard(body: Body) {
     let mut pace = Pace::new();
     let mut stream = body.into_data_stream();
     let mut discarded = 0;

@@ -14,9 +14,12 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 
 use super::{
-    super::{EmbeddedStore, answers::Refusal, http::discard},
-    Fault,
-    active::Subject,
+    super::{
+        EmbeddedStore,
+        answers::Refusal,
+        faults::{Fault, Subject},
+    },
+    body::discard,
 };
 
 /// Longest answer with a changed copy in memory: slightly more than the largest blob of Walrus's publishers.
@@ -29,7 +32,7 @@ const ENDLESS_PIECE_BYTES: usize = 64 * 1024;
 const DRIPS: usize = 8;
 
 /// Serves a request with its fault from the plan. A layer over Walrus's routes.
-pub(crate) async fn inject(State(store): State<EmbeddedStore>, request: Request, next: Next) -> Response {
+pub(super) async fn inject(State(store): State<EmbeddedStore>, request: Request, next: Next) -> Response {
     let Some(running) = store.inner.faults.running() else { return next.run(request).await };
     let fault = Subject::of(request.method(), request.uri().path())
         .and_then(|subject| Some((running.decide(&subject, Instant::now())?, subject.reads)));
