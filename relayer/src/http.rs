@@ -33,7 +33,7 @@ use baton_embed::Embedder;
 use baton_keys::ids::PublicKey;
 use baton_memory::{Memory, extraction, ids::OwnerId};
 use baton_mesh::Rates;
-use baton_walrus_client::embedded::listen::{Activity, BoundedListener, watched};
+use baton_walrus_store::listen::{Activity, BoundedListener, watched};
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::{

@@ -4,12 +4,9 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
 use baton_proto::{Signable as _, SignedObject, head::HeadRecord};
-use baton_walrus_client::{
-    ShardCount,
-    embedded::{
-        CheckReport, EmbeddedConfig, EmbeddedStore, FaultPlan, HeadIdentity, JwtSecret, MAX_PUT_BYTES, check,
-    },
-    token_file::read_secret,
+use baton_walrus_client::{ShardCount, token_file::read_secret};
+use baton_walrus_store::{
+    CheckReport, EmbeddedConfig, EmbeddedStore, FaultPlan, HeadIdentity, JwtSecret, MAX_PUT_BYTES, check,
 };
 use clap::{Args, Subcommand};
 use tokio_util::sync::CancellationToken;

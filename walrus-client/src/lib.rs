@@ -1,9 +1,10 @@
-//! Walrus blob IDs, an HTTP client for publishers and aggregators, and an embedded Walrus-compatible store.
+//! Walrus blob IDs, quilts, and an HTTP client for publishers and aggregators.
 //!
 //! The crate owns:
 //! - blob IDs ([`mod@blob_id`]) and quilts ([`quilt`]),
-//! - the HTTP client of a store ([`http_store`]),
-//! - such a store itself ([`embedded`]).
+//! - the HTTP client of a store ([`http_store`]), with its tokens ([`jwt`], [`token_file`]),
+//! - the ledger of bought lifetimes ([`lifetime`]),
+//! - the JSON of Walrus's HTTP interface ([`wire`]), which the embedded store (`baton-walrus-store`) writes.
 //!
 //! Node, client and testnet call it through the traits of `baton_proto::store`. It knows nothing of sessions
 //! or libp2p. Every blob is opaque bytes: its content never reaches a log, an error or a metric.
@@ -13,9 +14,9 @@
 //! ```
 //! use baton_walrus_client::{
 //!     HttpStore, ShardCount, blob_id,
-//!     embedded::{EmbeddedConfig, EmbeddedStore},
 //!     http_store::{ReadOptions, WriteOptions},
 //! };
+//! use baton_walrus_store::{EmbeddedConfig, EmbeddedStore};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # tokio::runtime::Runtime::new()?.block_on(async {
@@ -37,14 +38,12 @@
 //! ```
 
 pub mod blob_id;
-pub mod embedded;
 pub mod http_store;
 pub mod jwt;
 pub mod lifetime;
 pub mod quilt;
 pub mod token_file;
-#[expect(dead_code, reason = "the routes that send these shapes are being added")]
-mod wire;
+pub mod wire;
 
 pub use blob_id::{
     BlobIdError, BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, Encoding, FileSource,

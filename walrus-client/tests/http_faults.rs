@@ -7,7 +7,7 @@
 //! another sample.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
-#[path = "it/common.rs"]
+#[path = "../store/tests/it/common.rs"]
 mod common;
 
 use std::{
@@ -22,10 +22,10 @@ use baton_proto::{
 };
 use baton_walrus_client::{
     HttpStore, QuiltPatch, QuiltPatchId, ShardCount, blob_id,
-    embedded::{EmbeddedConfig, EmbeddedStore, Fault, FaultPlan, FaultRoute, FaultRule},
     http_store::{Digest, Hedge, ReadOptions, Verification, WriteOptions},
     quilt,
 };
+use baton_walrus_store::{EmbeddedConfig, EmbeddedStore, Fault, FaultPlan, FaultRoute, FaultRule};
 use common::{Running, config, validate};
 use tempfile::TempDir;
 

@@ -9,10 +9,8 @@ use std::{
 };
 
 use axum::{Router, body::Bytes, extract::State, http::HeaderMap, routing::post};
-use baton_walrus_client::{
-    ShardCount,
-    embedded::{EmbeddedConfig, EmbeddedStore},
-};
+use baton_walrus_client::ShardCount;
+use baton_walrus_store::{EmbeddedConfig, EmbeddedStore};
 use opentelemetry_proto::tonic::{
     collector::trace::v1::ExportTraceServiceRequest,
     common::v1::{KeyValue, any_value::Value},

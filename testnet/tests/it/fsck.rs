@@ -6,10 +6,8 @@ use std::{
 };
 
 use baton_proto::store::{BlobStore as _, PutOptions};
-use baton_walrus_client::{
-    ShardCount,
-    embedded::{EmbeddedConfig, EmbeddedStore},
-};
+use baton_walrus_client::ShardCount;
+use baton_walrus_store::{EmbeddedConfig, EmbeddedStore};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -1,7 +1,7 @@
 //! Range headers: an accepted value is one closed range with the stated bounds.
 #![no_main]
 
-use baton_walrus_client::embedded::fuzzing::parse_range;
+use baton_walrus_store::fuzzing::parse_range;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

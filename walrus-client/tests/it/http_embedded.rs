@@ -12,10 +12,10 @@ use std::{
 use baton_proto::{ids::SuiAddress, store::StoreError};
 use baton_walrus_client::{
     HttpStore, PublisherToken, QuiltPatch, ShardCount, TokenMinter, blob_id,
-    embedded::{Clock, EmbeddedConfig, EmbeddedStore, JwtSecret},
     http_store::{ConcatId, ObjectOwner, RangeRoute, ReadOptions, StoredHow, Verification, WriteOptions},
     lifetime::{EpochClock, Ledger, RenewOptions, RenewalEnded},
 };
+use baton_walrus_store::{Clock, EmbeddedConfig, EmbeddedStore, JwtSecret};
 use tempfile::TempDir;
 
 use crate::common::{Running, config, open, validate};

@@ -8,10 +8,8 @@ use std::{
 };
 
 use baton_proto::{ErrorCode, SignedObject, head::HeadRecord, receipt::EngineKind};
-use baton_walrus_client::{
-    HttpStore, ShardCount,
-    embedded::{EmbeddedConfig, EmbeddedStore, HeadIdentity},
-};
+use baton_walrus_client::{HttpStore, ShardCount};
+use baton_walrus_store::{EmbeddedConfig, EmbeddedStore, HeadIdentity};
 use serde_json::Value;
 use tempfile::TempDir;
 

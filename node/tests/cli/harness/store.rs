@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use baton_walrus_client::{
-    ShardCount,
-    embedded::{EmbeddedConfig, EmbeddedStore},
-};
+use baton_walrus_client::ShardCount;
+use baton_walrus_store::{EmbeddedConfig, EmbeddedStore};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// A store over HTTP in this process, for as long as the value lives.

@@ -14,10 +14,8 @@ use std::{
 use baton_client::SessionRoot;
 use baton_keys::account::AccountKey;
 use baton_proto::{SignedObject, head::HeadRecord, receipt::EngineKind};
-use baton_walrus_client::{
-    HttpStore, ShardCount,
-    embedded::{EmbeddedConfig, EmbeddedStore, HeadIdentity},
-};
+use baton_walrus_client::{HttpStore, ShardCount};
+use baton_walrus_store::{EmbeddedConfig, EmbeddedStore, HeadIdentity};
 use reqwest::StatusCode;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::{Value, json};

@@ -1,0 +1,472 @@
+//! Opens the store: takes its lock, loads the index, checks every file, and repairs damage where possible.
+//!
+//! Every start checks every file and builds the index in memory from the log and the files. It makes no
+//! difference whether the store was closed properly.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File, TryLockError},
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, atomic::AtomicU64},
+    time::{Duration, Instant},
+};
+
+use baton_proto::ids::BlobId;
+
+use super::{
+    super::config::{EmbeddedConfig, OpenError},
+    Damage, Disk, Epochs,
+    blob_locks::BlobLocks,
+    commit::Committer,
+    damage::{DamageKind, Damages},
+    file_io,
+    files::{FileKey, Folder},
+    frame::{Header, LAYOUT},
+    health::WriteHealth,
+    journal::{COPIES, Journal, Location},
+    load::{Index, load},
+    record::Record,
+    state::{IndexState, Records, write_log},
+    survey::{Survey, survey},
+    trailer::Trailer,
+};
+
+/// The folder of the blobs' files within the store's folder.
+const FILES: &str = "files";
+/// The folder of the index's log.
+const INDEX: &str = "index";
+/// The folder for files that cannot be used.
+const QUARANTINE: &str = "quarantine";
+/// Locked while a process has the store open. The file is empty; its presence means nothing.
+const LOCK: &str = "lock";
+/// How long to wait for a held lock: work of a store that was just closed may still hold it.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// The result of checking a store's folder: see [`check`].
+#[derive(Debug, Clone, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckReport {
+    /// Listed blobs, damaged ones included.
+    pub blobs: u64,
+    /// Sum of their bytes.
+    pub bytes: u64,
+    /// Head records.
+    pub heads: u64,
+    /// Number of damages.
+    pub damaged: u64,
+    /// Number of damages with a loss.
+    pub lost: u64,
+    /// The damages: at most 10,000.
+    pub damages: Vec<Damage>,
+    /// Blobs that only their files name, not the index.
+    pub found: u64,
+    /// Unfinished uploads and older files of blobs.
+    pub removable: u64,
+    /// Files in the quarantine.
+    pub quarantined: u64,
+    /// Names among the files that are not the store's.
+    pub foreign: u64,
+    /// Whether the possible repairs were made.
+    pub repaired: bool,
+}
+
+impl CheckReport {
+    /// Whether the store is sound, or was repaired without loss.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.lost == 0 && (self.damaged == 0 || self.repaired)
+    }
+}
+
+/// A locked store folder.
+struct LockedFolder {
+    path: PathBuf,
+    lock: File,
+}
+
+impl LockedFolder {
+    fn index(&self) -> PathBuf {
+        self.path.join(INDEX)
+    }
+
+    fn quarantine(&self) -> PathBuf {
+        self.path.join(QUARANTINE)
+    }
+
+    /// Locks an existing folder.
+    fn lock(path: &Path) -> Result<Self, OpenError> {
+        let no_path = |source: io::Error| OpenError::path(path, source);
+        // Layouts 1 and 2 were sled's.
+        if path.join("conf").exists() && path.join("db").exists() {
+            return Err(OpenError::Layout { path: path.to_owned(), found: "2".to_owned(), wanted: LAYOUT });
+        }
+        let options =
+            File::options().read(true).write(true).create(true).truncate(false).open(path.join(LOCK));
+        let lock = options.map_err(no_path)?;
+        let begin = Instant::now();
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(Self { path: path.to_owned(), lock }),
+                Err(TryLockError::WouldBlock) if begin.elapsed() < LOCK_PATIENCE => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                Err(TryLockError::WouldBlock) => return Err(OpenError::Locked { path: path.to_owned() }),
+                Err(TryLockError::Error(error)) => return Err(no_path(error)),
+            }
+        }
+    }
+}
+
+/// The state on disk before any change.
+struct Findings {
+    index: Index,
+    survey: Survey,
+    damages: Damages,
+}
+
+impl Findings {
+    /// `writable` opens the index for writing too; `is_logged` logs the damage.
+    fn gather(
+        locked: &LockedFolder,
+        folder: &Folder,
+        writable: bool,
+        is_logged: bool,
+    ) -> Result<Self, OpenError> {
+        let no_path = |source: io::Error| OpenError::path(&locked.path, source);
+        let mut damages = Damages { is_logged, ..Damages::default() };
+        let index = load(&locked.index(), &locked.path, writable, &mut damages)?;
+        let survey = survey(folder, &index, &mut damages).map_err(no_path)?;
+        // A store with blobs must have had an index.
+        if index.is_lost || (index.log.is_none() && !survey.found.is_empty()) {
+            damages.add(DamageKind::IndexLost, INDEX.to_owned(), None);
+        }
+        if is_logged && !survey.found.is_empty() {
+            tracing::warn!(
+                blobs = survey.found.len(),
+                "blobs that the index did not name were found by their own files and are listed again"
+            );
+        }
+        Ok(Self { index, survey, damages })
+    }
+
+    /// The store's shard count, if a log or a file names it.
+    fn shards(&self) -> Option<u16> {
+        let header = self.index.log.as_ref().map(|(header, _)| header.shards);
+        header.or(self.survey.newest.map(|(shards, _)| shards))
+    }
+
+    fn epochs(&self) -> Option<Epochs> {
+        self.index.table.epochs.or(self.survey.newest.map(|(_, epochs)| epochs))
+    }
+}
+
+/// Records that the log lacks: from newly found blobs and from trailers.
+struct FoundRecords<'a> {
+    found: &'a HashMap<[u8; 32], Record>,
+    folder: &'a Folder,
+}
+
+impl Records for FoundRecords<'_> {
+    fn record(&self, id: BlobId, file: FileKey) -> Option<Record> {
+        self.found.get(&id.0).cloned().or_else(|| self.folder.record(id, file))
+    }
+}
+
+impl Records for Folder {
+    fn record(&self, id: BlobId, file: FileKey) -> Option<Record> {
+        let trailer = self.trailer(file.number).ok()??;
+        (trailer.id == id && trailer.record.file == file).then_some(trailer.record)
+    }
+}
+
+/// Makes the repairs. A failed repair is logged, changes nothing, and is retried at the next start.
+fn repair(locked: &LockedFolder, folder: &Folder, findings: &Findings, epochs: Epochs, shards: u16) {
+    let log_failure = |what: &str, done: io::Result<()>| {
+        if let Err(error) = done {
+            tracing::warn!(%error, "{what} failed; the next start tries again");
+        }
+    };
+    let survey = &findings.survey;
+    for serial in &survey.parts {
+        log_failure("removing an unfinished upload", folder.remove(&folder.part_path(*serial)));
+    }
+    for number in &survey.leftovers {
+        log_failure("removing a replaced file", folder.remove(&folder.path_of(*number)));
+    }
+    if !survey.parts.is_empty() || !survey.leftovers.is_empty() {
+        let (unfinished, replaced) = (survey.parts.len(), survey.leftovers.len());
+        tracing::info!(
+            unfinished,
+            replaced,
+            "files of unfinished uploads and of replaced blobs were removed"
+        );
+    }
+    let quarantine = locked.quarantine();
+    for number in &survey.unusable {
+        log_failure("setting a file aside", folder.quarantine(*number, &quarantine));
+    }
+    if !survey.unusable.is_empty() {
+        let files = survey.unusable.len();
+        tracing::warn!(files, folder = %quarantine.display(), "files that cannot be used were set aside; none was removed");
+    }
+    for (file, hashes) in &survey.hashes {
+        log_failure("writing hashes again", folder.restore_hashes(*file, hashes));
+    }
+    for (id, file) in &survey.trailers {
+        if let Some(record) = findings.index.record(*id).filter(|record| record.file == *file) {
+            let trailer = Trailer { shards, epochs, id: *id, record };
+            log_failure("writing a trailer again", folder.restore_trailer(&trailer));
+        }
+    }
+}
+
+/// Moves unreadable copies of a log to the quarantine.
+fn quarantine_log(locked: &LockedFolder) -> io::Result<()> {
+    let quarantine = locked.quarantine();
+    fs::create_dir_all(&quarantine)?;
+    for name in COPIES {
+        let mut target = quarantine.join(format!("index-{name}"));
+        for count in 1.. {
+            if !target.try_exists()? {
+                break;
+            }
+            target = quarantine.join(format!("index-{name}.{count}"));
+        }
+        match fs::rename(locked.index().join(name), target) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Builds the index in memory with a log that has all of it: the existing log, or a new one.
+fn build(
+    locked: &LockedFolder,
+    folder: &Folder,
+    findings: Findings,
+    epochs: Epochs,
+    shards: u16,
+) -> io::Result<IndexState> {
+    let Findings { index, survey, .. } = findings;
+    let mut next = index.next.max(survey.next);
+    let Index { log, mut table, end, is_stale, is_lost, .. } = index;
+    let is_unwritten = is_stale || !survey.found.is_empty() || table.epochs != Some(epochs);
+    for (id, record) in &survey.found {
+        table.put_blob(BlobId(*id), record, None);
+    }
+    table.epochs = Some(epochs);
+    let live = table.live_bytes();
+    let path = locked.index();
+    let records = FoundRecords { found: &survey.found, folder };
+    let read = |location: Location| log.as_ref().and_then(|(_, view)| view.read(location).ok().flatten());
+    let write = |table: &mut _, next: &mut _, header: Header| {
+        write_log(&path, header, table, next, &HashMap::new(), &read, &records)
+    };
+    let journal = match &log {
+        Some((header, view)) => {
+            let found = Journal::found(&path, *header, view.clone(), end, live);
+            if is_unwritten || found.is_rewrite_due() {
+                match write(&mut table, &mut next, found.next_header()) {
+                    Ok(journal) => journal,
+                    Err(error) => {
+                        tracing::warn!(%error, "the index could not be written anew; the next start tries again");
+                        found
+                    }
+                }
+            } else {
+                found
+            }
+        }
+        None => {
+            if is_lost {
+                quarantine_log(locked)?;
+            }
+            write(&mut table, &mut next, Header { shards, generation: 1, salt: rand::random() })?
+        }
+    };
+    Ok(IndexState::new(table, journal, next))
+}
+
+impl Disk {
+    /// Opens or creates the store, checks every file, and repairs damage where possible.
+    pub(crate) fn open(config: &EmbeddedConfig) -> Result<(Self, Vec<Damage>), OpenError> {
+        let path = &config.path;
+        let no_path = |source: io::Error| OpenError::path(path, source);
+        for folder in [path.clone(), path.join(FILES), path.join(INDEX)] {
+            make_folder(&folder).map_err(no_path)?;
+        }
+        let locked = LockedFolder::lock(path)?;
+        let folder = Folder::open(&path.join(FILES)).map_err(no_path)?;
+        let mut findings = Findings::gather(&locked, &folder, true, true)?;
+        let shards = config.shards.get();
+        if let Some(found) = findings.shards().filter(|found| *found != shards) {
+            let (path, found) = (path.clone(), found.to_string());
+            return Err(OpenError::Shards { path, found, wanted: config.shards });
+        }
+        let epochs = load_epochs(findings.epochs(), config);
+        repair(&locked, &folder, &findings, epochs, shards);
+        let damages = std::mem::take(&mut findings.damages.listed);
+        let now_s = config.clock.now_ms() / 1000;
+        findings.index.table.tokens.retain(|_, token| token.expires_s >= now_s);
+        let mut state = build(&locked, &folder, findings, epochs, shards).map_err(no_path)?;
+        let health = Arc::new(WriteHealth::default());
+        if health.note(folder.probe(state.next_number())).is_ok() {
+            health.works();
+        }
+        let disk = Self {
+            state: Mutex::new(state),
+            folder,
+            blob_locks: BlobLocks::default(),
+            names: Committer::default(),
+            records: Committer::default(),
+            health,
+            clock: config.clock.clone(),
+            epochs: Mutex::new(epochs),
+            epoch_reached: AtomicU64::new(0),
+            collections: Mutex::default(),
+            shards,
+            quota: config.quota_bytes,
+            max_heads: config.max_heads,
+            _lock: locked.lock,
+        };
+        Ok((disk, damages))
+    }
+}
+
+/// Checks every byte of the store in a folder, which no process may have open. `repair_too` also repairs
+/// damage, as every start does. Blocking; it reads everything.
+///
+/// # Errors
+/// [`OpenError`] when there is no store, when it is open elsewhere, or when its folder cannot be read (or
+/// written, for repairs).
+pub fn check(path: &Path, repair_too: bool) -> Result<CheckReport, OpenError> {
+    let no_path = |source: io::Error| OpenError::path(path, source);
+    if !path.join(FILES).is_dir() && !path.join(INDEX).is_dir() {
+        let locked = path.is_dir().then(|| LockedFolder::lock(path)).transpose();
+        // A store of another version gets its own error.
+        locked?;
+        return Err(OpenError::NoStore { path: path.to_owned() });
+    }
+    let locked = LockedFolder::lock(path)?;
+    if repair_too {
+        for folder in [path.join(FILES), path.join(INDEX)] {
+            make_folder(&folder).map_err(no_path)?;
+        }
+    }
+    let folder = Folder::open(&path.join(FILES)).map_err(no_path)?;
+    let findings = Findings::gather(&locked, &folder, repair_too, false)?;
+    let survey = &findings.survey;
+    let (found, removable) =
+        (survey.found.len() as u64, (survey.parts.len() + survey.leftovers.len()) as u64);
+    let Damages { listed, count, lost, .. } = findings.damages.clone();
+    let mut report = CheckReport {
+        blobs: 0,
+        bytes: 0,
+        heads: findings.index.table.heads.len() as u64,
+        damaged: count,
+        lost,
+        damages: listed,
+        found,
+        removable,
+        quarantined: 0,
+        foreign: survey.foreign,
+        repaired: false,
+    };
+    let mut table = BlobCount::of(&findings);
+    if repair_too {
+        // Without both, no log can be made.
+        if let (Some(epochs), Some(shards)) = (findings.epochs(), findings.shards()) {
+            repair(&locked, &folder, &findings, epochs, shards);
+            let state = build(&locked, &folder, findings, epochs, shards).map_err(no_path)?;
+            table = BlobCount { blobs: state.table.blobs.len() as u64, bytes: state.table.bytes };
+            report.repaired = true;
+        }
+    }
+    (report.blobs, report.bytes) = (table.blobs, table.bytes);
+    report.quarantined = fs::read_dir(locked.quarantine()).map_or(0, |entries| entries.count() as u64);
+    Ok(report)
+}
+
+/// The stored amount.
+struct BlobCount {
+    blobs: u64,
+    bytes: u64,
+}
+
+impl BlobCount {
+    /// Includes blobs that the index lacks.
+    fn of(findings: &Findings) -> Self {
+        let table = &findings.index.table;
+        let mut count = Self { blobs: table.blobs.len() as u64, bytes: table.bytes };
+        for (id, record) in &findings.survey.found {
+            let old = table.blobs.get(id);
+            count.blobs += u64::from(old.is_none());
+            count.bytes = count.bytes + record.file.length - old.map_or(0, |old| old.file.length);
+        }
+        count
+    }
+}
+
+/// Creates a folder, and makes its name durable.
+fn make_folder(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty())
+        && let Some(parent) = file_io::open_folder(parent)?
+    {
+        parent.sync_all()?;
+    }
+    Ok(())
+}
+
+/// The epochs of the store: its existing ones, or new ones that begin now.
+fn load_epochs(known: Option<Epochs>, config: &EmbeddedConfig) -> Epochs {
+    let now_ms = config.clock.now_ms();
+    match known {
+        Some(known) => known.with_duration(config.epoch_duration, now_ms),
+        None => Epochs::new(config.first_epoch, config.epoch_duration, now_ms),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_proto::ids::HeadIndexKey;
+    use tempfile::TempDir;
+
+    use super::{
+        super::{super::config::HeadIdentity, Term},
+        *,
+    };
+
+    #[test]
+    fn a_log_whose_sync_failed_is_written_anew_before_anything_else() {
+        let path = TempDir::new().unwrap();
+        let config = EmbeddedConfig::new(path.path().join("store"));
+        let (disk, damages) = Disk::open(&config).unwrap();
+        assert_eq!(damages, []);
+        let head = |sequence| HeadIdentity { key: HeadIndexKey([1; 32]), sequence, expires_ms: u64::MAX };
+        let put = |bytes: &[u8]| {
+            let mut writer = disk.create_file().unwrap();
+            writer.write(bytes).unwrap();
+            let term = Term { permanent: false, force: false, share: false, epochs: 1 };
+            disk.put(BlobId([bytes[0]; 32]), writer, term).unwrap();
+        };
+        put(b"a");
+        disk.put_head(head(1), b"first", 0, false).unwrap();
+        for round in 0..2 {
+            disk.state().journal.broke();
+            match round {
+                0 => put(b"b"),
+                _ => disk.put_head(head(2), b"second", 0, false).unwrap(),
+            }
+            assert!(!disk.state().journal.is_broken());
+        }
+        assert_eq!(disk.head(head(0).key, 0).unwrap().unwrap(), b"second");
+        drop(disk);
+        let (disk, damages) = Disk::open(&config).unwrap();
+        assert_eq!((damages, disk.usage().blobs), (Vec::new(), 2));
+        assert_eq!(disk.head(head(0).key, 0).unwrap().unwrap(), b"second");
+    }
+}

@@ -1,0 +1,299 @@
+//! The plan in force, the request counts, and the times of first PUTs.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use axum::http::Method;
+use baton_proto::ids::BlobId;
+
+use super::{Fault, FaultPlan, FaultRoute, MAX_FAULT_RULES, draw};
+
+/// Most blobs whose first PUT is remembered: a few megabytes. When full, those with expired windows are
+/// removed; if none has expired, new blobs get no window.
+const MAX_REMEMBERED_PUTS: usize = 65_536;
+
+/// The faults of one store.
+pub(crate) struct Faults {
+    plan: RwLock<Option<Arc<Running>>>,
+}
+
+/// A plan in force; each new plan gets its own, so that counting restarts.
+pub(crate) struct Running {
+    plan: FaultPlan,
+    /// The longest time in which reads find nothing after a PUT.
+    window: Duration,
+    /// Requests seen, by kind.
+    requests: [AtomicU64; 4],
+    first_puts: Mutex<HashMap<BlobId, Instant>>,
+}
+
+/// The facts about a request before it is served.
+pub(crate) struct Subject {
+    pub(crate) route: FaultRoute,
+    pub(crate) reads: bool,
+    /// The blob or quilt of a read, if its path names it.
+    pub(crate) blob: Option<BlobId>,
+}
+
+impl Faults {
+    pub(crate) fn new(plan: FaultPlan) -> Self {
+        let faults = Self { plan: RwLock::default() };
+        faults.set(plan);
+        faults
+    }
+
+    /// Installs another plan and restarts the counts.
+    pub(crate) fn set(&self, plan: FaultPlan) {
+        let running = (!plan.rules.is_empty()).then(|| Arc::new(Running::new(plan)));
+        *self.plan.write().unwrap_or_else(PoisonError::into_inner) = running;
+    }
+
+    /// The plan in force.
+    pub(crate) fn plan(&self) -> FaultPlan {
+        self.running().map(|running| running.plan.clone()).unwrap_or_default()
+    }
+
+    /// Notes that a blob was stored.
+    pub(crate) fn stored(&self, id: BlobId) {
+        if let Some(running) = self.running() {
+            running.stored(id, Instant::now());
+        }
+    }
+
+    pub(crate) fn running(&self) -> Option<Arc<Running>> {
+        self.plan.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Running {
+    fn new(plan: FaultPlan) -> Self {
+        let windows = plan.rules.iter().filter_map(|rule| match rule.fault {
+            Fault::NotFoundAfterPut(window) => Some(window),
+            _ => None,
+        });
+        let window = windows.max().unwrap_or_default();
+        Self { window, plan, requests: Default::default(), first_puts: Mutex::default() }
+    }
+
+    fn stored(&self, id: BlobId, now: Instant) {
+        if self.window.is_zero() {
+            return;
+        }
+        let mut first_puts = self.first_puts.lock().unwrap_or_else(PoisonError::into_inner);
+        if first_puts.len() >= MAX_REMEMBERED_PUTS {
+            first_puts.retain(|_, first| now.duration_since(*first) < self.window);
+        }
+        if first_puts.len() < MAX_REMEMBERED_PUTS {
+            first_puts.entry(id).or_insert(now);
+        }
+    }
+
+    /// Time since the first PUT of a blob, if it is remembered.
+    fn since_put(&self, id: BlobId, now: Instant) -> Option<Duration> {
+        let first_puts = self.first_puts.lock().unwrap_or_else(PoisonError::into_inner);
+        first_puts.get(&id).map(|first| now.duration_since(*first))
+    }
+
+    /// The fault that the next request of this kind meets.
+    pub(crate) fn decide(&self, subject: &Subject, now: Instant) -> Option<Fault> {
+        // `Any` is last and is never the kind of a request.
+        let counter = self.requests.get(subject.route as usize)?;
+        let number = counter.fetch_add(1, Ordering::Relaxed);
+        let since_put = subject.blob.and_then(|id| self.since_put(id, now));
+        let rules = self.plan.rules.iter().take(MAX_FAULT_RULES).zip(0..);
+        let fitting = rules.filter(|(rule, _)| {
+            rule.route.covers(subject.route) && rule.fault.fits(subject.route, subject.reads)
+        });
+        let mut drawn = fitting.filter(|(rule, index)| match (rule.fault, subject.blob) {
+            (Fault::NotFoundAfterPut(window), Some(blob)) => {
+                let [first, ..] = blob.0.as_chunks::<8>().0 else { return false };
+                // By blob alone: GET and HEAD see the same cache.
+                let drawn = draw(self.plan.seed, 0, FaultRoute::Any, u64::from_le_bytes(*first));
+                drawn < rule.share && since_put.is_some_and(|since| since < window)
+            }
+            (Fault::NotFoundAfterPut(_), None) => false,
+            _ => draw(self.plan.seed, *index, subject.route, number) < rule.share,
+        });
+        drawn.next().map(|(rule, _)| rule.fault)
+    }
+}
+
+impl Subject {
+    /// The facts about a request, or `None` if no fault applies to it.
+    pub(crate) fn of(method: &Method, path: &str) -> Option<Self> {
+        let mut parts = path.strip_prefix('/')?.split('/');
+        let (version, kind) = (parts.next()?, parts.next()?);
+        let (first, second) = (parts.next(), parts.next());
+        let (quilt, blob) = match (version, kind) {
+            ("v1alpha", "blobs") => (false, None),
+            ("v1", "quilts") => (true, first.and_then(|id| id.parse().ok())),
+            ("v1", "blobs") => match (first, second) {
+                (Some("by-quilt-id"), Some(id)) => (true, id.parse().ok()),
+                (Some("by-quilt-patch-id"), Some(id)) => (true, quilt_of_patch(id)),
+                (first, _) => (false, first.and_then(|id| id.parse().ok())),
+            },
+            _ => return None,
+        };
+        let (route, reads) = match *method {
+            Method::PUT => (FaultRoute::Put, false),
+            Method::HEAD => (FaultRoute::Head, true),
+            Method::GET | Method::POST => (FaultRoute::Get, true),
+            _ => return None,
+        };
+        let route = match (quilt, route) {
+            (true, FaultRoute::Put | FaultRoute::Get) => FaultRoute::Quilt,
+            (_, route) => route,
+        };
+        Some(Self { route, reads, blob })
+    }
+}
+
+/// A patch ID starts with its quilt's ID. The first 42 characters are the first 31.5 bytes; the 43rd has the
+/// rest of the last byte.
+fn quilt_of_patch(id: &str) -> Option<BlobId> {
+    let head = id.get(..43)?;
+    let (most, last) = head.split_at(42);
+    // The lower two bits of the 43rd character belong to the patch: cleared, it ends the quilt's ID.
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let value = ALPHABET.iter().position(|letter| last.as_bytes() == [*letter])?;
+    let letter = char::from(*ALPHABET.get(value & !3)?);
+    format!("{most}{letter}").parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FaultRule;
+
+    fn subject(route: FaultRoute, blob: Option<BlobId>) -> Subject {
+        Subject { route, reads: route != FaultRoute::Put, blob }
+    }
+
+    fn plan(text: &str) -> Running {
+        Running::new(text.parse().unwrap())
+    }
+
+    #[test]
+    fn the_same_plan_decides_the_same() {
+        let decisions = || {
+            let running = plan("put:500=0.3,get:503=0.3,any:429=0.2;seed=3");
+            let routes = [FaultRoute::Put, FaultRoute::Get, FaultRoute::Head];
+            let each =
+                (0..300).map(|number| running.decide(&subject(routes[number % 3], None), Instant::now()));
+            each.collect::<Vec<_>>()
+        };
+        let first = decisions();
+        assert_eq!(first, decisions());
+        for fault in [None, Some(Fault::Internal), Some(Fault::Unavailable), Some(Fault::TooMany)] {
+            assert!(first.contains(&fault), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn rules_are_for_their_routes_and_fitting_requests() {
+        let all = plan("put:500,get:503,head:429,quilt:504");
+        for (route, fault) in [
+            (FaultRoute::Put, Fault::Internal),
+            (FaultRoute::Get, Fault::Unavailable),
+            (FaultRoute::Head, Fault::TooMany),
+            (FaultRoute::Quilt, Fault::GatewayTimeout),
+        ] {
+            assert_eq!(all.decide(&subject(route, None), Instant::now()), Some(fault));
+        }
+        let odd = plan("any:wrong-bytes,any:wrong-id");
+        assert_eq!(odd.decide(&subject(FaultRoute::Head, None), Instant::now()), None);
+        assert_eq!(odd.decide(&subject(FaultRoute::Get, None), Instant::now()), Some(Fault::WrongBytes));
+        assert_eq!(plan("any:wrong-id").decide(&subject(FaultRoute::Get, None), Instant::now()), None);
+        assert_eq!(
+            plan("any:wrong-id").decide(&subject(FaultRoute::Put, None), Instant::now()),
+            Some(Fault::WrongId)
+        );
+    }
+
+    #[test]
+    fn a_window_opens_with_the_first_put_and_closes() {
+        let window = Duration::from_secs(3);
+        let running = plan("get:404-after-put=3s");
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let read = |id, now| running.decide(&subject(FaultRoute::Get, Some(id)), now);
+        let (a, b) = (BlobId([1; 32]), BlobId([2; 32]));
+        running.stored(a, start);
+        assert_eq!(read(a, start), Some(Fault::NotFoundAfterPut(window)));
+        assert_eq!(read(b, start), None);
+        assert_eq!(running.decide(&subject(FaultRoute::Head, Some(a)), start), None);
+        running.stored(a, after(2));
+        assert_eq!(read(a, after(2)), Some(Fault::NotFoundAfterPut(window)));
+        assert_eq!(read(a, after(3)), None, "a second put does not open it again");
+    }
+
+    #[test]
+    fn shares_of_a_window_are_of_blobs() {
+        let running = plan("get:404-after-put=1h@0.5".replace("1h", "60m").as_str());
+        let start = Instant::now();
+        let ids = (0..=255).map(|byte| BlobId([byte; 32]));
+        let mut absent = 0;
+        for id in ids {
+            running.stored(id, start);
+            let first = running.decide(&subject(FaultRoute::Get, Some(id)), Instant::now());
+            assert_eq!(first, running.decide(&subject(FaultRoute::Get, Some(id)), Instant::now()));
+            absent += u32::from(first.is_some());
+        }
+        assert!((90..166).contains(&absent), "{absent}");
+    }
+
+    #[test]
+    fn requests_are_told_apart_by_path() {
+        let id = BlobId([0xa7; 32]);
+        let patch = [&id.0[..], &[1, 2, 0, 3, 0]].concat();
+        let encoded = {
+            // 37 bytes in base64url.
+            const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+            let bits: Vec<bool> =
+                patch.iter().flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1 == 1)).collect();
+            let letters = bits.chunks(6).map(|six| {
+                let value = (0..6).fold(0, |value, bit| value * 2 + usize::from(six.get(bit) == Some(&true)));
+                char::from(ALPHABET[value])
+            });
+            letters.collect::<String>()
+        };
+        for (method, path, expected) in [
+            (Method::PUT, "/v1/blobs".to_owned(), Some((FaultRoute::Put, false, None))),
+            (Method::GET, format!("/v1/blobs/{id}"), Some((FaultRoute::Get, true, Some(id)))),
+            (Method::HEAD, format!("/v1/blobs/{id}"), Some((FaultRoute::Head, true, Some(id)))),
+            (Method::GET, format!("/v1/blobs/{id}/byte-range"), Some((FaultRoute::Get, true, Some(id)))),
+            (Method::GET, "/v1/blobs/by-object-id/0x12".to_owned(), Some((FaultRoute::Get, true, None))),
+            (Method::PUT, "/v1/quilts".to_owned(), Some((FaultRoute::Quilt, false, None))),
+            (Method::GET, format!("/v1/quilts/{id}/patches"), Some((FaultRoute::Quilt, true, Some(id)))),
+            (Method::GET, format!("/v1/blobs/by-quilt-id/{id}/a"), Some((FaultRoute::Quilt, true, Some(id)))),
+            (
+                Method::GET,
+                format!("/v1/blobs/by-quilt-patch-id/{encoded}"),
+                Some((FaultRoute::Quilt, true, Some(id))),
+            ),
+            (Method::POST, "/v1alpha/blobs/concat".to_owned(), Some((FaultRoute::Get, true, None))),
+            (Method::DELETE, format!("/v1/blobs/{id}"), None),
+            (Method::GET, "/status".to_owned(), None),
+            (Method::PUT, "/v1/baton/heads".to_owned(), None),
+        ] {
+            let found = Subject::of(&method, &path).map(|found| (found.route, found.reads, found.blob));
+            assert_eq!(found, expected, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn rules_beyond_the_limit_are_not_tried() {
+        let never = FaultRule { route: FaultRoute::Any, fault: Fault::Internal, share: 0.0 };
+        let always = FaultRule { share: 1.0, ..never };
+        let mut rules = vec![never; MAX_FAULT_RULES];
+        rules.push(always);
+        let running = Running::new(FaultPlan { seed: 0, rules });
+        assert_eq!(running.decide(&subject(FaultRoute::Get, None), Instant::now()), None);
+    }
+}
