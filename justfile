@@ -36,6 +36,7 @@ docs:
 
 # Count module cycles, measure the prose, check names, and look for dependencies that nothing uses and for files that are not there
 structure:
+    python3 scripts/crates.py
     python3 scripts/cycles.py
     python3 scripts/words.py
     python3 scripts/names.py
