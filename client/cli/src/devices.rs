@@ -14,7 +14,7 @@ use super::{
     interrupt::cancellable,
     out::{Out, count, role, short},
     settings::Settings,
-    talk::View,
+    talk::TurnDisplay,
 };
 
 /// The remaining time of a lease is rounded up to hours.

@@ -62,7 +62,7 @@ pub async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> 
         let gateway = Gateway::open(client.clone(), config.clone()).await?;
         let mut signals = StopSignals::listen()?;
         announce(address, (!arguments.no_key).then_some(&*key_file), config.key.as_ref(), out)?;
-        let stop = async {
+        let stop = async move {
             signals.next().await;
             leave_at_second_interrupt();
         };

@@ -69,8 +69,8 @@ mod tests {
 
     fn signal_this_process(name: &str) {
         let id = std::process::id().to_string();
-        let sent = std::process::Command::new("kill").args(["-s", name, &id]).status().unwrap();
-        assert!(sent.success(), "kill -s {name}");
+        let sent = std::process::Command::new("kill").args(["-s", name, &id]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "kill -s {name}");
     }
 
     /// One test: a signal reaches every listener of the process.

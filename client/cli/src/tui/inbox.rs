@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     conversation::{ConversationSnapshot, FinishedTurn},
-    sidebar::Listed,
+    sidebar::SessionEntry,
 };
 use crate::out::Tone;
 
