@@ -32,9 +32,8 @@ use crate::{
     client::{Client, shards},
     error::ClientError,
     head::PublishReason,
-    session::Session,
+    session::{AuthorPolicy, Session},
     state::{Entry, Purchase, State},
-    wait::has_work,
 };
 
 /// Tries of one acknowledgement or abort before it is left to the next start.
@@ -148,7 +147,7 @@ impl Client {
 
     /// Plans another round if work is left.
     fn after_round(&self, session: &Arc<Session>) {
-        if has_work(session) {
+        if session.has_work() {
             self.plan_round(session);
         } else {
             session.read(|state| state.signals.planned_rounds.store(0, Ordering::Relaxed));
@@ -175,7 +174,7 @@ impl Client {
             }
             signals.retry_waits.store(false, Ordering::Release);
             let (Some(inner), Some(session)) = (inner.upgrade(), session.upgrade()) else { return };
-            if has_work(&session) {
+            if session.has_work() {
                 Client { inner }.spawn_round(&session, AuthorPolicy::Skip);
             }
         });
@@ -418,15 +417,6 @@ impl Client {
         }
         DeliveryOutcome::Unanswered
     }
-}
-
-/// How a round of background work treats turns whose author still has time to store them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AuthorPolicy {
-    /// Waits until that time is over: after a start no other task handles them.
-    Wait,
-    /// Leaves them to their own tasks.
-    Skip,
 }
 
 /// A blob in the store, and its known duration.

@@ -33,10 +33,10 @@ use crate::{
     evidence::{Equivocation, FOUND_QUEUE},
     heads::{HeadIndexes, IndexStatus, NamedIndex},
     journal::{self, EXTENSION, JournalLocation, JournalLog, file_error},
-    lifetime::{self, StorageTerms},
+    lifetime,
     nodes::{Directory, NodeInfo, Setup, maintenance},
     session::Session,
-    state::{Entry, SessionHeader, State, TurnMeta},
+    state::{Entry, SessionHeader, State, StorageTerms, TurnMeta},
 };
 
 /// A client. Clones share everything.
@@ -336,7 +336,7 @@ impl Client {
     /// [`ClientError::SessionExists`] for a root that is already here, [`ClientError::File`],
     /// [`ClientError::MessageTooLong`] for system text that fits no turn.
     pub async fn new_session(&self, new: NewSession) -> Result<SessionId, ClientError> {
-        crate::turn::check_texts(&new.system)?;
+        crate::event::check_texts(&new.system)?;
         let root = new.root.unwrap_or_else(SessionRoot::generate);
         let header = SessionHeader {
             n_shards: self.inner.config.shards.get(),
@@ -431,7 +431,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::PendingTurn`] while a turn is not finished; as [`Client::session`].
     pub async fn set_system(&self, id: SessionId, system: Vec<Message>) -> Result<(), ClientError> {
-        crate::turn::check_texts(&system)?;
+        crate::event::check_texts(&system)?;
         let session = self.open_session(id).await?;
         if session.read(|state| *state.system == system) {
             return Ok(());

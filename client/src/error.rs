@@ -11,7 +11,7 @@ use baton_proto::{
     store::StoreError,
 };
 
-use crate::choose::NoChoice;
+use crate::clocks::ClockDifference;
 
 /// An error of the client.
 #[derive(Debug, thiserror::Error)]
@@ -405,4 +405,62 @@ fn code_hint(code: ErrorCode) -> Option<&'static str> {
         }
         _ => return None,
     })
+}
+
+/// Why no node can be chosen.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoChoice {
+    /// No node is known.
+    #[error("no node was found")]
+    NoNodes,
+    /// The requested node is not known.
+    #[error("node {0} was not found")]
+    NodeUnknown(NodeId),
+    /// Nodes are known, but none has a current record of a supported version.
+    #[error("no known node has a current record")]
+    NoneCurrent,
+    /// No node's time fits this machine's clock.
+    #[error("{0}")]
+    ClocksDiffer(ClockDifference),
+    /// No node serves the model.
+    #[error("no node serves the model {wanted}; served are: {served}")]
+    ModelUnavailable {
+        /// The requested model.
+        wanted: String,
+        /// Names of the served models.
+        served: String,
+    },
+    /// There are only test engines.
+    #[error("only echo engines were found, and they are not asked unless allowed")]
+    OnlyEcho,
+    /// Every node asks for more than the client pays.
+    #[error(
+        "the cheapest turn may cost {cheapest} millionths of the node's unit; at most {max_price} are allowed"
+    )]
+    TooExpensive {
+        /// The lowest price of a turn with a full context.
+        cheapest: u64,
+        /// The client's limit.
+        max_price: u64,
+    },
+}
+
+impl NoChoice {
+    /// The next step for the user.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::NoNodes => {
+                "give one with --node /ip4/ADDRESS/tcp/PORT/p2p/ID, or start one on this network: baton-node run"
+            }
+            Self::NodeUnknown(_) => "give its address with --node, or see who is there: baton nodes",
+            Self::NoneCurrent => "check this machine's clock, and that the nodes run",
+            Self::ClocksDiffer(difference) => difference.hint(),
+            Self::ModelUnavailable { .. } => "see what is served: baton nodes",
+            Self::OnlyEcho => "for a test, allow them with --allow-echo",
+            Self::TooExpensive { .. } => {
+                "ask for fewer tokens with --max-tokens, or allow more with --max-price"
+            }
+        }
+    }
 }

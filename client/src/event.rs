@@ -7,20 +7,37 @@ use baton_mesh::Multiaddr;
 use baton_proto::{
     ErrorCode, SignedObject,
     ids::{BlobDigest, LinkHash, NodeId, SessionId, SuiAddress, TurnId},
-    limits::{MAX_SCHEMA_BYTES, VERSION},
+    limits::{MAX_MESSAGE_BYTES, MAX_MESSAGES, MAX_RECORD_BUCKET, MAX_SCHEMA_BYTES, VERSION},
     memory::{MemoryItem, RecallHint, RecallScope},
     receipt::{EngineKind, Receipt},
     record::{FinishReason, Message, RecordKind, Role},
     turn::{Sampling, TurnAuth},
 };
 
-pub use crate::request::InlinePolicy;
-use crate::{error::ClientError, logprobs::TokenReport, reconcile::DeviceEvent};
+use crate::{error::ClientError, logprobs::TokenReport};
 
 /// Most tokens of an answer by default.
 pub const DEFAULT_OUTPUT_TOKENS: u32 = 512;
 /// Most tokens of added memory by default.
 pub const DEFAULT_MEMORY_TOKENS: u32 = 512;
+
+/// Default limit of attempts at one turn: enough for a few nodes that just left and a moment of load.
+pub const MAX_ATTEMPTS: u32 = 6;
+/// Most bytes of new messages in a turn: half of the largest record, so that the other half is left for the
+/// answer.
+const MAX_INPUT_BYTES: usize = MAX_RECORD_BUCKET / 2;
+
+/// Which blobs a request contains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InlinePolicy {
+    /// Blobs that are not confirmed in the store.
+    #[default]
+    Unstored,
+    /// None: the node has to fetch them.
+    Never,
+    /// The latest two, stored or not.
+    Always,
+}
 
 /// A relayer that adds memory to a turn without reading it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,7 +171,7 @@ impl TurnInput {
             memory_tokens: DEFAULT_MEMORY_TOKENS,
             with_locator: true,
             inline: InlinePolicy::default(),
-            max_attempts: crate::retry::MAX_ATTEMPTS,
+            max_attempts: MAX_ATTEMPTS,
             reconcile: false,
         }
     }
@@ -172,7 +189,7 @@ impl TurnInput {
         if self.json_schema.as_ref().is_some_and(|schema| schema.len() > MAX_SCHEMA_BYTES) {
             return Err(ErrorCode::FrameTooLarge.into());
         }
-        crate::turn::check_texts(&self.messages)
+        check_texts(&self.messages)
     }
 
     /// An ordinary turn with one message of the user.
@@ -307,4 +324,120 @@ pub struct TurnOutcome {
     pub receipt: SignedObject<Receipt>,
     /// Items from the relayer that the node used.
     pub memory: Vec<MemoryItem>,
+}
+
+/// An event about other devices of the session. Its text is for users.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceEvent {
+    /// The head index had more turns; they are here now.
+    CaughtUp {
+        /// Number of turns.
+        turns: u64,
+        /// Turns that this device itself wrote and had lost. The others are another device's.
+        own: u64,
+    },
+    /// Another device wrote turns at the same positions.
+    Forked {
+        /// The first turn that differs.
+        at: u64,
+        /// Whether this device's turns keep their positions. Otherwise they are replayed after the other's.
+        won: bool,
+        /// Number of displaced turns.
+        turns: u64,
+        /// Turns of the other chain that this device itself wrote and had lost: then the chain is not another
+        /// device's, and stays.
+        own: u64,
+    },
+    /// A displaced turn was replayed.
+    Replayed(Box<ReplayedTurn>),
+    /// The head index showed less than it took; this device's head is published again.
+    ShownLess,
+    /// The head index could not be compared, or the result not applied; the turn continues without it.
+    NotCompared {
+        /// The reason.
+        reason: String,
+    },
+}
+
+impl std::fmt::Display for DeviceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let many = |turns: u64| if turns == 1 { "1 turn".to_owned() } else { format!("{turns} turns") };
+        match self {
+            Self::CaughtUp { turns, own: 0 } => {
+                write!(f, "another device went on with this session; took in {} of it", many(*turns))
+            }
+            Self::CaughtUp { turns, own } if turns == own => write!(
+                f,
+                "this home is an older copy, or its journal lost its end: took in {} from the store that this device \
+                 itself wrote",
+                many(*turns)
+            ),
+            Self::CaughtUp { turns, own } => write!(
+                f,
+                "this home is an older copy, or its journal lost its end: took in {} from the store, {own} of which this \
+                 device itself wrote",
+                many(*turns)
+            ),
+            Self::Forked { at, turns, own, .. } if *own > 0 => write!(
+                f,
+                "this home is an older copy, or its journal lost its end: {} that this device itself wrote from turn {at} \
+                 on come back, and {} that it wrote since is said again after them",
+                many(*own),
+                many(*turns)
+            ),
+            Self::Forked { at, won: true, turns, .. } => write!(
+                f,
+                "another device also wrote turn {at}; by the rule this device's turns stay, and the other says its {} \
+                 again after them",
+                many(*turns)
+            ),
+            Self::Forked { at, won: false, turns, .. } => write!(
+                f,
+                "another device also wrote turn {at}; by the rule its turns stay, and this device says its {} again \
+                 after them",
+                many(*turns)
+            ),
+            Self::Replayed(turn) => write!(f, "turn {} is turn {} now, said again", turn.from, turn.to),
+            Self::ShownLess => f.write_str(
+                "the head index showed an older head than it took, or none: this device's head is published again",
+            ),
+            Self::NotCompared { reason } => {
+                write!(f, "this session was not compared with the head index: {reason}")
+            }
+        }
+    }
+}
+
+/// A displaced turn after its replay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplayedTurn {
+    /// Its former position.
+    pub from: u64,
+    /// Its new position.
+    pub to: u64,
+    /// The messages.
+    pub messages: Vec<Message>,
+    /// The former answer.
+    pub first_answer: String,
+    /// The new answer.
+    pub answer: String,
+    /// The node of the new answer.
+    pub node: NodeId,
+}
+
+/// Checks messages against the limits of a turn, so that only messages that a node can take are journaled.
+pub(crate) fn check_texts(messages: &[Message]) -> Result<(), ClientError> {
+    let bytes: usize = messages.iter().map(|message| message.text.len()).sum();
+    let longest = messages.iter().map(|message| message.text.len()).max().unwrap_or(0);
+    if longest > MAX_MESSAGE_BYTES {
+        return Err(ClientError::MessageTooLong { bytes: longest, limit: MAX_MESSAGE_BYTES });
+    }
+    if bytes > MAX_INPUT_BYTES {
+        return Err(ClientError::MessageTooLong { bytes, limit: MAX_INPUT_BYTES });
+    }
+    // One message is reserved for the answer.
+    if messages.len() >= MAX_MESSAGES {
+        return Err(ClientError::Protocol(ErrorCode::FrameTooLarge));
+    }
+    Ok(messages.iter().try_for_each(Message::check)?)
 }

@@ -19,13 +19,11 @@ use baton_proto::{
 };
 
 use crate::{
-    background::AuthorPolicy,
     client::Client,
     error::ClientError,
     heads::{HeadLookup, IndexAnswer},
-    session::Session,
+    session::{AuthorPolicy, Session},
     state::{Entry, PublishedHead, State},
-    wait::has_work,
 };
 
 /// Lifetime of a head record: a session that rests for a year is still found by its root.
@@ -117,7 +115,7 @@ impl Client {
         if status.is_ok() {
             self.spawn_repair_of_indexes(&snapshot.look);
         }
-        if has_work(&session) {
+        if session.has_work() {
             self.spawn_round(&session, AuthorPolicy::Skip);
         }
         status

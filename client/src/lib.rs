@@ -48,10 +48,12 @@ mod config;
 mod conversation;
 mod embed;
 mod ephemeral;
+mod equivocations;
 mod error;
 mod event;
 pub mod evidence;
 mod exchange;
+mod explain;
 mod fork;
 mod head;
 mod heads;
@@ -92,8 +94,8 @@ pub use conversation::{Conversation, ConversationTurn};
 pub use embed::{EmbeddedText, Embeddings};
 pub use error::ClientError;
 pub use event::{
-    DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, InlinePolicy, MemoryHint, OwnMemory, Relayer,
-    ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
+    DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, DeviceEvent, InlinePolicy, MemoryHint, OwnMemory, Relayer,
+    ReplayedTurn, ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
 };
 pub use head::HeadStatus;
 pub use heads::{HeadIndexes, IndexAnswer, IndexStatus, MAX_HEAD_INDEXES, NamedIndex};
@@ -103,7 +105,7 @@ pub use logprobs::{LikelyToken, TokenReport};
 pub use nodes::{NodeExplanation, NodeInfo};
 pub use quota::{GRANT_CHAIN_FILE, GRANT_KEY_FILE, QuotaHolder, holder_key, keep_chain, read_chain};
 pub use receipts::{CountersignatureStatus, TurnReceipt};
-pub use reconcile::{DeviceEvent, DisplacedTurn, ReconcileReport, ReplayedTurn, TurnFate};
+pub use reconcile::{DisplacedTurn, ReconcileReport, TurnFate};
 pub use recover::RecoveryReport;
 pub use sessions::{Deletion, Listing, UnreadableSession};
 pub use verify::{Problem, STORING_GRACE, VerifyReport};

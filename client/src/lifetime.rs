@@ -4,31 +4,13 @@
 //! present epoch nor its end. So a blob stored for e epochs of length d stays for at least (e - 1)·d and at
 //! most e·d. It is renewed while at least one whole epoch is certain.
 
-use std::{collections::BTreeSet, time::Duration};
-
 use baton_proto::{chain::HistoryTurn, ids::BlobId};
 
-use crate::state::{State, TurnMeta};
+use crate::state::{State, StorageTerms, TurnMeta};
 
 /// The part of an epoch for which a doubtful renewal is left alone; the last certain epoch then has time for
 /// several.
 const DOUBT_WAIT: u64 = 8;
-/// Most changed blobs to track between two looks; beyond it, the next look is at all blobs.
-const MAX_CHANGED: usize = 64;
-
-/// Length of an epoch, and epochs for which blobs are stored if a blob's own number is unknown.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct StorageTerms {
-    pub(crate) epoch: Duration,
-    pub(crate) open_epochs: u32,
-    pub(crate) closed_epochs: u32,
-}
-
-impl StorageTerms {
-    fn epoch_ms(self) -> u64 {
-        u64::try_from(self.epoch.as_millis()).unwrap_or(u64::MAX)
-    }
-}
 
 /// A blob that a session needs, with its lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,33 +38,6 @@ pub struct BlobLifetime {
 pub(crate) fn lifetimes(state: &State, terms: StorageTerms, now_ms: u64) -> Vec<BlobLifetime> {
     let ends = state.segment_ends(usize::MAX).into_iter().rev();
     ends.filter_map(|seq| lifetime(state, seq, terms, now_ms)).collect()
-}
-
-/// When a session's blobs become due, as far as known, so that a turn examines only the blobs that changed
-/// since the last look.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct DueWatch {
-    /// No unchanged blob is due before this; none before the first look.
-    from_ms: Option<u64>,
-    /// Last turns of blobs that changed since the last look.
-    changed: BTreeSet<u64>,
-}
-
-impl DueWatch {
-    /// Marks a turn's blob as changed.
-    pub(crate) fn changed(&mut self, seq: u64) {
-        if self.from_ms.is_some() {
-            self.changed.insert(seq);
-        }
-        if self.changed.len() > MAX_CHANGED {
-            self.all_changed();
-        }
-    }
-
-    /// Forces the next look to examine every blob.
-    pub(crate) fn all_changed(&mut self) {
-        *self = Self::default();
-    }
 }
 
 impl State {

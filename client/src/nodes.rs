@@ -36,14 +36,11 @@ use crate::{
     choose::{Candidate, Choice, NoChoice, Wish, choose, output_cap},
     clocks::{ClockDifference, NodeTime, judge},
     config::{Clock, Timeouts},
-    reputation::{NodeFailure, Reputation, SpeedSample, file::ReputationFile},
+    reputation::{MAX_NODES, NodeFailure, Reputation, SpeedSample, file::ReputationFile},
     retry::AnswerPrefix,
 };
 use presence::Presence;
 
-/// Most nodes to keep, ask and remember: far more than one turn needs, and a bound on the memory that unknown
-/// peers can use.
-pub(crate) const MAX_NODES: usize = 256;
 /// A record is requested again when less than this is left of it.
 const RENEW_BEFORE_MS: u64 = 60_000;
 /// How long to wait for the stores' clocks, if nodes' times do not fit this machine's.

@@ -22,7 +22,7 @@ use crate::{
     attempt::{self, Events},
     client::Client,
     error::ClientError,
-    event::{ResumeOptions, TurnEvent, TurnOutcome},
+    event::{DeviceEvent, ReplayedTurn, ResumeOptions, TurnEvent, TurnOutcome},
     fork::{Chain, Merge, merge},
     head::{FIRST_LOOK, FoundHead, HeadStatus, PublishReason},
     heads::IndexStatus,
@@ -31,105 +31,6 @@ use crate::{
     state::{DisplacedFate, Entry, State},
     transfer,
 };
-
-/// An event about other devices of the session. Its text is for users.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DeviceEvent {
-    /// The head index had more turns; they are here now.
-    CaughtUp {
-        /// Number of turns.
-        turns: u64,
-        /// Turns that this device itself wrote and had lost. The others are another device's.
-        own: u64,
-    },
-    /// Another device wrote turns at the same positions.
-    Forked {
-        /// The first turn that differs.
-        at: u64,
-        /// Whether this device's turns keep their positions. Otherwise they are replayed after the other's.
-        won: bool,
-        /// Number of displaced turns.
-        turns: u64,
-        /// Turns of the other chain that this device itself wrote and had lost: then the chain is not another
-        /// device's, and stays.
-        own: u64,
-    },
-    /// A displaced turn was replayed.
-    Replayed(Box<ReplayedTurn>),
-    /// The head index showed less than it took; this device's head is published again.
-    ShownLess,
-    /// The head index could not be compared, or the result not applied; the turn continues without it.
-    NotCompared {
-        /// The reason.
-        reason: String,
-    },
-}
-
-impl std::fmt::Display for DeviceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let many = |turns: u64| if turns == 1 { "1 turn".to_owned() } else { format!("{turns} turns") };
-        match self {
-            Self::CaughtUp { turns, own: 0 } => {
-                write!(f, "another device went on with this session; took in {} of it", many(*turns))
-            }
-            Self::CaughtUp { turns, own } if turns == own => write!(
-                f,
-                "this home is an older copy, or its journal lost its end: took in {} from the store that this device \
-                 itself wrote",
-                many(*turns)
-            ),
-            Self::CaughtUp { turns, own } => write!(
-                f,
-                "this home is an older copy, or its journal lost its end: took in {} from the store, {own} of which this \
-                 device itself wrote",
-                many(*turns)
-            ),
-            Self::Forked { at, turns, own, .. } if *own > 0 => write!(
-                f,
-                "this home is an older copy, or its journal lost its end: {} that this device itself wrote from turn {at} \
-                 on come back, and {} that it wrote since is said again after them",
-                many(*own),
-                many(*turns)
-            ),
-            Self::Forked { at, won: true, turns, .. } => write!(
-                f,
-                "another device also wrote turn {at}; by the rule this device's turns stay, and the other says its {} \
-                 again after them",
-                many(*turns)
-            ),
-            Self::Forked { at, won: false, turns, .. } => write!(
-                f,
-                "another device also wrote turn {at}; by the rule its turns stay, and this device says its {} again \
-                 after them",
-                many(*turns)
-            ),
-            Self::Replayed(turn) => write!(f, "turn {} is turn {} now, said again", turn.from, turn.to),
-            Self::ShownLess => f.write_str(
-                "the head index showed an older head than it took, or none: this device's head is published again",
-            ),
-            Self::NotCompared { reason } => {
-                write!(f, "this session was not compared with the head index: {reason}")
-            }
-        }
-    }
-}
-
-/// A displaced turn after its replay.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReplayedTurn {
-    /// Its former position.
-    pub from: u64,
-    /// Its new position.
-    pub to: u64,
-    /// The messages.
-    pub messages: Vec<Message>,
-    /// The former answer.
-    pub first_answer: String,
-    /// The new answer.
-    pub answer: String,
-    /// The node of the new answer.
-    pub node: NodeId,
-}
 
 /// A turn that another device's turn displaced from the chain. It stays readable here.
 #[derive(Debug, Clone)]

@@ -14,11 +14,11 @@ use std::{collections::BTreeMap, time::Duration};
 use baton_proto::ids::{ModelId, NodeId};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    choose::{Evidence, Speed},
-    nodes::MAX_NODES,
-};
+use crate::choose::{Evidence, Speed};
 
+/// Most nodes to keep, ask and remember: far more than one turn needs, and a bound on the memory that unknown
+/// peers can use.
+pub(crate) const MAX_NODES: usize = 256;
 /// Half-life of served turns, failures and measured speeds.
 const HALF_LIFE_MS: u64 = 6 * HOUR_MS;
 /// Half-life of busy answers: queues move with every turn.

@@ -20,25 +20,13 @@ use baton_proto::{
 
 use crate::{
     choose::{Choice, highest_price, output_cap},
-    event::OwnMemory,
+    event::{InlinePolicy, OwnMemory},
     retry::AnswerPrefix,
     state::{PendingTurn, State},
 };
 
 /// Bytes of text granted per token of the model's context: English has about four.
 const WINDOW_BYTES_PER_TOKEN: usize = 4;
-
-/// Which blobs a request contains.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum InlinePolicy {
-    /// Blobs that are not confirmed in the store.
-    #[default]
-    Unstored,
-    /// None: the node has to fetch them.
-    Never,
-    /// The latest two, stored or not.
-    Always,
-}
 
 /// The options of an attempt, apart from the turn itself.
 #[derive(Clone, Copy)]

@@ -14,8 +14,6 @@ use zeroize::Zeroizing;
 
 use crate::{exchange::ExchangeError, logprobs::TokenReport, reputation::NodeFailure};
 
-/// Default limit of attempts at one turn: enough for a few nodes that just left and a moment of load.
-pub const MAX_ATTEMPTS: u32 = 6;
 /// Pause before the same node is asked again, if it named none.
 const DEFAULT_PAUSE: Duration = Duration::from_millis(250);
 /// Longest pause within one turn; a node that wants a longer pause is asked later, or never.

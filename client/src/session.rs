@@ -22,14 +22,22 @@ use crate::{
     error::ClientError,
     heads::IndexStatus,
     journal::{self, Journal, JournalLocation, JournalLog},
-    lifetime::StorageTerms,
-    state::{Entry, SessionHeader, State},
+    state::{Entry, SessionHeader, State, StorageTerms},
 };
 
 /// How long a look at the head index stays valid, on a device that knows of no other device.
 const LOOK_EVERY_MS: u64 = 60 * 60 * 1000;
 /// Pause after a look that no index answered, so that not every turn waits for one.
 const LOOK_RETRY_MS: u64 = 30 * 1000;
+
+/// How a round of background work treats turns whose author still has time to store them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AuthorPolicy {
+    /// Waits until that time is over: after a start no other task handles them.
+    Wait,
+    /// Leaves them to their own tasks.
+    Skip,
+}
 
 /// An open session.
 pub(crate) struct Session {
@@ -180,6 +188,18 @@ impl Session {
     pub(crate) fn is_publication_over(&self) -> bool {
         let unpublished = *self.unpublished.lock().unwrap_or_else(PoisonError::into_inner);
         self.read(|state| state.is_published() || unpublished == Some(state.prev_link()))
+    }
+
+    /// Whether background work is left: to store, to publish, or to offer a head record again to an index that
+    /// refused it.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.is_caught_up() || self.read(|state| state.head_unconfirmed.is_some())
+    }
+
+    /// Whether everything is stored and published. An index that is down while another has the head delays no
+    /// caller.
+    pub(crate) fn is_caught_up(&self) -> bool {
+        self.read(|state| state.is_published() && state.unstored.is_empty())
     }
 
     /// State of each head index at the last look.

@@ -5,10 +5,12 @@
 //! ahead of the disk.
 
 mod compact;
-#[cfg(test)]
-mod growth;
+mod due;
 mod log;
 mod rebase;
+mod signals;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -34,8 +36,10 @@ use baton_proto::{
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::{fork::Chain, lifetime::DueWatch, wait::Signals};
+use crate::fork::Chain;
+use signals::Signals;
 
+pub(crate) use due::{DueWatch, StorageTerms};
 pub(crate) use log::TurnLog;
 pub(crate) use rebase::{DisplacedFate, DisplacedRecord, Replays};
 

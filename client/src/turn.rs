@@ -13,8 +13,8 @@ use baton_proto::{
     ErrorCode, SignedObject,
     ack::TurnAck,
     ids::NodeId,
-    limits::{MAX_MESSAGE_BYTES, MAX_MESSAGES, MAX_RECORD_BUCKET, VERSION},
-    record::{Message, check_supersedes},
+    limits::VERSION,
+    record::check_supersedes,
     tools::is_definitions,
     turn::{TurnAuth, json_schema_hash},
 };
@@ -41,10 +41,6 @@ use crate::{
     session::Session,
     state::{AttemptEntry, Entry, PendingTurn, Proof, State, TurnEntry},
 };
-
-/// Most bytes of new messages in a turn: half of the largest record, so that the other half is left for the
-/// answer.
-const MAX_INPUT_BYTES: usize = MAX_RECORD_BUCKET / 2;
 
 /// Limit for opening a substream in the middle of an answer that another node could continue. It is a few
 /// round trips to the other side of the world. A dead node may be noticed only by its silence.
@@ -613,21 +609,4 @@ fn given_up(state: &State) -> (Vec<Entry>, Vec<SignedObject<TurnAuth>>) {
     let begun = pending.and_then(|pending| pending.number).is_some_and(|number| numbers.contains(&number));
     let attempts = if begun { attempt::open_attempts(state) } else { Vec::new() };
     (numbers.into_iter().map(|number| Entry::Dropped { number }).collect(), attempts)
-}
-
-/// Checks messages against the limits of a turn, so that only messages that a node can take are journaled.
-pub(crate) fn check_texts(messages: &[Message]) -> Result<(), ClientError> {
-    let bytes: usize = messages.iter().map(|message| message.text.len()).sum();
-    let longest = messages.iter().map(|message| message.text.len()).max().unwrap_or(0);
-    if longest > MAX_MESSAGE_BYTES {
-        return Err(ClientError::MessageTooLong { bytes: longest, limit: MAX_MESSAGE_BYTES });
-    }
-    if bytes > MAX_INPUT_BYTES {
-        return Err(ClientError::MessageTooLong { bytes, limit: MAX_INPUT_BYTES });
-    }
-    // One message is reserved for the answer.
-    if messages.len() >= MAX_MESSAGES {
-        return Err(ClientError::Protocol(ErrorCode::FrameTooLarge));
-    }
-    Ok(messages.iter().try_for_each(Message::check)?)
 }

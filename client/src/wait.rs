@@ -1,49 +1,18 @@
 //! Waiting for background work, for callers that are about to stop or that check the store.
 
-use std::{
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64},
-    time::Duration,
-};
+use std::time::Duration;
 
 use baton_proto::ids::SessionId;
-use tokio::{
-    sync::{Semaphore, watch},
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
-use crate::{background::AuthorPolicy, client::Client, error::ClientError, session::Session};
+use crate::{
+    client::Client,
+    error::ClientError,
+    session::{AuthorPolicy, Session},
+};
 
 /// Pause between two rounds of background work while a caller waits: shorter than between other rounds.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Signals of the background work on a session. Shared by all copies of a state, and not part of it.
-pub(crate) struct Signals {
-    /// Marked by every applied entry.
-    pub(crate) changed: watch::Sender<()>,
-    /// Whether a retry of background work is planned.
-    pub(crate) retry_waits: AtomicBool,
-    /// Rounds planned since the work was last complete.
-    pub(crate) planned_rounds: AtomicU32,
-    /// One PUT at a time, so that two tasks never buy the same blob.
-    pub(crate) puts: Semaphore,
-    /// Whether the indexes lack the head that they acknowledged; then it is published again.
-    pub(crate) head_missing: AtomicBool,
-    /// When a renewal was last tried in the background, in milliseconds since the Unix epoch; 0 for never.
-    pub(crate) renewal_tried_ms: AtomicU64,
-}
-
-impl Signals {
-    pub(crate) fn new() -> Self {
-        Self {
-            changed: watch::Sender::default(),
-            retry_waits: AtomicBool::new(false),
-            planned_rounds: AtomicU32::new(0),
-            puts: Semaphore::new(1),
-            head_missing: AtomicBool::new(false),
-            renewal_tried_ms: AtomicU64::new(0),
-        }
-    }
-}
 
 impl Client {
     /// Waits until every accepted turn of a session is stored with a known ID, and its head is published.
@@ -58,7 +27,7 @@ impl Client {
         let mut changes = session.read(|state| state.signals.changed.subscribe());
         let done = async {
             let mut next_round = Instant::now();
-            while !is_caught_up(&session) {
+            while !session.is_caught_up() {
                 if Instant::now() >= next_round {
                     self.spawn_round(&session, AuthorPolicy::Skip);
                     next_round = Instant::now() + ROUND_INTERVAL;
@@ -139,16 +108,4 @@ impl Client {
         let _ = tokio::time::timeout(timeout, done).await;
         Ok(session.is_diverged())
     }
-}
-
-/// Whether background work is left: to store, to publish, or to offer a head record again to an index that
-/// refused it.
-pub(crate) fn has_work(session: &Session) -> bool {
-    !is_caught_up(session) || session.read(|state| state.head_unconfirmed.is_some())
-}
-
-/// Whether everything is stored and published. An index that is down while another has the head delays no
-/// caller.
-pub(crate) fn is_caught_up(session: &Session) -> bool {
-    session.read(|state| state.is_published() && state.unstored.is_empty())
 }

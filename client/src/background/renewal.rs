@@ -12,9 +12,9 @@ use baton_proto::{ids::SessionId, store::StoreError};
 use crate::{
     client::Client,
     error::ClientError,
-    lifetime::{self, BlobLifetime, StorageTerms},
+    lifetime::{self, BlobLifetime},
     session::Session,
-    state::Entry,
+    state::{Entry, StorageTerms},
 };
 
 /// Pause between two background tries of a session's renewal: a due blob still has days.

@@ -14,8 +14,7 @@ use baton_keys::{
 use baton_proto::ids::{ModelId, NodeId};
 use serde::{Deserialize, Serialize};
 
-use super::{MAX_MODEL_NAMES, MAX_WARM, NodeExperience, Reputation, WARM_MS};
-use crate::nodes::MAX_NODES;
+use super::{MAX_MODEL_NAMES, MAX_NODES, MAX_WARM, NodeExperience, Reputation, WARM_MS};
 
 /// Name of the file in the home folder.
 pub(crate) const FILE: &str = "reputation";

@@ -14,7 +14,12 @@ use baton_proto::{
 };
 
 use super::*;
-use crate::{choose::Choice, event::DEFAULT_OUTPUT_TOKENS, lifetime::StorageTerms, request};
+use crate::{
+    choose::Choice,
+    event::{DEFAULT_OUTPUT_TOKENS, InlinePolicy},
+    request,
+    state::StorageTerms,
+};
 
 const DAY_MS: u64 = 24 * 3600 * 1000;
 const EPOCH_MS: u64 = 14 * DAY_MS;
@@ -133,7 +138,7 @@ fn say(state: &mut State, node: &SecretSigningKey) {
         memory: None,
         memory_tokens: 0,
         with_locator: true,
-        inline: request::InlinePolicy::Unstored,
+        inline: InlinePolicy::Unstored,
         storage: StoragePolicy::default(),
         begun: None,
     };
