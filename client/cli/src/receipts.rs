@@ -11,6 +11,7 @@ use baton_proto::{
     receipt::EngineKind,
 };
 use serde_json::{Value, json};
+use time::OffsetDateTime;
 
 use super::{
     Failure,
@@ -276,20 +277,13 @@ fn describe_turn(client: &Client, turn: &TurnReceipt, verify: bool) -> Value {
     })
 }
 
-/// A time as `2026-11-22 06:30:00`, by the proleptic Gregorian calendar (days to date: Howard Hinnant,
-/// "chrono-compatible low-level date algorithms").
+/// A time as `2026-11-22 06:30:00`.
 fn utc(time_ms: u64) -> String {
-    let seconds = time_ms / 1000;
-    let (days, of_day) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hours, minutes, seconds) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02} {hours:02}:{minutes:02}:{seconds:02}")
+    let seconds = i64::try_from(time_ms / 1000).unwrap_or(i64::MAX);
+    let time = OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (year, month, day) = time.to_calendar_date();
+    let (hour, minute, second) = time.to_hms();
+    format!("{year:04}-{:02}-{day:02} {hour:02}:{minute:02}:{second:02}", u8::from(month))
 }
 
 #[cfg(test)]

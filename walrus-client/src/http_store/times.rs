@@ -1,5 +1,7 @@
 //! The servers' time, from the date of their HTTP answers.
 
+use std::time::UNIX_EPOCH;
+
 use baton_proto::{
     ids::BlobId,
     store::{StoreError, StoreTime},
@@ -10,8 +12,6 @@ use tokio::time::Instant;
 
 use super::{HttpStore, join};
 
-const MONTHS: [&str; 12] =
-    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 /// A date has a resolution of one second.
 const DATE_MARGIN_MS: u64 = 1000;
 
@@ -40,29 +40,12 @@ impl HttpStore {
     }
 }
 
-/// Seconds since 1970 of an HTTP date in its one current form: `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110).
+/// Seconds since 1970 of an HTTP date, in any of its three forms: `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110,
+/// section 5.6.7).
 #[must_use]
 pub fn http_date(text: &str) -> Option<u64> {
-    let mut words = text.split_once(", ")?.1.split(' ');
-    let mut word = || words.next();
-    let (day, month, year) = (word()?.parse().ok()?, word()?, word()?.parse::<u64>().ok()?);
-    let month = MONTHS.iter().position(|name| *name == month)? as u64 + 1;
-    let mut clock = word()?.split(':').map(|part| part.parse::<u64>().ok().filter(|part| *part < 61));
-    let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
-    let sane = (1..=31).contains(&day) && (1970..=9999).contains(&year) && hour < 24;
-    if word()? != "GMT" || !sane {
-        return None;
-    }
-    Some(days(year, month, day)? * 86_400 + hour * 3600 + minute * 60 + second)
-}
-
-/// Days from 1970-01-01 to a date.
-fn days(year: u64, month: u64, day: u64) -> Option<u64> {
-    let year = if month <= 2 { year.checked_sub(1)? } else { year };
-    let month_from_march = if month > 2 { month - 3 } else { month + 9 };
-    let of_year = (153 * month_from_march + 2) / 5 + day.checked_sub(1)?;
-    let of_era = year % 400 * 365 + year % 400 / 4 - year % 400 / 100 + of_year;
-    (year / 400 * 146_097 + of_era).checked_sub(719_468)
+    let time = httpdate::parse_http_date(text).ok()?;
+    Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
 
 #[cfg(test)]
@@ -74,10 +57,10 @@ mod tests {
         assert_eq!(http_date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
         assert_eq!(http_date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
         assert_eq!(http_date("Tue, 29 Feb 2000 12:34:56 GMT"), Some(951_827_696));
+        assert_eq!(http_date("Sunday, 06-Nov-94 08:49:37 GMT"), Some(784_111_777));
         assert_eq!(http_date("Mon, 01 Mar 2100 00:00:00 GMT"), Some(4_107_542_400));
         for text in [
             "",
-            "Sunday, 06-Nov-94 08:49:37 GMT",
             "Sun, 06 Nov 1994 08:49 GMT",
             "Sun, 00 Nov 1994 08:49:37 GMT",
             "Sun, 06 Nov 1994 25:49:37 GMT",
