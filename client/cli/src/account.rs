@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 
 use super::{
     Failure,
+    account_key::load,
     args::AccountCommand,
     delegation,
     out::Out,
@@ -36,27 +37,6 @@ pub async fn run(settings: &Settings, command: &AccountCommand, out: &Out) -> Re
             delegation::revoke(settings, load(settings)?, id, key.as_deref(), out).await
         }
     }
-}
-
-/// The account key of this machine.
-pub fn load(settings: &Settings) -> Result<AccountKey, Failure> {
-    let path = settings.account_file();
-    if !AccountKey::exists(&path) {
-        return Err(Failure::Usage(format!(
-            "there is no account key at {}; make one with baton account new, or bring it back with baton account restore",
-            path.display()
-        )));
-    }
-    let needed = files::needs_passphrase(&path).map_err(ClientError::from)?;
-    let asked = match settings.passphrase() {
-        Some(given) if needed => Some(Zeroizing::new(given.to_owned())),
-        None if needed && std::io::stdin().is_terminal() => {
-            Some(Zeroizing::new(rpassword::prompt_password("Passphrase of the account key: ")?))
-        }
-        _ => None,
-    };
-    let passphrase = asked.as_deref().map(String::as_str);
-    Ok(AccountKey::load(&path, passphrase).map_err(ClientError::from)?)
 }
 
 fn make(settings: &Settings, key: &AccountKey, out: &Out) -> Result<(), Failure> {

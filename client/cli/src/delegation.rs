@@ -4,99 +4,25 @@
 //! The signature covers a text; the relayer's `delegation.rs` specifies it. A delegation is no secret: it is
 //! useless without the delegate's key.
 
-use std::path::Path;
-
-use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use baton_client::AccountKey;
-use baton_keys::{account::account_id, contexts::DELEGATION, ids::PublicKey, secret::random_bytes};
+use baton_keys::{contexts::DELEGATION, ids::PublicKey, secret::random_bytes};
 use reqwest::Method;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
     Failure,
     args::{DelegateArguments, SCOPES},
+    authority::{Delegation, time_text},
     clock::now_ms,
     out::{Out, clean},
     relayer_client::RelayerClient,
-    settings::{Settings, read_bounded},
+    settings::Settings,
     write_private,
 };
 
-/// Largest delegation file: a few keys and names.
-const MAX_FILE_BYTES: u64 = 8 * 1024;
 /// Longest name of a project that relayers accept.
 const MAX_PROJECT_BYTES: usize = 256;
 const DAY_S: u64 = 86_400;
-
-/// A delegation as it is stored and sent. Relayers know no other fields.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Delegation {
-    id: String,
-    owner_key: String,
-    delegate_key: String,
-    scopes: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    project: Option<String>,
-    not_before: String,
-    expires: String,
-    signature: String,
-}
-
-/// The account that requests act for, and the delegation to do so.
-pub struct RequestAuthority {
-    /// The account that owns the memory.
-    pub owner: String,
-    /// The delegation as a request header; `None` for the owner itself, and for a key that the relayer knows.
-    pub header: Option<String>,
-}
-
-impl RequestAuthority {
-    /// From flags and files. A delegation that is named, or lies beside the account key, determines the owner
-    /// to act for.
-    pub fn from(settings: &Settings, key: &AccountKey) -> Result<Self, Failure> {
-        let named = settings.delegation.clone();
-        let beside = settings.account_file().with_extension("delegation");
-        let path = named.clone().or_else(|| beside.exists().then_some(beside));
-        let own = || settings.owner.clone().unwrap_or_else(|| key.account_id());
-        let Some(path) = path else { return Ok(Self { owner: own(), header: None }) };
-        let (delegation, owner) = read(&path, key)?;
-        match &settings.owner {
-            Some(wanted) if *wanted != owner && named.is_none() => Ok(Self { owner: own(), header: None }),
-            Some(wanted) if *wanted != owner => Err(Failure::Usage(format!(
-                "the delegation in {} is of {owner}, and --owner names another account",
-                path.display()
-            ))),
-            _ => {
-                let json = serde_json::to_vec(&delegation).unwrap_or_default();
-                Ok(Self { owner, header: Some(BASE64_URL_SAFE_NO_PAD.encode(json)) })
-            }
-        }
-    }
-}
-
-/// Reads a delegation, which must be to this key and not expired.
-fn read(path: &Path, key: &AccountKey) -> Result<(Delegation, String), Failure> {
-    let wrong = |what: &str| Failure::Usage(format!("{}: {what}", path.display()));
-    let text = read_bounded(path, MAX_FILE_BYTES).map_err(|error| wrong(&error.to_string()))?;
-    let delegation: Delegation = serde_json::from_str(&text)
-        .map_err(|_| wrong("this is not a delegation that baton account delegate wrote"))?;
-    let owner = PublicKey::parse_hex(&delegation.owner_key).map_err(|_| wrong("its owner's key is none"))?;
-    if delegation.delegate_key != key.public_key().to_string() {
-        return Err(wrong(&format!(
-            "the delegation is to the key {}, and this one is {}; name the right key with --account",
-            delegation.delegate_key,
-            key.public_key()
-        )));
-    }
-    // Both are RFC 3339 in UTC, so text order is time order.
-    if delegation.expires <= time_text(now_ms() / 1_000) {
-        let day = delegation.expires.get(..10).unwrap_or_default();
-        return Err(wrong(&format!("the delegation ended on {}; ask the owner for another", clean(day))));
-    }
-    Ok((delegation, account_id(&owner)))
-}
 
 /// Signs a delegation, and writes or registers it.
 pub async fn delegate(
@@ -241,35 +167,9 @@ pub async fn revoke(
     Ok(out.line(&format!("{}  taken back, at once and for good", id.to_lowercase()))?)
 }
 
-/// `2026-11-21T23:14:00.000Z` of seconds since the Unix epoch, as relayers write times.
-fn time_text(seconds: u64) -> String {
-    let (days, rest) = (seconds / DAY_S, seconds % DAY_S);
-    // Howard Hinnant's civil_from_days: years that begin in March, in eras of 400 of them.
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (rest / 3_600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.000Z")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_as_relayers_write_them() {
-        assert_eq!(time_text(0), "1970-01-01T00:00:00.000Z");
-        assert_eq!(time_text(1_795_302_840), "2026-11-21T23:14:00.000Z");
-        assert_eq!(time_text(951_782_399), "2000-02-28T23:59:59.000Z");
-        assert_eq!(time_text(951_782_400), "2000-02-29T00:00:00.000Z");
-        assert_eq!(time_text(4_107_542_399), "2100-02-28T23:59:59.000Z");
-        assert_eq!(time_text(4_107_542_400), "2100-03-01T00:00:00.000Z");
-    }
 
     #[test]
     fn a_row_says_whether_it_counts() {

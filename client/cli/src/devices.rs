@@ -3,10 +3,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use baton_client::{
-    Client, ClientError, DeviceEvent, DisplacedTurn, HeadStatus, IndexAnswer, IndexStatus, ResumeOptions,
-    SessionInfo, TurnEvent, TurnFate,
+    Client, ClientError, DisplacedTurn, HeadStatus, IndexAnswer, IndexStatus, ResumeOptions, SessionInfo,
+    TurnEvent, TurnFate,
 };
-use baton_proto::{ErrorCode, record::Role};
+use baton_proto::ErrorCode;
 use serde_json::{Value, json};
 
 use super::{
@@ -19,25 +19,6 @@ use super::{
 
 /// The remaining time of a lease is rounded up to hours.
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// Shows an event of other devices.
-pub fn show_event(event: &DeviceEvent, out: &Out) {
-    match event {
-        DeviceEvent::CaughtUp { own, .. } if *own > 0 => out.warn(&event.to_string()),
-        DeviceEvent::Forked { .. } | DeviceEvent::ShownLess | DeviceEvent::NotCompared { .. } => {
-            out.warn(&event.to_string());
-        }
-        DeviceEvent::CaughtUp { .. } => out.note(&event.to_string()),
-        DeviceEvent::Replayed(moved) => {
-            out.note(&event.to_string());
-            for message in &moved.messages {
-                out.note(&format!("  {}: {}", role(message.role), message.text));
-            }
-            // The answer to the replayed turn; `baton session show` has the first one.
-            out.note(&format!("  {}: {}", role(Role::Assistant), moved.answer));
-        }
-    }
-}
 
 /// Options for replayed turns.
 pub fn options(settings: &Settings, model: Option<String>, allow_echo: bool) -> ResumeOptions {

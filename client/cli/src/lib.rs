@@ -4,8 +4,10 @@
 //! never reads a session's files itself.
 
 mod account;
+mod account_key;
 mod args;
 mod audit;
+mod authority;
 mod blob;
 mod chat;
 mod clock;

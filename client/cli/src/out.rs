@@ -8,9 +8,23 @@ use std::{
     sync::Arc,
 };
 
+use baton_client::{TurnEvent, TurnOutcome};
 use baton_proto::{ids::NodeId, record::Role};
+use futures::future::BoxFuture;
 
-use super::tui::inbox::{Inbox, ViewMessage};
+/// A full-screen view, which takes the output of commands in place of the terminal's lines.
+pub trait FullScreen: std::fmt::Debug + Send + Sync {
+    /// Shows a remark beside the conversation.
+    fn remark(&self, tone: Tone, text: &str);
+    /// Shows that a turn begins, with this text of the user.
+    fn turn_started(&self, text: String);
+    /// Shows an event of the running turn.
+    fn turn_event(&self, event: TurnEvent);
+    /// Shows that the turn was verified and accepted.
+    fn turn_finished(&self, outcome: &TurnOutcome);
+    /// Waits until the user ends the running work. Cancel safe.
+    fn stopped(&self) -> BoxFuture<'_, ()>;
+}
 
 /// A number of things: `1 turn`, `2 turns`.
 pub fn count(number: u64, thing: &str) -> String {
@@ -39,7 +53,7 @@ pub struct Out {
     no_color: bool,
     color: bool,
     /// The full-screen view, which then receives everything but JSON.
-    screen: Option<Arc<Inbox>>,
+    screen: Option<Arc<dyn FullScreen>>,
 }
 
 impl Out {
@@ -50,12 +64,12 @@ impl Out {
     }
 
     /// The same user, at a full-screen view.
-    pub fn on_screen(&self, inbox: Arc<Inbox>) -> Self {
-        Self { json: false, screen: Some(inbox), ..*self }
+    pub fn on_screen(&self, screen: Arc<dyn FullScreen>) -> Self {
+        Self { json: false, screen: Some(screen), ..*self }
     }
 
     /// The full-screen view.
-    pub fn screen(&self) -> Option<&Inbox> {
+    pub fn screen(&self) -> Option<&dyn FullScreen> {
         self.screen.as_deref()
     }
 
@@ -68,7 +82,7 @@ impl Out {
     /// view. An interrupt while nothing waits reaches the view alone.
     pub async fn interrupted(&self) {
         match &self.screen {
-            Some(inbox) => inbox.stopped().await,
+            Some(screen) => screen.stopped().await,
             // Without a handler, wait for the end of the process.
             None => drop(tokio::signal::ctrl_c().await),
         }
@@ -88,8 +102,8 @@ impl Out {
 
     /// A line.
     pub fn line(&self, text: &str) -> io::Result<()> {
-        if let Some(inbox) = self.screen() {
-            inbox.push(ViewMessage::Remark(Tone::Plain, text.to_owned()));
+        if let Some(screen) = self.screen() {
+            screen.remark(Tone::Plain, text);
             return Ok(());
         }
         writeln!(io::stdout().lock(), "{text}")
@@ -148,8 +162,8 @@ impl Out {
 
     /// A remark, to standard error.
     pub fn say(&self, tone: Tone, text: &str) {
-        if let Some(inbox) = self.screen() {
-            inbox.push(ViewMessage::Remark(tone, text.to_owned()));
+        if let Some(screen) = self.screen() {
+            screen.remark(tone, text);
             return;
         }
         let text = clean(text);

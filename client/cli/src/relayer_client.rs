@@ -10,7 +10,7 @@ use baton_keys::{
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::{Failure, clock::now_ms, delegation::RequestAuthority, settings::Settings};
+use super::{Failure, authority::RequestAuthority, clock::now_ms, settings::Settings};
 
 /// Time for a whole answer: an export of a large memory takes a while.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -32,7 +32,7 @@ impl RelayerClient {
     /// The relayer of the settings, with this machine's account key: for its own account, or for the owner that
     /// it is a delegate of.
     pub fn open(settings: &Settings) -> Result<Self, Failure> {
-        let key = super::account::load(settings)?;
+        let key = super::account_key::load(settings)?;
         let authority = RequestAuthority::from(settings, &key)?;
         Self::new(settings, key, authority)
     }

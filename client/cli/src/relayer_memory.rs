@@ -13,9 +13,9 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::{
-    Failure, account,
+    Failure, account_key,
     args::{HintMode, MemoryArguments},
-    delegation::RequestAuthority,
+    authority::RequestAuthority,
     out::Out,
     relayer_client::RelayerClient,
     settings::Settings,
@@ -52,7 +52,7 @@ impl RelayerMemory {
         if !arguments.memory {
             return Ok(None);
         }
-        let key = account::load(settings)?;
+        let key = account_key::load(settings)?;
         let address = RequestAuthority::from(settings, &key)?.owner;
         let owner = address.strip_prefix("0x").and_then(|hex| hex.parse::<SuiAddress>().ok());
         let owner =

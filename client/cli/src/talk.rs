@@ -3,7 +3,8 @@
 use std::{io::Read as _, path::Path};
 
 use baton_client::{
-    Client, ClientError, NewSession, ReconcileReport, ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
+    Client, ClientError, DeviceEvent, NewSession, ReconcileReport, ResumeOptions, TurnEvent, TurnInput,
+    TurnOutcome,
 };
 use baton_proto::{
     ids::{NodeId, SessionId},
@@ -16,13 +17,12 @@ use baton_proto::{
 use super::{
     Failure,
     args::ChatArguments,
-    devices, find_session,
+    find_session,
     interrupt::cancellable_at,
     out::{Out, Tone, role, short},
     random_seed,
     relayer_memory::RelayerMemory,
     settings::{self, Settings},
-    tui::inbox::ViewMessage,
 };
 
 /// Most characters shown of a recalled item.
@@ -155,7 +155,7 @@ impl<'a> TurnDisplay<'a> {
         if let Some(screen) = self.out.screen()
             && !messages.is_empty()
         {
-            screen.push(ViewMessage::TurnStarted(joined_text(messages)));
+            screen.turn_started(joined_text(messages));
         }
     }
 
@@ -167,11 +167,11 @@ impl<'a> TurnDisplay<'a> {
         match event {
             TurnEvent::Devices(event) => {
                 self.end_line();
-                devices::show_event(&event, self.out);
+                show_device_event(&event, self.out);
             }
             event if self.out.screen().is_some() => {
                 if let Some(screen) = self.out.screen() {
-                    screen.push(ViewMessage::Turn(event));
+                    screen.turn_event(event);
                 }
             }
             TurnEvent::Memory(items) => show_memory(&items, self.out),
@@ -194,7 +194,7 @@ impl<'a> TurnDisplay<'a> {
     pub fn finish(&mut self, outcome: &TurnOutcome) {
         self.end_line();
         match self.out.screen() {
-            Some(screen) => screen.push(ViewMessage::TurnFinished(outcome.into())),
+            Some(screen) => screen.turn_finished(outcome),
             None => self.out.good(&verified_line(outcome)),
         }
     }
@@ -204,6 +204,25 @@ impl<'a> TurnDisplay<'a> {
         if self.shown {
             let _ = self.out.line("");
             self.shown = false;
+        }
+    }
+}
+
+/// Shows an event of other devices.
+fn show_device_event(event: &DeviceEvent, out: &Out) {
+    match event {
+        DeviceEvent::CaughtUp { own, .. } if *own > 0 => out.warn(&event.to_string()),
+        DeviceEvent::Forked { .. } | DeviceEvent::ShownLess | DeviceEvent::NotCompared { .. } => {
+            out.warn(&event.to_string());
+        }
+        DeviceEvent::CaughtUp { .. } => out.note(&event.to_string()),
+        DeviceEvent::Replayed(moved) => {
+            out.note(&event.to_string());
+            for message in &moved.messages {
+                out.note(&format!("  {}: {}", role(message.role), message.text));
+            }
+            // The answer to the replayed turn; `baton session show` has the first one.
+            out.note(&format!("  {}: {}", role(Role::Assistant), moved.answer));
         }
     }
 }

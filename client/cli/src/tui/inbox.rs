@@ -3,7 +3,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use baton_client::TurnEvent;
+use baton_client::{TurnEvent, TurnOutcome};
+use futures::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -11,7 +12,7 @@ use super::{
     conversation::{ConversationSnapshot, FinishedTurn},
     sidebar::SessionEntry,
 };
-use crate::out::Tone;
+use crate::out::{FullScreen, Tone};
 
 /// Most queued messages; the view takes all of them many times a second. Beyond it remarks are dropped. Text
 /// joins the queued text, and other messages are a few for each turn.
@@ -82,6 +83,28 @@ impl Inbox {
     pub async fn stopped(&self) {
         let stop = lock(&self.stop).clone();
         stop.cancelled().await;
+    }
+}
+
+impl FullScreen for Inbox {
+    fn remark(&self, tone: Tone, text: &str) {
+        self.push(ViewMessage::Remark(tone, text.to_owned()));
+    }
+
+    fn turn_started(&self, text: String) {
+        self.push(ViewMessage::TurnStarted(text));
+    }
+
+    fn turn_event(&self, event: TurnEvent) {
+        self.push(ViewMessage::Turn(event));
+    }
+
+    fn turn_finished(&self, outcome: &TurnOutcome) {
+        self.push(ViewMessage::TurnFinished(outcome.into()));
+    }
+
+    fn stopped(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.stopped())
     }
 }
 

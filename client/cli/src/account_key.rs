@@ -1,0 +1,30 @@
+//! The account key of this machine, as its file has it.
+
+use std::io::IsTerminal as _;
+
+use baton_client::{AccountKey, ClientError};
+use baton_keys::files;
+use zeroize::Zeroizing;
+
+use super::{Failure, settings::Settings};
+
+/// The account key of this machine.
+pub fn load(settings: &Settings) -> Result<AccountKey, Failure> {
+    let path = settings.account_file();
+    if !AccountKey::exists(&path) {
+        return Err(Failure::Usage(format!(
+            "there is no account key at {}; make one with baton account new, or bring it back with baton account restore",
+            path.display()
+        )));
+    }
+    let needed = files::needs_passphrase(&path).map_err(ClientError::from)?;
+    let asked = match settings.passphrase() {
+        Some(given) if needed => Some(Zeroizing::new(given.to_owned())),
+        None if needed && std::io::stdin().is_terminal() => {
+            Some(Zeroizing::new(rpassword::prompt_password("Passphrase of the account key: ")?))
+        }
+        _ => None,
+    };
+    let passphrase = asked.as_deref().map(String::as_str);
+    Ok(AccountKey::load(&path, passphrase).map_err(ClientError::from)?)
+}

@@ -1,0 +1,113 @@
+//! The account that requests to a relayer act for: the key's own, or the owner of a delegation to the key.
+
+use std::path::Path;
+
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use baton_client::AccountKey;
+use baton_keys::{account::account_id, ids::PublicKey};
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+
+use super::{
+    Failure,
+    clock::now_ms,
+    out::clean,
+    settings::{Settings, read_bounded},
+};
+
+/// Largest delegation file: a few keys and names.
+const MAX_FILE_BYTES: u64 = 8 * 1024;
+
+/// A delegation as it is stored and sent. Relayers know no other fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Delegation {
+    pub id: String,
+    pub owner_key: String,
+    pub delegate_key: String,
+    pub scopes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    pub not_before: String,
+    pub expires: String,
+    pub signature: String,
+}
+
+/// The account that requests act for, and the delegation to do so.
+pub struct RequestAuthority {
+    /// The account that owns the memory.
+    pub owner: String,
+    /// The delegation as a request header; `None` for the owner itself, and for a key that the relayer knows.
+    pub header: Option<String>,
+}
+
+impl RequestAuthority {
+    /// From flags and files. A delegation that is named, or lies beside the account key, determines the owner
+    /// to act for.
+    pub fn from(settings: &Settings, key: &AccountKey) -> Result<Self, Failure> {
+        let named = settings.delegation.clone();
+        let beside = settings.account_file().with_extension("delegation");
+        let path = named.clone().or_else(|| beside.exists().then_some(beside));
+        let own = || settings.owner.clone().unwrap_or_else(|| key.account_id());
+        let Some(path) = path else { return Ok(Self { owner: own(), header: None }) };
+        let (delegation, owner) = read(&path, key)?;
+        match &settings.owner {
+            Some(wanted) if *wanted != owner && named.is_none() => Ok(Self { owner: own(), header: None }),
+            Some(wanted) if *wanted != owner => Err(Failure::Usage(format!(
+                "the delegation in {} is of {owner}, and --owner names another account",
+                path.display()
+            ))),
+            _ => {
+                let json = serde_json::to_vec(&delegation).unwrap_or_default();
+                Ok(Self { owner, header: Some(BASE64_URL_SAFE_NO_PAD.encode(json)) })
+            }
+        }
+    }
+}
+
+/// Reads a delegation, which must be to this key and not expired.
+fn read(path: &Path, key: &AccountKey) -> Result<(Delegation, String), Failure> {
+    let wrong = |what: &str| Failure::Usage(format!("{}: {what}", path.display()));
+    let text = read_bounded(path, MAX_FILE_BYTES).map_err(|error| wrong(&error.to_string()))?;
+    let delegation: Delegation = serde_json::from_str(&text)
+        .map_err(|_| wrong("this is not a delegation that baton account delegate wrote"))?;
+    let owner = PublicKey::parse_hex(&delegation.owner_key).map_err(|_| wrong("its owner's key is none"))?;
+    if delegation.delegate_key != key.public_key().to_string() {
+        return Err(wrong(&format!(
+            "the delegation is to the key {}, and this one is {}; name the right key with --account",
+            delegation.delegate_key,
+            key.public_key()
+        )));
+    }
+    // Both are RFC 3339 in UTC, so text order is time order.
+    if delegation.expires <= time_text(now_ms() / 1_000) {
+        let day = delegation.expires.get(..10).unwrap_or_default();
+        return Err(wrong(&format!("the delegation ended on {}; ask the owner for another", clean(day))));
+    }
+    Ok((delegation, account_id(&owner)))
+}
+
+/// `2026-11-21T23:14:00.000Z` of seconds since the Unix epoch, as relayers write times.
+pub fn time_text(seconds: u64) -> String {
+    let time =
+        i64::try_from(seconds).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+    let time = time.unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (year, month, day) = time.to_calendar_date();
+    let (hour, minute, second) = time.to_hms();
+    format!("{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.000Z", u8::from(month))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_as_relayers_write_them() {
+        assert_eq!(time_text(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(time_text(1_795_302_840), "2026-11-21T23:14:00.000Z");
+        assert_eq!(time_text(951_782_399), "2000-02-28T23:59:59.000Z");
+        assert_eq!(time_text(951_782_400), "2000-02-29T00:00:00.000Z");
+        assert_eq!(time_text(4_107_542_399), "2100-02-28T23:59:59.000Z");
+        assert_eq!(time_text(4_107_542_400), "2100-03-01T00:00:00.000Z");
+    }
+}
