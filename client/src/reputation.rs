@@ -1,5 +1,5 @@
 //! This client's own experience with nodes: turns whose receipts it verified, their speed, and failures by
-//! name. Pure: the clock is a parameter, and [`file`] has the file.
+//! name. Pure: the clock is a parameter, and [`mod@file`] has the file.
 //!
 //! No claim of a node or other party enters. Everything decays: a bad node is tried again, and a good one
 //! must prove itself again. A detected lie counts for a day, and two signed links for one turn for 30 days.
