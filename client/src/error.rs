@@ -15,6 +15,7 @@ use crate::clocks::ClockDifference;
 
 /// An error of the client.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ClientError {
     /// An error of the device key file.
     #[error(transparent)]
@@ -409,6 +410,7 @@ fn code_hint(code: ErrorCode) -> Option<&'static str> {
 
 /// Why no node can be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NoChoice {
     /// No node is known.
     #[error("no node was found")]

@@ -254,6 +254,7 @@ impl ResumeOptions {
 
 /// An event of a running turn.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum TurnEvent {
     /// An attempt is sent.
     Attempt {
@@ -328,6 +329,7 @@ pub struct TurnOutcome {
 
 /// An event about other devices of the session. Its text is for users.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DeviceEvent {
     /// The head index had more turns; they are here now.
     CaughtUp {

@@ -30,6 +30,7 @@ const ARGON2_MAX_PASSES: u32 = 16;
 
 /// The failure to read or write a key file.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum KeyFileError {
     /// The file system refused.
     #[error("cannot {action} key file {path}: {source}")]

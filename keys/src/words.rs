@@ -6,6 +6,7 @@ use crate::session::SessionRoot;
 
 /// Words that are not the backup of a session root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WordsError {
     /// Not 24 words.
     #[error("a backup has 24 words")]

@@ -21,6 +21,7 @@ const VALID_FOR: Duration = Duration::from_secs(120);
 
 /// The reason why a token cannot be used; every text names the fix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TokenError {
     /// Not valid in a header.
     #[error("a bearer token must be 1 to {MAX_TOKEN_BYTES} visible ASCII characters without spaces")]

@@ -27,6 +27,7 @@ pub enum TokenFile {
 
 /// The reason why such a file cannot be used; each text names the next step.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TokenFileError {
     /// It cannot be read.
     #[error("cannot read {path}: {source}; name a file with the publisher's token or secret")]

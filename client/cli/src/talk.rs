@@ -215,7 +215,6 @@ fn show_device_event(event: &DeviceEvent, out: &Out) {
         DeviceEvent::Forked { .. } | DeviceEvent::ShownLess | DeviceEvent::NotCompared { .. } => {
             out.warn(&event.to_string());
         }
-        DeviceEvent::CaughtUp { .. } => out.note(&event.to_string()),
         DeviceEvent::Replayed(moved) => {
             out.note(&event.to_string());
             for message in &moved.messages {
@@ -224,6 +223,7 @@ fn show_device_event(event: &DeviceEvent, out: &Out) {
             // The answer to the replayed turn; `baton session show` has the first one.
             out.note(&format!("  {}: {}", role(Role::Assistant), moved.answer));
         }
+        _ => out.note(&event.to_string()),
     }
 }
 
@@ -239,12 +239,7 @@ pub fn remark(event: &TurnEvent) -> Option<(Tone, String)> {
             (Tone::Warn, format!("node {} failed: {reason}", short(node)))
         }
         TurnEvent::Restarted => (Tone::Note, "the answer so far is void; it starts anew".to_owned()),
-        TurnEvent::Memory(_)
-        | TurnEvent::Devices(_)
-        | TurnEvent::Text(_)
-        | TurnEvent::Logprobs(_)
-        | TurnEvent::Admitted
-        | TurnEvent::Accepted => return None,
+        _ => return None,
     })
 }
 

@@ -166,7 +166,7 @@ impl<'a> TurnWatch<'a> {
                     current.waited = true;
                 }
             }
-            TurnEvent::Accepted | TurnEvent::Memory(_) | TurnEvent::Logprobs(_) | TurnEvent::Devices(_) => {}
+            _ => {}
         }
     }
 

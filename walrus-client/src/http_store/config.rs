@@ -35,6 +35,7 @@ const MAX_SOURCES: usize = 16;
 
 /// The reason why a store cannot be set up; every text names the setting to change.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum HttpStoreConfigError {
     /// An unusable base URL.
     #[error("the {role} URL cannot be used: {problem}; give it as http://host:port or https://host")]

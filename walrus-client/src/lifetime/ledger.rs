@@ -60,6 +60,7 @@ pub struct LedgerEntry {
 
 /// The reason why the ledger refuses an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LedgerError {
     /// The ledger is full.
     #[error("the ledger is full with {MAX_BLOBS} blobs; remove those that are no longer needed")]

@@ -5,6 +5,7 @@ use crate::blob_id::ShardCount;
 
 /// An identifier that Walrus refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum IdentifierError {
     /// No characters.
     #[error("is empty")]
@@ -22,6 +23,7 @@ pub enum IdentifierError {
 
 /// The reason why patches cannot be encoded as a quilt, or bytes are not a valid quilt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum QuiltError {
     /// Nothing to encode.
     #[error("a quilt needs at least one patch")]

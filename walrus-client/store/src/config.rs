@@ -151,6 +151,7 @@ pub type ValidateHead = fn(&[u8]) -> Result<HeadIdentity, String>;
 
 /// The reason why the store cannot be opened; each text names the next step.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The folder cannot be made, read or written.
     #[error(
@@ -221,6 +222,7 @@ pub enum OpenError {
 
 /// The reason why the store cannot be served; each text names the next step.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ServeError {
     /// Another process listens there.
     #[error("{address} is in use; stop what listens there or choose another port")]

@@ -20,6 +20,7 @@ const HOSTILE: &str = "get:404-after-put=600ms@0.5,head:404-after-put=600ms@0.5,
 
 /// The reason why a text is not a fault plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FaultPlanError {
     /// A rule that is not of the form `route:fault`.
     #[error("\"{0}\" is not route:fault, for example put:500=0.1, and no preset (none, store, hostile)")]
