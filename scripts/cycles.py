@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Counts the top modules of each crate that import each other in a circle.
 
-  scripts/cycles.py           a table; exit code 1 where a crate has more modules in circles than LIMITS allows
+  scripts/cycles.py           a table; exit code 1 where a crate has more modules in circles than LIMITS allows, or
+                              where a module imports one that is not below it (LAYERS)
   scripts/cycles.py --rings   the rings themselves, with the imports that make them
 
 A module imports another where its code outside of tests names it by `crate::`, or by `super::` where that is the crate.
@@ -16,6 +17,21 @@ from pathlib import Path
 # Modules in circles that a crate may have: none where it is not named. A number here may only become smaller.
 LIMITS = {
     "baton-engine": 2,
+}
+
+
+# Layers of a crate, from the lowest on. A module imports modules of lower layers, and none beside it; those of the
+# lowest layer, values without I/O, may import each other.
+LAYERS = {
+    "baton-client": [
+        "clock clocks error event evidence index_status logprobs stack_wipe timeouts",
+        "network session",
+        "config",
+        "client",
+        "attempt",
+        "sync",
+        "background ephemeral explain turn wait",
+    ],
 }
 
 
@@ -92,19 +108,34 @@ def rings(graph):
     return sorted((sorted(ring) for ring in found if len(ring) > 1), key=len, reverse=True)
 
 
+def climbs(graph, layers):
+    """The imports that the layers do not allow, and the modules that are in no layer."""
+    height = {module: number for number, layer in enumerate(layers) for module in layer.split()}
+    yield from (f"{module} is in no layer" for module in sorted(graph.keys() ^ height.keys()))
+    for module in sorted(graph.keys() & height.keys()):
+        for other in sorted(graph[module]):
+            lower = height.get(other, 0) < height[module] or (height[module] == 0 and height.get(other) == 0)
+            if not lower:
+                yield f"{module} imports {other}, which is not below it"
+
+
 def main():
     too_many = False
+    wrong = []
     print(f"{'crate':<24} {'modules':>7} {'in circles':>10} {'allowed':>7}")
     for name, source in crates():
         graph = imports(source)
         found = rings(graph)
         count, allowed = sum(map(len, found)), LIMITS.get(name, 0)
         too_many |= count > allowed
+        wrong += [f"{name}: {text}" for text in climbs(graph, LAYERS[name])] if name in LAYERS else []
         print(f"{name:<24} {len(graph):>7} {count:>10} {allowed:>7}")
         if "--rings" in sys.argv:
             for ring in found:
                 for module in ring:
                     print(f"    {module} -> {', '.join(sorted(graph[module] & set(ring)))}")
+    if wrong:
+        sys.exit("error: layers are broken\n" + "\n".join(wrong))
     if too_many:
         sys.exit("error: a crate has more modules in circles than LIMITS allows; --rings shows them")
 

@@ -1,8 +1,11 @@
 //! One attempt at a turn: sends it, opens the reply and rebuilds the turn. Ends with an accepted turn or a
 //! failure with the known facts; it never decides the next step.
 
+pub(crate) mod audit;
+pub(crate) mod embed;
 pub(crate) mod liveness;
 mod pace;
+pub(crate) mod request;
 pub(crate) mod resolve;
 
 use baton_mesh::TurnStream;
@@ -23,17 +26,21 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use crate::{
-    config::Timeouts,
+    attempt::request::PreparedAttempt,
     event::{MemoryHint, Relayer, TurnEvent},
-    exchange::{self, ExchangeError},
     logprobs::Reports,
-    nodes::Directory,
-    quota::QuotaHolder,
-    reputation::SpeedSample,
-    request::PreparedAttempt,
-    retry::{AnswerPrefix, AttemptFailure, AttemptStatus, PartialAnswer},
-    session::Session,
-    state::{Entry, PendingTurn, State},
+    network::{
+        exchange::{self, ExchangeError},
+        nodes::Directory,
+        quota::QuotaHolder,
+        reputation::SpeedSample,
+        retry::{AnswerPrefix, AttemptFailure, AttemptStatus, PartialAnswer},
+    },
+    session::{
+        open_session::Session,
+        state::{Entry, PendingTurn, State},
+    },
+    timeouts::Timeouts,
 };
 
 use pace::Pace;

@@ -31,9 +31,11 @@ use crate::{
     attempt::ReplyTail,
     client::{Client, shards},
     error::ClientError,
-    head::PublishReason,
-    session::{AuthorPolicy, Session},
-    state::{Entry, Purchase, State},
+    session::{
+        open_session::{AuthorPolicy, Session},
+        state::{Entry, Purchase, State},
+    },
+    sync::head::PublishReason,
 };
 
 /// Tries of one acknowledgement or abort before it is left to the next start.
@@ -405,7 +407,10 @@ impl Client {
             match self.ask(node, frame).await {
                 Ok(NodeFrame::Done) => return DeliveryOutcome::Accepted,
                 // A node that does not know the turn will not learn it from a repetition.
-                Err(crate::exchange::ExchangeError::Refused { code: ErrorCode::StatusUnknown, .. }) => {
+                Err(crate::network::exchange::ExchangeError::Refused {
+                    code: ErrorCode::StatusUnknown,
+                    ..
+                }) => {
                     return DeliveryOutcome::Unknown;
                 }
                 Ok(_) | Err(_) => {}

@@ -31,12 +31,17 @@ use crate::{
     config::ClientConfig,
     error::ClientError,
     evidence::{Equivocation, FOUND_QUEUE},
-    heads::{HeadIndexes, IndexStatus, NamedIndex},
-    journal::{self, EXTENSION, JournalLocation, JournalLog, file_error},
-    lifetime,
-    nodes::{Directory, NodeInfo, Setup, maintenance},
-    session::Session,
-    state::{Entry, SessionHeader, State, StorageTerms, TurnMeta},
+    index_status::IndexStatus,
+    network::{
+        heads::{HeadIndexes, NamedIndex},
+        nodes::{Directory, NodeInfo, Setup, maintenance},
+    },
+    session::{
+        journal::{self, EXTENSION, JournalLocation, JournalLog, file_error},
+        lifetime,
+        open_session::Session,
+        state::{Entry, SessionHeader, State, StorageTerms, TurnMeta},
+    },
 };
 
 /// A client. Clones share everything.

@@ -3,7 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use baton_mesh::{MeshClock, MeshHandle, Multiaddr};
@@ -14,23 +14,13 @@ use baton_proto::{
 use baton_walrus_client::{HttpStore, ShardCount};
 use zeroize::Zeroizing;
 
-use crate::{error::ClientError, heads::NamedIndex, quota::QuotaHolder};
+use crate::{
+    clock::{Clock, system_clock},
+    error::ClientError,
+    network::{choose::DEFAULT_MAX_PRICE, heads::NamedIndex, quota::QuotaHolder},
+    timeouts::Timeouts,
+};
 
-/// Milliseconds since the Unix epoch, from the program's time source.
-pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
-
-/// The system's clock.
-#[must_use]
-pub fn system_clock() -> Clock {
-    Arc::new(|| {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    })
-}
-
-/// Default limit for the price of one turn, in millionths of the node's unit: ten units. So a node's offer
-/// alone never decides how much the client agrees to pay.
-pub const DEFAULT_MAX_PRICE: u64 = 10_000_000;
 /// Epochs for the blob of an open segment. Each turn buys the blob anew, so this is how long a session may
 /// rest: ten weeks on Walrus's mainnet, five days on its testnet.
 pub const DEFAULT_OPEN_EPOCHS: u32 = 5;
@@ -40,60 +30,6 @@ pub const DEFAULT_CLOSED_EPOCHS: u32 = MAX_EPOCHS;
 pub const MAX_EPOCHS: u32 = 53;
 /// Length of an epoch of Walrus's mainnet; an epoch of its testnet is a day.
 pub const DEFAULT_EPOCH: Duration = Duration::from_secs(14 * 24 * 60 * 60);
-
-/// How long the client waits for nodes and stores.
-#[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
-    /// For the first usable node to appear.
-    pub discovery: Duration,
-    /// For a substream to open, and for the reply to a short request.
-    pub open: Duration,
-    /// For a node to admit or refuse a turn, including the fetch of its history.
-    pub admit: Duration,
-    /// Between two events of a reply; long enough for a slow node to read a long prompt.
-    pub idle: Duration,
-    /// The least time for a first token, once the node has admitted the turn and its queue is empty. It is
-    /// long enough for a node that fetches a history over a slow line. A long prompt, or a node known to
-    /// begin later, gets more; see [`idle`](Self::idle) for the most.
-    pub first_token: Duration,
-    /// The least time without a token in the middle of an answer before another node is asked to continue it.
-    /// A slow node has three times the interval of its latest tokens.
-    pub stall: Duration,
-    /// For a whole reply, including the wait in the node's queue; each requested token adds half a second.
-    pub reply: Duration,
-    /// For a node to embed a batch of texts, including the wait in its queue.
-    pub embed: Duration,
-    /// How long the author of a turn is alone responsible for storing it, before the client stores it too.
-    pub author_stores: Duration,
-    /// Between two checks for a blob that the store reports missing. The servers of a store may not all have
-    /// it yet, and a second put is paid again.
-    pub second_look: Duration,
-    /// For a head index to answer; all are queried at once.
-    pub heads: Duration,
-    /// Delay before a failed store or publication is retried in the background; doubled up to five minutes
-    /// while it fails.
-    pub store_retry: Duration,
-}
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        Self {
-            discovery: Duration::from_secs(8),
-            open: Duration::from_secs(10),
-            admit: Duration::from_secs(60),
-            idle: Duration::from_secs(180),
-            first_token: Duration::from_secs(10),
-            stall: Duration::from_secs(2),
-            reply: Duration::from_secs(30 * 60),
-            // A little more than a node's own limit.
-            embed: Duration::from_secs(95),
-            author_stores: Duration::from_millis(baton_proto::limits::AUTHOR_STORES_ALONE_MS),
-            second_look: Duration::from_secs(3),
-            heads: Duration::from_secs(5),
-            store_retry: Duration::from_secs(5),
-        }
-    }
-}
 
 /// Configuration of a [`Client`](crate::Client).
 #[derive(Clone)]

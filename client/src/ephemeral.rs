@@ -14,8 +14,8 @@ use crate::{
     client::Client,
     config::ClientConfig,
     error::ClientError,
-    heads::{HeadIndexes, NamedIndex},
-    journal::JournalLocation,
+    network::heads::{HeadIndexes, NamedIndex},
+    session::journal::JournalLocation,
 };
 
 /// The shortest time for which a blob is bought.

@@ -3,12 +3,11 @@
 use baton_proto::ids::{ModelId, SessionId};
 
 use crate::{
-    choose::Wish,
     client::Client,
     clocks::ClockDifference,
     error::ClientError,
     event::{DEFAULT_OUTPUT_TOKENS, ResumeOptions},
-    nodes::NodeExplanation,
+    network::{choose::Wish, nodes::NodeExplanation},
 };
 
 impl Client {

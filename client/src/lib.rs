@@ -38,46 +38,29 @@
 //! - forget a journaled message.
 
 mod attempt;
-mod audit;
 mod background;
 
-pub mod choose;
 mod client;
+mod clock;
 mod clocks;
 mod config;
-mod conversation;
-mod embed;
 mod ephemeral;
-mod equivocations;
 mod error;
 mod event;
 pub mod evidence;
-mod exchange;
 mod explain;
-mod fork;
-mod head;
-mod heads;
-mod journal;
-mod lifetime;
+mod index_status;
 mod logprobs;
-mod nodes;
-mod quota;
-mod receipts;
-mod reconcile;
-mod recover;
-mod reputation;
-mod request;
-mod retry;
+mod network;
 mod session;
-mod sessions;
 mod stack_wipe;
-mod state;
-pub mod transfer;
+mod sync;
+mod timeouts;
 mod turn;
-mod verify;
 mod wait;
 
-pub use audit::{AuditOutcome, AuditWish};
+pub use attempt::audit::{AuditOutcome, AuditWish};
+pub use attempt::embed::{EmbeddedText, Embeddings};
 pub use background::renewal::RenewReport;
 pub use baton_keys::{account::AccountKey, session::SessionRoot, words::WordsError};
 pub use baton_mesh::Multiaddr;
@@ -85,27 +68,28 @@ pub use client::{
     Client, NewSession, ReplayOrigin, SessionInfo, TurnView,
     home::{change_passphrase, home_needs_passphrase},
 };
+pub use clock::{Clock, system_clock};
 pub use clocks::{ClockDifference, WrongClock};
-pub use config::{
-    ClientConfig, Clock, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS,
-    MAX_EPOCHS, Timeouts, system_clock,
-};
-pub use conversation::{Conversation, ConversationTurn};
-pub use embed::{EmbeddedText, Embeddings};
+pub use config::{ClientConfig, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_OPEN_EPOCHS, MAX_EPOCHS};
 pub use error::ClientError;
 pub use event::{
     DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, DeviceEvent, InlinePolicy, MemoryHint, OwnMemory, Relayer,
     ReplayedTurn, ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
 };
-pub use head::HeadStatus;
-pub use heads::{HeadIndexes, IndexAnswer, IndexStatus, MAX_HEAD_INDEXES, NamedIndex};
-pub use journal::JournalLog;
-pub use lifetime::BlobLifetime;
+pub use index_status::{IndexAnswer, IndexStatus};
 pub use logprobs::{LikelyToken, TokenReport};
-pub use nodes::{NodeExplanation, NodeInfo};
-pub use quota::{GRANT_CHAIN_FILE, GRANT_KEY_FILE, QuotaHolder, holder_key, keep_chain, read_chain};
-pub use receipts::{CountersignatureStatus, TurnReceipt};
-pub use reconcile::{DisplacedTurn, ReconcileReport, TurnFate};
-pub use recover::RecoveryReport;
-pub use sessions::{Deletion, Listing, UnreadableSession};
-pub use verify::{Problem, STORING_GRACE, VerifyReport};
+pub use network::choose::{self, DEFAULT_MAX_PRICE};
+pub use network::heads::{HeadIndexes, MAX_HEAD_INDEXES, NamedIndex};
+pub use network::nodes::{NodeExplanation, NodeInfo};
+pub use network::quota::{GRANT_CHAIN_FILE, GRANT_KEY_FILE, QuotaHolder, holder_key, keep_chain, read_chain};
+pub use session::journal::JournalLog;
+pub use session::lifetime::BlobLifetime;
+pub use sync::conversation::{Conversation, ConversationTurn};
+pub use sync::head::HeadStatus;
+pub use sync::receipts::{CountersignatureStatus, TurnReceipt};
+pub use sync::reconcile::{DisplacedTurn, ReconcileReport, TurnFate};
+pub use sync::recover::RecoveryReport;
+pub use sync::sessions::{Deletion, Listing, UnreadableSession};
+pub use sync::transfer;
+pub use sync::verify::{Problem, STORING_GRACE, VerifyReport};
+pub use timeouts::Timeouts;

@@ -23,23 +23,27 @@ use crate::{
     attempt::{
         self, AttemptSuccess, Context, Events,
         liveness::AuthorLiveness,
+        request::{self, AttemptOptions},
         resolve::{ResolveError, SHORT_STATUS_WAIT, STATUS_WAIT},
     },
-    choose::{NoChoice, Wish},
     client::Client,
     clocks::ClockDifference,
     error::ClientError,
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
-    exchange,
-    head::PublishReason,
-    reconcile::QueueFilter,
-    reputation::NodeFailure,
-    request::{self, AttemptOptions},
-    retry::{
-        AnswerPrefix, AttemptFailure, AttemptStatus, Carry, NextStep, carry, next_step, pause_before_repeat,
+    network::{
+        choose::{NoChoice, Wish},
+        exchange,
+        reputation::NodeFailure,
+        retry::{
+            AnswerPrefix, AttemptFailure, AttemptStatus, Carry, NextStep, carry, next_step,
+            pause_before_repeat,
+        },
     },
-    session::Session,
-    state::{AttemptEntry, Entry, PendingTurn, Proof, State, TurnEntry},
+    session::{
+        open_session::Session,
+        state::{AttemptEntry, Entry, PendingTurn, Proof, State, TurnEntry},
+    },
+    sync::{head::PublishReason, reconcile::QueueFilter},
 };
 
 /// Limit for opening a substream in the middle of an answer that another node could continue. It is a few

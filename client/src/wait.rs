@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::{
     client::Client,
     error::ClientError,
-    session::{AuthorPolicy, Session},
+    session::open_session::{AuthorPolicy, Session},
 };
 
 /// Pause between two rounds of background work while a caller waits: shorter than between other rounds.

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::reputation::SpeedSample;
+use crate::network::reputation::SpeedSample;
 
 /// Tokens over which the recent pace is taken.
 const RECENT_TOKENS: usize = 16;

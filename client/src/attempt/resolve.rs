@@ -21,7 +21,11 @@ use baton_proto::{
 use tokio::time::timeout;
 
 use super::accept;
-use crate::{client::Client, exchange, reputation::NodeFailure, session::Session, state::State};
+use crate::{
+    client::Client,
+    network::{exchange, reputation::NodeFailure},
+    session::{open_session::Session, state::State},
+};
 
 /// How long a node is asked about a turn. A live node answers from its journal; a node that was killed
 /// mid-answer must not delay the next attempt.

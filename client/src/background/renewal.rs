@@ -12,9 +12,11 @@ use baton_proto::{ids::SessionId, store::StoreError};
 use crate::{
     client::Client,
     error::ClientError,
-    lifetime::{self, BlobLifetime},
-    session::Session,
-    state::{Entry, StorageTerms},
+    session::{
+        lifetime::{self, BlobLifetime},
+        open_session::Session,
+        state::{Entry, StorageTerms},
+    },
 };
 
 /// Pause between two background tries of a session's renewal: a due blob still has days.

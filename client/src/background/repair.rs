@@ -15,8 +15,10 @@ use futures::future::join_all;
 use crate::{
     client::Client,
     error::ClientError,
-    session::Session,
-    state::{Entry, TurnMeta},
+    session::{
+        open_session::Session,
+        state::{Entry, TurnMeta},
+    },
 };
 
 /// A session unused for this long is at rest: the background work of its last turn is done by then.

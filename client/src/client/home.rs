@@ -11,8 +11,8 @@ use zeroize::Zeroizing;
 
 use crate::{
     error::ClientError,
-    journal::{JournalLocation, file_error},
-    reputation::{Reputation, file::ReputationFile},
+    network::reputation::{Reputation, file::ReputationFile},
+    session::journal::{JournalLocation, file_error},
 };
 
 /// Name of the device key in the home folder.

@@ -1,0 +1,242 @@
+//! Builds the request of one attempt: window, grant, sealed payload and signed authorisation. Pure except for
+//! fresh randomness. It grants the window's keys and nothing more.
+
+use baton_keys::{
+    exchange::{ExchangeSecret, SUITE_V1, TurnSecret},
+    session::RecordKey,
+};
+use baton_proto::{
+    ErrorCode, SignedObject,
+    chain::effective_newest_first,
+    ids::PublicKey,
+    limits::{MAX_AUTH_LIFETIME_MS, MAX_INLINE_BLOBS, MAX_READ_BLOBS, VERSION},
+    link::BlobRef,
+    memory::MemEnvelope,
+    record::RecordKind,
+    segment::Segment,
+    turn::{Grant, GrantedKey, Payload, ReadBlob, ReadRecord, SealedPayload, StoragePolicy, TurnAuth},
+    wire::{InlineBlob, TurnRequest},
+};
+
+use crate::{
+    event::{InlinePolicy, OwnMemory},
+    network::{
+        choose::{Choice, highest_price, output_cap},
+        retry::AnswerPrefix,
+    },
+    session::state::{PendingTurn, State},
+};
+
+/// Bytes of text granted per token of the model's context: English has about four.
+const WINDOW_BYTES_PER_TOKEN: usize = 4;
+
+/// The options of an attempt, apart from the turn itself.
+#[derive(Clone, Copy)]
+pub(crate) struct AttemptOptions<'a> {
+    /// The relayer that may add memory.
+    pub(crate) memory_from: Option<PublicKey>,
+    /// Memory in the request.
+    pub(crate) memory: Option<&'a OwnMemory>,
+    /// Most tokens of added memory.
+    pub(crate) memory_tokens: u32,
+    /// Whether the request contains the location of the blobs.
+    pub(crate) with_locator: bool,
+    /// Which blobs the request contains.
+    pub(crate) inline: InlinePolicy,
+    /// How the new blob is stored.
+    pub(crate) storage: StoragePolicy,
+    /// The beginning of the answer, for the node to continue.
+    pub(crate) begun: Option<&'a AnswerPrefix>,
+}
+
+/// An attempt, ready to be journaled and sent.
+pub(crate) struct PreparedAttempt {
+    pub(crate) auth: SignedObject<TurnAuth>,
+    pub(crate) request: TurnRequest,
+    /// Opens the reply.
+    pub(crate) secret: TurnSecret,
+    /// The key of the turn's record, for the running hash of its tokens.
+    pub(crate) record_key: RecordKey,
+}
+
+/// Builds an attempt at a node.
+pub(crate) fn prepare(
+    state: &State,
+    turn: &PendingTurn,
+    attempt: u32,
+    choice: &Choice,
+    terms: &AttemptOptions<'_>,
+    now_ms: u64,
+) -> Result<PreparedAttempt, ErrorCode> {
+    let base = state.base();
+    let (grant, record_key) = grant(state, turn, attempt, choice, &base, terms.with_locator)?;
+    let inline = inline_blobs(state, &grant, terms.inline)?;
+    let seq = state.next_seq();
+    let prev_blob = if terms.with_locator { head_blob(state)? } else { None };
+    let max_output_tokens = output_cap(turn.max_output_tokens, choice.max_output_tokens);
+    let payload = Payload {
+        version: VERSION,
+        grant,
+        kind: turn.kind,
+        supersedes_from: turn.supersedes_from,
+        system: state.system.to_vec(),
+        messages: turn.messages.clone(),
+        sampling: turn.sampling.clone(),
+        json_schema: match &turn.sampling.json_schema {
+            None => None,
+            Some(hash) => Some(state.schema(hash).ok_or(ErrorCode::PayloadRejected)?.to_owned()),
+        },
+        storage: terms.storage,
+        resume_tokens: terms.begun.map_or_else(Vec::new, |begun| begun.partial.ids.to_vec()),
+    };
+    let signing = state.root.signing_key();
+    let mut auth = TurnAuth {
+        version: VERSION,
+        suite: SUITE_V1,
+        session_id: state.session_id,
+        session_key: signing.public_key(),
+        head_key: state.root.head_signing_key().public_key(),
+        device_id: state.header.device_id,
+        seq,
+        turn_id: turn.turn_id,
+        attempt,
+        prev_link: state.prev_link(),
+        prev_blob,
+        n_shards: state.header.n_shards,
+        branch: state.header.branch,
+        audience: choice.node,
+        audience_key: choice.key,
+        // Set after the payload is sealed, because its key is bound to the fields above.
+        payload_hash: baton_proto::ids::PayloadHash([0; 32]),
+        model: choice.offer.model,
+        sampling: turn.sampling.digest(&record_key),
+        max_output_tokens,
+        max_price: highest_price(&choice.offer, max_output_tokens),
+        memory_from: terms.memory_from,
+        memory_tokens: terms.memory_from.map_or(0, |_| terms.memory_tokens),
+        grant_hash: payload.grant.hash(),
+        resume: terms.begun.map(|begun| begun.prefix(&record_key)),
+        issued_ms: now_ms,
+        expires_ms: now_ms.saturating_add(MAX_AUTH_LIFETIME_MS),
+    };
+    payload.check(&auth)?;
+    let (sealed, secret) =
+        SealedPayload::seal(&payload, &ExchangeSecret::generate(), &choice.key, &auth.binding())?;
+    auth.payload_hash = sealed.hash();
+    let auth = SignedObject::sign(auth, &signing);
+    let memory = match terms.memory {
+        Some(OwnMemory { signer, items }) => {
+            let envelope = MemEnvelope::seal(items, &auth, signer, &ExchangeSecret::generate(), now_ms)?;
+            Some(envelope.bytes().clone())
+        }
+        None => None,
+    };
+    let request = TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline, memory };
+    Ok(PreparedAttempt { auth, request, secret, record_key })
+}
+
+/// The blob of the last turn, which the next link names; its ID must be computed by now.
+fn head_blob(state: &State) -> Result<Option<BlobRef>, ErrorCode> {
+    match state.next_seq().checked_sub(1) {
+        None => Ok(None),
+        Some(last) => state.blob_ref(last).map(Some).ok_or(ErrorCode::BlobIdMismatch),
+    }
+}
+
+fn grant(
+    state: &State,
+    turn: &PendingTurn,
+    attempt: u32,
+    choice: &Choice,
+    base: &Segment,
+    with_locator: bool,
+) -> Result<(Grant, RecordKey), ErrorCode> {
+    let identity = state.identity(base, turn.turn_id, attempt, choice.node);
+    let record_key = state.root.record_key(&identity);
+    let blob_key = state.root.blob_key(base.segment, &record_key.blob_salt());
+    let budget = (choice.offer.context_tokens as usize).saturating_mul(WINDOW_BYTES_PER_TOKEN);
+    // A summary must read the turns that it replaces; an edit must not.
+    let replaced_from = turn.supersedes_from.filter(|_| turn.kind != RecordKind::Summary);
+    let window = window(state, replaced_from, budget);
+    let mut blobs = Vec::new();
+    for end in state.segment_ends(MAX_READ_BLOBS) {
+        let (last, _) = state.turn(end).ok_or(ErrorCode::BadSequence)?;
+        // The head's blob always; an older segment only if the window reaches into it.
+        if !blobs.is_empty() && window.first().is_none_or(|oldest| end < *oldest) {
+            break;
+        }
+        let salt = state.root.record_key(&last.link.record_identity()).blob_salt();
+        let blob = state.blob_ref(end).ok_or(ErrorCode::BlobIdMismatch)?;
+        blobs.push(ReadBlob {
+            segment: last.link.segment,
+            blob: with_locator.then_some(blob),
+            author: Some(last.link.author),
+            key: GrantedKey::of_blob(&state.root.blob_key(last.link.segment, &salt)),
+        });
+    }
+    let oldest_segment = blobs.last().map_or(0, |blob| blob.segment);
+    let records = window
+        .into_iter()
+        .filter_map(|seq| state.turn(seq))
+        .filter(|(turn, _)| turn.link.segment >= oldest_segment)
+        .map(|(turn, _)| ReadRecord {
+            seq: turn.link.seq,
+            key: GrantedKey::of_record(&state.root.record_key(&turn.link.record_identity())),
+        })
+        .collect();
+    let index = u8::try_from(base.entries.len()).map_err(|_| ErrorCode::BadSequence)?;
+    let grant = Grant {
+        segment: base.segment,
+        index,
+        record_key: GrantedKey::of_record(&record_key),
+        blob_key: GrantedKey::of_blob(&blob_key),
+        blobs,
+        records,
+    };
+    Ok((grant, record_key))
+}
+
+/// Turns that the node may read, oldest first: the latest effective turns, until their text fills the budget.
+fn window(state: &State, replaced_from: Option<u64>, budget: usize) -> Vec<u64> {
+    let mut window = Vec::new();
+    let mut bytes = 0usize;
+    // Back to before `from`: records at or after it are no longer effective, nor is anything they replaced.
+    let length = state.history.len();
+    let end = replaced_from.map_or(length, |from| {
+        usize::try_from(from.saturating_sub(state.first_seq())).map_or(length, |end| end.min(length))
+    });
+    // Goes back from the newest turn until the budget is full, so a long session is not read whole.
+    let newest_first = (0..end).rev().map_while(|position| Some((position, state.history.get(position)?)));
+    // Turns before the grantable blobs are useless.
+    let oldest = state.segment_ends(MAX_READ_BLOBS).last().and_then(|seq| state.turn(*seq));
+    let oldest_segment = oldest.map_or(0, |(oldest, _)| oldest.link.segment);
+    let granted = newest_first.take_while(|(_, turn)| turn.link.segment >= oldest_segment);
+    for (_, turn) in effective_newest_first(granted) {
+        if bytes >= budget {
+            break;
+        }
+        let messages = turn.record.iter().flat_map(|record| &record.messages);
+        bytes = bytes.saturating_add(messages.map(|message| message.text.len()).sum());
+        window.push(turn.link.seq);
+    }
+    window.reverse();
+    window
+}
+
+/// Bytes of up to two of the granted blobs, newest first.
+fn inline_blobs(state: &State, grant: &Grant, policy: InlinePolicy) -> Result<Vec<InlineBlob>, ErrorCode> {
+    if policy == InlinePolicy::Never {
+        return Ok(Vec::new());
+    }
+    let mut inline = Vec::new();
+    for end in state.segment_ends(grant.blobs.len()) {
+        let stored = state.turn(end).is_some_and(|(_, meta)| meta.stored);
+        if policy == InlinePolicy::Always || !stored {
+            inline.push(InlineBlob(state.rebuild(end)?));
+        }
+        if inline.len() == MAX_INLINE_BLOBS {
+            break;
+        }
+    }
+    Ok(inline)
+}

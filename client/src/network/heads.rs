@@ -1,0 +1,283 @@
+//! Several head indexes as one: each record is published to all of them, and each look queries all of them.
+//! So a few may be down, or lose or withhold records, without misleading the client.
+//!
+//! No index is trusted. A record counts only with the session's own signature, and the highest sequence wins;
+//! an index that shows less than another is named. Pure functions ([`judge`], [`tally`]) evaluate the
+//! answers.
+
+use std::{sync::Arc, time::Duration};
+
+use baton_proto::{
+    ErrorCode, SignedObject,
+    head::HeadRecord,
+    ids::HeadIndexKey,
+    store::{HeadIndex, StoreError, StoreFuture},
+};
+use futures::future::join_all;
+use tokio::time::timeout;
+
+use crate::{
+    error::ClientError,
+    index_status::{IndexAnswer, IndexStatus},
+};
+
+/// Most indexes of a client, without the nodes' DHT. Each is queried at every look, and a few are enough to
+/// make up for withheld records.
+pub const MAX_HEAD_INDEXES: usize = 8;
+
+/// A head index with its name for users.
+#[derive(Clone)]
+pub struct NamedIndex {
+    /// A URL or a description.
+    pub name: String,
+    /// The index.
+    pub index: Arc<dyn HeadIndex>,
+}
+
+/// Several head indexes.
+#[derive(Clone)]
+pub struct HeadIndexes {
+    members: Vec<NamedIndex>,
+    wait: Duration,
+}
+
+/// The result of a look at all indexes.
+#[derive(Debug, Clone)]
+pub(crate) struct HeadLookup {
+    /// The valid record with the highest sequence.
+    pub(crate) best: Option<SignedObject<HeadRecord>>,
+    /// The answer of each index.
+    pub(crate) statuses: Vec<IndexStatus>,
+}
+
+/// The outcome of offering a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PublishOutcome {
+    /// Number of indexes that took it.
+    pub(crate) taken: usize,
+    /// Whether an index has a newer record. Its word is enough if no index took ours; otherwise it must show
+    /// the record.
+    pub(crate) superseded: bool,
+    /// Names of the indexes that did not take it, with the reasons.
+    pub(crate) failed: Vec<(String, StoreError)>,
+}
+
+impl PublishOutcome {
+    /// The outcome as a single index's answer: one acceptance is enough.
+    ///
+    /// # Errors
+    /// [`StoreError::HeadSuperseded`] first, then retryable errors before others.
+    pub(crate) fn result(&self) -> Result<(), StoreError> {
+        if self.superseded {
+            return Err(StoreError::HeadSuperseded);
+        }
+        if self.taken > 0 {
+            return Ok(());
+        }
+        let errors = || self.failed.iter().map(|(_, error)| error);
+        let error = errors().find(|error| error.is_retryable()).or_else(|| errors().next());
+        Err(error.cloned().unwrap_or_else(|| unavailable("no head index is configured")))
+    }
+
+    /// The names of the indexes that did not take it.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        self.failed.iter().map(|(name, _)| name.clone()).collect()
+    }
+}
+
+impl HeadIndexes {
+    /// Combines these indexes; each query waits at most `wait`.
+    ///
+    /// # Errors
+    /// [`ClientError::Config`] for none, or more than [`MAX_HEAD_INDEXES`] and the DHT.
+    pub fn new(members: Vec<NamedIndex>, wait: Duration) -> Result<Self, ClientError> {
+        if !(1..=MAX_HEAD_INDEXES + 1).contains(&members.len()) {
+            let many = members.len();
+            return Err(ClientError::Config(format!(
+                "{many} head indexes: there are from 1 to {MAX_HEAD_INDEXES}"
+            )));
+        }
+        Ok(Self { members, wait })
+    }
+
+    /// Queries all indexes at once.
+    pub(crate) async fn look(&self, key: HeadIndexKey) -> HeadLookup {
+        self.look_within(key, self.wait).await
+    }
+
+    /// As [`HeadIndexes::look`], with `wait` per index if that is shorter than usual.
+    pub(crate) async fn look_within(&self, key: HeadIndexKey, wait: Duration) -> HeadLookup {
+        let wait = wait.min(self.wait);
+        let asked = self.members.iter().map(|member| async move {
+            let answer = timeout(wait, member.index.resolve(key)).await;
+            (member.name.clone(), answer.unwrap_or_else(|_| Err(unavailable("it did not answer in time"))))
+        });
+        let answers = join_all(asked).await;
+        let look = judge(answers.into_iter().map(|(name, answer)| (name, read(answer, key))).collect());
+        look.log();
+        look
+    }
+
+    /// Offers a record to all indexes at once, or to those with these names.
+    pub(crate) async fn offer(&self, record: &[u8], only: Option<&[String]>) -> PublishOutcome {
+        let wanted = |member: &&NamedIndex| only.is_none_or(|names| names.contains(&member.name));
+        let offers = self.members.iter().filter(wanted).map(|member| async move {
+            let answer = timeout(self.wait, member.index.publish(record.to_vec())).await;
+            let answer = answer.unwrap_or_else(|_| Err(unavailable("it did not answer in time")));
+            // An index that claims to have a newer record can show it.
+            let shown = match &answer {
+                Err(StoreError::HeadSuperseded) => self.newer(member, record).await,
+                _ => false,
+            };
+            (member.name.clone(), answer, shown)
+        });
+        let outcome = tally(join_all(offers).await);
+        for (name, error) in &outcome.failed {
+            tracing::warn!(index = name, %error, "a head index did not take a head record");
+        }
+        outcome
+    }
+
+    /// Whether an index shows a newer record than this one.
+    async fn newer(&self, member: &NamedIndex, record: &[u8]) -> bool {
+        let Ok(ours) = SignedObject::<HeadRecord>::verify_encoded(record) else { return false };
+        let key = ours.index_key();
+        let Ok(answer) = timeout(self.wait, member.index.resolve(key)).await else { return false };
+        matches!(read(answer, key), ParsedAnswer::Record(theirs) if ranks_above(&theirs, &ours))
+    }
+}
+
+impl HeadIndex for HeadIndexes {
+    fn publish<'a>(&'a self, record: Vec<u8>) -> StoreFuture<'a, ()> {
+        Box::pin(async move { self.offer(&record, None).await.result() })
+    }
+
+    fn resolve<'a>(&'a self, key: HeadIndexKey) -> StoreFuture<'a, Option<Vec<u8>>> {
+        Box::pin(async move {
+            let look = self.look(key).await;
+            match &look.best {
+                Some(record) => Ok(Some(record.encode())),
+                None if look.statuses.iter().any(|one| one.shows.is_answer()) => Ok(None),
+                None => Err(look.no_answer()),
+            }
+        })
+    }
+}
+
+impl std::fmt::Debug for HeadIndexes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.members.iter().map(|member| &member.name)).finish()
+    }
+}
+
+impl HeadLookup {
+    /// The reasons when no index answered.
+    pub(crate) fn no_answer(&self) -> StoreError {
+        let answers: Vec<String> =
+            self.statuses.iter().map(|one| format!("{} {}", one.name, one.shows)).collect();
+        unavailable(&format!("the head indexes do not tell: {}", answers.join("; ")))
+    }
+
+    /// Whether an index gave no proper answer, so that it may have more than the others show.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.statuses.iter().any(|one| !one.shows.is_answer())
+    }
+
+    /// The names of the indexes with less than the newest record.
+    pub(crate) fn outdated(&self) -> Vec<String> {
+        let lags =
+            |one: &&IndexStatus| matches!(one.shows, IndexAnswer::Behind { .. } | IndexAnswer::Nothing);
+        if self.best.is_none() {
+            return Vec::new();
+        }
+        self.statuses.iter().filter(lags).map(|one| one.name.clone()).collect()
+    }
+
+    fn log(&self) {
+        for one in &self.statuses {
+            match &one.shows {
+                IndexAnswer::Newest { .. } => {}
+                IndexAnswer::Nothing if self.best.is_none() => {}
+                shows => tracing::warn!(index = one.name, %shows, "a head index"),
+            }
+        }
+    }
+}
+
+/// A parsed answer.
+#[derive(Debug, Clone)]
+pub(crate) enum ParsedAnswer {
+    Record(Box<SignedObject<HeadRecord>>),
+    Nothing,
+    Wrong(ErrorCode),
+    Unavailable(String),
+}
+
+/// Parses an answer: only a signed record of this key counts.
+fn read(answer: Result<Option<Vec<u8>>, StoreError>, key: HeadIndexKey) -> ParsedAnswer {
+    let bytes = match answer {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) | Err(StoreError::NotFound) => return ParsedAnswer::Nothing,
+        Err(error) => return ParsedAnswer::Unavailable(error.to_string()),
+    };
+    match SignedObject::<HeadRecord>::verify_encoded(&bytes) {
+        Ok(record) if record.index_key() == key => ParsedAnswer::Record(Box::new(record)),
+        Ok(_) => ParsedAnswer::Wrong(ErrorCode::BadSignature),
+        Err(code) => ParsedAnswer::Wrong(code),
+    }
+}
+
+/// Whether a record ranks above another: by sequence, then by its bytes. So all devices take the same record
+/// if two chose the same sequence.
+fn ranks_above(one: &SignedObject<HeadRecord>, other: &SignedObject<HeadRecord>) -> bool {
+    let rank = |record: &SignedObject<HeadRecord>| (record.sequence, std::cmp::Reverse(record.encode()));
+    rank(one) > rank(other)
+}
+
+/// Evaluates the answers of several indexes.
+pub(crate) fn judge(answers: Vec<(String, ParsedAnswer)>) -> HeadLookup {
+    let mut best: Option<SignedObject<HeadRecord>> = None;
+    for (_, shown) in &answers {
+        if let ParsedAnswer::Record(record) = shown
+            && best.as_ref().is_none_or(|best| ranks_above(record, best))
+        {
+            best = Some((**record).clone());
+        }
+    }
+    let newest = best.as_ref().map(SignedObject::encode);
+    let status = |(name, shown): (String, ParsedAnswer)| {
+        let shows = match shown {
+            ParsedAnswer::Record(record) => {
+                let sequence = record.sequence;
+                if newest.as_ref() == Some(&record.encode()) {
+                    IndexAnswer::Newest { sequence }
+                } else {
+                    IndexAnswer::Behind { sequence }
+                }
+            }
+            ParsedAnswer::Nothing => IndexAnswer::Nothing,
+            ParsedAnswer::Wrong(code) => IndexAnswer::Wrong { code },
+            ParsedAnswer::Unavailable(reason) => IndexAnswer::Unavailable { reason },
+        };
+        IndexStatus { name, shows }
+    };
+    HeadLookup { best, statuses: answers.into_iter().map(status).collect() }
+}
+
+/// Evaluates the answers to an offer; each comes with whether a newer record was shown.
+pub(crate) fn tally(answers: Vec<(String, Result<(), StoreError>, bool)>) -> PublishOutcome {
+    let taken = answers.iter().filter(|(_, answer, _)| answer.is_ok()).count();
+    // An unproven claim of a newer record delays no caller while other indexes take ours.
+    let superseded = answers.iter().any(|(_, answer, shown)| {
+        matches!(answer, Err(StoreError::HeadSuperseded)) && (*shown || taken == 0)
+    });
+    let failed = answers.into_iter().filter_map(|(name, answer, _)| Some((name, answer.err()?)));
+    PublishOutcome { taken, superseded, failed: failed.collect() }
+}
+
+fn unavailable(reason: &str) -> StoreError {
+    StoreError::Unavailable { reason: reason.to_owned(), retry_after: None }
+}
+
+#[cfg(test)]
+mod tests;

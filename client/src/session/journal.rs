@@ -1,0 +1,457 @@
+//! A session's file: append-only, every entry sealed, and flushed before its success is reported.
+//!
+//! Layout: 16 bytes of magic, the session's root sealed under the device key (72 bytes), then frames of
+//! `sealed length(44) ‖ sealed entry(length)`. Length and entry are sealed under the session's journal key.
+//! Their associated data is session id and position (`‖ "length"` for the length), so no frame can be
+//! changed, moved or removed unnoticed.
+//!
+//! Lengths are as authentic as entries, so the end that a crash tore differs from damage. Only the end of the
+//! file can be torn, and in two ways:
+//! - It has fewer bytes than a frame's head, or than the frame's authentic length.
+//! - It is zeros from within the frame to the end of the file: a file system extended the file before its
+//!   bytes came.
+//!
+//! No success was reported for a torn end, so it is cut off and kept in a file beside the journal. Any other
+//! part that does not open is damage: it is reported, and left as it is.
+//!
+//! Only [`crate::session::open_session`] calls this. It must never see an entry's meaning.
+
+pub(crate) mod quarantine;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io::{self, Seek as _, SeekFrom, Write as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use baton_keys::{
+    files::{FileSecret, replace_private},
+    session::{JournalKey, SessionRoot},
+};
+use baton_proto::ids::SessionId;
+use zeroize::Zeroizing;
+
+use crate::error::ClientError;
+
+/// First bytes of a journal, with its version.
+const MAGIC: &[u8; 16] = b"baton-journal-2\n";
+/// First bytes of the previous format, whose lengths were not sealed.
+const OLD_MAGIC: &[u8; 16] = b"baton-journal-1\n";
+/// First bytes of a log: frames as in a file follow, and no root.
+const LOG_MAGIC: &[u8; 16] = b"baton-chat-log1\n";
+/// Bytes that may wait before a log is written: in larger pieces than a file.
+const MAX_WAITING_BYTES: usize = 256 * 1024;
+/// The root as sealed under the device key: nonce, root and tag.
+const ROOT_BYTES: usize = 24 + 32 + 16;
+/// A frame's length as sealed: nonce, `u32le` and tag.
+const HEAD_BYTES: usize = 24 + 4 + 16;
+/// Zeros at the end of a frame that are surely not sealed bytes; fewer may be chance or damage.
+const TORN_ZEROS: usize = 8;
+/// Largest sealed entry: an accepted turn with the largest record, and room.
+const MAX_ENTRY_BYTES: usize = 4 * 1024 * 1024;
+/// Purpose of the root's seal.
+const ROOT_PURPOSE: &[u8] = b"baton client session root";
+/// Extension of journals.
+pub(crate) const EXTENSION: &str = "journal";
+
+/// A session's journal outside a folder: one log of sealed bytes. Its methods may block.
+pub trait JournalLog: Send + Sync {
+    /// The whole log; empty if there is none.
+    ///
+    /// # Errors
+    /// The log's own.
+    fn read(&self) -> io::Result<Vec<u8>>;
+
+    /// Replaces everything from this offset on with `bytes`. On success they are durable; after an error any
+    /// prefix of them may be.
+    ///
+    /// # Errors
+    /// The log's own.
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// Location of the journals.
+#[derive(Clone)]
+pub(crate) enum JournalLocation {
+    /// No place on a disk: sessions live in memory only.
+    Memory,
+    /// A folder of files.
+    Folder(PathBuf),
+    /// A log for one session.
+    Log(Arc<dyn JournalLog>),
+}
+
+impl JournalLocation {
+    /// The folder, if it is one.
+    pub(crate) fn folder(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Folder(folder) => Some(folder),
+            Self::Memory | Self::Log(_) => None,
+        }
+    }
+}
+
+/// Target of an open journal.
+enum JournalSink {
+    Memory,
+    File(OpenFile),
+    Log(OpenLog),
+}
+
+/// An open journal.
+pub(crate) struct Journal {
+    sink: JournalSink,
+    key: JournalKey,
+    session: SessionId,
+    /// Entries written, without the root.
+    entries: u64,
+}
+
+struct OpenFile {
+    file: File,
+    path: PathBuf,
+    /// Length of the whole frames.
+    length: u64,
+    /// An append failed and could not be undone: nothing more may be written after the torn frame.
+    broken: bool,
+}
+
+struct OpenLog {
+    log: Arc<dyn JournalLog>,
+    /// Length of the whole frames.
+    length: u64,
+    /// Frames that may be lost; written with the next frames that must not be.
+    waiting: Vec<u8>,
+}
+
+/// Opened entries of a journal.
+type Entries = Vec<Zeroizing<Vec<u8>>>;
+
+/// The contents of a journal.
+pub(crate) struct Contents {
+    /// The session's root.
+    pub(crate) root: SessionRoot,
+    /// The entries, oldest first.
+    pub(crate) entries: Entries,
+    /// Length of the whole part; the rest is torn.
+    whole: usize,
+    /// Torn bytes at the end.
+    pub(crate) torn: u64,
+}
+
+impl Journal {
+    /// Creates a journal. A file appears whole, with its first entries, or not at all; its random name
+    /// reveals nothing about the session. A log is overwritten.
+    pub(crate) fn create(
+        location: &JournalLocation,
+        secret: &FileSecret,
+        root: &SessionRoot,
+        first: &[Zeroizing<Vec<u8>>],
+    ) -> Result<Self, ClientError> {
+        let session = root.session_id();
+        let key = root.journal_key();
+        let mut journal = Self { sink: JournalSink::Memory, key, session, entries: 0 };
+        let mut bytes = match location {
+            JournalLocation::Memory => Vec::new(),
+            JournalLocation::Folder(_) => [&MAGIC[..], &secret.seal(ROOT_PURPOSE, root.expose())].concat(),
+            JournalLocation::Log(_) => LOG_MAGIC.to_vec(),
+        };
+        for entry in first {
+            journal.push_frame(&mut bytes, journal.entries, entry);
+            journal.entries += 1;
+        }
+        let folder = match location {
+            JournalLocation::Memory => return Ok(journal),
+            JournalLocation::Log(log) => {
+                log.write(0, &bytes).map_err(|source| log_error("written", source))?;
+                let length = bytes.len() as u64;
+                journal.sink = JournalSink::Log(OpenLog { log: log.clone(), length, waiting: Vec::new() });
+                return Ok(journal);
+            }
+            JournalLocation::Folder(folder) => folder,
+        };
+        let name = hex::encode(baton_keys::secret::random_bytes::<16>());
+        let path = folder.join(name).with_extension(EXTENSION);
+        replace_private(&path, &bytes).map_err(|source| file_error("create", &path, source))?;
+        let file = lock(&path, &session)?;
+        journal.sink = JournalSink::File(OpenFile { file, path, length: bytes.len() as u64, broken: false });
+        journal.seek_end()?;
+        Ok(journal)
+    }
+
+    /// Opens a log and cuts off its torn end; none if the log is empty.
+    pub(crate) fn open_log(
+        log: &Arc<dyn JournalLog>,
+        root: &SessionRoot,
+    ) -> Result<Option<(Self, Contents)>, ClientError> {
+        let bytes = log.read().map_err(|source| log_error("read", source))?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let damaged = |entry| ClientError::JournalDamaged { path: PathBuf::from("log"), entry };
+        let frames = bytes.strip_prefix(LOG_MAGIC).ok_or_else(|| damaged(0))?;
+        let (entries, whole) = parse_frames(frames, root).map_err(damaged)?;
+        let length = (LOG_MAGIC.len() + whole) as u64;
+        if whole < frames.len() {
+            tracing::warn!(bytes = frames.len() - whole, "a write that a crash cut off is taken from a log");
+            log.write(length, &[]).map_err(|source| log_error("repaired", source))?;
+        }
+        let journal = Self {
+            sink: JournalSink::Log(OpenLog { log: log.clone(), length, waiting: Vec::new() }),
+            key: root.journal_key(),
+            session: root.session_id(),
+            entries: entries.len() as u64,
+        };
+        let torn = (frames.len() - whole) as u64;
+        Ok(Some((journal, Contents { root: root.clone(), entries, whole: bytes.len(), torn })))
+    }
+
+    /// Opens a journal for writing. Cuts off its torn end, and keeps it beside the journal.
+    pub(crate) fn open(path: &Path, secret: &FileSecret) -> Result<(Self, Contents), ClientError> {
+        // The root is read without the lock, to name the session in a refusal.
+        let session = read_root(path, secret)?.session_id();
+        let file = lock(path, &session)?;
+        let bytes = read_file(path)?;
+        let contents = parse_file(path, &bytes, secret)?;
+        let (whole, torn) = bytes.split_at(contents.whole);
+        let length = whole.len() as u64;
+        if !torn.is_empty() {
+            tracing::warn!(bytes = torn.len(), "a write that a crash cut off is taken from a journal");
+            quarantine::keep_torn(path, torn)
+                .map_err(|source| file_error("save the end of", path, source))?;
+            file.set_len(length)
+                .and_then(|()| file.sync_all())
+                .map_err(|source| file_error("repair", path, source))?;
+        }
+        let mut journal = Self {
+            sink: JournalSink::File(OpenFile { file, path: path.to_owned(), length, broken: false }),
+            key: contents.root.journal_key(),
+            session,
+            entries: contents.entries.len() as u64,
+        };
+        journal.seek_end()?;
+        Ok((journal, contents))
+    }
+
+    /// Appends an entry's frame to `bytes`.
+    fn push_frame(&self, bytes: &mut Vec<u8>, position: u64, entry: &[u8]) {
+        let sealed = self.key.seal(&associated(&self.session, position), entry);
+        let length = u32::try_from(sealed.len()).expect("entries are far below 4 GiB");
+        bytes.extend_from_slice(
+            &self.key.seal(&associated_length(&self.session, position), &length.to_le_bytes()),
+        );
+        bytes.extend_from_slice(&sealed);
+    }
+
+    fn seek_end(&mut self) -> Result<(), ClientError> {
+        let JournalSink::File(open) = &mut self.sink else { return Ok(()) };
+        let sought = open.file.seek(SeekFrom::Start(open.length));
+        sought.map(|_| ()).map_err(|source| file_error("open", &open.path, source))
+    }
+
+    /// Appends entries; with `flush` they are on the disk on success. After an error none of them counts.
+    /// Blocking.
+    pub(crate) fn append(&mut self, entries: &[Zeroizing<Vec<u8>>], flush: bool) -> Result<(), ClientError> {
+        let mut bytes = Vec::new();
+        for (position, entry) in (self.entries..).zip(entries) {
+            self.push_frame(&mut bytes, position, entry);
+        }
+        match &mut self.sink {
+            JournalSink::Memory => {}
+            JournalSink::File(open) => open.append(&bytes, flush)?,
+            JournalSink::Log(open) => open.append(&bytes, flush)?,
+        }
+        self.entries += entries.len() as u64;
+        Ok(())
+    }
+
+    /// Removes the file and the files beside it; on success they are gone from the disk's folder too.
+    pub(crate) fn remove(self) -> Result<(), ClientError> {
+        let open = match self.sink {
+            JournalSink::Memory => return Ok(()),
+            JournalSink::Log(open) => {
+                return open.log.write(0, &[]).map_err(|source| log_error("removed", source));
+            }
+            JournalSink::File(open) => open,
+        };
+        quarantine::remove(&open.path).map_err(|source| file_error("remove", &open.path, source))
+    }
+}
+
+impl OpenFile {
+    fn append(&mut self, bytes: &[u8], flush: bool) -> Result<(), ClientError> {
+        if self.broken {
+            let source = io::Error::other("an earlier write failed midway; open the session again");
+            return Err(file_error("write", &self.path, source));
+        }
+        let write = |file: &mut File| -> io::Result<()> {
+            file.write_all(bytes)?;
+            if flush { file.sync_data() } else { Ok(()) }
+        };
+        if let Err(source) = write(&mut self.file) {
+            let undone =
+                self.file.set_len(self.length).and_then(|()| self.file.seek(SeekFrom::Start(self.length)));
+            self.broken = undone.is_err();
+            return Err(file_error("write", &self.path, source));
+        }
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+impl OpenLog {
+    fn append(&mut self, bytes: &[u8], flush: bool) -> Result<(), ClientError> {
+        let before = self.waiting.len();
+        self.waiting.extend_from_slice(bytes);
+        if !flush && self.waiting.len() < MAX_WAITING_BYTES {
+            return Ok(());
+        }
+        if let Err(source) = self.log.write(self.length, &self.waiting) {
+            // The next write, at the same offset, overwrites the part that was written.
+            self.waiting.truncate(before);
+            return Err(log_error("written", source));
+        }
+        self.length += self.waiting.len() as u64;
+        self.waiting.clear();
+        Ok(())
+    }
+}
+
+fn log_error(action: &'static str, source: io::Error) -> ClientError {
+    ClientError::Log { action, source }
+}
+
+/// Reads a journal without locking or changing it.
+pub(crate) fn read(path: &Path, secret: &FileSecret) -> Result<Contents, ClientError> {
+    parse_file(path, &read_file(path)?, secret)
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, ClientError> {
+    std::fs::read(path).map_err(|source| file_error("read", path, source))
+}
+
+fn check_format(path: &Path, bytes: &[u8]) -> Result<(), ClientError> {
+    if bytes.starts_with(OLD_MAGIC) {
+        let source = io::Error::other("it is of an older format, which only an earlier baton reads");
+        return Err(file_error("read", path, source));
+    }
+    Ok(())
+}
+
+fn parse_file(path: &Path, bytes: &[u8], secret: &FileSecret) -> Result<Contents, ClientError> {
+    check_format(path, bytes)?;
+    parse(bytes, secret).map_err(|entry| ClientError::JournalDamaged { path: path.to_owned(), entry })
+}
+
+/// Reads only the root, which identifies the session even if the rest is damaged.
+pub(crate) fn read_root(path: &Path, secret: &FileSecret) -> Result<SessionRoot, ClientError> {
+    use std::io::Read as _;
+    let damaged = || ClientError::JournalDamaged { path: path.to_owned(), entry: 0 };
+    let file = File::open(path).map_err(|source| file_error("open", path, source))?;
+    let mut start = Vec::new();
+    let wanted = (MAGIC.len() + ROOT_BYTES) as u64;
+    file.take(wanted).read_to_end(&mut start).map_err(|source| file_error("read", path, source))?;
+    check_format(path, &start)?;
+    let sealed = start.get(MAGIC.len()..).ok_or_else(damaged)?;
+    open_root(sealed, secret).ok_or_else(damaged)
+}
+
+/// The whole entries, or the position of the damaged entry (0 for the beginning of the file with the root).
+fn parse(bytes: &[u8], secret: &FileSecret) -> Result<Contents, u64> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or(0u64)?;
+    let (sealed, frames) = rest.split_at_checked(ROOT_BYTES).ok_or(0u64)?;
+    let root = open_root(sealed, secret).ok_or(0u64)?;
+    let (entries, whole) = parse_frames(frames, &root)?;
+    let torn = (frames.len() - whole) as u64;
+    let whole = bytes.len() - frames.len() + whole;
+    Ok(Contents { root, entries, whole, torn })
+}
+
+/// The entries of whole frames and their length in bytes, or the position of the damaged entry.
+fn parse_frames(frames: &[u8], root: &SessionRoot) -> Result<(Entries, usize), u64> {
+    let (session, key) = (root.session_id(), root.journal_key());
+    let (mut entries, mut rest) = (Vec::new(), frames);
+    while !rest.is_empty() {
+        let position = entries.len() as u64;
+        match next_frame(rest, &key, &session, position) {
+            Frame::Whole(entry, after) => {
+                entries.push(entry);
+                rest = after;
+            }
+            Frame::Torn => break,
+            Frame::Damaged => return Err(position + 1),
+        }
+    }
+    Ok((entries, frames.len() - rest.len()))
+}
+
+/// The first frame of the rest of a file.
+enum Frame<'a> {
+    /// An entry and the bytes after it.
+    Whole(Zeroizing<Vec<u8>>, &'a [u8]),
+    /// The torn end of a file after a crash.
+    Torn,
+    /// Bytes that differ from the written ones.
+    Damaged,
+}
+
+fn next_frame<'a>(rest: &'a [u8], key: &JournalKey, session: &SessionId, position: u64) -> Frame<'a> {
+    let Some((head, body)) = rest.split_at_checked(HEAD_BYTES) else { return Frame::Torn };
+    let length = key.open(&associated_length(session, position), head).ok();
+    let length = length.and_then(|length| Some(u32::from_le_bytes(length.as_slice().try_into().ok()?)));
+    let Some(length) = length.map(|length| length as usize) else {
+        return if is_zero_from(rest, HEAD_BYTES) { Frame::Torn } else { Frame::Damaged };
+    };
+    if length > MAX_ENTRY_BYTES {
+        return Frame::Damaged;
+    }
+    let Some((sealed, after)) = body.split_at_checked(length) else { return Frame::Torn };
+    match key.open(&associated(session, position), sealed) {
+        Ok(entry) => Frame::Whole(entry, after),
+        Err(_) if is_zero_from(rest, HEAD_BYTES + length) => Frame::Torn,
+        Err(_) => Frame::Damaged,
+    }
+}
+
+/// Whether zeros reach from shortly before `end` to the end of the file.
+fn is_zero_from(rest: &[u8], end: usize) -> bool {
+    end.checked_sub(TORN_ZEROS)
+        .and_then(|from| rest.get(from..))
+        .is_some_and(|tail| tail.iter().all(|byte| *byte == 0))
+}
+
+fn open_root(sealed: &[u8], secret: &FileSecret) -> Option<SessionRoot> {
+    let opened = secret.open(ROOT_PURPOSE, sealed).ok()?;
+    Some(SessionRoot::from_bytes(opened.as_slice().try_into().ok()?))
+}
+
+/// `session id(32) ‖ u64le(position)`.
+fn associated(session: &SessionId, position: u64) -> Vec<u8> {
+    [&session.0[..], &position.to_le_bytes()].concat()
+}
+
+/// `session id(32) ‖ u64le(position) ‖ "length"`.
+fn associated_length(session: &SessionId, position: u64) -> Vec<u8> {
+    [&session.0[..], &position.to_le_bytes(), b"length"].concat()
+}
+
+/// Opens a journal and locks it against other processes, until the file is dropped.
+pub(crate) fn lock(path: &Path, session: &SessionId) -> Result<File, ClientError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(|source| file_error("open", path, source))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(ClientError::InUse(*session)),
+        Err(TryLockError::Error(source)) => Err(file_error("lock", path, source)),
+    }
+}
+
+pub(crate) fn file_error(action: &'static str, path: &Path, source: io::Error) -> ClientError {
+    ClientError::File { action, path: path.to_owned(), source }
+}

@@ -1,0 +1,111 @@
+//! How long the store keeps a session's blobs, and which are due for renewal. Pure: time is a parameter.
+//!
+//! Walrus keeps a blob for a number of epochs, counted from the epoch of its PUT. HTTP tells neither the
+//! present epoch nor its end. So a blob stored for e epochs of length d stays for at least (e - 1)·d and at
+//! most e·d. It is renewed while at least one whole epoch is certain.
+
+use baton_proto::{chain::HistoryTurn, ids::BlobId};
+
+use crate::session::state::{State, StorageTerms, TurnMeta};
+
+/// The part of an epoch for which a doubtful renewal is left alone; the last certain epoch then has time for
+/// several.
+const DOUBT_WAIT: u64 = 8;
+
+/// A blob that a session needs, with its lifetime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlobLifetime {
+    /// Its last turn.
+    pub seq: u64,
+    /// Its Walrus ID, once computed.
+    pub blob_id: Option<BlobId>,
+    /// Bytes.
+    pub length: u32,
+    /// Whether the store is known to have taken it; then the other fields describe its last PUT.
+    pub stored: bool,
+    /// First epoch in which it is gone, if the store said.
+    pub end_epoch: Option<u64>,
+    /// The store keeps it at least until then; milliseconds since the Unix epoch.
+    pub kept_until_ms: u64,
+    /// It is gone by then.
+    pub gone_by_ms: u64,
+    /// Whether it is due for renewal.
+    pub due: bool,
+}
+
+/// The lifetimes of all blobs that a session needs, oldest first: the last of each segment. Earlier blobs of
+/// a segment are superseded and may expire.
+pub(crate) fn lifetimes(state: &State, terms: StorageTerms, now_ms: u64) -> Vec<BlobLifetime> {
+    let ends = state.segment_ends(usize::MAX).into_iter().rev();
+    ends.filter_map(|seq| lifetime(state, seq, terms, now_ms)).collect()
+}
+
+impl State {
+    /// Whether any blob is due. Examines all blobs only once one may be.
+    pub(crate) fn any_due(&mut self, terms: StorageTerms, now_ms: u64) -> bool {
+        let watch = std::mem::take(&mut self.due);
+        let changed = watch.changed.into_iter().filter(|seq| !self.is_superseded(*seq));
+        let changed = changed.filter_map(|seq| due_from_ms(self, seq, terms)).min().unwrap_or(u64::MAX);
+        let mut from_ms = watch.from_ms.unwrap_or(0).min(changed);
+        if now_ms >= from_ms {
+            let ends = self.segment_ends(usize::MAX).into_iter();
+            from_ms = ends.filter_map(|seq| due_from_ms(self, seq, terms)).min().unwrap_or(u64::MAX);
+        }
+        self.due.from_ms = Some(from_ms);
+        now_ms >= from_ms
+    }
+}
+
+/// Until when all stored blobs are kept at least.
+pub(crate) fn kept_until_ms(state: &State, terms: StorageTerms) -> Option<u64> {
+    let stored = lifetimes(state, terms, 0).into_iter().filter(|lifetime| lifetime.stored);
+    stored.map(|lifetime| lifetime.kept_until_ms).min()
+}
+
+fn lifetime(state: &State, seq: u64, terms: StorageTerms, now_ms: u64) -> Option<BlobLifetime> {
+    let (turn, meta) = state.turn(seq)?;
+    let (stored_ms, epochs) = bought(state, (turn, meta), terms);
+    let epoch_ms = terms.epoch_ms();
+    let after = |epochs: u32| stored_ms.saturating_add(epoch_ms.saturating_mul(epochs.into()));
+    Some(BlobLifetime {
+        seq,
+        blob_id: meta.blob_id,
+        length: meta.length,
+        stored: meta.stored,
+        end_epoch: meta.end_epoch,
+        kept_until_ms: after(epochs.saturating_sub(1)),
+        gone_by_ms: after(epochs),
+        due: due_from_ms(state, seq, terms).is_some_and(|from_ms| now_ms >= from_ms),
+    })
+}
+
+/// Time and epochs of the last purchase of the blob that ends with a turn.
+fn bought(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta), terms: StorageTerms) -> (u64, u32) {
+    let closed = || state.turn(turn.link.seq + 1).is_some() || state.segment(turn.link.segment).is_closed();
+    match meta.paid {
+        Some(paid) => (paid.stored_ms, paid.epochs),
+        None if closed() => (first_known_ms(turn.link.time_ms, meta), terms.closed_epochs),
+        None => (first_known_ms(turn.link.time_ms, meta), terms.open_epochs),
+    }
+}
+
+/// When the blob that ends with a turn becomes due; none for a blob not known to be stored.
+fn due_from_ms(state: &State, seq: u64, terms: StorageTerms) -> Option<u64> {
+    let (turn, meta) = state.turn(seq).filter(|(_, meta)| meta.stored)?;
+    let (stored_ms, epochs) = bought(state, (turn, meta), terms);
+    let epoch_ms = terms.epoch_ms();
+    // At least one whole epoch is certain until then.
+    let certain = stored_ms.saturating_add(epoch_ms.saturating_mul(epochs.saturating_sub(2).into()));
+    let certain = if epochs < 2 { 0 } else { certain.saturating_add(1) };
+    // A second PUT in the same epoch adds nothing, but costs the same.
+    let extends = stored_ms.saturating_add(epoch_ms / 2);
+    // A possibly paid blob is not paid again at every start, but it is before its time is over.
+    let doubt = meta.renewal_doubt_ms.map_or(0, |since_ms| since_ms.saturating_add(epoch_ms / DOUBT_WAIT));
+    Some(certain.max(extends).max(doubt))
+}
+
+/// Storing time of a blob whose PUT is not in this journal: its turn's time, which in an imported session
+/// only the link dates.
+fn first_known_ms(link_ms: u64, meta: &TurnMeta) -> u64 {
+    if meta.receipt.is_some() { meta.accepted_ms } else { meta.accepted_ms.min(link_ms) }
+}

@@ -1,0 +1,796 @@
+//! The client's state of one session: the entries of its journal, and the state that results from replaying
+//! them.
+//!
+//! Pure: no I/O. [`crate::session::open_session`] applies an entry only after it is in the journal, so memory never runs
+//! ahead of the disk.
+
+mod compact;
+mod due;
+mod log;
+mod rebase;
+mod signals;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, atomic::Ordering},
+};
+
+use baton_keys::session::{RecordIdentity, SessionRoot};
+use baton_proto::{
+    ErrorCode, SignedBytes, SignedObject,
+    ack::TurnAck,
+    chain::{HistoryTurn, base_after, rebuild_blob},
+    codec,
+    head::{DeviceLease, HeadOuter, SegmentRef},
+    ids::{BlobDigest, BlobId, DeviceId, LinkHash, NodeId, SessionId, TurnId},
+    limits::{MAX_OBJECT_BYTES, MAX_READ_BLOBS, SEGMENT_TURNS},
+    link::{BlobRef, BranchPoint, Genesis, Link},
+    memory::MemoryItem,
+    receipt::{ProgressNote, Receipt},
+    record::{Message, Record, RecordKind},
+    segment::{self, Segment},
+    turn::{Sampling, TurnAuth, json_schema_hash},
+};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::session::fork::Chain;
+use signals::Signals;
+
+pub(crate) use due::{DueWatch, StorageTerms};
+pub(crate) use log::TurnLog;
+pub(crate) use rebase::{DisplacedFate, DisplacedRecord, Replays};
+
+/// Bytes of text estimated per prompt token: fewer than most tokenizers need for most languages.
+const PROMPT_BYTES_PER_TOKEN: u64 = 3;
+
+/// How a session was created here.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct SessionHeader {
+    pub(crate) n_shards: u16,
+    pub(crate) branch: Option<BranchPoint>,
+    pub(crate) device_id: DeviceId,
+    pub(crate) created_ms: u64,
+    pub(crate) system: Vec<Message>,
+}
+
+/// A pending turn, as the user requested it.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct PendingTurn {
+    pub(crate) turn_id: TurnId,
+    pub(crate) kind: RecordKind,
+    pub(crate) supersedes_from: Option<u64>,
+    pub(crate) messages: Vec<Message>,
+    pub(crate) sampling: Sampling,
+    pub(crate) max_output_tokens: u32,
+    pub(crate) begun_ms: u64,
+}
+
+/// An attempt at a turn, journaled before it is sent.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct AttemptEntry {
+    pub(crate) attempt: u32,
+    pub(crate) auth: SignedBytes,
+}
+
+/// A rebuilt and accepted turn, or a turn recovered from the store.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct TurnEntry {
+    /// The signed link and the sealed record, as in the blob. The record's text is only here.
+    pub(crate) entry: segment::Entry,
+    pub(crate) blob_digest: BlobDigest,
+    pub(crate) blob_length: u32,
+    pub(crate) accepted_ms: u64,
+    /// Absent in a session recovered from its root.
+    pub(crate) proof: Option<Proof>,
+    pub(crate) memory: Vec<MemoryItem>,
+}
+
+/// Objects about a turn that both sides signed and that the blobs do not hold.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Proof {
+    pub(crate) auth: SignedBytes,
+    pub(crate) receipt: SignedBytes,
+    pub(crate) ack: Option<SignedBytes>,
+}
+
+/// One entry of a journal.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) enum Entry {
+    /// Always the first.
+    Opened(SessionHeader),
+    /// The pinned system text changed.
+    System(Vec<Message>),
+    /// A turn is pending.
+    Pending(PendingTurn),
+    /// An attempt is about to be sent.
+    Attempt(AttemptEntry),
+    /// The attempt's text so far; display only.
+    Received { attempt: u32, text: String },
+    /// Items that a relayer said it added to an attempt.
+    Memory { attempt: u32, items: Vec<MemoryItem> },
+    /// An attempt ended unsigned, as its node reported.
+    Refused { attempt: u32 },
+    /// The client found an attempt's reply wrong: it no longer trusts the author about this attempt.
+    Rejected { attempt: u32 },
+    /// The pending turn was accepted, or a turn recovered.
+    Turn(Box<TurnEntry>),
+    /// The pending turn was abandoned.
+    Abandoned,
+    /// The Walrus ID of a turn's blob was computed.
+    BlobId { seq: u64, id: BlobId },
+    /// The author has the acknowledgement.
+    Acked { seq: u64 },
+    /// The store has a turn's blob.
+    Stored { seq: u64, end_epoch: Option<u64> },
+    /// The store does not have a turn's blob after all.
+    Lost { seq: u64 },
+    /// A head record was published, or found at recovery.
+    Head { sequence: u64, seq: u64, link_hash: LinkHash },
+    /// The author no longer knows the turn, so its acknowledgement is useless.
+    AckMoot { seq: u64 },
+    /// For how many epochs a turn's blob was stored, and when.
+    Paid { seq: u64, paid: Purchase },
+    /// A turn's blob is about to be bought again. Whether it was is unknown until [`Entry::Paid`], or the
+    /// same entry without a time.
+    RenewalDoubt { seq: u64, since_ms: Option<u64> },
+    /// The signed progress of a failed attempt's node.
+    Note { attempt: u32, note: SignedBytes },
+    /// In a compacted log, before its turns: the first turn that the log holds, and the hash that its link
+    /// continues.
+    Compacted { seq: u64, prev_link: LinkHash },
+    /// Other devices that may write the session, as the head index reported.
+    Leases { devices: Vec<DeviceLease> },
+    /// A published head record that these indexes have not accepted yet.
+    HeadUnconfirmed { record: Vec<u8>, names: Vec<String> },
+    /// Another device's turns displace the turns from this one on, and follow. This device's displaced turns
+    /// wait for replay.
+    Rebase { at: u64 },
+    /// A message to send after the waiting messages.
+    Queued(PendingTurn),
+    /// The waiting message with this number becomes the pending turn.
+    Replaying { number: u64, turn_id: TurnId },
+    /// The waiting message with this number is dropped.
+    Dropped { number: u64 },
+    /// Another device's turn that one of ours displaced.
+    OthersTurn(Box<segment::Entry>),
+    /// A JSON schema that later turns name by its hash.
+    Schema(String),
+    /// A second link that the author of a turn signed for it.
+    SignedTwice { seq: u64, link: SignedBytes },
+    /// Number of incomplete bytes at the journal's end when it was opened: turns may be missing. 0 after a
+    /// comparison with the head index.
+    TornEnd { bytes: u64 },
+    /// The client confirmed that the store has a turn's blob.
+    Confirmed { seq: u64 },
+}
+
+/// The terms of a paid PUT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Purchase {
+    /// Its time, in milliseconds since the Unix epoch.
+    pub(crate) stored_ms: u64,
+    /// Epochs, including the PUT's own.
+    pub(crate) epochs: u32,
+}
+
+impl Entry {
+    pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
+        codec::encode_secret(self)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, ErrorCode> {
+        codec::decode(bytes, MAX_OBJECT_BYTES)
+    }
+
+    /// The turn that the entry is about, if any.
+    pub(crate) fn seq(&self) -> Option<u64> {
+        match self {
+            Self::Turn(turn) => SignedObject::<Link>::peek(&turn.entry.link).ok().map(|link| link.seq),
+            Self::BlobId { seq, .. }
+            | Self::Acked { seq }
+            | Self::Stored { seq, .. }
+            | Self::Lost { seq }
+            | Self::Paid { seq, .. }
+            | Self::RenewalDoubt { seq, .. }
+            | Self::SignedTwice { seq, .. }
+            | Self::Confirmed { seq }
+            | Self::AckMoot { seq } => Some(*seq),
+            _ => None,
+        }
+    }
+}
+
+/// Metadata of an accepted turn besides link and record.
+#[derive(Clone)]
+pub(crate) struct TurnMeta {
+    pub(crate) entry: segment::Entry,
+    pub(crate) digest: BlobDigest,
+    pub(crate) length: u32,
+    pub(crate) blob_id: Option<BlobId>,
+    pub(crate) accepted_ms: u64,
+    pub(crate) auth: Option<SignedObject<TurnAuth>>,
+    pub(crate) receipt: Option<SignedObject<Receipt>>,
+    pub(crate) ack: Option<SignedObject<TurnAck>>,
+    pub(crate) acked: bool,
+    pub(crate) stored: bool,
+    /// Whether this client confirmed the blob in the store itself.
+    pub(crate) confirmed: bool,
+    pub(crate) end_epoch: Option<u64>,
+    /// The terms of the last PUT, if this client knows them.
+    pub(crate) paid: Option<Purchase>,
+    /// Time of the last renewal if its payment is unknown.
+    pub(crate) renewal_doubt_ms: Option<u64>,
+    pub(crate) memory: Vec<MemoryItem>,
+    /// The signed progress of the nodes that began the answer and did not finish it, oldest first.
+    pub(crate) notes: Vec<SignedObject<ProgressNote>>,
+    /// Pinned system text that the turn was sent with; unknown in a recovered session.
+    pub(crate) system: Option<Arc<Vec<Message>>>,
+    /// The sampling and output limit of its request, if this journal has them.
+    pub(crate) asked: Option<(Sampling, u32)>,
+    /// The displaced turn that it replays.
+    pub(crate) replay_of: Option<LinkHash>,
+    /// A second link that its author signed for it.
+    pub(crate) signed_twice: Option<SignedObject<Link>>,
+}
+
+/// An attempt of the pending turn.
+#[derive(Clone)]
+pub(crate) struct PendingAttempt {
+    pub(crate) auth: SignedObject<TurnAuth>,
+    pub(crate) received: String,
+    pub(crate) memory: Vec<MemoryItem>,
+    /// The node reported that it signed nothing.
+    pub(crate) refused: bool,
+    /// The client found its reply wrong.
+    pub(crate) rejected: bool,
+    /// The signed progress of its node.
+    pub(crate) note: Option<SignedObject<ProgressNote>>,
+}
+
+/// A pending turn with its attempts.
+#[derive(Clone)]
+pub(crate) struct Pending {
+    pub(crate) turn: PendingTurn,
+    pub(crate) attempts: Vec<PendingAttempt>,
+    /// Its number if it waited.
+    pub(crate) number: Option<u64>,
+}
+
+/// The last head record known to be published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PublishedHead {
+    pub(crate) sequence: u64,
+    pub(crate) seq: u64,
+    pub(crate) link_hash: LinkHash,
+}
+
+/// The authorisation, receipt and acknowledgement of a turn, as far as they are here.
+type SignedByBoth =
+    (Option<SignedObject<TurnAuth>>, Option<SignedObject<Receipt>>, Option<SignedObject<TurnAck>>);
+
+/// A session's state.
+#[derive(Clone)]
+pub(crate) struct State {
+    pub(crate) root: SessionRoot,
+    pub(crate) session_id: SessionId,
+    pub(crate) header: SessionHeader,
+    pub(crate) system: Arc<Vec<Message>>,
+    /// The first turn that is here, and the hash that its link continues; none if all are here.
+    compacted: Option<(u64, LinkHash)>,
+    /// Accepted turns, oldest first; each with its record.
+    pub(crate) history: TurnLog<HistoryTurn>,
+    /// Parallel to `history`.
+    pub(crate) meta: TurnLog<TurnMeta>,
+    /// Bytes of all sealed records in `history`.
+    record_bytes: u64,
+    /// Tracks when a blob is due for renewal.
+    pub(crate) due: DueWatch,
+    pub(crate) pending: Option<Pending>,
+    /// JSON schemas of requested answers, by their hashes.
+    schemas: HashMap<[u8; 32], String>,
+    pub(crate) head: Option<PublishedHead>,
+    /// That record, and the names of indexes that have not accepted it yet.
+    pub(crate) head_unconfirmed: Option<(Vec<u8>, Vec<String>)>,
+    /// Other devices that may write the session.
+    pub(crate) leases: Vec<DeviceLease>,
+    /// Displaced turns and waiting messages.
+    pub(crate) replays: Replays,
+    /// Turns whose blob is not confirmed in the store, without turns that a later blob also holds.
+    pub(crate) unstored: BTreeSet<u64>,
+    /// Turns whose author lacks the acknowledgement and may still want it.
+    pub(crate) unacked: BTreeSet<u64>,
+    /// Incomplete bytes at the journal's end, while turns may be missing.
+    pub(crate) torn_end: u64,
+    /// Signalled at every entry, for tasks that wait for background work.
+    pub(crate) signals: Arc<Signals>,
+}
+
+impl State {
+    /// A session's first state.
+    pub(crate) fn new(root: SessionRoot, header: SessionHeader) -> Self {
+        let system = Arc::new(header.system.clone());
+        Self {
+            session_id: root.session_id(),
+            root,
+            header,
+            system,
+            compacted: None,
+            history: TurnLog::new(),
+            meta: TurnLog::new(),
+            record_bytes: 0,
+            due: DueWatch::default(),
+            pending: None,
+            schemas: HashMap::new(),
+            head: None,
+            head_unconfirmed: None,
+            leases: Vec::new(),
+            replays: Replays::default(),
+            unstored: BTreeSet::new(),
+            unacked: BTreeSet::new(),
+            torn_end: 0,
+            signals: Arc::new(Signals::new()),
+        }
+    }
+
+    /// The state after a journal's entries.
+    pub(crate) fn replay(root: SessionRoot, entries: &[Zeroizing<Vec<u8>>]) -> Result<Self, ErrorCode> {
+        let (first, rest) = entries.split_first().ok_or(ErrorCode::NonCanonical)?;
+        let Entry::Opened(header) = Entry::decode(first)? else { return Err(ErrorCode::NonCanonical) };
+        let mut state = Self::new(root, header);
+        for entry in rest {
+            state.apply(Entry::decode(entry)?)?;
+        }
+        Ok(state)
+    }
+
+    /// Estimated tokens of the pending turn's prompt with the whole session in it. It uses the lengths of the
+    /// sealed records, which are padded, so the estimate is rather high.
+    pub(crate) fn prompt_tokens(&self) -> u32 {
+        let texts =
+            |messages: &[Message]| messages.iter().map(|message| message.text.len() as u64).sum::<u64>();
+        let new = self.pending.as_ref().map_or(0, |pending| texts(&pending.turn.messages));
+        let tokens = (self.record_bytes + new + texts(&self.system)) / PROMPT_BYTES_PER_TOKEN;
+        u32::try_from(tokens).unwrap_or(u32::MAX)
+    }
+
+    /// When the session was last used: the acceptance of its last turn, or else its creation; milliseconds
+    /// since the Unix epoch.
+    pub(crate) fn last_used_ms(&self) -> u64 {
+        self.meta.last().map_or(self.header.created_ms, |meta| meta.accepted_ms)
+    }
+
+    /// As [`State::last_used_ms`], from a journal's entries and without replaying them.
+    pub(crate) fn last_used_of(entries: &[Zeroizing<Vec<u8>>]) -> Result<u64, ErrorCode> {
+        for entry in entries.iter().rev() {
+            match Entry::decode(entry)? {
+                Entry::Turn(turn) => return Ok(turn.accepted_ms),
+                Entry::Opened(header) => return Ok(header.created_ms),
+                _ => {}
+            }
+        }
+        Err(ErrorCode::NonCanonical)
+    }
+
+    /// Applies one entry.
+    pub(crate) fn apply(&mut self, entry: Entry) -> Result<(), ErrorCode> {
+        self.apply_one(entry)?;
+        self.signals.changed.send_replace(());
+        Ok(())
+    }
+
+    fn apply_one(&mut self, entry: Entry) -> Result<(), ErrorCode> {
+        match entry {
+            Entry::Opened(_) => return Err(ErrorCode::NonCanonical),
+            Entry::System(system) => self.system = Arc::new(system),
+            Entry::Pending(turn) => {
+                self.pending = Some(Pending { turn, attempts: Vec::new(), number: None });
+            }
+            Entry::Attempt(entry) => {
+                let auth = SignedObject::<TurnAuth>::verify(entry.auth)?;
+                let pending = self.pending.as_mut().ok_or(ErrorCode::BadSequence)?;
+                pending.attempts.push(PendingAttempt {
+                    auth,
+                    received: String::new(),
+                    memory: Vec::new(),
+                    refused: false,
+                    rejected: false,
+                    note: None,
+                });
+            }
+            Entry::Received { attempt, text } => {
+                if let Some(attempt) = self.attempt_mut(attempt) {
+                    attempt.received.push_str(&text);
+                }
+            }
+            Entry::Memory { attempt, items } => {
+                if let Some(attempt) = self.attempt_mut(attempt) {
+                    attempt.memory = items;
+                }
+            }
+            Entry::Refused { attempt } => {
+                if let Some(attempt) = self.attempt_mut(attempt) {
+                    attempt.refused = true;
+                }
+            }
+            Entry::Rejected { attempt } => {
+                if let Some(attempt) = self.attempt_mut(attempt) {
+                    attempt.rejected = true;
+                }
+            }
+            Entry::Note { attempt, note } => {
+                let note = SignedObject::<ProgressNote>::verify(note)?;
+                if let Some(attempt) = self.attempt_mut(attempt) {
+                    attempt.note = Some(note);
+                }
+            }
+            Entry::Turn(turn) => self.push_turn(*turn)?,
+            Entry::Abandoned => self.pending = None,
+            Entry::BlobId { seq, id } => self.meta_mut(seq)?.blob_id = Some(id),
+            Entry::Acked { seq } => {
+                self.meta_mut(seq)?.acked = true;
+                self.unacked.remove(&seq);
+            }
+            Entry::AckMoot { seq } => {
+                self.unacked.remove(&seq);
+            }
+            Entry::Stored { seq, end_epoch } => {
+                let meta = self.meta_mut(seq)?;
+                meta.stored = true;
+                meta.end_epoch = end_epoch;
+                self.unstored.remove(&seq);
+            }
+            Entry::Paid { seq, paid } => {
+                let meta = self.meta_mut(seq)?;
+                meta.paid = Some(paid);
+                meta.renewal_doubt_ms = None;
+            }
+            Entry::RenewalDoubt { seq, since_ms } => self.meta_mut(seq)?.renewal_doubt_ms = since_ms,
+            Entry::Lost { seq } => {
+                let meta = self.meta_mut(seq)?;
+                (meta.stored, meta.confirmed) = (false, false);
+                if !self.is_superseded(seq) {
+                    self.unstored.insert(seq);
+                }
+            }
+            Entry::Compacted { seq, prev_link } => {
+                if self.next_seq() != 0 {
+                    return Err(ErrorCode::NonCanonical);
+                }
+                self.compacted = Some((seq, prev_link));
+            }
+            Entry::Head { sequence, seq, link_hash } => {
+                self.head = Some(PublishedHead { sequence, seq, link_hash });
+                self.head_unconfirmed = None;
+            }
+            Entry::HeadUnconfirmed { record, names } => {
+                self.head_unconfirmed = (!names.is_empty()).then_some((record, names));
+            }
+            Entry::Leases { devices } => self.leases = devices,
+            Entry::Rebase { at } => self.rebase(at)?,
+            Entry::Queued(turn) => self.queue(turn),
+            Entry::Replaying { number, turn_id } => self.begin_waiting(number, turn_id)?,
+            Entry::Dropped { number } => self.drop_waiting(number),
+            Entry::OthersTurn(entry) => self.keep_displaced(&entry)?,
+            Entry::Schema(text) => drop(self.schemas.insert(json_schema_hash(&text), text)),
+            Entry::SignedTwice { seq, link } => {
+                let link = SignedObject::<Link>::verify(link)?;
+                self.meta_mut(seq)?.signed_twice = Some(link);
+            }
+            Entry::TornEnd { bytes } => self.torn_end = bytes,
+            Entry::Confirmed { seq } => self.meta_mut(seq)?.confirmed = true,
+        }
+        Ok(())
+    }
+
+    /// The schema with this hash, if a turn here used it.
+    pub(crate) fn schema(&self, hash: &[u8; 32]) -> Option<&str> {
+        self.schemas.get(hash).map(String::as_str)
+    }
+
+    fn push_turn(&mut self, mut turn: TurnEntry) -> Result<(), ErrorCode> {
+        let link = SignedObject::<Link>::verify(turn.entry.link.clone())?;
+        if link.seq != self.next_seq() || link.prev_link != self.prev_link() {
+            return Err(ErrorCode::ChainBroken);
+        }
+        let identity = link.record_identity();
+        let record = turn.entry.record.open(&self.root.record_key(&identity), &identity)?;
+        let (mut auth, mut receipt, mut ack) = (None, None, None);
+        if let Some(proof) = turn.proof.take() {
+            auth = Some(SignedObject::verify(proof.auth)?);
+            receipt = Some(SignedObject::verify(proof.receipt)?);
+            ack = proof.ack.map(SignedObject::verify).transpose()?;
+        }
+        self.push_opened(link, record, turn, (auth, receipt, ack));
+        Ok(())
+    }
+
+    /// Appends a verified and opened turn.
+    fn push_opened(
+        &mut self,
+        link: SignedObject<Link>,
+        record: Record,
+        turn: TurnEntry,
+        (auth, receipt, ack): SignedByBoth,
+    ) {
+        let notes = auth.as_ref().map_or_else(Vec::new, |auth| self.notes_before(auth));
+        // The link names the blob before it, ID included.
+        if let (Some(previous), Some(blob)) = (self.meta.last_mut(), link.prev_blob) {
+            previous.blob_id = Some(blob.blob_id);
+        }
+        let acked = ack.is_none();
+        let seq = link.seq;
+        let pending = self.pending.take().filter(|pending| pending.turn.turn_id == link.turn_id);
+        let number = pending.as_ref().and_then(|pending| pending.number);
+        let asked = pending.map(|pending| (pending.turn.sampling, pending.turn.max_output_tokens));
+        let replay_of = match number {
+            Some(number) => self.mark_replayed(number, link.link_hash()),
+            None => self.mark_answered(&link.turn_id, link.link_hash()),
+        };
+        if self.history.last().is_some_and(|last| last.link.segment == link.segment) {
+            self.unstored.remove(&seq.saturating_sub(1));
+        }
+        self.unstored.insert(seq);
+        if !acked {
+            self.unacked.insert(seq);
+        }
+        // System text changes only between turns, so the current text is the one that was sent.
+        let system = receipt.is_some().then(|| self.system.clone());
+        self.record_bytes += u64::from(link.record_length);
+        self.due.changed(seq);
+        self.history.push(HistoryTurn { link, record: Some(record) });
+        self.meta.push(TurnMeta {
+            entry: turn.entry,
+            digest: turn.blob_digest,
+            length: turn.blob_length,
+            blob_id: None,
+            accepted_ms: turn.accepted_ms,
+            auth,
+            receipt,
+            ack,
+            acked,
+            stored: false,
+            confirmed: false,
+            end_epoch: None,
+            paid: None,
+            renewal_doubt_ms: None,
+            memory: turn.memory,
+            notes,
+            system,
+            asked,
+            replay_of,
+            signed_twice: None,
+        });
+    }
+
+    /// Turn reads of this session so far, repeated reads included.
+    pub(crate) fn turn_reads(&self) -> u64 {
+        self.history.reads().wrapping_add(self.meta.reads())
+    }
+
+    /// The signed progress of the parts that an attempt continued, oldest first.
+    fn notes_before(&self, auth: &TurnAuth) -> Vec<SignedObject<ProgressNote>> {
+        let mut notes = Vec::new();
+        let attempts = self.pending.as_ref().map_or(&[][..], |pending| &pending.attempts);
+        let mut before = auth.attempt;
+        let mut resume = auth.resume;
+        while let Some(prefix) = resume.filter(|prefix| prefix.attempt < before) {
+            before = prefix.attempt;
+            let author = attempts.iter().find(|attempt| attempt.auth.attempt == before);
+            notes.extend(author.and_then(|author| author.note.clone()));
+            resume = author.and_then(|author| author.auth.resume);
+        }
+        notes.reverse();
+        notes
+    }
+
+    fn meta_mut(&mut self, seq: u64) -> Result<&mut TurnMeta, ErrorCode> {
+        self.due.changed(seq);
+        let index = self.index(seq).ok_or(ErrorCode::BadSequence)?;
+        self.meta.get_mut(index).ok_or(ErrorCode::BadSequence)
+    }
+
+    /// Index of a turn in `history`, unless it is older than the turns here.
+    fn index(&self, seq: u64) -> Option<usize> {
+        usize::try_from(seq.checked_sub(self.first_seq())?).ok()
+    }
+
+    /// The first turn that is here: 0 except in a compacted log.
+    pub(crate) fn first_seq(&self) -> u64 {
+        self.compacted.map_or(0, |(seq, _)| seq)
+    }
+
+    fn attempt_mut(&mut self, attempt: u32) -> Option<&mut PendingAttempt> {
+        self.pending.as_mut()?.attempts.iter_mut().find(|known| known.auth.attempt == attempt)
+    }
+
+    pub(crate) fn turn(&self, seq: u64) -> Option<(&HistoryTurn, &TurnMeta)> {
+        let index = self.index(seq)?;
+        Some((self.history.get(index)?, self.meta.get(index)?))
+    }
+
+    /// Hash of the link of a turn that is here.
+    pub(crate) fn link_at(&self, seq: u64) -> Option<LinkHash> {
+        Some(self.turn(seq)?.0.link.link_hash())
+    }
+
+    /// Position of the next turn.
+    pub(crate) fn next_seq(&self) -> u64 {
+        self.first_seq() + self.history.len() as u64
+    }
+
+    /// The last accepted turn.
+    pub(crate) fn last(&self) -> Option<(&HistoryTurn, &TurnMeta)> {
+        Some((self.history.last()?, self.meta.last()?))
+    }
+
+    pub(crate) fn genesis(&self) -> Genesis {
+        Genesis {
+            session_key: self.root.signing_key().public_key(),
+            n_shards: self.header.n_shards,
+            branch: self.header.branch,
+        }
+    }
+
+    /// Hash that the next link continues.
+    pub(crate) fn prev_link(&self) -> LinkHash {
+        match (self.history.last(), self.compacted) {
+            (Some(last), _) => last.link.link_hash(),
+            (None, Some((_, prev_link))) => prev_link,
+            (None, None) => self.genesis().link_hash(),
+        }
+    }
+
+    /// The links that are here.
+    pub(crate) fn chain(&self) -> Chain {
+        let prev = self.history.first().map_or_else(|| self.prev_link(), |first| first.link.prev_link);
+        let links = self.history.iter().map(|turn| turn.link.link_hash()).collect();
+        Chain { first: self.first_seq(), prev, links }
+    }
+
+    /// Where a turn's blob is; none until its ID is computed.
+    pub(crate) fn blob_ref(&self, seq: u64) -> Option<BlobRef> {
+        let (_, meta) = self.turn(seq)?;
+        Some(BlobRef { blob_id: meta.blob_id?, digest: meta.digest, length: meta.length })
+    }
+
+    /// The current entries of a segment.
+    pub(crate) fn segment(&self, number: u64) -> Segment {
+        let last = self.history.last().filter(|last| last.link.segment == number);
+        let first = match last {
+            Some(last) => segment_start(self.history.len() - 1, &last.link),
+            // Segments are runs, so the search begins at the first turn with the number.
+            None => self.history.partition_point(|turn| turn.link.segment < number),
+        };
+        let run = first..first + SEGMENT_TURNS;
+        let entries = self
+            .history
+            .iter_range(run.clone())
+            .zip(self.meta.iter_range(run))
+            .take_while(|(turn, _)| turn.link.segment == number)
+            .map(|(_, meta)| meta.entry.clone())
+            .collect();
+        Segment { entries, ..Segment::empty(self.session_id, number) }
+    }
+
+    /// The segment of the next turn, with its entries so far.
+    pub(crate) fn base(&self) -> Segment {
+        match self.history.last() {
+            Some(last) => base_after(self.segment(last.link.segment)),
+            None => Segment::empty(self.session_id, 0),
+        }
+    }
+
+    /// The bytes of the blob as of a turn, rebuilt from this session's own text.
+    pub(crate) fn rebuild(&self, seq: u64) -> Result<Vec<u8>, ErrorCode> {
+        let (turn, meta) = self.turn(seq).ok_or(ErrorCode::BadSequence)?;
+        let segment = self.segment(turn.link.segment);
+        let bytes = rebuild_blob(&self.root, &segment, &turn.link, usize::from(turn.link.index) + 1)?;
+        let reference = BlobRef { blob_id: BlobId([0; 32]), digest: meta.digest, length: meta.length };
+        reference.check(&bytes)?;
+        Ok(bytes)
+    }
+
+    /// Last turns of the latest segments, newest first, at most `most`.
+    pub(crate) fn segment_ends(&self, most: usize) -> Vec<u64> {
+        let mut ends = Vec::new();
+        let mut next = self.history.len().checked_sub(1);
+        while let Some(turn) = next.and_then(|index| self.history.get(index)) {
+            if ends.len() == most {
+                break;
+            }
+            ends.push(turn.link.seq);
+            next = next.and_then(|index| segment_start(index, &turn.link).checked_sub(1));
+        }
+        ends
+    }
+
+    /// Whether a later turn's blob also holds this turn's entry.
+    pub(crate) fn is_superseded(&self, seq: u64) -> bool {
+        let next = seq.checked_add(1).and_then(|next| self.turn(next));
+        match (self.turn(seq), next) {
+            (Some((turn, _)), Some((next, _))) => turn.link.segment == next.link.segment,
+            _ => false,
+        }
+    }
+
+    /// The outer part of the head record; none before the first turn, and until the last blob's ID is
+    /// computed.
+    pub(crate) fn head_outer(&self) -> Option<HeadOuter> {
+        let (turn, _) = self.last()?;
+        let mut blobs = Vec::new();
+        for end in self.segment_ends(MAX_READ_BLOBS) {
+            let (last, _) = self.turn(end)?;
+            blobs.push(SegmentRef { segment: last.link.segment, blob: self.blob_ref(end)? });
+        }
+        Some(HeadOuter {
+            n_shards: self.header.n_shards,
+            branch: self.header.branch,
+            seq: turn.link.seq,
+            link_hash: turn.link.link_hash(),
+            blobs,
+        })
+    }
+
+    /// Whether this device drew a turn's id: then it wrote the turn, even if its journal lost it.
+    pub(crate) fn is_own(&self, turn_id: &TurnId) -> bool {
+        self.root.is_turn_of(&self.header.device_id.0, turn_id)
+    }
+
+    /// A fresh id for a turn of this device.
+    pub(crate) fn draw_turn_id(&self) -> TurnId {
+        self.root.draw_turn_id(&self.header.device_id.0)
+    }
+
+    /// The id under which this device replays a turn.
+    pub(crate) fn next_turn_id(&self, turn_id: &TurnId) -> TurnId {
+        self.root.next_turn_id(&self.header.device_id.0, turn_id)
+    }
+
+    /// Number of another chain's turns that this device wrote and has lost.
+    pub(crate) fn lost_turns<'a>(&self, theirs: impl Iterator<Item = &'a SignedObject<Link>>) -> u64 {
+        let is_lost = |link: &&SignedObject<Link>| {
+            let hash = link.link_hash();
+            // Turns that a compacted log omits are unknown here, not lost.
+            link.seq >= self.first_seq()
+                && self.is_own(&link.turn_id)
+                && self.link_at(link.seq) != Some(hash)
+                && self.replays.find(&hash).is_none()
+        };
+        theirs.filter(is_lost).count() as u64
+    }
+
+    /// Whether the head index has the last turn, as far as known; true for an empty session.
+    pub(crate) fn is_published(&self) -> bool {
+        let Some((turn, _)) = self.last() else { return true };
+        if self.signals.head_missing.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.head.is_some_and(|head| head.link_hash == turn.link.link_hash())
+    }
+
+    /// Identity of the next turn's record at a node.
+    pub(crate) fn identity(
+        &self,
+        base: &Segment,
+        turn_id: TurnId,
+        attempt: u32,
+        author: NodeId,
+    ) -> RecordIdentity {
+        RecordIdentity {
+            session_id: self.session_id,
+            segment: base.segment,
+            seq: self.next_seq(),
+            turn_id,
+            attempt,
+            author,
+        }
+    }
+}
+
+/// Index of the first turn in a turn's segment: a log has whole segments, except the last.
+fn segment_start(position: usize, link: &Link) -> usize {
+    position.saturating_sub(usize::from(link.index))
+}

@@ -1,0 +1,139 @@
+//! The text of a session's conversation, without the cryptography: for callers that show it or search it.
+
+use std::path::Path;
+
+use baton_proto::{
+    chain::effective,
+    ids::{LinkHash, NodeId, SessionId},
+    record::{Message, Record, RecordKind},
+};
+
+use crate::{
+    client::Client,
+    error::ClientError,
+    session::{open_session, state::State},
+};
+
+/// An effective turn with its messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConversationTurn {
+    /// Its position in the chain.
+    pub seq: u64,
+    /// The `supersedes_from` of an edit in its place.
+    pub replaced_from: u64,
+    /// Hash of its link; a branch after this turn names it.
+    pub link_hash: LinkHash,
+    /// The node that served it.
+    pub node: NodeId,
+    /// The new messages, then the answer.
+    pub messages: Vec<Message>,
+}
+
+/// A session with its effective turns, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conversation {
+    /// The session.
+    pub session: SessionId,
+    /// When it was last used, in milliseconds since the Unix epoch.
+    pub used_ms: u64,
+    /// Its turns.
+    pub turns: Vec<ConversationTurn>,
+}
+
+impl Conversation {
+    fn of(state: &State) -> Self {
+        let turns = effective(state.history.all()).into_iter().filter_map(|position| {
+            let turn = state.history.get(position)?;
+            let record = turn.record.as_ref()?;
+            Some(ConversationTurn {
+                seq: turn.link.seq,
+                replaced_from: replaced_from(turn.link.seq, record),
+                link_hash: turn.link.link_hash(),
+                node: turn.link.author,
+                messages: record.messages.clone(),
+            })
+        });
+        Self { session: state.session_id, used_ms: state.last_used_ms(), turns: turns.collect() }
+    }
+}
+
+impl Client {
+    /// The conversation of a session. A session that is not open here is read without opening it, so that
+    /// other processes may continue it.
+    ///
+    /// # Errors
+    /// As [`Client::session`].
+    pub async fn conversation(&self, id: SessionId) -> Result<Conversation, ClientError> {
+        if let Some(session) = self.lock().get(&id) {
+            return Ok(session.read(Conversation::of));
+        }
+        self.blocking(move |client| {
+            let path = client.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
+            client.peek_conversation(&path)
+        })
+        .await
+    }
+
+    /// Hands the conversations of this home to `look`, last changed first, one in memory at a time. Takes at
+    /// most `limit`, and only files changed at `since_ms` (Unix milliseconds) or later. Skips a journal that
+    /// cannot be read.
+    ///
+    /// # Errors
+    /// [`ClientError::File`] when the home folder cannot be listed.
+    pub async fn each_conversation(
+        &self,
+        since_ms: u64,
+        limit: usize,
+        mut look: impl FnMut(Conversation) + Send + 'static,
+    ) -> Result<(), ClientError> {
+        self.blocking(move |client| {
+            let changed =
+                client.journals_by_use()?.into_iter().take_while(|(changed, _)| *changed >= since_ms);
+            for (_, path) in changed.take(limit) {
+                match client.peek_conversation(&path) {
+                    Ok(conversation) => look(conversation),
+                    Err(error) => tracing::warn!(%error, "a journal cannot be read"),
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    fn peek_conversation(&self, path: &Path) -> Result<Conversation, ClientError> {
+        Ok(Conversation::of(&open_session::peek(path, &self.inner.secret)?))
+    }
+}
+
+/// The `supersedes_from` of an edit of this record.
+///
+/// `supersedes_from = f` means back to before `f`. An edit of an edit, or of a tombstone, names the same seq
+/// as its predecessor: its own seq would bring back the replaced turns. A summary names itself, since the
+/// summarised turns are still wanted.
+fn replaced_from(seq: u64, record: &Record) -> u64 {
+    match record.kind {
+        RecordKind::Turn | RecordKind::Summary => seq,
+        RecordKind::Edit | RecordKind::Tombstone => record.supersedes_from.unwrap_or(seq),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_proto::record::FinishReason;
+
+    use super::*;
+
+    #[test]
+    fn an_edit_of_an_edit_names_the_original() {
+        let record = |kind, from| Record::of_turn(kind, from, &[], "", FinishReason::Stop);
+        assert_eq!(replaced_from(4, &record(RecordKind::Turn, None)), 4);
+        assert_eq!(replaced_from(5, &record(RecordKind::Edit, Some(4))), 4);
+        assert_eq!(replaced_from(6, &record(RecordKind::Edit, Some(4))), 4, "and again");
+        assert_eq!(
+            replaced_from(5, &record(RecordKind::Tombstone, Some(2))),
+            2,
+            "nothing deleted comes back"
+        );
+        assert_eq!(replaced_from(5, &record(RecordKind::Summary, Some(0))), 5);
+    }
+}

@@ -1,0 +1,461 @@
+//! The session's head in the index: published after each turn, and compared with this device's state. The
+//! index is not trusted: the session's own head key signs its record, so at worst the index shows an older
+//! one.
+//!
+//! The client looks before it publishes, so that no device covers another's turns with a head that does not
+//! continue them. [`crate::sync::reconcile`] decides how to go on then.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use baton_keys::session::{RecordIdentity, SessionRoot, head_index_key};
+use baton_proto::{
+    ErrorCode, SignedObject,
+    head::{DeviceLease, HeadInner, HeadOuter, HeadRecord},
+    limits::MAX_DEVICES,
+    store::{HeadIndex as _, StoreError},
+};
+
+use crate::{
+    client::Client,
+    error::ClientError,
+    index_status::IndexAnswer,
+    network::heads::HeadLookup,
+    session::{
+        open_session::{AuthorPolicy, Session},
+        state::{Entry, PublishedHead, State},
+    },
+};
+
+/// Lifetime of a head record: a session that rests for a year is still found by its root.
+const HEAD_LIFETIME_MS: u64 = 365 * 24 * 3600 * 1000;
+/// Duration of a device's lease on the session: for that long, other devices look at the head index before a
+/// turn.
+const LEASE_MS: u64 = 24 * 3600 * 1000;
+/// A lease is noted again only when it has grown by this, not at every look.
+const LEASE_STEP_MS: u64 = 3600 * 1000;
+
+/// The head index's state of a session, compared with this device's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadStatus {
+    /// It has this device's head.
+    Current,
+    /// It has an earlier head, because the later head is not published yet.
+    Unpublished,
+    /// It has no head, and none was published.
+    None,
+}
+
+/// Why a head record is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PublishReason {
+    /// The head moved.
+    Head,
+    /// Other devices are to learn of this device.
+    Lease,
+    /// It replaces a head in the index that cannot be continued.
+    Over,
+    /// The session is deleted.
+    Tombstone,
+}
+
+/// A head record with both parts opened.
+pub(crate) struct FoundHead {
+    pub(crate) sequence: u64,
+    pub(crate) outer: HeadOuter,
+    pub(crate) inner: HeadInner,
+}
+
+impl FoundHead {
+    fn open(record: &SignedObject<HeadRecord>, root: &SessionRoot) -> Result<Self, ErrorCode> {
+        let (outer, inner) = (record.open_outer(&root.session_id())?, record.open_inner(root)?);
+        Ok(Self { sequence: record.sequence, outer, inner })
+    }
+
+    /// Identity of the last turn.
+    pub(crate) fn last_identity(&self, root: &SessionRoot) -> Option<RecordIdentity> {
+        Some(RecordIdentity {
+            session_id: root.session_id(),
+            segment: self.outer.blobs.first()?.segment,
+            seq: self.outer.seq,
+            turn_id: self.inner.turn_id,
+            attempt: self.inner.attempt,
+            author: self.inner.author,
+        })
+    }
+
+    /// The entry that records it as the last known head record.
+    pub(crate) fn entry(&self) -> Entry {
+        Entry::Head { sequence: self.sequence, seq: self.outer.seq, link_hash: self.outer.link_hash }
+    }
+}
+
+/// How long a turn waits for a precautionary look at the head indexes, so that an unavailable index does not
+/// delay it.
+pub(crate) const FIRST_LOOK: Duration = Duration::from_secs(3);
+
+/// The result of a look at the head indexes for a session.
+pub(crate) struct HeadSnapshot {
+    pub(crate) found: Option<FoundHead>,
+    pub(crate) look: HeadLookup,
+}
+
+impl Client {
+    /// Compares the head index with this device's state. Changes nothing in the session;
+    /// [`Client::reconcile`] does. A head that the index lacks is published again in the background;
+    /// [`Client::wait_delivered`] waits for it.
+    ///
+    /// # Errors
+    /// - [`ErrorCode::RollbackDetected`] when indexes show less than they took, and none shows all of it.
+    /// - [`ErrorCode::ForkDetected`] when an index shows another turn in the place of a turn known here.
+    /// - [`ClientError::Behind`] when another device has added turns.
+    /// - [`ClientError::Store`] when no index can be reached.
+    pub async fn check_head(&self, id: baton_proto::ids::SessionId) -> Result<HeadStatus, ClientError> {
+        let session = self.open_session(id).await?;
+        let (snapshot, status) = self.look_and_compare(&session, Duration::MAX).await?;
+        if status.is_ok() {
+            self.spawn_repair_of_indexes(&snapshot.look);
+        }
+        if session.has_work() {
+            self.spawn_round(&session, AuthorPolicy::Skip);
+        }
+        status
+    }
+
+    /// Publishes this device's head if a look shows that the indexes lack it; returns whether they have it
+    /// again. [`Client::check_head`] reports the reason if it cannot be published.
+    pub(crate) async fn publish_missing(&self, session: &Arc<Session>) -> bool {
+        let compared = self.look_and_compare(session, Duration::MAX).await;
+        if compared.is_err() || session.read(State::is_published) {
+            return false;
+        }
+        let published = self.publish_head(session, PublishReason::Head).await;
+        if let Err(error) = &published {
+            tracing::warn!(%error, "the head record was not published");
+        }
+        published.is_ok()
+    }
+
+    /// Checks whether another device has added turns. An index that is unavailable or behind is no evidence.
+    ///
+    /// # Errors
+    /// [`ClientError::Behind`], [`ErrorCode::ForkDetected`].
+    pub(crate) async fn check_for_newer(&self, session: &Arc<Session>) -> Result<(), ClientError> {
+        match self.look_and_compare(session, Duration::MAX).await {
+            Ok((_, Err(error))) if error.is_divergence() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks at the head indexes and compares, while this device publishes nothing: a result older than its
+    /// own record would look like a rollback. Each index has at most `wait`.
+    ///
+    /// # Errors
+    /// Only those of the look; the result holds the comparison's.
+    pub(crate) async fn look_and_compare(
+        &self,
+        session: &Arc<Session>,
+        wait: Duration,
+    ) -> Result<(HeadSnapshot, Result<HeadStatus, ClientError>), ClientError> {
+        let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+        session.note_look(self.now_ms(), false);
+        let snapshot = self.snapshot(session, wait).await?;
+        session.note_look(self.now_ms(), true);
+        let status = session.read(|state| {
+            let status = compare(state, &snapshot);
+            let lacks = lacks_head(state, &snapshot, &status);
+            state.signals.head_missing.store(lacks, Ordering::Relaxed);
+            status
+        });
+        session.note_comparison(&status);
+        if status.is_ok() && session.read(|state| state.torn_end > 0) {
+            session.note(Entry::TornEnd { bytes: 0 }).await?;
+        }
+        Ok((snapshot, status))
+    }
+
+    /// Looks at the head indexes, and records their state and the devices.
+    async fn snapshot(&self, session: &Arc<Session>, wait: Duration) -> Result<HeadSnapshot, ClientError> {
+        let root = session.read(|state| state.root.clone());
+        let key = head_index_key(&root.head_signing_key().public_key());
+        let look = self.inner.heads.look_within(key, wait).await;
+        session.set_statuses(look.statuses.clone());
+        let found = open_best(&look, &root)?;
+        if let Some(found) = &found {
+            self.note_leases(session, &found.inner.devices).await;
+        }
+        Ok(HeadSnapshot { found, look })
+    }
+
+    async fn note_leases(&self, session: &Arc<Session>, found: &[DeviceLease]) {
+        let now = self.now_ms();
+        let changed = session.read(|state| {
+            let devices = state.leases_of_others(found, MAX_DEVICES - 1, now);
+            let is_known = |lease: &DeviceLease| {
+                let known = state.leases.iter().find(|known| known.device == lease.device);
+                known.is_some_and(|known| known.expires_ms.abs_diff(lease.expires_ms) < LEASE_STEP_MS)
+            };
+            let same = devices.len() == state.leases.len() && devices.iter().all(is_known);
+            (!same).then_some(devices)
+        });
+        if let Some(devices) = changed
+            && let Err(error) = session.note(Entry::Leases { devices }).await
+        {
+            tracing::warn!(%error, "the session's devices were not noted");
+        }
+    }
+
+    /// Publishes the session's head, unless there is none yet or it is published already. One index that
+    /// takes it is enough; the others are offered it again later.
+    ///
+    /// # Errors
+    /// [`ClientError::Behind`], [`ErrorCode::ForkDetected`] when another device's turns are in the way,
+    /// [`ClientError::Deleted`], [`ClientError::Store`].
+    pub(crate) async fn publish_head(
+        &self,
+        session: &Arc<Session>,
+        why: PublishReason,
+    ) -> Result<(), ClientError> {
+        let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+        if why == PublishReason::Head && session.read(State::is_published) {
+            return Ok(());
+        }
+        let head = session.read(State::prev_link);
+        let published = self.publish_alone(session, why).await;
+        session.set_unpublished(published.is_err().then_some(head));
+        published
+    }
+
+    async fn publish_alone(&self, session: &Arc<Session>, why: PublishReason) -> Result<(), ClientError> {
+        // A second round follows if another device published in between.
+        for _ in 0..2 {
+            if session.deleted.load(Ordering::SeqCst) && why != PublishReason::Tombstone {
+                return Ok(());
+            }
+            let (above, devices) = self.look_before(session, why).await?;
+            let now = self.now_ms();
+            let tombstone = why == PublishReason::Tombstone;
+            let next = session.read(|state| next_record(state, tombstone, above, &devices, now));
+            let Some((record, published)) = next else { return Ok(()) };
+            let record = record.encode();
+            let outcome = self.inner.heads.offer(&record, None).await;
+            match outcome.result() {
+                Ok(()) => {
+                    let PublishedHead { sequence, seq, link_hash } = published;
+                    let mut entries = vec![Entry::Head { sequence, seq, link_hash }];
+                    let names = outcome.missing();
+                    if !names.is_empty() {
+                        entries.push(Entry::HeadUnconfirmed { record, names });
+                    }
+                    session.record(entries).await?;
+                    session.read(|state| state.signals.head_missing.store(false, Ordering::Relaxed));
+                    return Ok(());
+                }
+                Err(StoreError::HeadSuperseded) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(StoreError::HeadSuperseded.into())
+    }
+
+    /// Checks that the next head continues the published head. Returns the published sequence and the
+    /// devices.
+    async fn look_before(
+        &self,
+        session: &Arc<Session>,
+        why: PublishReason,
+    ) -> Result<(u64, Vec<DeviceLease>), ClientError> {
+        let snapshot = match self.snapshot(session, Duration::MAX).await {
+            Ok(snapshot) => snapshot,
+            Err(error @ ClientError::Store(_)) => return Err(error),
+            // Bytes that are no record belong to no device, and are overwritten.
+            Err(_) => return Ok((0, Vec::new())),
+        };
+        let Some(found) = snapshot.found else { return Ok((0, Vec::new())) };
+        if matches!(why, PublishReason::Head | PublishReason::Lease) {
+            let continues = session.read(|state| compare_chain(state, &found));
+            if continues.is_err() {
+                session.note_comparison(&continues);
+            }
+            continues?;
+        }
+        if found.inner.tombstone && why != PublishReason::Tombstone {
+            return Err(ClientError::Deleted);
+        }
+        Ok((found.sequence, found.inner.devices))
+    }
+
+    /// Offers the last head record again to the indexes that have not accepted it.
+    pub(crate) async fn offer_unconfirmed(&self, session: &Arc<Session>) -> Result<(), ClientError> {
+        let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+        let Some((record, names)) = session.read(|state| state.head_unconfirmed.clone()) else {
+            return Ok(());
+        };
+        let outcome = self.inner.heads.offer(&record, Some(&names)).await;
+        // An index with a newer record no longer needs this record.
+        let owed = outcome.failed.iter().filter(|(_, error)| *error != StoreError::HeadSuperseded);
+        let left: Vec<String> = owed.map(|(name, _)| name.clone()).collect();
+        if left == names {
+            return Ok(());
+        }
+        session.record(vec![Entry::HeadUnconfirmed { record, names: left }]).await
+    }
+
+    /// Offers the newest record, in the background, to indexes that showed less.
+    pub(crate) fn spawn_repair_of_indexes(&self, look: &HeadLookup) {
+        let outdated = look.outdated();
+        let Some(newest) = look.best.as_ref().filter(|_| !outdated.is_empty()) else { return };
+        let (heads, newest) = (self.inner.heads.clone(), newest.encode());
+        self.spawn(async move {
+            heads.offer(&newest, Some(&outdated)).await;
+        });
+    }
+
+    /// Announces this device to the index, in the background, after it took the session from there.
+    pub(crate) fn spawn_lease(&self, session: Arc<Session>) {
+        let client = self.clone();
+        self.spawn(async move {
+            if let Err(error) = client.publish_head(&session, PublishReason::Lease).await {
+                tracing::warn!(%error, "the head index was not told of this device");
+            }
+        });
+    }
+
+    /// Marks a session deleted in the index, from the index's own record: for a session with a damaged
+    /// journal.
+    pub(crate) async fn publish_tombstone(&self, root: &SessionRoot) -> Result<(), ClientError> {
+        let Some(found) = self.resolve(root).await? else { return Ok(()) };
+        if found.inner.tombstone {
+            return Ok(());
+        }
+        let now = self.now_ms();
+        let inner = HeadInner { tombstone: true, ..found.inner };
+        let sequence = found.sequence.saturating_add(1);
+        let expires = now.saturating_add(HEAD_LIFETIME_MS);
+        let record = HeadRecord::seal(root, &found.outer, &inner, sequence, now, expires);
+        Ok(self.inner.heads.publish(record.encode()).await?)
+    }
+
+    /// The newest record in the indexes, checked and opened; none if all indexes answer that they have none.
+    pub(crate) async fn resolve(&self, root: &SessionRoot) -> Result<Option<FoundHead>, ClientError> {
+        let key = head_index_key(&root.head_signing_key().public_key());
+        let look = self.inner.heads.look(key).await;
+        let found = open_best(&look, root)?;
+        if found.is_none() && look.is_partial() {
+            // An index that did not answer may have it.
+            return Err(look.no_answer().into());
+        }
+        Ok(found)
+    }
+}
+
+/// The newest record of a look, opened; an error if no index answered.
+fn open_best(look: &HeadLookup, root: &SessionRoot) -> Result<Option<FoundHead>, ClientError> {
+    if let Some(record) = &look.best {
+        return Ok(Some(FoundHead::open(record, root)?));
+    }
+    if look.statuses.iter().any(|one| one.shows.is_answer()) {
+        return Ok(None);
+    }
+    let wrong = look.statuses.iter().find_map(|one| match one.shows {
+        IndexAnswer::Wrong { code } => Some(code),
+        _ => None,
+    });
+    Err(wrong.map_or_else(|| look.no_answer().into(), ClientError::Protocol))
+}
+
+/// The next head record of a session, above this sequence; none without a turn whose blob ID is known.
+fn next_record(
+    state: &State,
+    tombstone: bool,
+    above: u64,
+    devices: &[DeviceLease],
+    now_ms: u64,
+) -> Option<(SignedObject<HeadRecord>, PublishedHead)> {
+    let outer = state.head_outer()?;
+    let (turn, _) = state.last()?;
+    let own = DeviceLease { device: state.header.device_id, expires_ms: now_ms.saturating_add(LEASE_MS) };
+    let others = state.leases_of_others(devices, MAX_DEVICES - 1, now_ms);
+    let inner = HeadInner {
+        turn_id: turn.link.turn_id,
+        attempt: turn.link.attempt,
+        author: turn.link.author,
+        devices: std::iter::once(own).chain(others).collect(),
+        tombstone,
+    };
+    // The time, so that the number does not count turns.
+    let last = state.head.map_or(above, |head| head.sequence.max(above));
+    let sequence = last.saturating_add(1).max(now_ms);
+    let expires = now_ms.saturating_add(HEAD_LIFETIME_MS);
+    let record = HeadRecord::seal(&state.root, &outer, &inner, sequence, now_ms, expires);
+    Some((record, PublishedHead { sequence, seq: outer.seq, link_hash: outer.link_hash }))
+}
+
+/// Compares the indexes' record with this device's state.
+fn compare(state: &State, snapshot: &HeadSnapshot) -> Result<HeadStatus, ClientError> {
+    let Some(found) = &snapshot.found else {
+        return match state.head {
+            // A published head does not expire within a year.
+            Some(_) => shows_less(state, &snapshot.look),
+            None => Ok(HeadStatus::None),
+        };
+    };
+    let older = state.head.is_some_and(|known| found.sequence < known.sequence);
+    if found.inner.tombstone && !older {
+        return Err(ClientError::Deleted);
+    }
+    // Missing turns explain more than the sequence: two devices publish by their own clocks.
+    compare_chain(state, found)?;
+    if older {
+        return shows_less(state, &snapshot.look);
+    }
+    let ours = state.last().map(|(turn, _)| turn.link.link_hash());
+    let current = ours == Some(found.outer.link_hash);
+    Ok(if current { HeadStatus::Current } else { HeadStatus::Unpublished })
+}
+
+/// The result when no index shows the published head: a rollback, if an index that took it answers with less.
+/// Indexes that never took it are not to blame: they are offered it again.
+fn shows_less(state: &State, look: &HeadLookup) -> Result<HeadStatus, ClientError> {
+    let never_took =
+        |name: &String| state.head_unconfirmed.as_ref().is_some_and(|(_, names)| names.contains(name));
+    let mut answers = look.statuses.iter().filter(|one| one.shows.is_answer()).peekable();
+    if answers.peek().is_none() {
+        return Err(look.no_answer().into());
+    }
+    if answers.all(|one| never_took(&one.name)) {
+        return Ok(HeadStatus::Unpublished);
+    }
+    Err(ErrorCode::RollbackDetected.into())
+}
+
+/// Whether the indexes lost this device's head, or have a shorter head above it: only a new record repairs
+/// that. An index that never took the record is offered it again instead.
+fn lacks_head(state: &State, snapshot: &HeadSnapshot, status: &Result<HeadStatus, ClientError>) -> bool {
+    match status {
+        Ok(HeadStatus::Unpublished) => {
+            let known = state.head.map_or(0, |head| head.sequence);
+            snapshot.found.as_ref().is_some_and(|found| found.sequence >= known)
+        }
+        Ok(_) => false,
+        Err(error) => matches!(error, ClientError::Protocol(ErrorCode::RollbackDetected)),
+    }
+}
+
+/// Checks that a head names a turn of this chain, or a turn displaced for good.
+fn compare_chain(state: &State, found: &FoundHead) -> Result<(), ClientError> {
+    let outer = &found.outer;
+    match state.link_at(outer.seq) {
+        Some(link) if link == outer.link_hash => Ok(()),
+        _ if state.replays.find(&outer.link_hash).is_some() => Ok(()),
+        Some(_) => Err(ErrorCode::ForkDetected.into()),
+        // A turn that a compacted log omits: its sequence number shows that it is old.
+        None if outer.seq < state.first_seq() => Ok(()),
+        None => {
+            let ours = state.next_seq().saturating_sub(1);
+            Err(ClientError::Behind { ours, theirs: outer.seq, own: state.is_own(&found.inner.turn_id) })
+        }
+    }
+}

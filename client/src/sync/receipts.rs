@@ -1,0 +1,120 @@
+//! The receipts of a home: signed by nodes for its turns, and countersigned by this client. Reads journals
+//! without opening them for writing, so it works beside a running client.
+
+use baton_proto::{
+    ErrorCode, SignedObject,
+    ack::TurnAck,
+    commit::check_receipt_of_link,
+    ids::{NodeId, SessionId},
+    link::Link,
+    receipt::Receipt,
+};
+
+use crate::{
+    client::Client,
+    error::ClientError,
+    evidence::Equivocation,
+    session::{
+        open_session,
+        state::{State, TurnMeta},
+    },
+};
+
+/// The receipt of a turn with its status.
+#[derive(Debug, Clone)]
+pub struct TurnReceipt {
+    /// The turn's position in its session.
+    pub seq: u64,
+    /// The node that finished it, from the signed link.
+    pub node: NodeId,
+    /// When it was accepted here, in milliseconds since the Unix epoch.
+    pub accepted_ms: u64,
+    /// The node's signed claims. Absent in a session recovered from its root: the store has no receipts.
+    pub receipt: Option<SignedObject<Receipt>>,
+    /// Evidence that the node also signed another link for it.
+    pub equivocation: Option<Equivocation>,
+    /// State of its countersignature.
+    pub countersigned: CountersignatureStatus,
+    /// The first failed check, if any.
+    pub problem: Option<ErrorCode>,
+}
+
+/// State of a turn's acknowledgement, with which its author can prove credit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CountersignatureStatus {
+    /// There is none: the turn came from the store or an export.
+    No,
+    /// It is signed; its author does not have it yet.
+    Pending,
+    /// Its author has it.
+    Delivered,
+    /// It is signed; its author no longer knows the turn.
+    Moot,
+}
+
+impl Client {
+    /// The receipts of a session's turns, oldest first. With `verify` every signature is checked again: the
+    /// receipt against the turn's link and authorisation, and the acknowledgement against both.
+    ///
+    /// # Errors
+    /// [`ClientError::UnknownSession`], [`ClientError::JournalDamaged`], [`ClientError::File`].
+    pub async fn receipts(&self, id: SessionId, verify: bool) -> Result<Vec<TurnReceipt>, ClientError> {
+        let open = self.lock().get(&id).cloned();
+        self.blocking(move |client| match open {
+            Some(session) => Ok(session.read(|state| all(state, verify))),
+            None => {
+                let path = client.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
+                Ok(all(&open_session::peek(&path, &client.inner.secret)?, verify))
+            }
+        })
+        .await
+    }
+}
+
+fn all(state: &State, verify: bool) -> Vec<TurnReceipt> {
+    let turns = state.history.iter().zip(&state.meta);
+    turns
+        .map(|(turn, meta)| TurnReceipt {
+            seq: turn.link.seq,
+            node: turn.link.author,
+            accepted_ms: meta.accepted_ms,
+            receipt: meta.receipt.clone(),
+            equivocation: meta
+                .signed_twice
+                .as_ref()
+                .and_then(|other| Equivocation::check(turn.link.bytes().clone(), other.bytes().clone()).ok()),
+            countersigned: countersigned(state, turn.link.seq, meta),
+            problem: if verify { check(&turn.link, meta).err() } else { None },
+        })
+        .collect()
+}
+
+fn countersigned(state: &State, seq: u64, meta: &TurnMeta) -> CountersignatureStatus {
+    match &meta.ack {
+        None => CountersignatureStatus::No,
+        Some(_) if state.unacked.contains(&seq) => CountersignatureStatus::Pending,
+        Some(_) if meta.acked => CountersignatureStatus::Delivered,
+        Some(_) => CountersignatureStatus::Moot,
+    }
+}
+
+/// Checks the signed objects of a turn, from the bytes.
+fn check(link: &SignedObject<Link>, meta: &TurnMeta) -> Result<(), ErrorCode> {
+    let link = &SignedObject::<Link>::verify(link.bytes().clone())?;
+    let Some(receipt) = &meta.receipt else { return Ok(()) };
+    let receipt = check_receipt_of_link(link, receipt.bytes().clone())?;
+    if let Some(auth) = &meta.auth {
+        let auth = SignedObject::<baton_proto::turn::TurnAuth>::verify(auth.bytes().clone())?;
+        if auth.auth_hash() != receipt.auth_hash || !receipt.claims_fit(&auth) {
+            return Err(ErrorCode::ReceiptMismatch);
+        }
+    }
+    let Some(ack) = &meta.ack else { return Ok(()) };
+    let ack = SignedObject::<TurnAck>::verify(ack.bytes().clone())?;
+    let meant = ack.session_id == link.session_id
+        && ack.seq == link.seq
+        && ack.link_hash == link.link_hash()
+        && ack.blob_digest == meta.digest
+        && ack.receipt_hash == receipt.receipt_hash();
+    if meant { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
+}

@@ -1,0 +1,57 @@
+//! How long a client waits.
+
+use std::time::Duration;
+
+/// How long the client waits for nodes and stores.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// For the first usable node to appear.
+    pub discovery: Duration,
+    /// For a substream to open, and for the reply to a short request.
+    pub open: Duration,
+    /// For a node to admit or refuse a turn, including the fetch of its history.
+    pub admit: Duration,
+    /// Between two events of a reply; long enough for a slow node to read a long prompt.
+    pub idle: Duration,
+    /// The least time for a first token, once the node has admitted the turn and its queue is empty. It is
+    /// long enough for a node that fetches a history over a slow line. A long prompt, or a node known to
+    /// begin later, gets more; see [`idle`](Self::idle) for the most.
+    pub first_token: Duration,
+    /// The least time without a token in the middle of an answer before another node is asked to continue it.
+    /// A slow node has three times the interval of its latest tokens.
+    pub stall: Duration,
+    /// For a whole reply, including the wait in the node's queue; each requested token adds half a second.
+    pub reply: Duration,
+    /// For a node to embed a batch of texts, including the wait in its queue.
+    pub embed: Duration,
+    /// How long the author of a turn is alone responsible for storing it, before the client stores it too.
+    pub author_stores: Duration,
+    /// Between two checks for a blob that the store reports missing. The servers of a store may not all have
+    /// it yet, and a second put is paid again.
+    pub second_look: Duration,
+    /// For a head index to answer; all are queried at once.
+    pub heads: Duration,
+    /// Delay before a failed store or publication is retried in the background; doubled up to five minutes
+    /// while it fails.
+    pub store_retry: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            discovery: Duration::from_secs(8),
+            open: Duration::from_secs(10),
+            admit: Duration::from_secs(60),
+            idle: Duration::from_secs(180),
+            first_token: Duration::from_secs(10),
+            stall: Duration::from_secs(2),
+            reply: Duration::from_secs(30 * 60),
+            // A little more than a node's own limit.
+            embed: Duration::from_secs(95),
+            author_stores: Duration::from_millis(baton_proto::limits::AUTHOR_STORES_ALONE_MS),
+            second_look: Duration::from_secs(3),
+            heads: Duration::from_secs(5),
+            store_retry: Duration::from_secs(5),
+        }
+    }
+}
