@@ -37,13 +37,13 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     config.mdns = settings.mdns;
     let (mesh, incoming) = Mesh::spawn(Zeroizing::new(*key.expose_seed()), config).await?;
     let opened = setup::open(&settings, Some(&mesh)).await?;
+    let chat = Conversations::open(&settings, &opened.memory, &key).await?;
     // From here on, running work is let finish.
     let mut signals = StopSignals::listen().context("cannot listen for SIGTERM and Ctrl-C")?;
     announce(&settings, &mesh, &key, listener.as_ref(), json)?;
 
     let shutdown = CancellationToken::new();
     let grace = Duration::from_secs(settings.drain_seconds.into());
-    let chat = Conversations::open(&settings, &opened.memory, &key).await?;
     let recollection: Arc<dyn Recollection> = Arc::new(opened.memory.clone());
     let relayer = Relayer::new(key, mesh.clone(), Arc::new(crate::now_ms)).with_memory(recollection);
     let memory = opened.memory.clone();

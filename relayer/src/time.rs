@@ -24,7 +24,9 @@ pub fn format(ms: u64) -> String {
 /// 1970.
 #[must_use]
 pub fn parse(text: &str) -> Option<u64> {
-    if text.len() > MAX_TIME_TEXT {
+    // The library takes any character between date and time; RFC 3339 has these.
+    let separated = text.as_bytes().get(10).is_some_and(|byte| b"Tt ".contains(byte));
+    if text.len() > MAX_TIME_TEXT || !separated {
         return None;
     }
     let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
@@ -60,6 +62,7 @@ mod tests {
             assert_eq!(parse(text), Some(ms), "{text}");
         }
         assert_eq!(parse("2026-11-22T01:14:00+02:00"), Some(1_795_302_840_000));
+        assert_eq!(parse("2026-11-21 23:14:00z"), Some(1_795_302_840_000));
         assert_eq!(parse("2026-11-21t22:44:00.5-00:30"), Some(1_795_302_840_500));
         // A leap second is the last moment before it.
         assert_eq!(parse("2016-12-31T23:59:60Z"), parse("2016-12-31T23:59:59.999Z"));
@@ -71,6 +74,7 @@ mod tests {
         let bad = "x,2026-11-21,2026-11-21T23:14:00,2026-13-01T00:00:00Z,2026-02-29T00:00:00Z,2026-01-01T24:00:00Z,\
                    2026-01-00T00:00:00Z,1969-12-31T23:59:59Z,1970-01-01T00:00:00+01:00,2026-01-01T00:00:00.Z,\
                    2026-01-01T00:00:00.123,2026-01-01T00:00:00+1:00,2026-01-01T00:00:00+25:00,+026-01-01T00:00:00Z,\
+                   2026-01-01X00:00:00Z,2026-01-01_00:00:00Z,2026-01-01T00:00:00+02:60,\
                    0000-01-01T00:00:00Z,2026-01-01T00:00:00Zx,２026-01-01T00:00:00Z";
         for text in bad.split(',').chain([""]) {
             assert_eq!(parse(text), None, "{text:?}");
