@@ -26,11 +26,14 @@ LAYERS = {
     "baton-client": [
         "clock clocks error event evidence index_status logprobs stack_wipe timeouts",
         "network session",
-        "config",
-        "client",
-        "attempt",
+        "config home",
+        "core",
+        "attempt storage",
         "sync",
-        "background ephemeral explain turn wait",
+        "background",
+        "restore turn wait",
+        "session_handle",
+        "client",
     ],
 }
 

@@ -27,11 +27,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     config.bootstrap.push(node.parse()?);
     let client = Client::open(config).await?;
 
-    let session = client.new_session(NewSession::default()).await?;
+    let session = client.session(client.new_session(NewSession::default()).await?);
     // The echo engine repeats its input. Without this permission no client asks it.
     let input = TurnInput { allow_echo: true, ..TurnInput::user(message.as_str()) };
-    let outcome = client
-        .turn(session, input, |event| match event {
+    let outcome = session
+        .turn(input, |event| match event {
             TurnEvent::Text(text) => {
                 print!("{text}");
                 // A closed output ends the program at the next line.
@@ -43,10 +43,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         })
         .await?;
     // Here the client has rebuilt record, link and blob byte for byte: the turn is accepted.
-    println!("\nsession {session}, turn {}, served by {}", outcome.seq, outcome.node);
+    println!("\nsession {}, turn {}, served by {}", session.id(), outcome.seq, outcome.node);
 
     // The node stores the blob; the client publishes the session's head. Both may still run.
-    client.wait_settled(session, Duration::from_secs(20)).await?;
+    session.wait_settled(Duration::from_secs(20)).await?;
     client.shutdown(Duration::from_secs(5)).await;
     Ok(())
 }

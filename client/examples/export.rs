@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let client = Client::open(config).await?;
     let session = client.last_session().await?.ok_or("there is no session in this home")?;
     // With the root, the holder of the file could also continue the session.
-    let text = client.export(session, false).await?;
+    let text = client.session(session).export(false).await?;
     write_private(Path::new(file), text.as_bytes())?;
     println!("session {session} is in {file}");
     client.shutdown(Duration::from_secs(5)).await;

@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         if session.turns == 0 {
             continue;
         }
-        let report = client.verify(session.id, true).await?;
+        let report = client.session(session.id).verify(true).await?;
         println!(
             "{}: {} turns, {} blobs, {} segments from the store: {}",
             session.id,

@@ -1,7 +1,7 @@
 //! One attempt at a turn: sends it, opens the reply and rebuilds the turn. Ends with an accepted turn or a
 //! failure with the known facts; it never decides the next step.
 
-pub(crate) mod audit;
+pub(crate) mod delivery;
 pub(crate) mod embed;
 pub(crate) mod liveness;
 mod pace;

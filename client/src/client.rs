@@ -1,143 +1,54 @@
-//! The client: its home, its sessions, its network, and its background tasks.
+//! The client: its home, its network, and its sessions.
 
-pub(crate) mod home;
-
-use std::{
-    collections::HashMap,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use baton_keys::{files::FileSecret, session::SessionRoot};
 use baton_mesh::{DhtHeads, Mesh, MeshConfig, MeshHandle};
 use baton_proto::{
-    ErrorCode, SignedObject,
-    chain::HistoryTurn,
-    head::DeviceLease,
-    ids::{DeviceId, LinkHash, NodeId, SessionId},
+    ids::{ModelId, SessionId},
     link::BranchPoint,
-    memory::MemoryItem,
-    receipt::{ProgressNote, Receipt},
     record::Message,
-    turn::{ResumePrefix, Sampling},
+    turn::StoragePolicy,
 };
-use baton_walrus_client::ShardCount;
-use tokio::{sync::broadcast, task::JoinHandle};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio::sync::broadcast;
 use zeroize::Zeroizing;
 
 use crate::{
+    attempt::embed::{self, Embeddings},
+    background,
+    clocks::ClockDifference,
     config::ClientConfig,
+    core::{Core, new_device},
     error::ClientError,
-    evidence::{Equivocation, FOUND_QUEUE},
-    index_status::IndexStatus,
+    event::{DEFAULT_OUTPUT_TOKENS, ResumeOptions},
+    evidence::Equivocation,
+    home,
     network::{
-        heads::{HeadIndexes, NamedIndex},
-        nodes::{Directory, NodeInfo, Setup, maintenance},
+        choose::Wish,
+        heads::{HeadIndexes, NamedIndex, NoHeadIndex},
+        nodes::{Directory, NodeExplanation, NodeInfo, Setup},
     },
+    restore::{self, RecoveryReport},
     session::{
-        journal::{self, EXTENSION, JournalLocation, JournalLog, file_error},
-        lifetime,
-        open_session::Session,
-        state::{Entry, SessionHeader, State, StorageTerms, TurnMeta},
+        info::SessionInfo,
+        journal::{JournalLocation, JournalLog},
+        state::SessionHeader,
     },
+    session_handle::SessionHandle,
+    sync::{
+        conversation::{self, Conversation},
+        sessions::{self, Listing},
+    },
+    turn,
 };
+
+/// The shortest time for which a blob is bought.
+const SHORTEST_EPOCHS: u32 = 1;
 
 /// A client. Clones share everything.
 #[derive(Clone)]
 pub struct Client {
-    pub(crate) inner: Arc<Inner>,
-}
-
-pub(crate) struct Inner {
-    pub(crate) config: ClientConfig,
-    /// Seals the session roots on the disk.
-    pub(crate) secret: FileSecret,
-    /// Location of the journals.
-    pub(crate) journals: JournalLocation,
-    open: Mutex<HashMap<SessionId, Arc<Session>>>,
-    pub(crate) directory: Arc<Directory>,
-    /// The maintenance task of the directory; it ends with `cancel`.
-    maintenance: Mutex<Option<JoinHandle<()>>>,
-    /// All head indexes as one.
-    pub(crate) heads: Arc<HeadIndexes>,
-    pub(crate) tasks: TaskTracker,
-    pub(crate) cancel: CancellationToken,
-    /// Announces each node found to have signed two links for one turn.
-    pub(crate) found: broadcast::Sender<Equivocation>,
-    owns_mesh: bool,
-}
-
-/// A session as a listing shows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SessionInfo {
-    /// The session.
-    pub id: SessionId,
-    /// Accepted turns.
-    pub turns: u64,
-    /// Hash of the last link; the genesis' before the first turn.
-    pub head: LinkHash,
-    /// When it was created here, in milliseconds since the Unix epoch.
-    pub created_ms: u64,
-    /// When the last turn was accepted, in milliseconds since the Unix epoch.
-    pub last_ms: Option<u64>,
-    /// The node of the last turn.
-    pub last_node: Option<NodeId>,
-    /// Whether a turn is unfinished.
-    pub pending: bool,
-    /// The part of the pending turn's answer that arrived; display only.
-    pub pending_text: String,
-    /// Turns whose blob is not confirmed in the store, without the turns that a later blob also holds.
-    pub unstored: u64,
-    /// Earliest end of storage among its blobs, in milliseconds since the Unix epoch; none before anything is
-    /// stored.
-    pub kept_until_ms: Option<u64>,
-    /// The last trouble with the head index: a rollback or a fork.
-    pub trouble: Option<ErrorCode>,
-    /// Whether the head index had turns that are missing here: [`Client::reconcile`] merges them.
-    pub diverged: bool,
-    /// Incomplete bytes at the journal's end, until the session is next compared with the head index: turns
-    /// may be missing here.
-    pub torn_end_bytes: u64,
-    /// Turns displaced by another device's that wait to be replayed.
-    pub waiting_replays: u64,
-    /// This device's id in the session.
-    pub device: DeviceId,
-    /// Other devices that may be writing the session, as the head index reported.
-    pub others: Vec<DeviceLease>,
-    /// State of each head index at the last look; empty before the first.
-    pub indexes: Vec<IndexStatus>,
-}
-
-/// An accepted turn with its status.
-#[derive(Debug, Clone)]
-pub struct TurnView {
-    /// Link and text.
-    pub turn: HistoryTurn,
-    /// The node's signed statement; absent in a session recovered from its root.
-    pub receipt: Option<SignedObject<Receipt>>,
-    /// The beginning of the answer, if another node made it and did not finish.
-    pub resumed: Option<ResumePrefix>,
-    /// The signed progress of those nodes, oldest first.
-    pub notes: Vec<SignedObject<ProgressNote>>,
-    /// Items of a relayer's memory that the node used; only this client keeps them.
-    pub memory: Vec<MemoryItem>,
-    /// Whether the blob is confirmed in the store.
-    pub stored: bool,
-    /// Whether the author has the acknowledgement.
-    pub acked: bool,
-    /// The displaced turn that this turn replays.
-    pub replay_of: Option<ReplayOrigin>,
-}
-
-/// The former position of a displaced turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReplayOrigin {
-    /// Its former position in the chain.
-    pub seq: u64,
-    /// Its link.
-    pub link_hash: LinkHash,
+    core: Arc<Core>,
 }
 
 /// The options of a new session.
@@ -186,23 +97,8 @@ impl Client {
         let store = config.store.clone();
         let setup = Setup { clock, store, timeouts, expected, may_find, reputation, reputation_file };
         let directory = Arc::new(Directory::new(mesh, setup));
-        let cancel = CancellationToken::new();
-        let maintenance = tokio::spawn(maintenance::run(Arc::downgrade(&directory), cancel.clone()));
-        Ok(Self {
-            inner: Arc::new(Inner {
-                config,
-                secret,
-                journals,
-                open: Mutex::new(HashMap::new()),
-                directory,
-                maintenance: Mutex::new(Some(maintenance)),
-                heads,
-                tasks: TaskTracker::new(),
-                cancel,
-                found: broadcast::channel(FOUND_QUEUE).0,
-                owns_mesh,
-            }),
-        })
+        let core = Core::new(config, (secret, journals), directory, heads, owns_mesh);
+        Ok(Self { core: Arc::new(core) })
     }
 
     /// A separate client on the same network, with the same knowledge of nodes, for one session whose journal
@@ -210,39 +106,30 @@ impl Client {
     /// that client wipes its session's keys; the network and this client stay as they are.
     #[must_use]
     pub fn log_client(&self, log: Arc<dyn JournalLog>) -> Self {
-        let config = ClientConfig { home: None, passphrase: None, renew: false, ..self.inner.config.clone() };
-        self.sharing_network(
-            config,
-            FileSecret::generate(),
-            JournalLocation::Log(log),
-            self.inner.heads.clone(),
-        )
+        let config = ClientConfig { home: None, passphrase: None, renew: false, ..self.core.config.clone() };
+        let journals = (FileSecret::generate(), JournalLocation::Log(log));
+        Self { core: Arc::new(self.core.sharing_network(config, journals, self.core.heads.clone())) }
     }
 
-    /// A separate client with this client's network and knowledge of nodes.
-    pub(crate) fn sharing_network(
-        &self,
-        config: ClientConfig,
-        secret: FileSecret,
-        journals: JournalLocation,
-        heads: Arc<HeadIndexes>,
-    ) -> Self {
-        Self {
-            inner: Arc::new(Inner {
-                config,
-                secret,
-                journals,
-                open: Mutex::new(HashMap::new()),
-                directory: self.inner.directory.clone(),
-                // The client that opened the directory maintains it.
-                maintenance: Mutex::new(None),
-                heads,
-                tasks: TaskTracker::new(),
-                cancel: CancellationToken::new(),
-                found: self.inner.found.clone(),
-                owns_mesh: false,
-            }),
-        }
+    /// A separate ephemeral client on the same network, with the same knowledge of nodes, for single
+    /// requests. Its sessions are in no journal, list or head index, and its blobs are bought for the
+    /// shortest time. [`Client::shutdown`] ends it and wipes its sessions' keys; the network and this client
+    /// stay as they are.
+    ///
+    /// # Errors
+    /// [`ClientError::Config`], which a configuration already accepted does not give.
+    pub fn ephemeral(&self) -> Result<Self, ClientError> {
+        let storage = StoragePolicy {
+            open_epochs: SHORTEST_EPOCHS,
+            closed_epochs: SHORTEST_EPOCHS,
+            ..self.core.config.storage
+        };
+        let config =
+            ClientConfig { home: None, passphrase: None, renew: false, storage, ..self.core.config.clone() };
+        let index = NamedIndex { name: "nowhere".to_owned(), index: Arc::new(NoHeadIndex) };
+        let heads = HeadIndexes::new(vec![index], config.timeouts.heads)?;
+        let journals = (FileSecret::generate(), JournalLocation::Memory);
+        Ok(Self { core: Arc::new(self.core.sharing_network(config, journals, Arc::new(heads))) })
     }
 
     /// Opens the session of a log client's log and resumes its unfinished background work; none if the log is
@@ -251,86 +138,27 @@ impl Client {
     /// # Errors
     /// [`ClientError::Log`]; [`ClientError::JournalDamaged`], also for another session's log.
     pub async fn open_log(&self, root: &SessionRoot) -> Result<Option<SessionId>, ClientError> {
-        let JournalLocation::Log(log) = &self.inner.journals else { return Ok(None) };
-        let (log, root) = (log.clone(), root.clone());
-        let opened = crate::stack_wipe::spawn_blocking(move || Session::open_log(&log, &root));
-        let Some(session) = opened.await.map_err(|_| ClientError::TaskEnded)?? else { return Ok(None) };
-        let session = Arc::new(session);
-        self.lock().insert(session.id, session.clone());
-        self.spawn_background_work(session.clone());
+        let Some(session) = self.core.open_log(root).await? else { return Ok(None) };
+        background::spawn_background_work(&self.core, session.clone());
         Ok(Some(session.id))
-    }
-
-    /// Compacts a log client's log once it has grown; returns whether it did. The new log holds only the
-    /// entries that the next turn needs; earlier turns are then in the store alone.
-    ///
-    /// # Errors
-    /// [`ClientError::Busy`] while a turn runs; [`ClientError::Log`], after which the session must be opened
-    /// anew.
-    pub async fn compact_log(&self, id: SessionId) -> Result<bool, ClientError> {
-        if !matches!(self.inner.journals, JournalLocation::Log(_)) {
-            return Ok(false);
-        }
-        let session = self.open_session(id).await?;
-        let _permit = session.begin()?;
-        let (journals, secret) = (self.inner.journals.clone(), self.inner.secret.clone());
-        let compacted = crate::stack_wipe::spawn_blocking(move || session.compact(&journals, &secret));
-        compacted.await.map_err(|_| ClientError::TaskEnded)?
-    }
-
-    /// The messages of the unfinished turn, if there is one.
-    ///
-    /// # Errors
-    /// As [`Client::session`].
-    pub async fn pending_messages(&self, id: SessionId) -> Result<Option<Vec<Message>>, ClientError> {
-        let session = self.open_session(id).await?;
-        Ok(session.read(|state| state.unanswered().map(|turn| turn.messages.clone())))
-    }
-
-    /// The sampling of the unfinished turn, if there is one.
-    ///
-    /// # Errors
-    /// As opening the session.
-    pub async fn pending_sampling(&self, id: SessionId) -> Result<Option<Sampling>, ClientError> {
-        let session = self.open_session(id).await?;
-        Ok(session.read(|state| state.unanswered().map(|turn| turn.sampling.clone())))
     }
 
     /// Stops the background work and the network, after waiting up to `grace` for the work to finish. The
     /// work is acknowledgements, blob IDs, head records and stores. Unfinished work is in the journals and
     /// resumes at the next start.
     pub async fn shutdown(&self, grace: Duration) {
-        self.inner.tasks.close();
-        let _ = tokio::time::timeout(grace, self.inner.tasks.wait()).await;
-        self.inner.cancel.cancel();
-        self.inner.tasks.wait().await;
-        let maintenance = self.inner.maintenance.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(maintenance) = maintenance
-            && maintenance.await.is_err()
-        {
-            tracing::warn!("the task that looks after nodes ended early");
-        }
-        let open: Vec<Arc<Session>> = self.lock().drain().map(|(_, session)| session).collect();
-        // A write of a turn dropped midway may still run; the files are free only after it.
-        let closed =
-            crate::stack_wipe::spawn_blocking(move || open.iter().for_each(|session| session.close()));
-        if closed.await.is_err() {
-            tracing::warn!("the sessions were not closed properly");
-        }
-        if self.inner.owns_mesh {
-            let _ = self.inner.directory.mesh().shutdown().await;
-        }
+        self.core.shutdown(grace).await;
     }
 
     /// The network handle, for callers that need it themselves.
     #[must_use]
     pub fn mesh(&self) -> &MeshHandle {
-        self.inner.directory.mesh()
+        self.core.directory.mesh()
     }
 
     /// The nodes found so far, with their verified records; waits for the first up to the discovery timeout.
     pub async fn nodes(&self) -> Vec<NodeInfo> {
-        let mut nodes = self.inner.directory.refresh().await;
+        let mut nodes = self.core.directory.refresh().await;
         nodes.sort_by_key(|node| node.record.node);
         nodes
     }
@@ -343,245 +171,177 @@ impl Client {
     pub async fn new_session(&self, new: NewSession) -> Result<SessionId, ClientError> {
         crate::event::check_texts(&new.system)?;
         let root = new.root.unwrap_or_else(SessionRoot::generate);
+        let now_ms = self.core.now_ms();
         let header = SessionHeader {
-            n_shards: self.inner.config.shards.get(),
+            n_shards: self.core.config.shards.get(),
             branch: new.branch,
             device_id: new_device(),
-            created_ms: self.now_ms(),
+            created_ms: now_ms,
             system: new.system,
         };
-        let id = self.create(root, header, Vec::new(), false).await?;
+        let session = self.core.create(root, header, Vec::new(), false).await?;
         // A new session has no other writer yet.
-        self.open_session(id).await?.note_look(self.now_ms(), true);
-        Ok(id)
+        session.note_look(now_ms, true);
+        Ok(session.id)
     }
 
-    /// Creates a session with entries that follow its opening. With `replace_damaged`, a damaged journal of
-    /// the session is quarantined; any other journal is an error.
-    pub(crate) async fn create(
+    /// A session of this home.
+    #[must_use]
+    pub fn session(&self, id: SessionId) -> SessionHandle {
+        SessionHandle::new(self.core.clone(), id)
+    }
+
+    /// The sessions of this home, last used first.
+    ///
+    /// # Errors
+    /// [`ClientError::File`]. Unreadable journals are left out; [`Client::listing`] has them.
+    pub async fn sessions(&self) -> Result<Vec<SessionInfo>, ClientError> {
+        Ok(self.listing().await?.sessions)
+    }
+
+    /// The sessions of this home and its unreadable journals. Reads every journal whole; to find a session
+    /// use [`Client::session_ids`] or [`Client::last_session`].
+    ///
+    /// # Errors
+    /// [`ClientError::File`] when the home folder cannot be listed.
+    pub async fn listing(&self) -> Result<Listing, ClientError> {
+        self.core.blocking(sessions::list).await
+    }
+
+    /// The ids of the sessions of this home, including damaged ones, in no order. Reads only the beginning of
+    /// each journal.
+    ///
+    /// # Errors
+    /// [`ClientError::File`] when the home folder cannot be listed.
+    pub async fn session_ids(&self) -> Result<Vec<SessionId>, ClientError> {
+        self.core.blocking(sessions::session_ids).await
+    }
+
+    /// The last used session: the first of [`Client::sessions`], but reads only the journals that may be it.
+    ///
+    /// # Errors
+    /// [`ClientError::File`] when the home folder cannot be listed.
+    pub async fn last_session(&self) -> Result<Option<SessionId>, ClientError> {
+        self.core.blocking(sessions::find_last).await
+    }
+
+    /// Hands the conversations of this home to `look`, last changed first, one in memory at a time. Takes at
+    /// most `limit`, and only files changed at `since_ms` (Unix milliseconds) or later. Skips a journal that
+    /// cannot be read.
+    ///
+    /// # Errors
+    /// [`ClientError::File`] when the home folder cannot be listed.
+    pub async fn each_conversation(
         &self,
-        root: SessionRoot,
-        header: SessionHeader,
-        entries: Vec<Entry>,
-        replace_damaged: bool,
-    ) -> Result<SessionId, ClientError> {
-        let id = root.session_id();
-        let client = self.clone();
-        let created = crate::stack_wipe::spawn_blocking(move || {
-            let replaced = match client.find(&id)? {
-                None => None,
-                Some(path) if replace_damaged => Some(client.quarantine_damaged(id, path)?),
-                Some(_) => return Err(ClientError::SessionExists(id)),
-            };
-            Session::create((&client.inner.journals, &client.inner.secret), root, header, entries)
-                .inspect_err(|_| {
-                    if let Some(replaced) = &replaced {
-                        replaced.put_back();
-                    }
-                })
-        });
-        let session = created.await.map_err(|_| ClientError::TaskEnded)??;
-        self.lock().insert(id, Arc::new(session));
-        Ok(id)
+        since_ms: u64,
+        limit: usize,
+        look: impl FnMut(Conversation) + Send + 'static,
+    ) -> Result<(), ClientError> {
+        self.core.blocking(move |core| conversation::each_conversation(core, since_ms, limit, look)).await
     }
 
-    /// The status of a session.
+    /// Recovers a session from its root alone: finds the head in the index, reads the chain from the store
+    /// and verifies all of it. The store has no receipts, authorisations and acknowledgements, so they stay
+    /// unknown. A damaged journal of the session is kept under another name.
     ///
     /// # Errors
-    /// [`ClientError::UnknownSession`], and as opening its journal.
-    pub async fn session(&self, id: SessionId) -> Result<SessionInfo, ClientError> {
-        Ok(info(&*self.open_session(id).await?, self.terms()))
+    /// - [`ClientError::HeadMissing`], [`ClientError::Deleted`].
+    /// - [`ClientError::SessionExists`] when the session is here, as complete as in the index.
+    /// - [`baton_proto::ErrorCode::RollbackDetected`] or [`baton_proto::ErrorCode::ForkDetected`] when it is here and the index
+    ///   disagrees.
+    /// - The chain's errors.
+    pub async fn recover(&self, root: &SessionRoot) -> Result<SessionId, ClientError> {
+        restore::recover(&self.core, root).await
     }
 
-    /// The accepted turns of a session, oldest first.
+    /// As [`Client::recover`]. But if neither the store nor a node has the session's newest blobs, it
+    /// recovers the turns before them, and names the lost ones. Another device with the lost turns can still
+    /// restore them; [`SessionHandle::publish_over`] continues without them.
     ///
     /// # Errors
-    /// As [`Client::session`].
-    pub async fn history(&self, id: SessionId) -> Result<Vec<TurnView>, ClientError> {
-        let session = self.open_session(id).await?;
-        Ok(session.read(|state| {
-            let turns = state.history.iter().zip(&state.meta);
-            turns.map(|turn| view(state, turn)).collect()
-        }))
+    /// As [`Client::recover`]; the first error if nothing can be read.
+    pub async fn recover_available(&self, root: &SessionRoot) -> Result<RecoveryReport, ClientError> {
+        restore::recover_available(&self.core, root).await
     }
 
-    /// The last accepted turn of a session; none before the first.
+    /// Imports a session from an export with its root, after verifying all of it, Walrus IDs included. A
+    /// damaged journal of the session is kept under another name.
     ///
     /// # Errors
-    /// As [`Client::session`].
-    pub async fn last_turn(&self, id: SessionId) -> Result<Option<TurnView>, ClientError> {
-        Ok(self.open_session(id).await?.read(|state| state.last().map(|turn| view(state, turn))))
+    /// [`ClientError::Export`] for a text that is no export, or an export without a root;
+    /// [`ClientError::Protocol`] for an export that does not verify; [`ClientError::SessionExists`].
+    pub async fn import(&self, text: &str) -> Result<SessionId, ClientError> {
+        restore::import(&self.core, text).await
     }
 
-    /// Turn reads from memory since the session was opened, repeated reads included. The reads that one more
-    /// turn adds must not depend on the session's length; benchmarks show it.
+    /// Embeds texts with a model, by name or hex id, or with any offered model. All texts get the same model,
+    /// but batches may go to different nodes. Each reply is sealed for this request and signed by its node,
+    /// which pins the claim and does not prove that the model ran. The nodes see the texts.
     ///
     /// # Errors
-    /// As [`Client::session`].
-    pub async fn turn_reads(&self, id: SessionId) -> Result<u64, ClientError> {
-        Ok(self.open_session(id).await?.read(State::turn_reads))
+    /// [`ClientError::EmptyMessage`] without any text, [`ClientError::MessageTooLong`] for a text of more
+    /// than 8 KiB, [`ClientError::NoNode`] when no node offers the model, [`ClientError::EmbedFailed`].
+    pub async fn embed(&self, texts: &[String], model: Option<&str>) -> Result<Embeddings, ClientError> {
+        embed::embed(&self.core, texts, model).await
     }
 
-    /// The pinned system text of a session, with the definitions of its tools ([`baton_proto::tools`]).
+    /// Subscribes to nodes found from now on to have signed two different links for one turn. Earlier
+    /// findings are in [`SessionHandle::equivocations`].
+    #[must_use]
+    pub fn watch_equivocations(&self) -> broadcast::Receiver<Equivocation> {
+        self.core.found.subscribe()
+    }
+
+    /// Explains for each known node why it would be chosen for a turn or not, ordered by id. With a session,
+    /// for its next turn.
     ///
     /// # Errors
-    /// As [`Client::session`].
-    pub async fn system(&self, id: SessionId) -> Result<Vec<Message>, ClientError> {
-        Ok(self.open_session(id).await?.read(|state| state.system.to_vec()))
+    /// As opening the session, if a session is named.
+    pub async fn explain(
+        &self,
+        session: Option<SessionId>,
+        options: &ResumeOptions,
+    ) -> Result<Vec<NodeExplanation>, ClientError> {
+        let mut wish = Wish {
+            model: options.model.as_deref(),
+            node: options.node,
+            allow_echo: options.allow_echo,
+            output_tokens: DEFAULT_OUTPUT_TOKENS,
+            max_price: Some(self.core.config.max_price),
+            now_ms: self.core.now_ms(),
+            ..Wish::default()
+        };
+        if let Some(id) = session {
+            let session = background::open(&self.core, id).await?;
+            (wish.last_model, wish.warm) = session.read(|state| {
+                let last = state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model));
+                (last, turn::warm_node(&self.core, state))
+            });
+        }
+        Ok(self.core.directory.explain(&wish).await)
     }
 
-    /// Replaces the pinned system text of a session, from the next turn on. Does nothing if the text is the
-    /// same.
-    ///
-    /// # Errors
-    /// [`ClientError::PendingTurn`] while a turn is not finished; as [`Client::session`].
-    pub async fn set_system(&self, id: SessionId, system: Vec<Message>) -> Result<(), ClientError> {
-        crate::event::check_texts(&system)?;
-        let session = self.open_session(id).await?;
-        if session.read(|state| *state.system == system) {
-            return Ok(());
-        }
-        let _permit = session.begin()?;
-        if session.read(State::has_open_message) {
-            return Err(ClientError::PendingTurn);
-        }
-        session.record(vec![Entry::System(system)]).await
+    /// The wrong clock, if every node that answers gives a record that is out of time by this machine's.
+    pub async fn clock_difference(&self) -> Option<ClockDifference> {
+        self.core.directory.clock_difference(None).await
     }
 
-    /// Closes a session's file, so that another process may open it. Does nothing while a turn runs.
-    pub fn release(&self, id: SessionId) {
-        let mut open = self.lock();
-        if let Some(session) = open.get(&id).filter(|session| session.begin().is_ok()) {
-            session.close();
-            open.remove(&id);
-        }
-    }
-
-    /// The open session. Opens it if needed, and resumes its unfinished background work.
-    pub(crate) async fn open_session(&self, id: SessionId) -> Result<Arc<Session>, ClientError> {
-        if let Some(session) = self.lock().get(&id) {
-            return Ok(session.clone());
-        }
-        let client = self.clone();
-        let opened = crate::stack_wipe::spawn_blocking(move || {
-            let path = client.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
-            let mut open = client.lock();
-            // Another task may have been first; the file's lock would refuse a second writer.
-            if let Some(session) = open.get(&id) {
-                return Ok((session.clone(), false));
-            }
-            let session = Arc::new(Session::open(&path, &client.inner.secret)?);
-            open.insert(id, session.clone());
-            Ok::<_, ClientError>((session, true))
-        });
-        let (session, first) = opened.await.map_err(|_| ClientError::TaskEnded)??;
-        if first {
-            self.spawn_background_work(session.clone());
-        }
-        Ok(session)
-    }
-
-    /// The journal of a session. Blocking.
-    pub(crate) fn find(&self, id: &SessionId) -> Result<Option<PathBuf>, ClientError> {
-        if let Some(session) = self.lock().get(id)
-            && self.inner.journals.folder().is_none()
-        {
-            // A session in memory exists only while it is open.
-            return Ok(Some(PathBuf::from(session.id.to_string())));
-        }
-        for path in self.journals()? {
-            match journal::read_root(&path, &self.inner.secret) {
-                Ok(root) if root.session_id() == *id => return Ok(Some(path)),
-                Ok(_) => {}
-                Err(error) => tracing::warn!(%error, "a journal cannot be read"),
-            }
-        }
-        Ok(None)
-    }
-
-    pub(crate) fn journals(&self) -> Result<Vec<PathBuf>, ClientError> {
-        let Some(folder) = self.inner.journals.folder() else { return Ok(Vec::new()) };
-        let listing = std::fs::read_dir(folder).map_err(|source| file_error("list", folder, source))?;
-        let mut paths: Vec<PathBuf> = listing.flatten().map(|entry| entry.path()).collect();
-        paths.retain(|path| path.extension().is_some_and(|extension| extension == EXTENSION));
-        paths.sort();
-        Ok(paths)
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
-        self.inner.open.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The name of a model that served a turn of this home, as its node said.
+    #[must_use]
+    pub fn model_name(&self, model: ModelId) -> Option<String> {
+        self.core.directory.model_name(model)
     }
 
     /// The time by the client's clock, in milliseconds since the Unix epoch.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
-        (self.inner.config.clock)()
+        self.core.now_ms()
     }
 }
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client").field("config", &self.inner.config).finish_non_exhaustive()
-    }
-}
-
-/// A fresh device id. Each session has its own, so that it links no sessions.
-pub(crate) fn new_device() -> DeviceId {
-    DeviceId(baton_keys::secret::random_bytes())
-}
-
-/// A session's shard count, as configured for new ones or bound by its genesis.
-pub(crate) fn shards(state: &State) -> Result<ShardCount, ClientError> {
-    ShardCount::new(state.header.n_shards).map_err(|error| ClientError::Config(error.to_string()))
-}
-
-fn view(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta)) -> TurnView {
-    let replay_of = meta.replay_of.and_then(|link_hash| {
-        let seq = state.replays.find(&link_hash)?.turn.link.seq;
-        Some(ReplayOrigin { seq, link_hash })
-    });
-    TurnView {
-        turn: turn.clone(),
-        receipt: meta.receipt.clone(),
-        resumed: meta.auth.as_ref().and_then(|auth| auth.resume),
-        notes: meta.notes.clone(),
-        memory: meta.memory.clone(),
-        stored: meta.stored,
-        acked: meta.acked,
-        replay_of,
-    }
-}
-
-pub(crate) fn info(session: &Session, terms: StorageTerms) -> SessionInfo {
-    let mut info = session.read(|state| state_info(state, terms, session.trouble()));
-    (info.diverged, info.indexes) = (session.is_diverged(), session.statuses());
-    info
-}
-
-pub(crate) fn state_info(state: &State, terms: StorageTerms, trouble: Option<ErrorCode>) -> SessionInfo {
-    let unstored = state.unstored.len() as u64;
-    let pending = state.pending.as_ref();
-    SessionInfo {
-        id: state.session_id,
-        turns: state.next_seq(),
-        head: state.prev_link(),
-        created_ms: state.header.created_ms,
-        last_ms: state.meta.last().map(|meta| meta.accepted_ms),
-        last_node: state.history.last().map(|turn| turn.link.author),
-        pending: state.has_open_message(),
-        pending_text: pending
-            .and_then(|pending| pending.attempts.last())
-            .map(|attempt| attempt.received.clone())
-            .unwrap_or_default(),
-        unstored,
-        kept_until_ms: lifetime::kept_until_ms(state, terms),
-        trouble,
-        diverged: false,
-        torn_end_bytes: state.torn_end,
-        waiting_replays: state.replays.waiting().iter().filter(|waiting| waiting.of.is_some()).count() as u64,
-        device: state.header.device_id,
-        others: state.leases.clone(),
-        indexes: Vec::new(),
+        f.debug_struct("Client").field("config", &self.core.config).finish_non_exhaustive()
     }
 }
 

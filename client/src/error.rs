@@ -277,7 +277,7 @@ impl ClientError {
             }
             Self::Busy => "wait for the turn to end",
             Self::PendingTurn => {
-                "finish it (/retry, or Client::resume) or give it up (/drop, or Client::abandon)"
+                "finish it (/retry, or SessionHandle::resume) or give it up (/drop, or SessionHandle::abandon)"
             }
             Self::Closed => "open it again",
             Self::Deleted => "start a new session",

@@ -176,7 +176,7 @@ impl TurnInput {
         }
     }
 
-    /// Checks messages and settings, as [`Client::turn`](crate::Client::turn) does first.
+    /// Checks messages and settings, as [`SessionHandle::turn`](crate::SessionHandle::turn) does first.
     ///
     /// # Errors
     /// [`ClientError::EmptyMessage`], [`ClientError::MessageTooLong`], [`ClientError::Protocol`] for settings

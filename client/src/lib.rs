@@ -1,7 +1,7 @@
 //! The Baton client: sessions that belong to their user, driven turn by turn over nodes that keep nothing.
 //!
 //! [`Client`] owns a home folder with a device key and one sealed journal per session, a network handle, and
-//! its knowledge of nodes. [`Client::turn`] picks a node and hands it exactly the keys of the window and the
+//! its knowledge of nodes. [`SessionHandle::turn`] picks a node and hands it exactly the keys of the window and the
 //! new turn. It accepts the answer only after it has rebuilt record, link and blob byte for byte from its own
 //! text. The command `baton`, the relayer, the gateway and the testnet are its callers.
 //!
@@ -19,8 +19,9 @@
 //! let mut config = ClientConfig::new(Some(Path::new("home")), store.clone(), store, ShardCount::TESTBED);
 //! config.bootstrap.push("/ip4/127.0.0.1/tcp/4001".parse()?);
 //! let client = Client::open(config).await?;
-//! let session = client.new_session(NewSession::with_system("Answer in one sentence.")).await?;
-//! let turn = client.turn(session, TurnInput::user("What is a baton?"), |event| {
+//! let id = client.new_session(NewSession::with_system("Answer in one sentence.")).await?;
+//! let session = client.session(id);
+//! let turn = session.turn(TurnInput::user("What is a baton?"), |event| {
 //!     if let TurnEvent::Text(text) = event {
 //!         print!("{text}");
 //!     }
@@ -44,30 +45,29 @@ mod client;
 mod clock;
 mod clocks;
 mod config;
-mod ephemeral;
+mod core;
 mod error;
 mod event;
 pub mod evidence;
-mod explain;
+mod home;
 mod index_status;
 mod logprobs;
 mod network;
+mod restore;
 mod session;
+mod session_handle;
 mod stack_wipe;
+mod storage;
 mod sync;
 mod timeouts;
 mod turn;
 mod wait;
 
-pub use attempt::audit::{AuditOutcome, AuditWish};
 pub use attempt::embed::{EmbeddedText, Embeddings};
 pub use background::renewal::RenewReport;
 pub use baton_keys::{account::AccountKey, session::SessionRoot, words::WordsError};
 pub use baton_mesh::Multiaddr;
-pub use client::{
-    Client, NewSession, ReplayOrigin, SessionInfo, TurnView,
-    home::{change_passphrase, home_needs_passphrase},
-};
+pub use client::{Client, NewSession};
 pub use clock::{Clock, system_clock};
 pub use clocks::{ClockDifference, WrongClock};
 pub use config::{ClientConfig, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_OPEN_EPOCHS, MAX_EPOCHS};
@@ -76,20 +76,25 @@ pub use event::{
     DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, DeviceEvent, InlinePolicy, MemoryHint, OwnMemory, Relayer,
     ReplayedTurn, ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
 };
+pub use home::{change_passphrase, home_needs_passphrase};
 pub use index_status::{IndexAnswer, IndexStatus};
 pub use logprobs::{LikelyToken, TokenReport};
 pub use network::choose::{self, DEFAULT_MAX_PRICE};
 pub use network::heads::{HeadIndexes, MAX_HEAD_INDEXES, NamedIndex};
 pub use network::nodes::{NodeExplanation, NodeInfo};
 pub use network::quota::{GRANT_CHAIN_FILE, GRANT_KEY_FILE, QuotaHolder, holder_key, keep_chain, read_chain};
+pub use restore::RecoveryReport;
+pub use session::info::{ReplayOrigin, SessionInfo, TurnView};
 pub use session::journal::JournalLog;
 pub use session::lifetime::BlobLifetime;
+pub use session_handle::SessionHandle;
+pub use sync::audit::{AuditOutcome, AuditWish};
 pub use sync::conversation::{Conversation, ConversationTurn};
 pub use sync::head::HeadStatus;
 pub use sync::receipts::{CountersignatureStatus, TurnReceipt};
-pub use sync::reconcile::{DisplacedTurn, ReconcileReport, TurnFate};
-pub use sync::recover::RecoveryReport;
+pub use sync::reconcile::{DisplacedTurn, TurnFate};
 pub use sync::sessions::{Deletion, Listing, UnreadableSession};
 pub use sync::transfer;
 pub use sync::verify::{Problem, STORING_GRACE, VerifyReport};
 pub use timeouts::Timeouts;
+pub use turn::queue::ReconcileReport;

@@ -3,6 +3,7 @@
 //! Knows nothing of the network.
 
 pub(crate) mod fork;
+pub(crate) mod info;
 pub(crate) mod journal;
 pub(crate) mod lifetime;
 pub(crate) mod open_session;

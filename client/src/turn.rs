@@ -3,6 +3,8 @@
 //! Every binding step is in the journal, flushed, before it is taken: the message, each attempt, the accepted
 //! turn. Text shown before acceptance is display only.
 
+pub(crate) mod queue;
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -21,13 +23,14 @@ use baton_proto::{
 
 use crate::{
     attempt::{
-        self, AttemptSuccess, Context, Events,
+        self, AttemptSuccess, Context, Events, delivery,
         liveness::AuthorLiveness,
         request::{self, AttemptOptions},
-        resolve::{ResolveError, SHORT_STATUS_WAIT, STATUS_WAIT},
+        resolve::{self, ResolveError, SHORT_STATUS_WAIT, STATUS_WAIT},
     },
-    client::Client,
+    background::{self, repair},
     clocks::ClockDifference,
+    core::Core,
     error::ClientError,
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
     network::{
@@ -43,7 +46,11 @@ use crate::{
         open_session::Session,
         state::{AttemptEntry, Entry, PendingTurn, Proof, State, TurnEntry},
     },
-    sync::{head::PublishReason, reconcile::QueueFilter},
+    storage,
+    sync::{
+        head::{self, PublishReason},
+        reconcile,
+    },
 };
 
 /// Limit for opening a substream in the middle of an answer that another node could continue. It is a few
@@ -134,458 +141,433 @@ impl Progress {
     }
 }
 
-impl Client {
-    /// Sends a message in a session and waits for the answer, accepted and journaled. Background work
-    /// (storing, acknowledging, publishing the head) continues afterwards.
-    ///
-    /// Cancel safe: a dropped call leaves the turn pending in the journal. [`Client::resume`] finishes it,
-    /// [`Client::abandon`] gives it up. The closed substream informs the node.
-    ///
-    /// # Errors
-    /// - [`ClientError::EmptyMessage`], [`ClientError::MessageTooLong`], [`ClientError::PendingTurn`],
-    ///   [`ClientError::Busy`].
-    /// - [`ClientError::NoNode`] and [`ClientError::TurnFailed`], after which the turn stays pending: nodes
-    ///   do not sign their reasons, so no reason makes the client forget the message.
-    pub async fn turn(
-        &self,
-        session: baton_proto::ids::SessionId,
-        input: TurnInput,
-        mut on_event: impl FnMut(TurnEvent) + Send,
-    ) -> Result<TurnOutcome, ClientError> {
-        input.check()?;
-        let session = self.open_session(session).await?;
-        let _permit = session.begin()?;
-        let (unanswered, waits) =
-            session.read(|state| (state.unanswered().is_some(), state.has_open_message()));
-        if unanswered || (waits && !input.reconcile) {
-            return Err(ClientError::PendingTurn);
-        }
-        let next = session.read(State::next_seq);
-        check_supersedes(input.kind, input.supersedes_from, next)?;
-        let mut sampling = input.sampling.clone();
-        sampling.json_schema = input.json_schema.as_deref().map(json_schema_hash);
-        let mut entries = Vec::new();
-        // The schema is journaled once, before the turn that names its hash.
-        if let (Some(schema), Some(hash)) = (&input.json_schema, sampling.json_schema)
-            && session.read(|state| state.schema(&hash).is_none())
-        {
-            entries.push(Entry::Schema(schema.clone()));
-        }
-        let pending = PendingTurn {
-            turn_id: session.read(State::draw_turn_id),
-            kind: input.kind,
-            supersedes_from: input.supersedes_from,
-            messages: input.messages.clone(),
-            sampling,
-            max_output_tokens: input.max_output_tokens,
-            begun_ms: self.now_ms(),
-        };
-        // Displaced turns are replayed before new messages.
-        entries.push(if waits { Entry::Queued(pending) } else { Entry::Pending(pending) });
-        session.record(entries).await?;
-        let options = ResumeOptions::of(&input);
-        self.reconcile_before(&session, &options, &mut on_event).await?;
-        let sent = Box::pin(self.send_queued(&session, &options, QueueFilter::All, &mut on_event)).await?;
-        sent.last.ok_or(ClientError::Protocol(ErrorCode::StatusUnknown))
+/// As [`SessionHandle::turn`](crate::SessionHandle::turn).
+pub(crate) async fn turn(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    input: TurnInput,
+    mut on_event: impl FnMut(TurnEvent) + Send,
+) -> Result<TurnOutcome, ClientError> {
+    input.check()?;
+    let _permit = session.begin()?;
+    let (unanswered, waits) = session.read(|state| (state.unanswered().is_some(), state.has_open_message()));
+    if unanswered || (waits && !input.reconcile) {
+        return Err(ClientError::PendingTurn);
     }
-
-    /// Finishes a pending turn, if there is one. Asks the authors of its attempts about them, and accepts a
-    /// turn that an author sealed; otherwise makes new attempts.
-    ///
-    /// # Errors
-    /// As [`Client::turn`].
-    pub async fn resume(
-        &self,
-        session: baton_proto::ids::SessionId,
-        options: ResumeOptions,
-        mut on_event: impl FnMut(TurnEvent) + Send,
-    ) -> Result<Option<TurnOutcome>, ClientError> {
-        let session = self.open_session(session).await?;
-        let _permit = session.begin()?;
-        if !session.read(State::has_open_message) {
-            return Ok(None);
-        }
-        self.reconcile_before(&session, &options, &mut on_event).await?;
-        let sent = Box::pin(self.send_queued(&session, &options, QueueFilter::All, &mut on_event)).await?;
-        Ok(sent.last)
+    let next = session.read(State::next_seq);
+    check_supersedes(input.kind, input.supersedes_from, next)?;
+    let mut sampling = input.sampling.clone();
+    sampling.json_schema = input.json_schema.as_deref().map(json_schema_hash);
+    let mut entries = Vec::new();
+    // The schema is journaled once, before the turn that names its hash.
+    if let (Some(schema), Some(hash)) = (&input.json_schema, sampling.json_schema)
+        && session.read(|state| state.schema(&hash).is_none())
+    {
+        entries.push(Entry::Schema(schema.clone()));
     }
+    let pending = PendingTurn {
+        turn_id: session.read(State::draw_turn_id),
+        kind: input.kind,
+        supersedes_from: input.supersedes_from,
+        messages: input.messages.clone(),
+        sampling,
+        max_output_tokens: input.max_output_tokens,
+        begun_ms: core.now_ms(),
+    };
+    // Displaced turns are replayed before new messages.
+    entries.push(if waits { Entry::Queued(pending) } else { Entry::Pending(pending) });
+    session.record(entries).await?;
+    let options = ResumeOptions::of(&input);
+    reconcile::reconcile_before(core, session, &options, &mut on_event).await?;
+    let sent =
+        Box::pin(queue::send_queued(core, session, &options, queue::QueueFilter::All, &mut on_event)).await?;
+    sent.last.ok_or(ClientError::Protocol(ErrorCode::StatusUnknown))
+}
 
-    /// Finishes the pending turn: with a sealed attempt, or by new attempts.
-    pub(crate) async fn finish_pending(
-        &self,
-        session: &Arc<Session>,
-        options: &ResumeOptions,
-        events: &mut Events<'_>,
-    ) -> Result<TurnOutcome, ClientError> {
-        self.ensure_head_id(session).await?;
-        let asked = session.read(attempt::attempts_to_ask);
-        for auth in asked.into_iter().rev() {
-            match Box::pin(self.resolve_attempt(session, &auth, STATUS_WAIT)).await {
-                Ok(Some((finished, memory))) => {
-                    events(TurnEvent::Text(finished.record.answer().unwrap_or_default().to_owned()));
-                    let finish = self.finish(session, &auth, finished, memory, None, events);
-                    return Box::pin(finish).await;
-                }
-                Ok(None) => {}
-                Err(reason) => tracing::debug!(%reason, "an attempt could not be settled"),
+/// As [`SessionHandle::resume`](crate::SessionHandle::resume).
+pub(crate) async fn resume(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    options: ResumeOptions,
+    mut on_event: impl FnMut(TurnEvent) + Send,
+) -> Result<Option<TurnOutcome>, ClientError> {
+    let _permit = session.begin()?;
+    if !session.read(State::has_open_message) {
+        return Ok(None);
+    }
+    reconcile::reconcile_before(core, session, &options, &mut on_event).await?;
+    let sent =
+        Box::pin(queue::send_queued(core, session, &options, queue::QueueFilter::All, &mut on_event)).await?;
+    Ok(sent.last)
+}
+
+/// Finishes the pending turn: with a sealed attempt, or by new attempts.
+pub(crate) async fn finish_pending(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    options: &ResumeOptions,
+    events: &mut Events<'_>,
+) -> Result<TurnOutcome, ClientError> {
+    storage::ensure_head_id(session).await?;
+    let asked = session.read(attempt::attempts_to_ask);
+    for auth in asked.into_iter().rev() {
+        match Box::pin(resolve::resolve_attempt(core, session, &auth, STATUS_WAIT)).await {
+            Ok(Some((finished, memory))) => {
+                events(TurnEvent::Text(finished.record.answer().unwrap_or_default().to_owned()));
+                let finish = finish(core, session, &auth, finished, memory, None, events);
+                return Box::pin(finish).await;
             }
+            Ok(None) => {}
+            Err(reason) => tracing::debug!(%reason, "an attempt could not be settled"),
         }
-        Box::pin(self.drive(session, options, events)).await
     }
+    Box::pin(drive(core, session, options, events)).await
+}
 
-    /// Gives up an unanswered message, if there is one; its attempts are aborted in the background. If there
-    /// is none, gives up the displaced turns that wait for replay; they stay readable.
-    ///
-    /// # Errors
-    /// [`ClientError::Busy`] while it runs, and as opening the session.
-    pub async fn abandon(&self, session: baton_proto::ids::SessionId) -> Result<(), ClientError> {
-        let session = self.open_session(session).await?;
-        let _permit = session.begin()?;
-        let (entries, attempts) = session.read(given_up);
-        if entries.is_empty() {
-            return Ok(());
-        }
-        session.record(entries).await?;
-        self.spawn_aborts(&session, attempts, None);
-        Ok(())
+/// As [`SessionHandle::abandon`](crate::SessionHandle::abandon).
+pub(crate) async fn abandon(core: &Arc<Core>, session: &Arc<Session>) -> Result<(), ClientError> {
+    let _permit = session.begin()?;
+    let (entries, attempts) = session.read(given_up);
+    if entries.is_empty() {
+        return Ok(());
     }
+    session.record(entries).await?;
+    delivery::spawn_aborts(core, session, attempts, None);
+    Ok(())
+}
 
-    /// Makes attempts at the pending turn until one is accepted, nodes agree that none can succeed, or the
-    /// limit is reached.
-    async fn drive(
-        &self,
-        session: &Arc<Session>,
-        options: &ResumeOptions,
-        events: &mut Events<'_>,
-    ) -> Result<TurnOutcome, ClientError> {
-        // The next authorisation signs the ID of the last blob; its computation began when that turn was
-        // accepted.
-        self.ensure_head_id(session).await?;
-        let mut progress = Progress {
-            tried: Vec::new(),
-            codes: Vec::new(),
-            with_locator: options.with_locator,
-            reconcile: options.reconcile,
-            inline: options.inline,
-            last: None,
-            attempts: 0,
-            begun: None,
-            silent: Vec::new(),
+/// Makes attempts at the pending turn until one is accepted, nodes agree that none can succeed, or the
+/// limit is reached.
+async fn drive(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    options: &ResumeOptions,
+    events: &mut Events<'_>,
+) -> Result<TurnOutcome, ClientError> {
+    // The next authorisation signs the ID of the last blob; its computation began when that turn was
+    // accepted.
+    storage::ensure_head_id(session).await?;
+    let mut progress = Progress {
+        tried: Vec::new(),
+        codes: Vec::new(),
+        with_locator: options.with_locator,
+        reconcile: options.reconcile,
+        inline: options.inline,
+        last: None,
+        attempts: 0,
+        begun: None,
+        silent: Vec::new(),
+    };
+    while progress.attempts < options.max_attempts.max(1) {
+        let (auth, result) = match Box::pin(attempt(core, session, options, &mut progress, events)).await {
+            Ok(made) => made,
+            // If no node is left, the first failure says more than the lack of a second node.
+            Err(ClientError::NoNode(_)) if progress.last.is_some() => break,
+            Err(error) => return Err(error),
         };
-        while progress.attempts < options.max_attempts.max(1) {
-            let (auth, result) = match Box::pin(self.attempt(session, options, &mut progress, events)).await {
-                Ok(made) => made,
-                // If no node is left, the first failure says more than the lack of a second node.
-                Err(ClientError::NoNode(_)) if progress.last.is_some() => break,
-                Err(error) => return Err(error),
-            };
-            progress.attempts += 1;
-            let mut failure = match result {
-                Ok(AttemptSuccess { accepted, memory, tail }) => {
-                    return self.finish(session, &auth, accepted, memory, Some(tail), events).await;
+        progress.attempts += 1;
+        let mut failure = match result {
+            Ok(AttemptSuccess { accepted, memory, tail }) => {
+                return finish(core, session, &auth, accepted, memory, Some(tail), events).await;
+            }
+            Err(failure) => failure,
+        };
+        let noticed = Instant::now();
+        // Only for a lost reply: a node whose reply was wrong is not asked for another. A sealed turn
+        // must begin with the tokens that were sent.
+        let mesh = core.directory.mesh();
+        let in_the_middle = !failure.partial.ids.is_empty();
+        let author = AuthorLiveness::of(mesh, auth.audience);
+        if failure.status == AttemptStatus::Lost && in_the_middle && author == AuthorLiveness::Gone {
+            // Its process or machine is gone while other nodes are connected, so it would not answer. The
+            // turn that it may have sealed is aborted once another attempt is accepted, as after asking
+            // in vain.
+            progress.probe_others(mesh, auth.audience).await;
+        } else if failure.status == AttemptStatus::Lost {
+            // A silent node is not asked for long either if another node can serve the turn.
+            let hurried = in_the_middle || failure.fault == NodeFailure::Stalled;
+            let wait = if hurried { author.status_wait() } else { STATUS_WAIT };
+            let probing = async {
+                if in_the_middle {
+                    progress.probe_others(mesh, auth.audience).await;
                 }
-                Err(failure) => failure,
             };
-            let noticed = Instant::now();
-            // Only for a lost reply: a node whose reply was wrong is not asked for another. A sealed turn
-            // must begin with the tokens that were sent.
-            let mesh = self.inner.directory.mesh();
-            let in_the_middle = !failure.partial.ids.is_empty();
-            let author = AuthorLiveness::of(mesh, auth.audience);
-            if failure.status == AttemptStatus::Lost && in_the_middle && author == AuthorLiveness::Gone {
-                // Its process or machine is gone while other nodes are connected, so it would not answer. The
-                // turn that it may have sealed is aborted once another attempt is accepted, as after asking
-                // in vain.
-                progress.probe_others(mesh, auth.audience).await;
-            } else if failure.status == AttemptStatus::Lost {
-                // A silent node is not asked for long either if another node can serve the turn.
-                let hurried = in_the_middle || failure.fault == NodeFailure::Stalled;
-                let wait = if hurried { author.status_wait() } else { STATUS_WAIT };
-                let probing = async {
-                    if in_the_middle {
-                        progress.probe_others(mesh, auth.audience).await;
-                    }
-                };
-                let resolving = Box::pin(self.resolve_attempt(session, &auth, wait));
-                match tokio::join!(resolving, Box::pin(probing)).0 {
-                    Ok(Some((accepted, memory))) => {
-                        let answer = accepted.record.answer().unwrap_or_default();
-                        if let Some(unseen) = answer.strip_prefix(failure.partial.text.as_str()) {
-                            if !unseen.is_empty() {
-                                events(TurnEvent::Text(unseen.to_owned()));
-                            }
-                            return self.finish(session, &auth, accepted, memory, None, events).await;
+            let resolving = Box::pin(resolve::resolve_attempt(core, session, &auth, wait));
+            match tokio::join!(resolving, Box::pin(probing)).0 {
+                Ok(Some((accepted, memory))) => {
+                    let answer = accepted.record.answer().unwrap_or_default();
+                    if let Some(unseen) = answer.strip_prefix(failure.partial.text.as_str()) {
+                        if !unseen.is_empty() {
+                            events(TurnEvent::Text(unseen.to_owned()));
                         }
-                        failure = failure.exposed(ErrorCode::BlobMismatch, auth.memory_from.is_some());
+                        return finish(core, session, &auth, accepted, memory, None, events).await;
                     }
-                    Err(ResolveError::Wrong(code)) => {
-                        failure = failure.exposed(code, auth.memory_from.is_some())
-                    }
-                    Ok(None) | Err(ResolveError::Unknown(_)) => {}
+                    failure = failure.exposed(ErrorCode::BlobMismatch, auth.memory_from.is_some());
                 }
+                Err(ResolveError::Wrong(code)) => failure = failure.exposed(code, auth.memory_from.is_some()),
+                Ok(None) | Err(ResolveError::Unknown(_)) => {}
             }
-            let noticed_ago = noticed.elapsed();
-            self.after_failure(session, &auth, (failure, noticed_ago), &mut progress, events).await?;
         }
-        Err(match progress.last {
-            Some((node, failure)) => match self.clock_refusal(node, &failure).await {
-                Some(difference) => NoChoice::ClocksDiffer(difference).into(),
-                None => failed(progress.attempts, node, &failure),
-            },
-            None => ClientError::NoNode(NoChoice::NoNodes),
-        })
+        let noticed_ago = noticed.elapsed();
+        after_failure(core, session, &auth, (failure, noticed_ago), &mut progress, events).await?;
     }
+    Err(match progress.last {
+        Some((node, failure)) => match clock_refusal(core, node, &failure).await {
+            Some(difference) => NoChoice::ClocksDiffer(difference).into(),
+            None => failed(progress.attempts, node, &failure),
+        },
+        None => ClientError::NoNode(NoChoice::NoNodes),
+    })
+}
 
-    /// Finds the wrong clock after a node refused an attempt because of its time.
-    async fn clock_refusal(&self, node: NodeId, failure: &AttemptFailure) -> Option<ClockDifference> {
-        let code = failure.code.filter(|_| failure.is_claim())?;
-        self.inner.directory.refused_by_clock(node, code).await
+/// Finds the wrong clock after a node refused an attempt because of its time.
+async fn clock_refusal(core: &Arc<Core>, node: NodeId, failure: &AttemptFailure) -> Option<ClockDifference> {
+    let code = failure.code.filter(|_| failure.is_claim())?;
+    core.directory.refused_by_clock(node, code).await
+}
+
+/// One attempt: chooses a node, journals, sends and follows the reply. The outer error is the client's
+/// own.
+async fn attempt(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    options: &ResumeOptions,
+    progress: &mut Progress,
+    events: &mut Events<'_>,
+) -> Result<(SignedObject<TurnAuth>, Result<AttemptSuccess, AttemptFailure>), ClientError> {
+    let directory = &core.directory;
+    let (last_model, warm, output_tokens) = session.read(|state| {
+        let last = state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model));
+        let output_tokens = state.pending.as_ref().map_or(0, |pending| pending.turn.max_output_tokens);
+        (last, warm_node(core, state), output_tokens)
+    });
+    let wish = Wish {
+        embeddings: false,
+        model: options.model.as_deref(),
+        node: options.node,
+        allow_echo: options.allow_echo,
+        last_model,
+        warm,
+        output_tokens,
+        max_price: Some(core.config.max_price),
+        tried: &progress.tried,
+        now_ms: core.now_ms(),
+    };
+    let last_resorts = progress.last_resorts(directory.mesh());
+    let soon = Wish { tried: &last_resorts, ..wish };
+    let continues = progress.begun.as_ref().and_then(|begun| {
+        directory.choose_to_continue(&soon, begun).or_else(|| directory.choose_to_continue(&wish, begun))
+    });
+    if continues.is_none() && progress.begun.take().is_some() {
+        events(TurnEvent::Restarted);
     }
-
-    /// One attempt: chooses a node, journals, sends and follows the reply. The outer error is the client's
-    /// own.
-    async fn attempt(
-        &self,
-        session: &Arc<Session>,
-        options: &ResumeOptions,
-        progress: &mut Progress,
-        events: &mut Events<'_>,
-    ) -> Result<(SignedObject<TurnAuth>, Result<AttemptSuccess, AttemptFailure>), ClientError> {
-        let directory = &self.inner.directory;
-        let (last_model, warm, output_tokens) = session.read(|state| {
-            let last = state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model));
-            let output_tokens = state.pending.as_ref().map_or(0, |pending| pending.turn.max_output_tokens);
-            (last, self.warm_node(state), output_tokens)
-        });
-        let wish = Wish {
-            embeddings: false,
-            model: options.model.as_deref(),
-            node: options.node,
-            allow_echo: options.allow_echo,
-            last_model,
-            warm,
-            output_tokens,
-            max_price: Some(self.inner.config.max_price),
-            tried: &progress.tried,
-            now_ms: self.now_ms(),
-        };
-        let last_resorts = progress.last_resorts(directory.mesh());
-        let soon = Wish { tried: &last_resorts, ..wish };
-        let continues = progress.begun.as_ref().and_then(|begun| {
-            directory.choose_to_continue(&soon, begun).or_else(|| directory.choose_to_continue(&wish, begun))
-        });
-        if continues.is_none() && progress.begun.take().is_some() {
-            events(TurnEvent::Restarted);
+    let (choice, _in_flight) = match continues {
+        Some(chosen) => chosen,
+        None => Box::pin(directory.choose(&soon)).await?,
+    };
+    let substitute = directory.has_substitute(&wish, &choice);
+    if progress.tried.contains(&choice.node) {
+        if session.read(|state| state.system.iter().any(is_definitions)) && progress.all_lack_the_model() {
+            // None of them takes tools, and asking again changes nothing.
+            return Err(ClientError::NoNode(NoChoice::NoNodes));
         }
-        let (choice, _in_flight) = match continues {
-            Some(chosen) => chosen,
-            None => Box::pin(directory.choose(&soon)).await?,
-        };
-        let substitute = directory.has_substitute(&wish, &choice);
-        if progress.tried.contains(&choice.node) {
-            if session.read(|state| state.system.iter().any(is_definitions)) && progress.all_lack_the_model()
-            {
-                // None of them takes tools, and asking again changes nothing.
-                return Err(ClientError::NoNode(NoChoice::NoNodes));
-            }
-            let asked = progress.last.as_ref().map_or(0, |(_, failure)| failure.retry_after_ms);
-            tokio::time::sleep(pause_before_repeat(progress.attempts, asked)).await;
-        }
-        // A relayer's memory and the caller's own exclude each other: an authorisation names one source.
-        let own = options.memory.as_ref().filter(|own| options.relayer.is_none() && !own.items.is_empty());
-        let memory_from = options.relayer.as_ref().map(|relayer| relayer.node.public_key());
-        let terms = AttemptOptions {
-            memory_from: memory_from.or_else(|| own.map(|own| own.signer.public_key())),
-            memory: own,
-            memory_tokens: options.memory_tokens,
-            with_locator: progress.with_locator,
-            inline: progress.inline,
-            storage: self.inner.config.storage,
-            begun: progress.begun.as_ref(),
-        };
-        let now = self.now_ms();
-        let (turn, prepared) = session.read(|state| {
-            let pending = state.pending.as_ref().ok_or(ErrorCode::StatusUnknown)?;
-            let attempt = u32::try_from(pending.attempts.len()).map_err(|_| ErrorCode::BadSequence)?;
-            let prepared = request::prepare(state, &pending.turn, attempt, &choice, &terms, now)?;
-            Ok::<_, ErrorCode>((pending.turn.clone(), prepared))
-        })?;
-        let auth = prepared.auth.clone();
-        let entry = AttemptEntry { attempt: auth.attempt, auth: auth.bytes().clone() };
-        let mut entries = vec![Entry::Attempt(entry)];
-        // Without it, the attempt could not be compared with its receipt after a crash.
-        let items = own.map(|own| own.items.clone()).unwrap_or_default();
-        if !items.is_empty() {
-            entries.push(Entry::Memory { attempt: auth.attempt, items: items.clone() });
-        }
-        session.record(entries).await?;
-        events(TurnEvent::Attempt {
-            attempt: auth.attempt,
-            node: choice.node,
-            model: choice.offer.name.clone(),
-            engine: choice.offer.engine,
-            continues: auth.resume.map_or(0, |prefix| prefix.token_count),
-        });
-        let mut timeouts = self.inner.config.timeouts;
-        let prompt = session.read(State::prompt_tokens).min(choice.offer.context_tokens);
-        let usual = directory.first_token_of(choice.node);
-        let first_token = attempt::first_token_wait(timeouts.first_token, prompt, usual);
-        if progress.begun.is_some() && substitute {
-            timeouts.open = timeouts.open.min(HURRIED_OPEN);
-        }
-        let context = Context {
-            session,
-            directory,
-            timeouts,
-            relayer: options.relayer.as_ref(),
-            quota: self.inner.config.quota.as_deref(),
-            hint: options.hint.as_ref(),
-            own: items,
-            begun: progress.begun.as_ref(),
-            first_token,
-            substitute,
-        };
-        let result = Box::pin(attempt::run(&context, &turn, prepared, events)).await;
-        Ok((auth, result))
+        let asked = progress.last.as_ref().map_or(0, |(_, failure)| failure.retry_after_ms);
+        tokio::time::sleep(pause_before_repeat(progress.attempts, asked)).await;
     }
-
-    /// The node that served a session's last turn, if this client saw that a moment ago: it may still have
-    /// the prompt cached.
-    pub(crate) fn warm_node(&self, state: &State) -> Option<NodeId> {
-        let link = &state.last()?.0.link;
-        let tag = state.root.warm_key().tag(&link.author, link.link_hash().as_bytes());
-        self.inner.directory.is_warm(&tag).then_some(link.author)
+    // A relayer's memory and the caller's own exclude each other: an authorisation names one source.
+    let own = options.memory.as_ref().filter(|own| options.relayer.is_none() && !own.items.is_empty());
+    let memory_from = options.relayer.as_ref().map(|relayer| relayer.node.public_key());
+    let terms = AttemptOptions {
+        memory_from: memory_from.or_else(|| own.map(|own| own.signer.public_key())),
+        memory: own,
+        memory_tokens: options.memory_tokens,
+        with_locator: progress.with_locator,
+        inline: progress.inline,
+        storage: core.config.storage,
+        begun: progress.begun.as_ref(),
+    };
+    let now = core.now_ms();
+    let (turn, prepared) = session.read(|state| {
+        let pending = state.pending.as_ref().ok_or(ErrorCode::StatusUnknown)?;
+        let attempt = u32::try_from(pending.attempts.len()).map_err(|_| ErrorCode::BadSequence)?;
+        let prepared = request::prepare(state, &pending.turn, attempt, &choice, &terms, now)?;
+        Ok::<_, ErrorCode>((pending.turn.clone(), prepared))
+    })?;
+    let auth = prepared.auth.clone();
+    let entry = AttemptEntry { attempt: auth.attempt, auth: auth.bytes().clone() };
+    let mut entries = vec![Entry::Attempt(entry)];
+    // Without it, the attempt could not be compared with its receipt after a crash.
+    let items = own.map(|own| own.items.clone()).unwrap_or_default();
+    if !items.is_empty() {
+        entries.push(Entry::Memory { attempt: auth.attempt, items: items.clone() });
     }
+    session.record(entries).await?;
+    events(TurnEvent::Attempt {
+        attempt: auth.attempt,
+        node: choice.node,
+        model: choice.offer.name.clone(),
+        engine: choice.offer.engine,
+        continues: auth.resume.map_or(0, |prefix| prefix.token_count),
+    });
+    let mut timeouts = core.config.timeouts;
+    let prompt = session.read(State::prompt_tokens).min(choice.offer.context_tokens);
+    let usual = directory.first_token_of(choice.node);
+    let first_token = attempt::first_token_wait(timeouts.first_token, prompt, usual);
+    if progress.begun.is_some() && substitute {
+        timeouts.open = timeouts.open.min(HURRIED_OPEN);
+    }
+    let context = Context {
+        session,
+        directory,
+        timeouts,
+        relayer: options.relayer.as_ref(),
+        quota: core.config.quota.as_deref(),
+        hint: options.hint.as_ref(),
+        own: items,
+        begun: progress.begun.as_ref(),
+        first_token,
+        substitute,
+    };
+    let result = Box::pin(attempt::run(&context, &turn, prepared, events)).await;
+    Ok((auth, result))
+}
 
-    /// Decides and prepares the step after a failed attempt.
-    async fn after_failure(
-        &self,
-        session: &Arc<Session>,
-        auth: &SignedObject<TurnAuth>,
-        (mut failure, noticed_ago): (AttemptFailure, Duration),
-        progress: &mut Progress,
-        events: &mut Events<'_>,
-    ) -> Result<(), ClientError> {
-        let node = auth.audience;
-        let (code, reason) = (failure.code, failure.reason.clone());
-        events(TurnEvent::AttemptFailed { attempt: auth.attempt, node, code, reason, noticed_ago });
-        if let Some(note) = &failure.note {
-            let entry = Entry::Note { attempt: auth.attempt, note: note.bytes().clone() };
-            session.record(vec![entry]).await?;
+/// The node that served a session's last turn, if this client saw that a moment ago: it may still have
+/// the prompt cached.
+pub(crate) fn warm_node(core: &Arc<Core>, state: &State) -> Option<NodeId> {
+    let link = &state.last()?.0.link;
+    let tag = state.root.warm_key().tag(&link.author, link.link_hash().as_bytes());
+    core.directory.is_warm(&tag).then_some(link.author)
+}
+
+/// Decides and prepares the step after a failed attempt.
+async fn after_failure(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    auth: &SignedObject<TurnAuth>,
+    (mut failure, noticed_ago): (AttemptFailure, Duration),
+    progress: &mut Progress,
+    events: &mut Events<'_>,
+) -> Result<(), ClientError> {
+    let node = auth.audience;
+    let (code, reason) = (failure.code, failure.reason.clone());
+    events(TurnEvent::AttemptFailed { attempt: auth.attempt, node, code, reason, noticed_ago });
+    if let Some(note) = &failure.note {
+        let entry = Entry::Note { attempt: auth.attempt, note: note.bytes().clone() };
+        session.record(vec![entry]).await?;
+    }
+    let carried = progress.carry(auth, &mut failure, events);
+    match failure.status {
+        AttemptStatus::NothingSigned => {
+            session.record(vec![Entry::Refused { attempt: auth.attempt }]).await?
         }
-        let carried = progress.carry(auth, &mut failure, events);
-        match failure.status {
-            AttemptStatus::NothingSigned => {
-                session.record(vec![Entry::Refused { attempt: auth.attempt }]).await?
-            }
-            AttemptStatus::Wrong => session.record(vec![Entry::Rejected { attempt: auth.attempt }]).await?,
-            // Its author is asked at the next start, and informed when another attempt is accepted.
-            AttemptStatus::Lost | AttemptStatus::Hearsay => {}
-        }
-        if carried == Carry::Void {
-            // The beginning given to this node is at fault, not the turn or the node.
-            progress.last = Some((node, failure));
-            return Ok(());
-        }
-        let code = code.map(|code| (code, failure.is_claim()));
-        let mut seen = code.is_some_and(|code| progress.codes.contains(&code));
-        // A node that cannot enforce a schema, or report token probabilities, refuses with this code; others
-        // can.
-        if code.is_some_and(|(code, _)| code == ErrorCode::PayloadRejected) && asks_more(session) {
-            seen = progress.tried.contains(&node);
-        }
-        let step = next_step(&failure, progress.with_locator, seen);
-        progress.codes.extend(code);
-        if step == NextStep::Elsewhere || failure.fault == NodeFailure::Lied {
-            self.inner.directory.failed(node, failure.fault, u64::from(failure.retry_after_ms));
-        }
-        match step {
-            NextStep::Elsewhere => progress.tried.push(node),
-            NextStep::Here(pause) => tokio::time::sleep(pause).await,
-            NextStep::RenewRecord => self.inner.directory.renew(node).await,
-            NextStep::RepairStore => {
-                progress.inline = InlinePolicy::Always;
-                self.repair(session).await;
-            }
-            NextStep::Locate => {
-                progress.with_locator = true;
-                if progress.reconcile {
-                    // The node may know a newer head than ours.
-                    self.check_for_newer(session).await?;
-                }
-                match self.publish_head(session, PublishReason::Head).await {
-                    Err(error) if error.is_divergence() && progress.reconcile => return Err(error),
-                    Err(error) => tracing::warn!(%error, "the head record could not be published again"),
-                    Ok(()) => {}
-                }
-            }
-            NextStep::Stop => return Err(failed(progress.attempts, node, &failure)),
-        }
+        AttemptStatus::Wrong => session.record(vec![Entry::Rejected { attempt: auth.attempt }]).await?,
+        // Its author is asked at the next start, and informed when another attempt is accepted.
+        AttemptStatus::Lost | AttemptStatus::Hearsay => {}
+    }
+    if carried == Carry::Void {
+        // The beginning given to this node is at fault, not the turn or the node.
         progress.last = Some((node, failure));
-        Ok(())
+        return Ok(());
     }
+    let code = code.map(|code| (code, failure.is_claim()));
+    let mut seen = code.is_some_and(|code| progress.codes.contains(&code));
+    // A node that cannot enforce a schema, or report token probabilities, refuses with this code; others
+    // can.
+    if code.is_some_and(|(code, _)| code == ErrorCode::PayloadRejected) && asks_more(session) {
+        seen = progress.tried.contains(&node);
+    }
+    let step = next_step(&failure, progress.with_locator, seen);
+    progress.codes.extend(code);
+    if step == NextStep::Elsewhere || failure.fault == NodeFailure::Lied {
+        core.directory.failed(node, failure.fault, u64::from(failure.retry_after_ms));
+    }
+    match step {
+        NextStep::Elsewhere => progress.tried.push(node),
+        NextStep::Here(pause) => tokio::time::sleep(pause).await,
+        NextStep::RenewRecord => core.directory.renew(node).await,
+        NextStep::RepairStore => {
+            progress.inline = InlinePolicy::Always;
+            repair::repair(core, session).await;
+        }
+        NextStep::Locate => {
+            progress.with_locator = true;
+            if progress.reconcile {
+                // The node may know a newer head than ours.
+                head::check_for_newer(core, session).await?;
+            }
+            match head::publish_head(core, session, PublishReason::Head).await {
+                Err(error) if error.is_divergence() && progress.reconcile => return Err(error),
+                Err(error) => tracing::warn!(%error, "the head record could not be published again"),
+                Ok(()) => {}
+            }
+        }
+        NextStep::Stop => return Err(failed(progress.attempts, node, &failure)),
+    }
+    progress.last = Some((node, failure));
+    Ok(())
+}
 
-    /// Journals an accepted turn, informs the caller, and leaves the rest to the background.
-    async fn finish(
-        &self,
-        session: &Arc<Session>,
-        auth: &SignedObject<TurnAuth>,
-        accepted: baton_proto::commit::AcceptedTurn,
-        memory: Vec<baton_proto::memory::MemoryItem>,
-        tail: Option<attempt::ReplyTail>,
-        events: &mut Events<'_>,
-    ) -> Result<TurnOutcome, ClientError> {
-        let now = self.now_ms();
-        let others = session.read(attempt::open_attempts);
-        let ack = session.read(|state| {
-            let signing = state.root.signing_key();
-            let ack = TurnAck {
-                version: VERSION,
-                session_id: state.session_id,
-                session_key: signing.public_key(),
-                seq: accepted.link.seq,
-                link_hash: accepted.link.link_hash(),
-                blob_digest: accepted.blob_digest,
-                receipt_hash: accepted.receipt.receipt_hash(),
-                time_ms: now,
-            };
-            SignedObject::sign(ack, &signing)
-        });
-        let entry = accepted.segment.entries.last().ok_or(ErrorCode::BadSequence)?.clone();
-        let turn = TurnEntry {
-            entry,
-            blob_digest: accepted.blob_digest,
-            blob_length: u32::try_from(accepted.blob.len()).map_err(|_| ErrorCode::BlobTooLarge)?,
-            accepted_ms: now,
-            proof: Some(Proof {
-                auth: auth.bytes().clone(),
-                receipt: accepted.receipt.bytes().clone(),
-                ack: Some(ack.bytes().clone()),
-            }),
-            memory: memory.clone(),
-        };
-        session.record(vec![Entry::Turn(Box::new(turn))]).await?;
-        let speed = tail.as_ref().and_then(|tail| tail.speed);
-        let tag = session
-            .read(|state| state.root.warm_key().tag(&auth.audience, accepted.link.link_hash().as_bytes()));
-        self.inner.directory.served(&accepted.receipt, speed, tag);
-        events(TurnEvent::Accepted);
-        self.spawn_aborts(session, others, Some(auth.attempt));
-        self.spawn_after_turn(session.clone(), accepted.link.seq, tail);
-        Ok(TurnOutcome {
-            session: session.id,
+/// Journals an accepted turn, informs the caller, and leaves the rest to the background.
+async fn finish(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    auth: &SignedObject<TurnAuth>,
+    accepted: baton_proto::commit::AcceptedTurn,
+    memory: Vec<baton_proto::memory::MemoryItem>,
+    tail: Option<attempt::ReplyTail>,
+    events: &mut Events<'_>,
+) -> Result<TurnOutcome, ClientError> {
+    let now = core.now_ms();
+    let others = session.read(attempt::open_attempts);
+    let ack = session.read(|state| {
+        let signing = state.root.signing_key();
+        let ack = TurnAck {
+            version: VERSION,
+            session_id: state.session_id,
+            session_key: signing.public_key(),
             seq: accepted.link.seq,
-            turn_id: auth.turn_id,
-            attempt: auth.attempt,
-            node: auth.audience,
-            text: accepted.record.answer().unwrap_or_default().to_owned(),
-            finish: accepted.record.finish,
             link_hash: accepted.link.link_hash(),
             blob_digest: accepted.blob_digest,
-            receipt: accepted.receipt,
-            memory,
-        })
-    }
+            receipt_hash: accepted.receipt.receipt_hash(),
+            time_ms: now,
+        };
+        SignedObject::sign(ack, &signing)
+    });
+    let entry = accepted.segment.entries.last().ok_or(ErrorCode::BadSequence)?.clone();
+    let turn = TurnEntry {
+        entry,
+        blob_digest: accepted.blob_digest,
+        blob_length: u32::try_from(accepted.blob.len()).map_err(|_| ErrorCode::BlobTooLarge)?,
+        accepted_ms: now,
+        proof: Some(Proof {
+            auth: auth.bytes().clone(),
+            receipt: accepted.receipt.bytes().clone(),
+            ack: Some(ack.bytes().clone()),
+        }),
+        memory: memory.clone(),
+    };
+    session.record(vec![Entry::Turn(Box::new(turn))]).await?;
+    let speed = tail.as_ref().and_then(|tail| tail.speed);
+    let tag =
+        session.read(|state| state.root.warm_key().tag(&auth.audience, accepted.link.link_hash().as_bytes()));
+    core.directory.served(&accepted.receipt, speed, tag);
+    events(TurnEvent::Accepted);
+    delivery::spawn_aborts(core, session, others, Some(auth.attempt));
+    background::spawn_after_turn(core, session.clone(), accepted.link.seq, tail);
+    Ok(TurnOutcome {
+        session: session.id,
+        seq: accepted.link.seq,
+        turn_id: auth.turn_id,
+        attempt: auth.attempt,
+        node: auth.audience,
+        text: accepted.record.answer().unwrap_or_default().to_owned(),
+        finish: accepted.record.finish,
+        link_hash: accepted.link.link_hash(),
+        blob_digest: accepted.blob_digest,
+        receipt: accepted.receipt,
+        memory,
+    })
 }
 
 /// Whether the pending turn needs a feature that not every node has.

@@ -101,13 +101,13 @@ impl NodeModel {
             sampling: Sampling { temperature: 0.0, seed: 0, ..Sampling::default() },
             ..TurnInput::new(of(PromptRole::User, Role::User))
         };
-        let outcome = Box::pin(session_client.turn(session, input, |_| {})).await;
+        let outcome = Box::pin(session_client.session(session).turn(input, |_| {})).await;
         let outcome = outcome.map_err(|error| failure(&error))?;
         if outcome.text.len() > MAX_ANSWER_BYTES {
             return Err(ModelError::TooLong);
         }
         // With this acknowledgement, the node forgets its sealed data.
-        let _ = session_client.wait_delivered(session, ACKNOWLEDGE_TIMEOUT).await;
+        let _ = session_client.session(session).wait_delivered(ACKNOWLEDGE_TIMEOUT).await;
         Ok(Text(outcome.text))
     }
 }

@@ -83,16 +83,19 @@ async fn main() -> anyhow::Result<()> {
     let nodes: Vec<_> = network.running().map(|node| node.node).collect();
     for (index, input) in turns().into_iter().enumerate() {
         let input = TurnInput { node: nodes.get(index % nodes.len()).copied(), ..input };
-        let outcome = client.turn(session, input, |_: TurnEvent| {}).await?;
+        let outcome = client.session(session).turn(input, |_: TurnEvent| {}).await?;
         eprintln!("{}: {:?} {:?}", outcome.seq, outcome.receipt.tokens, outcome.text);
-        ensure!(client.wait_settled(session, Duration::from_secs(60)).await?, "turn {index} is stored");
+        ensure!(
+            client.session(session).wait_settled(Duration::from_secs(60)).await?,
+            "turn {index} is stored"
+        );
     }
-    let history = client.history(session).await?.into_iter();
+    let history = client.session(session).history().await?.into_iter();
     let memory: Vec<ExportMemory> = history
         .map(|view| ExportMemory { seq: view.turn.link.seq, items: view.memory })
         .filter(|one| !one.items.is_empty())
         .collect();
-    std::fs::write(out.join("export.json"), client.export(session, false).await?.as_bytes())?;
+    std::fs::write(out.join("export.json"), client.session(session).export(false).await?.as_bytes())?;
     std::fs::write(out.join("memory.json"), serde_json::to_vec(&memory)?)?;
     std::fs::write(out.join("schema.json"), SCHEMA)?;
     client.shutdown(Duration::from_secs(5)).await;

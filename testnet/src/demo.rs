@@ -191,7 +191,7 @@ impl Demo {
     /// Verifies the whole session from the store alone: nothing is wrong or missing there.
     async fn verify_stored(&self) -> anyhow::Result<VerifyReport> {
         self.settle().await?;
-        let report = self.client.verify(self.session, true).await?;
+        let report = self.client.session(self.session).verify(true).await?;
         ensure!(report.is_good(), "verification found {:?}", report.problems);
         ensure!(
             report.turns == self.report.turns,
@@ -214,7 +214,7 @@ impl Demo {
         if let Some(message) = input.messages.last() {
             output::note(&format!("  you:  {}", message.text));
         }
-        let outcome = self.client.turn(self.session, input, |_: TurnEvent| {}).await?;
+        let outcome = self.client.session(self.session).turn(input, |_: TurnEvent| {}).await?;
         self.accepted(&outcome);
         Ok(outcome)
     }
@@ -240,7 +240,7 @@ impl Demo {
 
     /// The current session, exported.
     async fn export(&self) -> anyhow::Result<Export> {
-        Ok(serde_json::from_str(&self.client.export(self.session, false).await?)?)
+        Ok(serde_json::from_str(&self.client.session(self.session).export(false).await?)?)
     }
 
     async fn verify_all(&mut self, folder: &Path) -> anyhow::Result<()> {
@@ -248,7 +248,7 @@ impl Demo {
         let report = self.verify_stored().await?;
         self.report.verified = true;
         output::note(&format!("  {report:?}"));
-        let text = self.client.export(self.session, false).await?;
+        let text = self.client.session(self.session).export(false).await?;
         let export: Export = serde_json::from_str(&text)?;
         let checked = baton_proto::export::verify(&export)?;
         ensure!(checked.turns as u64 == self.report.turns, "the export has {} turns", checked.turns);

@@ -461,7 +461,8 @@ async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Re
         let id = session.context("a session was begun")?;
         let text = format!("honest words of turn {}", times.len());
         let input = TurnInput { allow_echo: true, max_output_tokens: 16, ..TurnInput::user(text) };
-        let turn = client.turn(id, input, |event: TurnEvent| {
+        let handle = client.session(id);
+        let turn = handle.turn(input, |event: TurnEvent| {
             if let TurnEvent::AttemptFailed { code, reason, .. } = event {
                 again.push(code.map_or(reason, |code| code.name().to_owned()));
             }

@@ -52,7 +52,7 @@ async fn audit(client: &Client, arguments: &AuditArguments, out: &Out) -> Result
         schema: schema.map(|schema| schema.to_string()),
     };
     out.note("asking a node to compute the turn again; it sees the conversation");
-    cancellable(client.audit(id, &wish)).await
+    cancellable(client.session(id).audit(&wish)).await
 }
 
 /// The node's signed statement, with its signature, for any reader to check.

@@ -57,10 +57,10 @@ async fn one_shot(
     }
     let session = open_session(client, talk, arguments).await?;
     if arguments.drop_pending {
-        client.abandon(session).await?;
+        client.session(session).abandon().await?;
     }
     let mut view = TurnDisplay::new(out);
-    if client.session(session).await?.pending {
+    if client.session(session).info().await?.pending {
         out.note("finishing an earlier message first");
         match talk.finish_pending(client, session, &mut view, out).await {
             Ok(outcome) => outcome.iter().for_each(|outcome| view.finish(outcome)),
@@ -78,15 +78,15 @@ async fn one_shot(
     if arguments.session.is_some()
         && let Some(system) = &arguments.system
     {
-        client.set_system(session, vec![Message::new(Role::System, system)]).await?;
+        client.session(session).set_system(vec![Message::new(Role::System, system)]).await?;
     }
     let messages = vec![Message::new(Role::User, text)];
     let input = talk.input(session, messages.clone(), out);
-    let result = cancellable(client.turn(session, input, |event| view.show(event))).await;
+    let result = cancellable(client.session(session).turn(input, |event| view.show(event))).await;
     if result.is_err() {
         view.end_line();
         leave_at_second_interrupt();
-        if client.session(session).await.is_ok_and(|info| info.pending) {
+        if client.session(session).info().await.is_ok_and(|info| info.pending) {
             out.note(&format!("the message is kept; it is finished first by: baton chat {session}"));
         }
     }
@@ -102,7 +102,7 @@ async fn one_shot(
         out.value(&summary)?;
     }
     // Another device may have written in the same place meanwhile.
-    if client.wait_compared(session, COMPARE_WAIT).await? {
+    if client.session(session).wait_compared(COMPARE_WAIT).await? {
         talk.reconcile(client, session, out).await?;
     }
     Ok(())

@@ -31,13 +31,13 @@ const PUBLISH_WAIT: Duration = Duration::from_secs(5);
 /// Compares a session with the head indexes, and merges nothing. Publishes a head that they lack.
 pub async fn check(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
-    let result = client.check_head(id).await;
+    let result = client.session(id).check_head().await;
     let lacks = matches!(
         result,
         Ok(HeadStatus::Unpublished) | Err(ClientError::Protocol(ErrorCode::RollbackDetected))
     );
-    let published = lacks && cancellable(client.wait_published(id, PUBLISH_WAIT)).await?;
-    let info = client.session(id).await?;
+    let published = lacks && cancellable(client.session(id).wait_published(PUBLISH_WAIT)).await?;
+    let info = client.session(id).info().await?;
     if out.json() {
         out.value(&json!({
             "session": id.to_string(),
@@ -87,16 +87,16 @@ pub async fn sync(
             view.show(event);
         }
     };
-    let done = match cancellable(client.reconcile(id, options, on_event)).await {
+    let done = match cancellable(client.session(id).reconcile(options, on_event)).await {
         Err(Failure::Client(error @ (ClientError::Store(_) | ClientError::Protocol(_)))) if over => {
             out.warn(&format!("what other devices wrote could not be taken in: {error}"));
-            client.publish_over(id).await?;
+            client.session(id).publish_over().await?;
             out.note("this device's head is published over it; the other settles both when it comes back");
             return Ok(());
         }
         other => other?,
     };
-    let info = client.session(id).await?;
+    let info = client.session(id).info().await?;
     warn_of_indexes(&info, out);
     if out.json() {
         let moved = done.replayed.iter().map(|moved| json!({ "from": moved.from, "to": moved.to }));

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use baton_client::{Client, TurnInput, TurnOutcome};
+use baton_client::{Client, SessionHandle, TurnInput, TurnOutcome};
 use baton_proto::{
     ids::SessionId,
     record::{Message, RecordKind, Role},
@@ -109,7 +109,7 @@ impl Dialogue {
     ) -> Result<Self, Failure> {
         let session = open_session(client, &talk, arguments).await?;
         if arguments.drop_pending {
-            client.abandon(session).await?;
+            client.session(session).abandon().await?;
         }
         let system = arguments.session.as_ref().and(arguments.system.clone());
         Ok(Self { client: client.clone(), talk, out, session, system })
@@ -127,7 +127,7 @@ impl Dialogue {
 
     /// Shows the session and its head index's state, and finishes an unanswered turn.
     pub async fn greet(&mut self) -> Result<(), Failure> {
-        let info = self.client.session(self.session).await?;
+        let info = self.handle().info().await?;
         let id: String = info.id.to_string().chars().take(8).collect();
         self.out.note(&format!("session {id} · {} · /help", count(info.turns, "turn")));
         if info.turns > 0 {
@@ -145,7 +145,7 @@ impl Dialogue {
     /// Compares with the head index: merges other devices' turns, and reports them and any problems.
     async fn compare(&self) -> Result<(), Failure> {
         match self.talk.reconcile(&self.client, self.session, &self.out).await {
-            Ok(_) => devices::warn_of_indexes(&self.client.session(self.session).await?, &self.out),
+            Ok(_) => devices::warn_of_indexes(&self.handle().info().await?, &self.out),
             Err(Failure::Client(error)) => {
                 self.out.warn(&format!("head index: {error}"));
                 if let Some(hint) = error.hint() {
@@ -170,7 +170,7 @@ impl Dialogue {
             Line::Regenerate => self.replace(None).await?,
             Line::Retry => self.retry().await?,
             Line::Drop => {
-                self.client.abandon(self.session).await?;
+                self.handle().abandon().await?;
                 self.out.note("given up");
             }
             Line::Sessions => show_list(&self.client, &self.out).await?,
@@ -183,8 +183,7 @@ impl Dialogue {
                 return self.move_to(session).await;
             }
             Line::Verify { full } => {
-                let report =
-                    cancellable_at(&self.out, self.client.verify_when_stored(self.session, full)).await?;
+                let report = cancellable_at(&self.out, self.handle().verify_when_stored(full)).await?;
                 show_report(&report, &self.out)?;
             }
         }
@@ -193,13 +192,17 @@ impl Dialogue {
 
     async fn move_to(&mut self, session: SessionId) -> Result<DialogueStep, Failure> {
         // Opens the new one first, so that a session in use elsewhere leaves the current one as it is.
-        self.client.session(session).await?;
+        self.client.session(session).info().await?;
         if session != self.session {
-            self.client.release(self.session);
+            self.handle().release();
             self.system = None;
         }
         self.session = session;
         Ok(DialogueStep::Greet)
+    }
+
+    fn handle(&self) -> SessionHandle {
+        self.client.session(self.session)
     }
 
     /// Runs a turn; with a seq, it replaces the turns from there on.
@@ -211,10 +214,11 @@ impl Dialogue {
             input = TurnInput { kind: RecordKind::Edit, supersedes_from: replaced, ..input };
         }
         if let Some(system) = &self.system {
-            self.client.set_system(self.session, vec![Message::new(Role::System, system)]).await?;
+            self.handle().set_system(vec![Message::new(Role::System, system)]).await?;
             self.system = None;
         }
-        let turn = self.client.turn(self.session, input, |event| view.show(event));
+        let handle = self.handle();
+        let turn = handle.turn(input, |event| view.show(event));
         let result = cancellable_at(&self.out, turn).await;
         if let Ok(outcome) = &result {
             self.talk.remember(&messages, outcome, &self.out).await;
@@ -224,7 +228,7 @@ impl Dialogue {
 
     /// Shows the items recalled for the last turn.
     async fn memory(&self) -> Result<(), Failure> {
-        match self.client.last_turn(self.session).await? {
+        match self.handle().last_turn().await? {
             Some(last) => show_memory(&last.memory, &self.out),
             None => self.out.note("nothing was said yet"),
         }
@@ -248,7 +252,7 @@ impl Dialogue {
             // A user who cancels no longer wants the answer.
             Err(Failure::Interrupted) => {
                 view.end_line();
-                self.client.abandon(self.session).await?;
+                self.handle().abandon().await?;
                 self.out.note("cancelled");
             }
             Err(failure) => {
@@ -261,7 +265,7 @@ impl Dialogue {
 
     /// Sends the last message again, or a different text: a turn that replaces the last one.
     async fn replace(&mut self, text: Option<&str>) -> Result<(), Failure> {
-        let conversation = self.client.conversation(self.session).await?;
+        let conversation = self.handle().conversation().await?;
         let Some(last) = conversation.turns.last() else {
             self.out.warn("nothing was said yet");
             return Ok(());

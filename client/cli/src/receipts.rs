@@ -77,7 +77,7 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
     };
     let mut listed: Vec<SessionReceipts> = Vec::new();
     for id in ids {
-        match client.receipts(id, arguments.verify).await {
+        match client.session(id).receipts(arguments.verify).await {
             Ok(turns) => listed.push((id, turns)),
             // One damaged journal must not hide the others.
             Err(error) if arguments.session.is_none() => out.warn(&format!("session {id}: {error}")),

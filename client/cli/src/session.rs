@@ -38,7 +38,7 @@ pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Res
         SessionCommand::Export { session, out: file, with_root } => {
             with_client(settings, false, async |client| {
                 let id = find_session(client, &session).await?;
-                write(&client.export(id, with_root).await?, &file, out)
+                write(&client.session(id).export(with_root).await?, &file, out)
             })
             .await
         }
@@ -83,7 +83,7 @@ pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Res
         }
         SessionCommand::Restore { session: Some(session), .. } => {
             with_client(settings, true, async |client| {
-                let root = client.backup(find_session(client, &session).await?).await?;
+                let root = client.session(find_session(client, &session).await?).backup().await?;
                 restore(client, &root, out).await
             })
             .await
@@ -165,9 +165,9 @@ fn describe(session: &SessionInfo) -> serde_json::Value {
 
 async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
-    let history = client.history(id).await?;
-    let displaced = client.displaced(id).await?;
-    let info = client.session(id).await?;
+    let history = client.session(id).history().await?;
+    let displaced = client.session(id).displaced().await?;
+    let info = client.session(id).info().await?;
     let mut turns = Vec::new();
     for view in &history {
         let link = &view.turn.link;
@@ -232,7 +232,7 @@ fn write(text: &str, file: &Path, out: &Out) -> Result<(), Failure> {
 /// The memory of the answered turns, in the form that `baton-node replay` reads.
 async fn memory(client: &Client, named: &str, turn: Option<u64>) -> Result<Zeroizing<String>, Failure> {
     let id = find_session(client, named).await?;
-    let turns = client.history(id).await?.into_iter();
+    let turns = client.session(id).history().await?.into_iter();
     let kept: Vec<ExportMemory> = turns
         .map(|view| ExportMemory { seq: view.turn.link.seq, items: view.memory })
         .filter(|one| !one.items.is_empty() && turn.is_none_or(|seq| seq == one.seq))
@@ -249,19 +249,19 @@ async fn memory(client: &Client, named: &str, turn: Option<u64>) -> Result<Zeroi
 
 async fn verify(client: &Client, named: &str, full: bool, repair: bool, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
-    let mut report = cancellable(client.verify(id, full)).await?;
+    let mut report = cancellable(client.session(id).verify(full)).await?;
     if repair && !report.not_stored.is_empty() {
         let many = report.not_stored.len();
-        cancellable(client.put_back_blobs(id, &report.not_stored)).await?;
+        cancellable(client.session(id).put_back_blobs(&report.not_stored)).await?;
         out.note(&format!("put back into the store: {many} of {}; checking again", report.segments));
-        report = cancellable(client.verify(id, full)).await?;
+        report = cancellable(client.session(id).verify(full)).await?;
     }
     show_report(&report, out)?;
     if !report.not_stored.is_empty() && !repair && !out.json() {
         out.note(&format!("  try: baton session verify {id} --repair"));
     }
-    match client.check_head(id).await {
-        Ok(_) => devices::warn_of_indexes(&client.session(id).await?, out),
+    match client.session(id).check_head().await {
+        Ok(_) => devices::warn_of_indexes(&client.session(id).info().await?, out),
         Err(error @ ClientError::Store(_)) => out.warn(&format!("the head index was not compared: {error}")),
         Err(error) => return Err(error.into()),
     }
@@ -363,7 +363,7 @@ async fn delete(client: &Client, named: &str, yes: bool, out: &Out) -> Result<()
             return Ok(());
         }
     }
-    match client.delete(id).await?.unpublished {
+    match client.session(id).delete().await?.unpublished {
         None => {
             out.note("deleted");
             Ok(())
@@ -379,7 +379,7 @@ async fn delete(client: &Client, named: &str, yes: bool, out: &Out) -> Result<()
 
 async fn backup(client: &Client, named: &str, file: Option<&Path>, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
-    let root = client.backup(id).await?;
+    let root = client.session(id).backup().await?;
     let words = root.to_words();
     match file {
         Some(file) => {
@@ -413,7 +413,7 @@ async fn restore(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), F
     let recovered = client.recover_available(root).await?;
     let id = recovered.session;
     let Some(lost) = recovered.lost else { return show_ready(client, id, out).await };
-    let info = client.session(id).await?;
+    let info = client.session(id).info().await?;
     if out.json() {
         let mut value = describe(&info);
         value["lost"] = json!({ "from": lost.start(), "to": lost.end() });
@@ -435,7 +435,7 @@ async fn restore(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), F
 
 /// Shows a session that was imported or recovered.
 async fn show_ready(client: &Client, id: baton_proto::ids::SessionId, out: &Out) -> Result<(), Failure> {
-    let info = client.session(id).await?;
+    let info = client.session(id).info().await?;
     if out.json() {
         out.value(&describe(&info))?;
     } else {

@@ -19,7 +19,7 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// Shows the end of storage of a session's blobs.
 pub async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
-    let blobs = client.lifetimes(id).await?;
+    let blobs = client.session(id).lifetimes().await?;
     let now_ms = now_ms();
     if out.json() {
         let blobs: Vec<_> = blobs.iter().map(describe).collect();
@@ -58,7 +58,7 @@ pub async fn renew(
     };
     let mut worst = None;
     for id in ids {
-        match cancellable(client.renew(id, within)).await {
+        match cancellable(client.session(id).renew(within)).await {
             Ok(report) => {
                 show_renewal(id, &report, out)?;
                 worst = report.failed.into_iter().next().map(|(_, error)| error).or(worst);
@@ -71,7 +71,7 @@ pub async fn renew(
             Err(failure) => return Err(failure),
         }
         if named.is_none() {
-            client.release(id);
+            client.session(id).release();
         }
     }
     worst.map_or(Ok(()), |error: ClientError| Err(error.into()))

@@ -98,19 +98,21 @@ impl Talk {
         view: &mut TurnDisplay<'_>,
         out: &Out,
     ) -> Result<Option<TurnOutcome>, Failure> {
-        let messages = client.pending_messages(session).await?.unwrap_or_default();
+        let messages = client.session(session).pending_messages().await?.unwrap_or_default();
         let hint = self.memory.as_ref().map(|memory| memory.hint(session, &messages, out));
         let hinted = hint.is_some();
         let options = ResumeOptions { hint, ..ResumeOptions::of(&self.template) };
         view.begin(&messages);
-        let mut result = cancellable_at(out, client.resume(session, options, |event| view.show(event))).await;
+        let mut result =
+            cancellable_at(out, client.session(session).resume(options, |event| view.show(event))).await;
         if hinted && matches!(result, Err(Failure::Client(ClientError::TurnFailed { .. }))) {
             view.end_line();
             out.warn(
                 "the relayer gave no memory for the message; it is finished without, by a node directly",
             );
             let options = ResumeOptions { relayer: None, ..ResumeOptions::of(&self.template) };
-            result = cancellable_at(out, client.resume(session, options, |event| view.show(event))).await;
+            result =
+                cancellable_at(out, client.session(session).resume(options, |event| view.show(event))).await;
         }
         if let Ok(Some(outcome)) = &result {
             self.remember(&messages, outcome, out).await;
@@ -127,7 +129,7 @@ impl Talk {
     ) -> Result<ReconcileReport, Failure> {
         let options = ResumeOptions::of(&self.template);
         let mut view = TurnDisplay::new(out);
-        cancellable_at(out, client.reconcile(session, &options, |event| view.show(event))).await
+        cancellable_at(out, client.session(session).reconcile(&options, |event| view.show(event))).await
     }
 
     /// Begins a session.

@@ -105,7 +105,7 @@ pub async fn run(
     drop(view);
     leave_at_second_interrupt();
     let id: String = session.to_string().chars().take(8).collect();
-    if let Ok(info) = client.session(session).await
+    if let Ok(info) = client.session(session).info().await
         && (info.turns > 0 || info.pending)
     {
         let kept = if info.pending { "; the message that was not answered is finished first" } else { "" };
@@ -202,7 +202,7 @@ impl FullScreenView {
         // While a task runs, the session may soon be another one. While idle, it is open, and read from
         // memory.
         if self.state.busy.is_none() {
-            unstored = self.client.session(self.session).await.ok().map(|info| info.unstored);
+            unstored = self.client.session(self.session).info().await.ok().map(|info| info.unstored);
         }
         self.state.tick(self.now(), nodes, unstored);
     }

@@ -99,9 +99,10 @@ async fn start_ephemeral(
         let hint = gateway.config().memory.as_ref().map(|memory| memory.hint(session, &messages));
         let input = TurnInput { messages, hint, reconcile: false, ..template };
         let mut writer = StepWriter::new(input.model.clone(), sender.clone());
+        let handle = client.session(session);
         let result = tokio::select! {
             biased;
-            result = Box::pin(client.turn(session, input, |event| writer.event(event))) => Some(result),
+            result = Box::pin(handle.turn(input, |event| writer.event(event))) => Some(result),
             () = sender.closed() => None,
         };
         if let Some(result) = result {
@@ -225,11 +226,11 @@ async fn run(
 /// If another device wrote in the same place, merges its turns before the next request. The losing device
 /// replays its turn.
 async fn settle_devices(gateway: &Gateway, session: SessionId, options: &ResumeOptions) {
-    let client = gateway.client();
-    if !client.wait_compared(session, COMPARE_WAIT).await.unwrap_or(false) {
+    let handle = gateway.client().session(session);
+    if !handle.wait_compared(COMPARE_WAIT).await.unwrap_or(false) {
         return;
     }
-    let settled = client.reconcile(session, options, |event| {
+    let settled = handle.reconcile(options, |event| {
         if let TurnEvent::Devices(event) = event {
             tracing::warn!(%session, "{event}");
         }
@@ -252,7 +253,7 @@ async fn turn(
     let memory = gateway.config().memory.as_ref();
     let resumes = matches!(prepared.work, SessionWork::Resume);
     let (messages, replaces) = match prepared.work {
-        SessionWork::Resume => (client.pending_messages(session).await?.unwrap_or_default(), None),
+        SessionWork::Resume => (client.session(session).pending_messages().await?.unwrap_or_default(), None),
         SessionWork::Turn { messages, replaces } => (messages, replaces),
     };
     let hint = memory.map(|memory| memory.hint(session, &messages));
@@ -262,7 +263,7 @@ async fn turn(
         let kind = record_kind(replaces);
         let input =
             TurnInput { messages: messages.clone(), kind, supersedes_from: replaces, hint, ..template };
-        client.turn(session, input, on_event).await?
+        client.session(session).turn(input, on_event).await?
     };
     Ok((outcome, messages))
 }
@@ -277,13 +278,13 @@ async fn resume(
 ) -> Result<TurnOutcome, ClientError> {
     let hinted = hint.is_some();
     let options = ResumeOptions { hint, ..ResumeOptions::of(template) };
-    let mut resumed = client.resume(session, options, &mut on_event).await;
+    let mut resumed = client.session(session).resume(options, &mut on_event).await;
     if hinted && matches!(resumed, Err(ClientError::TurnFailed { .. })) {
         tracing::warn!(
             "the relayer gave no memory for a message; it is finished without, by a node directly"
         );
         let options = ResumeOptions { relayer: None, ..ResumeOptions::of(template) };
-        resumed = client.resume(session, options, &mut on_event).await;
+        resumed = client.session(session).resume(options, &mut on_event).await;
     }
     // Another process finished it since. The caller retries, and the messages then find the answer.
     resumed?.ok_or(ClientError::Busy)

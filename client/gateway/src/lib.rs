@@ -216,7 +216,7 @@ impl Gateway {
 
     /// Learns a session's present messages.
     async fn learn(&self, session: SessionId) -> Result<(), ClientError> {
-        let conversation = self.client().conversation(session).await?;
+        let conversation = self.client().session(session).conversation().await?;
         self.index().learn(&conversation);
         Ok(())
     }
@@ -251,9 +251,9 @@ async fn release_idle_sessions(gateway: Gateway) {
             open.iter().filter(|(_, used)| used.elapsed() >= KEEP_OPEN).map(|(id, _)| *id).collect()
         };
         for session in idle {
-            let busy = gateway.client().session(session).await.is_ok_and(|info| info.unstored > 0);
+            let busy = gateway.client().session(session).info().await.is_ok_and(|info| info.unstored > 0);
             if !busy {
-                gateway.client().release(session);
+                gateway.client().session(session).release();
                 gateway.open_sessions().retain(|(id, used)| *id != session || used.elapsed() < KEEP_OPEN);
             }
         }

@@ -93,11 +93,12 @@ async fn begin(State(gateway): State<Gateway>) -> Result<Json<Value>, ApiError> 
 async fn show(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
     let id = id_of(&id)?;
     let client = gateway.client();
-    let views = client.history(id).await?;
+    let views = client.session(id).history().await?;
     gateway.note_use(id);
-    let info = client.session(id).await?;
-    let pending = client.pending_messages(id).await?;
-    let counting: HashSet<u64> = client.conversation(id).await?.turns.iter().map(|turn| turn.seq).collect();
+    let info = client.session(id).info().await?;
+    let pending = client.session(id).pending_messages().await?;
+    let counting: HashSet<u64> =
+        client.session(id).conversation().await?.turns.iter().map(|turn| turn.seq).collect();
     let turns: Vec<Value> =
         views.iter().filter(|view| counting.contains(&view.turn.link.seq)).map(describe).collect();
     Ok(Json(json!({
@@ -157,14 +158,14 @@ fn messages(messages: &[Message]) -> Value {
 
 /// Gives up an unanswered message.
 async fn abandon(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
-    gateway.client().abandon(id_of(&id)?).await?;
+    gateway.client().session(id_of(&id)?).abandon().await?;
     Ok(Json(json!({ "abandoned": true })))
 }
 
 /// Deletes a session, here and in the head index.
 async fn delete(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
     let id = id_of(&id)?;
-    let deletion = gateway.client().delete(id).await?;
+    let deletion = gateway.client().session(id).delete().await?;
     gateway.index().forget(id);
     Ok(Json(json!({
         "deleted": true,
@@ -185,7 +186,7 @@ async fn verify(
     Query(input): Query<VerifyInput>,
 ) -> Result<Json<Value>, ApiError> {
     let id = id_of(&id)?;
-    let report = gateway.client().verify_when_stored(id, input.full).await?;
+    let report = gateway.client().session(id).verify_when_stored(input.full).await?;
     gateway.note_use(id);
     Ok(Json(json!({
         "good": report.is_good(),
@@ -206,7 +207,7 @@ async fn verify(
 /// The session as evidence that any reader can check; without its root.
 async fn export(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Response, ApiError> {
     let id = id_of(&id)?;
-    let text = gateway.client().export(id, false).await?;
+    let text = gateway.client().session(id).export(false).await?;
     gateway.note_use(id);
     let mut response =
         ([(header::CONTENT_TYPE, "application/json")], text.as_str().to_owned()).into_response();

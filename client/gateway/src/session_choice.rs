@@ -50,15 +50,15 @@ pub(super) async fn prepare_session(
     let unanswered = gateway.index().take_unanswered(&request.messages);
     if let Some(session) = unanswered
         && request.session.is_none()
-        && client.session(session).await.is_ok_and(|info| info.pending)
+        && client.session(session).info().await.is_ok_and(|info| info.pending)
     {
         if has_same_form(gateway, session, request).await?
-            && pinned_messages(client, session, request).await? == client.system(session).await?
+            && pinned_messages(client, session, request).await? == client.session(session).system().await?
         {
             return Ok(PreparedSession { session, work: SessionWork::Resume });
         }
         // The request now has other tools or system text, which the begun turn cannot take any more.
-        client.abandon(session).await?;
+        client.session(session).abandon().await?;
     }
     let (before, new) = split(&request.messages);
     if new.is_empty() {
@@ -85,10 +85,12 @@ pub(super) async fn prepare_session(
                 work: SessionWork::Turn { messages: request.messages.clone(), replaces: None },
             })
         }
-        SessionChoice::Session { session, .. } if client.session(session).await?.waiting_replays > 0 => {
+        SessionChoice::Session { session, .. }
+            if client.session(session).info().await?.waiting_replays > 0 =>
+        {
             // Another device's chain displaced turns: replay them first, then place the request in the
             // result.
-            client.reconcile(session, &ResumeOptions::of(template), |_| {}).await?;
+            client.session(session).reconcile(&ResumeOptions::of(template), |_| {}).await?;
             gateway.learn(session).await?;
             Box::pin(prepare_session(gateway, request, template)).await
         }
@@ -96,17 +98,17 @@ pub(super) async fn prepare_session(
             check(template, new)?;
             gateway.note_use(session);
             let system = pinned_messages(client, session, request).await?;
-            if let Some(pending) = client.pending_messages(session).await? {
+            if let Some(pending) = client.session(session).pending_messages().await? {
                 if same_messages(&pending, new)
-                    && system == client.system(session).await?
+                    && system == client.session(session).system().await?
                     && has_same_form(gateway, session, request).await?
                 {
                     return Ok(PreparedSession { session, work: SessionWork::Resume });
                 }
                 // A different request no longer waits for that answer.
-                client.abandon(session).await?;
+                client.session(session).abandon().await?;
             }
-            client.set_system(session, system).await?;
+            client.session(session).set_system(system).await?;
             Ok(PreparedSession { session, work: SessionWork::Turn { messages: new.to_vec(), replaces } })
         }
     }
@@ -118,7 +120,7 @@ async fn has_same_form(
     session: SessionId,
     request: &CompletionRequest,
 ) -> Result<bool, ApiError> {
-    let sampling = gateway.client().pending_sampling(session).await?.unwrap_or_default();
+    let sampling = gateway.client().session(session).pending_sampling().await?.unwrap_or_default();
     let schema = request.json_schema.as_deref().map(json_schema_hash);
     Ok(sampling.json_schema == schema
         && sampling.logprobs == request.logprobs.map_or(0, LogprobsRequest::requested_alternatives))
@@ -146,7 +148,7 @@ async fn conversation(gateway: &Gateway, name: &str) -> Result<Conversation, Api
             (None, _) => return Err(unknown().into()),
         }
     };
-    Ok(client.conversation(id).await?)
+    Ok(client.session(id).conversation().await?)
 }
 
 /// Places a request in the session that the caller named. Without earlier messages, the new ones follow its
@@ -176,7 +178,7 @@ async fn find_by_messages(
 ) -> SessionChoice {
     let proposed = if before.is_empty() { Vec::new() } else { gateway.index().propose(before) };
     for session in proposed {
-        match gateway.client().conversation(session).await {
+        match gateway.client().session(session).conversation().await {
             Ok(conversation) => {
                 let fits = check(template, all).is_ok();
                 if let Some(choice) = match_session(&conversation, before, fits) {
@@ -225,7 +227,7 @@ async fn pinned_messages(
 ) -> Result<Vec<Message>, ClientError> {
     let mut system = request.system.clone();
     if request.session.is_some() && system.is_empty() {
-        system = client.system(session).await?;
+        system = client.session(session).system().await?;
         system.retain(|message| !is_definitions(message));
     }
     system.extend(request.tools.as_ref().map(Definitions::message));

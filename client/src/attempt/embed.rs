@@ -1,6 +1,6 @@
 //! Embeddings from any node that offers them: each batch is its own order, tried elsewhere if a node fails.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use baton_keys::{
     SecretSigningKey,
@@ -17,7 +17,7 @@ use baton_proto::{
 use tokio::time::Instant;
 
 use crate::{
-    client::Client,
+    core::Core,
     error::ClientError,
     network::{
         choose::{Choice, Wish},
@@ -90,163 +90,159 @@ fn batches(mut texts: &[String]) -> impl Iterator<Item = &[String]> {
     })
 }
 
-impl Client {
-    /// Embeds texts with a model, by name or hex id, or with any offered model. All texts get the same model,
-    /// but batches may go to different nodes. Each reply is sealed for this request and signed by its node,
-    /// which pins the claim and does not prove that the model ran. The nodes see the texts.
-    ///
-    /// # Errors
-    /// [`ClientError::EmptyMessage`] without any text, [`ClientError::MessageTooLong`] for a text of more
-    /// than 8 KiB, [`ClientError::NoNode`] when no node offers the model, [`ClientError::EmbedFailed`].
-    pub async fn embed(&self, texts: &[String], model: Option<&str>) -> Result<Embeddings, ClientError> {
-        if texts.is_empty() {
-            return Err(ClientError::EmptyMessage);
-        }
-        if let Some(long) = texts.iter().find(|text| text.len() > MAX_EMBED_TEXT_BYTES) {
-            return Err(ClientError::MessageTooLong { bytes: long.len(), limit: MAX_EMBED_TEXT_BYTES });
-        }
-        let mut all: Option<Embeddings> = None;
-        for batch in batches(texts) {
-            // Vectors of two models cannot be compared, and names are only names.
-            let same = all.as_ref().map(|all| all.model_id.to_string());
-            let dimensions = all.as_ref().map(|all| all.dimensions);
-            let (choice, reply) =
-                Box::pin(self.embed_batch(batch, same.as_deref().or(model), dimensions)).await?;
-            let texts = reply.vectors().zip(&reply.tokens).map(|(vector, tokens)| EmbeddedText {
-                vector: vector.to_vec(),
-                tokens: *tokens,
-                node: reply.node,
-            });
-            let all = all.get_or_insert_with(|| Embeddings {
-                model: choice.offer.name.clone(),
-                model_id: choice.offer.model,
-                dimensions: reply.dimensions as usize,
-                texts: Vec::new(),
-            });
-            all.texts.extend(texts);
-        }
-        // There is at least one batch.
-        all.ok_or(ClientError::EmptyMessage)
+/// As [`Client::embed`](crate::Client::embed).
+pub(crate) async fn embed(
+    core: &Arc<Core>,
+    texts: &[String],
+    model: Option<&str>,
+) -> Result<Embeddings, ClientError> {
+    if texts.is_empty() {
+        return Err(ClientError::EmptyMessage);
     }
-
-    /// Embeds one batch, and tries another node after a failure.
-    async fn embed_batch(
-        &self,
-        texts: &[String],
-        model: Option<&str>,
-        dimensions: Option<usize>,
-    ) -> Result<(Choice, EmbedReply), ClientError> {
-        let (directory, config) = (&self.inner.directory, &self.inner.config);
-        let mut tried: Vec<NodeId> = Vec::new();
-        let mut last: Option<ClientError> = None;
-        let mut rejected = None;
-        let mut pause_ms = 0;
-        for attempts in 1..=MAX_ATTEMPTS {
-            let wish = Wish {
-                model,
-                embeddings: true,
-                max_price: Some(config.max_price),
-                tried: &tried,
-                now_ms: self.now_ms(),
-                ..Wish::default()
-            };
-            let (choice, in_flight) = match directory.choose(&wish).await {
-                Ok(chosen) => chosen,
-                Err(none) => return Err(last.unwrap_or_else(|| none.into())),
-            };
-            if tried.contains(&choice.node) {
-                tokio::time::sleep(Duration::from_millis(pause_ms.into())).await;
-            }
-            let asked = self.ask_for_embeddings(&choice, texts).await;
-            // All vectors of a model have the same length, at any node.
-            let fits = |reply: &EmbedReply| dimensions.is_none_or(|known| known == reply.dimensions as usize);
-            let asked = match asked {
-                Ok(reply) if !fits(&reply) => Err(AttemptFailure::check(ErrorCode::PayloadRejected)),
-                asked => asked,
-            };
-            let failure = match asked {
-                Ok(reply) => {
-                    directory.answered(choice.node);
-                    return Ok((choice, reply));
-                }
-                Err(failure) => failure,
-            };
-            drop(in_flight);
-            tracing::debug!(node = %choice.node, reason = failure.reason, "a node embedded nothing");
-            directory.failed(choice.node, failure.fault, failure.retry_after_ms.into());
-            if failure.code == Some(ErrorCode::KxExpired) {
-                directory.renew(choice.node).await;
-            }
-            pause_ms = if failure.retry_after_ms == 0 { DEFAULT_PAUSE_MS } else { failure.retry_after_ms };
-            pause_ms = pause_ms.min(MAX_PAUSE_MS);
-            tried.push(choice.node);
-            let said = failure.code.filter(|code| failure.is_claim() && code.retry() == Retry::Never);
-            // One node's unsigned claim decides nothing; two do.
-            let wrong = said.is_some() && said == rejected;
-            rejected = said.or(rejected);
-            let (node, code, reason) = (choice.node, failure.code, failure.reason);
-            let failed = ClientError::EmbedFailed { attempts, node, code, reason };
-            if wrong {
-                // The request is wrong at every node.
-                return Err(failed);
-            }
-            last = Some(failed);
-        }
-        Err(last.unwrap_or(ClientError::TaskEnded))
+    if let Some(long) = texts.iter().find(|text| text.len() > MAX_EMBED_TEXT_BYTES) {
+        return Err(ClientError::MessageTooLong { bytes: long.len(), limit: MAX_EMBED_TEXT_BYTES });
     }
+    let mut all: Option<Embeddings> = None;
+    for batch in batches(texts) {
+        // Vectors of two models cannot be compared, and names are only names.
+        let same = all.as_ref().map(|all| all.model_id.to_string());
+        let dimensions = all.as_ref().map(|all| all.dimensions);
+        let (choice, reply) =
+            Box::pin(embed_batch(core, batch, same.as_deref().or(model), dimensions)).await?;
+        let texts = reply.vectors().zip(&reply.tokens).map(|(vector, tokens)| EmbeddedText {
+            vector: vector.to_vec(),
+            tokens: *tokens,
+            node: reply.node,
+        });
+        let all = all.get_or_insert_with(|| Embeddings {
+            model: choice.offer.name.clone(),
+            model_id: choice.offer.model,
+            dimensions: reply.dimensions as usize,
+            texts: Vec::new(),
+        });
+        all.texts.extend(texts);
+    }
+    // There is at least one batch.
+    all.ok_or(ClientError::EmptyMessage)
+}
 
-    /// One order, to one node.
-    async fn ask_for_embeddings(
-        &self,
-        choice: &Choice,
-        texts: &[String],
-    ) -> Result<EmbedReply, AttemptFailure> {
-        let (directory, config) = (&self.inner.directory, &self.inner.config);
-        // A fresh key for each order, so that no node can link two orders by it.
-        let client_key = SecretSigningKey::generate();
-        let issued_ms = self.now_ms();
-        let mut auth = EmbedAuth {
-            version: VERSION,
-            suite: SUITE_V1,
-            client_key: client_key.public_key(),
-            request: EmbedId(random_bytes()),
-            audience: choice.node,
-            audience_key: choice.key,
-            model: choice.offer.model,
-            texts_hash: PayloadHash([0; 32]),
-            issued_ms,
-            expires_ms: issued_ms.saturating_add(LIFETIME_MS),
+/// Embeds one batch, and tries another node after a failure.
+async fn embed_batch(
+    core: &Arc<Core>,
+    texts: &[String],
+    model: Option<&str>,
+    dimensions: Option<usize>,
+) -> Result<(Choice, EmbedReply), ClientError> {
+    let (directory, config) = (&core.directory, &core.config);
+    let mut tried: Vec<NodeId> = Vec::new();
+    let mut last: Option<ClientError> = None;
+    let mut rejected = None;
+    let mut pause_ms = 0;
+    for attempts in 1..=MAX_ATTEMPTS {
+        let wish = Wish {
+            model,
+            embeddings: true,
+            max_price: Some(config.max_price),
+            tried: &tried,
+            now_ms: core.now_ms(),
+            ..Wish::default()
         };
-        let plain = EmbedTexts::new(texts.to_vec());
-        let ephemeral = ExchangeSecret::generate();
-        let (sealed, secret) = SealedTexts::seal(&plain, &ephemeral, &choice.key, &auth.binding())
-            .map_err(AttemptFailure::check)?;
-        auth.texts_hash = sealed.hash();
-        let auth = SignedObject::sign(auth, &client_key);
-        let quota = config.quota.as_deref().and_then(|quota| quota.for_embeddings(&auth));
-        let request = EmbedRequest { auth: auth.bytes().clone(), texts: sealed, quota };
-        let frame = codec::encode(&EmbedFrame::Request(request));
-        if frame.len() > MAX_EMBED_FRAME_BYTES {
-            return Err(AttemptFailure::check(ErrorCode::FrameTooLarge).unclear());
+        let (choice, in_flight) = match directory.choose(&wish).await {
+            Ok(chosen) => chosen,
+            Err(none) => return Err(last.unwrap_or_else(|| none.into())),
+        };
+        if tried.contains(&choice.node) {
+            tokio::time::sleep(Duration::from_millis(pause_ms.into())).await;
         }
-        let (open, answer) = (config.timeouts.open, config.timeouts.embed);
-        let (mesh, addrs) = (directory.mesh(), directory.addrs(choice.node));
-        let opened = mesh.open_side(choice.node, &addrs, &EMBED_PROTOCOL, Instant::now() + open).await;
-        let mut stream = opened.map_err(|error| match error {
-            // The node is up, but offers a model that it does not have.
-            OpenError::ProtocolUnsupported => AttemptFailure::node(ErrorCode::ModelUnavailable, 0),
-            error => ExchangeError::Open(error).into(),
-        })?;
-        let failed = |error| AttemptFailure::from(ExchangeError::Frame(error));
-        stream.send_by(&frame, Instant::now() + open).await.map_err(failed)?;
-        // This side stays open: closing it would cancel the request.
-        let received = stream.recv_by(MAX_EMBED_ANSWER_BYTES, Instant::now() + answer).await;
-        let bytes = received.map_err(failed)?.ok_or(ExchangeError::Ended)?;
-        match codec::decode(&bytes, MAX_EMBED_ANSWER_BYTES).map_err(AttemptFailure::check)? {
-            EmbedAnswer::Refused { code, retry_after_ms } => Err(AttemptFailure::node(code, retry_after_ms)),
-            EmbedAnswer::Embedded { nonce, sealed } => {
-                sealed.open(&secret, &nonce, &auth, texts.len()).map_err(AttemptFailure::check)
+        let asked = ask_for_embeddings(core, &choice, texts).await;
+        // All vectors of a model have the same length, at any node.
+        let fits = |reply: &EmbedReply| dimensions.is_none_or(|known| known == reply.dimensions as usize);
+        let asked = match asked {
+            Ok(reply) if !fits(&reply) => Err(AttemptFailure::check(ErrorCode::PayloadRejected)),
+            asked => asked,
+        };
+        let failure = match asked {
+            Ok(reply) => {
+                directory.answered(choice.node);
+                return Ok((choice, reply));
             }
+            Err(failure) => failure,
+        };
+        drop(in_flight);
+        tracing::debug!(node = %choice.node, reason = failure.reason, "a node embedded nothing");
+        directory.failed(choice.node, failure.fault, failure.retry_after_ms.into());
+        if failure.code == Some(ErrorCode::KxExpired) {
+            directory.renew(choice.node).await;
+        }
+        pause_ms = if failure.retry_after_ms == 0 { DEFAULT_PAUSE_MS } else { failure.retry_after_ms };
+        pause_ms = pause_ms.min(MAX_PAUSE_MS);
+        tried.push(choice.node);
+        let said = failure.code.filter(|code| failure.is_claim() && code.retry() == Retry::Never);
+        // One node's unsigned claim decides nothing; two do.
+        let wrong = said.is_some() && said == rejected;
+        rejected = said.or(rejected);
+        let (node, code, reason) = (choice.node, failure.code, failure.reason);
+        let failed = ClientError::EmbedFailed { attempts, node, code, reason };
+        if wrong {
+            // The request is wrong at every node.
+            return Err(failed);
+        }
+        last = Some(failed);
+    }
+    Err(last.unwrap_or(ClientError::TaskEnded))
+}
+
+/// One order, to one node.
+async fn ask_for_embeddings(
+    core: &Arc<Core>,
+    choice: &Choice,
+    texts: &[String],
+) -> Result<EmbedReply, AttemptFailure> {
+    let (directory, config) = (&core.directory, &core.config);
+    // A fresh key for each order, so that no node can link two orders by it.
+    let client_key = SecretSigningKey::generate();
+    let issued_ms = core.now_ms();
+    let mut auth = EmbedAuth {
+        version: VERSION,
+        suite: SUITE_V1,
+        client_key: client_key.public_key(),
+        request: EmbedId(random_bytes()),
+        audience: choice.node,
+        audience_key: choice.key,
+        model: choice.offer.model,
+        texts_hash: PayloadHash([0; 32]),
+        issued_ms,
+        expires_ms: issued_ms.saturating_add(LIFETIME_MS),
+    };
+    let plain = EmbedTexts::new(texts.to_vec());
+    let ephemeral = ExchangeSecret::generate();
+    let (sealed, secret) =
+        SealedTexts::seal(&plain, &ephemeral, &choice.key, &auth.binding()).map_err(AttemptFailure::check)?;
+    auth.texts_hash = sealed.hash();
+    let auth = SignedObject::sign(auth, &client_key);
+    let quota = config.quota.as_deref().and_then(|quota| quota.for_embeddings(&auth));
+    let request = EmbedRequest { auth: auth.bytes().clone(), texts: sealed, quota };
+    let frame = codec::encode(&EmbedFrame::Request(request));
+    if frame.len() > MAX_EMBED_FRAME_BYTES {
+        return Err(AttemptFailure::check(ErrorCode::FrameTooLarge).unclear());
+    }
+    let (open, answer) = (config.timeouts.open, config.timeouts.embed);
+    let (mesh, addrs) = (directory.mesh(), directory.addrs(choice.node));
+    let opened = mesh.open_side(choice.node, &addrs, &EMBED_PROTOCOL, Instant::now() + open).await;
+    let mut stream = opened.map_err(|error| match error {
+        // The node is up, but offers a model that it does not have.
+        OpenError::ProtocolUnsupported => AttemptFailure::node(ErrorCode::ModelUnavailable, 0),
+        error => ExchangeError::Open(error).into(),
+    })?;
+    let failed = |error| AttemptFailure::from(ExchangeError::Frame(error));
+    stream.send_by(&frame, Instant::now() + open).await.map_err(failed)?;
+    // This side stays open: closing it would cancel the request.
+    let received = stream.recv_by(MAX_EMBED_ANSWER_BYTES, Instant::now() + answer).await;
+    let bytes = received.map_err(failed)?.ok_or(ExchangeError::Ended)?;
+    match codec::decode(&bytes, MAX_EMBED_ANSWER_BYTES).map_err(AttemptFailure::check)? {
+        EmbedAnswer::Refused { code, retry_after_ms } => Err(AttemptFailure::node(code, retry_after_ms)),
+        EmbedAnswer::Embedded { nonce, sealed } => {
+            sealed.open(&secret, &nonce, &auth, texts.len()).map_err(AttemptFailure::check)
         }
     }
 }

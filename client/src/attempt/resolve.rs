@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use super::accept;
 use crate::{
-    client::Client,
+    core::Core,
     network::{exchange, reputation::NodeFailure},
     session::{open_session::Session, state::State},
 };
@@ -47,91 +47,93 @@ pub(crate) enum ResolveError {
 /// An accepted turn and the memory that it used.
 pub(crate) type ResolvedTurn = (AcceptedTurn, Vec<MemoryItem>);
 
-impl Client {
-    /// Asks the author of an attempt. Returns the turn if the author sealed it and it rebuilds. After any
-    /// error a new attempt may be made.
-    pub(crate) async fn resolve_attempt(
-        &self,
-        session: &Arc<Session>,
-        auth: &SignedObject<TurnAuth>,
-        wait: Duration,
-    ) -> Result<Option<ResolvedTurn>, ResolveError> {
-        let node = auth.audience;
-        let (committed, store) =
-            match self.status(session, auth, wait).await.map_err(ResolveError::Unknown)? {
-                TurnStatus::Sealed { committed, store } => (*committed, store),
-                TurnStatus::Accepted | TurnStatus::Aborted => return Ok(None),
-            };
-        let fetch = session.read(|state| fetch_frame(state, &committed)).map_err(ResolveError::Wrong)?;
-        let bytes = match self.fetch_from(node, &committed, &fetch).await {
-            Some(bytes) => bytes,
-            None => {
-                let stored = self.fetch_stored(&committed, store).await;
-                stored.ok_or_else(|| ResolveError::Unknown("the sealed blob was not found".to_owned()))?
-            }
+/// Asks the author of an attempt. Returns the turn if the author sealed it and it rebuilds. After any
+/// error a new attempt may be made.
+pub(crate) async fn resolve_attempt(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    auth: &SignedObject<TurnAuth>,
+    wait: Duration,
+) -> Result<Option<ResolvedTurn>, ResolveError> {
+    let node = auth.audience;
+    let (committed, store) = match status(core, session, auth, wait).await.map_err(ResolveError::Unknown)? {
+        TurnStatus::Sealed { committed, store } => (*committed, store),
+        TurnStatus::Accepted | TurnStatus::Aborted => return Ok(None),
+    };
+    let fetch = session.read(|state| fetch_frame(state, &committed)).map_err(ResolveError::Wrong)?;
+    let bytes = match fetch_from(core, node, &committed, &fetch).await {
+        Some(bytes) => bytes,
+        None => {
+            let stored = fetch_stored(core, &committed, store).await;
+            stored.ok_or_else(|| ResolveError::Unknown("the sealed blob was not found".to_owned()))?
+        }
+    };
+    let resolved = session.read(|state| open_and_accept(state, auth, &committed, &bytes));
+    resolved.map(Some).map_err(|code| {
+        // The signed turn differs from the order. If a memory provider added to it, the provider may be
+        // at fault.
+        if code != ErrorCode::StatusUnknown && auth.memory_from.is_none() {
+            core.directory.failed(node, NodeFailure::Lied, 0);
+        }
+        ResolveError::Wrong(code)
+    })
+}
+
+async fn status(
+    core: &Arc<Core>,
+    session: &Session,
+    auth: &SignedObject<TurnAuth>,
+    wait: Duration,
+) -> Result<TurnStatus, String> {
+    let now = core.now_ms();
+    let request = session.read(|state| {
+        let signing = state.root.signing_key();
+        let request = StatusRequest {
+            version: VERSION,
+            session_id: state.session_id,
+            session_key: signing.public_key(),
+            turn_id: auth.turn_id,
+            attempt: auth.attempt,
+            node: auth.audience,
+            time_ms: now,
         };
-        let resolved = session.read(|state| open_and_accept(state, auth, &committed, &bytes));
-        resolved.map(Some).map_err(|code| {
-            // The signed turn differs from the order. If a memory provider added to it, the provider may be
-            // at fault.
-            if code != ErrorCode::StatusUnknown && auth.memory_from.is_none() {
-                self.inner.directory.failed(node, NodeFailure::Lied, 0);
-            }
-            ResolveError::Wrong(code)
-        })
+        SignedObject::sign(request, &signing)
+    });
+    let frame = ClientFrame::Status(request.bytes().clone());
+    match timeout(wait, ask(core, auth.audience, &frame)).await {
+        Ok(Ok(NodeFrame::Status(status))) => Ok(status),
+        Ok(Ok(_)) => Err("the node answered something else".to_owned()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("the node did not answer in time".to_owned()),
     }
+}
 
-    async fn status(
-        &self,
-        session: &Session,
-        auth: &SignedObject<TurnAuth>,
-        wait: Duration,
-    ) -> Result<TurnStatus, String> {
-        let now = self.now_ms();
-        let request = session.read(|state| {
-            let signing = state.root.signing_key();
-            let request = StatusRequest {
-                version: VERSION,
-                session_id: state.session_id,
-                session_key: signing.public_key(),
-                turn_id: auth.turn_id,
-                attempt: auth.attempt,
-                node: auth.audience,
-                time_ms: now,
-            };
-            SignedObject::sign(request, &signing)
-        });
-        let frame = ClientFrame::Status(request.bytes().clone());
-        match timeout(wait, self.ask(auth.audience, &frame)).await {
-            Ok(Ok(NodeFrame::Status(status))) => Ok(status),
-            Ok(Ok(_)) => Err("the node answered something else".to_owned()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("the node did not answer in time".to_owned()),
-        }
-    }
+/// Sends one request to a node.
+pub(crate) async fn ask(
+    core: &Arc<Core>,
+    node: NodeId,
+    frame: &ClientFrame,
+) -> Result<NodeFrame, exchange::ExchangeError> {
+    let directory = &core.directory;
+    let wait = core.config.timeouts.open;
+    exchange::ask(directory.mesh(), node, &directory.addrs(node), frame, wait).await
+}
 
-    /// Sends one request to a node.
-    pub(crate) async fn ask(
-        &self,
-        node: NodeId,
-        frame: &ClientFrame,
-    ) -> Result<NodeFrame, exchange::ExchangeError> {
-        let directory = &self.inner.directory;
-        let wait = self.inner.config.timeouts.open;
-        exchange::ask(directory.mesh(), node, &directory.addrs(node), frame, wait).await
+async fn fetch_from(
+    core: &Arc<Core>,
+    node: NodeId,
+    committed: &Committed,
+    frame: &ClientFrame,
+) -> Option<Vec<u8>> {
+    match ask(core, node, frame).await {
+        Ok(NodeFrame::Blob(bytes)) if blob_digest(&bytes) == committed.blob_digest => Some(bytes),
+        _ => None,
     }
+}
 
-    async fn fetch_from(&self, node: NodeId, committed: &Committed, frame: &ClientFrame) -> Option<Vec<u8>> {
-        match self.ask(node, frame).await {
-            Ok(NodeFrame::Blob(bytes)) if blob_digest(&bytes) == committed.blob_digest => Some(bytes),
-            _ => None,
-        }
-    }
-
-    async fn fetch_stored(&self, committed: &Committed, store: StoreState) -> Option<Vec<u8>> {
-        let StoreState::Stored { blob_id, .. } = store else { return None };
-        self.inner.config.store.get_checked(blob_id, MAX_BLOB_BYTES, committed.blob_digest).await.ok()
-    }
+async fn fetch_stored(core: &Arc<Core>, committed: &Committed, store: StoreState) -> Option<Vec<u8>> {
+    let StoreState::Stored { blob_id, .. } = store else { return None };
+    core.config.store.get_checked(blob_id, MAX_BLOB_BYTES, committed.blob_digest).await.ok()
 }
 
 /// The request for the blob of a turn that its author says it sealed.

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use baton_proto::{
-    ids::BlobId,
     limits::{MAX_BLOB_BYTES, MAX_READ_BLOBS},
     link::BlobRef,
     store::StoreError,
@@ -13,12 +12,10 @@ use baton_proto::{
 use futures::future::join_all;
 
 use crate::{
-    client::Client,
+    core::Core,
     error::ClientError,
-    session::{
-        open_session::Session,
-        state::{Entry, TurnMeta},
-    },
+    session::{open_session::Session, state::TurnMeta},
+    storage,
 };
 
 /// A session unused for this long is at rest: the background work of its last turn is done by then.
@@ -37,140 +34,114 @@ enum StoreCopy {
     Unknown,
 }
 
-impl Client {
-    /// Checks the store's copies of the blobs that the next turn reads, and restores wrong or lost ones.
-    pub(crate) async fn repair(&self, session: &Arc<Session>) {
-        let ends: Vec<(u64, BlobRef)> = session.read(|state| {
-            let ends = state.segment_ends(MAX_READ_BLOBS).into_iter();
-            ends.filter_map(|seq| Some((seq, state.blob_ref(seq)?))).collect()
-        });
-        self.repair_blobs(session, &ends).await;
-    }
+/// Checks the store's copies of the blobs that the next turn reads, and restores wrong or lost ones.
+pub(crate) async fn repair(core: &Arc<Core>, session: &Arc<Session>) {
+    let ends: Vec<(u64, BlobRef)> = session.read(|state| {
+        let ends = state.segment_ends(MAX_READ_BLOBS).into_iter();
+        ends.filter_map(|seq| Some((seq, state.blob_ref(seq)?))).collect()
+    });
+    repair_blobs(core, session, &ends).await;
+}
 
-    /// Checks that the store has the blob of the last turn, and restores it if it is wrong or lost; returns
-    /// the restored turn. Until a segment is closed, its blob and the path to all earlier blobs depend on one
-    /// node's word. A blob whose paid time may be over is left to a renewal.
-    ///
-    /// # Errors
-    /// [`ClientError::Store`] when it could not be restored.
-    pub(crate) async fn confirm_last(&self, session: &Arc<Session>) -> Result<Option<u64>, ClientError> {
-        let last = session.read(|state| {
-            let (turn, _) = state.last().filter(|(_, meta)| meta.stored)?;
-            let seq = turn.link.seq;
-            Some((seq, state.blob_ref(seq)?))
-        });
-        let Some(last) = last else { return Ok(None) };
-        let now_ms = self.now_ms();
-        if self.lifetimes_of(session).last().is_none_or(|blob| blob.kept_until_ms <= now_ms) {
-            return Ok(None);
-        }
-        let (put_back, failed) = self.repair_blobs(session, &[last]).await;
-        failed.map_or(Ok(put_back.first().copied()), Err)
+/// Checks that the store has the blob of the last turn, and restores it if it is wrong or lost; returns
+/// the restored turn. Until a segment is closed, its blob and the path to all earlier blobs depend on one
+/// node's word. A blob whose paid time may be over is left to a renewal.
+///
+/// # Errors
+/// [`ClientError::Store`] when it could not be restored.
+pub(crate) async fn confirm_last(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+) -> Result<Option<u64>, ClientError> {
+    let last = session.read(|state| {
+        let (turn, _) = state.last().filter(|(_, meta)| meta.stored)?;
+        let seq = turn.link.seq;
+        Some((seq, state.blob_ref(seq)?))
+    });
+    let Some(last) = last else { return Ok(None) };
+    let now_ms = core.now_ms();
+    if core.lifetimes_of(session).last().is_none_or(|blob| blob.kept_until_ms <= now_ms) {
+        return Ok(None);
     }
+    let (put_back, failed) = repair_blobs(core, session, &[last]).await;
+    failed.map_or(Ok(put_back.first().copied()), Err)
+}
 
-    /// [`Client::confirm_last`] in the background, at the first use of a session after a rest, unless this
-    /// client has confirmed the blob before.
-    pub(crate) fn spawn_confirmation(&self, session: &Arc<Session>) {
-        let now_ms = self.now_ms();
-        let wanted = session.read(|state| {
-            let rested = |meta: &TurnMeta| now_ms.saturating_sub(meta.accepted_ms) > REST_MS;
-            state.last().is_some_and(|(_, meta)| meta.stored && !meta.confirmed && rested(meta))
-        });
-        if !wanted {
-            return;
-        }
-        let (client, session) = (self.clone(), session.clone());
-        self.spawn(async move {
-            match client.confirm_last(&session).await {
-                Ok(None) => {}
-                Ok(Some(seq)) => {
-                    tracing::warn!(seq, "a blob that a node called stored was not there; it is now")
-                }
-                Err(error) => tracing::warn!(%error, "a blob that a node called stored is not there"),
+/// [`confirm_last`] in the background, at the first use of a session after a rest, unless this
+/// client has confirmed the blob before.
+pub(crate) fn spawn_confirmation(core: &Arc<Core>, session: &Arc<Session>) {
+    let now_ms = core.now_ms();
+    let wanted = session.read(|state| {
+        let rested = |meta: &TurnMeta| now_ms.saturating_sub(meta.accepted_ms) > REST_MS;
+        state.last().is_some_and(|(_, meta)| meta.stored && !meta.confirmed && rested(meta))
+    });
+    if !wanted {
+        return;
+    }
+    let (shared, session) = (core.clone(), session.clone());
+    core.spawn(async move {
+        match confirm_last(&shared, &session).await {
+            Ok(None) => {}
+            Ok(Some(seq)) => {
+                tracing::warn!(seq, "a blob that a node called stored was not there; it is now")
             }
-        });
-    }
-
-    /// Checks the store's copies of these blobs, and restores wrong or lost ones. Returns the turns of the
-    /// restored blobs, and the last error of a failed restore.
-    async fn repair_blobs(
-        &self,
-        session: &Arc<Session>,
-        ends: &[(u64, BlobRef)],
-    ) -> (Vec<u64>, Option<ClientError>) {
-        let first = self.look_at(ends).await;
-        for (seq, _) in with(&first, StoreCopy::Good) {
-            self.note_confirmed(session, seq).await;
+            Err(error) => tracing::warn!(%error, "a blob that a node called stored is not there"),
         }
-        let missing: Vec<(u64, BlobRef)> = with(&first, StoreCopy::Missing).collect();
-        let mut lost: Vec<(u64, BlobRef)> = with(&first, StoreCopy::Wrong).collect();
-        if !missing.is_empty() {
-            tokio::time::sleep(self.inner.config.timeouts.second_look).await;
-            let second = self.look_at(&missing).await;
-            for (seq, _) in with(&second, StoreCopy::Good) {
-                self.note_confirmed(session, seq).await;
-            }
-            lost.extend(with(&second, StoreCopy::Missing).chain(with(&second, StoreCopy::Wrong)));
-        }
-        let (mut put_back, mut failed) = (Vec::new(), None);
-        for (seq, blob) in lost {
-            match self.put_back(session, seq, blob.blob_id).await {
-                Ok(()) => put_back.push(seq),
-                Err(error) => {
-                    tracing::warn!(%error, "a lost blob was not put back");
-                    failed = Some(error);
-                }
-            }
-        }
-        (put_back, failed)
-    }
+    });
+}
 
-    /// Records that this client confirmed a turn's blob in the store.
-    pub(crate) async fn note_confirmed(&self, session: &Arc<Session>, seq: u64) {
-        let known = session.read(|state| state.turn(seq).map(|(_, meta)| (meta.stored, meta.confirmed)));
-        let entries = match known {
-            None | Some((true, true)) => return,
-            Some((true, false)) => vec![Entry::Confirmed { seq }],
-            Some((false, _)) => vec![Entry::Stored { seq, end_epoch: None }, Entry::Confirmed { seq }],
-        };
-        if let Err(error) = session.record(entries).await {
-            tracing::warn!(%error, "that the store has a blob was not noted");
+/// Checks the store's copies of these blobs, and restores wrong or lost ones. Returns the turns of the
+/// restored blobs, and the last error of a failed restore.
+async fn repair_blobs(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    ends: &[(u64, BlobRef)],
+) -> (Vec<u64>, Option<ClientError>) {
+    let first = look_at(core, ends).await;
+    for (seq, _) in with(&first, StoreCopy::Good) {
+        storage::note_confirmed(session, seq).await;
+    }
+    let missing: Vec<(u64, BlobRef)> = with(&first, StoreCopy::Missing).collect();
+    let mut lost: Vec<(u64, BlobRef)> = with(&first, StoreCopy::Wrong).collect();
+    if !missing.is_empty() {
+        tokio::time::sleep(core.config.timeouts.second_look).await;
+        let second = look_at(core, &missing).await;
+        for (seq, _) in with(&second, StoreCopy::Good) {
+            storage::note_confirmed(session, seq).await;
         }
+        lost.extend(with(&second, StoreCopy::Missing).chain(with(&second, StoreCopy::Wrong)));
     }
-
-    async fn look_at(&self, blobs: &[(u64, BlobRef)]) -> Vec<((u64, BlobRef), StoreCopy)> {
-        let look = |found: &(u64, BlobRef)| {
-            let found = *found;
-            async move { (found, self.look(&found.1).await) }
-        };
-        // At most as many as one turn reads.
-        join_all(blobs.iter().map(look)).await
-    }
-
-    async fn look(&self, blob: &BlobRef) -> StoreCopy {
-        match self.inner.config.store.get_checked(blob.blob_id, MAX_BLOB_BYTES, blob.digest).await {
-            Ok(bytes) if blob.check(&bytes).is_ok() => StoreCopy::Good,
-            Ok(_) | Err(StoreError::WrongContent | StoreError::TooLarge { .. }) => StoreCopy::Wrong,
-            Err(StoreError::NotFound) => StoreCopy::Missing,
+    let (mut put_back, mut failed) = (Vec::new(), None);
+    for (seq, blob) in lost {
+        match storage::put_back(core, session, seq, blob.blob_id).await {
+            Ok(()) => put_back.push(seq),
             Err(error) => {
-                tracing::debug!(%error, "a blob could not be looked at");
-                StoreCopy::Unknown
+                tracing::warn!(%error, "a lost blob was not put back");
+                failed = Some(error);
             }
         }
     }
+    (put_back, failed)
+}
 
-    /// Puts a blob without a probe first, because a read just showed it wrong or missing.
-    pub(crate) async fn put_back(
-        &self,
-        session: &Arc<Session>,
-        seq: u64,
-        id: BlobId,
-    ) -> Result<(), ClientError> {
-        let signals = session.read(|state| state.signals.clone());
-        let _permit = signals.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
-        session.record(vec![Entry::Lost { seq }]).await?;
-        let stored_blob = self.put(session, seq, id).await?;
-        session.record(stored_blob.entries(seq)).await
+async fn look_at(core: &Arc<Core>, blobs: &[(u64, BlobRef)]) -> Vec<((u64, BlobRef), StoreCopy)> {
+    let look = |found: &(u64, BlobRef)| {
+        let found = *found;
+        async move { (found, look(core, &found.1).await) }
+    };
+    // At most as many as one turn reads.
+    join_all(blobs.iter().map(look)).await
+}
+
+async fn look(core: &Arc<Core>, blob: &BlobRef) -> StoreCopy {
+    match core.config.store.get_checked(blob.blob_id, MAX_BLOB_BYTES, blob.digest).await {
+        Ok(bytes) if blob.check(&bytes).is_ok() => StoreCopy::Good,
+        Ok(_) | Err(StoreError::WrongContent | StoreError::TooLarge { .. }) => StoreCopy::Wrong,
+        Err(StoreError::NotFound) => StoreCopy::Missing,
+        Err(error) => {
+            tracing::debug!(%error, "a blob could not be looked at");
+            StoreCopy::Unknown
+        }
     }
 }
 

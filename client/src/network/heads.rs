@@ -279,5 +279,18 @@ fn unavailable(reason: &str) -> StoreError {
     StoreError::Unavailable { reason: reason.to_owned(), retry_after: None }
 }
 
+/// A head index that publishes nothing.
+pub(crate) struct NoHeadIndex;
+
+impl HeadIndex for NoHeadIndex {
+    fn publish<'a>(&'a self, _record: Vec<u8>) -> StoreFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn resolve<'a>(&'a self, _key: HeadIndexKey) -> StoreFuture<'a, Option<Vec<u8>>> {
+        Box::pin(async { Ok(None) })
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! The text of a session's conversation, without the cryptography: for callers that show it or search it.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use baton_proto::{
     chain::effective,
@@ -9,9 +9,10 @@ use baton_proto::{
 };
 
 use crate::{
-    client::Client,
+    core::Core,
     error::ClientError,
     session::{open_session, state::State},
+    sync::sessions::journals_by_use,
 };
 
 /// An effective turn with its messages.
@@ -57,52 +58,37 @@ impl Conversation {
     }
 }
 
-impl Client {
-    /// The conversation of a session. A session that is not open here is read without opening it, so that
-    /// other processes may continue it.
-    ///
-    /// # Errors
-    /// As [`Client::session`].
-    pub async fn conversation(&self, id: SessionId) -> Result<Conversation, ClientError> {
-        if let Some(session) = self.lock().get(&id) {
-            return Ok(session.read(Conversation::of));
+/// As [`SessionHandle::conversation`](crate::SessionHandle::conversation).
+pub(crate) async fn conversation(core: &Arc<Core>, id: SessionId) -> Result<Conversation, ClientError> {
+    if let Some(session) = core.lock().get(&id) {
+        return Ok(session.read(Conversation::of));
+    }
+    core.blocking(move |core| {
+        let path = core.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
+        peek_conversation(core, &path)
+    })
+    .await
+}
+
+/// As [`Client::each_conversation`](crate::Client::each_conversation).
+pub(crate) fn each_conversation(
+    core: &Core,
+    since_ms: u64,
+    limit: usize,
+    mut look: impl FnMut(Conversation),
+) -> Result<(), ClientError> {
+    let changed = journals_by_use(core)?.into_iter().take_while(|(changed, _)| *changed >= since_ms);
+    for (_, path) in changed.take(limit) {
+        match peek_conversation(core, &path) {
+            Ok(conversation) => look(conversation),
+            Err(error) => tracing::warn!(%error, "a journal cannot be read"),
         }
-        self.blocking(move |client| {
-            let path = client.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
-            client.peek_conversation(&path)
-        })
-        .await
     }
+    Ok(())
+}
 
-    /// Hands the conversations of this home to `look`, last changed first, one in memory at a time. Takes at
-    /// most `limit`, and only files changed at `since_ms` (Unix milliseconds) or later. Skips a journal that
-    /// cannot be read.
-    ///
-    /// # Errors
-    /// [`ClientError::File`] when the home folder cannot be listed.
-    pub async fn each_conversation(
-        &self,
-        since_ms: u64,
-        limit: usize,
-        mut look: impl FnMut(Conversation) + Send + 'static,
-    ) -> Result<(), ClientError> {
-        self.blocking(move |client| {
-            let changed =
-                client.journals_by_use()?.into_iter().take_while(|(changed, _)| *changed >= since_ms);
-            for (_, path) in changed.take(limit) {
-                match client.peek_conversation(&path) {
-                    Ok(conversation) => look(conversation),
-                    Err(error) => tracing::warn!(%error, "a journal cannot be read"),
-                }
-            }
-            Ok(())
-        })
-        .await
-    }
-
-    fn peek_conversation(&self, path: &Path) -> Result<Conversation, ClientError> {
-        Ok(Conversation::of(&open_session::peek(path, &self.inner.secret)?))
-    }
+fn peek_conversation(core: &Core, path: &Path) -> Result<Conversation, ClientError> {
+    Ok(Conversation::of(&open_session::peek(path, &core.secret)?))
 }
 
 /// The `supersedes_from` of an edit of this record.

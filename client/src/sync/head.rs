@@ -19,12 +19,12 @@ use baton_proto::{
 };
 
 use crate::{
-    client::Client,
+    core::Core,
     error::ClientError,
     index_status::IndexAnswer,
     network::heads::HeadLookup,
     session::{
-        open_session::{AuthorPolicy, Session},
+        open_session::Session,
         state::{Entry, PublishedHead, State},
     },
 };
@@ -102,253 +102,238 @@ pub(crate) struct HeadSnapshot {
     pub(crate) look: HeadLookup,
 }
 
-impl Client {
-    /// Compares the head index with this device's state. Changes nothing in the session;
-    /// [`Client::reconcile`] does. A head that the index lacks is published again in the background;
-    /// [`Client::wait_delivered`] waits for it.
-    ///
-    /// # Errors
-    /// - [`ErrorCode::RollbackDetected`] when indexes show less than they took, and none shows all of it.
-    /// - [`ErrorCode::ForkDetected`] when an index shows another turn in the place of a turn known here.
-    /// - [`ClientError::Behind`] when another device has added turns.
-    /// - [`ClientError::Store`] when no index can be reached.
-    pub async fn check_head(&self, id: baton_proto::ids::SessionId) -> Result<HeadStatus, ClientError> {
-        let session = self.open_session(id).await?;
-        let (snapshot, status) = self.look_and_compare(&session, Duration::MAX).await?;
-        if status.is_ok() {
-            self.spawn_repair_of_indexes(&snapshot.look);
-        }
-        if session.has_work() {
-            self.spawn_round(&session, AuthorPolicy::Skip);
-        }
+/// Publishes this device's head if a look shows that the indexes lack it; returns whether they have it
+/// again. [`SessionHandle::check_head`](crate::SessionHandle::check_head) reports the reason if it cannot be published.
+pub(crate) async fn publish_missing(core: &Arc<Core>, session: &Arc<Session>) -> bool {
+    let compared = look_and_compare(core, session, Duration::MAX).await;
+    if compared.is_err() || session.read(State::is_published) {
+        return false;
+    }
+    let published = publish_head(core, session, PublishReason::Head).await;
+    if let Err(error) = &published {
+        tracing::warn!(%error, "the head record was not published");
+    }
+    published.is_ok()
+}
+
+/// Checks whether another device has added turns. An index that is unavailable or behind is no evidence.
+///
+/// # Errors
+/// [`ClientError::Behind`], [`ErrorCode::ForkDetected`].
+pub(crate) async fn check_for_newer(core: &Arc<Core>, session: &Arc<Session>) -> Result<(), ClientError> {
+    match look_and_compare(core, session, Duration::MAX).await {
+        Ok((_, Err(error))) if error.is_divergence() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Looks at the head indexes and compares, while this device publishes nothing: a result older than its
+/// own record would look like a rollback. Each index has at most `wait`.
+///
+/// # Errors
+/// Only those of the look; the result holds the comparison's.
+pub(crate) async fn look_and_compare(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    wait: Duration,
+) -> Result<(HeadSnapshot, Result<HeadStatus, ClientError>), ClientError> {
+    let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    session.note_look(core.now_ms(), false);
+    let snapshot = snapshot(core, session, wait).await?;
+    session.note_look(core.now_ms(), true);
+    let status = session.read(|state| {
+        let status = compare(state, &snapshot);
+        let lacks = lacks_head(state, &snapshot, &status);
+        state.signals.head_missing.store(lacks, Ordering::Relaxed);
         status
+    });
+    session.note_comparison(&status);
+    if status.is_ok() && session.read(|state| state.torn_end > 0) {
+        session.note(Entry::TornEnd { bytes: 0 }).await?;
     }
+    Ok((snapshot, status))
+}
 
-    /// Publishes this device's head if a look shows that the indexes lack it; returns whether they have it
-    /// again. [`Client::check_head`] reports the reason if it cannot be published.
-    pub(crate) async fn publish_missing(&self, session: &Arc<Session>) -> bool {
-        let compared = self.look_and_compare(session, Duration::MAX).await;
-        if compared.is_err() || session.read(State::is_published) {
-            return false;
-        }
-        let published = self.publish_head(session, PublishReason::Head).await;
-        if let Err(error) = &published {
-            tracing::warn!(%error, "the head record was not published");
-        }
-        published.is_ok()
+/// Looks at the head indexes, and records their state and the devices.
+async fn snapshot(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    wait: Duration,
+) -> Result<HeadSnapshot, ClientError> {
+    let root = session.read(|state| state.root.clone());
+    let key = head_index_key(&root.head_signing_key().public_key());
+    let look = core.heads.look_within(key, wait).await;
+    session.set_statuses(look.statuses.clone());
+    let found = open_best(&look, &root)?;
+    if let Some(found) = &found {
+        note_leases(core, session, &found.inner.devices).await;
     }
+    Ok(HeadSnapshot { found, look })
+}
 
-    /// Checks whether another device has added turns. An index that is unavailable or behind is no evidence.
-    ///
-    /// # Errors
-    /// [`ClientError::Behind`], [`ErrorCode::ForkDetected`].
-    pub(crate) async fn check_for_newer(&self, session: &Arc<Session>) -> Result<(), ClientError> {
-        match self.look_and_compare(session, Duration::MAX).await {
-            Ok((_, Err(error))) if error.is_divergence() => Err(error),
-            _ => Ok(()),
-        }
+async fn note_leases(core: &Arc<Core>, session: &Arc<Session>, found: &[DeviceLease]) {
+    let now = core.now_ms();
+    let changed = session.read(|state| {
+        let devices = state.leases_of_others(found, MAX_DEVICES - 1, now);
+        let is_known = |lease: &DeviceLease| {
+            let known = state.leases.iter().find(|known| known.device == lease.device);
+            known.is_some_and(|known| known.expires_ms.abs_diff(lease.expires_ms) < LEASE_STEP_MS)
+        };
+        let same = devices.len() == state.leases.len() && devices.iter().all(is_known);
+        (!same).then_some(devices)
+    });
+    if let Some(devices) = changed
+        && let Err(error) = session.note(Entry::Leases { devices }).await
+    {
+        tracing::warn!(%error, "the session's devices were not noted");
     }
+}
 
-    /// Looks at the head indexes and compares, while this device publishes nothing: a result older than its
-    /// own record would look like a rollback. Each index has at most `wait`.
-    ///
-    /// # Errors
-    /// Only those of the look; the result holds the comparison's.
-    pub(crate) async fn look_and_compare(
-        &self,
-        session: &Arc<Session>,
-        wait: Duration,
-    ) -> Result<(HeadSnapshot, Result<HeadStatus, ClientError>), ClientError> {
-        let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
-        session.note_look(self.now_ms(), false);
-        let snapshot = self.snapshot(session, wait).await?;
-        session.note_look(self.now_ms(), true);
-        let status = session.read(|state| {
-            let status = compare(state, &snapshot);
-            let lacks = lacks_head(state, &snapshot, &status);
-            state.signals.head_missing.store(lacks, Ordering::Relaxed);
-            status
-        });
-        session.note_comparison(&status);
-        if status.is_ok() && session.read(|state| state.torn_end > 0) {
-            session.note(Entry::TornEnd { bytes: 0 }).await?;
-        }
-        Ok((snapshot, status))
+/// Publishes the session's head, unless there is none yet or it is published already. One index that
+/// takes it is enough; the others are offered it again later.
+///
+/// # Errors
+/// [`ClientError::Behind`], [`ErrorCode::ForkDetected`] when another device's turns are in the way,
+/// [`ClientError::Deleted`], [`ClientError::Store`].
+pub(crate) async fn publish_head(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    why: PublishReason,
+) -> Result<(), ClientError> {
+    let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    if why == PublishReason::Head && session.read(State::is_published) {
+        return Ok(());
     }
+    let head = session.read(State::prev_link);
+    let published = publish_alone(core, session, why).await;
+    session.set_unpublished(published.is_err().then_some(head));
+    published
+}
 
-    /// Looks at the head indexes, and records their state and the devices.
-    async fn snapshot(&self, session: &Arc<Session>, wait: Duration) -> Result<HeadSnapshot, ClientError> {
-        let root = session.read(|state| state.root.clone());
-        let key = head_index_key(&root.head_signing_key().public_key());
-        let look = self.inner.heads.look_within(key, wait).await;
-        session.set_statuses(look.statuses.clone());
-        let found = open_best(&look, &root)?;
-        if let Some(found) = &found {
-            self.note_leases(session, &found.inner.devices).await;
-        }
-        Ok(HeadSnapshot { found, look })
-    }
-
-    async fn note_leases(&self, session: &Arc<Session>, found: &[DeviceLease]) {
-        let now = self.now_ms();
-        let changed = session.read(|state| {
-            let devices = state.leases_of_others(found, MAX_DEVICES - 1, now);
-            let is_known = |lease: &DeviceLease| {
-                let known = state.leases.iter().find(|known| known.device == lease.device);
-                known.is_some_and(|known| known.expires_ms.abs_diff(lease.expires_ms) < LEASE_STEP_MS)
-            };
-            let same = devices.len() == state.leases.len() && devices.iter().all(is_known);
-            (!same).then_some(devices)
-        });
-        if let Some(devices) = changed
-            && let Err(error) = session.note(Entry::Leases { devices }).await
-        {
-            tracing::warn!(%error, "the session's devices were not noted");
-        }
-    }
-
-    /// Publishes the session's head, unless there is none yet or it is published already. One index that
-    /// takes it is enough; the others are offered it again later.
-    ///
-    /// # Errors
-    /// [`ClientError::Behind`], [`ErrorCode::ForkDetected`] when another device's turns are in the way,
-    /// [`ClientError::Deleted`], [`ClientError::Store`].
-    pub(crate) async fn publish_head(
-        &self,
-        session: &Arc<Session>,
-        why: PublishReason,
-    ) -> Result<(), ClientError> {
-        let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
-        if why == PublishReason::Head && session.read(State::is_published) {
+async fn publish_alone(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    why: PublishReason,
+) -> Result<(), ClientError> {
+    // A second round follows if another device published in between.
+    for _ in 0..2 {
+        if session.deleted.load(Ordering::SeqCst) && why != PublishReason::Tombstone {
             return Ok(());
         }
-        let head = session.read(State::prev_link);
-        let published = self.publish_alone(session, why).await;
-        session.set_unpublished(published.is_err().then_some(head));
-        published
-    }
-
-    async fn publish_alone(&self, session: &Arc<Session>, why: PublishReason) -> Result<(), ClientError> {
-        // A second round follows if another device published in between.
-        for _ in 0..2 {
-            if session.deleted.load(Ordering::SeqCst) && why != PublishReason::Tombstone {
+        let (above, devices) = look_before(core, session, why).await?;
+        let now = core.now_ms();
+        let tombstone = why == PublishReason::Tombstone;
+        let next = session.read(|state| next_record(state, tombstone, above, &devices, now));
+        let Some((record, published)) = next else { return Ok(()) };
+        let record = record.encode();
+        let outcome = core.heads.offer(&record, None).await;
+        match outcome.result() {
+            Ok(()) => {
+                let PublishedHead { sequence, seq, link_hash } = published;
+                let mut entries = vec![Entry::Head { sequence, seq, link_hash }];
+                let names = outcome.missing();
+                if !names.is_empty() {
+                    entries.push(Entry::HeadUnconfirmed { record, names });
+                }
+                session.record(entries).await?;
+                session.read(|state| state.signals.head_missing.store(false, Ordering::Relaxed));
                 return Ok(());
             }
-            let (above, devices) = self.look_before(session, why).await?;
-            let now = self.now_ms();
-            let tombstone = why == PublishReason::Tombstone;
-            let next = session.read(|state| next_record(state, tombstone, above, &devices, now));
-            let Some((record, published)) = next else { return Ok(()) };
-            let record = record.encode();
-            let outcome = self.inner.heads.offer(&record, None).await;
-            match outcome.result() {
-                Ok(()) => {
-                    let PublishedHead { sequence, seq, link_hash } = published;
-                    let mut entries = vec![Entry::Head { sequence, seq, link_hash }];
-                    let names = outcome.missing();
-                    if !names.is_empty() {
-                        entries.push(Entry::HeadUnconfirmed { record, names });
-                    }
-                    session.record(entries).await?;
-                    session.read(|state| state.signals.head_missing.store(false, Ordering::Relaxed));
-                    return Ok(());
-                }
-                Err(StoreError::HeadSuperseded) => {}
-                Err(error) => return Err(error.into()),
-            }
+            Err(StoreError::HeadSuperseded) => {}
+            Err(error) => return Err(error.into()),
         }
-        Err(StoreError::HeadSuperseded.into())
     }
+    Err(StoreError::HeadSuperseded.into())
+}
 
-    /// Checks that the next head continues the published head. Returns the published sequence and the
-    /// devices.
-    async fn look_before(
-        &self,
-        session: &Arc<Session>,
-        why: PublishReason,
-    ) -> Result<(u64, Vec<DeviceLease>), ClientError> {
-        let snapshot = match self.snapshot(session, Duration::MAX).await {
-            Ok(snapshot) => snapshot,
-            Err(error @ ClientError::Store(_)) => return Err(error),
-            // Bytes that are no record belong to no device, and are overwritten.
-            Err(_) => return Ok((0, Vec::new())),
-        };
-        let Some(found) = snapshot.found else { return Ok((0, Vec::new())) };
-        if matches!(why, PublishReason::Head | PublishReason::Lease) {
-            let continues = session.read(|state| compare_chain(state, &found));
-            if continues.is_err() {
-                session.note_comparison(&continues);
-            }
-            continues?;
+/// Checks that the next head continues the published head. Returns the published sequence and the
+/// devices.
+async fn look_before(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    why: PublishReason,
+) -> Result<(u64, Vec<DeviceLease>), ClientError> {
+    let snapshot = match snapshot(core, session, Duration::MAX).await {
+        Ok(snapshot) => snapshot,
+        Err(error @ ClientError::Store(_)) => return Err(error),
+        // Bytes that are no record belong to no device, and are overwritten.
+        Err(_) => return Ok((0, Vec::new())),
+    };
+    let Some(found) = snapshot.found else { return Ok((0, Vec::new())) };
+    if matches!(why, PublishReason::Head | PublishReason::Lease) {
+        let continues = session.read(|state| compare_chain(state, &found));
+        if continues.is_err() {
+            session.note_comparison(&continues);
         }
-        if found.inner.tombstone && why != PublishReason::Tombstone {
-            return Err(ClientError::Deleted);
+        continues?;
+    }
+    if found.inner.tombstone && why != PublishReason::Tombstone {
+        return Err(ClientError::Deleted);
+    }
+    Ok((found.sequence, found.inner.devices))
+}
+
+/// Offers the last head record again to the indexes that have not accepted it.
+pub(crate) async fn offer_unconfirmed(core: &Arc<Core>, session: &Arc<Session>) -> Result<(), ClientError> {
+    let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    let Some((record, names)) = session.read(|state| state.head_unconfirmed.clone()) else {
+        return Ok(());
+    };
+    let outcome = core.heads.offer(&record, Some(&names)).await;
+    // An index with a newer record no longer needs this record.
+    let owed = outcome.failed.iter().filter(|(_, error)| *error != StoreError::HeadSuperseded);
+    let left: Vec<String> = owed.map(|(name, _)| name.clone()).collect();
+    if left == names {
+        return Ok(());
+    }
+    session.record(vec![Entry::HeadUnconfirmed { record, names: left }]).await
+}
+
+/// Offers the newest record, in the background, to indexes that showed less.
+pub(crate) fn spawn_repair_of_indexes(core: &Arc<Core>, look: &HeadLookup) {
+    let outdated = look.outdated();
+    let Some(newest) = look.best.as_ref().filter(|_| !outdated.is_empty()) else { return };
+    let (heads, newest) = (core.heads.clone(), newest.encode());
+    core.spawn(async move {
+        heads.offer(&newest, Some(&outdated)).await;
+    });
+}
+
+/// Announces this device to the index, in the background, after it took the session from there.
+pub(crate) fn spawn_lease(core: &Arc<Core>, session: Arc<Session>) {
+    let shared = core.clone();
+    core.spawn(async move {
+        if let Err(error) = publish_head(&shared, &session, PublishReason::Lease).await {
+            tracing::warn!(%error, "the head index was not told of this device");
         }
-        Ok((found.sequence, found.inner.devices))
-    }
+    });
+}
 
-    /// Offers the last head record again to the indexes that have not accepted it.
-    pub(crate) async fn offer_unconfirmed(&self, session: &Arc<Session>) -> Result<(), ClientError> {
-        let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
-        let Some((record, names)) = session.read(|state| state.head_unconfirmed.clone()) else {
-            return Ok(());
-        };
-        let outcome = self.inner.heads.offer(&record, Some(&names)).await;
-        // An index with a newer record no longer needs this record.
-        let owed = outcome.failed.iter().filter(|(_, error)| *error != StoreError::HeadSuperseded);
-        let left: Vec<String> = owed.map(|(name, _)| name.clone()).collect();
-        if left == names {
-            return Ok(());
-        }
-        session.record(vec![Entry::HeadUnconfirmed { record, names: left }]).await
+/// Marks a session deleted in the index, from the index's own record: for a session with a damaged
+/// journal.
+pub(crate) async fn publish_tombstone(core: &Arc<Core>, root: &SessionRoot) -> Result<(), ClientError> {
+    let Some(found) = resolve(core, root).await? else { return Ok(()) };
+    if found.inner.tombstone {
+        return Ok(());
     }
+    let now = core.now_ms();
+    let inner = HeadInner { tombstone: true, ..found.inner };
+    let sequence = found.sequence.saturating_add(1);
+    let expires = now.saturating_add(HEAD_LIFETIME_MS);
+    let record = HeadRecord::seal(root, &found.outer, &inner, sequence, now, expires);
+    Ok(core.heads.publish(record.encode()).await?)
+}
 
-    /// Offers the newest record, in the background, to indexes that showed less.
-    pub(crate) fn spawn_repair_of_indexes(&self, look: &HeadLookup) {
-        let outdated = look.outdated();
-        let Some(newest) = look.best.as_ref().filter(|_| !outdated.is_empty()) else { return };
-        let (heads, newest) = (self.inner.heads.clone(), newest.encode());
-        self.spawn(async move {
-            heads.offer(&newest, Some(&outdated)).await;
-        });
+/// The newest record in the indexes, checked and opened; none if all indexes answer that they have none.
+pub(crate) async fn resolve(core: &Arc<Core>, root: &SessionRoot) -> Result<Option<FoundHead>, ClientError> {
+    let key = head_index_key(&root.head_signing_key().public_key());
+    let look = core.heads.look(key).await;
+    let found = open_best(&look, root)?;
+    if found.is_none() && look.is_partial() {
+        // An index that did not answer may have it.
+        return Err(look.no_answer().into());
     }
-
-    /// Announces this device to the index, in the background, after it took the session from there.
-    pub(crate) fn spawn_lease(&self, session: Arc<Session>) {
-        let client = self.clone();
-        self.spawn(async move {
-            if let Err(error) = client.publish_head(&session, PublishReason::Lease).await {
-                tracing::warn!(%error, "the head index was not told of this device");
-            }
-        });
-    }
-
-    /// Marks a session deleted in the index, from the index's own record: for a session with a damaged
-    /// journal.
-    pub(crate) async fn publish_tombstone(&self, root: &SessionRoot) -> Result<(), ClientError> {
-        let Some(found) = self.resolve(root).await? else { return Ok(()) };
-        if found.inner.tombstone {
-            return Ok(());
-        }
-        let now = self.now_ms();
-        let inner = HeadInner { tombstone: true, ..found.inner };
-        let sequence = found.sequence.saturating_add(1);
-        let expires = now.saturating_add(HEAD_LIFETIME_MS);
-        let record = HeadRecord::seal(root, &found.outer, &inner, sequence, now, expires);
-        Ok(self.inner.heads.publish(record.encode()).await?)
-    }
-
-    /// The newest record in the indexes, checked and opened; none if all indexes answer that they have none.
-    pub(crate) async fn resolve(&self, root: &SessionRoot) -> Result<Option<FoundHead>, ClientError> {
-        let key = head_index_key(&root.head_signing_key().public_key());
-        let look = self.inner.heads.look(key).await;
-        let found = open_best(&look, root)?;
-        if found.is_none() && look.is_partial() {
-            // An index that did not answer may have it.
-            return Err(look.no_answer().into());
-        }
-        Ok(found)
-    }
+    Ok(found)
 }
 
 /// The newest record of a look, opened; an error if no index answered.

@@ -1,6 +1,8 @@
 //! The receipts of a home: signed by nodes for its turns, and countersigned by this client. Reads journals
 //! without opening them for writing, so it works beside a running client.
 
+use std::sync::Arc;
+
 use baton_proto::{
     ErrorCode, SignedObject,
     ack::TurnAck,
@@ -11,7 +13,7 @@ use baton_proto::{
 };
 
 use crate::{
-    client::Client,
+    core::Core,
     error::ClientError,
     evidence::Equivocation,
     session::{
@@ -52,23 +54,21 @@ pub enum CountersignatureStatus {
     Moot,
 }
 
-impl Client {
-    /// The receipts of a session's turns, oldest first. With `verify` every signature is checked again: the
-    /// receipt against the turn's link and authorisation, and the acknowledgement against both.
-    ///
-    /// # Errors
-    /// [`ClientError::UnknownSession`], [`ClientError::JournalDamaged`], [`ClientError::File`].
-    pub async fn receipts(&self, id: SessionId, verify: bool) -> Result<Vec<TurnReceipt>, ClientError> {
-        let open = self.lock().get(&id).cloned();
-        self.blocking(move |client| match open {
-            Some(session) => Ok(session.read(|state| all(state, verify))),
-            None => {
-                let path = client.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
-                Ok(all(&open_session::peek(&path, &client.inner.secret)?, verify))
-            }
-        })
-        .await
-    }
+/// As [`SessionHandle::receipts`](crate::SessionHandle::receipts).
+pub(crate) async fn receipts(
+    core: &Arc<Core>,
+    id: SessionId,
+    verify: bool,
+) -> Result<Vec<TurnReceipt>, ClientError> {
+    let open = core.lock().get(&id).cloned();
+    core.blocking(move |core| match open {
+        Some(session) => Ok(session.read(|state| all(state, verify))),
+        None => {
+            let path = core.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
+            Ok(all(&open_session::peek(&path, &core.secret)?, verify))
+        }
+    })
+    .await
 }
 
 fn all(state: &State, verify: bool) -> Vec<TurnReceipt> {

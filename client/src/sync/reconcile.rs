@@ -13,26 +13,26 @@ use std::{sync::Arc, time::Duration};
 use baton_proto::{
     ErrorCode, SignedObject,
     chain::VerifiedSegment,
-    ids::{LinkHash, NodeId, SessionId},
+    ids::{LinkHash, NodeId},
     receipt::Receipt,
     record::Message,
 };
 
 use crate::{
-    attempt::{self, Events},
-    client::Client,
+    attempt::{self, Events, delivery},
+    core::Core,
     error::ClientError,
-    event::{DeviceEvent, ReplayedTurn, ResumeOptions, TurnEvent, TurnOutcome},
-    index_status::IndexStatus,
+    event::{DeviceEvent, ResumeOptions, TurnEvent},
     session::{
         fork::{Chain, Merge, merge},
         journal::JournalLocation,
         open_session::Session,
         state::{DisplacedFate, Entry, State},
     },
+    storage,
     sync::{
-        head::{FIRST_LOOK, FoundHead, HeadStatus, PublishReason},
-        transfer,
+        head::{self, FIRST_LOOK, FoundHead, HeadStatus, PublishReason},
+        transfer, verify,
     },
 };
 
@@ -69,24 +69,9 @@ pub enum TurnFate {
     Theirs,
 }
 
-/// The outcome of [`Client::reconcile`].
-#[derive(Debug, Clone)]
-pub struct ReconcileReport {
-    /// The state of this device's head in the index, after the call.
-    pub status: HeadStatus,
-    /// Merged turns of other devices.
-    pub caught_up: u64,
-    /// A fork: the first turn that differs, and whether this device's turns kept their positions.
-    pub fork: Option<(u64, bool)>,
-    /// Replayed turns of this device.
-    pub replayed: Vec<ReplayedTurn>,
-    /// State of each head index.
-    pub indexes: Vec<IndexStatus>,
-}
-
 /// The permitted extent of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MergeMode {
+pub(crate) enum MergeMode {
     /// Merges turns that continue this device's; a fork is an error.
     CatchUp,
     /// Also resolves a fork.
@@ -94,371 +79,206 @@ enum MergeMode {
 }
 
 /// The outcome of a comparison and merge.
-struct MergeOutcome {
-    status: HeadStatus,
-    caught_up: u64,
-    fork: Option<(u64, bool)>,
+pub(crate) struct MergeOutcome {
+    pub(crate) status: HeadStatus,
+    pub(crate) caught_up: u64,
+    pub(crate) fork: Option<(u64, bool)>,
 }
 
-/// Which waiting messages are sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum QueueFilter {
-    /// All, including the pending message.
-    All,
-    /// Only replays.
-    Replays,
+/// As [`SessionHandle::publish_over`](crate::SessionHandle::publish_over).
+pub(crate) async fn publish_over(core: &Arc<Core>, session: &Arc<Session>) -> Result<(), ClientError> {
+    let _permit = session.begin()?;
+    storage::ensure_head_id(session).await?;
+    head::publish_head(core, session, PublishReason::Over).await?;
+    session.note_comparison(&Ok(()));
+    Ok(())
 }
 
-/// The outcome of sending them.
-#[derive(Default)]
-pub(crate) struct SendReport {
-    replayed: Vec<ReplayedTurn>,
-    /// The last new message.
-    pub(crate) last: Option<TurnOutcome>,
+/// Turns displaced from the chain by another device's, oldest first.
+pub(crate) fn displaced(state: &State) -> Vec<DisplacedTurn> {
+    state.replays.displaced().iter().filter_map(|one| describe(state, one)).collect()
 }
 
-/// The displaced turn that the pending turn replays.
-struct PendingReplay {
-    from: u64,
-    messages: Vec<Message>,
-    first_answer: String,
+/// Whether a turn first looks at the head index although no other device is known: the home may be an old
+/// copy. A log client is new with every request; if its head is published, it needs no look.
+fn is_look_due(core: &Arc<Core>, session: &Session, now_ms: u64) -> bool {
+    let is_log_client = matches!(core.journals, JournalLocation::Log(_));
+    session.is_look_due(now_ms) && !(is_log_client && session.read(State::is_published))
 }
 
-impl Client {
-    /// Merges a session with its other devices' turns, and publishes the head. Resolves a fork by the rule,
-    /// and replays this device's displaced turns. Harmless if there is no other device.
-    ///
-    /// Cancel safe: completed steps are in the journal, and the next call continues from there.
-    ///
-    /// # Errors
-    /// - [`ClientError::Busy`] while a turn runs.
-    /// - [`ClientError::Deleted`].
-    /// - [`ClientError::Store`] when no index answers, or the other device's blobs cannot be read.
-    /// - The chain's codes if they do not verify.
-    /// - As [`Client::turn`] if a turn cannot be replayed; it stays waiting.
-    pub async fn reconcile(
-        &self,
-        id: SessionId,
-        options: &ResumeOptions,
-        mut on_event: impl FnMut(TurnEvent) + Send,
-    ) -> Result<ReconcileReport, ClientError> {
-        let session = self.open_session(id).await?;
-        let _permit = session.begin()?;
-        let merged = match Box::pin(self.compare_and_merge(
-            &session,
-            MergeMode::ResolveForks,
-            Duration::MAX,
-            &mut on_event,
-        ))
-        .await
-        {
-            // The index lost or withholds the record that it took: ours is published above the one it shows.
-            Err(ClientError::Protocol(ErrorCode::RollbackDetected)) => {
-                on_event(TurnEvent::Devices(DeviceEvent::ShownLess));
-                MergeOutcome { status: HeadStatus::Unpublished, caught_up: 0, fork: None }
-            }
-            merged => merged?,
-        };
-        let sent = Box::pin(self.send_queued(&session, options, QueueFilter::Replays, &mut on_event)).await?;
-        self.ensure_head_id(&session).await?;
-        let published = self.publish_head(&session, PublishReason::Head).await;
-        if let Err(error) = &published {
-            // The merge is done; background work offers the rest again.
+/// Prepares for a turn. Looks at the head index if a look is due, another device may be writing, or
+/// replays wait. An index that is down, or behind, does not delay the turn.
+pub(crate) async fn reconcile_before(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    options: &ResumeOptions,
+    events: &mut Events<'_>,
+) -> Result<(), ClientError> {
+    let now = core.now_ms();
+    let wanted =
+        session.is_diverged() || session.read(|state| state.is_shared(now) || state.has_waiting_replays());
+    let wait = match (wanted, is_look_due(core, session, now)) {
+        (true, _) => Duration::MAX,
+        // This device may have lost turns that it wrote: a moment to find out is worth it.
+        (false, true) => FIRST_LOOK,
+        (false, false) => return Ok(()),
+    };
+    if !options.reconcile {
+        return Ok(());
+    }
+    match Box::pin(compare_and_merge(core, session, MergeMode::ResolveForks, wait, events)).await {
+        Ok(_) => Ok(()),
+        Err(error @ (ClientError::Deleted | ClientError::TaskEnded | ClientError::Closed)) => Err(error),
+        Err(error @ (ClientError::File { .. } | ClientError::Log { .. })) => Err(error),
+        Err(error) => {
             let reason = error.to_string();
-            on_event(TurnEvent::Devices(DeviceEvent::NotCompared { reason }));
-        }
-        let MergeOutcome { status, caught_up, fork } = merged;
-        let status = if published.is_ok() && session.read(|state| state.last().is_some()) {
-            HeadStatus::Current
-        } else {
-            status
-        };
-        Ok(ReconcileReport { status, caught_up, fork, replayed: sent.replayed, indexes: session.statuses() })
-    }
-
-    /// Publishes this device's head over another device's whose blobs are gone for good, so that it cannot be
-    /// merged. Otherwise new turns here could not be found from the root. If the other device comes back, it
-    /// sees both chains and resolves them by the rule.
-    ///
-    /// # Errors
-    /// [`ClientError::Busy`] while a turn runs, [`ClientError::Deleted`], [`ClientError::Store`].
-    pub async fn publish_over(&self, id: SessionId) -> Result<(), ClientError> {
-        let session = self.open_session(id).await?;
-        let _permit = session.begin()?;
-        self.ensure_head_id(&session).await?;
-        self.publish_head(&session, PublishReason::Over).await?;
-        session.note_comparison(&Ok(()));
-        Ok(())
-    }
-
-    /// Turns displaced from the chain by another device's, oldest first.
-    ///
-    /// # Errors
-    /// As [`Client::session`].
-    pub async fn displaced(&self, id: SessionId) -> Result<Vec<DisplacedTurn>, ClientError> {
-        let session = self.open_session(id).await?;
-        Ok(session.read(|state| {
-            let displaced = state.replays.displaced().iter();
-            displaced.filter_map(|one| describe(state, one)).collect()
-        }))
-    }
-
-    /// Whether a turn first looks at the head index although no other device is known: the home may be an old
-    /// copy. A log client is new with every request; if its head is published, it needs no look.
-    fn is_look_due(&self, session: &Session, now_ms: u64) -> bool {
-        let is_log_client = matches!(self.inner.journals, JournalLocation::Log(_));
-        session.is_look_due(now_ms) && !(is_log_client && session.read(State::is_published))
-    }
-
-    /// Prepares for a turn. Looks at the head index if a look is due, another device may be writing, or
-    /// replays wait. An index that is down, or behind, does not delay the turn.
-    pub(crate) async fn reconcile_before(
-        &self,
-        session: &Arc<Session>,
-        options: &ResumeOptions,
-        events: &mut Events<'_>,
-    ) -> Result<(), ClientError> {
-        let now = self.now_ms();
-        let wanted = session.is_diverged()
-            || session.read(|state| state.is_shared(now) || state.has_waiting_replays());
-        let wait = match (wanted, self.is_look_due(session, now)) {
-            (true, _) => Duration::MAX,
-            // This device may have lost turns that it wrote: a moment to find out is worth it.
-            (false, true) => FIRST_LOOK,
-            (false, false) => return Ok(()),
-        };
-        if !options.reconcile {
-            return Ok(());
-        }
-        match Box::pin(self.compare_and_merge(session, MergeMode::ResolveForks, wait, events)).await {
-            Ok(_) => Ok(()),
-            Err(error @ (ClientError::Deleted | ClientError::TaskEnded | ClientError::Closed)) => Err(error),
-            Err(error @ (ClientError::File { .. } | ClientError::Log { .. })) => Err(error),
-            Err(error) => {
-                let reason = error.to_string();
-                events(TurnEvent::Devices(DeviceEvent::NotCompared { reason }));
-                Ok(())
-            }
-        }
-    }
-
-    /// Appends another device's turns to a session that is a prefix of its chain.
-    pub(crate) async fn catch_up(&self, id: SessionId) -> Result<SessionId, ClientError> {
-        let session = self.open_session(id).await?;
-        let _permit = session.begin()?;
-        if session.read(State::has_open_message) {
-            return Err(ClientError::PendingTurn);
-        }
-        Box::pin(self.compare_and_merge(&session, MergeMode::CatchUp, Duration::MAX, &mut |_| {})).await?;
-        Ok(id)
-    }
-
-    /// Compares with the head index and merges the turns that are missing here; waits at most `wait` per
-    /// index. The caller holds the permit to change the chain.
-    async fn compare_and_merge(
-        &self,
-        session: &Arc<Session>,
-        mode: MergeMode,
-        wait: Duration,
-        events: &mut Events<'_>,
-    ) -> Result<MergeOutcome, ClientError> {
-        let (snapshot, compared) = self.look_and_compare(session, wait).await?;
-        match (compared, &snapshot.found) {
-            (Ok(status), _) => {
-                self.spawn_repair_of_indexes(&snapshot.look);
-                Ok(MergeOutcome { status, caught_up: 0, fork: None })
-            }
-            (Err(error), Some(found)) if error.is_divergence() => {
-                let merged = Box::pin(self.merge(session, mode, found, events)).await;
-                // Turns that cannot be read are still in the way.
-                if merged.as_ref().err().is_none_or(ClientError::is_divergence) {
-                    session.note_comparison(&merged);
-                }
-                merged
-            }
-            (Err(error), _) => Err(error),
-        }
-    }
-
-    /// Fetches and verifies another device's chain, and decides which chain wins.
-    async fn merge(
-        &self,
-        session: &Arc<Session>,
-        mode: MergeMode,
-        found: &FoundHead,
-        events: &mut Events<'_>,
-    ) -> Result<MergeOutcome, ClientError> {
-        let root = session.read(|state| state.root.clone());
-        let segments = self.fetch_chain(&root, found, Some(session)).await?;
-        let ours = session.read(State::chain);
-        let theirs = chain_of(&ours, &segments);
-        let ends = theirs.links.len() as u64;
-        let links = || segments.iter().flat_map(|segment| &segment.turns).map(|turn| &turn.link);
-        let own = session.read(|state| state.lost_turns(links()));
-        let decided = match merge(&ours, &theirs) {
-            // No other device holds the turns that this device wrote and lost. They were acknowledged, so the
-            // rule does not apply to them.
-            Merge::Win { at } if own > 0 => Merge::Lose { at },
-            decided => decided,
-        };
-        let (caught_up, fork) = match decided {
-            Merge::Ours => (0, None),
-            Merge::Behind { from } => {
-                self.adopt(session, found, &segments, from).await?;
-                let turns = ends.saturating_sub(from);
-                events(TurnEvent::Devices(DeviceEvent::CaughtUp { turns, own }));
-                (turns, None)
-            }
-            Merge::Lose { at } if mode == MergeMode::ResolveForks => {
-                let turns = ours.first + ours.links.len() as u64 - at;
-                self.adopt(session, found, &segments, at).await?;
-                events(TurnEvent::Devices(DeviceEvent::Forked { at, won: false, turns, own }));
-                (ends.saturating_sub(at), Some((at, false)))
-            }
-            Merge::Win { at } if mode == MergeMode::ResolveForks => {
-                self.keep_displaced_of_others(session, found, &segments, at).await?;
-                let turns = ends.saturating_sub(at);
-                events(TurnEvent::Devices(DeviceEvent::Forked { at, won: true, turns, own }));
-                (0, Some((at, true)))
-            }
-            Merge::Lose { .. } | Merge::Win { .. } | Merge::TooOld => {
-                return Err(ErrorCode::ForkDetected.into());
-            }
-        };
-        let status =
-            if fork.is_some_and(|(_, won)| won) { HeadStatus::Unpublished } else { HeadStatus::Current };
-        Ok(MergeOutcome { status, caught_up, fork })
-    }
-
-    /// Puts another device's turns from `at` on into the chain. This device's turns there, and an unanswered
-    /// message, wait to follow them.
-    async fn adopt(
-        &self,
-        session: &Arc<Session>,
-        found: &FoundHead,
-        segments: &[VerifiedSegment],
-        at: u64,
-    ) -> Result<(), ClientError> {
-        let first =
-            segments.partition_point(|segment| segment.turns.last().is_none_or(|turn| turn.link.seq < at));
-        let (root, displaces, attempts) = session.read(|state| {
-            let displaces = state.next_seq() > at || state.pending.is_some();
-            (state.root.clone(), displaces, attempt::open_attempts(state))
-        });
-        let newer = segments.get(first..).unwrap_or_default();
-        let mut entries = transfer::entries(&root, newer, &Default::default(), self.now_ms())?;
-        entries.retain(|entry| entry.seq().is_none_or(|seq| seq >= at));
-        if displaces {
-            // First, so that a cut-off write leaves a chain that is merely behind.
-            entries.insert(0, Entry::Rebase { at });
-        }
-        entries.push(found.entry());
-        self.record_alone(session, entries).await?;
-        self.spawn_aborts(session, attempts, None);
-        Ok(())
-    }
-
-    /// Keeps another device's displaced turns readable until that device replays them.
-    async fn keep_displaced_of_others(
-        &self,
-        session: &Arc<Session>,
-        found: &FoundHead,
-        segments: &[VerifiedSegment],
-        at: u64,
-    ) -> Result<(), ClientError> {
-        let mut entries = Vec::new();
-        for segment in segments {
-            let lost = segment.turns.iter().zip(&segment.segment.entries);
-            let lost = lost.filter(|(turn, _)| turn.link.seq >= at);
-            entries.extend(lost.map(|(_, entry)| Entry::OthersTurn(Box::new(entry.clone()))));
-        }
-        // The next record of ours must rank above its sequence.
-        entries.push(found.entry());
-        self.record_alone(session, entries).await
-    }
-
-    /// Records entries that change the chain, while no background task computes or stores anything by a
-    /// turn's seq.
-    async fn record_alone(&self, session: &Arc<Session>, entries: Vec<Entry>) -> Result<(), ClientError> {
-        let signals = session.read(|state| state.signals.clone());
-        let ended = |_| ClientError::TaskEnded;
-        let _heads = session.heads.acquire().await.map_err(ended)?;
-        let _puts = signals.puts.acquire().await.map_err(ended)?;
-        let _ids = session.ids.acquire().await.map_err(ended)?;
-        session.record(entries).await
-    }
-
-    /// Sends the waiting messages in their order, and finishes the pending turn.
-    pub(crate) async fn send_queued(
-        &self,
-        session: &Arc<Session>,
-        options: &ResumeOptions,
-        which: QueueFilter,
-        events: &mut Events<'_>,
-    ) -> Result<SendReport, ClientError> {
-        // Hint and memory were not meant for replays.
-        let quiet = ResumeOptions { hint: None, memory: None, ..options.clone() };
-        let mut report = SendReport::default();
-        let mut merged_again = false;
-        loop {
-            let next = session.read(|state| {
-                let next = state.next_waiting().filter(|next| which == QueueFilter::All || next.of.is_some());
-                next.map(|next| Entry::Replaying {
-                    number: next.number,
-                    turn_id: state.next_turn_id(&next.turn.turn_id),
-                })
-            });
-            if let Some(replaying) = next {
-                session.record(vec![replaying]).await?;
-            }
-            let pending = session.read(|state| state.pending.as_ref().map(|_| pending_replay(state)));
-            let result = match &pending {
-                None => return Ok(report),
-                Some(None) if which == QueueFilter::Replays => return Ok(report),
-                Some(None) => Box::pin(self.finish_pending(session, options, events)).await,
-                Some(Some(_)) => Box::pin(self.finish_pending(session, &quiet, &mut |_| {})).await,
-            };
-            match (result, pending) {
-                (Ok(outcome), Some(Some(replay))) => {
-                    let replayed = replay.finish(&outcome);
-                    events(TurnEvent::Devices(DeviceEvent::Replayed(Box::new(replayed.clone()))));
-                    report.replayed.push(replayed);
-                }
-                (Ok(outcome), _) => report.last = Some(outcome),
-                // A node or the index revealed a newer head midway.
-                (Err(error), _) if error.is_divergence() && options.reconcile && !merged_again => {
-                    merged_again = true;
-                    Box::pin(self.compare_and_merge(session, MergeMode::ResolveForks, Duration::MAX, events))
-                        .await?;
-                }
-                (Err(error), _) => return Err(error),
-            }
+            events(TurnEvent::Devices(DeviceEvent::NotCompared { reason }));
+            Ok(())
         }
     }
 }
 
-impl PendingReplay {
-    fn finish(self, outcome: &TurnOutcome) -> ReplayedTurn {
-        ReplayedTurn {
-            from: self.from,
-            to: outcome.seq,
-            messages: self.messages,
-            first_answer: self.first_answer,
-            answer: outcome.text.clone(),
-            node: outcome.node,
+/// Appends another device's turns to a session that is a prefix of its chain.
+pub(crate) async fn catch_up(core: &Arc<Core>, session: &Arc<Session>) -> Result<(), ClientError> {
+    let _permit = session.begin()?;
+    if session.read(State::has_open_message) {
+        return Err(ClientError::PendingTurn);
+    }
+    Box::pin(compare_and_merge(core, session, MergeMode::CatchUp, Duration::MAX, &mut |_| {})).await?;
+    Ok(())
+}
+
+/// Compares with the head index and merges the turns that are missing here; waits at most `wait` per
+/// index. The caller holds the permit to change the chain.
+pub(crate) async fn compare_and_merge(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    mode: MergeMode,
+    wait: Duration,
+    events: &mut Events<'_>,
+) -> Result<MergeOutcome, ClientError> {
+    let (snapshot, compared) = head::look_and_compare(core, session, wait).await?;
+    match (compared, &snapshot.found) {
+        (Ok(status), _) => {
+            head::spawn_repair_of_indexes(core, &snapshot.look);
+            Ok(MergeOutcome { status, caught_up: 0, fork: None })
         }
+        (Err(error), Some(found)) if error.is_divergence() => {
+            let merged = Box::pin(merge_with(core, session, mode, found, events)).await;
+            // Turns that cannot be read are still in the way.
+            if merged.as_ref().err().is_none_or(ClientError::is_divergence) {
+                session.note_comparison(&merged);
+            }
+            merged
+        }
+        (Err(error), _) => Err(error),
     }
 }
 
-/// The displaced turn that the pending turn replays, if any.
-fn pending_replay(state: &State) -> Option<PendingReplay> {
-    let displaced = state.pending_displaced()?;
-    let record = displaced.turn.record.as_ref()?;
-    Some(PendingReplay {
-        from: displaced.turn.link.seq,
-        messages: state.pending.as_ref()?.turn.messages.clone(),
-        first_answer: record.answer().unwrap_or_default().to_owned(),
-    })
+/// Fetches and verifies another device's chain, and decides which chain wins.
+async fn merge_with(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    mode: MergeMode,
+    found: &FoundHead,
+    events: &mut Events<'_>,
+) -> Result<MergeOutcome, ClientError> {
+    let root = session.read(|state| state.root.clone());
+    let segments = verify::fetch_chain(core, &root, found, Some(session)).await?;
+    let ours = session.read(State::chain);
+    let theirs = chain_of(&ours, &segments);
+    let ends = theirs.links.len() as u64;
+    let links = || segments.iter().flat_map(|segment| &segment.turns).map(|turn| &turn.link);
+    let own = session.read(|state| state.lost_turns(links()));
+    let decided = match merge(&ours, &theirs) {
+        // No other device holds the turns that this device wrote and lost. They were acknowledged, so the
+        // rule does not apply to them.
+        Merge::Win { at } if own > 0 => Merge::Lose { at },
+        decided => decided,
+    };
+    let (caught_up, fork) = match decided {
+        Merge::Ours => (0, None),
+        Merge::Behind { from } => {
+            adopt(core, session, found, &segments, from).await?;
+            let turns = ends.saturating_sub(from);
+            events(TurnEvent::Devices(DeviceEvent::CaughtUp { turns, own }));
+            (turns, None)
+        }
+        Merge::Lose { at } if mode == MergeMode::ResolveForks => {
+            let turns = ours.first + ours.links.len() as u64 - at;
+            adopt(core, session, found, &segments, at).await?;
+            events(TurnEvent::Devices(DeviceEvent::Forked { at, won: false, turns, own }));
+            (ends.saturating_sub(at), Some((at, false)))
+        }
+        Merge::Win { at } if mode == MergeMode::ResolveForks => {
+            keep_displaced_of_others(session, found, &segments, at).await?;
+            let turns = ends.saturating_sub(at);
+            events(TurnEvent::Devices(DeviceEvent::Forked { at, won: true, turns, own }));
+            (0, Some((at, true)))
+        }
+        Merge::Lose { .. } | Merge::Win { .. } | Merge::TooOld => {
+            return Err(ErrorCode::ForkDetected.into());
+        }
+    };
+    let status = if fork.is_some_and(|(_, won)| won) { HeadStatus::Unpublished } else { HeadStatus::Current };
+    Ok(MergeOutcome { status, caught_up, fork })
+}
+
+/// Puts another device's turns from `at` on into the chain. This device's turns there, and an unanswered
+/// message, wait to follow them.
+async fn adopt(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    found: &FoundHead,
+    segments: &[VerifiedSegment],
+    at: u64,
+) -> Result<(), ClientError> {
+    let first =
+        segments.partition_point(|segment| segment.turns.last().is_none_or(|turn| turn.link.seq < at));
+    let (root, displaces, attempts) = session.read(|state| {
+        let displaces = state.next_seq() > at || state.pending.is_some();
+        (state.root.clone(), displaces, attempt::open_attempts(state))
+    });
+    let newer = segments.get(first..).unwrap_or_default();
+    let mut entries = transfer::entries(&root, newer, &Default::default(), core.now_ms())?;
+    entries.retain(|entry| entry.seq().is_none_or(|seq| seq >= at));
+    if displaces {
+        // First, so that a cut-off write leaves a chain that is merely behind.
+        entries.insert(0, Entry::Rebase { at });
+    }
+    entries.push(found.entry());
+    record_alone(session, entries).await?;
+    delivery::spawn_aborts(core, session, attempts, None);
+    Ok(())
+}
+
+/// Keeps another device's displaced turns readable until that device replays them.
+async fn keep_displaced_of_others(
+    session: &Arc<Session>,
+    found: &FoundHead,
+    segments: &[VerifiedSegment],
+    at: u64,
+) -> Result<(), ClientError> {
+    let mut entries = Vec::new();
+    for segment in segments {
+        let lost = segment.turns.iter().zip(&segment.segment.entries);
+        let lost = lost.filter(|(turn, _)| turn.link.seq >= at);
+        entries.extend(lost.map(|(_, entry)| Entry::OthersTurn(Box::new(entry.clone()))));
+    }
+    // The next record of ours must rank above its sequence.
+    entries.push(found.entry());
+    record_alone(session, entries).await
+}
+
+/// Records entries that change the chain, while no background task computes or stores anything by a
+/// turn's seq.
+async fn record_alone(session: &Arc<Session>, entries: Vec<Entry>) -> Result<(), ClientError> {
+    let signals = session.read(|state| state.signals.clone());
+    let ended = |_| ClientError::TaskEnded;
+    let _heads = session.heads.acquire().await.map_err(ended)?;
+    let _puts = signals.puts.acquire().await.map_err(ended)?;
+    let _ids = session.ids.acquire().await.map_err(ended)?;
+    session.record(entries).await
 }
 
 fn describe(state: &State, one: &crate::session::state::DisplacedRecord) -> Option<DisplacedTurn> {

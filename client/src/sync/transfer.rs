@@ -1,6 +1,6 @@
 //! Sessions as files: an export that anyone can verify, and the import of an export with its root.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use baton_keys::session::SessionRoot;
 use baton_proto::{
@@ -9,7 +9,7 @@ use baton_proto::{
     codec,
     export::{self, Export, ExportScope, TurnProofs},
     head::{HeadOuter, SegmentRef},
-    ids::{BlobId, SessionId},
+    ids::BlobId,
     limits::{MAX_READ_BLOBS, MAX_SIGNED_BYTES},
     link::{BlobRef, BranchPoint, blob_digest},
     record::Message,
@@ -18,9 +18,13 @@ use baton_walrus_client::ShardCount;
 use zeroize::Zeroizing;
 
 use crate::{
-    client::{Client, new_device},
+    core::new_device,
     error::ClientError,
-    session::state::{Entry, Proof, SessionHeader, State, TurnEntry},
+    session::{
+        open_session::Session,
+        state::{Entry, Proof, SessionHeader, State, TurnEntry},
+    },
+    sync::verify,
 };
 
 /// Largest export to write or read: some thousand turns.
@@ -29,50 +33,19 @@ pub const MAX_EXPORT_BYTES: usize = 256 * 1024 * 1024;
 /// Proofs by turn.
 pub(crate) type Proofs = BTreeMap<u64, TurnProofs>;
 
-impl Client {
-    /// The session as JSON text (see `docs/PROTOCOL.md`), as secret as the conversation. Only with the root
-    /// can it be imported; then its holder can also continue the session.
-    ///
-    /// # Errors
-    /// [`ErrorCode::BadSequence`] for a session without turns, [`ClientError::ExportTooLarge`] for an export
-    /// that could not be read again, and as opening the session.
-    pub async fn export(&self, id: SessionId, with_root: bool) -> Result<Zeroizing<String>, ClientError> {
-        let session = self.open_session(id).await?;
-        let segments = self.own_segments(&session).await?;
-        let built = session.read(|state| {
-            let scope =
-                ExportScope { n_shards: state.header.n_shards, branch: state.header.branch, with_root };
-            export::build(&state.root, &scope, &segments, &proofs(state))
-        })?;
-        let text =
-            serde_json::to_string_pretty(&built).map_err(|error| ClientError::Export(error.to_string()))?;
-        check_size(Zeroizing::new(text), MAX_EXPORT_BYTES)
-    }
-
-    /// Imports a session from an export with its root, after verifying all of it, Walrus IDs included. A
-    /// damaged journal of the session is kept under another name.
-    ///
-    /// # Errors
-    /// [`ClientError::Export`] for a text that is no export, or an export without a root;
-    /// [`ClientError::Protocol`] for an export that does not verify; [`ClientError::SessionExists`].
-    pub async fn import(&self, text: &str) -> Result<SessionId, ClientError> {
-        let export = parse(text)?;
-        let root = export.root.as_ref().ok_or_else(|| {
-            ClientError::Export("it has no root; export it with --with-root to move a session".to_owned())
-        })?;
-        let root = SessionRoot::from_bytes(*root.expose());
-        let now = self.now_ms();
-        let checked = {
-            let root = root.clone();
-            crate::stack_wipe::spawn_blocking(move || verified_entries(&root, &export, now))
-        };
-        let (header, entries) = checked.await.map_err(|_| ClientError::TaskEnded)??;
-        let id = self.create(root, header, entries, true).await?;
-        // Its blobs may have expired, and its head may not be published from here.
-        let session = self.open_session(id).await?;
-        self.spawn_background_work(session);
-        Ok(id)
-    }
+/// As [`SessionHandle::export`](crate::SessionHandle::export).
+pub(crate) async fn export(
+    session: &Arc<Session>,
+    with_root: bool,
+) -> Result<Zeroizing<String>, ClientError> {
+    let segments = verify::own_segments(session).await?;
+    let built = session.read(|state| {
+        let scope = ExportScope { n_shards: state.header.n_shards, branch: state.header.branch, with_root };
+        export::build(&state.root, &scope, &segments, &proofs(state))
+    })?;
+    let text =
+        serde_json::to_string_pretty(&built).map_err(|error| ClientError::Export(error.to_string()))?;
+    check_size(Zeroizing::new(text), MAX_EXPORT_BYTES)
 }
 
 /// Refuses to write an export that is too large to read.
@@ -124,7 +97,7 @@ fn proofs(state: &State) -> Proofs {
 }
 
 /// Verifies an export and converts it to a journal's entries.
-fn verified_entries(
+pub(crate) fn verified_entries(
     root: &SessionRoot,
     export: &Export,
     now_ms: u64,

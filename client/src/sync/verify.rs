@@ -1,4 +1,4 @@
-//! Verifies a session against the store, and fetches the verified chain for [`crate::sync::recover`], a merge or an
+//! Verifies a session against the store, and fetches the verified chain for [`crate::restore`], a merge or an
 //! export. This module fetches; the chain's own reader decides validity.
 
 use std::{sync::Arc, time::Duration};
@@ -8,7 +8,6 @@ use baton_proto::{
     ErrorCode,
     chain::{SessionReader, VerifiedSegment, rebuild_blob},
     head::HeadOuter,
-    ids::SessionId,
     limits::MAX_BLOB_BYTES,
     link::{BlobRef, blob_digest},
     store::StoreError,
@@ -17,14 +16,15 @@ use baton_proto::{
 use baton_walrus_client::ShardCount;
 
 use crate::{
-    attempt::resolve::fetch_blob,
-    client::{Client, shards},
+    attempt::resolve::{self, fetch_blob},
+    core::Core,
     error::ClientError,
     session::open_session::Session,
+    storage::{self, shards},
     sync::head::FoundHead,
 };
 
-/// The result of [`Client::verify`]. Without problems, every turn's link, node signature, record and position
+/// The result of [`SessionHandle::verify`](crate::SessionHandle::verify). Without problems, every turn's link, node signature, record and position
 /// was checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VerifyReport {
@@ -47,7 +47,7 @@ pub struct VerifyReport {
     /// The problems found.
     pub problems: Vec<Problem>,
     /// Last turns of the segments that the store lacks or has wrong, oldest first; the input of
-    /// [`Client::put_back_blobs`].
+    /// [`SessionHandle::put_back_blobs`](crate::SessionHandle::put_back_blobs).
     pub not_stored: Vec<u64>,
 }
 
@@ -89,178 +89,159 @@ pub(crate) struct FetchedSegment {
     wrong_in_store: bool,
 }
 
-impl Client {
-    /// Verifies a session. Checks every link, signature and record, every blob's BLAKE3 (in-segment ones are
-    /// rebuilt), and the Walrus IDs of closed segments; with `full` of every blob. Reads segments from the
-    /// store, or from this client's own copy if the store lacks them.
-    ///
-    /// # Errors
-    /// The chain's errors when a segment does not verify at all ([`ClientError::Protocol`]); single wrong
-    /// blobs, IDs and receipts are in the report.
-    pub async fn verify(&self, id: SessionId, full: bool) -> Result<VerifyReport, ClientError> {
-        let session = self.open_session(id).await?;
-        self.ensure_head_id(&session).await?;
-        let mut report = VerifyReport::default();
-        let (root, outer, shards) = session
-            .read(|state| Ok::<_, ClientError>((state.root.clone(), state.head_outer(), shards(state)?)))?;
-        let Some(outer) = outer else { return Ok(report) };
-        let sources = Sources { session: Some(&session), own_first: false, last: None };
-        let segments = self.fetch_verified(&root, &outer, &sources, &mut report).await?;
-        for segment in &segments {
-            let Some(seq) = segment.turns.last().map(|turn| turn.link.seq) else { continue };
-            if !report.not_stored.contains(&seq) {
-                self.note_confirmed(&session, seq).await;
-            }
+/// As [`SessionHandle::verify`](crate::SessionHandle::verify).
+pub(crate) async fn verify(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    full: bool,
+) -> Result<VerifyReport, ClientError> {
+    storage::ensure_head_id(session).await?;
+    let mut report = VerifyReport::default();
+    let (root, outer, shards) = session
+        .read(|state| Ok::<_, ClientError>((state.root.clone(), state.head_outer(), shards(state)?)))?;
+    let Some(outer) = outer else { return Ok(report) };
+    let sources = Sources { session: Some(session), own_first: false, last: None };
+    let segments = fetch_verified(core, &root, &outer, &sources, &mut report).await?;
+    for segment in &segments {
+        let Some(seq) = segment.turns.last().map(|turn| turn.link.seq) else { continue };
+        if !report.not_stored.contains(&seq) {
+            storage::note_confirmed(session, seq).await;
         }
-        let checked =
-            crate::stack_wipe::spawn_blocking(move || check_ids(&root, &segments, shards, full, report));
-        let mut report = checked.await.map_err(|_| ClientError::TaskEnded)?;
-        session.read(|state| check_receipts(state, &mut report));
-        Ok(report)
     }
+    let checked =
+        crate::stack_wipe::spawn_blocking(move || check_ids(&root, &segments, shards, full, report));
+    let mut report = checked.await.map_err(|_| ClientError::TaskEnded)?;
+    session.read(|state| check_receipts(state, &mut report));
+    Ok(report)
+}
 
-    /// As [`Client::verify`], after waiting at most [`STORING_GRACE`] for the last turn to be stored: a blob
-    /// on its way is not a lost one.
-    ///
-    /// # Errors
-    /// As [`Client::verify`].
-    pub async fn verify_when_stored(&self, id: SessionId, full: bool) -> Result<VerifyReport, ClientError> {
-        self.wait_settled(id, STORING_GRACE).await?;
-        self.verify(id, full).await
+/// As [`SessionHandle::put_back_blobs`](crate::SessionHandle::put_back_blobs).
+pub(crate) async fn put_back_blobs(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    turns: &[u64],
+) -> Result<(), ClientError> {
+    for seq in turns {
+        let id = session.read(|state| state.blob_ref(*seq)).ok_or(ErrorCode::BlobIdMismatch)?.blob_id;
+        storage::put_back(core, session, *seq, id).await?;
     }
+    Ok(())
+}
 
-    /// Puts the blobs of these turns into the store again from this client's own copy, without a check: for
-    /// the `not_stored` of [`Client::verify`].
-    ///
-    /// # Errors
-    /// [`ClientError::Store`], the chain's for a turn that is not here, and as opening the session.
-    pub async fn put_back_blobs(&self, id: SessionId, turns: &[u64]) -> Result<(), ClientError> {
-        let session = self.open_session(id).await?;
-        for seq in turns {
-            let id = session.read(|state| state.blob_ref(*seq)).ok_or(ErrorCode::BlobIdMismatch)?.blob_id;
-            self.put_back(&session, *seq, id).await?;
-        }
-        Ok(())
-    }
+/// The verified segments of a head's chain, oldest first. Sources are the store, the author of its last
+/// turn, and this client's own copy of the turns shared with a session here.
+pub(crate) async fn fetch_chain(
+    core: &Arc<Core>,
+    root: &SessionRoot,
+    found: &FoundHead,
+    session: Option<&Arc<Session>>,
+) -> Result<Vec<VerifiedSegment>, ClientError> {
+    let last = found.last_identity(root).map(|identity| (root, identity));
+    let sources = Sources { session, own_first: true, last };
+    fetch_verified(core, root, &found.outer, &sources, &mut VerifyReport::default()).await
+}
 
-    /// The verified segments of a head's chain, oldest first. Sources are the store, the author of its last
-    /// turn, and this client's own copy of the turns shared with a session here.
-    pub(crate) async fn fetch_chain(
-        &self,
-        root: &SessionRoot,
-        found: &FoundHead,
-        session: Option<&Arc<Session>>,
-    ) -> Result<Vec<VerifiedSegment>, ClientError> {
-        let last = found.last_identity(root).map(|identity| (root, identity));
-        let sources = Sources { session, own_first: true, last };
-        self.fetch_verified(root, &found.outer, &sources, &mut VerifyReport::default()).await
-    }
+/// The verified segments of a session, oldest first.
+pub(crate) async fn own_segments(session: &Arc<Session>) -> Result<Vec<VerifiedSegment>, ClientError> {
+    storage::ensure_head_id(session).await?;
+    let session = session.clone();
+    let read = crate::stack_wipe::spawn_blocking(move || {
+        session.read(|state| {
+            let outer = state.head_outer().ok_or(ErrorCode::BadSequence)?;
+            let mut reader = SessionReader::new(&state.root, &outer)?;
+            for end in state.segment_ends(usize::MAX) {
+                reader.provide(&state.rebuild(end)?)?;
+            }
+            reader.finish()
+        })
+    });
+    Ok(read.await.map_err(|_| ClientError::TaskEnded)??)
+}
 
-    /// The verified segments of a session, oldest first.
-    pub(crate) async fn own_segments(
-        &self,
-        session: &Arc<Session>,
-    ) -> Result<Vec<VerifiedSegment>, ClientError> {
-        self.ensure_head_id(session).await?;
-        let session = session.clone();
-        let read = crate::stack_wipe::spawn_blocking(move || {
-            session.read(|state| {
-                let outer = state.head_outer().ok_or(ErrorCode::BadSequence)?;
-                let mut reader = SessionReader::new(&state.root, &outer)?;
-                for end in state.segment_ends(usize::MAX) {
-                    reader.provide(&state.rebuild(end)?)?;
-                }
-                reader.finish()
-            })
-        });
-        Ok(read.await.map_err(|_| ClientError::TaskEnded)??)
+/// Fetches and verifies the segments from a head back to the genesis; returns them oldest first.
+pub(crate) async fn fetch_verified(
+    core: &Arc<Core>,
+    root: &SessionRoot,
+    outer: &HeadOuter,
+    sources: &Sources<'_>,
+    report: &mut VerifyReport,
+) -> Result<Vec<VerifiedSegment>, ClientError> {
+    let mut reader = SessionReader::new(root, outer)?;
+    let (mut wrong, mut not_stored) = (Vec::new(), Vec::new());
+    while let Some(need) = reader.need() {
+        let found = fetch_segment(core, &need, sources).await?;
+        if found.own {
+            report.from_own += 1;
+            not_stored.push(need.digest);
+        } else {
+            report.from_store += 1;
+        }
+        if found.wrong_in_store {
+            wrong.push(need.digest);
+        }
+        // Opening and rebuilding a segment takes milliseconds of CPU at the largest sizes.
+        let provided =
+            crate::stack_wipe::spawn_blocking(move || reader.provide(&found.bytes).map(|()| reader));
+        reader = provided.await.map_err(|_| ClientError::TaskEnded)??;
     }
+    let segments = reader.finish()?;
+    for segment in &segments {
+        let Some(seq) = segment.turns.last().map(|turn| turn.link.seq) else { continue };
+        if wrong.contains(&segment.blob.digest) {
+            report.problems.push(Problem { seq, code: ErrorCode::BlobHashMismatch });
+        }
+        if not_stored.contains(&segment.blob.digest) {
+            report.not_stored.push(seq);
+        }
+    }
+    report.segments = segments.len() as u64;
+    report.turns = segments.iter().map(|segment| segment.turns.len() as u64).sum();
+    report.blobs_checked = report.turns;
+    Ok(segments)
+}
 
-    /// Fetches and verifies the segments from a head back to the genesis; returns them oldest first.
-    pub(crate) async fn fetch_verified(
-        &self,
-        root: &SessionRoot,
-        outer: &HeadOuter,
-        sources: &Sources<'_>,
-        report: &mut VerifyReport,
-    ) -> Result<Vec<VerifiedSegment>, ClientError> {
-        let mut reader = SessionReader::new(root, outer)?;
-        let (mut wrong, mut not_stored) = (Vec::new(), Vec::new());
-        while let Some(need) = reader.need() {
-            let found = self.fetch_segment(&need, sources).await?;
-            if found.own {
-                report.from_own += 1;
-                not_stored.push(need.digest);
-            } else {
-                report.from_store += 1;
-            }
-            if found.wrong_in_store {
-                wrong.push(need.digest);
-            }
-            // Opening and rebuilding a segment takes milliseconds of CPU at the largest sizes.
-            let provided =
-                crate::stack_wipe::spawn_blocking(move || reader.provide(&found.bytes).map(|()| reader));
-            reader = provided.await.map_err(|_| ClientError::TaskEnded)??;
-        }
-        let segments = reader.finish()?;
-        for segment in &segments {
-            let Some(seq) = segment.turns.last().map(|turn| turn.link.seq) else { continue };
-            if wrong.contains(&segment.blob.digest) {
-                report.problems.push(Problem { seq, code: ErrorCode::BlobHashMismatch });
-            }
-            if not_stored.contains(&segment.blob.digest) {
-                report.not_stored.push(seq);
-            }
-        }
-        report.segments = segments.len() as u64;
-        report.turns = segments.iter().map(|segment| segment.turns.len() as u64).sum();
-        report.blobs_checked = report.turns;
-        Ok(segments)
+/// The bytes as signed: from the store, this client's own copy, or the last turn's author.
+pub(crate) async fn fetch_segment(
+    core: &Arc<Core>,
+    need: &BlobRef,
+    sources: &Sources<'_>,
+) -> Result<FetchedSegment, ClientError> {
+    let own = || {
+        let session = sources.session?;
+        session.read(|state| {
+            let index = state.meta.iter().position(|meta| meta.digest == need.digest)?;
+            state.rebuild(state.first_seq() + index as u64).ok()
+        })
+    };
+    if sources.own_first
+        && let Some(bytes) = own()
+    {
+        return Ok(FetchedSegment { bytes, own: true, wrong_in_store: false });
     }
-
-    /// The bytes as signed: from the store, this client's own copy, or the last turn's author.
-    pub(crate) async fn fetch_segment(
-        &self,
-        need: &BlobRef,
-        sources: &Sources<'_>,
-    ) -> Result<FetchedSegment, ClientError> {
-        let own = || {
-            let session = sources.session?;
-            session.read(|state| {
-                let index = state.meta.iter().position(|meta| meta.digest == need.digest)?;
-                state.rebuild(state.first_seq() + index as u64).ok()
-            })
-        };
-        if sources.own_first
-            && let Some(bytes) = own()
-        {
-            return Ok(FetchedSegment { bytes, own: true, wrong_in_store: false });
+    let stored = core.config.store.get_checked(need.blob_id, MAX_BLOB_BYTES, need.digest).await;
+    let mut wrong_in_store = false;
+    let failure = match stored {
+        Ok(bytes) if need.check(&bytes).is_ok() => {
+            return Ok(FetchedSegment { bytes, own: false, wrong_in_store: false });
         }
-        let stored = self.inner.config.store.get_checked(need.blob_id, MAX_BLOB_BYTES, need.digest).await;
-        let mut wrong_in_store = false;
-        let failure = match stored {
-            Ok(bytes) if need.check(&bytes).is_ok() => {
-                return Ok(FetchedSegment { bytes, own: false, wrong_in_store: false });
-            }
-            Ok(_) | Err(StoreError::WrongContent | StoreError::TooLarge { .. }) => {
-                wrong_in_store = true;
-                ClientError::Protocol(ErrorCode::BlobHashMismatch)
-            }
-            Err(error) => error.into(),
-        };
-        tracing::warn!(error = %failure, "a segment cannot be read from the store");
-        if let Some(bytes) = own() {
-            return Ok(FetchedSegment { bytes, own: true, wrong_in_store });
+        Ok(_) | Err(StoreError::WrongContent | StoreError::TooLarge { .. }) => {
+            wrong_in_store = true;
+            ClientError::Protocol(ErrorCode::BlobHashMismatch)
         }
-        if let Some((root, last)) = &sources.last
-            && let Ok(NodeFrame::Blob(bytes)) =
-                self.ask(last.author, &fetch_blob(root, last, need.digest)).await
-            && blob_digest(&bytes) == need.digest
-        {
-            return Ok(FetchedSegment { bytes, own: true, wrong_in_store });
-        }
-        Err(failure)
+        Err(error) => error.into(),
+    };
+    tracing::warn!(error = %failure, "a segment cannot be read from the store");
+    if let Some(bytes) = own() {
+        return Ok(FetchedSegment { bytes, own: true, wrong_in_store });
     }
+    if let Some((root, last)) = &sources.last
+        && let Ok(NodeFrame::Blob(bytes)) =
+            resolve::ask(core, last.author, &fetch_blob(root, last, need.digest)).await
+        && blob_digest(&bytes) == need.digest
+    {
+        return Ok(FetchedSegment { bytes, own: true, wrong_in_store });
+    }
+    Err(failure)
 }
 
 /// Computes Walrus IDs and compares them with the IDs in links; the head's blob with the ID known here.

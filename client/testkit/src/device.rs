@@ -40,17 +40,17 @@ impl Device {
     }
 
     pub async fn sync(&self, id: SessionId) -> ReconcileReport {
-        self.client.reconcile(id, &options(), |_| {}).await.unwrap()
+        self.client.session(id).reconcile(&options(), |_| {}).await.unwrap()
     }
 
     pub async fn links(&self, id: SessionId) -> Vec<LinkHash> {
-        let history = self.client.history(id).await.unwrap();
+        let history = self.client.session(id).history().await.unwrap();
         history.iter().map(|view| view.turn.link.link_hash()).collect()
     }
 
     /// The user messages, in the chain's order.
     pub async fn user_messages(&self, id: SessionId) -> Vec<String> {
-        let history = self.client.history(id).await.unwrap();
+        let history = self.client.session(id).history().await.unwrap();
         history.iter().map(|view| view.turn.record.as_ref().unwrap().messages[0].text.clone()).collect()
     }
 }
@@ -83,10 +83,10 @@ pub async fn apart(world: &World) -> (Device, Device, SessionId) {
     let first = Device::new(world).await;
     let id = session(&first.client).await;
     say(&first.client, id, "common").await;
-    assert!(first.client.wait_settled(id, GRACE).await.unwrap());
-    let root = first.client.backup(id).await.unwrap();
+    assert!(first.client.session(id).wait_settled(GRACE).await.unwrap());
+    let root = first.client.session(id).backup().await.unwrap();
     let second = Device::second(world, &root).await;
-    assert!(second.client.wait_delivered(id, GRACE).await.unwrap());
+    assert!(second.client.session(id).wait_delivered(GRACE).await.unwrap());
     first.gate.away();
     second.gate.away();
     (first, second, id)

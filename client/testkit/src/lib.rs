@@ -80,7 +80,7 @@ pub async fn free(client: &Client) {
     let sessions = client.session_ids().await.unwrap();
     let freed = async {
         for id in sessions {
-            while matches!(client.session(id).await, Err(baton_client::ClientError::InUse(_))) {
+            while matches!(client.session(id).info().await, Err(baton_client::ClientError::InUse(_))) {
                 tokio::task::yield_now().await;
             }
         }
@@ -94,7 +94,7 @@ pub async fn session(client: &Client) -> SessionId {
 
 /// A turn that must succeed.
 pub async fn say(client: &Client, session: SessionId, text: &str) -> TurnOutcome {
-    client.turn(session, TurnInput::user(text), |_| {}).await.unwrap()
+    client.session(session).turn(TurnInput::user(text), |_| {}).await.unwrap()
 }
 
 /// A turn with its events.
@@ -104,6 +104,6 @@ pub async fn events_of(
     input: TurnInput,
 ) -> (Result<TurnOutcome, baton_client::ClientError>, Vec<TurnEvent>) {
     let mut events = Vec::new();
-    let result = client.turn(session, input, |event| events.push(event)).await;
+    let result = client.session(session).turn(input, |event| events.push(event)).await;
     (result, events)
 }

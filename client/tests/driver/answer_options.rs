@@ -86,7 +86,7 @@ async fn a_turn_that_is_finished_after_a_restart_keeps_its_schema() {
     client.shutdown(GRACE).await;
     let client = world.client().await;
     let mut events = Vec::new();
-    let resumed = client.resume(session, ResumeOptions::default(), |event| events.push(event)).await;
+    let resumed = client.session(session).resume(ResumeOptions::default(), |event| events.push(event)).await;
     assert_eq!(resumed.unwrap().unwrap().text, ANSWER);
     assert_eq!(reports(&events).len(), 2);
     assert_eq!(schemas(&world), [Some(SCHEMA.to_owned()), Some(SCHEMA.to_owned())]);

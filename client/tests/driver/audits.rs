@@ -200,10 +200,10 @@ async fn a_turn_is_disclosed_whole_and_its_own_node_is_not_asked() {
     let (world, script) = (World::new(1).await, Script::default());
     let auditor = Auditor::start(&script, true).await;
     let (client, id) = client(&world, std::slice::from_ref(&auditor)).await;
-    let receipts = client.receipts(id, true).await.unwrap();
+    let receipts = client.session(id).receipts(true).await.unwrap();
     for (turn, seq) in [(None, 1), (Some(0), 0)] {
         let wish = AuditWish { turn, schema: Some("{}".to_owned()), ..AuditWish::default() };
-        let audited = client.audit(id, &wish).await.unwrap();
+        let audited = client.session(id).audit(&wish).await.unwrap();
         assert_eq!((audited.turn, audited.author), (seq, world.nodes[0].id()));
         assert_eq!(audited.report.node, auditor.id());
         assert_eq!(audited.report.verdict, AuditVerdict::Same { tokens: 3 });
@@ -217,14 +217,15 @@ async fn a_turn_is_disclosed_whole_and_its_own_node_is_not_asked() {
     }
     // The author itself, if it is named; it makes no audit.
     let named = AuditWish { node: Some(world.nodes[0].id()), ..AuditWish::default() };
-    let error = client.audit(id, &named).await.unwrap_err();
+    let error = client.session(id).audit(&named).await.unwrap_err();
     assert!(
         matches!(error, ClientError::AuditFailed { node, attempts: 1, code: Some(ErrorCode::UnsupportedVersion), .. }
             if node == world.nodes[0].id()),
         "{error}"
     );
     assert!(error.hint().unwrap().contains("audits = true"), "{:?}", error.hint());
-    let missing = client.audit(id, &AuditWish { turn: Some(7), ..AuditWish::default() }).await.unwrap_err();
+    let missing =
+        client.session(id).audit(&AuditWish { turn: Some(7), ..AuditWish::default() }).await.unwrap_err();
     assert!(missing.to_string().contains("no turn 7"), "{missing}");
     client.shutdown(GRACE).await;
 }
@@ -249,7 +250,7 @@ async fn whatever_an_auditor_does_wrong_another_one_is_asked_and_named() {
     ] {
         script.asked.lock().unwrap().clear();
         script.acts.lock().unwrap().push_back(act);
-        let audited = client.audit(id, &AuditWish::default()).await;
+        let audited = client.session(id).audit(&AuditWish::default()).await;
         let audited = audited.unwrap_or_else(|error| panic!("{act:?}: {error}"));
         let asked: Vec<NodeId> = script.asked.lock().unwrap().iter().map(|(node, _)| *node).collect();
         assert_eq!(asked.len(), 2, "{act:?}");
@@ -258,7 +259,7 @@ async fn whatever_an_auditor_does_wrong_another_one_is_asked_and_named() {
     }
     // If no node makes an audit, the last code is reported.
     script.acts.lock().unwrap().extend([Act::Forge, Act::Refuse(ErrorCode::Busy)]);
-    let error = client.audit(id, &AuditWish::default()).await.unwrap_err();
+    let error = client.session(id).audit(&AuditWish::default()).await.unwrap_err();
     assert!(matches!(error, ClientError::AuditFailed { attempts: 2, .. }), "{error}");
     assert_eq!((error.code(), error.exit_code()), (Some(ErrorCode::Busy), 4));
     // A verdict of any kind is no failure.
@@ -268,7 +269,7 @@ async fn whatever_an_auditor_does_wrong_another_one_is_asked_and_named() {
         AuditVerdict::NotReplayable(AuditGap::Undisclosed),
     ] {
         script.acts.lock().unwrap().push_back(Act::Say(verdict));
-        assert_eq!(client.audit(id, &AuditWish::default()).await.unwrap().report.verdict, verdict);
+        assert_eq!(client.session(id).audit(&AuditWish::default()).await.unwrap().report.verdict, verdict);
     }
     client.shutdown(GRACE).await;
 }
@@ -279,16 +280,16 @@ async fn nodes_that_make_none_are_passed_over() {
     let auditors = [Auditor::start(&script, false).await, Auditor::start(&script, true).await];
     let (client, id) = client(&world, &auditors).await;
     for _ in 0..4 {
-        let audited = client.audit(id, &AuditWish::default()).await.unwrap();
+        let audited = client.session(id).audit(&AuditWish::default()).await.unwrap();
         assert_eq!(audited.report.node, auditors[1].id());
     }
     let only = AuditWish { node: Some(auditors[0].id()), ..AuditWish::default() };
-    let error = client.audit(id, &only).await.unwrap_err();
+    let error = client.session(id).audit(&only).await.unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::UnsupportedVersion), "{error}");
     client.shutdown(GRACE).await;
     // If no other node has the model, there is no node to ask.
     let lonely = Client::open(world.config(world.home.path())).await.unwrap();
-    let error = lonely.audit(id, &AuditWish::default()).await.unwrap_err();
+    let error = lonely.session(id).audit(&AuditWish::default()).await.unwrap_err();
     assert!(
         matches!(&error, ClientError::NotAuditable { reason } if reason.contains("no other node")),
         "{error}"

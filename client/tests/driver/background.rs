@@ -15,13 +15,13 @@ async fn a_long_outage_of_the_store_ends_without_a_turn_or_a_restart() {
     world.store.set_down(true);
     world.nodes[0].script([Act::NeverStore]);
     say(&client, session, "hello").await;
-    assert!(!client.wait_settled(session, Duration::from_secs(3)).await.unwrap());
+    assert!(!client.session(session).wait_settled(Duration::from_secs(3)).await.unwrap());
     assert_eq!((world.store.puts(), world.store.heads().len()), (0, 0));
     world.store.set_down(false);
     // Without a request, the client returns to the store by itself.
     tokio::time::timeout(GRACE, world.store.put_count(1)).await.unwrap();
-    assert!(client.wait_settled(session, GRACE).await.unwrap());
-    assert_eq!(client.session(session).await.unwrap().unstored, 0);
+    assert!(client.session(session).wait_settled(GRACE).await.unwrap());
+    assert_eq!(client.session(session).info().await.unwrap().unstored, 0);
     assert_eq!(world.store.heads().len(), 1);
     client.shutdown(GRACE).await;
     assert_eq!(world.store.puts(), 1);
@@ -38,7 +38,7 @@ async fn a_shutdown_does_not_wait_for_a_store_that_stays_away() {
     tokio::time::timeout(GRACE, client.shutdown(Duration::from_secs(3600))).await.unwrap();
     world.store.set_down(false);
     let client = world.client().await;
-    assert!(client.wait_settled(session, GRACE).await.unwrap(), "taken up from the journal");
+    assert!(client.session(session).wait_settled(GRACE).await.unwrap(), "taken up from the journal");
     client.shutdown(GRACE).await;
     assert_eq!(world.store.puts(), 1);
 }
@@ -56,13 +56,13 @@ async fn a_blob_is_bought_again_only_when_the_store_says_twice_that_it_is_gone()
         let client = world.client().await;
         let session = session(&client).await;
         say(&client, session, "one").await;
-        assert!(client.wait_settled(session, GRACE).await.unwrap());
+        assert!(client.session(session).wait_settled(GRACE).await.unwrap());
         world.store.fail_reads([node_sees, client_sees.clone()]);
         if again > 0 {
             world.store.fail_reads([client_sees.clone()]);
         }
         let input = TurnInput { inline: InlinePolicy::Never, ..TurnInput::user("two") };
-        let outcome = client.turn(session, input, |_| {}).await.unwrap();
+        let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
         assert_eq!((outcome.attempt, outcome.text.as_str()), (1, "two (1)"), "{client_sees:?}");
         client.shutdown(GRACE).await;
         assert_eq!(world.store.puts(), 2 + again, "{client_sees:?}");
@@ -78,7 +78,7 @@ async fn an_author_that_forgot_a_turn_is_not_sent_its_acknowledgement_again() {
     say(&client, session, "hello").await;
     client.shutdown(GRACE).await;
     let client = world.client().await;
-    assert!(!client.history(session).await.unwrap()[0].acked);
+    assert!(!client.session(session).history().await.unwrap()[0].acked);
     client.shutdown(GRACE).await;
     assert_eq!(world.nodes[0].seen(|seen| seen.ack_requests), 1);
 }

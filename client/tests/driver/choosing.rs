@@ -58,8 +58,8 @@ async fn fail_at(client: &Client, node: &FakeNode, act: Act) {
     let session = session(client).await;
     node.script([act]);
     let input = TurnInput { node: Some(node.id()), max_attempts: 1, ..TurnInput::user("hello") };
-    client.turn(session, input, |_| {}).await.unwrap_err();
-    client.abandon(session).await.unwrap();
+    client.session(session).turn(input, |_| {}).await.unwrap_err();
+    client.session(session).abandon().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,7 +94,7 @@ async fn a_node_whose_receipts_contradict_its_record_is_a_liar() {
     world.nodes[0].script([Act::OtherEngine]);
     let session = session(&client).await;
     let input = TurnInput { node: Some(world.nodes[0].id()), ..TurnInput::user("hello") };
-    client.turn(session, input, |_| {}).await.unwrap();
+    client.session(session).turn(input, |_| {}).await.unwrap();
     let all = explain(&client).await;
     assert!(matches!(explained(&all, world.nodes[0].id()).1.behind, Some(Behind::Lied { .. })));
     assert_eq!(say(&client, session, "hello").await.node, world.nodes[1].id());
@@ -169,7 +169,7 @@ async fn every_good_node_gets_turns_and_the_one_that_served_last_is_preferred() 
         }
     }
     assert_eq!(served.len(), 3, "{served:?}");
-    let last = client.last_turn(session).await.unwrap().unwrap().turn.link.author;
+    let last = client.session(session).last_turn().await.unwrap().unwrap().turn.link.author;
     let warm = client.explain(Some(session), &ResumeOptions::default()).await.unwrap();
     let (_, ranked) = explained(&warm, last);
     assert!(ranked.factors.warm > 1.0 && ranked.share <= MAX_SHARE + 1e-9, "{ranked:?}");
@@ -257,10 +257,10 @@ async fn receipts_are_listed_and_checked_again_beside_a_running_client() {
     let outcome = say(&client, session, "hello").await;
     client.shutdown(GRACE).await;
     let client = world.client().await;
-    client.session(session).await.unwrap();
+    client.session(session).info().await.unwrap();
     // Another process of the same home, whose write the open session's lock would refuse.
     let beside = world.client().await;
-    let receipts = beside.receipts(session, true).await.unwrap();
+    let receipts = beside.session(session).receipts(true).await.unwrap();
     assert_eq!((receipts.len(), receipts[0].seq, receipts[0].node), (1, 0, world.nodes[0].id()));
     assert_eq!((receipts[0].countersigned, receipts[0].problem), (CountersignatureStatus::Delivered, None));
     let receipt = receipts[0].receipt.as_ref().unwrap();

@@ -29,7 +29,7 @@ async fn client(world: &World, ahead_ms: i64) -> Client {
 /// A turn that must fail because of a clock.
 async fn refused(client: &Client) -> ClientError {
     let session = session(client).await;
-    let failed = client.turn(session, TurnInput::user("what time is it?"), |_| {}).await.unwrap_err();
+    let failed = client.session(session).turn(TurnInput::user("what time is it?"), |_| {}).await.unwrap_err();
     assert_eq!((failed.exit_code(), failed.name()), (4, "ClocksDiffer"), "{failed}");
     failed
 }
@@ -113,8 +113,8 @@ async fn a_node_whose_clock_was_set_right_serves_again() {
     let session = session(&client).await;
     let served = async {
         // It is asked again after a pause.
-        while client.turn(session, TurnInput::user("hello"), |_| {}).await.is_err() {
-            client.abandon(session).await.unwrap();
+        while client.session(session).turn(TurnInput::user("hello"), |_| {}).await.is_err() {
+            client.session(session).abandon().await.unwrap();
         }
     };
     tokio::time::timeout(GRACE, served).await.unwrap();

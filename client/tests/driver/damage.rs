@@ -36,7 +36,7 @@ async fn damaged() -> (World, SessionId, String) {
     let session = session(&client).await;
     say(&client, session, "one").await;
     say(&client, session, "two").await;
-    let export = client.export(session, true).await.unwrap().to_string();
+    let export = client.session(session).export(true).await.unwrap().to_string();
     client.shutdown(GRACE).await;
     damage(world.home.path());
     (world, session, export)
@@ -54,8 +54,8 @@ async fn a_damaged_session_is_listed_and_gives_its_root_and_nothing_else() {
     assert!(matches!(error, ClientError::JournalDamaged { entry: 1.., .. }), "{error}");
     assert!(error.hint().unwrap().contains("baton session restore SESSION"));
     assert_eq!(client.session_ids().await.unwrap(), [session]);
-    assert_eq!(client.backup(session).await.unwrap().session_id(), session);
-    assert!(matches!(client.history(session).await, Err(ClientError::JournalDamaged { .. })));
+    assert_eq!(client.session(session).backup().await.unwrap().session_id(), session);
+    assert!(matches!(client.session(session).history().await, Err(ClientError::JournalDamaged { .. })));
     client.shutdown(GRACE).await;
 }
 
@@ -64,7 +64,7 @@ async fn a_damaged_session_comes_back_from_the_store_and_its_file_is_kept() {
     let (world, session, _) = damaged().await;
     let before = fs::read(&files(world.home.path(), "journal")[0]).unwrap();
     let client = world.client().await;
-    let root = client.backup(session).await.unwrap();
+    let root = client.session(session).backup().await.unwrap();
     world.store.set_down(true);
     assert!(matches!(client.recover(&root).await, Err(ClientError::Store(_))));
     assert_eq!(
@@ -83,7 +83,7 @@ async fn a_damaged_session_comes_back_from_the_store_and_its_file_is_kept() {
     assert_eq!(fs::read(&quarantined[0]).unwrap(), before);
     let listing = client.listing().await.unwrap();
     assert_eq!((listing.sessions.len(), listing.unreadable.len()), (1, 0));
-    assert!(client.delete(session).await.unwrap().unpublished.is_none());
+    assert!(client.session(session).delete().await.unwrap().unpublished.is_none());
     let left = fs::read_dir(world.home.path().join("sessions")).unwrap().count();
     assert_eq!(left, 0, "a deletion takes what was kept with it");
     client.shutdown(GRACE).await;
@@ -94,7 +94,7 @@ async fn an_import_replaces_a_damaged_session_but_not_a_good_one() {
     let (world, session, export) = damaged().await;
     let client = world.client().await;
     assert_eq!(client.import(&export).await.unwrap(), session);
-    assert_eq!(client.history(session).await.unwrap().len(), 2);
+    assert_eq!(client.session(session).history().await.unwrap().len(), 2);
     assert_eq!(files(world.home.path(), "damaged").len(), 1);
     assert!(matches!(client.import(&export).await, Err(ClientError::SessionExists(_))));
     client.shutdown(GRACE).await;
@@ -107,8 +107,8 @@ async fn an_import_replaces_a_damaged_session_but_not_a_good_one() {
 async fn a_damaged_session_is_deleted_and_its_tombstone_published() {
     let (world, session, _) = damaged().await;
     let client = world.client().await;
-    let root = client.backup(session).await.unwrap();
-    assert!(client.delete(session).await.unwrap().unpublished.is_none());
+    let root = client.session(session).backup().await.unwrap();
+    assert!(client.session(session).delete().await.unwrap().unpublished.is_none());
     assert_eq!(fs::read_dir(world.home.path().join("sessions")).unwrap().count(), 0);
     assert!(matches!(client.recover(&root).await, Err(ClientError::Deleted)));
     client.shutdown(GRACE).await;
@@ -122,11 +122,11 @@ async fn a_deletion_that_the_index_did_not_hear_of_says_so() {
     say(&client, session, "one").await;
     client.shutdown(GRACE).await;
     let client = world.client().await;
-    let root = client.backup(session).await.unwrap();
+    let root = client.session(session).backup().await.unwrap();
     world.store.set_down(true);
-    let deletion = client.delete(session).await.unwrap();
+    let deletion = client.session(session).delete().await.unwrap();
     assert!(matches!(deletion.unpublished, Some(ClientError::Store(_))));
-    assert!(matches!(client.session(session).await, Err(ClientError::UnknownSession(_))));
+    assert!(matches!(client.session(session).info().await, Err(ClientError::UnknownSession(_))));
     world.store.set_down(false);
     assert_eq!(client.recover(&root).await.unwrap(), session, "as the deletion's answer said");
     client.shutdown(GRACE).await;
@@ -162,9 +162,9 @@ async fn the_last_session_is_the_one_with_the_last_turn_whatever_was_opened_sinc
     clock.store(start + 9000, Ordering::SeqCst);
     let fresh = session(&client).await;
     assert_eq!(client.last_session().await.unwrap(), Some(fresh));
-    let last = client.last_turn(sessions[1]).await.unwrap().unwrap();
+    let last = client.session(sessions[1]).last_turn().await.unwrap().unwrap();
     assert_eq!(last.turn.record.unwrap().messages[0].text, "hello");
-    assert!(client.last_turn(fresh).await.unwrap().is_none());
+    assert!(client.session(fresh).last_turn().await.unwrap().is_none());
     client.shutdown(GRACE).await;
 }
 
@@ -184,10 +184,10 @@ async fn what_the_store_lost_or_changed_is_named_and_put_back() {
             world.store.forget_blobs();
         }
         let client = world.client().await;
-        let report = client.verify(session, false).await.unwrap();
+        let report = client.session(session).verify(false).await.unwrap();
         assert_eq!((report.is_good(), &report.not_stored[..]), (!corrupt, &[15, 16][..]));
-        client.put_back_blobs(session, &report.not_stored).await.unwrap();
-        let report = client.verify(session, false).await.unwrap();
+        client.session(session).put_back_blobs(&report.not_stored).await.unwrap();
+        let report = client.session(session).verify(false).await.unwrap();
         assert!(report.is_good() && report.not_stored.is_empty(), "{report:?}");
         assert_eq!(report.from_own, 0);
         client.shutdown(GRACE).await;

@@ -43,10 +43,10 @@ async fn by_rule<'a>(one: &'a Device, other: &'a Device, id: SessionId) -> (&'a 
 /// Checks that a session is whole on a device, in the store and in the index, and that the root alone finds
 /// the same.
 async fn is_whole(world: &World, device: &Device, id: SessionId) {
-    assert!(device.client.wait_settled(id, GRACE).await.unwrap());
-    assert!(device.client.verify(id, true).await.unwrap().is_good());
-    assert_eq!(device.client.check_head(id).await.unwrap(), HeadStatus::Current);
-    let third = Device::second(world, &device.client.backup(id).await.unwrap()).await;
+    assert!(device.client.session(id).wait_settled(GRACE).await.unwrap());
+    assert!(device.client.session(id).verify(true).await.unwrap().is_good());
+    assert_eq!(device.client.session(id).check_head().await.unwrap(), HeadStatus::Current);
+    let third = Device::second(world, &device.client.session(id).backup().await.unwrap()).await;
     assert_eq!(third.links(id).await, device.links(id).await);
     third.client.shutdown(GRACE).await;
 }
@@ -69,20 +69,20 @@ async fn of_two_turns_at_one_position_the_lower_link_stays_and_the_other_is_repl
             ["common", "hello", "hello"],
             "the same words are two turns"
         );
-        let history = loser.client.history(id).await.unwrap();
+        let history = loser.client.session(id).history().await.unwrap();
         assert_eq!(history[2].replay_of.map(|from| (from.seq, from.link_hash)), Some((1, lost)));
         assert!(history[0].replay_of.is_none() && history[1].replay_of.is_none());
         // The first answer stays readable, on both.
-        let displaced = loser.client.displaced(id).await.unwrap();
+        let displaced = loser.client.session(id).displaced().await.unwrap();
         assert_eq!((displaced.len(), displaced[0].seq, displaced[0].link_hash), (1, 1, lost));
         assert_eq!(displaced[0].fate, TurnFate::Replayed { to: 2 });
         assert_eq!(displaced[0].messages[1].text, "hello (1)");
         assert!(displaced[0].receipt.is_some());
-        assert!(winner.client.displaced(id).await.unwrap().len() <= 1);
+        assert!(winner.client.session(id).displaced().await.unwrap().len() <= 1);
         assert_eq!(history[2].turn.record.as_ref().unwrap().messages[1].text, "hello (2)");
         for device in [&first, &second] {
             is_whole(&world, device, id).await;
-            assert_eq!(device.client.session(id).await.unwrap().trouble, None);
+            assert_eq!(device.client.session(id).info().await.unwrap().trouble, None);
             device.client.shutdown(GRACE).await;
         }
     }
@@ -109,11 +109,11 @@ async fn a_longer_chain_that_was_away_loses_by_the_same_rule_and_all_of_it_follo
         let said = ["common", "one", "winner two", "one", "loser two", "loser three"];
         assert_eq!(winner.user_messages(id).await, said);
         assert_eq!(winner.links(id).await[..3], kept[..]);
-        let history = loser.client.history(id).await.unwrap();
+        let history = loser.client.session(id).history().await.unwrap();
         let from: Vec<Option<u64>> = history.iter().map(|view| view.replay_of.map(|from| from.seq)).collect();
         assert_eq!(from, [None, None, None, Some(1), Some(2), Some(3)]);
         // The winner can also show the part of the loser's chain that it saw.
-        let seen = winner.client.displaced(id).await.unwrap();
+        let seen = winner.client.session(id).displaced().await.unwrap();
         let expected = if loser_publishes_first { 3 } else { 0 };
         assert_eq!(seen.len(), expected);
         assert!(seen.iter().all(|one| matches!(one.fate, TurnFate::Replayed { to } if to >= 3)), "{seen:?}");
@@ -138,31 +138,31 @@ async fn a_turn_first_merges_other_devices_turns_and_a_lone_device_asks_no_index
             asked = gate.resolves() - before;
         }
     };
-    first.client.turn(id, input("common"), count).await.unwrap();
+    first.client.session(id).turn(input("common"), count).await.unwrap();
     assert_eq!(asked, 0, "alone, a turn looks at no index");
-    assert!(first.client.wait_settled(id, GRACE).await.unwrap());
+    assert!(first.client.session(id).wait_settled(GRACE).await.unwrap());
 
-    let second = Device::second(&world, &first.client.backup(id).await.unwrap()).await;
-    assert!(second.client.wait_delivered(id, GRACE).await.unwrap());
+    let second = Device::second(&world, &first.client.session(id).backup().await.unwrap()).await;
+    assert!(second.client.session(id).wait_delivered(GRACE).await.unwrap());
     say(&second.client, id, "second").await;
-    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
     // The first device learns of the other when it looks, and is behind.
     assert!(matches!(
-        first.client.check_head(id).await,
+        first.client.session(id).check_head().await,
         Err(ClientError::Behind { ours: 0, theirs: 1, own: false })
     ));
-    let others = first.client.session(id).await.unwrap().others;
+    let others = first.client.session(id).info().await.unwrap().others;
     assert_eq!(others.len(), 1);
-    assert_eq!(others[0].device, second.client.session(id).await.unwrap().device);
+    assert_eq!(others[0].device, second.client.session(id).info().await.unwrap().device);
     let (result, events) = events_of(&first.client, id, input("first")).await;
     assert_eq!(result.unwrap().text, "first (2)");
     assert_eq!(device_events(&events), [DeviceEvent::CaughtUp { turns: 1, own: 0 }]);
-    assert!(first.client.wait_settled(id, GRACE).await.unwrap());
+    assert!(first.client.session(id).wait_settled(GRACE).await.unwrap());
     // The second knows of the first from the beginning, without another report.
     let (result, events) = events_of(&second.client, id, input("second again")).await;
     assert_eq!(result.unwrap().text, "second again (3)");
     assert_eq!(device_events(&events), [DeviceEvent::CaughtUp { turns: 1, own: 0 }]);
-    assert!(second.client.displaced(id).await.unwrap().is_empty());
+    assert!(second.client.session(id).displaced().await.unwrap().is_empty());
     is_whole(&world, &second, id).await;
     first.client.shutdown(GRACE).await;
     second.client.shutdown(GRACE).await;
@@ -181,13 +181,13 @@ async fn a_fork_is_seen_when_its_head_is_published_and_settled_before_the_next_t
     loser.gate.open();
     // The next round of publishing sees it.
     let seen = async {
-        while !loser.client.session(id).await.unwrap().diverged {
-            assert!(!loser.client.wait_settled(id, Duration::from_millis(100)).await.unwrap());
+        while !loser.client.session(id).info().await.unwrap().diverged {
+            assert!(!loser.client.session(id).wait_settled(Duration::from_millis(100)).await.unwrap());
         }
     };
     tokio::time::timeout(GRACE, seen).await.unwrap();
-    assert!(loser.client.wait_compared(id, GRACE).await.unwrap());
-    let info = loser.client.session(id).await.unwrap();
+    assert!(loser.client.session(id).wait_compared(GRACE).await.unwrap());
+    let info = loser.client.session(id).info().await.unwrap();
     assert_eq!((info.trouble, info.diverged), (Some(ErrorCode::ForkDetected), true));
     assert_eq!(world.store.heads(), published, "a head that does not continue another is not published");
     let mine = loser.user_messages(id).await.pop().unwrap();
@@ -210,7 +210,7 @@ async fn a_message_that_was_not_answered_follows_what_another_device_wrote() {
     let (first, second, id) = apart(&world).await;
     second.gate.open();
     say(&second.client, id, "second").await;
-    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
     // An edit of the turn that the other device has followed meanwhile.
     let edit = TurnInput {
         kind: RecordKind::Edit,
@@ -220,16 +220,16 @@ async fn a_message_that_was_not_answered_follows_what_another_device_wrote() {
         ..TurnInput::new(vec![Message::new(Role::User, "first")])
     };
     world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable)]);
-    assert!(first.client.turn(id, edit, |_| {}).await.is_err());
-    assert!(first.client.session(id).await.unwrap().pending);
+    assert!(first.client.session(id).turn(edit, |_| {}).await.is_err());
+    assert!(first.client.session(id).info().await.unwrap().pending);
     first.gate.open();
     first.sync(id).await;
-    let waiting = first.client.pending_messages(id).await.unwrap().unwrap();
+    let waiting = first.client.session(id).pending_messages().await.unwrap().unwrap();
     assert_eq!(waiting[0].text, "first", "taken in without being said");
     assert_eq!(first.links(id).await.len(), 2);
-    let outcome = first.client.resume(id, options(), |_| {}).await.unwrap().unwrap();
+    let outcome = first.client.session(id).resume(options(), |_| {}).await.unwrap().unwrap();
     assert_eq!((outcome.seq, outcome.text.as_str()), (2, "first (2)"), "it follows, and replaces nothing");
-    assert!(!first.client.session(id).await.unwrap().pending);
+    assert!(!first.client.session(id).info().await.unwrap().pending);
     is_whole(&world, &first, id).await;
     first.client.shutdown(GRACE).await;
     second.client.shutdown(GRACE).await;
@@ -242,13 +242,13 @@ async fn a_node_that_knows_a_newer_head_makes_the_client_look_and_go_on_from_the
     first.gate.open();
     second.gate.open();
     say(&second.client, id, "second").await;
-    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
     // The first has not looked since, so it sends its old head without a locator.
     let stale = TurnInput { with_locator: false, ..input("first") };
     let (result, events) = events_of(&first.client, id, stale).await;
     assert_eq!(result.unwrap().text, "first (2)");
     assert!(device_events(&events).contains(&DeviceEvent::CaughtUp { turns: 1, own: 0 }), "{events:?}");
-    assert!(first.client.displaced(id).await.unwrap().is_empty());
+    assert!(first.client.session(id).displaced().await.unwrap().is_empty());
     first.client.shutdown(GRACE).await;
     second.client.shutdown(GRACE).await;
 }
@@ -270,16 +270,17 @@ async fn an_interrupted_merge_resumes_at_any_step_and_replays_each_turn_once() {
     // No node answers: the other device's turns are merged, and its own wait.
     world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable)]);
     let once = ResumeOptions { max_attempts: 1, ..options() };
-    let error = loser.client.reconcile(id, &once, |_| {}).await.unwrap_err();
+    let error = loser.client.session(id).reconcile(&once, |_| {}).await.unwrap_err();
     assert!(matches!(error, ClientError::TurnFailed { .. }), "{error}");
     loser.restart(&world).await;
-    let info = loser.client.session(id).await.unwrap();
+    let info = loser.client.session(id).info().await.unwrap();
     assert_eq!((info.waiting_replays, info.turns, info.pending), (2, 3, true));
     assert_eq!(loser.links(id).await, winner.links(id).await);
-    let fates: Vec<TurnFate> = loser.client.displaced(id).await.unwrap().iter().map(|one| one.fate).collect();
+    let fates: Vec<TurnFate> =
+        loser.client.session(id).displaced().await.unwrap().iter().map(|one| one.fate).collect();
     assert_eq!(fates, [TurnFate::Waits, TurnFate::Waits]);
     // A caller that does not ask for the merge sends no message before them, and gives none up by mistake.
-    let refused = loser.client.turn(id, TurnInput::user("new"), |_| {}).await;
+    let refused = loser.client.session(id).turn(TurnInput::user("new"), |_| {}).await;
     assert!(matches!(refused, Err(ClientError::PendingTurn)));
 
     // The node seals the first of them, but its reply is lost. At the next start it is asked, and the turn is
@@ -288,21 +289,21 @@ async fn an_interrupted_merge_resumes_at_any_step_and_replays_each_turn_once() {
     world.nodes[0].script([Act::Hang]);
     let hanging = {
         let (client, node) = (loser.client.clone(), world.nodes[0].clone());
-        let work = tokio::spawn(async move { client.reconcile(id, &options(), |_| {}).await });
+        let work = tokio::spawn(async move { client.session(id).reconcile(&options(), |_| {}).await });
         node.hangs().await;
         work
     };
     hanging.abort();
     assert!(hanging.await.unwrap_err().is_cancelled());
     loser.restart(&world).await;
-    assert_eq!(loser.client.session(id).await.unwrap().waiting_replays, 2);
+    assert_eq!(loser.client.session(id).info().await.unwrap().waiting_replays, 2);
     world.nodes[0].clear_script();
     let (result, events) = events_of(&loser.client, id, input("new")).await;
     assert_eq!(result.unwrap().seq, 5);
     assert_eq!(device_events(&events).len(), 2, "{events:?}");
     loser.restart(&world).await;
     assert_eq!(loser.user_messages(id).await, ["common", "one", "two", "one", "two", "new"]);
-    assert_eq!(loser.client.session(id).await.unwrap().waiting_replays, 0);
+    assert_eq!(loser.client.session(id).info().await.unwrap().waiting_replays, 0);
     is_whole(&world, loser, id).await;
     first.client.shutdown(GRACE).await;
     second.client.shutdown(GRACE).await;
@@ -330,7 +331,7 @@ async fn a_write_of_another_devices_turns_that_is_cut_off_anywhere_is_made_good(
     world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable)]);
     let once = ResumeOptions { max_attempts: 1, ..options() };
     let client = open(&world, loser.home.path(), &loser.gate).await;
-    client.reconcile(id, &once, |_| {}).await.unwrap_err();
+    client.session(id).reconcile(&once, |_| {}).await.unwrap_err();
     client.shutdown(GRACE).await;
     world.nodes[0].clear_script();
     let after = std::fs::read(journal(loser.home.path())).unwrap();
@@ -343,8 +344,8 @@ async fn a_write_of_another_devices_turns_that_is_cut_off_anywhere_is_made_good(
         // Every cut begins with the same index.
         let heads = world.store.heads();
         let client = open(&world, loser.home.path(), &loser.gate).await;
-        client.reconcile(id, &options(), |_| {}).await.unwrap();
-        let history = client.history(id).await.unwrap();
+        client.session(id).reconcile(&options(), |_| {}).await.unwrap();
+        let history = client.session(id).history().await.unwrap();
         let links: Vec<LinkHash> = history.iter().map(|view| view.turn.link.link_hash()).collect();
         assert_eq!(links[..3], kept[..], "cut {step}");
         let from: Vec<Option<u64>> = history.iter().map(|view| view.replay_of.map(|from| from.seq)).collect();
@@ -366,11 +367,11 @@ async fn waiting_replays_can_be_dropped_and_stay_readable() {
     winner.sync(id).await;
     loser.gate.open();
     world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
-    loser.client.reconcile(id, &options(), |_| {}).await.unwrap_err();
-    loser.client.abandon(id).await.unwrap();
-    let info = loser.client.session(id).await.unwrap();
+    loser.client.session(id).reconcile(&options(), |_| {}).await.unwrap_err();
+    loser.client.session(id).abandon().await.unwrap();
+    let info = loser.client.session(id).info().await.unwrap();
     assert_eq!((info.waiting_replays, info.pending, info.turns), (0, false, 2));
-    let displaced = loser.client.displaced(id).await.unwrap();
+    let displaced = loser.client.session(id).displaced().await.unwrap();
     assert_eq!((displaced[0].fate, displaced[0].messages[1].text.as_str()), (TurnFate::Dropped, "one (1)"));
     assert_eq!(say(&loser.client, id, "next").await.text, "next (2)");
     first.client.shutdown(GRACE).await;
@@ -383,17 +384,17 @@ async fn leases_of_devices_that_are_silent_for_a_day_run_out() {
     let (first, second, id) = apart(&world).await;
     second.gate.open();
     say(&second.client, id, "second").await;
-    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
     first.gate.open();
     first.sync(id).await;
-    assert_eq!(first.client.session(id).await.unwrap().others.len(), 1);
+    assert_eq!(first.client.session(id).info().await.unwrap().others.len(), 1);
     first.client.shutdown(GRACE).await;
     let mut config = with_indexes(world.config(first.home.path()), std::slice::from_ref(&first.gate));
     let system = config.clock.clone();
     config.clock = Arc::new(move || system() + 25 * 3600 * 1000);
     let client = Client::open(config).await.unwrap();
-    assert_eq!(client.check_head(id).await.unwrap(), HeadStatus::Current);
-    assert!(client.session(id).await.unwrap().others.is_empty());
+    assert_eq!(client.session(id).check_head().await.unwrap(), HeadStatus::Current);
+    assert!(client.session(id).info().await.unwrap().others.is_empty());
     client.shutdown(GRACE).await;
     second.client.shutdown(GRACE).await;
 }
@@ -404,31 +405,31 @@ async fn unreadable_turns_of_another_device_block_neither_turns_nor_the_head_for
     let (first, second, id) = apart(&world).await;
     second.gate.open();
     let there = TurnInput { node: Some(world.nodes[1].id()), ..TurnInput::user("second") };
-    second.client.turn(id, there, |_| {}).await.unwrap();
-    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    second.client.session(id).turn(there, |_| {}).await.unwrap();
+    assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
     let theirs = world.store.heads();
     second.client.shutdown(GRACE).await;
     world.nodes[1].stop().await;
     world.store.forget_blobs();
 
     first.gate.open();
-    assert!(first.client.check_head(id).await.is_err_and(|error| error.is_divergence()));
+    assert!(first.client.session(id).check_head().await.is_err_and(|error| error.is_divergence()));
     let here = TurnInput { node: Some(world.nodes[0].id()), inline: InlinePolicy::Always, ..input("first") };
     let (result, events) = events_of(&first.client, id, here).await;
     assert_eq!(result.unwrap().text, "first (1)");
     assert!(matches!(device_events(&events)[..], [DeviceEvent::NotCompared { .. }]), "{events:?}");
-    assert!(first.client.wait_compared(id, GRACE).await.unwrap());
+    assert!(first.client.session(id).wait_compared(GRACE).await.unwrap());
     assert_eq!(world.store.heads(), theirs, "nothing is published over it without being told to");
-    assert!(first.client.reconcile(id, &options(), |_| {}).await.is_err());
-    first.client.publish_over(id).await.unwrap();
-    assert_eq!(first.client.check_head(id).await.unwrap(), HeadStatus::Current);
+    assert!(first.client.session(id).reconcile(&options(), |_| {}).await.is_err());
+    first.client.session(id).publish_over().await.unwrap();
+    assert_eq!(first.client.session(id).check_head().await.unwrap(), HeadStatus::Current);
 
     // The other device comes back and sees both chains.
     let mut config = with_indexes(world.config(second.home.path()), std::slice::from_ref(&second.gate));
     config.bootstrap = world.nodes[0].addrs();
     let client = Client::open(config).await.unwrap();
-    assert_eq!(client.check_head(id).await.unwrap_err().code(), Some(ErrorCode::ForkDetected));
-    let done = client.reconcile(id, &options(), |_| {}).await.unwrap();
+    assert_eq!(client.session(id).check_head().await.unwrap_err().code(), Some(ErrorCode::ForkDetected));
+    let done = client.session(id).reconcile(&options(), |_| {}).await.unwrap();
     assert_eq!(done.fork.map(|(at, _)| at), Some(1));
     client.shutdown(GRACE).await;
     first.client.shutdown(GRACE).await;

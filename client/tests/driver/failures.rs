@@ -65,11 +65,11 @@ async fn a_dishonest_or_broken_answer_is_never_accepted() {
         let void = !matches!(act, Act::Truncate | Act::Fail(_));
         assert_eq!(events.contains(&TurnEvent::Restarted), void, "{act:?}");
         assert!(!events.contains(&TurnEvent::Accepted), "{act:?}");
-        assert_eq!(client.history(session).await.unwrap().len(), 0, "{act:?}");
-        let info = client.session(session).await.unwrap();
+        assert_eq!(client.session(session).history().await.unwrap().len(), 0, "{act:?}");
+        let info = client.session(session).info().await.unwrap();
         assert!(info.pending, "{act:?}: the message is kept");
 
-        let again = client.resume(session, ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
+        let again = client.session(session).resume(ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
         assert_eq!(again.text, "hello (0)", "{act:?}");
         assert_eq!(again.attempt, 1, "{act:?}");
     }
@@ -85,9 +85,9 @@ async fn of_two_links_for_one_turn_the_first_stands_and_their_author_is_avoided(
     world.nodes[0].script([Act::CommitTwice]);
     let mut found = client.watch_equivocations();
     let input = TurnInput { node: Some(world.nodes[0].id()), ..TurnInput::user("one") };
-    let outcome = client.turn(session, input, |_| {}).await.unwrap();
+    let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
     // The client stores the blob itself, once it has seen the second link.
-    assert!(client.wait_settled(session, GRACE).await.unwrap());
+    assert!(client.session(session).wait_settled(GRACE).await.unwrap());
     let told = tokio::time::timeout(GRACE, found.recv()).await.unwrap().unwrap();
     assert_eq!((told.node(), told.accepted.link_hash()), (world.nodes[0].id(), outcome.link_hash));
     assert_ne!(told.other.link_hash(), outcome.link_hash);
@@ -95,13 +95,13 @@ async fn of_two_links_for_one_turn_the_first_stands_and_their_author_is_avoided(
         let next = say(&client, session, "two").await;
         assert_eq!((next.seq, next.node), (turn, world.nodes[1].id()));
     }
-    let history = client.history(session).await.unwrap();
+    let history = client.session(session).history().await.unwrap();
     assert_eq!(history[1].turn.link.prev_link, outcome.link_hash);
     client.shutdown(GRACE).await;
     // The journal and the reputation have it too, and anyone can check the exported evidence.
     let client = world.client().await;
     client.nodes().await;
-    let kept = client.equivocations(session).await.unwrap();
+    let kept = client.session(session).equivocations().await.unwrap();
     assert_eq!(kept, [told]);
     let written = baton_client::evidence::export(&kept).to_string();
     assert_eq!(baton_client::evidence::import(&written).unwrap(), kept);
@@ -138,14 +138,14 @@ async fn a_code_that_forbids_retry_ends_the_attempts_once_two_nodes_say_it() {
     }
     let client = world.client().await;
     let session = session(&client).await;
-    let error = client.turn(session, TurnInput::user("hello"), |_| {}).await.unwrap_err();
+    let error = client.session(session).turn(TurnInput::user("hello"), |_| {}).await.unwrap_err();
     assert!(matches!(
         &error,
         ClientError::TurnFailed { attempts: 2, code: Some(ErrorCode::ContextOverflow), .. }
     ));
     assert!(error.hint().unwrap().contains("shorten"));
-    assert!(client.session(session).await.unwrap().pending, "the message is kept");
-    let again = client.resume(session, ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
+    assert!(client.session(session).info().await.unwrap().pending, "the message is kept");
+    let again = client.session(session).resume(ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
     assert_eq!((again.attempt, again.text.as_str()), (2, "hello (0)"));
     client.shutdown(GRACE).await;
 }
@@ -159,9 +159,10 @@ async fn one_node_alone_cannot_talk_the_client_out_of_a_turn() {
         world.nodes[0].script([Act::Refuse(code)]);
         let input =
             TurnInput { node: Some(world.nodes[0].id()), max_attempts: 1, ..TurnInput::user("hello") };
-        let error = client.turn(session, input, |_| {}).await.unwrap_err();
+        let error = client.session(session).turn(input, |_| {}).await.unwrap_err();
         assert_eq!(error.code(), Some(code));
-        let outcome = client.resume(session, ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
+        let outcome =
+            client.session(session).resume(ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
         assert_eq!((outcome.node, outcome.text.as_str()), (world.nodes[1].id(), "hello (0)"), "{code}");
     }
     client.shutdown(GRACE).await;
@@ -190,8 +191,9 @@ async fn after_a_crash_the_sealed_turn_is_found_and_the_unsealed_one_asked_again
         world.nodes[0].script([act]);
         if act == Act::Hang {
             // The future is dropped while the node is silent: for the journal that is a crash.
+            let handle = client.session(session);
             tokio::select! {
-                _ = client.turn(session, TurnInput::user("hello"), |_| {}) => panic!("the node hangs"),
+                _ = handle.turn(TurnInput::user("hello"), |_| {}) => panic!("the node hangs"),
                 () = world.nodes[0].hangs() => {}
             }
         } else {
@@ -201,14 +203,14 @@ async fn after_a_crash_the_sealed_turn_is_found_and_the_unsealed_one_asked_again
         client.shutdown(GRACE).await;
         let client = world.client().await;
         if act == Act::Hang {
-            let info = client.session(session).await.unwrap();
+            let info = client.session(session).info().await.unwrap();
             assert!(info.pending);
-            let refused = client.turn(session, TurnInput::user("other"), |_| {}).await.unwrap_err();
+            let refused = client.session(session).turn(TurnInput::user("other"), |_| {}).await.unwrap_err();
             assert!(matches!(refused, ClientError::PendingTurn));
         }
-        let resumed = client.resume(session, ResumeOptions::default(), |_| {}).await.unwrap();
+        let resumed = client.session(session).resume(ResumeOptions::default(), |_| {}).await.unwrap();
         assert_eq!(resumed.is_some(), act == Act::Hang);
-        let history = client.history(session).await.unwrap();
+        let history = client.session(session).history().await.unwrap();
         assert_eq!(history.len(), 1);
         assert_eq!(history[0].turn.link.attempt, attempt);
         assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), asked);
@@ -225,7 +227,8 @@ async fn a_pending_turn_sealed_while_the_client_was_away_is_taken_at_its_return(
     // Only the journal's attempt survives: the turn is dropped at its first event after sending.
     let (tell, told) = tokio::sync::oneshot::channel();
     let mut tell = Some(tell);
-    let turn = client.turn(session, TurnInput::user("hello"), move |event| {
+    let handle = client.session(session);
+    let turn = handle.turn(TurnInput::user("hello"), move |event| {
         if matches!(event, TurnEvent::Text(_))
             && let Some(tell) = tell.take()
         {
@@ -239,10 +242,10 @@ async fn a_pending_turn_sealed_while_the_client_was_away_is_taken_at_its_return(
     }
     client.shutdown(GRACE).await;
     let client = world.client().await;
-    let before = client.session(session).await.unwrap();
-    let resumed = client.resume(session, ResumeOptions::default(), |_| {}).await.unwrap();
+    let before = client.session(session).info().await.unwrap();
+    let resumed = client.session(session).resume(ResumeOptions::default(), |_| {}).await.unwrap();
     assert_eq!(resumed.is_some(), before.pending);
-    let history = client.history(session).await.unwrap();
+    let history = client.session(session).history().await.unwrap();
     assert_eq!(history.len(), 1);
     assert_eq!(history[0].turn.record.as_ref().unwrap().answer(), Some("hello (0)"));
     client.shutdown(GRACE).await;
@@ -258,7 +261,7 @@ async fn a_lost_acknowledgement_is_sent_again_at_the_next_start() {
     client.shutdown(GRACE).await;
     assert_eq!(world.nodes[0].seen(|seen| seen.acks.len()), 0);
     let client = world.client().await;
-    assert!(!client.history(session).await.unwrap()[0].acked);
+    assert!(!client.session(session).history().await.unwrap()[0].acked);
     client.shutdown(GRACE).await;
     let ack = world.nodes[0].seen(|seen| seen.acks.clone());
     assert_eq!((ack.len(), ack[0].link_hash), (1, outcome.link_hash));
@@ -271,7 +274,7 @@ async fn without_any_node_the_error_says_how_to_give_one() {
     config.timeouts.discovery = Duration::from_millis(50);
     let client = baton_client::Client::open(config).await.unwrap();
     let session = session(&client).await;
-    let error = client.turn(session, TurnInput::user("hello"), |_| {}).await.unwrap_err();
+    let error = client.session(session).turn(TurnInput::user("hello"), |_| {}).await.unwrap_err();
     assert_eq!((error.name(), error.exit_code()), ("NoNode", 3));
     assert!(error.hint().unwrap().contains("--node"));
     client.shutdown(GRACE).await;
@@ -282,12 +285,13 @@ async fn refuses_messages_that_are_empty_or_too_long_before_anything_is_sent() {
     let world = World::new(1).await;
     let client = world.client().await;
     let session = session(&client).await;
-    let empty = client.turn(session, TurnInput::user(" \n\t"), |_| {}).await.unwrap_err();
+    let empty = client.session(session).turn(TurnInput::user(" \n\t"), |_| {}).await.unwrap_err();
     assert!(matches!(empty, ClientError::EmptyMessage));
-    let long = client.turn(session, TurnInput::user("x".repeat(1_000_000)), |_| {}).await.unwrap_err();
+    let long =
+        client.session(session).turn(TurnInput::user("x".repeat(1_000_000)), |_| {}).await.unwrap_err();
     assert!(matches!(long, ClientError::MessageTooLong { bytes: 1_000_000, limit: 524_288 }));
     assert_eq!((empty.exit_code(), long.exit_code()), (2, 2));
-    assert!(!client.session(session).await.unwrap().pending);
+    assert!(!client.session(session).info().await.unwrap().pending);
     assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), 0);
     client.shutdown(GRACE).await;
 }
@@ -298,11 +302,12 @@ async fn a_second_turn_at_once_is_refused_as_busy() {
     world.nodes[0].script([Act::Hang]);
     let client = world.client().await;
     let session = session(&client).await;
+    let handle = client.session(session);
     tokio::select! {
-        _ = client.turn(session, TurnInput::user("first"), |_| {}) => panic!("the node hangs"),
+        _ = handle.turn(TurnInput::user("first"), |_| {}) => panic!("the node hangs"),
         () = async {
             world.nodes[0].hangs().await;
-            let second = client.turn(session, TurnInput::user("second"), |_| {}).await.unwrap_err();
+            let second = client.session(session).turn(TurnInput::user("second"), |_| {}).await.unwrap_err();
             assert!(matches!(second, ClientError::Busy));
         } => {}
     }

@@ -47,7 +47,7 @@ fn shows(indexes: &[IndexStatus]) -> Vec<&'static str> {
 }
 
 async fn standings(client: &Client, id: SessionId) -> Vec<&'static str> {
-    shows(&client.session(id).await.unwrap().indexes)
+    shows(&client.session(id).info().await.unwrap().indexes)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,15 +57,15 @@ async fn two_of_three_that_withhold_the_newest_head_are_named_and_mislead_nobody
     let client = all.client(&home).await;
     let id = session(&client).await;
     say(&client, id, "one").await;
-    assert!(client.wait_settled(id, GRACE).await.unwrap());
+    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
     all.gates[0].stick();
     all.gates[2].stick();
     say(&client, id, "two").await;
-    assert!(client.wait_settled(id, GRACE).await.unwrap());
-    assert_eq!(client.check_head(id).await.unwrap(), HeadStatus::Current);
+    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    assert_eq!(client.session(id).check_head().await.unwrap(), HeadStatus::Current);
     assert_eq!(standings(&client, id).await, ["behind", "newest", "behind"]);
-    assert_eq!(client.session(id).await.unwrap().trouble, None);
-    let root = client.backup(id).await.unwrap();
+    assert_eq!(client.session(id).info().await.unwrap().trouble, None);
+    let root = client.session(id).backup().await.unwrap();
     client.shutdown(GRACE).await;
 
     // The root alone finds the newest record; the disk of the first device is lost.
@@ -73,19 +73,19 @@ async fn two_of_three_that_withhold_the_newest_head_are_named_and_mislead_nobody
     let home = tempfile::tempdir().unwrap();
     let second = all.client(&home).await;
     assert_eq!(second.recover(&root).await.unwrap(), id);
-    assert_eq!(second.history(id).await.unwrap().len(), 2);
-    assert!(second.verify(id, true).await.unwrap().is_good());
+    assert_eq!(second.session(id).history().await.unwrap().len(), 2);
+    assert!(second.session(id).verify(true).await.unwrap().is_good());
     assert_eq!(say(&second, id, "three").await.text, "three (2)");
-    assert!(second.wait_settled(id, GRACE).await.unwrap());
+    assert!(second.session(id).wait_settled(GRACE).await.unwrap());
 
     // Once the only honest index also shows less, no index shows the record that all took.
     all.gates[1].stick();
     all.stores[1].set_heads(all.stores[0].heads());
     all.gates[1].stick();
-    let error = second.check_head(id).await.unwrap_err();
+    let error = second.session(id).check_head().await.unwrap_err();
     assert_eq!((error.code(), error.exit_code()), (Some(ErrorCode::RollbackDetected), 5));
-    assert_eq!(second.session(id).await.unwrap().trouble, Some(ErrorCode::RollbackDetected));
-    assert_eq!(second.history(id).await.unwrap().len(), 3, "what is here stays");
+    assert_eq!(second.session(id).info().await.unwrap().trouble, Some(ErrorCode::RollbackDetected));
+    assert_eq!(second.session(id).history().await.unwrap().len(), 3, "what is here stays");
     second.shutdown(GRACE).await;
 }
 
@@ -96,12 +96,12 @@ async fn one_index_that_takes_the_head_is_enough_and_the_others_get_it_later() {
     let client = all.client(&home).await;
     let id = session(&client).await;
     say(&client, id, "one").await;
-    assert!(client.wait_settled(id, GRACE).await.unwrap());
+    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
     all.gates[1].away();
     all.gates[2].away();
     say(&client, id, "two").await;
-    assert!(client.wait_settled(id, GRACE).await.unwrap(), "one took it");
-    assert_eq!(client.check_head(id).await.unwrap(), HeadStatus::Current);
+    assert!(client.session(id).wait_settled(GRACE).await.unwrap(), "one took it");
+    assert_eq!(client.session(id).check_head().await.unwrap(), HeadStatus::Current);
     assert_eq!(standings(&client, id).await, ["newest", "away", "away"]);
     client.shutdown(GRACE).await;
 
@@ -109,9 +109,9 @@ async fn one_index_that_takes_the_head_is_enough_and_the_others_get_it_later() {
     all.gates[0].away();
     all.gates[1].read_only();
     let client = all.client(&home).await;
-    assert_eq!(client.check_head(id).await.unwrap(), HeadStatus::Unpublished);
+    assert_eq!(client.session(id).check_head().await.unwrap(), HeadStatus::Unpublished);
     assert_eq!(standings(&client, id).await, ["away", "newest", "away"], "of those that answer");
-    assert_eq!(client.session(id).await.unwrap().trouble, None);
+    assert_eq!(client.session(id).info().await.unwrap().trouble, None);
     // After the restart it is still offered to them until they have it.
     all.gates[1].open();
     all.gates[2].open();
@@ -121,10 +121,10 @@ async fn one_index_that_takes_the_head_is_enough_and_the_others_get_it_later() {
     }
     // An index that lost everything gets it again at the next look.
     all.stores[2].set_heads(Default::default());
-    assert_eq!(client.check_head(id).await.unwrap(), HeadStatus::Current);
+    assert_eq!(client.session(id).check_head().await.unwrap(), HeadStatus::Current);
     assert_eq!(standings(&client, id).await, ["away", "newest", "nothing"]);
     tokio::time::timeout(GRACE, all.gates[2].has(&newest)).await.unwrap();
-    assert_eq!(client.check_head(id).await.unwrap(), HeadStatus::Current);
+    assert_eq!(client.session(id).check_head().await.unwrap(), HeadStatus::Current);
     client.shutdown(GRACE).await;
 }
 
@@ -137,8 +137,8 @@ async fn recovery_works_with_one_dead_index_and_unavailable_is_not_reported_as_n
     // The third never gets the record.
     all.gates[2].away();
     say(&client, id, "one").await;
-    assert!(client.wait_settled(id, GRACE).await.unwrap());
-    let root = client.backup(id).await.unwrap();
+    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    let root = client.session(id).backup().await.unwrap();
     client.shutdown(GRACE).await;
 
     all.gates[0].away();

@@ -36,7 +36,7 @@ async fn a_reply_that_goes_beyond_its_limits_is_left() {
         let input = TurnInput { max_attempts: 1, ..TurnInput::user("hello") };
         let (result, _) = events_of(&client, session, input).await;
         assert_eq!(result.unwrap_err().code(), Some(code), "{act:?}");
-        let again = client.resume(session, ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
+        let again = client.session(session).resume(ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
         assert_eq!((again.attempt, again.text.as_str()), (1, "hello (0)"), "{act:?}");
     }
     client.shutdown(GRACE).await;
@@ -53,7 +53,7 @@ async fn a_reply_has_a_time_limit_of_its_own() {
     world.nodes[0].script([Act::Hang]);
     let input = TurnInput { max_attempts: 1, max_output_tokens: 2, ..TurnInput::user("hello") };
     let begun = Instant::now();
-    let error = client.turn(session, input, |_| {}).await.unwrap_err();
+    let error = client.session(session).turn(input, |_| {}).await.unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::StreamTruncated));
     assert!(begun.elapsed() < GRACE, "{:?}", begun.elapsed());
     client.shutdown(GRACE).await;
@@ -65,7 +65,7 @@ async fn a_refusal_that_is_not_sealed_does_not_hide_a_sealed_turn() {
     let client = world.client().await;
     let session = session(&client).await;
     world.nodes[0].script([Act::SealAndRefuse]);
-    let outcome = client.turn(session, TurnInput::user("hello"), |_| {}).await.unwrap();
+    let outcome = client.session(session).turn(TurnInput::user("hello"), |_| {}).await.unwrap();
     assert_eq!((outcome.attempt, outcome.text.as_str()), (0, "hello (0)"));
     assert_eq!(world.nodes[0].seen(|seen| (seen.turns.len(), seen.statuses)), (1, 1));
     client.shutdown(GRACE).await;

@@ -22,7 +22,7 @@ async fn memory_comes_through_a_relayer_and_is_checked_against_the_receipt() {
     assert_eq!((outcome.memory, outcome.receipt.memory_items), (items(), 2));
     let auth = world.nodes[0].seen(|seen| seen.turns[0].clone());
     assert_eq!(auth.memory_from, Some(relayer.named().node.public_key()));
-    assert_eq!(client.history(session).await.unwrap()[0].memory, items());
+    assert_eq!(client.session(session).history().await.unwrap()[0].memory, items());
     client.shutdown(GRACE).await;
 }
 
@@ -62,7 +62,7 @@ async fn an_attempt_that_only_a_relayer_says_was_refused_is_aborted() {
     let input = TurnInput { relayer: Some(relayer.named()), max_attempts: 1, ..TurnInput::user("hello") };
     let (result, _) = events_of(&client, session, input).await;
     assert_eq!(result.unwrap_err().code(), Some(ErrorCode::ModelUnavailable));
-    client.abandon(session).await.unwrap();
+    client.session(session).abandon().await.unwrap();
     client.shutdown(GRACE).await;
     let (turns, aborts) = world.nodes[0].seen(|seen| (seen.turns.clone(), seen.aborts.clone()));
     assert_eq!(aborts, [(turns[0].turn_id, 0)]);

@@ -31,7 +31,7 @@ async fn client(world: &World, renew: bool, ms: u64) -> Ahead {
 }
 
 async fn due(client: &Client, session: SessionId) -> Vec<u64> {
-    let blobs = client.lifetimes(session).await.unwrap();
+    let blobs = client.session(session).lifetimes().await.unwrap();
     blobs.iter().filter(|blob| blob.due).map(|blob| blob.seq).collect()
 }
 
@@ -42,7 +42,7 @@ async fn two_segments(world: &World) -> SessionId {
     for turn in 0..17 {
         say(&client, session, &format!("turn {turn}")).await;
     }
-    assert!(client.wait_settled(session, GRACE).await.unwrap());
+    assert!(client.session(session).wait_settled(GRACE).await.unwrap());
     client.shutdown(GRACE).await;
     session
 }
@@ -52,7 +52,7 @@ async fn what_a_session_needs_is_kept_for_as_long_as_was_paid() {
     let world = World::new(1).await;
     let session = two_segments(&world).await;
     let Ahead { client, .. } = client(&world, true, 0).await;
-    let blobs = client.lifetimes(session).await.unwrap();
+    let blobs = client.session(session).lifetimes().await.unwrap();
     let seqs: Vec<u64> = blobs.iter().map(|blob| blob.seq).collect();
     assert_eq!(seqs, [15, 16], "the last of each segment");
     let epochs = |blob: &BlobLifetime| (blob.gone_by_ms - blob.kept_until_ms) / EPOCH_MS;
@@ -61,7 +61,7 @@ async fn what_a_session_needs_is_kept_for_as_long_as_was_paid() {
     let left = blobs.iter().map(|blob| (blob.kept_until_ms - now_ms).div_ceil(EPOCH_MS));
     assert_eq!(left.collect::<Vec<_>>(), [52, 4]);
     let least = blobs.iter().map(|blob| blob.kept_until_ms).min();
-    assert_eq!(client.session(session).await.unwrap().kept_until_ms, least);
+    assert_eq!(client.session(session).info().await.unwrap().kept_until_ms, least);
     client.shutdown(GRACE).await;
 }
 
@@ -73,7 +73,7 @@ async fn a_blob_is_renewed_once_when_little_of_its_time_is_left() {
     for (epochs, renewals) in [(2, 0), (4, 1), (4, 1), (6, 1), (8, 2)] {
         let Ahead { client, .. } = client(&world, true, epochs * EPOCH_MS + 1).await;
         // Opening the session is enough.
-        client.session(session).await.unwrap();
+        client.session(session).info().await.unwrap();
         client.shutdown(GRACE).await;
         assert_eq!(world.store.puts() - before, renewals, "after {epochs} epochs");
     }
@@ -87,23 +87,23 @@ async fn nothing_is_bought_unasked_where_renewal_is_off() {
     let Ahead { client, ms } = client(&world, false, 4 * EPOCH_MS).await;
     assert_eq!(due(&client, session).await, [16]);
     world.store.set_down(true);
-    let report = client.renew(session, None).await.unwrap();
+    let report = client.session(session).renew(None).await.unwrap();
     assert!(matches!(
         report.failed[..],
         [(16, ClientError::Store(StoreError::Unavailable { .. }))] if report.renewed.is_empty()
     ));
     world.store.set_down(false);
     assert_eq!(due(&client, session).await, [16], "what failed stays due");
-    let report = client.renew(session, None).await.unwrap();
+    let report = client.session(session).renew(None).await.unwrap();
     assert_eq!((report.renewed, report.failed.len(), world.store.puts() - before), (vec![16], 0, 1));
     assert!(due(&client, session).await.is_empty());
     // Far ahead, on request.
-    let report = client.renew(session, Some(Duration::MAX)).await.unwrap();
+    let report = client.session(session).renew(Some(Duration::MAX)).await.unwrap();
     assert_eq!((report.renewed, world.store.puts() - before), (vec![15, 16], 3));
     // Long after everything expired.
     ms.store(100 * EPOCH_MS, Ordering::SeqCst);
     world.store.forget_blobs();
-    assert_eq!(client.renew(session, None).await.unwrap().renewed, [15, 16]);
+    assert_eq!(client.session(session).renew(None).await.unwrap().renewed, [15, 16]);
     assert_eq!(world.store.blobs().len(), 2, "from this client's own text");
     client.shutdown(GRACE).await;
 }
@@ -114,19 +114,19 @@ async fn a_renewal_counts_only_when_the_store_says_until_when() {
     let session = two_segments(&world).await;
     let Ahead { client, .. } = client(&world, false, 4 * EPOCH_MS).await;
     world.store.set_silent_about_epochs(true);
-    let report = client.renew(session, None).await.unwrap();
+    let report = client.session(session).renew(None).await.unwrap();
     assert!(matches!(report.failed[..], [(16, ClientError::Store(StoreError::OutcomeUnknown { .. }))]));
     let paid = world.store.puts();
     assert!(due(&client, session).await.is_empty(), "it may have been paid, so it is left alone for a while");
     client.shutdown(GRACE).await;
     let Ahead { client, ms } = self::client(&world, true, 4 * EPOCH_MS).await;
-    client.session(session).await.unwrap();
-    assert!(client.renew(session, None).await.unwrap().renewed.is_empty());
+    client.session(session).info().await.unwrap();
+    assert!(client.session(session).renew(None).await.unwrap().renewed.is_empty());
     assert_eq!(world.store.puts(), paid, "nor by another start");
     ms.store(4 * EPOCH_MS + EPOCH_MS / 8 + 60_000, Ordering::SeqCst);
     world.store.set_silent_about_epochs(false);
     assert_eq!(due(&client, session).await, [16]);
-    assert_eq!(client.renew(session, None).await.unwrap().renewed, [16]);
+    assert_eq!(client.session(session).renew(None).await.unwrap().renewed, [16]);
     assert_eq!(world.store.puts(), paid + 1);
     client.shutdown(GRACE).await;
 }

@@ -77,12 +77,12 @@ async fn say_next(client: &Client, id: SessionId, text: &str) -> Vec<DeviceEvent
 }
 
 async fn said(client: &Client, id: SessionId) -> Vec<String> {
-    let history = client.history(id).await.unwrap();
+    let history = client.session(id).history().await.unwrap();
     history.iter().map(|view| view.turn.record.as_ref().unwrap().messages[0].text.clone()).collect()
 }
 
 async fn close(client: Client, id: SessionId) {
-    assert!(client.wait_settled(id, GRACE).await.unwrap());
+    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
     client.shutdown(GRACE).await;
 }
 
@@ -93,7 +93,7 @@ async fn written(world: &World, home: &Path, gate: &Arc<Gate>, turns: usize) -> 
     for turn in 0..turns {
         say(&client, id, &format!("turn {turn}")).await;
     }
-    let root = client.backup(id).await.unwrap();
+    let root = client.session(id).backup().await.unwrap();
     close(client, id).await;
     (id, root)
 }
@@ -112,7 +112,7 @@ async fn an_old_home_merges_its_own_later_turns_before_the_next_turn() {
     fs::write(&path, older).unwrap();
 
     let client = open(&world, home.path(), &gate).await;
-    let error = client.check_head(id).await.unwrap_err();
+    let error = client.session(id).check_head().await.unwrap_err();
     assert!(matches!(error, ClientError::Behind { ours: 3, theirs: 9, own: true }), "{error}");
     assert!(error.to_string().contains("this device itself wrote"), "{error}");
     assert!(!error.to_string().contains("another device"), "{error}");
@@ -125,7 +125,7 @@ async fn an_old_home_merges_its_own_later_turns_before_the_next_turn() {
     let mut expected: Vec<String> = (0..10).map(|turn| format!("turn {turn}")).collect();
     expected.push("after the backup".to_owned());
     assert_eq!(said(&client, id).await, expected);
-    assert!(client.displaced(id).await.unwrap().is_empty());
+    assert!(client.session(id).displaced().await.unwrap().is_empty());
     // It is complete now, and does not look again.
     let looked = gate.resolves();
     let mut asked = 0;
@@ -135,9 +135,9 @@ async fn an_old_home_merges_its_own_later_turns_before_the_next_turn() {
             asked = gate.resolves() - looked;
         }
     };
-    assert!(client.wait_settled(id, GRACE).await.unwrap());
+    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
     let looked_by_publishing = gate.resolves() - looked;
-    client.turn(id, input, count).await.unwrap();
+    client.session(id).turn(input, count).await.unwrap();
     assert!(asked <= looked_by_publishing, "{asked} looks");
     close(client, id).await;
 }
@@ -154,8 +154,14 @@ async fn an_old_home_without_an_index_keeps_acknowledged_turns_whatever_the_link
         for turn in 2..5 {
             say(&client, id, &format!("turn {turn}")).await;
         }
-        let links: Vec<_> =
-            client.history(id).await.unwrap().iter().map(|view| view.turn.link.link_hash()).collect();
+        let links: Vec<_> = client
+            .session(id)
+            .history()
+            .await
+            .unwrap()
+            .iter()
+            .map(|view| view.turn.link.link_hash())
+            .collect();
         close(client, id).await;
         fs::write(&path, older).unwrap();
 
@@ -166,7 +172,8 @@ async fn an_old_home_without_an_index_keeps_acknowledged_turns_whatever_the_link
         gate.open();
         let mut told = Vec::new();
         let options = ResumeOptions { reconcile: true, ..ResumeOptions::default() };
-        let done = client.reconcile(id, &options, |event| {
+        let handle = client.session(id);
+        let done = handle.reconcile(&options, |event| {
             if let TurnEvent::Devices(event) = event {
                 told.push(event);
             }
@@ -174,7 +181,7 @@ async fn an_old_home_without_an_index_keeps_acknowledged_turns_whatever_the_link
         done.await.unwrap();
         assert_eq!(told[0], DeviceEvent::Forked { at: 2, won: false, turns: 1, own: 3 }, "trial {trial}");
         assert!(!told[0].to_string().contains("another device"), "{}", told[0]);
-        let history = client.history(id).await.unwrap();
+        let history = client.session(id).history().await.unwrap();
         let now: Vec<_> = history.iter().map(|view| view.turn.link.link_hash()).collect();
         assert_eq!(now[..5], links[..], "trial {trial}");
         let expected = ["turn 0", "turn 1", "turn 2", "turn 3", "turn 4", "in the dark"];
@@ -209,7 +216,7 @@ impl Trial {
     /// Adds a turn from the current home; afterwards every message is there, once, in order.
     async fn goes_on(&mut self, world: &World, text: String, what: &str) {
         let client = open(world, self.home.path(), &self.gate).await;
-        match client.session(self.id).await {
+        match client.session(self.id).info().await {
             // Not even its first entry is left: the root recovers it, as its error says.
             Err(ClientError::JournalDamaged { .. }) => {
                 assert_eq!(client.recover(&self.root).await.unwrap(), self.id, "{what}");
@@ -218,11 +225,11 @@ impl Trial {
         }
         // An unfinished message is finished first, as the programs do.
         let options = ResumeOptions { reconcile: true, ..ResumeOptions::default() };
-        client.resume(self.id, options, |_| {}).await.unwrap();
+        client.session(self.id).resume(options, |_| {}).await.unwrap();
         say_next(&client, self.id, &text).await;
         self.acknowledged.push(text);
         assert_eq!(said(&client, self.id).await, self.acknowledged, "{what}");
-        assert!(client.displaced(self.id).await.unwrap().is_empty(), "{what}");
+        assert!(client.session(self.id).displaced().await.unwrap().is_empty(), "{what}");
         close(client, self.id).await;
     }
 }
@@ -272,7 +279,7 @@ async fn a_journal_that_lost_its_end_says_so_until_it_was_compared() {
     // Before opening, on opening, and afterwards: by then the torn bytes are in another file.
     for _ in 0..2 {
         let client = open(&world, home.path(), &gate).await;
-        assert!(client.session(id).await.unwrap().torn_end_bytes > 0);
+        assert!(client.session(id).info().await.unwrap().torn_end_bytes > 0);
         client.shutdown(GRACE).await;
         let client =
             Client::open(with_indexes(world.config(home.path()), std::slice::from_ref(&gate))).await.unwrap();
@@ -282,13 +289,13 @@ async fn a_journal_that_lost_its_end_says_so_until_it_was_compared() {
     gate.open();
     let client = open(&world, home.path(), &gate).await;
     let options = ResumeOptions { reconcile: true, ..ResumeOptions::default() };
-    client.reconcile(id, &options, |_| {}).await.unwrap();
-    client.check_head(id).await.unwrap();
-    assert_eq!(client.session(id).await.unwrap().torn_end_bytes, 0);
+    client.session(id).reconcile(&options, |_| {}).await.unwrap();
+    client.session(id).check_head().await.unwrap();
+    assert_eq!(client.session(id).info().await.unwrap().torn_end_bytes, 0);
     assert_eq!(said(&client, id).await, ["turn 0", "turn 1"]);
     close(client, id).await;
     let client = open(&world, home.path(), &gate).await;
-    assert_eq!(client.session(id).await.unwrap().torn_end_bytes, 0);
+    assert_eq!(client.session(id).info().await.unwrap().torn_end_bytes, 0);
     client.shutdown(GRACE).await;
 }
 
@@ -308,11 +315,11 @@ async fn a_head_that_a_shorter_one_displaced_is_published_again_by_whatever_sees
         let client = open(&world, home.path(), &gate).await;
         let id = session(&client).await;
         say(&client, id, "one").await;
-        assert!(client.wait_settled(id, GRACE).await.unwrap());
+        assert!(client.session(id).wait_settled(GRACE).await.unwrap());
         let early = world.store.heads();
         say(&client, id, "two").await;
         say(&client, id, "three").await;
-        let root = client.backup(id).await.unwrap();
+        let root = client.session(id).backup().await.unwrap();
         close(client, id).await;
         // The index goes back in time. A device that recovers then has less, and announces there that it may
         // write.
@@ -321,21 +328,21 @@ async fn a_head_that_a_shorter_one_displaced_is_published_again_by_whatever_sees
         let second = open(&world, second_home.path(), &gate).await;
         second.recover(&root).await.unwrap();
         assert_eq!(said(&second, id).await, ["one"]);
-        assert!(second.wait_delivered(id, GRACE).await.unwrap());
+        assert!(second.session(id).wait_delivered(GRACE).await.unwrap());
         second.shutdown(GRACE).await;
 
         let client = open(&world, home.path(), &gate).await;
         match seeing {
             Seeing::Check => {
-                assert_eq!(client.check_head(id).await.unwrap(), HeadStatus::Unpublished);
-                assert!(client.wait_published(id, GRACE).await.unwrap());
+                assert_eq!(client.session(id).check_head().await.unwrap(), HeadStatus::Unpublished);
+                assert!(client.session(id).wait_published(GRACE).await.unwrap());
             }
             Seeing::Sync => {
                 let options = ResumeOptions { reconcile: true, ..ResumeOptions::default() };
-                let done = client.reconcile(id, &options, |_| {}).await.unwrap();
+                let done = client.session(id).reconcile(&options, |_| {}).await.unwrap();
                 assert_eq!(done.status, HeadStatus::Current);
             }
-            Seeing::Renew => assert!(client.renew(id, None).await.unwrap().published),
+            Seeing::Renew => assert!(client.session(id).renew(None).await.unwrap().published),
         }
         let third_home = tempfile::tempdir().unwrap();
         let third = open(&world, third_home.path(), &gate).await;
@@ -355,7 +362,7 @@ async fn claims_stored() -> World {
 }
 
 async fn is_stored(world: &World, client: &Client, id: SessionId) -> bool {
-    let last = client.lifetimes(id).await.unwrap().pop().unwrap();
+    let last = client.session(id).lifetimes().await.unwrap().pop().unwrap();
     assert!(last.stored, "as its node says");
     world.store.blobs().iter().any(|(stored, _)| Some(*stored) == last.blob_id)
 }
@@ -369,7 +376,7 @@ async fn renewal_and_first_use_after_a_rest_restore_a_blob_missing_in_the_store(
         for text in ["one", "two", "three"] {
             say(&client, id, text).await;
         }
-        assert!(client.wait_settled(id, GRACE).await.unwrap());
+        assert!(client.session(id).wait_settled(GRACE).await.unwrap());
         assert!(!is_stored(&world, &client, id).await);
         if rests {
             client.shutdown(GRACE).await;
@@ -377,20 +384,20 @@ async fn renewal_and_first_use_after_a_rest_restore_a_blob_missing_in_the_store(
             let system = config.clock.clone();
             config.clock = Arc::new(move || system() + 11 * 60 * 1000);
             let client = Client::open(config).await.unwrap();
-            client.session(id).await.unwrap();
+            client.session(id).info().await.unwrap();
             tokio::time::timeout(GRACE, world.store.put_count(1)).await.unwrap();
             client.shutdown(GRACE).await;
         } else {
-            let report = client.renew(id, None).await.unwrap();
+            let report = client.session(id).renew(None).await.unwrap();
             assert_eq!(report.put_back, Some(2));
-            assert_eq!(client.renew(id, None).await.unwrap().put_back, None);
+            assert_eq!(client.session(id).renew(None).await.unwrap().put_back, None);
             assert!(is_stored(&world, &client, id).await);
             client.shutdown(GRACE).await;
         }
         world.nodes[0].stop().await;
         let client = world.client().await;
         assert!(is_stored(&world, &client, id).await);
-        assert!(client.verify(id, true).await.unwrap().not_stored.is_empty());
+        assert!(client.session(id).verify(true).await.unwrap().not_stored.is_empty());
         client.shutdown(GRACE).await;
     }
 }
@@ -404,18 +411,18 @@ async fn what_a_verification_finds_in_the_store_is_stored_from_then_on() {
     let client = Client::open(config).await.unwrap();
     let id = session(&client).await;
     say(&client, id, "one").await;
-    assert_eq!(client.session(id).await.unwrap().unstored, 1);
+    assert_eq!(client.session(id).info().await.unwrap().unstored, 1);
     // Another party stores it: the node late, or as here another device.
-    let export = client.export(id, true).await.unwrap();
+    let export = client.session(id).export(true).await.unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
     let other = world.client_at(elsewhere.path()).await;
     other.import(&export).await.unwrap();
-    other.put_back_blobs(id, &[0]).await.unwrap();
+    other.session(id).put_back_blobs(&[0]).await.unwrap();
     other.shutdown(GRACE).await;
 
-    assert!(client.verify(id, true).await.unwrap().not_stored.is_empty());
-    assert_eq!(client.session(id).await.unwrap().unstored, 0);
-    assert!(client.lifetimes(id).await.unwrap()[0].stored);
+    assert!(client.session(id).verify(true).await.unwrap().not_stored.is_empty());
+    assert_eq!(client.session(id).info().await.unwrap().unstored, 0);
+    assert!(client.session(id).lifetimes().await.unwrap()[0].stored);
     client.shutdown(Duration::from_millis(100)).await;
 }
 
@@ -427,11 +434,11 @@ async fn recovery_without_the_newest_blob_restores_earlier_turns_and_names_the_l
     for turn in 0..16 {
         say(&client, id, &format!("turn {turn}")).await;
     }
-    assert!(client.wait_settled(id, GRACE).await.unwrap());
+    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
     let closed = world.store.blobs();
     say(&client, id, "turn 16").await;
     say(&client, id, "turn 17").await;
-    let root = client.backup(id).await.unwrap();
+    let root = client.session(id).backup().await.unwrap();
     close(client, id).await;
     // The store loses the blobs after the full segment, and the node is gone.
     world.store.forget_blobs();
@@ -447,13 +454,16 @@ async fn recovery_without_the_newest_blob_restores_earlier_turns_and_names_the_l
     let expected: Vec<String> = (0..16).map(|turn| format!("turn {turn}")).collect();
     assert_eq!(said(&client, id).await, expected);
     // Turns that another device may still have are not overwritten without a request.
-    assert!(matches!(client.check_head(id).await, Err(ClientError::Behind { ours: 15, theirs: 17, .. })));
+    assert!(matches!(
+        client.session(id).check_head().await,
+        Err(ClientError::Behind { ours: 15, theirs: 17, .. })
+    ));
     client.shutdown(GRACE).await;
 
     // That device is there: it restores them, and the next recovery is complete.
     let first = world.client().await;
-    let missing = first.verify(id, false).await.unwrap().not_stored;
-    first.put_back_blobs(id, &missing).await.unwrap();
+    let missing = first.session(id).verify(false).await.unwrap().not_stored;
+    first.session(id).put_back_blobs(&missing).await.unwrap();
     first.shutdown(GRACE).await;
     let client = world.client_at(home.path()).await;
     assert_eq!(client.recover_available(&root).await.unwrap().lost, None);

@@ -22,7 +22,7 @@ async fn the_client_stores_what_its_author_does_not() {
         assert_eq!(stored.len(), 1, "{act:?}");
         assert_eq!(baton_proto::link::blob_digest(&stored[0].1), outcome.blob_digest, "{act:?}");
         let client = world.client().await;
-        assert_eq!(client.session(session).await.unwrap().unstored, 0, "{act:?}");
+        assert_eq!(client.session(session).info().await.unwrap().unstored, 0, "{act:?}");
         client.shutdown(GRACE).await;
         assert_eq!(world.store.puts(), 1, "{act:?}: a stored blob is not bought twice");
     }
@@ -40,14 +40,14 @@ async fn an_unstored_blob_travels_with_the_next_turn_and_is_stored_later() {
     say(&client, session, "one").await;
     assert_eq!(say(&client, session, "two").await.text, "two (1)");
     assert_eq!(world.nodes[0].seen(|seen| seen.inlined.clone()), [0, 1]);
-    assert_eq!(client.session(session).await.unwrap().unstored, 1, "the first is in the second");
+    assert_eq!(client.session(session).info().await.unwrap().unstored, 1, "the first is in the second");
     client.shutdown(std::time::Duration::ZERO).await;
     assert!(world.store.blobs().is_empty());
 
     world.store.set_down(false);
     let client = world.client().await;
     // Opening the session resumes its background work: the author's time is over by this client's settings.
-    client.session(session).await.unwrap();
+    client.session(session).info().await.unwrap();
     client.shutdown(GRACE).await;
     assert_eq!(world.store.blobs().len(), 1);
 }
@@ -69,7 +69,7 @@ async fn a_blob_that_the_store_lost_or_changed_is_put_back() {
         let client = world.client().await;
         let mut input = TurnInput::user("two");
         input.inline = InlinePolicy::Never;
-        let outcome = client.turn(session, input, |_| {}).await.unwrap();
+        let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
         assert_eq!((outcome.attempt, outcome.text.as_str()), (1, "two (1)"));
         client.shutdown(GRACE).await;
         assert!(world.store.blobs().contains(&before[0]), "content-derived, so the same bytes again");
@@ -86,16 +86,16 @@ async fn verify_reports_what_the_store_changed_and_checks_own_copies() {
     }
     client.shutdown(GRACE).await;
     let client = world.client().await;
-    let good = client.verify(session, false).await.unwrap();
+    let good = client.session(session).verify(false).await.unwrap();
     assert!(good.is_good());
     assert_eq!((good.from_store, good.from_own, good.ids_checked, good.blobs_checked), (2, 0, 1, 17));
     world.store.corrupt_blobs();
-    let bad = client.verify(session, false).await.unwrap();
+    let bad = client.session(session).verify(false).await.unwrap();
     let mut seqs: Vec<_> = bad.problems.iter().map(|problem| (problem.seq, problem.code)).collect();
     seqs.sort_by_key(|(seq, _)| *seq);
     assert_eq!(seqs, [(15, ErrorCode::BlobHashMismatch), (16, ErrorCode::BlobHashMismatch)]);
     world.store.forget_blobs();
-    let own = client.verify(session, true).await.unwrap();
+    let own = client.session(session).verify(true).await.unwrap();
     assert!(own.is_good());
     assert_eq!((own.from_store, own.from_own, own.ids_checked), (0, 2, 17));
     client.shutdown(GRACE).await;
@@ -109,8 +109,8 @@ async fn an_export_with_its_root_moves_a_session_with_its_receipts() {
     for turn in 0..17 {
         say(&client, session, &format!("turn {turn}")).await;
     }
-    let without = client.export(session, false).await.unwrap();
-    let with = client.export(session, true).await.unwrap();
+    let without = client.session(session).export(false).await.unwrap();
+    let with = client.session(session).export(true).await.unwrap();
     client.shutdown(GRACE).await;
     let report =
         baton_client::transfer::verify_export(&baton_client::transfer::parse(&without).unwrap(), true);
@@ -128,7 +128,7 @@ async fn an_export_with_its_root_moves_a_session_with_its_receipts() {
     assert!(matches!(client.import(&changed).await, Err(ClientError::Protocol(_))));
     assert_eq!(client.import(&with).await.unwrap(), session);
     assert!(matches!(client.import(&with).await, Err(ClientError::SessionExists(_))));
-    assert!(client.history(session).await.unwrap().iter().all(|turn| turn.receipt.is_some()));
+    assert!(client.session(session).history().await.unwrap().iter().all(|turn| turn.receipt.is_some()));
     assert_eq!(say(&client, session, "on").await.text, "sys on (17)");
     client.shutdown(GRACE).await;
 }
@@ -181,9 +181,9 @@ async fn a_session_open_in_one_client_is_refused_to_another() {
     let session = session(&first).await;
     let second = world.client().await;
     assert_eq!(second.sessions().await.unwrap().len(), 1, "a listing needs no lock");
-    assert!(matches!(second.session(session).await, Err(ClientError::InUse(id)) if id == session));
-    first.release(session);
-    assert!(second.session(session).await.is_ok());
+    assert!(matches!(second.session(session).info().await, Err(ClientError::InUse(id)) if id == session));
+    first.session(session).release();
+    assert!(second.session(session).info().await.is_ok());
     first.shutdown(GRACE).await;
     second.shutdown(GRACE).await;
 }
@@ -196,7 +196,7 @@ async fn a_client_without_a_home_keeps_nothing_but_can_go_on_from_the_store() {
     let client = Client::open(config.clone()).await.unwrap();
     let session = session(&client).await;
     say(&client, session, "one").await;
-    let root = client.backup(session).await.unwrap();
+    let root = client.session(session).backup().await.unwrap();
     client.shutdown(GRACE).await;
     assert_eq!(fs::read_dir(world.home.path()).unwrap().count(), 0);
     let client = Client::open(config).await.unwrap();

@@ -46,7 +46,7 @@ async fn an_answer_is_continued_by_another_node_with_no_token_twice_and_none_mis
         assert!(!events.contains(&TurnEvent::Restarted), "{act:?}");
         assert_eq!(continued(&events), [0, 1, 2], "{act:?}: each continues what the one before made");
         assert_eq!((outcome.receipt.tokens.resumed, outcome.receipt.tokens.output), (2, 2), "{act:?}");
-        let history = client.history(session).await.unwrap();
+        let history = client.session(session).history().await.unwrap();
         let resumed = history[0].resumed.unwrap();
         assert_eq!((resumed.attempt, resumed.token_count), (1, 2), "{act:?}");
         assert_ne!(resumed.author, outcome.node, "{act:?}: the record names both");
@@ -56,9 +56,9 @@ async fn an_answer_is_continued_by_another_node_with_no_token_twice_and_none_mis
         client.shutdown(GRACE).await;
         // The journal has it too.
         let client = world.client().await;
-        let history = client.history(session).await.unwrap();
+        let history = client.session(session).history().await.unwrap();
         assert_eq!((history[0].resumed, history[0].notes.len()), (Some(resumed), expected.len()), "{act:?}");
-        assert!(client.verify(session, true).await.unwrap().is_good(), "{act:?}");
+        assert!(client.session(session).verify(true).await.unwrap().is_good(), "{act:?}");
         client.shutdown(GRACE).await;
     }
 }
@@ -236,7 +236,8 @@ async fn a_node_without_a_connection_is_the_last_to_continue_an_answer() {
         let living = &world.nodes[..2];
         living.iter().for_each(|node| node.script([Act::Truncate]));
         let mut events = Vec::new();
-        let turn = client.turn(session, TurnInput::user("hello"), |event| {
+        let handle = client.session(session);
+        let turn = handle.turn(TurnInput::user("hello"), |event| {
             if matches!(event, TurnEvent::AttemptFailed { code: Some(_), .. }) {
                 living.iter().for_each(baton_testkit::fake::FakeNode::clear_script);
             }

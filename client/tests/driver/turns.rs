@@ -13,7 +13,7 @@ async fn any_node_continues_what_another_began_over_segments_and_restarts() {
     for (turn, node) in (0..18u64).zip(world.nodes.iter().cycle()) {
         let mut input = TurnInput::user(format!("turn {turn}"));
         input.node = Some(node.id());
-        let outcome = client.turn(session, input, |_| {}).await.unwrap();
+        let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
         assert_eq!(outcome.text, format!("be brief: turn {turn} ({turn})"));
         assert_eq!((outcome.seq, outcome.node), (turn, node.id()));
     }
@@ -22,11 +22,11 @@ async fn any_node_continues_what_another_began_over_segments_and_restarts() {
     let client = world.client().await;
     let outcome = say(&client, session, "after a restart").await;
     assert_eq!((outcome.seq, outcome.text.as_str()), (18, "be brief: after a restart (18)"));
-    let report = client.verify(session, true).await.unwrap();
+    let report = client.session(session).verify(true).await.unwrap();
     assert!(report.is_good(), "{:?}", report.problems);
     assert_eq!((report.turns, report.segments, report.ids_checked), (19, 2, 19));
     assert_eq!(report.receipts_checked, 19);
-    let history = client.history(session).await.unwrap();
+    let history = client.session(session).history().await.unwrap();
     assert_eq!(history[1].turn.link.segment, 0);
     assert_eq!(history[16].turn.link.segment, 1);
     client.shutdown(GRACE).await;
@@ -65,19 +65,19 @@ async fn an_edit_hides_what_it_replaces_from_the_node() {
     }
     let mut edit = TurnInput::user("two again");
     (edit.kind, edit.supersedes_from) = (RecordKind::Edit, Some(1));
-    let outcome = client.turn(session, edit, |_| {}).await.unwrap();
+    let outcome = client.session(session).turn(edit, |_| {}).await.unwrap();
     assert_eq!(outcome.text, "two again (1)");
     assert_eq!(say(&client, session, "next").await.text, "next (2)");
     // Back to before the edit, which restores the turn that it replaced; then back to before the original.
     for (from, text) in [(3, "from the edit on (3)"), (1, "from the original on (1)")] {
         let mut edit = TurnInput::user(text.rsplit_once(' ').unwrap().0);
         (edit.kind, edit.supersedes_from) = (RecordKind::Edit, Some(from));
-        assert_eq!(client.turn(session, edit, |_| {}).await.unwrap().text, text);
+        assert_eq!(client.session(session).turn(edit, |_| {}).await.unwrap().text, text);
     }
     assert_eq!(say(&client, session, "last").await.text, "last (2)");
     let mut wrong = TurnInput::user("x");
     wrong.supersedes_from = Some(1);
-    assert!(client.turn(session, wrong, |_| {}).await.is_err());
+    assert!(client.session(session).turn(wrong, |_| {}).await.is_err());
     client.shutdown(GRACE).await;
 }
 
@@ -91,7 +91,7 @@ async fn the_node_finds_the_history_by_session_id_alone() {
     let client = world.client().await;
     let mut input = TurnInput::user("two");
     (input.with_locator, input.inline) = (false, InlinePolicy::Never);
-    let outcome = client.turn(session, input, |_| {}).await.unwrap();
+    let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
     assert_eq!(outcome.text, "two (1)");
     assert_eq!(world.nodes[0].seen(|seen| seen.turns[1].prev_blob), None);
     client.shutdown(GRACE).await;
@@ -108,7 +108,7 @@ async fn a_stale_head_index_costs_an_attempt_and_not_the_turn() {
     let client = world.client().await;
     let mut input = TurnInput::user("two");
     (input.with_locator, input.inline) = (false, InlinePolicy::Never);
-    let outcome = client.turn(session, input, |_| {}).await.unwrap();
+    let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
     assert_eq!((outcome.attempt, outcome.text.as_str()), (1, "two (1)"));
     client.shutdown(GRACE).await;
 }
@@ -119,11 +119,11 @@ async fn echo_engines_serve_only_where_allowed() {
     world.nodes.push(FakeNode::start(&world.store, EngineKind::Echo).await);
     let client = world.client().await;
     let session = session(&client).await;
-    let refused = client.turn(session, TurnInput::user("hi"), |_| {}).await.unwrap_err();
+    let refused = client.session(session).turn(TurnInput::user("hi"), |_| {}).await.unwrap_err();
     assert_eq!((refused.name(), refused.exit_code()), ("NoNode", 3));
-    client.abandon(session).await.unwrap();
+    client.session(session).abandon().await.unwrap();
     let input = TurnInput { allow_echo: true, ..TurnInput::user("hi") };
-    let outcome = client.turn(session, input, |_| {}).await.unwrap();
+    let outcome = client.session(session).turn(input, |_| {}).await.unwrap();
     assert_eq!(outcome.receipt.engine, EngineKind::Echo);
     client.shutdown(GRACE).await;
 }
@@ -148,12 +148,12 @@ async fn a_turn_of_a_long_session_reads_no_more_turns_than_one_of_a_short() {
     let session = session(&client).await;
     let mut reads = Vec::new();
     for segment in 0..32u64 {
-        let before = client.turn_reads(session).await.unwrap();
+        let before = client.session(session).turn_reads().await.unwrap();
         for turn in 0..16 {
             say(&client, session, &format!("turn {turn} of segment {segment}")).await;
-            assert!(client.wait_settled(session, GRACE).await.unwrap());
+            assert!(client.session(session).wait_settled(GRACE).await.unwrap());
         }
-        reads.push(client.turn_reads(session).await.unwrap() - before);
+        reads.push(client.session(session).turn_reads().await.unwrap() - before);
     }
     client.shutdown(GRACE).await;
     // The tenth segment is the first whose turns have as many before them as a node is ever shown. The reads

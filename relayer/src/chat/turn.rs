@@ -144,7 +144,7 @@ impl Chat {
         let (mut progress, known) = (lease.progress, lease.known);
         let result = lease.while_held(Box::pin(context.run(&root, &mut progress, known))).await;
         if result.is_ok()
-            && let Err(error) = client.compact_log(session).await
+            && let Err(error) = client.session(session).compact_log().await
         {
             tracing::warn!(%error, "a session's journal was not made shorter; the next request tries again");
         }
@@ -152,7 +152,7 @@ impl Chat {
         if matches!(result, Err(ChatError::HungUp)) {
             // The node is told, if it is reachable at once.
             grace = PUBLISH_TIMEOUT;
-            if let Err(error) = client.abandon(session).await {
+            if let Err(error) = client.session(session).abandon().await {
                 tracing::warn!(%error, "a turn that nobody waits for could not be given up; the next request finishes it");
             }
         }
@@ -175,7 +175,7 @@ impl TurnContext<'_> {
     ) -> Result<ChatAnswer, ChatError> {
         let opened = self.open(root).await?;
         let id = opened.id;
-        let last = self.client.last_turn(id).await?;
+        let last = self.client.session(id).last_turn().await?;
         let turns = last.as_ref().map_or(0, |last| last.turn.link.seq + 1);
         if !known {
             // Earlier turns from elsewhere are not this relayer's to record, and were delivered there.
@@ -197,13 +197,14 @@ impl TurnContext<'_> {
         self.emit(ChatEvent::Started { session_id: id, recalled: facts.clone(), memory: report.clone() });
         let mut observer = TurnObserver::default();
         let mut earlier = None;
-        let pending = self.client.pending_messages(id).await?;
+        let session = self.client.session(id);
+        let pending = session.pending_messages().await?;
         let resumes = pending.as_ref().is_some_and(|messages| same(messages, &self.request.messages));
         let mut outcome = None;
         if pending.is_some() {
             let options = ResumeOptions { memory: memory.clone(), ..self.options() };
             let on_event = |event| observer.take(event, self, resumes);
-            let resumed = Box::pin(self.client.resume(id, options, on_event)).await?;
+            let resumed = Box::pin(session.resume(options, on_event)).await?;
             match resumed {
                 Some(resumed) if resumes => outcome = Some(resumed),
                 Some(resumed) => {
@@ -219,7 +220,7 @@ impl TurnContext<'_> {
                 self.set_system(id).await?;
                 let input = TurnInput { memory, ..self.input() };
                 let on_event = |event| observer.take(event, self, true);
-                let turn = Box::pin(self.client.turn(id, input, on_event));
+                let turn = Box::pin(session.turn(input, on_event));
                 tokio::select! {
                     biased;
                     outcome = turn => outcome?,
@@ -230,7 +231,7 @@ impl TurnContext<'_> {
         // Both sides of the exchange are durable before the answer is sent; later steps are queued.
         let (recorded, published) = tokio::join!(
             self.record(&outcome, progress, &self.request.messages),
-            self.client.wait_delivered(id, PUBLISH_TIMEOUT)
+            session.wait_delivered(PUBLISH_TIMEOUT)
         );
         if !published? {
             tracing::debug!("a head or an acknowledgement waits for the session's next request");
@@ -270,11 +271,11 @@ impl TurnContext<'_> {
             other => other?,
         };
         if let Some(id) = found {
-            let journaled = client.session(id).await?.turns;
-            match client.check_head(id).await {
+            let journaled = client.session(id).info().await?.turns;
+            match client.session(id).check_head().await {
                 Err(ClientError::Behind { .. }) => {
                     // Another turn has replaced the unfinished one.
-                    client.abandon(id).await?;
+                    client.session(id).abandon().await?;
                     client.recover(root).await?;
                 }
                 Err(
@@ -343,7 +344,7 @@ impl TurnContext<'_> {
         if progress.recorded >= journaled {
             return Ok(());
         }
-        for view in self.client.history(id).await? {
+        for view in self.client.session(id).history().await? {
             let (seq, Some(record)) = (view.turn.link.seq, &view.turn.record) else { continue };
             if seq < progress.recorded || seq >= journaled {
                 continue;
@@ -374,7 +375,7 @@ impl TurnContext<'_> {
         let link = &last.turn.link;
         let record = last.turn.record.as_ref();
         let content = record.and_then(|record| record.answer()).unwrap_or_default().to_owned();
-        let _ = self.client.wait_delivered(id, PUBLISH_TIMEOUT).await?;
+        let _ = self.client.session(id).wait_delivered(PUBLISH_TIMEOUT).await?;
         let memory = MemoryReport {
             mode: RecallMode::None,
             degraded: None,
@@ -458,8 +459,8 @@ impl TurnContext<'_> {
     /// The first turn that is surely in the session's own window.
     async fn window_from(&self, id: SessionId) -> Result<u64, ChatError> {
         let mut left = WINDOW_BYTES;
-        let mut from = self.client.session(id).await?.turns;
-        for view in self.client.history(id).await?.iter().rev() {
+        let mut from = self.client.session(id).info().await?.turns;
+        for view in self.client.session(id).history().await?.iter().rev() {
             let messages = view.turn.record.iter().flat_map(|record| &record.messages);
             let bytes: usize = messages.map(|message| message.text.len()).sum();
             if bytes > left {
@@ -498,7 +499,7 @@ impl TurnContext<'_> {
 
     async fn set_system(&self, id: SessionId) -> Result<(), ChatError> {
         if let Some(system) = &self.request.system {
-            self.client.set_system(id, system.clone()).await?;
+            self.client.session(id).set_system(system.clone()).await?;
         }
         Ok(())
     }

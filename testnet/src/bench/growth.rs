@@ -205,7 +205,7 @@ impl GrowingSession {
     }
 
     async fn settle(&self, session: SessionId) -> anyhow::Result<()> {
-        let settled = self.client.wait_settled(session, SETTLE_TIMEOUT).await?;
+        let settled = self.client.session(session).wait_settled(SETTLE_TIMEOUT).await?;
         ensure!(settled, "background work did not end");
         Ok(())
     }
@@ -213,7 +213,7 @@ impl GrowingSession {
     async fn counts(&self) -> anyhow::Result<Counts> {
         let (up, down) = (self.counted.up.load(Relaxed), self.counted.down.load(Relaxed));
         let failed = self.failed.load(Relaxed);
-        let turn_reads = self.client.turn_reads(self.session).await?;
+        let turn_reads = self.client.session(self.session).turn_reads().await?;
         Ok(Counts { up, down, blobs: self.network.blob_count().await?, turn_reads, failed })
     }
 
@@ -233,7 +233,7 @@ impl GrowingSession {
                 }
             }
         };
-        self.client.turn(session, input, on_event).await.with_context(|| format!("turn {turn}"))?;
+        self.client.session(session).turn(input, on_event).await.with_context(|| format!("turn {turn}"))?;
         let failed = self.failed.load(Relaxed);
         ensure!(failed <= MAX_FAILED_ATTEMPTS, "{failed} attempts failed: the nodes' limits are in the way");
         Ok(begun.elapsed())

@@ -94,13 +94,13 @@ pub(super) async fn measure(
                 first = Some(begun.elapsed());
             }
         };
-        let outcome = client.turn(session, input, on_event).await?;
+        let outcome = client.session(session).turn(input, on_event).await?;
         let whole = begun.elapsed();
         let first = first.context("an answer has text")?;
         let alone = bare_first_token(bare.as_ref(), messages.clone()).await?;
         messages.push(ChatMessage::new(Role::Assistant, outcome.text.as_str()));
         // The blob ID of this turn is measured apart, so the next turn must not wait for it.
-        client.wait_settled(session, std::time::Duration::from_secs(60)).await?;
+        client.session(session).wait_settled(std::time::Duration::from_secs(60)).await?;
         if turn >= WARM_UP {
             let ms = |time: std::time::Duration| time.as_secs_f64() * 1000.0;
             samples.push([ms(first), ms(alone), ms(first) - ms(alone), ms(whole)]);

@@ -85,7 +85,8 @@ impl Talk {
         let (log, deaths) = (self.log.clone(), self.deaths.clone());
         let mut watch = TurnWatch::new(self.session, seq, &log, &deaths);
         let input = TurnInput { allow_echo: true, ..TurnInput::user(said.as_str()) };
-        let mut result = self.client.turn(self.session, input, |event| watch.take(event)).await.map(Some);
+        let mut result =
+            self.client.session(self.session).turn(input, |event| watch.take(event)).await.map(Some);
         let mut resumes = 0;
         let outcome = loop {
             match result {
@@ -107,7 +108,7 @@ impl Talk {
             self.collect(&mut watch);
             watch = TurnWatch::new(self.session, seq, &log, &deaths);
             let options = ResumeOptions { allow_echo: true, ..ResumeOptions::default() };
-            result = self.client.resume(self.session, options, |event| watch.take(event)).await;
+            result = self.client.session(self.session).resume(options, |event| watch.take(event)).await;
         };
         watch.accepted(&outcome);
         self.compare(&said, &outcome, &watch);

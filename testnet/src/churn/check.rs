@@ -46,18 +46,18 @@ async fn from_journal(talk: &Talk) -> Result<(u64, u64), String> {
         return Ok((0, 0));
     }
     let failed = |error: baton_client::ClientError| error.to_string();
-    let settled = talk.client.wait_settled(talk.session, SETTLE_TIMEOUT).await.map_err(failed)?;
+    let settled = talk.client.session(talk.session).wait_settled(SETTLE_TIMEOUT).await.map_err(failed)?;
     if !settled {
         return Err(format!("not everything is stored after {SETTLE_TIMEOUT:?}"));
     }
-    let verified = talk.client.verify(talk.session, true).await.map_err(failed)?;
+    let verified = talk.client.session(talk.session).verify(true).await.map_err(failed)?;
     if !verified.is_good() || verified.from_own > 0 || verified.receipts_missing > 0 {
         return Err(format!("verification found {verified:?}"));
     }
-    let history = talk.client.history(talk.session).await.map_err(failed)?;
+    let history = talk.client.session(talk.session).history().await.map_err(failed)?;
     let turns: Vec<HistoryTurn> = history.into_iter().map(|view| view.turn).collect();
     same_words(&talk.results.said, &turns)?;
-    let export = talk.client.export(talk.session, false).await.map_err(failed)?;
+    let export = talk.client.session(talk.session).export(false).await.map_err(failed)?;
     let checked = tokio::task::spawn_blocking(move || {
         let export = transfer::parse(&export).map_err(|error| error.to_string())?;
         transfer::verify_export(&export, true).map_err(|code| format!("the export does not verify: {code}"))
@@ -75,9 +75,9 @@ async fn from_root(talk: &Talk, root_client: &Client) -> Result<u64, String> {
         return Ok(0);
     }
     let failed = |error: baton_client::ClientError| format!("from the root alone: {error}");
-    let root = talk.client.backup(talk.session).await.map_err(failed)?;
+    let root = talk.client.session(talk.session).backup().await.map_err(failed)?;
     let found: SessionId = root_client.recover(&root).await.map_err(failed)?;
-    let history = root_client.history(found).await.map_err(failed)?;
+    let history = root_client.session(found).history().await.map_err(failed)?;
     let turns: Vec<HistoryTurn> = history.into_iter().map(|view| view.turn).collect();
     same_words(&talk.results.said, &turns)?;
     Ok(turns.len() as u64)

@@ -65,7 +65,7 @@ impl Demo {
             allow_echo: self.engine == EngineChoice::Echo,
             ..Self::ask("Tell me something about dogs.")
         };
-        match self.client.turn(self.session, input, |_: TurnEvent| {}).await {
+        match self.client.session(self.session).turn(input, |_: TurnEvent| {}).await {
             Err(ClientError::TurnFailed { code: Some(ErrorCode::BlobHashMismatch), .. }) => {
                 output::note(&format!("  {attack}: refused as BlobHashMismatch"));
             }
@@ -77,7 +77,7 @@ impl Demo {
             allow_echo: self.engine == EngineChoice::Echo,
             ..ResumeOptions::default()
         };
-        let outcome = self.client.resume(self.session, options, |_: TurnEvent| {}).await?;
+        let outcome = self.client.session(self.session).resume(options, |_: TurnEvent| {}).await?;
         let outcome = outcome.context("the refused turn was pending")?;
         self.accepted(&outcome);
         self.settle().await?;
@@ -90,7 +90,7 @@ impl Demo {
     pub(super) async fn rolled_back_head(&mut self) -> anyhow::Result<()> {
         output::note("a head index that answers with an older record");
         self.settle().await?;
-        let root = self.client.backup(self.session).await?;
+        let root = self.client.session(self.session).backup().await?;
         let key = baton_keys::session::head_index_key(&root.head_signing_key().public_key());
         let store = self.http_store()?;
         let older = store.resolve(key).await?.context("the head is published")?;
@@ -103,7 +103,7 @@ impl Demo {
             "the head did not move"
         );
         self.network.force_head(older).await?;
-        match self.client.check_head(self.session).await {
+        match self.client.session(self.session).check_head().await {
             Err(ClientError::Protocol(ErrorCode::RollbackDetected)) => {
                 output::note("  refused as RollbackDetected");
             }
@@ -111,9 +111,9 @@ impl Demo {
             Ok(_) => bail!("the older head was accepted"),
         }
         // The client still has the record that the index lost, and publishes it again.
-        let published = self.client.wait_published(self.session, PUBLISHING_GRACE).await?;
+        let published = self.client.session(self.session).wait_published(PUBLISHING_GRACE).await?;
         ensure!(published, "the head that the index lost was not published again");
-        let status = self.client.check_head(self.session).await?;
+        let status = self.client.session(self.session).check_head().await?;
         ensure!(
             status == HeadStatus::Current,
             "the index shows {status:?} after the head was published again"
@@ -127,7 +127,7 @@ impl Demo {
     pub(super) async fn replays(&mut self) -> anyhow::Result<LateReplay> {
         output::note("an authorisation replayed: twice, and to another node; later on, late");
         self.settle().await?;
-        let root = self.client.backup(self.session).await?;
+        let root = self.client.session(self.session).backup().await?;
         let export = self.export().await?;
         let (first, second) = (self.node_at(0)?, self.node_at(1)?);
         let mesh = self.client.mesh().clone();

@@ -50,7 +50,7 @@ impl Demo {
     /// Checks that the turn granted every record from the first on. The authorisation holds the grant's hash.
     async fn was_granted_all(&self, earlier: &Export, outcome: &TurnOutcome) -> anyhow::Result<()> {
         let auth = self.auth_of(outcome.seq).await?;
-        let root = self.client.backup(self.session).await?;
+        let root = self.client.session(self.session).backup().await?;
         let next = raw::next(earlier, &root, auth.turn_id, auth.attempt, auth.audience)?;
         let granted: Vec<u64> = next.grant.records.iter().map(|record| record.seq).collect();
         let all: Vec<u64> = (0..outcome.seq).collect();
@@ -91,7 +91,7 @@ impl Demo {
         };
         let client = self.client.clone();
         let session = self.session;
-        let turn = tokio::spawn(async move { client.turn(session, input, on_event).await });
+        let turn = tokio::spawn(async move { client.session(session).turn(input, on_event).await });
         first_words.recv().await.context("the turn ended before its first words")?;
         let victim = *serving.lock().unwrap_or_else(PoisonError::into_inner);
         let victim = victim.context("an attempt has a node")?;

@@ -179,7 +179,7 @@ impl Demo {
         for (id, bytes) in self.network.all_blobs().await? {
             ensure!(!holds_mark(&bytes), "blob {id} holds what was said");
         }
-        for turn in self.client.history(self.session).await? {
+        for turn in self.client.session(self.session).history().await? {
             let record = turn.turn.record.as_ref().context("the client has every text")?;
             let seq = turn.turn.link.seq;
             for message in &record.messages {

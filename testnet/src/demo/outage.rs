@@ -29,7 +29,7 @@ impl Demo {
         self.network.restart_store().await?;
         self.settle().await?;
         // Not checked by turn: the later of the two blobs holds both.
-        let left = self.client.session(self.session).await?.unstored;
+        let left = self.client.session(self.session).info().await?.unstored;
         ensure!(left == 0, "{left} turns are not stored");
         let export = self.export().await?;
         let last = export.turns.last().and_then(|turn| turn.blob_id);
@@ -47,9 +47,9 @@ impl Demo {
         let probe = self.export().await?.turns.first().and_then(|turn| turn.blob_id);
         let asked = self.http_store()?.exists(probe.context("the first blob's ID is known")?).await;
         ensure!(matches!(asked, Err(StoreError::Unavailable { .. })), "the store still answers: {asked:?}");
-        let settled = self.client.wait_settled(self.session, OUTAGE_LOOK).await?;
+        let settled = self.client.session(self.session).wait_settled(OUTAGE_LOOK).await?;
         ensure!(!settled, "everything counts as stored without a store");
-        for view in self.client.history(self.session).await? {
+        for view in self.client.session(self.session).history().await? {
             let seq = view.turn.link.seq;
             ensure!(!(view.stored && turns.contains(&seq)), "turn {seq} counts as stored without a store");
         }
@@ -58,7 +58,7 @@ impl Demo {
 
     /// Waits until every turn that the client knows of is stored and published.
     pub(super) async fn settle(&self) -> anyhow::Result<()> {
-        let settled = self.client.wait_settled(self.session, SETTLE_TIMEOUT).await?;
+        let settled = self.client.session(self.session).wait_settled(SETTLE_TIMEOUT).await?;
         ensure!(settled, "background work was not done within {SETTLE_TIMEOUT:?}");
         Ok(())
     }

@@ -18,7 +18,7 @@ impl Demo {
     /// prefix.
     pub(super) async fn recompute(&mut self, folder: &Path) -> anyhow::Result<()> {
         output::note("every answer computed again by another process, from the export");
-        let history = self.client.history(self.session).await?.into_iter();
+        let history = self.client.session(self.session).history().await?.into_iter();
         let memory: Vec<ExportMemory> =
             history.map(|view| ExportMemory { seq: view.turn.link.seq, items: view.memory }).collect();
         let items = folder.join("memory.json");
@@ -55,7 +55,7 @@ impl Demo {
         }
         output::note("the last answer computed again by another node, which signs what came of it");
         let AuditOutcome { turn, author, report, .. } =
-            self.client.audit(self.session, &AuditWish::default()).await?;
+            self.client.session(self.session).audit(&AuditWish::default()).await?;
         let AuditVerdict::Same { tokens } = report.verdict else {
             bail!("turn {turn} was expected to be the same: {:?}", report.verdict)
         };

@@ -56,7 +56,7 @@ async fn ask(
         }
         events.push(event);
     };
-    let result = client.turn(session, input, on_event).await;
+    let result = client.session(session).turn(input, on_event).await;
     (result, events)
 }
 

@@ -54,12 +54,12 @@ async fn check(network: &mut Network, home: &Path, step: &str, restart: bool) {
     let client = open_client(network, home).await;
     let session = client.new_session(NewSession::default()).await.unwrap();
     let steady = network.running().next().map(|node| node.node);
-    client.turn(session, say("before", steady), |_: TurnEvent| {}).await.unwrap();
+    client.session(session).turn(say("before", steady), |_: TurnEvent| {}).await.unwrap();
 
     let text = format!("the turn that dies when {step} {}", "and goes on for a while ".repeat(4));
     let input = TurnInput { max_attempts: 1, ..say(&text, Some(victim)) };
     let running = client.clone();
-    let turn = tokio::spawn(async move { running.turn(session, input, |_: TurnEvent| {}).await });
+    let turn = tokio::spawn(async move { running.session(session).turn(input, |_: TurnEvent| {}).await });
     let process = &mut network.nodes[index].as_mut().unwrap().process;
     let paused = process.wait_event("paused", PAUSE_TIMEOUT).await.unwrap();
     assert_eq!(paused["step"], step);
@@ -75,17 +75,17 @@ async fn check(network: &mut Network, home: &Path, step: &str, restart: bool) {
     let client = open_client(network, home).await;
     if !accepted {
         let options = ResumeOptions { allow_echo: true, ..ResumeOptions::default() };
-        let resumed = client.resume(session, options, |_: TurnEvent| {}).await.unwrap();
+        let resumed = client.session(session).resume(options, |_: TurnEvent| {}).await.unwrap();
         assert!(resumed.is_some(), "{step}: the turn was neither accepted nor pending");
     }
-    client.turn(session, say("after", None), |_: TurnEvent| {}).await.unwrap();
+    client.session(session).turn(say("after", None), |_: TurnEvent| {}).await.unwrap();
 
-    let history = client.history(session).await.unwrap();
+    let history = client.session(session).history().await.unwrap();
     let said: Vec<&str> =
         history.iter().map(|view| view.turn.record.as_ref().unwrap().messages[0].text.as_str()).collect();
     assert_eq!(said, ["before", text.as_str(), "after"], "{step}, restart {restart}");
-    assert!(client.wait_settled(session, SETTLE_TIMEOUT).await.unwrap(), "{step}: not settled");
-    let report = client.verify(session, true).await.unwrap();
+    assert!(client.session(session).wait_settled(SETTLE_TIMEOUT).await.unwrap(), "{step}: not settled");
+    let report = client.session(session).verify(true).await.unwrap();
     assert!(report.is_good(), "{step}, restart {restart}: {report:?}");
     assert_eq!((report.turns, report.from_own), (3, 0), "{step}, restart {restart}: {report:?}");
     client.shutdown(Duration::from_secs(2)).await;

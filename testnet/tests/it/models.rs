@@ -34,7 +34,7 @@ async fn ask(client: &Client, model: &str) -> TurnOutcome {
         max_output_tokens: 16,
         ..TurnInput::user("Say something about rivers.")
     };
-    client.turn(session, input, |_| {}).await.unwrap()
+    client.session(session).turn(input, |_| {}).await.unwrap()
 }
 
 /// The values of a metric's lines.

@@ -55,11 +55,14 @@ async fn conversations_survive_a_dead_store_and_a_failing_one() {
             allow_echo: true,
             ..TurnInput::user(format!("turn {turn}"))
         };
-        let outcome = client.turn(session, input, |_: TurnEvent| {}).await.unwrap();
+        let outcome = client.session(session).turn(input, |_: TurnEvent| {}).await.unwrap();
         assert!(outcome.text.contains(&format!("turn {turn}")), "{}", outcome.text);
-        assert!(client.wait_settled(session, SETTLE_TIMEOUT).await.unwrap(), "turn {turn} is not stored");
+        assert!(
+            client.session(session).wait_settled(SETTLE_TIMEOUT).await.unwrap(),
+            "turn {turn} is not stored"
+        );
     }
-    let report = client.verify(session, true).await.unwrap();
+    let report = client.session(session).verify(true).await.unwrap();
     assert!(report.is_good(), "{report:?}");
     assert_eq!((report.turns, report.from_own), (TURNS as u64, 0), "{report:?}");
     client.shutdown(Duration::from_secs(5)).await;

@@ -76,9 +76,9 @@ impl From<&TurnOutcome> for FinishedTurn {
 /// Reads a session's conversation.
 pub async fn load(client: &Client, session: SessionId) -> Result<ConversationSnapshot, ClientError> {
     let counting: HashSet<u64> =
-        client.conversation(session).await?.turns.iter().map(|turn| turn.seq).collect();
-    let views = client.history(session).await?;
-    let info = client.session(session).await?;
+        client.session(session).conversation().await?.turns.iter().map(|turn| turn.seq).collect();
+    let views = client.session(session).history().await?;
+    let info = client.session(session).info().await?;
     let mut bytes = 0;
     let counts = |view: &&TurnView| counting.contains(&view.turn.link.seq);
     let mut turns: Vec<JournalTurn> =

@@ -11,7 +11,7 @@ async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_
     first.gate.open();
     second.gate.open();
     say(&second.client, id, "second").await;
-    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
     let ask = async |text: &str| {
         let template = TurnInput { reconcile: true, ..TurnInput::new(Vec::new()) };
         let config =
@@ -33,12 +33,12 @@ async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_
     // The first device has not looked since, so it writes in the same place.
     let answer = ask("first").await;
     assert_eq!(answer["choices"][0]["message"]["content"], "first (1)", "{answer}");
-    let settled = first.client.session(id).await.unwrap();
+    let settled = first.client.session(id).info().await.unwrap();
     assert_eq!((settled.diverged, settled.waiting_replays), (false, 0));
     second.sync(id).await;
-    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
     say(&second.client, id, "later").await;
-    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
     let answer = ask("last").await;
     assert_eq!(answer["choices"][0]["message"]["content"], "last (4)", "{answer}");
     let told = answer["baton"]["devices"][0].as_str().unwrap();

@@ -169,14 +169,14 @@ async fn what_is_said_differently_becomes_an_edit_or_a_branch_and_nothing_is_los
     assert_ne!(&branched["baton"]["session"], session);
     let id = session.as_str().unwrap().parse().unwrap();
     let kinds: Vec<RecordKind> = {
-        let history = endpoint.client.history(id).await.unwrap();
+        let history = endpoint.client.session(id).history().await.unwrap();
         history.iter().map(|view| view.turn.record.as_ref().unwrap().kind).collect()
     };
     assert_eq!(kinds, [RecordKind::Turn, RecordKind::Turn, RecordKind::Edit, RecordKind::Turn]);
     let unknown = [("user", "from elsewhere"), ("assistant", "yes"), ("user", "go on")];
     let taken_over = endpoint.say(&said(&unknown)).await;
     let id = taken_over["baton"]["session"].as_str().unwrap().parse().unwrap();
-    let conversation = endpoint.client.conversation(id).await.unwrap();
+    let conversation = endpoint.client.session(id).conversation().await.unwrap();
     assert_eq!(conversation.turns[0].messages.len(), 4, "what was said elsewhere is carried in");
     endpoint.close().await;
 }
@@ -278,7 +278,7 @@ async fn who_hangs_up_and_asks_again_gets_the_same_turn() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     assert_eq!(answer(&again), "a (0)");
-    assert_eq!(endpoint.client.history(id).await.unwrap().len(), 1);
+    assert_eq!(endpoint.client.session(id).history().await.unwrap().len(), 1);
     endpoint.close().await;
 }
 

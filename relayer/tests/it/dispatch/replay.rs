@@ -31,11 +31,12 @@ async fn captured(world: &World, key: &SecretSigningKey, hint: MemoryHint) -> (T
         max_attempts: 1,
         ..TurnInput::user("what shall I paint")
     };
+    let handle = client.session(session);
     let tap = async {
         let (_, mut stream) = incoming.next().await.unwrap();
         stream.recv(MAX_FRAME_BYTES).await.unwrap().unwrap()
     };
-    let (frame, failed) = tokio::join!(tap, client.turn(session, input, |_| {}));
+    let (frame, failed) = tokio::join!(tap, handle.turn(input, |_| {}));
     assert!(failed.is_err(), "the tap answers nothing");
     client.shutdown(Duration::ZERO).await;
     mesh.shutdown().await;

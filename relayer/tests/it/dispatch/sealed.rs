@@ -21,7 +21,7 @@ async fn turn(
     let session = client.new_session(NewSession::default()).await.unwrap();
     let input =
         TurnInput { relayer: Some(relayer.named()), hint, max_attempts: 1, ..TurnInput::user(PROMPT) };
-    let outcome = client.turn(session, input, |_| {}).await;
+    let outcome = client.session(session).turn(input, |_| {}).await;
     client.shutdown(std::time::Duration::from_secs(10)).await;
     outcome
 }

@@ -62,7 +62,7 @@ async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back
     let text = answer(&second).to_owned();
     assert!(text.starts_with("[{") && text.contains("get_weather") && text.ends_with("rain (1)"), "{text}");
     let id = first["baton"]["session"].as_str().unwrap().parse().unwrap();
-    let kept = endpoint.client.conversation(id).await.unwrap();
+    let kept = endpoint.client.session(id).conversation().await.unwrap();
     assert_eq!(kept.turns[0].messages[1].text, HERMES, "the chain has what the model wrote");
     assert_eq!(kept.turns[1].messages[0].call_id.as_deref(), calls[0]["id"].as_str());
 
@@ -168,7 +168,7 @@ async fn a_named_session_keeps_its_system_text_and_has_the_tools_of_each_request
     let id = first["baton"]["session"].as_str().unwrap();
     let named = |body: Value| endpoint.chat(&body).header("x-baton-session", id).send();
     let session = id.parse().unwrap();
-    let pinned = async || endpoint.client.system(session).await.unwrap().len();
+    let pinned = async || endpoint.client.session(session).system().await.unwrap().len();
     assert_eq!(named(ask(&said(&[("user", "b")]), &[tool("now")])).await.unwrap().status(), StatusCode::OK);
     assert_eq!(pinned().await, 2);
     let last: Value =

@@ -1,0 +1,83 @@
+//! Frames that need no reply but a confirmation, sent to nodes with a few tries.
+
+use std::{sync::Arc, time::Duration};
+
+use baton_proto::{
+    ErrorCode, SignedObject,
+    ack::Abort,
+    ids::NodeId,
+    limits::VERSION,
+    turn::TurnAuth,
+    wire::{ClientFrame, NodeFrame},
+};
+
+use crate::{
+    attempt::resolve::ask, core::Core, network::exchange::ExchangeError, session::open_session::Session,
+};
+
+/// Tries of one acknowledgement or abort before it is left to the next start.
+const SEND_TRIES: u32 = 3;
+/// First pause between tries.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// A node's answer to a sent frame.
+pub(crate) enum DeliveryOutcome {
+    /// It accepted the frame.
+    Accepted,
+    /// It does not know the turn.
+    Unknown,
+    /// No answer, or another one.
+    Unanswered,
+}
+
+/// Tells nodes that their attempts were not accepted, in the background.
+pub(crate) fn spawn_aborts(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    attempts: Vec<SignedObject<TurnAuth>>,
+    accepted: Option<u32>,
+) {
+    let now = core.now_ms();
+    for auth in attempts {
+        if Some(auth.attempt) == accepted {
+            continue;
+        }
+        let abort = session.read(|state| {
+            let signing = state.root.signing_key();
+            let abort = Abort {
+                version: VERSION,
+                session_id: state.session_id,
+                session_key: signing.public_key(),
+                seq: auth.seq,
+                turn_id: auth.turn_id,
+                attempt: auth.attempt,
+                time_ms: now,
+            };
+            SignedObject::sign(abort, &signing)
+        });
+        let shared = core.clone();
+        core.spawn(async move {
+            deliver(&shared, auth.audience, &ClientFrame::Abort(abort.bytes().clone())).await;
+        });
+    }
+}
+
+/// Sends a frame to a node, with a few tries.
+pub(crate) async fn deliver(core: &Arc<Core>, node: NodeId, frame: &ClientFrame) -> DeliveryOutcome {
+    let mut pause = PAUSE;
+    for left in (0..SEND_TRIES).rev() {
+        match ask(core, node, frame).await {
+            Ok(NodeFrame::Done) => return DeliveryOutcome::Accepted,
+            // A node that does not know the turn will not learn it from a repetition.
+            Err(ExchangeError::Refused { code: ErrorCode::StatusUnknown, .. }) => {
+                return DeliveryOutcome::Unknown;
+            }
+            Ok(_) | Err(_) => {}
+        }
+        if left > 0 {
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+    }
+    DeliveryOutcome::Unanswered
+}

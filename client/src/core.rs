@@ -1,0 +1,298 @@
+//! What the parts of a client share: configuration, journals, open sessions, network and tasks.
+//!
+//! The layers above take `&Arc<Core>` and a session. [`crate::Client`] and [`crate::SessionHandle`] call them.
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use baton_keys::{files::FileSecret, session::SessionRoot};
+use baton_proto::ids::{DeviceId, SessionId};
+use tokio::{sync::broadcast, task::JoinHandle};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    config::ClientConfig,
+    error::ClientError,
+    evidence::{Equivocation, FOUND_QUEUE},
+    network::{
+        heads::HeadIndexes,
+        nodes::{Directory, maintenance},
+    },
+    session::{
+        journal::{self, EXTENSION, JournalLocation, file_error, quarantine},
+        lifetime::{self, BlobLifetime},
+        open_session::{self, Session},
+        state::{Entry, SessionHeader, StorageTerms},
+    },
+};
+
+/// The shared parts of a client.
+pub(crate) struct Core {
+    pub(crate) config: ClientConfig,
+    /// Seals the session roots on the disk.
+    pub(crate) secret: FileSecret,
+    /// Location of the journals.
+    pub(crate) journals: JournalLocation,
+    open: Mutex<HashMap<SessionId, Arc<Session>>>,
+    pub(crate) directory: Arc<Directory>,
+    /// The maintenance task of the directory; it ends with `cancel`.
+    maintenance: Mutex<Option<JoinHandle<()>>>,
+    /// All head indexes as one.
+    pub(crate) heads: Arc<HeadIndexes>,
+    tasks: TaskTracker,
+    pub(crate) cancel: CancellationToken,
+    /// Announces each node found to have signed two links for one turn.
+    pub(crate) found: broadcast::Sender<Equivocation>,
+    owns_mesh: bool,
+}
+
+/// A damaged journal that was moved out of the way.
+struct QuarantinedJournal {
+    journal: PathBuf,
+    quarantined: PathBuf,
+}
+
+impl QuarantinedJournal {
+    /// Moves it back, since no journal replaced it.
+    fn put_back(&self) {
+        if let Err(error) = quarantine::restore(&self.quarantined, &self.journal) {
+            tracing::warn!(%error, "a damaged journal was not put back");
+        }
+    }
+}
+
+impl Core {
+    /// Starts the maintenance of the directory. The network ends with this client if it `owns_mesh`.
+    pub(crate) fn new(
+        config: ClientConfig,
+        (secret, journals): (FileSecret, JournalLocation),
+        directory: Arc<Directory>,
+        heads: Arc<HeadIndexes>,
+        owns_mesh: bool,
+    ) -> Self {
+        let cancel = CancellationToken::new();
+        let maintenance = tokio::spawn(maintenance::run(Arc::downgrade(&directory), cancel.clone()));
+        Self {
+            config,
+            secret,
+            journals,
+            open: Mutex::default(),
+            directory,
+            maintenance: Mutex::new(Some(maintenance)),
+            heads,
+            tasks: TaskTracker::new(),
+            cancel,
+            found: broadcast::channel(FOUND_QUEUE).0,
+            owns_mesh,
+        }
+    }
+
+    /// The core of a separate client with this client's network and knowledge of nodes.
+    pub(crate) fn sharing_network(
+        &self,
+        config: ClientConfig,
+        (secret, journals): (FileSecret, JournalLocation),
+        heads: Arc<HeadIndexes>,
+    ) -> Self {
+        Self {
+            config,
+            secret,
+            journals,
+            open: Mutex::default(),
+            directory: self.directory.clone(),
+            // The client that opened the directory maintains it.
+            maintenance: Mutex::new(None),
+            heads,
+            tasks: TaskTracker::new(),
+            cancel: CancellationToken::new(),
+            found: self.found.clone(),
+            owns_mesh: false,
+        }
+    }
+
+    /// Stops the tasks after waiting up to `grace` for them, closes the sessions, and stops the network if it
+    /// is this client's own.
+    pub(crate) async fn shutdown(&self, grace: Duration) {
+        self.tasks.close();
+        let _ = tokio::time::timeout(grace, self.tasks.wait()).await;
+        self.cancel.cancel();
+        self.tasks.wait().await;
+        let maintenance = self.maintenance.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(maintenance) = maintenance
+            && maintenance.await.is_err()
+        {
+            tracing::warn!("the task that looks after nodes ended early");
+        }
+        let open: Vec<Arc<Session>> = self.lock().drain().map(|(_, session)| session).collect();
+        // A write of a turn dropped midway may still run; the files are free only after it.
+        let closed =
+            crate::stack_wipe::spawn_blocking(move || open.iter().for_each(|session| session.close()));
+        if closed.await.is_err() {
+            tracing::warn!("the sessions were not closed properly");
+        }
+        if self.owns_mesh {
+            let _ = self.directory.mesh().shutdown().await;
+        }
+    }
+
+    /// The time by the client's clock, in milliseconds since the Unix epoch.
+    pub(crate) fn now_ms(&self) -> u64 {
+        (self.config.clock)()
+    }
+
+    /// For how long blobs are bought.
+    pub(crate) fn terms(&self) -> StorageTerms {
+        let config = &self.config;
+        StorageTerms {
+            epoch: config.epoch,
+            open_epochs: config.storage.open_epochs,
+            closed_epochs: config.storage.closed_epochs,
+        }
+    }
+
+    /// Lifetimes of the blobs that a session needs, oldest first.
+    pub(crate) fn lifetimes_of(&self, session: &Session) -> Vec<BlobLifetime> {
+        let (terms, now_ms) = (self.terms(), self.now_ms());
+        session.read(|state| lifetime::lifetimes(state, terms, now_ms))
+    }
+
+    /// Runs a task that ends with the client.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let cancel = self.cancel.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => {}
+                () = work => {}
+            }
+        });
+    }
+
+    /// Runs work that blocks, on a thread whose stack is wiped.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, ClientError> + Send + 'static,
+    ) -> Result<T, ClientError> {
+        let core = self.clone();
+        crate::stack_wipe::spawn_blocking(move || work(&core)).await.map_err(|_| ClientError::TaskEnded)?
+    }
+
+    /// Creates a session with entries that follow its opening. With `replace_damaged`, a damaged journal of
+    /// the session is quarantined; any other journal is an error.
+    pub(crate) async fn create(
+        self: &Arc<Self>,
+        root: SessionRoot,
+        header: SessionHeader,
+        entries: Vec<Entry>,
+        replace_damaged: bool,
+    ) -> Result<Arc<Session>, ClientError> {
+        let id = root.session_id();
+        let session = self.blocking(move |core| {
+            let replaced = match core.find(&id)? {
+                None => None,
+                Some(path) if replace_damaged => Some(core.quarantine_damaged(id, path)?),
+                Some(_) => return Err(ClientError::SessionExists(id)),
+            };
+            Session::create((&core.journals, &core.secret), root, header, entries).inspect_err(|_| {
+                if let Some(replaced) = &replaced {
+                    replaced.put_back();
+                }
+            })
+        });
+        let session = Arc::new(session.await?);
+        self.lock().insert(id, session.clone());
+        Ok(session)
+    }
+
+    /// The open session, and whether this call opened it.
+    pub(crate) async fn open(self: &Arc<Self>, id: SessionId) -> Result<(Arc<Session>, bool), ClientError> {
+        if let Some(session) = self.lock().get(&id) {
+            return Ok((session.clone(), false));
+        }
+        self.blocking(move |core| {
+            let path = core.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
+            let mut open = core.lock();
+            // Another task may have been first; the file's lock would refuse a second writer.
+            if let Some(session) = open.get(&id) {
+                return Ok((session.clone(), false));
+            }
+            let session = Arc::new(Session::open(&path, &core.secret)?);
+            open.insert(id, session.clone());
+            Ok((session, true))
+        })
+        .await
+    }
+
+    /// Opens the session of a log client's log; none if the log is empty, or this is no log client.
+    pub(crate) async fn open_log(
+        self: &Arc<Self>,
+        root: &SessionRoot,
+    ) -> Result<Option<Arc<Session>>, ClientError> {
+        let JournalLocation::Log(log) = &self.journals else { return Ok(None) };
+        let (log, root) = (log.clone(), root.clone());
+        let opened = self.blocking(move |_| Session::open_log(&log, &root)).await?;
+        Ok(opened.map(|session| {
+            let session = Arc::new(session);
+            self.lock().insert(session.id, session.clone());
+            session
+        }))
+    }
+
+    /// Quarantines a session's damaged journal. If the journal is whole, the session exists.
+    fn quarantine_damaged(&self, id: SessionId, journal: PathBuf) -> Result<QuarantinedJournal, ClientError> {
+        if self.lock().contains_key(&id) {
+            return Err(ClientError::SessionExists(id));
+        }
+        let _file = journal::lock(&journal, &id)?;
+        match open_session::peek(&journal, &self.secret) {
+            Err(ClientError::JournalDamaged { .. }) => {}
+            Err(error) => return Err(error),
+            Ok(_) => return Err(ClientError::SessionExists(id)),
+        }
+        let quarantined =
+            quarantine::isolate(&journal).map_err(|source| file_error("move", &journal, source))?;
+        Ok(QuarantinedJournal { journal, quarantined })
+    }
+
+    /// The journal of a session. Blocking.
+    pub(crate) fn find(&self, id: &SessionId) -> Result<Option<PathBuf>, ClientError> {
+        if let Some(session) = self.lock().get(id)
+            && self.journals.folder().is_none()
+        {
+            // A session in memory exists only while it is open.
+            return Ok(Some(PathBuf::from(session.id.to_string())));
+        }
+        for path in self.journal_files()? {
+            match journal::read_root(&path, &self.secret) {
+                Ok(root) if root.session_id() == *id => return Ok(Some(path)),
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "a journal cannot be read"),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The files of the journals. Blocking.
+    pub(crate) fn journal_files(&self) -> Result<Vec<PathBuf>, ClientError> {
+        let Some(folder) = self.journals.folder() else { return Ok(Vec::new()) };
+        let listing = std::fs::read_dir(folder).map_err(|source| file_error("list", folder, source))?;
+        let mut paths: Vec<PathBuf> = listing.flatten().map(|entry| entry.path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == EXTENSION));
+        paths.sort();
+        Ok(paths)
+    }
+
+    /// The open sessions.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A fresh device id. Each session has its own, so that it links no sessions.
+pub(crate) fn new_device() -> DeviceId {
+    DeviceId(baton_keys::secret::random_bytes())
+}

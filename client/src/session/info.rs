@@ -1,0 +1,141 @@
+//! A session and its turns as callers see them.
+
+use baton_proto::{
+    ErrorCode, SignedObject,
+    chain::HistoryTurn,
+    head::DeviceLease,
+    ids::{DeviceId, LinkHash, NodeId, SessionId},
+    memory::MemoryItem,
+    receipt::{ProgressNote, Receipt},
+    turn::ResumePrefix,
+};
+
+use crate::{
+    index_status::IndexStatus,
+    session::{
+        lifetime,
+        open_session::Session,
+        state::{State, StorageTerms, TurnMeta},
+    },
+};
+
+/// A session as a listing shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// The session.
+    pub id: SessionId,
+    /// Accepted turns.
+    pub turns: u64,
+    /// Hash of the last link; the genesis' before the first turn.
+    pub head: LinkHash,
+    /// When it was created here, in milliseconds since the Unix epoch.
+    pub created_ms: u64,
+    /// When the last turn was accepted, in milliseconds since the Unix epoch.
+    pub last_ms: Option<u64>,
+    /// The node of the last turn.
+    pub last_node: Option<NodeId>,
+    /// Whether a turn is unfinished.
+    pub pending: bool,
+    /// The part of the pending turn's answer that arrived; display only.
+    pub pending_text: String,
+    /// Turns whose blob is not confirmed in the store, without the turns that a later blob also holds.
+    pub unstored: u64,
+    /// Earliest end of storage among its blobs, in milliseconds since the Unix epoch; none before anything is
+    /// stored.
+    pub kept_until_ms: Option<u64>,
+    /// The last trouble with the head index: a rollback or a fork.
+    pub trouble: Option<ErrorCode>,
+    /// Whether the head index had turns that are missing here: [`SessionHandle::reconcile`](crate::SessionHandle::reconcile) merges them.
+    pub diverged: bool,
+    /// Incomplete bytes at the journal's end, until the session is next compared with the head index: turns
+    /// may be missing here.
+    pub torn_end_bytes: u64,
+    /// Turns displaced by another device's that wait to be replayed.
+    pub waiting_replays: u64,
+    /// This device's id in the session.
+    pub device: DeviceId,
+    /// Other devices that may be writing the session, as the head index reported.
+    pub others: Vec<DeviceLease>,
+    /// State of each head index at the last look; empty before the first.
+    pub indexes: Vec<IndexStatus>,
+}
+
+/// An accepted turn with its status.
+#[derive(Debug, Clone)]
+pub struct TurnView {
+    /// Link and text.
+    pub turn: HistoryTurn,
+    /// The node's signed statement; absent in a session recovered from its root.
+    pub receipt: Option<SignedObject<Receipt>>,
+    /// The beginning of the answer, if another node made it and did not finish.
+    pub resumed: Option<ResumePrefix>,
+    /// The signed progress of those nodes, oldest first.
+    pub notes: Vec<SignedObject<ProgressNote>>,
+    /// Items of a relayer's memory that the node used; only this client keeps them.
+    pub memory: Vec<MemoryItem>,
+    /// Whether the blob is confirmed in the store.
+    pub stored: bool,
+    /// Whether the author has the acknowledgement.
+    pub acked: bool,
+    /// The displaced turn that this turn replays.
+    pub replay_of: Option<ReplayOrigin>,
+}
+
+/// The former position of a displaced turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplayOrigin {
+    /// Its former position in the chain.
+    pub seq: u64,
+    /// Its link.
+    pub link_hash: LinkHash,
+}
+
+pub(crate) fn view(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta)) -> TurnView {
+    let replay_of = meta.replay_of.and_then(|link_hash| {
+        let seq = state.replays.find(&link_hash)?.turn.link.seq;
+        Some(ReplayOrigin { seq, link_hash })
+    });
+    TurnView {
+        turn: turn.clone(),
+        receipt: meta.receipt.clone(),
+        resumed: meta.auth.as_ref().and_then(|auth| auth.resume),
+        notes: meta.notes.clone(),
+        memory: meta.memory.clone(),
+        stored: meta.stored,
+        acked: meta.acked,
+        replay_of,
+    }
+}
+
+pub(crate) fn info(session: &Session, terms: StorageTerms) -> SessionInfo {
+    let mut info = session.read(|state| state_info(state, terms, session.trouble()));
+    (info.diverged, info.indexes) = (session.is_diverged(), session.statuses());
+    info
+}
+
+pub(crate) fn state_info(state: &State, terms: StorageTerms, trouble: Option<ErrorCode>) -> SessionInfo {
+    let unstored = state.unstored.len() as u64;
+    let pending = state.pending.as_ref();
+    SessionInfo {
+        id: state.session_id,
+        turns: state.next_seq(),
+        head: state.prev_link(),
+        created_ms: state.header.created_ms,
+        last_ms: state.meta.last().map(|meta| meta.accepted_ms),
+        last_node: state.history.last().map(|turn| turn.link.author),
+        pending: state.has_open_message(),
+        pending_text: pending
+            .and_then(|pending| pending.attempts.last())
+            .map(|attempt| attempt.received.clone())
+            .unwrap_or_default(),
+        unstored,
+        kept_until_ms: lifetime::kept_until_ms(state, terms),
+        trouble,
+        diverged: false,
+        torn_end_bytes: state.torn_end,
+        waiting_replays: state.replays.waiting().iter().filter(|waiting| waiting.of.is_some()).count() as u64,
+        device: state.header.device_id,
+        others: state.leases.clone(),
+        indexes: Vec::new(),
+    }
+}

@@ -1,0 +1,127 @@
+//! Blobs of a session in the store: their IDs, and PUTs of their bytes, rebuilt from this client's own text.
+
+use std::sync::Arc;
+
+use baton_proto::{
+    ErrorCode,
+    ids::BlobId,
+    store::{PutOptions, StoreError},
+};
+use baton_walrus_client::ShardCount;
+
+use crate::{
+    core::Core,
+    error::ClientError,
+    session::{
+        open_session::Session,
+        state::{Entry, Purchase, State},
+    },
+};
+
+/// A blob in the store, and its known duration.
+pub(crate) struct StoredBlob {
+    pub(crate) end_epoch: Option<u64>,
+    /// Paid epochs; none if another party paid, or the store did not say.
+    pub(crate) epochs: Option<u32>,
+    pub(crate) stored_ms: u64,
+}
+
+impl StoredBlob {
+    /// Its journal entries.
+    pub(crate) fn entries(&self, seq: u64) -> Vec<Entry> {
+        let stored = Entry::Stored { seq, end_epoch: self.end_epoch };
+        let paid = self.epochs.map(|epochs| Purchase { stored_ms: self.stored_ms, epochs });
+        [Some(stored), paid.map(|paid| Entry::Paid { seq, paid })].into_iter().flatten().collect()
+    }
+}
+
+/// Computes and journals the Walrus ID of a turn's blob, unless it is known. Waits for a running
+/// computation.
+pub(crate) async fn ensure_blob_id(session: &Arc<Session>, seq: u64) -> Result<BlobId, ClientError> {
+    let _permit = session.ids.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    if let Some(blob) = session.read(|state| state.blob_ref(seq)) {
+        return Ok(blob.blob_id);
+    }
+    let (bytes, shards) =
+        session.read(|state| Ok::<_, ClientError>((state.rebuild(seq)?, shards(state)?)))?;
+    let id = tokio::task::spawn_blocking(move || baton_walrus_client::blob_id(&bytes, shards))
+        .await
+        .map_err(|_| ClientError::TaskEnded)?
+        .map_err(|_| ClientError::Protocol(ErrorCode::BlobTooLarge))?;
+    session.record(vec![Entry::BlobId { seq, id }]).await?;
+    Ok(id)
+}
+
+/// As [`ensure_blob_id`], for the last turn, if there is one.
+pub(crate) async fn ensure_head_id(session: &Arc<Session>) -> Result<(), ClientError> {
+    match session.read(|state| state.next_seq().checked_sub(1)) {
+        Some(last) => ensure_blob_id(session, last).await.map(|_| ()),
+        None => Ok(()),
+    }
+}
+
+/// Puts a turn's blob, rebuilt from this client's own text.
+pub(crate) async fn put(
+    core: &Arc<Core>,
+    session: &Session,
+    seq: u64,
+    id: BlobId,
+) -> Result<StoredBlob, ClientError> {
+    let (bytes, epochs) =
+        session.read(|state| Ok::<_, ErrorCode>((state.rebuild(seq)?, epochs_of(core, state, seq))))?;
+    let send_object_to = core.config.storage.send_object_to;
+    let options = PutOptions { epochs, permanent: false, send_object_to };
+    let stored_ms = core.now_ms();
+    let outcome = core.config.store.put(bytes, options).await?;
+    // Under another ID the next node would not find it.
+    if outcome.blob_id != id {
+        return Err(StoreError::WrongContent.into());
+    }
+    // Without an end epoch, the PUT's answer was lost and the blob found.
+    let epochs = outcome.end_epoch.map(|_| epochs);
+    Ok(StoredBlob { end_epoch: outcome.end_epoch, epochs, stored_ms })
+}
+
+/// Number of epochs for a turn's blob.
+pub(crate) fn epochs_of(core: &Arc<Core>, state: &State, seq: u64) -> u32 {
+    let policy = core.config.storage;
+    if is_segment_end(state, seq) { policy.closed_epochs } else { policy.open_epochs }
+}
+
+/// Records that this client confirmed a turn's blob in the store.
+pub(crate) async fn note_confirmed(session: &Arc<Session>, seq: u64) {
+    let known = session.read(|state| state.turn(seq).map(|(_, meta)| (meta.stored, meta.confirmed)));
+    let entries = match known {
+        None | Some((true, true)) => return,
+        Some((true, false)) => vec![Entry::Confirmed { seq }],
+        Some((false, _)) => vec![Entry::Stored { seq, end_epoch: None }, Entry::Confirmed { seq }],
+    };
+    if let Err(error) = session.record(entries).await {
+        tracing::warn!(%error, "that the store has a blob was not noted");
+    }
+}
+
+/// Puts a blob without a probe first, because a read just showed it wrong or missing.
+pub(crate) async fn put_back(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    seq: u64,
+    id: BlobId,
+) -> Result<(), ClientError> {
+    let signals = session.read(|state| state.signals.clone());
+    let _permit = signals.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    session.record(vec![Entry::Lost { seq }]).await?;
+    let stored_blob = put(core, session, seq, id).await?;
+    session.record(stored_blob.entries(seq)).await
+}
+
+/// A session's shard count, as configured for new ones or bound by its genesis.
+pub(crate) fn shards(state: &State) -> Result<ShardCount, ClientError> {
+    ShardCount::new(state.header.n_shards).map_err(|error| ClientError::Config(error.to_string()))
+}
+
+/// Whether a turn's blob is its segment's last.
+fn is_segment_end(state: &State, seq: u64) -> bool {
+    let Some((turn, _)) = state.turn(seq) else { return false };
+    !state.is_superseded(seq) && state.segment(turn.link.segment).is_closed()
+}
