@@ -25,9 +25,12 @@ format:
       cargo metadata --locked --format-version 1 --manifest-path "$fuzz/Cargo.toml" >/dev/null; \
     done
 
-# Run clippy on all targets, and on the demo's programs without their options, with warnings denied
+# Run clippy on all targets, with warnings denied
 lint:
     cargo clippy --locked --workspace --all-targets -- -D warnings
+
+# Run clippy on the demo's programs without their options, as scripts/testnet.sh builds them
+lint-plain:
     cargo clippy --locked --no-default-features -p baton-node -p baton-relayer -p baton-testnet -- -D warnings
 
 # Build the documentation, with warnings denied

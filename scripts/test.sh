@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# Runs every test: unit, property and process tests, the real model, the demo (with a store that fails, too), the
-# independent verifier, the comparison with Mysten's encoder, a Walrus client, a memory client and OpenAI's client of other
-# people's, both pages in a browser, the full-screen view in a terminal, completions and manual pages, and a smoke run of each fuzz target. Long matrices run as seeded samples; `--full` runs them whole. Ends with a table of where
-# the time went.
+# Runs every test, and ends with a table of where the time went:
+# - unit, property and process tests, with the real model and a Postgres;
+# - the demo, also with a store that fails, and the independent verifier on its export;
+# - the comparison with Mysten's encoder; a Walrus client, a memory client and OpenAI's client, as published;
+# - both pages in a browser, the full-screen view in a terminal, completions and manual pages.
+# Long matrices run as seeded samples, and the checks of the fuzz targets on their seeds with random changes. `--full` runs
+# the matrices whole, fuzzes each target guided by coverage, checks the programs without their options, and floods a release
+# build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -47,6 +51,12 @@ verify_vectors() {
   (cd scripts && "$venv/bin/python" -m unittest -q test_verify_export)
 }
 
+# Most tests wait for timers and sockets, so more of them than cores run at once.
+tests() {
+  export RUST_TEST_THREADS=$((2 * $(nproc)))
+  scripts/postgres.sh run -- cargo test --locked --workspace --no-fail-fast
+}
+
 # How long turns take under a flood says something in a release build alone, on a machine that does nothing else.
 flood() {
   cargo build --locked --release -p baton-testnet -p baton-node --bins
@@ -56,9 +66,9 @@ flood() {
 
 step "install what is missing" need_tools
 step "python for the verifier" need_python
-step "build" cargo build --locked --workspace --all-targets
+step "build" cargo build --locked --workspace --bins --tests --examples
 step "fetch the model" "$bin/baton-node" models pull smollm2-135m-instruct
-step "tests, with a Postgres" scripts/postgres.sh run -- cargo test --locked --workspace --no-fail-fast
+step "tests, with a Postgres" tests
 step "verifier on the vectors" verify_vectors
 step "demo on the real model" demo
 step "demo on a store that fails" demo_with_faults
@@ -73,8 +83,12 @@ step "the full-screen view in tmux" scripts/tui.sh
 step "js-libp2p" scripts/js-libp2p.sh
 step "behind routers" scripts/nat.sh
 step "completions and manual pages" scripts/test_extras.sh
-step "fuzz targets" scripts/fuzz.sh --seconds "$([ -n "$full" ] && echo 60 || echo 5)"
-[ -z "$full" ] || step "flood, in a release build" flood
+if [ -n "$full" ]; then
+  need_just
+  step "programs without their options" "$just" lint-plain
+  step "fuzz targets" scripts/fuzz.sh --seconds 60
+  step "flood, in a release build" flood
+fi
 
 printf '\n%-34s %8s\n' "where the time went" seconds
 for index in "${!names[@]}"; do

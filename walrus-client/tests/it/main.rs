@@ -7,6 +7,7 @@ mod blob_id;
 mod blob_source;
 #[path = "../../store/tests/it/common.rs"]
 mod common;
+mod fuzz_samples;
 mod http_common;
 mod http_embedded;
 mod http_lifetime;

@@ -5,6 +5,7 @@
 
 mod batch;
 mod bench;
+mod fuzz_samples;
 mod gguf;
 mod kernels;
 mod language;
