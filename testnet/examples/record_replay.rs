@@ -1,4 +1,4 @@
-//! Records the conversation that `node/tests/model/replay.rs` recomputes.
+//! Records the conversation that `node/tests/it/default_model/replay.rs` recomputes.
 //!
 //! `record_replay FOLDER` starts two nodes on the default model, runs six turns with them, and writes export,
 //! memory and schema into the folder.

@@ -5,6 +5,8 @@
 
 mod chaos;
 mod churn;
+mod flood;
+mod leftover_processes;
 mod memory;
 
 use tokio::sync::{Mutex, MutexGuard};
@@ -14,4 +16,9 @@ static MACHINE: Mutex<()> = Mutex::const_new(());
 /// Waits until no other test of this binary runs. The test holds the guard until its end.
 async fn whole_machine() -> MutexGuard<'static, ()> {
     MACHINE.lock().await
+}
+
+/// The same for a test without a runtime.
+fn blocking_whole_machine() -> MutexGuard<'static, ()> {
+    MACHINE.blocking_lock()
 }

@@ -1,5 +1,5 @@
 //! The light integration tests of the test network, as one binary. They may run at once: each starts a few
-//! processes, and waits generously for their events. The heavy tests have binaries of their own.
+//! processes, and waits generously for their events. The heavy tests have a binary of their own.
 
 #![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]

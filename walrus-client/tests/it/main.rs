@@ -1,6 +1,6 @@
 //! The crate's tests: blob IDs, quilts, and the HTTP client against the embedded store and scripted servers.
 //!
-//! Some tests have binaries of their own: they measure their process, or fail when other tests slow them down.
+//! `http_memory.rs` beside this folder has a binary of its own, since it measures its process.
 #![expect(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod blob_id;
@@ -10,6 +10,7 @@ mod common;
 mod fuzz_samples;
 mod http_common;
 mod http_embedded;
+mod http_faults;
 mod http_lifetime;
 mod http_quilts;
 mod http_reads;

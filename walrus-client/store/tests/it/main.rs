@@ -1,6 +1,7 @@
-//! The store's tests: its folder and damage to it, lifetimes, faults, and its interface over HTTP.
+//! The store's tests: its folder and damage to it, lifetimes, faults, its interface over HTTP, and its port.
 //!
-//! Some tests have binaries of their own: they measure or restart their process, or hold hundreds of sockets.
+//! A store that is killed, measured, or has no room runs in a process of its own: this test program, run again
+//! with one of its serving tests.
 #![expect(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
@@ -8,6 +9,10 @@ mod damage;
 mod disk;
 mod epochs;
 mod faults;
+#[cfg(target_os = "linux")]
+mod full_disk;
 mod http;
+mod kills;
+mod listen;
 mod surface;
 mod tokens;

@@ -1,22 +1,29 @@
 //! The embedded store's port under silent connections: one address does not lock out others.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-#[path = "it/common.rs"]
-mod common;
 
 use std::{net::SocketAddr, time::Duration};
 
-use common::{Running, open};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
 };
 
+use crate::common::{Running, open};
+
 /// Far below the time after which silent connections end by themselves, and generous for a loaded machine.
 const AT_ONCE: Duration = Duration::from_secs(10);
 /// More than the store's slots.
 const MANY: usize = 400;
+
+/// Raises the process's limit on open files as far as allowed. Both ends of all connections are here, with the
+/// files of other tests: the usual limit is 1,024.
+fn allow_many_sockets() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // If the system refuses, the usual limit may suffice.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
 
 async fn connect(from: &str, to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
@@ -38,6 +45,7 @@ async fn status(from: &str, to: SocketAddr) -> String {
 
 /// Asserts that both get an answer: the address of the connections, and another.
 async fn assert_answered_while(head: &[u8]) {
+    allow_many_sockets();
     let folder = TempDir::new().unwrap();
     let running = Running::start(open(&folder)).await;
     let address: SocketAddr = running.url.trim_start_matches("http://").parse().unwrap();

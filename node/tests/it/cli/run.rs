@@ -11,10 +11,12 @@ use baton_proto::ErrorCode;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{
+use crate::{
+    cli::harness::{
+        store::Store,
+        turn::{Client, SHARDS},
+    },
     process::{ECHO, Node, baton_node, failure, output, text},
-    store::Store,
-    turn::{Client, SHARDS},
 };
 
 fn status(home: &Path, node: &Node) -> (bool, Value) {

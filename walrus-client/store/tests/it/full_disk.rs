@@ -47,7 +47,7 @@ impl StoreProcess {
         let program = std::env::current_exe().unwrap();
         let mut child = Command::new("sh")
             .arg("-c")
-            .arg(format!("trap '' XFSZ; {first}exec \"$0\" --exact full::serve --ignored --nocapture"))
+            .arg(format!("trap '' XFSZ; {first}exec \"$0\" --exact full_disk::serve --ignored --nocapture"))
             .arg(program)
             .env(FOLDER, folder)
             .stdout(Stdio::piped())

@@ -12,10 +12,8 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    harness::{
-        model_file::model,
-        process::{Node, baton_node, failure, output, text},
-    },
+    cli::harness::model_file::model,
+    process::{Node, baton_node, failure, output, text},
     small,
 };
 

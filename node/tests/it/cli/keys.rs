@@ -9,9 +9,9 @@ use std::{
 use baton_proto::ErrorCode;
 use serde_json::Value;
 
-use crate::harness::{
+use crate::{
+    cli::harness::turn::Client,
     process::{Node, baton_node, failure, output, text},
-    turn::Client,
 };
 
 fn json(home: &Path, words: &[&str]) -> Value {

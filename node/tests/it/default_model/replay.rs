@@ -6,14 +6,12 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Output},
-    sync::OnceLock,
 };
 
 use baton_node::{
     engine::native::{NativeConfig, NativeEngine},
-    models::{Catalogue, DEFAULT_MODEL},
     replay::{NotReplayable, ReplayTask, Verdict, replay},
 };
 use baton_proto::{
@@ -25,6 +23,7 @@ use baton_proto::{
 };
 use serde_json::Value;
 
+use super::{blocking_every_core, every_core, model_path};
 use crate::process::{baton_node, failure, text};
 
 const EXPORT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/replay/export.json");
@@ -35,23 +34,9 @@ const REMEMBERED: u64 = 3;
 /// A turn with drawn tokens.
 const DRAWN: u64 = 1;
 
-/// The model folder, also the target of a fetch; `replay` gets it by its option.
-fn models() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let cache =
-            || variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
-        let folder = variable("BATON_MODEL_DIR").or_else(|| cache().map(|cache| cache.join("baton/models")));
-        let folder = folder.expect("set BATON_MODEL_DIR or HOME");
-        Catalogue::built_in().pull(DEFAULT_MODEL, &folder, &mut |_| {}).unwrap();
-        folder
-    })
-}
-
 fn command(home: &Path, words: &[&str]) -> Command {
     let mut command = baton_node(home, &["replay", "--export", EXPORT]);
-    command.args(["--schema", SCHEMA]).arg("--model-dir").arg(models()).args(words);
+    command.args(["--schema", SCHEMA]).arg("--model-dir").arg(model_path().parent().unwrap()).args(words);
     command
 }
 
@@ -71,6 +56,7 @@ fn memory() -> Vec<MemoryItem> {
 
 #[test]
 fn a_recorded_conversation_is_the_same_to_the_token_with_any_number_of_threads() {
+    let _guard = blocking_every_core();
     let home = tempfile::tempdir().unwrap();
     let turns = turns();
     for threads in ["1", "2"] {
@@ -88,6 +74,7 @@ fn a_recorded_conversation_is_the_same_to_the_token_with_any_number_of_threads()
 
 #[test]
 fn a_turn_is_named_by_number_or_receipt_and_undisclosed_parts_are_reported() {
+    let _guard = blocking_every_core();
     let home = tempfile::tempdir().unwrap();
     let receipt = turns()[0].receipt.as_ref().unwrap().receipt_hash();
     let digits = hex::encode(receipt.0);
@@ -125,13 +112,8 @@ fn with_receipt(mut turn: OpenTurn, change: impl FnOnce(&mut Receipt)) -> OpenTu
 
 #[tokio::test]
 async fn an_answer_that_the_model_does_not_give_is_different_where_it_departs() {
-    let config = NativeConfig {
-        slots: 1,
-        ..NativeConfig::new(
-            "replay",
-            models().join(Catalogue::built_in().entry(DEFAULT_MODEL).unwrap().file.clone()),
-        )
-    };
+    let _guard = every_core().await;
+    let config = NativeConfig { slots: 1, ..NativeConfig::new("replay", model_path()) };
     let engine = tokio::task::spawn_blocking(move || NativeEngine::load(&config)).await.unwrap().unwrap();
     let verdict = async |change: &dyn Fn(&mut OpenTurn), seq: u64| {
         let mut turns = turns();

