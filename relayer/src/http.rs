@@ -29,11 +29,11 @@ use std::{
 };
 
 use axum::{Router, extract::DefaultBodyLimit, middleware};
+use baton_command::listen::{Activity, BoundedListener, watched};
 use baton_embed::Embedder;
 use baton_keys::ids::PublicKey;
 use baton_memory::{Memory, extraction, ids::OwnerId};
 use baton_mesh::Rates;
-use baton_walrus_store::listen::{Activity, BoundedListener, watched};
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::{

@@ -2,12 +2,14 @@
 //!
 //! It serves HTTP with signed requests ([`http`], [`auth`], [`delegation`]) and tools for agents ([`mcp`]).
 //! It also serves sealed mode over libp2p ([`service`]), in which a client sends a turn that the relayer
-//! cannot read. [`baton_memory`] implements memory itself. No inference code is linked.
+//! cannot read. [`baton_memory`] implements memory itself; [`evaluation`] measures its recall. No inference
+//! code is linked.
 
 pub mod auth;
 pub mod chat;
 pub mod config;
 pub mod delegation;
+pub mod evaluation;
 pub mod http;
 pub mod injection;
 #[cfg(feature = "mcp")]

@@ -8,8 +8,10 @@ use baton_embed::{
     models::{ALL_MINILM_L6_V2, POTION_BASE_8M, PullProgress, catalogue, model, pull as fetch},
 };
 use baton_keys::files::create_private_folder;
-use baton_memory::eval;
-use baton_relayer::config::{EmbedderSetting, Settings};
+use baton_relayer::{
+    config::{EmbedderSetting, Settings},
+    evaluation,
+};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{println, setup};
@@ -68,7 +70,7 @@ pub(crate) async fn locomo(settings: &Settings, data: &Path, json: bool) -> anyh
         embedders.push(baton_embed::open(&config, &settings.model_dir).await?);
     }
     let bar = bar(STEPS);
-    let report = eval::locomo(data, &embedders, &mut |step| {
+    let report = evaluation::locomo(data, &embedders, &mut |step| {
         bar.set_message(step.embedder.to_owned());
         bar.set_length(step.dialogues as u64);
         bar.set_position(step.done as u64);

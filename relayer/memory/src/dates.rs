@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use time::{Date, Month, OffsetDateTime};
+use time::{Date, OffsetDateTime};
 
 /// Milliseconds in a day.
 pub(crate) const DAY_MS: u64 = 86_400_000;
@@ -45,17 +45,6 @@ impl Day {
         let date = OffsetDateTime::from_unix_timestamp(seconds).map_or(Date::MAX, OffsetDateTime::date);
         let (year, month, day) = date.to_calendar_date();
         Self { year: year.unsigned_abs().into(), month: u8::from(month).into(), day: day.into() }
-    }
-
-    /// The first millisecond of the day; 0 for days before 1970 and for those that no calendar has.
-    pub(crate) fn time_ms(self) -> u64 {
-        let month = u8::try_from(self.month).ok().and_then(|month| Month::try_from(month).ok());
-        let (Ok(year), Some(month), Ok(day)) = (i32::try_from(self.year), month, u8::try_from(self.day))
-        else {
-            return 0;
-        };
-        let Ok(date) = Date::from_calendar_date(year, month, day) else { return 0 };
-        u64::try_from(date.midnight().assume_utc().unix_timestamp()).unwrap_or_default() * 1000
     }
 
     /// In digits, as in "2023-05-07".
@@ -163,7 +152,6 @@ mod tests {
             (4_107_542_400_000, "1 March 2100"),
         ] {
             assert_eq!(Day::of(time_ms).to_string(), text);
-            assert_eq!(Day::of(time_ms).time_ms(), time_ms / DAY_MS * DAY_MS);
         }
         assert_eq!(Day::of(1_683_417_600_000).iso(), "2023-05-07");
         let _ = Day::of(u64::MAX).to_string();

@@ -56,7 +56,6 @@
 pub mod api;
 pub mod content;
 mod dates;
-pub mod eval;
 mod events;
 pub mod extraction;
 pub mod ids;

@@ -30,7 +30,7 @@ fn the_relayer_links_no_code_of_language_models() {
     }
 }
 
-/// The modules below the memory service: only the setup code may name them.
+/// The modules below the memory service. Only the setup code may name them, and the evaluation of search.
 const BELOW: [&str; 4] = ["vault::", "storage::", "keyring::", "search::Index"];
 
 #[test]
@@ -46,7 +46,7 @@ fn c12_handlers_use_the_memory_service_and_nothing_below_it() {
             }
             let text = std::fs::read_to_string(&path).unwrap();
             let below = BELOW.iter().find(|name| text.contains(**name));
-            let may = path.ends_with("setup.rs");
+            let may = path.ends_with("setup.rs") || path.ends_with("evaluation/locomo.rs");
             assert!(below.is_none() || may, "{} names {below:?}", path.display());
             looked_at += 1;
         }

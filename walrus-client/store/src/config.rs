@@ -38,20 +38,6 @@ pub(super) const MAX_QUILT_FIELDS: usize = 2_048;
 pub(super) const MAX_CONCAT_IDS: usize = 1_024;
 /// Head records accepted at once; further ones get 429. Each waits for a flush to disk.
 pub(super) const MAX_HEAD_WRITES: usize = 32;
-/// Connections with a slot: each may hold two chunks of 256 KiB in memory.
-pub(super) const MAX_CONNECTIONS: usize = 256;
-/// Slots for one IPv4 address or one IPv6 /64 network. The rest are reserved for other addresses.
-pub(super) const MAX_CONNECTIONS_PER_ADDRESS: usize = 192;
-/// Accepted connections that wait for a slot: only sockets, nothing is read from them. Above it, the oldest
-/// connection of the address with the most is closed.
-pub(super) const MAX_WAITING_CONNECTIONS: usize = 256;
-/// Time without a request and without sent answer bytes after which a connection is closed. So idle sockets
-/// cannot lock out other peers. Also the time for a whole request head. Clients keep connections for some
-/// seconds between requests; later they open new ones.
-pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Slowest average pace in bytes a second at which a peer may take an answer or send a request's body, apart
-/// from [`IDLE_TIMEOUT`]. The slowest mobile connections are some times faster.
-pub(super) const MIN_TRANSFER_RATE: u64 = 8 * 1024;
 /// Extra time for a request's body beyond its time at [`MIN_BODY_RATE`], after which a stalled sender loses
 /// its slot.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(60);

@@ -21,7 +21,6 @@
 
 mod blob_locks;
 mod collect;
-mod commit;
 mod damage;
 mod file_io;
 mod files;
@@ -47,6 +46,7 @@ use std::{
     time::Duration,
 };
 
+use baton_command::group_commit::GroupCommit;
 use baton_proto::ids::BlobId;
 
 use super::{
@@ -56,7 +56,6 @@ use super::{
 use blob_locks::BlobLocks;
 pub use collect::CollectionReport;
 use collect::Collections;
-use commit::Committer;
 pub use damage::{Damage, DamageKind};
 use files::Folder;
 pub(super) use files::{BlobFile, CHUNK_BYTES, FileKey, Writer};
@@ -123,9 +122,9 @@ pub(super) struct Disk {
     folder: Folder,
     blob_locks: BlobLocks,
     /// Syncs of the folder, which precede index entries for new files.
-    names: Committer,
+    names: GroupCommit,
     /// Syncs of the log.
-    records: Committer,
+    records: GroupCommit,
     health: Arc<WriteHealth>,
     clock: Clock,
     epochs: Mutex<Epochs>,

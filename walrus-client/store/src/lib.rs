@@ -1,6 +1,6 @@
 //! A Walrus-compatible blob store and head index in one process: Walrus's HTTP interface over files.
 //!
-//! The testnet, the relayer and tests run it without a Walrus network. Like Walrus, it provides:
+//! The testnet and tests run it without a Walrus network. Like Walrus, it provides:
 //! - real blob IDs for the configured shard count,
 //! - bought objects that end with their epochs,
 //! - the answers, limits and errors of Walrus's daemon.
@@ -11,8 +11,6 @@
 //! reported and never served. Bodies of any length pass in chunks of 256 KiB. The caller supplies a validator
 //! for head records, since this crate does not know their layout. Blob IDs, quilts and the JSON of the interface
 //! come from `baton-walrus-client`.
-//!
-//! The relayer takes only the listener from here ([`listen`]).
 //!
 //! A program opens a store and keeps a blob in it:
 //!
@@ -45,7 +43,6 @@ mod download;
 pub mod faults;
 mod http;
 mod jwt_secret;
-pub mod listen;
 mod range;
 mod upload;
 
@@ -55,6 +52,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use baton_command::listen::{Activity, BoundedListener, watched};
 use baton_proto::{
     ids::{BlobId, HeadIndexKey},
     store::{BlobStore, HeadIndex, PutOptions, PutOutcome, StoreError, StoreFuture},
@@ -302,9 +300,9 @@ impl EmbeddedStore {
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), ServeError> {
         let (stopping, stopped) = tokio::sync::oneshot::channel();
-        let service = listen::watched(router).into_make_service_with_connect_info::<listen::Activity>();
+        let service = watched(router).into_make_service_with_connect_info::<Activity>();
         let server =
-            axum::serve(listen::BoundedListener::new(listener), service).with_graceful_shutdown(async move {
+            axum::serve(BoundedListener::new(listener), service).with_graceful_shutdown(async move {
                 shutdown.await;
                 // The receiver is gone only when the server has ended by itself.
                 let _ = stopping.send(());

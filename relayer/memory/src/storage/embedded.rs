@@ -7,7 +7,6 @@
 //!
 //! All work blocks, and runs off the reactor.
 
-mod flush;
 mod keys;
 mod tables;
 

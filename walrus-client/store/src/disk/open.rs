@@ -12,13 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use baton_command::group_commit::GroupCommit;
 use baton_proto::ids::BlobId;
 
 use super::{
     super::config::{EmbeddedConfig, OpenError},
     Damage, Disk, Epochs,
     blob_locks::BlobLocks,
-    commit::Committer,
     damage::{DamageKind, Damages},
     file_io,
     files::{FileKey, Folder},
@@ -320,8 +320,8 @@ impl Disk {
             state: Mutex::new(state),
             folder,
             blob_locks: BlobLocks::default(),
-            names: Committer::default(),
-            records: Committer::default(),
+            names: GroupCommit::default(),
+            records: GroupCommit::default(),
             health,
             clock: config.clock.clone(),
             epochs: Mutex::new(epochs),

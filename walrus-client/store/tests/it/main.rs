@@ -13,6 +13,5 @@ mod faults;
 mod full_disk;
 mod http;
 mod kills;
-mod listen;
 mod surface;
 mod tokens;

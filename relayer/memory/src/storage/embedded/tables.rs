@@ -10,7 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{EmbeddedConfig, PanicScope, TableError, disk_error, flush::Flushes, keys};
+use baton_command::group_commit::GroupCommit;
+
+use super::{EmbeddedConfig, PanicScope, TableError, disk_error, keys};
 use crate::storage::{Batch, DueJob, Pseudonym, Space, StorageError, check_sizes, first_version};
 
 /// Bytes of a value. sled puts a page of up to about twenty values beyond 128 KiB into a file that it never
@@ -32,7 +34,7 @@ pub(super) struct Tables {
     /// sled's log. sled's own flush starts the write and waits, but does not sync the file's length and the
     /// disk's cache.
     log: File,
-    flushes: Flushes,
+    flushes: GroupCommit,
     owners: Vec<RwLock<()>>,
     nonces: Mutex<()>,
     nonce_count: AtomicUsize,
@@ -64,7 +66,7 @@ impl Tables {
         let nonce_count = AtomicUsize::new(db.scan_prefix([keys::NONCES]).count());
         let owners = (0..OWNER_LOCKS).map(|_| RwLock::default()).collect();
         let tables =
-            Self { db, log, flushes: Flushes::default(), owners, nonces: Mutex::default(), nonce_count };
+            Self { db, log, flushes: GroupCommit::default(), owners, nonces: Mutex::default(), nonce_count };
         tables.release_taken().map_err(StorageError::from)?;
         tables.flush().map_err(StorageError::from)?;
         Ok(tables)
@@ -103,7 +105,7 @@ impl Tables {
     }
 
     fn flush(&self) -> TableResult<()> {
-        self.flushes.share(|| {
+        self.flushes.commit(|| {
             self.db.flush()?;
             self.log.sync_data().map_err(sled::Error::from)?;
             Ok(())

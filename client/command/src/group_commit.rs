@@ -1,10 +1,13 @@
-//! Group commit: concurrent writers share one flush.
+//! Group commit: concurrent writers share one flush. Blocking.
+//!
+//! The embedded store and the embedded storage of memory call it, each with a flush of its own files. A
+//! caller waits for a disk, so it runs off the reactor.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Coordinates flushes. Writers block; callers run them off the reactor.
+/// Coordinates the flushes of one file, or of files that are flushed together.
 #[derive(Debug, Default)]
-pub(super) struct Committer {
+pub struct GroupCommit {
     state: Mutex<CommitState>,
     changed: Condvar,
 }
@@ -18,20 +21,17 @@ struct CommitState {
     flushing: bool,
 }
 
-impl Committer {
+impl GroupCommit {
     /// Returns once a flush that began after this call has succeeded: the caller's own, or another's.
     ///
     /// # Errors
     /// The error of the caller's own flush. Other waiting writers then try themselves.
-    pub(super) fn commit<E>(&self, flush: impl Fn() -> Result<(), E>) -> Result<(), E> {
-        // Only plain assignments change the numbers: a panic leaves them usable.
+    pub fn commit<E>(&self, flush: impl Fn() -> Result<(), E>) -> Result<(), E> {
+        // Only plain assignments change the numbers, so a panic leaves them usable.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.writers += 1;
         let own = state.writers;
-        loop {
-            if state.durable >= own {
-                return Ok(());
-            }
+        while state.durable < own {
             if state.flushing {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -39,23 +39,22 @@ impl Committer {
             state.flushing = true;
             let covered = state.writers;
             drop(state);
-            let ended = Flushing(self);
+            let guard = FlushGuard(self);
             let flushed = flush();
-            drop(ended);
-            state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if flushed.is_ok() {
-                state.durable = state.durable.max(covered);
-            }
-            self.changed.notify_all();
+            drop(guard);
             flushed?;
+            state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.durable = state.durable.max(covered);
+            self.changed.notify_all();
         }
+        Ok(())
     }
 }
 
-/// Ends a flush, even after a panic.
-struct Flushing<'a>(&'a Committer);
+/// Ends a flush, even after a panic or failure.
+struct FlushGuard<'a>(&'a GroupCommit);
 
-impl Drop for Flushing<'_> {
+impl Drop for FlushGuard<'_> {
     fn drop(&mut self) {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner).flushing = false;
         self.0.changed.notify_all();
@@ -71,49 +70,62 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn nobody_returns_before_a_flush_that_began_after_the_write() {
+    /// Many writers at once; a flush fails where `fails` says so of its number.
+    fn check(fails: fn(u64) -> bool) {
         const WRITERS: u64 = 8;
         const ROUNDS: u64 = 200;
-        let committer = Committer::default();
-        let (written, flushed, flushes) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let group = GroupCommit::default();
+        let (written, flushed, count) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let flush = || {
+            let seen = written.load(Ordering::SeqCst);
+            std::thread::yield_now();
+            if fails(count.fetch_add(1, Ordering::SeqCst)) {
+                return Err("disk");
+            }
+            flushed.fetch_max(seen, Ordering::SeqCst);
+            Ok(())
+        };
         std::thread::scope(|scope| {
             for _ in 0..WRITERS {
                 scope.spawn(|| {
                     for _ in 0..ROUNDS {
                         let own = written.fetch_add(1, Ordering::SeqCst) + 1;
-                        let flush = || {
-                            let seen = written.load(Ordering::SeqCst);
-                            std::thread::yield_now();
-                            flushed.fetch_max(seen, Ordering::SeqCst);
-                            flushes.fetch_add(1, Ordering::SeqCst);
-                            Ok::<_, ()>(())
-                        };
-                        committer.commit(flush).unwrap();
-                        assert!(flushed.load(Ordering::SeqCst) >= own);
+                        if group.commit(flush).is_ok() {
+                            assert!(flushed.load(Ordering::SeqCst) >= own);
+                        }
                     }
                 });
             }
         });
-        assert!(flushes.into_inner() <= WRITERS * ROUNDS);
+        assert!(count.load(Ordering::SeqCst) <= WRITERS * ROUNDS);
+    }
+
+    #[test]
+    fn nobody_returns_before_a_flush_that_began_after_the_write() {
+        check(|_| false);
+    }
+
+    #[test]
+    fn no_writer_of_a_failed_flush_reports_success() {
+        check(|number| number % 7 == 3);
     }
 
     #[test]
     fn waiting_writers_retry_a_failed_flush() {
-        let committer = Committer::default();
+        let group = GroupCommit::default();
         let (inside, waiting) = (Barrier::new(2), Barrier::new(2));
         std::thread::scope(|scope| {
             let failing = scope.spawn(|| {
-                committer.commit(|| {
+                group.commit(|| {
                     inside.wait();
                     waiting.wait();
                     Err("disk")
                 })
             });
             inside.wait();
-            let second = scope.spawn(|| committer.commit(|| Ok::<_, &str>(())));
+            let second = scope.spawn(|| group.commit(|| Ok::<_, &str>(())));
             // The second writer has its number once it has called `commit`, even before it waits.
-            while committer.state.lock().unwrap().writers < 2 {
+            while group.state.lock().unwrap().writers < 2 {
                 std::thread::yield_now();
             }
             waiting.wait();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::config::MIN_TRANSFER_RATE;
+use super::MIN_TRANSFER_RATE;
 
 /// How far a peer lags behind [`MIN_TRANSFER_RATE`]: the server's time of waiting for it, minus the time that
 /// the moved bytes are worth. Only time in which the server waits for the peer counts.
@@ -32,7 +32,7 @@ impl Lag {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::super::config::IDLE_TIMEOUT, *};
+    use super::{super::IDLE_TIMEOUT, *};
 
     #[test]
     fn a_peer_lags_by_its_pace_and_not_by_the_pauses_of_the_server() {

@@ -1,28 +1,34 @@
-//! The embedded store's port under silent connections: one address does not lock out others.
+//! A server's port under silent connections: one address does not lock out others.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
-use rustix::process::{Resource, getrlimit, setrlimit};
-use tempfile::TempDir;
+use axum::{
+    Router,
+    routing::{get, put},
+};
+use bytes::Bytes;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpSocket, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
+    task::JoinHandle,
 };
 
-use crate::common::{Running, open};
+use super::{Activity, BoundedListener, watched};
 
 /// Far below the time after which silent connections end by themselves, and generous for a loaded machine.
 const AT_ONCE: Duration = Duration::from_secs(10);
-/// More than the store's slots.
+/// More than the listener's slots.
 const MANY: usize = 400;
 
-/// Raises the process's limit on open files as far as allowed. Both ends of all connections are here, with the
-/// files of other tests: the usual limit is 1,024.
-fn allow_many_sockets() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // If the system refuses, the usual limit may suffice.
-    let _ = setrlimit(Resource::Nofile, limit);
+/// A server with the limits of all servers.
+async fn serve() -> (SocketAddr, JoinHandle<io::Result<()>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let routes =
+        Router::new().route("/status", get(async || "OK")).route("/body", put(async |_: Bytes| "OK"));
+    let service = watched(routes).into_make_service_with_connect_info::<Activity>();
+    let serving = axum::serve(BoundedListener::new(listener), service);
+    (address, tokio::spawn(serving.into_future()))
 }
 
 async fn connect(from: &str, to: SocketAddr) -> TcpStream {
@@ -45,10 +51,7 @@ async fn status(from: &str, to: SocketAddr) -> String {
 
 /// Asserts that both get an answer: the address of the connections, and another.
 async fn assert_answered_while(head: &[u8]) {
-    allow_many_sockets();
-    let folder = TempDir::new().unwrap();
-    let running = Running::start(open(&folder)).await;
-    let address: SocketAddr = running.url.trim_start_matches("http://").parse().unwrap();
+    let (address, server) = serve().await;
     let mut connections = Vec::new();
     for _ in 0..MANY {
         let mut stream = connect("127.0.0.1", address).await;
@@ -60,7 +63,7 @@ async fn assert_answered_while(head: &[u8]) {
         assert!(status(from, address).await.ends_with("OK"), "{from}");
     }
     drop(connections);
-    running.stop().await;
+    server.abort();
 }
 
 #[tokio::test]
@@ -75,5 +78,5 @@ async fn half_a_head_keeps_nobody_waiting() {
 
 #[tokio::test]
 async fn requests_without_their_bodies_keep_nobody_waiting() {
-    assert_answered_while(b"PUT /v1/baton/heads HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n").await;
+    assert_answered_while(b"PUT /body HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n").await;
 }

@@ -1,11 +1,11 @@
 //! The quality of recall with each available model. Prints the JSON line of `baton-relayer eval locomo`.
 //!
-//! `cargo run --release -p baton-memory --example eval_locomo -- DATA_FILE [MODELS_FOLDER]`
+//! `cargo run --release -p baton-relayer --example eval_locomo -- DATA_FILE [MODELS_FOLDER]`
 
 use std::path::PathBuf;
 
 use baton_embed::{EmbedderConfig, models::catalogue, open};
-use baton_memory::eval::locomo;
+use baton_relayer::evaluation::locomo;
 
 #[expect(clippy::print_stdout, reason = "its output is what it is for")]
 #[tokio::main]

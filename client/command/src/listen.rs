@@ -8,6 +8,8 @@
 mod activity;
 mod pace;
 mod shares;
+#[cfg(test)]
+mod silent_connections;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -30,14 +32,24 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-use super::{
-    acquire,
-    config::{IDLE_TIMEOUT, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_WAITING_CONNECTIONS},
-};
 pub use activity::{Activity, watched};
 use pace::Lag;
 use shares::{Admission, Connection, Origin, Slots};
 
+/// Connections with a slot: each of the embedded store may hold two chunks of 256 KiB in memory.
+const MAX_CONNECTIONS: usize = 256;
+/// Slots for one IPv4 address or one IPv6 /64 network. The rest are reserved for other addresses.
+const MAX_CONNECTIONS_PER_ADDRESS: usize = 192;
+/// Accepted connections that wait for a slot: only sockets, nothing is read from them. Above it, the oldest
+/// connection of the address with the most is closed.
+const MAX_WAITING_CONNECTIONS: usize = 256;
+/// Time without a request and without sent answer bytes after which a connection is closed. So idle sockets
+/// cannot lock out other peers. Also the time for a whole request head. Clients keep connections for some
+/// seconds between requests; later they open new ones.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Slowest average pace in bytes a second at which a peer may take an answer or send a request's body, apart
+/// from [`IDLE_TIMEOUT`]. The slowest mobile connections are some times faster.
+const MIN_TRANSFER_RATE: u64 = 8 * 1024;
 /// How often waiting connections look for a slot: a request may have ended.
 const WAIT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -141,7 +153,7 @@ impl Listener for BoundedListener {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (SlotStream, SocketAddr) {
-        let socket = acquire(&self.sockets).await;
+        let socket = self.sockets.clone().acquire_owned().await.expect("the semaphore is never closed");
         loop {
             if let Some((stream, address)) = self.admit() {
                 // Answers are small and awaited, so none may be delayed to join a later one.

@@ -9,18 +9,18 @@ use std::{
 };
 
 use baton_embed::{EmbedError, EmbedRole, Embedder};
-use serde::Deserialize;
-use serde_json::{Map, Value};
-
-use super::measures::{NoMatch, Report, Sums};
-use crate::{
-    dates,
+use baton_memory::{
     model::Kind,
     search::{
         Background, DEFAULT_THRESHOLD, Documents, Index, QuantisedVector, Question, RankedItem, TermHasher,
         document_features, indexed_text, rank,
     },
 };
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use time::{Date, Month};
+
+use super::measures::{NoMatch, Report, Sums};
 
 /// Most bytes of a data file.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -311,10 +311,10 @@ fn dialogue(mut sample: Sample) -> Result<Dialogue, String> {
         };
         let said: Vec<DialogueLine> = serde_json::from_value(said).map_err(|error| error.to_string())?;
         let date = sample.conversation.get(&format!("session_{session}_date_time")).and_then(Value::as_str);
-        let date = date.and_then(day).ok_or_else(|| format!("session {session} has no date"))?;
+        let date_ms = date.and_then(day_ms).ok_or_else(|| format!("session {session} has no date"))?;
         for (minute, said) in (0..).zip(said) {
             ids.insert(said.dia_id, turns.len() as u64);
-            let time_ms = date.time_ms() + minute * 60_000;
+            let time_ms = date_ms + minute * 60_000;
             turns.push(DialogueTurn { session, speaker: said.speaker, text: said.text, time_ms });
         }
     }
@@ -333,15 +333,17 @@ fn dialogue(mut sample: Sample) -> Result<Dialogue, String> {
     Ok(Dialogue { turns, questions, end_ms })
 }
 
-/// The day in "1:56 pm on 8 May, 2023".
-fn day(text: &str) -> Option<dates::Day> {
+/// The first millisecond of the day in "1:56 pm on 8 May, 2023"; 0 for a day that no calendar has.
+fn day_ms(text: &str) -> Option<u64> {
     let (_, date) = text.split_once(" on ")?;
     let mut words = date.split([' ', ',']).filter(|word| !word.is_empty());
     let day = words.next()?.parse().ok().filter(|day| (1..=31).contains(day))?;
     let name = words.next()?.to_lowercase();
-    let month = dates::MONTHS.iter().position(|month| *month == name)? as u64 + 1;
+    let mut months = (1..=12).filter_map(|number| Month::try_from(number).ok());
+    let month = months.find(|month| month.to_string().to_lowercase() == name)?;
     let year = words.next()?.parse().ok().filter(|year| (1970..10_000).contains(year))?;
-    Some(dates::Day { year, month, day })
+    let Ok(date) = Date::from_calendar_date(year, month, day) else { return Some(0) };
+    u64::try_from(date.midnight().assume_utc().unix_timestamp()).ok()?.checked_mul(1000)
 }
 
 #[cfg(test)]

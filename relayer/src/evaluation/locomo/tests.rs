@@ -60,6 +60,22 @@ async fn what_is_no_data_file_is_refused() {
     assert!(locomo(Path::new("/nonexistent"), &[], &mut |_| {}).await.is_err());
 }
 
+#[test]
+fn knows_the_days_of_the_data() {
+    for (text, time_ms) in [
+        ("1:56 pm on 8 May, 2023", Some(1_683_504_000_000)),
+        ("9:00 am on 29 february 2000", Some(951_782_400_000)),
+        ("9:00 am on 1 January, 1970", Some(0)),
+        ("9:00 am on 30 February, 2023", Some(0)),
+        ("9:00 am on 32 May, 2023", None),
+        ("9:00 am on 8 Mai, 2023", None),
+        ("9:00 am on 8 May, 1969", None),
+        ("8 May, 2023", None),
+    ] {
+        assert_eq!(day_ms(text), time_ms, "{text}");
+    }
+}
+
 /// `BATON_LOCOMO` names the data file, `BATON_MODELS` the folder of the fetched models. The floor is that of
 /// the development half.
 #[tokio::test]
