@@ -26,7 +26,7 @@ use std::{
     process::ExitCode,
 };
 
-use baton_command::manual;
+use baton_command::{crash, manual};
 use baton_proto::ids::{ModelId, NodeId, PublicKey};
 use clap::{
     ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, builder::Resettable,
@@ -375,7 +375,7 @@ fn run(flags: RunFlags) -> Result<(), Failure> {
     let settings = Settings::load(flags)?;
     logging::start(settings.log, settings.log_format);
     logging::end_on_panic();
-    logging::forbid_memory_dumps();
+    crash::forbid_memory_dumps();
     let json_log = settings.log_format == LogFormat::Json;
     match daemon::run(settings) {
         Err(failure) if json_log => {
