@@ -26,7 +26,10 @@ use std::{
     process::ExitCode,
 };
 
-use baton_command::manual;
+use baton_command::{
+    config::{OptionTable as _, Origin, Origins, describe_defaults},
+    crash, manual,
+};
 use baton_proto::ids::{ModelId, NodeId, PublicKey};
 use clap::{
     ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, builder::Resettable,
@@ -34,7 +37,7 @@ use clap::{
 
 pub use crate::failure::{Exit, Failure};
 use crate::{
-    config::{LogFormat, OPTIONS, Origin, Origins, RunFlags, Settings, describe_defaults, parse_admin},
+    config::{LogFormat, RunFlags, Settings, parse_admin},
     daemon, logging,
 };
 use style::Style;
@@ -199,7 +202,7 @@ struct RunLike {
 impl RunLike {
     /// The given options, their origins, and whether the command prints JSON.
     fn given(self, matches: &ArgMatches) -> Result<(RunFlags, Origins, bool), Failure> {
-        let (mut flags, mut origins) = (self.flags, Origins::of_matches(matches));
+        let (mut flags, mut origins) = (self.flags, Origins::of_matches::<RunFlags>(matches));
         let json = flags.json == Some(true);
         flags.json = match std::env::var("BATON_NODE_JSON").as_deref() {
             Ok("true") => Some(true),
@@ -213,14 +216,14 @@ impl RunLike {
 
     /// Accepts all options but shows only those that select the node.
     fn describe(command: clap::Command) -> clap::Command {
-        describe_defaults(command).mut_args(|arg| {
+        describe_defaults::<RunFlags>(command).mut_args(|arg| {
             let id = arg.get_id().to_string();
             match id.as_str() {
                 "json" => {
                     arg.env(Resettable::Reset).help("Print the result as JSON").help_heading(None::<&str>)
                 }
                 "data_dir" | "config" | "admin" => arg.help_heading(None::<&str>),
-                _ if OPTIONS.iter().any(|entry| entry.key == id) => arg.hide(true),
+                _ if RunFlags::entry(&id).is_some() => arg.hide(true),
                 _ => arg,
             }
         })
@@ -324,7 +327,7 @@ struct IssueArgs {
 #[must_use]
 pub fn command() -> clap::Command {
     Cli::command()
-        .mut_subcommand("run", describe_defaults)
+        .mut_subcommand("run", describe_defaults::<RunFlags>)
         .mut_subcommand("doctor", RunLike::describe)
         .mut_subcommand("config", |config| config.mut_subcommand("show", RunLike::describe))
 }
@@ -375,7 +378,7 @@ fn run(flags: RunFlags) -> Result<(), Failure> {
     let settings = Settings::load(flags)?;
     logging::start(settings.log, settings.log_format);
     logging::end_on_panic();
-    logging::forbid_memory_dumps();
+    crash::forbid_memory_dumps();
     let json_log = settings.log_format == LogFormat::Json;
     match daemon::run(settings) {
         Err(failure) if json_log => {

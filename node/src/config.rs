@@ -1,34 +1,31 @@
 //! The configuration of the node: flags, environment, TOML file and defaults, in this precedence.
 //!
-//! Owned by `main` and the commands. Nothing here binds a port or writes a file. No other module reads options
-//! from the environment; `NO_COLOR` and `RAYON_NUM_THREADS` are not options. `options` is the one list of
-//! options. The help, the commented file of `init` and the checks of a file all derive from it.
+//! Owned by `main` and the commands. Nothing here binds a port or writes a file. No other module reads
+//! options from the environment; `NO_COLOR` and `RAYON_NUM_THREADS` are not options. `options` is the one
+//! list of options. Flags, help, defaults, the commented file of `init`, the checks of a file and the values
+//! in force all derive from it.
 
-mod file;
-mod flags;
 mod limits;
 mod options;
-mod show;
-mod template;
+#[cfg(test)]
+mod tests;
+mod values;
 
 use std::{
     env,
+    io::ErrorKind,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
 
+use baton_command::config::{self, ConfigReport, OptionTable as _, OptionValue, Origins, Value};
+pub use baton_command::config::{CONFIG_FILE, ConfigError};
 use baton_mesh::Multiaddr;
 use baton_proto::ids::{PublicKey, QuotaSerial};
 
-pub use file::{ConfigError, ConfigReport, read_text as read_config_text};
-pub use flags::{EngineChoice, LogFormat, LogLevel, RunFlags};
 pub use limits::ResourceLimits;
-pub use options::{OPTIONS, admin as parse_admin, describe_defaults};
-pub use show::{OptionValue, Origin, Origins};
-pub use template::commented_file;
-
-/// Name of the configuration file in the data directory.
-pub const CONFIG_FILE: &str = "config.toml";
+pub use options::RunFlags;
+pub use values::{EngineChoice, LogFormat, LogLevel, parse_admin};
 
 /// The address of the admin port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +48,8 @@ pub enum HeadsSetting {
 /// The settings of `run`, complete and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
+    /// The options that these settings come from, with their defaults.
+    options: RunFlags,
     /// Folder of keys, journal and models.
     pub data_dir: PathBuf,
     /// The configuration file, if there is one.
@@ -165,15 +164,6 @@ pub struct Settings {
     pub clock_offset: i64,
 }
 
-/// Address of the local Walrus daemon, as in Walrus's own defaults.
-pub const DEFAULT_STORE_URL: &str = "http://127.0.0.1:31415";
-/// Default TCP address: all interfaces, libp2p's usual port.
-pub const DEFAULT_LISTEN: [&str; 2] = ["/ip4/0.0.0.0/tcp/4001", "/ip4/0.0.0.0/udp/4001/quic-v1"];
-/// Default address of the admin port.
-pub const DEFAULT_ADMIN: &str = "127.0.0.1:9464";
-/// The catalogue's name of the default model.
-pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
-
 /// Embedding models: one for production, and one for tests that needs no files.
 pub const EMBEDDING_MODELS: [&str; 2] =
     [baton_embed::models::ALL_MINILM_L6_V2.name, baton_embed::Hashing::ID];
@@ -186,7 +176,7 @@ impl Settings {
     /// [`ConfigError`], naming file, line, key and the allowed values.
     pub fn load(flags: RunFlags) -> Result<Self, ConfigError> {
         let (config, file) = read_file(&flags)?;
-        Self::resolve(flags, file.into_flags()?, config)
+        Self::resolve(flags, file.into_options()?, config)
     }
 
     /// The same, plus the origin of each value. `given` holds the origins of the values in `flags`.
@@ -195,12 +185,8 @@ impl Settings {
     /// As [`Settings::load`].
     pub fn load_with_origins(flags: RunFlags, given: Origins) -> Result<(Self, Origins), ConfigError> {
         let (config, file) = read_file(&flags)?;
-        let mut origins = Origins::default();
-        if let Some(path) = &config {
-            origins.of_file(path, &file.lines);
-        }
-        origins.over(given);
-        Ok((Self::resolve(flags, file.into_flags()?, config)?, origins))
+        let origins = given.or(Origins::of_file(config.as_deref().unwrap_or(Path::new("")), &file.lines));
+        Ok((Self::resolve(flags, file.into_options()?, config)?, origins))
     }
 
     /// Merges flags over the file's options over the defaults, and checks them against each other.
@@ -216,75 +202,79 @@ impl Settings {
     }
 
     fn merge(flags: RunFlags, file: RunFlags, config: Option<PathBuf>) -> Self {
-        let chosen = flags.or(file);
-        let data_dir = chosen.data_dir.unwrap_or_else(default_data_dir);
-        let publishers = chosen.publisher.unwrap_or_else(|| vec![DEFAULT_STORE_URL.to_owned()]);
-        let aggregators = chosen.aggregator.unwrap_or_else(|| publishers.clone());
+        let mut options = flags.or(file).or(RunFlags::defaults());
+        let publishers = options.publisher.clone().unwrap_or_default();
         let first = publishers.first().cloned().unwrap_or_default();
+        options.data_dir.get_or_insert_with(default_data_dir);
+        options.model_dir.get_or_insert_with(default_model_dir);
+        options.aggregator.get_or_insert_with(|| publishers.clone());
+        let heads = options.heads.get_or_insert(HeadsSetting::At(first)).clone();
+        let chosen = options.clone();
         Self {
-            model_dir: chosen.model_dir.unwrap_or_else(default_model_dir),
-            data_dir,
+            options,
+            model_dir: chosen.model_dir.unwrap_or_default(),
+            data_dir: chosen.data_dir.unwrap_or_default(),
             config,
-            listen: chosen.listen.unwrap_or_else(default_listen),
+            listen: chosen.listen.unwrap_or_default(),
             external: chosen.external.unwrap_or_default(),
             bootstrap: chosen.bootstrap.unwrap_or_default(),
-            mdns: chosen.mdns.unwrap_or(true),
-            discovery: chosen.discovery.unwrap_or(true),
-            nat: chosen.nat.unwrap_or(true),
-            upnp: chosen.upnp.unwrap_or(true),
-            relay: chosen.relay.unwrap_or(true),
+            mdns: chosen.mdns.unwrap_or_default(),
+            discovery: chosen.discovery.unwrap_or_default(),
+            nat: chosen.nat.unwrap_or_default(),
+            upnp: chosen.upnp.unwrap_or_default(),
+            relay: chosen.relay.unwrap_or_default(),
             relays: chosen.relays.unwrap_or_default(),
-            heads: chosen.heads.unwrap_or(HeadsSetting::At(first)),
+            heads,
             publishers,
-            aggregators,
+            aggregators: chosen.aggregator.unwrap_or_default(),
             publisher_token_file: chosen.publisher_token_file,
             publisher_secret_file: chosen.publisher_secret_file,
-            shards: chosen.shards.unwrap_or(1000),
-            model: chosen.model.unwrap_or_else(|| DEFAULT_MODEL.to_owned()),
+            shards: chosen.shards.unwrap_or_default(),
+            model: chosen.model.unwrap_or_default(),
             more_models: chosen.more_models.unwrap_or_default(),
-            model_memory_mb: chosen.model_memory_mb.unwrap_or(0),
-            model_idle_minutes: chosen.model_idle_minutes.unwrap_or(0),
+            model_memory_mb: chosen.model_memory_mb.unwrap_or_default(),
+            model_idle_minutes: chosen.model_idle_minutes.unwrap_or_default(),
             embedding_model: chosen.embedding_model,
             engine: chosen.engine.unwrap_or(EngineChoice::Native),
             proxied_url: chosen.proxied_url,
             proxied_model: chosen.proxied_model,
             proxied_key_file: chosen.proxied_key_file,
-            context_tokens: chosen.context_tokens.unwrap_or(4096),
-            max_output_tokens: chosen.max_output_tokens.unwrap_or(2048),
+            context_tokens: chosen.context_tokens.unwrap_or_default(),
+            max_output_tokens: chosen.max_output_tokens.unwrap_or_default(),
             threads: chosen.threads,
-            kv_mb: chosen.kv_mb.unwrap_or(1024),
-            slots: chosen.slots.unwrap_or(8),
-            queue: chosen.queue.unwrap_or(16),
-            turns_per_minute: chosen.turns_per_minute.unwrap_or(120),
-            subnet_turns_per_minute: chosen.subnet_turns_per_minute.unwrap_or(600),
-            tokens_per_hour: chosen.tokens_per_hour.unwrap_or(200_000),
-            subnet_tokens_per_hour: chosen.subnet_tokens_per_hour.unwrap_or(1_000_000),
-            defence: chosen.defence.unwrap_or(true),
-            count_private: chosen.count_private.unwrap_or(false),
-            audits: chosen.audits.unwrap_or(false),
+            kv_mb: chosen.kv_mb.unwrap_or_default(),
+            slots: chosen.slots.unwrap_or_default(),
+            queue: chosen.queue.unwrap_or_default(),
+            turns_per_minute: chosen.turns_per_minute.unwrap_or_default(),
+            subnet_turns_per_minute: chosen.subnet_turns_per_minute.unwrap_or_default(),
+            tokens_per_hour: chosen.tokens_per_hour.unwrap_or_default(),
+            subnet_tokens_per_hour: chosen.subnet_tokens_per_hour.unwrap_or_default(),
+            defence: chosen.defence.unwrap_or_default(),
+            count_private: chosen.count_private.unwrap_or_default(),
+            audits: chosen.audits.unwrap_or_default(),
             grant_issuers: chosen.grant_issuers.unwrap_or_default(),
-            grants_required: chosen.grants_required.unwrap_or(false),
+            grants_required: chosen.grants_required.unwrap_or_default(),
             grants_revoked: chosen.grants_revoked.unwrap_or_default(),
-            max_epochs: chosen.max_epochs.unwrap_or(53),
+            max_epochs: chosen.max_epochs.unwrap_or_default(),
             resources: ResourceLimits {
                 max_memory_mb: chosen.max_memory_mb,
-                max_connections: chosen.max_connections.unwrap_or(512),
-                new_connections_per_second: chosen.new_connections_per_second.unwrap_or(100),
-                max_connections_per_peer: chosen.max_connections_per_peer.unwrap_or(4),
-                max_streams: chosen.max_streams.unwrap_or(512),
-                max_streams_per_peer: chosen.max_streams_per_peer.unwrap_or(64),
-                cache_mb: chosen.cache_mb.unwrap_or(64),
-                journal_mb: chosen.journal_mb.unwrap_or(512),
+                max_connections: chosen.max_connections.unwrap_or_default(),
+                new_connections_per_second: chosen.new_connections_per_second.unwrap_or_default(),
+                max_connections_per_peer: chosen.max_connections_per_peer.unwrap_or_default(),
+                max_streams: chosen.max_streams.unwrap_or_default(),
+                max_streams_per_peer: chosen.max_streams_per_peer.unwrap_or_default(),
+                cache_mb: chosen.cache_mb.unwrap_or_default(),
+                journal_mb: chosen.journal_mb.unwrap_or_default(),
             },
-            input_price: chosen.input_price.unwrap_or(0),
-            output_price: chosen.output_price.unwrap_or(0),
-            admin: chosen.admin.unwrap_or_else(default_admin),
+            input_price: chosen.input_price.unwrap_or_default(),
+            output_price: chosen.output_price.unwrap_or_default(),
+            admin: chosen.admin.unwrap_or(AdminSetting::Off),
             log: chosen.log.unwrap_or(LogLevel::Info),
             log_format: chosen.log_format.unwrap_or(LogFormat::Pretty),
             otlp_endpoint: chosen.otlp_endpoint,
-            json: chosen.json.unwrap_or(false),
-            drain_seconds: chosen.drain_seconds.unwrap_or(30),
-            echo_delay_ms: chosen.echo_delay_ms.unwrap_or(0),
+            json: chosen.json.unwrap_or_default(),
+            drain_seconds: chosen.drain_seconds.unwrap_or_default(),
+            echo_delay_ms: chosen.echo_delay_ms.unwrap_or_default(),
             pause_at: chosen.pause_at,
             clock_offset: chosen.clock_offset.unwrap_or_default(),
         }
@@ -293,9 +283,15 @@ impl Settings {
     /// All problems of a file's text. Options that the text omits have their defaults.
     #[must_use]
     pub fn examine(path: &Path, text: &str) -> Vec<ConfigError> {
-        let examined = file::examine(path, text);
-        let settings = Self::merge(RunFlags::default(), examined.flags, None);
+        let examined = config::examine(path, text);
+        let settings = Self::merge(RunFlags::default(), examined.options, None);
         examined.problems.into_iter().chain(settings.conflicts()).collect()
+    }
+
+    /// Every option with its value, in the order of the file, without secrets.
+    #[must_use]
+    pub fn shown(&self) -> Vec<OptionValue> {
+        config::shown(&self.options)
     }
 
     /// The names of all models of a native engine, the main one first.
@@ -358,10 +354,42 @@ impl Settings {
 }
 
 /// The configuration file for these flags: its path if it exists, and its contents.
-fn read_file(flags: &RunFlags) -> Result<(Option<PathBuf>, ConfigReport), ConfigError> {
+fn read_file(flags: &RunFlags) -> Result<(Option<PathBuf>, ConfigReport<RunFlags>), ConfigError> {
     let (path, required) = config_path(flags);
-    let file = file::read(&path, required)?;
-    Ok((file.is_some().then_some(path), file.unwrap_or_default()))
+    match read_config_text(&path, required)? {
+        Some(text) => {
+            let report = config::examine(&path, &text);
+            Ok((Some(path), report))
+        }
+        None => Ok((None, ConfigReport::default())),
+    }
+}
+
+/// The text of a configuration file; `None` if it is missing and not required.
+///
+/// # Errors
+/// [`ConfigError::Read`].
+pub fn read_config_text(path: &Path, required: bool) -> Result<Option<String>, ConfigError> {
+    match config::read_text(path, required) {
+        // If the data directory is no folder, its opening reports that.
+        Err(ConfigError::Read { source, .. }) if !required && source.kind() == ErrorKind::NotADirectory => {
+            Ok(None)
+        }
+        read => read,
+    }
+}
+
+/// A file with every option as a comment with its default. Only a given data directory is set: a file
+/// elsewhere must name the data's location.
+#[must_use]
+pub fn commented_file(data_dir: Option<&Path>) -> String {
+    let folder = data_dir.map(|folder| ("data_dir", Value::String(folder.display().to_string())));
+    config::commented_file::<RunFlags>(
+        "# Configuration of baton-node. Lines that begin with # are the defaults.\n\
+         # Flags (--slots 4) and environment variables (BATON_NODE_SLOTS=4) go before this file.\n",
+        "Data",
+        folder.as_slice(),
+    )
 }
 
 /// The path of the configuration file, and whether the flags name it.
@@ -371,14 +399,6 @@ pub fn config_path(flags: &RunFlags) -> (PathBuf, bool) {
         Some(path) => (path.clone(), true),
         None => (flags.data_dir.clone().unwrap_or_else(default_data_dir).join(CONFIG_FILE), false),
     }
-}
-
-fn default_listen() -> Vec<Multiaddr> {
-    DEFAULT_LISTEN.iter().map(|text| text.parse().expect("the default addresses are valid")).collect()
-}
-
-fn default_admin() -> AdminSetting {
-    AdminSetting::At(DEFAULT_ADMIN.parse().expect("the default address is valid"))
 }
 
 /// `$XDG_DATA_HOME/baton-node`, else `.local/share/baton-node` in the home directory, else `baton-node-data`
@@ -402,97 +422,5 @@ pub fn default_model_dir() -> PathBuf {
         (Some(cache), _) => cache.join("baton/models"),
         (None, Some(home)) => home.join(".cache/baton/models"),
         (None, None) => Path::new("baton-models").to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn flags(words: &[&str]) -> RunFlags {
-        use clap::{Args as _, FromArgMatches as _};
-        let command = RunFlags::augment_args(clap::Command::new("run").no_binary_name(true));
-        RunFlags::from_arg_matches(&command.try_get_matches_from(words).unwrap()).unwrap()
-    }
-
-    fn file(text: &str) -> RunFlags {
-        file::parse(Path::new("config.toml"), text).unwrap()
-    }
-
-    #[test]
-    fn nothing_given_yields_the_documented_defaults() {
-        let settings = Settings::resolve(RunFlags::default(), RunFlags::default(), None).unwrap();
-        assert_eq!(settings.listen, default_listen());
-        assert_eq!(settings.engine, EngineChoice::Native);
-        assert_eq!(settings.admin, AdminSetting::At("127.0.0.1:9464".parse().unwrap()));
-        assert_eq!(settings.model_dir, default_model_dir());
-        assert_eq!(settings.heads, HeadsSetting::At(DEFAULT_STORE_URL.to_owned()));
-        assert!(settings.mdns && !settings.json);
-    }
-
-    #[test]
-    fn flags_beat_the_file_and_the_file_beats_the_defaults() {
-        let settings = Settings::resolve(
-            flags(&["--slots", "7", "--listen", "/ip4/127.0.0.1/tcp/1", "--mdns", "false"]),
-            file("slots = 3\nqueue = 5\nlisten = [\"/ip4/127.0.0.1/tcp/2\"]\nmdns = true"),
-            None,
-        )
-        .unwrap();
-        assert_eq!((settings.slots, settings.queue, settings.turns_per_minute), (7, 5, 120));
-        assert_eq!(settings.listen, ["/ip4/127.0.0.1/tcp/1".parse().unwrap()]);
-        assert!(!settings.mdns);
-    }
-
-    #[test]
-    fn the_publisher_stands_in_for_aggregator_and_heads() {
-        let one =
-            Settings::resolve(flags(&["--publisher", "http://h:1"]), RunFlags::default(), None).unwrap();
-        assert_eq!(one.aggregators, ["http://h:1"]);
-        assert_eq!(one.heads, HeadsSetting::At("http://h:1".into()));
-        let none = Settings::resolve(flags(&["--heads", "none"]), RunFlags::default(), None).unwrap();
-        assert_eq!(none.heads, HeadsSetting::Off);
-    }
-
-    #[test]
-    fn several_stores_keep_their_order_whether_from_flags_or_the_file() {
-        let expected = ["http://a", "http://b", "https://c"];
-        for (words, text) in [
-            (&["--publisher", "http://a,http://b", "--publisher", "https://c"][..], ""),
-            (&[], "publisher = [\"http://a\", \"http://b\", \"https://c\"]"),
-        ] {
-            let settings = Settings::resolve(flags(words), file(text), None).unwrap();
-            assert_eq!(
-                (&settings.publishers[..], &settings.aggregators[..]),
-                (&expected.map(str::to_owned)[..], &expected.map(str::to_owned)[..])
-            );
-            assert_eq!(settings.heads, HeadsSetting::At("http://a".into()));
-        }
-        let one = Settings::resolve(flags(&[]), file("aggregator = \"http://d\""), None).unwrap();
-        assert_eq!(
-            (one.publishers[0].as_str(), one.aggregators.as_slice()),
-            (DEFAULT_STORE_URL, &["http://d".to_owned()][..])
-        );
-    }
-
-    #[test]
-    fn refuses_options_that_contradict_each_other() {
-        for words in [
-            &["--engine", "proxied"][..],
-            &["--engine", "proxied", "--proxied-url", "http://h"],
-            &["--proxied-url", "http://h"],
-            &["--embedding-model", "gpt-4"],
-            &["--engine", "echo", "--model-memory-mb", "100"],
-            &["--engine", "echo", "--more-models", "mine"],
-            &["--more-models", "mine,mine"],
-            &["--more-models", DEFAULT_MODEL],
-            &["--publisher-token-file", "t", "--publisher-secret-file", "s"],
-            &["--grants-required", "true"],
-            &["--context-tokens", "1024", "--max-output-tokens", "1024"],
-        ] {
-            let refused = Settings::resolve(flags(words), RunFlags::default(), None);
-            assert!(matches!(refused, Err(ConfigError::Conflict(_))), "{words:?}");
-        }
-        let none = RunFlags { listen: Some(Vec::new()), ..RunFlags::default() };
-        assert!(Settings::resolve(none, RunFlags::default(), None).is_err());
     }
 }

@@ -5,7 +5,6 @@
 
 mod check;
 mod options;
-mod parse;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -13,6 +12,8 @@ mod values;
 
 use std::path::{Path, PathBuf};
 
+use baton_command::config;
+pub use baton_command::config::{CONFIG_FILE, ConfigError};
 use baton_mesh::Multiaddr;
 
 pub use options::Options;
@@ -21,8 +22,6 @@ pub use values::{EmbedderSetting, HttpSetting, RolesSetting, StorageSetting};
 
 use crate::http::Limits;
 
-/// Name of the configuration file in the data folder.
-pub const CONFIG_FILE: &str = "config.toml";
 /// Default number of shards of a store: that of Walrus's mainnet and testnet.
 pub const DEFAULT_SHARDS: u16 = 1_000;
 
@@ -108,32 +107,6 @@ pub struct Settings {
     pub drain_seconds: u32,
 }
 
-/// Why a configuration is invalid. Each text names the necessary change.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the configuration {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// The file is not TOML, or has an unknown key or an invalid value.
-    #[error("{path}, line {line}: {problem}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// The problem, and the allowed values.
-        problem: String,
-    },
-    /// Options that exclude or require each other.
-    #[error("{0}")]
-    Conflict(String),
-}
-
 impl Settings {
     /// Completes `flags` (flags and environment) with the file and the defaults. A named file must exist.
     ///
@@ -141,7 +114,7 @@ impl Settings {
     /// [`ConfigError`].
     pub fn load(data_dir: &Path, config: Option<&Path>, flags: Options) -> Result<Self, ConfigError> {
         let path = config.map_or_else(|| data_dir.join(CONFIG_FILE), Path::to_owned);
-        let file = parse::read(&path, config.is_some())?;
+        let file = config::read(&path, config.is_some())?;
         Self::resolve(data_dir, flags.or(file))
     }
 }

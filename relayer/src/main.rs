@@ -14,7 +14,10 @@ use std::{
 };
 
 use anyhow::Context as _;
-use baton_command::manual;
+use baton_command::{
+    crash::{self, Panic, PanicEnd},
+    log, manual,
+};
 use baton_keys::{
     SecretSigningKey,
     files::{self, FileSecret, create_private_folder},
@@ -34,13 +37,11 @@ static ALLOCATOR: ZeroAlloc<System> = ZeroAlloc(System);
 /// Idle time of a thread for blocking work. It wipes its stack as it ends.
 const BLOCKING_THREAD_IDLE: Duration = Duration::from_millis(250);
 const KEY_KIND: &str = "relayer";
-/// Exit code after a panic: a fault in the program.
-const PANIC_EXIT_CODE: i32 = 101;
 
 fn main() -> ExitCode {
     let cli = Cli::read();
-    init_logging(&cli.log);
-    forbid_memory_dumps();
+    start_log(&cli.log);
+    crash::forbid_memory_dumps();
     end_on_panic();
     match command(cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -133,44 +134,23 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Forbids core dumps and, on Linux, reads of the process's memory by other processes of the same user. Both
-/// would expose the key and memories. A refusal by the system is logged, not fatal.
-fn forbid_memory_dumps() {
-    use rustix::process::{Resource, Rlimit, setrlimit};
-    let none = Rlimit { current: Some(0), maximum: Some(0) };
-    if let Err(error) = setrlimit(Resource::Core, none) {
-        tracing::warn!(%error, "cannot switch core dumps off");
-    }
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-        if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-            tracing::warn!(%error, "the process could not be closed to debuggers");
-        }
-    }
-}
-
 /// Makes a panic end the process, and logs its location but never its text, which may quote a memory. A
 /// database reports some damage by a panic; its caller catches that and returns an error with the next step.
 fn end_on_panic() {
-    std::panic::set_hook(Box::new(|info| {
-        let place = info.location().map(ToString::to_string).unwrap_or_default();
+    crash::end_on_panic(|Panic { place, .. }| {
         if baton_memory::catches_panics() {
             tracing::debug!(place, "the database cannot read what it holds");
-            return;
+            return PanicEnd::Caught;
         }
         tracing::error!(place, "panic: this is a fault in the program; please report it");
-        std::process::exit(PANIC_EXIT_CODE);
-    }));
+        PanicEnd::Exit
+    });
 }
 
-fn init_logging(level: &str) {
-    let filter = tracing_subscriber::EnvFilter::try_new(level)
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"))
-        // Its logs of a refused request may quote arguments, which are memories.
-        .add_directive("rmcp=off".parse().expect("the directive has the form of one"));
-    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(std::io::stderr).init();
+fn start_log(level: &str) {
+    // Its logs of a refused request may quote arguments, which are memories.
+    let no_arguments = "rmcp=off".parse().expect("the directive has the form of one");
+    log::start(log::filter(level, "info").add_directive(no_arguments));
 }
 
 fn println(line: &str) {

@@ -42,7 +42,7 @@ mod up;
 
 use std::process::ExitCode;
 
-use baton_command::manual;
+use baton_command::{log, manual};
 use clap::{CommandFactory as _, Parser as _};
 
 use crate::cli::{Cli, Command};
@@ -57,7 +57,7 @@ pub fn main() -> ExitCode {
     }
     // The store's warnings name damaged files for its operator.
     let level = if matches!(cli.command, Command::Store(_)) { "warn" } else { "error" };
-    init_logging(cli.log.as_deref().unwrap_or(level));
+    log::start(log::filter(cli.log.as_deref().unwrap_or(level), "warn"));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return report(&anyhow::Error::new(error).context("cannot start the async runtime")),
@@ -86,11 +86,4 @@ pub fn main() -> ExitCode {
 fn report(error: &anyhow::Error) -> ExitCode {
     output::note(&format!("error: {error:#}"));
     ExitCode::FAILURE
-}
-
-fn init_logging(level: &str) {
-    let filter = tracing_subscriber::EnvFilter::try_new(level)
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(std::io::stderr).init();
 }

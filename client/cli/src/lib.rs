@@ -37,7 +37,7 @@ use std::{
 };
 
 use baton_client::{Client, ClientError};
-use baton_command::manual;
+use baton_command::{log, manual};
 use baton_proto::ids::SessionId;
 use clap::{CommandFactory as _, Parser as _};
 
@@ -125,7 +125,8 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse_from(args::blob::with_prefixed_ids(std::env::args_os()));
     let environment = Environment::read();
     let out = Out::new(arguments.json, environment.no_color);
-    start_logging(environment.log.as_deref());
+    // Only on request: a person at a prompt sees their warnings anyway.
+    log::start(log::filter(environment.log.as_deref().unwrap_or("off"), "warn"));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -140,13 +141,6 @@ pub fn main() -> ExitCode {
     // A prompt that still waits for a line must not delay the end.
     runtime.shutdown_background();
     ExitCode::from(code)
-}
-
-/// Logs to standard error only on request: a person at a prompt sees their warnings anyway.
-fn start_logging(filter: Option<&str>) {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("off"))
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }
 
 /// Runs one call of the command.

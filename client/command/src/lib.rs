@@ -1,15 +1,22 @@
 //! The parts that Baton's programs share beside the protocol, most of them around `main`.
 //!
-//! Each program calls this crate for shell completions and manual pages ([`manual`]), and for the signals that
-//! end it ([`signals`]). The embedded store and the relayer, which serve HTTP to other machines, take their
-//! listener from here ([`listen`]). The embedded storages of both share flushes ([`group_commit`]). This
-//! crate knows no program, no route and no session.
+//! Each program calls this crate for shell completions and manual pages ([`manual`]), for the signals that
+//! end it ([`signals`]), and for its log ([`log`]). Daemons share their crash policy ([`crash`]) and the
+//! reading of their options ([`config`]). The embedded store and the relayer, which serve HTTP to other
+//! machines, take their listener from here ([`listen`]). Their embedded storages share flushes
+//! ([`group_commit`]). This crate knows no program, no route and no session.
 //!
-//! A user without command line or server leaves out the features `manual` or `http`, with their dependencies.
+//! A user without command line or server leaves out the features `program` or `http`, with their dependencies.
 
+#[cfg(feature = "program")]
+pub mod config;
+#[cfg(feature = "program")]
+pub mod crash;
 pub mod group_commit;
 #[cfg(feature = "http")]
 pub mod listen;
-#[cfg(feature = "manual")]
+#[cfg(feature = "program")]
+pub mod log;
+#[cfg(feature = "program")]
 pub mod manual;
 pub mod signals;

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use baton_command::config::{OptionValue, Origin};
 use clap::{ArgMatches, Args, Subcommand};
 use serde_json::{Map, Value};
 
 use super::{Exit, Failure, RunLike, say, style::Style};
-use crate::config::{ConfigError, OptionValue, Origin, Settings, config_path, read_config_text};
+use crate::config::{ConfigError, RunFlags, Settings, config_path, read_config_text};
 
 /// The arguments.
 #[derive(Args, Clone, Debug)]
@@ -86,7 +87,7 @@ fn show(args: ShowArgs, matches: &ArgMatches) -> Result<(), Failure> {
         };
         if args.origin {
             let origin = origins.of(key);
-            let words = format!("# {}", origin.describe(key));
+            let words = format!("# {}", origin.describe::<RunFlags>(key));
             let words = if origin == Origin::Default { words } else { style.good(&words) };
             say(format!("{line:<60} {words}"));
         } else {
@@ -107,7 +108,7 @@ fn with_origin(value: Value, origin: &Origin) -> Value {
 
 fn check(args: CheckArgs) -> Result<(), Failure> {
     let named = args.file.is_some();
-    let flags = crate::config::RunFlags { config: args.file, data_dir: args.data_dir, ..Default::default() };
+    let flags = RunFlags { config: args.file, data_dir: args.data_dir, ..Default::default() };
     let (path, _) = config_path(&flags);
     let problems = match read_config_text(&path, named)? {
         Some(text) => Settings::examine(&path, &text),

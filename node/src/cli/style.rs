@@ -12,7 +12,7 @@ impl Style {
     }
 
     pub(super) fn stderr() -> Self {
-        Self(crate::logging::colour_on_stderr())
+        Self(baton_command::log::colour_on_stderr())
     }
 
     fn paint(self, code: &str, text: &str) -> String {

@@ -1,42 +1,19 @@
-//! The one list of options (key, type, default, allowed values) and the parsers of single values.
+//! The one list of options: flags of `run`, environment variables and keys of the file.
 
-use std::{net::SocketAddr, num::IntErrorKind};
+use std::path::PathBuf;
 
+use baton_command::{
+    config::{SWITCH, choice, list, number, one_or_more, path, range, switch, text, words},
+    options,
+};
 use baton_mesh::Multiaddr;
-use clap::Command;
+use baton_proto::ids::{PublicKey, QuotaSerial};
+use clap::Args;
 
-use super::{AdminSetting, HeadsSetting};
-
-/// Type of an option in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OptionKind {
-    /// A string.
-    Text,
-    /// A whole number in this range, both ends included.
-    Number(u64, u64),
-    /// `true` or `false`.
-    Switch,
-    /// An array of strings, with this maximum length.
-    List(usize),
-    /// A string, or an array of one to this many strings.
-    OneOrMore(usize),
-}
-
-/// One option. The flag's help text explains it.
-#[derive(Clone, Copy, Debug)]
-pub struct OptionEntry {
-    /// Key in the file. The flag has dashes for underscores; the environment variable has `BATON_NODE_` and
-    /// capitals.
-    pub key: &'static str,
-    /// Type in the file.
-    pub kind: OptionKind,
-    /// Default as written in the file; empty without a default.
-    pub default: &'static str,
-    /// Default in words, if it depends on other things; else empty.
-    pub default_words: &'static str,
-    /// The allowed values, for texts and lists.
-    pub allowed: &'static str,
-}
+use super::{
+    AdminSetting, HeadsSetting,
+    values::{ADDRESS, ADMIN, EngineChoice, HEADS, LogFormat, LogLevel, URL, id},
+};
 
 /// Maximum addresses in a list; a node record carries no more.
 const MAX_ADDRESSES: usize = 16;
@@ -52,291 +29,207 @@ const MAX_MODELS: usize = 14;
 const MAX_ISSUERS: usize = 16;
 /// Maximum revoked grants; expired ones need no entry.
 const MAX_REVOKED: usize = 1024;
-/// Longest text of an option: longer than all real paths and URLs.
-const MAX_TEXT_BYTES: usize = 4096;
 
-const fn entry(
-    key: &'static str,
-    kind: OptionKind,
-    default: &'static str,
-    default_words: &'static str,
-    allowed: &'static str,
-) -> OptionEntry {
-    OptionEntry { key, kind, default, default_words, allowed }
-}
-
-const URL: &str = "a URL such as \"http://host:port\" or \"https://host\", without user name or password";
+const ANY_URL: &str = "a URL such as \"http://host:port\" or \"https://host\", without user name or password";
 const LISTEN: &str = "addresses such as \"/ip4/0.0.0.0/tcp/4001\" or \"/ip4/0.0.0.0/udp/4001/quic-v1\"";
 
-/// All options of `run` and of the file, in the order of the file. A slot holds a KV cache, and a waiting
-/// turn holds up to eight megabytes of request. So the ranges bound both well below a machine's memory.
-pub const OPTIONS: &[OptionEntry] = &[
-    entry(
-        "data_dir",
-        OptionKind::Text,
-        "",
-        "$XDG_DATA_HOME/baton-node or ~/.local/share/baton-node",
-        "a folder",
-    ),
-    entry(
-        "listen",
-        OptionKind::List(MAX_ADDRESSES),
-        "[\"/ip4/0.0.0.0/tcp/4001\", \"/ip4/0.0.0.0/udp/4001/quic-v1\"]",
-        "",
-        LISTEN,
-    ),
-    entry(
-        "external",
-        OptionKind::List(MAX_ADDRESSES),
-        "[]",
-        "none",
-        "addresses such as \"/ip4/203.0.113.7/tcp/4001\"",
-    ),
-    entry(
-        "bootstrap",
-        OptionKind::List(MAX_BOOTSTRAP),
-        "[]",
-        "none",
-        "addresses such as \"/ip4/203.0.113.7/tcp/4001/p2p/12D3Koo...\"",
-    ),
-    entry("mdns", OptionKind::Switch, "true", "", ""),
-    entry("discovery", OptionKind::Switch, "true", "", ""),
-    entry("nat", OptionKind::Switch, "true", "", ""),
-    entry("upnp", OptionKind::Switch, "true", "", ""),
-    entry("relay", OptionKind::Switch, "true", "", ""),
-    entry(
-        "relays",
-        OptionKind::List(MAX_RELAYS),
-        "[]",
-        "those found, where this node cannot be reached",
-        "addresses such as \"/ip4/203.0.113.7/tcp/4001/p2p/12D3Koo...\"",
-    ),
-    entry("publisher", OptionKind::OneOrMore(MAX_STORES), "\"http://127.0.0.1:31415\"", "", URL),
-    entry("aggregator", OptionKind::OneOrMore(MAX_STORES), "", "the publishers' URLs", URL),
-    entry("publisher_token_file", OptionKind::Text, "", "", "a file"),
-    entry("publisher_secret_file", OptionKind::Text, "", "", "a file"),
-    entry("heads", OptionKind::Text, "", "the first publisher's URL", "a URL as for publisher, or \"none\""),
-    entry("shards", OptionKind::Number(4, 2048), "1000", "", ""),
-    entry("model", OptionKind::Text, "\"smollm2-135m-instruct\"", "", "a name from `baton-node models list`"),
-    entry("more_models", OptionKind::List(MAX_MODELS), "[]", "none", "names from `baton-node models list`"),
-    entry("model_memory_mb", OptionKind::Number(0, 16_777_216), "0", "0, which is no bound", ""),
-    entry("model_idle_minutes", OptionKind::Number(0, 525_600), "0", "0, which is never", ""),
-    entry("model_dir", OptionKind::Text, "", "baton/models in the user's cache folder", "a folder"),
-    entry("embedding_model", OptionKind::Text, "", "none", "\"all-minilm-l6-v2\""),
-    entry("engine", OptionKind::Text, "\"native\"", "", "\"native\", \"proxied\" or \"echo\""),
-    entry("proxied_url", OptionKind::Text, "", "", URL),
-    entry("proxied_model", OptionKind::Text, "", "", "a model's name"),
-    entry("proxied_key_file", OptionKind::Text, "", "", "a file"),
-    entry(
-        "context_tokens",
-        OptionKind::Number(256, 1_048_576),
-        "4096",
-        "4096, or the model's own if that is less",
-        "",
-    ),
-    entry("max_output_tokens", OptionKind::Number(16, 32 * 1024), "2048", "", ""),
-    entry("threads", OptionKind::Number(1, 1024), "", "one for each core", ""),
-    entry("kv_mb", OptionKind::Number(16, 16_777_216), "1024", "", ""),
-    entry("slots", OptionKind::Number(1, 256), "8", "", ""),
-    entry("queue", OptionKind::Number(0, 1024), "16", "", ""),
-    entry("turns_per_minute", OptionKind::Number(1, 1_000_000), "120", "", ""),
-    entry("subnet_turns_per_minute", OptionKind::Number(1, 1_000_000), "600", "", ""),
-    entry("tokens_per_hour", OptionKind::Number(0, 1_000_000_000_000), "200000", "", ""),
-    entry("subnet_tokens_per_hour", OptionKind::Number(0, 1_000_000_000_000), "1000000", "", ""),
-    entry("defence", OptionKind::Switch, "true", "", ""),
-    entry("count_private", OptionKind::Switch, "false", "", ""),
-    entry("audits", OptionKind::Switch, "false", "", ""),
-    entry("grant_issuers", OptionKind::List(MAX_ISSUERS), "[]", "none", "public keys of issuers in hex"),
-    entry("grants_required", OptionKind::Switch, "false", "", ""),
-    entry("grants_revoked", OptionKind::List(MAX_REVOKED), "[]", "none", "serials of grants in hex"),
-    entry("max_epochs", OptionKind::Number(0, 53), "53", "", ""),
-    entry("input_price", OptionKind::Number(0, 1_000_000_000_000), "0", "", ""),
-    entry("output_price", OptionKind::Number(0, 1_000_000_000_000), "0", "", ""),
-    entry("max_memory_mb", OptionKind::Number(64, 16_777_216), "", "nine tenths of the machine's", ""),
-    entry("max_connections", OptionKind::Number(8, 65_536), "512", "", ""),
-    entry("new_connections_per_second", OptionKind::Number(4, 65_536), "100", "", ""),
-    entry("max_connections_per_peer", OptionKind::Number(2, 256), "4", "", ""),
-    entry("max_streams", OptionKind::Number(1, 65_536), "512", "", ""),
-    entry("max_streams_per_peer", OptionKind::Number(1, 4096), "64", "", ""),
-    entry("cache_mb", OptionKind::Number(0, 65_536), "64", "", ""),
-    entry("journal_mb", OptionKind::Number(16, 1_048_576), "512", "", ""),
-    entry(
-        "admin",
-        OptionKind::Text,
-        "\"127.0.0.1:9464\"",
-        "",
-        "a loopback address such as \"127.0.0.1:9464\" or \"[::1]:9464\", or \"none\"",
-    ),
-    entry("log", OptionKind::Text, "\"info\"", "", "\"error\", \"warn\", \"info\", \"debug\" or \"trace\""),
-    entry("log_format", OptionKind::Text, "\"pretty\"", "", "\"pretty\", \"compact\" or \"json\""),
-    entry("otlp_endpoint", OptionKind::Text, "", "none", URL),
-    entry("json", OptionKind::Switch, "false", "", ""),
-    entry("drain_seconds", OptionKind::Number(0, 3600), "30", "", ""),
-    entry("echo_delay_ms", OptionKind::Number(0, 60_000), "0", "", ""),
-];
-
-/// Options for tests only; neither the file nor the help has them.
-#[cfg(test)]
-pub(super) const HIDDEN: &[&str] = &["pause_at", "clock_offset"];
-
-impl OptionEntry {
-    /// The allowed values, in words.
-    #[must_use]
-    pub fn allowed_words(&self) -> String {
-        match self.kind {
-            OptionKind::Text => self.allowed.to_owned(),
-            OptionKind::Number(least, most) => format!("a whole number from {least} to {most}"),
-            OptionKind::Switch => "true or false".to_owned(),
-            OptionKind::List(most) => format!("a list of at most {most} {}", self.allowed),
-            OptionKind::OneOrMore(most) => format!("{}, or a list of at most {most} such", self.allowed),
+// A slot holds a KV cache, and a waiting turn holds up to eight megabytes of request. So the ranges bound
+// both well below a machine's memory.
+options! {
+    /// Options of `run`; an option that is not given is `None`. The file's options have the same type.
+    #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+    pub struct RunFlags, "BATON_NODE_", table {
+        "" {
+            /// Configuration file (TOML); default: config.toml in the data directory, if present
+            [value_name = "FILE"] config: Option<PathBuf>;
+            /// Folder of keys, journal and models
+            data_dir: Option<PathBuf> =
+                path("DIR"), text("a folder")
+                    .in_words("$XDG_DATA_HOME/baton-node or ~/.local/share/baton-node");
         }
-    }
-}
-
-/// The entry of a key.
-#[must_use]
-pub fn find(key: &str) -> Option<&'static OptionEntry> {
-    OPTIONS.iter().find(|entry| entry.key == key)
-}
-
-/// Adds each default to its option's help, so that help and file cannot differ.
-#[must_use]
-pub fn describe_defaults(command: Command) -> Command {
-    OPTIONS.iter().fold(command, |command, entry| {
-        let words = if entry.default_words.is_empty() { entry.default } else { entry.default_words };
-        command.mut_arg(entry.key, |arg| {
-            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-            if words.is_empty() {
-                return arg;
-            }
-            arg.help(format!("{help} [default: {}]", words.replace(['"', '[', ']'], "")))
-        })
-    })
-}
-
-fn refused<T>(key: &str) -> Result<T, String> {
-    let allowed = find(key).map(OptionEntry::allowed_words).unwrap_or_default();
-    Err(format!("expected {allowed}"))
-}
-
-/// A whole number in the range of its option.
-pub(super) fn number<T: TryFrom<u64>>(key: &str, text: &str) -> Result<T, String> {
-    let Some(OptionEntry { kind: OptionKind::Number(least, most), .. }) = find(key) else {
-        return refused(key);
-    };
-    let parsed = match text.parse::<u64>() {
-        Ok(parsed) => parsed,
-        Err(error) if *error.kind() == IntErrorKind::PosOverflow => u64::MAX,
-        Err(_) => return refused(key),
-    };
-    if !(*least..=*most).contains(&parsed) {
-        return refused(key);
-    }
-    T::try_from(parsed).or_else(|_| refused(key))
-}
-
-/// A non-empty text.
-pub(super) fn text(key: &str, text: &str) -> Result<String, String> {
-    if text.trim().is_empty() || text.len() > MAX_TEXT_BYTES || text.chars().any(char::is_control) {
-        return refused(key);
-    }
-    Ok(text.to_owned())
-}
-
-/// An HTTP URL. Refuses a user name or password, because URLs end up in logs.
-pub(super) fn url(key: &str, text: &str) -> Result<String, String> {
-    match reqwest::Url::parse(text) {
-        Ok(url)
-            if matches!(url.scheme(), "http" | "https")
-                && url.has_host()
-                && url.username().is_empty()
-                && url.password().is_none()
-                && text.len() <= MAX_TEXT_BYTES =>
-        {
-            Ok(text.to_owned())
+        "Network" {
+            /// Address to listen on; repeat, or separate with commas
+            listen: Option<Vec<Multiaddr>> =
+                ADDRESS, list(MAX_ADDRESSES, LISTEN)
+                    .default("[\"/ip4/0.0.0.0/tcp/4001\", \"/ip4/0.0.0.0/udp/4001/quic-v1\"]");
+            /// Further address under which peers reach this node
+            external: Option<Vec<Multiaddr>> =
+                ADDRESS, list(MAX_ADDRESSES, "addresses such as \"/ip4/203.0.113.7/tcp/4001\"")
+                    .default("[]")
+                    .in_words("none");
+            /// Peer to stay connected to, preferably with its /p2p/ identity
+            bootstrap: Option<Vec<Multiaddr>> =
+                ADDRESS, list(MAX_BOOTSTRAP, "addresses such as \"/ip4/203.0.113.7/tcp/4001/p2p/12D3Koo...\"")
+                    .default("[]")
+                    .in_words("none");
+            /// Find peers on the local network by multicast
+            mdns: Option<bool> = SWITCH, switch("true");
+            /// Find peers, and be found, through the DHT and gossip
+            discovery: Option<bool> = SWITCH, switch("true");
+            /// Test reachability, use relays if this node cannot be reached, and punch holes through NATs
+            nat: Option<bool> = SWITCH, switch("true");
+            /// Request a port from the router (UPnP)
+            upnp: Option<bool> = SWITCH, switch("true");
+            /// Relay circuits for nodes that cannot be reached otherwise
+            relay: Option<bool> = SWITCH, switch("true");
+            /// Relay to stay reachable through at all times, with its /p2p/ identity
+            relays: Option<Vec<Multiaddr>> =
+                ADDRESS, list(MAX_RELAYS, "addresses such as \"/ip4/203.0.113.7/tcp/4001/p2p/12D3Koo...\"")
+                    .default("[]")
+                    .in_words("those found, where this node cannot be reached");
         }
-        _ => refused(key),
-    }
-}
-
-/// A URL or `none`.
-pub(super) fn heads(text: &str) -> Result<HeadsSetting, String> {
-    if text == "none" { Ok(HeadsSetting::Off) } else { url("heads", text).map(HeadsSetting::At) }
-}
-
-/// A loopback socket address or `none`.
-///
-/// # Errors
-/// The allowed values, in words.
-pub fn admin(text: &str) -> Result<AdminSetting, String> {
-    if text == "none" {
-        return Ok(AdminSetting::Off);
-    }
-    match text.replace("localhost:", "127.0.0.1:").parse::<SocketAddr>() {
-        Ok(address) if address.ip().is_loopback() => Ok(AdminSetting::At(address)),
-        Ok(_) => Err(format!(
-            "{}: status and metrics are for this machine only; put a reverse proxy in front to publish them",
-            refused::<()>("admin").expect_err("always an error")
-        )),
-        Err(_) => refused("admin"),
-    }
-}
-
-/// A key or a serial in hex.
-pub(super) fn id<T: std::str::FromStr>(key: &str, text: &str) -> Result<T, String> {
-    text.parse::<T>().or_else(|_| refused(key))
-}
-
-/// A libp2p address.
-pub(super) fn address(key: &str, text: &str) -> Result<Multiaddr, String> {
-    text.parse::<Multiaddr>().map_err(|error| {
-        let allowed = find(key).map(OptionEntry::allowed_words).unwrap_or_default();
-        format!("\"{}\" is not a libp2p address ({error}); expected {allowed}", text.escape_debug())
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{
-        super::{DEFAULT_ADMIN, DEFAULT_MODEL, DEFAULT_STORE_URL},
-        *,
-    };
-
-    #[test]
-    fn defaults_in_words_are_the_constants_in_code() {
-        let quoted = |key: &str| find(key).unwrap().default.trim_matches('"').to_owned();
-        assert_eq!(quoted("publisher"), DEFAULT_STORE_URL);
-        assert_eq!(quoted("admin"), DEFAULT_ADMIN);
-        assert_eq!(quoted("model"), DEFAULT_MODEL);
-    }
-
-    #[test]
-    fn numbers_hold_their_range() {
-        assert_eq!(number::<u32>("slots", "256"), Ok(256));
-        for text in ["0", "257", "-1", "1.5", "", "four", "99999999999999999999999"] {
-            assert_eq!(
-                number::<u32>("slots", text).unwrap_err(),
-                "expected a whole number from 1 to 256",
-                "{text}"
-            );
+        "Store" {
+            /// Base URL of a Walrus publisher, for writing blobs, in order of preference; repeat, or separate
+            /// with commas
+            publisher: Option<Vec<String>> =
+                URL, one_or_more(MAX_STORES, ANY_URL).default("\"http://127.0.0.1:31415\"");
+            /// Base URL of a Walrus aggregator, for reading blobs, in order of preference; repeat, or
+            /// separate with commas
+            aggregator: Option<Vec<String>> =
+                URL, one_or_more(MAX_STORES, ANY_URL).in_words("the publishers' URLs");
+            /// File with the publishers' bearer token
+            publisher_token_file: Option<PathBuf> = path("FILE"), text("a file");
+            /// File with the secret shared with the publishers, for signing a single-use token (JWT) for each
+            /// PUT
+            publisher_secret_file: Option<PathBuf> = path("FILE"), text("a file");
+            /// Base URL of the store with the head index for finding sessions, or none
+            heads: Option<HeadsSetting> =
+                HEADS, text("a URL as for publisher, or \"none\"").in_words("the first publisher's URL");
+            /// Shards of the Walrus network, which determine blob IDs (1000 on mainnet and testnet)
+            shards: Option<u16> = number(), range(4, 2048).default("1000");
         }
-    }
-
-    #[test]
-    fn the_admin_port_is_loopback_or_nothing() {
-        assert_eq!(admin("none"), Ok(AdminSetting::Off));
-        assert!(admin("127.0.0.1:0").is_ok() && admin("[::1]:1").is_ok() && admin("localhost:9464").is_ok());
-        for text in ["0.0.0.0:9464", "192.168.0.1:1", "[::]:1", "9464", "example.org:1", ""] {
-            assert!(admin(text).is_err(), "{text}");
+        "Model" {
+            /// Model to serve; fetched at the first start if missing
+            model: Option<String> =
+                words("NAME"), text("a name from `baton-node models list`")
+                    .default("\"smollm2-135m-instruct\"");
+            /// Further model to offer; repeat, or separate with commas
+            more_models: Option<Vec<String>> =
+                words("NAME"), list(MAX_MODELS, "names from `baton-node models list`")
+                    .default("[]")
+                    .in_words("none");
+            /// Memory for models and their caches, in megabytes; models are loaded and unloaded to stay below
+            /// it
+            model_memory_mb: Option<u32> =
+                number(), range(0, 16_777_216).default("0").in_words("0, which is no bound");
+            /// Minutes without a turn before a model is unloaded; the next turn loads it again
+            model_idle_minutes: Option<u32> =
+                number(), range(0, 525_600).default("0").in_words("0, which is never");
+            /// Folder of model files
+            model_dir: Option<PathBuf> =
+                path("DIR"), text("a folder").in_words("baton/models in the user's cache folder");
+            /// Model for text embeddings, which the node then offers; fetched at the first start if missing
+            embedding_model: Option<String> = words("NAME"), text("\"all-minilm-l6-v2\"").in_words("none");
+            /// Engine that produces tokens
+            engine: Option<EngineChoice> =
+                choice("KIND"), text("\"native\", \"proxied\" or \"echo\"").default("\"native\"");
+            /// With --engine proxied: base URL of an OpenAI-compatible server, before /v1/chat/completions
+            proxied_url: Option<String> = URL, text(ANY_URL);
+            /// With --engine proxied: name of the model at that server
+            proxied_model: Option<String> = words("NAME"), text("a model's name");
+            /// With --engine proxied: file with the server's bearer token, if it needs one
+            proxied_key_file: Option<PathBuf> = path("FILE"), text("a file");
+            /// Maximum tokens of a prompt and its answer together
+            context_tokens: Option<u32> =
+                number(), range(256, 1_048_576)
+                    .default("4096")
+                    .in_words("4096, or the model's own if that is less");
+            /// Maximum tokens of an answer
+            max_output_tokens: Option<u32> = number(), range(16, 32 * 1024).default("2048");
+            /// Compute threads
+            threads: Option<u32> = number(), range(1, 1024).in_words("one for each core");
+            /// Memory for the keys and values of all turns, including those cached for next turns, in
+            /// megabytes
+            kv_mb: Option<u32> = number(), range(16, 16_777_216).default("1024");
         }
-    }
-
-    #[test]
-    fn urls_carry_no_secrets_and_name_a_host() {
-        assert!(url("publisher", "http://127.0.0.1:31415").is_ok());
-        for text in ["", "host:1", "ftp://h", "http://u:p@h", "http://u@h", "file:///x", "http://"] {
-            let refused = url("publisher", text).unwrap_err();
-            assert!(refused.contains("http://host:port") && !refused.contains("u:p"), "{refused}");
+        "Limits and prices" {
+            /// Turns served at once
+            slots: Option<u32> = number(), range(1, 256).default("8");
+            /// Turns that may wait for a slot; further turns are refused as busy
+            queue: Option<u32> = number(), range(0, 1024).default("16");
+            /// Turns a minute from one peer
+            turns_per_minute: Option<u32> = number(), range(1, 1_000_000).default("120");
+            /// Turns a minute from one subnet's unknown peers, and the same again from its known peers
+            subnet_turns_per_minute: Option<u32> = number(), range(1, 1_000_000).default("600");
+            /// Answer tokens an hour for one peer without a grant (0 is no limit)
+            tokens_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("200000");
+            /// Answer tokens an hour for one subnet's unknown peers, and the same again for its known peers
+            /// (0 is no limit)
+            subnet_tokens_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("1000000");
+            /// Score and ban misbehaviour, and count peers by subnet (/24 and /48)
+            defence: Option<bool> = SWITCH, switch("true");
+            /// Count private and loopback addresses too, each by itself
+            count_private: Option<bool> = SWITCH, switch("false");
+            /// Recompute other nodes' turns for clients who disclose them; each counts as a turn
+            audits: Option<bool> = SWITCH, switch("false");
+            /// Public key of an accepted grant issuer; repeat, or separate with commas
+            grant_issuers: Option<Vec<PublicKey>> =
+                id::<PublicKey>("KEY"), list(MAX_ISSUERS, "public keys of issuers in hex")
+                    .default("[]")
+                    .in_words("none");
+            /// Refuse turns without a grant
+            grants_required: Option<bool> = SWITCH, switch("false");
+            /// Serial of a revoked grant, which also revokes its descendants; repeat, or separate with commas
+            grants_revoked: Option<Vec<QuotaSerial>> =
+                id::<QuotaSerial>("SERIAL"), list(MAX_REVOKED, "serials of grants in hex")
+                    .default("[]")
+                    .in_words("none");
+            /// Maximum epochs to store a turn's blob, at your publisher's expense (0 counts as 1)
+            max_epochs: Option<u32> = number(), range(0, 53).default("53");
+            /// Price of a thousand input tokens, in millionths of your unit
+            input_price: Option<u64> = number(), range(0, 1_000_000_000_000).default("0");
+            /// Price of a thousand output tokens, in millionths of your unit
+            output_price: Option<u64> = number(), range(0, 1_000_000_000_000).default("0");
+        }
+        "Resources" {
+            /// Memory of the process, in megabytes, above which new connections are refused
+            max_memory_mb: Option<u32> =
+                number(), range(64, 16_777_216).in_words("nine tenths of the machine's");
+            /// Maximum connections opened by other peers
+            max_connections: Option<u32> = number(), range(8, 65_536).default("512");
+            /// Maximum new connections a second from other peers; half are reserved for subnets that opened
+            /// few lately
+            new_connections_per_second: Option<u32> = number(), range(4, 65_536).default("100");
+            /// Maximum connections with one peer
+            max_connections_per_peer: Option<u32> = number(), range(2, 256).default("4");
+            /// Maximum open requests from other peers
+            max_streams: Option<u32> = number(), range(1, 65_536).default("512");
+            /// Maximum open requests from one peer; a relayer is one peer for all its users
+            max_streams_per_peer: Option<u32> = number(), range(1, 4096).default("64");
+            /// Memory for recently read blobs of histories, in megabytes
+            cache_mb: Option<u32> = number(), range(0, 65_536).default("64");
+            /// Disk space for blobs in the journal, in megabytes; blobs that are not stored elsewhere yet are
+            /// always kept
+            journal_mb: Option<u32> = number(), range(16, 1_048_576).default("512");
+        }
+        "Operation" {
+            /// Address for status and metrics (HTTP, this machine only), or none
+            admin: Option<AdminSetting> =
+                ADMIN, text("a loopback address such as \"127.0.0.1:9464\" or \"[::1]:9464\", or \"none\"")
+                    .default("\"127.0.0.1:9464\"");
+            /// Log level on standard error
+            log: Option<LogLevel> =
+                choice("LEVEL"), text("\"error\", \"warn\", \"info\", \"debug\" or \"trace\"")
+                    .default("\"info\"");
+            /// Log format
+            log_format: Option<LogFormat> =
+                choice("FORMAT"), text("\"pretty\", \"compact\" or \"json\"").default("\"pretty\"");
+            /// Base URL of an OpenTelemetry collector for traces of turns (OTLP over HTTP): times and counts,
+            /// never text
+            otlp_endpoint: Option<String> = URL, text(ANY_URL).in_words("none");
+            /// Print events (ready, stopped) on standard output, one JSON object a line
+            [num_args = 0..=1, require_equals = true, default_missing_value = "true"] json: Option<bool> =
+                SWITCH, switch("false");
+            /// Seconds for running turns to finish at shutdown
+            drain_seconds: Option<u32> = number(), range(0, 3600).default("30");
+            /// With --engine echo: milliseconds before each token
+            echo_delay_ms: Option<u32> = number(), range(0, 60_000).default("0");
+        }
+        "" {
+            /// Pause the process at this step of a turn, for crash tests
+            [value_name = "STEP", hide = true] pause_at: Option<String>;
+            /// Clock error in seconds: positive for ahead, negative for behind. For tests
+            [value_name = "SECONDS", hide = true, allow_negative_numbers = true] clock_offset: Option<i64>;
         }
     }
 }

@@ -1,8 +1,9 @@
 use std::path::Path;
 
+use baton_command::config::parse;
 use clap::Args as _;
 
-use super::{parse::parse, *};
+use super::*;
 
 fn parsed(text: &str) -> Result<Options, ConfigError> {
     parse(Path::new("c.toml"), text)

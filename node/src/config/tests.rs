@@ -1,0 +1,312 @@
+use std::path::Path;
+
+use clap::{Args as _, Command, FromArgMatches as _};
+
+use super::*;
+use crate::models::DEFAULT_MODEL;
+
+const DEFAULT_STORE_URL: &str = "http://127.0.0.1:31415";
+/// Options for tests only; neither the file nor the help has them.
+const HIDDEN: &[&str] = &["pause_at", "clock_offset"];
+
+fn parse(path: &Path, text: &str) -> Result<RunFlags, ConfigError> {
+    config::examine(path, text).into_options()
+}
+
+fn flags(words: &[&str]) -> RunFlags {
+    let command = RunFlags::augment_args(Command::new("run").no_binary_name(true));
+    RunFlags::from_arg_matches(&command.try_get_matches_from(words).unwrap()).unwrap()
+}
+
+fn file(text: &str) -> RunFlags {
+    parse(Path::new("config.toml"), text).unwrap()
+}
+
+fn set(key: &str, text: &str) -> Result<(), String> {
+    RunFlags::default().set(RunFlags::entry(key).unwrap(), &[text.to_owned()])
+}
+
+#[test]
+fn nothing_given_yields_the_documented_defaults() {
+    let settings = Settings::resolve(RunFlags::default(), RunFlags::default(), None).unwrap();
+    let listen: Vec<_> = settings.listen.iter().map(ToString::to_string).collect();
+    assert_eq!(listen, ["/ip4/0.0.0.0/tcp/4001", "/ip4/0.0.0.0/udp/4001/quic-v1"]);
+    assert_eq!(settings.engine, EngineChoice::Native);
+    assert_eq!(settings.admin, AdminSetting::At("127.0.0.1:9464".parse().unwrap()));
+    assert_eq!(settings.model_dir, default_model_dir());
+    assert_eq!(settings.heads, HeadsSetting::At(DEFAULT_STORE_URL.to_owned()));
+    assert!(settings.mdns && !settings.json);
+}
+
+#[test]
+fn flags_beat_the_file_and_the_file_beats_the_defaults() {
+    let settings = Settings::resolve(
+        flags(&["--slots", "7", "--listen", "/ip4/127.0.0.1/tcp/1", "--mdns", "false"]),
+        file("slots = 3\nqueue = 5\nlisten = [\"/ip4/127.0.0.1/tcp/2\"]\nmdns = true"),
+        None,
+    )
+    .unwrap();
+    assert_eq!((settings.slots, settings.queue, settings.turns_per_minute), (7, 5, 120));
+    assert_eq!(settings.listen, ["/ip4/127.0.0.1/tcp/1".parse().unwrap()]);
+    assert!(!settings.mdns);
+}
+
+#[test]
+fn the_publisher_stands_in_for_aggregator_and_heads() {
+    let one = Settings::resolve(flags(&["--publisher", "http://h:1"]), RunFlags::default(), None).unwrap();
+    assert_eq!(one.aggregators, ["http://h:1"]);
+    assert_eq!(one.heads, HeadsSetting::At("http://h:1".into()));
+    let none = Settings::resolve(flags(&["--heads", "none"]), RunFlags::default(), None).unwrap();
+    assert_eq!(none.heads, HeadsSetting::Off);
+}
+
+#[test]
+fn several_stores_keep_their_order_whether_from_flags_or_the_file() {
+    let expected = ["http://a", "http://b", "https://c"];
+    for (words, text) in [
+        (&["--publisher", "http://a,http://b", "--publisher", "https://c"][..], ""),
+        (&[], "publisher = [\"http://a\", \"http://b\", \"https://c\"]"),
+    ] {
+        let settings = Settings::resolve(flags(words), file(text), None).unwrap();
+        assert_eq!(
+            (&settings.publishers[..], &settings.aggregators[..]),
+            (&expected.map(str::to_owned)[..], &expected.map(str::to_owned)[..])
+        );
+        assert_eq!(settings.heads, HeadsSetting::At("http://a".into()));
+    }
+    let one = Settings::resolve(flags(&[]), file("aggregator = \"http://d\""), None).unwrap();
+    assert_eq!(
+        (one.publishers[0].as_str(), one.aggregators.as_slice()),
+        (DEFAULT_STORE_URL, &["http://d".to_owned()][..])
+    );
+}
+
+#[test]
+fn refuses_options_that_contradict_each_other() {
+    for words in [
+        &["--engine", "proxied"][..],
+        &["--engine", "proxied", "--proxied-url", "http://h"],
+        &["--proxied-url", "http://h"],
+        &["--embedding-model", "gpt-4"],
+        &["--engine", "echo", "--model-memory-mb", "100"],
+        &["--engine", "echo", "--more-models", "mine"],
+        &["--more-models", "mine,mine"],
+        &["--more-models", DEFAULT_MODEL],
+        &["--publisher-token-file", "t", "--publisher-secret-file", "s"],
+        &["--grants-required", "true"],
+        &["--context-tokens", "1024", "--max-output-tokens", "1024"],
+    ] {
+        let refused = Settings::resolve(flags(words), RunFlags::default(), None);
+        assert!(matches!(refused, Err(ConfigError::Conflict(_))), "{words:?}");
+    }
+    let none = RunFlags { listen: Some(Vec::new()), ..RunFlags::default() };
+    assert!(Settings::resolve(none, RunFlags::default(), None).is_err());
+}
+
+#[track_caller]
+fn check(text: &str, line: usize, expected: &[&str]) {
+    let error = parse(Path::new("/etc/baton.toml"), text).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("/etc/baton.toml:{line}: ")), "{text:?}: {error}");
+    for part in expected {
+        assert!(error.contains(part), "{text:?}: {error}");
+    }
+}
+
+#[test]
+fn refuses_broken_lines_with_line_key_and_what_is_allowed() {
+    let number = "expected a whole number from 1 to 256";
+    check("slots = \"four\"", 1, &["`slots`", number, "string"]);
+    check("\n\nslots = 0", 3, &["`slots`", number]);
+    check("slots = -1", 1, &["`slots`", number]);
+    check("slots = 1.5", 1, &["`slots`", number, "float"]);
+    check("slots = 0x10", 1, &["`slots`", number]);
+    check("slots = 99999999999999999999", 1, &["`slots`", number]);
+    check("queue = 1\nmdns = \"yes\"", 2, &["`mdns`", "expected true or false"]);
+    check("listen = \"/ip4/0.0.0.0/tcp/1\"", 1, &["`listen`", "expected a list"]);
+    let urls = "or a list of at most 8 such";
+    check("publisher = []", 1, &["`publisher`", urls, "array"]);
+    check("aggregator = [\"http://a\", 1]", 1, &["`aggregator`", urls, "integer"]);
+    check("listen = [\n  \"/ip4/0.0.0.0/tcp/1\",\n  7,\n]", 3, &["`listen`", "integer"]);
+    check("listen = [\"0.0.0.0:4001\"]", 1, &["`listen`", "0.0.0.0:4001", "/ip4/0.0.0.0/tcp/4001"]);
+    check("publisher = \"localhost\"", 1, &["`publisher`", "http://host:port"]);
+    check("publisher = \"http://user:secret@h\"", 1, &["`publisher`", "without user name"]);
+    check("admin = \"0.0.0.0:9464\"", 1, &["`admin`", "loopback", "this machine only"]);
+    check("engine = \"gpu\"", 1, &["`engine`", "\"native\"", "\"proxied\"", "\"echo\""]);
+    check("log = \"loud\"", 1, &["`log`", "\"trace\""]);
+    check("model = \"\"", 1, &["`model`", "models list"]);
+    check("shards = 3", 1, &["`shards`", "from 4 to 2048"]);
+}
+
+#[test]
+fn refuses_unknown_keys_and_names_the_nearest() {
+    check("slot = 2", 1, &["no option `slot`", "did you mean `slots`?"]);
+    check("# a comment\ndata-dir = \"/x\"", 2, &["did you mean `data_dir`?"]);
+    check("pause_at = \"sealed\"", 1, &["no option `pause_at`"]);
+    check("colour = true", 1, &["the options are: data_dir, listen"]);
+    check("[network]\nlisten = []", 1, &["no option `network`"]);
+    check("slots.now = 2", 1, &["`slots`", "table"]);
+}
+
+#[test]
+fn refuses_what_is_not_toml_with_its_line() {
+    check("slots = 2\nqueue = ", 2, &["not valid TOML"]);
+    check("slots = 2\nslots = 3", 2, &["not valid TOML", "duplicate"]);
+    check("listen = [\"a\"", 1, &["not valid TOML"]);
+}
+
+#[test]
+fn tells_everything_that_is_wrong_in_the_order_of_the_file() {
+    let text = "slotts = 1\nqueue = \"many\"\nslots = 3\nmdns = \nshards = 3\nlog = [\"a\"]\n";
+    let examined = config::examine::<RunFlags>(Path::new("c.toml"), text);
+    let lines: Vec<_> = examined.problems.iter().map(ConfigError::line).collect();
+    assert_eq!(lines, [1, 2, 4, 5, 6].map(Some), "{:?}", examined.problems);
+    assert_eq!(examined.options, RunFlags { slots: Some(3), ..RunFlags::default() });
+    assert_eq!(examined.lines, [("slots", 3)]);
+    let keys: Vec<_> = examined.problems.iter().map(ConfigError::key).collect();
+    assert_eq!(keys, [Some("slotts"), Some("queue"), None, Some("shards"), Some("log")]);
+}
+
+#[test]
+fn no_secret_of_a_url_is_repeated() {
+    let error = parse(Path::new("c"), "publisher = \"http://user:secret@h\"").unwrap_err();
+    assert!(!error.to_string().contains("secret"));
+}
+
+#[test]
+fn a_missing_file_is_an_error_only_where_one_was_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("none.toml");
+    assert!(read_config_text(&path, false).unwrap().is_none());
+    assert!(matches!(read_config_text(&path, true), Err(ConfigError::Read { .. })));
+}
+
+#[test]
+fn flags_options_of_the_file_and_environment_variables_are_the_same() {
+    let command = RunFlags::augment_args(Command::new("run"));
+    let mut flags: Vec<_> = command.get_arguments().map(|arg| arg.get_id().to_string()).collect();
+    flags.retain(|id| id != "config" && !HIDDEN.contains(&id.as_str()));
+    flags.sort();
+    let mut options: Vec<_> = RunFlags::ENTRIES.iter().map(|entry| entry.key.to_owned()).collect();
+    options.sort();
+    assert_eq!(flags, options);
+    for arg in command.get_arguments() {
+        let id = arg.get_id().to_string();
+        let name = format!("BATON_NODE_{}", id.to_uppercase());
+        assert_eq!(arg.get_env().and_then(|env| env.to_str()), Some(name.as_str()));
+        assert_eq!(arg.get_long(), Some(id.replace('_', "-").as_str()));
+        assert!(arg.get_help().is_some(), "{id}");
+    }
+}
+
+#[test]
+fn json_needs_no_value_and_takes_one() {
+    for (word, expected) in [("--json", true), ("--json=true", true), ("--json=false", false)] {
+        let command = RunFlags::augment_args(Command::new("run").no_binary_name(true));
+        let matches = command.try_get_matches_from([word]).unwrap();
+        assert_eq!(RunFlags::from_arg_matches(&matches).unwrap().json, Some(expected));
+    }
+}
+
+#[test]
+fn every_option_has_a_default_or_may_be_absent() {
+    let settings = Settings::resolve(RunFlags::default(), RunFlags::default(), None).unwrap();
+    assert_eq!(settings.model, DEFAULT_MODEL);
+    let absent: Vec<_> = settings
+        .shown()
+        .into_iter()
+        .filter(|option| option.value.is_none())
+        .map(|option| option.key)
+        .collect();
+    let allowed = [
+        "publisher_token_file",
+        "publisher_secret_file",
+        "embedding_model",
+        "proxied_url",
+        "proxied_model",
+        "proxied_key_file",
+        "threads",
+        "max_memory_mb",
+        "otlp_endpoint",
+    ];
+    assert_eq!(absent, allowed);
+}
+
+#[test]
+fn numbers_hold_their_range() {
+    assert_eq!(set("slots", "256"), Ok(()));
+    for text in ["0", "257", "-1", "1.5", "", "four", "99999999999999999999999"] {
+        assert_eq!(set("slots", text).unwrap_err(), "expected a whole number from 1 to 256", "{text}");
+    }
+}
+
+#[test]
+fn the_admin_port_is_loopback_or_nothing() {
+    assert_eq!(parse_admin("none"), Ok(AdminSetting::Off));
+    assert!(
+        parse_admin("127.0.0.1:0").is_ok()
+            && parse_admin("[::1]:1").is_ok()
+            && parse_admin("localhost:9464").is_ok()
+    );
+    for text in ["0.0.0.0:9464", "192.168.0.1:1", "[::]:1", "9464", "example.org:1", ""] {
+        assert!(parse_admin(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn urls_carry_no_secrets_and_name_a_host() {
+    assert!(set("publisher", "http://127.0.0.1:31415").is_ok());
+    for text in ["", "host:1", "ftp://h", "http://u:p@h", "http://u@h", "file:///x", "http://"] {
+        let refused = set("publisher", text).unwrap_err();
+        assert!(refused.contains("http://host:port") && !refused.contains("u:p"), "{refused}");
+    }
+}
+
+#[test]
+fn every_option_is_shown_and_what_is_shown_is_accepted_as_a_file() {
+    let text = "publisher_token_file = \"/t\"\nengine = \"proxied\"\nproxied_url = \"http://h\"\n\
+                proxied_model = \"m\"\nproxied_key_file = \"/k\"\nthreads = 3\nmax_memory_mb = 900\n\
+                otlp_endpoint = \"http://t\"\nembedding_model = \"all-minilm-l6-v2\"";
+    let given = parse(Path::new("c"), text).unwrap();
+    let settings = Settings::resolve(RunFlags::default(), given, None).unwrap();
+    let mut written = String::new();
+    for OptionValue { key, value } in settings.shown() {
+        match value {
+            Some(value) => written.push_str(&format!("{key} = {value}\n")),
+            None => assert_eq!(key, "publisher_secret_file"),
+        }
+    }
+    let read = parse(Path::new("c"), &written).unwrap();
+    assert_eq!(Settings::resolve(RunFlags::default(), read, None).unwrap(), settings);
+}
+
+#[test]
+fn the_query_of_a_url_is_not_shown() {
+    let flags = RunFlags { publisher: Some(vec!["https://h/p?token=abc".to_owned()]), ..RunFlags::default() };
+    let settings = Settings::resolve(flags, RunFlags::default(), None).unwrap();
+    let shown = format!("{:?}", settings.shown());
+    assert!(!shown.contains("abc") && shown.contains("https://h/p?REDACTED"), "{shown}");
+}
+
+#[test]
+fn the_file_as_written_changes_nothing() {
+    let parsed = parse(Path::new("c"), &commented_file(None)).unwrap();
+    assert_eq!(parsed, RunFlags::default());
+    let parsed = parse(Path::new("c"), &commented_file(Some(Path::new("/a \"b\"")))).unwrap();
+    assert_eq!(parsed.data_dir.as_deref(), Some(Path::new("/a \"b\"")));
+}
+
+#[test]
+fn every_default_in_it_is_accepted_and_is_the_default() {
+    let uncommented: String = commented_file(None)
+        .lines()
+        .filter(|line| line.starts_with('#') && !line.starts_with("# ") && !line.ends_with("\"\""))
+        .map(|line| format!("{}\n", line.trim_start_matches('#')))
+        // Numbers without a default have the minimum as an example.
+        .filter(|line| !line.starts_with("threads") && !line.starts_with("max_memory_mb"))
+        .collect();
+    let parsed = parse(Path::new("c"), &uncommented).unwrap();
+    let written = Settings::resolve(parsed, RunFlags::default(), None).unwrap();
+    let bare = Settings::resolve(RunFlags::default(), RunFlags::default(), None).unwrap();
+    assert_eq!(written, bare);
+    assert!(uncommented.lines().count() > 15, "{uncommented}");
+}

@@ -1,0 +1,134 @@
+//! The types of options that only a node has.
+
+use std::{fmt::Display, net::SocketAddr, str::FromStr};
+
+use baton_command::config::{MAX_TEXT_BYTES, OptionEntry, OptionTable as _, OptionType};
+use baton_mesh::Multiaddr;
+use clap::ValueEnum;
+
+use super::{AdminSetting, HeadsSetting, RunFlags};
+
+/// Replaces a redacted part.
+const REDACTED: &str = "REDACTED";
+
+/// Engine that produces tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EngineChoice {
+    /// This process, with a model's own weights.
+    Native,
+    /// An OpenAI-compatible server behind this node.
+    Proxied,
+    /// A test engine without a model; it repeats the message.
+    Echo,
+}
+
+/// Log level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    /// Failures.
+    Error,
+    /// Events that may need attention.
+    Warn,
+    /// The node's activity, in a few lines.
+    Info,
+    /// Every turn and connection.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// Log format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people, with the time.
+    #[value(alias = "text")]
+    Pretty,
+    /// The same without the time, for logs that add it, such as systemd's journal.
+    Compact,
+    /// One JSON object a line.
+    Json,
+}
+
+/// A libp2p address.
+pub(super) const ADDRESS: OptionType<Multiaddr> =
+    OptionType::new("MULTIADDR", address, |value| value.to_string().into());
+
+/// An HTTP URL. Refuses a user name or password, because URLs end up in logs.
+pub(super) const URL: OptionType<String> = OptionType::new("URL", url, |value| redacted(value).into());
+
+/// A URL or `none`.
+pub(super) const HEADS: OptionType<HeadsSetting> = OptionType::new("URL|none", heads, |value| match value {
+    HeadsSetting::Off => "none".into(),
+    HeadsSetting::At(url) => redacted(url).into(),
+});
+
+/// A loopback socket address or `none`.
+pub(super) const ADMIN: OptionType<AdminSetting> = OptionType::new("ADDR|none", admin, |value| match value {
+    AdminSetting::Off => "none".into(),
+    AdminSetting::At(address) => address.to_string().into(),
+});
+
+/// A key or a serial in hex.
+pub(super) const fn id<T>(value_name: &'static str) -> OptionType<T>
+where
+    T: FromStr + Display + Clone + Send + Sync + 'static,
+{
+    let parse = |entry: &OptionEntry, text: &str| text.parse::<T>().or_else(|_| entry.refuse());
+    OptionType::new(value_name, parse, |value| value.to_string().into())
+}
+
+/// The address of the admin port, from a flag of another command.
+///
+/// # Errors
+/// The allowed values, in words.
+pub fn parse_admin(text: &str) -> Result<AdminSetting, String> {
+    admin(RunFlags::entry("admin").expect("it is an option, as a test shows"), text)
+}
+
+fn address(entry: &OptionEntry, text: &str) -> Result<Multiaddr, String> {
+    text.parse::<Multiaddr>().map_err(|error| {
+        let (text, allowed) = (text.escape_debug(), entry.allowed_words());
+        format!("\"{text}\" is not a libp2p address ({error}); expected {allowed}")
+    })
+}
+
+fn url(entry: &OptionEntry, text: &str) -> Result<String, String> {
+    match reqwest::Url::parse(text) {
+        Ok(url)
+            if matches!(url.scheme(), "http" | "https")
+                && url.has_host()
+                && url.username().is_empty()
+                && url.password().is_none()
+                && text.len() <= MAX_TEXT_BYTES =>
+        {
+            Ok(text.to_owned())
+        }
+        _ => entry.refuse(),
+    }
+}
+
+/// A URL without its query, in which some services carry a key. (Options refuse names and passwords.)
+fn redacted(url: &str) -> String {
+    match url.split_once('?') {
+        Some((place, _)) => format!("{place}?{REDACTED}"),
+        None => url.to_owned(),
+    }
+}
+
+fn heads(entry: &OptionEntry, text: &str) -> Result<HeadsSetting, String> {
+    if text == "none" { Ok(HeadsSetting::Off) } else { url(entry, text).map(HeadsSetting::At) }
+}
+
+fn admin(entry: &OptionEntry, text: &str) -> Result<AdminSetting, String> {
+    if text == "none" {
+        return Ok(AdminSetting::Off);
+    }
+    match text.replace("localhost:", "127.0.0.1:").parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Ok(AdminSetting::At(address)),
+        Ok(_) => Err(format!(
+            "expected {}: status and metrics are for this machine only; put a reverse proxy in front to publish them",
+            entry.allowed_words()
+        )),
+        Err(_) => entry.refuse(),
+    }
+}
