@@ -49,6 +49,9 @@ pub enum ClientError {
         /// The first entry that does not open, from 1; 0 for the beginning of the file.
         entry: u64,
     },
+    /// An entry of a journal does not fit the session's state.
+    #[error("the session's journal has an entry that does not fit: {0}")]
+    State(#[source] StateError),
     /// Another process has the session open.
     #[error("session {0} is open in another process")]
     InUse(SessionId),
@@ -165,9 +168,61 @@ pub enum ClientError {
         /// Bytes allowed.
         limit: usize,
     },
+    /// More messages than a turn may have.
+    #[error("a turn has {count} messages; at most {limit} are allowed")]
+    TooManyMessages {
+        /// Messages.
+        count: usize,
+        /// Messages allowed.
+        limit: usize,
+    },
+    /// A JSON schema that is too long.
+    #[error("the JSON schema has {bytes} bytes; at most {limit} are allowed")]
+    SchemaTooLong {
+        /// Its length.
+        bytes: usize,
+        /// Bytes allowed.
+        limit: usize,
+    },
     /// A background computation panicked, or the runtime is ending.
     #[error("a background task ended early")]
     TaskEnded,
+}
+
+/// Why an entry of a journal does not fit the state that the entries before it give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// The journal does not begin with the session's header.
+    #[error("there is no header")]
+    NoHeader,
+    /// An entry that only a journal's beginning may have.
+    #[error("an entry of the beginning follows later")]
+    OutOfPlace,
+    /// An attempt without a pending turn.
+    #[error("no turn is pending")]
+    NothingPending,
+    /// A turn that is not here.
+    #[error("turn {0} is not there")]
+    UnknownTurn(u64),
+    /// A waiting message that is not here.
+    #[error("the waiting message {0} is not there")]
+    UnknownMessage(u64),
+    /// A turn that does not continue the last one.
+    #[error("a turn does not continue the chain")]
+    ChainBroken,
+    /// An object in the entry that does not decode, open or verify.
+    #[error("{0}")]
+    Object(#[from] ErrorCode),
+}
+
+impl From<StateError> for ClientError {
+    fn from(error: StateError) -> Self {
+        match error {
+            StateError::Object(code) => Self::Protocol(code),
+            error => Self::State(error),
+        }
+    }
 }
 
 impl From<ErrorCode> for ClientError {
@@ -215,7 +270,7 @@ impl ClientError {
             Self::File { .. } => "File",
             Self::Log { .. } => "Log",
             Self::PassphraseUnused(_) => "PassphraseUnused",
-            Self::JournalDamaged { .. } => "JournalDamaged",
+            Self::JournalDamaged { .. } | Self::State(_) => "JournalDamaged",
             Self::InUse(_) => "InUse",
             Self::UnknownSession(_) => "UnknownSession",
             Self::SessionExists(_) => "SessionExists",
@@ -225,6 +280,8 @@ impl ClientError {
             Self::Deleted => "Deleted",
             Self::EmptyMessage => "EmptyMessage",
             Self::MessageTooLong { .. } => "MessageTooLong",
+            Self::TooManyMessages { .. } => "TooManyMessages",
+            Self::SchemaTooLong { .. } => "SchemaTooLong",
             Self::NoNode(NoChoice::ClocksDiffer(_)) => "ClocksDiffer",
             Self::NoNode(_) => "NoNode",
             Self::TurnFailed { code, .. }
@@ -266,7 +323,7 @@ impl ClientError {
             Self::JournalDamaged { entry: 0, .. } => {
                 "if the device key is the right one, bring the session back from its words: baton session restore"
             }
-            Self::JournalDamaged { .. } => {
+            Self::JournalDamaged { .. } | Self::State(_) => {
                 "bring it back from the store with baton session restore SESSION, or from an export with baton session \
                  import FILE; the damaged file is kept"
             }
@@ -283,6 +340,8 @@ impl ClientError {
             Self::Deleted => "start a new session",
             Self::EmptyMessage => "say something",
             Self::MessageTooLong { .. } => "send it in parts",
+            Self::TooManyMessages { .. } => "send them over several turns, or join them",
+            Self::SchemaTooLong { .. } => "leave out descriptions, or ask for less at once",
             Self::NoNode(why) => why.hint(),
             Self::TurnFailed { .. } => {
                 "the message is kept; check that the node runs and is reachable, then try again"
@@ -322,7 +381,12 @@ impl ClientError {
             return 5;
         }
         match self {
-            Self::EmptyMessage | Self::MessageTooLong { .. } | Self::Config(_) | Self::Words(_) => 2,
+            Self::EmptyMessage
+            | Self::MessageTooLong { .. }
+            | Self::TooManyMessages { .. }
+            | Self::SchemaTooLong { .. }
+            | Self::Config(_)
+            | Self::Words(_) => 2,
             Self::NoNode(NoChoice::ClocksDiffer(_)) => 4,
             Self::NoNode(_) => 3,
             Self::TurnFailed { .. } | Self::EmbedFailed { .. } | Self::AuditFailed { .. } => 4,
@@ -343,7 +407,8 @@ impl ClientError {
             | Self::File { .. }
             | Self::Log { .. }
             | Self::PassphraseUnused(_)
-            | Self::JournalDamaged { .. } => 8,
+            | Self::JournalDamaged { .. }
+            | Self::State(_) => 8,
             Self::Mesh(_) | Self::TaskEnded => 1,
         }
     }

@@ -22,7 +22,7 @@ pub const DEFAULT_OUTPUT_TOKENS: u32 = 512;
 pub const DEFAULT_MEMORY_TOKENS: u32 = 512;
 
 /// Default limit of attempts at one turn: enough for a few nodes that just left and a moment of load.
-pub const MAX_ATTEMPTS: u32 = 6;
+pub(crate) const MAX_ATTEMPTS: u32 = 6;
 /// Most bytes of new messages in a turn: half of the largest record, so that the other half is left for the
 /// answer.
 const MAX_INPUT_BYTES: usize = MAX_RECORD_BUCKET / 2;
@@ -186,8 +186,9 @@ impl TurnInput {
             return Err(ClientError::EmptyMessage);
         }
         self.sampling.check()?;
-        if self.json_schema.as_ref().is_some_and(|schema| schema.len() > MAX_SCHEMA_BYTES) {
-            return Err(ErrorCode::FrameTooLarge.into());
+        let bytes = self.json_schema.as_ref().map_or(0, String::len);
+        if bytes > MAX_SCHEMA_BYTES {
+            return Err(ClientError::SchemaTooLong { bytes, limit: MAX_SCHEMA_BYTES });
         }
         check_texts(&self.messages)
     }
@@ -439,7 +440,7 @@ pub(crate) fn check_texts(messages: &[Message]) -> Result<(), ClientError> {
     }
     // One message is reserved for the answer.
     if messages.len() >= MAX_MESSAGES {
-        return Err(ClientError::Protocol(ErrorCode::FrameTooLarge));
+        return Err(ClientError::TooManyMessages { count: messages.len(), limit: MAX_MESSAGES - 1 });
     }
     Ok(messages.iter().try_for_each(Message::check)?)
 }

@@ -71,7 +71,7 @@ pub use client::{Client, NewSession};
 pub use clock::{Clock, system_clock};
 pub use clocks::{ClockDifference, WrongClock};
 pub use config::{ClientConfig, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_OPEN_EPOCHS, MAX_EPOCHS};
-pub use error::ClientError;
+pub use error::{ClientError, StateError};
 pub use event::{
     DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, DeviceEvent, InlinePolicy, MemoryHint, OwnMemory, Relayer,
     ReplayedTurn, ResumeOptions, TurnEvent, TurnInput, TurnOutcome,

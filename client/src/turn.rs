@@ -31,7 +31,7 @@ use crate::{
     background::{self, repair},
     clocks::ClockDifference,
     core::Core,
-    error::ClientError,
+    error::{ClientError, StateError},
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
     network::{
         choose::{NoChoice, Wish},
@@ -181,7 +181,7 @@ pub(crate) async fn turn(
     reconcile::reconcile_before(core, session, &options, &mut on_event).await?;
     let sent =
         Box::pin(queue::send_queued(core, session, &options, queue::QueueFilter::All, &mut on_event)).await?;
-    sent.last.ok_or(ClientError::Protocol(ErrorCode::StatusUnknown))
+    sent.last.ok_or(StateError::NothingPending.into())
 }
 
 /// As [`SessionHandle::resume`](crate::SessionHandle::resume).
@@ -388,10 +388,10 @@ async fn attempt(
     };
     let now = core.now_ms();
     let (turn, prepared) = session.read(|state| {
-        let pending = state.pending.as_ref().ok_or(ErrorCode::StatusUnknown)?;
+        let pending = state.pending.as_ref().ok_or(StateError::NothingPending)?;
         let attempt = u32::try_from(pending.attempts.len()).map_err(|_| ErrorCode::BadSequence)?;
         let prepared = request::prepare(state, &pending.turn, attempt, &choice, &terms, now)?;
-        Ok::<_, ErrorCode>((pending.turn.clone(), prepared))
+        Ok::<_, ClientError>((pending.turn.clone(), prepared))
     })?;
     let auth = prepared.auth.clone();
     let entry = AttemptEntry { attempt: auth.attempt, auth: auth.bytes().clone() };

@@ -8,11 +8,11 @@
 //! - [`storing`] stores blobs.
 
 pub(crate) mod cache;
-pub mod embedding;
+pub(crate) mod embedding;
 pub(crate) mod frames;
 pub(crate) mod guard;
-pub mod limits;
-pub mod pause;
+pub(crate) mod limits;
+pub(crate) mod pause;
 pub(crate) mod refusal;
 pub(crate) mod reply;
 pub(crate) mod running;

@@ -20,7 +20,7 @@ use super::{
     write_private,
 };
 
-pub async fn run(settings: &Settings, command: &AccountCommand, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn run(settings: &Settings, command: &AccountCommand, out: &Out) -> Result<(), Failure> {
     match command {
         AccountCommand::New => make(settings, &AccountKey::generate(), out),
         AccountCommand::Show => show(settings, &load(settings)?, out),

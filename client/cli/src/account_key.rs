@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 use super::{Failure, settings::Settings};
 
 /// The account key of this machine.
-pub fn load(settings: &Settings) -> Result<AccountKey, Failure> {
+pub(crate) fn load(settings: &Settings) -> Result<AccountKey, Failure> {
     let path = settings.account_file();
     if !AccountKey::exists(&path) {
         return Err(Failure::Usage(format!(

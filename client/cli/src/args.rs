@@ -1,7 +1,7 @@
 //! The command line. Every setting may also come from the environment or the settings file.
 
 mod account;
-pub mod blob;
+pub(crate) mod blob;
 mod memory;
 
 use std::{net::SocketAddr, path::PathBuf};
@@ -10,9 +10,9 @@ use baton_command::manual::{CompletionsArguments, ManArguments};
 use baton_proto::ids::{ModelId, NodeId, PublicKey};
 use clap::{Args, Parser, Subcommand};
 
-pub use account::{AccountCommand, DelegateArguments, SCOPES};
+pub(crate) use account::{AccountCommand, DelegateArguments, SCOPES};
 use blob::BlobCommand;
-pub use memory::{ContextArguments, MemoryCommand, OtherHolders, Switch};
+pub(crate) use memory::{ContextArguments, MemoryCommand, OtherHolders, Switch};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,7 +55,7 @@ say nothing; 130 interrupted.";
 /// Chat with language models on nodes that keep nothing: your conversations are yours, sealed and verifiable.
 #[derive(Debug, Parser)]
 #[command(name = "baton", version, after_help = EXAMPLES, next_help_heading = "Settings of every command")]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
@@ -142,7 +142,7 @@ pub struct Arguments {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Chat in a full-screen view at a terminal, at a prompt in a pipe, or with one --message.
     ///
     /// In the full-screen view, F1 lists the keys, /help lists the commands, and Ctrl-D leaves. A
@@ -209,7 +209,7 @@ pub enum Command {
 
 /// Arguments of `baton nodes`.
 #[derive(Debug, Args)]
-pub struct NodesArguments {
+pub(crate) struct NodesArguments {
     /// Explain why a turn would or would not choose each node, with measurements and probability.
     #[arg(long)]
     pub explain: bool,
@@ -226,7 +226,7 @@ pub struct NodesArguments {
 
 /// Arguments of `baton receipts`.
 #[derive(Debug, Args)]
-pub struct ReceiptsArguments {
+pub(crate) struct ReceiptsArguments {
     /// Session id, a prefix of it, or `last` [default: all sessions of this home].
     pub session: Option<String>,
     /// Check every signature again: link, receipt, order and acknowledgement.
@@ -240,7 +240,7 @@ pub struct ReceiptsArguments {
 
 /// Arguments of `baton audit`.
 #[derive(Debug, Args)]
-pub struct AuditArguments {
+pub(crate) struct AuditArguments {
     /// Session id, a prefix of it, or `last`.
     pub session: String,
     /// Turn number, from 0 [default: the last turn].
@@ -260,7 +260,7 @@ pub struct AuditArguments {
 
 /// Arguments of `baton chat`.
 #[derive(Debug, Args)]
-pub struct ChatArguments {
+pub(crate) struct ChatArguments {
     /// Session id, a prefix of it, or `last` [default: a new session].
     pub session: Option<String>,
     /// Send this message, print the answer and exit; `-` reads the message from standard input.
@@ -305,7 +305,7 @@ pub struct ChatArguments {
 /// The endpoint recognises a program's conversation by its messages. The header x-baton-session, or the field
 /// session, selects a session instead: an id, a prefix of one, `last`, or `new`.
 #[derive(Debug, Args)]
-pub struct ServeArguments {
+pub(crate) struct ServeArguments {
     /// Address to listen on.
     #[arg(long, value_name = "ADDRESS", env = "BATON_SERVE_LISTEN", default_value = "127.0.0.1:8788")]
     pub listen: SocketAddr,
@@ -343,7 +343,7 @@ pub struct ServeArguments {
 
 /// The relayer of a conversation, and its memory.
 #[derive(Debug, Args)]
-pub struct MemoryArguments {
+pub(crate) struct MemoryArguments {
     /// Relayer for turns, such as /ip4/192.0.2.1/tcp/4101/p2p/ID; it adds memory with --memory.
     #[arg(long, env = "BATON_RELAYER", value_name = "MULTIADDR")]
     pub relayer: Option<String>,
@@ -366,7 +366,7 @@ pub struct MemoryArguments {
 
 /// The search hint for a relayer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum HintMode {
+pub(crate) enum HintMode {
     /// The message itself, which the relayer can then read.
     Message,
     /// A few words of the message, chosen on this machine.
@@ -377,7 +377,7 @@ pub enum HintMode {
 
 /// The commands for sessions. SESSION is an id, a prefix of one, or `last`.
 #[derive(Debug, Subcommand)]
-pub enum SessionCommand {
+pub(crate) enum SessionCommand {
     /// List the sessions of this home.
     List,
     /// Show a conversation.
@@ -499,7 +499,7 @@ pub enum SessionCommand {
 
 /// The commands for quota grants.
 #[derive(Debug, Subcommand)]
-pub enum GrantsCommand {
+pub(crate) enum GrantsCommand {
     /// Show your public key for grants; create the key if missing.
     Key,
     /// Show a grant and check its signatures.
@@ -518,7 +518,7 @@ pub enum GrantsCommand {
 
 /// Arguments of `baton grants attenuate`. Omitted limits stay unchanged.
 #[derive(Debug, Args)]
-pub struct NarrowArguments {
+pub(crate) struct NarrowArguments {
     /// Public key of the new holder, as their `baton grants key` shows it.
     #[arg(long, value_name = "KEY")]
     pub holder: PublicKey,

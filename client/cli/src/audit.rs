@@ -16,7 +16,7 @@ use super::{
     with_client, write_private,
 };
 
-pub async fn run(settings: &Settings, arguments: &AuditArguments, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn run(settings: &Settings, arguments: &AuditArguments, out: &Out) -> Result<(), Failure> {
     let audited = with_client(settings, true, async |client| audit(client, arguments, out).await).await?;
     let statement = statement(&audited);
     if let Some(path) = &arguments.out {

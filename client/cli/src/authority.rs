@@ -21,7 +21,7 @@ const MAX_FILE_BYTES: u64 = 8 * 1024;
 /// A delegation as it is stored and sent. Relayers know no other fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Delegation {
+pub(crate) struct Delegation {
     pub id: String,
     pub owner_key: String,
     pub delegate_key: String,
@@ -34,7 +34,7 @@ pub struct Delegation {
 }
 
 /// The account that requests act for, and the delegation to do so.
-pub struct RequestAuthority {
+pub(crate) struct RequestAuthority {
     /// The account that owns the memory.
     pub owner: String,
     /// The delegation as a request header; `None` for the owner itself, and for a key that the relayer knows.
@@ -44,7 +44,7 @@ pub struct RequestAuthority {
 impl RequestAuthority {
     /// From flags and files. A delegation that is named, or lies beside the account key, determines the owner
     /// to act for.
-    pub fn from(settings: &Settings, key: &AccountKey) -> Result<Self, Failure> {
+    pub(crate) fn from(settings: &Settings, key: &AccountKey) -> Result<Self, Failure> {
         let named = settings.delegation.clone();
         let beside = settings.account_file().with_extension("delegation");
         let path = named.clone().or_else(|| beside.exists().then_some(beside));
@@ -88,7 +88,7 @@ fn read(path: &Path, key: &AccountKey) -> Result<(Delegation, String), Failure> 
 }
 
 /// `2026-11-21T23:14:00.000Z` of seconds since the Unix epoch, as relayers write times.
-pub fn time_text(seconds: u64) -> String {
+pub(crate) fn time_text(seconds: u64) -> String {
     let time =
         i64::try_from(seconds).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
     let time = time.unwrap_or(OffsetDateTime::UNIX_EPOCH);

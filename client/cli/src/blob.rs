@@ -33,7 +33,7 @@ use progress::Bar;
 const MIB: u64 = 1024 * 1024;
 
 /// Runs one of the commands.
-pub async fn run(settings: &Settings, command: BlobCommand, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn run(settings: &Settings, command: BlobCommand, out: &Out) -> Result<(), Failure> {
     match command {
         BlobCommand::Put { file, storing } => transfer::put(settings, &file, &storing, out).await,
         BlobCommand::Get { id, out: file, range, object, blake3, sha256, unverified, limit } => {

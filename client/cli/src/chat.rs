@@ -26,7 +26,7 @@ use super::{
 const MAX_STDIN_BYTES: u64 = 2 * 1024 * 1024;
 /// Time to wait for a message's head, so that another device's turn in its place is reported at once.
 const COMPARE_WAIT: Duration = Duration::from_secs(3);
-pub async fn run(settings: &Settings, arguments: ChatArguments, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn run(settings: &Settings, arguments: ChatArguments, out: &Out) -> Result<(), Failure> {
     let talk = Arc::new(Talk::from(settings, &arguments)?);
     with_client(settings, true, async |client| match &arguments.message {
         Some(message) => one_shot(client, &talk, &arguments, message, out).await,

@@ -25,7 +25,7 @@ const MAX_PROJECT_BYTES: usize = 256;
 const DAY_S: u64 = 86_400;
 
 /// Signs a delegation, and writes or registers it.
-pub async fn delegate(
+pub(crate) async fn delegate(
     settings: &Settings,
     key: &AccountKey,
     arguments: &DelegateArguments,
@@ -96,7 +96,7 @@ fn sign(key: &AccountKey, arguments: &DelegateArguments, now_s: u64) -> Result<D
 }
 
 /// Shows the delegations that the relayer knows.
-pub async fn list(settings: &Settings, key: AccountKey, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn list(settings: &Settings, key: AccountKey, out: &Out) -> Result<(), Failure> {
     let answer = RelayerClient::of_owner(settings, key)?.json(Method::GET, "/api/delegations", None).await?;
     if out.json() {
         return Ok(out.value(&answer)?);
@@ -139,7 +139,7 @@ fn row(known: &Value, now: &str) -> String {
 }
 
 /// Revokes a delegation.
-pub async fn revoke(
+pub(crate) async fn revoke(
     settings: &Settings,
     account: AccountKey,
     id: &str,

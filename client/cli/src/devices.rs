@@ -21,7 +21,7 @@ use super::{
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Options for replayed turns.
-pub fn options(settings: &Settings, model: Option<String>, allow_echo: bool) -> ResumeOptions {
+pub(crate) fn options(settings: &Settings, model: Option<String>, allow_echo: bool) -> ResumeOptions {
     ResumeOptions::of(&settings.turn(model, allow_echo))
 }
 
@@ -29,7 +29,7 @@ pub fn options(settings: &Settings, model: Option<String>, allow_echo: bool) -> 
 const PUBLISH_WAIT: Duration = Duration::from_secs(5);
 
 /// Compares a session with the head indexes, and merges nothing. Publishes a head that they lack.
-pub async fn check(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn check(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
     let result = client.session(id).check_head().await;
     let lacks = matches!(
@@ -72,7 +72,7 @@ pub async fn check(client: &Client, named: &str, out: &Out) -> Result<(), Failur
 }
 
 /// Merges the turns of a session's other devices; with `over`, publishes its head even if that fails.
-pub async fn sync(
+pub(crate) async fn sync(
     client: &Client,
     named: &str,
     options: &ResumeOptions,
@@ -128,7 +128,7 @@ fn name(status: HeadStatus) -> &'static str {
 }
 
 /// Names the indexes that did not show the newest head, if one did.
-pub fn warn_of_indexes(info: &SessionInfo, out: &Out) {
+pub(crate) fn warn_of_indexes(info: &SessionInfo, out: &Out) {
     let newest = info.indexes.iter().any(|one| matches!(one.shows, IndexAnswer::Newest { .. }));
     for one in &info.indexes {
         if newest && !matches!(one.shows, IndexAnswer::Newest { .. }) {
@@ -149,7 +149,7 @@ fn describe_index(index: &IndexStatus) -> Value {
 }
 
 /// This device and the others that may also be writing.
-pub fn describe_devices(info: &SessionInfo) -> Value {
+pub(crate) fn describe_devices(info: &SessionInfo) -> Value {
     let others = info.others.iter();
     let others = others.map(
         |lease| json!({ "device": hex::encode(lease.device.0), "this": false, "until_ms": lease.expires_ms }),
@@ -159,7 +159,7 @@ pub fn describe_devices(info: &SessionInfo) -> Value {
 }
 
 /// The same as lines; nothing for a lone device.
-pub fn show_devices(info: &SessionInfo, out: &Out) {
+pub(crate) fn show_devices(info: &SessionInfo, out: &Out) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     for lease in &info.others {
         let left = Duration::from_millis(lease.expires_ms).saturating_sub(now);
@@ -172,7 +172,7 @@ pub fn show_devices(info: &SessionInfo, out: &Out) {
 }
 
 /// Displaced turns, with their former answers.
-pub fn show_displaced(displaced: &[DisplacedTurn], out: &Out) -> Result<(), Failure> {
+pub(crate) fn show_displaced(displaced: &[DisplacedTurn], out: &Out) -> Result<(), Failure> {
     for turn in displaced {
         let what = match turn.fate {
             TurnFate::Waits => "waits to be said again: baton session sync".to_owned(),
@@ -189,7 +189,7 @@ pub fn show_displaced(displaced: &[DisplacedTurn], out: &Out) -> Result<(), Fail
 }
 
 /// The same for programs.
-pub fn describe_displaced(turn: &DisplacedTurn) -> Value {
+pub(crate) fn describe_displaced(turn: &DisplacedTurn) -> Value {
     let (fate, to) = match turn.fate {
         TurnFate::Waits => ("waits", None),
         TurnFate::Replayed { to } => ("moved", Some(to)),

@@ -20,7 +20,7 @@ use super::{
 };
 
 /// The commands.
-pub const HELP: &str = "\
+pub(crate) const HELP: &str = "\
 /new            begin a session
 /sessions       list the sessions
 /switch ID      go on with another session (an id, its beginning, or last)
@@ -35,7 +35,7 @@ pub const HELP: &str = "\
 
 /// A parsed line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Line<'a> {
+pub(crate) enum Line<'a> {
     Say(&'a str),
     New,
     Sessions,
@@ -53,7 +53,7 @@ pub enum Line<'a> {
 }
 
 /// Parses a line.
-pub fn parse(line: &str) -> Line<'_> {
+pub(crate) fn parse(line: &str) -> Line<'_> {
     let line = line.trim();
     let Some(command) = line.strip_prefix('/') else {
         return if line.is_empty() { Line::Nothing } else { Line::Say(line) };
@@ -80,7 +80,7 @@ pub fn parse(line: &str) -> Line<'_> {
 
 /// The step after a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DialogueStep {
+pub(crate) enum DialogueStep {
     /// Read the next line.
     On,
     /// Greet: the dialogue moved to another session.
@@ -90,7 +90,7 @@ pub enum DialogueStep {
 }
 
 /// A conversation with a user who types.
-pub struct Dialogue {
+pub(crate) struct Dialogue {
     client: Client,
     talk: Arc<Talk>,
     out: Out,
@@ -101,7 +101,7 @@ pub struct Dialogue {
 
 impl Dialogue {
     /// Opens the session that the call names, or a new one.
-    pub async fn open(
+    pub(crate) async fn open(
         client: &Client,
         talk: Arc<Talk>,
         arguments: &ChatArguments,
@@ -116,17 +116,17 @@ impl Dialogue {
     }
 
     /// The current session.
-    pub fn session(&self) -> SessionId {
+    pub(crate) fn session(&self) -> SessionId {
         self.session
     }
 
     /// The output of the dialogue.
-    pub fn out(&self) -> &Out {
+    pub(crate) fn out(&self) -> &Out {
         &self.out
     }
 
     /// Shows the session and its head index's state, and finishes an unanswered turn.
-    pub async fn greet(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn greet(&mut self) -> Result<(), Failure> {
         let info = self.handle().info().await?;
         let id: String = info.id.to_string().chars().take(8).collect();
         self.out.note(&format!("session {id} · {} · /help", count(info.turns, "turn")));
@@ -158,7 +158,7 @@ impl Dialogue {
     }
 
     /// Runs a line.
-    pub async fn act(&mut self, line: Line<'_>) -> Result<DialogueStep, Failure> {
+    pub(crate) async fn act(&mut self, line: Line<'_>) -> Result<DialogueStep, Failure> {
         match line {
             Line::Nothing => {}
             Line::Quit => return Ok(DialogueStep::Leave),

@@ -20,7 +20,7 @@ use super::{
 
 const HOUR_MS: u64 = 3_600_000;
 
-pub fn run(settings: &Settings, command: &GrantsCommand, out: &Out) -> Result<(), Failure> {
+pub(crate) fn run(settings: &Settings, command: &GrantsCommand, out: &Out) -> Result<(), Failure> {
     match command {
         GrantsCommand::Key => key(settings, out),
         GrantsCommand::Show { file } => show(settings, file.as_deref(), out),

@@ -5,7 +5,7 @@ use baton_client::ClientError;
 use super::{Failure, out::Out};
 
 /// A turn that Ctrl-C ends; the message stays in the journal.
-pub async fn cancellable<T>(turn: impl Future<Output = Result<T, ClientError>>) -> Result<T, Failure> {
+pub(crate) async fn cancellable<T>(turn: impl Future<Output = Result<T, ClientError>>) -> Result<T, Failure> {
     tokio::select! {
         biased;
         _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
@@ -14,7 +14,7 @@ pub async fn cancellable<T>(turn: impl Future<Output = Result<T, ClientError>>) 
 }
 
 /// The same at a full-screen view, which reads Ctrl-C as a key.
-pub async fn cancellable_at<T>(
+pub(crate) async fn cancellable_at<T>(
     out: &Out,
     turn: impl Future<Output = Result<T, ClientError>>,
 ) -> Result<T, Failure> {

@@ -19,7 +19,7 @@ const MAX_IMPORT_BYTES: u64 = 64 * 1024 * 1024;
 /// Characters of a text in a table.
 const SHOWN_CHARS: usize = 100;
 
-pub async fn run(settings: &Settings, command: &MemoryCommand, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn run(settings: &Settings, command: &MemoryCommand, out: &Out) -> Result<(), Failure> {
     let relayer = RelayerClient::open(settings)?;
     match command {
         MemoryCommand::List { context, all, words, pending, limit } => {

@@ -16,7 +16,7 @@ use super::{
     with_client,
 };
 
-pub async fn run(settings: &Settings, arguments: &NodesArguments, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &Out) -> Result<(), Failure> {
     if arguments.explain {
         return explain(settings, arguments, out).await;
     }

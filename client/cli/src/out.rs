@@ -27,7 +27,7 @@ pub trait FullScreen: std::fmt::Debug + Send + Sync {
 }
 
 /// A number of things: `1 turn`, `2 turns`.
-pub fn count(number: u64, thing: &str) -> String {
+pub(crate) fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
@@ -200,7 +200,7 @@ fn columns(rows: &[Vec<String>]) -> Vec<String> {
 }
 
 /// Removes characters that act on a terminal or on the order of a line, except line ends and tabs.
-pub fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     text.chars().filter(|c| !acts(*c) || matches!(c, '\n' | '\t')).collect()
 }
 
@@ -208,7 +208,7 @@ pub fn clean(text: &str) -> String {
 /// - C0 and C1 controls;
 /// - changes of text direction, which can make a line read as another;
 /// - characters that hide text.
-pub fn acts(c: char) -> bool {
+pub(crate) fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c,
             // Marks, embeddings, overrides and isolates of direction.
@@ -221,12 +221,12 @@ pub fn acts(c: char) -> bool {
 }
 
 /// Enough of a node's id to tell nodes apart.
-pub fn short(node: &NodeId) -> String {
+pub(crate) fn short(node: &NodeId) -> String {
     node.to_string().chars().take(8).collect()
 }
 
 /// A message's author, for a reader.
-pub fn role(role: Role) -> &'static str {
+pub(crate) fn role(role: Role) -> &'static str {
     match role {
         Role::System => "system",
         Role::User => "you",

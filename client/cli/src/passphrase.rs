@@ -11,7 +11,12 @@ use super::{
     settings::{Settings, passphrase_file},
 };
 
-pub async fn run(settings: &Settings, file: Option<&Path>, remove: bool, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn run(
+    settings: &Settings,
+    file: Option<&Path>,
+    remove: bool,
+    out: &Out,
+) -> Result<(), Failure> {
     let new = if remove { None } else { Some(new_passphrase(file)?) };
     let home = settings.home().to_owned();
     let current = settings.passphrase().map(|text| Zeroizing::new(text.to_owned()));

@@ -64,7 +64,11 @@ impl Total {
 /// The turns of one session.
 type SessionReceipts = (SessionId, Vec<TurnReceipt>);
 
-pub async fn run(settings: &Settings, arguments: &ReceiptsArguments, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn run(
+    settings: &Settings,
+    arguments: &ReceiptsArguments,
+    out: &Out,
+) -> Result<(), Failure> {
     let good = with_client(settings, false, async |client| list(client, arguments, out).await).await?;
     if good { Ok(()) } else { Err(Failure::Unverified) }
 }

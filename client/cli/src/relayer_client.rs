@@ -20,7 +20,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
 
 /// A relayer, called for an account.
-pub struct RelayerClient {
+pub(crate) struct RelayerClient {
     http: reqwest::Client,
     url: String,
     key: AccountKey,
@@ -31,20 +31,20 @@ pub struct RelayerClient {
 impl RelayerClient {
     /// The relayer of the settings, with this machine's account key: for its own account, or for the owner that
     /// it is a delegate of.
-    pub fn open(settings: &Settings) -> Result<Self, Failure> {
+    pub(crate) fn open(settings: &Settings) -> Result<Self, Failure> {
         let key = super::account_key::load(settings)?;
         let authority = RequestAuthority::from(settings, &key)?;
         Self::new(settings, key, authority)
     }
 
     /// The relayer of the settings, with this account key for its own account alone.
-    pub fn of_owner(settings: &Settings, key: AccountKey) -> Result<Self, Failure> {
+    pub(crate) fn of_owner(settings: &Settings, key: AccountKey) -> Result<Self, Failure> {
         let authority = RequestAuthority { owner: key.account_id(), header: None };
         Self::new(settings, key, authority)
     }
 
     /// The account that owns the memory.
-    pub fn owner(&self) -> &str {
+    pub(crate) fn owner(&self) -> &str {
         &self.authority.owner
     }
 
@@ -63,7 +63,7 @@ impl RelayerClient {
 
     /// The line that endorses an export of the account's own memory: a signature over all lines. It is
     /// checked at import, also after the relayer destroyed the owner's keys. `None` for a delegate.
-    pub fn endorsement(&self, export: &str) -> Option<String> {
+    pub(crate) fn endorsement(&self, export: &str) -> Option<String> {
         if self.key.account_id() != self.authority.owner {
             return None;
         }
@@ -75,7 +75,12 @@ impl RelayerClient {
     }
 
     /// Sends a request, and reads the answer as JSON.
-    pub async fn json(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+    pub(crate) async fn json(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, Failure> {
         let body = body.map(Value::to_string).unwrap_or_default();
         let text = self.text(method, path, body).await?;
         serde_json::from_str(&text).map_err(|_| Failure::Relayer {
@@ -86,7 +91,7 @@ impl RelayerClient {
     }
 
     /// Sends a request, and reads the answer as text.
-    pub async fn text(&self, method: Method, path: &str, body: String) -> Result<String, Failure> {
+    pub(crate) async fn text(&self, method: Method, path: &str, body: String) -> Result<String, Failure> {
         let now = now_ms() / 1000;
         let headers = self.key.request_headers(self.owner(), method.as_str(), path, body.as_bytes(), now);
         let mut request = self.http.request(method, format!("{}{path}", self.url));

@@ -36,7 +36,7 @@ const STOP_WORDS: &[&str] = &[
 ];
 
 /// Memory as `--memory` configures it.
-pub struct RelayerMemory {
+pub(crate) struct RelayerMemory {
     key: AccountKey,
     owner: SuiAddress,
     mode: HintMode,
@@ -48,7 +48,7 @@ pub struct RelayerMemory {
 
 impl RelayerMemory {
     /// As the flags say; `None` without `--memory`.
-    pub fn from(settings: &Settings, arguments: &MemoryArguments) -> Result<Option<Self>, Failure> {
+    pub(crate) fn from(settings: &Settings, arguments: &MemoryArguments) -> Result<Option<Self>, Failure> {
         if !arguments.memory {
             return Ok(None);
         }
@@ -63,7 +63,7 @@ impl RelayerMemory {
     }
 
     /// The hint for a message; shows its extent to the user too.
-    pub fn hint(&self, session: SessionId, messages: &[Message], out: &Out) -> MemoryHint {
+    pub(crate) fn hint(&self, session: SessionId, messages: &[Message], out: &Out) -> MemoryHint {
         let text = user_text(messages);
         let words = self.words(&text);
         match self.mode {
@@ -96,7 +96,7 @@ impl RelayerMemory {
     }
 
     /// Sends an exchange to be remembered.
-    pub async fn send(
+    pub(crate) async fn send(
         &self,
         relayer: &RelayerClient,
         messages: &[Message],

@@ -60,7 +60,7 @@ impl Input {
 }
 
 /// The prompt, from opening to the last line.
-pub async fn run(
+pub(crate) async fn run(
     client: &Client,
     talk: Arc<Talk>,
     arguments: &ChatArguments,

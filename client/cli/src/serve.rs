@@ -29,7 +29,7 @@ const KEY_PREFIX: &str = "sk-baton-";
 /// Largest key file.
 const MAX_KEY_BYTES: u64 = 4096;
 
-pub async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> Result<(), Failure> {
     let address = arguments.listen;
     if arguments.no_key && !is_loopback(&address) {
         return Err(Failure::Usage(format!(

@@ -22,7 +22,7 @@ use super::{
     storage, with_client, write_private,
 };
 
-pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Result<(), Failure> {
     match command {
         SessionCommand::List => {
             with_client(settings, false, async |client| show_list(client, out).await).await
@@ -97,7 +97,7 @@ pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Res
 }
 
 /// The sessions, a line each.
-pub async fn show_list(client: &Client, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn show_list(client: &Client, out: &Out) -> Result<(), Failure> {
     let Listing { sessions, unreadable } = client.listing().await?;
     if out.json() {
         let list: Vec<_> = sessions.iter().map(describe).collect();
@@ -273,7 +273,7 @@ async fn verify(client: &Client, named: &str, full: bool, repair: bool, out: &Ou
 }
 
 /// The results of a verification.
-pub fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failure> {
+pub(crate) fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failure> {
     if out.json() {
         let problems: Vec<_> = report
             .problems

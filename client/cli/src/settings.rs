@@ -27,7 +27,7 @@ const MAX_CONFIG_BYTES: u64 = 64 * 1024;
 
 /// Environment variables beside the flags' own.
 #[derive(Debug, Clone, Default)]
-pub struct Environment {
+pub(crate) struct Environment {
     /// `HOME`.
     pub home: Option<PathBuf>,
     /// `XDG_CONFIG_HOME`.
@@ -44,7 +44,7 @@ pub struct Environment {
 
 impl Environment {
     /// Reads it.
-    pub fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let path = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         Self {
             home: path("HOME"),
@@ -120,7 +120,7 @@ fn urls(flags: &[String], file: Urls, default: &[String]) -> Vec<String> {
 
 /// Settings of one call.
 #[derive(Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     home: PathBuf,
     nodes: Vec<Multiaddr>,
     publishers: Vec<String>,
@@ -159,7 +159,7 @@ pub struct Settings {
 impl Settings {
     /// The input of every command's turns: with the requested model, or else the settings' one. Merges other
     /// devices' turns first.
-    pub fn turn(&self, model: Option<String>, allow_echo: bool) -> TurnInput {
+    pub(crate) fn turn(&self, model: Option<String>, allow_echo: bool) -> TurnInput {
         let mut turn = TurnInput::new(Vec::new());
         turn.model = model.or_else(|| self.model.clone());
         turn.allow_echo = allow_echo;
@@ -168,7 +168,7 @@ impl Settings {
     }
 
     /// Merges the three sources.
-    pub fn gather(arguments: &Arguments, environment: &Environment) -> Result<Self, Failure> {
+    pub(crate) fn gather(arguments: &Arguments, environment: &Environment) -> Result<Self, Failure> {
         let file = read_file(arguments.config.as_deref(), environment)?;
         let home = arguments.home.clone().or(file.home).or_else(|| environment.data_folder());
         let home =
@@ -225,37 +225,37 @@ impl Settings {
     }
 
     /// The file of the account key.
-    pub fn account_file(&self) -> PathBuf {
+    pub(crate) fn account_file(&self) -> PathBuf {
         self.account.clone()
     }
 
     /// The home folder.
-    pub fn home(&self) -> &Path {
+    pub(crate) fn home(&self) -> &Path {
         &self.home
     }
 
     /// The passphrase of the device key, if there is one.
-    pub fn passphrase(&self) -> Option<&str> {
+    pub(crate) fn passphrase(&self) -> Option<&str> {
         self.passphrase.as_deref().map(String::as_str)
     }
 
     /// Shards of the store's network.
-    pub fn shards(&self) -> ShardCount {
+    pub(crate) fn shards(&self) -> ShardCount {
         self.shards
     }
 
     /// Length of the store's epochs.
-    pub fn epoch(&self) -> Duration {
+    pub(crate) fn epoch(&self) -> Duration {
         self.epoch
     }
 
     /// The aggregators' URLs.
-    pub fn aggregators(&self) -> &[String] {
+    pub(crate) fn aggregators(&self) -> &[String] {
         &self.aggregators
     }
 
     /// The stores over HTTP, with the changes of `tune`.
-    pub fn store(
+    pub(crate) fn store(
         &self,
         tune: impl FnOnce(HttpStoreBuilder) -> HttpStoreBuilder,
     ) -> Result<HttpStore, Failure> {
@@ -273,7 +273,7 @@ impl Settings {
     }
 
     /// The client's configuration; without the network it connects to no node.
-    pub fn client(&self, network: bool) -> Result<ClientConfig, Failure> {
+    pub(crate) fn client(&self, network: bool) -> Result<ClientConfig, Failure> {
         let mut config = ClientConfig::with_store(Some(&self.home), self.store(|builder| builder)?);
         config.heads_name = self.heads.first().or(self.publishers.first()).cloned().unwrap_or_default();
         for url in self.heads.iter().skip(1) {
@@ -332,7 +332,7 @@ fn read_file(named: Option<&Path>, environment: &Environment) -> Result<File, Fa
 }
 
 /// Reads a text file of at most `limit` bytes.
-pub fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Zeroizing<String>> {
+pub(crate) fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Zeroizing<String>> {
     use std::io::Read as _;
     let mut text = Zeroizing::new(String::new());
     let read = std::fs::File::open(path)?.take(limit + 1).read_to_string(&mut text)?;
@@ -353,7 +353,7 @@ fn passphrase(file: Option<&Path>, home: &Path) -> Result<Option<Zeroizing<Strin
 }
 
 /// The passphrase in a file: its first line.
-pub fn passphrase_file(path: &Path) -> Result<Zeroizing<String>, Failure> {
+pub(crate) fn passphrase_file(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let text = read_bounded(path, 4096).map_err(|source| ClientError::File {
         action: "read",
         path: path.to_owned(),
@@ -406,7 +406,7 @@ fn address(flag: &str, text: &str) -> Result<Multiaddr, Failure> {
 }
 
 /// A relayer from its address, which must contain its identity.
-pub fn relayer(text: &str) -> Result<Relayer, Failure> {
+pub(crate) fn relayer(text: &str) -> Result<Relayer, Failure> {
     let mut addr = address("--relayer", text)?;
     let peer = addr.to_string().rsplit_once("/p2p/").map(|(_, id)| id.to_owned());
     let node = peer

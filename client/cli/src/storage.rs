@@ -17,7 +17,7 @@ use super::{
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Shows the end of storage of a session's blobs.
-pub async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
+pub(crate) async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
     let blobs = client.session(id).lifetimes().await?;
     let now_ms = now_ms();
@@ -45,7 +45,7 @@ pub async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure
 }
 
 /// Renews one session, or all of this home.
-pub async fn renew(
+pub(crate) async fn renew(
     client: &Client,
     named: Option<&str>,
     within_days: Option<u32>,
@@ -123,7 +123,7 @@ fn describe(blob: &BlobLifetime) -> Value {
 }
 
 /// The time for which a blob is certainly stored.
-pub fn remaining_time(until_ms: u64, now_ms: u64) -> String {
+pub(crate) fn remaining_time(until_ms: u64, now_ms: u64) -> String {
     match until_ms.checked_sub(now_ms) {
         None => "may have run out".to_owned(),
         Some(left) if left < 2 * DAY_MS => format!("kept for {} more hours", left * 24 / DAY_MS),

@@ -28,10 +28,10 @@ use super::{
 /// Most characters shown of a recalled item.
 const SHOWN_CHARS: usize = 120;
 /// Lively, and still on the subject.
-pub const DEFAULT_TEMPERATURE: f32 = 0.7;
+pub(crate) const DEFAULT_TEMPERATURE: f32 = 0.7;
 
 /// Options of this call's turns.
-pub struct Talk {
+pub(crate) struct Talk {
     pub template: TurnInput,
     memory: Option<RelayerMemory>,
     seed: Option<u64>,
@@ -41,7 +41,7 @@ pub struct Talk {
 
 impl Talk {
     /// Builds them from settings and arguments.
-    pub fn from(settings: &Settings, arguments: &ChatArguments) -> Result<Self, Failure> {
+    pub(crate) fn from(settings: &Settings, arguments: &ChatArguments) -> Result<Self, Failure> {
         let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
         let relayer = arguments.memory.relayer.as_ref().or(settings.relayer.as_ref());
         template.relayer = relayer.map(|text| settings::relayer(text)).transpose()?;
@@ -71,7 +71,7 @@ impl Talk {
     }
 
     /// An ordinary turn.
-    pub fn input(&self, session: SessionId, messages: Vec<Message>, out: &Out) -> TurnInput {
+    pub(crate) fn input(&self, session: SessionId, messages: Vec<Message>, out: &Out) -> TurnInput {
         let hint = self.memory.as_ref().map(|memory| memory.hint(session, &messages, out));
         let mut input = TurnInput { messages, hint, ..self.template.clone() };
         input.sampling.seed = self.seed.unwrap_or_else(random_seed);
@@ -79,7 +79,7 @@ impl Talk {
     }
 
     /// Sends an exchange to be remembered, if the user wants that. An unreachable relayer costs a warning.
-    pub async fn remember(&self, messages: &[Message], outcome: &TurnOutcome, out: &Out) {
+    pub(crate) async fn remember(&self, messages: &[Message], outcome: &TurnOutcome, out: &Out) {
         let Some(memory) = &self.memory else { return };
         if let Some(relayer) = &memory.write
             && let Err(failure) = memory.send(relayer, messages, outcome).await
@@ -91,7 +91,7 @@ impl Talk {
 
     /// Finishes a pending turn: with memory recalled anew if this call has memory, and without it, with a
     /// remark, if the relayer gives none.
-    pub async fn finish_pending(
+    pub(crate) async fn finish_pending(
         &self,
         client: &Client,
         session: SessionId,
@@ -121,7 +121,7 @@ impl Talk {
     }
 
     /// Merges other devices' turns, replays displaced ones, and shows both.
-    pub async fn reconcile(
+    pub(crate) async fn reconcile(
         &self,
         client: &Client,
         session: SessionId,
@@ -133,14 +133,14 @@ impl Talk {
     }
 
     /// Begins a session.
-    pub async fn new_session(&self, client: &Client) -> Result<SessionId, ClientError> {
+    pub(crate) async fn new_session(&self, client: &Client) -> Result<SessionId, ClientError> {
         let new = self.system.as_ref().map_or_else(NewSession::default, NewSession::with_system);
         client.new_session(new).await
     }
 }
 
 /// Shows a turn: a line view prints it, a full-screen view receives its events.
-pub struct TurnDisplay<'a> {
+pub(crate) struct TurnDisplay<'a> {
     out: &'a Out,
     /// The model's name, as offered.
     pub model: String,
@@ -148,12 +148,12 @@ pub struct TurnDisplay<'a> {
 }
 
 impl<'a> TurnDisplay<'a> {
-    pub fn new(out: &'a Out) -> Self {
+    pub(crate) fn new(out: &'a Out) -> Self {
         Self { out, model: String::new(), shown: false }
     }
 
     /// Shows the messages, unless they stand at a prompt already.
-    pub fn begin(&self, messages: &[Message]) {
+    pub(crate) fn begin(&self, messages: &[Message]) {
         if let Some(screen) = self.out.screen()
             && !messages.is_empty()
         {
@@ -162,7 +162,7 @@ impl<'a> TurnDisplay<'a> {
     }
 
     /// Shows an event. The turn continues even without an output.
-    pub fn show(&mut self, event: TurnEvent) {
+    pub(crate) fn show(&mut self, event: TurnEvent) {
         if let TurnEvent::Attempt { model, .. } = &event {
             self.model.clone_from(model);
         }
@@ -193,7 +193,7 @@ impl<'a> TurnDisplay<'a> {
     }
 
     /// The last line of a turn: its node, and that it was verified.
-    pub fn finish(&mut self, outcome: &TurnOutcome) {
+    pub(crate) fn finish(&mut self, outcome: &TurnOutcome) {
         self.end_line();
         match self.out.screen() {
             Some(screen) => screen.turn_finished(outcome),
@@ -202,7 +202,7 @@ impl<'a> TurnDisplay<'a> {
     }
 
     /// Ends a line that text left open.
-    pub fn end_line(&mut self) {
+    pub(crate) fn end_line(&mut self) {
         if self.shown {
             let _ = self.out.line("");
             self.shown = false;
@@ -230,7 +230,7 @@ fn show_device_event(event: &DeviceEvent, out: &Out) {
 }
 
 /// A remark to the user about an event, beside the conversation's text.
-pub fn remark(event: &TurnEvent) -> Option<(Tone, String)> {
+pub(crate) fn remark(event: &TurnEvent) -> Option<(Tone, String)> {
     Some(match event {
         TurnEvent::Attempt { node, model, continues, .. } => {
             let what = if *continues > 0 { " goes on with the answer" } else { "" };
@@ -246,7 +246,7 @@ pub fn remark(event: &TurnEvent) -> Option<(Tone, String)> {
 }
 
 /// States that a turn was verified, and by which node it was served.
-pub fn verified_line(outcome: &TurnOutcome) -> String {
+pub(crate) fn verified_line(outcome: &TurnOutcome) -> String {
     let tokens = outcome.receipt.tokens;
     format!(
         "✓ verified · turn {} · node {} · {} + {} tokens",
@@ -258,7 +258,7 @@ pub fn verified_line(outcome: &TurnOutcome) -> String {
 }
 
 /// Messages as one text. Names the author of each, unless it is the user.
-pub fn joined_text(messages: &[Message]) -> String {
+pub(crate) fn joined_text(messages: &[Message]) -> String {
     let texts = messages.iter().map(|message| match message.role {
         Role::User => message.text.clone(),
         other => format!("{}: {}", role(other), message.text),
@@ -267,14 +267,14 @@ pub fn joined_text(messages: &[Message]) -> String {
 }
 
 /// Shows the recalled items, each as a dim line.
-pub fn show_memory(items: &[MemoryItem], out: &Out) {
+pub(crate) fn show_memory(items: &[MemoryItem], out: &Out) {
     for line in memory_lines(items) {
         out.note(&line);
     }
 }
 
 /// The recalled items: their number, then the beginning of each.
-pub fn memory_lines(items: &[MemoryItem]) -> Vec<String> {
+pub(crate) fn memory_lines(items: &[MemoryItem]) -> Vec<String> {
     let lines = items.iter().map(|item| {
         let mut text: String = item.text.chars().take(SHOWN_CHARS).collect();
         if text.len() < item.text.len() {
@@ -286,7 +286,7 @@ pub fn memory_lines(items: &[MemoryItem]) -> Vec<String> {
 }
 
 /// The named session, or a new one. System text for a named one waits until nothing is pending.
-pub async fn open_session(
+pub(crate) async fn open_session(
     client: &Client,
     talk: &Talk,
     arguments: &ChatArguments,

@@ -7,15 +7,15 @@
 //! - It must always give the terminal back ([`terminal`]).
 
 mod block;
-pub mod conversation;
+pub(crate) mod conversation;
 mod draw;
 mod editor;
 mod help;
-pub mod inbox;
+pub(crate) mod inbox;
 mod keys;
 mod palette;
 mod pane;
-pub mod sidebar;
+pub(crate) mod sidebar;
 mod state;
 mod terminal;
 mod wrap;
@@ -73,7 +73,7 @@ enum TaskOutcome {
 }
 
 /// The view, from opening to leaving.
-pub async fn run(
+pub(crate) async fn run(
     client: &Client,
     talk: Arc<Talk>,
     arguments: &ChatArguments,

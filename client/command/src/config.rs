@@ -234,6 +234,7 @@ macro_rules! options {
         impl $name {
             /// Each option from `self`, or else from `other`.
             #[must_use]
+            #[allow(unreachable_pub, reason = "the struct may be private to its program")]
             pub fn or(self, other: Self) -> Self {
                 Self { $($($field: $crate::config::Fallback::or_fallback(self.$field, other.$field),)*)* }
             }

@@ -36,7 +36,7 @@ use baton_proto::{
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::session::fork::Chain;
+use crate::{error::StateError, session::fork::Chain};
 use signals::Signals;
 
 pub(crate) use due::{DueWatch, StorageTerms};
@@ -336,9 +336,9 @@ impl State {
     }
 
     /// The state after a journal's entries.
-    pub(crate) fn replay(root: SessionRoot, entries: &[Zeroizing<Vec<u8>>]) -> Result<Self, ErrorCode> {
-        let (first, rest) = entries.split_first().ok_or(ErrorCode::NonCanonical)?;
-        let Entry::Opened(header) = Entry::decode(first)? else { return Err(ErrorCode::NonCanonical) };
+    pub(crate) fn replay(root: SessionRoot, entries: &[Zeroizing<Vec<u8>>]) -> Result<Self, StateError> {
+        let (first, rest) = entries.split_first().ok_or(StateError::NoHeader)?;
+        let Entry::Opened(header) = Entry::decode(first)? else { return Err(StateError::NoHeader) };
         let mut state = Self::new(root, header);
         for entry in rest {
             state.apply(Entry::decode(entry)?)?;
@@ -363,7 +363,7 @@ impl State {
     }
 
     /// As [`State::last_used_ms`], from a journal's entries and without replaying them.
-    pub(crate) fn last_used_of(entries: &[Zeroizing<Vec<u8>>]) -> Result<u64, ErrorCode> {
+    pub(crate) fn last_used_of(entries: &[Zeroizing<Vec<u8>>]) -> Result<u64, StateError> {
         for entry in entries.iter().rev() {
             match Entry::decode(entry)? {
                 Entry::Turn(turn) => return Ok(turn.accepted_ms),
@@ -371,26 +371,26 @@ impl State {
                 _ => {}
             }
         }
-        Err(ErrorCode::NonCanonical)
+        Err(StateError::NoHeader)
     }
 
     /// Applies one entry.
-    pub(crate) fn apply(&mut self, entry: Entry) -> Result<(), ErrorCode> {
+    pub(crate) fn apply(&mut self, entry: Entry) -> Result<(), StateError> {
         self.apply_one(entry)?;
         self.signals.changed.send_replace(());
         Ok(())
     }
 
-    fn apply_one(&mut self, entry: Entry) -> Result<(), ErrorCode> {
+    fn apply_one(&mut self, entry: Entry) -> Result<(), StateError> {
         match entry {
-            Entry::Opened(_) => return Err(ErrorCode::NonCanonical),
+            Entry::Opened(_) => return Err(StateError::OutOfPlace),
             Entry::System(system) => self.system = Arc::new(system),
             Entry::Pending(turn) => {
                 self.pending = Some(Pending { turn, attempts: Vec::new(), number: None });
             }
             Entry::Attempt(entry) => {
                 let auth = SignedObject::<TurnAuth>::verify(entry.auth)?;
-                let pending = self.pending.as_mut().ok_or(ErrorCode::BadSequence)?;
+                let pending = self.pending.as_mut().ok_or(StateError::NothingPending)?;
                 pending.attempts.push(PendingAttempt {
                     auth,
                     received: String::new(),
@@ -457,7 +457,7 @@ impl State {
             }
             Entry::Compacted { seq, prev_link } => {
                 if self.next_seq() != 0 {
-                    return Err(ErrorCode::NonCanonical);
+                    return Err(StateError::OutOfPlace);
                 }
                 self.compacted = Some((seq, prev_link));
             }
@@ -490,10 +490,10 @@ impl State {
         self.schemas.get(hash).map(String::as_str)
     }
 
-    fn push_turn(&mut self, mut turn: TurnEntry) -> Result<(), ErrorCode> {
+    fn push_turn(&mut self, mut turn: TurnEntry) -> Result<(), StateError> {
         let link = SignedObject::<Link>::verify(turn.entry.link.clone())?;
         if link.seq != self.next_seq() || link.prev_link != self.prev_link() {
-            return Err(ErrorCode::ChainBroken);
+            return Err(StateError::ChainBroken);
         }
         let identity = link.record_identity();
         let record = turn.entry.record.open(&self.root.record_key(&identity), &identity)?;
@@ -586,10 +586,10 @@ impl State {
         notes
     }
 
-    fn meta_mut(&mut self, seq: u64) -> Result<&mut TurnMeta, ErrorCode> {
+    fn meta_mut(&mut self, seq: u64) -> Result<&mut TurnMeta, StateError> {
         self.due.changed(seq);
-        let index = self.index(seq).ok_or(ErrorCode::BadSequence)?;
-        self.meta.get_mut(index).ok_or(ErrorCode::BadSequence)
+        let index = self.index(seq).ok_or(StateError::UnknownTurn(seq))?;
+        self.meta.get_mut(index).ok_or(StateError::UnknownTurn(seq))
     }
 
     /// Index of a turn in `history`, unless it is older than the turns here.

@@ -6,49 +6,49 @@ use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, Multiaddr, Reach, TurnS
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-pub const TCP: &str = "/ip4/127.0.0.1/tcp/0";
-pub const QUIC: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
+pub(crate) const TCP: &str = "/ip4/127.0.0.1/tcp/0";
+pub(crate) const QUIC: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
 
 /// A frame limit above everything the tests send.
-pub const LIMIT: usize = 16 << 20;
+pub(crate) const LIMIT: usize = 16 << 20;
 
 /// A deadline so far away that only a hang reaches it.
-pub fn soon() -> Instant {
+pub(crate) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
 
-pub fn addr(text: &str) -> Multiaddr {
+pub(crate) fn addr(text: &str) -> Multiaddr {
     text.parse().expect("a multiaddr")
 }
 
 /// A random seed: parallel test runs must not share identities, since mDNS would mix them up.
-pub fn seed() -> Zeroizing<[u8; 32]> {
+pub(crate) fn seed() -> Zeroizing<[u8; 32]> {
     Zeroizing::new(rand::random())
 }
 
-pub fn server_config(listen: &str) -> MeshConfig {
+pub(crate) fn server_config(listen: &str) -> MeshConfig {
     MeshConfig::server("baton-test (node)", vec![addr(listen)])
 }
 
 /// A mesh that only dials, on this machine.
-pub fn dialer(agent: &str) -> MeshConfig {
+pub(crate) fn dialer(agent: &str) -> MeshConfig {
     MeshConfig { reach: Some(Reach::Loopback), ..MeshConfig::dialer(agent) }
 }
 
-pub async fn start(config: MeshConfig) -> (MeshHandle, Incoming) {
+pub(crate) async fn start(config: MeshConfig) -> (MeshHandle, Incoming) {
     Mesh::spawn(seed(), config).await.expect("a mesh")
 }
 
-pub async fn server(listen: &str) -> (MeshHandle, Incoming) {
+pub(crate) async fn server(listen: &str) -> (MeshHandle, Incoming) {
     start(server_config(listen)).await
 }
 
-pub async fn client() -> MeshHandle {
+pub(crate) async fn client() -> MeshHandle {
     start(dialer("baton-test (client)")).await.0
 }
 
 /// Opens a turn with the node and accepts it there.
-pub async fn connect(
+pub(crate) async fn connect(
     client: &MeshHandle,
     node: &MeshHandle,
     incoming: &mut Incoming,
@@ -61,7 +61,7 @@ pub async fn connect(
 }
 
 /// Whether the remote peer is gone: its stream ended or failed.
-pub async fn has_ended(turn: &mut TurnStream) -> bool {
+pub(crate) async fn has_ended(turn: &mut TurnStream) -> bool {
     use baton_mesh::FrameError;
     matches!(turn.recv_by(LIMIT, soon()).await, Ok(None) | Err(FrameError::Io(_) | FrameError::Truncated))
 }

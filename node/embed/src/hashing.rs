@@ -7,7 +7,7 @@
 use crate::{EmbedFuture, EmbedRole, Embedder, off_reactor, unit};
 
 /// Length of the vectors.
-pub const DIMENSIONS: usize = 384;
+pub(crate) const DIMENSIONS: usize = 384;
 
 /// Weight of a pair of adjacent words.
 const PAIR: f32 = 0.5;

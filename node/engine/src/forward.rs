@@ -124,7 +124,7 @@ pub(crate) struct Context<'a> {
 
 impl Context<'_> {
     /// Runs `work` on each part.
-    pub fn each<P: Send>(&mut self, parts: &mut [P], work: impl Fn(&mut Own, &mut P) + Sync) {
+    pub(crate) fn each<P: Send>(&mut self, parts: &mut [P], work: impl Fn(&mut Own, &mut P) + Sync) {
         let own = self.own;
         self.threads.each(parts, |thread, part| {
             let mut own = own[thread].lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +133,7 @@ impl Context<'_> {
     }
 
     /// Runs `work` on each part; each thread begins with its own parts: see [`Threads::each_near`].
-    pub fn each_near<P: Send>(
+    pub(crate) fn each_near<P: Send>(
         &mut self,
         parts: &mut [P],
         starts: &[usize],
@@ -147,7 +147,7 @@ impl Context<'_> {
     }
 
     /// Rows in one part of a row-by-row phase.
-    pub fn rows_at_once(&self, rows: usize) -> usize {
+    pub(crate) fn rows_at_once(&self, rows: usize) -> usize {
         if rows <= ALONE { rows.max(1) } else { rows.div_ceil(4 * self.threads.count()).max(2) }
     }
 }

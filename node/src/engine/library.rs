@@ -13,12 +13,12 @@ mod present {
     };
 
     /// Whether the library supports this architecture.
-    pub fn knows(header: &Gguf) -> bool {
+    pub(crate) fn knows(header: &Gguf) -> bool {
         Family::of(header).is_some()
     }
 
     /// Memory of the library beyond the file's size, in bytes.
-    pub fn extra_bytes(header: &Gguf) -> Option<u64> {
+    pub(crate) fn extra_bytes(header: &Gguf) -> Option<u64> {
         Shape::read(header).ok().map(|shape| shape.extra_bytes)
     }
 
@@ -26,7 +26,7 @@ mod present {
     ///
     /// # Errors
     /// Why the library refuses the file.
-    pub fn open(file: &GgufFile, context: usize) -> Result<Box<dyn Solo>, String> {
+    pub(crate) fn open(file: &GgufFile, context: usize) -> Result<Box<dyn Solo>, String> {
         match CandleModel::open(file, &Options { context }) {
             Ok(model) => Ok(Box::new(model)),
             Err(error) => Err(error.to_string()),

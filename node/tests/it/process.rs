@@ -16,30 +16,30 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The program, with its own home.
-pub fn baton_node(home: &Path, words: &[&str]) -> Command {
+pub(crate) fn baton_node(home: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_baton-node"));
     command.args(words).env_clear().env("HOME", home).env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
     command
 }
 
 /// Runs a command to its end.
-pub fn output(home: &Path, words: &[&str]) -> Output {
+pub(crate) fn output(home: &Path, words: &[&str]) -> Output {
     baton_node(home, words).output().unwrap()
 }
 
-pub fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 /// Runs a command that must fail, and returns its exit code and its error output.
-pub fn failure(command: &mut Command) -> (i32, String) {
+pub(crate) fn failure(command: &mut Command) -> (i32, String) {
     let output = command.output().unwrap();
     assert!(!output.status.success(), "it was to fail: {}", text(&output.stdout));
     (output.status.code().unwrap(), text(&output.stderr))
 }
 
 /// A running node.
-pub struct Node {
+pub(crate) struct Node {
     child: Child,
     events: Receiver<Value>,
     log: Option<JoinHandle<String>>,
@@ -47,7 +47,7 @@ pub struct Node {
 }
 
 /// Arguments of a node without a model, on ports chosen by the system, with an unreachable store.
-pub const ECHO: [&str; 12] = [
+pub(crate) const ECHO: [&str; 12] = [
     "run",
     "--engine",
     "echo",
@@ -63,13 +63,13 @@ pub const ECHO: [&str; 12] = [
 ];
 
 impl Node {
-    pub fn start(home: &Path, more: &[&str]) -> Self {
+    pub(crate) fn start(home: &Path, more: &[&str]) -> Self {
         let words: Vec<&str> = ECHO.iter().chain(more).copied().collect();
         Self::spawn(&mut baton_node(home, &words))
     }
 
     /// Starts the command and waits until the node serves.
-    pub fn spawn(command: &mut Command) -> Self {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (sender, events) = channel();
         let stdout = BufReader::new(child.stdout.take().unwrap());
@@ -97,26 +97,26 @@ impl Node {
     }
 
     /// The next event.
-    pub fn event(&self) -> Value {
+    pub(crate) fn event(&self) -> Value {
         self.events.recv_timeout(PATIENCE).expect("an event")
     }
 
-    pub fn admin(&self) -> &str {
+    pub(crate) fn admin(&self) -> &str {
         self.ready["admin"].as_str().unwrap()
     }
 
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Waits for the end: exit code and log.
-    pub fn wait(&mut self) -> (Option<i32>, String) {
+    pub(crate) fn wait(&mut self) -> (Option<i32>, String) {
         let status = self.child.wait().unwrap();
         (status.code(), self.log.take().unwrap().join().unwrap())
     }
 
     /// Stops it as an operator would.
-    pub fn stop(&mut self) -> (Option<i32>, String) {
+    pub(crate) fn stop(&mut self) -> (Option<i32>, String) {
         self.signal(Signal::TERM);
         assert_eq!(self.event()["event"], "stopped");
         self.wait()

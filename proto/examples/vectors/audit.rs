@@ -19,7 +19,7 @@ use super::{
 };
 
 /// The request. Its export is a stand-in: export-20.json is a real export.
-pub fn request() -> AuditRequest {
+pub(crate) fn request() -> AuditRequest {
     AuditRequest {
         version: VERSION,
         nonce: counting(0xd0),
@@ -40,7 +40,7 @@ pub fn request() -> AuditRequest {
 }
 
 /// A report with this verdict, signed by node 1.
-pub fn report(verdict: AuditVerdict) -> SignedObject<AuditReport> {
+pub(crate) fn report(verdict: AuditVerdict) -> SignedObject<AuditReport> {
     let request = request();
     let report = AuditReport {
         version: VERSION,
@@ -55,7 +55,7 @@ pub fn report(verdict: AuditVerdict) -> SignedObject<AuditReport> {
 }
 
 /// All vectors of audits.
-pub fn vectors() -> Value {
+pub(crate) fn vectors() -> Value {
     let made = request();
     let bytes = AuditBytes::new(&made).expect("the request is small");
     let mut bare = made.clone();

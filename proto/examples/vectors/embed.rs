@@ -27,7 +27,7 @@ use super::{
 };
 
 /// A request with all related objects.
-pub struct EmbedExchange {
+pub(crate) struct EmbedExchange {
     /// The order.
     pub auth: SignedObject<EmbedAuth>,
     /// Its texts.
@@ -62,7 +62,7 @@ fn secrets() -> (SecretSigningKey, ExchangeSecret, [u8; 32]) {
 }
 
 /// The request to node 0.
-pub fn made() -> EmbedExchange {
+pub(crate) fn made() -> EmbedExchange {
     let (client, ephemeral, nonce) = secrets();
     let texts = EmbedTexts::new(vec!["harbour café".to_owned(), String::new(), "⛵".to_owned()]);
     let mut auth = EmbedAuth {
@@ -125,7 +125,7 @@ fn offering() -> SignedObject<NodeRecord> {
 }
 
 /// All vectors of embeddings.
-pub fn vectors() -> Value {
+pub(crate) fn vectors() -> Value {
     let made = made();
     let (_, ephemeral, nonce) = secrets();
     let auth_hash = made.auth.auth_hash();

@@ -30,18 +30,18 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 #[path = "audit.rs"]
-pub mod audit;
+pub(crate) mod audit;
 #[path = "embed.rs"]
-pub mod embed;
+pub(crate) mod embed;
 #[path = "objects.rs"]
-pub mod objects;
+pub(crate) mod objects;
 #[path = "session.rs"]
-pub mod session;
+pub(crate) mod session;
 
 use session::Session;
 
 /// Every file: name and text.
-pub fn files() -> Vec<(&'static str, String)> {
+pub(crate) fn files() -> Vec<(&'static str, String)> {
     let made = Session::make();
     let mut export = serde_json::to_string(&made.export(false)).expect("an export is plain JSON");
     export.push('\n');
@@ -81,7 +81,7 @@ fn sorted(value: Value) -> Value {
 }
 
 /// An object's fields as JSON, with byte strings (16 bytes at least) in hex.
-pub fn fields(value: &impl Serialize) -> Value {
+pub(crate) fn fields(value: &impl Serialize) -> Value {
     hexed(serde_json::to_value(value).expect("wire objects are plain data"))
 }
 
@@ -103,7 +103,7 @@ fn hexed(value: Value) -> Value {
 }
 
 /// Bytes that count up from `first`.
-pub fn counting<const N: usize>(first: u8) -> [u8; N] {
+pub(crate) fn counting<const N: usize>(first: u8) -> [u8; N] {
     let mut bytes = [0u8; N];
     for (offset, byte) in bytes.iter_mut().enumerate() {
         *byte = first.wrapping_add(u8::try_from(offset % 256).expect("below 256"));

@@ -33,7 +33,7 @@ use super::{
 };
 
 /// A signed object with its fields, bytes and hash.
-pub fn signed<T: Signable>(name: &str, object: &SignedObject<T>, hash: Option<String>) -> Value {
+pub(crate) fn signed<T: Signable>(name: &str, object: &SignedObject<T>, hash: Option<String>) -> Value {
     let bytes: &SignedBytes = object.bytes();
     json!({
         "type": name,
@@ -48,7 +48,7 @@ pub fn signed<T: Signable>(name: &str, object: &SignedObject<T>, hash: Option<St
 }
 
 /// As [`signed`], for an unsigned object.
-pub fn plain(name: &str, object: &impl Serialize, hash: Option<String>) -> Value {
+pub(crate) fn plain(name: &str, object: &impl Serialize, hash: Option<String>) -> Value {
     json!({
         "type": name,
         "fields": fields(object),
@@ -62,7 +62,7 @@ fn turn(made: &Session, seq: usize) -> &Turn {
 }
 
 /// The progress note of the first 32 tokens of turn 2.
-pub fn progress(made: &Session) -> SignedObject<ProgressNote> {
+pub(crate) fn progress(made: &Session) -> SignedObject<ProgressNote> {
     let turn = turn(made, 2);
     let leaf = turn.leaves.first().expect("turn 2 has a long answer");
     let note = ProgressNote {
@@ -77,7 +77,7 @@ pub fn progress(made: &Session) -> SignedObject<ProgressNote> {
 }
 
 /// The abort of attempt 0 of turn 7.
-pub fn abort(made: &Session) -> SignedObject<Abort> {
+pub(crate) fn abort(made: &Session) -> SignedObject<Abort> {
     let auth = &turn(made, 7).auth;
     let abort = Abort {
         version: VERSION,
@@ -92,7 +92,7 @@ pub fn abort(made: &Session) -> SignedObject<Abort> {
 }
 
 /// The status request for turn 7's second attempt.
-pub fn status(made: &Session) -> SignedObject<StatusRequest> {
+pub(crate) fn status(made: &Session) -> SignedObject<StatusRequest> {
     let auth = &turn(made, 7).auth;
     let request = StatusRequest {
         version: VERSION,
@@ -118,7 +118,7 @@ fn head_inner(made: &Session) -> HeadInner {
 }
 
 /// The head record after turn 19.
-pub fn head(made: &Session) -> SignedObject<HeadRecord> {
+pub(crate) fn head(made: &Session) -> SignedObject<HeadRecord> {
     HeadRecord::seal(
         &root(),
         &made.head(),
@@ -140,7 +140,7 @@ fn manifest() -> ModelManifest {
 }
 
 /// The record of node 0.
-pub fn node_record() -> SignedObject<NodeRecord> {
+pub(crate) fn node_record() -> SignedObject<NodeRecord> {
     let record = NodeRecord {
         version: VERSION,
         node: node(0).node_id(),
@@ -175,7 +175,7 @@ pub fn node_record() -> SignedObject<NodeRecord> {
 }
 
 /// A hint for turn 5, which has memory, by a separate account.
-pub fn recall_hint(made: &Session) -> SignedObject<RecallHint> {
+pub(crate) fn recall_hint(made: &Session) -> SignedObject<RecallHint> {
     let account = SecretSigningKey::from_seed(&counting(0xac));
     let hint = RecallHint {
         version: VERSION,
@@ -192,7 +192,7 @@ pub fn recall_hint(made: &Session) -> SignedObject<RecallHint> {
 }
 
 /// An issuer's quota, and a narrower one by its holder.
-pub fn quota_grants() -> [SignedObject<QuotaGrant>; 2] {
+pub(crate) fn quota_grants() -> [SignedObject<QuotaGrant>; 2] {
     let (issuer, holder) =
         (SecretSigningKey::from_seed(&counting(0xb0)), SecretSigningKey::from_seed(&counting(0xb1)));
     let first = QuotaGrant {
@@ -227,7 +227,7 @@ pub fn quota_grants() -> [SignedObject<QuotaGrant>; 2] {
 }
 
 /// The use of the narrower quota for turn 5.
-pub fn quota_proof(made: &Session) -> SignedObject<QuotaProof> {
+pub(crate) fn quota_proof(made: &Session) -> SignedObject<QuotaProof> {
     let [_, last] = quota_grants();
     let proof = QuotaProof {
         version: VERSION,
@@ -239,7 +239,7 @@ pub fn quota_proof(made: &Session) -> SignedObject<QuotaProof> {
 }
 
 /// Every object, signed and unsigned.
-pub fn object_vectors(made: &Session) -> Value {
+pub(crate) fn object_vectors(made: &Session) -> Value {
     let with_memory = turn(made, 5);
     let resumed = turn(made, 7);
     let mut objects = Vec::new();
@@ -320,7 +320,7 @@ pub fn object_vectors(made: &Session) -> Value {
 }
 
 /// A frame: encoded, and as sent with its length.
-pub fn frame(name: &str, kind: &str, frame: &impl Serialize) -> Value {
+pub(crate) fn frame(name: &str, kind: &str, frame: &impl Serialize) -> Value {
     let body = codec::encode(frame);
     let length = u32::try_from(body.len()).expect("frames of the fixture are small");
     json!({
@@ -424,7 +424,7 @@ fn reply_events(made: &Session) -> Vec<(&'static str, ReplyEvent)> {
 }
 
 /// Every frame and every event of a reply.
-pub fn frame_vectors(made: &Session) -> Value {
+pub(crate) fn frame_vectors(made: &Session) -> Value {
     let mut frames = Vec::new();
     frames.extend(client_frames(made).iter().map(|(name, body)| frame(name, "ClientFrame", body)));
     frames.extend(node_frames(made).iter().map(|(name, body)| frame(name, "NodeFrame", body)));

@@ -35,29 +35,29 @@ use baton_proto::{
 };
 
 /// Turns of the fixed session.
-pub const TURNS: u64 = 20;
+pub(crate) const TURNS: u64 = 20;
 /// Shard count to which its blob IDs are bound.
-pub const N_SHARDS: u16 = 1000;
+pub(crate) const N_SHARDS: u16 = 1000;
 /// Issue time of its first turn.
-pub const START_MS: u64 = 1_800_000_000_000;
+pub(crate) const START_MS: u64 = 1_800_000_000_000;
 
 /// The session's root.
-pub fn root() -> SessionRoot {
+pub(crate) fn root() -> SessionRoot {
     SessionRoot::from_bytes([0x42; 32])
 }
 
 /// The key of one of the three nodes.
-pub fn node(number: u64) -> SecretSigningKey {
+pub(crate) fn node(number: u64) -> SecretSigningKey {
     SecretSigningKey::from_seed(&[0xa0 + byte(number); 32])
 }
 
 /// The exchange secret of one of the three nodes.
-pub fn node_exchange(number: u64) -> ExchangeSecret {
+pub(crate) fn node_exchange(number: u64) -> ExchangeSecret {
     ExchangeSecret::from_bytes(&[0xb0 + byte(number); 32])
 }
 
 /// The relayer that may add memory.
-pub fn relayer() -> SecretSigningKey {
+pub(crate) fn relayer() -> SecretSigningKey {
     SecretSigningKey::from_seed(&[0xc0; 32])
 }
 
@@ -71,12 +71,12 @@ fn word(number: usize) -> u32 {
 
 /// The stand-in for a Walrus blob ID: BLAKE3 of the blob's BLAKE3. Real IDs need the erasure coding, which is
 /// outside this crate.
-pub fn stand_in_id(blob: &[u8]) -> BlobId {
+pub(crate) fn stand_in_id(blob: &[u8]) -> BlobId {
     BlobId(blake3::hash(&blob_digest(blob).0).into())
 }
 
 /// One finished turn.
-pub struct Turn {
+pub(crate) struct Turn {
     pub auth: SignedObject<TurnAuth>,
     pub payload: Payload,
     pub sealed: SealedPayload,
@@ -94,7 +94,7 @@ pub struct Turn {
 }
 
 /// The fixed session.
-pub struct Session {
+pub(crate) struct Session {
     pub turns: Vec<Turn>,
 }
 
@@ -111,12 +111,12 @@ struct Script {
 }
 
 /// Pinned system text of every turn.
-pub fn system() -> Vec<Message> {
+pub(crate) fn system() -> Vec<Message> {
     vec![Message::new(Role::System, "Answer briefly. Réponds brièvement.")]
 }
 
 /// Memory items of turn 5.
-pub fn memory_items() -> Vec<MemoryItem> {
+pub(crate) fn memory_items() -> Vec<MemoryItem> {
     vec![
         MemoryItem {
             text: "The user's boat is called Rosalind.".to_owned(),
@@ -174,7 +174,7 @@ fn script(seq: u64) -> Script {
 }
 
 /// Leaves of 32 tokens each over an answer; its bytes are its tokens.
-pub fn leaves_of(key: &RecordKey, auth: &SignedObject<TurnAuth>, answer: &str) -> Vec<AuditLeaf> {
+pub(crate) fn leaves_of(key: &RecordKey, auth: &SignedObject<TurnAuth>, answer: &str) -> Vec<AuditLeaf> {
     let mut running: RunningHash = running_hash_start(key, &auth.auth_hash());
     let mut leaves = Vec::new();
     let tokens = tokens_of(answer);
@@ -192,7 +192,7 @@ pub fn leaves_of(key: &RecordKey, auth: &SignedObject<TurnAuth>, answer: &str) -
 
 impl Session {
     /// Makes the session; the same bytes every time.
-    pub fn make() -> Self {
+    pub(crate) fn make() -> Self {
         let mut session = Self { turns: Vec::new() };
         for seq in 0..TURNS {
             let turn = session.next(seq);
@@ -368,7 +368,7 @@ impl Session {
     }
 
     /// The head after the last turn: its segment's blob, then the closed segments' last ones.
-    pub fn head(&self) -> HeadOuter {
+    pub(crate) fn head(&self) -> HeadOuter {
         let last = self.turns.last().expect("the session has turns");
         let mut blobs: Vec<SegmentRef> = Vec::new();
         for turn in self.turns.iter().rev() {
@@ -388,7 +388,7 @@ impl Session {
 
     /// The session as an export, verified from its blobs and the root. Turn 19 has no ack yet; turn 4 lacks
     /// its authorisation and its system text.
-    pub fn export(&self, with_root: bool) -> Export {
+    pub(crate) fn export(&self, with_root: bool) -> Export {
         let mut reader = SessionReader::new(&root(), &self.head()).expect("the head names a blob");
         while let Some(need) = reader.need() {
             let turn = self.turns.iter().find(|turn| turn.blob == need).expect("every blob is known");
@@ -416,7 +416,7 @@ impl Session {
 }
 
 /// The sampling settings of a turn.
-pub fn sampling(seq: u64) -> Sampling {
+pub(crate) fn sampling(seq: u64) -> Sampling {
     Sampling {
         temperature: 0.75,
         top_p: 0.875,

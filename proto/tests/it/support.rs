@@ -1,5 +1,5 @@
 //! Helpers of the tests.
 
-pub mod harness;
-pub mod objects;
-pub mod source;
+pub(crate) mod harness;
+pub(crate) mod objects;
+pub(crate) mod source;

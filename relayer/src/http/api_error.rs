@@ -201,7 +201,7 @@ impl IntoResponse for ApiError {
 
 /// The id of a request.
 #[derive(Clone, Debug)]
-pub struct RequestId(pub String);
+pub(super) struct RequestId(pub String);
 
 impl RequestId {
     fn random() -> Self {

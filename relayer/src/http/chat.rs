@@ -427,7 +427,9 @@ fn api_error(error: ChatError) -> ApiError {
                 ("Deleted", _) => CHAT_GONE,
                 ("NoNode", _) => NO_NODE,
                 ("Log" | "Store", _) => UNAVAILABLE,
-                ("MessageTooLong" | "EmptyMessage", _) => return ApiError::bad(message),
+                ("MessageTooLong" | "TooManyMessages" | "SchemaTooLong" | "EmptyMessage", _) => {
+                    return ApiError::bad(message);
+                }
                 (_, Some(ErrorCode::PayloadRejected | ErrorCode::ContextOverflow)) => {
                     return ApiError::bad(message).with("error", name.into());
                 }

@@ -87,7 +87,7 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Params<T> {
 
 /// A name or id from the path.
 #[derive(Clone, Debug)]
-pub struct PathName<T>(pub T);
+pub(super) struct PathName<T>(pub T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for PathName<T> {
     type Rejection = ApiError;
@@ -99,7 +99,7 @@ impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for PathName<T> {
 }
 
 /// The namespace of items without a project.
-pub const SHARED: &str = "default";
+pub(super) const SHARED: &str = "default";
 
 /// Checks a name from outside; the shared pool's name gives `None`.
 ///

@@ -14,7 +14,7 @@ use crate::{auth::Caller, delegation::Scope};
 
 /// A memory item.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Item {
+pub(super) struct Item {
     /// 32 hex characters.
     pub id: String,
     /// `episode`, `fact`, `entity` or `summary`.
@@ -112,7 +112,7 @@ impl ChangedItem {
 /// An item found by a recall.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Found)]
-pub struct RecallHit {
+pub(super) struct RecallHit {
     /// The item.
     pub item: Item,
     /// Score that orders the hits, 0 to 1.
@@ -137,7 +137,7 @@ impl From<Hit> for RecallHit {
 /// A match that was left out.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Dropped)]
-pub struct DroppedMatch {
+pub(super) struct DroppedMatch {
     /// The item.
     pub id: String,
     /// Its score.
@@ -149,7 +149,7 @@ pub struct DroppedMatch {
 
 /// The result of a recall.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct RecallAnswer {
+pub(super) struct RecallAnswer {
     /// Hits, best first; may be empty.
     pub hits: Vec<RecallHit>,
     /// Matches that were left out, best first.
@@ -202,7 +202,7 @@ mod erased {
 /// Filters of items. An omitted list or time does not filter.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct FilterInput {
+pub(super) struct FilterInput {
     /// Kinds to include: `episode`, `fact`, `entity`, `summary`.
     pub kinds: Vec<String>,
     /// Layers to include: `profile`, `relationship`, `episode`.
@@ -273,7 +273,7 @@ pub(super) fn item_id(text: &str) -> Result<ItemId, ApiError> {
 
 /// A project, session or persona.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct PlaceJson {
+pub(super) struct PlaceJson {
     /// Its name.
     pub name: String,
     /// Project of a session.
@@ -334,7 +334,7 @@ impl ChangedPlace {
 
 /// A typed edge between two items.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct EdgeJson {
+pub(super) struct EdgeJson {
     /// Id of the source item.
     pub from: String,
     /// Id of the target item.
@@ -364,7 +364,7 @@ impl From<Edge> for EdgeJson {
 
 /// The number of changed objects.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Count {
+pub(super) struct Count {
     /// Number of objects.
     pub count: u64,
 }

@@ -29,7 +29,7 @@ use crate::{
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
 /// The route `/mcp` over all other routes, before the gate is added.
-pub fn router(routes: Router) -> Router {
+pub(super) fn router(routes: Router) -> Router {
     // Hosts and origins are not checked: no browser can sign a request for a page.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)

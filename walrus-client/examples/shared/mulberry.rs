@@ -1,7 +1,7 @@
 //! Generated blobs: the same bytes as in `scripts/conformance/ids.mjs`.
 
 /// The numbers of mulberry32 from a seed, little-endian.
-pub fn blob(seed: u32, length: usize) -> Vec<u8> {
+pub(crate) fn blob(seed: u32, length: usize) -> Vec<u8> {
     let mut state = seed;
     let mut out = Vec::with_capacity(length.next_multiple_of(4));
     while out.len() < length {

@@ -3,7 +3,7 @@
 use baton_walrus_client::http_store::fuzzing::read_answer;
 
 /// Panics if the bytes break the rule.
-pub fn check(data: &[u8]) {
+pub(super) fn check(data: &[u8]) {
     let [high, low, body @ ..] = data else { return };
     for text in read_answer(u16::from_be_bytes([*high, *low]) % 600, body) {
         assert!(text.chars().count() < 300 && !text.chars().any(char::is_control), "{text:?}");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use baton_walrus_client::{QuiltIndex, QuiltPatch, QuiltPatchId, ShardCount, quilt};
 
 /// Panics if the bytes break the rule.
-pub fn check(data: &[u8]) {
+pub(super) fn check(data: &[u8]) {
     let [shards, rest @ ..] = data else { return };
     if let Ok(text) = std::str::from_utf8(rest)
         && let Ok(id) = text.parse::<QuiltPatchId>()

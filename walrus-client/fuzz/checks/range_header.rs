@@ -3,7 +3,7 @@
 use baton_walrus_store::fuzzing::parse_range;
 
 /// Panics if the bytes break the rule.
-pub fn check(data: &[u8]) {
+pub(super) fn check(data: &[u8]) {
     let Some(range) = parse_range(data) else { return };
     assert!(range.length > 0 && range.last() >= range.first);
     assert!(!range.is_within(range.last()));

@@ -181,7 +181,7 @@ mod plain {
         state.finalize().as_bytes().to_vec()
     }
 
-    pub fn tree(leaves: &[Vec<u8>]) -> Vec<u8> {
+    pub(super) fn tree(leaves: &[Vec<u8>]) -> Vec<u8> {
         let mut level: Vec<Vec<u8>> = leaves.iter().map(|leaf| hash(&[&[0], leaf])).collect();
         while level.len() > 1 {
             if level.len() % 2 == 1 {
@@ -193,7 +193,7 @@ mod plain {
     }
 
     /// The extended matrix, row by row.
-    pub fn grid(bytes: &[u8], n: usize) -> Vec<Vec<Vec<u8>>> {
+    pub(super) fn grid(bytes: &[u8], n: usize) -> Vec<Vec<Vec<u8>>> {
         let f = (n - 1) / 3;
         let (k1, k2) = (n - 2 * f, n - f);
         let s = bytes.len().max(1).div_ceil(k1 * k2).next_multiple_of(2);
@@ -217,7 +217,7 @@ mod plain {
         grid
     }
 
-    pub fn blob_id(bytes: &[u8], n: usize) -> Vec<u8> {
+    pub(super) fn blob_id(bytes: &[u8], n: usize) -> Vec<u8> {
         let grid = grid(bytes, n);
         let column = |column: usize| -> Vec<Vec<u8>> { grid.iter().map(|row| row[column].clone()).collect() };
         let pairs: Vec<Vec<u8>> =

@@ -11,29 +11,29 @@ use tokio::{
 };
 use wiremock::{Mock, MockServer, Request, ResponseTemplate, matchers::any};
 
-pub const BLOB: &[u8] = b"sealed bytes";
+pub(crate) const BLOB: &[u8] = b"sealed bytes";
 
-pub fn id() -> BlobId {
+pub(crate) fn id() -> BlobId {
     blob_id(BLOB, ShardCount::TESTBED).unwrap()
 }
 
 /// A server with one answer for everything.
-pub async fn answering(response: ResponseTemplate) -> MockServer {
+pub(crate) async fn answering(response: ResponseTemplate) -> MockServer {
     let server = MockServer::start().await;
     Mock::given(any()).respond_with(response).mount(&server).await;
     server
 }
 
-pub async fn answering_status(status: u16) -> MockServer {
+pub(crate) async fn answering_status(status: u16) -> MockServer {
     answering(ResponseTemplate::new(status)).await
 }
 
-pub async fn with_blob() -> MockServer {
+pub(crate) async fn with_blob() -> MockServer {
     answering(ResponseTemplate::new(200).set_body_bytes(BLOB)).await
 }
 
 /// A server whose answers come from a function of the request and its number (from 0).
-pub async fn deciding(
+pub(crate) async fn deciding(
     answer: impl Fn(usize, &Request) -> ResponseTemplate + Send + Sync + 'static,
 ) -> MockServer {
     let server = MockServer::start().await;
@@ -45,13 +45,13 @@ pub async fn deciding(
 }
 
 /// Number of requests with this method.
-pub async fn count(server: &MockServer, method: &str) -> usize {
+pub(crate) async fn count(server: &MockServer, method: &str) -> usize {
     let requests = server.received_requests().await.unwrap();
     requests.iter().filter(|request| request.method.as_str() == method).count()
 }
 
 /// A client of these servers, with short windows and one repetition.
-pub fn builder(publishers: &[&MockServer], aggregators: &[&MockServer]) -> HttpStoreBuilder {
+pub(crate) fn builder(publishers: &[&MockServer], aggregators: &[&MockServer]) -> HttpStoreBuilder {
     let urls = |servers: &[&MockServer]| servers.iter().map(|server| server.uri()).collect::<Vec<_>>();
     let (publishers, aggregators) = (urls(publishers), urls(aggregators));
     let publishers: Vec<&str> = publishers.iter().map(String::as_str).collect();
@@ -65,25 +65,25 @@ pub fn builder(publishers: &[&MockServer], aggregators: &[&MockServer]) -> HttpS
 }
 
 /// A publisher's answer for a newly stored blob.
-pub fn created(id: &str) -> String {
+pub(crate) fn created(id: &str) -> String {
     format!(
         r#"{{"newlyCreated":{{"blobObject":{{"id":"0x{}","registeredEpoch":34,"blobId":"{id}","size":12,"encodingType":"RS2","certifiedEpoch":34,"storage":{{"id":"0x2","startEpoch":34,"endEpoch":35,"storageSize":1}},"deletable":true}},"resourceOperation":{{"registerFromScratch":{{"encodedLength":1,"epochsAhead":1}}}},"cost":7}}}}"#,
         "0b".repeat(32)
     )
 }
 
-pub fn created_answer() -> ResponseTemplate {
+pub(crate) fn created_answer() -> ResponseTemplate {
     ResponseTemplate::new(200).set_body_string(created(&id().to_string()))
 }
 
-pub fn walrus_error(reason: &str) -> String {
+pub(crate) fn walrus_error(reason: &str) -> String {
     format!(
         r#"{{"error":{{"status":"X","code":1,"message":"m","details":[{{"@type":"ErrorInfo","reason":"{reason}","domain":"daemon.walrus.space","metadata":{{}}}}]}}}}"#
     )
 }
 
 /// Serves every connection with `answer`, once a request's headers have arrived.
-pub async fn raw_server<F>(answer: impl Fn(TcpStream) -> F + Send + Sync + 'static) -> String
+pub(crate) async fn raw_server<F>(answer: impl Fn(TcpStream) -> F + Send + Sync + 'static) -> String
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -107,7 +107,7 @@ where
 }
 
 /// A server that accepts requests and never answers.
-pub async fn silent() -> String {
+pub(crate) async fn silent() -> String {
     raw_server(|stream| async move {
         let _stream = stream;
         std::future::pending().await
@@ -116,7 +116,7 @@ pub async fn silent() -> String {
 }
 
 /// A server whose answer is cut in the middle.
-pub async fn cutting() -> String {
+pub(crate) async fn cutting() -> String {
     raw_server(|mut stream| async move {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{\"newly").await;
     })

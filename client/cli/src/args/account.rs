@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 /// Permissions that a delegation can give, in their signed order.
-pub const SCOPES: [&str; 5] = ["read", "write", "chat", "admin", "intimate"];
+pub(crate) const SCOPES: [&str; 5] = ["read", "write", "chat", "admin", "intimate"];
 
 /// The commands for the account key.
 #[derive(Debug, Subcommand)]
-pub enum AccountCommand {
+pub(crate) enum AccountCommand {
     /// Create a key, sealed under the passphrase of --passphrase-file if given.
     New,
     /// Show the account's address and public key.
@@ -55,7 +55,7 @@ Examples:
 
 /// Arguments of `baton account delegate`.
 #[derive(Debug, Args)]
-pub struct DelegateArguments {
+pub(crate) struct DelegateArguments {
     /// Public key of the delegate, 64 hex characters.
     pub key: String,
     /// Scopes: read, write (without reading), chat (conversations that use memory), admin (settings, export,

@@ -11,7 +11,7 @@ const ID_PREFIX: &str = "id:";
 
 /// The command line with a prefix before every ID that begins with a dash. One ID in 64 does, and clap would
 /// take it for flags.
-pub fn with_prefixed_ids(arguments: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+pub(crate) fn with_prefixed_ids(arguments: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
     arguments.map(|argument| match argument.to_str() {
         Some(text) if text.starts_with('-') && is_id(text) => format!("{ID_PREFIX}{text}").into(),
         _ => argument,
@@ -23,13 +23,13 @@ fn is_id(text: &str) -> bool {
 }
 
 /// Removes the prefix of an ID.
-pub fn without_prefix(text: &str) -> &str {
+pub(crate) fn without_prefix(text: &str) -> &str {
     text.strip_prefix(ID_PREFIX).unwrap_or(text)
 }
 
 /// The commands for blobs.
 #[derive(Debug, Subcommand)]
-pub enum BlobCommand {
+pub(crate) enum BlobCommand {
     /// Store a file and print its blob ID.
     ///
     /// The client computes the ID and compares it with the publisher's. If the answer to a PUT is lost, the
@@ -113,7 +113,7 @@ pub enum BlobCommand {
 
 /// Options for storing.
 #[derive(Debug, Args)]
-pub struct StoreArguments {
+pub(crate) struct StoreArguments {
     /// Epochs, 1 to 53, to store the blob.
     #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=53))]
     pub epochs: u32,
@@ -127,7 +127,7 @@ pub struct StoreArguments {
 
 /// The commands for quilts.
 #[derive(Debug, Subcommand)]
-pub enum QuiltCommand {
+pub(crate) enum QuiltCommand {
     /// Store files as one quilt, and print its ID and the patch IDs.
     Put {
         /// Files; the name in the quilt is the file name, or NAME in NAME=FILE.

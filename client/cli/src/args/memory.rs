@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 /// The context in memory.
 #[derive(Debug, Default, Clone, Args)]
-pub struct ContextArguments {
+pub(crate) struct ContextArguments {
     /// Project [default: the shared pool of no project].
     #[arg(long, value_name = "NAME")]
     pub project: Option<String>,
@@ -20,7 +20,7 @@ pub struct ContextArguments {
 
 /// The commands for memories. ID is an id from `baton memory list`.
 #[derive(Debug, Subcommand)]
-pub enum MemoryCommand {
+pub(crate) enum MemoryCommand {
     /// List memories, newest first.
     List {
         /// Only memories with all these words.
@@ -148,7 +148,7 @@ Examples:
 
 /// Treatment of other holders of the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum OtherHolders {
+pub(crate) enum OtherHolders {
     /// Keep and list them.
     None,
     /// Delete your own messages with the words.
@@ -159,7 +159,7 @@ pub enum OtherHolders {
 
 impl OtherHolders {
     /// Its name in a request.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Own => "own",
@@ -170,7 +170,7 @@ impl OtherHolders {
 
 /// A setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Switch {
+pub(crate) enum Switch {
     /// Allow.
     On,
     /// Do not allow.

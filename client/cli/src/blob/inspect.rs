@@ -16,7 +16,7 @@ use super::{
 };
 
 /// The IDs of files, a line each; for a single file, the ID alone.
-pub async fn ids(settings: &Settings, files: &[PathBuf], out: &Out) -> Result<(), Failure> {
+pub(super) async fn ids(settings: &Settings, files: &[PathBuf], out: &Out) -> Result<(), Failure> {
     let shards = settings.shards();
     for file in files {
         let (id, length) = {
@@ -41,7 +41,12 @@ pub async fn ids(settings: &Settings, files: &[PathBuf], out: &Out) -> Result<()
 }
 
 /// Compares a file with an ID.
-pub async fn verify_file(settings: &Settings, id: BlobId, file: &Path, out: &Out) -> Result<(), Failure> {
+pub(super) async fn verify_file(
+    settings: &Settings,
+    id: BlobId,
+    file: &Path,
+    out: &Out,
+) -> Result<(), Failure> {
     let (found, length) = {
         let bar = Bar::new(out);
         id_of_file(file, settings.shards(), &bar).await?
@@ -64,7 +69,7 @@ pub async fn verify_file(settings: &Settings, id: BlobId, file: &Path, out: &Out
 }
 
 /// Reads a blob from each aggregator by itself, and checks the answer.
-pub async fn verify(settings: &Settings, id: BlobId, limit: u64, out: &Out) -> Result<(), Failure> {
+pub(super) async fn verify(settings: &Settings, id: BlobId, limit: u64, out: &Out) -> Result<(), Failure> {
     let mut sources = Vec::new();
     let (mut wrong, mut good) = (0, 0);
     for url in settings.aggregators() {
@@ -113,7 +118,7 @@ pub async fn verify(settings: &Settings, id: BlobId, limit: u64, out: &Out) -> R
 }
 
 /// The state of blobs; without names, of all blobs stored here.
-pub async fn stat(settings: &Settings, ids: &[String], out: &Out) -> Result<(), Failure> {
+pub(super) async fn stat(settings: &Settings, ids: &[String], out: &Out) -> Result<(), Failure> {
     let ledger = ledger::load(settings)?;
     if ids.is_empty() {
         return ledger::show(&ledger, out);

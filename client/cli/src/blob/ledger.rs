@@ -77,7 +77,7 @@ fn write(path: &Path, ledger: &Ledger) -> std::io::Result<()> {
 }
 
 /// Reads the ledger without the lock.
-pub fn load(settings: &Settings) -> Result<Ledger, Failure> {
+pub(super) fn load(settings: &Settings) -> Result<Ledger, Failure> {
     use std::io::Read as _;
     let path = settings.home().join(FILE);
     let file = match File::open(&path) {
@@ -94,7 +94,7 @@ pub fn load(settings: &Settings) -> Result<Ledger, Failure> {
 }
 
 /// Records a stored blob.
-pub async fn record(
+pub(super) async fn record(
     settings: &Settings,
     stored: &StoredBlob,
     options: &WriteOptions,
@@ -110,13 +110,13 @@ pub async fn record(
 }
 
 /// The ledger's entry for a blob.
-pub fn lifetime(ledger: &Ledger, id: BlobId) -> Option<BlobLine> {
+pub(super) fn lifetime(ledger: &Ledger, id: BlobId) -> Option<BlobLine> {
     ledger.get(id)?;
     ledger.report(clock::now_ms()).blobs.into_iter().find(|line| line.blob_id == id)
 }
 
 /// Shows the whole ledger.
-pub fn show(ledger: &Ledger, out: &Out) -> Result<(), Failure> {
+pub(super) fn show(ledger: &Ledger, out: &Out) -> Result<(), Failure> {
     let report = ledger.report(clock::now_ms());
     if out.json() {
         return Ok(out.value(&json!(report))?);
@@ -129,7 +129,7 @@ pub fn show(ledger: &Ledger, out: &Out) -> Result<(), Failure> {
 }
 
 /// Options of `renew`.
-pub struct RenewRequest {
+pub(super) struct RenewRequest {
     /// The named blobs; empty for all that are due.
     pub ids: Vec<String>,
     /// Days that must be left; by default an epoch.
@@ -141,7 +141,7 @@ pub struct RenewRequest {
 }
 
 /// Stores blobs again that run out.
-pub async fn renew(settings: &Settings, request: RenewRequest, out: &Out) -> Result<(), Failure> {
+pub(super) async fn renew(settings: &Settings, request: RenewRequest, out: &Out) -> Result<(), Failure> {
     let store = store(settings)?;
     let mut locked = LockedLedger::open(settings, out).await?;
     let margin = match request.within_days {

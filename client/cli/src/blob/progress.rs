@@ -13,24 +13,24 @@ const TRANSFER: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_se
 const WORK: &str = "{spinner} {msg} ({elapsed})";
 
 /// A line on standard error that shows progress. It disappears when dropped.
-pub struct Bar(ProgressBar);
+pub(super) struct Bar(ProgressBar);
 
 impl Bar {
     /// A bar, drawn if standard error is a terminal and the output is not JSON.
-    pub fn new(out: &Out) -> Self {
+    pub(super) fn new(out: &Out) -> Self {
         let target = if out.json() { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         Self(ProgressBar::with_draw_target(None, target))
     }
 
     /// Shows work whose end is unknown.
-    pub fn working(&self, what: &str) {
+    pub(super) fn working(&self, what: &str) {
         self.0.set_style(style(WORK));
         self.0.set_message(what.to_owned());
         self.0.enable_steady_tick(TICK);
     }
 
     /// The callback for the store's progress.
-    pub fn follow(&self) -> ProgressFn {
+    pub(super) fn follow(&self) -> ProgressFn {
         let bar = self.0.clone();
         let last = std::sync::Mutex::new(None);
         ProgressFn::new(move |progress: Progress| {

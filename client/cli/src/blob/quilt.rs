@@ -22,7 +22,7 @@ use super::{
 const MAX_QUILT_BYTES: u64 = 1024 * MIB;
 
 /// Runs one of the commands.
-pub async fn run(settings: &Settings, command: QuiltCommand, out: &Out) -> Result<(), Failure> {
+pub(super) async fn run(settings: &Settings, command: QuiltCommand, out: &Out) -> Result<(), Failure> {
     match command {
         QuiltCommand::Put { files, tag, storing } => {
             let sources = Sources::read(&files, &tag)?;

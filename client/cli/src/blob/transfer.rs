@@ -21,7 +21,7 @@ use super::{
 };
 
 /// Stores a file.
-pub async fn put(
+pub(super) async fn put(
     settings: &Settings,
     file: &Path,
     storing: &StoreArguments,
@@ -50,7 +50,7 @@ pub async fn put(
 }
 
 /// Shows a stored blob.
-pub fn show_stored(settings: &Settings, stored: &StoredBlob, out: &Out) -> Result<(), Failure> {
+pub(super) fn show_stored(settings: &Settings, stored: &StoredBlob, out: &Out) -> Result<(), Failure> {
     let encoded = encoded_length(stored.length, settings.shards()).ok();
     if out.json() {
         return Ok(out.value(&json!({
@@ -79,11 +79,11 @@ pub fn show_stored(settings: &Settings, stored: &StoredBlob, out: &Out) -> Resul
 
 /// The check on a read blob.
 #[derive(Debug, Clone, Copy)]
-pub struct Trust(Verification);
+pub(super) struct Trust(Verification);
 
 impl Trust {
     /// From the flags.
-    pub fn of(blake3: Option<&str>, sha256: Option<&str>, unverified: bool) -> Result<Self, Failure> {
+    pub(super) fn of(blake3: Option<&str>, sha256: Option<&str>, unverified: bool) -> Result<Self, Failure> {
         let digest = |flag: &str, text: &str| {
             let mut bytes = [0; 32];
             let decoded = hex::decode_to_slice(text, &mut bytes);
@@ -102,7 +102,7 @@ impl Trust {
 }
 
 /// Options of `get`.
-pub struct GetRequest {
+pub(super) struct GetRequest {
     /// The ID of a blob or an object.
     pub id: String,
     /// The output file.
@@ -118,7 +118,7 @@ pub struct GetRequest {
 }
 
 /// Fetches a blob.
-pub async fn get(settings: &Settings, request: GetRequest, out: &Out) -> Result<(), Failure> {
+pub(super) async fn get(settings: &Settings, request: GetRequest, out: &Out) -> Result<(), Failure> {
     let store = store(settings)?;
     let bar = Bar::new(out);
     let mut options = ReadOptions::new(request.limit).verify(request.check.0);

@@ -23,7 +23,7 @@ const MAX_PARTS: usize = 200;
 
 /// The look of a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ink {
+pub(super) enum Ink {
     /// The mark before the user's text.
     Mark,
     /// The user's text.
@@ -37,7 +37,7 @@ pub enum Ink {
 }
 
 /// A row: pieces of text side by side.
-pub type Row = Vec<(Ink, String)>;
+pub(super) type Row = Vec<(Ink, String)>;
 
 /// A part of an answer, in order of arrival.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Part {
 
 /// The state of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AnswerStatus {
+pub(super) enum AnswerStatus {
     /// The answer is streaming.
     Running,
     /// It was verified; with the node, tokens and speed.
@@ -72,7 +72,7 @@ pub enum AnswerStatus {
 
 /// A turn.
 #[derive(Debug, Clone)]
-pub struct Turn {
+pub(super) struct Turn {
     /// Its link, once it has one.
     pub link: Option<LinkHash>,
     message: String,
@@ -89,7 +89,7 @@ pub struct Turn {
 
 impl Turn {
     /// A turn that begins.
-    pub fn begin(message: &str) -> Self {
+    pub(super) fn begin(message: &str) -> Self {
         Self {
             link: None,
             message: wrap::clean(message),
@@ -102,7 +102,7 @@ impl Turn {
     }
 
     /// A turn of the journal.
-    pub fn from_journal(turn: &JournalTurn) -> Self {
+    pub(super) fn from_journal(turn: &JournalTurn) -> Self {
         let notes = turn.notes.iter().map(|note| Part::Remark(Tone::Note, wrap::clean(note)));
         let parts = notes.chain([Part::Text(wrap::clean(&turn.answer))]).collect();
         let status = AnswerStatus::Verified(wrap::clean_line(&turn.verified));
@@ -110,22 +110,22 @@ impl Turn {
     }
 
     /// The node asked, with its model.
-    pub fn server(&self) -> Option<String> {
+    pub(super) fn server(&self) -> Option<String> {
         self.server.as_ref().map(|(node, model)| format!("{node} · {model}"))
     }
 
     /// Whether the answer still streams.
-    pub fn is_running(&self) -> bool {
+    pub(super) fn is_running(&self) -> bool {
         self.status == AnswerStatus::Running
     }
 
     /// Whether it has this text and no answer: then a new attempt replaces it.
-    pub fn is_unanswered(&self, message: &str) -> bool {
+    pub(super) fn is_unanswered(&self, message: &str) -> bool {
         self.status == AnswerStatus::Failed && self.message == wrap::clean(message)
     }
 
     /// Takes an event of the turn.
-    pub fn take(&mut self, event: &TurnEvent, now: Duration) {
+    pub(super) fn take(&mut self, event: &TurnEvent, now: Duration) {
         let remark = talk::remark(event);
         match event {
             TurnEvent::Text(text) => return self.take_text(text, now),
@@ -169,7 +169,7 @@ impl Turn {
     }
 
     /// A remark within the turn.
-    pub fn remark(&mut self, tone: Tone, text: &str) {
+    pub(super) fn remark(&mut self, tone: Tone, text: &str) {
         if self.parts.len() < MAX_PARTS {
             self.parts.push(Part::Remark(tone, wrap::clean(text)));
         }
@@ -177,7 +177,7 @@ impl Turn {
 
     /// The turn was accepted. The answer then stands in one piece, below the remarks. These name the nodes
     /// asked, if there was more than one attempt.
-    pub fn finish(&mut self, finished: &FinishedTurn) {
+    pub(super) fn finish(&mut self, finished: &FinishedTurn) {
         let asked = self.parts.iter().filter(|part| matches!(part, Part::Attempt(_))).count();
         self.parts.retain(|part| match part {
             Part::Text(_) => false,
@@ -248,7 +248,7 @@ impl Turn {
 
 /// An entry of the conversation.
 #[derive(Debug, Clone)]
-pub enum Content {
+pub(super) enum Content {
     /// A turn.
     Turn(Box<Turn>),
     /// A remark between turns.
@@ -259,7 +259,7 @@ pub enum Content {
 
 impl Content {
     /// The entry's turn, if it is one.
-    pub fn turn(&self) -> Option<&Turn> {
+    pub(super) fn turn(&self) -> Option<&Turn> {
         match self {
             Self::Turn(turn) => Some(turn),
             Self::Remark(..) | Self::Earlier(_) => None,
@@ -267,7 +267,7 @@ impl Content {
     }
 
     /// The rows for a width of `cells`; before a turn there is an empty row.
-    pub fn rows(&self, cells: usize) -> Vec<Row> {
+    pub(super) fn rows(&self, cells: usize) -> Vec<Row> {
         match self {
             Self::Turn(turn) => {
                 let mut rows = vec![Vec::new()];

@@ -11,13 +11,13 @@ use baton_proto::{
 use crate::{out::short, talk};
 
 /// Most turns shown of a session, the newest: some hours of chat. `baton session show` has all.
-pub const MAX_TURNS: usize = 200;
+pub(crate) const MAX_TURNS: usize = 200;
 /// Most bytes of text shown of a session, so that a few huge turns do not fill the memory with rows.
-pub const MAX_BYTES: usize = 2 * 1024 * 1024;
+pub(crate) const MAX_BYTES: usize = 2 * 1024 * 1024;
 
 /// The shown part of a session.
 #[derive(Debug, Clone)]
-pub struct ConversationSnapshot {
+pub(crate) struct ConversationSnapshot {
     /// The session.
     pub session: SessionId,
     /// The turns that count, oldest first; at most [`MAX_TURNS`].
@@ -36,7 +36,7 @@ pub struct ConversationSnapshot {
 
 /// A turn of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JournalTurn {
+pub(crate) struct JournalTurn {
     /// Its link, which identifies it.
     pub link: LinkHash,
     /// The user's text.
@@ -51,7 +51,7 @@ pub struct JournalTurn {
 
 /// A turn that was just accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FinishedTurn {
+pub(crate) struct FinishedTurn {
     /// Its link.
     pub link: LinkHash,
     /// The answer.
@@ -74,7 +74,7 @@ impl From<&TurnOutcome> for FinishedTurn {
 }
 
 /// Reads a session's conversation.
-pub async fn load(client: &Client, session: SessionId) -> Result<ConversationSnapshot, ClientError> {
+pub(crate) async fn load(client: &Client, session: SessionId) -> Result<ConversationSnapshot, ClientError> {
     let counting: HashSet<u64> =
         client.session(session).conversation().await?.turns.iter().map(|turn| turn.seq).collect();
     let views = client.session(session).history().await?;
@@ -132,7 +132,7 @@ fn journal_turn(view: &TurnView) -> Option<JournalTurn> {
 }
 
 /// Tokens a second without the first one, as a part of a line; empty if not meaningful.
-pub fn speed(tokens: u32, seconds: f64) -> String {
+pub(crate) fn speed(tokens: u32, seconds: f64) -> String {
     if tokens < 2 || seconds < 0.001 {
         return String::new();
     }

@@ -32,7 +32,7 @@ const SPIN_MS: u128 = 120;
 const PROMPT: &str = "› ";
 
 /// Draws the whole view.
-pub fn draw(state: &mut State, frame: &mut Frame<'_>) {
+pub(super) fn draw(state: &mut State, frame: &mut Frame<'_>) {
     let area = frame.area();
     if area.is_empty() {
         return;

@@ -8,7 +8,7 @@ use unicode_segmentation::{GraphemeCursor, UnicodeSegmentation as _};
 use super::wrap;
 
 /// Longest input: one message. A longer paste is cut.
-pub const MAX_BYTES: usize = baton_proto::limits::MAX_MESSAGE_BYTES;
+pub(super) const MAX_BYTES: usize = baton_proto::limits::MAX_MESSAGE_BYTES;
 /// Most inputs in the history.
 const MAX_HISTORY: usize = 200;
 /// Most bytes of all of them, except the last one.
@@ -16,7 +16,7 @@ const MAX_HISTORY_BYTES: usize = 4 * MAX_BYTES;
 
 /// A cursor movement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Move {
+pub(super) enum Move {
     /// One character back.
     Left,
     /// One character forward.
@@ -33,7 +33,7 @@ pub enum Move {
 
 /// The input.
 #[derive(Debug, Default)]
-pub struct Editor {
+pub(super) struct Editor {
     text: String,
     /// Byte position in the text, between two characters.
     cursor: usize,
@@ -52,18 +52,18 @@ pub struct Editor {
 
 impl Editor {
     /// The text.
-    pub fn text(&self) -> &str {
+    pub(super) fn text(&self) -> &str {
         &self.text
     }
 
     /// Whether the text is empty.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 
     /// Inserts text at the cursor, as far as there is room; returns whether all of it fit. Drops characters
     /// that act on a terminal.
-    pub fn insert(&mut self, text: &str) -> bool {
+    pub(super) fn insert(&mut self, text: &str) -> bool {
         let text = crate::out::clean(&text.replace("\r\n", "\n").replace('\r', "\n"));
         let room = MAX_BYTES.saturating_sub(self.text.len()).min(text.len());
         let end = (0..=room).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
@@ -75,7 +75,7 @@ impl Editor {
     }
 
     /// Takes the whole text out.
-    pub fn take(&mut self) -> String {
+    pub(super) fn take(&mut self) -> String {
         self.cursor = 0;
         self.shown = None;
         self.draft.clear();
@@ -84,14 +84,14 @@ impl Editor {
     }
 
     /// Replaces the whole text.
-    pub fn set(&mut self, text: String) {
+    pub(super) fn set(&mut self, text: String) {
         self.cursor = text.len();
         self.text = text;
         self.changed();
     }
 
     /// Adds a sent text to the history.
-    pub fn remember(&mut self, text: &str) {
+    pub(super) fn remember(&mut self, text: &str) {
         if !text.trim().is_empty() && self.history.back().is_none_or(|last| last != text) {
             self.history.push_back(text.to_owned());
         }
@@ -104,7 +104,7 @@ impl Editor {
     }
 
     /// Shows the next older or newer entry of the history; returns whether there is one.
-    pub fn recall(&mut self, older: bool) -> bool {
+    pub(super) fn recall(&mut self, older: bool) -> bool {
         let last = self.history.len();
         let next = match (self.shown, older) {
             (None, true) => last.checked_sub(1),
@@ -123,13 +123,13 @@ impl Editor {
     }
 
     /// Moves the cursor.
-    pub fn go(&mut self, to: Move) {
+    pub(super) fn go(&mut self, to: Move) {
         self.cursor = self.target(to);
         self.column = None;
     }
 
     /// Cuts the text between the cursor and the target. A cut of words or lines can be put back.
-    pub fn delete(&mut self, to: Move) {
+    pub(super) fn delete(&mut self, to: Move) {
         let target = self.target(to);
         let range = self.cursor.min(target)..self.cursor.max(target);
         if range.is_empty() {
@@ -145,13 +145,13 @@ impl Editor {
     }
 
     /// Puts the last cut text back.
-    pub fn put_back(&mut self) {
+    pub(super) fn put_back(&mut self) {
         let cut = self.cut.clone();
         self.insert(&cut);
     }
 
     /// Moves up or down by a row of this many cells; false at the edge.
-    pub fn go_row(&mut self, down: bool, cells: usize) -> bool {
+    pub(super) fn go_row(&mut self, down: bool, cells: usize) -> bool {
         let (row, column) = self.cursor_position(cells);
         let wanted = self.column.unwrap_or(column);
         let next = if down { row.checked_add(1) } else { row.checked_sub(1) };
@@ -180,7 +180,7 @@ impl Editor {
     }
 
     /// The rows for a width of `cells`, as ranges of the text.
-    pub fn rows(&mut self, cells: usize) -> &[Range<usize>] {
+    pub(super) fn rows(&mut self, cells: usize) -> &[Range<usize>] {
         let stale = self.laid.as_ref().is_none_or(|(width, _)| *width != cells);
         if stale {
             self.laid = Some((cells, wrap::wrap(&self.text, cells)));
@@ -189,7 +189,7 @@ impl Editor {
     }
 
     /// The cursor's row and column.
-    pub fn cursor_position(&mut self, cells: usize) -> (usize, usize) {
+    pub(super) fn cursor_position(&mut self, cells: usize) -> (usize, usize) {
         let cursor = self.cursor;
         let rows = self.rows(cells);
         let row = rows.iter().rposition(|row| row.start <= cursor).unwrap_or(0);

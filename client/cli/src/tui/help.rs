@@ -23,7 +23,7 @@ F1              this; any key closes it";
 const WIDEST: u16 = 76;
 
 /// Draws the help over an area.
-pub fn draw(state: &mut State, buffer: &mut Buffer, area: Rect) {
+pub(super) fn draw(state: &mut State, buffer: &mut Buffer, area: Rect) {
     let Some(first) = &mut state.help else { return };
     let width = area.width.min(WIDEST);
     let cells = usize::from(width).saturating_sub(4).max(1);

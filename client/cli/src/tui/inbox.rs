@@ -20,7 +20,7 @@ const MAX_WAITING: usize = 4096;
 
 /// A message for the view.
 #[derive(Debug, Clone)]
-pub enum ViewMessage {
+pub(crate) enum ViewMessage {
     /// One or a few lines beside the conversation.
     Remark(Tone, String),
     /// A turn begins, with this user text.
@@ -37,7 +37,7 @@ pub enum ViewMessage {
 
 /// The queue from tasks to the view, and the view's stop signal to running tasks.
 #[derive(Debug, Default)]
-pub struct Inbox {
+pub(crate) struct Inbox {
     waiting: Mutex<Vec<ViewMessage>>,
     arrived: Notify,
     stop: Mutex<CancellationToken>,
@@ -45,7 +45,7 @@ pub struct Inbox {
 
 impl Inbox {
     /// Queues a message for the view.
-    pub fn push(&self, message: ViewMessage) {
+    pub(crate) fn push(&self, message: ViewMessage) {
         let mut waiting = lock(&self.waiting);
         let is_full = waiting.len() >= MAX_WAITING;
         match (waiting.last_mut(), message) {
@@ -60,27 +60,27 @@ impl Inbox {
     }
 
     /// Takes all queued messages.
-    pub fn take(&self) -> Vec<ViewMessage> {
+    pub(crate) fn take(&self) -> Vec<ViewMessage> {
         std::mem::take(&mut *lock(&self.waiting))
     }
 
     /// Waits until a message may be there. Cancel safe.
-    pub async fn arrived(&self) {
+    pub(crate) async fn arrived(&self) {
         self.arrived.notified().await;
     }
 
     /// Ends the running task.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         lock(&self.stop).cancel();
     }
 
     /// Begins a new task, which an earlier [`Inbox::stop`] does not affect.
-    pub fn renew(&self) {
+    pub(crate) fn renew(&self) {
         *lock(&self.stop) = CancellationToken::new();
     }
 
     /// Waits until the running task should end.
-    pub async fn stopped(&self) {
+    pub(crate) async fn stopped(&self) {
         let stop = lock(&self.stop).clone();
         stop.cancelled().await;
     }

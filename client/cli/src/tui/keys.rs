@@ -12,7 +12,7 @@ const WHEEL_ROWS: isize = 3;
 
 impl State {
     /// Handles an event of the terminal.
-    pub fn input(&mut self, event: Event) -> Option<Effect> {
+    pub(super) fn input(&mut self, event: Event) -> Option<Effect> {
         match event {
             Event::Key(key) if key.kind != KeyEventKind::Release => self.key(key),
             Event::Paste(text) => {

@@ -7,13 +7,13 @@ use crate::out::Tone;
 
 /// The styles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Palette {
+pub(super) struct Palette {
     color: bool,
 }
 
 impl Palette {
     /// With colour or without.
-    pub fn new(color: bool) -> Self {
+    pub(super) fn new(color: bool) -> Self {
         Self { color }
     }
 
@@ -22,7 +22,7 @@ impl Palette {
     }
 
     /// The style of a piece of the conversation.
-    pub fn ink(self, ink: Ink) -> Style {
+    pub(super) fn ink(self, ink: Ink) -> Style {
         match ink {
             Ink::Mark => self.accent().add_modifier(Modifier::BOLD),
             Ink::Message => Style::new().add_modifier(Modifier::BOLD),
@@ -37,28 +37,28 @@ impl Palette {
     }
 
     /// The style of minor text.
-    pub fn dim(self) -> Style {
+    pub(super) fn dim(self) -> Style {
         // A dark colour of its own would be the background in some themes.
         Style::new().add_modifier(Modifier::DIM)
     }
 
     /// The style of text that a user looks for.
-    pub fn accent(self) -> Style {
+    pub(super) fn accent(self) -> Style {
         self.color(Color::Cyan)
     }
 
     /// The style of text that needs the user.
-    pub fn warn(self) -> Style {
+    pub(super) fn warn(self) -> Style {
         self.ink(Ink::Remark(Tone::Warn))
     }
 
     /// The style of good news.
-    pub fn good(self) -> Style {
+    pub(super) fn good(self) -> Style {
         self.ink(Ink::Remark(Tone::Good))
     }
 
     /// The style of marked text.
-    pub fn marked(self) -> Style {
+    pub(super) fn marked(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 }

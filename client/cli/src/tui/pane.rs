@@ -32,7 +32,7 @@ enum Scroll {
 }
 
 /// The conversation.
-pub struct Pane {
+pub(super) struct Pane {
     blocks: Vec<Block>,
     next: u64,
     scroll: Scroll,
@@ -49,7 +49,7 @@ impl Default for Pane {
 impl Pane {
     /// Takes a session from its journal. Within the same session, known turns keep their remarks, and turns
     /// that no longer count are removed.
-    pub fn set(&mut self, loaded: &ConversationSnapshot, same: bool) {
+    pub(super) fn set(&mut self, loaded: &ConversationSnapshot, same: bool) {
         if !same {
             self.blocks.clear();
             self.scroll = Scroll::Follow;
@@ -90,7 +90,7 @@ impl Pane {
     }
 
     /// Adds a remark: within the running turn, or else at the end.
-    pub fn remark(&mut self, tone: Tone, text: &str) {
+    pub(super) fn remark(&mut self, tone: Tone, text: &str) {
         match self.running_turn_mut() {
             Some(turn) => turn.remark(tone, text),
             None => {
@@ -101,14 +101,14 @@ impl Pane {
     }
 
     /// Begins a turn. It replaces an unanswered turn with the same text.
-    pub fn begin(&mut self, message: &str) {
+    pub(super) fn begin(&mut self, message: &str) {
         self.blocks.retain(|block| block.content.turn().is_none_or(|turn| !turn.is_unanswered(message)));
         self.push(Content::Turn(Box::new(Turn::begin(message))));
         self.bound();
     }
 
     /// Takes an event of the running turn.
-    pub fn turn(&mut self, event: &TurnEvent, now: Duration) {
+    pub(super) fn turn(&mut self, event: &TurnEvent, now: Duration) {
         if self.running_turn_mut().is_none() {
             // A pending turn is finished without a new message.
             self.begin("");
@@ -119,21 +119,21 @@ impl Pane {
     }
 
     /// The running turn was accepted.
-    pub fn finish(&mut self, finished: &FinishedTurn) {
+    pub(super) fn finish(&mut self, finished: &FinishedTurn) {
         if let Some(turn) = self.running_turn_mut() {
             turn.finish(finished);
         }
     }
 
     /// Nothing runs any more: a turn that was not accepted is unanswered.
-    pub fn end(&mut self, cancelled: bool) {
+    pub(super) fn end(&mut self, cancelled: bool) {
         if let Some(turn) = self.running_turn_mut() {
             turn.status = if cancelled { AnswerStatus::Cancelled } else { AnswerStatus::Failed };
         }
     }
 
     /// Marks unanswered messages as given up.
-    pub fn give_up(&mut self) {
+    pub(super) fn give_up(&mut self) {
         for block in &mut self.blocks {
             if let Content::Turn(turn) = &mut block.content
                 && turn.status == AnswerStatus::Failed
@@ -145,13 +145,13 @@ impl Pane {
     }
 
     /// The running turn.
-    pub fn running_turn(&self) -> Option<&Turn> {
+    pub(super) fn running_turn(&self) -> Option<&Turn> {
         let last = self.blocks.iter().rev().find_map(|block| block.content.turn());
         last.filter(|turn| turn.is_running())
     }
 
     /// Scrolls by this many rows.
-    pub fn scroll(&mut self, by: isize) {
+    pub(super) fn scroll(&mut self, by: isize) {
         let (cells, height) = self.size;
         self.lay(cells);
         let last = self.total().saturating_sub(height);
@@ -160,23 +160,23 @@ impl Pane {
     }
 
     /// Scrolls by this many half pages.
-    pub fn scroll_page(&mut self, halves: isize) {
+    pub(super) fn scroll_page(&mut self, halves: isize) {
         let half = isize::try_from(self.size.1 / 2).unwrap_or(1).max(1);
         self.scroll(half.saturating_mul(halves));
     }
 
     /// Shows the beginning.
-    pub fn show_top(&mut self) {
+    pub(super) fn show_top(&mut self) {
         self.scroll(isize::MIN);
     }
 
     /// Shows the end, and stays there.
-    pub fn follow(&mut self) {
+    pub(super) fn follow(&mut self) {
         self.scroll = Scroll::Follow;
     }
 
     /// The visible rows for this width and height, and the number of rows below them.
-    pub fn visible_rows(&mut self, cells: usize, height: usize) -> (Vec<&Row>, usize) {
+    pub(super) fn visible_rows(&mut self, cells: usize, height: usize) -> (Vec<&Row>, usize) {
         self.size = (cells, height);
         self.lay(cells);
         let (top, total) = (self.top(height), self.total());

@@ -8,7 +8,7 @@ use baton_proto::{ids::SessionId, record::Role};
 use super::wrap;
 
 /// Most listed sessions, the last used: more than a user looks through; `baton session list` has all.
-pub const MAX_SESSIONS: usize = 100;
+pub(crate) const MAX_SESSIONS: usize = 100;
 /// Characters of a session's first message that name it.
 const TITLE_CHARS: usize = 80;
 /// File times may be this much coarser than the clock.
@@ -16,7 +16,7 @@ const TIME_SLACK_MS: u64 = 2000;
 
 /// A session in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SessionEntry {
+pub(crate) struct SessionEntry {
     /// The session.
     pub session: SessionId,
     /// The beginning of its first message.
@@ -41,7 +41,7 @@ impl SessionEntry {
 }
 
 /// Reads the list. Sessions unchanged since the last read are not read again.
-pub async fn list(client: &Client, known: &[SessionEntry]) -> Result<Vec<SessionEntry>, ClientError> {
+pub(crate) async fn list(client: &Client, known: &[SessionEntry]) -> Result<Vec<SessionEntry>, ClientError> {
     let since = known.iter().map(|one| one.used_ms).max().unwrap_or(0).saturating_sub(TIME_SLACK_MS);
     let read = Arc::new(Mutex::new(Vec::new()));
     let sink = read.clone();
@@ -61,7 +61,7 @@ pub async fn list(client: &Client, known: &[SessionEntry]) -> Result<Vec<Session
 
 /// The list on the screen.
 #[derive(Debug, Default)]
-pub struct Sidebar {
+pub(crate) struct Sidebar {
     listed: Vec<SessionEntry>,
     selected: usize,
     /// Whether it has the keyboard focus.
@@ -72,17 +72,17 @@ pub struct Sidebar {
 
 impl Sidebar {
     /// The sessions.
-    pub fn listed(&self) -> &[SessionEntry] {
+    pub(crate) fn listed(&self) -> &[SessionEntry] {
         &self.listed
     }
 
     /// The index of the marked session.
-    pub fn selected(&self) -> usize {
+    pub(crate) fn selected(&self) -> usize {
         self.selected
     }
 
     /// Takes a new list; the mark stays on its session.
-    pub fn set(&mut self, listed: Vec<SessionEntry>) {
+    pub(crate) fn set(&mut self, listed: Vec<SessionEntry>) {
         let marked = self.listed.get(self.selected).map(|one| one.session);
         self.listed = listed;
         let found = marked.and_then(|id| self.listed.iter().position(|one| one.session == id));
@@ -90,7 +90,7 @@ impl Sidebar {
     }
 
     /// Gives it the keyboard focus, with the mark on this session.
-    pub fn focus(&mut self, session: Option<SessionId>) {
+    pub(crate) fn focus(&mut self, session: Option<SessionId>) {
         self.focused = true;
         self.hidden = false;
         let found = session.and_then(|id| self.listed.iter().position(|one| one.session == id));
@@ -98,13 +98,13 @@ impl Sidebar {
     }
 
     /// Moves the mark.
-    pub fn step(&mut self, by: isize) {
+    pub(crate) fn step(&mut self, by: isize) {
         let last = self.listed.len().saturating_sub(1);
         self.selected = self.selected.saturating_add_signed(by).min(last);
     }
 
     /// The marked session.
-    pub fn choice(&self) -> Option<SessionId> {
+    pub(crate) fn choice(&self) -> Option<SessionId> {
         self.listed.get(self.selected).map(|one| one.session)
     }
 }

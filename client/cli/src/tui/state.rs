@@ -13,7 +13,7 @@ use crate::dialogue::{Line, parse};
 
 /// A request to the loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
+pub(super) enum Effect {
     /// Run a line.
     Act(String),
     /// End the running work.
@@ -28,7 +28,7 @@ pub enum Effect {
 
 /// The running work.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunningWork {
+pub(super) struct RunningWork {
     /// In a word.
     pub what: &'static str,
     /// Its start.
@@ -41,7 +41,7 @@ pub struct RunningWork {
 
 /// The session's state for the status line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Status {
+pub(super) struct Status {
     /// The session.
     pub session: Option<SessionId>,
     /// Turns of its chain.
@@ -57,7 +57,7 @@ pub struct Status {
 }
 
 /// The whole state.
-pub struct State {
+pub(super) struct State {
     /// The conversation.
     pub pane: Pane,
     /// The input.
@@ -88,7 +88,7 @@ pub struct State {
 
 impl State {
     /// The view before any data arrives.
-    pub fn new(palette: Palette) -> Self {
+    pub(super) fn new(palette: Palette) -> Self {
         Self {
             pane: Pane::default(),
             editor: Editor::default(),
@@ -107,14 +107,14 @@ impl State {
     }
 
     /// Updates the time and the numbers of known nodes and unstored blobs.
-    pub fn tick(&mut self, now: Duration, nodes: usize, unstored: Option<u64>) {
+    pub(super) fn tick(&mut self, now: Duration, nodes: usize, unstored: Option<u64>) {
         self.now = now;
         self.status.nodes = nodes;
         self.status.unstored = unstored.unwrap_or(self.status.unstored);
     }
 
     /// Work begins.
-    pub fn begin(&mut self, line: &str, now: Duration) {
+    pub(super) fn begin(&mut self, line: &str, now: Duration) {
         let (what, gives_up) = match parse(line) {
             Line::Say(_) | Line::Edit(_) | Line::Regenerate | Line::Retry => ("looking for a node", false),
             Line::Verify { .. } => ("verifying", false),
@@ -127,7 +127,7 @@ impl State {
     }
 
     /// Takes a message of a task.
-    pub fn take(&mut self, message: ViewMessage, now: Duration) {
+    pub(super) fn take(&mut self, message: ViewMessage, now: Duration) {
         self.now = now;
         match message {
             ViewMessage::Remark(tone, text) => self.pane.remark(tone, &text),
@@ -154,7 +154,7 @@ impl State {
 
     /// The running work is over, well or not. A queued text is sent after success; otherwise it returns to
     /// the input.
-    pub fn end(&mut self, good: bool) -> Option<Effect> {
+    pub(super) fn end(&mut self, good: bool) -> Option<Effect> {
         let busy = self.busy.take();
         let stopped = busy.as_ref().is_some_and(|busy| busy.stopping);
         self.pane.end(stopped);

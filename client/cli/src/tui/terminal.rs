@@ -23,7 +23,7 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 type Hook = Box<dyn Fn(&std::panic::PanicHookInfo<'_>) + Send + Sync>;
 
 /// The terminal. It is given back when this is dropped, and before the message of any panic in the process.
-pub struct Screen {
+pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
     /// The previous panic hook.
     hook: Arc<Hook>,
@@ -31,7 +31,7 @@ pub struct Screen {
 
 impl Screen {
     /// Takes the terminal.
-    pub fn open() -> io::Result<Self> {
+    pub(super) fn open() -> io::Result<Self> {
         let hook: Arc<Hook> = Arc::new(std::panic::take_hook());
         let before = hook.clone();
         std::panic::set_hook(Box::new(move |panic| {
@@ -54,23 +54,23 @@ impl Screen {
     }
 
     /// Whether a panic in the process already gave it back.
-    pub fn is_lost(&self) -> bool {
+    pub(super) fn is_lost(&self) -> bool {
         !TAKEN.load(Ordering::SeqCst)
     }
 
     /// Draws a frame; only changes are written.
-    pub fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+    pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         self.terminal.draw(draw)?;
         Ok(())
     }
 
     /// Forgets the screen's content, so that the next frame is written whole.
-    pub fn clear(&mut self) -> io::Result<()> {
+    pub(super) fn clear(&mut self) -> io::Result<()> {
         self.terminal.clear()
     }
 
     /// Takes the mouse, or leaves it to the terminal.
-    pub fn take_mouse(&mut self, take: bool) -> io::Result<()> {
+    pub(super) fn take_mouse(&mut self, take: bool) -> io::Result<()> {
         if take {
             execute!(io::stdout(), EnableMouseCapture)
         } else {

@@ -14,17 +14,17 @@ const TAB: &str = "    ";
 const MAX_GRAPHEME_BYTES: usize = 64;
 
 /// Text without characters that act on a terminal, and with spaces for tabs.
-pub fn clean(text: &str) -> String {
+pub(super) fn clean(text: &str) -> String {
     out::clean(text).replace('\t', TAB)
 }
 
 /// The same on one line.
-pub fn clean_line(text: &str) -> String {
+pub(super) fn clean_line(text: &str) -> String {
     clean(text).replace('\n', " ")
 }
 
 /// A character as shown, and its width in cells.
-pub fn shown(grapheme: &str) -> (Cow<'_, str>, usize) {
+pub(super) fn shown(grapheme: &str) -> (Cow<'_, str>, usize) {
     if grapheme == "\t" {
         return (TAB.into(), TAB.len());
     }
@@ -46,17 +46,17 @@ pub fn shown(grapheme: &str) -> (Cow<'_, str>, usize) {
 }
 
 /// The width of a line in cells.
-pub fn width(line: &str) -> usize {
+pub(super) fn width(line: &str) -> usize {
     line.graphemes(true).map(|grapheme| shown(grapheme).1).sum()
 }
 
 /// A line as it is shown.
-pub fn show(line: &str) -> String {
+pub(super) fn show(line: &str) -> String {
     line.graphemes(true).map(|grapheme| shown(grapheme).0).collect()
 }
 
 /// The beginning of a line within `cells`; a cut is marked.
-pub fn fit(line: &str, cells: usize) -> String {
+pub(super) fn fit(line: &str, cells: usize) -> String {
     if width(line) <= cells {
         return show(line);
     }
@@ -78,7 +78,7 @@ pub fn fit(line: &str, cells: usize) -> String {
 
 /// The rows of a text, as byte ranges of it: at least one, in order, without the line ends between them.
 /// Spaces at a break stay at the row's end, beyond the width.
-pub fn wrap(text: &str, cells: usize) -> Vec<Range<usize>> {
+pub(super) fn wrap(text: &str, cells: usize) -> Vec<Range<usize>> {
     let mut rows = Vec::new();
     let mut start = 0;
     for line in text.split('\n') {
@@ -89,13 +89,13 @@ pub fn wrap(text: &str, cells: usize) -> Vec<Range<usize>> {
 }
 
 /// The rows of a text as they are shown.
-pub fn rows(text: &str, cells: usize) -> Vec<String> {
+pub(super) fn rows(text: &str, cells: usize) -> Vec<String> {
     let ranges = wrap(text, cells).into_iter();
     ranges.map(|row| show(text.get(row).unwrap_or_default().trim_end())).collect()
 }
 
 /// The same, but all rows of a line keep its leading spaces as an indent, as for a remark's details.
-pub fn hanging_rows(text: &str, cells: usize) -> Vec<String> {
+pub(super) fn hanging_rows(text: &str, cells: usize) -> Vec<String> {
     let mut set_in = Vec::new();
     for line in text.split('\n') {
         let rest = line.trim_start_matches(' ');

@@ -24,14 +24,14 @@ fn validate(record: &[u8]) -> Result<HeadIdentity, String> {
 }
 
 /// A node, a store over HTTP and a folder.
-pub struct Fixture {
+pub(crate) struct Fixture {
     pub folder: TempDir,
     pub url: String,
     pub node: FakeNode,
 }
 
 impl Fixture {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = EmbeddedConfig {
             shards: ShardCount::TESTBED,
@@ -46,12 +46,12 @@ impl Fixture {
         Self { folder, url, node }
     }
 
-    pub fn home(&self) -> PathBuf {
+    pub(crate) fn home(&self) -> PathBuf {
         self.folder.path().join("home")
     }
 
     /// Runs the command on a blocking thread, since node and store live on this runtime.
-    pub async fn baton(&self, home: &Path, arguments: &[&str], stdin: &str) -> Output {
+    pub(crate) async fn baton(&self, home: &Path, arguments: &[&str], stdin: &str) -> Output {
         let node = self.node.addrs().first().unwrap().to_string();
         let home = home.display().to_string();
         let shared = ["--home", &home, "--node", &node, "--publisher", &self.url, "--shards", "10"];
@@ -61,7 +61,7 @@ impl Fixture {
     }
 }
 
-pub fn run(folder: &Path, arguments: &[String], stdin: &str) -> Output {
+pub(crate) fn run(folder: &Path, arguments: &[String], stdin: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_baton"))
         .args(arguments)
         .env_clear()
@@ -77,20 +77,20 @@ pub fn run(folder: &Path, arguments: &[String], stdin: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-pub fn code(output: &Output) -> i32 {
+pub(crate) fn code(output: &Output) -> i32 {
     output.status.code().unwrap()
 }
 
-pub fn out(output: &Output) -> String {
+pub(crate) fn out(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-pub fn err(output: &Output) -> String {
+pub(crate) fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 /// The last line of the output, as JSON.
-pub fn last(output: &Output) -> Value {
+pub(crate) fn last(output: &Output) -> Value {
     let text = out(output);
     serde_json::from_str(text.lines().last().unwrap_or_default())
         .unwrap_or_else(|error| panic!("{error}: {text} {}", err(output)))

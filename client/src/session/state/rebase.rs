@@ -4,7 +4,7 @@
 //! number, one at a time is the pending turn, and acceptance takes its number off the list.
 
 use baton_proto::{
-    ErrorCode, SignedObject,
+    SignedObject,
     chain::{HistoryTurn, effective},
     head::DeviceLease,
     ids::{LinkHash, TurnId},
@@ -15,7 +15,7 @@ use baton_proto::{
 };
 
 use super::{Pending, PendingTurn, State, TurnMeta};
-use crate::event::DEFAULT_OUTPUT_TOKENS;
+use crate::{error::StateError, event::DEFAULT_OUTPUT_TOKENS};
 
 /// Replays to follow when searching for a turn whose entries about its replays the journal lost.
 const MAX_FOLLOWED: usize = 16;
@@ -97,8 +97,9 @@ impl State {
     /// 1. displaced turns that this device wrote;
     /// 2. messages that waited already;
     /// 3. an unanswered pending message.
-    pub(super) fn rebase(&mut self, at: u64) -> Result<(), ErrorCode> {
-        let from = self.index(at).filter(|from| *from <= self.history.len()).ok_or(ErrorCode::BadSequence)?;
+    pub(super) fn rebase(&mut self, at: u64) -> Result<(), StateError> {
+        let from = self.index(at).filter(|from| *from <= self.history.len());
+        let from = from.ok_or(StateError::UnknownTurn(at))?;
         let turns = self.history.split_off(from);
         let metas = self.meta.split_off(from);
         self.due.all_changed();
@@ -140,9 +141,9 @@ impl State {
     }
 
     /// Makes the waiting message with this number the pending turn, with its own turn id.
-    pub(super) fn begin_waiting(&mut self, number: u64, turn_id: TurnId) -> Result<(), ErrorCode> {
+    pub(super) fn begin_waiting(&mut self, number: u64, turn_id: TurnId) -> Result<(), StateError> {
         let waiting = self.replays.waiting.iter_mut().find(|waiting| waiting.number == number);
-        let waiting = waiting.ok_or(ErrorCode::BadSequence)?;
+        let waiting = waiting.ok_or(StateError::UnknownMessage(number))?;
         waiting.turn.turn_id = turn_id;
         self.pending =
             Some(Pending { turn: waiting.turn.clone(), attempts: Vec::new(), number: Some(number) });
@@ -187,7 +188,7 @@ impl State {
     }
 
     /// Keeps another device's displaced turn until that device replays it.
-    pub(super) fn keep_displaced(&mut self, entry: &segment::Entry) -> Result<(), ErrorCode> {
+    pub(super) fn keep_displaced(&mut self, entry: &segment::Entry) -> Result<(), StateError> {
         let link = SignedObject::<Link>::verify(entry.link.clone())?;
         if self.replays.find(&link.link_hash()).is_some() {
             return Ok(());

@@ -5,10 +5,10 @@ use baton_engine::gguf::DType;
 use crate::support::{Random, synthetic::weights, writer::Writer};
 
 /// Two mixtures of experts (in one tensor and in separate tensors), then the other architectures.
-pub const NAMES: [&str; 6] = ["mixture", "experts-apart", "phi2", "phi3", "glm4", "lfm2"];
+pub(super) const NAMES: [&str; 6] = ["mixture", "experts-apart", "phi2", "phi3", "glm4", "lfm2"];
 
-pub const VOCABULARY: usize = 72;
-pub const EXPERTS: usize = 4;
+pub(super) const VOCABULARY: usize = 72;
+pub(super) const EXPERTS: usize = 4;
 const HIDDEN: usize = 64;
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
@@ -17,29 +17,29 @@ const FEED_FORWARD: usize = 128;
 const LAYERS: usize = 3;
 
 /// The same tokens that llama.cpp got.
-pub fn prompt(length: u32) -> Vec<u32> {
+pub(super) fn prompt(length: u32) -> Vec<u32> {
     (0..length).map(|at| (at * 29 + 7) % 64 + 3).collect()
 }
 
 /// The parameters of a small model.
 #[derive(Clone)]
-pub struct Small {
+pub(super) struct Small {
     pub name: &'static str,
     pub dtype: DType,
     /// Entries that replace the defaults.
     pub instead: Vec<(&'static str, u32)>,
 }
 
-pub fn model(name: &'static str) -> Writer {
+pub(super) fn model(name: &'static str) -> Writer {
     Small::new(name).writer()
 }
 
 impl Small {
-    pub fn new(name: &'static str) -> Self {
+    pub(super) fn new(name: &'static str) -> Self {
         Self { name, dtype: DType::F32, instead: Vec::new() }
     }
 
-    pub fn with(name: &'static str, key: &'static str, value: u32) -> Self {
+    pub(super) fn with(name: &'static str, key: &'static str, value: u32) -> Self {
         Self { instead: vec![(key, value)], ..Self::new(name) }
     }
 
@@ -79,7 +79,7 @@ impl Small {
     }
 
     /// The file, for further additions.
-    pub fn writer(&self) -> Writer {
+    pub(super) fn writer(&self) -> Writer {
         let mut file = Writer::default();
         let architecture = self.architecture();
         let key = |rest: &str| format!("{architecture}.{rest}");

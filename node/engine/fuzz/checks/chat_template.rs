@@ -3,7 +3,7 @@
 use baton_engine::language::{ChatTemplate, Conversation, Date, Message, Role, Segment};
 
 /// Panics if the bytes break the rule.
-pub fn check(data: &[u8]) {
+pub(super) fn check(data: &[u8]) {
     let Ok(source) = std::str::from_utf8(data) else { return };
     let Ok(template) = ChatTemplate::new(source, "<s>", "</s>", Date::default()) else { return };
     let texts = ["\u{1}first {{ bos_token }}", "\u{1}second </s>", "\u{1}third"];

@@ -4,7 +4,7 @@
 use baton_engine::language::{PushOutcome, StreamText};
 
 /// Panics if the bytes break the rule.
-pub fn check(data: &[u8]) {
+pub(super) fn check(data: &[u8]) {
     // Input lines: two stop strings, if they are text, then tokens separated by 0xFE.
     let mut lines = data.splitn(3, |byte| *byte == b'\n');
     let stop = |line: Option<&[u8]>| line.and_then(|line| std::str::from_utf8(line).ok()).map(str::to_owned);

@@ -7,7 +7,7 @@ use baton_engine::{
 };
 
 /// Panics if the bytes break the rule.
-pub fn check(data: &[u8]) {
+pub(super) fn check(data: &[u8]) {
     if let Ok(header) = Gguf::parse(data) {
         for tensor in header.tensors() {
             assert!(tensor.offset.checked_add(tensor.bytes).is_some_and(|end| end <= data.len() as u64));

@@ -37,27 +37,27 @@ pub(super) struct ActiveRequest {
 
 impl ActiveRequest {
     /// Reserved blocks that the request does not hold yet.
-    pub fn outstanding(&self) -> usize {
+    pub(super) fn outstanding(&self) -> usize {
         self.blocks.saturating_sub(self.sequence.blocks().len())
     }
 
     /// Whether its prompt is not computed yet, and its sink accepts tokens.
-    pub fn prefills(&self) -> bool {
+    pub(super) fn prefills(&self) -> bool {
         self.generation.is_prefilling() && self.generation.room > 0
     }
 
     /// Whether it generates, and its sink accepts more.
-    pub fn decodes(&self) -> bool {
+    pub(super) fn decodes(&self) -> bool {
         !self.generation.is_prefilling() && self.generation.room > 0
     }
 
     /// Tokens of the prompt still to compute.
-    pub fn remaining(&self) -> usize {
+    pub(super) fn remaining(&self) -> usize {
         self.generation.prompt.saturating_sub(self.sequence.len())
     }
 
     /// Its last token, with at most `most` guesses.
-    pub fn decode(&mut self, most: usize) -> Work {
+    pub(super) fn decode(&mut self, most: usize) -> Work {
         let Generation { tokens: all, limit, room, .. } = &self.generation;
         // Each guess needs room in the answer and in the sink, for itself and for the token chosen after it.
         let most = most.min(limit - all.len() - 1).min(room - 1);
@@ -68,7 +68,7 @@ impl ActiveRequest {
     }
 
     /// The chunk of the step for this work.
-    pub fn chunk<'a>(&'a mut self, work: &'a Work) -> Option<Chunk<'a>> {
+    pub(super) fn chunk<'a>(&'a mut self, work: &'a Work) -> Option<Chunk<'a>> {
         let (tokens, want) = match work {
             Work::Idle => return None,
             Work::Prefill(count) => {
@@ -83,7 +83,7 @@ impl ActiveRequest {
 
     /// Chooses tokens from the rows of its work while its guesses are right, and forgets the rest. Returns
     /// how the request ended, if it did.
-    pub fn take<'l>(
+    pub(super) fn take<'l>(
         &mut self,
         work: &Work,
         rows: &mut impl Iterator<Item = &'l [f32]>,

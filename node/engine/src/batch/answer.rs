@@ -21,24 +21,24 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, BatchError> {
 }
 
 impl Answer {
-    pub fn new(sink: Box<dyn Sink>, prompt_tokens: usize, now: Instant) -> Self {
+    pub(super) fn new(sink: Box<dyn Sink>, prompt_tokens: usize, now: Instant) -> Self {
         let stats = Stats { prompt_tokens, ..Stats::default() };
         Self { sink: Some(sink), stats, submitted: now, first_token: None }
     }
 
     /// How many tokens the sink accepts; `None` if the reader has gone.
-    pub fn room(&mut self) -> Result<Option<usize>, BatchError> {
+    pub(super) fn room(&mut self) -> Result<Option<usize>, BatchError> {
         guarded(|| self.sink.as_mut().and_then(|sink| sink.room()))
     }
 
-    pub fn started(&mut self, cached: usize, now: Instant) -> Result<(), BatchError> {
+    pub(super) fn started(&mut self, cached: usize, now: Instant) -> Result<(), BatchError> {
         self.stats.cached_tokens = cached;
         self.stats.queued = now.saturating_duration_since(self.submitted);
         let prompt = self.stats.prompt_tokens;
         guarded(|| self.sink.iter_mut().for_each(|sink| sink.started(prompt, cached)))
     }
 
-    pub fn token(&mut self, token: u32, logits: &[f32], now: Instant) -> Result<(), BatchError> {
+    pub(super) fn token(&mut self, token: u32, logits: &[f32], now: Instant) -> Result<(), BatchError> {
         if self.first_token.is_none() {
             self.first_token = Some(now);
             self.stats.first_token = now.saturating_duration_since(self.submitted);
@@ -47,7 +47,7 @@ impl Answer {
         guarded(|| self.sink.iter_mut().for_each(|sink| sink.token(token, logits)))
     }
 
-    pub fn finish(&mut self, finish: Finish, now: Instant) {
+    pub(super) fn finish(&mut self, finish: Finish, now: Instant) {
         if let Some(first) = self.first_token {
             self.stats.decode = now.saturating_duration_since(first);
         }

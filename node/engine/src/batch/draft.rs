@@ -37,7 +37,7 @@ impl Default for Drafter {
 
 impl Drafter {
     /// Guesses at most `most` tokens that may follow `tokens`.
-    pub fn guess<'a>(&mut self, tokens: &'a [u32], most: usize) -> &'a [u32] {
+    pub(super) fn guess<'a>(&mut self, tokens: &'a [u32], most: usize) -> &'a [u32] {
         if most == 0 {
             return &[];
         }
@@ -49,7 +49,7 @@ impl Drafter {
     }
 
     /// Records how many of `guessed` tokens were right.
-    pub fn learn(&mut self, guessed: usize, right: usize) {
+    pub(super) fn learn(&mut self, guessed: usize, right: usize) {
         if guessed == 0 {
             return;
         }

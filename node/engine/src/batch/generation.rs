@@ -27,12 +27,12 @@ pub(super) struct Generation {
 }
 
 impl Generation {
-    pub fn is_prefilling(&self) -> bool {
+    pub(super) fn is_prefilling(&self) -> bool {
         self.tokens.len() == self.prompt
     }
 
     /// Asks the sink for room. Returns how the request must end now, if it must.
-    pub fn look(&mut self, stall: Duration, now: Instant) -> Option<Finish> {
+    pub(super) fn look(&mut self, stall: Duration, now: Instant) -> Option<Finish> {
         if self.cancel.is_cancelled() {
             return Some(Finish::Cancelled);
         }
@@ -54,7 +54,7 @@ impl Generation {
     }
 
     /// Lets the chooser choose by these logits. Returns how the request ended, if it did.
-    pub fn choose(&mut self, logits: &[f32], clock: &dyn Fn() -> Instant) -> Option<Finish> {
+    pub(super) fn choose(&mut self, logits: &[f32], clock: &dyn Fn() -> Instant) -> Option<Finish> {
         if self.cancel.is_cancelled() {
             return Some(Finish::Cancelled);
         }

@@ -43,23 +43,23 @@ pub(super) struct PrefixCache {
 }
 
 impl PrefixCache {
-    pub fn new(model_id: [u8; 32], limit: usize, idle: Duration) -> Self {
+    pub(super) fn new(model_id: [u8; 32], limit: usize, idle: Duration) -> Self {
         Self { model_id, idle, limit, entries: HashMap::new(), by_age: BTreeMap::new(), uses: 0 }
     }
 
     /// Replaces the bounds and evicts the excess.
-    pub fn set_bounds(&mut self, model_id: [u8; 32], limit: usize, idle: Duration) {
+    pub(super) fn set_bounds(&mut self, model_id: [u8; 32], limit: usize, idle: Duration) {
         (self.model_id, self.limit, self.idle) = (model_id, limit, idle);
         self.shrink();
     }
 
     /// Number of kept blocks.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// Blocks that eviction would free.
-    pub fn evictable(&self) -> usize {
+    pub(super) fn evictable(&self) -> usize {
         self.entries.values().filter(|entry| is_free(entry)).count()
     }
 
@@ -83,7 +83,7 @@ impl PrefixCache {
 
     /// The kept blocks with which a sequence of these tokens can begin. The last token is never among them,
     /// because its logits are not kept.
-    pub fn find(&mut self, session: &SessionKey, tokens: &[u32], now: Instant) -> Vec<Arc<KvBlock>> {
+    pub(super) fn find(&mut self, session: &SessionKey, tokens: &[u32], now: Instant) -> Vec<Arc<KvBlock>> {
         if self.entries.is_empty() {
             return Vec::new();
         }
@@ -100,7 +100,13 @@ impl PrefixCache {
     }
 
     /// Keeps the full blocks of a sequence that has computed `tokens`.
-    pub fn keep(&mut self, session: &SessionKey, tokens: &[u32], blocks: &[Arc<KvBlock>], now: Instant) {
+    pub(super) fn keep(
+        &mut self,
+        session: &SessionKey,
+        tokens: &[u32],
+        blocks: &[Arc<KvBlock>],
+        now: Instant,
+    ) {
         if self.limit == 0 {
             return;
         }
@@ -132,7 +138,7 @@ impl PrefixCache {
     }
 
     /// Evicts the least recently used block that no sequence uses; false if there is none.
-    pub fn evict(&mut self) -> bool {
+    pub(super) fn evict(&mut self) -> bool {
         self.evict_if(is_free)
     }
 
@@ -148,7 +154,7 @@ impl PrefixCache {
     }
 
     /// Drops blocks that were unused for too long.
-    pub fn expire(&mut self, now: Instant) {
+    pub(super) fn expire(&mut self, now: Instant) {
         let is_old = |entry: &CacheEntry| now.saturating_duration_since(entry.used_at) >= self.idle;
         let first = self.by_age.values().next();
         if first.and_then(|name| self.entries.get(name)).is_some_and(is_old) {
@@ -157,12 +163,12 @@ impl PrefixCache {
     }
 
     /// Drops all blocks of a session.
-    pub fn clear(&mut self, session: &SessionKey) {
+    pub(super) fn clear(&mut self, session: &SessionKey) {
         self.remove_all(|entry, _| entry.session == *session);
     }
 
     /// Drops all blocks.
-    pub fn clear_all(&mut self) {
+    pub(super) fn clear_all(&mut self) {
         self.entries.clear();
         self.by_age.clear();
     }

@@ -26,14 +26,14 @@ pub(super) struct QueuedRequest {
 }
 
 impl QueuedRequest {
-    pub fn new(id: RequestId, request: Request, now: Instant) -> Self {
+    pub(super) fn new(id: RequestId, request: Request, now: Instant) -> Self {
         let Request { session, prompt, max_tokens, start_by, end_by, cancel, chooser, sink } = request;
         let answer = Answer::new(sink, prompt.len(), now);
         Self { id, session, prompt, max_tokens, start_by, end_by, cancel, chooser, answer, keeps: true }
     }
 
     /// How the request must end now, if it must.
-    pub fn look(&mut self, now: Instant) -> Option<Finish> {
+    pub(super) fn look(&mut self, now: Instant) -> Option<Finish> {
         if self.cancel.is_cancelled() {
             return Some(Finish::Cancelled);
         }
@@ -49,7 +49,7 @@ impl QueuedRequest {
 
     /// Admits the request, with `cached` tokens of its prompt computed already. `None` if its sink failed,
     /// which has ended it.
-    pub fn begin(self, cached: usize, now: Instant) -> Option<Generation> {
+    pub(super) fn begin(self, cached: usize, now: Instant) -> Option<Generation> {
         let Self { id, mut prompt, max_tokens, end_by, cancel, chooser, mut answer, .. } = self;
         let limit = prompt.len() + max_tokens;
         let mut tokens = Zeroizing::new(Vec::with_capacity(limit));

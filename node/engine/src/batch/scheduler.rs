@@ -34,7 +34,7 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    pub fn of(model: &Model) -> Self {
+    pub(super) fn of(model: &Model) -> Self {
         Self {
             vocabulary: model.vocabulary(),
             context: model.config().context,
@@ -44,7 +44,7 @@ impl Bounds {
     }
 
     /// The limits for a model that computes one sequence at a time, without blocks.
-    pub fn of_solo(model: &dyn Solo, budget: usize) -> Self {
+    pub(super) fn of_solo(model: &dyn Solo, budget: usize) -> Self {
         Self {
             vocabulary: model.vocabulary(),
             context: model.context(),
@@ -54,7 +54,7 @@ impl Bounds {
     }
 
     /// Bytes that keys and values may take.
-    pub fn budget(&self) -> usize {
+    pub(super) fn budget(&self) -> usize {
         self.budget
     }
 
@@ -69,7 +69,7 @@ impl Bounds {
     }
 
     /// Refuses a request that can never be computed.
-    pub fn check(&self, request: &Request) -> Result<(), BatchError> {
+    pub(super) fn check(&self, request: &Request) -> Result<(), BatchError> {
         if request.prompt.is_empty() || request.max_tokens == 0 {
             return Err(BatchError::Empty);
         }

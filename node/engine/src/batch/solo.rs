@@ -62,12 +62,12 @@ pub(super) struct SoloScheduler {
 
 impl SoloScheduler {
     /// `options` must be bounded already.
-    pub fn new(model: Box<dyn Solo>, options: BatchOptions, kv_budget: usize) -> Self {
+    pub(super) fn new(model: Box<dyn Solo>, options: BatchOptions, kv_budget: usize) -> Self {
         let bounds = Bounds::of_solo(model.as_ref(), kv_budget);
         Self { model, options, bounds, waiting: VecDeque::new(), running: None, next_id: 0 }
     }
 
-    pub fn bounds(&self) -> Bounds {
+    pub(super) fn bounds(&self) -> Bounds {
         self.bounds
     }
 

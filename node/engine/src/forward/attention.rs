@@ -132,7 +132,7 @@ fn ranges(end: usize, at_once: usize) -> impl Iterator<Item = Range<usize>> {
 
 impl Step<'_> {
     /// Rotates queries and keys, and stores keys and values in the sequences' blocks.
-    pub fn remember(
+    pub(super) fn remember(
         &self,
         context: &mut Context<'_>,
         qkv: &[f32],
@@ -212,7 +212,7 @@ impl Step<'_> {
     }
 
     /// Computes attention of all rows, and returns the layout of the results.
-    pub fn attend<'a>(
+    pub(super) fn attend<'a>(
         &self,
         context: &mut Context<'_>,
         queries: &[f32],

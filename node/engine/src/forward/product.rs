@@ -32,7 +32,7 @@ struct Part<'a> {
 
 impl Product<'_> {
     /// Computes the product into `out`, which grows if necessary.
-    pub fn run(&self, context: &mut Context<'_>, acts: Acts<'_>, out: &mut Vec<f32>) {
+    pub(super) fn run(&self, context: &mut Context<'_>, acts: Acts<'_>, out: &mut Vec<f32>) {
         let Self { linear, rows } = *self;
         let out = room(out, rows * linear.width(), 0.0);
         let (isa, width) = (context.isa, linear.epilogue.width());

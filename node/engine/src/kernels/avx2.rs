@@ -11,7 +11,7 @@ use super::{Kernel, LANES, Simd};
 
 /// Proof that this processor has AVX2, FMA and F16C.
 #[derive(Debug, Clone, Copy)]
-pub struct Avx2(());
+pub(super) struct Avx2(());
 
 impl Avx2 {
     /// The proof, if the processor has them.

@@ -11,7 +11,7 @@ use super::{Kernel, LANES, Simd};
 
 /// Proof that this processor has AVX-512 F, BW, DQ, VL and VNNI.
 #[derive(Debug, Clone, Copy)]
-pub struct Avx512(());
+pub(super) struct Avx512(());
 
 impl Avx512 {
     /// The proof, if the processor has them.

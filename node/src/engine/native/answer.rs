@@ -35,18 +35,18 @@ pub(super) struct Outlet {
 }
 
 impl Outlet {
-    pub fn is_cancelled(&self) -> bool {
+    pub(super) fn is_cancelled(&self) -> bool {
         self.cancel.is_cancelled() || self.events.is_closed()
     }
 
     /// Sends an event. The caller has checked the room.
-    pub fn send(&self, event: EngineEvent) {
+    pub(super) fn send(&self, event: EngineEvent) {
         // Closed: there is no reader. Full: impossible, because the batch checks the room first.
         let _ = self.events.try_send(event);
     }
 
     /// Ends the job; only the first call has an effect.
-    pub fn end(&mut self, outcome: Result<FinishReason, EngineError>, stats: GenerateStats) {
+    pub(super) fn end(&mut self, outcome: Result<FinishReason, EngineError>, stats: GenerateStats) {
         if let Some(last) = self.last.take() {
             last.send(match outcome {
                 Ok(finish) => EngineEvent::Done { finish, stats },
@@ -179,7 +179,7 @@ impl AnswerState {
 pub(super) struct SharedAnswer(pub Arc<Mutex<AnswerState>>);
 
 impl SharedAnswer {
-    pub fn answer(&self) -> MutexGuard<'_, AnswerState> {
+    pub(super) fn answer(&self) -> MutexGuard<'_, AnswerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

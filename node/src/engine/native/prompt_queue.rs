@@ -54,7 +54,7 @@ impl JobPermit {
     }
 
     /// The engine error for a job that the batch refused or failed.
-    pub fn error(&self, error: &BatchError) -> EngineError {
+    pub(super) fn error(&self, error: &BatchError) -> EngineError {
         match error {
             BatchError::Busy { .. } | BatchError::Waited | BatchError::Deadline | BatchError::Stalled => {
                 EngineError::Busy { limit: self.limits.queue }
@@ -96,7 +96,7 @@ pub(super) struct PromptQueue {
 }
 
 impl PromptQueue {
-    pub fn open(
+    pub(super) fn open(
         name: &str,
         limits: Limits,
         language: Arc<Language>,
@@ -117,7 +117,7 @@ impl PromptQueue {
     }
 
     /// Queues a job; never blocks.
-    pub fn submit(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
+    pub(super) fn submit(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queue.as_ref().ok_or(EngineError::ShutDown)?;
         let permit = JobPermit::take(&self.present, self.limits);
@@ -131,7 +131,7 @@ impl PromptQueue {
     }
 
     /// Fails the jobs that have not reached the batch, and joins the thread. Idempotent.
-    pub fn shutdown(&self) {
+    pub(super) fn shutdown(&self) {
         self.stop.cancel();
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -1,5 +1,5 @@
 //! The parts of these tests besides the program: a store, a client, and a model file.
 
-pub mod model_file;
-pub mod store;
-pub mod turn;
+pub(super) mod model_file;
+pub(super) mod store;
+pub(super) mod turn;

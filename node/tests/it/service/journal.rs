@@ -13,13 +13,13 @@ use baton_proto::{
 };
 use tempfile::tempdir;
 
-pub const STORED: StoreState = StoreState::Stored { blob_id: BlobId([1; 32]), end_epoch: None };
+pub(super) const STORED: StoreState = StoreState::Stored { blob_id: BlobId([1; 32]), end_epoch: None };
 
-pub fn key(attempt: u32) -> TurnKey {
+pub(super) fn key(attempt: u32) -> TurnKey {
     TurnKey { session_id: SessionId([1; 32]), turn_id: TurnId([2; 16]), attempt }
 }
 
-pub fn hash(fill: u8) -> AuthHash {
+pub(super) fn hash(fill: u8) -> AuthHash {
     AuthHash([fill; 32])
 }
 
@@ -46,7 +46,7 @@ fn open(folder: &Path, limits: JournalLimits) -> Journal {
     Journal::open(folder, limits, 1000).unwrap()
 }
 
-pub async fn seal(
+pub(super) async fn seal(
     journal: &Journal,
     attempt: u32,
     blob: Vec<u8>,

@@ -19,12 +19,12 @@ use crate::support::{
 };
 
 /// Twenty turns, and the request of the twenty-first.
-pub struct Twenty {
+pub(super) struct Twenty {
     pub session: Session,
     pub next: RequestedTurn,
 }
 
-pub static TWENTY: LazyLock<Twenty> = LazyLock::new(|| {
+pub(super) static TWENTY: LazyLock<Twenty> = LazyLock::new(|| {
     let mut session = Session::of_short_turns(1, 20);
     let next = session.ask(session.next_node(), &Script::turn("one more", ""));
     Twenty { session, next }
@@ -32,7 +32,7 @@ pub static TWENTY: LazyLock<Twenty> = LazyLock::new(|| {
 
 impl Twenty {
     /// The request of the next turn, whose window ends with this turn's blob.
-    pub fn request_after(&self, turn: usize) -> &RequestedTurn {
+    pub(super) fn request_after(&self, turn: usize) -> &RequestedTurn {
         self.session.done.get(turn + 1).map_or(&self.next, |done| &done.requested)
     }
 }
@@ -346,7 +346,7 @@ fn refuses_foreign_dropped_doubled_and_reordered_entries_inside_a_blob() {
 }
 
 /// Reads a window whose head blob differs from the blob that an honest client signs for.
-pub fn read_fooled(
+pub(super) fn read_fooled(
     requested: &RequestedTurn,
     blob: &[u8],
     prev_link: Option<LinkHash>,

@@ -36,12 +36,12 @@ use baton_proto::{
 use super::source::Source;
 
 /// The clock of all parties at turn 0, in milliseconds since the Unix epoch.
-pub const EPOCH_MS: u64 = 1_800_000_000_000;
+pub(crate) const EPOCH_MS: u64 = 1_800_000_000_000;
 /// Shards of the harness's store.
-pub const N_SHARDS: u16 = 10;
+pub(crate) const N_SHARDS: u16 = 10;
 
 /// A blob's reference, with the harness's stand-in for its Walrus ID.
-pub fn blob_ref(bytes: &[u8]) -> BlobRef {
+pub(crate) fn blob_ref(bytes: &[u8]) -> BlobRef {
     let digest = blob_digest(bytes);
     let length = u32::try_from(bytes.len()).expect("test blobs are small");
     BlobRef { blob_id: BlobId(blake3::hash(&digest.0).into()), digest, length }
@@ -49,7 +49,7 @@ pub fn blob_ref(bytes: &[u8]) -> BlobRef {
 
 /// The script of a turn, for both sides.
 #[derive(Clone)]
-pub struct Script {
+pub(crate) struct Script {
     pub kind: RecordKind,
     pub supersedes_from: Option<u64>,
     pub system: Vec<Message>,
@@ -62,7 +62,7 @@ pub struct Script {
 
 impl Script {
     /// An ordinary turn.
-    pub fn turn(user: impl Into<String>, answer: impl Into<String>) -> Self {
+    pub(crate) fn turn(user: impl Into<String>, answer: impl Into<String>) -> Self {
         Self {
             kind: RecordKind::Turn,
             supersedes_from: None,
@@ -76,21 +76,21 @@ impl Script {
     }
 
     /// A record that replaces earlier turns.
-    pub fn superseding(kind: RecordKind, from: u64, answer: &str) -> Self {
+    pub(crate) fn superseding(kind: RecordKind, from: u64, answer: &str) -> Self {
         Self { kind, supersedes_from: Some(from), ..Self::turn("", answer) }
     }
 }
 
 /// A node with its keys alone: it has no state between turns.
 #[derive(Debug)]
-pub struct NodeParty {
+pub(crate) struct NodeParty {
     pub signing: SecretSigningKey,
     pub exchange: ExchangeSecret,
 }
 
 impl NodeParty {
     /// The node of a seed.
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut source = Source::new(seed ^ 0x006e_6f64_6500);
         Self {
             signing: SecretSigningKey::from_seed(&source.bytes()),
@@ -99,7 +99,7 @@ impl NodeParty {
     }
 
     /// Decodes, verifies and opens a request.
-    pub fn open(&self, frame: &[u8], now_ms: u64) -> Result<(TurnRequest, OpenedRequest), ErrorCode> {
+    pub(crate) fn open(&self, frame: &[u8], now_ms: u64) -> Result<(TurnRequest, OpenedRequest), ErrorCode> {
         let ClientFrame::Turn(request) = codec::decode(frame, MAX_FRAME_BYTES)? else {
             return Err(ErrorCode::NonCanonical);
         };
@@ -113,7 +113,7 @@ impl NodeParty {
     }
 
     /// Serves a turn from an encoded request and the store.
-    pub fn serve(
+    pub(crate) fn serve(
         &self,
         frame: &[u8],
         store: &Store,
@@ -137,7 +137,7 @@ impl NodeParty {
     }
 
     /// An honest receipt; every word of the answer counts as a token.
-    pub fn receipt(
+    pub(crate) fn receipt(
         &self,
         auth: &SignedObject<TurnAuth>,
         payload: &Payload,
@@ -190,16 +190,16 @@ impl NodeParty {
 }
 
 /// A request opened by a node.
-pub struct OpenedRequest {
+pub(crate) struct OpenedRequest {
     pub auth: SignedObject<TurnAuth>,
     pub payload: Payload,
 }
 
 /// Blobs by their digest.
-pub type Store = HashMap<BlobDigest, Vec<u8>>;
+pub(crate) type Store = HashMap<BlobDigest, Vec<u8>>;
 
 /// Reads a window from the store, like a node.
-pub fn read_window(auth: &TurnAuth, grant: &Grant, store: &Store) -> Result<Window, ErrorCode> {
+pub(crate) fn read_window(auth: &TurnAuth, grant: &Grant, store: &Store) -> Result<Window, ErrorCode> {
     let mut reader = WindowReader::new(auth, grant.clone(), None)?;
     for need in reader.needs() {
         if let Some(bytes) = store.get(&need.blob.digest) {
@@ -211,7 +211,7 @@ pub fn read_window(auth: &TurnAuth, grant: &Grant, store: &Store) -> Result<Wind
 
 /// A turn that the client requested.
 #[derive(Clone)]
-pub struct RequestedTurn {
+pub(crate) struct RequestedTurn {
     pub auth: SignedObject<TurnAuth>,
     pub payload: Payload,
     pub sealed: SealedPayload,
@@ -225,12 +225,12 @@ pub struct RequestedTurn {
 
 impl RequestedTurn {
     /// The position that the turn is appended at.
-    pub fn position(&self) -> ChainPosition<'_> {
+    pub(crate) fn position(&self) -> ChainPosition<'_> {
         ChainPosition { base: &self.base, prev_blob: self.prev_blob }
     }
 
     /// The request's encoded frame.
-    pub fn frame(&self) -> Vec<u8> {
+    pub(crate) fn frame(&self) -> Vec<u8> {
         codec::encode(&ClientFrame::Turn(TurnRequest {
             auth: self.auth.bytes().clone(),
             payload: self.sealed.clone(),
@@ -240,7 +240,7 @@ impl RequestedTurn {
     }
 
     /// The client's check of the result.
-    pub fn accept(
+    pub(crate) fn accept(
         &self,
         root: &SessionRoot,
         committed: &Committed,
@@ -252,7 +252,7 @@ impl RequestedTurn {
 }
 
 /// A finished turn.
-pub struct CompletedTurn {
+pub(crate) struct CompletedTurn {
     pub script: Script,
     pub requested: RequestedTurn,
     pub committed: Committed,
@@ -262,7 +262,7 @@ pub struct CompletedTurn {
 }
 
 /// A client's session, its nodes and the store.
-pub struct Session {
+pub(crate) struct Session {
     pub root: SessionRoot,
     pub nodes: Vec<NodeParty>,
     pub relayer: SecretSigningKey,
@@ -279,7 +279,7 @@ pub struct Session {
 
 impl Session {
     /// A session without turns, with three nodes.
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut source = Source::new(seed);
         let root = SessionRoot::from_bytes(source.bytes());
         Self {
@@ -297,7 +297,7 @@ impl Session {
     }
 
     /// A session of short turns.
-    pub fn of_short_turns(seed: u64, turns: usize) -> Self {
+    pub(crate) fn of_short_turns(seed: u64, turns: usize) -> Self {
         let mut session = Self::new(seed);
         for turn in 0..turns {
             session.turn(&Script::turn(format!("question {turn}"), format!("the answer {turn}")));
@@ -306,12 +306,12 @@ impl Session {
     }
 
     /// The node that serves the next turn.
-    pub fn next_node(&self) -> usize {
+    pub(crate) fn next_node(&self) -> usize {
         self.done.len() % self.nodes.len()
     }
 
     /// The last link's hash, or the genesis.
-    pub fn prev_link(&self) -> LinkHash {
+    pub(crate) fn prev_link(&self) -> LinkHash {
         let genesis = baton_proto::link::Genesis {
             session_key: self.root.signing_key().public_key(),
             n_shards: N_SHARDS,
@@ -321,7 +321,7 @@ impl Session {
     }
 
     /// The latest blob of each segment, newest first.
-    pub fn segment_refs(&self) -> Vec<SegmentRef> {
+    pub(crate) fn segment_refs(&self) -> Vec<SegmentRef> {
         let mut latest = BTreeMap::new();
         for done in &self.done {
             latest.insert(done.accepted.link.segment, done.blob);
@@ -330,7 +330,7 @@ impl Session {
     }
 
     /// The key of a stored blob.
-    pub fn blob_key(&self, segment: u64, blob: &BlobRef) -> BlobKey {
+    pub(crate) fn blob_key(&self, segment: u64, blob: &BlobRef) -> BlobKey {
         let bytes = self.store.get(&blob.digest).expect("the harness stores every blob");
         self.root.blob_key(segment, &blob_salt(bytes).expect("stored blobs have a salt"))
     }
@@ -372,7 +372,7 @@ impl Session {
     }
 
     /// Builds the request of the next turn for a node.
-    pub fn ask(&mut self, node: usize, script: &Script) -> RequestedTurn {
+    pub(crate) fn ask(&mut self, node: usize, script: &Script) -> RequestedTurn {
         let turn_id = TurnId(self.source.bytes());
         let ephemeral = ExchangeSecret::from_bytes(&self.source.bytes());
         let author = self.nodes[node].signing.node_id();
@@ -456,12 +456,12 @@ impl Session {
     }
 
     /// One whole turn; panics if an honest turn is refused.
-    pub fn turn(&mut self, script: &Script) -> &CompletedTurn {
+    pub(crate) fn turn(&mut self, script: &Script) -> &CompletedTurn {
         self.try_turn(script).expect("an honest turn is served and accepted")
     }
 
     /// One whole turn.
-    pub fn try_turn(&mut self, script: &Script) -> Result<&CompletedTurn, ErrorCode> {
+    pub(crate) fn try_turn(&mut self, script: &Script) -> Result<&CompletedTurn, ErrorCode> {
         let node = self.next_node();
         let requested = self.ask(node, script);
         let served =
@@ -479,7 +479,7 @@ impl Session {
     }
 
     /// The outer part of the head record after `turns` turns, at least one.
-    pub fn head_outer(&self, turns: usize) -> HeadOuter {
+    pub(crate) fn head_outer(&self, turns: usize) -> HeadOuter {
         let last = &self.done[turns - 1];
         let mut latest = BTreeMap::new();
         for done in &self.done[..turns] {
@@ -497,7 +497,7 @@ impl Session {
     }
 
     /// The signed head record after `turns` turns.
-    pub fn head(&self, turns: usize) -> SignedObject<HeadRecord> {
+    pub(crate) fn head(&self, turns: usize) -> SignedObject<HeadRecord> {
         let last = &self.done[turns - 1].accepted.link;
         let inner = HeadInner {
             turn_id: last.turn_id,

@@ -33,7 +33,7 @@ use baton_proto::{
 use super::source::Source;
 
 /// A type with a random value.
-pub trait RandomValue {
+pub(crate) trait RandomValue {
     fn random(source: &mut Source) -> Self;
 }
 
@@ -372,7 +372,7 @@ impl RandomValue for ReplyEvent {
 }
 
 /// A signed type with a settable signer, so that its own checks are reached.
-pub trait SettableSigner: Signable + RandomValue {
+pub(crate) trait SettableSigner: Signable + RandomValue {
     fn set_signer(&mut self, key: &SecretSigningKey);
 }
 
@@ -418,7 +418,7 @@ settable_signers! {
 }
 
 /// An object that its own signer signed; all other fields are arbitrary.
-pub fn signed<T: SettableSigner>(source: &mut Source, key: &SecretSigningKey) -> SignedObject<T> {
+pub(crate) fn signed<T: SettableSigner>(source: &mut Source, key: &SecretSigningKey) -> SignedObject<T> {
     let mut value = T::random(source);
     value.set_signer(key);
     SignedObject::sign(value, key)

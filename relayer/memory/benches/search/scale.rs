@@ -15,17 +15,17 @@ const QUESTION_WORDS: usize = 8;
 /// Words related to each of them; a static table has about as many.
 const RELATED: usize = 12;
 /// Questions per measurement.
-pub const QUESTIONS: usize = 200;
+pub(crate) const QUESTIONS: usize = 200;
 
 /// Artificial items, and questions about them: words with natural frequencies (Zipf), random vectors.
-pub struct ScaleInput {
+pub(crate) struct ScaleInput {
     items: Vec<Features>,
     questions: Vec<Question>,
     dimensions: usize,
 }
 
 /// An owner with these items.
-pub struct Scale {
+pub(crate) struct Scale {
     /// The index.
     pub index: Index,
     questions: Vec<Question>,
@@ -52,7 +52,7 @@ impl Documents for Scale {
 
 impl ScaleInput {
     /// Generates it, the same each time.
-    pub fn generate(items: usize, dimensions: usize) -> Self {
+    pub(crate) fn generate(items: usize, dimensions: usize) -> Self {
         let hasher = TermHasher::new([1; 32]);
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
         let hashes: Vec<u64> = (0..WORDS)
@@ -78,7 +78,7 @@ impl ScaleInput {
     }
 
     /// Builds the index from the items' features.
-    pub fn build(self) -> Scale {
+    pub(crate) fn build(self) -> Scale {
         let items = self.items.len() as u64;
         let mut index = Index::new(self.dimensions);
         for (number, features) in (0..).zip(self.items) {
@@ -90,7 +90,7 @@ impl ScaleInput {
 
 impl Scale {
     /// Asks one of its questions; returns the number of hits.
-    pub fn ask(&self, number: usize) -> usize {
+    pub(crate) fn ask(&self, number: usize) -> usize {
         let Some(question) = self.questions.get(number % QUESTIONS) else { return 0 };
         rank(question, &self.index.scan(question, &|_| true), self, 20).len()
     }

@@ -60,7 +60,7 @@ fn is_punctuation(character: char) -> bool {
 }
 
 /// Characters that are invisible, or change the reading direction.
-pub fn is_invisible(character: char) -> bool {
+pub(super) fn is_invisible(character: char) -> bool {
     matches!(
         character,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'

@@ -11,7 +11,7 @@ use super::{
 use crate::dates::MONTHS;
 
 /// Most entities of one text: a text with more is a list.
-pub const MAX_ENTITIES: usize = 16;
+pub(super) const MAX_ENTITIES: usize = 16;
 
 const PATTERNS: &[(&str, EntityKind)] = &[
     ("my|our .. @pet @be? called|named|is? <X>", EntityKind::Pet),

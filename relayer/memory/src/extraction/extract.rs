@@ -15,14 +15,14 @@ use crate::{
 };
 
 /// Most candidates of one exchange, the best: an exchange with more is a document, which its episode keeps.
-pub const MAX_CANDIDATES: usize = 24;
+pub(super) const MAX_CANDIDATES: usize = 24;
 
 /// Extra worth of an item that the user asked to keep.
-pub const EXPLICIT_BONUS: f32 = 0.25;
+pub(super) const EXPLICIT_BONUS: f32 = 0.25;
 
 /// A part of a message that is worth keeping.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Unit {
+pub(super) struct Unit {
     /// Its first byte in the message.
     pub start: usize,
     /// Its end.
@@ -186,7 +186,7 @@ fn names_a_relation(said: &str) -> bool {
 }
 
 /// The result of a rule on a clause.
-pub struct RuleMatch {
+pub(super) struct RuleMatch {
     /// The slot, if the rule has one and its value is meaningful.
     pub slot: Option<Slot>,
     /// The worth.
@@ -242,7 +242,7 @@ fn fill(template: &str, captures: &[(usize, usize)], message: &str, words: &[Wor
 }
 
 /// The first strong rule that matches in a range.
-pub fn strong_rule(message: &str, words: &[Word], range: std::ops::Range<usize>) -> Option<RuleMatch> {
+pub(super) fn strong_rule(message: &str, words: &[Word], range: std::ops::Range<usize>) -> Option<RuleMatch> {
     STRONG_RULES.iter().find_map(|rule| {
         let hit = rule.pattern.find(words, range.clone())?;
         apply(message, words, rule, &hit, true)
@@ -286,7 +286,7 @@ fn acts(clause: &[Word]) -> bool {
 
 /// The units of one sentence of the user: one for each clause with a fact of its own, or else one for the
 /// sentence.
-pub fn units_of(message: &str, sentence: &Sentence<'_>, form: SentenceForm) -> Vec<Unit> {
+pub(super) fn units_of(message: &str, sentence: &Sentence<'_>, form: SentenceForm) -> Vec<Unit> {
     let words = &sentence.words;
     let ranges = clauses(words);
     let moment = |range: std::ops::Range<usize>| {
@@ -361,7 +361,7 @@ fn clause_asks(words: &[Word], range: std::ops::Range<usize>) -> bool {
 }
 
 /// The assistant's statement about itself, if a persona speaks.
-pub fn moments_of(message: &str, sentence: &Sentence<'_>) -> Option<Unit> {
+pub(super) fn moments_of(message: &str, sentence: &Sentence<'_>) -> Option<Unit> {
     let words = &sentence.words;
     let all = 0..words.len();
     if sentence.asks() || NOT_TELLING_RULES.iter().any(|rule| rule.find(words, all.clone()).is_some()) {

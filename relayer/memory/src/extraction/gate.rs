@@ -15,7 +15,7 @@ use crate::model::Layer;
 
 /// The form of a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SentenceForm {
+pub(super) enum SentenceForm {
     /// A statement.
     Statement,
     /// A question or a command; facts may stand beside it.
@@ -24,7 +24,7 @@ pub enum SentenceForm {
 
 /// The rules' reading of an exchange.
 #[derive(Debug, Default)]
-pub struct Reading {
+pub(super) struct Reading {
     /// The user wants it not kept.
     pub off_record: bool,
     /// The user wants it kept.
@@ -49,7 +49,7 @@ pub struct Reading {
 
 impl Reading {
     /// Whether the rules would keep anything.
-    pub fn writes(&self) -> bool {
+    pub(super) fn writes(&self) -> bool {
         let told = !self.units.is_empty() || !self.moments.is_empty();
         told && !self.off_record
     }
@@ -111,7 +111,7 @@ fn asks(sentence: &Sentence<'_>) -> bool {
 }
 
 /// Reads an exchange by the rules.
-pub fn read(exchange: &Exchange<'_>) -> Reading {
+pub(super) fn read(exchange: &Exchange<'_>) -> Reading {
     let message = exchange.user;
     let all = sentences(message);
     let mut reading = Reading {

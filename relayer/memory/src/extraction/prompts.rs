@@ -47,7 +47,7 @@ fn prompt(system: &str, user: String) -> Vec<PromptMessage> {
 }
 
 /// A text as a JSON string, in which no character has a meaning outside it.
-pub fn quoted(text: &str, limit: usize) -> String {
+pub(super) fn quoted(text: &str, limit: usize) -> String {
     let mut out = String::with_capacity(text.len().min(limit) + 2);
     out.push('"');
     for character in prefix(text, limit).chars().filter(|c| !is_invisible(*c)) {
@@ -77,12 +77,12 @@ fn exchange_data(exchange: &Exchange<'_>) -> String {
 }
 
 /// The prompt for a verdict.
-pub fn judge(exchange: &Exchange<'_>) -> Vec<PromptMessage> {
+pub(super) fn judge(exchange: &Exchange<'_>) -> Vec<PromptMessage> {
     prompt(JUDGE, exchange_data(exchange) + "Answer with the JSON object.")
 }
 
 /// The prompt for an extraction.
-pub fn extract(exchange: &Exchange<'_>) -> Vec<PromptMessage> {
+pub(super) fn extract(exchange: &Exchange<'_>) -> Vec<PromptMessage> {
     prompt(EXTRACT, exchange_data(exchange) + "Answer with the JSON array.")
 }
 
@@ -100,7 +100,7 @@ fn lines(lines: impl Iterator<Item = String>, limit: usize) -> String {
 }
 
 /// The prompt for a summary.
-pub fn summarise(messages: &[SummaryMessage<'_>]) -> Vec<PromptMessage> {
+pub(super) fn summarise(messages: &[SummaryMessage<'_>]) -> Vec<PromptMessage> {
     let line = |told: &SummaryMessage<'_>| {
         format!("{{\"{}\": {}}}\n", told.role.name(), quoted(told.text, 2 * 1024))
     };
@@ -109,7 +109,7 @@ pub fn summarise(messages: &[SummaryMessage<'_>]) -> Vec<PromptMessage> {
 }
 
 /// The prompt for an answer from memories, best first.
-pub fn answer(question: &str, memories: &[RecalledItem]) -> Vec<PromptMessage> {
+pub(super) fn answer(question: &str, memories: &[RecalledItem]) -> Vec<PromptMessage> {
     let line = |one: &RecalledItem| {
         format!("{{\"from\": {}, \"note\": {}}}\n", quoted(&one.from, 256), quoted(&one.text, 4 * 1024))
     };

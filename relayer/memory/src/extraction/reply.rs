@@ -49,7 +49,7 @@ fn clean(text: &str, limit: usize) -> String {
 }
 
 /// A verdict from a judge's answer: exactly mode, risk, flags, note and extractMemory.
-pub fn verdict(said: &str) -> Result<Verdict, ModelError> {
+pub(super) fn verdict(said: &str) -> Result<Verdict, ModelError> {
     let object = |value: &Value| value.as_object().filter(|fields| fields.contains_key("mode")).cloned();
     let fields = find_json(said, object).ok_or(ModelError::Malformed("no JSON object with a mode"))?;
     let text = |name: &str| fields.get(name).and_then(Value::as_str);
@@ -98,7 +98,7 @@ fn flag_of(value: &Value) -> Option<Option<String>> {
 
 /// Candidates from an extractor's answer. Each quote is located in the exchange, and its sentences become the
 /// candidate: a model selects words, and adds none.
-pub fn extraction(said: &str, exchange: &Exchange<'_>) -> Result<ModelExtraction, ModelError> {
+pub(super) fn extraction(said: &str, exchange: &Exchange<'_>) -> Result<ModelExtraction, ModelError> {
     let list = |value: &Value| match value {
         Value::Array(all) => Some(all.clone()),
         Value::Object(fields) => ["facts", "memories", "candidates", "items"]
@@ -193,7 +193,7 @@ fn add_entity(candidate: &mut Candidate, value: &Value, said: &str) {
 
 /// The sentences of a message behind a quote: the fewest consecutive ones with all its content words. `None`
 /// if there are none, or if they ask, hold a secret, or read like an injection.
-pub fn locate<'a>(quote: &str, message: &'a str) -> Option<&'a str> {
+pub(super) fn locate<'a>(quote: &str, message: &'a str) -> Option<&'a str> {
     let wanted = content(quote);
     if wanted.is_empty() || wanted.len() > 80 {
         return None;
@@ -263,7 +263,11 @@ pub fn merge(rules: Vec<Candidate>, model: Vec<Candidate>) -> Vec<Candidate> {
 }
 
 /// A summary, if the messages support it: they contain three in four of its content words, and every number.
-pub fn summary(said: &str, messages: &[SummaryMessage<'_>], max_bytes: usize) -> Result<String, ModelError> {
+pub(super) fn summary(
+    said: &str,
+    messages: &[SummaryMessage<'_>],
+    max_bytes: usize,
+) -> Result<String, ModelError> {
     let said = said.rsplit_once("</think>").map_or(said, |(_, after)| after);
     let text = clean(said.trim(), max_bytes.min(MAX_REPLY_BYTES)).trim().to_owned();
     let told: HashSet<String> = messages.iter().flat_map(|one| content(one.text)).collect();
@@ -281,7 +285,7 @@ pub fn summary(said: &str, messages: &[SummaryMessage<'_>], max_bytes: usize) ->
 }
 
 /// An answer in words.
-pub fn answer(said: &str) -> Result<Text, ModelError> {
+pub(super) fn answer(said: &str) -> Result<Text, ModelError> {
     let said = said.rsplit_once("</think>").map_or(said, |(_, after)| after);
     let kept = prefix(said, MAX_REPLY_BYTES)
         .chars()

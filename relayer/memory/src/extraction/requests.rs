@@ -94,8 +94,8 @@ fn compile(rows: &[&str]) -> Vec<Pattern> {
 }
 
 /// Compiled [`OFF_RECORD`].
-pub static OFF_RECORD_RULES: LazyLock<Vec<Pattern>> = LazyLock::new(|| compile(OFF_RECORD));
+pub(super) static OFF_RECORD_RULES: LazyLock<Vec<Pattern>> = LazyLock::new(|| compile(OFF_RECORD));
 /// Compiled [`EXPLICIT`].
-pub static EXPLICIT_RULES: LazyLock<Vec<Pattern>> = LazyLock::new(|| compile(EXPLICIT));
+pub(super) static EXPLICIT_RULES: LazyLock<Vec<Pattern>> = LazyLock::new(|| compile(EXPLICIT));
 /// Compiled [`RECAP`].
-pub static RECAP_RULES: LazyLock<Vec<Pattern>> = LazyLock::new(|| compile(RECAP));
+pub(super) static RECAP_RULES: LazyLock<Vec<Pattern>> = LazyLock::new(|| compile(RECAP));

@@ -10,7 +10,7 @@ use super::text::Pattern;
 
 /// A statement that is worth keeping.
 #[derive(Debug)]
-pub struct Rule {
+pub(super) struct Rule {
     /// Its form.
     pub pattern: Pattern,
     /// Key and value of its slot, with `$1`, `$2` for the captures.
@@ -393,7 +393,7 @@ const EXCLUDED: &[&str] = &[
 ];
 
 /// Objects of a like that mean nothing without the sentence before.
-pub const EMPTY_VALUES: &[&str] = &[
+pub(super) const EMPTY_VALUES: &[&str] = &[
     "it",
     "this",
     "that",
@@ -483,12 +483,12 @@ fn patterns(rows: &[&str]) -> Vec<Pattern> {
 }
 
 /// The strong rules.
-pub static STRONG_RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| compile(STRONG));
+pub(super) static STRONG_RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| compile(STRONG));
 /// The weak rules.
-pub static WEAK_RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| compile(WEAK));
+pub(super) static WEAK_RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| compile(WEAK));
 /// The exclusions from the weak rules.
-pub static EXCLUSIONS: LazyLock<Vec<Pattern>> = LazyLock::new(|| patterns(EXCLUDED));
+pub(super) static EXCLUSIONS: LazyLock<Vec<Pattern>> = LazyLock::new(|| patterns(EXCLUDED));
 /// The moments.
-pub static MOMENT_RULES: LazyLock<Vec<Pattern>> = LazyLock::new(|| patterns(MOMENTS));
+pub(super) static MOMENT_RULES: LazyLock<Vec<Pattern>> = LazyLock::new(|| patterns(MOMENTS));
 /// The exclusions from an assistant's statements about itself.
-pub static NOT_TELLING_RULES: LazyLock<Vec<Pattern>> = LazyLock::new(|| patterns(NOT_TELLING));
+pub(super) static NOT_TELLING_RULES: LazyLock<Vec<Pattern>> = LazyLock::new(|| patterns(NOT_TELLING));

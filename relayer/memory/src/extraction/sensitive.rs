@@ -90,7 +90,7 @@ pub fn is_intimate(text: &str) -> bool {
 }
 
 /// The same for words.
-pub fn words_are_intimate(words: &[Word]) -> bool {
+pub(super) fn words_are_intimate(words: &[Word]) -> bool {
     // Diets are for every cook to know: a coeliac's disease counts as a diet.
     let diet = words.iter().any(|word| matches!(word.lower.as_str(), "coeliac" | "celiac"));
     let kept: Vec<Word>;
@@ -112,7 +112,7 @@ fn any(patterns: &[Pattern], words: &[Word]) -> bool {
 }
 
 /// Whether a text reads like an instruction to a model about its instructions, or like chat-template markup.
-pub fn is_injection(text: &str) -> bool {
+pub(super) fn is_injection(text: &str) -> bool {
     const MARKS: &[&str] = &[
         "<|",
         "|>",
@@ -261,7 +261,7 @@ pub fn salience(text: &str) -> f32 {
 }
 
 /// The extra worth of a sentence with names, numbers or days, and the deduction for one with little content.
-pub fn bonus(words: &[Word]) -> f32 {
+pub(super) fn bonus(words: &[Word]) -> f32 {
     let content = words.iter().filter(|word| !STOP.contains(&word.lower)).count();
     let exact = words.iter().skip(1).any(|word| {
         is_number(&word.lower) || DAYS.contains(&word.lower) || (word.capital && word.lower != "i")

@@ -7,15 +7,15 @@ use unicode_segmentation::UnicodeSegmentation;
 
 /// Bytes of a message that the rules read: a message may be a pasted book, and facts about the user come
 /// first. The raw turn keeps all of it.
-pub const MAX_LOOKED_AT: usize = 16 * 1024;
+pub(super) const MAX_LOOKED_AT: usize = 16 * 1024;
 /// Most words of a sentence that are read: a longer one is a pasted text, not a statement.
-pub const MAX_SENTENCE_WORDS: usize = 160;
+pub(super) const MAX_SENTENCE_WORDS: usize = 160;
 /// Most sentences of a message that are read.
-pub const MAX_SENTENCES: usize = 512;
+pub(super) const MAX_SENTENCES: usize = 512;
 
 /// A word of a sentence. Contractions are expanded: "I'm" gives `i` and `am`, both at the position of "I'm".
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Word {
+pub(super) struct Word {
     /// Lower case, NFKC, straight apostrophes.
     pub lower: String,
     /// Its first byte in the message.
@@ -30,7 +30,7 @@ pub struct Word {
 
 /// A sentence of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sentence<'a> {
+pub(super) struct Sentence<'a> {
     /// Its text with its final punctuation.
     pub text: &'a str,
     /// Its first byte in the message.
@@ -41,12 +41,12 @@ pub struct Sentence<'a> {
 
 impl Sentence<'_> {
     /// Whether it ends with a question mark.
-    pub fn asks(&self) -> bool {
+    pub(super) fn asks(&self) -> bool {
         self.text.trim_end_matches(['"', '\'', ')', '”', '’', ' ', '!', '*', '_']).ends_with(['?', '？', '؟'])
     }
 
     /// Whether it ends with a colon, so that the next text is its subject.
-    pub fn announces(&self) -> bool {
+    pub(super) fn announces(&self) -> bool {
         self.text.trim_end_matches(['"', '“', '\'', ' ', '*']).ends_with([':', '：'])
     }
 }
@@ -58,7 +58,7 @@ const ABBREVIATIONS: &[&str] = &[
 ];
 
 /// The longest prefix of at most `limit` bytes that ends between characters.
-pub fn prefix(text: &str, limit: usize) -> &str {
+pub(super) fn prefix(text: &str, limit: usize) -> &str {
     let mut end = limit.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -67,7 +67,7 @@ pub fn prefix(text: &str, limit: usize) -> &str {
 }
 
 /// The sentences of a message, without quoted lines and code blocks.
-pub fn sentences(message: &str) -> Vec<Sentence<'_>> {
+pub(super) fn sentences(message: &str) -> Vec<Sentence<'_>> {
     let message = prefix(message, MAX_LOOKED_AT);
     let mut found = Vec::new();
     let mut in_code = false;
@@ -182,7 +182,7 @@ fn without_quotes(text: &str, offset: usize, words: Vec<Word>) -> Vec<Word> {
 }
 
 /// The words of a text that begins at `offset` of its message.
-pub fn words(text: &str, offset: usize) -> Vec<Word> {
+pub(super) fn words(text: &str, offset: usize) -> Vec<Word> {
     let mut out: Vec<Word> = Vec::new();
     let mut last_end = 0;
     for (at, raw) in text.unicode_word_indices() {
@@ -251,7 +251,7 @@ fn written_out(word: &str) -> Vec<String> {
 
 /// The clauses of a sentence as ranges of its words: cut at punctuation, and where a conjunction meets a new
 /// subject.
-pub fn clauses(words: &[Word]) -> Vec<std::ops::Range<usize>> {
+pub(super) fn clauses(words: &[Word]) -> Vec<std::ops::Range<usize>> {
     const SUBJECT: &[&str] =
         &["i", "my", "we", "our", "he", "she", "they", "his", "her", "their", "do", "please", "never"];
     let mut cuts = vec![0];
@@ -304,13 +304,13 @@ enum Element {
 ///   word of a set; `#`: a number. All of these are captured.
 /// - `^`: the beginning; `$`: the end.
 #[derive(Debug)]
-pub struct Pattern {
+pub(super) struct Pattern {
     elements: Vec<Element>,
 }
 
 /// A match of a pattern.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Match {
+pub(super) struct Match {
     /// The first word.
     pub from: usize,
     /// The word after the last.
@@ -367,7 +367,7 @@ const PHRASE_ENDS: &[&str] = &[
 
 impl Pattern {
     /// Parses a pattern.
-    pub fn new(source: &str) -> Self {
+    pub(super) fn new(source: &str) -> Self {
         let elements = source.split_whitespace().map(|part| match part {
             "^" => Element::Start,
             "$" => Element::End,
@@ -397,7 +397,7 @@ impl Pattern {
     }
 
     /// The first match in `range`.
-    pub fn find(&self, words: &[Word], range: std::ops::Range<usize>) -> Option<Match> {
+    pub(super) fn find(&self, words: &[Word], range: std::ops::Range<usize>) -> Option<Match> {
         let slice = words.get(..range.end)?;
         range.clone().find_map(|from| {
             let mut captures = Vec::new();
@@ -460,7 +460,7 @@ fn capture(
 }
 
 /// The end of a name that begins at `at`: consecutive capitals, with small words allowed between two of them.
-pub fn name_end(words: &[Word], at: usize) -> Option<usize> {
+pub(super) fn name_end(words: &[Word], at: usize) -> Option<usize> {
     const INNER: &[&str] = &[
         "of", "the", "de", "la", "le", "van", "von", "der", "den", "al", "bin", "da", "do", "dos", "del",
         "di",
@@ -496,7 +496,7 @@ fn phrase_end(words: &[Word], at: usize) -> Option<usize> {
 }
 
 /// The message text of a range of words.
-pub fn span<'a>(message: &'a str, words: &[Word], from: usize, to: usize) -> &'a str {
+pub(super) fn span<'a>(message: &'a str, words: &[Word], from: usize, to: usize) -> &'a str {
     match (words.get(from), to.checked_sub(1).and_then(|last| words.get(last))) {
         (Some(first), Some(last)) if first.start < last.end => {
             message.get(first.start..last.end).unwrap_or_default()

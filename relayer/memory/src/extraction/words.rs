@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::OnceLock};
 
 /// A set of words, written as one text with spaces between them.
-pub struct Words {
+pub(super) struct Words {
     source: &'static str,
     parsed: OnceLock<(Vec<&'static str>, HashSet<&'static str>)>,
 }
@@ -18,18 +18,18 @@ impl Words {
     }
 
     /// All words, in order.
-    pub fn all(&self) -> &[&'static str] {
+    pub(super) fn all(&self) -> &[&'static str] {
         &self.parsed().0
     }
 
     /// Whether the set contains a word in lower case.
-    pub fn contains(&self, word: &str) -> bool {
+    pub(super) fn contains(&self, word: &str) -> bool {
         self.parsed().1.contains(word)
     }
 }
 
 /// Family members, and other people in a person's life.
-pub static RELATIONS: Words = Words::new(
+pub(super) static RELATIONS: Words = Words::new(
     "eldest youngest oldest hubby folks gf bf bff sis bro wife husband spouse partner fiance fiancee fiancé fiancée girlfriend boyfriend ex mother father \
      parents sister brother siblings twin son daughter kid kids child children baby toddler stepson \
      stepdaughter stepmother stepfather grandmother grandfather grandma grandpa granny grandson \
@@ -40,26 +40,26 @@ pub static RELATIONS: Words = Words::new(
 );
 
 /// Relations with one person at a time.
-pub static SINGLE: Words = Words::new(
+pub(super) static SINGLE: Words = Words::new(
     "wife husband spouse partner fiance fiancee fiancé fiancée girlfriend boyfriend mother father boss \
      manager supervisor advisor therapist dentist landlord landlady",
 );
 
 /// Animals that people keep.
-pub static PETS: Words = Words::new(
+pub(super) static PETS: Words = Words::new(
     "dog puppy pup cat kitten kitty hamster rabbit bunny parrot bird budgie canary horse pony goldfish \
      fish turtle tortoise snake lizard gecko ferret chicken chickens goat pig corgi poodle labrador \
      beagle dachshund terrier retriever shepherd pet",
 );
 
 /// Ways of eating.
-pub static DIETS: Words = Words::new(
+pub(super) static DIETS: Words = Words::new(
     "vegan vegetarian pescatarian pescetarian flexitarian omnivore carnivore keto paleo kosher halal \
      gluten-free celiac coeliac",
 );
 
 /// Occupations that need no other word to name a job.
-pub static JOBS: Words = Words::new(
+pub(super) static JOBS: Words = Words::new(
     "accountant actor actress analyst architect artist astronomer attorney baker barber barista bartender \
      biologist bookkeeper botanist builder butcher carpenter cartographer cashier chef chemist cleaner \
      coach composer consultant cook counselor dancer dentist designer developer director doctor driver \
@@ -74,7 +74,7 @@ pub static JOBS: Words = Words::new(
 );
 
 /// Days and parts of time that a plan or an event has.
-pub static DAYS: Words = Words::new(
+pub(super) static DAYS: Words = Words::new(
     "monday tuesday wednesday thursday friday saturday sunday tomorrow tonight yesterday weekend january \
      february march april june july august september october november december christmas easter summer \
      winter spring autumn fall month week year noon midnight morning evening afternoon birthday \
@@ -83,7 +83,7 @@ pub static DAYS: Words = Words::new(
 );
 
 /// Attributes of "my …" that hold one value at a time.
-pub static ATTRIBUTES: Words = Words::new(
+pub(super) static ATTRIBUTES: Words = Words::new(
     "name nickname surname birthday birthplace address hometown nationality job occupation profession \
      employer age height weight timezone email mail phone number flight train appointment exam interview \
      deadline meeting wedding anniversary budget goal dream major degree university school car bike size \
@@ -92,7 +92,7 @@ pub static ATTRIBUTES: Words = Words::new(
 );
 
 /// Words with a capital that are not names.
-pub static NOT_A_NAME: Words = Words::new(
+pub(super) static NOT_A_NAME: Words = Words::new(
     "i the a an my your our his her their it he she we you they this that these those and but or so if \
      when what who where why how which is are was were do does did can could will would should yes no ok \
      okay please thanks thank hi hello hey monday tuesday wednesday thursday friday saturday sunday \
@@ -104,7 +104,7 @@ pub static NOT_A_NAME: Words = Words::new(
 );
 
 /// Words of small talk, without information.
-pub static SMALL_TALK: Words = Words::new(
+pub(super) static SMALL_TALK: Words = Words::new(
     "'s not do can will am been how would hi hello hey heya hiya yo howdy greetings good morning evening afternoon night day thanks thank thx \
      ty cheers you so very much a lot bunch ton million ok okay k cool great nice awesome perfect \
      excellent wonderful fantastic brilliant amazing lovely yes no yeah yep yup nope nah sure got it i \
@@ -119,7 +119,7 @@ pub static SMALL_TALK: Words = Words::new(
 );
 
 /// Verbs that open a request.
-pub static REQUESTS: Words = Words::new(
+pub(super) static REQUESTS: Words = Words::new(
     "write translate tell explain give show make create help find list suggest recommend describe \
      generate draft rewrite rephrase paraphrase fix compare calculate compute solve summarise summarize \
      recap define convert search check review edit improve proofread pretend imagine suppose assume act \
@@ -131,32 +131,32 @@ pub static REQUESTS: Words = Words::new(
 );
 
 /// Words that open a question.
-pub static ASKING: Words = Words::new(
+pub(super) static ASKING: Words = Words::new(
     "what who whom whose where when why how which wer wie wo wann warum welche welcher welches qui quoi \
      où quand pourquoi comment quel quelle qué quién dónde cuándo cómo cuál chi cosa dove quando perché \
      qual quem onde",
 );
 
 /// Auxiliaries that open a question when a subject follows.
-pub static AUXILIARY: Words = Words::new(
+pub(super) static AUXILIARY: Words = Words::new(
     "is are am was were do does did can could would will should shall may might have has had must",
 );
 
 /// Subjects that follow an auxiliary in a question.
-pub static SUBJECTS: Words = Words::new(
+pub(super) static SUBJECTS: Words = Words::new(
     "i you he she it we they this that there the a an my your our his her their these those not any \
      anyone someone everyone people what all one",
 );
 
 /// Words before the content of a sentence.
-pub static FILLERS: Words = Words::new(
+pub(super) static FILLERS: Words = Words::new(
     "pls plz scratch that hey hi hello ok okay so well and but also btw oh yes yeah no actually please just anyway look \
      honestly fyi um hmm right sure great cool now then plus haha lol alright nope yep kindly could can \
      would will you ah sorry wow listen to be clear again always",
 );
 
 /// Words that carry no content of their own.
-pub static STOP: Words = Words::new(
+pub(super) static STOP: Words = Words::new(
     "a an the i me my mine we us our ours you your yours he him his she her hers it its they them their \
      theirs this that these those is am are was were be been being have has had do does did will would \
      can could shall should may might must and or but if then so because as of at by for with about to \
@@ -166,7 +166,7 @@ pub static STOP: Words = Words::new(
 );
 
 /// Words that a model may add around quoted words, in an extraction or a summary.
-pub static SCAFFOLD: Words = Words::new(
+pub(super) static SCAFFOLD: Words = Words::new(
     "user users user's assistant assistant's persona person speaker they said says say mentioned mentions \
      told tells stated states reported reports shared shares name named called currently lives living \
      works working has likes enjoys wants prefers plans fact conversation talked discussed asked asks \
@@ -174,7 +174,7 @@ pub static SCAFFOLD: Words = Words::new(
 );
 
 /// Past forms of a person's actions.
-pub static PAST: Words = Words::new(
+pub(super) static PAST: Words = Words::new(
     "set went visited bought sold graduated finished started quit broke lost adopted married met moved passed \
      failed ran won had made built wrote published watched saw cooked baked planted learned learnt signed \
      enrolled joined left resigned retired grew took flew drove hiked climbed travelled traveled booked \
@@ -188,7 +188,7 @@ pub static PAST: Words = Words::new(
 );
 
 /// A person's present or planned activities.
-pub static DOING: Words = Words::new(
+pub(super) static DOING: Words = Words::new(
     "planning traveling travelling flying moving starting getting visiting taking training studying \
      learning writing reading saving expecting working building renovating preparing recovering dating \
      seeing raising growing teaching hosting buying selling going leaving retiring applying interviewing \
@@ -200,7 +200,7 @@ pub static DOING: Words = Words::new(
 );
 
 /// A person's habits, skills or occupations.
-pub static HABITUAL: Words = Words::new(
+pub(super) static HABITUAL: Words = Words::new(
     "speak play teach study collect swim bake knit paint garden volunteer coach practice practise compose \
      draw sing dance ski surf hike climb cycle commute own rent drive ride major minor program sew fish \
      camp brew meditate cook smoke sleep breed raise tutor manage lead work wake foster row skate sail \
@@ -208,11 +208,11 @@ pub static HABITUAL: Words = Words::new(
 );
 
 /// Words before a request or a question that do not change it.
-pub static OPENERS: Words =
+pub(super) static OPENERS: Words =
     Words::new("pls plz heyy please hey hi ok okay so and but also well hello now then");
 
 /// Words of the command to keep something, before the statement to keep.
-pub static COMMAND: Words = Words::new(
+pub(super) static COMMAND: Words = Words::new(
     "remember that this forget do not please keep in mind bear note make a mental of save store record never for \
      future reference the to can could you fact hey ok also and i want would like need know memorise memorize always \
      just so denk daran dass merk merke dir bitte recuerda que souviens toi retiens ricorda che lembre se de onthoud \
@@ -220,18 +220,18 @@ pub static COMMAND: Words = Words::new(
 );
 
 /// Verbs and nouns of keeping; the statement to keep follows one of them.
-pub static KEEPING: Words = Words::new(
+pub(super) static KEEPING: Words = Words::new(
     "remember forget mind note save store record memorise memorize reference records know log keep information merk \
      merke daran recuerda souviens retiens ricorda lembre onthoud",
 );
 
 /// Words that begin the statement to keep, though they may also be part of the command.
-pub static OWN: Words =
+pub(super) static OWN: Words =
     Words::new("i my we our ich mein meine je mon ma mi soy eu meu minha ik mijn j'ai the");
 
 /// Beginnings of words about body and mind, love life, faith, politics, money, crime and violence. Allergies
 /// and diets are not intimate: people share them for safety.
-pub static INTIMATE_STEMS: Words = Words::new(
+pub(super) static INTIMATE_STEMS: Words = Words::new(
     "diagnos depress bipolar schizo anorexi bulimi suicid antidepress prescri chemo tumor tumour diabet \
      epilep hepatit miscarr pregnan infertil menopaus alzheimer parkinson arthrit alcoholi relaps addict \
      bankrupt abus assault rape trauma bisexual homosexual heterosexual transgender lesbian autis \
@@ -244,13 +244,13 @@ pub static INTIMATE_STEMS: Words = Words::new(
 );
 
 /// Words after "the password is" when no secret follows.
-pub static TELLS_NOTHING: Words = Words::new(
+pub(super) static TELLS_NOTHING: Words = Words::new(
     "not wrong too weak strong a so expired broken safe secure important hard easy difficult often \
      annoying usually about for in on",
 );
 
 /// Verbs of speech and thought, of machines and texts: such an action is about the conversation.
-pub static CHATTER: Words = Words::new(
+pub(super) static CHATTER: Words = Words::new(
     "wish think thought mean meant see saw guess know knew hope want wanted need wonder wondered understand understood agree \
      say said ask asked try tried feel felt suppose figure figured reckon doubt notice noticed realise realised realize \
      realized bet swear check checked find found look looked read heard hear copy copied paste pasted update updated \
@@ -262,18 +262,18 @@ pub static CHATTER: Words = Words::new(
 );
 
 /// Endings of the names of medicines.
-pub static MEDICINES: Words = Words::new(
+pub(super) static MEDICINES: Words = Words::new(
     "farin parin pril olol statin prazole conazole zumab ximab tinib azepam azolam oxetine pramine triptyline formin \
      cillin mycin sartan zepine thyroxine sertraline citalopram codone codeine gliptin setron vudine",
 );
 
 /// Texts that a request refers to.
-pub static TEXTS: Words = Words::new(
+pub(super) static TEXTS: Words = Words::new(
     "text paragraph sentence sentences email mail letter message passage article essay poem story note dialogue transcript",
 );
 
 /// Words of tasks and machines: a weak statement with one of them is about the task at hand.
-pub static TASK_WORDS: Words = Words::new(
+pub(super) static TASK_WORDS: Words = Words::new(
     "file files folder pdf link website app error errors bug exception traceback function query compile compiler prompt answer response question \
      paragraph sentence regex json loop variable output input command button yaml csv stacktrace syntax \
      endpoint localhost terminal dataframe formula spreadsheet column api sql html essay homework \
@@ -283,7 +283,7 @@ pub static TASK_WORDS: Words = Words::new(
 );
 
 /// Conjunctions that begin a clause.
-pub static JOINING: Words = Words::new("and but so because since as plus though although while yet");
+pub(super) static JOINING: Words = Words::new("and but so because since as plus though although while yet");
 
 /// Small numbers in words.
 static NUMBERS: Words = Words::new(
@@ -295,7 +295,7 @@ static NUMBERS: Words = Words::new(
 static MARITAL: Words = Words::new("married engaged divorced single widowed separated");
 
 /// Words between a subject and its verb that do not change the meaning.
-pub static ADVERBS: Words = Words::new(
+pub(super) static ADVERBS: Words = Words::new(
     "really absolutely also still always so just do totally truly usually often mostly definitely generally \
      especially particularly personally secretly quite now currently even mainly actually only already recently \
      finally sometimes never kind of sort both have all once honestly typically normally kinda simply deeply \
@@ -306,7 +306,7 @@ pub static ADVERBS: Words = Words::new(
 static BE: Words = Words::new("is are 's was am");
 
 /// Whether a word is a number, in digits or as a small number word.
-pub fn is_number(word: &str) -> bool {
+pub(super) fn is_number(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_digit()) || NUMBERS.contains(word)
 }
 
@@ -314,7 +314,7 @@ pub fn is_number(word: &str) -> bool {
 ///
 /// # Panics
 /// For an unknown name: the patterns are constants of this crate, and a test compiles them all.
-pub fn set(name: &str) -> &'static [&'static str] {
+pub(super) fn set(name: &str) -> &'static [&'static str] {
     let words = match name {
         "relation" => &RELATIONS,
         "single" => &SINGLE,

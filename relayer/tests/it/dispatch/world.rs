@@ -45,7 +45,7 @@ use baton_testkit::{
 };
 
 /// Maps words to a vector, good enough for a search.
-pub struct Words;
+pub(super) struct Words;
 
 impl Embedder for Words {
     fn id(&self) -> &str {
@@ -77,7 +77,7 @@ impl Embedder for Words {
 }
 
 /// Memory that fails or hangs on demand.
-pub struct FaultyMemory {
+pub(super) struct FaultyMemory {
     pub memory: Memory,
     pub recall_fails: AtomicBool,
     pub record_fails: AtomicBool,
@@ -89,11 +89,11 @@ pub struct FaultyMemory {
 }
 
 impl FaultyMemory {
-    pub fn turns(&self) -> Vec<u64> {
+    pub(super) fn turns(&self) -> Vec<u64> {
         self.recorded.lock().unwrap().iter().map(|(turn, _, _)| *turn).collect()
     }
 
-    pub async fn hangs(&self) {
+    pub(super) async fn hangs(&self) {
         self.hanging.subscribe().wait_for(|count| *count > 0).await.unwrap();
     }
 }
@@ -168,7 +168,7 @@ impl Recollection for FaultyMemory {
     }
 }
 
-pub struct World {
+pub(super) struct World {
     pub store: MemoryStore,
     pub nodes: Vec<FakeNode>,
     pub folder: TempDir,
@@ -178,18 +178,18 @@ pub struct World {
     pub later_ms: Arc<AtomicU64>,
 }
 
-pub async fn memory_at(folder: &Path) -> Memory {
+pub(super) async fn memory_at(folder: &Path) -> Memory {
     Memory::open(parts_at(folder, Arc::new(now_ms)).await).await.unwrap()
 }
 
-pub async fn parts_at(folder: &Path, clock: Arc<dyn Fn() -> u64 + Send + Sync>) -> Parts {
+pub(super) async fn parts_at(folder: &Path, clock: Arc<dyn Fn() -> u64 + Send + Sync>) -> Parts {
     let storage = EmbeddedStorage::open(&EmbeddedConfig::new(folder.join("database"))).unwrap();
     let vault =
         Vault::new(Arc::new(storage), &folder.join("keys"), MasterKey::from_bytes([5; 32])).await.unwrap();
     Parts::new(vault, Arc::new(Words), clock)
 }
 
-pub fn faulty(memory: Memory) -> Arc<FaultyMemory> {
+pub(super) fn faulty(memory: Memory) -> Arc<FaultyMemory> {
     Arc::new(FaultyMemory {
         memory,
         recall_fails: AtomicBool::new(false),
@@ -202,7 +202,7 @@ pub fn faulty(memory: Memory) -> Arc<FaultyMemory> {
 }
 
 impl World {
-    pub async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         logs();
         let store = MemoryStore::default();
         let nodes = vec![FakeNode::start(&store, EngineKind::Native).await];
@@ -212,11 +212,11 @@ impl World {
         Self { store, nodes, folder, memory, account, later_ms }
     }
 
-    pub fn owner(&self) -> OwnerId {
+    pub(super) fn owner(&self) -> OwnerId {
         OwnerId::of(&self.account.public_key())
     }
 
-    pub async fn remember(&self, text: &str) {
+    pub(super) async fn remember(&self, text: &str) {
         let fact = RememberRequest {
             place: Place::default(),
             text: Text::from(text),
@@ -229,7 +229,7 @@ impl World {
         self.memory.memory.remember(self.owner(), vec![fact]).await.unwrap();
     }
 
-    pub fn client_config(&self, home: Option<&Path>) -> ClientConfig {
+    pub(super) fn client_config(&self, home: Option<&Path>) -> ClientConfig {
         let store = Arc::new(self.store.clone());
         let mut config = ClientConfig::new(home, store.clone(), store, ShardCount::TESTBED);
         config.bootstrap = self.nodes.iter().flat_map(FakeNode::addrs).collect();
@@ -240,17 +240,17 @@ impl World {
         config
     }
 
-    pub fn clock(&self) -> Arc<dyn Fn() -> u64 + Send + Sync> {
+    pub(super) fn clock(&self) -> Arc<dyn Fn() -> u64 + Send + Sync> {
         let later = self.later_ms.clone();
         Arc::new(move || now_ms() + later.load(Ordering::SeqCst))
     }
 
     /// A relayer in plain mode on this memory.
-    pub async fn plain(&self) -> PlainRelayer {
+    pub(super) async fn plain(&self) -> PlainRelayer {
         self.plain_on(self.memory.clone()).await
     }
 
-    pub async fn plain_on(&self, memory: Arc<FaultyMemory>) -> PlainRelayer {
+    pub(super) async fn plain_on(&self, memory: Arc<FaultyMemory>) -> PlainRelayer {
         let client = Client::open(self.client_config(None)).await.unwrap();
         let key = SecretSigningKey::generate();
         let (config, owner) = (ChatConfig::default(), self.owner());
@@ -259,12 +259,12 @@ impl World {
     }
 
     /// A relayer for sealed turns on this memory.
-    pub async fn sealed(&self) -> SealedRelayer {
+    pub(super) async fn sealed(&self) -> SealedRelayer {
         self.sealed_as(SecretSigningKey::generate()).await
     }
 
     /// A relayer with this key.
-    pub async fn sealed_as(&self, key: SecretSigningKey) -> SealedRelayer {
+    pub(super) async fn sealed_as(&self, key: SecretSigningKey) -> SealedRelayer {
         let listen: Vec<Multiaddr> = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
         let mut config = MeshConfig::server("relayer", listen);
         config.bootstrap = self.nodes.iter().flat_map(FakeNode::addrs).collect();
@@ -276,18 +276,18 @@ impl World {
     }
 }
 
-pub struct SealedRelayer {
+pub(super) struct SealedRelayer {
     pub mesh: MeshHandle,
     pub key: SecretSigningKey,
 }
 
 impl SealedRelayer {
-    pub fn named(&self) -> baton_client::Relayer {
+    pub(super) fn named(&self) -> baton_client::Relayer {
         baton_client::Relayer { node: self.mesh.node_id(), addrs: self.mesh.listen_addrs() }
     }
 }
 
-pub struct PlainRelayer {
+pub(super) struct PlainRelayer {
     pub chat: Chat,
     pub client: Client,
     pub key: SecretSigningKey,
@@ -295,11 +295,11 @@ pub struct PlainRelayer {
 }
 
 impl PlainRelayer {
-    pub fn ask(&self, request: ChatRequest) -> mpsc::Receiver<ChatEvent> {
+    pub(super) fn ask(&self, request: ChatRequest) -> mpsc::Receiver<ChatEvent> {
         self.chat.turn(self.owner, request).unwrap()
     }
 
-    pub async fn try_say(&self, request: ChatRequest) -> std::result::Result<ChatAnswer, ChatError> {
+    pub(super) async fn try_say(&self, request: ChatRequest) -> std::result::Result<ChatAnswer, ChatError> {
         let mut events = self.ask(request);
         while let Some(event) = events.recv().await {
             match event {
@@ -311,13 +311,13 @@ impl PlainRelayer {
         panic!("a turn ends with an answer or an error")
     }
 
-    pub async fn say(&self, request: ChatRequest) -> ChatAnswer {
+    pub(super) async fn say(&self, request: ChatRequest) -> ChatAnswer {
         self.try_say(request).await.unwrap()
     }
 }
 
 /// A first message.
-pub fn hello(text: &str) -> ChatRequest {
+pub(super) fn hello(text: &str) -> ChatRequest {
     ChatRequest {
         messages: vec![Message::new(Role::User, text)],
         system: None,
@@ -338,7 +338,7 @@ pub fn hello(text: &str) -> ChatRequest {
 }
 
 /// The next message after an answer.
-pub fn next(answer: &ChatAnswer, text: &str) -> ChatRequest {
+pub(super) fn next(answer: &ChatAnswer, text: &str) -> ChatRequest {
     ChatRequest {
         session_id: Some(answer.session_id),
         session_key: Some(answer.session_key.clone()),
@@ -348,7 +348,7 @@ pub fn next(answer: &ChatAnswer, text: &str) -> ChatRequest {
 }
 
 /// Every file below a folder.
-pub fn files(folder: &Path) -> Vec<Vec<u8>> {
+pub(super) fn files(folder: &Path) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -357,7 +357,7 @@ pub fn files(folder: &Path) -> Vec<Vec<u8>> {
     found
 }
 
-pub fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+pub(super) fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
@@ -378,7 +378,7 @@ impl io::Write for Log {
 static LOG: OnceLock<Log> = OnceLock::new();
 
 /// All log output of this process so far, at the highest detail.
-pub fn logs() -> Vec<u8> {
+pub(super) fn logs() -> Vec<u8> {
     let log = LOG.get_or_init(|| {
         let log = Log::default();
         let writer = log.clone();

@@ -27,10 +27,10 @@ use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
 /// Start time of these tests' clocks.
-pub const START_MS: u64 = 1_795_302_840_000;
+pub(super) const START_MS: u64 = 1_795_302_840_000;
 
 /// Maps a few words to a few dimensions, good enough for similarities.
-pub struct Letters;
+pub(super) struct Letters;
 
 impl Embedder for Letters {
     fn id(&self) -> &'static str {
@@ -56,7 +56,7 @@ impl Embedder for Letters {
 }
 
 /// A running server.
-pub struct TestServer {
+pub(super) struct TestServer {
     pub address: SocketAddr,
     pub now_ms: Arc<AtomicU64>,
     pub memory: Memory,
@@ -68,36 +68,36 @@ pub struct TestServer {
 
 /// An answer, read whole.
 #[derive(Debug)]
-pub struct Answer {
+pub(super) struct Answer {
     pub status: u16,
     pub headers: reqwest::header::HeaderMap,
     pub text: String,
 }
 
 impl Answer {
-    pub async fn read(response: Response) -> Self {
+    pub(super) async fn read(response: Response) -> Self {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         Self { status, headers, text: response.text().await.unwrap() }
     }
 
-    pub fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not JSON: {}", self.text))
     }
 
-    pub fn code(&self) -> String {
+    pub(super) fn code(&self) -> String {
         self.json()["code"].as_str().unwrap_or_default().to_owned()
     }
 
     /// Its JSON, after a check for success.
     #[track_caller]
-    pub fn good(&self) -> Value {
+    pub(super) fn good(&self) -> Value {
         assert!((200..300).contains(&self.status), "{} {}", self.status, self.text);
         self.json()
     }
 
     /// Checks for an error in the common shape.
     #[track_caller]
-    pub fn refused(&self, status: u16, code: &str) {
+    pub(super) fn refused(&self, status: u16, code: &str) {
         assert_eq!((self.status, self.code().as_str()), (status, code), "{}", self.text);
         let json = self.json();
         for field in ["message", "hint", "request_id"] {
@@ -108,15 +108,15 @@ impl Answer {
 }
 
 impl TestServer {
-    pub async fn open() -> Self {
+    pub(super) async fn open() -> Self {
         Self::with(Limits { owner_per_minute: 10_000, key_per_minute: 10_000, ..Limits::default() }).await
     }
 
-    pub async fn with(limits: Limits) -> Self {
+    pub(super) async fn with(limits: Limits) -> Self {
         Self::on(Arc::new(tempfile::tempdir().unwrap()), limits).await
     }
 
-    pub async fn on(folder: Arc<tempfile::TempDir>, limits: Limits) -> Self {
+    pub(super) async fn on(folder: Arc<tempfile::TempDir>, limits: Limits) -> Self {
         let path = folder.path();
         let storage = EmbeddedStorage::open(&EmbeddedConfig::new(path.join("memory"))).unwrap();
         let master = MasterKey::load_or_create(&path.join("master.key"), None).unwrap();
@@ -146,7 +146,7 @@ impl TestServer {
     }
 
     /// Stops, and returns the folder for another server.
-    pub async fn close(self) -> Arc<tempfile::TempDir> {
+    pub(super) async fn close(self) -> Arc<tempfile::TempDir> {
         let Self { client, shutdown, serving, _folder, memory, .. } = self;
         drop((client, memory));
         shutdown.cancel();
@@ -155,28 +155,34 @@ impl TestServer {
     }
 
     /// Sets the server's clock to the real time, which other processes use for signatures.
-    pub fn follow_the_real_clock(&self) {
+    pub(super) fn follow_the_real_clock(&self) {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         self.now_ms.store(u64::try_from(now.as_millis()).unwrap(), Ordering::SeqCst);
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(super) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    pub fn seconds(&self) -> u64 {
+    pub(super) fn seconds(&self) -> u64 {
         self.now_ms.load(Ordering::SeqCst) / 1_000
     }
 
     /// Sends without a signature.
-    pub async fn bare(&self, method: &str, path: &str, body: &str) -> Answer {
+    pub(super) async fn bare(&self, method: &str, path: &str, body: &str) -> Answer {
         let method: Method = method.parse().unwrap();
         Answer::read(self.client.request(method, self.url(path)).body(body.to_owned()).send().await.unwrap())
             .await
     }
 
     /// Sends with headers.
-    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, String)], body: Vec<u8>) -> Answer {
+    pub(super) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, String)],
+        body: Vec<u8>,
+    ) -> Answer {
         let method: Method = method.parse().unwrap();
         let mut request = self.client.request(method, self.url(path)).body(body);
         for (name, value) in headers {
@@ -187,7 +193,7 @@ impl TestServer {
 }
 
 /// A person with a key.
-pub struct Person<'a> {
+pub(super) struct Person<'a> {
     pub server: &'a TestServer,
     pub key: AccountKey,
     pub account: String,
@@ -195,13 +201,13 @@ pub struct Person<'a> {
 }
 
 impl<'a> Person<'a> {
-    pub fn new(server: &'a TestServer) -> Self {
+    pub(super) fn new(server: &'a TestServer) -> Self {
         let key = AccountKey::generate();
         Self { server, account: key.account_id(), key, delegation: None }
     }
 
     /// A new key that acts for this person.
-    pub fn friend(&self) -> Person<'a> {
+    pub(super) fn friend(&self) -> Person<'a> {
         Person {
             server: self.server,
             key: AccountKey::generate(),
@@ -210,39 +216,39 @@ impl<'a> Person<'a> {
         }
     }
 
-    pub fn owner(&self) -> OwnerId {
+    pub(super) fn owner(&self) -> OwnerId {
         OwnerId::of(&self.key.public_key())
     }
 
-    pub fn headers(&self, method: &str, path: &str, body: &[u8]) -> Vec<(&'static str, String)> {
+    pub(super) fn headers(&self, method: &str, path: &str, body: &[u8]) -> Vec<(&'static str, String)> {
         let seconds = self.server.seconds();
         let mut headers = self.key.request_headers(&self.account, method, path, body, seconds).to_vec();
         headers.extend(self.delegation.clone().map(|delegation| ("x-delegation", delegation)));
         headers
     }
 
-    pub async fn ask(&self, method: &str, path: &str, body: Value) -> Answer {
+    pub(super) async fn ask(&self, method: &str, path: &str, body: Value) -> Answer {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         self.server.send(method, path, &self.headers(method, path, &body), body).await
     }
 
-    pub async fn post(&self, path: &str, body: Value) -> Answer {
+    pub(super) async fn post(&self, path: &str, body: Value) -> Answer {
         self.ask("POST", path, body).await
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub(super) async fn get(&self, path: &str) -> Answer {
         self.ask("GET", path, Value::Null).await
     }
 
     /// Remembers a fact and returns its id.
-    pub async fn remember(&self, text: &str, project: Option<&str>) -> String {
+    pub(super) async fn remember(&self, text: &str, project: Option<&str>) -> String {
         let facts = json!({ "facts": [{ "text": text, "project": project }] });
         let answer = self.post("/v1/memory/remember", facts).await.good();
         answer["remembered"][0]["id"].as_str().unwrap().to_owned()
     }
 
     /// The texts that a recall finds.
-    pub async fn recalls(&self, query: &str, project: Option<&str>) -> Vec<String> {
+    pub(super) async fn recalls(&self, query: &str, project: Option<&str>) -> Vec<String> {
         let body = json!({ "query": query, "project": project, "memory_scope": "full", "limit": 20 });
         let answer = self.post("/v1/memory/recall", body).await.good();
         let hits = answer["hits"].as_array().unwrap().clone();
@@ -250,7 +256,12 @@ impl<'a> Person<'a> {
     }
 
     /// A delegation from this person to another's key, from a minute ago for an hour.
-    pub fn delegate(&self, friend: &Person<'_>, scopes: &[&str], project: Option<&str>) -> DelegationJson {
+    pub(super) fn delegate(
+        &self,
+        friend: &Person<'_>,
+        scopes: &[&str],
+        project: Option<&str>,
+    ) -> DelegationJson {
         let scopes = Scopes::named(scopes.iter().copied()).unwrap();
         let now = self.server.seconds();
         let key = friend.key.public_key();

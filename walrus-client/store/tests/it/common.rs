@@ -8,14 +8,14 @@ use tempfile::TempDir;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
 /// The time in the stores of these tests.
-pub const NOW_MS: u64 = 1_000_000;
+pub(crate) const NOW_MS: u64 = 1_000_000;
 
 /// key ‖ sequence ‖ expiry ‖ anything.
-pub fn head(key: u8, sequence: u64, expires_ms: u64, rest: &str) -> Vec<u8> {
+pub(crate) fn head(key: u8, sequence: u64, expires_ms: u64, rest: &str) -> Vec<u8> {
     [&[key; 32][..], &sequence.to_le_bytes(), &expires_ms.to_le_bytes(), rest.as_bytes()].concat()
 }
 
-pub fn validate(record: &[u8]) -> Result<HeadIdentity, String> {
+pub(crate) fn validate(record: &[u8]) -> Result<HeadIdentity, String> {
     let number = |range: std::ops::Range<usize>| {
         record.get(range).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
     };
@@ -28,7 +28,7 @@ pub fn validate(record: &[u8]) -> Result<HeadIdentity, String> {
 }
 
 /// Small limits, ten shards and a stopped clock.
-pub fn config(folder: &TempDir) -> EmbeddedConfig {
+pub(crate) fn config(folder: &TempDir) -> EmbeddedConfig {
     EmbeddedConfig {
         shards: ShardCount::TESTBED,
         clock: Clock::fixed(NOW_MS),
@@ -36,11 +36,11 @@ pub fn config(folder: &TempDir) -> EmbeddedConfig {
     }
 }
 
-pub fn open(folder: &TempDir) -> EmbeddedStore {
+pub(crate) fn open(folder: &TempDir) -> EmbeddedStore {
     EmbeddedStore::open(config(folder), validate).unwrap()
 }
 
-pub struct Running {
+pub(crate) struct Running {
     pub store: EmbeddedStore,
     pub url: String,
     stop: oneshot::Sender<()>,
@@ -48,7 +48,7 @@ pub struct Running {
 }
 
 impl Running {
-    pub async fn start(store: EmbeddedStore) -> Self {
+    pub(crate) async fn start(store: EmbeddedStore) -> Self {
         let listener = EmbeddedStore::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (stop, stopped) = oneshot::channel();
@@ -60,12 +60,12 @@ impl Running {
         Self { store, url, stop, task }
     }
 
-    pub fn client(&self) -> HttpStore {
+    pub(crate) fn client(&self) -> HttpStore {
         HttpStore::builder(&self.url, &self.url, ShardCount::TESTBED).build().unwrap()
     }
 
     /// Ends the server and waits for it; the store itself stays open.
-    pub async fn stop(self) -> EmbeddedStore {
+    pub(crate) async fn stop(self) -> EmbeddedStore {
         self.stop.send(()).unwrap();
         self.task.await.unwrap();
         self.store
@@ -73,7 +73,7 @@ impl Running {
 }
 
 /// A loopback port without a listener.
-pub async fn closed_port() -> String {
+pub(crate) async fn closed_port() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }

@@ -24,17 +24,17 @@ use crate::support::{
     synthetic::{Shape, open},
 };
 
-pub const VOCABULARY: usize = 48;
+pub(super) const VOCABULARY: usize = 48;
 
 /// The smallest possible model: its answers are noise, but as specific as a large model's.
-pub fn tiny() -> GgufFile {
+pub(super) fn tiny() -> GgufFile {
     let mut shape = Shape::new("llama", &[DType::Q4_1, DType::Q8_0]);
     (shape.layers, shape.hidden, shape.heads, shape.kv_heads) = (2, 32, 2, 1);
     (shape.head_dim, shape.feed_forward, shape.vocabulary) = (16, 32, VOCABULARY);
     open(&shape.writer().finish())
 }
 
-pub fn model(file: &GgufFile, blocks: usize) -> Model {
+pub(super) fn model(file: &GgufFile, blocks: usize) -> Model {
     let options = Options { threads: 1, isa: Isa::best(), kv_budget: 1 << 30 };
     let block = Model::from_file(file, &options).unwrap().kv().shape().block_bytes();
     Model::from_file(file, &Options { kv_budget: blocks * block, ..options }).unwrap()
@@ -42,7 +42,7 @@ pub fn model(file: &GgufFile, blocks: usize) -> Model {
 
 /// The events that a request got.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub struct AnswerEvents {
+pub(super) struct AnswerEvents {
     pub started: Vec<(usize, usize)>,
     pub tokens: Vec<u32>,
     /// The hash of each token's logits.
@@ -53,22 +53,22 @@ pub struct AnswerEvents {
 
 /// A sink that records its events, and accepts as many tokens as `room` says.
 #[derive(Clone)]
-pub struct Record {
+pub(super) struct Record {
     pub events: Arc<Mutex<AnswerEvents>>,
     pub room: Arc<AtomicUsize>,
     pub is_gone: Arc<AtomicUsize>,
 }
 
 impl Record {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { events: Arc::default(), room: Arc::new(AtomicUsize::new(usize::MAX)), is_gone: Arc::default() }
     }
 
-    pub fn events(&self) -> AnswerEvents {
+    pub(super) fn events(&self) -> AnswerEvents {
         self.events.lock().unwrap().clone()
     }
 
-    pub fn finish(&self) -> Option<Finish> {
+    pub(super) fn finish(&self) -> Option<Finish> {
         let events = self.events();
         assert!(events.finished.len() <= 1, "answered once");
         events.finished.first().cloned()
@@ -106,7 +106,7 @@ impl Sink for Record {
 /// Chooses by logits and noise, or repeats the token after an earlier occurrence of the last two tokens.
 /// Answers vary, repeat themselves as natural text does, and are the same each time.
 #[derive(Clone)]
-pub struct Noisy(pub u64);
+pub(super) struct Noisy(pub u64);
 
 impl Chooser for Noisy {
     fn choose(&mut self, tokens: &[u32], logits: &[f32]) -> Choice {
@@ -123,12 +123,12 @@ impl Chooser for Noisy {
     }
 }
 
-pub fn session(number: u8) -> SessionKey {
+pub(super) fn session(number: u8) -> SessionKey {
     SessionKey([number; 32])
 }
 
 /// A greedy request of session 0.
-pub fn request(prompt: &[u32], max_tokens: usize, record: &Record) -> Request {
+pub(super) fn request(prompt: &[u32], max_tokens: usize, record: &Record) -> Request {
     Request {
         session: Some(session(0)),
         prompt: Zeroizing::new(prompt.to_vec()),
@@ -142,29 +142,29 @@ pub fn request(prompt: &[u32], max_tokens: usize, record: &Record) -> Request {
 }
 
 /// A scheduler with a manual clock.
-pub struct Bench {
+pub(super) struct Bench {
     pub scheduler: Scheduler,
     pub now: Instant,
 }
 
 impl Bench {
     /// A tiny model's scheduler, without speculation and without a cache.
-    pub fn new(blocks: usize, options: BatchOptions) -> Self {
+    pub(super) fn new(blocks: usize, options: BatchOptions) -> Self {
         Self { scheduler: Scheduler::new(model(&tiny(), blocks), options), now: Instant::now() }
     }
 
-    pub fn submit(&mut self, request: Request) -> Result<(), BatchError> {
+    pub(super) fn submit(&mut self, request: Request) -> Result<(), BatchError> {
         self.scheduler.submit(request, self.now).map(|_| ())
     }
 
     /// Submits a greedy request of session 0.
-    pub fn ask(&mut self, prompt: &[u32], max_tokens: usize) -> Record {
+    pub(super) fn ask(&mut self, prompt: &[u32], max_tokens: usize) -> Record {
         let record = Record::new();
         self.submit(request(prompt, max_tokens, &record)).unwrap();
         record
     }
 
-    pub fn step(&mut self) -> StepOutcome {
+    pub(super) fn step(&mut self) -> StepOutcome {
         let now = self.now;
         let progress = self.scheduler.step(&move || now);
         let load = self.scheduler.load();
@@ -173,19 +173,19 @@ impl Bench {
     }
 
     /// Makes a step that must compute rows.
-    pub fn rows(&mut self) -> StepRows {
+    pub(super) fn rows(&mut self) -> StepRows {
         match self.step() {
             StepOutcome::Stepped(rows) => rows,
             other => panic!("{other:?}"),
         }
     }
 
-    pub fn wait(&mut self, milliseconds: u64) {
+    pub(super) fn wait(&mut self, milliseconds: u64) {
         self.now += Duration::from_millis(milliseconds);
     }
 
     /// Steps until no work is left.
-    pub fn finish(&mut self) -> usize {
+    pub(super) fn finish(&mut self) -> usize {
         for steps in 0..100_000 {
             match self.step() {
                 StepOutcome::Stepped(_) => {}
@@ -196,13 +196,13 @@ impl Bench {
         panic!("it never ends")
     }
 
-    pub fn used_blocks(&mut self) -> usize {
+    pub(super) fn used_blocks(&mut self) -> usize {
         let kv = self.scheduler.model_mut().kv();
         kv.used() / kv.shape().block_bytes()
     }
 }
 
 /// No cache, no guesses.
-pub fn plain() -> BatchOptions {
+pub(super) fn plain() -> BatchOptions {
     BatchOptions { cache_bytes: 0, speculate: false, chunk: 16, ..BatchOptions::default() }
 }

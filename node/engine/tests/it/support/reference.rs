@@ -9,7 +9,7 @@ use baton_engine::{
 };
 
 /// A tensor's numbers, decoded as in ggml's own code.
-pub fn dequantise(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+pub(crate) fn dequantise(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     let half = |bytes: &[u8], at: usize| f16_to_f32(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let (_, size) = dtype.block();
     let mut out = Vec::new();
@@ -76,7 +76,7 @@ pub fn dequantise(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     out
 }
 
-pub struct Reference<'a> {
+pub(crate) struct Reference<'a> {
     pub file: &'a GgufFile,
     pub config: Config,
     /// Whether to round activations to bytes where weights are quantised, and keys and values to half
@@ -97,7 +97,7 @@ fn round_to_bytes(row: &mut [f32]) {
 }
 
 impl<'a> Reference<'a> {
-    pub fn new(file: &'a GgufFile) -> Self {
+    pub(crate) fn new(file: &'a GgufFile) -> Self {
         Self { file, config: Config::read(file.header()).unwrap(), bytes: false }
     }
 
@@ -239,7 +239,7 @@ impl<'a> Reference<'a> {
     }
 
     /// The logits after each token.
-    pub fn logits(&self, tokens: &[u32]) -> Vec<Vec<f32>> {
+    pub(crate) fn logits(&self, tokens: &[u32]) -> Vec<Vec<f32>> {
         let c = &self.config;
         let embeddings = self.tensor("token_embd.weight").unwrap();
         let embed = |token: &u32| -> Vec<f32> {

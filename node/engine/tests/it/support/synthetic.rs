@@ -4,7 +4,7 @@ use baton_engine::gguf::DType;
 
 use super::{Random, writer::Writer};
 
-pub const ALL_TYPES: [DType; 11] = [
+pub(crate) const ALL_TYPES: [DType; 11] = [
     DType::F32,
     DType::F16,
     DType::Bf16,
@@ -23,7 +23,7 @@ fn half(value: f32) -> [u8; 2] {
 }
 
 /// Random weights of about `size` in magnitude.
-pub fn weights(random: &mut Random, dtype: DType, count: usize, size: f32) -> Vec<u8> {
+pub(crate) fn weights(random: &mut Random, dtype: DType, count: usize, size: f32) -> Vec<u8> {
     let (block, bytes) = dtype.block();
     let mut out = Vec::with_capacity(count / block * bytes);
     for _ in 0..count / block {
@@ -58,7 +58,7 @@ pub fn weights(random: &mut Random, dtype: DType, count: usize, size: f32) -> Ve
 
 /// The parameters of a small model.
 #[derive(Clone)]
-pub struct Shape {
+pub(crate) struct Shape {
     pub family: &'static str,
     pub dtypes: Vec<DType>,
     pub layers: usize,
@@ -73,7 +73,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    pub fn new(family: &'static str, dtypes: &[DType]) -> Self {
+    pub(crate) fn new(family: &'static str, dtypes: &[DType]) -> Self {
         Self {
             family,
             dtypes: dtypes.to_vec(),
@@ -90,7 +90,7 @@ impl Shape {
     }
 
     /// The file, for further additions.
-    pub fn writer(&self) -> Writer {
+    pub(crate) fn writer(&self) -> Writer {
         let mut random = Random::new(self.seed);
         let mut writer = Writer::default();
         let key = |rest: &str| format!("{}.{rest}", self.family);
@@ -163,7 +163,7 @@ impl Shape {
 }
 
 /// Writes a file and opens it.
-pub fn open(bytes: &[u8]) -> baton_engine::gguf::GgufFile {
+pub(crate) fn open(bytes: &[u8]) -> baton_engine::gguf::GgufFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), bytes).unwrap();
     baton_engine::gguf::GgufFile::open(file.path()).unwrap()

@@ -1,7 +1,7 @@
 //! A valid but useless model file: a header of a small Llama's shape, and one tensor of 32 numbers.
 
 /// Its bytes.
-pub fn model() -> Vec<u8> {
+pub(crate) fn model() -> Vec<u8> {
     let mut bytes = b"GGUF".to_vec();
     let text = |bytes: &mut Vec<u8>, text: &str| {
         bytes.extend((text.len() as u64).to_le_bytes());

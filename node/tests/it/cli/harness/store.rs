@@ -7,13 +7,13 @@ use baton_walrus_store::{EmbeddedConfig, EmbeddedStore};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// A store over HTTP in this process, for as long as the value lives.
-pub struct Store {
+pub(crate) struct Store {
     pub url: String,
     _stop: DropGuard,
 }
 
 impl Store {
-    pub async fn start(home: &Path, shards: u16) -> Self {
+    pub(crate) async fn start(home: &Path, shards: u16) -> Self {
         let config = EmbeddedConfig {
             shards: ShardCount::new(shards).unwrap(),
             ..EmbeddedConfig::new(home.join("store"))

@@ -26,17 +26,17 @@ use tokio::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 /// Shards of the tests' stores.
-pub const SHARDS: u16 = 10;
+pub(crate) const SHARDS: u16 = 10;
 
 /// A client of one node.
-pub struct Client {
+pub(crate) struct Client {
     mesh: MeshHandle,
     node: NodeId,
     address: Multiaddr,
 }
 
 /// A turn in progress.
-pub struct Turn {
+pub(crate) struct Turn {
     stream: TurnStream,
     secret: TurnSecret,
     auth: SignedObject<TurnAuth>,
@@ -47,7 +47,7 @@ pub struct Turn {
 
 /// The node's reply, up to the end or the break of the stream.
 #[derive(Debug, Default)]
-pub struct Reply {
+pub(crate) struct Reply {
     pub accepted: bool,
     pub text: String,
     pub committed: bool,
@@ -60,7 +60,7 @@ pub struct Reply {
 
 impl Client {
     /// Connects to the node of this ready event.
-    pub async fn of(ready: &Value) -> Self {
+    pub(crate) async fn of(ready: &Value) -> Self {
         let seed = Zeroizing::new(random_bytes());
         // The addresses are local.
         let config = MeshConfig { reach: Some(Reach::Loopback), ..MeshConfig::dialer("baton/test (client)") };
@@ -78,7 +78,7 @@ impl Client {
     }
 
     /// The node's record, verified.
-    pub async fn record(&self) -> SignedObject<NodeRecord> {
+    pub(crate) async fn record(&self) -> SignedObject<NodeRecord> {
         let mut stream = self.open(&ClientFrame::NodeRecord).await;
         let frame = stream.recv(MAX_NODE_FRAME_BYTES).await.unwrap().expect("an answer");
         match codec::decode(&frame, MAX_NODE_FRAME_BYTES).unwrap() {
@@ -88,13 +88,13 @@ impl Client {
     }
 
     /// Sends the first turn of a fresh session.
-    pub async fn ask(&self, text: &str) -> Turn {
+    pub(crate) async fn ask(&self, text: &str) -> Turn {
         let record = self.record().await;
         self.ask_with(&record, text).await
     }
 
     /// The same with a record that may be outdated.
-    pub async fn ask_with(&self, record: &NodeRecord, text: &str) -> Turn {
+    pub(crate) async fn ask_with(&self, record: &NodeRecord, text: &str) -> Turn {
         let now = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
         let node_key = record.current_key(now).unwrap();
         let root = SessionRoot::generate();
@@ -112,13 +112,13 @@ impl Client {
     }
 
     /// Sends the same request again and reads the answer to its end.
-    pub async fn ask_again(&self, turn: &mut Turn) -> Reply {
+    pub(crate) async fn ask_again(&self, turn: &mut Turn) -> Reply {
         turn.stream = self.open(&ClientFrame::Turn(turn.request.clone())).await;
         turn.finish().await
     }
 
     /// The node's status of a turn.
-    pub async fn status(&self, turn: &Turn) -> Result<TurnStatus, ErrorCode> {
+    pub(crate) async fn status(&self, turn: &Turn) -> Result<TurnStatus, ErrorCode> {
         let request = StatusRequest {
             version: 1,
             session_id: turn.auth.session_id,
@@ -218,13 +218,13 @@ fn first_auth(
 
 impl Turn {
     /// Session and turn secrets that must never leak: IDs and keys.
-    pub fn secrets(&self) -> Vec<[u8; 32]> {
+    pub(crate) fn secrets(&self) -> Vec<[u8; 32]> {
         let auth = &self.auth;
         vec![auth.session_id.0, auth.session_key.0, auth.prev_link.0, auth.auth_hash().0, auth.grant_hash.0]
     }
 
     /// Reads until the predicate holds or the stream ends, whichever comes first.
-    pub async fn read_until(&mut self, enough: impl Fn(&Reply) -> bool) -> Reply {
+    pub(crate) async fn read_until(&mut self, enough: impl Fn(&Reply) -> bool) -> Reply {
         let mut reply = Reply::default();
         let deadline = Instant::now() + Duration::from_secs(60);
         while let Ok(Some(frame)) = self.stream.recv_by(MAX_NODE_FRAME_BYTES, deadline).await {
@@ -257,7 +257,7 @@ impl Turn {
     }
 
     /// Reads to the end.
-    pub async fn finish(&mut self) -> Reply {
+    pub(crate) async fn finish(&mut self) -> Reply {
         self.read_until(|_| false).await
     }
 }

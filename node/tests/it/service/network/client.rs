@@ -34,12 +34,12 @@ use super::{
     store::{SHARDS, id_of},
 };
 
-pub struct Client {
+pub(crate) struct Client {
     pub mesh: MeshHandle,
 }
 
 /// A session, on the client's side.
-pub struct Session {
+pub(crate) struct Session {
     pub root: SessionRoot,
     pub seq: u64,
     pub prev_link: LinkHash,
@@ -51,7 +51,7 @@ pub struct Session {
 }
 
 /// A request, with everything to verify its reply.
-pub struct PreparedTurn {
+pub(crate) struct PreparedTurn {
     pub request: TurnRequest,
     pub auth: SignedObject<TurnAuth>,
     pub payload: Payload,
@@ -60,7 +60,7 @@ pub struct PreparedTurn {
 
 /// A reply, read to its end.
 #[derive(Debug, Default)]
-pub struct Reply {
+pub(crate) struct Reply {
     pub nonce: Option<[u8; 32]>,
     pub events: Vec<ReplyEvent>,
     pub refused: Option<(ErrorCode, u32)>,
@@ -69,7 +69,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let text = |event: &ReplyEvent| match event {
             ReplyEvent::Tokens { text, .. } => Some(text.clone()),
             _ => None,
@@ -77,7 +77,7 @@ impl Reply {
         self.events.iter().filter_map(text).collect()
     }
 
-    pub fn ids(&self) -> Vec<u32> {
+    pub(crate) fn ids(&self) -> Vec<u32> {
         let ids = |event: &ReplyEvent| match event {
             ReplyEvent::Tokens { ids, .. } => Some(ids.clone()),
             _ => None,
@@ -85,14 +85,14 @@ impl Reply {
         self.events.iter().filter_map(ids).flatten().collect()
     }
 
-    pub fn committed(&self) -> Option<&Committed> {
+    pub(crate) fn committed(&self) -> Option<&Committed> {
         self.events.iter().find_map(|event| match event {
             ReplyEvent::Committed(committed) => Some(committed.as_ref()),
             _ => None,
         })
     }
 
-    pub fn store(&self) -> Option<StoreState> {
+    pub(crate) fn store(&self) -> Option<StoreState> {
         match self.events.last() {
             Some(ReplyEvent::Store(state)) => Some(*state),
             _ => None,
@@ -100,7 +100,7 @@ impl Reply {
     }
 
     /// Progress notes with verified signatures.
-    pub fn notes(&self) -> Vec<SignedObject<ProgressNote>> {
+    pub(crate) fn notes(&self) -> Vec<SignedObject<ProgressNote>> {
         let note = |event: &ReplyEvent| match event {
             ReplyEvent::Progress(bytes) => Some(SignedObject::verify(bytes.clone()).unwrap()),
             _ => None,
@@ -109,7 +109,7 @@ impl Reply {
     }
 
     /// The code of a refusal or of a failure after Accepted.
-    pub fn code(&self) -> Option<ErrorCode> {
+    pub(crate) fn code(&self) -> Option<ErrorCode> {
         match (self.refused, self.events.last()) {
             (Some((code, _)), _) => Some(code),
             (None, Some(ReplyEvent::Failed { code })) => Some(*code),
@@ -122,7 +122,7 @@ type Change<'a, T> = Option<Box<dyn FnOnce(&mut T) + 'a>>;
 
 /// Changes to a request before it is sealed and signed.
 #[derive(Default)]
-pub struct Changes<'a> {
+pub(crate) struct Changes<'a> {
     pub payload: Change<'a, Payload>,
     pub auth: Change<'a, TurnAuth>,
     pub turn_id: Option<TurnId>,
@@ -132,7 +132,7 @@ pub struct Changes<'a> {
 }
 
 impl Session {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let root = SessionRoot::generate();
         let genesis =
             Genesis { session_key: root.signing_key().public_key(), n_shards: SHARDS, branch: None };
@@ -147,11 +147,11 @@ impl Session {
         }
     }
 
-    pub fn prev_blob(&self) -> Option<BlobRef> {
+    pub(crate) fn prev_blob(&self) -> Option<BlobRef> {
         self.blobs.last().map(|(_, blob, _)| *blob)
     }
 
-    pub fn latest_blob(&self) -> Vec<u8> {
+    pub(crate) fn latest_blob(&self) -> Vec<u8> {
         self.blobs.last().unwrap().2.clone()
     }
 
@@ -183,7 +183,7 @@ impl Session {
     }
 
     /// Builds the next turn's request.
-    pub fn prepare(&self, node: &TestNode, text: &str, changes: Changes<'_>) -> PreparedTurn {
+    pub(crate) fn prepare(&self, node: &TestNode, text: &str, changes: Changes<'_>) -> PreparedTurn {
         let turn_id = changes.turn_id.unwrap_or_else(|| TurnId(random_bytes()));
         let identity = RecordIdentity {
             session_id: self.root.session_id(),
@@ -257,7 +257,7 @@ impl Session {
     }
 
     /// Rebuilds a turn and makes it the new head.
-    pub fn accept(
+    pub(crate) fn accept(
         &mut self,
         prepared: &PreparedTurn,
         committed: &Committed,
@@ -282,7 +282,7 @@ impl Session {
         Ok(accepted)
     }
 
-    pub fn head_outer(&self) -> HeadOuter {
+    pub(crate) fn head_outer(&self) -> HeadOuter {
         let reference =
             |(segment, blob, _): &(u64, BlobRef, Vec<u8>)| SegmentRef { segment: *segment, blob: *blob };
         HeadOuter {
@@ -295,7 +295,7 @@ impl Session {
     }
 
     /// The signed head record of the session's state.
-    pub fn head(&mut self) -> Vec<u8> {
+    pub(crate) fn head(&mut self) -> Vec<u8> {
         self.head_sequence += 1;
         let last = self.identities.last().unwrap();
         let inner = HeadInner {
@@ -310,7 +310,7 @@ impl Session {
         HeadRecord::seal(&self.root, &outer, &inner, self.head_sequence, now, now + 60_000).encode()
     }
 
-    pub fn status_request(&self, node: &TestNode, prepared: &PreparedTurn) -> SignedBytes {
+    pub(crate) fn status_request(&self, node: &TestNode, prepared: &PreparedTurn) -> SignedBytes {
         let request = StatusRequest {
             version: 1,
             session_id: self.root.session_id(),
@@ -323,11 +323,11 @@ impl Session {
         SignedObject::sign(request, &self.root.signing_key()).bytes().clone()
     }
 
-    pub fn abort(&self, prepared: &PreparedTurn) -> SignedBytes {
+    pub(crate) fn abort(&self, prepared: &PreparedTurn) -> SignedBytes {
         self.abort_at(prepared, now_ms())
     }
 
-    pub fn abort_at(&self, prepared: &PreparedTurn, time_ms: u64) -> SignedBytes {
+    pub(crate) fn abort_at(&self, prepared: &PreparedTurn, time_ms: u64) -> SignedBytes {
         let abort = Abort {
             version: 1,
             session_id: self.root.session_id(),
@@ -340,7 +340,7 @@ impl Session {
         SignedObject::sign(abort, &self.root.signing_key()).bytes().clone()
     }
 
-    pub fn ack(&self, accepted: &AcceptedTurn) -> TurnAck {
+    pub(crate) fn ack(&self, accepted: &AcceptedTurn) -> TurnAck {
         TurnAck {
             version: 1,
             session_id: self.root.session_id(),
@@ -355,7 +355,7 @@ impl Session {
 }
 
 impl Client {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let seed = Zeroizing::new(random_bytes());
         // The addresses are local.
         let config = MeshConfig { reach: Some(Reach::Loopback), ..MeshConfig::dialer("baton/test (client)") };
@@ -363,32 +363,32 @@ impl Client {
         Self { mesh }
     }
 
-    pub async fn open(&self, node: &TestNode, frame: &ClientFrame) -> TurnStream {
+    pub(crate) async fn open(&self, node: &TestNode, frame: &ClientFrame) -> TurnStream {
         self.open_raw(node, &codec::encode(frame)).await
     }
 
-    pub async fn open_raw(&self, node: &TestNode, frame: &[u8]) -> TurnStream {
+    pub(crate) async fn open_raw(&self, node: &TestNode, frame: &[u8]) -> TurnStream {
         let deadline = Instant::now() + Duration::from_secs(20);
         let mut stream = self.mesh.open(node.node, &node.mesh.listen_addrs(), deadline).await.unwrap();
         stream.send_by(frame, deadline).await.unwrap();
         stream
     }
 
-    pub async fn ask(&self, node: &TestNode, frame: &ClientFrame) -> NodeFrame {
+    pub(crate) async fn ask(&self, node: &TestNode, frame: &ClientFrame) -> NodeFrame {
         let mut stream = self.open(node, frame).await;
         next_frame(&mut stream).await.expect("an answer")
     }
 
     /// As [`Client::ask`], but sends a node record request behind the frame; the node may close without an
     /// answer.
-    pub async fn ask_after(&self, node: &TestNode, frame: &ClientFrame) -> Option<NodeFrame> {
+    pub(crate) async fn ask_after(&self, node: &TestNode, frame: &ClientFrame) -> Option<NodeFrame> {
         let mut stream = self.open(node, frame).await;
         let deadline = Instant::now() + Duration::from_secs(20);
         stream.send_by(&codec::encode(&ClientFrame::NodeRecord), deadline).await.unwrap();
         next_frame(&mut stream).await
     }
 
-    pub async fn status(
+    pub(crate) async fn status(
         &self,
         node: &TestNode,
         session: &Session,
@@ -402,13 +402,18 @@ impl Client {
     }
 
     /// Sends a request and reads its reply to the end.
-    pub async fn run(&self, node: &TestNode, prepared: &PreparedTurn) -> Reply {
+    pub(crate) async fn run(&self, node: &TestNode, prepared: &PreparedTurn) -> Reply {
         let stream = self.open(node, &ClientFrame::Turn(prepared.request.clone())).await;
         read_reply(stream, prepared).await
     }
 
     /// A whole turn: sent, verified, accepted.
-    pub async fn turn(&self, node: &TestNode, session: &mut Session, text: &str) -> (Reply, AcceptedTurn) {
+    pub(crate) async fn turn(
+        &self,
+        node: &TestNode,
+        session: &mut Session,
+        text: &str,
+    ) -> (Reply, AcceptedTurn) {
         let prepared = session.prepare(node, text, Changes::default());
         let reply = self.run(node, &prepared).await;
         let committed = reply.committed().unwrap_or_else(|| panic!("no commit: {reply:?}"));
@@ -417,14 +422,14 @@ impl Client {
     }
 }
 
-pub async fn next_frame(stream: &mut TurnStream) -> Option<NodeFrame> {
+pub(crate) async fn next_frame(stream: &mut TurnStream) -> Option<NodeFrame> {
     let deadline = Instant::now() + Duration::from_secs(20);
     let frame = stream.recv_by(MAX_NODE_FRAME_BYTES, deadline).await.ok()??;
     Some(codec::decode(&frame, MAX_NODE_FRAME_BYTES).unwrap())
 }
 
 /// Reads frames until the stream ends.
-pub async fn read_reply(mut stream: TurnStream, prepared: &PreparedTurn) -> Reply {
+pub(crate) async fn read_reply(mut stream: TurnStream, prepared: &PreparedTurn) -> Reply {
     let mut reply = Reply::default();
     let mut opener = None;
     while let Some(frame) = next_frame(&mut stream).await {
@@ -447,7 +452,7 @@ pub async fn read_reply(mut stream: TurnStream, prepared: &PreparedTurn) -> Repl
 }
 
 /// The request with blobs inlined.
-pub fn inlined(mut prepared: PreparedTurn, blobs: &[Vec<u8>]) -> PreparedTurn {
+pub(crate) fn inlined(mut prepared: PreparedTurn, blobs: &[Vec<u8>]) -> PreparedTurn {
     prepared.request.inline = blobs.iter().cloned().map(InlineBlob).collect();
     prepared
 }

@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{now_ms, store::MemoryStore};
 
-pub struct TestIdentity {
+pub(crate) struct TestIdentity {
     signing: SecretSigningKey,
     exchange: ExchangeSecret,
 }
@@ -72,7 +72,7 @@ impl NodeIdentity for TestIdentity {
 }
 
 /// Counts jobs, and stores the last rendered prompt.
-pub struct WatchedEngine {
+pub(crate) struct WatchedEngine {
     inner: EchoEngine,
     pub jobs: AtomicUsize,
     pub last_prompt: Mutex<String>,
@@ -101,7 +101,7 @@ impl Engine for WatchedEngine {
 
 /// Counts of the service's reports. Tests can wait for each change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Counts {
+pub(crate) struct Counts {
     pub started: usize,
     pub attached: usize,
     pub finished: usize,
@@ -113,7 +113,7 @@ pub struct Counts {
     pub stored: Vec<StoreState>,
 }
 
-pub struct Watcher(pub watch::Sender<Counts>);
+pub(crate) struct Watcher(pub watch::Sender<Counts>);
 
 impl Watcher {
     fn note(&self, change: impl FnOnce(&mut Counts)) {
@@ -152,7 +152,7 @@ impl ServiceObserver for Watcher {
 }
 
 /// Deviations from the default node.
-pub struct Setup {
+pub(crate) struct Setup {
     pub seed: u8,
     pub limits: ServiceLimits,
     pub echo: EchoConfig,
@@ -195,7 +195,7 @@ impl Default for Setup {
     }
 }
 
-pub struct TestNode {
+pub(crate) struct TestNode {
     pub node: NodeId,
     pub exchange: ExchangeKey,
     pub model: ModelId,
@@ -208,7 +208,7 @@ pub struct TestNode {
 }
 
 impl TestNode {
-    pub async fn start(folder: &Path, store: &Arc<MemoryStore>, setup: Setup) -> Self {
+    pub(crate) async fn start(folder: &Path, store: &Arc<MemoryStore>, setup: Setup) -> Self {
         let identity = TestIdentity {
             signing: SecretSigningKey::from_seed(&[setup.seed; 32]),
             exchange: ExchangeSecret::from_bytes(&[setup.seed ^ 0x55; 32]),
@@ -256,12 +256,12 @@ impl TestNode {
     }
 
     /// Starts its shutdown, without waiting.
-    pub fn drain(&self) {
+    pub(crate) fn drain(&self) {
         self.shutdown.cancel();
     }
 
     /// Drains it, and waits until every task has ended and its journal is free.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.shutdown.cancel();
         drop(self.service);
         self.task.await.unwrap().unwrap();
@@ -271,7 +271,7 @@ impl TestNode {
     }
 
     /// Waits until the counts satisfy a condition.
-    pub async fn until(&self, condition: impl FnMut(&Counts) -> bool) {
+    pub(crate) async fn until(&self, condition: impl FnMut(&Counts) -> bool) {
         let mut counts = self.counts.clone();
         tokio::time::timeout(Duration::from_secs(20), counts.wait_for(condition))
             .await
@@ -279,11 +279,11 @@ impl TestNode {
             .unwrap();
     }
 
-    pub fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         self.counts.borrow().clone()
     }
 
-    pub fn jobs(&self) -> usize {
+    pub(crate) fn jobs(&self) -> usize {
         self.engine.jobs.load(SeqCst)
     }
 }

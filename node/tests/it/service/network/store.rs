@@ -17,10 +17,10 @@ use baton_proto::{
 use baton_walrus_client::{ShardCount, blob_id};
 
 /// Shards of the tests' blob IDs: few, so that an ID costs little.
-pub const SHARDS: u16 = 40;
+pub(crate) const SHARDS: u16 = 40;
 
 #[derive(Default)]
-pub struct MemoryStore {
+pub(crate) struct MemoryStore {
     pub blobs: Mutex<HashMap<BlobId, Vec<u8>>>,
     pub heads: Mutex<HashMap<HeadIndexKey, Vec<u8>>>,
     /// PUTs and GETs fail as unavailable.
@@ -33,7 +33,7 @@ pub struct MemoryStore {
     pub gets: AtomicUsize,
 }
 
-pub fn id_of(bytes: &[u8]) -> BlobId {
+pub(crate) fn id_of(bytes: &[u8]) -> BlobId {
     blob_id(bytes, ShardCount::new(SHARDS).unwrap()).unwrap()
 }
 
@@ -43,7 +43,7 @@ fn unavailable() -> StoreError {
 
 impl MemoryStore {
     /// Flips a bit of every blob.
-    pub fn corrupt(&self) {
+    pub(crate) fn corrupt(&self) {
         for blob in self.blobs.lock().unwrap().values_mut() {
             let middle = blob.len() / 2;
             blob[middle] ^= 1;

@@ -33,15 +33,15 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tempfile::TempDir;
 
 const DIMENSIONS: usize = 384;
-pub const DAY_MS: u64 = 86_400_000;
+pub(super) const DAY_MS: u64 = 86_400_000;
 /// 2026-03-01.
-pub const START_MS: u64 = 1_772_323_200_000;
+pub(super) const START_MS: u64 = 1_772_323_200_000;
 
-pub const ANA: OwnerId = OwnerId([1; 32]);
-pub const BEN: OwnerId = OwnerId([2; 32]);
+pub(super) const ANA: OwnerId = OwnerId([1; 32]);
+pub(super) const BEN: OwnerId = OwnerId([2; 32]);
 
 /// Runs a test on each store; on Postgres if `BATON_TEST_POSTGRES` names a server.
-pub fn on_every_store<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
+pub(super) fn on_every_store<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         test(World::new(Store::Embedded).await).await;
@@ -52,13 +52,13 @@ pub fn on_every_store<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
 }
 
 #[derive(Clone)]
-pub enum Store {
+pub(super) enum Store {
     Embedded,
     Postgres(String),
 }
 
 /// Maps the words of a text to 384 dimensions; fails and hangs on demand.
-pub struct TestEmbedder {
+pub(super) struct TestEmbedder {
     id: String,
     pub down: AtomicBool,
     pub hangs: AtomicBool,
@@ -67,7 +67,7 @@ pub struct TestEmbedder {
 }
 
 impl TestEmbedder {
-    pub fn new(id: &str) -> Arc<Self> {
+    pub(super) fn new(id: &str) -> Arc<Self> {
         Arc::new(Self {
             id: id.to_owned(),
             down: AtomicBool::new(false),
@@ -119,7 +119,7 @@ impl Embedder for TestEmbedder {
 }
 
 /// A Walrus that the test can inspect.
-pub struct TestContents {
+pub(super) struct TestContents {
     pub down: AtomicBool,
     /// Most contents of one quilt.
     pub columns: AtomicUsize,
@@ -176,7 +176,7 @@ impl ContentStore for TestContents {
     }
 }
 
-pub struct World {
+pub(super) struct World {
     store: Store,
     pub folder: TempDir,
     pub clock: Arc<AtomicU64>,
@@ -190,7 +190,7 @@ pub struct World {
 }
 
 impl World {
-    pub async fn new(store: Store) -> Self {
+    pub(super) async fn new(store: Store) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Arc::new(AtomicU64::new(START_MS));
         let embedder = TestEmbedder::new("test-384-v1");
@@ -205,7 +205,7 @@ impl World {
     }
 
     /// Closes everything and opens it again from the disk.
-    pub async fn reopen(&mut self) {
+    pub(super) async fn reopen(&mut self) {
         // The folder of the embedded store is locked until the last handle is gone.
         self.memory = nowhere(&self.clock, &self.embedder).await;
         self.memory = open(
@@ -221,7 +221,7 @@ impl World {
 
     /// The memory of another relayer on the same database and keys; `None` if the storage allows one relayer
     /// only.
-    pub async fn another_relayer(&self) -> Option<Memory> {
+    pub(super) async fn another_relayer(&self) -> Option<Memory> {
         let database = self.database.as_deref()?;
         let models = [&self.writer, &self.node_writer];
         let contents = &self.contents;
@@ -229,7 +229,10 @@ impl World {
     }
 
     /// The storage of the records, while no memory uses it.
-    pub async fn while_closed<T>(&mut self, work: impl AsyncFnOnce(Arc<dyn Storage>, Pseudonym) -> T) -> T {
+    pub(super) async fn while_closed<T>(
+        &mut self,
+        work: impl AsyncFnOnce(Arc<dyn Storage>, Pseudonym) -> T,
+    ) -> T {
         self.memory.close_all().await;
         self.memory = nowhere(&self.clock, &self.embedder).await;
         let vault = vault(&self.folder, self.database.as_deref()).await;
@@ -240,7 +243,7 @@ impl World {
     }
 
     /// Damages the files of an embedded database and opens it again; returns the result of the opening.
-    pub async fn damaged(&mut self, damage: impl FnOnce(&Path)) -> Result<(), StorageError> {
+    pub(super) async fn damaged(&mut self, damage: impl FnOnce(&Path)) -> Result<(), StorageError> {
         self.memory = nowhere(&self.clock, &self.embedder).await;
         drop(vault(&self.folder, None).await);
         let data = self.folder.path().join("memory");
@@ -251,7 +254,7 @@ impl World {
     }
 
     /// The whole database: a folder, or the names of table copies.
-    pub async fn back_up(&mut self) -> Backup {
+    pub(super) async fn back_up(&mut self) -> Backup {
         match &self.database {
             None => {
                 let copy = tempfile::tempdir().unwrap();
@@ -276,7 +279,7 @@ impl World {
     }
 
     /// Restores the whole database; without a backup, it is empty. The key files stay unchanged.
-    pub async fn put_back(&mut self, backup: Option<&Backup>) {
+    pub(super) async fn put_back(&mut self, backup: Option<&Backup>) {
         self.memory.close_all().await;
         self.memory = nowhere(&self.clock, &self.embedder).await;
         match &self.database {
@@ -304,20 +307,20 @@ impl World {
         self.reopen().await;
     }
 
-    pub fn is_embedded(&self) -> bool {
+    pub(super) fn is_embedded(&self) -> bool {
         matches!(self.store, Store::Embedded)
     }
 
-    pub fn now_ms(&self) -> u64 {
+    pub(super) fn now_ms(&self) -> u64 {
         self.clock.load(Ordering::Relaxed)
     }
 
-    pub fn pass(&self, ms: u64) {
+    pub(super) fn pass(&self, ms: u64) {
         self.clock.fetch_add(ms, Ordering::Relaxed);
     }
 
     /// Runs all due work.
-    pub async fn settle(&self) {
+    pub(super) async fn settle(&self) {
         for _ in 0..50 {
             if self.memory.run_due().await == 0 {
                 return;
@@ -326,7 +329,7 @@ impl World {
         panic!("the jobs never end");
     }
 
-    pub async fn say(&self, owner: OwnerId, place: &Place, turn: u64, user: &str, assistant: &str) {
+    pub(super) async fn say(&self, owner: OwnerId, place: &Place, turn: u64, user: &str, assistant: &str) {
         let turn = TurnRecord {
             place: place.clone(),
             turn,
@@ -337,20 +340,20 @@ impl World {
         self.memory.record_turn(owner, turn).await.unwrap();
     }
 
-    pub async fn remember(&self, owner: OwnerId, place: &Place, text: &str) -> RememberOutcome {
+    pub(super) async fn remember(&self, owner: OwnerId, place: &Place, text: &str) -> RememberOutcome {
         self.memory.remember(owner, vec![fact(place, text)]).await.unwrap().remove(0)
     }
 
-    pub async fn recall(&self, owner: OwnerId, place: &Place, query: &str) -> Recall {
+    pub(super) async fn recall(&self, owner: OwnerId, place: &Place, query: &str) -> Recall {
         self.memory.recall(owner, request(place, query)).await
     }
 
-    pub async fn recalls(&self, owner: OwnerId, place: &Place, query: &str) -> Vec<String> {
+    pub(super) async fn recalls(&self, owner: OwnerId, place: &Place, query: &str) -> Vec<String> {
         texts(&self.recall(owner, place, query).await)
     }
 
     /// All items of an owner, in any place.
-    pub async fn everything(&self, owner: OwnerId) -> Vec<baton_memory::api::ItemView> {
+    pub(super) async fn everything(&self, owner: OwnerId) -> Vec<baton_memory::api::ItemView> {
         let filters = Filters { include_ended: true, ..Filters::default() };
         let request = ListRequest {
             everything: true,
@@ -367,9 +370,9 @@ impl World {
 const TABLES: [&str; 4] = ["owner", "record", "item", "job"];
 
 /// A copy of a database.
-pub struct Backup(pub Option<TempDir>);
+pub(super) struct Backup(pub Option<TempDir>);
 
-pub fn copy_files(from: &Path, to: &Path) {
+pub(super) fn copy_files(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let to = to.join(entry.file_name());
@@ -382,11 +385,11 @@ pub fn copy_files(from: &Path, to: &Path) {
     }
 }
 
-pub fn texts(recall: &Recall) -> Vec<String> {
+pub(super) fn texts(recall: &Recall) -> Vec<String> {
     recall.hits.iter().map(|hit| hit.view.text.to_string()).collect()
 }
 
-pub fn request(place: &Place, query: &str) -> RecallRequest {
+pub(super) fn request(place: &Place, query: &str) -> RecallRequest {
     RecallRequest {
         place: place.clone(),
         scope: MemoryScope::default(),
@@ -399,7 +402,7 @@ pub fn request(place: &Place, query: &str) -> RecallRequest {
     }
 }
 
-pub fn fact(place: &Place, text: &str) -> RememberRequest {
+pub(super) fn fact(place: &Place, text: &str) -> RememberRequest {
     RememberRequest {
         place: place.clone(),
         text: text.into(),
@@ -411,23 +414,23 @@ pub fn fact(place: &Place, text: &str) -> RememberRequest {
     }
 }
 
-pub fn pool() -> Place {
+pub(super) fn pool() -> Place {
     Place::default()
 }
 
-pub fn session(name: &str) -> Place {
+pub(super) fn session(name: &str) -> Place {
     Place { session: Some(name.into()), ..Place::default() }
 }
 
-pub fn project(name: &str) -> Place {
+pub(super) fn project(name: &str) -> Place {
     Place { project: Some(name.into()), ..Place::default() }
 }
 
-pub fn session_in(name: &str, project: &str) -> Place {
+pub(super) fn session_in(name: &str, project: &str) -> Place {
     Place { session: Some(name.into()), project: Some(project.into()), persona: None }
 }
 
-pub fn with_persona(name: &str, persona: &str) -> Place {
+pub(super) fn with_persona(name: &str, persona: &str) -> Place {
     Place { session: Some(name.into()), project: None, persona: Some(persona.into()) }
 }
 

@@ -11,14 +11,14 @@ use baton_memory::storage::{
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 /// A storage with its folder.
-pub struct TestStorage {
+pub(super) struct TestStorage {
     pub name: &'static str,
     pub storage: Arc<dyn Storage>,
     pub folder: tempfile::TempDir,
 }
 
 /// All storages to test.
-pub async fn storages() -> Vec<TestStorage> {
+pub(super) async fn storages() -> Vec<TestStorage> {
     let folder = tempfile::tempdir().unwrap();
     let storage = Arc::new(embedded(&folder.path().join("database")));
     let mut storages = vec![TestStorage { name: "embedded", storage, folder }];
@@ -30,7 +30,7 @@ pub async fn storages() -> Vec<TestStorage> {
 }
 
 /// The URL of a superuser of a new database; `None` without a test server.
-pub async fn new_database() -> Option<String> {
+pub(super) async fn new_database() -> Option<String> {
     let url = server()?;
     let name = format!("test_{}", hex::encode(random_bytes::<8>()));
     let mut connection = PgConnection::connect(&url).await.unwrap();
@@ -41,29 +41,29 @@ pub async fn new_database() -> Option<String> {
 }
 
 /// The URL of the test server.
-pub fn server() -> Option<String> {
+pub(super) fn server() -> Option<String> {
     std::env::var("BATON_TEST_POSTGRES").ok()
 }
 
-pub fn embedded(path: &Path) -> EmbeddedStorage {
+pub(super) fn embedded(path: &Path) -> EmbeddedStorage {
     EmbeddedStorage::open(&EmbeddedConfig::new(path.to_owned())).unwrap()
 }
 
 /// An owner that no other test has.
-pub fn somebody() -> Pseudonym {
+pub(super) fn somebody() -> Pseudonym {
     Pseudonym(random_bytes())
 }
 
-pub fn record(space: Space, number: u64, bytes: &[u8]) -> Record {
+pub(super) fn record(space: Space, number: u64, bytes: &[u8]) -> Record {
     Record { space, number, bytes: bytes.to_vec() }
 }
 
-pub fn puts(records: Vec<Record>) -> Batch {
+pub(super) fn puts(records: Vec<Record>) -> Batch {
     Batch { put: records, ..Batch::default() }
 }
 
 /// All records of a space, in pages of about `max_bytes`.
-pub async fn read_all(
+pub(super) async fn read_all(
     storage: &dyn Storage,
     owner: Pseudonym,
     space: Space,
