@@ -192,7 +192,7 @@ pub const fn variable<const N: usize>(prefix: &str, key: &str) -> [u8; N] {
 /// assert_eq!((both.line_length, both.colours.len()), (Some(9), 1));
 /// ```
 ///
-/// With `table` after the prefix, the struct is an [`OptionTable`](crate::config::OptionTable). A row then
+/// With `table` after the prefix, the struct is an [`OptionTable`]. A row then
 /// also has the option's type and its entry: `slots: Option<u32> = number(), range(1, 9).default("2");`. A
 /// row without them is a flag that the file cannot set.
 #[macro_export]
