@@ -41,15 +41,15 @@ mod present {
         gguf::{Gguf, GgufFile},
     };
 
-    pub fn knows(_: &Gguf) -> bool {
+    pub(crate) fn knows(_: &Gguf) -> bool {
         false
     }
 
-    pub fn extra_bytes(_: &Gguf) -> Option<u64> {
+    pub(crate) fn extra_bytes(_: &Gguf) -> Option<u64> {
         None
     }
 
-    pub fn open(_: &GgufFile, _: usize) -> Result<Box<dyn Solo>, String> {
+    pub(crate) fn open(_: &GgufFile, _: usize) -> Result<Box<dyn Solo>, String> {
         Err("this program was built without the general library".to_owned())
     }
 }
