@@ -194,6 +194,8 @@ impl SessionHandle {
         input: TurnInput,
         on_event: impl FnMut(TurnEvent) + Send,
     ) -> Result<TurnOutcome, ClientError> {
+        // Before the session is opened: a wrong input leaves no trace.
+        input.check()?;
         turn::turn(&self.core, &self.open().await?, input, on_event).await
     }
 

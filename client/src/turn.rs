@@ -148,7 +148,6 @@ pub(crate) async fn turn(
     input: TurnInput,
     mut on_event: impl FnMut(TurnEvent) + Send,
 ) -> Result<TurnOutcome, ClientError> {
-    input.check()?;
     let _permit = session.begin()?;
     let (unanswered, waits) = session.read(|state| (state.unanswered().is_some(), state.has_open_message()));
     if unanswered || (waits && !input.reconcile) {
