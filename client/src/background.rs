@@ -9,10 +9,7 @@
 pub(crate) mod renewal;
 pub(crate) mod repair;
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use baton_proto::{
     ids::{BlobId, SessionId},
@@ -30,6 +27,7 @@ use crate::{
     error::ClientError,
     session::{
         open_session::{AuthorPolicy, Session},
+        rounds::Rounds,
         state::Entry,
     },
     storage::{self, StoredBlob},
@@ -49,9 +47,6 @@ const MAX_ACKS_PER_START: usize = 32;
 const PARALLEL_ACKS: usize = 8;
 /// How long a store's caches may not know of a blob: longer than for any known store.
 const LATELY_MS: u64 = 60 * 1000;
-/// Longest pause between rounds: a recovered store is used within it, and a store that stays down gets few
-/// requests.
-const MAX_ROUND_PAUSE: Duration = Duration::from_secs(5 * 60);
 
 /// The background work after a turn was accepted; `tail` is where its author reports whether the blob is
 /// stored.
@@ -141,15 +136,13 @@ pub(crate) fn spawn_background_work(core: &Arc<Core>, session: Arc<Session>) {
 /// Stores and publishes everything unfinished, unless a round is running or nothing is left. Repeats in
 /// rounds until the work is complete.
 pub(crate) fn spawn_round(core: &Arc<Core>, session: &Arc<Session>, authors: AuthorPolicy) {
-    // A running round handles the rest when it ends.
-    if session.rounds.available_permits() == 0 {
+    if !session.rounds(Rounds::begin) {
         return;
     }
     let (shared, session) = (core.clone(), session.clone());
     core.spawn(async move {
-        let Ok(permit) = session.rounds.try_acquire() else { return };
         Box::pin(round(&shared, &session, authors)).await;
-        drop(permit);
+        session.rounds(Rounds::end);
         after_round(&shared, &session);
     });
 }
@@ -159,7 +152,7 @@ fn after_round(core: &Arc<Core>, session: &Arc<Session>) {
     if session.has_work() {
         plan_round(core, session);
     } else {
-        session.read(|state| state.signals.planned_rounds.store(0, Ordering::Relaxed));
+        session.rounds(Rounds::complete);
     }
 }
 
@@ -167,12 +160,8 @@ fn after_round(core: &Arc<Core>, session: &Arc<Session>) {
 /// client nor session, and ends with the client. It is not counted among the tasks, because a shutdown
 /// need not wait for it.
 fn plan_round(core: &Arc<Core>, session: &Arc<Session>) {
-    let signals = session.read(|state| state.signals.clone());
-    if signals.retry_waits.swap(true, Ordering::AcqRel) {
-        return;
-    }
-    let planned = signals.planned_rounds.fetch_add(1, Ordering::Relaxed);
-    let pause = round_pause(core.config.timeouts.store_retry, planned);
+    let first = core.config.timeouts.store_retry;
+    let Some(pause) = session.rounds(|rounds| rounds.plan(first)) else { return };
     let cancel = core.cancel.clone();
     let (weak, session) = (Arc::downgrade(core), Arc::downgrade(session));
     tokio::spawn(async move {
@@ -181,8 +170,8 @@ fn plan_round(core: &Arc<Core>, session: &Arc<Session>) {
             () = cancel.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
         }
-        signals.retry_waits.store(false, Ordering::Release);
         let (Some(core), Some(session)) = (weak.upgrade(), session.upgrade()) else { return };
+        session.rounds(Rounds::end_pause);
         if session.has_work() {
             spawn_round(&core, &session, AuthorPolicy::Skip);
         }
@@ -190,7 +179,7 @@ fn plan_round(core: &Arc<Core>, session: &Arc<Session>) {
 }
 
 async fn round(core: &Arc<Core>, session: &Arc<Session>, authors: AuthorPolicy) {
-    if session.deleted.load(Ordering::SeqCst) {
+    if session.is_deleted() {
         return;
     }
     let head = async {
@@ -288,8 +277,7 @@ pub(crate) async fn store_own(core: &Arc<Core>, session: &Arc<Session>, seq: u64
 }
 
 async fn try_store_own(core: &Arc<Core>, session: &Arc<Session>, seq: u64) -> Result<(), ClientError> {
-    let signals = session.read(|state| state.signals.clone());
-    let _permit = signals.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    let _permit = session.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
     // Another task may have stored it, or a later turn's blob may hold it too by now.
     if !session.read(|state| state.unstored.contains(&seq)) {
         return Ok(());
@@ -320,21 +308,5 @@ async fn acknowledge(core: &Arc<Core>, session: &Arc<Session>, seq: u64) {
     };
     if let Err(error) = session.record_of((seq, link), vec![entry]).await {
         tracing::warn!(%error, "an acknowledgement was not noted");
-    }
-}
-
-/// Pause before the next round, after `planned` unsuccessful ones.
-fn round_pause(first: Duration, planned: u32) -> Duration {
-    first.saturating_mul(2u32.saturating_pow(planned)).min(MAX_ROUND_PAUSE)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rounds_become_rarer_up_to_a_bound() {
-        let pauses = [0, 1, 2, 6, 40].map(|planned| round_pause(Duration::from_secs(5), planned).as_secs());
-        assert_eq!(pauses, [5, 10, 20, 300, 300]);
     }
 }

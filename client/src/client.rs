@@ -181,7 +181,7 @@ impl Client {
         };
         let session = self.core.create(root, header, Vec::new(), false).await?;
         // A new session has no other writer yet.
-        session.note_look(now_ms, true);
+        session.indexes(|view| view.note_look(now_ms, true));
         Ok(session.id)
     }
 

@@ -96,7 +96,7 @@ async fn recover_with(
     entries.push(found.entry());
     entries.push(Entry::Leases { devices: found.inner.devices });
     let session = core.create(root.clone(), header, entries, true).await?;
-    session.note_look(now, true);
+    session.indexes(|view| view.note_look(now, true));
     // A log client is no device: it is new with every request.
     if !matches!(core.journals, JournalLocation::Log(_)) {
         head::spawn_lease(core, session);

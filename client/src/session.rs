@@ -3,8 +3,10 @@
 //! Knows nothing of the network.
 
 pub(crate) mod fork;
+pub(crate) mod index_view;
 pub(crate) mod info;
 pub(crate) mod journal;
 pub(crate) mod lifetime;
 pub(crate) mod open_session;
+pub(crate) mod rounds;
 pub(crate) mod state;

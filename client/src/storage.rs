@@ -108,8 +108,7 @@ pub(crate) async fn put_back(
     seq: u64,
     id: BlobId,
 ) -> Result<(), ClientError> {
-    let signals = session.read(|state| state.signals.clone());
-    let _permit = signals.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    let _permit = session.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
     session.record(vec![Entry::Lost { seq }]).await?;
     let stored_blob = put(core, session, seq, id).await?;
     session.record(stored_blob.entries(seq)).await

@@ -15,7 +15,7 @@ const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// As [`SessionHandle::wait_settled`](crate::SessionHandle::wait_settled).
 pub(crate) async fn wait_settled(core: &Arc<Core>, session: &Arc<Session>, timeout: Duration) -> bool {
-    let mut changes = session.read(|state| state.signals.changed.subscribe());
+    let mut changes = session.changes();
     let done = async {
         let mut next_round = Instant::now();
         while !session.is_caught_up() {
@@ -32,7 +32,7 @@ pub(crate) async fn wait_settled(core: &Arc<Core>, session: &Arc<Session>, timeo
 
 /// As [`SessionHandle::wait_delivered`](crate::SessionHandle::wait_delivered).
 pub(crate) async fn wait_delivered(session: &Arc<Session>, timeout: Duration) -> bool {
-    let mut changes = session.read(|state| state.signals.changed.subscribe());
+    let mut changes = session.changes();
     let delivered = |session: &Session| {
         session.read(|state| {
             let last = state.next_seq().checked_sub(1);
@@ -51,7 +51,7 @@ pub(crate) async fn wait_delivered(session: &Arc<Session>, timeout: Duration) ->
 
 /// As [`SessionHandle::wait_published`](crate::SessionHandle::wait_published).
 pub(crate) async fn wait_published(session: &Arc<Session>, timeout: Duration) -> bool {
-    let mut changes = session.read(|state| state.signals.changed.subscribe());
+    let mut changes = session.changes();
     let done = async {
         while !session.read(|state| state.is_published() && state.head_unconfirmed.is_none()) {
             if changes.changed().await.is_err() {
@@ -64,9 +64,9 @@ pub(crate) async fn wait_published(session: &Arc<Session>, timeout: Duration) ->
 
 /// As [`SessionHandle::wait_compared`](crate::SessionHandle::wait_compared).
 pub(crate) async fn wait_compared(session: &Arc<Session>, timeout: Duration) -> bool {
-    let mut changes = session.read(|state| state.signals.changed.subscribe());
+    let mut changes = session.changes();
     let done = async {
-        while !session.is_diverged() && !session.is_publication_over() {
+        while !session.indexes(|view| view.diverged) && !session.is_publication_over() {
             if changes.changed().await.is_err() {
                 return;
             }
@@ -74,5 +74,5 @@ pub(crate) async fn wait_compared(session: &Arc<Session>, timeout: Duration) -> 
     };
     // At the timeout, the current knowledge is the result.
     let _ = tokio::time::timeout(timeout, done).await;
-    session.is_diverged()
+    session.indexes(|view| view.diverged)
 }

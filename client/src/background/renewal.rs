@@ -2,10 +2,7 @@
 //! a PUT of the same bytes, rebuilt from this client's own text. It reads nothing from the store, and also
 //! restores an expired blob.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use baton_proto::store::StoreError;
 
@@ -65,14 +62,9 @@ pub(crate) fn spawn_renewal(core: &Arc<Core>, session: &Arc<Session>) {
     if !core.config.renew {
         return;
     }
-    let (now_ms, terms) = (core.now_ms(), core.terms());
-    let signals = session.read(|state| state.signals.clone());
-    let tried_ms = signals.renewal_tried_ms.load(Ordering::Relaxed);
-    let lately = tried_ms != 0 && now_ms.saturating_sub(tried_ms) < RETRY_MS;
-    if lately || !session.any_due(terms, now_ms) {
+    if !session.begin_renewal(core.terms(), core.now_ms(), RETRY_MS) {
         return;
     }
-    signals.renewal_tried_ms.store(now_ms, Ordering::Relaxed);
     let (shared, session) = (core.clone(), session.clone());
     core.spawn(async move {
         for (seq, error) in renew(&shared, &session, None).await.failed {
@@ -87,8 +79,7 @@ async fn renew_blob(
     seen: &BlobLifetime,
 ) -> Result<(), ClientError> {
     let seq = seen.seq;
-    let signals = session.read(|state| state.signals.clone());
-    let _permit = signals.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+    let _permit = session.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
     let now = core.lifetimes_of(session).into_iter().find(|blob| blob.seq == seq);
     // Another task may have renewed it, or another turn may have replaced it.
     if now.is_none_or(|now| now.kept_until_ms > seen.kept_until_ms) {

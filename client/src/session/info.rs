@@ -108,8 +108,10 @@ pub(crate) fn view(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta)) -> Tu
 }
 
 pub(crate) fn info(session: &Session, terms: StorageTerms) -> SessionInfo {
-    let mut info = session.read(|state| state_info(state, terms, session.trouble()));
-    (info.diverged, info.indexes) = (session.is_diverged(), session.statuses());
+    let (trouble, diverged, indexes) =
+        session.indexes(|view| (view.trouble, view.diverged, view.statuses.clone()));
+    let mut info = session.read(|state| state_info(state, terms, trouble));
+    (info.diverged, info.indexes) = (diverged, indexes);
     info
 }
 

@@ -1,36 +1,27 @@
-//! One open session: its journal and its state, each under a lock, and the permits that keep turns in order.
+//! One open session: its journal, and all that is known about it, each under one lock.
 //!
-//! No lock is held across an await. The journal's lock is held for an append, on a blocking thread; the
-//! state's lock only for moments.
+//! No lock is held across an await. The journal's lock is held for an append, on a blocking thread; the other
+//! only for moments. Permits order long work: turns, and three kinds of background work that must not run
+//! twice at once but may run beside each other. A PUT that waits for a store delays no turn.
 
 use std::{
     path::Path,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use baton_keys::{files::FileSecret, session::SessionRoot};
-use baton_proto::{
-    ErrorCode,
-    ids::{LinkHash, SessionId},
-};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use baton_proto::ids::{LinkHash, SessionId};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::{
     error::ClientError,
-    index_status::IndexStatus,
     session::{
+        index_view::IndexView,
         journal::{self, Journal, JournalLocation, JournalLog},
+        rounds::Rounds,
         state::{Entry, SessionHeader, State, StorageTerms},
     },
 };
-
-/// How long a look at the head index stays valid, on a device that knows of no other device.
-const LOOK_EVERY_MS: u64 = 60 * 60 * 1000;
-/// Pause after a look that no index answered, so that not every turn waits for one.
-const LOOK_RETRY_MS: u64 = 30 * 1000;
 
 /// How a round of background work treats turns whose author still has time to store them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,27 +40,27 @@ pub(crate) struct Session {
     journal: Mutex<Option<Journal>>,
     /// Held for moments. Readers never wait for a journal, whose holder may need the reactor's threads to
     /// continue.
-    state: Mutex<State>,
+    facts: Mutex<SessionFacts>,
+    /// Sent after every change, for tasks that wait for background work.
+    changed: watch::Sender<()>,
     turns: Arc<Semaphore>,
     /// One computation of a blob ID at a time: a turn waits for a running one and starts no second.
     pub(crate) ids: Semaphore,
+    /// One PUT at a time, so that two tasks never buy the same blob.
+    pub(crate) puts: Semaphore,
     /// One head record published at a time, so that no two tasks publish the same head.
     pub(crate) heads: Semaphore,
-    /// One round of background work at a time.
-    pub(crate) rounds: Semaphore,
-    trouble: Mutex<Option<ErrorCode>>,
-    /// State of each head index at the last look.
-    statuses: Mutex<Vec<IndexStatus>>,
-    /// Times of the last comparison with the head index and of the last try, in milliseconds since the Unix
-    /// epoch; 0 for never.
-    compared_ms: AtomicU64,
-    look_tried_ms: AtomicU64,
-    /// Whether the head index had turns that are missing here; then a comparison comes before any other step.
-    diverged: AtomicBool,
-    /// The head whose last publication failed.
-    unpublished: Mutex<Option<LinkHash>>,
+}
+
+/// The facts about a session: those of its journal, and those of this run alone.
+struct SessionFacts {
+    state: State,
+    indexes: IndexView,
+    rounds: Rounds,
     /// Set before a deletion is published, so that no live head is published after it.
-    pub(crate) deleted: AtomicBool,
+    deleted: bool,
+    /// When a renewal was last tried in the background, in milliseconds since the Unix epoch.
+    renewal_tried_ms: Option<u64>,
 }
 
 impl Session {
@@ -121,75 +112,84 @@ impl Session {
         Self {
             id: state.session_id,
             journal: Mutex::new(Some(journal)),
-            state: Mutex::new(state),
+            facts: Mutex::new(SessionFacts {
+                state,
+                indexes: IndexView::default(),
+                rounds: Rounds::default(),
+                deleted: false,
+                renewal_tried_ms: None,
+            }),
+            changed: watch::Sender::default(),
             turns: Arc::new(Semaphore::new(1)),
             ids: Semaphore::new(1),
+            puts: Semaphore::new(1),
             heads: Semaphore::new(1),
-            rounds: Semaphore::new(1),
-            trouble: Mutex::new(None),
-            statuses: Mutex::new(Vec::new()),
-            compared_ms: AtomicU64::new(0),
-            look_tried_ms: AtomicU64::new(0),
-            diverged: AtomicBool::new(false),
-            unpublished: Mutex::new(None),
-            deleted: AtomicBool::new(false),
         }
     }
 
-    /// The last trouble with the head index.
-    pub(crate) fn trouble(&self) -> Option<ErrorCode> {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Reads the journal's facts.
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&self.lock().state)
     }
 
-    /// Sets the trouble found by a look at the head index.
-    pub(crate) fn set_trouble(&self, found: Option<ErrorCode>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = found;
+    /// Reads or changes the knowledge of the head indexes.
+    pub(crate) fn indexes<T>(&self, look: impl FnOnce(&mut IndexView) -> T) -> T {
+        look(&mut self.lock().indexes)
     }
 
-    /// Records the result of a comparison with the head index.
-    pub(crate) fn note_comparison<T>(&self, result: &Result<T, ClientError>) {
-        let found = match result {
-            Err(ClientError::Protocol(code)) => Some(*code),
-            _ => None,
-        };
-        self.set_trouble(found);
-        let diverged = result.as_ref().is_err_and(ClientError::is_divergence);
-        self.diverged.store(diverged, Ordering::Relaxed);
+    /// Reads or changes the rounds of background work.
+    pub(crate) fn rounds<T>(&self, look: impl FnOnce(&mut Rounds) -> T) -> T {
+        look(&mut self.lock().rounds)
     }
 
-    /// Records a look at the head index. If an index answered, its content is known here.
-    pub(crate) fn note_look(&self, now_ms: u64, answered: bool) {
-        self.look_tried_ms.store(now_ms, Ordering::Relaxed);
-        if answered {
-            self.compared_ms.store(now_ms, Ordering::Relaxed);
+    /// Marks every later change, for a task that waits for one.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// Compares with a look at the head indexes; `compare` also says whether they lack this device's head.
+    pub(crate) fn compare<T>(
+        &self,
+        compare: impl FnOnce(&State) -> (Result<T, ClientError>, bool),
+    ) -> Result<T, ClientError> {
+        let mut facts = self.lock();
+        let (result, lacks_head) = compare(&facts.state);
+        facts.state.head_missing = lacks_head;
+        facts.indexes.note_comparison(&result);
+        result
+    }
+
+    /// Whether a deletion was begun.
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.lock().deleted
+    }
+
+    /// Begins a deletion.
+    pub(crate) fn set_deleted(&self) {
+        self.lock().deleted = true;
+    }
+
+    /// Begins a renewal in the background, if a blob is due and the last try is `pause_ms` ago.
+    pub(crate) fn begin_renewal(&self, terms: StorageTerms, now_ms: u64, pause_ms: u64) -> bool {
+        let mut facts = self.lock();
+        let lately = facts.renewal_tried_ms.is_some_and(|tried| now_ms.saturating_sub(tried) < pause_ms);
+        if lately || !facts.state.any_due(terms, now_ms) {
+            return false;
         }
-    }
-
-    /// Whether a turn must first compare with the head index. It is due once after the session is opened,
-    /// then after an hour. If no index answered, the next try waits.
-    pub(crate) fn is_look_due(&self, now_ms: u64) -> bool {
-        let since = |then: &AtomicU64| match then.load(Ordering::Relaxed) {
-            0 => u64::MAX,
-            then => now_ms.saturating_sub(then),
-        };
-        since(&self.compared_ms) > LOOK_EVERY_MS && since(&self.look_tried_ms) > LOOK_RETRY_MS
-    }
-
-    /// Whether the head index had turns that are missing here.
-    pub(crate) fn is_diverged(&self) -> bool {
-        self.diverged.load(Ordering::Relaxed)
+        facts.renewal_tried_ms = Some(now_ms);
+        true
     }
 
     /// Sets the head whose publication failed, and wakes the tasks that wait for it.
     pub(crate) fn set_unpublished(&self, head: Option<LinkHash>) {
-        *self.unpublished.lock().unwrap_or_else(PoisonError::into_inner) = head;
-        self.read(|state| state.signals.changed.send_replace(()));
+        self.lock().indexes.unpublished = head;
+        self.changed.send_replace(());
     }
 
     /// Whether the last turn's head is published, or its publication has failed.
     pub(crate) fn is_publication_over(&self) -> bool {
-        let unpublished = *self.unpublished.lock().unwrap_or_else(PoisonError::into_inner);
-        self.read(|state| state.is_published() || unpublished == Some(state.prev_link()))
+        let facts = self.lock();
+        facts.state.is_published() || facts.indexes.unpublished == Some(facts.state.prev_link())
     }
 
     /// Whether background work is left: to store, to publish, or to offer a head record again to an index that
@@ -204,34 +204,14 @@ impl Session {
         self.read(|state| state.is_published() && state.unstored.is_empty())
     }
 
-    /// State of each head index at the last look.
-    pub(crate) fn statuses(&self) -> Vec<IndexStatus> {
-        self.statuses.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Sets the state of each head index.
-    pub(crate) fn set_statuses(&self, statuses: Vec<IndexStatus>) {
-        *self.statuses.lock().unwrap_or_else(PoisonError::into_inner) = statuses;
-    }
-
     /// The permit to change the chain; one at a time.
     pub(crate) fn begin(&self) -> Result<OwnedSemaphorePermit, ClientError> {
         self.turns.clone().try_acquire_owned().map_err(|_| ClientError::Busy)
     }
 
-    /// Reads the state.
-    pub(crate) fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
-        look(&self.lock())
-    }
-
-    /// Whether a blob of the session is due for renewal.
-    pub(crate) fn any_due(&self, terms: StorageTerms, now_ms: u64) -> bool {
-        self.lock().any_due(terms, now_ms)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SessionFacts> {
         // The state changes only after a successful append, in steps that cannot panic midway.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_journal(&self) -> MutexGuard<'_, Option<Journal>> {
@@ -281,16 +261,17 @@ impl Session {
         let encoded: Vec<_> = entries.iter().map(Entry::encode).collect();
         let mut journal = self.lock_journal();
         // The chain changes only under the journal's lock.
-        if of.is_some_and(|(seq, link)| self.lock().link_at(seq) != Some(link)) {
+        if of.is_some_and(|(seq, link)| self.lock().state.link_at(seq) != Some(link)) {
             return Ok(());
         }
         journal.as_mut().ok_or(ClientError::Closed)?.append(&encoded, flush)?;
         // Still under the journal's lock: the state takes entries in the order of the journal.
-        let mut state = self.lock();
-        for entry in entries {
-            state.apply(entry)?;
-        }
-        Ok(())
+        let applied = {
+            let state = &mut self.lock().state;
+            entries.into_iter().try_for_each(|entry| state.apply(entry))
+        };
+        self.changed.send_replace(());
+        Ok(applied?)
     }
 
     /// Compacts the journal to the entries that the next turn needs. Returns false if that is not worth it.
@@ -301,19 +282,20 @@ impl Session {
         secret: &FileSecret,
     ) -> Result<bool, ClientError> {
         let mut journal = self.lock_journal();
-        let (entries, root, signals) = {
-            let state = self.lock();
+        let (entries, root) = {
+            let state = &self.lock().state;
             let Some(entries) = state.compacted_entries() else { return Ok(false) };
-            (entries, state.root.clone(), state.signals.clone())
+            (entries, state.root.clone())
         };
         let encoded: Vec<_> = entries.iter().map(Entry::encode).collect();
         // Before anything is written: entries that do not replay are not kept.
         let mut compacted = State::replay(root.clone(), &encoded)?;
-        compacted.signals = signals;
         // After an error the old journal is not written any more.
         *journal = None;
         *journal = Some(Journal::create(journals, secret, &root, &encoded)?);
-        *self.lock() = compacted;
+        let state = &mut self.lock().state;
+        compacted.head_missing = state.head_missing;
+        *state = compacted;
         Ok(true)
     }
 

@@ -8,13 +8,12 @@ mod compact;
 mod due;
 mod log;
 mod rebase;
-mod signals;
 #[cfg(test)]
 mod tests;
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
 };
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
@@ -37,7 +36,6 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::{error::StateError, session::fork::Chain};
-use signals::Signals;
 
 pub(crate) use due::{DueWatch, StorageTerms};
 pub(crate) use log::TurnLog;
@@ -304,8 +302,8 @@ pub(crate) struct State {
     pub(crate) unacked: BTreeSet<u64>,
     /// Incomplete bytes at the journal's end, while turns may be missing.
     pub(crate) torn_end: u64,
-    /// Signalled at every entry, for tasks that wait for background work.
-    pub(crate) signals: Arc<Signals>,
+    /// Whether the indexes lack the head that they acknowledged; then it is published again. In no journal.
+    pub(crate) head_missing: bool,
 }
 
 impl State {
@@ -331,7 +329,7 @@ impl State {
             unstored: BTreeSet::new(),
             unacked: BTreeSet::new(),
             torn_end: 0,
-            signals: Arc::new(Signals::new()),
+            head_missing: false,
         }
     }
 
@@ -376,12 +374,6 @@ impl State {
 
     /// Applies one entry.
     pub(crate) fn apply(&mut self, entry: Entry) -> Result<(), StateError> {
-        self.apply_one(entry)?;
-        self.signals.changed.send_replace(());
-        Ok(())
-    }
-
-    fn apply_one(&mut self, entry: Entry) -> Result<(), StateError> {
         match entry {
             Entry::Opened(_) => return Err(StateError::OutOfPlace),
             Entry::System(system) => self.system = Arc::new(system),
@@ -463,6 +455,7 @@ impl State {
             }
             Entry::Head { sequence, seq, link_hash } => {
                 self.head = Some(PublishedHead { sequence, seq, link_hash });
+                self.head_missing = false;
                 self.head_unconfirmed = None;
             }
             Entry::HeadUnconfirmed { record, names } => {
@@ -765,7 +758,7 @@ impl State {
     /// Whether the head index has the last turn, as far as known; true for an empty session.
     pub(crate) fn is_published(&self) -> bool {
         let Some((turn, _)) = self.last() else { return true };
-        if self.signals.head_missing.load(Ordering::Relaxed) {
+        if self.head_missing {
             return false;
         }
         self.head.is_some_and(|head| head.link_hash == turn.link.link_hash())

@@ -5,10 +5,7 @@
 //! The client looks before it publishes, so that no device covers another's turns with a head that does not
 //! continue them. [`crate::sync::reconcile`] decides how to go on then.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use baton_keys::session::{RecordIdentity, SessionRoot, head_index_key};
 use baton_proto::{
@@ -138,16 +135,14 @@ pub(crate) async fn look_and_compare(
     wait: Duration,
 ) -> Result<(HeadSnapshot, Result<HeadStatus, ClientError>), ClientError> {
     let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
-    session.note_look(core.now_ms(), false);
+    session.indexes(|view| view.note_look(core.now_ms(), false));
     let snapshot = snapshot(core, session, wait).await?;
-    session.note_look(core.now_ms(), true);
-    let status = session.read(|state| {
+    session.indexes(|view| view.note_look(core.now_ms(), true));
+    let status = session.compare(|state| {
         let status = compare(state, &snapshot);
         let lacks = lacks_head(state, &snapshot, &status);
-        state.signals.head_missing.store(lacks, Ordering::Relaxed);
-        status
+        (status, lacks)
     });
-    session.note_comparison(&status);
     if status.is_ok() && session.read(|state| state.torn_end > 0) {
         session.note(Entry::TornEnd { bytes: 0 }).await?;
     }
@@ -163,7 +158,7 @@ async fn snapshot(
     let root = session.read(|state| state.root.clone());
     let key = head_index_key(&root.head_signing_key().public_key());
     let look = core.heads.look_within(key, wait).await;
-    session.set_statuses(look.statuses.clone());
+    session.indexes(|view| view.statuses.clone_from(&look.statuses));
     let found = open_best(&look, &root)?;
     if let Some(found) = &found {
         note_leases(core, session, &found.inner.devices).await;
@@ -217,7 +212,7 @@ async fn publish_alone(
 ) -> Result<(), ClientError> {
     // A second round follows if another device published in between.
     for _ in 0..2 {
-        if session.deleted.load(Ordering::SeqCst) && why != PublishReason::Tombstone {
+        if session.is_deleted() && why != PublishReason::Tombstone {
             return Ok(());
         }
         let (above, devices) = look_before(core, session, why).await?;
@@ -236,7 +231,6 @@ async fn publish_alone(
                     entries.push(Entry::HeadUnconfirmed { record, names });
                 }
                 session.record(entries).await?;
-                session.read(|state| state.signals.head_missing.store(false, Ordering::Relaxed));
                 return Ok(());
             }
             Err(StoreError::HeadSuperseded) => {}
@@ -263,7 +257,7 @@ async fn look_before(
     if matches!(why, PublishReason::Head | PublishReason::Lease) {
         let continues = session.read(|state| compare_chain(state, &found));
         if continues.is_err() {
-            session.note_comparison(&continues);
+            session.indexes(|view| view.note_comparison(&continues));
         }
         continues?;
     }

@@ -90,7 +90,7 @@ pub(crate) async fn publish_over(core: &Arc<Core>, session: &Arc<Session>) -> Re
     let _permit = session.begin()?;
     storage::ensure_head_id(session).await?;
     head::publish_head(core, session, PublishReason::Over).await?;
-    session.note_comparison(&Ok(()));
+    session.indexes(|view| view.note_comparison(&Ok(())));
     Ok(())
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn displaced(state: &State) -> Vec<DisplacedTurn> {
 /// copy. A log client is new with every request; if its head is published, it needs no look.
 fn is_look_due(core: &Arc<Core>, session: &Session, now_ms: u64) -> bool {
     let is_log_client = matches!(core.journals, JournalLocation::Log(_));
-    session.is_look_due(now_ms) && !(is_log_client && session.read(State::is_published))
+    session.indexes(|view| view.is_look_due(now_ms)) && !(is_log_client && session.read(State::is_published))
 }
 
 /// Prepares for a turn. Looks at the head index if a look is due, another device may be writing, or
@@ -115,8 +115,8 @@ pub(crate) async fn reconcile_before(
     events: &mut Events<'_>,
 ) -> Result<(), ClientError> {
     let now = core.now_ms();
-    let wanted =
-        session.is_diverged() || session.read(|state| state.is_shared(now) || state.has_waiting_replays());
+    let wanted = session.indexes(|view| view.diverged)
+        || session.read(|state| state.is_shared(now) || state.has_waiting_replays());
     let wait = match (wanted, is_look_due(core, session, now)) {
         (true, _) => Duration::MAX,
         // This device may have lost turns that it wrote: a moment to find out is worth it.
@@ -167,7 +167,7 @@ pub(crate) async fn compare_and_merge(
             let merged = Box::pin(merge_with(core, session, mode, found, events)).await;
             // Turns that cannot be read are still in the way.
             if merged.as_ref().err().is_none_or(ClientError::is_divergence) {
-                session.note_comparison(&merged);
+                session.indexes(|view| view.note_comparison(&merged));
             }
             merged
         }
@@ -273,10 +273,9 @@ async fn keep_displaced_of_others(
 /// Records entries that change the chain, while no background task computes or stores anything by a
 /// turn's seq.
 async fn record_alone(session: &Arc<Session>, entries: Vec<Entry>) -> Result<(), ClientError> {
-    let signals = session.read(|state| state.signals.clone());
     let ended = |_| ClientError::TaskEnded;
     let _heads = session.heads.acquire().await.map_err(ended)?;
-    let _puts = signals.puts.acquire().await.map_err(ended)?;
+    let _puts = session.puts.acquire().await.map_err(ended)?;
     let _ids = session.ids.acquire().await.map_err(ended)?;
     session.record(entries).await
 }

@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::UNIX_EPOCH,
 };
 
@@ -128,7 +128,7 @@ pub(crate) async fn delete(core: &Arc<Core>, session: &Arc<Session>) -> Result<D
     let id = session.id;
     let _permit = session.begin()?;
     storage::ensure_head_id(session).await?;
-    session.deleted.store(true, Ordering::SeqCst);
+    session.set_deleted();
     let unpublished = head::publish_head(core, session, PublishReason::Tombstone).await.err();
     let removed = session.clone();
     core.blocking(move |core| {

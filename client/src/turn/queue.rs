@@ -98,7 +98,8 @@ pub(crate) async fn reconcile(
     } else {
         status
     };
-    Ok(ReconcileReport { status, caught_up, fork, replayed: sent.replayed, indexes: session.statuses() })
+    let indexes = session.indexes(|view| view.statuses.clone());
+    Ok(ReconcileReport { status, caught_up, fork, replayed: sent.replayed, indexes })
 }
 
 /// Sends the waiting messages in their order, and finishes the pending turn.
