@@ -5,8 +5,8 @@
 //! anything, and it requires a token. The port shows addresses, counts and states, never a session, a text or
 //! a key.
 
-pub mod control;
-pub mod network;
+pub(crate) mod control;
+pub(crate) mod network;
 
 mod history;
 mod page;
@@ -26,105 +26,107 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{CONTENT_TYPE, SourceCounts, Speed, TurnCounts};
-pub use control::{Control, ControlAccess};
-pub use history::{History, HistoryAnswer, Sample};
-pub use network::NetworkStatus;
+pub(crate) use control::Control;
+pub(crate) use control::ControlAccess;
+pub(crate) use history::History;
+pub(crate) use history::Sample;
+pub(crate) use network::NetworkStatus;
 
 /// A model in the status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ModelInfo {
+pub(crate) struct ModelInfo {
     /// Display name.
-    pub name: String,
+    pub(crate) name: String,
     /// The model's ID, hex.
-    pub model: String,
+    pub(crate) model: String,
     /// `native`, `proxied` or `echo`.
-    pub engine: String,
+    pub(crate) engine: String,
     /// Tokens of context.
-    pub context_tokens: u32,
+    pub(crate) context_tokens: u32,
 }
 
 /// Counts of peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeerCounts {
+pub(crate) struct PeerCounts {
     /// With a connection.
-    pub connected: usize,
+    pub(crate) connected: usize,
     /// In the table.
-    pub known: usize,
+    pub(crate) known: usize,
 }
 
 /// The store, as this node sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoreStatus {
+pub(crate) struct StoreStatus {
     /// Base URLs for writing blobs, in order of preference.
-    pub publishers: Vec<String>,
+    pub(crate) publishers: Vec<String>,
     /// Base URLs for reading blobs, in order of preference.
-    pub aggregators: Vec<String>,
+    pub(crate) aggregators: Vec<String>,
     /// Whether the store answered recently.
-    pub reachable: bool,
+    pub(crate) reachable: bool,
     /// Seconds since the store last answered; `None` if it never did.
-    pub answered_seconds_ago: Option<u64>,
+    pub(crate) answered_seconds_ago: Option<u64>,
 }
 
 /// A drain: the operator stopped new turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DrainStatus {
+pub(crate) struct DrainStatus {
     /// Seconds since the drain began.
-    pub seconds: u64,
+    pub(crate) seconds: u64,
     /// Turns that are still running.
-    pub turns: usize,
+    pub(crate) turns: usize,
     /// Blobs that are still being stored. The journal has them, so a stop of the node loses none.
-    pub storing: usize,
+    pub(crate) storing: usize,
 }
 
 /// The node's state; the answer of `/status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
+pub(crate) struct Status {
     /// The process runs and answers.
-    pub healthy: bool,
+    pub(crate) healthy: bool,
     /// The node takes turns and can store them.
-    pub ready: bool,
+    pub(crate) ready: bool,
     /// Reasons why the node is not ready, for people.
-    pub not_ready: Vec<String>,
+    pub(crate) not_ready: Vec<String>,
     /// Running turns may finish; new turns are refused.
     #[serde(default)]
-    pub draining: bool,
+    pub(crate) draining: bool,
     /// The node's Ed25519 key, hex.
-    pub node: String,
+    pub(crate) node: String,
     /// The node's libp2p peer ID.
-    pub peer_id: String,
+    pub(crate) peer_id: String,
     /// Version of the program.
-    pub version: String,
+    pub(crate) version: String,
     /// Seconds since the start.
-    pub uptime_seconds: u64,
+    pub(crate) uptime_seconds: u64,
     /// Addresses that the node listens on, each with the node's identity.
-    pub listen: Vec<String>,
+    pub(crate) listen: Vec<String>,
     /// Peers.
-    pub peers: PeerCounts,
+    pub(crate) peers: PeerCounts,
     /// Models served.
-    pub models: Vec<ModelInfo>,
+    pub(crate) models: Vec<ModelInfo>,
     /// Turns that may be served at once.
-    pub slots: u32,
+    pub(crate) slots: u32,
     /// Turns that may wait for a slot.
-    pub queue: u32,
+    pub(crate) queue: u32,
     /// Counts of turns, now and since the start.
-    pub turns: TurnCounts,
+    pub(crate) turns: TurnCounts,
     /// Speed of the answers of the last minute.
     #[serde(default)]
-    pub speed: Speed,
+    pub(crate) speed: Speed,
     /// The store.
-    pub store: StoreStatus,
+    pub(crate) store: StoreStatus,
     /// Resident memory, where the system reports it.
-    pub resident_bytes: Option<u64>,
+    pub(crate) resident_bytes: Option<u64>,
     /// The drain, if the operator drains the node.
     #[serde(default)]
-    pub drain: Option<DrainStatus>,
+    pub(crate) drain: Option<DrainStatus>,
     /// The node's view of the network, once it has joined.
     #[serde(default)]
-    pub network: Option<NetworkStatus>,
+    pub(crate) network: Option<NetworkStatus>,
 }
 
 /// The data behind the admin port. No method may block.
-pub trait StatusSource: Send + Sync {
+pub(crate) trait StatusSource: Send + Sync {
     /// The current status.
     fn status(&self) -> Status;
     /// Current figures for the plot.
@@ -138,7 +140,7 @@ pub trait StatusSource: Send + Sync {
 type Source = Arc<dyn StatusSource>;
 
 /// The routes. With `access`, also the routes that change the node.
-pub fn router(source: Source, history: Arc<History>, access: Option<ControlAccess>) -> Router {
+pub(crate) fn router(source: Source, history: Arc<History>, access: Option<ControlAccess>) -> Router {
     let control = access.map(|access| control::routes(access, source.clone())).unwrap_or_default();
     let more = history::routes(source.clone(), history).merge(page::routes());
     Router::new()
@@ -156,7 +158,7 @@ pub fn router(source: Source, history: Arc<History>, access: Option<ControlAcces
 ///
 /// # Errors
 /// The listener's.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: TcpListener,
     source: Source,
     access: Option<ControlAccess>,
@@ -294,7 +296,7 @@ mod tests {
         let history = async |path: &str| {
             let (code, _, text) = server.get(path).await;
             assert_eq!(code, 200, "{text}");
-            serde_json::from_str::<HistoryAnswer>(&text).unwrap()
+            serde_json::from_str::<history::HistoryAnswer>(&text).unwrap()
         };
         let all = history("/status/history").await;
         assert_eq!((all.kept, all.every_ms, all.sources), (600, 1000, server.source.sources()));

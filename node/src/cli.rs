@@ -35,7 +35,8 @@ use clap::{
     ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, builder::Resettable,
 };
 
-pub use crate::failure::{Exit, Failure};
+pub(crate) use crate::failure::Exit;
+pub(crate) use crate::failure::Failure;
 use crate::{
     config::{LogFormat, RunFlags, Settings, parse_admin},
     daemon, logging,
@@ -325,7 +326,7 @@ struct IssueArgs {
 
 /// The command line, with every default in its help.
 #[must_use]
-pub fn command() -> clap::Command {
+pub(crate) fn command() -> clap::Command {
     Cli::command()
         .mut_subcommand("run", describe_defaults::<RunFlags>)
         .mut_subcommand("doctor", RunLike::describe)

@@ -18,18 +18,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub(crate) use baton_command::config::CONFIG_FILE;
+pub(crate) use baton_command::config::ConfigError;
 use baton_command::config::{self, ConfigReport, OptionTable as _, OptionValue, Origins, Value};
-pub use baton_command::config::{CONFIG_FILE, ConfigError};
 use baton_mesh::Multiaddr;
 use baton_proto::ids::{PublicKey, QuotaSerial};
 
-pub use limits::ResourceLimits;
+pub(crate) use limits::ResourceLimits;
 pub use options::RunFlags;
-pub use values::{EngineChoice, LogFormat, LogLevel, parse_admin};
+pub(crate) use values::EngineChoice;
+pub(crate) use values::LogFormat;
+pub(crate) use values::LogLevel;
+pub(crate) use values::parse_admin;
 
 /// The address of the admin port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AdminSetting {
+pub(crate) enum AdminSetting {
     /// No admin port.
     Off,
     /// This loopback address.
@@ -38,7 +42,7 @@ pub enum AdminSetting {
 
 /// The head index for lookups of session heads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HeadsSetting {
+pub(crate) enum HeadsSetting {
     /// No index: every turn must name the location of its history.
     Off,
     /// The index at this base URL.
@@ -47,125 +51,125 @@ pub enum HeadsSetting {
 
 /// The settings of `run`, complete and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// The options that these settings come from, with their defaults.
     options: RunFlags,
     /// Folder of keys, journal and models.
-    pub data_dir: PathBuf,
+    pub(crate) data_dir: PathBuf,
     /// The configuration file, if there is one.
-    pub config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     /// Addresses to listen on.
-    pub listen: Vec<Multiaddr>,
+    pub(crate) listen: Vec<Multiaddr>,
     /// Further addresses under which peers reach this node.
-    pub external: Vec<Multiaddr>,
+    pub(crate) external: Vec<Multiaddr>,
     /// Peers to stay connected to.
-    pub bootstrap: Vec<Multiaddr>,
+    pub(crate) bootstrap: Vec<Multiaddr>,
     /// Whether to find peers on the local network.
-    pub mdns: bool,
+    pub(crate) mdns: bool,
     /// Whether to take part in the DHT and in gossip.
-    pub discovery: bool,
+    pub(crate) discovery: bool,
     /// Whether to test reachability, use relays and punch holes through NATs.
-    pub nat: bool,
+    pub(crate) nat: bool,
     /// Whether to request a port from the router (UPnP).
-    pub upnp: bool,
+    pub(crate) upnp: bool,
     /// Whether to relay circuits for others.
-    pub relay: bool,
+    pub(crate) relay: bool,
     /// Relays for permanent reservations.
-    pub relays: Vec<Multiaddr>,
+    pub(crate) relays: Vec<Multiaddr>,
     /// Base URLs for writing blobs, at least one, in order of preference.
-    pub publishers: Vec<String>,
+    pub(crate) publishers: Vec<String>,
     /// Base URLs for reading blobs, at least one, in order of preference.
-    pub aggregators: Vec<String>,
+    pub(crate) aggregators: Vec<String>,
     /// File with the publishers' bearer token.
-    pub publisher_token_file: Option<PathBuf>,
+    pub(crate) publisher_token_file: Option<PathBuf>,
     /// File with the secret for signing a token for each PUT.
-    pub publisher_secret_file: Option<PathBuf>,
+    pub(crate) publisher_secret_file: Option<PathBuf>,
     /// The head index for lookups of session heads.
-    pub heads: HeadsSetting,
+    pub(crate) heads: HeadsSetting,
     /// Shards of the store's network.
-    pub shards: u16,
+    pub(crate) shards: u16,
     /// Model to serve, by its name in the catalogue.
-    pub model: String,
+    pub(crate) model: String,
     /// Further models to offer.
-    pub more_models: Vec<String>,
+    pub(crate) more_models: Vec<String>,
     /// Megabytes for all loaded models together; 0 means no limit.
-    pub model_memory_mb: u32,
+    pub(crate) model_memory_mb: u32,
     /// Minutes after which an idle model is unloaded; 0 means never.
-    pub model_idle_minutes: u32,
+    pub(crate) model_idle_minutes: u32,
     /// Folder of model files.
-    pub model_dir: PathBuf,
+    pub(crate) model_dir: PathBuf,
     /// Embedding model to offer; `None` offers no embeddings.
-    pub embedding_model: Option<String>,
+    pub(crate) embedding_model: Option<String>,
     /// The kind of engine.
-    pub engine: EngineChoice,
+    pub(crate) engine: EngineChoice,
     /// Base URL of the proxied engine's server.
-    pub proxied_url: Option<String>,
+    pub(crate) proxied_url: Option<String>,
     /// The model's name at that server.
-    pub proxied_model: Option<String>,
+    pub(crate) proxied_model: Option<String>,
     /// File with that server's bearer token.
-    pub proxied_key_file: Option<PathBuf>,
+    pub(crate) proxied_key_file: Option<PathBuf>,
     /// Maximum tokens of context; the model's own limit applies too.
-    pub context_tokens: u32,
+    pub(crate) context_tokens: u32,
     /// Maximum tokens of an answer.
-    pub max_output_tokens: u32,
+    pub(crate) max_output_tokens: u32,
     /// Compute threads; `None` means one for each core.
-    pub threads: Option<u32>,
+    pub(crate) threads: Option<u32>,
     /// Megabytes for the keys and values of all turns, including cached ones.
-    pub kv_mb: u32,
+    pub(crate) kv_mb: u32,
     /// Turns served at once.
-    pub slots: u32,
+    pub(crate) slots: u32,
     /// Turns that may wait for a slot.
-    pub queue: u32,
+    pub(crate) queue: u32,
     /// Turns a minute from one peer.
-    pub turns_per_minute: u32,
+    pub(crate) turns_per_minute: u32,
     /// Turns a minute from the unknown peers of one subnet.
-    pub subnet_turns_per_minute: u32,
+    pub(crate) subnet_turns_per_minute: u32,
     /// Answer tokens an hour for one peer; 0 means no limit.
-    pub tokens_per_hour: u64,
+    pub(crate) tokens_per_hour: u64,
     /// Answer tokens an hour for the unknown peers of one subnet; 0 means no limit.
-    pub subnet_tokens_per_hour: u64,
+    pub(crate) subnet_tokens_per_hour: u64,
     /// Whether misbehaviour is scored and peers are counted by subnet.
-    pub defence: bool,
+    pub(crate) defence: bool,
     /// Whether private addresses are counted as well.
-    pub count_private: bool,
+    pub(crate) count_private: bool,
     /// Whether the node recomputes disclosed turns for audits.
-    pub audits: bool,
+    pub(crate) audits: bool,
     /// Keys of trusted grant issuers.
-    pub grant_issuers: Vec<PublicKey>,
+    pub(crate) grant_issuers: Vec<PublicKey>,
     /// Whether turns without a grant are refused.
-    pub grants_required: bool,
+    pub(crate) grants_required: bool,
     /// Revoked grants.
-    pub grants_revoked: Vec<QuotaSerial>,
+    pub(crate) grants_revoked: Vec<QuotaSerial>,
     /// Maximum storage time of a blob, in epochs.
-    pub max_epochs: u32,
+    pub(crate) max_epochs: u32,
     /// Limits on memory, connections and disk.
-    pub resources: ResourceLimits,
+    pub(crate) resources: ResourceLimits,
     /// Price of a thousand input tokens, in millionths of the node's unit.
-    pub input_price: u64,
+    pub(crate) input_price: u64,
     /// Price of a thousand output tokens, in millionths of the node's unit.
-    pub output_price: u64,
+    pub(crate) output_price: u64,
     /// The address of the admin port.
-    pub admin: AdminSetting,
+    pub(crate) admin: AdminSetting,
     /// The log level.
-    pub log: LogLevel,
+    pub(crate) log: LogLevel,
     /// The log format.
-    pub log_format: LogFormat,
+    pub(crate) log_format: LogFormat,
     /// Base URL of the collector for traces of turns, if any.
-    pub otlp_endpoint: Option<String>,
+    pub(crate) otlp_endpoint: Option<String>,
     /// Whether to print events on standard output, one JSON object a line.
-    pub json: bool,
+    pub(crate) json: bool,
     /// Seconds for running turns to finish at shutdown.
-    pub drain_seconds: u32,
+    pub(crate) drain_seconds: u32,
     /// Delay of the echo engine before each token, in milliseconds.
-    pub echo_delay_ms: u32,
+    pub(crate) echo_delay_ms: u32,
     /// Step of a turn at which the process pauses, for crash tests.
-    pub pause_at: Option<String>,
+    pub(crate) pause_at: Option<String>,
     /// Deliberate clock error in seconds, for tests.
-    pub clock_offset: i64,
+    pub(crate) clock_offset: i64,
 }
 
 /// Embedding models: one for production, and one for tests that needs no files.
-pub const EMBEDDING_MODELS: [&str; 2] =
+pub(crate) const EMBEDDING_MODELS: [&str; 2] =
     [baton_embed::models::ALL_MINILM_L6_V2.name, baton_embed::Hashing::ID];
 
 impl Settings {
@@ -174,7 +178,7 @@ impl Settings {
     ///
     /// # Errors
     /// [`ConfigError`], naming file, line, key and the allowed values.
-    pub fn load(flags: RunFlags) -> Result<Self, ConfigError> {
+    pub(crate) fn load(flags: RunFlags) -> Result<Self, ConfigError> {
         let (config, file) = read_file(&flags)?;
         Self::resolve(flags, file.into_options()?, config)
     }
@@ -183,7 +187,7 @@ impl Settings {
     ///
     /// # Errors
     /// As [`Settings::load`].
-    pub fn load_with_origins(flags: RunFlags, given: Origins) -> Result<(Self, Origins), ConfigError> {
+    pub(crate) fn load_with_origins(flags: RunFlags, given: Origins) -> Result<(Self, Origins), ConfigError> {
         let (config, file) = read_file(&flags)?;
         let origins = given.or(Origins::of_file(config.as_deref().unwrap_or(Path::new("")), &file.lines));
         Ok((Self::resolve(flags, file.into_options()?, config)?, origins))
@@ -193,7 +197,11 @@ impl Settings {
     ///
     /// # Errors
     /// [`ConfigError::Conflict`].
-    pub fn resolve(flags: RunFlags, file: RunFlags, config: Option<PathBuf>) -> Result<Self, ConfigError> {
+    pub(crate) fn resolve(
+        flags: RunFlags,
+        file: RunFlags,
+        config: Option<PathBuf>,
+    ) -> Result<Self, ConfigError> {
         let settings = Self::merge(flags, file, config);
         match settings.conflicts().into_iter().next() {
             Some(conflict) => Err(conflict),
@@ -282,7 +290,7 @@ impl Settings {
 
     /// All problems of a file's text. Options that the text omits have their defaults.
     #[must_use]
-    pub fn examine(path: &Path, text: &str) -> Vec<ConfigError> {
+    pub(crate) fn examine(path: &Path, text: &str) -> Vec<ConfigError> {
         let examined = config::examine(path, text);
         let settings = Self::merge(RunFlags::default(), examined.options, None);
         examined.problems.into_iter().chain(settings.conflicts()).collect()
@@ -290,13 +298,13 @@ impl Settings {
 
     /// Every option with its value, in the order of the file, without secrets.
     #[must_use]
-    pub fn shown(&self) -> Vec<OptionValue> {
+    pub(crate) fn shown(&self) -> Vec<OptionValue> {
         config::shown(&self.options)
     }
 
     /// The names of all models of a native engine, the main one first.
     #[must_use]
-    pub fn models(&self) -> Vec<&str> {
+    pub(crate) fn models(&self) -> Vec<&str> {
         std::iter::once(&self.model).chain(&self.more_models).map(String::as_str).collect()
     }
 
@@ -369,7 +377,7 @@ fn read_file(flags: &RunFlags) -> Result<(Option<PathBuf>, ConfigReport<RunFlags
 ///
 /// # Errors
 /// [`ConfigError::Read`].
-pub fn read_config_text(path: &Path, required: bool) -> Result<Option<String>, ConfigError> {
+pub(crate) fn read_config_text(path: &Path, required: bool) -> Result<Option<String>, ConfigError> {
     match config::read_text(path, required) {
         // If the data directory is no folder, its opening reports that.
         Err(ConfigError::Read { source, .. }) if !required && source.kind() == ErrorKind::NotADirectory => {
@@ -382,7 +390,7 @@ pub fn read_config_text(path: &Path, required: bool) -> Result<Option<String>, C
 /// A file with every option as a comment with its default. Only a given data directory is set: a file
 /// elsewhere must name the data's location.
 #[must_use]
-pub fn commented_file(data_dir: Option<&Path>) -> String {
+pub(crate) fn commented_file(data_dir: Option<&Path>) -> String {
     let folder = data_dir.map(|folder| ("data_dir", Value::String(folder.display().to_string())));
     config::commented_file::<RunFlags>(
         "# Configuration of baton-node. Lines that begin with # are the defaults.\n\
@@ -394,7 +402,7 @@ pub fn commented_file(data_dir: Option<&Path>) -> String {
 
 /// The path of the configuration file, and whether the flags name it.
 #[must_use]
-pub fn config_path(flags: &RunFlags) -> (PathBuf, bool) {
+pub(crate) fn config_path(flags: &RunFlags) -> (PathBuf, bool) {
     match &flags.config {
         Some(path) => (path.clone(), true),
         None => (flags.data_dir.clone().unwrap_or_else(default_data_dir).join(CONFIG_FILE), false),
@@ -404,7 +412,7 @@ pub fn config_path(flags: &RunFlags) -> (PathBuf, bool) {
 /// `$XDG_DATA_HOME/baton-node`, else `.local/share/baton-node` in the home directory, else `baton-node-data`
 /// here.
 #[must_use]
-pub fn default_data_dir() -> PathBuf {
+pub(crate) fn default_data_dir() -> PathBuf {
     let folder = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     match (folder("XDG_DATA_HOME"), folder("HOME")) {
         (Some(data), _) => data.join("baton-node"),

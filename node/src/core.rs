@@ -58,7 +58,7 @@ use shares::FrameShares;
 use slots::Slots;
 
 /// Clock of the caller: milliseconds since the Unix epoch.
-pub type ClockMs = Arc<dyn Fn() -> u64 + Send + Sync>;
+pub(crate) type ClockMs = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// The node's keys and its signed record.
 pub trait NodeIdentity: Send + Sync {
@@ -78,7 +78,7 @@ pub struct LogKey([u8; 32]);
 impl LogKey {
     /// From an operator's secret: `KDF("log-pseudonym", secret)`.
     #[must_use]
-    pub fn from_secret(secret: &[u8; 32]) -> Self {
+    pub(crate) fn from_secret(secret: &[u8; 32]) -> Self {
         Self(kdf(LOG_PSEUDONYM, &[secret]))
     }
 
@@ -99,7 +99,7 @@ impl LogKey {
 
     /// Pseudonym of a session in this operator's logs: eight hex characters.
     #[must_use]
-    pub fn short(&self, session: &SessionId) -> String {
+    pub(crate) fn short(&self, session: &SessionId) -> String {
         let hash = blake3::keyed_hash(&self.0, &session.0);
         hex::encode(hash.as_bytes().first_chunk::<4>().expect("a hash has 32 bytes"))
     }

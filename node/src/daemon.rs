@@ -3,8 +3,8 @@
 //! [`run`] follows the life of a node: open the data directory, bind the admin port, load the engine, join
 //! the mesh, serve, drain. This module joins every task that it starts. It holds no part of a turn.
 
-pub mod data_dir;
-pub mod engines;
+pub(crate) mod data_dir;
+pub(crate) mod engines;
 mod events;
 mod models;
 mod upkeep;
@@ -60,7 +60,7 @@ const RUNTIME_GRACE: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// [`Failure`], with the exit code of its kind.
-pub fn run(settings: Settings) -> Result<(), Failure> {
+pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     engines::limit_threads(&settings)?;
     let pause_at = settings.pause_at.as_deref().map(events::parse_step).transpose()?;
     let home = DataDir::open_or_prepare(&settings).map_err(data_dir::DataDirError::into_failure)?;

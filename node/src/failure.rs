@@ -5,7 +5,7 @@ use crate::config::ConfigError;
 /// Why the process ends, as its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Exit {
+pub(crate) enum Exit {
     /// A failure without a code of its own; for `status`: the node is not ready.
     Failure = 1,
     /// The command line or the configuration is wrong.
@@ -24,22 +24,22 @@ pub enum Exit {
 
 /// A failure of a command.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// The exit code.
-    pub exit: Exit,
+    pub(crate) exit: Exit,
     /// The event and the remedy.
-    pub error: anyhow::Error,
+    pub(crate) error: anyhow::Error,
 }
 
 impl Failure {
     /// A failure with its cause.
-    pub fn new(exit: Exit, error: impl Into<anyhow::Error>) -> Self {
+    pub(crate) fn new(exit: Exit, error: impl Into<anyhow::Error>) -> Self {
         Self { exit, error: error.into() }
     }
 
     /// A failure from a text.
     #[must_use]
-    pub fn text(exit: Exit, text: impl std::fmt::Display) -> Self {
+    pub(crate) fn text(exit: Exit, text: impl std::fmt::Display) -> Self {
         Self { exit, error: anyhow::anyhow!("{text}") }
     }
 }

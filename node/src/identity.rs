@@ -29,29 +29,36 @@ use zeroize::Zeroizing;
 
 use crate::service::{ClockMs, NodeIdentity};
 
-pub use backup::{
-    BackupNote, RestoreWordsError, back_up, back_up_words, note_backup, noted_backup, restore, restore_words,
-};
-pub use ring::{KeyRing, ROTATE_AFTER_MS};
-pub use rotation::{RotationOutcome, exchange_keys, retired_keys, rotate_exchange_keys, rotate_node_key};
+pub(crate) use backup::back_up;
+pub(crate) use backup::back_up_words;
+pub(crate) use backup::note_backup;
+pub(crate) use backup::noted_backup;
+pub(crate) use backup::restore;
+pub(crate) use backup::restore_words;
+pub(crate) use ring::KeyRing;
+pub(crate) use ring::ROTATE_AFTER_MS;
+pub(crate) use rotation::exchange_keys;
+pub(crate) use rotation::retired_keys;
+pub(crate) use rotation::rotate_exchange_keys;
+pub(crate) use rotation::rotate_node_key;
 
 /// The node key's file in the data directory.
-pub const NODE_KEY_FILE: &str = "node.key";
+pub(crate) const NODE_KEY_FILE: &str = "node.key";
 /// The exchange keys' file in the data directory.
-pub const EXCHANGE_KEYS_FILE: &str = "exchange.keys";
+pub(crate) const EXCHANGE_KEYS_FILE: &str = "exchange.keys";
 /// The kind in a node key file.
 const NODE_KEY_KIND: &str = "node";
 /// Largest exchange key file: eight keys are below two kilobytes.
 const MAX_RING_BYTES: u64 = 8 * 1024;
 /// Lifetime of a record. It is short, so that peers soon forget addresses of a departed node. It is half of
 /// the rotation time, so that each record names a valid key for its whole life.
-pub const RECORD_LIFETIME_MS: u64 = ROTATE_AFTER_MS / 2;
+pub(crate) const RECORD_LIFETIME_MS: u64 = ROTATE_AFTER_MS / 2;
 /// Age at which a record is replaced: half of its lifetime, so that clients with clock skew hold a valid one.
-pub const RECORD_REFRESH_MS: u64 = RECORD_LIFETIME_MS / 2;
+pub(crate) const RECORD_REFRESH_MS: u64 = RECORD_LIFETIME_MS / 2;
 
 /// Why the node's keys could not be loaded or stored.
 #[derive(Debug, thiserror::Error)]
-pub enum IdentityError {
+pub(crate) enum IdentityError {
     /// The node key.
     #[error(transparent)]
     NodeKey(#[from] KeyFileError),
@@ -69,17 +76,17 @@ pub enum IdentityError {
 
 /// The parts of the node's record besides keys and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Profile {
+pub(crate) struct Profile {
     /// Models served.
-    pub models: Vec<ModelOffer>,
+    pub(crate) models: Vec<ModelOffer>,
     /// The node's limits.
-    pub limits: NodeLimits,
+    pub(crate) limits: NodeLimits,
     /// Name and version of the software.
-    pub software: String,
+    pub(crate) software: String,
 }
 
 /// The node's keys and its current record.
-pub struct Identity {
+pub(crate) struct Identity {
     signing: SecretSigningKey,
     ring_path: PathBuf,
     clock: ClockMs,
@@ -109,7 +116,7 @@ impl std::fmt::Debug for Identity {
 ///
 /// # Errors
 /// [`KeyFileError`] when it cannot be written.
-pub fn create_node_key(data_dir: &Path) -> Result<bool, KeyFileError> {
+pub(crate) fn create_node_key(data_dir: &Path) -> Result<bool, KeyFileError> {
     let path = data_dir.join(NODE_KEY_FILE);
     if fs::exists(&path).unwrap_or(true) {
         return Ok(false);
@@ -122,7 +129,7 @@ pub fn create_node_key(data_dir: &Path) -> Result<bool, KeyFileError> {
 ///
 /// # Errors
 /// [`KeyFileError`], by cause.
-pub fn load_node_key(data_dir: &Path) -> Result<SecretSigningKey, KeyFileError> {
+pub(crate) fn load_node_key(data_dir: &Path) -> Result<SecretSigningKey, KeyFileError> {
     let secret = files::load(&data_dir.join(NODE_KEY_FILE), NODE_KEY_KIND, None)?;
     Ok(SecretSigningKey::from_seed(secret.expose()))
 }
@@ -132,7 +139,7 @@ pub fn load_node_key(data_dir: &Path) -> Result<SecretSigningKey, KeyFileError> 
 /// # Panics
 /// Never: the public key of a secret key is a point of the curve.
 #[must_use]
-pub fn peer_id(node: NodeId) -> PeerId {
+pub(crate) fn peer_id(node: NodeId) -> PeerId {
     peer_id_of(node).expect("the public key of a secret key is a valid point")
 }
 
@@ -142,7 +149,7 @@ impl Identity {
     ///
     /// # Errors
     /// [`IdentityError`], by cause.
-    pub fn open(data_dir: &Path, profile: Profile, clock: ClockMs) -> Result<Self, IdentityError> {
+    pub(crate) fn open(data_dir: &Path, profile: Profile, clock: ClockMs) -> Result<Self, IdentityError> {
         let signing = load_node_key(data_dir)?;
         let ring_path = data_dir.join(EXCHANGE_KEYS_FILE);
         let mut ring = load_ring(&ring_path)?;
@@ -164,30 +171,30 @@ impl Identity {
 
     /// The node's ID: its Ed25519 public key.
     #[must_use]
-    pub fn node_id(&self) -> NodeId {
+    pub(crate) fn node_id(&self) -> NodeId {
         self.signing.node_id()
     }
 
     /// The seed, for the libp2p identity.
     #[must_use]
-    pub fn seed(&self) -> Zeroizing<[u8; 32]> {
+    pub(crate) fn seed(&self) -> Zeroizing<[u8; 32]> {
         self.signing.expose_seed()
     }
 
     /// The secret of an exchange key. `None` if it is erased, or expired for more than an hour.
     #[must_use]
-    pub fn exchange_secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<ExchangeSecret> {
+    pub(crate) fn exchange_secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<ExchangeSecret> {
         self.ring.read().unwrap_or_else(PoisonError::into_inner).secret(key, now_ms).cloned()
     }
 
     /// The current signed record.
     #[must_use]
-    pub fn current_record(&self) -> Arc<SignedObject<NodeRecord>> {
+    pub(crate) fn current_record(&self) -> Arc<SignedObject<NodeRecord>> {
         self.record.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Signs a new record with the same keys and addresses, so that peers see that the node is alive.
-    pub fn renew_record(&self) -> Arc<SignedObject<NodeRecord>> {
+    pub(crate) fn renew_record(&self) -> Arc<SignedObject<NodeRecord>> {
         let last = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
         let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner).clone();
         let sequence = self.current_record().sequence + 1;
@@ -204,7 +211,7 @@ impl Identity {
     /// # Errors
     /// [`IdentityError::Ring`] when the keys could not be written. The node then continues with the keys in
     /// memory, and the next call tries again.
-    pub fn refresh(&self, addresses: &[Multiaddr]) -> Result<bool, IdentityError> {
+    pub(crate) fn refresh(&self, addresses: &[Multiaddr]) -> Result<bool, IdentityError> {
         let mut last = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ms = (self.clock)();
         let mut ring = self.ring.read().unwrap_or_else(PoisonError::into_inner).clone();

@@ -177,11 +177,11 @@ pub enum EntryState {
 pub struct TurnEntry {
     version: u8,
     /// Hash of the authorisation. It covers the payload's hash, so it identifies the whole request.
-    pub auth_hash: AuthHash,
+    pub(crate) auth_hash: AuthHash,
     /// When the authorisation expires.
-    pub expires_ms: u64,
+    pub(crate) expires_ms: u64,
     /// When the entry was created.
-    pub created_ms: u64,
+    pub(crate) created_ms: u64,
     /// State of the attempt.
     pub state: EntryState,
 }
@@ -279,7 +279,7 @@ impl Journal {
 
     /// Whether a disk write failed. The node must restart once the disk is writable and has space.
     #[must_use]
-    pub fn failed(&self) -> bool {
+    pub(crate) fn failed(&self) -> bool {
         self.0.failed()
     }
 
@@ -478,7 +478,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError`].
-    pub async fn fetch(
+    pub(crate) async fn fetch(
         &self,
         digest: BlobDigest,
         proof: FetchProof,

@@ -27,13 +27,13 @@ use baton_proto::{
 use time::{Date, OffsetDateTime};
 
 use integrity::Month;
-pub use integrity::ReceiptsDamage;
+pub(crate) use integrity::ReceiptsDamage;
 
 /// Folder of the ledger in the data directory.
-pub const LEDGER_FOLDER: &str = "receipts";
+pub(crate) const LEDGER_FOLDER: &str = "receipts";
 /// Months to keep, including the current one: a full year, plus the month in which the operator does the
 /// accounts.
-pub const KEPT_MONTHS: usize = 13;
+pub(crate) const KEPT_MONTHS: usize = 13;
 /// Largest file of a month: some three hundred thousand turns. Later receipts are dropped, with a log
 /// message.
 const MAX_MONTH_BYTES: u64 = 512 * 1024 * 1024;
@@ -44,7 +44,7 @@ const CHECKSUM_BYTES: usize = 8;
 /// Longest line: two signed objects in hex, and a checksum.
 const MAX_LINE_BYTES: u64 = 4 * (MAX_SIGNED_BYTES as u64 + 72) + 2 * CHECKSUM_BYTES as u64 + 16;
 /// Maximum number of refused lines in the report by name; the others are only counted.
-pub const MAX_REFUSED_NAMED: usize = 100;
+pub(crate) const MAX_REFUSED_NAMED: usize = 100;
 
 /// Appends receipts.
 #[derive(Debug)]
@@ -59,17 +59,17 @@ pub struct Ledger {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Day {
     /// Year.
-    pub year: u64,
+    pub(crate) year: u64,
     /// Month, from 1.
-    pub month: u64,
+    pub(crate) month: u64,
     /// Day of the month, from 1.
-    pub day: u64,
+    pub(crate) day: u64,
 }
 
 impl Day {
     /// The day of a time in milliseconds since the Unix epoch; the last day of 9999 for later ones.
     #[must_use]
-    pub fn of(time_ms: u64) -> Self {
+    pub(crate) fn of(time_ms: u64) -> Self {
         let seconds = i64::try_from(time_ms / 1000).unwrap_or(i64::MAX);
         let date = OffsetDateTime::from_unix_timestamp(seconds).map_or(Date::MAX, OffsetDateTime::date);
         let (year, month, day) = date.to_calendar_date();
@@ -78,7 +78,7 @@ impl Day {
 
     /// Parses `YYYY-MM-DD`. Does not check that the month has such a day.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-').map(|part| part.parse::<u64>().ok());
         let (Some(year), Some(month), Some(day), None) =
             (parts.next()?, parts.next()?, parts.next()?, parts.next())
@@ -117,7 +117,7 @@ impl Ledger {
 
     /// Damage found in the files at opening. The caller reports it to the operator.
     #[must_use]
-    pub fn damage(&self) -> &[ReceiptsDamage] {
+    pub(crate) fn damage(&self) -> &[ReceiptsDamage] {
         &self.damage
     }
 
@@ -126,7 +126,7 @@ impl Ledger {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn append(&self, receipt: &SignedBytes, ack: &SignedBytes) -> io::Result<()> {
+    pub(crate) fn append(&self, receipt: &SignedBytes, ack: &SignedBytes) -> io::Result<()> {
         let time_ms = SignedObject::<Receipt>::peek(receipt).map(|receipt| receipt.time_ms);
         // The node made this receipt, so parsing cannot fail; an unreadable one would be useless here.
         let Ok(time_ms) = time_ms else { return Ok(()) };
@@ -202,7 +202,7 @@ fn months(folder: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Why a line does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// It is cut or altered, and no longer parses.
     #[error("the line is damaged")]
     Damaged,
@@ -222,18 +222,18 @@ pub enum Fault {
 
 /// A verified line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VerifiedLine {
+pub(crate) struct VerifiedLine {
     /// The receipt's hash; one hash counts as one turn.
-    pub hash: ReceiptHash,
+    pub(crate) hash: ReceiptHash,
     /// The receipt, claimed by this node and acknowledged by the client.
-    pub receipt: Receipt,
+    pub(crate) receipt: Receipt,
 }
 
 /// Checks a line.
 ///
 /// # Errors
 /// [`Fault`].
-pub fn check(line: &str, nodes: &[NodeId]) -> Result<VerifiedLine, Fault> {
+pub(crate) fn check(line: &str, nodes: &[NodeId]) -> Result<VerifiedLine, Fault> {
     let text = checked(line.trim_end()).ok_or(Fault::Damaged)?;
     let rest = text.strip_prefix(LINE_PREFIX).ok_or(Fault::Damaged)?;
     let (receipt, ack) = rest.split_once(' ').ok_or(Fault::Damaged)?;
@@ -257,11 +257,11 @@ pub struct Credit {
     /// Turns.
     pub turns: u64,
     /// Tokens of prompts.
-    pub input_tokens: u64,
+    pub(crate) input_tokens: u64,
     /// Tokens of answers generated here, without tokens of other nodes.
     pub output_tokens: u64,
     /// Charged, in millionths of the node's unit.
-    pub price: u64,
+    pub(crate) price: u64,
 }
 
 impl Credit {
@@ -276,28 +276,28 @@ impl Credit {
 
 /// A line that does not count.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InvalidLine {
+pub(crate) struct InvalidLine {
     /// Its file.
-    pub file: String,
+    pub(crate) file: String,
     /// Its line number, from 1.
-    pub line: u64,
+    pub(crate) line: u64,
     /// The reason.
-    pub fault: Fault,
+    pub(crate) fault: Fault,
 }
 
 /// The account of all receipts.
 #[derive(Debug, Default)]
 pub struct Account {
     /// Credits by day and model.
-    pub credits: BTreeMap<(Day, ModelId), Credit>,
+    pub(crate) credits: BTreeMap<(Day, ModelId), Credit>,
     /// The sum of all credits.
     pub total: Credit,
     /// The first lines that do not count.
-    pub refused: Vec<InvalidLine>,
+    pub(crate) refused: Vec<InvalidLine>,
     /// Number of lines that do not count.
     pub refused_count: u64,
     /// Lines that repeat another line.
-    pub repeated: u64,
+    pub(crate) repeated: u64,
     seen: HashSet<ReceiptHash>,
 }
 

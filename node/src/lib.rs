@@ -35,18 +35,18 @@
 //! # }
 //! ```
 
-pub mod admin;
+pub(crate) mod admin;
 pub mod cli;
 pub mod config;
 mod core;
-pub mod daemon;
+pub(crate) mod daemon;
 pub mod engine;
 mod failure;
-pub mod identity;
+pub(crate) mod identity;
 pub mod journal;
 pub mod ledger;
 mod lock;
-pub mod logging;
+pub(crate) mod logging;
 mod mark;
 pub mod metrics;
 pub mod models;
@@ -56,4 +56,4 @@ pub mod prompt;
 pub mod replay;
 pub mod service;
 pub mod telemetry;
-pub mod turn;
+pub(crate) mod turn;

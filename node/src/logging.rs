@@ -26,7 +26,7 @@ const CAUGHT_THREADS: [&str; 2] = ["engine-", JOURNAL_OPENING];
 const OURS: [&str; 5] = ["baton_node", "baton_mesh", "baton_walrus_client", "baton_proto", "baton_keys"];
 
 /// Starts the log. A second call changes nothing.
-pub fn start(level: LogLevel, format: LogFormat) {
+pub(crate) fn start(level: LogLevel, format: LogFormat) {
     let level = match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -49,7 +49,7 @@ pub fn start(level: LogLevel, format: LogFormat) {
 
 /// Makes a panic in any task end the process with its reason. Engine threads catch their panics, which are
 /// only logged.
-pub fn end_on_panic() {
+pub(crate) fn end_on_panic() {
     crash::end_on_panic(|Panic { thread, place, reason }| {
         if tracing::dispatcher::has_been_set() {
             tracing::error!(thread, place, reason, "panic: this is a fault in the program; please report it");

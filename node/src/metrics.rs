@@ -1,6 +1,6 @@
 //! Metrics of the node, in the OpenMetrics text format.
 //!
-//! The turn service reports through its observer, the store through [`WatchedStore`]. The rest is read on
+//! The turn service reports through its observer, the store through `WatchedStore`. The rest is read on
 //! request. Labels have few, fixed values; a session, peer or text never becomes a label.
 
 mod mesh;
@@ -27,12 +27,12 @@ use crate::{engine::EngineLoad, observer::BlobSource};
 use mesh::{MeshSeries, level};
 use models::ModelSeries;
 use speed::Recent;
-pub use speed::Speed;
-pub use totals::{SourceCounts, Totals};
-pub use watched_store::WatchedStore;
+pub(crate) use speed::Speed;
+pub(crate) use totals::SourceCounts;
+pub(crate) use watched_store::WatchedStore;
 
 /// The media type of [`Metrics::render`].
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 type Labels = [(&'static str, &'static str); 1];
 type Labels2 = [(&'static str, &'static str); 2];
@@ -46,32 +46,32 @@ const SECONDS: [f64; 14] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Snapshot {
     /// The mesh's counts.
-    pub mesh: MeshStats,
+    pub(crate) mesh: MeshStats,
     /// Peers in the table.
-    pub peers_known: usize,
+    pub(crate) peers_known: usize,
     /// Peers with a connection.
-    pub peers_connected: usize,
+    pub(crate) peers_connected: usize,
     /// Whether the store answered recently.
-    pub store_up: bool,
+    pub(crate) store_up: bool,
     /// Whether the node takes turns.
-    pub ready: bool,
+    pub(crate) ready: bool,
     /// The engine's load.
-    pub engine: EngineLoad,
+    pub(crate) engine: EngineLoad,
 }
 
 /// Turns since the start, for the status page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct TurnCounts {
+pub(crate) struct TurnCounts {
     /// Committed.
-    pub committed: u64,
+    pub(crate) committed: u64,
     /// Admitted and failed.
-    pub failed: u64,
+    pub(crate) failed: u64,
     /// Refused before anything ran.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// Running now.
-    pub running: u64,
+    pub(crate) running: u64,
     /// Waiting now.
-    pub waiting: u64,
+    pub(crate) waiting: u64,
 }
 
 /// All metrics of the process.
@@ -353,7 +353,7 @@ impl Metrics {
 
     /// Turns since the start.
     #[must_use]
-    pub fn turn_counts(&self) -> TurnCounts {
+    pub(crate) fn turn_counts(&self) -> TurnCounts {
         TurnCounts {
             committed: self.committed_total.get(),
             failed: self.failed_total.get(),
@@ -365,7 +365,7 @@ impl Metrics {
 
     /// Output tokens of the last minute.
     #[must_use]
-    pub fn speed(&self) -> Speed {
+    pub(crate) fn speed(&self) -> Speed {
         self.recent.speed(Instant::now())
     }
 
@@ -399,7 +399,7 @@ fn source_name(source: BlobSource) -> &'static str {
 
 /// Resident memory of this process, if the system reports it (Linux).
 #[must_use]
-pub fn resident_bytes() -> Option<u64> {
+pub(crate) fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -5,11 +5,22 @@ mod shape;
 
 use std::{ops::Deref, path::Path};
 
-pub use baton_models::{
-    AddedFile, CatalogueEntry, HashReport, HubFile, ModelError, ModelStatus, Origin, Part, PullProgress,
-    Terms, WeightsHash, add as add_file, hash_of, name_of, origin, partial_bytes, remove as remove_own,
-};
-pub use shape::{Shape, ShapeError};
+pub(crate) use baton_models::AddedFile;
+pub(crate) use baton_models::CatalogueEntry;
+pub(crate) use baton_models::HubFile;
+pub use baton_models::ModelError;
+pub(crate) use baton_models::ModelStatus;
+pub(crate) use baton_models::Origin;
+pub(crate) use baton_models::PullProgress;
+pub(crate) use baton_models::Terms;
+pub(crate) use baton_models::WeightsHash;
+pub(crate) use baton_models::add as add_file;
+pub(crate) use baton_models::hash_of;
+pub(crate) use baton_models::name_of;
+pub(crate) use baton_models::origin;
+pub(crate) use baton_models::partial_bytes;
+pub(crate) use baton_models::remove as remove_own;
+pub use shape::Shape;
 
 /// The catalogue built into the program.
 pub const BUILT_IN_CATALOGUE: &str = include_str!("../models.toml");
@@ -18,13 +29,13 @@ pub const BUILT_IN_CATALOGUE: &str = include_str!("../models.toml");
 pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
 
 /// The default hub for fetching files by name.
-pub const DEFAULT_HUB: &str = "https://huggingface.co";
+pub(crate) const DEFAULT_HUB: &str = "https://huggingface.co";
 
 /// Checks the header of a model file. Reads nothing else of the file.
 ///
 /// # Errors
 /// The reason, in words.
-pub fn check_file(path: &Path) -> Result<(), String> {
+pub(crate) fn check_file(path: &Path) -> Result<(), String> {
     Shape::read(path).map(|_| ()).map_err(|error| error.to_string())
 }
 
@@ -33,7 +44,7 @@ pub fn check_file(path: &Path) -> Result<(), String> {
 ///
 /// # Errors
 /// [`ModelError::Name`].
-pub fn refuse_reserved(name: &str) -> Result<(), ModelError> {
+pub(crate) fn refuse_reserved(name: &str) -> Result<(), ModelError> {
     let file = format!("{name}.gguf");
     let catalogue = Catalogue::built_in();
     let listed = catalogue.entries().iter().any(|entry| entry.name == name || entry.file == file);

@@ -48,17 +48,17 @@ pub enum BlobSource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TurnSummary {
     /// Tokens of the prompt.
-    pub input_tokens: u32,
+    pub(crate) input_tokens: u32,
     /// Tokens generated here.
-    pub output_tokens: u32,
+    pub(crate) output_tokens: u32,
     /// From admission to the start of generation.
-    pub queue_ms: u32,
+    pub(crate) queue_ms: u32,
     /// From admission to the first token; 0 without one.
-    pub first_token_ms: u32,
+    pub(crate) first_token_ms: u32,
     /// From admission until the turn was signed.
-    pub total_ms: u32,
+    pub(crate) total_ms: u32,
     /// Charged, in millionths of the node's unit.
-    pub price: u64,
+    pub(crate) price: u64,
 }
 
 /// Receives counts. Every method does nothing by default. No method may block.

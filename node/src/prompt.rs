@@ -7,16 +7,15 @@ mod tools;
 
 use std::{fmt, sync::Arc};
 
-pub use baton_proto::record::{Message as ChatMessage, Role};
+pub use baton_proto::record::Message as ChatMessage;
+pub use baton_proto::record::Role;
 use baton_proto::tools::{Definitions, is_definitions};
-pub use tools::{SpokenCall, ToolMessage};
+pub(crate) use tools::SpokenCall;
+pub(crate) use tools::ToolMessage;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// Default limit on the tokens of memory.
-pub const DEFAULT_MEMORY_TOKENS: u32 = 512;
-
 /// Maximum items of one memory block; the others are dropped, since they would not fit anyway.
-pub const MAX_MEMORY_ITEMS: usize = 64;
+pub(crate) const MAX_MEMORY_ITEMS: usize = 64;
 
 /// A history with at most this many bytes for each token of budget is counted whole before any search. Most
 /// histories fit, so one count is enough.
@@ -24,7 +23,7 @@ const TRY_WHOLE_BYTES_PER_TOKEN: usize = 8;
 
 /// The role's name for chat templates and OpenAI-compatible servers.
 #[must_use]
-pub fn role_name(role: Role) -> &'static str {
+pub(crate) fn role_name(role: Role) -> &'static str {
     match role {
         Role::System => "system",
         Role::User => "user",
@@ -65,13 +64,13 @@ impl Prompt {
 
     /// The same prompt without memory.
     #[must_use]
-    pub fn without_memory(&self) -> Self {
+    pub(crate) fn without_memory(&self) -> Self {
         Self { memory: None, ..self.clone() }
     }
 
     /// The tools that the model may call.
     #[must_use]
-    pub fn tools(&self) -> Option<&Definitions> {
+    pub(crate) fn tools(&self) -> Option<&Definitions> {
         self.tools.as_deref()
     }
 
@@ -127,7 +126,7 @@ pub struct MemoryBlock {
     pub fence_tag: String,
     /// Items, best first.
     pub items: Vec<MemoryItem>,
-    /// Maximum tokens of the block; see [`DEFAULT_MEMORY_TOKENS`].
+    /// Maximum tokens of the block.
     pub max_tokens: u32,
 }
 
@@ -296,7 +295,7 @@ pub fn fit_window<E>(
 
 /// The prompt of a window that was cut earlier: all of `history`, and the best `items` items of memory.
 #[must_use]
-pub fn whole_window(
+pub(crate) fn whole_window(
     system: &[ChatMessage],
     history: &[TurnText],
     memory: Option<(&MemoryBlock, usize)>,

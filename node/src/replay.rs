@@ -149,15 +149,9 @@ impl ReplayTask {
         })
     }
 
-    /// The model that answered.
-    #[must_use]
-    pub const fn model(&self) -> ModelId {
-        self.receipt.model
-    }
-
     /// Tokens of the prompt according to the receipt.
     #[must_use]
-    pub const fn input_tokens(&self) -> u32 {
+    pub(crate) const fn input_tokens(&self) -> u32 {
         self.receipt.tokens.input
     }
 }

@@ -1,13 +1,13 @@
 //! The turn service: handles an accepted substream up to its last frame.
 //!
 //! It owns admission, the running turns, the reply logs for streams, the blob cache and the tasks that store
-//! blobs. `daemon` builds it from [`ServiceDeps`] and runs it; [`crate::turn`] handles the turn itself. It
+//! blobs. `daemon` builds it from [`ServiceDeps`] and runs it; `turn` handles the turn itself. It
 //! keeps no table of sessions: its only memory is the journal, and any other node can serve the next turn.
 //! Conversation text may leave it only in a sealed record or a sealed reply.
 
 mod audit;
 pub(crate) mod connection;
-pub mod embedding;
+pub(crate) mod embedding;
 mod questions;
 
 use std::sync::{Arc, Mutex, atomic::Ordering};
@@ -17,16 +17,19 @@ use baton_proto::store::{BlobStore, HeadIndex};
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use crate::{
-    core::{
-        ClockMs, LogKey, NodeIdentity,
-        embedding::EmbeddingModel,
-        guard::quotas::QuotaPolicy,
-        limits::{Price, ServiceLimits},
-        pause::{PausePoints, Step},
-    },
-    observer::{BlobSource, NoObserver, RequestKind, ServiceObserver, TurnSummary},
-};
+pub(crate) use crate::core::ClockMs;
+pub use crate::core::LogKey;
+pub use crate::core::NodeIdentity;
+pub use crate::core::embedding::EmbeddingModel;
+pub use crate::core::guard::quotas::QuotaPolicy;
+pub use crate::core::limits::Price;
+pub use crate::core::limits::ServiceLimits;
+pub use crate::core::pause::PausePoints;
+pub use crate::core::pause::Step;
+pub use crate::observer::BlobSource;
+pub use crate::observer::NoObserver;
+pub use crate::observer::ServiceObserver;
+pub use crate::observer::TurnSummary;
 use crate::{
     core::{
         Core,
@@ -73,11 +76,11 @@ pub struct ServiceDeps {
 
 /// Work in progress of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub(crate) struct Work {
     /// Turns that wait, run or are being signed.
-    pub turns: usize,
+    pub(crate) turns: usize,
     /// Blobs that are being stored. The journal has them until then.
-    pub storing: usize,
+    pub(crate) storing: usize,
 }
 
 /// Why a service ended without a shutdown request.
@@ -155,7 +158,7 @@ impl NodeService {
 
     /// Work in progress.
     #[must_use]
-    pub fn work(&self) -> Work {
+    pub(crate) fn work(&self) -> Work {
         Work { turns: self.core.turns.len(), storing: self.core.storing.len() }
     }
 

@@ -23,7 +23,9 @@ use opentelemetry::{
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use tokio::{sync::mpsc, time::Instant};
 
-pub use export::{About, Exporter, TelemetryError, start};
+pub(crate) use export::About;
+pub(crate) use export::Exporter;
+pub(crate) use export::start;
 
 use crate::{lock::lock, metrics::Metrics};
 

@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 use super::{Source, Status};
 
 /// The token's file in the data directory.
-pub const TOKEN_FILE: &str = "admin.token";
+pub(crate) const TOKEN_FILE: &str = "admin.token";
 /// Hexadecimal digits of a token: 32 random bytes.
 const TOKEN_DIGITS: usize = 64;
 /// What it calls itself in errors.
@@ -30,14 +30,14 @@ const TOKEN_KIND: &str = "the admin port";
 /// Bytes of the token's file: 64 hex digits and the end of the line.
 const MAX_TOKEN_BYTES: u64 = 128;
 /// Path of the request for no new turns.
-pub const DRAIN: &str = "/control/drain";
+pub(crate) const DRAIN: &str = "/control/drain";
 /// Path of the request for turns again.
-pub const CANCEL_DRAIN: &str = "/control/cancel-drain";
+pub(crate) const CANCEL_DRAIN: &str = "/control/cancel-drain";
 /// Path of the request for new exchange keys.
-pub const ROTATE_EXCHANGE: &str = "/control/rotate-exchange-keys";
+pub(crate) const ROTATE_EXCHANGE: &str = "/control/rotate-exchange-keys";
 
 /// What can be changed.
-pub trait Control: Send + Sync {
+pub(crate) trait Control: Send + Sync {
     /// Takes no new turns from now on, or takes them again. Answers at once.
     fn drain(&self, on: bool);
     /// Makes new exchange keys and erases the old ones. Blocking.
@@ -49,7 +49,7 @@ pub trait Control: Send + Sync {
 
 /// The control of a node, and the token that it takes.
 #[derive(Clone)]
-pub struct ControlAccess {
+pub(crate) struct ControlAccess {
     control: Arc<dyn Control>,
     /// Compared instead of the token: equality of hashes takes the same time for all.
     token: blake3::Hash,
@@ -58,7 +58,7 @@ pub struct ControlAccess {
 impl ControlAccess {
     /// Access to `control` for the holder of a token.
     #[must_use]
-    pub fn new(control: Arc<dyn Control>, token: &str) -> Self {
+    pub(crate) fn new(control: Arc<dyn Control>, token: &str) -> Self {
         Self { control, token: blake3::hash(token.as_bytes()) }
     }
 
@@ -73,7 +73,7 @@ impl ControlAccess {
 ///
 /// # Errors
 /// [`KeyFileError`]: it cannot be read or written, or others may read it.
-pub fn open_token(data_dir: &Path) -> Result<Zeroizing<String>, KeyFileError> {
+pub(crate) fn open_token(data_dir: &Path) -> Result<Zeroizing<String>, KeyFileError> {
     let path = data_dir.join(TOKEN_FILE);
     if let Some(token) = read_token(data_dir)? {
         return Ok(token);
@@ -89,7 +89,7 @@ pub fn open_token(data_dir: &Path) -> Result<Zeroizing<String>, KeyFileError> {
 ///
 /// # Errors
 /// [`KeyFileError`]: it cannot be read, or others may read it.
-pub fn read_token(data_dir: &Path) -> Result<Option<Zeroizing<String>>, KeyFileError> {
+pub(crate) fn read_token(data_dir: &Path) -> Result<Option<Zeroizing<String>>, KeyFileError> {
     let path = data_dir.join(TOKEN_FILE);
     let Some(bytes) = files::read_secret(&path, TOKEN_KIND, MAX_TOKEN_BYTES)? else { return Ok(None) };
     let format = || KeyFileError::Format { path: path.clone(), kind: TOKEN_KIND.to_owned() };

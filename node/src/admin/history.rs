@@ -28,48 +28,48 @@ const KEPT_SAMPLES: usize = 600;
 
 /// The node's figures at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// Milliseconds since the start of the node.
-    pub uptime_ms: u64,
+    pub(crate) uptime_ms: u64,
     /// Tokens generated since the start, also in turns without a commit.
-    pub tokens: u64,
+    pub(crate) tokens: u64,
     /// First tokens of committed turns.
-    pub first_tokens: u64,
+    pub(crate) first_tokens: u64,
     /// Sum of the milliseconds from admission to these first tokens.
-    pub first_token_ms: u64,
+    pub(crate) first_token_ms: u64,
     /// Committed turns.
-    pub committed: u64,
+    pub(crate) committed: u64,
     /// Admitted turns that failed.
-    pub failed: u64,
+    pub(crate) failed: u64,
     /// Refused requests.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// Running turns at this moment.
-    pub running: u64,
+    pub(crate) running: u64,
     /// Waiting turns at this moment.
-    pub waiting: u64,
+    pub(crate) waiting: u64,
     /// Connected peers at this moment.
-    pub peers: u64,
+    pub(crate) peers: u64,
 }
 
 /// The answer of `/status/history`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct HistoryAnswer {
+pub(crate) struct HistoryAnswer {
     /// Start of the samples' clock, in milliseconds since the Unix epoch. A different value means a different
     /// run of the node.
-    pub started_ms: u64,
+    pub(crate) started_ms: u64,
     /// Milliseconds between two samples.
-    pub every_ms: u64,
+    pub(crate) every_ms: u64,
     /// Maximum number of samples.
-    pub kept: usize,
+    pub(crate) kept: usize,
     /// Sources of history blobs, counted since the start.
-    pub sources: Vec<SourceCounts>,
+    pub(crate) sources: Vec<SourceCounts>,
     /// Samples, oldest first.
-    pub samples: Vec<Sample>,
+    pub(crate) samples: Vec<Sample>,
 }
 
 /// The samples.
 #[derive(Debug)]
-pub struct History {
+pub(crate) struct History {
     started_ms: u64,
     samples: Mutex<VecDeque<Sample>>,
 }
@@ -77,7 +77,7 @@ pub struct History {
 impl History {
     /// An empty history. `started` is the node's start time.
     #[must_use]
-    pub fn new(started: SystemTime) -> Self {
+    pub(crate) fn new(started: SystemTime) -> Self {
         let since = started.duration_since(UNIX_EPOCH).unwrap_or_default();
         let started_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         Self { started_ms, samples: Mutex::default() }

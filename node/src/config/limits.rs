@@ -8,30 +8,30 @@ const MEGABYTE: usize = 1 << 20;
 
 /// Limits on memory, connections and disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ResourceLimits {
+pub(crate) struct ResourceLimits {
     /// Process memory in megabytes above which new connections are refused; `None` means nine tenths of the
     /// machine's memory.
-    pub max_memory_mb: Option<u32>,
+    pub(crate) max_memory_mb: Option<u32>,
     /// Maximum inbound connections.
-    pub max_connections: u32,
+    pub(crate) max_connections: u32,
     /// Maximum new inbound connections a second.
-    pub new_connections_per_second: u32,
+    pub(crate) new_connections_per_second: u32,
     /// Maximum connections with one peer.
-    pub max_connections_per_peer: u32,
+    pub(crate) max_connections_per_peer: u32,
     /// Maximum inbound requests open at once.
-    pub max_streams: u32,
+    pub(crate) max_streams: u32,
     /// Maximum inbound requests of one peer open at once.
-    pub max_streams_per_peer: u32,
+    pub(crate) max_streams_per_peer: u32,
     /// Megabytes of memory for recently read blobs.
-    pub cache_mb: u32,
+    pub(crate) cache_mb: u32,
     /// Megabytes on disk for blobs in the journal.
-    pub journal_mb: u32,
+    pub(crate) journal_mb: u32,
 }
 
 impl ResourceLimits {
     /// The limits for the mesh.
     #[must_use]
-    pub fn mesh(&self) -> MeshLimits {
+    pub(crate) fn mesh(&self) -> MeshLimits {
         MeshLimits {
             max_connections_in: self.max_connections,
             new_connections_per_second: self.new_connections_per_second,
@@ -45,13 +45,13 @@ impl ResourceLimits {
 
     /// The limits for the journal.
     #[must_use]
-    pub fn journal(&self) -> JournalLimits {
+    pub(crate) fn journal(&self) -> JournalLimits {
         JournalLimits { max_blob_bytes: u64::from(self.journal_mb) << 20, ..JournalLimits::default() }
     }
 
     /// Bytes of cached blobs in memory.
     #[must_use]
-    pub fn cache_bytes(&self) -> usize {
+    pub(crate) fn cache_bytes(&self) -> usize {
         (self.cache_mb as usize).saturating_mul(MEGABYTE)
     }
 }

@@ -13,7 +13,7 @@ const REDACTED: &str = "REDACTED";
 
 /// Engine that produces tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum EngineChoice {
+pub(crate) enum EngineChoice {
     /// This process, with a model's own weights.
     Native,
     /// An OpenAI-compatible server behind this node.
@@ -24,7 +24,7 @@ pub enum EngineChoice {
 
 /// Log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogLevel {
+pub(crate) enum LogLevel {
     /// Failures.
     Error,
     /// Events that may need attention.
@@ -39,7 +39,7 @@ pub enum LogLevel {
 
 /// Log format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// Lines for people, with the time.
     #[value(alias = "text")]
     Pretty,
@@ -81,7 +81,7 @@ where
 ///
 /// # Errors
 /// The allowed values, in words.
-pub fn parse_admin(text: &str) -> Result<AdminSetting, String> {
+pub(crate) fn parse_admin(text: &str) -> Result<AdminSetting, String> {
     admin(RunFlags::entry("admin").expect("it is an option, as a test shows"), text)
 }
 

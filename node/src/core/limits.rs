@@ -173,7 +173,7 @@ impl Default for ServiceLimits {
 impl ServiceLimits {
     /// The price of a model.
     #[must_use]
-    pub fn price(&self, model: &ModelId) -> Price {
+    pub(crate) fn price(&self, model: &ModelId) -> Price {
         self.prices.get(model).copied().unwrap_or_default()
     }
 }

@@ -25,7 +25,7 @@ pub enum Step {
 
 impl Step {
     /// All steps, in order.
-    pub const ALL: [Step; 8] = [
+    pub(crate) const ALL: [Step; 8] = [
         Self::Accepted,
         Self::Fetched,
         Self::MidToken,

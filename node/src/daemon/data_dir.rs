@@ -19,7 +19,7 @@ const LOCK_FILE: &str = "node.lock";
 
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum DataDirError {
+pub(crate) enum DataDirError {
     /// A file operation failed.
     #[error("cannot {action} {path}: {source}{}", hint(.source))]
     Io {
@@ -64,29 +64,29 @@ fn hint(error: &io::Error) -> &'static str {
 impl DataDirError {
     /// As a failure of a command.
     #[must_use]
-    pub fn into_failure(self) -> Failure {
+    pub(crate) fn into_failure(self) -> Failure {
         Failure::new(Exit::Storage, self)
     }
 }
 
 /// The result of [`prepare`]: `true` for created parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PrepareReport {
+pub(crate) struct PrepareReport {
     /// The folder.
-    pub folder: bool,
+    pub(crate) folder: bool,
     /// The node key.
-    pub key: bool,
+    pub(crate) key: bool,
     /// The configuration file.
-    pub config: bool,
+    pub(crate) config: bool,
     /// The folder's permission bits, if other users can read it.
-    pub open_mode: Option<u32>,
+    pub(crate) open_mode: Option<u32>,
 }
 
 /// Creates the missing parts of folder, node key and configuration file. Overwrites nothing.
 ///
 /// # Errors
 /// [`DataDirError`], by cause.
-pub fn prepare(folder: &Path, config: Option<&Path>) -> Result<PrepareReport, DataDirError> {
+pub(crate) fn prepare(folder: &Path, config: Option<&Path>) -> Result<PrepareReport, DataDirError> {
     let failed = |action, path: &Path| {
         let path = path.to_owned();
         move |source| DataDirError::Io { action, path, source }
@@ -128,7 +128,7 @@ fn open_mode(_: &fs::Metadata) -> Option<u32> {
 
 /// A data directory in use by this process.
 #[derive(Debug)]
-pub struct DataDir {
+pub(crate) struct DataDir {
     path: PathBuf,
     _lock: File,
 }
@@ -138,7 +138,7 @@ impl DataDir {
     ///
     /// # Errors
     /// [`DataDirError`], by cause.
-    pub fn open_or_prepare(settings: &Settings) -> Result<Self, DataDirError> {
+    pub(crate) fn open_or_prepare(settings: &Settings) -> Result<Self, DataDirError> {
         let path = &settings.data_dir;
         let config = (settings.config.is_none() && !path.exists()).then(|| path.join(CONFIG_FILE));
         let made = prepare(path, config.as_deref())?;
@@ -157,7 +157,7 @@ impl DataDir {
     ///
     /// # Errors
     /// [`DataDirError::InUse`] if another process holds it, or [`DataDirError::Io`].
-    pub fn lock(path: &Path) -> Result<Self, DataDirError> {
+    pub(crate) fn lock(path: &Path) -> Result<Self, DataDirError> {
         let file = path.join(LOCK_FILE);
         let failed = |source| DataDirError::Io { action: "write", path: file.clone(), source };
         let mut options = File::options();
@@ -186,14 +186,14 @@ impl DataDir {
     /// Whether another process uses the directory. Creates and changes no file: the caller may be another
     /// user, and the node could not use that user's files.
     #[must_use]
-    pub fn is_in_use(path: &Path) -> bool {
+    pub(crate) fn is_in_use(path: &Path) -> bool {
         let file = File::open(path.join(LOCK_FILE));
         file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
     /// The folder.
     #[must_use]
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }

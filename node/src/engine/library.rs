@@ -54,4 +54,6 @@ mod present {
     }
 }
 
-pub(crate) use present::{extra_bytes, knows, open};
+pub(crate) use present::extra_bytes;
+pub(crate) use present::knows;
+pub(crate) use present::open;

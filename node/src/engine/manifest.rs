@@ -1,7 +1,7 @@
 //! The manifest of a loaded model. The protocol's [`ModelManifest`] identifies a model; this module never
 //! hashes one itself.
 
-pub use baton_models::WeightsHash;
+pub(crate) use baton_models::WeightsHash;
 use baton_proto::{limits::VERSION, node_record::ModelManifest};
 
 /// A model's manifest, with its weights' hash in the catalogue's type.

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-pub use baton_engine::language::Date as TemplateDate;
+pub(crate) use baton_engine::language::Date as TemplateDate;
 use baton_engine::{
     LoadError as ModelError, Model, Options,
     batch::{BatchOptions, Batcher, Solo},
@@ -45,18 +45,18 @@ use crate::prompt::Prompt;
 const MAX_MODEL_BYTES: u64 = 256 << 30;
 
 /// Default context of an engine, in tokens.
-pub const DEFAULT_CONTEXT_TOKENS: u32 = 4096;
+pub(crate) const DEFAULT_CONTEXT_TOKENS: u32 = 4096;
 
 /// Default number of concurrent jobs. With more, a step takes longer in proportion to its rows.
-pub const DEFAULT_SLOTS: usize = 8;
+pub(crate) const DEFAULT_SLOTS: usize = 8;
 
 /// Default number of waiting jobs. Each holds a window of text in memory, and the last waits for all others.
 /// Refusal is better: the client then tries another node.
-pub const DEFAULT_QUEUE_LIMIT: usize = 8;
+pub(crate) const DEFAULT_QUEUE_LIMIT: usize = 8;
 
 /// Default bytes for keys and values. For SmolLM2-135M (23 KB a token): eight windows of 4,096 tokens and
 /// some cached ones.
-pub const DEFAULT_KV_BYTES: usize = 1 << 30;
+pub(crate) const DEFAULT_KV_BYTES: usize = 1 << 30;
 
 /// How long a job waits for its reader. The service has shorter limits; this one protects other callers.
 const READER_STALL: Duration = Duration::from_secs(600);

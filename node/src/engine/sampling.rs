@@ -62,7 +62,7 @@ impl fmt::Debug for Sampling {
 impl Sampling {
     /// The settings of a turn, with this maximum of tokens.
     #[must_use]
-    pub fn asked(asked: &baton_proto::turn::Sampling, max_tokens: u32) -> Self {
+    pub(crate) fn asked(asked: &baton_proto::turn::Sampling, max_tokens: u32) -> Self {
         Self {
             temperature: asked.temperature,
             top_p: asked.top_p,
@@ -79,7 +79,7 @@ impl Sampling {
     ///
     /// # Errors
     /// [`EngineError::InvalidSampling`] names the first field out of range.
-    pub fn validate(&self) -> Result<(), EngineError> {
+    pub(crate) fn validate(&self) -> Result<(), EngineError> {
         let refuse = |field| Err(EngineError::InvalidSampling { field });
         if !(0.0..=5.0).contains(&self.temperature) {
             return refuse("temperature");

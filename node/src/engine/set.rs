@@ -22,44 +22,45 @@ use std::{
 use tokio::sync::watch;
 
 use super::{Engine, EngineError};
-pub use open::{SetError, open};
+pub(crate) use open::SetError;
+pub(crate) use open::open;
 use policy::{ClaimId, ClaimStatus, Policy, PolicyStep, Residency};
 
 /// How long a turn waits for its model before another node is the better choice: the time to read some
 /// gigabytes from a disk.
-pub const MODEL_WAIT: Duration = Duration::from_secs(60);
+pub(crate) const MODEL_WAIT: Duration = Duration::from_secs(60);
 
 /// Longest sleep of the thread that unloads idle models; every event wakes it.
 const MAX_IDLE_SLEEP: Duration = Duration::from_secs(3600);
 
 /// Loads a model, blocking.
-pub type Loader = Box<dyn Fn() -> Result<Arc<dyn Engine>, EngineError> + Send + Sync>;
+pub(crate) type Loader = Box<dyn Fn() -> Result<Arc<dyn Engine>, EngineError> + Send + Sync>;
 
 /// Milliseconds of a monotonic clock.
-pub type ClockMs = Arc<dyn Fn() -> u64 + Send + Sync>;
+pub(crate) type ClockMs = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// A model of the set.
-pub struct Member {
+pub(crate) struct Member {
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// Its memory in bytes, including the cache of its turns.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Loads it.
-    pub load: Loader,
+    pub(crate) load: Loader,
 }
 
 /// Limits of a set.
-pub struct SetLimits {
+pub(crate) struct SetLimits {
     /// Bytes of all loaded models; `None` means no limit.
-    pub budget_bytes: Option<u64>,
+    pub(crate) budget_bytes: Option<u64>,
     /// How long a model may be idle; `None` means for ever.
-    pub idle: Option<Duration>,
+    pub(crate) idle: Option<Duration>,
     /// How long a turn waits for its model.
-    pub wait: Duration,
+    pub(crate) wait: Duration,
 }
 
 /// Receives events about models.
-pub trait SetObserver: Send + Sync {
+pub(crate) trait SetObserver: Send + Sync {
     /// The number and the bytes of models in memory changed. Must not block.
     fn taken(&self, _models: usize, _bytes: u64) {}
     /// A load ended, with or without success.
@@ -101,7 +102,7 @@ pub struct Hold(#[expect(dead_code, reason = "what counts is that it is dropped"
 impl Hold {
     /// A hold on a model that is always in memory.
     #[must_use]
-    pub fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self(None)
     }
 }

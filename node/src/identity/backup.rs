@@ -24,13 +24,13 @@ const MAX_NOTE_BYTES: u64 = 16 * 1024;
 
 /// A note that the node key has a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BackupNote {
+pub(crate) struct BackupNote {
     /// ID of the node, hex: a note of an earlier identity does not apply to this one.
-    pub node: String,
+    pub(crate) node: String,
     /// Time of the copy, in milliseconds since 1970.
-    pub at_ms: u64,
+    pub(crate) at_ms: u64,
     /// The copy's location, in the operator's words.
-    pub place: String,
+    pub(crate) place: String,
 }
 
 /// Writes a copy of the node key to a new file, under a passphrase if given, and reads it back.
@@ -38,7 +38,7 @@ pub struct BackupNote {
 /// # Errors
 /// [`KeyFileError`]: the key cannot be read, or the copy not be written; an existing file is never
 /// overwritten.
-pub fn back_up(data_dir: &Path, out: &Path, passphrase: Option<&str>) -> Result<NodeId, KeyFileError> {
+pub(crate) fn back_up(data_dir: &Path, out: &Path, passphrase: Option<&str>) -> Result<NodeId, KeyFileError> {
     let secret = files::load(&data_dir.join(NODE_KEY_FILE), NODE_KEY_KIND, None)?;
     files::create(out, NODE_KEY_KIND, &secret, passphrase)?;
     let copy = node_of(&files::load(out, NODE_KEY_KIND, passphrase)?);
@@ -54,7 +54,7 @@ pub fn back_up(data_dir: &Path, out: &Path, passphrase: Option<&str>) -> Result<
 ///
 /// # Errors
 /// [`KeyFileError`]: the key cannot be read.
-pub fn back_up_words(data_dir: &Path) -> Result<Zeroizing<String>, KeyFileError> {
+pub(crate) fn back_up_words(data_dir: &Path) -> Result<Zeroizing<String>, KeyFileError> {
     let secret = files::load(&data_dir.join(NODE_KEY_FILE), NODE_KEY_KIND, None)?;
     Ok(SessionRoot::from_bytes(*secret.expose()).to_words())
 }
@@ -63,7 +63,7 @@ pub fn back_up_words(data_dir: &Path) -> Result<Zeroizing<String>, KeyFileError>
 ///
 /// # Errors
 /// [`RestoreWordsError`]: the words encode no key, or there is a node key already.
-pub fn restore_words(data_dir: &Path, words: &str) -> Result<NodeId, RestoreWordsError> {
+pub(crate) fn restore_words(data_dir: &Path, words: &str) -> Result<NodeId, RestoreWordsError> {
     let root = SessionRoot::from_words(words)?;
     let secret = FileSecret::from_bytes(*root.expose());
     files::create(&data_dir.join(NODE_KEY_FILE), NODE_KEY_KIND, &secret, None)?;
@@ -72,7 +72,7 @@ pub fn restore_words(data_dir: &Path, words: &str) -> Result<NodeId, RestoreWord
 
 /// Why 24 words could not restore a node.
 #[derive(Debug, thiserror::Error)]
-pub enum RestoreWordsError {
+pub(crate) enum RestoreWordsError {
     /// They are not a backup.
     #[error(transparent)]
     Words(#[from] WordsError),
@@ -89,7 +89,11 @@ fn node_of(secret: &FileSecret) -> NodeId {
 ///
 /// # Errors
 /// [`KeyFileError`]: the copy cannot be opened, or there is a node key already.
-pub fn restore(data_dir: &Path, copy: &Path, passphrase: Option<&str>) -> Result<NodeId, KeyFileError> {
+pub(crate) fn restore(
+    data_dir: &Path,
+    copy: &Path,
+    passphrase: Option<&str>,
+) -> Result<NodeId, KeyFileError> {
     let secret = files::load(copy, NODE_KEY_KIND, passphrase)?;
     files::create(&data_dir.join(NODE_KEY_FILE), NODE_KEY_KIND, &secret, None)?;
     Ok(load_node_key(data_dir)?.node_id())
@@ -99,7 +103,7 @@ pub fn restore(data_dir: &Path, copy: &Path, passphrase: Option<&str>) -> Result
 ///
 /// # Errors
 /// The file system's.
-pub fn note_backup(data_dir: &Path, node: NodeId, at_ms: u64, place: &str) -> io::Result<()> {
+pub(crate) fn note_backup(data_dir: &Path, node: NodeId, at_ms: u64, place: &str) -> io::Result<()> {
     let note = BackupNote { node: node.to_string(), at_ms, place: place.to_owned() };
     let text = serde_json::to_string(&note).expect("a note has nothing that JSON cannot hold");
     files::replace_private(&note_path(data_dir), text.as_bytes())
@@ -107,7 +111,7 @@ pub fn note_backup(data_dir: &Path, node: NodeId, at_ms: u64, place: &str) -> io
 
 /// The note of a copy of this node's key, if there is one.
 #[must_use]
-pub fn noted_backup(data_dir: &Path, node: NodeId) -> Option<BackupNote> {
+pub(crate) fn noted_backup(data_dir: &Path, node: NodeId) -> Option<BackupNote> {
     use io::Read as _;
     let mut text = String::new();
     let file = fs::File::open(note_path(data_dir)).ok()?;

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 /// Time from one key's start to the next key's. It is half of a key's life. So a client with a record from
 /// just before the change still has a key for the other half.
-pub const ROTATE_AFTER_MS: u64 = MAX_EXCHANGE_KEY_LIFETIME_MS / 2;
+pub(crate) const ROTATE_AFTER_MS: u64 = MAX_EXCHANGE_KEY_LIFETIME_MS / 2;
 /// Maximum number of keys: two current, one ahead, one in its grace, and room for a clock that was set back.
 const MAX_KEYS: usize = 8;
 const HEADER: &str = "baton-exchange-keys-v1";
@@ -38,12 +38,12 @@ impl RingKey {
 
 /// The exchange keys of a node, oldest first.
 #[derive(Clone, Debug, Default)]
-pub struct KeyRing(Vec<RingKey>);
+pub(crate) struct KeyRing(Vec<RingKey>);
 
 impl KeyRing {
     /// Erases expired keys, creates a new current key if no key is young enough, and creates the next key
     /// ahead of time. Returns whether anything changed.
-    pub fn advance(&mut self, now_ms: u64) -> bool {
+    pub(crate) fn advance(&mut self, now_ms: u64) -> bool {
         let before: Vec<_> = self.0.iter().map(|key| key.window).collect();
         // A key from beyond the next rotations dates from before the clock was set back.
         let latest = now_ms.saturating_add(MAX_EXCHANGE_KEY_LIFETIME_MS);
@@ -70,21 +70,21 @@ impl KeyRing {
     }
 
     /// Erases every key, even those behind turns in transit, and creates a current and a next one.
-    pub fn replace(&mut self, now_ms: u64) {
+    pub(crate) fn replace(&mut self, now_ms: u64) {
         self.0.clear();
         self.advance(now_ms);
     }
 
     /// Every key, oldest first, with its window.
     #[must_use]
-    pub fn windows(&self) -> Vec<KeyWindow> {
+    pub(crate) fn windows(&self) -> Vec<KeyWindow> {
         self.0.iter().map(|key| key.window).collect()
     }
 
     /// The keys for the node record: the current key first, then the keys ahead. Older valid keys still work,
     /// but are not advertised.
     #[must_use]
-    pub fn published(&self, now_ms: u64) -> Vec<KeyWindow> {
+    pub(crate) fn published(&self, now_ms: u64) -> Vec<KeyWindow> {
         let current = self.0.iter().rfind(|key| key.holds(now_ms));
         let ahead = self.0.iter().filter(|key| key.window.from_ms > now_ms);
         current.into_iter().chain(ahead).map(|key| key.window).collect()
@@ -92,7 +92,7 @@ impl KeyRing {
 
     /// The secret of a published key, until an hour after its expiry, for turns in transit.
     #[must_use]
-    pub fn secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<&ExchangeSecret> {
+    pub(crate) fn secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<&ExchangeSecret> {
         self.0
             .iter()
             .find(|entry| entry.window.key == *key)
@@ -103,7 +103,7 @@ impl KeyRing {
     /// The contents of the ring's file: a header, then a line `from until secret` for each key (milliseconds,
     /// hex).
     #[must_use]
-    pub fn render(&self) -> Zeroizing<String> {
+    pub(crate) fn render(&self) -> Zeroizing<String> {
         // Reserves room for every line: a growing string would leave copies of secrets behind.
         let mut text = Zeroizing::new(String::with_capacity(64 + self.0.len() * 128));
         let _ = writeln!(text, "{HEADER}");
@@ -116,7 +116,7 @@ impl KeyRing {
 
     /// Parses [`KeyRing::render`]'s text; `None` for any other text.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         if lines.next() != Some(HEADER) {
             return None;

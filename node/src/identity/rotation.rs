@@ -20,13 +20,13 @@ const RETIRED_DIGITS: usize = 16;
 
 /// A new identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RotationOutcome {
+pub(crate) struct RotationOutcome {
     /// The old node ID.
-    pub old: NodeId,
+    pub(crate) old: NodeId,
     /// The new node ID.
-    pub new: NodeId,
+    pub(crate) new: NodeId,
     /// Path of the old key.
-    pub retired_key: PathBuf,
+    pub(crate) retired_key: PathBuf,
 }
 
 impl Identity {
@@ -36,7 +36,7 @@ impl Identity {
     ///
     /// # Errors
     /// [`IdentityError::Ring`] when the keys could not be written; then nothing has changed.
-    pub fn rotate_exchange(&self) -> Result<(), IdentityError> {
+    pub(crate) fn rotate_exchange(&self) -> Result<(), IdentityError> {
         let last = self.refreshing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let now_ms = (self.clock)();
         let mut ring = self.ring.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
@@ -62,7 +62,7 @@ fn replace_ring(path: &Path, ring: &super::KeyRing) -> Result<(), IdentityError>
 ///
 /// # Errors
 /// [`IdentityError`]: they cannot be read.
-pub fn exchange_keys(data_dir: &Path) -> Result<Vec<KeyWindow>, IdentityError> {
+pub(crate) fn exchange_keys(data_dir: &Path) -> Result<Vec<KeyWindow>, IdentityError> {
     Ok(load_ring(&data_dir.join(EXCHANGE_KEYS_FILE))?.windows())
 }
 
@@ -70,7 +70,7 @@ pub fn exchange_keys(data_dir: &Path) -> Result<Vec<KeyWindow>, IdentityError> {
 ///
 /// # Errors
 /// [`IdentityError::Ring`] when the keys cannot be written.
-pub fn rotate_exchange_keys(data_dir: &Path, now_ms: u64) -> Result<(), IdentityError> {
+pub(crate) fn rotate_exchange_keys(data_dir: &Path, now_ms: u64) -> Result<(), IdentityError> {
     let mut ring = super::KeyRing::default();
     ring.replace(now_ms);
     replace_ring(&data_dir.join(EXCHANGE_KEYS_FILE), &ring)
@@ -80,7 +80,7 @@ pub fn rotate_exchange_keys(data_dir: &Path, now_ms: u64) -> Result<(), Identity
 ///
 /// # Errors
 /// [`IdentityError`], by cause. The old key then has its name back, if the file system permits.
-pub fn rotate_node_key(data_dir: &Path, now_ms: u64) -> Result<RotationOutcome, IdentityError> {
+pub(crate) fn rotate_node_key(data_dir: &Path, now_ms: u64) -> Result<RotationOutcome, IdentityError> {
     let path = data_dir.join(NODE_KEY_FILE);
     let old = load_node_key(data_dir)?.node_id();
     let name = old.to_string();
@@ -105,7 +105,7 @@ pub fn rotate_node_key(data_dir: &Path, now_ms: u64) -> Result<RotationOutcome, 
 ///
 /// # Errors
 /// The file system's.
-pub fn retired_keys(data_dir: &Path) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn retired_keys(data_dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(data_dir)? {
         let entry = entry?;

@@ -20,15 +20,15 @@ const MAX_QUARANTINED: u32 = 100;
 
 /// Damage of a receipt file, and its consequences.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReceiptsDamage {
+pub(crate) struct ReceiptsDamage {
     /// The file.
-    pub file: PathBuf,
+    pub(crate) file: PathBuf,
     /// Number of missing receipts; `None` if unknown.
-    pub lost: Option<u64>,
+    pub(crate) lost: Option<u64>,
     /// Number of intact receipts.
-    pub kept: u64,
+    pub(crate) kept: u64,
     /// New path of the damaged file; `None` if the file is gone.
-    pub quarantine: Option<PathBuf>,
+    pub(crate) quarantine: Option<PathBuf>,
 }
 
 impl std::fmt::Display for ReceiptsDamage {

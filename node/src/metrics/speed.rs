@@ -17,29 +17,29 @@ const MAX_TURNS: usize = 1024;
 
 /// Figures of the last minute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Speed {
+pub(crate) struct Speed {
     /// Committed turns.
-    pub turns: u64,
+    pub(crate) turns: u64,
     /// Tokens generated for them.
-    pub output_tokens: u64,
+    pub(crate) output_tokens: u64,
     /// Sum of the milliseconds from first to last token.
-    pub generating_ms: u64,
+    pub(crate) generating_ms: u64,
     /// Median of the milliseconds from admission to first token.
-    pub first_token_ms: Option<u32>,
+    pub(crate) first_token_ms: Option<u32>,
 }
 
 impl Speed {
     /// Tokens a second of the whole node over the minute.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "for people")]
-    pub fn tokens_per_second(&self) -> f64 {
+    pub(crate) fn tokens_per_second(&self) -> f64 {
         self.output_tokens as f64 / WINDOW.as_secs_f64()
     }
 
     /// Tokens a second for one reader; `None` if no time passed.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "for people")]
-    pub fn tokens_per_second_each(&self) -> Option<f64> {
+    pub(crate) fn tokens_per_second_each(&self) -> Option<f64> {
         (self.generating_ms > 0).then(|| self.output_tokens as f64 * 1000.0 / self.generating_ms as f64)
     }
 }

@@ -20,34 +20,34 @@ pub(super) const CONTENTS: [&str; 4] = ["right", "wrong", "missing", "failed"];
 
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Totals {
+pub(crate) struct Totals {
     /// Tokens generated, also in turns without a commit so far.
-    pub tokens: u64,
+    pub(crate) tokens: u64,
     /// First tokens of committed turns.
-    pub first_tokens: u64,
+    pub(crate) first_tokens: u64,
     /// Sum of the milliseconds from admission to these first tokens.
-    pub first_token_ms: u64,
+    pub(crate) first_token_ms: u64,
 }
 
 /// Results of one source of blobs, since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SourceCounts {
+pub(crate) struct SourceCounts {
     /// `inline`, `journal`, `cache`, `store`, `author` or `peer`.
-    pub source: String,
+    pub(crate) source: String,
     /// Blobs with the right bytes.
-    pub right: u64,
+    pub(crate) right: u64,
     /// Blobs with wrong bytes.
-    pub wrong: u64,
+    pub(crate) wrong: u64,
     /// Requests for a blob that it did not have.
-    pub missing: u64,
+    pub(crate) missing: u64,
     /// Failed reads, and requests without an answer.
-    pub failed: u64,
+    pub(crate) failed: u64,
 }
 
 impl Metrics {
     /// Figures for the plot.
     #[must_use]
-    pub fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> Totals {
         Totals {
             tokens: self.tokens_made.get(),
             first_tokens: self.first_tokens.get(),
@@ -57,7 +57,7 @@ impl Metrics {
 
     /// Results of each source of blobs, in the order of the search.
     #[must_use]
-    pub fn sources(&self) -> Vec<SourceCounts> {
+    pub(crate) fn sources(&self) -> Vec<SourceCounts> {
         let row = |source| {
             let name = source_name(source);
             let [right, wrong, missing, failed] = CONTENTS

@@ -18,7 +18,7 @@ use super::Metrics;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A store with metrics.
-pub struct WatchedStore {
+pub(crate) struct WatchedStore {
     inner: Arc<dyn BlobStore>,
     metrics: Arc<Metrics>,
     last_answer: Mutex<Option<Instant>>,
@@ -27,18 +27,18 @@ pub struct WatchedStore {
 impl WatchedStore {
     /// Wraps a store.
     #[must_use]
-    pub fn new(inner: Arc<dyn BlobStore>, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(inner: Arc<dyn BlobStore>, metrics: Arc<Metrics>) -> Self {
         Self { inner, metrics, last_answer: Mutex::new(None) }
     }
 
     /// Time since the store's last answer, if there was one.
     #[must_use]
-    pub fn answered_ago(&self) -> Option<Duration> {
+    pub(crate) fn answered_ago(&self) -> Option<Duration> {
         self.last_answer.lock().unwrap_or_else(PoisonError::into_inner).map(|at| at.elapsed())
     }
 
     /// Requests a blob that does not exist; any answer shows that the store is up.
-    pub async fn probe(&self) -> bool {
+    pub(crate) async fn probe(&self) -> bool {
         timeout(PROBE_TIMEOUT, self.exists(BlobId([0; 32]))).await.is_ok_and(|answer| answered(&answer))
     }
 

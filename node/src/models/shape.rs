@@ -36,7 +36,7 @@ impl Shape {
     /// Reads a file's header. Allocates nothing for contents that the file cannot hold.
     ///
     /// # Errors
-    /// [`ShapeError`] for an invalid header, and for an unknown architecture.
+    /// `ShapeError` for an invalid header, and for an unknown architecture.
     pub fn read(path: &Path) -> Result<Self, ShapeError> {
         let file = GgufFile::open(path)?;
         let shape = Self::of(file.header(), file.bytes().len() as u64)?;

@@ -7,25 +7,25 @@ use zeroize::Zeroizing;
 use super::{ChatMessage, Prompt, Role};
 
 /// A message for a reader that supports tools.
-pub struct ToolMessage<'a> {
+pub(crate) struct ToolMessage<'a> {
     /// The message; its text and its name may differ from the fields here.
-    pub message: &'a ChatMessage,
+    pub(crate) message: &'a ChatMessage,
     /// Its text, without calls.
-    pub content: Zeroizing<String>,
+    pub(crate) content: Zeroizing<String>,
     /// Its original text, with calls in the model's syntax.
-    pub text: Zeroizing<String>,
+    pub(crate) text: Zeroizing<String>,
     /// Its calls.
-    pub calls: Vec<SpokenCall>,
+    pub(crate) calls: Vec<SpokenCall>,
     /// The call that it answers, if the prompt has it: the call's ID, and the tool's name.
-    pub answers: Option<(String, String)>,
+    pub(crate) answers: Option<(String, String)>,
 }
 
 /// A call with an ID, to which its result refers.
-pub struct SpokenCall {
+pub(crate) struct SpokenCall {
     /// Nine letters and digits, generated here: templates and servers never see a peer's ID.
-    pub id: String,
+    pub(crate) id: String,
     /// The call.
-    pub call: Call,
+    pub(crate) call: Call,
 }
 
 /// A call without a result so far.
@@ -39,7 +39,7 @@ impl Prompt {
     /// The messages of [`Prompt::rendered`], with their calls. A call without a marker counts only if its
     /// tool is defined.
     #[must_use]
-    pub fn spoken(&self) -> Vec<ToolMessage<'_>> {
+    pub(crate) fn spoken(&self) -> Vec<ToolMessage<'_>> {
         let known = |name: &str| self.tools().is_some_and(|tools| tools.has(name));
         let mut open: Vec<Open> = Vec::new();
         let spoken = self.rendered().map(|(message, text)| {

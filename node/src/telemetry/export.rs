@@ -33,7 +33,7 @@ const TRACES_PATH: &str = "/v1/traces";
 
 /// Why traces cannot be sent at all.
 #[derive(Debug, thiserror::Error)]
-pub enum TelemetryError {
+pub(crate) enum TelemetryError {
     /// The client for the collector cannot be created.
     #[error("the exporter of traces cannot be started: {0}")]
     Exporter(#[from] ExporterBuildError),
@@ -44,13 +44,13 @@ pub enum TelemetryError {
 
 /// Attributes of the process in every span.
 #[derive(Clone, Debug)]
-pub struct About {
+pub(crate) struct About {
     /// The node's Ed25519 public key, hex.
-    pub node: String,
+    pub(crate) node: String,
     /// Name of the model served.
-    pub model: String,
+    pub(crate) model: String,
     /// `native`, `proxied` or `echo`.
-    pub engine: &'static str,
+    pub(crate) engine: &'static str,
 }
 
 impl About {
@@ -68,7 +68,7 @@ impl About {
 }
 
 /// The task that sends spans.
-pub struct Exporter {
+pub(crate) struct Exporter {
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -77,7 +77,7 @@ pub struct Exporter {
 ///
 /// # Errors
 /// [`TelemetryError`]; a collector that does not answer causes none.
-pub fn start(
+pub(crate) fn start(
     endpoint: &str,
     about: About,
     metrics: Arc<Metrics>,
@@ -109,7 +109,7 @@ fn traces_url(endpoint: &str) -> String {
 
 impl Exporter {
     /// Sends the waiting spans, for a few seconds at most, and ends.
-    pub async fn close(mut self) {
+    pub(crate) async fn close(mut self) {
         self.stop.cancel();
         if timeout(FLUSH_TIMEOUT, &mut self.task).await.is_err() {
             tracing::warn!("the last traces were not delivered: their collector does not take them in time");

@@ -25,13 +25,13 @@ const KEPT_ROOM: usize = 1;
 
 /// A job's output: events to the reader, the stop signal, and the clock.
 pub(super) struct Outlet {
-    pub events: mpsc::Sender<EngineEvent>,
+    pub(crate) events: mpsc::Sender<EngineEvent>,
     /// Reserved room for the last event, so that its delivery never waits.
-    pub last: Option<mpsc::OwnedPermit<EngineEvent>>,
-    pub cancel: CancellationToken,
-    pub queued_at: Instant,
+    pub(crate) last: Option<mpsc::OwnedPermit<EngineEvent>>,
+    pub(crate) cancel: CancellationToken,
+    pub(crate) queued_at: Instant,
     /// The job's permit within the engine's limit.
-    pub permit: JobPermit,
+    pub(crate) permit: JobPermit,
 }
 
 impl Outlet {
@@ -58,27 +58,27 @@ impl Outlet {
 
 /// An answer in progress.
 pub(super) struct AnswerState {
-    pub outlet: Outlet,
-    pub language: Arc<Language>,
-    pub sampler: Sampler,
-    pub text: StreamText,
+    pub(crate) outlet: Outlet,
+    pub(crate) language: Arc<Language>,
+    pub(crate) sampler: Sampler,
+    pub(crate) text: StreamText,
     /// Allowed continuations, if there is a schema.
-    pub grammar: Option<Grammar>,
+    pub(crate) grammar: Option<Grammar>,
     /// Tokens of the prompt, without a resumed prefix.
-    pub input: usize,
+    pub(crate) input: usize,
     /// Position in the answer of the first unsent token.
-    pub next_index: u32,
+    pub(crate) next_index: u32,
     /// Number of most likely tokens to report with each token.
-    pub logprobs: u8,
+    pub(crate) logprobs: u8,
     /// Reports on unsent tokens.
-    pub reported: Zeroizing<Vec<LogprobReport>>,
+    pub(crate) reported: Zeroizing<Vec<LogprobReport>>,
     /// Logits after grammar and penalties.
-    pub scratch: Zeroizing<Vec<f32>>,
-    pub submitted_at: Instant,
-    pub first_text_at: Option<Instant>,
-    pub output_tokens: u32,
+    pub(crate) scratch: Zeroizing<Vec<f32>>,
+    pub(crate) submitted_at: Instant,
+    pub(crate) first_text_at: Option<Instant>,
+    pub(crate) output_tokens: u32,
     /// The outcome, if the job ended by itself.
-    pub ended: Option<Result<FinishReason, EngineError>>,
+    pub(crate) ended: Option<Result<FinishReason, EngineError>>,
 }
 
 impl AnswerState {

@@ -33,11 +33,11 @@ use crate::engine::{
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// All jobs, including running ones.
-    pub present: usize,
+    pub(crate) present: usize,
     /// Waiting jobs; refusals name this limit.
-    pub queue: usize,
+    pub(crate) queue: usize,
     /// Tokens of prompt and answer together.
-    pub context: usize,
+    pub(crate) context: usize,
 }
 
 /// The permit of a job within the limit.

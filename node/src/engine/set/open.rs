@@ -18,7 +18,7 @@ use crate::engine::{Engine, EngineError};
 
 /// Why a set cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum SetError {
+pub(crate) enum SetError {
     /// A model that exceeds the whole budget.
     #[error(
         "the model {name} takes about {needed_mb} MB, and model_memory_mb is {budget_mb}: raise it, choose a smaller model, or \
@@ -59,7 +59,7 @@ pub enum SetError {
 ///
 /// # Errors
 /// [`SetError`], with the model's name.
-pub fn open(
+pub(crate) fn open(
     members: Vec<Member>,
     limits: SetLimits,
     clock: ClockMs,
