@@ -27,44 +27,44 @@ const MAX_NONCE_BYTES: usize = 128;
 
 /// The authenticated caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
+pub(crate) struct Caller {
     /// The owner of the memory.
-    pub owner: OwnerId,
+    pub(crate) owner: OwnerId,
     /// The key that signed.
-    pub key: PublicKey,
+    pub(crate) key: PublicKey,
     /// The key's delegation by the owner; `None` for the owner's own key.
-    pub delegation: Option<Delegation>,
+    pub(crate) delegation: Option<Delegation>,
 }
 
 impl Caller {
     /// Whether it is the owner's own key.
     #[must_use]
-    pub fn is_owner(&self) -> bool {
+    pub(crate) fn is_owner(&self) -> bool {
         self.delegation.is_none()
     }
 
     /// Whether it has a scope.
     #[must_use]
-    pub fn may(&self, scope: Scope) -> bool {
+    pub(crate) fn may(&self, scope: Scope) -> bool {
         self.delegation.as_ref().is_none_or(|delegation| delegation.scopes.allow(scope))
     }
 
     /// Whether intimate items may be shown to it.
     #[must_use]
-    pub fn sees_intimate(&self) -> bool {
+    pub(crate) fn sees_intimate(&self) -> bool {
         self.may(Scope::Intimate)
     }
 
     /// The one project that it is bound to.
     #[must_use]
-    pub fn bound_to(&self) -> Option<&str> {
+    pub(crate) fn bound_to(&self) -> Option<&str> {
         self.delegation.as_ref().and_then(|delegation| delegation.project.as_deref())
     }
 }
 
 /// Why authentication failed.
 #[derive(Debug)]
-pub enum AuthError {
+pub(crate) enum AuthError {
     /// A header is missing or malformed, the signature is invalid, the key may not act for the account, or
     /// the nonce was used before. The answer does not say which.
     Signature,
@@ -76,9 +76,9 @@ pub enum AuthError {
 
 /// A request with a valid signature, time and right; only its nonce is not taken yet.
 #[derive(Debug)]
-pub struct AuthenticatedRequest {
+pub(crate) struct AuthenticatedRequest {
     /// The caller.
-    pub caller: Caller,
+    pub(crate) caller: Caller,
     nonce: [u8; 32],
     until_ms: u64,
 }
@@ -127,17 +127,17 @@ fn single<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 /// A request with a valid signature and time. Its key's rights are not known yet.
-pub struct VerifiedHead<'a> {
+pub(crate) struct VerifiedHead<'a> {
     signed: SignatureHeaders<'a>,
     headers: &'a HeaderMap,
 }
 
 /// The header in which a request may state its body's hash, so that its signature can be checked before the
 /// body is read.
-pub const HEADER_BODY_SHA256: &str = "x-body-sha256";
+pub(crate) const HEADER_BODY_SHA256: &str = "x-body-sha256";
 
 /// The head of a request in the form of a signed one. Its signature is not verified yet.
-pub struct SignedHead<'a> {
+pub(crate) struct SignedHead<'a> {
     signed: SignatureHeaders<'a>,
     headers: &'a HeaderMap,
     body_sha256: Option<&'a str>,
@@ -148,7 +148,7 @@ impl<'a> SignedHead<'a> {
     ///
     /// # Errors
     /// [`AuthError::Signature`] for a header that is missing or malformed.
-    pub fn read(headers: &'a HeaderMap) -> Result<Self, AuthError> {
+    pub(crate) fn read(headers: &'a HeaderMap) -> Result<Self, AuthError> {
         let signed = SignatureHeaders::read(headers).ok_or(AuthError::Signature)?;
         let body_sha256 = match headers.contains_key(HEADER_BODY_SHA256) {
             false => None,
@@ -165,7 +165,7 @@ impl<'a> SignedHead<'a> {
 
     /// The hash of the body, if the head states it: 64 lowercase hex characters.
     #[must_use]
-    pub fn stated_body_sha256(&self) -> Option<&str> {
+    pub(crate) fn stated_body_sha256(&self) -> Option<&str> {
         self.body_sha256
     }
 
@@ -173,7 +173,7 @@ impl<'a> SignedHead<'a> {
     ///
     /// # Errors
     /// [`AuthError::Signature`], [`AuthError::Clock`].
-    pub fn verify(
+    pub(crate) fn verify(
         self,
         method: &Method,
         path_and_query: &str,
@@ -200,7 +200,7 @@ impl<'a> SignedHead<'a> {
 impl VerifiedHead<'_> {
     /// The key that signed.
     #[must_use]
-    pub fn key(&self) -> PublicKey {
+    pub(crate) fn key(&self) -> PublicKey {
         self.signed.key
     }
 
@@ -208,7 +208,11 @@ impl VerifiedHead<'_> {
     ///
     /// # Errors
     /// [`AuthError`].
-    pub async fn identify(self, registry: &Registry, now_ms: u64) -> Result<AuthenticatedRequest, AuthError> {
+    pub(crate) async fn identify(
+        self,
+        registry: &Registry,
+        now_ms: u64,
+    ) -> Result<AuthenticatedRequest, AuthError> {
         let Self { signed, headers } = self;
         let delegation = delegation_of(registry, &signed, headers, now_ms).await?;
         let caller = Caller { owner: signed.account, key: signed.key, delegation };
@@ -255,7 +259,7 @@ impl AuthenticatedRequest {
     ///
     /// # Errors
     /// [`AuthError::Signature`] for a used nonce, and memory's.
-    pub async fn admit(self, records: &dyn Records, now_ms: u64) -> Result<Caller, AuthError> {
+    pub(crate) async fn admit(self, records: &dyn Records, now_ms: u64) -> Result<Caller, AuthError> {
         match records.take_nonce(self.nonce, now_ms, self.until_ms).await {
             Ok(true) => Ok(self.caller),
             Ok(false) => Err(AuthError::Signature),

@@ -38,11 +38,11 @@ use memoryless::DrivenSessions;
 use session_records::SessionRecords;
 
 /// Most concurrent conversations; each holds a session in memory.
-pub const MAX_CHATS: usize = 128;
+pub(crate) const MAX_CHATS: usize = 128;
 /// Default limit of memories for a turn.
-pub const DEFAULT_RECALL_ITEMS: usize = 6;
+pub(crate) const DEFAULT_RECALL_ITEMS: usize = 6;
 /// Default limit of tokens for memories.
-pub const DEFAULT_MEMORY_TOKENS: u32 = 512;
+pub(crate) const DEFAULT_MEMORY_TOKENS: u32 = 512;
 /// Events that may wait for a reader. An answer has fewer. A very slow reader of several attempts misses only
 /// display text, since the last event has the whole answer.
 const MAX_WAITING_EVENTS: usize = 4096;
@@ -99,7 +99,7 @@ pub struct MemoryReport {
     /// Why the search was not a full one.
     pub degraded: Option<String>,
     /// Matches that were left out.
-    pub dropped: Vec<(ItemId, f32, DropReason)>,
+    pub(crate) dropped: Vec<(ItemId, f32, DropReason)>,
     /// Whether the turn is durably recorded; unknown until the turn is done. A turn during a loss of memory
     /// is never recorded.
     pub recorded: Option<bool>,
@@ -133,7 +133,7 @@ pub struct ChatAnswer {
     /// The answer.
     pub content: String,
     /// Why it ended.
-    pub finish: FinishReason,
+    pub(crate) finish: FinishReason,
     /// The session.
     pub session_id: SessionId,
     /// Its root.
@@ -143,9 +143,9 @@ pub struct ChatAnswer {
     /// The turn's number.
     pub seq: u64,
     /// The node that served it.
-    pub node: NodeId,
+    pub(crate) node: NodeId,
     /// The model's name, if a node has just answered.
-    pub model: Option<String>,
+    pub(crate) model: Option<String>,
     /// The node's signed receipt; `None` for a turn that comes from the store alone.
     pub receipt: Option<SignedObject<Receipt>>,
     /// The recalled memories.
@@ -258,7 +258,7 @@ struct Inner {
 ///
 /// # Errors
 /// As [`Chat::forget`].
-pub async fn forget(
+pub(crate) async fn forget(
     memory: Arc<dyn Recollection>,
     owner: OwnerId,
     session: SessionId,

@@ -13,12 +13,16 @@ mod values;
 use std::path::{Path, PathBuf};
 
 use baton_command::config;
-pub use baton_command::config::{CONFIG_FILE, ConfigError};
+pub use baton_command::config::CONFIG_FILE;
+pub(crate) use baton_command::config::ConfigError;
 use baton_mesh::Multiaddr;
 
 pub use options::Options;
 pub use template::TEMPLATE;
-pub use values::{EmbedderSetting, HttpSetting, RolesSetting, StorageSetting};
+pub use values::EmbedderSetting;
+pub use values::HttpSetting;
+pub use values::RolesSetting;
+pub(crate) use values::StorageSetting;
 
 use crate::http::Limits;
 

@@ -34,14 +34,14 @@ use utoipa::ToSchema;
 use crate::time;
 
 /// Longest `x-delegation` header: ids, keys, a signature and a project's name, in base64 of JSON with escapes.
-pub const MAX_HEADER_BYTES: usize = 4 * 1024;
+pub(crate) const MAX_HEADER_BYTES: usize = 4 * 1024;
 /// Longest life of a delegation; for a longer time, the owner signs another.
-pub const MAX_LIFETIME_SECONDS: u64 = 366 * 86_400;
+pub(crate) const MAX_LIFETIME_SECONDS: u64 = 366 * 86_400;
 
 /// One right of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Scope {
+pub(crate) enum Scope {
     /// See memories that are not intimate.
     Read = 1,
     /// Add, change and delete memories, without seeing any.
@@ -56,11 +56,11 @@ pub enum Scope {
 
 impl Scope {
     /// All scopes, in signing order.
-    pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Chat, Self::Admin, Self::Intimate];
+    pub(crate) const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Chat, Self::Admin, Self::Intimate];
 
     /// Its name in texts.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Write => "write",
@@ -88,13 +88,13 @@ impl Scopes {
 
     /// Whether it contains a scope.
     #[must_use]
-    pub const fn allow(self, scope: Scope) -> bool {
+    pub(crate) const fn allow(self, scope: Scope) -> bool {
         self.0 & scope as u8 != 0
     }
 
     /// Their names, in signing order.
     #[must_use]
-    pub fn names(self) -> Vec<&'static str> {
+    pub(crate) fn names(self) -> Vec<&'static str> {
         Scope::ALL.into_iter().filter(|scope| self.allow(*scope)).map(Scope::name).collect()
     }
 }
@@ -114,19 +114,19 @@ pub enum DelegationError {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delegation {
     /// Random; names the delegation for a revocation.
-    pub id: [u8; 16],
+    pub(crate) id: [u8; 16],
     /// The owner of the memory.
-    pub owner: OwnerId,
+    pub(crate) owner: OwnerId,
     /// The key.
-    pub delegate: PublicKey,
+    pub(crate) delegate: PublicKey,
     /// The key's scopes.
-    pub scopes: Scopes,
+    pub(crate) scopes: Scopes,
     /// The only project that it covers; `None` for everything.
     pub project: Option<String>,
     /// Start of its validity, in seconds since the Unix epoch.
-    pub not_before_s: u64,
+    pub(crate) not_before_s: u64,
     /// End of its validity.
-    pub expires_s: u64,
+    pub(crate) expires_s: u64,
 }
 
 impl Delegation {
@@ -144,7 +144,7 @@ impl Delegation {
 
     /// The text that is signed.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let project = self.project.as_ref().map(|name| format!("project {name}\n")).unwrap_or_default();
         format!(
             "baton delegation v1\nid {}\nowner {}\ndelegate {}\nscopes {}\n{project}from {}\nuntil {}\n",
@@ -166,7 +166,7 @@ impl Delegation {
 
     /// Whether it is valid at a time.
     #[must_use]
-    pub fn holds_at(&self, now_s: u64) -> bool {
+    pub(crate) fn holds_at(&self, now_s: u64) -> bool {
         (self.not_before_s..self.expires_s).contains(&now_s)
     }
 
@@ -193,11 +193,11 @@ impl Delegation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedDelegation {
     /// The delegation.
-    pub delegation: Delegation,
+    pub(crate) delegation: Delegation,
     /// The owner's key; its address is the owner.
-    pub owner_key: PublicKey,
+    pub(crate) owner_key: PublicKey,
     /// Over [`Delegation::text`].
-    pub signature: SignatureBytes,
+    pub(crate) signature: SignatureBytes,
 }
 
 /// A delegation in JSON.
@@ -207,21 +207,21 @@ pub struct DelegationJson {
     /// Random id, 32 hex characters.
     pub id: String,
     /// The owner's Ed25519 public key, 64 hex characters.
-    pub owner_key: String,
+    pub(crate) owner_key: String,
     /// Key that may act for the owner, 64 hex characters.
-    pub delegate_key: String,
+    pub(crate) delegate_key: String,
     /// Scopes: `read`, `write`, `chat`, `admin`, `intimate`. `write` alone reads nothing; `read`, `chat` and
     /// `admin` show intimate items only together with `intimate`.
-    pub scopes: Vec<String>,
+    pub(crate) scopes: Vec<String>,
     /// The one project that it is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub project: Option<String>,
+    pub(crate) project: Option<String>,
     /// Start of validity, RFC 3339, whole seconds.
-    pub not_before: String,
+    pub(crate) not_before: String,
     /// End of validity, RFC 3339, whole seconds.
-    pub expires: String,
+    pub(crate) expires: String,
     /// Ed25519 over the canonical text, 128 hex characters.
-    pub signature: String,
+    pub(crate) signature: String,
 }
 
 impl From<&SignedDelegation> for DelegationJson {
@@ -286,7 +286,7 @@ impl DelegationJson {
     ///
     /// # Errors
     /// [`DelegationError::Form`].
-    pub fn from_header(text: &str) -> Result<Self, DelegationError> {
+    pub(crate) fn from_header(text: &str) -> Result<Self, DelegationError> {
         let wrong = DelegationError::Form("`x-delegation` is base64url of its JSON, at most 4 KiB");
         if text.len() > MAX_HEADER_BYTES {
             return Err(wrong);

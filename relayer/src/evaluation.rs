@@ -6,5 +6,4 @@
 mod locomo;
 mod measures;
 
-pub use locomo::{EvalError, EvalProgress, locomo};
-pub use measures::{ConfigReport, Measures, NoMatch, Report};
+pub use locomo::locomo;

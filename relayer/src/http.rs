@@ -42,8 +42,14 @@ use utoipa::openapi::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub use api_error::{ApiError, ApiErrorJson};
-pub use extract::{Admin, Chatter, Input, Params, Reader, Writer};
+pub(crate) use api_error::ApiError;
+pub(crate) use api_error::ApiErrorJson;
+pub(crate) use extract::Admin;
+pub(crate) use extract::Chatter;
+pub(crate) use extract::Input;
+pub(crate) use extract::Params;
+pub(crate) use extract::Reader;
+pub(crate) use extract::Writer;
 pub use limits::Limits;
 
 use crate::delegation::registry::{Records, Registry};
@@ -121,13 +127,13 @@ impl AppState {
 
     /// The only entry to memory.
     #[must_use]
-    pub fn memory(&self) -> &Memory {
+    pub(crate) fn memory(&self) -> &Memory {
         &self.inner.memory
     }
 
     /// The wall clock, in milliseconds since the Unix epoch.
     #[must_use]
-    pub fn now_ms(&self) -> u64 {
+    pub(crate) fn now_ms(&self) -> u64 {
         (self.inner.now_ms)()
     }
 

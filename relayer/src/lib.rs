@@ -1,11 +1,11 @@
 //! The Baton relayer: memory across conversations, and memory at dispatch on turns it cannot read.
 //!
-//! It serves HTTP with signed requests ([`http`], [`auth`], [`delegation`]) and tools for agents ([`mcp`]).
+//! It serves HTTP with signed requests ([`http`], `auth`, [`delegation`]) and tools for agents ([`mcp`]).
 //! It also serves sealed mode over libp2p ([`service`]), in which a client sends a turn that the relayer
 //! cannot read. [`baton_memory`] implements memory itself; [`evaluation`] measures its recall. No inference
 //! code is linked.
 
-pub mod auth;
+pub(crate) mod auth;
 pub mod chat;
 pub mod config;
 pub mod delegation;
@@ -17,4 +17,4 @@ pub mod mcp;
 pub mod node_model;
 pub mod service;
 pub mod stacks;
-pub mod time;
+pub(crate) mod time;

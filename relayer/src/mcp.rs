@@ -24,15 +24,15 @@ use serde_json::{Value, json};
 
 /// A tool's call, as one request to the HTTP routes.
 #[derive(Debug)]
-pub struct ToolCall {
+pub(crate) struct ToolCall {
     /// The method.
-    pub method: Method,
+    pub(crate) method: Method,
     /// The path without a query; its parts are validated ids.
-    pub path: String,
+    pub(crate) path: String,
     /// The query, as names and values.
-    pub query: Vec<(&'static str, String)>,
+    pub(crate) query: Vec<(&'static str, String)>,
     /// The body, if there is one.
-    pub body: Option<Value>,
+    pub(crate) body: Option<Value>,
 }
 
 impl ToolCall {
@@ -51,7 +51,7 @@ impl ToolCall {
 
     /// Path and query in their sent form.
     #[must_use]
-    pub fn path_and_query(&self) -> String {
+    pub(crate) fn path_and_query(&self) -> String {
         if self.query.is_empty() {
             return self.path.clone();
         }
@@ -81,7 +81,7 @@ fn without_nulls(mut value: Value) -> Value {
 }
 
 /// Runs tool calls: returns an answer, or the text of a refusal.
-pub trait MemoryBackend: Send + Sync {
+pub(crate) trait MemoryBackend: Send + Sync {
     /// Runs one call, for the caller in the request's extensions.
     fn call<'a>(&'a self, extensions: &'a Extensions, call: ToolCall)
     -> BoxFuture<'a, Result<Value, String>>;
@@ -89,7 +89,7 @@ pub trait MemoryBackend: Send + Sync {
 
 /// The tools.
 #[derive(Clone)]
-pub struct MemoryTools {
+pub(crate) struct MemoryTools {
     backend: Arc<dyn MemoryBackend>,
 }
 
@@ -172,7 +172,7 @@ struct TextArgs {
 impl MemoryTools {
     /// Tools over this backend.
     #[must_use]
-    pub fn new(backend: Arc<dyn MemoryBackend>) -> Self {
+    pub(crate) fn new(backend: Arc<dyn MemoryBackend>) -> Self {
         Self { backend }
     }
 

@@ -42,7 +42,7 @@ const HINT_KEPT_MS: u64 = 5 * 60 * 1000;
 const RECALL_ITEMS: usize = 12;
 
 /// Concurrent relayed turns; each holds at most two frames. Further ones are refused with `Busy`.
-pub const MAX_RELAYED_TURNS: usize = 256;
+pub(crate) const MAX_RELAYED_TURNS: usize = 256;
 /// Time limit for a client's request, and for opening the substream to the node.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest silence between two frames of a node: a slow model on a long prompt.
@@ -50,7 +50,7 @@ const FRAME_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long a client may accept no frame before its turn is dropped, so that a stalled client frees its slot.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Turns a minute from one client: half of a node's default limit for one peer, and this relayer is one peer.
-pub const TURNS_PER_MINUTE: u32 = 60;
+pub(crate) const TURNS_PER_MINUTE: u32 = 60;
 
 /// A relayer: its key, its memory, and its network.
 pub struct Relayer {

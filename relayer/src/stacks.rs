@@ -36,12 +36,12 @@ fn now_ms() -> u64 {
 
 /// Marks a session's key as in use, until dropped.
 #[derive(Debug)]
-pub struct SecretUse(());
+pub(crate) struct SecretUse(());
 
 impl SecretUse {
     /// Begins a use.
     #[must_use]
-    pub fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         USES.fetch_add(1, Ordering::SeqCst);
         Self(())
     }

@@ -10,7 +10,7 @@ const LAST_MS: u64 = 253_402_300_799_999;
 
 /// `2026-11-21T23:14:00.000Z`. Years beyond 9999 are shown as the last moment of 9999.
 #[must_use]
-pub fn format(ms: u64) -> String {
+pub(crate) fn format(ms: u64) -> String {
     let ms = ms.min(LAST_MS);
     let seconds = i64::try_from(ms / 1_000).unwrap_or_default();
     let time = OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
@@ -23,7 +23,7 @@ pub fn format(ms: u64) -> String {
 /// Parses an RFC 3339 text to milliseconds since the Unix epoch; `None` for other texts, and for times before
 /// 1970.
 #[must_use]
-pub fn parse(text: &str) -> Option<u64> {
+pub(crate) fn parse(text: &str) -> Option<u64> {
     // The library takes any character between date and time; RFC 3339 has these.
     let separated = text.as_bytes().get(10).is_some_and(|byte| b"Tt ".contains(byte));
     if text.len() > MAX_TIME_TEXT || !separated {
@@ -37,7 +37,7 @@ pub fn parse(text: &str) -> Option<u64> {
 ///
 /// # Errors
 /// The deserializer's, for a text of another form.
-pub fn optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+pub(crate) fn optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
     parse(&text)
         .map(Some)

@@ -22,7 +22,7 @@ impl Settings {
     ///
     /// # Errors
     /// [`ConfigError::Conflict`].
-    pub fn resolve(data_dir: &Path, options: Options) -> Result<Self, ConfigError> {
+    pub(crate) fn resolve(data_dir: &Path, options: Options) -> Result<Self, ConfigError> {
         let postgres_url_file = postgres(&options)?;
         let (embedder, embedder_endpoint) = embedder(&options)?;
         let (model, walrus, limits) = (model(&options)?, walrus(&options)?, limits(&options)?);

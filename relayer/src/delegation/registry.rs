@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 use super::{Delegation, SignedDelegation};
 
 /// Most delegations of one key: one for each of a few projects, and a few replaced ones.
-pub const MAX_PER_KEY: usize = 16;
+pub(crate) const MAX_PER_KEY: usize = 16;
 /// Most keys of one owner: devices and agents of a person.
-pub const MAX_KEYS: usize = 256;
+pub(crate) const MAX_KEYS: usize = 256;
 /// Longest record: [`MAX_KEYS`] keys, or [`MAX_PER_KEY`] delegations with names and signatures.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
 const INDEX: &str = "delegates";
@@ -70,17 +70,17 @@ impl Records for Memory {
 
 /// A delegation that the relayer knows of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DelegationEntry {
+pub(crate) struct DelegationEntry {
     /// The delegation; `None` for one that was revoked before the relayer saw it.
-    pub signed: Option<SignedDelegation>,
+    pub(crate) signed: Option<SignedDelegation>,
     /// Its id.
-    pub id: [u8; 16],
+    pub(crate) id: [u8; 16],
     /// Whether the owner revoked it.
-    pub revoked: bool,
+    pub(crate) revoked: bool,
     /// When it became known, in milliseconds since the Unix epoch.
-    pub since_ms: u64,
+    pub(crate) since_ms: u64,
     /// How long it must be kept, in seconds since the Unix epoch.
-    pub until_s: u64,
+    pub(crate) until_s: u64,
 }
 
 impl DelegationEntry {
@@ -104,7 +104,7 @@ impl Registry {
     }
 
     /// Its records.
-    pub fn records(&self) -> &dyn Records {
+    pub(crate) fn records(&self) -> &dyn Records {
         &*self.records
     }
 
@@ -113,7 +113,7 @@ impl Registry {
     ///
     /// # Errors
     /// Memory's, when records cannot be read.
-    pub async fn find(
+    pub(crate) async fn find(
         &self,
         owner: OwnerId,
         key: &PublicKey,
@@ -161,7 +161,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`MemoryError::Full`] and memory's.
-    pub async fn revoke(
+    pub(crate) async fn revoke(
         &self,
         owner: OwnerId,
         id: [u8; 16],
@@ -211,7 +211,7 @@ impl Registry {
     ///
     /// # Errors
     /// Memory's.
-    pub async fn list(&self, owner: OwnerId) -> Result<Vec<DelegationEntry>> {
+    pub(crate) async fn list(&self, owner: OwnerId) -> Result<Vec<DelegationEntry>> {
         let mut all = Vec::new();
         for key in self.keys(owner).await? {
             all.extend(self.known(owner, &key).await?);

@@ -118,7 +118,7 @@ struct Gold {
 /// categories 1 to 4 searches its own dialogue.
 ///
 /// # Errors
-/// [`EvalError`].
+/// `EvalError`.
 pub async fn locomo(
     file: &Path,
     embedders: &[Arc<dyn Embedder>],

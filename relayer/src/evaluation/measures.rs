@@ -20,18 +20,18 @@ pub struct ConfigReport {
     #[serde(flatten)]
     pub all: Measures,
     /// By category of question.
-    pub by_category: BTreeMap<String, Measures>,
+    pub(crate) by_category: BTreeMap<String, Measures>,
     /// By dialogue, in the order of the file.
-    pub by_dialogue: Vec<Measures>,
+    pub(crate) by_dialogue: Vec<Measures>,
     /// The quality of "no match" by threshold, ascending; the first is the default.
-    pub no_match: Vec<NoMatch>,
+    pub(crate) no_match: Vec<NoMatch>,
 }
 
 /// Means over questions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Measures {
     /// Their number.
-    pub questions: u64,
+    pub(crate) questions: u64,
     /// Share of the evidence among the first five.
     pub r_at_5: f64,
     /// Among the first ten.
@@ -47,17 +47,17 @@ pub struct Measures {
 
 /// How often a threshold left a match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct NoMatch {
+pub(crate) struct NoMatch {
     /// The score.
-    pub threshold: f64,
+    pub(crate) threshold: f64,
     /// Share of answerable questions with a match.
-    pub answered: f64,
+    pub(crate) answered: f64,
     /// Share of the evidence among the first ten that is above the threshold.
-    pub kept_at_10: f64,
+    pub(crate) kept_at_10: f64,
     /// Share of questions about another dialogue with a match.
-    pub answered_elsewhere: f64,
+    pub(crate) answered_elsewhere: f64,
     /// Share of unrelated questions with a match.
-    pub answered_unrelated: f64,
+    pub(crate) answered_unrelated: f64,
 }
 
 /// Sums over questions, and their means.

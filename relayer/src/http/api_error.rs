@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 /// A kind of error: status, stable code, message and hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ApiErrorKind(&'static (u16, &'static str, &'static str, &'static str));
+pub(crate) struct ApiErrorKind(&'static (u16, &'static str, &'static str, &'static str));
 
 macro_rules! kinds {
     ($($name:ident = $status:literal, $code:literal, $message:literal, $hint:literal;)*) => {
@@ -63,27 +63,27 @@ kinds! {
 /// An error in JSON.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = FaultJson)]
-pub struct ApiErrorJson {
+pub(crate) struct ApiErrorJson {
     /// Stable code of the error.
-    pub code: String,
+    pub(crate) code: String,
     /// Error message, for people.
-    pub message: String,
+    pub(crate) message: String,
     /// Suggested next step.
-    pub hint: String,
+    pub(crate) hint: String,
     /// Id of the request in the relayer's log.
-    pub request_id: String,
+    pub(crate) request_id: String,
     /// Seconds to wait before a retry, if a retry may help.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry_after_seconds: Option<u64>,
+    pub(crate) retry_after_seconds: Option<u64>,
     /// Further fields, by code.
     #[serde(flatten)]
     #[schema(value_type = Object)]
-    pub more: Map<String, Value>,
+    pub(crate) more: Map<String, Value>,
 }
 
 /// An error to be sent; `finish` builds the answer.
 #[derive(Clone, Debug)]
-pub struct ApiError {
+pub(crate) struct ApiError {
     kind: ApiErrorKind,
     message: Option<String>,
     hint: Option<&'static str>,
@@ -95,71 +95,71 @@ pub struct ApiError {
 impl ApiError {
     /// An error of a kind, with the kind's texts.
     #[must_use]
-    pub fn new(kind: ApiErrorKind) -> Self {
+    pub(crate) fn new(kind: ApiErrorKind) -> Self {
         Self { kind, message: None, hint: None, retry_after_s: None, more: None }
     }
 
     /// An invalid request, with the reason.
     #[must_use]
-    pub fn bad(message: impl Into<String>) -> Self {
+    pub(crate) fn bad(message: impl Into<String>) -> Self {
         Self::new(BAD_REQUEST).saying(message)
     }
 
     /// A missing object of this kind.
     #[must_use]
-    pub fn missing(what: &str) -> Self {
+    pub(crate) fn missing(what: &str) -> Self {
         Self::new(NOT_FOUND).saying(format!("no such {what}"))
     }
 
     /// An action that only the owner's key may do.
     #[must_use]
-    pub fn owner_only() -> Self {
+    pub(crate) fn owner_only() -> Self {
         Self::new(OWNER_ONLY)
     }
 
     /// Sets the message.
     #[must_use]
-    pub fn saying(mut self, message: impl Into<String>) -> Self {
+    pub(crate) fn saying(mut self, message: impl Into<String>) -> Self {
         self.message = Some(message.into());
         self
     }
 
     /// Sets the hint.
     #[must_use]
-    pub fn hinting(mut self, hint: &'static str) -> Self {
+    pub(crate) fn hinting(mut self, hint: &'static str) -> Self {
         self.hint = Some(hint);
         self
     }
 
     /// Sets the retry time, in milliseconds from now.
     #[must_use]
-    pub fn after_ms(mut self, ms: u64) -> Self {
+    pub(crate) fn after_ms(mut self, ms: u64) -> Self {
         self.retry_after_s = Some(ms.div_ceil(1_000).max(1));
         self
     }
 
     /// Adds a field.
     #[must_use]
-    pub fn with(mut self, name: &str, value: Value) -> Self {
+    pub(crate) fn with(mut self, name: &str, value: Value) -> Self {
         self.more.get_or_insert_default().insert(name.to_owned(), value);
         self
     }
 
     /// Its HTTP status.
     #[must_use]
-    pub fn status(&self) -> StatusCode {
+    pub(crate) fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.kind.0.0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
     /// Its stable code.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub(crate) fn code(&self) -> &'static str {
         self.kind.0.1
     }
 
     /// Its sent form, with a request id.
     #[must_use]
-    pub fn json(self, request_id: &str) -> ApiErrorJson {
+    pub(crate) fn json(self, request_id: &str) -> ApiErrorJson {
         ApiErrorJson {
             code: self.kind.0.1.to_owned(),
             message: self.message.unwrap_or_else(|| self.kind.0.2.to_owned()),

@@ -24,7 +24,7 @@ macro_rules! scoped {
         $(
             $(#[$meta])*
             #[derive(Clone, Debug)]
-            pub struct $name(pub Caller);
+            pub(crate) struct $name(pub Caller);
 
             impl FromRequestParts<AppState> for $name {
                 type Rejection = ApiError;
@@ -58,7 +58,7 @@ fn with_scope(parts: &Parts, scope: Scope) -> Result<Caller, ApiError> {
 
 /// A JSON body of any content type.
 #[derive(Clone, Debug)]
-pub struct Input<T>(pub T);
+pub(crate) struct Input<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequest<AppState> for Input<T> {
     type Rejection = ApiError;
@@ -74,7 +74,7 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Input<T> {
 
 /// A query.
 #[derive(Clone, Debug)]
-pub struct Params<T>(pub T);
+pub(crate) struct Params<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<AppState> for Params<T> {
     type Rejection = ApiError;

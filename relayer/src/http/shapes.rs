@@ -16,47 +16,47 @@ use crate::{auth::Caller, delegation::Scope};
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct Item {
     /// 32 hex characters.
-    pub id: String,
+    pub(crate) id: String,
     /// `episode`, `fact`, `entity` or `summary`.
-    pub kind: String,
+    pub(crate) kind: String,
     /// `profile`, `relationship` or `episode`.
-    pub layer: String,
+    pub(crate) layer: String,
     /// `system`, `user`, `assistant` or `summary`.
-    pub role: String,
+    pub(crate) role: String,
     /// The text.
-    pub text: String,
+    pub(crate) text: String,
     /// Project that the item counts towards; null for the shared pool.
-    pub project: Option<String>,
+    pub(crate) project: Option<String>,
     /// Session in which it was said.
-    pub session: Option<String>,
+    pub(crate) session: Option<String>,
     /// Turn in the session, from 0.
-    pub turn: Option<u64>,
+    pub(crate) turn: Option<u64>,
     /// Persona that shared it; null for the default persona.
-    pub persona: Option<String>,
+    pub(crate) persona: Option<String>,
     /// Author of the words: `user`, `assistant`, `owner` or `import`.
-    pub author: String,
+    pub(crate) author: String,
     /// When it was said, RFC 3339.
-    pub time: String,
+    pub(crate) time: String,
     /// Start of validity, RFC 3339.
-    pub valid_from: String,
+    pub(crate) valid_from: String,
     /// End of validity, RFC 3339; null while the item is valid.
-    pub valid_to: Option<String>,
+    pub(crate) valid_to: Option<String>,
     /// Id of the item that replaced it.
-    pub superseded_by: Option<String>,
+    pub(crate) superseded_by: Option<String>,
     /// `granted` or `pending`.
-    pub consent: String,
+    pub(crate) consent: String,
     /// Whether only scopes that include intimate items show it.
-    pub intimate: bool,
+    pub(crate) intimate: bool,
     /// Importance, 0 to 1.
-    pub salience: f32,
+    pub(crate) salience: f32,
     /// Whether it is archived: kept, but not recalled.
-    pub archived: bool,
+    pub(crate) archived: bool,
     /// Id of the Walrus blob or quilt patch with its content, once stored.
-    pub blob_id: Option<String>,
+    pub(crate) blob_id: Option<String>,
     /// Number of times its text was repeated.
-    pub accesses: u64,
+    pub(crate) accesses: u64,
     /// Ids of the items that it was derived from.
-    pub sources: Vec<String>,
+    pub(crate) sources: Vec<String>,
 }
 
 impl From<ItemView> for Item {
@@ -114,13 +114,13 @@ impl ChangedItem {
 #[schema(as = Found)]
 pub(super) struct RecallHit {
     /// The item.
-    pub item: Item,
+    pub(crate) item: Item,
     /// Score that orders the hits, 0 to 1.
-    pub score: f32,
+    pub(crate) score: f32,
     /// Cosine similarity with the query, if both have vectors.
-    pub similarity: Option<f32>,
+    pub(crate) similarity: Option<f32>,
     /// 1 - similarity, or 1 - score without vectors.
-    pub distance: f32,
+    pub(crate) distance: f32,
 }
 
 /// The distance of a hit from its query: 1 - similarity, or 1 - score without vectors.
@@ -139,28 +139,28 @@ impl From<Hit> for RecallHit {
 #[schema(as = Dropped)]
 pub(super) struct DroppedMatch {
     /// The item.
-    pub id: String,
+    pub(crate) id: String,
     /// Its score.
-    pub score: f32,
+    pub(crate) score: f32,
     /// `threshold`, `limit`, `budget` or `duplicate`.
     #[schema(value_type = String)]
-    pub reason: serde_json::Value,
+    pub(crate) reason: serde_json::Value,
 }
 
 /// The result of a recall.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct RecallAnswer {
     /// Hits, best first; may be empty.
-    pub hits: Vec<RecallHit>,
+    pub(crate) hits: Vec<RecallHit>,
     /// Matches that were left out, best first.
-    pub dropped: Vec<DroppedMatch>,
+    pub(crate) dropped: Vec<DroppedMatch>,
     /// Kind of search: `full`, `lexical` (words only) or `none`.
     #[schema(value_type = String)]
-    pub mode: serde_json::Value,
+    pub(crate) mode: serde_json::Value,
     /// Reason for a search that was not full.
-    pub degraded: Option<String>,
+    pub(crate) degraded: Option<String>,
     /// Duration, in microseconds.
-    pub took_us: u64,
+    pub(crate) took_us: u64,
 }
 
 impl From<Recall> for RecallAnswer {
@@ -204,23 +204,23 @@ mod erased {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct FilterInput {
     /// Kinds to include: `episode`, `fact`, `entity`, `summary`.
-    pub kinds: Vec<String>,
+    pub(crate) kinds: Vec<String>,
     /// Layers to include: `profile`, `relationship`, `episode`.
-    pub layers: Vec<String>,
+    pub(crate) layers: Vec<String>,
     /// Authors to include: `user`, `assistant`, `owner`, `import`.
-    pub authors: Vec<String>,
+    pub(crate) authors: Vec<String>,
     /// Only items said at or after this time, RFC 3339.
     #[serde(deserialize_with = "time::optional")]
     #[schema(value_type = Option<String>)]
-    pub from: Option<u64>,
+    pub(crate) from: Option<u64>,
     /// Only items said before this time, RFC 3339.
     #[serde(deserialize_with = "time::optional")]
     #[schema(value_type = Option<String>)]
-    pub before: Option<u64>,
+    pub(crate) before: Option<u64>,
     /// Whether to include items that are no longer valid.
-    pub history: bool,
+    pub(crate) history: bool,
     /// Session to exclude.
-    pub not_session: Option<String>,
+    pub(crate) not_session: Option<String>,
 }
 
 impl FilterInput {
@@ -275,23 +275,23 @@ pub(super) fn item_id(text: &str) -> Result<ItemId, ApiError> {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct PlaceJson {
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// Project of a session.
-    pub project: Option<String>,
+    pub(crate) project: Option<String>,
     /// Persona of a session.
-    pub persona: Option<String>,
+    pub(crate) persona: Option<String>,
     /// Parent session of a fork.
-    pub parent: Option<String>,
+    pub(crate) parent: Option<String>,
     /// Number of parent turns that a fork sees.
-    pub parent_turns: Option<u64>,
+    pub(crate) parent_turns: Option<u64>,
     /// Number of items in it.
-    pub items: u64,
+    pub(crate) items: u64,
     /// Bytes of text in it.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Creation time, RFC 3339.
-    pub created: String,
+    pub(crate) created: String,
     /// Time of the last write, RFC 3339.
-    pub updated: String,
+    pub(crate) updated: String,
 }
 
 impl From<PlaceView> for PlaceJson {
@@ -336,17 +336,17 @@ impl ChangedPlace {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct EdgeJson {
     /// Id of the source item.
-    pub from: String,
+    pub(crate) from: String,
     /// Id of the target item.
-    pub to: String,
+    pub(crate) to: String,
     /// Type, in snake case.
-    pub label: String,
+    pub(crate) label: String,
     /// Meaning here, in words.
-    pub description: String,
+    pub(crate) description: String,
     /// Words that it was extracted from.
-    pub evidence: String,
+    pub(crate) evidence: String,
     /// Confidence, 0 to 1.
-    pub confidence: f32,
+    pub(crate) confidence: f32,
 }
 
 impl From<Edge> for EdgeJson {
@@ -366,5 +366,5 @@ impl From<Edge> for EdgeJson {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct Count {
     /// Number of objects.
-    pub count: u64,
+    pub(crate) count: u64,
 }

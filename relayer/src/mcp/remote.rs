@@ -55,7 +55,7 @@ impl Remote {
     ///
     /// # Errors
     /// The refusal's code, message and hint, or the connection error.
-    pub async fn ask(&self, call: ToolCall) -> Result<Value, String> {
+    pub(crate) async fn ask(&self, call: ToolCall) -> Result<Value, String> {
         let path = call.path_and_query();
         let body = call.body.as_ref().map(ToString::to_string).unwrap_or_default();
         let url = self.base.join(&path).map_err(|error| format!("bad_request: {error}"))?;
