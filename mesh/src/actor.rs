@@ -364,6 +364,7 @@ impl Actor {
             *stats.transports.of(over) += 1;
         });
         self.bootstrap.on_connected(connection, peer);
+        self.publish_network();
         self.probes.answered(peer);
         self.network.add_connection(peer, connection, relay_of(over));
         let (address, _) = split_identity(endpoint.get_remote_address().clone());
@@ -415,9 +416,11 @@ impl Actor {
 
     fn on_dial_failed(&mut self, connection: ConnectionId, peer: Option<PeerId>, error: &DialError) {
         self.counters.count(|stats| stats.dials_failed.count(error));
-        self.bootstrap.on_failed(connection, Instant::now(), rand::random());
-        let Some(peer) = peer else { return };
         let failure = open_error(error);
+        if self.bootstrap.on_failed(connection, &dial_reason(error), Instant::now(), rand::random()) {
+            self.publish_network();
+        }
+        let Some(peer) = peer else { return };
         if let (OpenError::WrongIdentity { address }, Some(node)) = (&failure, node_id_of(&peer)) {
             self.update_peers(|table| table.forget_address(node, address));
         }
@@ -570,6 +573,17 @@ fn open_error(error: &DialError) -> OpenError {
             OpenError::Unreachable { reason: each.collect::<Vec<_>>().join("; ") }
         }
         other => OpenError::Unreachable { reason: other.to_string() },
+    }
+}
+
+/// Why a dial failed, in a few words. A dial of one address does not repeat it.
+fn dial_reason(error: &DialError) -> String {
+    match error {
+        DialError::Transport(failures) if failures.len() == 1 => {
+            failures.iter().map(|(_, error)| innermost(error)).collect()
+        }
+        DialError::WrongPeerId { .. } => "another node answers at this address".to_owned(),
+        other => open_error(other).to_string(),
     }
 }
 

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use libp2p::{Multiaddr, PeerId, swarm::ConnectionId};
+use libp2p::{Multiaddr, PeerId, multiaddr::Protocol, swarm::ConnectionId};
 use tokio::time::Instant;
 
-use crate::transport::split_identity;
+use crate::{status::BootstrapStatus, transport::split_identity};
 
 /// Wait after the first failure; it doubles with each further failure.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
@@ -26,6 +26,8 @@ struct BootstrapEntry {
     address: Multiaddr,
     peer: Option<PeerId>,
     failures: u32,
+    /// Why the last dial failed.
+    failure: Option<String>,
     state: DialState,
 }
 
@@ -47,7 +49,13 @@ impl Bootstrap {
     pub(crate) fn new(addresses: Vec<Multiaddr>, now: Instant) -> Self {
         let entry = |address| {
             let (address, peer) = split_identity(address);
-            BootstrapEntry { address, peer, failures: 0, state: DialState::Waiting { due: now } }
+            BootstrapEntry {
+                address,
+                peer,
+                failures: 0,
+                failure: None,
+                state: DialState::Waiting { due: now },
+            }
         };
         Self(addresses.into_iter().map(entry).collect())
     }
@@ -82,10 +90,36 @@ impl Bootstrap {
         }
     }
 
-    /// A dial failed; connections that this table did not dial are ignored.
-    pub(crate) fn on_failed(&mut self, connection: ConnectionId, now: Instant, jitter: u8) {
+    /// A dial failed, for this reason; connections that this table did not dial are ignored. Returns whether it
+    /// dialled this one.
+    pub(crate) fn on_failed(
+        &mut self,
+        connection: ConnectionId,
+        reason: &str,
+        now: Instant,
+        jitter: u8,
+    ) -> bool {
         let ours = |entry: &&mut BootstrapEntry| entry.state == DialState::Dialing(connection);
-        self.0.iter_mut().filter(ours).for_each(|entry| entry.fail(now, jitter));
+        let mut any = false;
+        for entry in self.0.iter_mut().filter(ours) {
+            entry.fail(now, jitter);
+            entry.failure = Some(reason.to_owned());
+            any = true;
+        }
+        any
+    }
+
+    /// The state of each bootstrap peer.
+    pub(crate) fn statuses(&self) -> Vec<BootstrapStatus> {
+        let status = |entry: &BootstrapEntry| BootstrapStatus {
+            address: entry.peer.map_or_else(
+                || entry.address.clone(),
+                |peer| entry.address.clone().with(Protocol::P2p(peer)),
+            ),
+            connected: matches!(entry.state, DialState::Connected(_)),
+            failure: entry.failure.clone(),
+        };
+        self.0.iter().map(status).collect()
     }
 
     /// A peer is connected, no matter which side or dial began it.
@@ -93,6 +127,7 @@ impl Bootstrap {
         for entry in &mut self.0 {
             if entry.state == DialState::Dialing(connection) || entry.peer == Some(peer) {
                 entry.failures = 0;
+                entry.failure = None;
                 entry.state = DialState::Connected(peer);
             }
         }
@@ -115,7 +150,7 @@ impl BootstrapEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use libp2p::{identity::Keypair, multiaddr::Protocol};
+    use libp2p::identity::Keypair;
 
     #[test]
     fn delays_grow_jittered_up_to_the_cap() {
@@ -139,9 +174,10 @@ mod tests {
         let dial = ConnectionId::new_unchecked(7);
         bootstrap.on_dialing(0, dial);
         assert_eq!(bootstrap.next_due(), None, "no second dial beside a running one");
-        bootstrap.on_failed(ConnectionId::new_unchecked(8), now, 255);
+        assert!(!bootstrap.on_failed(ConnectionId::new_unchecked(8), "refused", now, 255));
         assert_eq!(bootstrap.next_due(), None, "another dial's failure is not ours");
-        bootstrap.on_failed(dial, now, 255);
+        assert!(bootstrap.on_failed(dial, "refused", now, 255));
+        assert_eq!(bootstrap.statuses()[0].failure.as_deref(), Some("refused"));
         assert_eq!(bootstrap.next_due(), Some(now + Duration::from_secs(1)));
         bootstrap.on_refused(0, now, 255);
         assert_eq!(bootstrap.next_due(), Some(now + Duration::from_secs(2)));

@@ -82,7 +82,7 @@ pub use peers::{PeerEvent, PeerInfo};
 pub use rate::{MAX_RATE_ENTRIES, Rates};
 pub use relays::{CircuitLimits, RelayInfo};
 pub use stats::{DhtStats, DialStats, GossipStats, InboundStats, MeshStats, RelayStats, TransportStats};
-pub use status::{NetworkStatus, Reachability};
+pub use status::{BootstrapStatus, NetworkStatus, Reachability};
 pub use subnet::{Origin, Subnet};
 pub use turn_protocol::{AUDIT_PROTOCOL, EMBED_PROTOCOL, TURN_PROTOCOL};
 pub use turn_stream::{TurnReceiver, TurnSender, TurnStream};

@@ -16,6 +16,17 @@ pub enum Reachability {
     Private,
 }
 
+/// A bootstrap peer and the state of its connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BootstrapStatus {
+    /// Its address, as configured.
+    pub address: Multiaddr,
+    /// Whether it is connected.
+    pub connected: bool,
+    /// Why the last dial failed, in words; none before the first failure.
+    pub failure: Option<String>,
+}
+
 /// The network status of a mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NetworkStatus {
@@ -27,4 +38,6 @@ pub struct NetworkStatus {
     pub relays: Vec<RelayInfo>,
     /// Members of the DHT in the routing table.
     pub dht_members: usize,
+    /// The configured bootstrap peers.
+    pub bootstrap: Vec<BootstrapStatus>,
 }

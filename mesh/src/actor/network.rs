@@ -438,7 +438,7 @@ impl Actor {
     }
 
     /// Publishes the network status to the handles.
-    fn publish_network(&mut self) {
+    pub(super) fn publish_network(&mut self) {
         let members = self.dht_members().len();
         let own = Protocol::P2p(*self.swarm.local_peer_id());
         let strip = |address: &Multiaddr| {
@@ -457,6 +457,7 @@ impl Actor {
             external: self.swarm.external_addresses().filter(usable).map(strip).collect(),
             relays: self.relays.list(),
             dht_members: members,
+            bootstrap: self.bootstrap.statuses(),
         };
         self.status.send_if_modified(|known| {
             let changed = *known != status;
