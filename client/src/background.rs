@@ -97,7 +97,7 @@ fn note_lately_stored(core: &Arc<Core>, session: &Session) {
 /// The open session. Opens it if needed, and resumes its unfinished work.
 pub(crate) async fn open(core: &Arc<Core>, id: SessionId) -> Result<Arc<Session>, ClientError> {
     let (session, first) = core.open(id).await?;
-    if first {
+    if first && !session.is_read_only() {
         spawn_background_work(core, session.clone());
     }
     Ok(session)

@@ -37,6 +37,7 @@ use crate::{
     session_handle::SessionHandle,
     sync::{
         conversation::{self, Conversation},
+        search::{self, SearchMatch},
         sessions::{self, Listing},
     },
     turn,
@@ -163,7 +164,7 @@ impl Client {
         nodes
     }
 
-    /// Creates a session.
+    /// Creates a session. A file for it is made with the first attempt at a turn.
     ///
     /// # Errors
     /// [`ClientError::SessionExists`] for a root that is already here, [`ClientError::File`],
@@ -179,7 +180,7 @@ impl Client {
             created_ms: now_ms,
             system: new.system,
         };
-        let session = self.core.create(root, header, Vec::new(), false).await?;
+        let session = self.core.begin(root, header).await?;
         // A new session has no other writer yet.
         session.indexes(|view| view.note_look(now_ms, true));
         Ok(session.id)
@@ -223,6 +224,16 @@ impl Client {
     /// [`ClientError::File`] when the home folder cannot be listed.
     pub async fn last_session(&self) -> Result<Option<SessionId>, ClientError> {
         self.core.blocking(sessions::find_last).await
+    }
+
+    /// The sessions of this home with all these words, in any case, in their title or in one message; last used
+    /// first, and at most [`MAX_MATCHES`](crate::MAX_MATCHES).
+    ///
+    /// # Errors
+    /// [`ClientError::File`] when the home folder cannot be listed.
+    pub async fn search(&self, words: &str) -> Result<Vec<SearchMatch>, ClientError> {
+        let words = words.to_owned();
+        self.core.blocking(move |core| search::search(core, &words)).await
     }
 
     /// Hands the conversations of this home to `look`, last changed first, one in memory at a time. Takes at

@@ -74,6 +74,9 @@ pub struct ClientConfig {
     pub max_price: u64,
     /// The quota for turns, at nodes that accept it.
     pub quota: Option<Arc<QuotaHolder>>,
+    /// Whether a session that another process has open is opened to read it. Every change is then refused with
+    /// [`ClientError::InUse`]. Otherwise opening it is refused.
+    pub read_in_use: bool,
     /// How long to wait.
     pub timeouts: Timeouts,
 }
@@ -111,6 +114,7 @@ impl ClientConfig {
             mesh_clock: MeshClock::default(),
             max_price: DEFAULT_MAX_PRICE,
             quota: None,
+            read_in_use: false,
             timeouts: Timeouts::default(),
         }
     }

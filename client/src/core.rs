@@ -208,6 +208,23 @@ impl Core {
         Ok(session)
     }
 
+    /// Begins a session. A file is made with the first attempt at a turn, so that a session without one
+    /// leaves nothing behind.
+    pub(crate) async fn begin(
+        self: &Arc<Self>,
+        root: SessionRoot,
+        header: SessionHeader,
+    ) -> Result<Arc<Session>, ClientError> {
+        let id = root.session_id();
+        let session = self.blocking(move |core| match core.find(&id)? {
+            None => Session::begin_deferred((&core.journals, &core.secret), root, header),
+            Some(_) => Err(ClientError::SessionExists(id)),
+        });
+        let session = Arc::new(session.await?);
+        self.lock().insert(id, session.clone());
+        Ok(session)
+    }
+
     /// The open session, and whether this call opened it.
     pub(crate) async fn open(self: &Arc<Self>, id: SessionId) -> Result<(Arc<Session>, bool), ClientError> {
         if let Some(session) = self.lock().get(&id) {
@@ -220,7 +237,13 @@ impl Core {
             if let Some(session) = open.get(&id) {
                 return Ok((session.clone(), false));
             }
-            let session = Arc::new(Session::open(&path, &core.secret)?);
+            let session = match Session::open(&path, &core.secret) {
+                Err(ClientError::InUse(_)) if core.config.read_in_use => {
+                    Session::open_to_read(&path, &core.secret)?
+                }
+                opened => opened?,
+            };
+            let session = Arc::new(session);
             open.insert(id, session.clone());
             Ok((session, true))
         })
@@ -260,12 +283,6 @@ impl Core {
 
     /// The journal of a session. Blocking.
     pub(crate) fn find(&self, id: &SessionId) -> Result<Option<PathBuf>, ClientError> {
-        if let Some(session) = self.lock().get(id)
-            && self.journals.folder().is_none()
-        {
-            // A session in memory exists only while it is open.
-            return Ok(Some(PathBuf::from(session.id.to_string())));
-        }
         for path in self.journal_files()? {
             match journal::read_root(&path, &self.secret) {
                 Ok(root) if root.session_id() == *id => return Ok(Some(path)),
@@ -273,7 +290,9 @@ impl Core {
                 Err(error) => tracing::warn!(%error, "a journal cannot be read"),
             }
         }
-        Ok(None)
+        // A session without a file exists only while it is open.
+        let open = self.lock().get(id).map(|session| PathBuf::from(session.id.to_string()));
+        Ok(open)
     }
 
     /// The files of the journals. Blocking.

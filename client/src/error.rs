@@ -53,13 +53,13 @@ pub enum ClientError {
     #[error("the session's journal has an entry that does not fit: {0}")]
     State(#[source] StateError),
     /// Another process has the session open.
-    #[error("session {0} is open in another process")]
+    #[error("session {} is open in another process", short(&.0))]
     InUse(SessionId),
     /// This home has no such session.
-    #[error("no session {0} in this home")]
+    #[error("no session of this home is called {0}")]
     UnknownSession(String),
     /// The session is already here.
-    #[error("session {0} is in this home already")]
+    #[error("session {} is in this home already", short(&.0))]
     SessionExists(SessionId),
     /// A turn of the session is under way.
     #[error("a turn of this session is under way")]
@@ -88,7 +88,7 @@ pub enum ClientError {
     #[error(transparent)]
     NoNode(#[from] NoChoice),
     /// Every attempt failed.
-    #[error("the turn failed after {attempts} attempts, the last at node {node}: {reason}")]
+    #[error("the turn failed after {attempts} attempts, the last at node {}: {reason}", short(&node))]
     TurnFailed {
         /// Attempts made.
         attempts: u32,
@@ -100,7 +100,7 @@ pub enum ClientError {
         reason: String,
     },
     /// Every attempt at embedding failed.
-    #[error("nothing was embedded in {attempts} attempts, the last at node {node}: {reason}")]
+    #[error("nothing was embedded in {attempts} attempts, the last at node {}: {reason}", short(&node))]
     EmbedFailed {
         /// Attempts made.
         attempts: u32,
@@ -112,7 +112,7 @@ pub enum ClientError {
         reason: String,
     },
     /// No asked node recomputed the turn.
-    #[error("no node made an audit ({attempts} asked), the last {node}: {reason}")]
+    #[error("none of the {attempts} nodes asked made an audit; the last, {}: {reason}", short(&node))]
     AuditFailed {
         /// Nodes asked.
         attempts: u32,
@@ -184,6 +184,14 @@ pub enum ClientError {
         /// Bytes allowed.
         limit: usize,
     },
+    /// The title is too long.
+    #[error("the title has {chars} characters; at most {limit} are allowed")]
+    TitleTooLong {
+        /// Its characters.
+        chars: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// A background computation panicked, or the runtime is ending.
     #[error("a background task ended early")]
     TaskEnded,
@@ -231,14 +239,25 @@ impl From<ErrorCode> for ClientError {
     }
 }
 
+/// Enough of an id to tell nodes and sessions apart.
+fn short(id: &impl ToString) -> String {
+    id.to_string().chars().take(8).collect()
+}
+
 fn behind(ours: u64, theirs: u64, own: bool) -> String {
     if own {
         format!(
-            "this device itself wrote this session up to turn {theirs}, but here it ends at turn {ours}: this home is an \
-             older copy, or its journal lost its end"
+            "this device wrote this session up to turn {}, but it ends at turn {} here: this home is an older copy, or its \
+             journal lost its end",
+            theirs + 1,
+            ours + 1
         )
     } else {
-        format!("another device continued this session up to turn {theirs}; here it ends at turn {ours}")
+        format!(
+            "another device continued this session up to turn {}; here it ends at turn {}",
+            theirs + 1,
+            ours + 1
+        )
     }
 }
 
@@ -297,6 +316,7 @@ impl ClientError {
             Self::Words(_) => "Words",
             Self::Export(_) => "Export",
             Self::ExportTooLarge { .. } => "ExportTooLarge",
+            Self::TitleTooLong { .. } => "TitleTooLong",
             Self::TaskEnded => "TaskEnded",
         }
     }
@@ -330,15 +350,15 @@ impl ClientError {
             Self::InUse(_) => "close the other baton, or choose another session",
             Self::UnknownSession(_) => "list the sessions: baton session list",
             Self::SessionExists(_) => {
-                "go on with it: baton chat SESSION (deleting it would also mark it deleted in the head index)"
+                "continue it: baton chat -s SESSION (deleting it would also mark it deleted in the head index)"
             }
             Self::Busy => "wait for the turn to end",
             Self::PendingTurn => {
-                "finish it (/retry, or SessionHandle::resume) or give it up (/drop, or SessionHandle::abandon)"
+                "finish it (/retry, or SessionHandle::resume) or discard it (/drop, or SessionHandle::abandon)"
             }
             Self::Closed => "open it again",
             Self::Deleted => "start a new session",
-            Self::EmptyMessage => "say something",
+            Self::EmptyMessage => "write a message",
             Self::MessageTooLong { .. } => "send it in parts",
             Self::TooManyMessages { .. } => "send them over several turns, or join them",
             Self::SchemaTooLong { .. } => "leave out descriptions, or ask for less at once",
@@ -354,9 +374,10 @@ impl ClientError {
             }
             Self::Store(error) => store_hint(error),
             Self::HeadMissing => "check --heads; a session that never had a turn has no head",
-            Self::Behind { .. } => "take in these turns: baton session sync SESSION",
+            Self::Behind { .. } => "merge these turns: baton session sync SESSION",
             Self::Mesh(_) => "check the listen addresses and the --node addresses",
             Self::Config(_) => "baton --help shows the settings",
+            Self::TitleTooLong { .. } => "choose a shorter title",
             Self::Words(_) => "compare with the paper: 24 words, in order",
             Self::ExportTooLarge { .. } => "move it by its words: baton session backup",
             Self::Export(_) => "check that it is the whole file that baton session export wrote",
@@ -384,6 +405,7 @@ impl ClientError {
             Self::EmptyMessage
             | Self::MessageTooLong { .. }
             | Self::TooManyMessages { .. }
+            | Self::TitleTooLong { .. }
             | Self::SchemaTooLong { .. }
             | Self::Config(_)
             | Self::Words(_) => 2,
@@ -481,7 +503,7 @@ pub enum NoChoice {
     #[error("no node was found")]
     NoNodes,
     /// The requested node is not known.
-    #[error("node {0} was not found")]
+    #[error("node {} was not found", short(&.0))]
     NodeUnknown(NodeId),
     /// Nodes are known, but none has a current record of a supported version.
     #[error("no known node has a current record")]
@@ -518,7 +540,7 @@ impl NoChoice {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NoNodes => {
-                "give one with --node /ip4/ADDRESS/tcp/PORT/p2p/ID, or start one on this network: baton-node run"
+                "name one with --node ADDRESS, try a private network with baton try, or run baton doctor"
             }
             Self::NodeUnknown(_) => "give its address with --node, or see who is there: baton nodes",
             Self::NoneCurrent => "check this machine's clock, and that the nodes run",

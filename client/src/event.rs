@@ -17,7 +17,7 @@ use baton_proto::{
 use crate::{error::ClientError, logprobs::TokenReport};
 
 /// Most tokens of an answer by default.
-pub const DEFAULT_OUTPUT_TOKENS: u32 = 512;
+pub const DEFAULT_OUTPUT_TOKENS: u32 = 2048;
 /// Most tokens of added memory by default.
 pub const DEFAULT_MEMORY_TOKENS: u32 = 512;
 
@@ -367,45 +367,47 @@ impl std::fmt::Display for DeviceEvent {
         let many = |turns: u64| if turns == 1 { "1 turn".to_owned() } else { format!("{turns} turns") };
         match self {
             Self::CaughtUp { turns, own: 0 } => {
-                write!(f, "another device went on with this session; took in {} of it", many(*turns))
+                write!(f, "Another device continued this session; merged {} of it.", many(*turns))
             }
             Self::CaughtUp { turns, own } if turns == own => write!(
                 f,
-                "this home is an older copy, or its journal lost its end: took in {} from the store that this device \
-                 itself wrote",
+                "This home is an older copy, or its journal lost its end. Restored {} of this device from the store.",
                 many(*turns)
             ),
             Self::CaughtUp { turns, own } => write!(
                 f,
-                "this home is an older copy, or its journal lost its end: took in {} from the store, {own} of which this \
-                 device itself wrote",
+                "This home is an older copy, or its journal lost its end. Restored {} from the store, {own} of them of \
+                 this device.",
                 many(*turns)
             ),
             Self::Forked { at, turns, own, .. } if *own > 0 => write!(
                 f,
-                "this home is an older copy, or its journal lost its end: {} that this device itself wrote from turn {at} \
-                 on come back, and {} that it wrote since is said again after them",
+                "This home is an older copy, or its journal lost its end. Restored {} of this device from turn {} on; {} \
+                 written since will be sent again after them.",
                 many(*own),
+                at + 1,
                 many(*turns)
             ),
             Self::Forked { at, won: true, turns, .. } => write!(
                 f,
-                "another device also wrote turn {at}; by the rule this device's turns stay, and the other says its {} \
-                 again after them",
+                "Both devices wrote turn {}. This device's was kept; the other device sends its {} again.",
+                at + 1,
                 many(*turns)
             ),
             Self::Forked { at, won: false, turns, .. } => write!(
                 f,
-                "another device also wrote turn {at}; by the rule its turns stay, and this device says its {} again \
-                 after them",
+                "Both devices wrote turn {}. The other one's was kept; your {} will be sent again.",
+                at + 1,
                 many(*turns)
             ),
-            Self::Replayed(turn) => write!(f, "turn {} is turn {} now, said again", turn.from, turn.to),
-            Self::ShownLess => f.write_str(
-                "the head index showed an older head than it took, or none: this device's head is published again",
-            ),
+            Self::Replayed(turn) => {
+                write!(f, "Turn {} was sent again as turn {}.", turn.from + 1, turn.to + 1)
+            }
+            Self::ShownLess => {
+                f.write_str("The head index lost the newest head; this device publishes it again.")
+            }
             Self::NotCompared { reason } => {
-                write!(f, "this session was not compared with the head index: {reason}")
+                write!(f, "The head index could not be compared: {reason}")
             }
         }
     }

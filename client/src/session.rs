@@ -10,3 +10,4 @@ pub(crate) mod lifetime;
 pub(crate) mod open_session;
 pub(crate) mod rounds;
 pub(crate) mod state;
+pub(crate) mod title;

@@ -21,6 +21,7 @@ use crate::{
         lifetime::BlobLifetime,
         open_session::Session,
         state::{Entry, State},
+        title,
     },
     sync::{
         audit::{self, AuditOutcome, AuditWish},
@@ -56,6 +57,16 @@ impl SessionHandle {
     #[must_use]
     pub fn id(&self) -> SessionId {
         self.id
+    }
+
+    /// Gives the session a title; none for the beginning of its first message. Only this device shows it.
+    ///
+    /// # Errors
+    /// [`ClientError::TitleTooLong`], and as writing the session's journal.
+    pub async fn rename(&self, title: Option<&str>) -> Result<(), ClientError> {
+        let title = title::checked(title.unwrap_or_default())
+            .map_err(|chars| ClientError::TitleTooLong { chars, limit: title::MAX_TITLE_CHARS })?;
+        self.open().await?.record(vec![Entry::Title(title)]).await
     }
 
     async fn open(&self) -> Result<Arc<Session>, ClientError> {
@@ -424,7 +435,9 @@ impl SessionHandle {
     /// Closes a session's file, so that another process may open it. Does nothing while a turn runs.
     pub fn release(&self) {
         let mut open = self.core.lock();
-        if let Some(session) = open.get(&self.id).filter(|session| session.begin().is_ok()) {
+        if let Some(session) =
+            open.get(&self.id).filter(|session| session.is_read_only() || session.begin().is_ok())
+        {
             session.close();
             open.remove(&self.id);
         }

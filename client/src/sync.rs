@@ -6,6 +6,7 @@ pub(crate) mod equivocations;
 pub(crate) mod head;
 pub(crate) mod receipts;
 pub(crate) mod reconcile;
+pub(crate) mod search;
 pub(crate) mod sessions;
 pub mod transfer;
 pub(crate) mod verify;

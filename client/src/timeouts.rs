@@ -39,7 +39,7 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
-            discovery: Duration::from_secs(8),
+            discovery: Duration::from_secs(5),
             open: Duration::from_secs(10),
             admit: Duration::from_secs(60),
             idle: Duration::from_secs(180),

@@ -264,7 +264,7 @@ mod tests {
             node: NodeId([0; 32]),
             messages: messages.to_vec(),
         });
-        Conversation { session: SessionId([1; 32]), used_ms: 0, turns: turns.collect() }
+        Conversation { session: SessionId([1; 32]), title: String::new(), used_ms: 0, turns: turns.collect() }
     }
 
     #[test]

@@ -30,9 +30,6 @@ pub(super) const MAX_PROPOSALS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Mark(u64);
 
-/// Characters of a session's first message that a list shows.
-const TITLE_CHARS: usize = 80;
-
 /// A session's marks and list entry.
 #[derive(Debug)]
 struct IndexedSession {
@@ -45,7 +42,7 @@ struct IndexedSession {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SessionSummary {
     pub(super) session: SessionId,
-    /// The beginning of its first message.
+    /// Its title.
     pub(super) title: String,
     pub(super) turns: usize,
     pub(super) used_ms: u64,
@@ -81,7 +78,8 @@ impl SessionIndex {
             self.at.entry(mark).or_default().push((conversation.session, index + 1));
         }
         self.marks += marks.len();
-        let entry = IndexedSession { marks, used_ms: conversation.used_ms, title: title(conversation) };
+        let entry =
+            IndexedSession { marks, used_ms: conversation.used_ms, title: conversation.title.clone() };
         self.sessions.insert(conversation.session, entry);
         while self.sessions.len() > MAX_SESSIONS || (self.marks > MAX_MARKS && self.sessions.len() > 1) {
             let oldest = self.sessions.iter().min_by_key(|(_, entry)| entry.used_ms).map(|(id, _)| *id);
@@ -152,26 +150,6 @@ impl SessionIndex {
     }
 }
 
-fn title(conversation: &Conversation) -> String {
-    let messages = conversation.turns.iter().flat_map(|turn| &turn.messages);
-    let first =
-        messages.filter(|message| message.role == Role::User).find(|message| !message.text.trim().is_empty());
-    let words = first.map(|message| message.text.split_whitespace());
-    let mut title = String::new();
-    for word in words.into_iter().flatten() {
-        if title.chars().count() + word.chars().count() >= TITLE_CHARS {
-            title.extend(word.chars().take(TITLE_CHARS.saturating_sub(title.chars().count())));
-            title.push('…');
-            break;
-        }
-        if !title.is_empty() {
-            title.push(' ');
-        }
-        title.push_str(word);
-    }
-    title
-}
-
 /// The number of whole turns at a session's beginning that equal these messages. `None` if the messages
 /// differ, or end within a turn.
 pub(super) fn agreement(turns: &[ConversationTurn], messages: &[Message]) -> Option<usize> {
@@ -235,8 +213,9 @@ mod tests {
             node: NodeId([0; 32]),
             messages: vec![user(question), answer(reply)],
         };
-        let turns = said.iter().enumerate().map(turn).collect();
-        Conversation { session: SessionId([number; 32]), used_ms, turns }
+        let turns: Vec<ConversationTurn> = said.iter().enumerate().map(turn).collect();
+        let title = baton_client::title_of(turns.iter().flat_map(|turn: &ConversationTurn| &turn.messages));
+        Conversation { session: SessionId([number; 32]), title, used_ms, turns }
     }
 
     #[test]
@@ -303,12 +282,10 @@ mod tests {
     fn a_list_shows_how_sessions_begin_the_last_used_first() {
         let mut index = SessionIndex::default();
         index.learn(&conversation(1, 5, &[("  hello\n there ", "x")]));
-        index.learn(&conversation(2, 9, &[(&"long ".repeat(40), "x"), ("y", "z")]));
+        index.learn(&conversation(2, 9, &[("long", "x"), ("y", "z")]));
         let list = index.list();
         assert_eq!((list[1].title.as_str(), list[1].turns, list[0].turns), ("hello there", 1, 2));
-        assert!(list[0].title.ends_with('…') && list[0].title.chars().count() <= TITLE_CHARS + 1);
-        index.learn(&conversation(3, 1, &[(&"x".repeat(500), "x")]));
-        assert_eq!(index.list()[2].title.chars().count(), TITLE_CHARS + 1);
+        assert_eq!(list[0].title, "long");
     }
 
     #[test]

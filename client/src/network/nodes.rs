@@ -212,8 +212,10 @@ impl Directory {
     pub(crate) async fn choose(self: &Arc<Self>, wish: &Wish<'_>) -> Result<(Choice, InFlight), NoChoice> {
         self.note_use();
         self.sync_peers();
+        // Both searches together take no longer than one.
+        let deadline = Instant::now() + self.timeouts.discovery;
         if self.wants_refresh() {
-            self.refresh().await;
+            self.refresh_until(deadline).await;
         } else if self.usable().is_empty() {
             // No node was heard of for a while, as after a pause. This is no search: a node that does not
             // answer now is only asked last.
@@ -222,7 +224,7 @@ impl Directory {
         match self.choose_now(wish) {
             // A suitable node may have appeared since; look once more before giving up.
             Err(_) => {
-                self.refresh().await;
+                self.refresh_until(deadline).await;
                 // The named node may be slower than those that answered.
                 if let Some(node) = wish.node.filter(|node| self.lacks_record(*node)) {
                     self.renew(node).await;

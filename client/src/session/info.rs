@@ -2,7 +2,7 @@
 
 use baton_proto::{
     ErrorCode, SignedObject,
-    chain::HistoryTurn,
+    chain::{HistoryTurn, effective},
     head::DeviceLease,
     ids::{DeviceId, LinkHash, NodeId, SessionId},
     memory::MemoryItem,
@@ -16,6 +16,7 @@ use crate::{
         lifetime,
         open_session::Session,
         state::{State, StorageTerms, TurnMeta},
+        title,
     },
 };
 
@@ -24,8 +25,12 @@ use crate::{
 pub struct SessionInfo {
     /// The session.
     pub id: SessionId,
-    /// Accepted turns.
+    /// The title that the user gave, or else the beginning of the first message; empty before it.
+    pub title: String,
+    /// Accepted turns, including those that an edit replaced.
     pub turns: u64,
+    /// Turns of the conversation as it stands: without those that an edit replaced.
+    pub effective_turns: u64,
     /// Hash of the last link; the genesis' before the first turn.
     pub head: LinkHash,
     /// When it was created here, in milliseconds since the Unix epoch.
@@ -120,7 +125,9 @@ pub(crate) fn state_info(state: &State, terms: StorageTerms, trouble: Option<Err
     let pending = state.pending.as_ref();
     SessionInfo {
         id: state.session_id,
+        title: title::title(state),
         turns: state.next_seq(),
+        effective_turns: effective(state.history.all()).len() as u64,
         head: state.prev_link(),
         created_ms: state.header.created_ms,
         last_ms: state.meta.last().map(|meta| meta.accepted_ms),

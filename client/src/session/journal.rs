@@ -97,6 +97,8 @@ impl JournalLocation {
 /// Target of an open journal.
 enum JournalSink {
     Memory,
+    /// A file that is not made yet.
+    Deferred(DeferredFile),
     File(OpenFile),
     Log(OpenLog),
 }
@@ -108,6 +110,12 @@ pub(crate) struct Journal {
     session: SessionId,
     /// Entries written, without the root.
     entries: u64,
+}
+
+/// The bytes of a file that is made later, with its folder.
+struct DeferredFile {
+    folder: PathBuf,
+    bytes: Zeroizing<Vec<u8>>,
 }
 
 struct OpenFile {
@@ -151,8 +159,19 @@ impl Journal {
         root: &SessionRoot,
         first: &[Zeroizing<Vec<u8>>],
     ) -> Result<Self, ClientError> {
-        let session = root.session_id();
-        let key = root.journal_key();
+        let mut journal = Self::create_deferred(location, secret, root, first)?;
+        journal.make_file()?;
+        Ok(journal)
+    }
+
+    /// As [`Journal::create`], but a file is not made before [`Journal::make_file`].
+    pub(crate) fn create_deferred(
+        location: &JournalLocation,
+        secret: &FileSecret,
+        root: &SessionRoot,
+        first: &[Zeroizing<Vec<u8>>],
+    ) -> Result<Self, ClientError> {
+        let (session, key) = (root.session_id(), root.journal_key());
         let mut journal = Self { sink: JournalSink::Memory, key, session, entries: 0 };
         let mut bytes = match location {
             JournalLocation::Memory => Vec::new(),
@@ -173,13 +192,21 @@ impl Journal {
             }
             JournalLocation::Folder(folder) => folder,
         };
+        let bytes = Zeroizing::new(bytes);
+        journal.sink = JournalSink::Deferred(DeferredFile { folder: folder.clone(), bytes });
+        Ok(journal)
+    }
+
+    /// Makes the file of a journal that has none yet, with all entries so far. Blocking.
+    pub(crate) fn make_file(&mut self) -> Result<(), ClientError> {
+        let JournalSink::Deferred(DeferredFile { folder, bytes }) = &self.sink else { return Ok(()) };
         let name = hex::encode(baton_keys::secret::random_bytes::<16>());
         let path = folder.join(name).with_extension(EXTENSION);
-        replace_private(&path, &bytes).map_err(|source| file_error("create", &path, source))?;
-        let file = lock(&path, &session)?;
-        journal.sink = JournalSink::File(OpenFile { file, path, length: bytes.len() as u64, broken: false });
-        journal.seek_end()?;
-        Ok(journal)
+        replace_private(&path, bytes).map_err(|source| file_error("create", &path, source))?;
+        let file = lock(&path, &self.session)?;
+        let length = bytes.len() as u64;
+        self.sink = JournalSink::File(OpenFile { file, path, length, broken: false });
+        self.seek_end()
     }
 
     /// Opens a log and cuts off its torn end; none if the log is empty.
@@ -261,6 +288,7 @@ impl Journal {
         }
         match &mut self.sink {
             JournalSink::Memory => {}
+            JournalSink::Deferred(deferred) => deferred.bytes.extend_from_slice(&bytes),
             JournalSink::File(open) => open.append(&bytes, flush)?,
             JournalSink::Log(open) => open.append(&bytes, flush)?,
         }
@@ -271,7 +299,7 @@ impl Journal {
     /// Removes the file and the files beside it; on success they are gone from the disk's folder too.
     pub(crate) fn remove(self) -> Result<(), ClientError> {
         let open = match self.sink {
-            JournalSink::Memory => return Ok(()),
+            JournalSink::Memory | JournalSink::Deferred(_) => return Ok(()),
             JournalSink::Log(open) => {
                 return open.log.write(0, &[]).map_err(|source| log_error("removed", source));
             }

@@ -36,6 +36,8 @@ pub(crate) enum AuthorPolicy {
 pub(crate) struct Session {
     /// Its id.
     pub(crate) id: SessionId,
+    /// Whether another process writes the session, and this one only reads it.
+    read_only: bool,
     /// Held for a whole write, by blocking threads alone.
     journal: Mutex<Option<Journal>>,
     /// Held for moments. Readers never wait for a journal, whose holder may need the reactor's threads to
@@ -81,6 +83,22 @@ impl Session {
         Ok(Self::with(journal, state))
     }
 
+    /// Begins a session without entries. Its file is made with the first entry that needs it.
+    pub(crate) fn begin_deferred(
+        (journals, secret): (&JournalLocation, &FileSecret),
+        root: SessionRoot,
+        header: SessionHeader,
+    ) -> Result<Self, ClientError> {
+        let first = [Entry::Opened(header.clone()).encode()];
+        let journal = Journal::create_deferred(journals, secret, &root, &first)?;
+        Ok(Self::with(journal, State::new(root, header)))
+    }
+
+    /// Opens a session's file for reading, while another process writes it. Every write is refused.
+    pub(crate) fn open_to_read(path: &Path, secret: &FileSecret) -> Result<Self, ClientError> {
+        Ok(Self::with_journal(None, peek(path, secret)?))
+    }
+
     /// Opens a session's log; none if the log is empty.
     pub(crate) fn open_log(
         log: &Arc<dyn JournalLog>,
@@ -109,9 +127,14 @@ impl Session {
     }
 
     fn with(journal: Journal, state: State) -> Self {
+        Self::with_journal(Some(journal), state)
+    }
+
+    fn with_journal(journal: Option<Journal>, state: State) -> Self {
         Self {
             id: state.session_id,
-            journal: Mutex::new(Some(journal)),
+            read_only: journal.is_none(),
+            journal: Mutex::new(journal),
             facts: Mutex::new(SessionFacts {
                 state,
                 indexes: IndexView::default(),
@@ -192,6 +215,11 @@ impl Session {
         facts.state.is_published() || facts.indexes.unpublished == Some(facts.state.prev_link())
     }
 
+    /// Whether this process only reads the session.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
     /// Whether background work is left: to store, to publish, or to offer a head record again to an index that
     /// refused it.
     pub(crate) fn has_work(&self) -> bool {
@@ -206,6 +234,9 @@ impl Session {
 
     /// The permit to change the chain; one at a time.
     pub(crate) fn begin(&self) -> Result<OwnedSemaphorePermit, ClientError> {
+        if self.read_only {
+            return Err(ClientError::InUse(self.id));
+        }
         self.turns.clone().try_acquire_owned().map_err(|_| ClientError::Busy)
     }
 
@@ -264,7 +295,15 @@ impl Session {
         if of.is_some_and(|(seq, link)| self.lock().state.link_at(seq) != Some(link)) {
             return Ok(());
         }
-        journal.as_mut().ok_or(ClientError::Closed)?.append(&encoded, flush)?;
+        if !self.read_only {
+            let journal = journal.as_mut().ok_or(ClientError::Closed)?;
+            journal.append(&encoded, flush)?;
+            if entries.iter().any(Entry::needs_file) {
+                journal.make_file()?;
+            }
+        } else if !entries.iter().all(Entry::is_observation) {
+            return Err(ClientError::InUse(self.id));
+        }
         // Still under the journal's lock: the state takes entries in the order of the journal.
         let applied = {
             let state = &mut self.lock().state;

@@ -163,6 +163,8 @@ pub(crate) enum Entry {
     TornEnd { bytes: u64 },
     /// The client confirmed that the store has a turn's blob.
     Confirmed { seq: u64 },
+    /// The user's title of the session; none for the beginning of the first message.
+    Title(Option<String>),
 }
 
 /// The terms of a paid PUT.
@@ -181,6 +183,28 @@ impl Entry {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, ErrorCode> {
         codec::decode(bytes, MAX_OBJECT_BYTES)
+    }
+
+    /// Whether the entry only notes what this device computed or saw, so that a reader can do without it.
+    pub(crate) fn is_observation(&self) -> bool {
+        matches!(
+            self,
+            Self::BlobId { .. } | Self::Confirmed { .. } | Self::Leases { .. } | Self::TornEnd { .. }
+        )
+    }
+
+    /// Whether a session must be on the disk for this entry: others know of it, or it must not be lost. A
+    /// message that no node was asked to answer leaves nothing behind.
+    pub(crate) fn needs_file(&self) -> bool {
+        !matches!(
+            self,
+            Self::Opened(_)
+                | Self::System(_)
+                | Self::Pending(_)
+                | Self::Abandoned
+                | Self::Schema(_)
+                | Self::Title(_)
+        )
     }
 
     /// The turn that the entry is about, if any.
@@ -276,6 +300,8 @@ pub(crate) struct State {
     pub(crate) session_id: SessionId,
     pub(crate) header: SessionHeader,
     pub(crate) system: Arc<Vec<Message>>,
+    /// The user's title of the session.
+    pub(crate) title: Option<String>,
     /// The first turn that is here, and the hash that its link continues; none if all are here.
     compacted: Option<(u64, LinkHash)>,
     /// Accepted turns, oldest first; each with its record.
@@ -315,6 +341,7 @@ impl State {
             root,
             header,
             system,
+            title: None,
             compacted: None,
             history: TurnLog::new(),
             meta: TurnLog::new(),
@@ -377,6 +404,7 @@ impl State {
         match entry {
             Entry::Opened(_) => return Err(StateError::OutOfPlace),
             Entry::System(system) => self.system = Arc::new(system),
+            Entry::Title(title) => self.title = title,
             Entry::Pending(turn) => {
                 self.pending = Some(Pending { turn, attempts: Vec::new(), number: None });
             }

@@ -72,11 +72,12 @@ pub(crate) async fn audit(
         turn.map(|turn| view(state, turn))
     });
     let view = view.ok_or_else(|| match wish.turn {
-        Some(seq) => not(format!("the session has no turn {seq}")),
+        Some(seq) => not(format!("the session has no turn {}", seq + 1)),
         None => not("the session has no turn".to_owned()),
     })?;
     let turn = view.turn.link.seq;
-    let receipt = view.receipt.ok_or_else(|| not(format!("there is no receipt of turn {turn} here")))?;
+    let receipt =
+        view.receipt.ok_or_else(|| not(format!("there is no receipt of turn {} here", turn + 1)))?;
     let mut request = AuditRequest {
         version: VERSION,
         nonce: random_bytes(),

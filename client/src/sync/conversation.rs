@@ -11,7 +11,7 @@ use baton_proto::{
 use crate::{
     core::Core,
     error::ClientError,
-    session::{open_session, state::State},
+    session::{open_session, state::State, title},
     sync::sessions::journals_by_use,
 };
 
@@ -35,6 +35,8 @@ pub struct ConversationTurn {
 pub struct Conversation {
     /// The session.
     pub session: SessionId,
+    /// The title that the user gave, or else the beginning of the first message.
+    pub title: String,
     /// When it was last used, in milliseconds since the Unix epoch.
     pub used_ms: u64,
     /// Its turns.
@@ -54,7 +56,12 @@ impl Conversation {
                 messages: record.messages.clone(),
             })
         });
-        Self { session: state.session_id, used_ms: state.last_used_ms(), turns: turns.collect() }
+        Self {
+            session: state.session_id,
+            title: title::title(state),
+            used_ms: state.last_used_ms(),
+            turns: turns.collect(),
+        }
     }
 }
 

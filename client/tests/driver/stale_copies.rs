@@ -114,14 +114,14 @@ async fn an_old_home_merges_its_own_later_turns_before_the_next_turn() {
     let client = open(&world, home.path(), &gate).await;
     let error = client.session(id).check_head().await.unwrap_err();
     assert!(matches!(error, ClientError::Behind { ours: 3, theirs: 9, own: true }), "{error}");
-    assert!(error.to_string().contains("this device itself wrote"), "{error}");
+    assert!(error.to_string().contains("this device wrote"), "{error}");
     assert!(!error.to_string().contains("another device"), "{error}");
     client.shutdown(GRACE).await;
 
     let client = open(&world, home.path(), &gate).await;
     let told = say_next(&client, id, "after the backup").await;
     assert_eq!(told, [DeviceEvent::CaughtUp { turns: 6, own: 6 }]);
-    assert!(told[0].to_string().starts_with("this home is an older copy"), "{}", told[0]);
+    assert!(told[0].to_string().starts_with("This home is an older copy"), "{}", told[0]);
     let mut expected: Vec<String> = (0..10).map(|turn| format!("turn {turn}")).collect();
     expected.push("after the backup".to_owned());
     assert_eq!(said(&client, id).await, expected);

@@ -179,6 +179,7 @@ async fn a_session_open_in_one_client_is_refused_to_another() {
     let world = World::new(1).await;
     let first = world.client().await;
     let session = session(&first).await;
+    say(&first, session, "one").await;
     let second = world.client().await;
     assert_eq!(second.sessions().await.unwrap().len(), 1, "a listing needs no lock");
     assert!(matches!(second.session(session).info().await, Err(ClientError::InUse(id)) if id == session));
@@ -186,6 +187,72 @@ async fn a_session_open_in_one_client_is_refused_to_another() {
     assert!(second.session(session).info().await.is_ok());
     first.shutdown(GRACE).await;
     second.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_open_in_another_client_can_be_read_and_not_changed() {
+    let world = World::new(1).await;
+    let writer = world.client().await;
+    let session = session(&writer).await;
+    say(&writer, session, "one").await;
+    let mut config = world.config(world.home.path());
+    config.read_in_use = true;
+    let reader = Client::open(config).await.unwrap();
+    let handle = reader.session(session);
+    assert_eq!(handle.history().await.unwrap().len(), 1);
+    assert!(handle.export(false).await.is_ok());
+    let in_use = |error: ClientError| matches!(error, ClientError::InUse(id) if id == session);
+    assert!(in_use(handle.rename(Some("mine")).await.unwrap_err()));
+    assert!(in_use(handle.turn(TurnInput::user("two"), |_| ()).await.unwrap_err()));
+    say(&writer, session, "two").await;
+    handle.release();
+    assert_eq!(handle.history().await.unwrap().len(), 2, "it is read anew");
+    reader.shutdown(GRACE).await;
+    writer.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_has_a_file_from_its_first_attempt_on() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let files = || {
+        let listing = fs::read_dir(world.home.path().join("sessions")).unwrap();
+        listing.filter(|entry| entry.as_ref().unwrap().path().extension().is_some()).count()
+    };
+    let session = session(&client).await;
+    let nobody = TurnInput { model: Some("no such model".to_owned()), ..TurnInput::user("lost") };
+    let refused = client.session(session).turn(nobody, |_| ()).await;
+    assert!(matches!(refused, Err(ClientError::NoNode(_))), "{refused:?}");
+    assert_eq!(files(), 0, "no node was asked");
+    client.session(session).abandon().await.unwrap();
+    client.session(session).rename(Some("a title")).await.unwrap();
+    say(&client, session, "one").await;
+    assert_eq!(files(), 1);
+    client.shutdown(GRACE).await;
+    let again = world.client().await;
+    let info = again.session(session).info().await.unwrap();
+    assert_eq!((info.turns, info.title.as_str()), (1, "a title"), "its earlier entries are in the file");
+    again.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_are_found_by_title_and_text() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let (first, second) = (session(&client).await, session(&client).await);
+    say(&client, first, "where is the Harbour of my town").await;
+    say(&client, second, "something else").await;
+    client.session(second).rename(Some("Town planning")).await.unwrap();
+    client.session(first).release();
+    let found = async |words: &str| {
+        let found = client.search(words).await.unwrap().into_iter();
+        found.map(|one| (one.session.id, one.snippet)).collect::<Vec<_>>()
+    };
+    assert_eq!(found("harbour MY").await, [(first, "where is the Harbour of my town".to_owned())]);
+    assert_eq!(found("town").await.len(), 2);
+    assert!(found("harbour planning").await.is_empty(), "all words in one text");
+    assert!(client.session(second).rename(Some(&"x".repeat(300))).await.is_err());
+    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

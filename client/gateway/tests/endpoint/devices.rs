@@ -42,7 +42,7 @@ async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_
     let answer = ask("last").await;
     assert_eq!(answer["choices"][0]["message"]["content"], "last (4)", "{answer}");
     let told = answer["baton"]["devices"][0].as_str().unwrap();
-    assert!(told.contains("another device went on"), "{answer}");
+    assert!(told.contains("Another device continued"), "{answer}");
     let said = first.user_messages(id).await;
     assert_eq!((said.len(), said[3].as_str(), said[4].as_str()), (5, "later", "last"));
     assert!(said.contains(&"first".to_owned()) && said.contains(&"second".to_owned()));

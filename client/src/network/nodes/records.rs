@@ -41,11 +41,15 @@ impl Directory {
     /// Verified nodes that answer. Searches if none is known: waits for the first until the discovery
     /// timeout.
     pub(crate) async fn refresh(&self) -> Vec<NodeInfo> {
+        self.refresh_until(Instant::now() + self.timeouts.discovery).await
+    }
+
+    /// As [`Directory::refresh`], until this deadline.
+    pub(super) async fn refresh_until(&self, deadline: Instant) -> Vec<NodeInfo> {
         self.note_use();
         if !self.may_find && self.mesh.peers().is_empty() {
             return Vec::new();
         }
-        let deadline = Instant::now() + self.timeouts.discovery;
         loop {
             let expected = self.expected;
             let some_expected =

@@ -33,6 +33,9 @@ impl State {
         if *self.system != self.header.system {
             entries.push(Entry::System(self.system.to_vec()));
         }
+        if self.title.is_some() {
+            entries.push(Entry::Title(self.title.clone()));
+        }
         for (turn, meta) in self.history.iter().zip(&self.meta).skip(from) {
             let last = turn.link.seq + 1 == self.next_seq();
             meta.push_entries(turn.link.seq, last, &mut entries);
