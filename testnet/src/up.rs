@@ -35,6 +35,9 @@ pub(crate) struct UpArgs {
     /// Print the addresses as one JSON line when ready
     #[arg(long)]
     pub(crate) json: bool,
+    /// Stop as soon as standard input closes, so that no network outlives the program that started it
+    #[arg(long)]
+    pub(crate) while_stdin_open: bool,
 }
 
 /// Runs until SIGTERM or Ctrl-C.
@@ -50,24 +53,42 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
         context_tokens: None,
         echo_delay_ms: args.echo_delay_ms,
         model_dir: args.model_dir.clone(),
-        extra: Vec::new(),
+        // So that all commands of a client can be tried.
+        extra: match args.engine {
+            EngineChoice::Native => vec!["--audits".to_owned(), "true".to_owned()],
+            EngineChoice::Echo => Vec::new(),
+        },
     };
     output::note(&format!("starting a store and {} nodes", args.nodes));
     let mut signals = output::stop_signals()?;
     let network = output::unless_stopped(&mut signals, Network::start(&folder, args.nodes, options)).await?;
     let config = write_config(&network, &folder)?;
     announce(&network, &args, &config);
-    signals.next().await;
+    tokio::select! {
+        () = stdin_closed(), if args.while_stdin_open => {}
+        _ = signals.next() => {}
+    }
     output::note("stopping");
     output::unless_stopped(&mut signals, network.stop()).await
+}
+
+/// Waits for the end of standard input.
+async fn stdin_closed() {
+    let mut stdin = tokio::io::stdin();
+    // An error also means that nobody holds the other end.
+    let _ = tokio::io::copy(&mut stdin, &mut tokio::io::sink()).await;
 }
 
 /// Writes a configuration for the client, which keeps its command line short.
 fn write_config(network: &Network, folder: &Path) -> anyhow::Result<PathBuf> {
     let nodes: Vec<String> = network.addresses().iter().map(|address| format!("\"{address}\"")).collect();
     let (store, shards) = (network.store_url(), network.options.shards);
-    let text =
-        format!("publisher = \"{store}\"\nshards = {shards}\nnode = [\n  {},\n]\n", nodes.join(",\n  "));
+    // A home of its own: the person's conversations stay apart.
+    let home = folder.join("home").display().to_string();
+    let text = format!(
+        "home = {home:?}\npublisher = \"{store}\"\nshards = {shards}\nnode = [\n  {},\n]\n",
+        nodes.join(",\n  ")
+    );
     let path = folder.join("baton.toml");
     replace_private(&path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
@@ -91,7 +112,7 @@ fn announce(network: &Network, args: &UpArgs, config: &Path) {
     }
     let baton = crate::process::sibling("baton").unwrap_or_else(|_| PathBuf::from("baton"));
     let echo = if args.engine == crate::network::EngineChoice::Echo { " --allow-echo" } else { "" };
-    output::line("\ntalk to it from another terminal:\n");
+    output::line("\nTalk to it from another terminal:\n");
     output::line(&format!("  {} --config {} chat{echo}\n", baton.display(), config.display()));
     output::line("Ctrl-C stops everything");
 }

@@ -8,136 +8,120 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use baton_command::manual::{CompletionsArguments, ManArguments};
 use baton_proto::ids::{ModelId, NodeId, PublicKey};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
+use crate::options::ClientOptions;
 pub(crate) use account::{AccountCommand, DelegateArguments, SCOPES};
 use blob::BlobCommand;
 pub(crate) use memory::{ContextArguments, MemoryCommand, OtherHolders, Switch};
 
+/// The commands in groups, in the order of a newcomer's needs.
+const GROUPS: &str = "\
+Chat:
+  chat         Chat in a full-screen view, at a prompt, or with one message (the default)
+  try          Chat at once, on a private network that this command starts and removes
+  serve        Serve the OpenAI API and a chat page on this machine
+
+Conversations:
+  session      List, show, search, rename, verify, back up and delete conversations
+  receipts     List nodes' receipts for your turns, with totals
+  audit        Have another node compute an answer again
+
+Memory:
+  memory       Show and change what a relayer remembers of you
+  account      Manage the account key, which owns memories
+
+Network:
+  nodes        List the nodes found and their models
+  doctor       Check the nodes, the stores, the clock and your sessions
+  grants       Use, show and narrow a quota of a node's operator
+
+More:
+  blob         Store and fetch files on any Walrus network
+  config       Show every setting with its origin, or check the settings file
+  passphrase   Set, change or remove the passphrase of your keys";
+
 const EXAMPLES: &str = "\
 Examples:
-  baton chat --node /ip4/127.0.0.1/tcp/4001/p2p/12D3KooW...
-  baton chat last                                  go on with the last session
-  baton chat --plain                               line by line, as for a screen reader
-  baton chat --message 'Hello' --json              one turn; the last line is JSON
-  echo 'Summarise this' | baton chat --message -   the message from standard input
-  baton serve                                      an OpenAI-compatible endpoint for other programs
+  baton try                          chat on a private network of this machine
+  baton chat \"Hello\"               one message; the answer is the output
+  baton chat -c                      continue the last conversation
   baton session list
+  baton doctor                       why does it not work?
+
+`baton COMMAND -h` shows a command's options, and `baton config` all settings.";
+
+/// What `--help` and the manual page add.
+const DETAILS: &str = "\
+Examples:
+  baton try                                        chat on a private network of this machine
+  baton chat --node /ip4/127.0.0.1/tcp/4001/p2p/12D3KooW...
+  baton chat 'Hello' --json                        one turn; the last line is JSON
+  baton chat -c                                    continue the last conversation
+  echo 'Summarise this' | baton chat -             the message from standard input
+  baton chat --plain                               line by line, as for a screen reader
+  baton serve                                      the OpenAI API for other programs
+  baton session list
+  baton session verify last --full --repair        restore the copies that the store lost
   baton session backup last --out words.txt        24 words that are the session
-  baton session restore --words-file words.txt     bring it back on another machine
-  baton session verify last --full --repair        put back what the store lost
-  baton session renew                              store again what runs out soon, of all sessions
-  baton session sync last                          take in what another of your devices wrote
-  baton nodes
+  baton session restore --words-file words.txt     restore it on another machine
+  baton session renew                              renew the blobs that expire soon, of all sessions
+  baton session sync last                          merge changes from your other devices
   baton nodes --explain                            why each node would be chosen, or not
   baton receipts last --verify                     who served what, as both sides signed
   baton audit last                                 another node computes the last answer again
-  baton blob id --shards 1000 photo.jpg            the blob ID alone, without any network
   baton blob put photo.jpg --epochs 10 --publisher https://publisher.example
-  baton blob get BLOB_ID -o photo.jpg --aggregator https://a.example --aggregator https://b.example
-  baton blob quilt put notes/*.txt                 many small files as one blob
   baton account new --passphrase-file p.txt        the key that owns memories
-  baton account delegate KEY --out agent.json      let another key read them
-  baton chat --memory --relayer /ip4/192.0.2.1/tcp/4101/p2p/ID
-  baton memory list --all --relayer-url https://relayer.example
-  baton memory add 'I am allergic to peanuts'      and search, edit, forget, export, consent, settings
+  baton memory add 'I am allergic to peanuts'
 
-Settings file: ~/.config/baton/config.toml, with the keys home, node (a list), publisher, aggregator and heads (a URL or
-a list), publisher_token_file, publisher_secret_file, shards, mdns, dht, open_epochs, closed_epochs, epoch_hours,
-renew, max_price, model, system, plain, relayer, relayer_url, account. Flags go before the environment (BATON_*), and
-that before the file.
+Settings come from options, then the environment (BATON_*), then the settings file ~/.config/baton/config.toml. `baton
+config` lists all of them, and `baton config init` writes a commented settings file.
 
-Exit codes: 0 done; 1 other failure; 2 wrong usage or message; 3 no node found; 4 the turn failed, or a clock is wrong; 5 something did
-not verify; 6 the store or head index failed, or lacks something; 7 the session is unknown, busy or unfinished; 8 the
-home folder, its key or a damaged journal; 9 the relayer refused or failed; 10 an audit could
-say nothing; 130 interrupted.";
+Exit codes: 0 done; 1 other failure; 2 wrong usage or message; 3 no node found; 4 the turn failed, or a clock is wrong;
+5 something did not verify; 6 the store or head index failed, or lacks something; 7 the session is unknown, busy or
+unfinished; 8 the home folder, its key or a damaged journal; 9 the relayer refused or failed; 10 an audit has no result;
+130 interrupted.";
 
-/// Chat with language models on nodes that keep nothing: your conversations are yours, sealed and verifiable.
+/// Chat with open models on other people's machines. Your history stays encrypted and yours.
 #[derive(Debug, Parser)]
-#[command(name = "baton", version, after_help = EXAMPLES, next_help_heading = "Settings of every command")]
+#[command(
+    name = "baton",
+    version,
+    before_help = GROUPS,
+    after_help = EXAMPLES,
+    after_long_help = DETAILS,
+    next_help_heading = "Settings of every command"
+)]
 pub(crate) struct Arguments {
     /// The command.
     #[command(subcommand)]
-    pub command: Command,
-    /// Folder of the device key and the sessions [default: ~/.local/share/baton].
-    #[arg(long, global = true, env = "BATON_HOME", value_name = "FOLDER")]
-    pub home: Option<PathBuf>,
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub options: ClientOptions,
     /// Settings file [default: ~/.config/baton/config.toml].
     #[arg(long, global = true, env = "BATON_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Multiaddress of a bootstrap node, such as /ip4/192.0.2.1/tcp/4001/p2p/ID; may be repeated.
-    #[arg(long, global = true, env = "BATON_NODE", value_name = "MULTIADDR", value_delimiter = ',')]
-    pub node: Vec<String>,
-    /// Base URL of a publisher, for writing blobs; may be repeated, preferred first [default:
-    /// http://127.0.0.1:31415].
-    #[arg(long, global = true, env = "BATON_PUBLISHER", value_name = "URL", value_delimiter = ',')]
-    pub publisher: Vec<String>,
-    /// Base URL of an aggregator, for reading blobs; may be repeated, preferred first [default: the
-    /// publishers'].
-    #[arg(long, global = true, env = "BATON_AGGREGATOR", value_name = "URL", value_delimiter = ',')]
-    pub aggregator: Vec<String>,
-    /// File with the publishers' bearer token.
-    #[arg(long, global = true, env = "BATON_PUBLISHER_TOKEN_FILE", value_name = "FILE")]
-    pub publisher_token_file: Option<PathBuf>,
-    /// File with the secret shared with the publishers, for signing a single-use token (JWT) for each PUT.
-    #[arg(
-        long,
-        global = true,
-        env = "BATON_PUBLISHER_SECRET_FILE",
-        value_name = "FILE",
-        conflicts_with = "publisher_token_file"
-    )]
-    pub publisher_secret_file: Option<PathBuf>,
-    /// Base URL of a head index; may be repeated, up to 8, all written and read [default: the first
-    /// publisher's].
-    #[arg(long, global = true, env = "BATON_HEADS", value_name = "URL", value_delimiter = ',')]
-    pub heads: Vec<String>,
-    /// Shard count for blob IDs of new sessions, as in the store's network [default: 1000].
-    #[arg(long, global = true, env = "BATON_SHARDS", value_name = "NUMBER")]
-    pub shards: Option<u16>,
-    /// Epochs, 1 to 53, to store a session's newest blob, so how long a session may stay idle [default: 5].
-    #[arg(long, global = true, env = "BATON_OPEN_EPOCHS", value_name = "NUMBER")]
-    pub open_epochs: Option<u32>,
-    /// Epochs, 1 to 53, to store the blob of a full segment [default: 53].
-    #[arg(long, global = true, env = "BATON_CLOSED_EPOCHS", value_name = "NUMBER")]
-    pub closed_epochs: Option<u32>,
-    /// Hours in an epoch of the store: 336 on Walrus's mainnet, 24 on its testnet [default: 336].
-    #[arg(long, global = true, env = "BATON_EPOCH_HOURS", value_name = "NUMBER")]
-    pub epoch_hours: Option<u32>,
-    /// Do not renew blobs before they expire.
-    #[arg(long, global = true, env = "BATON_NO_RENEW")]
-    pub no_renew: bool,
-    /// Do not keep session heads in the nodes' DHT, in addition to the head indexes.
-    #[arg(long, global = true, env = "BATON_NO_DHT")]
-    pub no_dht: bool,
-    /// Maximum price of a turn, in millionths of the nodes' price unit [default: 10000000].
-    #[arg(long, global = true, env = "BATON_MAX_PRICE", value_name = "NUMBER")]
-    pub max_price: Option<u64>,
-    /// Find nodes on the local network by multicast, even if nodes are given (always on without any).
-    #[arg(long, global = true, env = "BATON_MDNS")]
-    pub mdns: bool,
-    /// File with the passphrase of the device key; a new key is sealed under it (existing key: baton
-    /// passphrase).
-    #[arg(long, global = true, env = "BATON_PASSPHRASE_FILE", value_name = "FILE")]
+    /// File with the passphrase of the device key; a new key is sealed under it.
+    #[arg(long, global = true, env = "BATON_PASSPHRASE_FILE", value_name = "FILE", hide_short_help = true)]
     pub passphrase_file: Option<PathBuf>,
-    /// Base URL of the relayer for memories.
-    #[arg(long, global = true, env = "BATON_RELAYER_URL", value_name = "URL")]
-    pub relayer_url: Option<String>,
-    /// File of the account key, which owns memories [default: account.key in the home folder].
-    #[arg(long, global = true, env = "BATON_ACCOUNT", value_name = "FILE")]
-    pub account: Option<PathBuf>,
-    /// File with a delegation to this key [default: account.delegation beside the account key, if present].
-    #[arg(long, global = true, env = "BATON_DELEGATION", value_name = "FILE")]
-    pub delegation: Option<PathBuf>,
-    /// Account to act for, as its delegate [default: the key's own account].
-    #[arg(long, global = true, env = "BATON_OWNER", value_name = "ADDRESS")]
-    pub owner: Option<String>,
+    /// As --renew=false.
+    #[arg(long, global = true, env = "BATON_NO_RENEW", hide = true)]
+    pub no_renew: bool,
+    /// As --dht=false.
+    #[arg(long, global = true, env = "BATON_NO_DHT", hide = true)]
+    pub no_dht: bool,
     /// Print JSON.
     #[arg(long, global = true)]
     pub json: bool,
     /// Clock error in seconds: positive for ahead, negative for behind. For tests.
     #[arg(long, global = true, value_name = "SECONDS", hide = true, allow_negative_numbers = true)]
     pub clock_offset: Option<i64>,
+}
+
+/// The program's command line. The help of the program lists the commands in groups.
+pub(crate) fn command() -> clap::Command {
+    let template = "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{options}{after-help}";
+    Arguments::command().help_template(template).mut_subcommands(|command| command.next_help_heading(None))
 }
 
 /// The commands.
@@ -148,6 +132,11 @@ pub(crate) enum Command {
     /// In the full-screen view, F1 lists the keys, /help lists the commands, and Ctrl-D leaves. A
     /// line-by-line prompt replaces it with --plain, if TERM is dumb, or if BATON_LOG writes to the terminal.
     Chat(ChatArguments),
+    /// Chat at once, on a private network of this machine: a store, nodes and a real model.
+    ///
+    /// The network and its conversations are removed when the chat ends. The programs baton-testnet and
+    /// baton-node must be installed beside this one.
+    Try(TryArguments),
     /// Serve a local OpenAI-compatible endpoint over your sealed sessions.
     Serve(ServeArguments),
     /// List, show, verify, move, back up and delete sessions.
@@ -178,6 +167,10 @@ pub(crate) enum Command {
     /// operators offer audits accept them; each audit counts as a turn there. To recompute a turn on this
     /// machine: baton-node replay.
     Audit(AuditArguments),
+    /// Check the nodes, the stores, the clock and your sessions, and show how to fix problems.
+    ///
+    /// The exit code is 0 without a problem; there may be warnings.
+    Doctor,
     /// Use, show and narrow a quota grant from a node operator.
     Grants {
         /// The grant command.
@@ -201,10 +194,29 @@ pub(crate) enum Command {
         #[arg(long, conflicts_with = "new_file")]
         remove: bool,
     },
+    /// Show every setting with its value and origin.
+    Config {
+        /// The command for settings [default: show].
+        #[command(subcommand)]
+        command: Option<ConfigCommand>,
+    },
     /// Print a completion script for a shell.
+    #[command(hide = true)]
     Completions(CompletionsArguments),
     /// Print the manual page, or write the pages of all commands.
+    #[command(hide = true)]
     Man(ManArguments),
+}
+
+/// The commands for settings.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Show every setting with its value and origin.
+    Show,
+    /// Report all problems of the settings file.
+    Check,
+    /// Write a settings file with a comment for each setting.
+    Init,
 }
 
 /// Arguments of `baton nodes`.
@@ -243,8 +255,8 @@ pub(crate) struct ReceiptsArguments {
 pub(crate) struct AuditArguments {
     /// Session id, a prefix of it, or `last`.
     pub session: String,
-    /// Turn number, from 0 [default: the last turn].
-    #[arg(long, value_name = "NUMBER")]
+    /// Turn number, from 1 [default: the last turn].
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     pub turn: Option<u64>,
     /// Node to ask (its id in hex, as `baton nodes` shows it) [default: any other node that serves the turn's
     /// model].
@@ -261,15 +273,21 @@ pub(crate) struct AuditArguments {
 /// Arguments of `baton chat`.
 #[derive(Debug, Args)]
 pub(crate) struct ChatArguments {
-    /// Session id, a prefix of it, or `last` [default: a new session].
+    /// Message to send: the answer is printed, and the program exits; `-` reads it from standard input.
+    pub text: Option<String>,
+    /// Continue the last session.
+    #[arg(long = "continue", short = 'c', conflicts_with = "session")]
+    pub continue_last: bool,
+    /// Continue this session: its id, or the first digits of it [default: a new session].
+    #[arg(long, short)]
     pub session: Option<String>,
-    /// Send this message, print the answer and exit; `-` reads the message from standard input.
-    #[arg(long, short, value_name = "TEXT")]
+    /// The message, as an option.
+    #[arg(long, short, value_name = "TEXT", hide = true)]
     pub message: Option<String>,
-    /// File with a JSON schema for the answer to --message; not every node supports schemas.
-    #[arg(long, value_name = "FILE", requires = "message")]
+    /// File with a JSON schema for the answer; needs a message, and a node that supports schemas.
+    #[arg(long, value_name = "FILE")]
     pub schema: Option<PathBuf>,
-    /// Model name or id [default: any, preferably on a node's own engine].
+    /// Model to use, by name or id [default: any; a node's own engine is preferred].
     #[arg(long, env = "BATON_MODEL")]
     pub model: Option<String>,
     /// Pinned system text of a new session, or of an existing one from now on.
@@ -289,14 +307,27 @@ pub(crate) struct ChatArguments {
     /// Sampling seed [default: random for each turn].
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
-    /// Maximum tokens of an answer.
+    /// Maximum tokens of an answer [default: 2048].
     #[arg(long, value_name = "NUMBER")]
     pub max_tokens: Option<u32>,
-    /// Drop an earlier message without an answer, instead of finishing it first.
+    /// Discard an earlier message without an answer, instead of finishing it first.
     #[arg(long)]
     pub drop_pending: bool,
     /// Use a line-by-line prompt instead of the full-screen view, even at a terminal.
     #[arg(long, env = "BATON_PLAIN")]
+    pub plain: bool,
+}
+
+/// Arguments of `baton try`.
+#[derive(Debug, Args)]
+pub(crate) struct TryArguments {
+    /// Message to send: the answer is printed, and the program exits.
+    pub text: Option<String>,
+    /// Number of nodes.
+    #[arg(long, default_value_t = 2, value_name = "NUMBER", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=16))]
+    pub nodes: usize,
+    /// Use a line-by-line prompt instead of the full-screen view, even at a terminal.
+    #[arg(long)]
     pub plain: bool,
 }
 
@@ -384,6 +415,22 @@ pub(crate) enum SessionCommand {
     Show {
         /// Session id, a prefix of it, or `last`.
         session: String,
+        /// Show also the turns that an edit replaced.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Find the sessions that have all these words in their title or in one message.
+    Search {
+        /// The words, in any case.
+        #[arg(required = true)]
+        words: Vec<String>,
+    },
+    /// Give a session a title, which only this device shows.
+    Rename {
+        /// Session id, a prefix of it, or `last`.
+        session: String,
+        /// The title [default: the beginning of the first message].
+        title: Option<String>,
     },
     /// Verify every link, signature, record and blob, and their presence in the store.
     Verify {
@@ -415,7 +462,7 @@ pub(crate) enum SessionCommand {
     Memory {
         /// Session id, a prefix of it, or `last`.
         session: String,
-        /// Write only the memory of this turn.
+        /// Write only the memory of this turn, counted from 1.
         #[arg(long, value_name = "NUMBER")]
         turn: Option<u64>,
         /// Output file (created with mode 0600); `-` is standard output.
@@ -468,10 +515,11 @@ pub(crate) enum SessionCommand {
         #[arg(long)]
         over: bool,
     },
-    /// Delete a session on this device, and mark it as deleted in the head index.
+    /// Delete sessions on this device, and mark them as deleted in the head index.
     Delete {
-        /// Session id, a prefix of it, or `last`.
-        session: String,
+        /// Session ids, prefixes of them, or `last`.
+        #[arg(required = true, value_name = "SESSION")]
+        sessions: Vec<String>,
         /// Do not ask for confirmation.
         #[arg(long)]
         yes: bool,
@@ -550,12 +598,33 @@ pub(crate) struct NarrowArguments {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Arguments::command().debug_assert();
+        command().debug_assert();
+    }
+
+    #[test]
+    fn the_groups_list_every_command() {
+        let shown = command();
+        let shown = shown.get_subcommands().filter(|command| !command.is_hide_set());
+        let mut names: Vec<&str> = shown.map(clap::Command::get_name).collect();
+        let listed = GROUPS.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
+        let mut listed: Vec<&str> = listed.collect();
+        names.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(names, listed);
+    }
+
+    #[test]
+    fn the_short_help_of_each_command_fits_on_a_screen() {
+        let mut root = command();
+        root.build();
+        for command in root.get_subcommands_mut() {
+            let lines = command.render_help().to_string().lines().count();
+            assert!(lines <= 40, "baton {} -h: {lines} lines", command.get_name());
+        }
+        assert!(root.render_help().to_string().lines().count() <= 50);
     }
 }

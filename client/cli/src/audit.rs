@@ -11,7 +11,7 @@ use super::{
     args::AuditArguments,
     find_session,
     interrupt::cancellable,
-    out::{Out, short},
+    out::{Out, short, turn_number},
     settings::{Settings, read_bounded},
     with_client, write_private,
 };
@@ -47,7 +47,7 @@ async fn audit(client: &Client, arguments: &AuditArguments, out: &Out) -> Result
         None => None,
     };
     let wish = AuditWish {
-        turn: arguments.turn,
+        turn: arguments.turn.map(|number| number - 1),
         node: node.map_err(|error| usage(format!("--only: {error}")))?,
         schema: schema.map(|schema| schema.to_string()),
     };
@@ -88,7 +88,8 @@ fn show(audited: &AuditOutcome, file: Option<&Path>, out: &Out) -> Result<(), Fa
     for (node, why) in &audited.refused {
         out.note(&format!("node {} made no audit: {why}", short(node)));
     }
-    let (turn, author, node) = (audited.turn, short(&audited.author), short(&audited.report.node));
+    let (turn, author, node) =
+        (turn_number(audited.turn), short(&audited.author), short(&audited.report.node));
     let text = match audited.report.verdict {
         AuditVerdict::Same { tokens } => {
             format!("turn {turn} of node {author}: the same {tokens} tokens, says and signs node {node}")

@@ -13,12 +13,13 @@ use serde_json::json;
 use super::{
     Failure,
     args::ChatArguments,
+    find_session,
     interrupt::cancellable,
     leave_at_second_interrupt,
-    out::Out,
+    out::{Out, short_session},
     repl,
     settings::Settings,
-    talk::{Talk, TurnDisplay, open_session},
+    talk::{Talk, TurnDisplay, open_session, while_waiting},
     tui, with_client,
 };
 
@@ -26,22 +27,55 @@ use super::{
 const MAX_STDIN_BYTES: u64 = 2 * 1024 * 1024;
 /// Time to wait for a message's head, so that another device's turn in its place is reported at once.
 const COMPARE_WAIT: Duration = Duration::from_secs(3);
+/// Time to wait until a message's turn is stored.
+const SETTLE_WAIT: Duration = Duration::from_secs(4);
+
 pub(crate) async fn run(settings: &Settings, arguments: ChatArguments, out: &Out) -> Result<(), Failure> {
     let talk = Arc::new(Talk::from(settings, &arguments)?);
-    with_client(settings, true, async |client| match &arguments.message {
-        Some(message) => one_shot(client, &talk, &arguments, message, out).await,
-        None if out.json() => Err(Failure::Usage("--json needs --message".to_owned())),
-        None if arguments.plain || settings.plain || !at_terminal() => {
-            repl::run(client, talk, &arguments, out).await
+    with_client(settings, true, async |client| {
+        let arguments = with_session(client, arguments).await?;
+        match &arguments.message {
+            Some(message) => one_shot(client, &talk, &arguments, message, out).await,
+            None if out.json() => Err(Failure::Usage("--json needs a message: baton chat TEXT".to_owned())),
+            None if arguments.schema.is_some() => {
+                Err(Failure::Usage("--schema needs a message: baton chat TEXT".to_owned()))
+            }
+            None if arguments.plain || settings.plain || !at_terminal() => {
+                repl::run(client, talk, &arguments, out).await
+            }
+            None => Box::pin(tui::run(client, talk, &arguments, out)).await,
         }
-        None => Box::pin(tui::run(client, talk, &arguments, out)).await,
     })
     .await
 }
 
 /// Whether input and output are both terminals.
-fn at_terminal() -> bool {
+pub(crate) fn at_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+}
+
+/// The arguments with a session and a message in their own fields. A text that names a session of this home
+/// continues it, as in earlier versions; all other text is a message.
+async fn with_session(client: &Client, mut arguments: ChatArguments) -> Result<ChatArguments, Failure> {
+    if arguments.continue_last {
+        arguments.session = Some("last".to_owned());
+    }
+    let Some(text) = arguments.text.take() else { return Ok(arguments) };
+    let names_session = arguments.session.is_none()
+        && (arguments.message.is_some() || may_be_id(&text) && find_session(client, &text).await.is_ok());
+    match names_session {
+        true => arguments.session = Some(text),
+        false if arguments.message.is_some() => {
+            return Err(Failure::Usage("one message at a time: give it as TEXT".to_owned()));
+        }
+        false => arguments.message = Some(text),
+    }
+    Ok(arguments)
+}
+
+/// Whether a text may name a session: `last`, or enough digits of an id.
+fn may_be_id(text: &str) -> bool {
+    text == "last" || (text.len() >= 6 && text.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 async fn one_shot(
@@ -56,19 +90,21 @@ async fn one_shot(
         return Err(ClientError::EmptyMessage.into());
     }
     let session = open_session(client, talk, arguments).await?;
+    let handle = client.session(session);
     if arguments.drop_pending {
-        client.session(session).abandon().await?;
+        handle.abandon().await?;
     }
     let mut view = TurnDisplay::new(out);
-    if client.session(session).info().await?.pending {
-        out.note("finishing an earlier message first");
+    if handle.info().await?.pending {
+        out.note("Finishing an earlier message first.");
         match talk.finish_pending(client, session, &mut view, out).await {
             Ok(outcome) => outcome.iter().for_each(|outcome| view.finish(outcome)),
             Err(failure) => {
                 view.end_line();
-                out.warn("your new message was not sent and is not kept: the earlier one has no answer yet");
+                out.warn("Your new message was not sent: an earlier one has no answer yet.");
                 out.note(&format!(
-                    "  send it again later, or give up the earlier one: baton chat {session} --drop-pending --message …"
+                    "  send it again later, or discard the earlier one: baton chat -s {} --drop-pending TEXT",
+                    short_session(&session)
                 ));
                 return Err(failure);
             }
@@ -78,23 +114,37 @@ async fn one_shot(
     if arguments.session.is_some()
         && let Some(system) = &arguments.system
     {
-        client.session(session).set_system(vec![Message::new(Role::System, system)]).await?;
+        handle.set_system(vec![Message::new(Role::System, system)]).await?;
     }
     let messages = vec![Message::new(Role::User, text)];
     let input = talk.input(session, messages.clone(), out);
-    let result = cancellable(client.session(session).turn(input, |event| view.show(event))).await;
+    let started = view.started();
+    let turn = Box::pin(handle.turn(input, |event| view.show(event)));
+    let result = cancellable(while_waiting(client, out, started, turn)).await;
     if result.is_err() {
         view.end_line();
         leave_at_second_interrupt();
-        if client.session(session).info().await.is_ok_and(|info| info.pending) {
-            out.note(&format!("the message is kept; it is finished first by: baton chat {session}"));
+        // Without an attempt, a new session leaves nothing behind.
+        let nothing_sent = matches!(result, Err(Failure::Client(ClientError::NoNode(_))));
+        let is_kept = arguments.session.is_some() || !nothing_sent;
+        if is_kept && handle.info().await.is_ok_and(|info| info.pending) {
+            let id = short_session(&session);
+            out.note(&format!("Your message is saved. Continue with: baton chat -s {id}"));
         }
     }
     let outcome = result?;
     view.finish(&outcome);
     talk.remember(&messages, &outcome, out).await;
+    // The program is about to end: a blob that no store has yet waits on this device.
+    let stored = handle.wait_settled(SETTLE_WAIT).await?;
+    if !stored && !out.json() {
+        out.warn(
+            "⚠ Not stored yet: the store did not confirm this turn. The next call of baton tries again.",
+        );
+    }
     if out.json() {
         let mut summary = summary(&outcome, &view.model);
+        summary["stored"] = json!(stored);
         if talk.template.json_schema.is_some() {
             // A truncated answer is no JSON.
             summary["json"] = serde_json::from_str(&outcome.text).unwrap_or_default();
@@ -102,7 +152,7 @@ async fn one_shot(
         out.value(&summary)?;
     }
     // Another device may have written in the same place meanwhile.
-    if client.session(session).wait_compared(COMPARE_WAIT).await? {
+    if handle.wait_compared(COMPARE_WAIT).await? {
         talk.reconcile(client, session, out).await?;
     }
     Ok(())

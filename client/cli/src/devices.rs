@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{
     Failure, find_session,
     interrupt::cancellable,
-    out::{Out, count, role, short},
+    out::{Out, count, role, short, short_session, turn_number},
     settings::Settings,
     talk::TurnDisplay,
 };
@@ -53,18 +53,18 @@ pub(crate) async fn check(client: &Client, named: &str, out: &Out) -> Result<(),
         }
         show_devices(&info, out);
         if info.waiting_replays > 0 {
-            out.warn(&format!("{} displaced and not said again yet", count(info.waiting_replays, "turn")));
-            out.note(&format!("  try: baton session sync {id}"));
+            out.warn(&format!("{} displaced and not sent again yet", count(info.waiting_replays, "turn")));
+            out.note(&format!("  try: baton session sync {}", short_session(&id)));
         }
         match &result {
             Ok(HeadStatus::Current) => out.good("✓ the head index has this device's head"),
             _ if published => {
-                out.note("the head index lacked this device's last turns; its head is published again");
+                out.note("The head index lacked this device's last turns; its head is published again.");
             }
             Ok(HeadStatus::Unpublished) => {
-                out.warn("this device's last turns are not in the head index; they are offered again");
+                out.warn("The head index lacks this device's last turns; they are offered again.");
             }
-            Ok(HeadStatus::None) => out.note("nothing was published yet"),
+            Ok(HeadStatus::None) => out.note("Nothing is published yet."),
             Err(_) => {}
         }
     }
@@ -89,9 +89,9 @@ pub(crate) async fn sync(
     };
     let done = match cancellable(client.session(id).reconcile(options, on_event)).await {
         Err(Failure::Client(error @ (ClientError::Store(_) | ClientError::Protocol(_)))) if over => {
-            out.warn(&format!("what other devices wrote could not be taken in: {error}"));
+            out.warn(&format!("The turns of other devices could not be merged: {error}"));
             client.session(id).publish_over().await?;
-            out.note("this device's head is published over it; the other settles both when it comes back");
+            out.note("This device's head is published. The other device merges both when it returns.");
             return Ok(());
         }
         other => other?,
@@ -111,9 +111,13 @@ pub(crate) async fn sync(
         }))?);
     }
     match done.status {
-        HeadStatus::Unpublished => out.warn("the head is not in the index yet; it is offered again"),
+        HeadStatus::Unpublished => out.warn("The head is not in the index yet; it is offered again."),
         HeadStatus::Current | HeadStatus::None => {
-            out.good(&format!("✓ session {id} is in step, with {}", count(info.turns, "turn")));
+            out.good(&format!(
+                "✓ session {} is up to date: {}",
+                short_session(&id),
+                count(info.turns, "turn")
+            ));
         }
     }
     Ok(())
@@ -131,7 +135,8 @@ fn name(status: HeadStatus) -> &'static str {
 pub(crate) fn warn_of_indexes(info: &SessionInfo, out: &Out) {
     let newest = info.indexes.iter().any(|one| matches!(one.shows, IndexAnswer::Newest { .. }));
     for one in &info.indexes {
-        if newest && !matches!(one.shows, IndexAnswer::Newest { .. }) {
+        // An index that is down costs nothing while another has the head; `baton session check` names it.
+        if newest && !matches!(one.shows, IndexAnswer::Newest { .. } | IndexAnswer::Unavailable { .. }) {
             out.warn(&format!("head index {}: {}", one.name, one.shows));
         }
     }
@@ -175,12 +180,12 @@ pub(crate) fn show_devices(info: &SessionInfo, out: &Out) {
 pub(crate) fn show_displaced(displaced: &[DisplacedTurn], out: &Out) -> Result<(), Failure> {
     for turn in displaced {
         let what = match turn.fate {
-            TurnFate::Waits => "waits to be said again: baton session sync".to_owned(),
-            TurnFate::Replayed { to } => format!("said again as turn {to}"),
-            TurnFate::Dropped => "not said again".to_owned(),
-            TurnFate::Theirs => "another device's, which says it again".to_owned(),
+            TurnFate::Waits => "waits to be sent again: baton session sync".to_owned(),
+            TurnFate::Replayed { to } => format!("sent again as turn {}", turn_number(to)),
+            TurnFate::Dropped => "not sent again".to_owned(),
+            TurnFate::Theirs => "written by another device, which sends it again".to_owned(),
         };
-        out.note(&format!("displaced: turn {} · node {} · {what}", turn.seq, short(&turn.node)));
+        out.note(&format!("displaced: turn {} · node {} · {what}", turn_number(turn.seq), short(&turn.node)));
         for message in &turn.messages {
             out.text(&format!("{}: {}\n", role(message.role), message.text))?;
         }

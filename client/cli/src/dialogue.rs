@@ -1,11 +1,12 @@
 //! The dialogue of `baton chat`: parses and runs lines. The prompt ([`super::repl`]) and the full-screen view
 //! ([`super::tui`]) both drive it; [`Out`] and [`TurnDisplay`] display it.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use baton_client::{Client, SessionHandle, TurnInput, TurnOutcome};
 use baton_proto::{
     ids::SessionId,
+    receipt::EngineKind,
     record::{Message, RecordKind, Role},
 };
 
@@ -14,24 +15,36 @@ use super::{
     args::ChatArguments,
     devices, find_session,
     interrupt::cancellable_at,
-    out::{Out, count},
+    out::{Out, count, short_session},
     session::{show_list, show_report},
-    talk::{Talk, TurnDisplay, open_session, show_memory},
+    talk::{Talk, TurnDisplay, joined_text, open_session, show_memory, while_waiting},
+    write_private,
 };
 
 /// The commands.
 pub(crate) const HELP: &str = "\
-/new            begin a session
-/sessions       list the sessions
-/switch ID      go on with another session (an id, its beginning, or last)
-/edit TEXT      say your last message differently
+/new            begin a conversation
+/sessions       list the conversations
+/switch ID      continue another conversation (an id, its first digits, or last)
+/rename TITLE   give this conversation a title
+/delete         delete this conversation, after a question
+/edit TEXT      replace your last message
 /regenerate     ask for the last answer again
-/retry          finish a message that was not answered
-/drop           give up a message that was not answered
-/verify [full]  check the session against the store
-/memory         what was recalled for the last turn
+/continue       continue an answer that the limit cut
+/retry          send a message again that was not answered
+/drop           discard a message that was not answered
+/model [NAME]   use another model, or show the models
+/system [TEXT]  set the system text, or show it
+/params [..]    set temperature=, max_tokens= or seed=, or show them
+/export FILE    write this conversation to a file that anyone can verify
+/verify [full]  check this conversation against the store
+/memory         show the memories of the last turn
+/copy           copy the last answer to the clipboard
 /help           this list
-/quit           leave (also Ctrl-D); Ctrl-C ends a running answer";
+/quit           leave (also Ctrl-D); Ctrl-C stops an answer";
+
+/// The message that continues a cut answer.
+const CONTINUE: &str = "Continue exactly where you stopped.";
 
 /// A parsed line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +53,14 @@ pub(crate) enum Line<'a> {
     New,
     Sessions,
     Switch(&'a str),
+    Rename(&'a str),
+    Delete { sure: bool },
+    Continue,
+    Model(&'a str),
+    System(&'a str),
+    Params(&'a str),
+    Export(&'a str),
+    Copy,
     Edit(&'a str),
     Regenerate,
     Retry,
@@ -63,6 +84,15 @@ pub(crate) fn parse(line: &str) -> Line<'_> {
         ("new", "") => Line::New,
         ("sessions", "") => Line::Sessions,
         ("switch", id) if !id.is_empty() => Line::Switch(id),
+        ("rename", title) if !title.is_empty() => Line::Rename(title),
+        ("delete", "") => Line::Delete { sure: false },
+        ("delete", "yes") => Line::Delete { sure: true },
+        ("continue", "") => Line::Continue,
+        ("model", name) => Line::Model(name),
+        ("system", text) => Line::System(text),
+        ("params", values) => Line::Params(values),
+        ("export", file) if !file.is_empty() => Line::Export(file),
+        ("copy", "") => Line::Copy,
         ("edit", text) if !text.is_empty() => Line::Edit(text),
         ("regenerate", "") => Line::Regenerate,
         ("retry", "") => Line::Retry,
@@ -92,11 +122,13 @@ pub(crate) enum DialogueStep {
 /// A conversation with a user who types.
 pub(crate) struct Dialogue {
     client: Client,
-    talk: Arc<Talk>,
+    talk: Talk,
     out: Out,
     session: SessionId,
     /// System text for the named session, until a turn may begin.
     system: Option<String>,
+    /// The messages of the turn that the user stopped, until another turn is answered.
+    stopped: Option<Vec<Message>>,
 }
 
 impl Dialogue {
@@ -112,7 +144,7 @@ impl Dialogue {
             client.session(session).abandon().await?;
         }
         let system = arguments.session.as_ref().and(arguments.system.clone());
-        Ok(Self { client: client.clone(), talk, out, session, system })
+        Ok(Self { client: client.clone(), talk: (*talk).clone(), out, session, system, stopped: None })
     }
 
     /// The current session.
@@ -128,13 +160,13 @@ impl Dialogue {
     /// Shows the session and its head index's state, and finishes an unanswered turn.
     pub(crate) async fn greet(&mut self) -> Result<(), Failure> {
         let info = self.handle().info().await?;
-        let id: String = info.id.to_string().chars().take(8).collect();
-        self.out.note(&format!("session {id} · {} · /help", count(info.turns, "turn")));
+        let turns = count(info.effective_turns, "turn");
+        self.out.note(&format!("session {} · {turns} · /help", short_session(&info.id)));
         if info.turns > 0 {
             self.compare().await?;
         }
         if info.pending {
-            self.out.note("an earlier message was not answered; finishing it");
+            self.out.note("An earlier message has no answer yet; sending it again.");
             if let Err(failure) = self.retry().await {
                 failure.report(&self.out);
             }
@@ -163,7 +195,7 @@ impl Dialogue {
             Line::Nothing => {}
             Line::Quit => return Ok(DialogueStep::Leave),
             Line::Help => self.out.line(HELP)?,
-            Line::Unknown(text) => self.out.warn(&format!("there is no {text}; /help lists the commands")),
+            Line::Unknown(text) => self.out.warn(&format!("There is no {text}. /help lists the commands.")),
             Line::Say(text) => self.turn(vec![Message::new(Role::User, text)], None).await?,
             Line::Memory => self.memory().await?,
             Line::Edit(text) => self.replace(Some(text)).await?,
@@ -171,8 +203,27 @@ impl Dialogue {
             Line::Retry => self.retry().await?,
             Line::Drop => {
                 self.handle().abandon().await?;
-                self.out.note("given up");
+                self.out.note("The message is discarded.");
             }
+            Line::Rename(title) => {
+                self.handle().rename(Some(title)).await?;
+                self.out.note("The conversation is renamed.");
+            }
+            Line::Delete { sure: false } => {
+                let title = self.handle().info().await?.title;
+                self.out.warn(&format!("Delete \"{title}\"? Type /delete yes"));
+            }
+            Line::Delete { sure: true } => return self.delete().await,
+            Line::Continue => self.turn(vec![Message::new(Role::User, CONTINUE)], None).await?,
+            Line::Model(name) => self.model(name).await?,
+            Line::System(text) => self.system(text).await?,
+            Line::Params(values) => self.params(values)?,
+            Line::Export(file) => {
+                let text = self.handle().export(false).await?;
+                write_private(Path::new(file), text.as_bytes())?;
+                self.out.note(&format!("Written to {file}. The file is as secret as the conversation."));
+            }
+            Line::Copy => self.copy().await?,
             Line::Sessions => show_list(&self.client, &self.out).await?,
             Line::New => {
                 let new = self.talk.new_session(&self.client).await?;
@@ -196,6 +247,7 @@ impl Dialogue {
         if session != self.session {
             self.handle().release();
             self.system = None;
+            self.stopped = None;
         }
         self.session = session;
         Ok(DialogueStep::Greet)
@@ -209,6 +261,7 @@ impl Dialogue {
     async fn turn(&mut self, messages: Vec<Message>, replaced: Option<u64>) -> Result<(), Failure> {
         let mut view = TurnDisplay::new(&self.out);
         view.begin(&messages);
+        self.stopped = Some(messages.clone());
         let mut input = self.talk.input(self.session, messages.clone(), &self.out);
         if replaced.is_some() {
             input = TurnInput { kind: RecordKind::Edit, supersedes_from: replaced, ..input };
@@ -218,24 +271,106 @@ impl Dialogue {
             self.system = None;
         }
         let handle = self.handle();
-        let turn = handle.turn(input, |event| view.show(event));
-        let result = cancellable_at(&self.out, turn).await;
+        let started = view.started();
+        let turn = Box::pin(handle.turn(input, |event| view.show(event)));
+        let result = cancellable_at(&self.out, while_waiting(&self.client, &self.out, started, turn)).await;
         if let Ok(outcome) = &result {
             self.talk.remember(&messages, outcome, &self.out).await;
         }
+        if !matches!(result, Err(Failure::Interrupted)) {
+            self.stopped = None;
+        }
         self.finish_turn(result.map(Some), &mut view).await
+    }
+
+    /// Deletes the session, and begins another.
+    async fn delete(&mut self) -> Result<DialogueStep, Failure> {
+        let deletion = self.handle().delete().await?;
+        if let Some(error) = deletion.unpublished {
+            self.out.warn(&format!("Deleted on this device. The head index was not informed: {error}"));
+        } else {
+            self.out.note("The conversation is deleted.");
+        }
+        self.stopped = None;
+        self.session = self.talk.new_session(&self.client).await?;
+        Ok(DialogueStep::Greet)
+    }
+
+    /// Sets the model of the next turns, if a node serves it; without a name, lists the models.
+    async fn model(&mut self, name: &str) -> Result<(), Failure> {
+        let nodes = self.client.nodes().await;
+        let offers = nodes.iter().flat_map(|node| &node.record.models);
+        let offers = offers.filter(|offer| offer.engine != EngineKind::Embedding);
+        let mut names: Vec<&str> = offers.map(|offer| offer.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        match name {
+            "" => {
+                let used = self.talk.template.model.as_deref().unwrap_or("any");
+                self.out.line(&format!("model: {used}; served: {}", names.join(", ")))?;
+            }
+            "any" => self.talk.template.model = None,
+            name if names.contains(&name) => self.talk.template.model = Some(name.to_owned()),
+            name => {
+                self.out.warn(&format!("No node serves {name}. Served: {}", names.join(", ")));
+                return Ok(());
+            }
+        }
+        if !name.is_empty() {
+            self.out.note(&format!("model: {name}"));
+        }
+        Ok(())
+    }
+
+    /// Sets the system text of the next turns; without a text, shows it.
+    async fn system(&mut self, text: &str) -> Result<(), Failure> {
+        if text.is_empty() {
+            let system = self.handle().system().await?;
+            let system = self.system.clone().unwrap_or_else(|| joined_text(&system));
+            self.out.line(if system.is_empty() { "There is no system text." } else { &system })?;
+        } else {
+            self.system = Some(text.to_owned());
+            self.out.note("The system text is set for the next messages.");
+        }
+        Ok(())
+    }
+
+    /// Sets sampling parameters; without any, shows them.
+    fn params(&mut self, values: &str) -> Result<(), Failure> {
+        for value in values.split_whitespace() {
+            self.talk.set(value)?;
+        }
+        Ok(self.out.line(&self.talk.params())?)
+    }
+
+    /// Copies the last answer to the terminal's clipboard.
+    async fn copy(&self) -> Result<(), Failure> {
+        let conversation = self.handle().conversation().await?;
+        let answers = conversation.turns.iter().rev().flat_map(|turn| turn.messages.iter().rev());
+        let answer = answers.into_iter().find(|message| message.role == Role::Assistant);
+        match answer {
+            Some(answer) if self.out.copy(&answer.text)? => {
+                self.out.note("The last answer is in the clipboard, if the terminal permits it (OSC 52).");
+            }
+            Some(_) => self.out.warn("There is no terminal to copy to."),
+            None => self.out.warn("There is no answer yet."),
+        }
+        Ok(())
     }
 
     /// Shows the items recalled for the last turn.
     async fn memory(&self) -> Result<(), Failure> {
         match self.handle().last_turn().await? {
             Some(last) => show_memory(&last.memory, &self.out),
-            None => self.out.note("nothing was said yet"),
+            None => self.out.note("There is no turn yet."),
         }
         Ok(())
     }
 
-    async fn retry(&self) -> Result<(), Failure> {
+    async fn retry(&mut self) -> Result<(), Failure> {
+        if let Some(messages) = self.stopped.take() {
+            return self.turn(messages, None).await;
+        }
         let mut view = TurnDisplay::new(&self.out);
         let result = self.talk.finish_pending(&self.client, self.session, &mut view, &self.out).await;
         self.finish_turn(result, &mut view).await
@@ -248,12 +383,15 @@ impl Dialogue {
     ) -> Result<(), Failure> {
         match result {
             Ok(Some(outcome)) => view.finish(&outcome),
-            Ok(None) => self.out.note("nothing is left unanswered"),
+            Ok(None) => self.out.note("Every message has its answer."),
             // A user who cancels no longer wants the answer.
             Err(Failure::Interrupted) => {
                 view.end_line();
                 self.handle().abandon().await?;
-                self.out.note("cancelled");
+                if self.out.screen().is_some() && !view.partial().is_empty() {
+                    self.out.line(view.partial())?;
+                }
+                self.out.note("Stopped: the part above is not saved. /edit TEXT changes the message, /retry sends it again.");
             }
             Err(failure) => {
                 view.end_line();
@@ -265,9 +403,16 @@ impl Dialogue {
 
     /// Sends the last message again, or a different text: a turn that replaces the last one.
     async fn replace(&mut self, text: Option<&str>) -> Result<(), Failure> {
+        // The message that the user stopped, or that has no answer, is the last one.
+        let pending = self.handle().pending_messages().await?;
+        if let Some(open) = pending.or_else(|| self.stopped.clone()) {
+            self.handle().abandon().await?;
+            let messages = text.map_or(open, |text| vec![Message::new(Role::User, text)]);
+            return self.turn(messages, None).await;
+        }
         let conversation = self.handle().conversation().await?;
         let Some(last) = conversation.turns.last() else {
-            self.out.warn("nothing was said yet");
+            self.out.warn("There is no message yet.");
             return Ok(());
         };
         let mut messages = last.messages.clone();
@@ -293,6 +438,11 @@ mod tests {
             ("/new now", Line::Unknown("/new now")),
             ("/switch", Line::Unknown("/switch")),
             ("/switch ab12", Line::Switch("ab12")),
+            ("/rename my title", Line::Rename("my title")),
+            ("/delete", Line::Delete { sure: false }),
+            ("/delete yes", Line::Delete { sure: true }),
+            ("/model", Line::Model("")),
+            ("/params temperature=0", Line::Params("temperature=0")),
             ("/edit say it again", Line::Edit("say it again")),
             ("/verify full", Line::Verify { full: true }),
             ("/verify fully", Line::Unknown("/verify fully")),

@@ -11,15 +11,19 @@ mod authority;
 mod blob;
 mod chat;
 mod clock;
+mod configuration;
 mod delegation;
 mod devices;
 mod dialogue;
+mod doctor;
 mod grants;
 mod interrupt;
 mod memory;
 mod nodes;
+mod options;
 mod out;
 mod passphrase;
+mod private_network;
 mod receipts;
 mod relayer_client;
 mod relayer_memory;
@@ -32,6 +36,7 @@ mod talk;
 mod tui;
 
 use std::{
+    ffi::OsString,
     process::{self, ExitCode},
     time::Duration,
 };
@@ -39,7 +44,7 @@ use std::{
 use baton_client::{Client, ClientError};
 use baton_command::{log, manual};
 use baton_proto::ids::SessionId;
-use clap::{CommandFactory as _, Parser as _};
+use clap::{ArgMatches, FromArgMatches as _};
 
 use args::{Arguments, Command};
 use out::Out;
@@ -54,8 +59,15 @@ const GRACE: Duration = Duration::from_secs(3);
 pub enum Failure {
     /// The client's own error.
     Client(ClientError),
-    /// An error in the call itself.
+    /// An error in the call itself, whose text says what to do.
     Usage(String),
+    /// An error in the call itself.
+    Advice {
+        /// The error.
+        message: String,
+        /// The next step.
+        hint: String,
+    },
     /// A verification found problems; they are shown already.
     Unverified,
     /// A verification found no errors, but blobs that the store lacks; they are shown already.
@@ -71,6 +83,8 @@ pub enum Failure {
         /// The next step.
         hint: Option<String>,
     },
+    /// A diagnosis found this many problems; they are shown already.
+    Found(u64),
     /// Interrupted by the user.
     Interrupted,
     /// Input or output.
@@ -90,6 +104,17 @@ impl From<std::io::Error> for Failure {
 }
 
 impl Failure {
+    /// An error in the call itself, with the next step.
+    pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Advice { message: message.into(), hint: hint.into() }
+    }
+
+    /// Whether it is an error in the call itself.
+    #[cfg(test)]
+    pub(crate) fn is_usage(&self) -> bool {
+        matches!(self, Self::Usage(_) | Self::Advice { .. })
+    }
+
     /// Shows the failure; returns the exit code.
     pub fn report(&self, out: &Out) -> u8 {
         match self {
@@ -98,7 +123,11 @@ impl Failure {
                 error.exit_code()
             }
             Self::Usage(text) => {
-                out.error("Usage", text, Some("baton --help"));
+                out.error("Usage", text, None);
+                2
+            }
+            Self::Advice { message, hint } => {
+                out.error("Usage", message, Some(hint));
                 2
             }
             Self::Relayer { name, message, hint } => {
@@ -108,6 +137,7 @@ impl Failure {
             Self::Unverified => 5,
             Self::NotStored => 6,
             Self::NotReplayable => 10,
+            Self::Found(_) => 1,
             Self::Interrupted => 130,
             // The reader of the output has closed it.
             Self::Io(error) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
@@ -122,7 +152,7 @@ impl Failure {
 /// Runs the program with the arguments of its process; returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse_from(args::blob::with_prefixed_ids(std::env::args_os()));
+    let (arguments, matches) = parse(args::blob::with_prefixed_ids(std::env::args_os()).collect());
     let environment = Environment::read();
     let out = Out::new(arguments.json, environment.no_color);
     // Only on request: a person at a prompt sees their warnings anyway.
@@ -134,7 +164,7 @@ pub fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let code = match runtime.block_on(Box::pin(run(arguments, &environment, &out))) {
+    let code = match runtime.block_on(Box::pin(run(arguments, &matches, &environment, &out))) {
         Ok(()) => 0,
         Err(failure) => failure.report(&out),
     };
@@ -143,17 +173,51 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs one call of the command.
-async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> Result<(), Failure> {
-    match &arguments.command {
-        Command::Completions(shell) => {
-            return Ok(manual::print_completions(Arguments::command(), shell)?);
+/// The arguments of a call. At a terminal, a call without a command opens the chat.
+fn parse(given: Vec<OsString>) -> (Arguments, ArgMatches) {
+    let read = |given: &[OsString]| {
+        let matches = args::command().try_get_matches_from(given)?;
+        Ok((Arguments::from_arg_matches(&matches)?, matches))
+    };
+    let parsed = read(&given).and_then(|(arguments, matches)| match arguments.command {
+        Some(_) => Ok((arguments, matches)),
+        None if chat::at_terminal() => read(&[given, vec!["chat".into()]].concat()),
+        None => {
+            let kind = clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+            let help = args::command().render_help();
+            Err(clap::Error::raw(kind, help.ansi()))
         }
-        Command::Man(pages) => return Ok(manual::print_or_write_pages(Arguments::command(), pages)?),
+    });
+    parsed.unwrap_or_else(|error: clap::Error| error.exit())
+}
+
+/// Runs one call of the command.
+async fn run(
+    arguments: Arguments,
+    matches: &ArgMatches,
+    environment: &Environment,
+    out: &Out,
+) -> Result<(), Failure> {
+    match &arguments.command {
+        Some(Command::Completions(shell)) => {
+            return Ok(manual::print_completions(args::command(), shell)?);
+        }
+        Some(Command::Man(pages)) => return Ok(manual::print_or_write_pages(args::command(), pages)?),
+        Some(Command::Config { command }) => {
+            return configuration::run(command.as_ref(), (&arguments, matches), environment, out);
+        }
         _ => {}
     }
-    let settings = Settings::gather(&arguments, environment)?;
-    match arguments.command {
+    let settings = Settings::gather(&arguments, environment);
+    if let Some(Command::Doctor) = arguments.command {
+        return Box::pin(doctor::run(settings, environment, out)).await;
+    }
+    if let Some(Command::Try(arguments)) = &arguments.command {
+        return Box::pin(private_network::run(arguments, environment, out)).await;
+    }
+    let settings = settings?;
+    let Some(command) = arguments.command else { return Ok(()) };
+    match command {
         Command::Chat(chat) => chat::run(&settings, chat, out).await,
         Command::Serve(arguments) => Box::pin(serve::run(&settings, &arguments, out)).await,
         Command::Session { command } => session::run(&settings, command, out).await,
@@ -167,8 +231,12 @@ async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> Resu
         Command::Passphrase { new_file, remove } => {
             passphrase::run(&settings, new_file.as_deref(), remove, out).await
         }
-        // They need no settings, and ran above.
-        Command::Completions(_) | Command::Man(_) => Ok(()),
+        // They ran above.
+        Command::Completions(_)
+        | Command::Man(_)
+        | Command::Config { .. }
+        | Command::Doctor
+        | Command::Try(_) => Ok(()),
     }
 }
 

@@ -1,5 +1,7 @@
 //! `baton nodes`: the nodes found, and the reasons to choose each.
 
+use std::sync::Arc;
+
 use baton_client::{
     ClientError, NodeExplanation, NodeInfo, ResumeOptions,
     choose::{Behind, Exclusion, GOOD_PART, NoChoice, OfferRank, Verdict},
@@ -13,6 +15,7 @@ use super::{
     find_session,
     out::{Out, clean, short},
     settings::Settings,
+    talk::{unreachable_nodes, while_waiting},
     with_client,
 };
 
@@ -21,8 +24,11 @@ pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &O
         return explain(settings, arguments, out).await;
     }
     let (nodes, clocks) = with_client(settings, true, async |client| {
-        let nodes = client.nodes().await;
+        let nodes = while_waiting(client, out, Arc::default(), client.nodes()).await;
         let clocks = if nodes.is_empty() { client.clock_difference().await } else { None };
+        if nodes.is_empty() {
+            unreachable_nodes(client).iter().for_each(|line| out.warn(line));
+        }
         Ok((nodes, clocks))
     })
     .await?;

@@ -9,7 +9,10 @@ use std::{
 };
 
 use baton_client::{TurnEvent, TurnOutcome};
-use baton_proto::{ids::NodeId, record::Role};
+use baton_proto::{
+    ids::{NodeId, SessionId},
+    record::Role,
+};
 use futures::future::BoxFuture;
 
 /// A full-screen view, which takes the output of commands in place of the terminal's lines.
@@ -127,6 +130,19 @@ impl Out {
         out.flush()
     }
 
+    /// Copies a text to the clipboard of the terminal by its escape sequence OSC 52; false without a terminal.
+    pub fn copy(&self, text: &str) -> io::Result<bool> {
+        use base64::Engine as _;
+        if !io::stdout().is_terminal() {
+            return Ok(false);
+        }
+        let text = base64::engine::general_purpose::STANDARD.encode(text);
+        let mut out = io::stdout().lock();
+        write!(out, "\x1b]52;c;{text}\x07")?;
+        out.flush()?;
+        Ok(true)
+    }
+
     /// A remark beside the conversation, to standard error.
     pub fn note(&self, text: &str) {
         self.say(Tone::Note, text);
@@ -140,6 +156,11 @@ impl Out {
     /// A warning.
     pub fn warn(&self, text: &str) {
         self.say(Tone::Warn, text);
+    }
+
+    /// A line about a problem.
+    pub fn problem_line(&self, text: &str) {
+        self.say(Tone::Bad, text);
     }
 
     /// An error with its next step; with JSON also as an object on standard output.
@@ -220,9 +241,19 @@ pub(crate) fn acts(c: char) -> bool {
             | '\u{e0000}'..='\u{e007f}')
 }
 
+/// The number of a turn for people, who count from 1.
+pub(crate) fn turn_number(seq: u64) -> u64 {
+    seq.saturating_add(1)
+}
+
 /// Enough of a node's id to tell nodes apart.
 pub(crate) fn short(node: &NodeId) -> String {
     node.to_string().chars().take(8).collect()
+}
+
+/// Enough of a session's id to tell sessions apart; every command accepts it.
+pub(crate) fn short_session(session: &SessionId) -> String {
+    session.to_string().chars().take(8).collect()
 }
 
 /// A message's author, for a reader.

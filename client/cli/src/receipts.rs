@@ -17,7 +17,7 @@ use super::{
     Failure,
     args::ReceiptsArguments,
     find_session,
-    out::{Out, count, short},
+    out::{Out, count, short, short_session, turn_number},
     settings::Settings,
     with_client, write_private,
 };
@@ -84,7 +84,9 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
         match client.session(id).receipts(arguments.verify).await {
             Ok(turns) => listed.push((id, turns)),
             // One damaged journal must not hide the others.
-            Err(error) if arguments.session.is_none() => out.warn(&format!("session {id}: {error}")),
+            Err(error) if arguments.session.is_none() => {
+                out.warn(&format!("session {}: {error}", short_session(&id)))
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -148,9 +150,10 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
     for one in &twice {
         let (node, seq) = (one.node(), one.accepted.seq);
         out.warn(&format!(
-            "node {} signed two different links for turn {seq} of {}",
+            "node {} signed two different links for turn {} of {}",
             short(&node),
-            one.accepted.session_id
+            turn_number(seq),
+            short_session(&one.accepted.session_id)
         ));
     }
     match &arguments.evidence {
@@ -204,7 +207,7 @@ fn verdict(turn: &TurnReceipt, verify: bool) -> String {
 }
 
 fn show(client: &Client, (id, turns): &SessionReceipts, verify: bool, out: &Out) -> Result<(), Failure> {
-    out.line(&format!("session {id}"))?;
+    out.line(&format!("session {}", short_session(id)))?;
     let missing = turns.iter().filter(|turn| turn.receipt.is_none()).count() as u64;
     let heading = [
         "TURN",
@@ -223,7 +226,7 @@ fn show(client: &Client, (id, turns): &SessionReceipts, verify: bool, out: &Out)
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     for turn in turns {
         let Some(receipt) = &turn.receipt else { continue };
-        let mut row = vec![turn.seq.to_string(), utc(turn.accepted_ms), short(&turn.node)];
+        let mut row = vec![turn_number(turn.seq).to_string(), utc(turn.accepted_ms), short(&turn.node)];
         row.push(model_cell(client, receipt.model, receipt.engine.name()));
         let (tokens, times) = (&receipt.tokens, &receipt.timings);
         row.extend([tokens.input, tokens.output, tokens.resumed].map(|number| number.to_string()));

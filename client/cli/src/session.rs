@@ -1,6 +1,7 @@
 //! `baton session`.
 
 use std::{
+    collections::HashSet,
     io::{BufRead as _, IsTerminal as _},
     path::Path,
 };
@@ -17,18 +18,34 @@ use super::{
     args::SessionCommand,
     clock, devices, find_session,
     interrupt::cancellable,
-    out::{Out, count, role, short},
+    out::{Out, count, role, short, short_session, turn_number},
     settings::{Settings, read_bounded},
     storage, with_client, write_private,
 };
+
+/// Characters of a title in the list.
+const TITLE_CHARS: usize = 48;
 
 pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Result<(), Failure> {
     match command {
         SessionCommand::List => {
             with_client(settings, false, async |client| show_list(client, out).await).await
         }
-        SessionCommand::Show { session } => {
-            with_client(settings, false, async |client| show(client, &session, out).await).await
+        SessionCommand::Show { session, all } => {
+            with_client(settings, false, async |client| show(client, &session, all, out).await).await
+        }
+        SessionCommand::Rename { session, title } => {
+            with_client(settings, false, async |client| {
+                let id = find_session(client, &session).await?;
+                client.session(id).rename(title.as_deref()).await?;
+                let title = client.session(id).info().await?.title;
+                out.note(&format!("{}  {title}", short_session(&id)));
+                Ok(())
+            })
+            .await
+        }
+        SessionCommand::Search { words } => {
+            with_client(settings, false, async |client| search(client, &words.join(" "), out).await).await
         }
         SessionCommand::Verify { file: Some(file), full, .. } => verify_file(&file, full, out).await,
         SessionCommand::Verify { session, full, repair, .. } => {
@@ -74,8 +91,8 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
             })
             .await
         }
-        SessionCommand::Delete { session, yes } => {
-            with_client(settings, true, async |client| delete(client, &session, yes, out).await).await
+        SessionCommand::Delete { sessions, yes } => {
+            with_client(settings, true, async |client| delete(client, &sessions, yes, out).await).await
         }
         SessionCommand::Backup { session, out: file } => {
             with_client(settings, false, async |client| backup(client, &session, file.as_deref(), out).await)
@@ -105,33 +122,17 @@ pub(crate) async fn show_list(client: &Client, out: &Out) -> Result<(), Failure>
         return Ok(out.value(&json!({ "sessions": list, "unreadable": unreadable }))?);
     }
     if sessions.is_empty() && unreadable.is_empty() {
-        out.note("no sessions yet; begin one with baton chat");
+        out.note("There are no conversations yet. Begin with: baton chat");
     }
-    for session in &sessions {
-        let node = session.last_node.as_ref().map_or_else(|| "-".to_owned(), short);
-        let mut remarks = Vec::new();
-        if session.pending {
-            remarks.push("unanswered message".to_owned());
-        }
-        if session.torn_end_bytes > 0 {
-            remarks.push("turns may be missing at its end".to_owned());
-        }
-        if session.unstored > 0 {
-            remarks.push(format!("{} not yet stored", count(session.unstored, "blob")));
-        }
-        if let Some(until_ms) = session.kept_until_ms {
-            remarks.push(storage::remaining_time(until_ms, clock::now_ms()));
-        }
-        out.line(&format!(
-            "{}  {:>5} turns  last node {node}  {}",
-            session.id,
-            session.turns,
-            remarks.join(", ")
-        ))?;
+    if !sessions.is_empty() {
+        let mut rows =
+            vec![["ID", "TITLE", "TURNS", "LAST USED", "STORED UNTIL"].map(str::to_owned).to_vec()];
+        rows.extend(sessions.iter().map(|session| row(session, clock::now_ms())));
+        out.table(&rows)?;
     }
     for journal in &unreadable {
         if let Some(id) = &journal.id {
-            out.line(&format!("{id}  cannot be read"))?;
+            out.line(&format!("{}  cannot be read", short_session(id)))?;
         }
         out.warn(&journal.error.to_string());
         if let Some(hint) = journal.error.hint() {
@@ -139,6 +140,34 @@ pub(crate) async fn show_list(client: &Client, out: &Out) -> Result<(), Failure>
         }
     }
     Ok(())
+}
+
+/// A session as a row of the list.
+fn row(session: &SessionInfo, now_ms: u64) -> Vec<String> {
+    let mut title: String = session.title.chars().take(TITLE_CHARS).collect();
+    if title.len() < session.title.len() {
+        title.push('…');
+    }
+    if session.pending {
+        title = format!("(not answered) {title}");
+    }
+    if session.torn_end_bytes > 0 {
+        title = format!("{title} (turns may be missing: baton session sync)");
+    }
+    let used = session.last_ms.unwrap_or(session.created_ms);
+    let stored = match session.kept_until_ms {
+        _ if session.unstored > 0 => "not stored yet".to_owned(),
+        Some(until_ms) if until_ms < now_ms => "may have expired".to_owned(),
+        Some(until_ms) => clock::day(until_ms),
+        None => "-".to_owned(),
+    };
+    vec![
+        short_session(&session.id),
+        title,
+        session.effective_turns.to_string(),
+        clock::age(used, now_ms),
+        stored,
+    ]
 }
 
 fn describe_unreadable(journal: &UnreadableSession) -> serde_json::Value {
@@ -151,7 +180,9 @@ fn describe_unreadable(journal: &UnreadableSession) -> serde_json::Value {
 fn describe(session: &SessionInfo) -> serde_json::Value {
     json!({
         "session": session.id.to_string(),
+        "title": session.title,
         "turns": session.turns,
+        "effective_turns": session.effective_turns,
         "head": session.head.to_string(),
         "created_ms": session.created_ms,
         "last_ms": session.last_ms,
@@ -163,13 +194,39 @@ fn describe(session: &SessionInfo) -> serde_json::Value {
     })
 }
 
-async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
+async fn search(client: &Client, words: &str, out: &Out) -> Result<(), Failure> {
+    let found = client.search(words).await?;
+    if out.json() {
+        let found = found.iter().map(|one| {
+            let mut value = describe(&one.session);
+            value["snippet"] = json!(one.snippet);
+            value
+        });
+        return Ok(out.value(&json!({ "sessions": found.collect::<Vec<_>>() }))?);
+    }
+    if found.is_empty() {
+        out.note(&format!("No conversation has: {words}"));
+    }
+    for one in &found {
+        out.line(&format!("{}  {}", short_session(&one.session.id), one.session.title))?;
+        out.note(&format!("          {}", one.snippet));
+    }
+    Ok(())
+}
+
+/// Shows a conversation; with `all`, also the turns that an edit replaced.
+async fn show(client: &Client, named: &str, all: bool, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
-    let history = client.session(id).history().await?;
-    let displaced = client.session(id).displaced().await?;
-    let info = client.session(id).info().await?;
+    let handle = client.session(id);
+    let (history, displaced) = (handle.history().await?, handle.displaced().await?);
+    let info = handle.info().await?;
+    let effective: HashSet<u64> = handle.conversation().await?.turns.iter().map(|turn| turn.seq).collect();
     let mut turns = Vec::new();
     for view in &history {
+        let replaced = !effective.contains(&view.turn.link.seq);
+        if replaced && !all && !out.json() {
+            continue;
+        }
         let link = &view.turn.link;
         let Some(record) = &view.turn.record else { continue };
         if out.json() {
@@ -186,13 +243,16 @@ async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
                 "link": link.link_hash().to_string(),
                 "receipt": view.receipt.as_ref().map(|receipt| receipt.receipt_hash().to_string()),
                 "stored": view.stored,
+                "replaced": replaced,
                 "moved_from": view.replay_of.map(|from| from.seq),
                 "messages": messages,
             }));
             continue;
         }
-        let moved = view.replay_of.map(|from| format!(" · was turn {}, said again", from.seq));
-        out.note(&format!("turn {} · node {}{}", link.seq, short(&link.author), moved.unwrap_or_default()));
+        let moved = view.replay_of.map(|from| format!(" · was turn {}, sent again", turn_number(from.seq)));
+        let replaced = if replaced { " · replaced by a later turn" } else { "" };
+        let (number, node, moved) = (turn_number(link.seq), short(&link.author), moved.unwrap_or_default());
+        out.note(&format!("turn {number} · node {node}{moved}{replaced}"));
         for message in &record.messages {
             out.text(&format!("{}: {}\n", role(message.role), message.text))?;
         }
@@ -207,6 +267,10 @@ async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
         }))?;
         return Ok(());
     }
+    let hidden = info.turns.saturating_sub(info.effective_turns);
+    if hidden > 0 && !all {
+        out.note(&format!("{} replaced by an edit; --all shows them too", count(hidden, "turn")));
+    }
     devices::show_displaced(&displaced, out)?;
     devices::show_devices(&info, out);
     if info.torn_end_bytes > 0 {
@@ -214,7 +278,7 @@ async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
             "the end of this session's journal was cut off ({}): turns that followed may be missing here",
             count(info.torn_end_bytes, "byte")
         ));
-        out.note(&format!("  try: baton session sync {id}"));
+        out.note(&format!("  try: baton session sync {}", short_session(&id)));
     }
     Ok(())
 }
@@ -235,11 +299,11 @@ async fn memory(client: &Client, named: &str, turn: Option<u64>) -> Result<Zeroi
     let turns = client.session(id).history().await?.into_iter();
     let kept: Vec<ExportMemory> = turns
         .map(|view| ExportMemory { seq: view.turn.link.seq, items: view.memory })
-        .filter(|one| !one.items.is_empty() && turn.is_none_or(|seq| seq == one.seq))
+        .filter(|one| !one.items.is_empty() && turn.is_none_or(|turn| turn == turn_number(one.seq)))
         .collect();
     if kept.is_empty() {
         return Err(Failure::Usage(match turn {
-            Some(seq) => format!("turn {seq} was answered without memory, or there is no such turn"),
+            Some(turn) => format!("turn {turn} was answered without memory, or there is no such turn"),
             None => "no turn of the session was answered with memory".to_owned(),
         }));
     }
@@ -253,16 +317,16 @@ async fn verify(client: &Client, named: &str, full: bool, repair: bool, out: &Ou
     if repair && !report.not_stored.is_empty() {
         let many = report.not_stored.len();
         cancellable(client.session(id).put_back_blobs(&report.not_stored)).await?;
-        out.note(&format!("put back into the store: {many} of {}; checking again", report.segments));
+        out.note(&format!("Restored to the store: {many} of {}. Checking again.", report.segments));
         report = cancellable(client.session(id).verify(full)).await?;
     }
     show_report(&report, out)?;
     if !report.not_stored.is_empty() && !repair && !out.json() {
-        out.note(&format!("  try: baton session verify {id} --repair"));
+        out.note(&format!("  try: baton session verify {} --repair", short_session(&id)));
     }
     match client.session(id).check_head().await {
         Ok(_) => devices::warn_of_indexes(&client.session(id).info().await?, out),
-        Err(error @ ClientError::Store(_)) => out.warn(&format!("the head index was not compared: {error}")),
+        Err(error @ ClientError::Store(_)) => out.warn(&format!("The head index was not compared: {error}")),
         Err(error) => return Err(error.into()),
     }
     match (report.is_good(), report.not_stored.is_empty()) {
@@ -296,28 +360,30 @@ pub(crate) fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failur
         }))?);
     }
     for problem in &report.problems {
-        out.warn(&format!("turn {}: {}", problem.seq, problem.code));
+        out.warn(&format!("turn {}: {}", turn_number(problem.seq), problem.code));
     }
-    let line = format!(
-        "{} in {} ({} from the store, {} from this machine), {} and {} checked, {} checked, {} not kept",
-        count(report.turns, "turn"),
-        count(report.segments, "segment"),
-        report.from_store,
+    let turns = count(report.turns, "turn");
+    match (report.is_good(), report.not_stored.len()) {
+        (true, 0) => {
+            out.good(&format!(
+                "✓ {turns} verified: signatures, hashes, receipts and stored copies all match"
+            ));
+        }
+        (true, missing) => out.warn(&format!(
+            "⚠ {turns} intact on this device, but {missing} of {} stored copies cannot be read",
+            report.segments
+        )),
+        (false, _) => out.warn(&format!("✗ {turns} checked: not all match")),
+    }
+    out.note(&format!(
+        "  {} from the store and {} from this device; {}, {} and {}; {} without a receipt",
+        count(report.from_store, "segment"),
         report.from_own,
         count(report.blobs_checked, "blob"),
         count(report.ids_checked, "blob ID"),
         count(report.receipts_checked, "receipt"),
         report.receipts_missing,
-    );
-    match (report.is_good(), report.not_stored.len()) {
-        (true, 0) => out.good(&format!("✓ verified: {line}")),
-        (true, missing) => out.warn(&format!(
-            "the chain is whole, but the store does not give {missing} of its {} segments; they were checked from \
-             this machine's own copy: {line}",
-            report.segments
-        )),
-        (false, _) => out.warn(&format!("not as it should be: {line}")),
-    }
+    ));
     Ok(())
 }
 
@@ -337,7 +403,7 @@ async fn verify_file(file: &Path, full: bool, out: &Out) -> Result<(), Failure> 
         }))?;
     } else {
         out.good(&format!(
-            "✓ verified: {} in {}, {} and {}",
+            "✓ {} verified in {}, with {} and {}",
             count(report.turns, "turn"),
             count(report.segments, "segment"),
             count(report.receipts_checked, "receipt"),
@@ -347,34 +413,43 @@ async fn verify_file(file: &Path, full: bool, out: &Out) -> Result<(), Failure> 
     Ok(())
 }
 
-async fn delete(client: &Client, named: &str, yes: bool, out: &Out) -> Result<(), Failure> {
-    let id = find_session(client, named).await?;
+async fn delete(client: &Client, named: &[String], yes: bool, out: &Out) -> Result<(), Failure> {
+    // All are named before the first is deleted, so that a wrong name deletes nothing.
+    let mut ids = Vec::new();
+    for named in named {
+        ids.push(find_session(client, named).await?);
+    }
     if !yes {
         if !std::io::stdin().is_terminal() {
-            return Err(Failure::Usage(
-                "nothing is deleted without --yes where nobody can be asked".to_owned(),
-            ));
+            return Err(Failure::usage("Not running at a terminal.", "pass --yes to delete"));
         }
-        out.warn(&format!("delete session {id}? Type yes:"));
+        let sessions = client.sessions().await?;
+        for session in sessions.iter().filter(|session| ids.contains(&session.id)) {
+            let turns = count(session.effective_turns, "turn");
+            out.line(&format!("{}  {}  ({turns})", short_session(&session.id), session.title))?;
+        }
+        out.warn(&format!("Delete {}? Type yes:", count(ids.len() as u64, "conversation")));
         let mut answer = String::new();
         std::io::stdin().lock().read_line(&mut answer)?;
         if answer.trim() != "yes" {
-            out.note("nothing was deleted");
+            out.note("Nothing is deleted.");
             return Ok(());
         }
     }
-    match client.session(id).delete().await?.unpublished {
-        None => {
-            out.note("deleted");
-            Ok(())
-        }
-        Some(error) => {
-            out.warn(
-                "deleted here, but the head index was not told: with its words the session can still be brought back",
-            );
-            Err(error.into())
+    let mut unpublished = None;
+    for id in ids {
+        match client.session(id).delete().await?.unpublished {
+            None => out.note(&format!("Deleted: {}", short_session(&id))),
+            Some(error) => {
+                let id = short_session(&id);
+                out.warn(&format!(
+                    "Deleted on this device: {id}. The head index was not informed, so its words still restore it."
+                ));
+                unpublished = Some(error);
+            }
         }
     }
+    unpublished.map_or(Ok(()), |error| Err(error.into()))
 }
 
 async fn backup(client: &Client, named: &str, file: Option<&Path>, out: &Out) -> Result<(), Failure> {
@@ -384,14 +459,28 @@ async fn backup(client: &Client, named: &str, file: Option<&Path>, out: &Out) ->
     match file {
         Some(file) => {
             write_private(file, Zeroizing::new(format!("{}\n", *words)).as_bytes())?;
-            out.note(&format!("written to {}; whoever has it has the session", file.display()));
+            out.note(&format!(
+                "Written to {}. These words are the session: keep them secret.",
+                file.display()
+            ));
         }
         None if std::io::stdout().is_terminal() => {
-            out.warn("whoever has these words has the session; write them down and clear the screen");
-            out.line(&words)?;
+            out.warn("These 24 words are the session. Write them down, and then clear the screen.");
+            numbered(&words, out)?;
         }
         // Words in a pipe end up in logs and shell histories.
         None => return Err(Failure::Usage("give a file with --out, or run it at a terminal".to_owned())),
+    }
+    Ok(())
+}
+
+/// The words in numbered rows of four.
+fn numbered(words: &str, out: &Out) -> Result<(), Failure> {
+    let words: Vec<&str> = words.split_whitespace().collect();
+    for (row, four) in words.chunks(4).enumerate() {
+        let cells = four.iter().enumerate();
+        let cells = cells.map(|(column, word)| format!("{:>2} {word:<10}", 4 * row + column + 1));
+        out.line(Zeroizing::new(cells.collect::<String>()).trim_end())?;
     }
     Ok(())
 }
@@ -419,16 +508,20 @@ async fn restore(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), F
         value["lost"] = json!({ "from": lost.start(), "to": lost.end() });
         out.value(&value)?;
     } else {
-        out.good(&format!("✓ session {id} is here, verified, with {}", count(info.turns, "turn")));
+        out.good(&format!(
+            "✓ session {} is here and verified: {}",
+            short_session(&id),
+            count(info.turns, "turn")
+        ));
         out.warn(&format!(
-            "turns {} to {} are not: the store does not have their blobs",
-            lost.start(),
-            lost.end()
+            "turns {} to {} are missing: the store does not have their blobs",
+            turn_number(*lost.start()),
+            turn_number(*lost.end())
         ));
         out.note(
-            "  try: on a device that still has them, baton session verify SESSION --repair; then restore here again",
+            "  try: on a device that still has them, baton session verify SESSION --repair; then restore again here",
         );
-        out.note(&format!("  or go on without them: baton session sync {id} --over"));
+        out.note(&format!("  or continue without them: baton session sync {} --over", short_session(&id)));
     }
     Err(Failure::NotStored)
 }
@@ -439,8 +532,12 @@ async fn show_ready(client: &Client, id: baton_proto::ids::SessionId, out: &Out)
     if out.json() {
         out.value(&describe(&info))?;
     } else {
-        out.good(&format!("✓ session {id} is here, verified, with {}", count(info.turns, "turn")));
-        out.note(&format!("go on with: baton chat {}", id.to_string().chars().take(8).collect::<String>()));
+        out.good(&format!(
+            "✓ session {} is here and verified: {}",
+            short_session(&id),
+            count(info.turns, "turn")
+        ));
+        out.note(&format!("Continue with: baton chat -s {}", short_session(&id)));
     }
     Ok(())
 }

@@ -9,21 +9,23 @@ use std::{
 
 use baton_client::{
     ClientConfig, ClientError, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS,
-    MAX_EPOCHS, MAX_HEAD_INDEXES, Multiaddr, NamedIndex, QuotaHolder, Relayer, TurnInput,
-    home_needs_passphrase,
+    Multiaddr, NamedIndex, QuotaHolder, Relayer, TurnInput, home_needs_passphrase,
 };
+use baton_command::config::{self, ConfigError};
 use baton_walrus_client::{HttpStore, HttpStoreBuilder, ShardCount, TokenFile, TokenFileError};
-use serde::Deserialize;
 use zeroize::Zeroizing;
 
-use super::{Failure, args::Arguments};
+use super::{
+    Failure,
+    args::{Arguments, Command},
+};
+
+use super::options::ClientOptions;
 
 /// The embedded store's usual address.
 const DEFAULT_STORE: &str = "http://127.0.0.1:31415";
 /// Walrus's mainnet and testnet.
 const DEFAULT_SHARDS: u16 = 1000;
-/// Largest settings file that is read.
-const MAX_CONFIG_BYTES: u64 = 64 * 1024;
 
 /// Environment variables beside the flags' own.
 #[derive(Debug, Clone, Default)]
@@ -67,57 +69,6 @@ impl Environment {
     }
 }
 
-/// The settings file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct File {
-    home: Option<PathBuf>,
-    node: Vec<String>,
-    publisher: Urls,
-    aggregator: Urls,
-    publisher_token_file: Option<PathBuf>,
-    publisher_secret_file: Option<PathBuf>,
-    heads: Urls,
-    shards: Option<u16>,
-    mdns: bool,
-    open_epochs: Option<u32>,
-    closed_epochs: Option<u32>,
-    epoch_hours: Option<u32>,
-    renew: Option<bool>,
-    dht: Option<bool>,
-    max_price: Option<u64>,
-    model: Option<String>,
-    system: Option<String>,
-    plain: bool,
-    relayer: Option<String>,
-    relayer_url: Option<String>,
-    account: Option<PathBuf>,
-}
-
-/// One URL, or a list.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Urls {
-    One(String),
-    Several(Vec<String>),
-}
-
-impl Default for Urls {
-    fn default() -> Self {
-        Self::Several(Vec::new())
-    }
-}
-
-/// The URLs of the flags, or else the file's, or else the default.
-fn urls(flags: &[String], file: Urls, default: &[String]) -> Vec<String> {
-    let file = match file {
-        Urls::One(url) => vec![url],
-        Urls::Several(urls) => urls,
-    };
-    let given = [flags, &file, default].into_iter().find(|urls| !urls.is_empty());
-    given.unwrap_or_default().to_vec()
-}
-
 /// Settings of one call.
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -139,6 +90,8 @@ pub(crate) struct Settings {
     /// Seconds of a deliberate clock error.
     clock_offset: Option<i64>,
     passphrase: Option<Zeroizing<String>>,
+    /// Whether a session that another process has open may be read.
+    pub read_in_use: bool,
     /// Default model.
     pub model: Option<String>,
     /// Default system text of new sessions.
@@ -170,57 +123,48 @@ impl Settings {
     /// Merges the three sources.
     pub(crate) fn gather(arguments: &Arguments, environment: &Environment) -> Result<Self, Failure> {
         let file = read_file(arguments.config.as_deref(), environment)?;
-        let home = arguments.home.clone().or(file.home).or_else(|| environment.data_folder());
-        let home =
-            home.ok_or_else(|| Failure::Usage("there is no home folder; give one with --home".to_owned()))?;
-        let nodes = if arguments.node.is_empty() { &file.node } else { &arguments.node };
-        let nodes: Vec<Multiaddr> =
-            nodes.iter().map(|text| address("--node", text)).collect::<Result<_, _>>()?;
-        // Without a bootstrap node, the client can search only the local network.
-        let mdns = arguments.mdns || file.mdns || nodes.is_empty();
-        let publishers = urls(&arguments.publisher, file.publisher, &[DEFAULT_STORE.to_owned()]);
-        let aggregators = urls(&arguments.aggregator, file.aggregator, &publishers);
+        let given = options_of(arguments);
         // A flag for either of the two overrides the file's setting for the other.
-        let given = token_file(&arguments.publisher_token_file, &arguments.publisher_secret_file)?;
-        let publisher_token = match given {
-            Some(given) => Some(given),
+        let token = match token_file(&given.publisher_token_file, &given.publisher_secret_file)? {
+            Some(token) => Some(token),
             None => token_file(&file.publisher_token_file, &file.publisher_secret_file)?,
         };
+        let options = given.or(file);
+        let home = options.home.or_else(|| environment.data_folder());
+        let home =
+            home.ok_or_else(|| Failure::usage("There is no home folder.", "name one: --home FOLDER"))?;
+        let nodes = options.node.unwrap_or_default();
+        let publishers = options.publisher.unwrap_or_else(|| vec![DEFAULT_STORE.to_owned()]);
+        let hours = options.epoch_hours.map(|hours| Duration::from_secs(u64::from(hours) * 3600));
         Ok(Self {
-            open_epochs: epochs(
-                "--open-epochs",
-                arguments.open_epochs.or(file.open_epochs),
-                DEFAULT_OPEN_EPOCHS,
-            )?,
-            closed_epochs: epochs(
-                "--closed-epochs",
-                arguments.closed_epochs.or(file.closed_epochs),
-                DEFAULT_CLOSED_EPOCHS,
-            )?,
-            epoch: epoch(arguments.epoch_hours.or(file.epoch_hours))?,
-            renew: !arguments.no_renew && file.renew.unwrap_or(true),
-            dht: !arguments.no_dht && file.dht.unwrap_or(true),
-            max_price: arguments.max_price.or(file.max_price).unwrap_or(DEFAULT_MAX_PRICE),
+            open_epochs: options.open_epochs.unwrap_or(DEFAULT_OPEN_EPOCHS),
+            closed_epochs: options.closed_epochs.unwrap_or(DEFAULT_CLOSED_EPOCHS),
+            epoch: hours.unwrap_or(DEFAULT_EPOCH),
+            renew: options.renew.unwrap_or(true),
+            dht: options.dht.unwrap_or(true),
+            max_price: options.max_price.unwrap_or(DEFAULT_MAX_PRICE),
             clock_offset: arguments.clock_offset,
             passphrase: passphrase(arguments.passphrase_file.as_deref(), &home)?,
-            account: arguments.account.clone().or(file.account).unwrap_or_else(|| home.join("account.key")),
-            relayer_url: arguments.relayer_url.clone().or(file.relayer_url),
-            owner: arguments.owner.clone(),
-            delegation: arguments.delegation.clone(),
+            account: options.account.unwrap_or_else(|| home.join("account.key")),
+            relayer_url: options.relayer_url,
+            owner: options.owner,
+            delegation: options.delegation,
             home,
+            // Without a named node, the client can search only the local network.
+            mdns: options.mdns.unwrap_or(false) || nodes.is_empty(),
             nodes,
-            mdns,
+            aggregators: options.aggregator.unwrap_or_else(|| publishers.clone()),
             publishers,
-            aggregators,
-            heads: heads(&arguments.heads, file.heads)?,
-            publisher_token,
-            shards: shards(arguments.shards.or(file.shards).unwrap_or(DEFAULT_SHARDS))?,
-            model: file.model,
-            system: file.system,
-            plain: file.plain
+            heads: unique(options.heads.unwrap_or_default()),
+            publisher_token: token,
+            shards: shards(options.shards.unwrap_or(DEFAULT_SHARDS))?,
+            read_in_use: !matches!(arguments.command, Some(Command::Chat(_) | Command::Serve(_))),
+            model: options.model,
+            system: options.system,
+            plain: options.plain.unwrap_or(false)
                 || environment.dumb
                 || (environment.log.is_some() && std::io::stderr().is_terminal()),
-            relayer: file.relayer,
+            relayer: options.relayer,
         })
     }
 
@@ -247,6 +191,33 @@ impl Settings {
     /// Length of the store's epochs.
     pub(crate) fn epoch(&self) -> Duration {
         self.epoch
+    }
+
+    /// The publishers' URLs.
+    pub(crate) fn publishers(&self) -> &[String] {
+        &self.publishers
+    }
+
+    /// The URLs of the head indexes.
+    pub(crate) fn indexes(&self) -> Vec<String> {
+        if self.heads.is_empty() {
+            self.publishers.iter().take(1).cloned().collect()
+        } else {
+            self.heads.clone()
+        }
+    }
+
+    /// The same for a private network: without a relayer, and without the device key's passphrase.
+    pub(crate) fn on_private_network(self) -> Self {
+        Self {
+            relayer: None,
+            relayer_url: None,
+            model: None,
+            system: None,
+            passphrase: None,
+            mdns: false,
+            ..self
+        }
     }
 
     /// The aggregators' URLs.
@@ -288,6 +259,7 @@ impl Settings {
         config.storage.closed_epochs = self.closed_epochs;
         config.epoch = self.epoch;
         config.max_price = self.max_price;
+        config.read_in_use = self.read_in_use;
         if let Some(seconds) = self.clock_offset {
             config.shift_clocks(seconds);
         }
@@ -301,34 +273,51 @@ impl Settings {
     }
 }
 
-/// The URLs of the head indexes, each once; empty for the first publisher's.
-fn heads(flags: &[String], file: Urls) -> Result<Vec<String>, Failure> {
-    let mut named: Vec<String> = Vec::new();
-    for url in urls(flags, file, &[]) {
-        if !named.contains(&url) {
-            named.push(url);
-        }
+/// The options of flags and environment.
+pub(crate) fn options_of(arguments: &Arguments) -> ClientOptions {
+    let mut options = arguments.options.clone();
+    if arguments.no_renew {
+        options.renew = Some(false);
     }
-    if named.len() > MAX_HEAD_INDEXES {
-        let many = named.len();
-        return Err(Failure::Usage(format!("--heads names {many} indexes; at most {MAX_HEAD_INDEXES}")));
+    if arguments.no_dht {
+        options.dht = Some(false);
     }
-    Ok(named)
+    options
 }
 
-fn read_file(named: Option<&Path>, environment: &Environment) -> Result<File, Failure> {
-    let path = named.map(Path::to_owned).or_else(|| environment.config_file());
-    let Some(path) = path else { return Ok(File::default()) };
-    let text = match read_bounded(&path, MAX_CONFIG_BYTES) {
-        Ok(text) => text,
-        // Only a named file must exist.
-        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(File::default());
+/// Each URL once, in their order.
+fn unique(urls: Vec<String>) -> Vec<String> {
+    let mut unique: Vec<String> = Vec::new();
+    for url in urls {
+        if !unique.contains(&url) {
+            unique.push(url);
         }
-        Err(source) => return Err(ClientError::File { action: "read", path, source }.into()),
+    }
+    unique
+}
+
+/// The settings file, and whether it is named and so must exist.
+pub(crate) fn settings_file(named: Option<&Path>, environment: &Environment) -> Option<(PathBuf, bool)> {
+    match named {
+        Some(path) => Some((path.to_owned(), true)),
+        None => environment.config_file().map(|path| (path, false)),
+    }
+}
+
+fn read_file(named: Option<&Path>, environment: &Environment) -> Result<ClientOptions, Failure> {
+    let Some((path, required)) = settings_file(named, environment) else {
+        return Ok(ClientOptions::default());
     };
-    toml::from_str(&text)
-        .map_err(|error| Failure::Usage(format!("the settings file {}: {}", path.display(), error.message())))
+    let hint = "see all problems of the file: baton config check";
+    let usage = |error: ConfigError| Failure::usage(error.to_string(), hint);
+    match config::read_text(&path, required) {
+        Ok(None) => Ok(ClientOptions::default()),
+        Ok(Some(text)) => config::examine(&path, &text).into_options().map_err(usage),
+        Err(ConfigError::Read { path, source }) => {
+            Err(ClientError::File { action: "read", path, source }.into())
+        }
+        Err(error) => Err(usage(error)),
+    }
 }
 
 /// Reads a text file of at most `limit` bytes.
@@ -366,13 +355,6 @@ pub(crate) fn passphrase_file(path: &Path) -> Result<Zeroizing<String>, Failure>
     Ok(Zeroizing::new(line.to_owned()))
 }
 
-fn epochs(flag: &str, given: Option<u32>, default: u32) -> Result<u32, Failure> {
-    match given.unwrap_or(default) {
-        epochs @ 1..=MAX_EPOCHS => Ok(epochs),
-        epochs => Err(Failure::Usage(format!("{flag} {epochs}: it is from 1 to {MAX_EPOCHS}"))),
-    }
-}
-
 /// The file of the publishers' token.
 fn token_file(token: &Option<PathBuf>, secret: &Option<PathBuf>) -> Result<Option<TokenFile>, Failure> {
     match (token, secret) {
@@ -387,14 +369,6 @@ fn token_file(token: &Option<PathBuf>, secret: &Option<PathBuf>) -> Result<Optio
 
 fn shards(count: u16) -> Result<ShardCount, Failure> {
     ShardCount::new(count).map_err(|error| Failure::Usage(error.to_string()))
-}
-
-fn epoch(hours: Option<u32>) -> Result<Duration, Failure> {
-    match hours {
-        None => Ok(DEFAULT_EPOCH),
-        Some(0) => Err(Failure::Usage("--epoch-hours 0: it is at least 1".to_owned())),
-        Some(hours) => Ok(Duration::from_secs(u64::from(hours) * 3600)),
-    }
 }
 
 fn address(flag: &str, text: &str) -> Result<Multiaddr, Failure> {
@@ -427,7 +401,9 @@ mod tests {
         let path = folder.join("config.toml");
         std::fs::write(&path, file).unwrap();
         let config = path.display().to_string();
-        let arguments = Arguments::parse_from([&["baton", "--config", &config], flags, &["nodes"]].concat());
+        let given = [&["baton", "--config", &config], flags, &["nodes"]].concat();
+        let arguments =
+            Arguments::try_parse_from(given).map_err(|error| Failure::Usage(error.to_string()))?;
         let environment = Environment { home: Some(folder.to_owned()), ..Environment::default() };
         Settings::gather(&arguments, &environment)
     }
@@ -458,7 +434,7 @@ mod tests {
         assert_eq!(settings.publishers, ["http://d", "http://e", "http://f"]);
         assert!(settings.client(false).is_ok());
         let refused = gather(folder.path(), "publisher = 'ftp://a'", &[]).unwrap().client(false);
-        assert!(matches!(refused, Err(Failure::Usage(_))));
+        assert!(refused.is_err_and(|error| error.is_usage()));
     }
 
     #[test]
@@ -476,8 +452,10 @@ mod tests {
         let flags = ["--heads", "http://d", "--heads", "http://e,http://f"];
         assert_eq!(names(file, &flags).unwrap(), ["http://d", "http://e", "http://f"]);
         let nine = (0..9).map(|number| format!("'http://{number}'")).collect::<Vec<_>>().join(",");
-        assert!(matches!(names(&format!("heads = [{nine}]"), &[]), Err(Failure::Usage(_))));
-        assert!(matches!(names("", &["--heads", "http://a", "--heads", "ftp://b"]), Err(Failure::Usage(_))));
+        assert!(names(&format!("heads = [{nine}]"), &[]).is_err_and(|error| error.is_usage()));
+        assert!(
+            names("", &["--heads", "http://a", "--heads", "ftp://b"]).is_err_and(|error| error.is_usage())
+        );
     }
 
     #[test]
@@ -493,7 +471,7 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         assert!(client().is_ok());
         let both = "publisher_token_file = 'a'\npublisher_secret_file = 'b'";
-        assert!(matches!(gather(folder.path(), both, &[]), Err(Failure::Usage(_))));
+        assert!(gather(folder.path(), both, &[]).is_err_and(|error| error.is_usage()));
     }
 
     #[test]
@@ -507,7 +485,7 @@ mod tests {
         assert_eq!(of("", &[], false), (false, 336));
         assert_eq!(of("renew = false\nepoch_hours = 24", &[], true), (false, 24));
         assert_eq!(of("renew = true", &["--no-renew", "--epoch-hours", "1"], true), (false, 1));
-        assert!(matches!(gather(folder.path(), "epoch_hours = 0", &[]), Err(Failure::Usage(_))));
+        assert!(gather(folder.path(), "epoch_hours = 0", &[]).is_err_and(|error| error.is_usage()));
     }
 
     #[test]
@@ -520,8 +498,8 @@ mod tests {
         assert_eq!(of("", &[]).unwrap(), (5, 53));
         let both = of("open_epochs = 2\nclosed_epochs = 3", &["--open-epochs", "7"]);
         assert_eq!(both.unwrap(), (7, 3));
-        assert!(matches!(of("open_epochs = 0", &[]), Err(Failure::Usage(_))));
-        assert!(matches!(of("", &["--closed-epochs", "54"]), Err(Failure::Usage(_))));
+        assert!(of("open_epochs = 0", &[]).is_err_and(|error| error.is_usage()));
+        assert!(of("", &["--closed-epochs", "54"]).is_err_and(|error| error.is_usage()));
     }
 
     #[test]
@@ -558,9 +536,11 @@ mod tests {
     #[test]
     fn refuses_unknown_settings_and_bad_addresses() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(matches!(gather(folder.path(), "pubisher = 'x'", &[]), Err(Failure::Usage(_))));
-        assert!(matches!(gather(folder.path(), "", &["--node", "localhost:4001"]), Err(Failure::Usage(_))));
-        assert!(matches!(relayer("/ip4/127.0.0.1/tcp/1"), Err(Failure::Usage(_))));
+        assert!(gather(folder.path(), "pubisher = 'x'", &[]).is_err_and(|error| error.is_usage()));
+        assert!(
+            gather(folder.path(), "", &["--node", "localhost:4001"]).is_err_and(|error| error.is_usage())
+        );
+        assert!(relayer("/ip4/127.0.0.1/tcp/1").is_err_and(|error| error.is_usage()));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::{
     clock::now_ms,
     find_session,
     interrupt::cancellable,
-    out::{Out, count},
+    out::{Out, count, short_session, turn_number},
 };
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
@@ -36,10 +36,11 @@ pub(crate) async fn show(client: &Client, named: &str, out: &Out) -> Result<(), 
         } else {
             "not stored yet".to_owned()
         };
-        out.line(&format!("{name}  turn {:>5}  {:>9} bytes  {kept}{end}", blob.seq, blob.length))?;
+        let turn = turn_number(blob.seq);
+        out.line(&format!("{name}  turn {turn:>5}  {:>9} bytes  {kept}{end}", blob.length))?;
     }
     if blobs.iter().any(|blob| blob.due) {
-        out.note(&format!("  try: baton session renew {id}"));
+        out.note(&format!("  try: baton session renew {}", short_session(&id)));
     }
     Ok(())
 }
@@ -65,7 +66,7 @@ pub(crate) async fn renew(
             }
             // A session that another process has open does not stop the others.
             Err(Failure::Client(error)) if named.is_none() => {
-                out.warn(&format!("{id}  {error}"));
+                out.warn(&format!("{}  {error}", short_session(&id)));
                 worst = Some(error);
             }
             Err(failure) => return Err(failure),
@@ -77,7 +78,8 @@ pub(crate) async fn renew(
     worst.map_or(Ok(()), |error: ClientError| Err(error.into()))
 }
 
-fn show_renewal(id: SessionId, report: &RenewReport, out: &Out) -> Result<(), Failure> {
+fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(), Failure> {
+    let id = short_session(&session);
     let first = report.blobs.iter().filter(|blob| blob.stored).map(|blob| blob.kept_until_ms).min();
     if out.json() {
         let failed: Vec<_> = report
@@ -86,7 +88,7 @@ fn show_renewal(id: SessionId, report: &RenewReport, out: &Out) -> Result<(), Fa
             .map(|(seq, error)| json!({ "seq": seq, "error": error.name(), "message": error.to_string() }))
             .collect();
         return Ok(out.value(&json!({
-            "session": id.to_string(),
+            "session": session.to_string(),
             "renewed": report.renewed,
             "put_back": report.put_back,
             "published": report.published,
@@ -96,13 +98,13 @@ fn show_renewal(id: SessionId, report: &RenewReport, out: &Out) -> Result<(), Fa
         }))?);
     }
     if let Some(seq) = report.put_back {
-        out.warn(&format!("{id}  the store did not have the blob of turn {seq}; it was put back"));
+        out.warn(&format!("{id}  the store lacked the blob of turn {}; it is restored", turn_number(seq)));
     }
     if report.published {
         out.note(&format!("{id}  the head index lacked this device's head; it is published again"));
     }
     for (seq, error) in &report.failed {
-        out.warn(&format!("{id}  the blob of turn {seq} was not renewed: {error}"));
+        out.warn(&format!("{id}  the blob of turn {} was not renewed: {error}", turn_number(*seq)));
     }
     let kept = first.map_or_else(|| "nothing stored".to_owned(), |first| remaining_time(first, now_ms()));
     out.line(&format!("{id}  {} renewed, {kept}", count(report.renewed.len() as u64, "blob")))?;
@@ -125,7 +127,7 @@ fn describe(blob: &BlobLifetime) -> Value {
 /// The time for which a blob is certainly stored.
 pub(crate) fn remaining_time(until_ms: u64, now_ms: u64) -> String {
     match until_ms.checked_sub(now_ms) {
-        None => "may have run out".to_owned(),
+        None => "may have expired".to_owned(),
         Some(left) if left < 2 * DAY_MS => format!("kept for {} more hours", left * 24 / DAY_MS),
         Some(left) => format!("kept for {} more days", left / DAY_MS),
     }
@@ -141,6 +143,6 @@ mod tests {
         assert_eq!(from(3 * DAY_MS), "kept for 3 more days");
         assert_eq!(from(DAY_MS), "kept for 24 more hours");
         assert_eq!(from(0), "kept for 0 more hours");
-        assert_eq!(remaining_time(999, 1_000), "may have run out");
+        assert_eq!(remaining_time(999, 1_000), "may have expired");
     }
 }

@@ -1,6 +1,14 @@
 //! Turns of a conversation, for every view: their inputs, and how they look while they run.
 
-use std::{io::Read as _, path::Path};
+use std::{
+    io::Read as _,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use baton_client::{
     Client, ClientError, DeviceEvent, NewSession, ReconcileReport, ResumeOptions, TurnEvent, TurnInput,
@@ -10,7 +18,7 @@ use baton_proto::{
     ids::{NodeId, SessionId},
     limits::MAX_SCHEMA_BYTES,
     memory::MemoryItem,
-    record::{Message, Role},
+    record::{FinishReason, Message, Role},
     turn::Sampling,
 };
 
@@ -19,7 +27,7 @@ use super::{
     args::ChatArguments,
     find_session,
     interrupt::cancellable_at,
-    out::{Out, Tone, role, short},
+    out::{Out, Tone, count, role, short, turn_number},
     random_seed,
     relayer_memory::RelayerMemory,
     settings::{self, Settings},
@@ -27,13 +35,18 @@ use super::{
 
 /// Most characters shown of a recalled item.
 const SHOWN_CHARS: usize = 120;
+/// A turn without an event for this long is said to look for nodes.
+const SEARCH_REMARK: Duration = Duration::from_millis(700);
+/// A turn without an event for this long names the nodes that cannot be reached.
+const FAILURE_REMARK: Duration = Duration::from_secs(3);
 /// Lively, and still on the subject.
 pub(crate) const DEFAULT_TEMPERATURE: f32 = 0.7;
 
 /// Options of this call's turns.
+#[derive(Clone)]
 pub(crate) struct Talk {
     pub template: TurnInput,
-    memory: Option<RelayerMemory>,
+    memory: Option<Arc<RelayerMemory>>,
     seed: Option<u64>,
     /// System text of new sessions.
     pub system: Option<String>,
@@ -61,13 +74,46 @@ impl Talk {
         }
         template.json_schema = arguments.schema.as_deref().map(schema).transpose()?;
         let system = arguments.system.clone().or_else(|| settings.system.clone());
-        let memory = RelayerMemory::from(settings, &arguments.memory)?;
+        let memory = RelayerMemory::from(settings, &arguments.memory)?.map(Arc::new);
         if memory.is_some() && template.relayer.is_none() {
             return Err(Failure::Usage(
-                "--memory needs the relayer's address: --relayer /ip4/.../p2p/ID".to_owned(),
+                "--memory needs a relayer: --relayer /ip4/ADDRESS/tcp/PORT/p2p/ID".to_owned(),
             ));
         }
         Ok(Self { template, memory, seed: arguments.seed, system })
+    }
+
+    /// Sets a parameter from `name=value`.
+    pub(crate) fn set(&mut self, text: &str) -> Result<(), Failure> {
+        let wrong = || {
+            Failure::usage(format!("{text} is no parameter"), "temperature=0.7, max_tokens=2048 or seed=1")
+        };
+        let (name, value) = text.split_once('=').ok_or_else(wrong)?;
+        match name {
+            "temperature" => {
+                let sampling = Sampling {
+                    temperature: value.parse().map_err(|_| wrong())?,
+                    ..self.template.sampling.clone()
+                };
+                sampling.check().map_err(|_| Failure::Usage("The temperature is from 0 to 5.".to_owned()))?;
+                self.template.sampling = sampling;
+            }
+            "max_tokens" => self.template.max_output_tokens = value.parse().map_err(|_| wrong())?,
+            "seed" if value == "random" => self.seed = None,
+            "seed" => self.seed = Some(value.parse().map_err(|_| wrong())?),
+            _ => return Err(wrong()),
+        }
+        Ok(())
+    }
+
+    /// The parameters, as [`Talk::set`] takes them.
+    pub(crate) fn params(&self) -> String {
+        let seed = self.seed.map_or_else(|| "random".to_owned(), |seed| seed.to_string());
+        let template = &self.template;
+        format!(
+            "temperature={} max_tokens={} seed={seed}",
+            template.sampling.temperature, template.max_output_tokens
+        )
     }
 
     /// An ordinary turn.
@@ -84,7 +130,7 @@ impl Talk {
         if let Some(relayer) = &memory.write
             && let Err(failure) = memory.send(relayer, messages, outcome).await
         {
-            out.warn("the exchange was not remembered:");
+            out.warn("The relayer did not remember this exchange:");
             failure.report(out);
         }
     }
@@ -98,21 +144,20 @@ impl Talk {
         view: &mut TurnDisplay<'_>,
         out: &Out,
     ) -> Result<Option<TurnOutcome>, Failure> {
-        let messages = client.session(session).pending_messages().await?.unwrap_or_default();
+        let handle = client.session(session);
+        let messages = handle.pending_messages().await?.unwrap_or_default();
         let hint = self.memory.as_ref().map(|memory| memory.hint(session, &messages, out));
         let hinted = hint.is_some();
         let options = ResumeOptions { hint, ..ResumeOptions::of(&self.template) };
         view.begin(&messages);
-        let mut result =
-            cancellable_at(out, client.session(session).resume(options, |event| view.show(event))).await;
+        let started = view.started();
+        let resumed = Box::pin(handle.resume(options, |event| view.show(event)));
+        let mut result = cancellable_at(out, while_waiting(client, out, started, resumed)).await;
         if hinted && matches!(result, Err(Failure::Client(ClientError::TurnFailed { .. }))) {
             view.end_line();
-            out.warn(
-                "the relayer gave no memory for the message; it is finished without, by a node directly",
-            );
+            out.warn("The relayer did not answer. A node answers directly, without memory.");
             let options = ResumeOptions { relayer: None, ..ResumeOptions::of(&self.template) };
-            result =
-                cancellable_at(out, client.session(session).resume(options, |event| view.show(event))).await;
+            result = cancellable_at(out, handle.resume(options, |event| view.show(event))).await;
         }
         if let Ok(Some(outcome)) = &result {
             self.remember(&messages, outcome, out).await;
@@ -145,11 +190,14 @@ pub(crate) struct TurnDisplay<'a> {
     /// The model's name, as offered.
     pub model: String,
     shown: bool,
+    text: String,
+    /// Whether any event arrived.
+    started: Arc<AtomicBool>,
 }
 
 impl<'a> TurnDisplay<'a> {
     pub(crate) fn new(out: &'a Out) -> Self {
-        Self { out, model: String::new(), shown: false }
+        Self { out, model: String::new(), shown: false, text: String::new(), started: Arc::default() }
     }
 
     /// Shows the messages, unless they stand at a prompt already.
@@ -163,8 +211,14 @@ impl<'a> TurnDisplay<'a> {
 
     /// Shows an event. The turn continues even without an output.
     pub(crate) fn show(&mut self, event: TurnEvent) {
+        self.started.store(true, Ordering::Relaxed);
         if let TurnEvent::Attempt { model, .. } = &event {
             self.model.clone_from(model);
+        }
+        match &event {
+            TurnEvent::Text(text) => self.text.push_str(text),
+            TurnEvent::Restarted => self.text.clear(),
+            _ => {}
         }
         match event {
             TurnEvent::Devices(event) => {
@@ -199,6 +253,19 @@ impl<'a> TurnDisplay<'a> {
             Some(screen) => screen.turn_finished(outcome),
             None => self.out.good(&verified_line(outcome)),
         }
+        if let Some(text) = cut_line(outcome.finish, outcome.receipt.tokens.output) {
+            self.out.warn(&text);
+        }
+    }
+
+    /// Whether any event arrived, for [`while_waiting`].
+    pub(crate) fn started(&self) -> Arc<AtomicBool> {
+        self.started.clone()
+    }
+
+    /// The text of the answer so far.
+    pub(crate) fn partial(&self) -> &str {
+        &self.text
     }
 
     /// Ends a line that text left open.
@@ -233,16 +300,56 @@ fn show_device_event(event: &DeviceEvent, out: &Out) {
 pub(crate) fn remark(event: &TurnEvent) -> Option<(Tone, String)> {
     Some(match event {
         TurnEvent::Attempt { node, model, continues, .. } => {
-            let what = if *continues > 0 { " goes on with the answer" } else { "" };
+            let what = if *continues > 0 { " continues the answer" } else { "" };
             (Tone::Note, format!("node {}{what} · {model}", short(node)))
         }
         TurnEvent::Waiting(ahead) => (Tone::Note, format!("waiting; {ahead} ahead")),
         TurnEvent::AttemptFailed { node, reason, .. } => {
             (Tone::Warn, format!("node {} failed: {reason}", short(node)))
         }
-        TurnEvent::Restarted => (Tone::Note, "the answer so far is void; it starts anew".to_owned()),
+        TurnEvent::Restarted => (Tone::Note, "The answer so far is discarded; it starts again.".to_owned()),
         _ => return None,
     })
+}
+
+/// Runs a turn. While none of its events arrives, says what it waits for: soon, and then the nodes that cannot
+/// be reached.
+pub(crate) async fn while_waiting<T>(
+    client: &Client,
+    out: &Out,
+    started: Arc<AtomicBool>,
+    turn: impl Future<Output = T>,
+) -> T {
+    let remarks = async {
+        tokio::time::sleep(SEARCH_REMARK).await;
+        if !started.load(Ordering::Relaxed) {
+            out.note(&searching(client));
+        }
+        tokio::time::sleep(FAILURE_REMARK.saturating_sub(SEARCH_REMARK)).await;
+        if !started.load(Ordering::Relaxed) {
+            unreachable_nodes(client).iter().for_each(|line| out.warn(line));
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        biased;
+        done = turn => done,
+        () = remarks => unreachable!("the remarks do not end"),
+    }
+}
+
+/// The places where nodes are looked for.
+fn searching(client: &Client) -> String {
+    match client.mesh().network().bootstrap.len() {
+        0 => "Looking for nodes on the local network …".to_owned(),
+        named => format!("Looking for nodes: {} …", count(named as u64, "named node")),
+    }
+}
+
+/// The named nodes that cannot be reached, each with the reason.
+pub(crate) fn unreachable_nodes(client: &Client) -> Vec<String> {
+    let named = client.mesh().network().bootstrap.into_iter().filter(|node| !node.connected);
+    named.filter_map(|node| Some(format!("Could not reach {}: {}", node.address, node.failure?))).collect()
 }
 
 /// States that a turn was verified, and by which node it was served.
@@ -250,11 +357,17 @@ pub(crate) fn verified_line(outcome: &TurnOutcome) -> String {
     let tokens = outcome.receipt.tokens;
     format!(
         "✓ verified · turn {} · node {} · {} + {} tokens",
-        outcome.seq,
+        turn_number(outcome.seq),
         short(&outcome.node),
         tokens.input,
         tokens.output
     )
+}
+
+/// States that the limit of tokens cut the answer, if it did.
+pub(crate) fn cut_line(finish: FinishReason, tokens: u32) -> Option<String> {
+    (finish == FinishReason::Length)
+        .then(|| format!("⚠ stopped at the limit of {tokens} tokens · /continue, or raise --max-tokens"))
 }
 
 /// Messages as one text. Names the author of each, unless it is the user.
@@ -308,4 +421,15 @@ fn schema(path: &Path) -> Result<String, Failure> {
     }
     let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     if value.is_object() { Ok(text) } else { Err(wrong("a schema is a JSON object".to_owned())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_its_limit_cut_says_so() {
+        assert_eq!(cut_line(FinishReason::Stop, 5), None);
+        assert!(cut_line(FinishReason::Length, 5).is_some_and(|text| text.contains("limit of 5 tokens")));
+    }
 }

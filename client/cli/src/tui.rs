@@ -13,6 +13,7 @@ mod editor;
 mod help;
 pub(crate) mod inbox;
 mod keys;
+mod markdown;
 mod palette;
 mod pane;
 pub(crate) mod sidebar;
@@ -46,9 +47,10 @@ use self::{
 use super::{
     Failure,
     args::ChatArguments,
+    clock,
     dialogue::{Dialogue, DialogueStep, parse},
     leave_at_second_interrupt,
-    out::{Out, Tone},
+    out::{Out, Tone, short_session},
     talk::Talk,
 };
 
@@ -104,12 +106,12 @@ pub(crate) async fn run(
     let session = view.session;
     drop(view);
     leave_at_second_interrupt();
-    let id: String = session.to_string().chars().take(8).collect();
+    let id = short_session(&session);
     if let Ok(info) = client.session(session).info().await
         && (info.turns > 0 || info.pending)
     {
-        let kept = if info.pending { "; the message that was not answered is finished first" } else { "" };
-        out.note(&format!("go on with: baton chat {id}{kept}"));
+        let kept = if info.pending { "; the message without an answer is sent again first" } else { "" };
+        out.note(&format!("Continue with: baton chat -s {id}{kept}"));
     }
     result
 }
@@ -204,6 +206,7 @@ impl FullScreenView {
         if self.state.busy.is_none() {
             unstored = self.client.session(self.session).info().await.ok().map(|info| info.unstored);
         }
+        self.state.wall_ms = clock::now_ms();
         self.state.tick(self.now(), nodes, unstored);
     }
 

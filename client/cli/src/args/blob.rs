@@ -184,7 +184,8 @@ mod tests {
             let id = format!("{first}{}", "A".repeat(39));
             let words = ["baton", "blob", "get", "-o", "file", &id, "--limit", "7"];
             let parsed = Arguments::parse_from(with_prefixed_ids(words.into_iter().map(OsString::from)));
-            let Command::Blob { command: BlobCommand::Get { id: found, out, limit, .. } } = parsed.command
+            let Some(Command::Blob { command: BlobCommand::Get { id: found, out, limit, .. } }) =
+                parsed.command
             else {
                 panic!("not blob get");
             };

@@ -7,7 +7,7 @@ use baton_proto::ids::LinkHash;
 
 use super::{
     conversation::{FinishedTurn, JournalTurn, MAX_BYTES, speed},
-    wrap,
+    markdown, wrap,
 };
 use crate::{
     out::{Tone, short},
@@ -30,6 +30,14 @@ pub(super) enum Ink {
     Message,
     /// An answer.
     Answer,
+    /// Bold text and headings of an answer.
+    Strong,
+    /// Code of an answer.
+    Code,
+    /// The frame of a block of code.
+    Fence,
+    /// A quotation in an answer.
+    Quote,
     /// An answer that failed or was cancelled.
     Void,
     /// A remark.
@@ -208,14 +216,17 @@ impl Turn {
             let mark = if index == 0 { "› " } else { "  " };
             rows.push(vec![(Ink::Mark, mark.to_owned()), (Ink::Message, text)]);
         }
-        let mut put = |ink: Ink, text: &str| {
-            let wrapped = if matches!(ink, Ink::Remark(_)) {
-                wrap::hanging_rows(text, inner)
-            } else {
-                wrap::rows(text, inner)
-            };
-            for text in wrapped {
+        let put = |ink: Ink, text: &str, rows: &mut Vec<Row>| {
+            for text in wrap::hanging_rows(text, inner) {
                 rows.push(vec![(ink, " ".repeat(indent)), (ink, text)]);
+            }
+        };
+        let put_answer = |ink: Ink, text: &str, rows: &mut Vec<Row>| {
+            for row in markdown::rows(text, inner) {
+                // All of an answer that does not count looks alike.
+                let pieces = row.into_iter();
+                let pieces = pieces.map(|(look, text)| (if ink == Ink::Void { ink } else { look }, text));
+                rows.push([(ink, " ".repeat(indent))].into_iter().chain(pieces).collect());
             }
         };
         let answer = if matches!(self.status, AnswerStatus::Running | AnswerStatus::Verified(_)) {
@@ -225,22 +236,26 @@ impl Turn {
         };
         for part in &self.parts {
             match part {
-                Part::Text(text) => put(answer, text.trim_end_matches('\n')),
-                Part::Attempt(text) => put(Ink::Remark(Tone::Note), text),
-                Part::Remark(tone, text) => put(Ink::Remark(*tone), text),
+                Part::Text(text) => put_answer(answer, text.trim_end_matches('\n'), &mut rows),
+                Part::Attempt(text) => put(Ink::Remark(Tone::Note), text, &mut rows),
+                Part::Remark(tone, text) => put(Ink::Remark(*tone), text, &mut rows),
             }
         }
         match &self.status {
             AnswerStatus::Running => {
                 if let Some(ahead) = self.turns_ahead {
-                    put(Ink::Remark(Tone::Note), &format!("waiting; {ahead} ahead"));
+                    put(Ink::Remark(Tone::Note), &format!("waiting; {ahead} ahead"), &mut rows);
                 }
             }
-            AnswerStatus::Verified(text) => put(Ink::Remark(Tone::Good), text),
+            AnswerStatus::Verified(text) => put(Ink::Remark(Tone::Good), text, &mut rows),
             AnswerStatus::Failed => {
-                put(Ink::Remark(Tone::Warn), "not answered; the message is kept: /retry or /drop")
+                put(Ink::Remark(Tone::Warn), "No answer. The message is kept: /retry or /drop", &mut rows)
             }
-            AnswerStatus::Cancelled => put(Ink::Remark(Tone::Note), "not part of the conversation"),
+            AnswerStatus::Cancelled => put(
+                Ink::Remark(Tone::Note),
+                "Stopped: this is not part of the conversation. /edit changes the message, /retry sends it again.",
+                &mut rows,
+            ),
         }
         rows
     }

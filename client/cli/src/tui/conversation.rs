@@ -8,7 +8,10 @@ use baton_proto::{
     record::Role,
 };
 
-use crate::{out::short, talk};
+use crate::{
+    out::{short, turn_number},
+    talk,
+};
 
 /// Most turns shown of a session, the newest: some hours of chat. `baton session show` has all.
 pub(crate) const MAX_TURNS: usize = 200;
@@ -92,7 +95,7 @@ pub(crate) async fn load(client: &Client, session: SessionId) -> Result<Conversa
         session,
         earlier: counting.len().saturating_sub(turns.len()),
         turns,
-        total: info.turns,
+        total: info.effective_turns,
         pending: info.pending,
         unstored: info.unstored,
         trouble: info.trouble.map(|code| code.name()),
@@ -106,7 +109,7 @@ fn journal_turn(view: &TurnView) -> Option<JournalTurn> {
         record.messages.iter().filter(|message| message.role != Role::Assistant).cloned().collect();
     let mut notes = Vec::new();
     if let Some(from) = view.replay_of {
-        notes.push(format!("was turn {}, said again", from.seq));
+        notes.push(format!("was turn {}, sent again", turn_number(from.seq)));
     }
     if let Some(begun) = &view.resumed {
         let author = short(&begun.author);
@@ -115,7 +118,7 @@ fn journal_turn(view: &TurnView) -> Option<JournalTurn> {
     if !view.memory.is_empty() {
         notes.push(format!("{} memories added; /memory shows those of the last turn", view.memory.len()));
     }
-    let mut verified = format!("✓ verified · turn {} · node {}", link.seq, short(&link.author));
+    let mut verified = format!("✓ verified · turn {} · node {}", turn_number(link.seq), short(&link.author));
     if let Some(receipt) = &view.receipt {
         let (tokens, decode_ms) = (receipt.tokens, receipt.timings.decode_ms);
         verified.push_str(&format!(" · {} + {} tokens", tokens.input, tokens.output));

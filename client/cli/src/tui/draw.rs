@@ -13,13 +13,15 @@ use super::{
     state::State,
     wrap::{fit, show, width},
 };
-use crate::out::count;
+use crate::{clock::age, out::count};
 
 /// Smallest width with the sessions beside the conversation; below it they replace the conversation while
 /// focused.
 const WIDE: u16 = 90;
 /// Cells of that list.
-const SIDEBAR: u16 = 28;
+const SIDEBAR: u16 = 34;
+/// Most cells of the conversation: longer lines are hard to read.
+const COLUMN: u16 = 92;
 /// Smallest height with a line between the conversation and the input.
 const TALL: u16 = 5;
 /// Most rows of the input, as a part of the screen: the conversation stays in sight.
@@ -28,6 +30,14 @@ const INPUT_SHARE: u16 = 3;
 const SPINNER: [&str; 8] = ["⠋", "⠙", "⠸", "⢰", "⣠", "⣄", "⡆", "⠇"];
 /// Milliseconds for which each frame shows.
 const SPIN_MS: u128 = 120;
+/// The keys in the last line, from the longest list to the shortest.
+const KEYS: [&str; 3] = [
+    "Enter send · Alt-Enter new line · Tab conversations · / commands · F1 help",
+    "Enter send · / commands · F1 help",
+    "F1 help",
+];
+/// The same while an answer streams.
+const BUSY_KEYS: [&str; 2] = ["Esc stop · PgUp scroll · F1 help", "Esc stop"];
 /// The text before the input.
 const PROMPT: &str = "› ";
 
@@ -49,6 +59,9 @@ pub(super) fn draw(state: &mut State, frame: &mut Frame<'_>) {
         ),
     };
     draw_sidebar(state, frame.buffer_mut(), list, wide);
+    let column = conversation.width.min(COLUMN);
+    let margin = (conversation.width - column) / 2;
+    let conversation = Rect { x: conversation.x + margin, width: column, ..conversation };
     let cursor = draw_conversation(state, frame.buffer_mut(), conversation);
     draw_status(state, frame.buffer_mut(), status);
     if state.help.is_some() {
@@ -88,6 +101,7 @@ fn draw_conversation(state: &mut State, buffer: &mut Buffer, area: Rect) -> Opti
     let [above, queued] = split_bottom(above, queue);
     let [above, rule] = split_bottom(above, u16::from(area.height + 1 >= TALL));
     let below = draw_pane(state, buffer, above);
+    draw_menu(state, buffer, above);
     draw_rule(state, buffer, rule, below);
     if let Some(text) = &state.queued {
         let text = fit(&format!("next: {}", text.replace('\n', " ")), queued.width.into());
@@ -115,6 +129,19 @@ fn draw_pane(state: &mut State, buffer: &mut Buffer, area: Rect) -> usize {
     below
 }
 
+/// The commands that begin as the input does, at the bottom of the conversation.
+fn draw_menu(state: &State, buffer: &mut Buffer, area: Rect) {
+    let Some(commands) = state.completion() else { return };
+    let most = usize::from(area.height / 2).max(1);
+    let shown = commands.len().min(most).min(usize::from(area.height));
+    let [_, menu] = split_bottom(area, u16::try_from(shown).unwrap_or(0));
+    for (y, (name, what)) in (0..).zip(commands.iter().take(shown)) {
+        let line = fit(&format!(" {name:<16} {what}"), menu.width.into());
+        let gap = " ".repeat(usize::from(menu.width).saturating_sub(width(&line)));
+        put(buffer, menu, (0, y), &format!("{line}{gap}"), state.palette.marked());
+    }
+}
+
 /// The line above the input: running work, and the number of rows below.
 fn draw_rule(state: &State, buffer: &mut Buffer, area: Rect, below: usize) {
     let palette = state.palette;
@@ -126,9 +153,9 @@ fn draw_rule(state: &State, buffer: &mut Buffer, area: Rect, below: usize) {
         let step = usize::try_from(spent.as_millis() / SPIN_MS).unwrap_or(0) % SPINNER.len();
         let spinner = SPINNER.get(step).copied().unwrap_or_default();
         let server = state.pane.running_turn().filter(|_| !busy.stopping).and_then(Turn::server);
-        let usual = if busy.stopping { "ending it" } else { busy.what };
+        let usual = if busy.stopping { "stopping" } else { busy.what };
         let what = server.unwrap_or_else(|| usual.to_owned());
-        let mut text = format!(" {spinner} {what} · {} s · Esc ends it ", spent.as_secs());
+        let mut text = format!(" {spinner} {what} · {} s · Esc stops it ", spent.as_secs());
         if width(&text) > room {
             text = format!(" {spinner} {what} · {} s ", spent.as_secs());
         }
@@ -149,9 +176,9 @@ fn draw_input(state: &mut State, buffer: &mut Buffer, area: Rect, cells: usize) 
     put(buffer, area, (0, 0), PROMPT, state.palette.accent());
     if state.editor.is_empty() {
         let hint = if state.status.pending && state.busy.is_none() {
-            "a message was not answered: /retry or /drop"
+            "A message has no answer: /retry or /drop"
         } else {
-            "say something · F1 helps"
+            "Message, or / for commands"
         };
         let room = usize::from(area.width - indent);
         put(buffer, area, (indent, 0), &fit(hint, room), state.palette.dim());
@@ -182,7 +209,7 @@ fn draw_sidebar(state: &State, buffer: &mut Buffer, area: Rect, wide: bool) {
             put(buffer, area, (area.width - 2, y), "│", palette.dim());
         }
     }
-    let heading = if sidebar.focused { "Enter opens · n new" } else { "sessions · Tab" };
+    let heading = if sidebar.focused { "Enter open · n new · r · d" } else { "Conversations · Tab" };
     let style = if sidebar.focused { palette.accent() } else { palette.dim() };
     put(buffer, inner, (0, 0), &fit(heading, inner.width.into()), style);
     let rows = usize::from(inner.height).saturating_sub(1);
@@ -191,7 +218,7 @@ fn draw_sidebar(state: &State, buffer: &mut Buffer, area: Rect, wide: bool) {
     for (y, (index, one)) in (1..).zip(listed) {
         let here = state.status.session == Some(one.session);
         let mark = if here { "• " } else { "  " };
-        let turns = format!(" {}", one.turns);
+        let turns = format!(" {}", age(one.used_ms, state.wall_ms));
         let name = if one.title.is_empty() {
             one.session.to_string().chars().take(8).collect()
         } else {
@@ -242,9 +269,11 @@ fn draw_status(state: &State, buffer: &mut Buffer, area: Rect) {
         x = put(buffer, area, (x, 0), gap, palette.dim());
         x = put(buffer, area, (x, 0), text, *style);
     }
-    let keys = "F1 help";
-    let at = cells.saturating_sub(width(keys));
-    if usize::from(x) + 2 <= at {
-        put(buffer, area, (u16::try_from(at).unwrap_or(0), 0), keys, palette.dim());
+    let keys = if state.busy.is_some() { &BUSY_KEYS[..] } else { &KEYS[..] };
+    // The longest list of keys for which there is room.
+    let fits = |keys: &&&str| usize::from(x) + 2 + width(keys) <= cells;
+    if let Some(keys) = keys.iter().find(fits) {
+        let at = u16::try_from(cells.saturating_sub(width(keys))).unwrap_or(0);
+        put(buffer, area, (at, 0), keys, palette.dim());
     }
 }

@@ -120,6 +120,8 @@ impl State {
             KeyCode::Esc | KeyCode::Tab => self.sidebar.focused = false,
             KeyCode::Char('b') if key.modifiers.contains(KeyModifiers::CONTROL) => self.toggle_sidebar(),
             KeyCode::Char('n') => return self.open("/new".to_owned()),
+            KeyCode::Char('r') => return self.act_on_choice("/rename "),
+            KeyCode::Char('d') => return self.act_on_choice("/delete"),
             KeyCode::Enter => {
                 let session = self.sidebar.choice()?;
                 if Some(session) == self.status.session {
@@ -133,10 +135,22 @@ impl State {
         None
     }
 
+    /// Opens the selected session, and puts a command about it into the input, where the user completes it.
+    fn act_on_choice(&mut self, command: &str) -> Option<Effect> {
+        let session = self.sidebar.choice()?;
+        let here = Some(session) == self.status.session;
+        let effect = if here { None } else { self.open(format!("/switch {session}")) };
+        if here || effect.is_some() {
+            self.sidebar.focused = false;
+            self.editor.set(command.to_owned());
+        }
+        effect
+    }
+
     /// Opens another session, unless something runs in this one.
     fn open(&mut self, line: String) -> Option<Effect> {
         if self.busy.is_some() {
-            self.hint = Some("an answer is under way; Esc here, then Esc ends it".to_owned());
+            self.hint = Some("An answer is running. Esc here, then Esc stops it.".to_owned());
             return None;
         }
         self.sidebar.focused = false;
@@ -158,6 +172,7 @@ impl State {
             KeyCode::Down if control || shift => self.pane.scroll(1),
             KeyCode::Home if control => self.pane.show_top(),
             KeyCode::End if control => self.pane.follow(),
+            KeyCode::Tab if self.completion().is_some() => self.complete(),
             KeyCode::Tab => self.sidebar.focus(self.status.session),
             KeyCode::Char('b') if control => self.toggle_sidebar(),
             _ => return false,

@@ -27,6 +27,9 @@ impl Palette {
             Ink::Mark => self.accent().add_modifier(Modifier::BOLD),
             Ink::Message => Style::new().add_modifier(Modifier::BOLD),
             Ink::Answer | Ink::Remark(Tone::Plain) => Style::new(),
+            Ink::Strong => Style::new().add_modifier(Modifier::BOLD),
+            Ink::Code => self.color(Color::Magenta),
+            Ink::Fence | Ink::Quote => self.dim(),
             Ink::Void | Ink::Remark(Tone::Note) => self.dim(),
             Ink::Remark(Tone::Good) => self.color(Color::Green),
             // Without colour a warning must not read as an answer.

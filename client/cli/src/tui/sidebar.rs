@@ -3,14 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use baton_client::{Client, ClientError, Conversation};
-use baton_proto::{ids::SessionId, record::Role};
+use baton_proto::ids::SessionId;
 
 use super::wrap;
 
 /// Most listed sessions, the last used: more than a user looks through; `baton session list` has all.
 pub(crate) const MAX_SESSIONS: usize = 100;
-/// Characters of a session's first message that name it.
-const TITLE_CHARS: usize = 80;
 /// File times may be this much coarser than the clock.
 const TIME_SLACK_MS: u64 = 2000;
 
@@ -19,7 +17,7 @@ const TIME_SLACK_MS: u64 = 2000;
 pub(crate) struct SessionEntry {
     /// The session.
     pub session: SessionId,
-    /// The beginning of its first message.
+    /// Its title.
     pub title: String,
     /// Turns that count.
     pub turns: usize,
@@ -29,11 +27,7 @@ pub(crate) struct SessionEntry {
 
 impl SessionEntry {
     fn of(conversation: &Conversation) -> Self {
-        let messages = conversation.turns.iter().flat_map(|turn| &turn.messages);
-        let first =
-            messages.filter(|message| message.role == Role::User).find(|said| !said.text.trim().is_empty());
-        let start: String = first.into_iter().flat_map(|said| said.text.chars()).take(TITLE_CHARS).collect();
-        let title = wrap::clean_line(&start).split_whitespace().collect::<Vec<_>>().join(" ");
+        let title = wrap::clean_line(&conversation.title);
         let (session, turns, used_ms) =
             (conversation.session, conversation.turns.len(), conversation.used_ms);
         Self { session, title, turns, used_ms }

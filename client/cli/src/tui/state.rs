@@ -9,7 +9,7 @@ use super::{
     conversation::ConversationSnapshot, editor::Editor, inbox::ViewMessage, palette::Palette, pane::Pane,
     sidebar::Sidebar, wrap,
 };
-use crate::dialogue::{Line, parse};
+use crate::dialogue::{HELP, Line, parse};
 
 /// A request to the loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +84,8 @@ pub(super) struct State {
     pub input_cells: usize,
     /// Time of the last event.
     pub now: Duration,
+    /// The wall clock at the last tick, in milliseconds since the Unix epoch.
+    pub wall_ms: u64,
 }
 
 impl State {
@@ -103,6 +105,7 @@ impl State {
             leaving: false,
             input_cells: 1,
             now: Duration::ZERO,
+            wall_ms: 0,
         }
     }
 
@@ -116,10 +119,12 @@ impl State {
     /// Work begins.
     pub(super) fn begin(&mut self, line: &str, now: Duration) {
         let (what, gives_up) = match parse(line) {
-            Line::Say(_) | Line::Edit(_) | Line::Regenerate | Line::Retry => ("looking for a node", false),
+            Line::Say(_) | Line::Edit(_) | Line::Regenerate | Line::Retry | Line::Continue => {
+                ("looking for a node", false)
+            }
             Line::Verify { .. } => ("verifying", false),
             Line::Switch(_) | Line::New | Line::Nothing => ("opening the session", false),
-            Line::Drop => ("giving up", true),
+            Line::Drop => ("discarding", true),
             _ => ("working", false),
         };
         self.busy = Some(RunningWork { what, since: now, stopping: false, gives_up });
@@ -204,7 +209,7 @@ impl State {
                 let name = text.split_whitespace().next().unwrap_or_default();
                 let name = wrap::fit(&wrap::clean_line(name), 20);
                 self.hint =
-                    Some(format!("there is no {name}; /help lists the commands, // begins a message with /"));
+                    Some(format!("There is no {name}. /help lists the commands; // begins a message with /"));
                 self.editor.set(text);
                 None
             }
@@ -217,7 +222,7 @@ impl State {
                     Some(before) => {
                         self.queued = Some(before);
                         self.editor.set(text);
-                        self.hint = Some("one waits already; ↑ takes it back".to_owned());
+                        self.hint = Some("One message waits already; ↑ takes it back.".to_owned());
                     }
                     None => self.queued = Some(text),
                 }
@@ -245,11 +250,42 @@ impl State {
     pub(super) fn leave(&mut self) -> Option<Effect> {
         if self.pane.running_turn().is_some() && !self.leaving {
             self.leaving = true;
-            self.hint =
-                Some("the answer still comes: Esc ends it; again leaves, and keeps the message".to_owned());
+            self.hint = Some(
+                "An answer is running: Esc stops it; the same key again leaves, and keeps the message."
+                    .to_owned(),
+            );
             return None;
         }
         Some(Effect::Leave)
+    }
+}
+
+/// The commands of `/`, each with what it does, from the help.
+pub(super) fn commands() -> impl Iterator<Item = (&'static str, &'static str)> {
+    HELP.lines().filter_map(|line| line.split_once("  ")).map(|(name, what)| (name, what.trim()))
+}
+
+impl State {
+    /// The commands that begin as the input does, while it is the beginning of a command.
+    pub(super) fn completion(&self) -> Option<Vec<(&'static str, &'static str)>> {
+        let text = self.editor.text();
+        let is_name = text.starts_with('/') && !text.starts_with("//") && !text.contains(char::is_whitespace);
+        let found: Vec<_> = commands().filter(|(name, _)| is_name && name.starts_with(text)).collect();
+        (!found.is_empty()).then_some(found)
+    }
+
+    /// Completes the name of a command as far as it is certain.
+    pub(super) fn complete(&mut self) {
+        let Some(found) = self.completion() else { return };
+        let name = |full: &'static str| full.split_whitespace().next().unwrap_or_default();
+        let mut names = found.iter().map(|(full, _)| name(full));
+        let Some(first) = names.next() else { return };
+        let common = names.fold(first.len(), |common, other| {
+            first.bytes().zip(other.bytes()).take(common).take_while(|(a, b)| a == b).count()
+        });
+        let takes_more = found.len() == 1 && found.iter().any(|(full, _)| full.contains(' '));
+        let gap = if takes_more { " " } else { "" };
+        self.editor.set(format!("{}{gap}", first.get(..common).unwrap_or_default()));
     }
 }
 

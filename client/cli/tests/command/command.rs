@@ -102,7 +102,7 @@ async fn one_message_prints_the_answer_or_json_and_the_session_goes_on() {
     let home = fixture.home();
     let plain = fixture.baton(&home, &["chat", "--message", "hello"], "").await;
     assert_eq!((code(&plain), out(&plain).as_str()), (0, "hello (0)\n"), "{}", err(&plain));
-    assert!(err(&plain).contains("✓ verified · turn 0"), "{}", err(&plain));
+    assert!(err(&plain).contains("✓ verified · turn 1"), "{}", err(&plain));
     let json = fixture.baton(&home, &["chat", "last", "--message", "-", "--json"], "again").await;
     let value = last(&json);
     assert_eq!(value["text"], "again (1)");
@@ -124,8 +124,8 @@ async fn the_prompt_works_over_a_pipe() {
     }
     assert_eq!(text.matches("s: two again (1)").count(), 2, "edited, then regenerated");
     assert!(text.contains("/regenerate") && !text.contains("never"));
-    assert!(err(&output).contains("✓ verified: 4 turns"), "{}", err(&output));
-    assert!(err(&output).contains("there is no /nonsense"));
+    assert!(err(&output).contains("✓ 4 turns verified"), "{}", err(&output));
+    assert!(err(&output).contains("There is no /nonsense"));
     assert!(!text.contains('\u{1b}') && !err(&output).contains('\u{1b}'), "no colour in a pipe");
 }
 
@@ -207,7 +207,7 @@ async fn a_second_message_behind_an_unanswered_one_is_refused_in_words() {
     fixture.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
     let second = fixture.baton(&home, &["chat", "last", "--message", "second"], "").await;
     assert_eq!(code(&second), 4, "{}", err(&second));
-    assert!(err(&second).contains("your new message was not sent and is not kept"), "{}", err(&second));
+    assert!(err(&second).contains("Your new message was not sent"), "{}", err(&second));
     assert!(err(&second).contains("--drop-pending"), "{}", err(&second));
     // The first message is answered as soon as a node is honest, and the second follows it.
     let third = fixture.baton(&home, &["chat", "last", "--message", "second"], "").await;
@@ -241,15 +241,19 @@ fn without_a_node_the_command_says_how_to_give_one() {
     let strings = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let output = run(folder.path(), &strings(&["chat", "--message", "hello"]), "");
     assert_eq!(code(&output), 3);
-    assert!(err(&output).contains("--node /ip4/"), "{}", err(&output));
+    assert!(err(&output).contains("baton doctor"), "{}", err(&output));
+    assert!(err(&output).contains("Looking for nodes on the local network"), "{}", err(&output));
+    let dead = ["chat", "hello", "--node", "/ip4/127.0.0.1/tcp/9"];
+    let output = run(folder.path(), &strings(&dead), "");
+    assert!(err(&output).contains("Could not reach /ip4/127.0.0.1/tcp/9: "), "{}", err(&output));
     assert_eq!(code(&run(folder.path(), &strings(&["nodes"]), "")), 3);
     assert_eq!(code(&run(folder.path(), &strings(&["chat", "--node", "localhost"]), "")), 2);
     assert_eq!(code(&run(folder.path(), &strings(&["chatter"]), "")), 2);
     let list = run(folder.path(), &strings(&["session", "list", "--json"]), "");
     assert_eq!(
         last(&list)["sessions"].as_array().map(Vec::len),
-        Some(1),
-        "the message that found no node is kept"
+        Some(0),
+        "a message that found no node leaves nothing behind"
     );
 }
 
@@ -264,7 +268,8 @@ fn help_lists_commands_settings_and_exit_codes() {
     }
     let chat = out(&run(folder.path(), &["chat".to_owned(), "--help".to_owned()], ""));
     for flag in [
-        "--message",
+        "--session",
+        "--continue",
         "--allow-echo",
         "--model",
         "--system",
@@ -275,4 +280,131 @@ fn help_lists_commands_settings_and_exit_codes() {
     ] {
         assert!(chat.contains(flag), "{flag}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_is_a_message_and_the_last_session_or_a_named_one_continues() {
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    let first = fixture.baton(&home, &["chat", "hello there"], "").await;
+    assert_eq!((code(&first), out(&first).as_str()), (0, "hello there (0)\n"), "{}", err(&first));
+    let second = fixture.baton(&home, &["chat", "-c", "more"], "").await;
+    assert_eq!(out(&second), "more (1)\n", "{}", err(&second));
+    let id = last(&fixture.baton(&home, &["session", "list", "--json"], "").await)["sessions"][0]["session"]
+        .as_str()
+        .unwrap()[..8]
+        .to_owned();
+    let third = fixture.baton(&home, &["chat", "-s", &id, "and more"], "").await;
+    assert_eq!(out(&third), "and more (2)\n", "{}", err(&third));
+    let prompt = fixture.baton(&home, &["chat", &id], "at a prompt\n").await;
+    assert_eq!(out(&prompt), "at a prompt (3)\n", "an id alone names a session: {}", err(&prompt));
+    assert_eq!(code(&fixture.baton(&home, &["chat", "-s", "ffffffff", "x"], "").await), 7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_are_listed_by_title_renamed_found_and_deleted_together() {
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    let run = async |arguments: &[&str]| fixture.baton(&home, arguments, "").await;
+    for text in ["where is my harbour", "something else"] {
+        assert_eq!(code(&run(&["chat", text]).await), 0);
+    }
+    let listed = out(&run(&["session", "list"]).await);
+    for part in ["ID", "TITLE", "LAST USED", "STORED UNTIL", "where is my harbour", "something else"] {
+        assert!(listed.contains(part), "{part} in {listed}");
+    }
+    let renamed = run(&["session", "rename", "last", "Other things"]).await;
+    assert_eq!(code(&renamed), 0, "{}", err(&renamed));
+    assert!(out(&run(&["session", "list"]).await).contains("Other things"));
+    let found = out(&run(&["session", "search", "HARBOUR"]).await);
+    assert!(found.contains("where is my harbour") && !found.contains("Other things"), "{found}");
+    let ids: Vec<String> = listed.lines().skip(1).map(|line| line[..8].to_owned()).collect();
+    let without = run(&["session", "delete", &ids[0], &ids[1]]).await;
+    assert!(code(&without) == 2 && err(&without).contains("--yes"), "{}", err(&without));
+    let wrong = run(&["session", "delete", &ids[0], "ffffffff", "--yes"]).await;
+    assert_eq!(code(&wrong), 7, "a wrong name deletes nothing");
+    assert_eq!(code(&run(&["session", "delete", &ids[0], &ids[1], "--yes"]).await), 0);
+    assert!(err(&run(&["session", "list"]).await).contains("no conversations yet"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replaced_turn_is_hidden_and_shown_on_request() {
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    let lines = "first\n/edit better\n/quit\n";
+    assert_eq!(code(&fixture.baton(&home, &["chat"], lines).await), 0);
+    let shown = fixture.baton(&home, &["session", "show", "last"], "").await;
+    assert!(!out(&shown).contains("first") && out(&shown).contains("better"), "{}", out(&shown));
+    assert!(err(&shown).contains("1 turn replaced by an edit"), "{}", err(&shown));
+    let all = fixture.baton(&home, &["session", "show", "last", "--all"], "").await;
+    assert!(
+        err(&all).contains("turn 1 · ") && err(&all).contains("replaced by a later turn"),
+        "{}",
+        err(&all)
+    );
+    assert!(out(&all).contains("first"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_open_elsewhere_can_be_read() {
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    assert_eq!(code(&fixture.baton(&home, &["chat", "hello"], "").await), 0);
+    let journal = std::fs::read_dir(home.join("sessions")).unwrap();
+    let journal = journal.map(|entry| entry.unwrap().path()).find(|path| path.extension().is_some()).unwrap();
+    let lock = std::fs::File::options().read(true).write(true).open(journal).unwrap();
+    lock.try_lock().unwrap();
+    let run = async |arguments: &[&str]| fixture.baton(&home, arguments, "").await;
+    for read in [
+        &["session", "show", "last"][..],
+        &["session", "verify", "last"],
+        &["receipts"],
+        &["session", "storage", "last"],
+    ] {
+        let done = run(read).await;
+        assert_eq!(code(&done), 0, "{read:?}: {}", err(&done));
+    }
+    let refused = run(&["chat", "-c", "more"]).await;
+    assert!(code(&refused) == 7 && err(&refused).contains("open in another process"), "{}", err(&refused));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_finds_nothing_wrong_on_a_healthy_network_and_names_what_is() {
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    assert_eq!(code(&fixture.baton(&home, &["chat", "hello"], "").await), 0);
+    let healthy = fixture.baton(&home, &["doctor", "--json"], "").await;
+    assert_eq!(code(&healthy), 0, "{}", out(&healthy));
+    assert_eq!(last(&healthy)["ok"], true, "{}", out(&healthy));
+    let sick = fixture.baton(&home, &["doctor", "--aggregator", "http://127.0.0.1:9"], "").await;
+    assert_eq!(code(&sick), 1);
+    assert!(err(&sick).contains("C402") && err(&sick).contains("fix: "), "{}", err(&sick));
+    let broken = fixture.baton(&home, &["doctor", "--config", "nowhere.toml"], "").await;
+    assert!(code(&broken) == 1 && err(&broken).contains("C101"), "{}", err(&broken));
+}
+
+#[test]
+fn the_settings_are_shown_with_their_origin_written_and_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let strings = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let file = folder.path().join("c.toml").display().to_string();
+    let written = run(folder.path(), &strings(&["config", "init", "--config", &file]), "");
+    assert_eq!(code(&written), 0, "{}", err(&written));
+    assert_eq!(code(&run(folder.path(), &strings(&["config", "check", "--config", &file]), "")), 0);
+    std::fs::write(&file, "shards = 10\npubisher = 'x'\n").unwrap();
+    let wrong = run(folder.path(), &strings(&["nodes", "--config", &file]), "");
+    assert!(code(&wrong) == 2 && err(&wrong).contains("c.toml:2"), "{}", err(&wrong));
+    assert!(err(&wrong).contains("did you mean `publisher`?"), "{}", err(&wrong));
+    std::fs::write(&file, "shards = 10\n").unwrap();
+    let shown =
+        run(folder.path(), &strings(&["config", "--config", &file, "--max-price", "5", "--json"]), "");
+    let settings = last(&shown)["settings"].clone();
+    assert_eq!(
+        (settings["shards"]["value"].as_u64(), settings["shards"]["line"].as_u64()),
+        (Some(10), Some(1))
+    );
+    assert_eq!(
+        (settings["max_price"]["origin"].as_str(), settings["dht"]["origin"].as_str()),
+        (Some("flag"), Some("default"))
+    );
 }

@@ -48,12 +48,12 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
 
     let synced = run(&one, with(&["session", "sync", "last"], &both), "").await;
     assert_eq!(code(&synced), 0, "{}", err(&synced));
-    assert!(err(&synced).contains("another device also wrote turn 1"), "{}", err(&synced));
-    assert!(err(&synced).contains("is in step"), "{}", err(&synced));
+    assert!(err(&synced).contains("Both devices wrote turn 2"), "{}", err(&synced));
+    assert!(err(&synced).contains("is up to date"), "{}", err(&synced));
     // The other home's prompt reports it at its start.
     let joined = run(&two, with(&["chat", "last"], &both), "/quit\n").await;
     assert_eq!(code(&joined), 0, "{}", err(&joined));
-    assert!(err(&joined).contains("another device"), "{}", err(&joined));
+    assert!(err(&joined).contains("Another device"), "{}", err(&joined));
     let synced = run(&one, with(&["session", "sync", "last", "--json"], &both), "").await;
     assert_eq!(last(&synced)["status"], "Current", "{}", err(&synced));
 

@@ -22,7 +22,7 @@ fn failed(byte: u8) -> TurnEvent {
 fn an_answer_is_seen_as_it_comes_and_is_verified_at_the_end() {
     let mut stage = Stage::new();
     stage.ask("how are you?");
-    assert!(stage.shown().contains("looking for a node · 0 s · Esc ends it"));
+    assert!(stage.shown().contains("looking for a node · 0 s · Esc stops it"));
     stage.event(attempt(0x11, 0));
     stage.event(TurnEvent::Waiting(2));
     assert!(stage.shown().contains("waiting; 2 ahead"));
@@ -44,7 +44,7 @@ fn an_answer_is_seen_as_it_comes_and_is_verified_at_the_end() {
         &["› how are you?", "  I am well", "✓ verified · turn 0 · 9 + 4 tokens · small · 2.0 tokens/s"]
     ));
     assert!(!shown.contains("node 11111111"), "one node, which the last line names");
-    assert!(!shown.contains("Esc ends it"));
+    assert!(!shown.contains("Esc stops it"));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_takeover_is_seen_and_the_answer_is_in_one_piece_afterwards() {
         &[
             "once upon a ti",
             "node 11111111 failed: the reply ended",
-            "node 22222222 goes on with the answer",
+            "node 22222222 continues the answer",
             "  me"
         ]
     ));
@@ -69,7 +69,7 @@ fn a_takeover_is_seen_and_the_answer_is_in_one_piece_afterwards() {
     let shown = stage.shown();
     assert!(in_order(
         &shown,
-        &["node 11111111 · small", "failed", "goes on with the answer", "once upon a time", "✓ verified"]
+        &["node 11111111 · small", "failed", "continues the answer", "once upon a time", "✓ verified"]
     ));
     assert_eq!(shown.matches("once upon").count(), 1);
 }
@@ -84,7 +84,7 @@ fn void_text_goes() {
     stage.text("truth");
     let shown = stage.shown();
     assert!(!shown.contains("lies"));
-    assert!(in_order(&shown, &["failed", "the answer so far is void; it starts anew", "truth"]));
+    assert!(in_order(&shown, &["failed", "The answer so far is discarded; it starts again.", "truth"]));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_message_that_was_not_answered_is_kept_and_a_new_attempt_takes_its_place() {
     let shown = stage.shown();
     assert!(in_order(
         &shown,
-        &["› hello", "error: every attempt failed", "try: another node", "not answered; the message is kept"]
+        &["› hello", "error: every attempt failed", "try: another node", "No answer. The message is kept"]
     ));
     assert!(shown.contains("1 message not answered"));
     stage.state.begin("/retry", stage.now);
@@ -123,7 +123,7 @@ fn escape_ends_an_answer_and_what_waited_is_the_users_again() {
     assert_eq!(stage.press(KeyCode::Enter), None);
     assert!(stage.shown().contains("next: next"));
     assert_eq!(stage.press(KeyCode::Esc), Some(Effect::Stop));
-    assert!(stage.shown().contains("ending it"));
+    assert!(stage.shown().contains("stopping"));
     stage.say(ViewMessage::Remark(Tone::Note, "cancelled".to_owned()));
     assert_eq!(stage.state.end(true), None, "what waited is not sent");
     assert!(in_order(

@@ -1,0 +1,340 @@
+//! `baton doctor`: checks everything that a chat needs, and names problems with their fixes. It changes nothing.
+
+use std::time::Duration;
+
+use baton_client::{Client, ClientError, Listing};
+use baton_proto::{
+    ids::{BlobId, HeadIndexKey},
+    receipt::EngineKind,
+    store::{BlobStore as _, HeadIndex as _},
+};
+use baton_walrus_client::{HttpStore, ShardCount};
+use serde::Serialize;
+use serde_json::json;
+
+use super::{
+    Failure, clock,
+    out::{Out, count, short_session},
+    settings::{Environment, Settings},
+    talk,
+};
+
+/// Time for one server to answer.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
+/// Largest difference of two clocks that no check notices.
+const MAX_CLOCK_DIFFERENCE_MS: u64 = 30_000;
+/// Blobs that expire within this time are named.
+const SOON_MS: u64 = 3 * 24 * 60 * 60 * 1000;
+const MAX_SHOWN: usize = 5;
+
+/// Every problem that is found: code, whether it is only a warning, and the fix. docs/TROUBLESHOOTING.md explains
+/// them.
+mod codes {
+    use super::Code;
+
+    pub(super) const SETTINGS_BROKEN: Code =
+        Code("C101", false, "correct the named line, or see all: baton config check");
+    pub(super) const HOME_LOCKED: Code = Code("C201", false, "check the folder, or name another with --home");
+    pub(super) const JOURNAL_DAMAGED: Code =
+        Code("C202", false, "restore it from the store: baton session restore SESSION");
+    pub(super) const NO_PASSPHRASE: Code = Code("C203", true, "set one: baton passphrase");
+    pub(super) const CLOCK_WRONG: Code = Code("C301", false, "set this machine's clock, best by NTP");
+    pub(super) const PUBLISHER_DOWN: Code =
+        Code("C401", false, "start the store, or name another with --publisher");
+    pub(super) const AGGREGATOR_DOWN: Code =
+        Code("C402", false, "start the store, or name another with --aggregator");
+    pub(super) const INDEX_DOWN: Code = Code("C501", true, "start it, or name another with --heads");
+    pub(super) const NODE_UNREACHABLE: Code = Code("C601", true, "check that the node runs, and its address");
+    pub(super) const NO_NODE: Code =
+        Code("C602", false, "name a node with --node, or try a private network: baton try");
+    pub(super) const ONLY_ECHO: Code = Code("C603", true, "name another node; for a test, pass --allow-echo");
+    pub(super) const RELAYER_DOWN: Code =
+        Code("C701", false, "start the relayer, or name another with --relayer-url");
+    pub(super) const NOT_STORED: Code =
+        Code("C801", true, "keep this device until they are: baton session list");
+    pub(super) const EXPIRES_SOON: Code = Code("C802", true, "renew them: baton session renew");
+    pub(super) const NOT_ANSWERED: Code = Code("C803", true, "continue one: baton chat -s SESSION");
+}
+
+/// Code of a problem, whether it is only a warning, and the fix.
+#[derive(Clone, Copy)]
+struct Code(&'static str, bool, &'static str);
+
+/// A problem that was found.
+#[derive(Debug, Serialize)]
+struct Finding {
+    code: &'static str,
+    level: &'static str,
+    message: String,
+    fix: &'static str,
+}
+
+/// The checks of one subject.
+#[derive(Debug, Serialize)]
+struct Check {
+    subject: &'static str,
+    /// The facts without a problem.
+    seen: Vec<String>,
+    findings: Vec<Finding>,
+}
+
+impl Check {
+    fn new(subject: &'static str) -> Self {
+        Self { subject, seen: Vec::new(), findings: Vec::new() }
+    }
+
+    fn saw(&mut self, fact: impl Into<String>) {
+        self.seen.push(fact.into());
+    }
+
+    fn found(&mut self, Code(code, warning, fix): Code, message: impl Into<String>) {
+        let level = if warning { "warning" } else { "problem" };
+        self.findings.push(Finding { code, level, message: message.into(), fix });
+    }
+}
+
+pub(crate) async fn run(
+    settings: Result<Settings, Failure>,
+    environment: &Environment,
+    out: &Out,
+) -> Result<(), Failure> {
+    let mut checks = Vec::new();
+    let mut first = Check::new("settings");
+    match settings {
+        Ok(settings) => {
+            first.saw(settings_seen(environment));
+            checks.push(first);
+            Box::pin(check(&settings, &mut checks, out)).await?;
+        }
+        Err(failure) => {
+            first.found(codes::SETTINGS_BROKEN, failure.message());
+            checks.push(first);
+        }
+    }
+    show(&checks, out)
+}
+
+fn settings_seen(environment: &Environment) -> String {
+    match super::settings::settings_file(None, environment) {
+        Some((path, _)) if path.exists() => path.display().to_string(),
+        _ => "the defaults: there is no settings file".to_owned(),
+    }
+}
+
+async fn check(settings: &Settings, checks: &mut Vec<Check>, out: &Out) -> Result<(), Failure> {
+    out.note("Looking for nodes and stores …");
+    let mut home = Check::new("home");
+    let opened = match settings.client(true) {
+        Ok(config) => Client::open(config).await.map_err(Failure::from),
+        Err(failure) => Err(failure),
+    };
+    let client = match opened {
+        Ok(client) => client,
+        Err(failure) => {
+            home.found(codes::HOME_LOCKED, failure.message());
+            checks.push(home);
+            return Ok(());
+        }
+    };
+    let listing = client.listing().await;
+    let nodes = nodes(&client);
+    let stores = stores(settings);
+    let relayer = relayer(settings);
+    let (nodes, stores, relayer) = tokio::join!(nodes, stores, relayer);
+    let clock = clock_check(&client, settings).await;
+    client.shutdown(Duration::ZERO).await;
+    home.saw(settings.home().display().to_string());
+    if settings.passphrase().is_none() {
+        home.found(codes::NO_PASSPHRASE, "the device key has no passphrase");
+    }
+    let mut sessions = Check::new("sessions");
+    match listing {
+        Ok(listing) => sessions_check(&listing, &mut home, &mut sessions),
+        Err(error) => home.found(codes::HOME_LOCKED, error.to_string()),
+    }
+    checks.extend([home, clock, nodes]);
+    checks.extend(stores);
+    checks.extend(relayer);
+    checks.push(sessions);
+    Ok(())
+}
+
+async fn clock_check(client: &Client, settings: &Settings) -> Check {
+    let mut check = Check::new("clock");
+    if let Some(difference) = client.clock_difference().await {
+        check.found(codes::CLOCK_WRONG, difference.to_string());
+        return check;
+    }
+    let Ok(store) = settings.store(|builder| builder) else { return check };
+    let times = tokio::time::timeout(ANSWER_WAIT, store.times()).await;
+    let times = times.ok().and_then(Result::ok).unwrap_or_default();
+    let now_ms = client.now_ms();
+    let worst = times.iter().max_by_key(|time| time.unix_ms.abs_diff(now_ms));
+    match worst {
+        Some(time) if time.unix_ms.abs_diff(now_ms) > MAX_CLOCK_DIFFERENCE_MS => {
+            let seconds = time.unix_ms.abs_diff(now_ms) / 1000;
+            check.found(codes::CLOCK_WRONG, format!("this clock and {}'s differ by {seconds} s", time.name));
+        }
+        Some(_) => check.saw("as the stores'"),
+        None => check.saw("not compared: no store told the time"),
+    }
+    check
+}
+
+async fn nodes(client: &Client) -> Check {
+    let mut check = Check::new("nodes");
+    let nodes = client.nodes().await;
+    for line in talk::unreachable_nodes(client) {
+        check.found(codes::NODE_UNREACHABLE, line);
+    }
+    if nodes.is_empty() {
+        check.found(codes::NO_NODE, "no node was found");
+        return check;
+    }
+    let offers = || nodes.iter().flat_map(|node| &node.record.models);
+    let mut models: Vec<&str> = offers().map(|offer| offer.name.as_str()).collect();
+    models.sort_unstable();
+    models.dedup();
+    check.saw(format!("{} with {}", count(nodes.len() as u64, "node"), models.join(", ")));
+    if offers().all(|offer| offer.engine == EngineKind::Echo) {
+        check.found(codes::ONLY_ECHO, "only test engines were found, which repeat the message");
+    }
+    check
+}
+
+async fn stores(settings: &Settings) -> [Check; 2] {
+    let (mut store, mut index) = (Check::new("store"), Check::new("head index"));
+    let http = reqwest::Client::builder().timeout(ANSWER_WAIT).build().unwrap_or_default();
+    for url in settings.publishers() {
+        // Every server of HTTP answers, if only by a refusal.
+        match http.get(format!("{}/v1/api", url.trim_end_matches('/'))).send().await {
+            Ok(_) => store.saw(format!("publisher {url}")),
+            Err(error) => {
+                store.found(codes::PUBLISHER_DOWN, format!("publisher {url}: {}", innermost(&error)))
+            }
+        }
+    }
+    for url in settings.aggregators() {
+        match asked(url, settings.shards(), async |store| store.exists(BlobId(random())).await.map(drop))
+            .await
+        {
+            Ok(()) => store.saw(format!("aggregator {url}")),
+            Err(reason) => store.found(codes::AGGREGATOR_DOWN, format!("aggregator {url}: {reason}")),
+        }
+    }
+    for url in settings.indexes() {
+        let key = HeadIndexKey(random());
+        match asked(&url, settings.shards(), async |store| store.resolve(key).await.map(drop)).await {
+            Ok(()) => index.saw(url.clone()),
+            Err(reason) => index.found(codes::INDEX_DOWN, format!("{url}: {reason}")),
+        }
+    }
+    [store, index]
+}
+
+/// Asks one server.
+async fn asked(
+    url: &str,
+    shards: ShardCount,
+    ask: impl AsyncFnOnce(&HttpStore) -> Result<(), baton_proto::store::StoreError>,
+) -> Result<(), String> {
+    let store = HttpStore::builder(url, url, shards).heads(url).build().map_err(|error| error.to_string())?;
+    match tokio::time::timeout(ANSWER_WAIT, ask(&store)).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", ANSWER_WAIT.as_secs())),
+    }
+}
+
+async fn relayer(settings: &Settings) -> Option<Check> {
+    let url = settings.relayer_url.as_ref()?;
+    let mut check = Check::new("relayer");
+    let http = reqwest::Client::builder().timeout(ANSWER_WAIT).build().unwrap_or_default();
+    match http.get(format!("{}/health", url.trim_end_matches('/'))).send().await {
+        Ok(answer) if answer.status().is_success() => check.saw(url.clone()),
+        Ok(answer) => check.found(codes::RELAYER_DOWN, format!("{url}: it answers {}", answer.status())),
+        Err(error) => check.found(codes::RELAYER_DOWN, format!("{url}: {}", innermost(&error))),
+    }
+    Some(check)
+}
+
+fn sessions_check(listing: &Listing, home: &mut Check, check: &mut Check) {
+    for journal in &listing.unreadable {
+        home.found(codes::JOURNAL_DAMAGED, journal.error.to_string());
+    }
+    let now_ms = clock::now_ms();
+    let mut name = |code: Code, what: &str, of: &dyn Fn(&baton_client::SessionInfo) -> bool| {
+        let found: Vec<String> =
+            listing.sessions.iter().filter(|info| of(info)).map(|info| short_session(&info.id)).collect();
+        if !found.is_empty() {
+            let shown = found.iter().take(MAX_SHOWN).cloned().collect::<Vec<_>>().join(", ");
+            let more = if found.len() > MAX_SHOWN { ", …" } else { "" };
+            check.found(code, format!("{} {what}: {shown}{more}", count(found.len() as u64, "session")));
+        }
+    };
+    name(codes::NOT_STORED, "with turns that no store confirmed", &|info| info.unstored > 0);
+    name(codes::EXPIRES_SOON, "whose blobs may expire within 3 days", &|info| {
+        info.kept_until_ms.is_some_and(|until_ms| until_ms < now_ms.saturating_add(SOON_MS))
+    });
+    name(codes::NOT_ANSWERED, "with a message that has no answer", &|info| info.pending);
+    check.saw(count(listing.sessions.len() as u64, "session"));
+}
+
+fn show(checks: &[Check], out: &Out) -> Result<(), Failure> {
+    let findings = || checks.iter().flat_map(|check| &check.findings);
+    let problems = findings().filter(|finding| finding.level == "problem").count() as u64;
+    if out.json() {
+        out.value(&json!({ "ok": problems == 0, "problems": problems, "checks": checks }))?;
+    } else {
+        for check in checks {
+            for fact in &check.seen {
+                out.good(&format!("✓ {:<11} {fact}", check.subject));
+            }
+            for finding in &check.findings {
+                let (mark, problem) = if finding.level == "problem" { ("✗", true) } else { ("!", false) };
+                let line = format!("{mark} {:<11} {} {}", check.subject, finding.code, finding.message);
+                if problem {
+                    out.problem_line(&line)
+                } else {
+                    out.warn(&line)
+                }
+                out.note(&format!("              fix: {}", finding.fix));
+            }
+        }
+        if problems == 0 {
+            out.good("No problem was found.");
+        }
+    }
+    match problems {
+        0 => Ok(()),
+        _ => Err(Failure::Found(problems)),
+    }
+}
+
+/// The innermost cause of an error of HTTP, whose outer ones name layers of the library.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut current = error;
+    while let Some(source) = current.source() {
+        current = source;
+    }
+    current.to_string()
+}
+
+fn random() -> [u8; 32] {
+    baton_keys::secret::random_bytes()
+}
+
+impl Failure {
+    /// The text of the failure.
+    fn message(&self) -> String {
+        match self {
+            Self::Client(error) => error.to_string(),
+            Self::Usage(text) | Self::Advice { message: text, .. } | Self::Relayer { message: text, .. } => {
+                text.clone()
+            }
+            Self::Io(error) => error.to_string(),
+            Self::Unverified | Self::NotStored | Self::NotReplayable | Self::Interrupted | Self::Found(_) => {
+                ClientError::TaskEnded.to_string()
+            }
+        }
+    }
+}

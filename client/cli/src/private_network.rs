@@ -1,0 +1,154 @@
+//! `baton try`: a chat on a private network of this machine, which is removed at the end.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use clap::FromArgMatches as _;
+use serde::Deserialize;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::{Child, Command},
+};
+
+use super::{
+    Failure,
+    args::{self, Arguments, TryArguments},
+    chat,
+    out::Out,
+    settings::{Environment, Settings},
+};
+
+/// The default model of a node.
+const MODEL: &str = "smollm2-135m-instruct";
+/// Time for the network to start, with a model that is here.
+const START_WAIT: Duration = Duration::from_secs(120);
+/// Time for the network to stop before it is killed.
+const STOP_WAIT: Duration = Duration::from_secs(15);
+
+/// The line that `baton-testnet up --json` prints when the network is ready.
+#[derive(Deserialize)]
+struct Ready {
+    store: String,
+    shards: u16,
+    nodes: Vec<String>,
+}
+
+/// A running network; it ends when its standard input closes.
+struct PrivateNetwork {
+    process: Child,
+    ready: Ready,
+}
+
+pub(crate) async fn run(
+    arguments: &TryArguments,
+    environment: &Environment,
+    out: &Out,
+) -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    fetch_model().await?;
+    let began = Instant::now();
+    out.note(&format!("Starting a store and {} nodes on this machine …", arguments.nodes));
+    let network = PrivateNetwork::start(arguments.nodes, folder.path()).await?;
+    out.note(&format!(
+        "Ready after {:.1} s. All of it is removed when you leave.",
+        began.elapsed().as_secs_f64()
+    ));
+    let talked = Box::pin(talk(&network.ready, arguments, folder.path(), environment, out)).await;
+    network.stop().await;
+    out.note("The private network is removed.");
+    talked
+}
+
+/// Fetches the model with the node's own progress bar, unless it is here.
+async fn fetch_model() -> Result<(), Failure> {
+    let mut pull = Command::new(sibling("baton-node")?);
+    pull.args(["models", "pull", MODEL]).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
+    let done = pull.status().await?;
+    if done.success() {
+        return Ok(());
+    }
+    Err(Failure::usage("The model could not be fetched.", format!("see why: baton-node models pull {MODEL}")))
+}
+
+/// Chats with the network's nodes, in a home of its own.
+async fn talk(
+    ready: &Ready,
+    arguments: &TryArguments,
+    folder: &Path,
+    environment: &Environment,
+    out: &Out,
+) -> Result<(), Failure> {
+    let mut given: Vec<String> = vec!["baton".into(), "--config".into(), "/dev/null".into()];
+    let mut flag = |name: &str, value: &str| given.extend([format!("--{name}"), value.to_owned()]);
+    flag("home", &folder.join("home").display().to_string());
+    flag("publisher", &ready.store);
+    flag("aggregator", &ready.store);
+    flag("heads", &ready.store);
+    flag("shards", &ready.shards.to_string());
+    ready.nodes.iter().for_each(|node| flag("node", node));
+    given.push("chat".to_owned());
+    if arguments.plain {
+        given.push("--plain".to_owned());
+    }
+    given.extend(arguments.text.clone());
+    let matches = args::command().try_get_matches_from(given);
+    let parsed = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
+    let mut parsed = parsed.map_err(|error| Failure::Usage(error.to_string()))?;
+    let settings = Settings::gather(&parsed, environment)?;
+    let Some(args::Command::Chat(mut chat)) = parsed.command.take() else { return Ok(()) };
+    // Settings of the environment are for other networks.
+    (chat.model, chat.memory.relayer, chat.memory.memory) = (None, None, false);
+    chat::run(&settings.on_private_network(), chat, out).await
+}
+
+impl PrivateNetwork {
+    async fn start(nodes: usize, folder: &Path) -> Result<Self, Failure> {
+        let mut up = Command::new(sibling("baton-testnet")?);
+        up.args(["up", "--json", "--while-stdin-open", "--nodes", &nodes.to_string(), "--data-dir"]);
+        up.arg(folder.join("network")).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        // Ctrl-C is for the chat alone.
+        #[cfg(unix)]
+        up.process_group(0);
+        let mut process = up.kill_on_drop(true).spawn()?;
+        let failed =
+            || Failure::usage("The private network did not start.", "see why: baton-testnet up --nodes 2");
+        let output = process.stdout.take().ok_or_else(failed)?;
+        let mut lines = BufReader::new(output).lines();
+        let ready = async {
+            while let Some(line) = lines.next_line().await? {
+                if let Ok(ready) = serde_json::from_str::<Ready>(&line) {
+                    return Ok::<_, std::io::Error>(Some(ready));
+                }
+            }
+            Ok(None)
+        };
+        let ready = tokio::time::timeout(START_WAIT, ready).await;
+        let ready = ready.ok().transpose()?.flatten().ok_or_else(failed)?;
+        Ok(Self { process, ready })
+    }
+
+    async fn stop(mut self) {
+        drop(self.process.stdin.take());
+        if tokio::time::timeout(STOP_WAIT, self.process.wait()).await.is_err() {
+            // Dropping it kills it.
+            tracing::warn!("the private network did not stop by itself");
+        }
+    }
+}
+
+/// A program of Baton: beside this one, or on the path.
+fn sibling(name: &str) -> Result<PathBuf, Failure> {
+    let own = std::env::current_exe()?;
+    let beside = own.parent().map(|folder| folder.join(name)).filter(|path| path.is_file());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = || std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file());
+    beside.or_else(on_path).ok_or_else(|| {
+        Failure::usage(
+            format!("{name} is not installed, and a private network needs it."),
+            "install all programs of Baton together: README.md says how",
+        )
+    })
+}
