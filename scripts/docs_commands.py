@@ -106,17 +106,19 @@ def missing_lines(expected, output):
 
 def calls_of(commands):
     """The calls of our programs in a block, each as a list of words."""
-    joined = commands.replace("\\\n", " ")
-    for line in joined.splitlines():
+    for line in commands.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.commenters, lexer.whitespace_split = "#", True
-        call = []
+        words = []
         for word in [*lexer, ";"]:
-            if word and set(word) <= set("();<>|&"):
-                yield from [call] if call else []
-                call = []
-            elif call or Path(word).name in PROGRAMS:
-                call.append(word if call else Path(word).name)
+            if not word or set(word) - set("();<>|&"):
+                words.append(word)
+                continue
+            while words and (words[0] == "sudo" or re.match(r"\w+=", words[0])):
+                words.pop(0)
+            if words and Path(words[0]).name in PROGRAMS:
+                yield [Path(words[0]).name, *words[1:]]
+            words = []
 
 
 @lru_cache(maxsize=None)
