@@ -85,6 +85,8 @@ def blocks_of(text):
         else:
             if fence[2] == "text" and above:
                 above.expected = [line for line in content if line.strip()]
+            elif any(line.split(" ")[0] in PROGRAMS for line in content):
+                raise Failed(f"line {number + 1}: a block of commands is fenced as ```sh")
             above = None
         number = end + 1
     return blocks
@@ -303,10 +305,14 @@ class Machine:
 def run_document(path, bin_folder, keep_going):
     """Runs a document's blocks and prints a line about it; returns the counts of its blocks."""
     began = time.monotonic()
-    blocks = blocks_of((ROOT / path).read_text())
+    failures = []
+    try:
+        blocks = blocks_of((ROOT / path).read_text())
+    except Failed as failure:
+        blocks = []
+        failures.append(f"{path}: {failure}")
     run = [block for block in blocks if not block.not_run]
     text = "".join(block.commands for block in run)
-    failures = []
 
     def attempt(block, action):
         try:
