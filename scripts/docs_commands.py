@@ -125,6 +125,7 @@ def calls_of(commands):
 
 @lru_cache(maxsize=None)
 def help_of(bin_folder, path):
+    """The help of a command, or None if there is no such command."""
     run = subprocess.run(
         [str(Path(bin_folder) / path[0]), *path[1:], "--help"], capture_output=True, text=True, timeout=30
     )
@@ -133,23 +134,21 @@ def help_of(bin_folder, path):
 
 def check_call(bin_folder, call):
     """Compares a call with the help of its program; raises Failed."""
-    path, words = call[:1], call[1:]
-    text = help_of(bin_folder, tuple(path))
+    path, words = tuple(call[:1]), call[1:]
+    text = help_of(bin_folder, path)
     while words and not words[0].startswith("-"):
-        listed = re.search(r"^Commands:\n((?:  .*\n|\n(?=  ))+)", text, re.MULTILINE)
-        names = re.findall(r"^  ([a-z][\w-]*)", listed[1], re.MULTILINE) if listed else []
-        if words[0] not in names:
-            if names and "<COMMAND>" in text:
-                raise Failed(f"{' '.join(path)} has no command {words[0]}")
+        longer = (*path, words[0])
+        text_of_longer = help_of(bin_folder, longer)
+        if text_of_longer is None:
+            raise Failed(f"{' '.join(path)} has no command {words[0]}")
+        # After an argument, --help is the same command's.
+        if not re.search(rf"^Usage: {re.escape(' '.join(longer))}\b", text_of_longer, re.MULTILINE):
             break
-        path.append(words.pop(0))
-        text = help_of(bin_folder, tuple(path))
-        if text is None:
-            raise Failed(f"{' '.join(path)} --help fails")
+        path, words, text = longer, words[1:], text_of_longer
     for word in words:
         option = re.match(r"--[a-z][a-z-]*", word)
         # `doctor` takes every option of `run`.
-        known = text + (help_of(bin_folder, ("baton-node", "run")) if path == ["baton-node", "doctor"] else "")
+        known = text + (help_of(bin_folder, ("baton-node", "run")) if path == ("baton-node", "doctor") else "")
         if option and not re.search(re.escape(option[0]) + r"(?![a-z-])", known):
             raise Failed(f"{' '.join(path)} has no option {option[0]}")
 
