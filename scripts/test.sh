@@ -3,7 +3,8 @@
 # - unit, property and process tests, with the real model and a Postgres;
 # - the demo, also with a store that fails, and the independent verifier on its export;
 # - the comparison with Mysten's encoder; a Walrus client, a memory client and OpenAI's client, as published;
-# - both pages in a browser, the full-screen view in a terminal, completions and manual pages.
+# - both pages in a browser, the full-screen view in a terminal, completions and manual pages;
+# - the commands of README.md and docs/*.md, as a reader would run them.
 # Long matrices run as seeded samples, and the checks of the fuzz targets on their seeds with random changes. `--full` runs
 # the matrices whole, fuzzes each target guided by coverage, checks the programs without their options, and floods a release
 # build.
@@ -83,6 +84,7 @@ step "the full-screen view in tmux" scripts/tui.sh
 step "js-libp2p" scripts/js-libp2p.sh
 step "behind routers" scripts/nat.sh
 step "completions and manual pages" scripts/test_extras.sh
+step "commands of the documents" scripts/docs.sh
 if [ -n "$full" ]; then
   need_just
   step "programs without their options" "$just" lint-plain

@@ -16,10 +16,6 @@ MAX_WHAT = 2.0  # in 1,000 words
 MAX_LONG = 2.0  # per cent of the sentences
 LONG = 25  # words
 
-# Crates and documents that are not there yet, with their limits: "what" in 1,000 words, per cent of long sentences.
-# A number here may only become smaller.
-LIMITS = {"README.md": (10.7, 30.7)}
-
 
 def comment_paragraphs(text):
     """The paragraphs of a Rust file's comments, with the line each begins at."""
@@ -132,9 +128,8 @@ def main():
     print(f"{'':34} {'words':>7} {'what/1000':>10} {'long %':>7}")
     for name, measure in sorted(measures.items()):
         what, long = measure.rates()
-        max_what, max_long = LIMITS.get(name, (MAX_WHAT, MAX_LONG))
         # One in a short document is no habit.
-        is_broken = (what > max_what and measure.what > 1) or (long > max_long and measure.long > 1)
+        is_broken = (what > MAX_WHAT and measure.what > 1) or (long > MAX_LONG and measure.long > 1)
         broken += [name] * is_broken
         print(f"{name:34} {measure.words:7} {what:10.1f} {long:7.1f}{'  over the limit' if is_broken else ''}")
     sys.exit(1 if broken else 0)
