@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc};
 use baton_proto::{
     chain::effective,
     ids::{LinkHash, NodeId, SessionId},
+    link::BranchPoint,
     record::{Message, Record, RecordKind},
 };
 
@@ -37,6 +38,8 @@ pub struct Conversation {
     pub session: SessionId,
     /// When it was last used, in milliseconds since the Unix epoch.
     pub used_ms: u64,
+    /// The point at which it left its parent, if it is a branch.
+    pub branch: Option<BranchPoint>,
     /// Its turns.
     pub turns: Vec<ConversationTurn>,
 }
@@ -54,7 +57,12 @@ impl Conversation {
                 messages: record.messages.clone(),
             })
         });
-        Self { session: state.session_id, used_ms: state.last_used_ms(), turns: turns.collect() }
+        Self {
+            session: state.session_id,
+            used_ms: state.last_used_ms(),
+            branch: state.header.branch,
+            turns: turns.collect(),
+        }
     }
 }
 
