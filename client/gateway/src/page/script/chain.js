@@ -20,8 +20,9 @@ function draw() {
   $("strip").replaceChildren(...turns.filter((turn) => turn.replaced_by == null).slice(-STRIP)
     .map((turn) => element("i", { className: `node-${colours.get(turn.node)}` })));
   $("chainButton").hidden = !turns.length;
-  if (!turns.length) toggleChain(false);
+  if (!state.current) toggleChain(false);
   if ($("chain").hidden) return;
+  if (!state.shown) return $("chainBody").replaceChildren();
   $("chainBody").replaceChildren(...beginning(), ...segments(turns, colours), legend(turns, colours), verification());
 }
 
@@ -130,7 +131,8 @@ function verification() {
   if (!report) {
     section.append(element("p", { textContent: "Each turn was checked when it came. Check the whole chain and its stored copies again:" }));
   } else {
-    const copies = report.not_stored.length ? `${plural(report.not_stored.length, "stored copy").replace("copys", "copies")} missing; this device has them`
+    const missing = report.not_stored.length;
+    const copies = missing ? `the store lacks ${plural(missing, "segment")}; this device has all`
       : `${plural(report.from_store, "segment")} read back from the store`;
     const lines = [
       report.good ? `✓ ${plural(report.turns, "turn")}, ${plural(report.receipts_checked, "receipt")} and ${plural(report.ids_checked, "blob ID")} match`

@@ -3,7 +3,7 @@
 import { $, element, textButton } from "./dom.js";
 import { renderMarkdown } from "./markdown.js";
 import { branchAfter } from "./session.js";
-import { emit, on, presentTurns, state, titleOf } from "./state.js";
+import { emit, on, presentTurns, state } from "./state.js";
 import { leftOutView, pendingView, said, turnView } from "./turn.js";
 import { nodeColours, seconds, shortTitle } from "./words.js";
 
@@ -13,7 +13,7 @@ const STARTERS = [
   ["Explain an idea", "Explain how a hash chain works, with a small example."],
   ["Write code", "Write a Python function that merges overlapping intervals, with tests."],
   ["Compare", "Compare PostgreSQL and SQLite for a small web application, as a table."],
-  ["Improve a text", "Make this text shorter and clearer:\n\n"],
+  ["Improve a text", "Make the following text shorter and clearer. Keep its meaning.\n\n"],
 ];
 
 /** The views of turns with what they show, to keep those that did not change. */
@@ -82,7 +82,7 @@ function empty() {
     return button;
   });
   const trust = element("details", { className: "trust" },
-    element("summary", { textContent: "Encrypted for the node that answers; kept by you alone. What you trust" }),
+    element("summary", { textContent: "Only the node that answers reads your message. Your history is sealed, and yours. What you trust" }),
     element("ul", {}, ...[
       "The node that answers sees that turn and the part of the history it needs. It does not know who you are.",
       "Its signed receipt states the model and the tokens, and makes it answerable. It does not prove that the model ran.",
@@ -140,8 +140,6 @@ export function setUpChat() {
     drawWaiting();
     log.setAttribute("aria-busy", String(Boolean(state.running)));
     if (change?.opened || change?.sent || follow) log.scrollTop = log.scrollHeight;
-    const title = shortTitle(titleOf(state.current));
-    document.title = title ? `${title} · Baton` : "Baton";
   });
   on("stream", drawStream);
   on("network", drawWaiting);

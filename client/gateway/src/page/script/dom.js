@@ -45,6 +45,7 @@ export function icon(name) {
   const path = document.createElementNS(space, "path");
   for (const [key, value] of [["viewBox", "0 0 24 24"], ["class", "icon"], ["aria-hidden", "true"]]) svg.setAttribute(key, value);
   path.setAttribute("d", ICONS[name]);
+  if (name === "more") svg.classList.add("bold");
   svg.append(path);
   return svg;
 }

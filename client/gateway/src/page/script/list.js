@@ -21,7 +21,7 @@ function draw() {
     groups.set(group, [...(groups.get(group) ?? []), session]);
   }
   const parts = [...groups].map(([name, sessions]) => element("section", {},
-    element("h3", { textContent: name }), element("ul", {}, ...sessions.map(item))));
+    element("h2", { textContent: name }), element("ul", {}, ...sessions.map(item))));
   if (!parts.length) parts.push(element("p", { className: "none", textContent: found ? "Nothing was found." : "Your conversations will be here." }));
   $("sessions").replaceChildren(...parts);
 }

@@ -30,7 +30,11 @@ async function begin() {
 }
 
 function drawHeader() {
-  $("title").textContent = shortTitle(titleOf(state.current)) || "New conversation";
+  const title = shortTitle(titleOf(state.current));
+  $("title").textContent = title || "New conversation";
+  document.title = title ? `${title} · Baton` : "Baton";
+  $("title").classList.toggle("hidden", !state.current);
+  $("gap").hidden = Boolean(state.current);
   $("more").hidden = !state.current;
   const { trouble } = state.shown ?? {};
   $("trouble").hidden = !trouble;

@@ -8,15 +8,17 @@ import { element } from "./dom.js";
 const OPTIONS = { gfm: true, breaks: true };
 const LINK_PROTOCOLS = ["http:", "https:", "mailto:"];
 
-/** The blocks in each container, to keep those that a longer text repeats. @type {WeakMap<Element, { raw: string, node: Node }[]>} */
+/** The blocks in each container, to keep those that a longer text repeats. @type {WeakMap<Element, { raw: string, level?: number, node: Node }[]>} */
 const rendered = new WeakMap();
 
 /** Shows a text in a container. A longer version of the same text changes only its last blocks. */
 export function renderMarkdown(container, text) {
   const before = rendered.get(container) ?? [];
-  const blocks = lexer(text, OPTIONS).filter((token) => token.type !== "space" && token.type !== "def").map((token, index) => {
+  const tokens = lexer(text, OPTIONS).filter(isShown);
+  setLevels(tokens.filter((token) => token.type === "heading"));
+  const blocks = tokens.map((token, index) => {
     const same = before[index];
-    return same?.raw === token.raw ? same : { raw: token.raw, node: block(token) };
+    return same?.raw === token.raw && same.level === token.level ? same : { raw: token.raw, level: token.level, node: block(token) };
   });
   blocks.forEach(({ node }, index) => {
     const here = container.childNodes[index];
@@ -26,10 +28,21 @@ export function renderMarkdown(container, text) {
   rendered.set(container, blocks);
 }
 
+const isShown = (token) => token.type !== "space" && token.type !== "def";
+
+/** Gives each heading its level on the page: below the title, and at most one below the heading before. */
+function setLevels(headings) {
+  const highest = Math.min(...headings.map((heading) => heading.depth));
+  let level = 1;
+  for (const heading of headings) {
+    level = Math.min(heading.depth - highest + 2, level + 1, 6);
+    heading.level = level;
+  }
+}
+
 function block(token) {
   switch (token.type) {
-    // A heading of an answer is below the page's own two.
-    case "heading": return element(`h${Math.min(token.depth + 2, 6)}`, {}, ...inline(token.tokens));
+    case "heading": return element(token.level ? `h${token.level}` : "p", {}, ...inline(token.tokens));
     case "paragraph": return element("p", {}, ...inline(token.tokens));
     case "code": return codeBlock(token.text, token.lang ?? "");
     case "blockquote": return element("blockquote", {}, ...blocksOf(token.tokens));
@@ -41,7 +54,7 @@ function block(token) {
   }
 }
 
-const blocksOf = (tokens) => tokens.filter((token) => token.type !== "space" && token.type !== "def").map(block);
+const blocksOf = (tokens) => tokens.filter(isShown).map(block);
 
 function list(token) {
   const made = element(token.ordered ? "ol" : "ul");

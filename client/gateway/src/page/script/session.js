@@ -52,9 +52,10 @@ export async function open(id, { push = true } = {}) {
   notice("");
   if (push && location.pathname !== addressOf(id)) history.pushState(null, "", addressOf(id));
   emit("session", { opened: true });
+  const listing = refreshList();
   if (id) {
     try {
-      const shown = await load(id);
+      const [shown] = await Promise.all([load(id), listing]);
       if (here !== step) return;
       state.shown = shown;
     } catch (fault) {
@@ -69,7 +70,7 @@ export async function open(id, { push = true } = {}) {
     emit("session", { opened: true });
     watchStored(here, STORED_CHECKS);
   }
-  await refreshList();
+  await listing;
 }
 
 /**

@@ -28,9 +28,9 @@ export function period(ms) {
   return ago <= 7 * DAY_MS ? "Last 7 days" : "Older";
 }
 
-/** A title of one short line. */
+/** A title of one short line, without the marks of Markdown. */
 export function shortTitle(text, length = 60) {
-  const line = text.replace(/\s+/g, " ").trim();
+  const line = text.replace(/\*\*|`+|^\s*#+ /gm, "").replace(/\s+/g, " ").trim();
   return [...line].length > length ? `${[...line].slice(0, length).join("").trimEnd()}…` : line;
 }
 
