@@ -1,11 +1,10 @@
 //! The chat page's own routes, beside the endpoint for programs. They need the key.
 //!
-//! Two routes wait for a function of the client library, `SessionHandle::rename(Option<&str>)` with
-//! `SessionInfo.title`:
+//! Renaming waits for a function of the client library, `SessionHandle::rename(Option<&str>)`:
 //! - `PATCH /api/sessions/{id}` with `{"title": "text"}` gives a session its own title, and `{"title": null}`
-//!   takes it away; the response is `{}`. The page leaves out renaming while it gets 404 or 405.
-//! - The `title` in [`list`], [`show`] and the search is then the session's own one, and the beginning of its
-//!   first message without one.
+//!   takes it away; the response is `{}`. A title is one line of at most 120 characters.
+//! - The `title` in [`list`] and in the search is then the session's own one, and the beginning of its first
+//!   message without one. Both take it from the index of sessions, which learns it with the conversation.
 
 use std::collections::HashSet;
 

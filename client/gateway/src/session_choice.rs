@@ -193,18 +193,18 @@ fn choose_at_turn(
     if !before.is_empty() {
         return Err(ApiError::value("messages", format!("with {param}, send the new messages alone")));
     }
-    let Some(index) = conversation.turns.iter().position(|turn| turn.seq == seq) else {
+    let found = conversation.turns.iter().enumerate().find(|(_, turn)| turn.seq == seq);
+    let Some((index, turn)) = found else {
         return Err(ApiError::conflict(
             "turn_not_found",
             format!("the session has no present turn with seq {seq}; read the session again"),
         ));
     };
-    let (kept, at) = conversation.turns.split_at(index);
-    let Some(turn) = at.first() else { return Err(ClientError::TaskEnded.into()) };
     if matches!(place, RequestPlace::Replaces(_)) {
         return Ok(SessionChoice::Session { session, replaces: Some(turn.replaced_from) });
     }
-    let history = kept.iter().chain([turn]).flat_map(|turn| turn.messages.clone()).collect();
+    let shared = conversation.turns.iter().take(index + 1);
+    let history = shared.flat_map(|turn| turn.messages.clone()).collect();
     let branch = BranchPoint { session_id: session, link_hash: turn.link_hash };
     Ok(SessionChoice::New { branch: Some(branch), history })
 }

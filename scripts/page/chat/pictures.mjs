@@ -72,6 +72,7 @@ export function pictures(harness) {
       await page.goto(`${harness.url}c/${ID}`);
       await page.locator("pre .hljs-keyword").first().waitFor();
       await page.getByText("3 nodes").waitFor({ state: "attached" });
+      await page.mouse.move(width / 2, 5);
     };
     const top = () => page.locator("#log").evaluate((log) => { log.scrollTop = 0; });
     await open(1280, 860, "light");
@@ -81,7 +82,7 @@ export function pictures(harness) {
     await top();
     await harness.screenshot("chat-page-phone");
     long = true;
-    await open(1280, 800, "dark");
+    await open(1200, 720, "dark");
     await page.getByRole("button", { name: "Chain" }).click();
     await harness.screenshot("chat-page-chain");
     await page.unrouteAll({ behavior: "wait" });

@@ -2,6 +2,7 @@
 
 import { $, element, icon, textButton } from "./dom.js";
 import { revealTurn } from "./chat.js";
+import { narrow } from "./list.js";
 import { showReceipt } from "./receipt.js";
 import { open, verify } from "./session.js";
 import { on, state, titleOf } from "./state.js";
@@ -13,8 +14,14 @@ const ROW = 44, MAIN = 18, ASIDE = 40, WIDTH = 58;
 /** Marks in the strip of the header; of a longer chain it shows the end. */
 const STRIP = 24;
 
+/** The content of the last drawing: the same one is not drawn again, so that the focus stays in it. */
+let drawn = "";
+
 /** Draws the strip in the header, and the picture if it is open. */
 function draw() {
+  const content = JSON.stringify([$("chain").hidden, state.current, state.shown, state.report, state.listed]);
+  if (content === drawn) return;
+  drawn = content;
   const turns = state.shown?.turns ?? [];
   const colours = nodeColours(turns);
   $("strip").replaceChildren(...turns.filter((turn) => turn.replaced_by == null).slice(-STRIP)
@@ -50,7 +57,7 @@ function segments(turns, colours) {
     const until = own.findLast((turn) => turn.stored)?.kept_until_ms;
     const waiting = own.filter((turn) => !turn.stored).length;
     const keeping = waiting ? `${plural(waiting, "turn")} not stored yet` : until ? `stored until ${day(until)}` : "stored";
-    const rows = own.map((turn) => element("li", {}, row(turn, turns, colours), ...branchesAt(turn)));
+    const rows = own.map((turn) => element("li", {}, row(turn, turns, colours), ...branchesAt(turn, turn === turns.at(-1))));
     return element("section", { className: "segment" },
       element("h3", {}, `Segment ${number + 1}`, element("span", { textContent: ` ${closed ? "closed" : "open"}, ${keeping}`, className: waiting ? "waits" : "" })),
       element("ol", {}, ...rows));
@@ -58,8 +65,18 @@ function segments(turns, colours) {
 }
 
 /** Sessions of this device that branched off after a turn. */
-const branchesAt = (turn) => state.listed.filter((one) => one.branch_of?.session === state.shown.id && one.branch_of.link === turn.link)
-  .map((one) => branchLink("Branch", one.id));
+function branchesAt(turn, last) {
+  const branches = state.listed.filter((one) => one.branch_of?.session === state.shown.id && one.branch_of.link === turn.link);
+  return branches.map((one) => {
+    const link = branchLink("Branch", one.id);
+    const svg = canvas();
+    if (!last) svg.append(shape("path", { d: `M${MAIN} 0V${ROW}`, class: "line" }));
+    svg.append(shape("path", { d: `M${MAIN} 0C${MAIN} ${ROW / 2} ${ASIDE} 0 ${ASIDE} ${ROW / 2}`, class: "line" }),
+      shape("path", { d: `M${ASIDE - 5} ${ROW / 2}l5 5 5-5-5-5z`, class: "leaf" }));
+    link.firstChild.replaceWith(svg);
+    return link;
+  });
+}
 
 function row(turn, turns, colours) {
   const replaced = turn.replaced_by != null;
@@ -83,12 +100,14 @@ function shape(tag, attributes) {
   return made;
 }
 
+const canvas = () => shape("svg", { width: WIDTH, height: ROW, viewBox: `0 0 ${WIDTH} ${ROW}`, "aria-hidden": "true" });
+
 /** The part of the picture in a turn's row: the line of the conversation, and replaced turns beside it. */
 function picture(turn, turns, colours) {
   const at = turns.indexOf(turn);
   const replaced = turn.replaced_by != null;
   const present = (one) => one.replaced_by == null;
-  const svg = shape("svg", { width: WIDTH, height: ROW, viewBox: `0 0 ${WIDTH} ${ROW}`, "aria-hidden": "true" });
+  const svg = canvas();
   const middle = ROW / 2;
   const lineTo = (path) => svg.append(shape("path", { d: path, class: "line" }));
   const before = turns.slice(0, at).some(present), after = turns.slice(at + 1).some(present);
@@ -119,7 +138,8 @@ function dot(turn, x, y, colours) {
 function legend(turns, colours) {
   const nodes = [...colours].map(([node, colour]) => {
     const served = turns.filter((turn) => turn.node === node).length;
-    return element("li", {}, element("i", { className: `dot node-${colour}` }), `${short(node)}, ${plural(served, "turn")}`);
+    const part = served ? plural(served, "turn") : "began an answer";
+    return element("li", {}, element("i", { className: `dot node-${colour}` }), `${short(node)}, ${part}`);
   });
   return element("section", { className: "legend" }, element("h3", { textContent: "Nodes" }), element("ul", {}, ...nodes));
 }
@@ -149,6 +169,8 @@ export function toggleChain(show = $("chain").hidden) {
   if ($("chain").hidden === !show) return;
   $("chain").hidden = !show;
   $("chainButton").setAttribute("aria-expanded", String(show));
+  // On a narrow screen the picture lies over the conversation.
+  $("main").inert = show && narrow.matches;
   if (!show) return $("chainButton").focus();
   draw();
   $("chainClose").focus();

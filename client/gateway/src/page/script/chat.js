@@ -18,12 +18,16 @@ const STARTERS = [
 
 /** The views of turns with what they show, to keep those that did not change. */
 let views = new Map();
+/** Whether the log shows its end, and keeps showing it when it grows. */
+let following = true;
 
 /** The view for this key and content, made only if the content changed. */
 function kept(fresh, key, content, make) {
   const signature = JSON.stringify(content);
   const before = views.get(key);
-  const entry = before?.signature === signature ? before : { signature, view: make() };
+  // A message that is being edited is left alone.
+  const same = before?.signature === signature || before?.view.querySelector("form.edit");
+  const entry = same ? before : { signature, view: make() };
   fresh.set(key, entry);
   return entry.view;
 }
@@ -123,23 +127,29 @@ function drawStream() {
     frame = 0;
     const place = document.querySelector(".running .answer");
     if (!place || !state.running) return;
-    const log = $("log");
-    const follow = log.scrollHeight - log.scrollTop - log.clientHeight < NEAR_END_PX;
     place.classList.add("working");
     renderMarkdown(place, state.running.text);
     drawWaiting();
-    if (follow) log.scrollTop = log.scrollHeight;
   });
 }
 
+/** Shows the end of the log, unless the person scrolled away from it. */
+function follow() {
+  if (following) $("log").scrollTop = $("log").scrollHeight;
+}
+
 export function setUpChat() {
+  const log = $("log");
+  log.addEventListener("scroll", () => { following = log.scrollHeight - log.scrollTop - log.clientHeight < NEAR_END_PX; });
+  const resizes = new ResizeObserver(follow);
+  resizes.observe($("turns"));
+  resizes.observe(log);
   on("session", (change) => {
-    const log = $("log");
-    const follow = log.scrollHeight - log.scrollTop - log.clientHeight < NEAR_END_PX;
     draw();
     drawWaiting();
-    log.setAttribute("aria-busy", String(Boolean(state.running)));
-    if (change?.opened || change?.sent || follow) log.scrollTop = log.scrollHeight;
+    $("log").setAttribute("aria-busy", String(Boolean(state.running)));
+    if (change?.opened || change?.sent) following = true;
+    follow();
   });
   on("stream", drawStream);
   on("network", drawWaiting);

@@ -1,6 +1,6 @@
 // The conversations of this device: by time, with search, rename and delete.
 
-import { $, element, iconButton } from "./dom.js";
+import { $, element, icon, iconButton } from "./dom.js";
 import { json } from "./api.js";
 import { exportEvidence, exportMarkdown } from "./export.js";
 import { askTitle, confirmed, openMenu } from "./menu.js";
@@ -29,7 +29,7 @@ function draw() {
 function item(session) {
   const title = shortTitle(titleFor(session));
   const link = element("a", { href: `/c/${session.id}`, title: plural(session.turns, "turn") }, element("span", { className: "name", textContent: title }));
-  if (session.branch_of) link.firstChild.prepend("⑂ ");
+  if (session.branch_of) link.firstChild.prepend(icon("branch"), element("span", { className: "hidden", textContent: "Branch: " }));
   if (session.snippet) link.append(element("span", { className: "snippet", textContent: session.snippet }));
   if (session.id === state.current) link.setAttribute("aria-current", "page");
   link.addEventListener("click", (event) => {
@@ -93,7 +93,8 @@ export function toggleList(show = $("app").classList.contains("closed")) {
 
 export function setUpList() {
   on("list", draw);
-  on("session", draw);
+  // The mark of the conversation that is shown.
+  on("session", (change) => { if (change?.opened) draw(); });
   $("search").addEventListener("input", search);
   $("search").addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;

@@ -150,6 +150,7 @@ async function settle(run, failure) {
     if (here !== step) return;
   }
   state.branchAfter = null;
+  if (state.shown && !state.shown.turns.length && !state.shown.pending) return forget(run, failure);
   if (state.shown?.pending && !state.shown.pending_text) state.shown.pending_text = run.text;
   const last = run.messages.at(-1).content;
   const kept = state.shown?.pending ?? presentTurns().at(-1)?.messages ?? [];
@@ -157,6 +158,14 @@ async function settle(run, failure) {
   emit("session");
   await refreshList();
   watchStored(here, STORED_CHECKS);
+}
+
+/** Deletes the session of a message that the endpoint never had. */
+async function forget(run, failure) {
+  await ask(`/api/sessions/${run.session}`, { method: "DELETE" });
+  history.replaceState(null, "", "/");
+  await open(null, { push: false });
+  restore(run, failure);
 }
 
 /** Puts a message that the endpoint does not have back into the box. */

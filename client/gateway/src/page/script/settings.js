@@ -1,6 +1,6 @@
 // Settings of this browser, and the instructions of a conversation.
 
-import { $ } from "./dom.js";
+import { $, element } from "./dom.js";
 import { json } from "./api.js";
 import { state } from "./state.js";
 
@@ -52,8 +52,8 @@ async function open() {
   $("maxTokens").max = state.defaults?.largest_max_tokens ?? 32768;
   $("memory").disabled = !state.defaults?.memory;
   $("memory").checked = Boolean(state.defaults?.memory) && (settings.memory ?? true);
-  $("memoryHint").textContent = state.defaults?.memory ? "The relayer gets search words, never your message."
-    : "This endpoint has no memory. baton serve --memory adds it.";
+  $("memoryHint").replaceChildren(...(state.defaults?.memory ? ["The relayer gets search words, never your message."]
+    : ["This endpoint has no memory. ", element("code", { textContent: "baton serve --memory" }), " adds it."]));
   $("settings").returnValue = "no";
   $("settings").showModal();
 }

@@ -14,7 +14,7 @@ export const seconds = (ms) => (ms < 10 ? `${ms} ms` : `${(ms / 1000).toFixed(ms
 export function day(ms) {
   const date = new Date(ms);
   const year = date.getFullYear() === new Date().getFullYear() ? undefined : "numeric";
-  return date.toLocaleDateString([], { day: "numeric", month: "long", year });
+  return date.toLocaleDateString([], { day: "numeric", month: "short", year });
 }
 
 const MIDNIGHT = () => new Date().setHours(0, 0, 0, 0);
