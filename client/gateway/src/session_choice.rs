@@ -61,16 +61,26 @@ pub(super) async fn prepare_session(
         // The request now has other tools or system text, which the begun turn cannot take any more.
         client.session(session).abandon().await?;
     }
-    let (before, new) = split(&request.messages);
+    let (before, mut new) = split(&request.messages);
     if new.is_empty() {
         return Err(ApiError::value(
             "messages",
             "the last message is the assistant's; there is nothing to answer",
         ));
     }
+    if request.place != RequestPlace::AfterMessages {
+        new = &request.messages;
+    }
     let choice = match request.session.as_deref() {
         Some("new") => SessionChoice::New { branch: None, history: Vec::new() },
-        Some(name) => choose_in_named(&conversation(gateway, name).await?, before, request.place)?,
+        Some(name) => {
+            let conversation = conversation(gateway, name).await?;
+            if repeats_pending(gateway, conversation.session, request).await? {
+                gateway.note_use(conversation.session);
+                return Ok(PreparedSession { session: conversation.session, work: SessionWork::Resume });
+            }
+            choose_in_named(&conversation, before, request.place)?
+        }
         None => find_by_messages(gateway, before, &request.messages, template).await,
     };
     match choice {
@@ -104,7 +114,8 @@ pub(super) async fn prepare_session(
             gateway.note_use(session);
             let system = pinned_messages(client, session, request).await?;
             if let Some(pending) = client.session(session).pending_messages().await? {
-                if same_messages(&pending, new)
+                if request.place == RequestPlace::AfterMessages
+                    && same_messages(&pending, new)
                     && system == client.session(session).system().await?
                     && has_same_form(gateway, session, request).await?
                 {
@@ -117,6 +128,23 @@ pub(super) async fn prepare_session(
             Ok(PreparedSession { session, work: SessionWork::Turn { messages: new.to_vec(), replaces } })
         }
     }
+}
+
+/// Whether a request for a named session repeats all messages of its unanswered turn, as the chat page does to
+/// resume it. The turn that begins a branch holds its history too.
+async fn repeats_pending(
+    gateway: &Gateway,
+    session: SessionId,
+    request: &CompletionRequest,
+) -> Result<bool, ApiError> {
+    if request.place != RequestPlace::AfterMessages {
+        return Ok(false);
+    }
+    let client = gateway.client();
+    let pending = client.session(session).pending_messages().await?;
+    Ok(pending.is_some_and(|pending| same_messages(&pending, &request.messages))
+        && pinned_messages(client, session, request).await? == client.session(session).system().await?
+        && has_same_form(gateway, session, request).await?)
 }
 
 /// Whether the request has the form of the pending turn. A turn keeps its form from its beginning.
@@ -165,7 +193,7 @@ fn choose_in_named(
 ) -> Result<SessionChoice, ApiError> {
     let session = conversation.session;
     if let RequestPlace::Replaces(seq) | RequestPlace::BranchAfter(seq) = place {
-        return choose_at_turn(conversation, before, place, seq);
+        return choose_at_turn(conversation, place, seq);
     }
     if before.is_empty() {
         return Ok(SessionChoice::Session { session, replaces: None });
@@ -184,15 +212,10 @@ fn choose_in_named(
 /// Places new messages at a turn of a session.
 fn choose_at_turn(
     conversation: &Conversation,
-    before: &[Message],
     place: RequestPlace,
     seq: u64,
 ) -> Result<SessionChoice, ApiError> {
     let session = conversation.session;
-    let param = if matches!(place, RequestPlace::Replaces(_)) { "replaces" } else { "branch_after" };
-    if !before.is_empty() {
-        return Err(ApiError::value("messages", format!("with {param}, send the new messages alone")));
-    }
     let found = conversation.turns.iter().enumerate().find(|(_, turn)| turn.seq == seq);
     let Some((index, turn)) = found else {
         return Err(ApiError::conflict(
@@ -353,6 +376,6 @@ mod tests {
             SessionChoice::New { branch: Some(branch), history: said(2) }
         );
         assert!(choose(RequestPlace::Replaces(3)).is_err(), "no such turn");
-        assert!(choose_in_named(&three, &said(1), RequestPlace::Replaces(1)).is_err(), "history repeated");
+        assert!(choose(RequestPlace::BranchAfter(3)).is_err(), "no such turn");
     }
 }

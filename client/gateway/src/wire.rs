@@ -150,9 +150,9 @@ pub(super) struct CompletionRequest {
 pub(super) enum RequestPlace {
     /// After the messages that the request repeats; after the last turn if it repeats none.
     AfterMessages,
-    /// In place of this turn and all later ones. The request holds only new messages.
+    /// In place of this turn and all later ones. All messages of the request are the turn's.
     Replaces(u64),
-    /// In a new session that branches off after this turn. The request holds only new messages.
+    /// In a new session that branches off after this turn. All messages of the request follow the history.
     BranchAfter(u64),
 }
 

@@ -46,6 +46,26 @@ export function layoutTests(harness) {
     await page.keyboard.press("Escape");
   });
 
+  test("the log stays at its end, unless a person scrolled up", async () => {
+    const { page } = harness;
+    const toEnd = () => page.locator("#log").evaluate((log) => log.scrollHeight - log.scrollTop - log.clientHeight);
+    await page.setViewportSize({ width: 1200, height: 500 });
+    await harness.newConversation();
+    for (const word of ["one ", "two "]) await harness.say(word.repeat(80));
+    assert.ok(await toEnd() < 2);
+    await page.getByRole("button", { name: "Chain" }).click();
+    await page.waitForFunction(() => { const log = document.getElementById("log"); return log.scrollHeight - log.scrollTop - log.clientHeight < 2; });
+    await page.getByRole("button", { name: "Close the chain" }).click();
+    await page.locator("#log").evaluate((log) => { log.scrollTop = 0; });
+    await harness.message.fill("three ".repeat(80));
+    await page.keyboard.press("Enter");
+    await page.locator(".running .answer", { hasText: "three three" }).waitFor();
+    await page.locator("#log").evaluate((log) => { log.scrollTop = 0; });
+    await harness.verified.nth(2).waitFor();
+    assert.ok(await toEnd() > 100);
+    await page.setViewportSize({ width: 1100, height: 720 });
+  });
+
   test("on a phone all targets are large, nothing scrolls sideways, and the list closes over a scrim", async () => {
     const { page } = harness;
     await page.setViewportSize(PHONE);

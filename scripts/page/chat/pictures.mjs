@@ -82,7 +82,7 @@ export function pictures(harness) {
     await top();
     await harness.screenshot("chat-page-phone");
     long = true;
-    await open(1200, 720, "dark");
+    await open(1180, 700, "dark");
     await page.getByRole("button", { name: "Chain" }).click();
     await harness.screenshot("chat-page-chain");
     await page.unrouteAll({ behavior: "wait" });

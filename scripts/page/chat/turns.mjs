@@ -114,6 +114,24 @@ export function turnTests(harness) {
     await page.getByRole("button", { name: "Close the chain" }).click();
   });
 
+  test("a stopped beginning of a branch goes on", { skip: process.env.BATON_PAGE_PROXY ? "the endpoint behind the page cannot" : false }, async () => {
+    const { page } = harness;
+    const parent = page.url();
+    await harness.turns.first().getByRole("button", { name: "More for turn 1" }).click();
+    await page.getByRole("menuitem", { name: "Branch from here" }).click();
+    await harness.message.fill("a long way ".repeat(60));
+    await page.keyboard.press("Enter");
+    await page.locator(".running .answer", { hasText: "a long" }).waitFor();
+    await page.keyboard.press("Escape");
+    await page.getByRole("button", { name: "Continue" }).click();
+    await harness.verified.first().waitFor();
+    assert.notEqual(page.url(), parent);
+    assert.equal(await harness.turns.count(), 1);
+    assert.match(await page.locator(".said").last().textContent(), /^a long way/);
+    await page.goto(parent);
+    await harness.verified.nth(1).waitFor();
+  });
+
   test("settings go with a request", async () => {
     const { page } = harness;
     await harness.newConversation();

@@ -21,10 +21,12 @@ export function setKey(given) {
 
 /** An error of the endpoint. */
 export class Fault extends Error {
-  constructor(status, error) {
+  constructor(status, error, session = null) {
     super(error?.message ?? `The endpoint answered ${status}.`);
     this.status = status;
     this.code = error?.code ?? "";
+    /** The session of the turn that failed. */
+    this.session = session;
   }
 }
 
@@ -40,7 +42,7 @@ export async function ask(path, options = {}) {
   }
   if (!response.ok) {
     const body = await response.json().catch(() => null);
-    throw new Fault(response.status, body?.error);
+    throw new Fault(response.status, body?.error, response.headers.get("x-baton-session"));
   }
   return response;
 }

@@ -4,7 +4,7 @@ import { $, element, textButton } from "./dom.js";
 import { renderMarkdown } from "./markdown.js";
 import { branchAfter } from "./session.js";
 import { emit, on, presentTurns, state } from "./state.js";
-import { leftOutView, pendingView, said, turnView } from "./turn.js";
+import { leftOutView, messageViews, pendingView, turnView } from "./turn.js";
 import { nodeColours, seconds, shortTitle } from "./words.js";
 
 /** A log that shows its end, within this many pixels, keeps showing it. */
@@ -105,7 +105,7 @@ function branchNote() {
 
 function runningView(running) {
   const text = element("div", { className: "answer prose" });
-  return element("article", { className: "turn running", aria: { label: "Answer under way" } }, ...running.messages.map((message) => said(message.content)),
+  return element("article", { className: "turn running", aria: { label: "Answer under way" } }, ...messageViews(running.messages),
     text, element("p", { className: "waiting", role: "status" }));
 }
 
@@ -140,7 +140,13 @@ function follow() {
 
 export function setUpChat() {
   const log = $("log");
-  log.addEventListener("scroll", () => { following = log.scrollHeight - log.scrollTop - log.clientHeight < NEAR_END_PX; });
+  let before = 0;
+  log.addEventListener("scroll", () => {
+    const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < NEAR_END_PX;
+    // Only a person scrolls up; the browser itself scrolls down when text above grows.
+    following = log.scrollTop < before ? atEnd : following || atEnd;
+    before = log.scrollTop;
+  });
   const resizes = new ResizeObserver(follow);
   resizes.observe($("turns"));
   resizes.observe(log);

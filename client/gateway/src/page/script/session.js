@@ -97,6 +97,7 @@ export async function say(messages, place = {}) {
   } catch (fault) {
     if (fault.status === 401) onNoKey();
     failure = run.controller.signal.aborted ? "" : inWords(fault);
+    if (fault.session) enter(run, fault.session);
   }
   // Another conversation may have been opened meanwhile.
   if (state.running !== run) return;
@@ -210,16 +211,10 @@ export const discard = () => act(async () => {
 });
 
 /** Asks again for the answer of a turn. */
-export const regenerate = (turn) => act(() => say(questions(turn), { replaces: turn.seq }));
+export const regenerate = (turn) => act(() => say(turn.messages.slice(0, -1), { replaces: turn.seq }));
 
-/** Replaces a turn, and all later ones, by an answer to another message. */
-export const replace = (turn, text) => act(() => say([{ role: "user", content: text }], { replaces: turn.seq }));
-
-/** The new messages of a turn: those after the history that begins a branch, without the answer. */
-function questions(turn) {
-  const asked = turn.messages.slice(0, -1);
-  return asked.slice(asked.findLastIndex((message) => message.role === "assistant") + 1);
-}
+/** Replaces a turn, and all later ones, by an answer to another message. The history that begins a branch stays. */
+export const replace = (turn, text) => act(() => say([...turn.messages.slice(0, -2), { role: "user", content: text }], { replaces: turn.seq }));
 
 /** Begins a branch after a turn: the next message starts it. */
 export function branchAfter(seq) {

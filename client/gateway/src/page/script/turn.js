@@ -18,11 +18,7 @@ export function turnView(turn, { colours, versions, last }) {
 function draw(view, turn, { colours, versions, last }, shownVersion = turn) {
   const replaced = shownVersion !== turn;
   const asked = shownVersion.messages.findLast((message) => message.role === "user");
-  const parts = shownVersion.messages.map((message) => {
-    if (message.role === "user") return said(message.content);
-    if (message.role === "assistant") return answer(message.content);
-    return element("div", { className: "quiet", textContent: `${message.role}: ${message.content}` });
-  });
+  const parts = messageViews(shownVersion.messages);
   const tools = element("div", { className: "tools" });
   if (versions.length > 1) tools.append(versionSwitch(versions, shownVersion, (version) => draw(view, turn, { colours, versions, last }, version)));
   if (asked) {
@@ -36,9 +32,16 @@ function draw(view, turn, { colours, versions, last }, shownVersion = turn) {
   view.replaceChildren(...parts, ...remarks(shownVersion, last && !replaced), marks(shownVersion, { colours, replaced, last, answered }));
 }
 
-export const said = (text) => element("div", { className: "said", textContent: text });
+/** Messages as a turn shows them. */
+export const messageViews = (messages) => messages.map((message) => {
+  if (message.role === "user") return said(message.content);
+  if (message.role === "assistant") return answer(message.content);
+  return element("div", { className: "quiet", textContent: `${message.role}: ${message.content}` });
+});
 
-export function answer(text) {
+const said = (text) => element("div", { className: "said", textContent: text });
+
+function answer(text) {
   const made = element("div", { className: "answer prose" });
   renderMarkdown(made, text);
   return made;
@@ -116,7 +119,7 @@ function edit(view, turn, text, cancel) {
 
 /** A message whose answer stopped or failed, with the part of the answer that came. */
 export function pendingView(messages, text, failure) {
-  const view = element("article", { className: "turn pending", aria: { label: "Unanswered message" } }, ...messages.map((message) => said(message.content)));
+  const view = element("article", { className: "turn pending", aria: { label: "Unanswered message" } }, ...messageViews(messages));
   if (text) view.append(answer(text));
   view.append(element("div", { className: "stopped", role: "status" },
     element("span", { className: failure ? "bad" : "", textContent: failure || (text ? "Stopped. This text is not part of the conversation yet." : "Stopped before the answer began.") }),
@@ -127,7 +130,7 @@ export function pendingView(messages, text, failure) {
 
 /** A stopped answer that another message left behind. */
 export function leftOutView({ messages, text }) {
-  const view = element("article", { className: "turn replaced", aria: { label: "Stopped answer" } }, ...messages.map((message) => said(message.content)));
+  const view = element("article", { className: "turn replaced", aria: { label: "Stopped answer" } }, ...messageViews(messages));
   if (text) view.append(answer(text));
   view.append(element("p", { className: "remark", textContent: "Stopped; not part of the conversation." }));
   return view;
