@@ -44,7 +44,7 @@ export function accessTests(harness) {
       await route.fulfill({ status: 503, json: { error: { message: "no node was found", code: "no_node" } } });
     });
     await page.reload();
-    await page.getByText("No node found yet. Still looking…").waitFor();
+    await page.getByText("No node found; still looking").waitFor();
     await harness.message.fill("is anybody there?");
     await page.keyboard.press("Enter");
     await page.getByText("Looking for nodes…", { exact: true }).waitFor();

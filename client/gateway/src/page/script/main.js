@@ -25,7 +25,8 @@ async function begin() {
   await act(async () => {
     if (!await admitted()) return askKey(hasKey() ? "This key is wrong." : "");
     watchNetwork();
-    await open(addressed(), { push: false });
+    // A message may have been sent before this was known.
+    if (!state.running) await open(addressed(), { push: false });
   });
 }
 
@@ -70,5 +71,6 @@ $("keyForm").addEventListener("submit", () => {
 for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close("no"));
 document.addEventListener("keydown", keys);
 addEventListener("popstate", () => act(() => open(addressed(), { push: false })));
+state.current = addressed();
 emit("session");
 begin();

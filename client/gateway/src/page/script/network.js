@@ -13,7 +13,7 @@ let next = 0;
 function draw() {
   const { nodes } = state;
   const place = $("network");
-  place.textContent = nodes === null ? "Looking for nodes…" : nodes.length ? plural(nodes.length, "node") : "No node found yet. Still looking…";
+  place.textContent = nodes === null ? "Looking for nodes…" : nodes.length ? plural(nodes.length, "node") : "No node found; still looking";
   place.className = nodes?.length ? "found" : "";
 }
 
