@@ -107,6 +107,12 @@ pub(super) async fn prepare_session(
             // result.
             client.session(session).reconcile(&ResumeOptions::of(template), |_| {}).await?;
             gateway.learn(session).await?;
+            if request.place != RequestPlace::AfterMessages {
+                return Err(ApiError::conflict(
+                    "turn_moved",
+                    "another device's turns were merged, so the turn may have another seq; read the session again",
+                ));
+            }
             Box::pin(prepare_session(gateway, request, template)).await
         }
         SessionChoice::Session { session, replaces } => {
@@ -141,6 +147,9 @@ async fn repeats_pending(
         return Ok(false);
     }
     let client = gateway.client();
+    if client.session(session).info().await?.waiting_replays > 0 {
+        return Ok(false);
+    }
     let pending = client.session(session).pending_messages().await?;
     Ok(pending.is_some_and(|pending| same_messages(&pending, &request.messages))
         && pinned_messages(client, session, request).await? == client.session(session).system().await?
