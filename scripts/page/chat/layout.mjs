@@ -30,6 +30,7 @@ export function layoutTests(harness) {
     await page.keyboard.press("Enter");
     await page.keyboard.press("ArrowDown");
     assert.equal(await page.evaluate(() => document.activeElement.textContent), "Export as Markdown");
+    await harness.checkAxe("menu");
     await page.keyboard.press("Escape");
     assert.equal(await page.evaluate(() => document.activeElement.id), "more");
     assert.equal(await page.getByRole("log").getAttribute("aria-label"), "Conversation");

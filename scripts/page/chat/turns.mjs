@@ -65,6 +65,7 @@ export function turnTests(harness) {
     await page.getByRole("button", { name: "Earlier version" }).click();
     await page.getByText("1 of 2").waitFor();
     await page.getByRole("button", { name: "Replaced" }).waitFor();
+    await harness.checkAxe("earlier version");
     await page.getByRole("button", { name: "Later version" }).click();
   });
 
@@ -72,6 +73,7 @@ export function turnTests(harness) {
     const { page } = harness;
     await harness.turns.nth(1).getByRole("button", { name: "Edit message" }).click();
     const box = page.getByLabel("Edited message");
+    await harness.checkAxe("edit");
     await box.fill("another second question");
     await page.keyboard.press("Enter");
     await page.getByText("3 of 3").waitFor();

@@ -14,6 +14,8 @@ export function openMenu(anchor, entries) {
     button.addEventListener("click", () => { menu.hidePopover(); anchor.focus(); entry.work(); });
     return button;
   }));
+  // A reader of landmarks finds the menu where its button is.
+  anchor.closest("nav, main").append(menu);
   menu.showPopover();
   const at = anchor.getBoundingClientRect();
   const { width, height } = menu.getBoundingClientRect();
