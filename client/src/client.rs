@@ -226,7 +226,7 @@ impl Client {
         self.core.blocking(sessions::find_last).await
     }
 
-    /// The sessions of this home with all these words, in any case, in their title or in one message; last used
+    /// The sessions of this home with all these words, in any case, in their title or in any message; last used
     /// first, and at most [`MAX_MATCHES`](crate::MAX_MATCHES).
     ///
     /// # Errors

@@ -419,7 +419,7 @@ pub(crate) enum SessionCommand {
         #[arg(long)]
         all: bool,
     },
-    /// Find the sessions that have all these words in their title or in one message.
+    /// Find the sessions that have all these words in their title or messages.
     Search {
         /// The words, in any case.
         #[arg(required = true)]

@@ -1,12 +1,12 @@
 //! Runs a turn for a program: streams its text, then its outcome.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use baton_proto::{ErrorCode, ids::SessionId, record::Message};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::{
-    ApiError, Gateway, format,
+    ApiError, Gateway, GatewayMemory, format,
     logprobs::{LogprobsRequest, SentReports},
     session_choice::{PreparedSession, SessionWork, prepare_session, record_kind},
     wire::CompletionRequest,
@@ -96,7 +96,7 @@ async fn start_ephemeral(
     let gateway = gateway.clone();
     gateway.inner.turns.clone().spawn(async move {
         let messages = request.messages.clone();
-        let hint = gateway.config().memory.as_ref().map(|memory| memory.hint(session, &messages));
+        let hint = memory_of(&gateway, &request).map(|memory| memory.hint(session, &messages));
         let input = TurnInput { messages, hint, reconcile: false, ..template };
         let mut writer = StepWriter::new(input.model.clone(), sender.clone());
         let handle = client.session(session);
@@ -198,10 +198,11 @@ async fn run(
     steps: mpsc::UnboundedSender<Step>,
 ) {
     let session = prepared.session;
+    let memory = memory_of(gateway, request);
     let mut writer = StepWriter::new(template.model.clone(), steps.clone());
     let result = tokio::select! {
         biased;
-        result = Box::pin(turn(gateway, prepared, template, |event| writer.event(event))) => Some(result),
+        result = Box::pin(turn(gateway, prepared, template, memory, |event| writer.event(event))) => Some(result),
         () = steps.closed() => None,
     };
     gateway.note_use(session);
@@ -214,7 +215,6 @@ async fn run(
         Some(Err(_)) | None => gateway.index().note_unanswered(&request.messages, session),
     }
     let Some(result) = result else { return };
-    let memory = gateway.config().memory.as_ref();
     let exchange = memory.zip(result.as_ref().ok().cloned());
     // The receiver may be gone.
     let _ = steps.send(writer.last(result.map(|(outcome, _)| outcome), request));
@@ -243,14 +243,19 @@ async fn settle_devices(gateway: &Gateway, session: SessionId, options: &ResumeO
     }
 }
 
+/// The memory for a request; none if it declines memory.
+fn memory_of<'a>(gateway: &'a Gateway, request: &CompletionRequest) -> Option<&'a Arc<dyn GatewayMemory>> {
+    gateway.config().memory.as_ref().filter(|_| request.memory)
+}
+
 async fn turn(
     gateway: &Gateway,
     prepared: PreparedSession,
     template: TurnInput,
+    memory: Option<&Arc<dyn GatewayMemory>>,
     on_event: impl FnMut(TurnEvent) + Send,
 ) -> Result<(TurnOutcome, Vec<Message>), ClientError> {
     let (client, session) = (gateway.client(), prepared.session);
-    let memory = gateway.config().memory.as_ref();
     let resumes = matches!(prepared.work, SessionWork::Resume);
     let (messages, replaces) = match prepared.work {
         SessionWork::Resume => (client.session(session).pending_messages().await?.unwrap_or_default(), None),

@@ -106,9 +106,9 @@ impl From<ClientError> for ApiError {
                 Self { param: Some("model".into()), ..Self::missing("model_not_found", message) }
             }
             ClientError::NoNode(_) => server(StatusCode::SERVICE_UNAVAILABLE, "no_node"),
-            ClientError::EmptyMessage | ClientError::TooManyMessages { .. } => {
-                Self::value("messages", message)
-            }
+            ClientError::EmptyMessage
+            | ClientError::TooManyMessages { .. }
+            | ClientError::TitleTooLong { .. } => Self::value("messages", message),
             ClientError::SchemaTooLong { .. } => Self::value("response_format", message),
             ClientError::MessageTooLong { .. } => {
                 Self::request("context_length_exceeded", "messages", message)

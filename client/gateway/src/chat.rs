@@ -51,12 +51,9 @@ pub(super) async fn complete(
     body: Body,
 ) -> Result<Response, ApiError> {
     let slot = gateway.slot()?;
-    let mut request = ChatRequest::read(&read(body).await?)?;
-    if let Some(session) = headers.get(&SESSION) {
-        let session =
-            session.to_str().map_err(|_| ApiError::value("session", "x-baton-session is not text"))?;
-        request.session = Some(session.to_owned());
-    }
+    let session = headers.get(&SESSION).map(|session| session.to_str().map(str::to_owned)).transpose();
+    let session = session.map_err(|_| ApiError::value("session", "x-baton-session is not text"))?;
+    let request = ChatRequest::read(&read(body).await?, session)?;
     respond(gateway, slot, request, Form::Chat).await
 }
 

@@ -13,7 +13,7 @@ use super::{ApiError, Gateway};
 /// The headers that a page of an allowed origin may send and read.
 const ALLOWED_HEADERS: &str = "authorization, content-type, x-baton-session";
 const EXPOSED_HEADERS: &str = "x-baton-session";
-const ALLOWED_METHODS: &str = "GET, POST, DELETE, OPTIONS";
+const ALLOWED_METHODS: &str = "GET, POST, PATCH, DELETE, OPTIONS";
 /// Time for which a browser caches the preflight answer, in seconds.
 const PREFLIGHT_SECONDS: &str = "600";
 /// Names of this machine.
@@ -77,7 +77,8 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-fn has_key(gateway: &Gateway, headers: &HeaderMap) -> bool {
+/// Whether a request carries the key, or the endpoint needs none.
+pub(super) fn has_key(gateway: &Gateway, headers: &HeaderMap) -> bool {
     let Some(key) = &gateway.config().key else { return true };
     let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
     let given = given.strip_prefix(b"Bearer ").unwrap_or_default();

@@ -45,6 +45,8 @@ mod guard;
 mod logprobs;
 mod models;
 mod page;
+mod page_files;
+mod page_turns;
 mod session_choice;
 mod session_header;
 mod session_index;
@@ -77,6 +79,7 @@ use zeroize::Zeroizing;
 
 use api_error::ApiError;
 use baton_client::{Client, ClientError, MemoryHint, TurnInput, TurnOutcome};
+use models::ModelNames;
 use session_index::{MAX_SESSIONS, SessionIndex};
 
 /// Most requests served at once: more than one person's programs make.
@@ -128,6 +131,10 @@ struct Inner {
     client: Client,
     config: GatewayConfig,
     index: Mutex<SessionIndex>,
+    /// Names of the models that nodes offered since the start.
+    model_names: Mutex<ModelNames>,
+    /// Lets one search read the sessions at a time.
+    search_slot: tokio::sync::Mutex<()>,
     /// Sessions with the time of their last use, to release their files.
     open: Mutex<Vec<(SessionId, Instant)>>,
     slots: Arc<Semaphore>,
@@ -146,6 +153,8 @@ impl Gateway {
             client,
             config,
             index: Mutex::new(SessionIndex::default()),
+            model_names: Mutex::new(ModelNames::default()),
+            search_slot: tokio::sync::Mutex::new(()),
             open: Mutex::new(Vec::new()),
             slots: Arc::new(Semaphore::new(MAX_REQUESTS)),
             scanned_ms: AtomicU64::new(0),
@@ -193,7 +202,8 @@ impl Gateway {
             .fallback(guard::nothing_here)
             .method_not_allowed_fallback(guard::wrong_method)
             .layer(middleware::from_fn_with_state(self.clone(), guard::admit));
-        let files = page::files().layer(middleware::from_fn_with_state(self.clone(), guard::by_allowed_name));
+        let files =
+            page_files::files().layer(middleware::from_fn_with_state(self.clone(), guard::by_allowed_name));
         api.merge(files).with_state(self.clone())
     }
 
@@ -207,6 +217,11 @@ impl Gateway {
 
     fn index(&self) -> MutexGuard<'_, SessionIndex> {
         self.inner.index()
+    }
+
+    fn model_names(&self) -> MutexGuard<'_, ModelNames> {
+        // Names for display alone, so a panic's leftovers do no harm.
+        self.inner.model_names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a slot for one more request, before its body is read: so the slots bound the memory in use.

@@ -1,15 +1,39 @@
 //! `/v1/models`: the models that the found nodes serve.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use axum::{
     Json,
     extract::{Path, State},
 };
-use baton_proto::{node_record::ModelOffer, receipt::EngineKind};
+use baton_client::NodeInfo;
+use baton_proto::{ids::ModelId, node_record::ModelOffer, receipt::EngineKind};
 use serde_json::{Value, json};
 
 use super::{ApiError, Gateway};
+
+/// Most remembered names of models: more than the nodes of a home offer.
+const MAX_MODEL_NAMES: usize = 1_000;
+
+/// The models' names by id. A receipt has the id alone, and its node may be gone.
+#[derive(Debug, Default)]
+pub(super) struct ModelNames(HashMap<ModelId, String>);
+
+impl ModelNames {
+    /// Remembers the names that these nodes offer. Beyond the limit, new names are not remembered.
+    pub(super) fn learn(&mut self, nodes: &[NodeInfo]) {
+        for offer in nodes.iter().flat_map(|node| &node.record.models) {
+            if self.0.len() < MAX_MODEL_NAMES || self.0.contains_key(&offer.model) {
+                self.0.insert(offer.model, offer.name.clone());
+            }
+        }
+    }
+
+    /// The name of a model, if a node offered it.
+    pub(super) fn name(&self, model: &ModelId) -> Option<&str> {
+        self.0.get(model).map(String::as_str)
+    }
+}
 
 /// A model with the number of nodes that serve it.
 struct ModelEntry {
@@ -40,7 +64,9 @@ impl ModelEntry {
 /// Models by name. If nodes serve several models under one name, the first one found represents it.
 async fn models_by_name(gateway: &Gateway) -> BTreeMap<String, ModelEntry> {
     let mut models = BTreeMap::new();
-    for node in gateway.client().nodes().await {
+    let nodes = gateway.client().nodes().await;
+    gateway.model_names().learn(&nodes);
+    for node in nodes {
         for offer in &node.record.models {
             if offer.engine == EngineKind::Echo && !gateway.config().template.allow_echo {
                 continue;

@@ -1,5 +1,4 @@
-//! The chat page and its own routes, beside the endpoint for programs. Every client that reaches the port may
-//! load the page: it holds no secret, and all its data needs the key.
+//! The chat page's own routes, beside the endpoint for programs. They need the key.
 
 use std::collections::HashSet;
 
@@ -11,51 +10,40 @@ use axum::{
     routing::{get, post},
 };
 use baton_proto::{
-    ids::SessionId,
-    receipt::EngineKind,
-    record::{Message, Role},
+    ids::SessionId, limits::MAX_OUTPUT_TOKENS, link::BranchPoint, receipt::EngineKind, tools::is_definitions,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{ApiError, Gateway};
-use baton_client::{ClientError, NewSession, TurnView};
-
-const PAGE: &str = include_str!("page/index.html");
-const SCRIPT: &str = include_str!("page/app.js");
-const STYLE: &str = include_str!("page/style.css");
-/// The page loads only its own files and calls only this endpoint; no page may frame it.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
-/// The page's files, which need no key.
-pub(super) fn files() -> Router<Gateway> {
-    Router::new()
-        .route("/", get(async || file("text/html; charset=utf-8", PAGE)))
-        .route("/app.js", get(async || file("text/javascript; charset=utf-8", SCRIPT)))
-        .route("/style.css", get(async || file("text/css; charset=utf-8", STYLE)))
-}
+use super::{
+    ApiError, Gateway,
+    page_turns::{describe_turns, messages, replaced_count},
+};
+use baton_client::{ClientError, NewSession};
 
 /// The routes that the page calls.
 pub(super) fn routes() -> Router<Gateway> {
     Router::new()
+        .route("/api/defaults", get(defaults))
         .route("/api/sessions", get(list).post(begin))
-        .route("/api/sessions/{id}", get(show).delete(delete))
+        .route("/api/sessions/search", get(search))
+        .route("/api/sessions/{id}", get(show).patch(rename).delete(delete))
         .route("/api/sessions/{id}/abandon", post(abandon))
         .route("/api/sessions/{id}/verify", post(verify))
         .route("/api/sessions/{id}/export", get(export))
         .route("/api/nodes", get(nodes))
 }
 
-fn file(kind: &'static str, text: &'static str) -> Response {
-    let headers = [
-        (header::CONTENT_TYPE, kind),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
-        (header::CACHE_CONTROL, "no-cache"),
-    ];
-    (headers, text).into_response()
+/// The settings that apply where a request sets none.
+async fn defaults(State(gateway): State<Gateway>) -> Json<Value> {
+    let config = gateway.config();
+    Json(json!({
+        "model": config.template.model,
+        "temperature": config.template.sampling.temperature,
+        "max_tokens": config.template.max_output_tokens,
+        "largest_max_tokens": MAX_OUTPUT_TOKENS,
+        "memory": config.memory.is_some(),
+    }))
 }
 
 fn id_of(text: &str) -> Result<SessionId, ApiError> {
@@ -76,6 +64,7 @@ async fn list(State(gateway): State<Gateway>) -> Result<Json<Value>, ApiError> {
                 "title": one.title,
                 "turns": one.turns,
                 "used_ms": one.used_ms,
+                "branch_of": one.branch.as_ref().map(describe_branch),
             })
         })
         .collect();
@@ -89,71 +78,103 @@ async fn begin(State(gateway): State<Gateway>) -> Result<Json<Value>, ApiError> 
     Ok(Json(json!({ "id": id.to_string() })))
 }
 
-/// A conversation, with the node and verification state of each turn.
-async fn show(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+/// The parent of a branch, and its last shared link.
+fn describe_branch(branch: &BranchPoint) -> Value {
+    json!({ "session": branch.session_id.to_string(), "link": branch.link_hash.to_string() })
+}
+
+/// Most characters of the words to search for.
+const MAX_QUERY_CHARS: usize = 200;
+
+#[derive(Deserialize)]
+struct SearchInput {
+    #[serde(default)]
+    q: String,
+}
+
+/// The sessions that have all words, in any of their messages or in their title; last used first. It reads
+/// every journal, so one search runs at a time.
+async fn search(
+    State(gateway): State<Gateway>,
+    Query(input): Query<SearchInput>,
+) -> Result<Json<Value>, ApiError> {
+    if input.q.chars().count() > MAX_QUERY_CHARS {
+        return Err(ApiError::value("q", format!("q has at most {MAX_QUERY_CHARS} characters")));
+    }
+    let _slot = gateway.inner.search_slot.lock().await;
+    let found = gateway.client().search(&input.q).await?;
+    let sessions: Vec<Value> = found
+        .iter()
+        .map(|one| {
+            let session = &one.session;
+            json!({
+                "id": session.id.to_string(),
+                "title": session.title,
+                "turns": session.effective_turns,
+                "used_ms": session.last_ms.unwrap_or(session.created_ms),
+                "snippet": one.snippet,
+            })
+        })
+        .collect();
+    Ok(Json(json!({ "sessions": sessions })))
+}
+
+#[derive(Deserialize)]
+struct RenameInput {
+    title: Option<String>,
+}
+
+/// Gives a session a title of its own, or takes it away.
+async fn rename(
+    State(gateway): State<Gateway>,
+    Path(id): Path<String>,
+    Json(input): Json<RenameInput>,
+) -> Result<Json<Value>, ApiError> {
     let id = id_of(&id)?;
-    let client = gateway.client();
-    let views = client.session(id).history().await?;
+    gateway.client().session(id).rename(input.title.as_deref()).await?;
     gateway.note_use(id);
-    let info = client.session(id).info().await?;
-    let pending = client.session(id).pending_messages().await?;
-    let counting: HashSet<u64> =
-        client.session(id).conversation().await?.turns.iter().map(|turn| turn.seq).collect();
-    let turns: Vec<Value> =
-        views.iter().filter(|view| counting.contains(&view.turn.link.seq)).map(describe).collect();
+    gateway.learn(id).await?;
+    Ok(Json(json!({})))
+}
+
+#[derive(Deserialize)]
+struct ShowInput {
+    /// 1 to have replaced turns too.
+    #[serde(default)]
+    replaced: u8,
+}
+
+/// A conversation, with the node and verification state of each turn.
+async fn show(
+    State(gateway): State<Gateway>,
+    Path(id): Path<String>,
+    Query(input): Query<ShowInput>,
+) -> Result<Json<Value>, ApiError> {
+    let id = id_of(&id)?;
+    let session = gateway.client().session(id);
+    let views = session.history().await?;
+    gateway.note_use(id);
+    let info = session.info().await?;
+    let pending = session.pending_messages().await?;
+    let lifetimes = session.lifetimes().await?;
+    let branch = session.conversation().await?.branch;
+    let mut system = session.system().await?;
+    system.retain(|message| !is_definitions(message));
+    let turns = describe_turns(&views, &lifetimes, &gateway.model_names(), input.replaced != 0);
     Ok(Json(json!({
         "id": id.to_string(),
         "created_ms": info.created_ms,
         "turns": turns,
-        "replaced": views.len() - turns.len(),
+        "replaced": replaced_count(&views),
+        "system": messages(&system),
+        "branch_of": branch.as_ref().map(describe_branch),
+        // The part of the answer that arrived before it stopped; no part of the conversation.
+        "pending_text": pending.is_some().then_some(info.pending_text),
         "pending": pending.as_deref().map(messages),
         "unstored": info.unstored,
         "kept_until_ms": info.kept_until_ms,
         "trouble": info.trouble.map(|code| code.name()),
     })))
-}
-
-fn describe(view: &TurnView) -> Value {
-    let receipt = view.receipt.as_ref().map(|receipt| {
-        json!({
-            "hash": receipt.receipt_hash().to_string(),
-            "model": receipt.model.to_string(),
-            "engine": receipt.engine.name(),
-            "input_tokens": receipt.tokens.input,
-            "output_tokens": receipt.tokens.output,
-            "memory_items": receipt.memory_items,
-            "seed": receipt.seed,
-            "price": receipt.price,
-            "first_token_ms": receipt.timings.first_token_ms,
-            "decode_ms": receipt.timings.decode_ms,
-        })
-    });
-    json!({
-        "seq": view.turn.link.seq,
-        "node": view.turn.link.author.to_string(),
-        "time_ms": view.turn.link.time_ms,
-        "link": view.turn.link.link_hash().to_string(),
-        "messages": view.turn.record.as_ref().map(|record| messages(&record.messages)),
-        "stored": view.stored,
-        "acked": view.acked,
-        "moved_from": view.replay_of.map(|from| from.seq),
-        "receipt": receipt,
-    })
-}
-
-fn messages(messages: &[Message]) -> Value {
-    messages
-        .iter()
-        .map(|message| {
-            let role = match message.role {
-                Role::System => "system",
-                Role::User => "user",
-                Role::Assistant => "assistant",
-                Role::Tool => "tool",
-            };
-            json!({ "role": role, "content": message.text })
-        })
-        .collect()
 }
 
 /// Gives up an unanswered message.
@@ -194,7 +215,10 @@ async fn verify(
         "blobs_checked": report.blobs_checked,
         "ids_checked": report.ids_checked,
         "receipts_checked": report.receipts_checked,
+        "segments": report.segments,
         "from_store": report.from_store,
+        "from_own": report.from_own,
+        "receipts_missing": report.receipts_missing,
         "not_stored": report.not_stored,
         "problems": report
             .problems
@@ -219,10 +243,9 @@ async fn export(State(gateway): State<Gateway>, Path(id): Path<String>) -> Resul
 
 /// The nodes found.
 async fn nodes(State(gateway): State<Gateway>) -> Json<Value> {
-    let nodes: Vec<Value> = gateway
-        .client()
-        .nodes()
-        .await
+    let nodes = gateway.client().nodes().await;
+    gateway.model_names().learn(&nodes);
+    let nodes: Vec<Value> = nodes
         .iter()
         .map(|node| {
             // Models for conversations only.

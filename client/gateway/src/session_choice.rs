@@ -12,7 +12,7 @@ use super::{
     ApiError, Gateway,
     logprobs::LogprobsRequest,
     session_index::{agreement, same_messages, split},
-    wire::CompletionRequest,
+    wire::{CompletionRequest, RequestPlace},
 };
 use baton_client::{Client, ClientError, Conversation, NewSession, ResumeOptions, TurnInput};
 
@@ -36,8 +36,9 @@ enum SessionChoice {
     /// A session that begins with the earlier messages; `replaces` is the seq from which the request replaces
     /// its turns.
     Session { session: SessionId, replaces: Option<u64> },
-    /// A new session that begins with all messages; it may branch off another.
-    New { branch: Option<BranchPoint> },
+    /// A new session that begins with all messages; it may branch off another. `history` has the parent's
+    /// messages before the branch that the request does not repeat.
+    New { branch: Option<BranchPoint>, history: Vec<Message> },
 }
 
 /// Finds or begins the session of a request, and makes it ready.
@@ -60,30 +61,44 @@ pub(super) async fn prepare_session(
         // The request now has other tools or system text, which the begun turn cannot take any more.
         client.session(session).abandon().await?;
     }
-    let (before, new) = split(&request.messages);
+    let (before, mut new) = split(&request.messages);
     if new.is_empty() {
         return Err(ApiError::value(
             "messages",
             "the last message is the assistant's; there is nothing to answer",
         ));
     }
+    if request.place != RequestPlace::AfterMessages {
+        new = &request.messages;
+    }
     let choice = match request.session.as_deref() {
-        Some("new") => SessionChoice::New { branch: None },
-        Some(name) => choose_in_named(&conversation(gateway, name).await?, before)?,
+        Some("new") => SessionChoice::New { branch: None, history: Vec::new() },
+        Some(name) => {
+            let conversation = conversation(gateway, name).await?;
+            if repeats_pending(gateway, conversation.session, request).await? {
+                gateway.note_use(conversation.session);
+                return Ok(PreparedSession { session: conversation.session, work: SessionWork::Resume });
+            }
+            choose_in_named(&conversation, before, request.place)?
+        }
         None => find_by_messages(gateway, before, &request.messages, template).await,
     };
     match choice {
-        SessionChoice::New { branch } => {
-            check(template, &request.messages)?;
+        SessionChoice::New { branch, history } => {
+            let messages = [history.as_slice(), &request.messages].concat();
+            check(template, &messages)?;
             let mut system = request.system.clone();
+            if system.is_empty()
+                && let (Some(branch), RequestPlace::BranchAfter(_)) = (&branch, request.place)
+            {
+                system = own_system(client, branch.session_id).await?;
+            }
+            system.retain(|message| !message.text.is_empty());
             system.extend(request.tools.as_ref().map(Definitions::message));
             let begun = NewSession { system, branch, root: None };
             let session = client.new_session(begun).await?;
             gateway.note_use(session);
-            Ok(PreparedSession {
-                session,
-                work: SessionWork::Turn { messages: request.messages.clone(), replaces: None },
-            })
+            Ok(PreparedSession { session, work: SessionWork::Turn { messages, replaces: None } })
         }
         SessionChoice::Session { session, .. }
             if client.session(session).info().await?.waiting_replays > 0 =>
@@ -92,6 +107,12 @@ pub(super) async fn prepare_session(
             // result.
             client.session(session).reconcile(&ResumeOptions::of(template), |_| {}).await?;
             gateway.learn(session).await?;
+            if request.place != RequestPlace::AfterMessages {
+                return Err(ApiError::conflict(
+                    "turn_moved",
+                    "another device's turns were merged, so the turn may have another seq; read the session again",
+                ));
+            }
             Box::pin(prepare_session(gateway, request, template)).await
         }
         SessionChoice::Session { session, replaces } => {
@@ -99,7 +120,8 @@ pub(super) async fn prepare_session(
             gateway.note_use(session);
             let system = pinned_messages(client, session, request).await?;
             if let Some(pending) = client.session(session).pending_messages().await? {
-                if same_messages(&pending, new)
+                if request.place == RequestPlace::AfterMessages
+                    && same_messages(&pending, new)
                     && system == client.session(session).system().await?
                     && has_same_form(gateway, session, request).await?
                 {
@@ -112,6 +134,26 @@ pub(super) async fn prepare_session(
             Ok(PreparedSession { session, work: SessionWork::Turn { messages: new.to_vec(), replaces } })
         }
     }
+}
+
+/// Whether a request for a named session repeats all messages of its unanswered turn, as the chat page does to
+/// resume it. The turn that begins a branch holds its history too.
+async fn repeats_pending(
+    gateway: &Gateway,
+    session: SessionId,
+    request: &CompletionRequest,
+) -> Result<bool, ApiError> {
+    if request.place != RequestPlace::AfterMessages {
+        return Ok(false);
+    }
+    let client = gateway.client();
+    if client.session(session).info().await?.waiting_replays > 0 {
+        return Ok(false);
+    }
+    let pending = client.session(session).pending_messages().await?;
+    Ok(pending.is_some_and(|pending| same_messages(&pending, &request.messages))
+        && pinned_messages(client, session, request).await? == client.session(session).system().await?
+        && has_same_form(gateway, session, request).await?)
 }
 
 /// Whether the request has the form of the pending turn. A turn keeps its form from its beginning.
@@ -151,10 +193,17 @@ async fn conversation(gateway: &Gateway, name: &str) -> Result<Conversation, Api
     Ok(client.session(id).conversation().await?)
 }
 
-/// Places a request in the session that the caller named. Without earlier messages, the new ones follow its
-/// end.
-fn choose_in_named(conversation: &Conversation, before: &[Message]) -> Result<SessionChoice, ApiError> {
+/// Places a request in the session that the caller named: at the turn that it names, or after its earlier
+/// messages. Without either, the new messages follow the end.
+fn choose_in_named(
+    conversation: &Conversation,
+    before: &[Message],
+    place: RequestPlace,
+) -> Result<SessionChoice, ApiError> {
     let session = conversation.session;
+    if let RequestPlace::Replaces(seq) | RequestPlace::BranchAfter(seq) = place {
+        return choose_at_turn(conversation, place, seq);
+    }
     if before.is_empty() {
         return Ok(SessionChoice::Session { session, replaces: None });
     }
@@ -167,6 +216,29 @@ fn choose_in_named(conversation: &Conversation, before: &[Message]) -> Result<Se
     };
     let replaces = conversation.turns.get(turns).map(|turn| turn.replaced_from);
     Ok(SessionChoice::Session { session, replaces })
+}
+
+/// Places new messages at a turn of a session.
+fn choose_at_turn(
+    conversation: &Conversation,
+    place: RequestPlace,
+    seq: u64,
+) -> Result<SessionChoice, ApiError> {
+    let session = conversation.session;
+    let found = conversation.turns.iter().enumerate().find(|(_, turn)| turn.seq == seq);
+    let Some((index, turn)) = found else {
+        return Err(ApiError::conflict(
+            "turn_not_found",
+            format!("the session has no present turn with seq {seq}; read the session again"),
+        ));
+    };
+    if matches!(place, RequestPlace::Replaces(_)) {
+        return Ok(SessionChoice::Session { session, replaces: Some(turn.replaced_from) });
+    }
+    let shared = conversation.turns.iter().take(index + 1);
+    let history = shared.flat_map(|turn| turn.messages.clone()).collect();
+    let branch = BranchPoint { session_id: session, link_hash: turn.link_hash };
+    Ok(SessionChoice::New { branch: Some(branch), history })
 }
 
 /// Places a request in a session with the same earlier messages, if there is one.
@@ -193,7 +265,7 @@ async fn find_by_messages(
             }
         }
     }
-    SessionChoice::New { branch: None }
+    SessionChoice::New { branch: None, history: Vec::new() }
 }
 
 /// Matches a request with a session that holds its earlier messages. After the last turn, the session
@@ -210,7 +282,7 @@ fn match_session(conversation: &Conversation, before: &[Message], fits: bool) ->
     }
     let shared = conversation.turns.get(turns.checked_sub(1)?)?;
     let branch = BranchPoint { session_id: session, link_hash: shared.link_hash };
-    Some(SessionChoice::New { branch: Some(branch) })
+    Some(SessionChoice::New { branch: Some(branch), history: Vec::new() })
 }
 
 /// The record kind of a turn: an edit if it replaces turns.
@@ -219,7 +291,7 @@ pub(super) fn record_kind(replaces: Option<u64>) -> RecordKind {
 }
 
 /// The messages to pin to the session: the request's system text and tools. A named session keeps its own
-/// text if the request has none.
+/// text if the request has none; an empty text removes it.
 async fn pinned_messages(
     client: &Client,
     session: SessionId,
@@ -227,10 +299,17 @@ async fn pinned_messages(
 ) -> Result<Vec<Message>, ClientError> {
     let mut system = request.system.clone();
     if request.session.is_some() && system.is_empty() {
-        system = client.session(session).system().await?;
-        system.retain(|message| !is_definitions(message));
+        system = own_system(client, session).await?;
     }
+    system.retain(|message| !message.text.is_empty());
     system.extend(request.tools.as_ref().map(Definitions::message));
+    Ok(system)
+}
+
+/// The pinned system text of a session, without the definitions of tools.
+async fn own_system(client: &Client, session: SessionId) -> Result<Vec<Message>, ClientError> {
+    let mut system = client.session(session).system().await?;
+    system.retain(|message| !is_definitions(message));
     Ok(system)
 }
 
@@ -264,7 +343,13 @@ mod tests {
             node: NodeId([0; 32]),
             messages: messages.to_vec(),
         });
-        Conversation { session: SessionId([1; 32]), title: String::new(), used_ms: 0, turns: turns.collect() }
+        Conversation {
+            session: SessionId([1; 32]),
+            title: String::new(),
+            used_ms: 0,
+            branch: None,
+            turns: turns.collect(),
+        }
     }
 
     #[test]
@@ -275,7 +360,7 @@ mod tests {
         assert_eq!(at(3), Some(SessionChoice::Session { session, replaces: None }));
         assert_eq!(at(2), Some(SessionChoice::Session { session, replaces: Some(2) }));
         let branch = BranchPoint { session_id: session, link_hash: LinkHash([0; 32]) };
-        assert_eq!(at(1), Some(SessionChoice::New { branch: Some(branch) }));
+        assert_eq!(at(1), Some(SessionChoice::New { branch: Some(branch), history: Vec::new() }));
         assert_eq!(at(4), None);
         let too_much = match_session(&three, &said(1), false);
         assert_eq!(too_much, Some(SessionChoice::Session { session, replaces: Some(1) }));
@@ -285,11 +370,27 @@ mod tests {
     fn a_named_session_takes_new_messages_edits_anywhere_and_refuses_another_past() {
         let three = conversation(3);
         let session = three.session;
-        assert_eq!(choose_in_named(&three, &[]).unwrap(), SessionChoice::Session { session, replaces: None });
+        let choose = |before: &[Message]| choose_in_named(&three, before, RequestPlace::AfterMessages);
+        assert_eq!(choose(&[]).unwrap(), SessionChoice::Session { session, replaces: None });
+        assert_eq!(choose(&said(1)).unwrap(), SessionChoice::Session { session, replaces: Some(1) });
+        assert!(choose(&said(4)).is_err());
+    }
+
+    #[test]
+    fn a_named_turn_is_replaced_even_the_first_or_begins_a_branch_with_its_history() {
+        let three = conversation(3);
+        let session = three.session;
+        let choose = |place| choose_in_named(&three, &[], place);
         assert_eq!(
-            choose_in_named(&three, &said(1)).unwrap(),
-            SessionChoice::Session { session, replaces: Some(1) }
+            choose(RequestPlace::Replaces(0)).unwrap(),
+            SessionChoice::Session { session, replaces: Some(0) }
         );
-        assert!(choose_in_named(&three, &said(4)).is_err());
+        let branch = BranchPoint { session_id: session, link_hash: LinkHash([1; 32]) };
+        assert_eq!(
+            choose(RequestPlace::BranchAfter(1)).unwrap(),
+            SessionChoice::New { branch: Some(branch), history: said(2) }
+        );
+        assert!(choose(RequestPlace::Replaces(3)).is_err(), "no such turn");
+        assert!(choose(RequestPlace::BranchAfter(3)).is_err(), "no such turn");
     }
 }

@@ -12,6 +12,7 @@ use std::{
 
 use baton_proto::{
     ids::SessionId,
+    link::BranchPoint,
     record::{Message, Role},
     tools::canonical_answer,
 };
@@ -36,6 +37,7 @@ struct IndexedSession {
     marks: Vec<Mark>,
     used_ms: u64,
     title: String,
+    branch: Option<BranchPoint>,
 }
 
 /// A session as a list shows it.
@@ -46,6 +48,8 @@ pub(super) struct SessionSummary {
     pub(super) title: String,
     pub(super) turns: usize,
     pub(super) used_ms: u64,
+    /// The point at which it left another session.
+    pub(super) branch: Option<BranchPoint>,
 }
 
 /// The sessions, indexed by their messages.
@@ -78,8 +82,12 @@ impl SessionIndex {
             self.at.entry(mark).or_default().push((conversation.session, index + 1));
         }
         self.marks += marks.len();
-        let entry =
-            IndexedSession { marks, used_ms: conversation.used_ms, title: conversation.title.clone() };
+        let entry = IndexedSession {
+            marks,
+            used_ms: conversation.used_ms,
+            title: conversation.title.clone(),
+            branch: conversation.branch,
+        };
         self.sessions.insert(conversation.session, entry);
         while self.sessions.len() > MAX_SESSIONS || (self.marks > MAX_MARKS && self.sessions.len() > 1) {
             let oldest = self.sessions.iter().min_by_key(|(_, entry)| entry.used_ms).map(|(id, _)| *id);
@@ -112,6 +120,7 @@ impl SessionIndex {
                 title: entry.title.clone(),
                 turns: entry.marks.len(),
                 used_ms: entry.used_ms,
+                branch: entry.branch,
             })
             .collect();
         listed.sort_by_key(|one| std::cmp::Reverse((one.used_ms, one.session)));
@@ -215,7 +224,7 @@ mod tests {
         };
         let turns: Vec<ConversationTurn> = said.iter().enumerate().map(turn).collect();
         let title = baton_client::title_of(turns.iter().flat_map(|turn: &ConversationTurn| &turn.messages));
-        Conversation { session: SessionId([number; 32]), title, used_ms, turns }
+        Conversation { session: SessionId([number; 32]), title, used_ms, branch: None, turns }
     }
 
     #[test]

@@ -280,7 +280,7 @@ mod tests {
         if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
             body.extend(more);
         }
-        ChatRequest::read(body.to_string().as_bytes())
+        ChatRequest::read(body.to_string().as_bytes(), None)
     }
 
     fn tool(name: &str) -> Value {

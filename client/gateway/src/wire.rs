@@ -22,6 +22,12 @@ pub(super) struct ChatRequest {
     messages: Vec<MessageInput>,
     /// The session, if the caller knows it.
     session: Option<String>,
+    /// The turn that the new messages replace, with all later ones; needs a session.
+    replaces: Option<u64>,
+    /// The turn after which the new messages begin a branch; needs a session.
+    branch_after: Option<u64>,
+    /// Whether memory is recalled, where the endpoint has any.
+    memory: Option<bool>,
     tools: Option<Json>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
@@ -117,6 +123,10 @@ pub(super) struct CompletionRequest {
     pub(super) messages: Vec<Message>,
     /// The session, if it is named.
     pub(super) session: Option<String>,
+    /// The place of the new messages in the named session.
+    pub(super) place: RequestPlace,
+    /// Whether memory is recalled, where the endpoint has any.
+    pub(super) memory: bool,
     /// The model, if it is named.
     pub(super) model: Option<String>,
     /// The requested sampling.
@@ -133,6 +143,39 @@ pub(super) struct CompletionRequest {
     pub(super) logprobs: Option<LogprobsRequest>,
     /// Whether the session is ephemeral: asked once, never continued, so nothing is stored.
     pub(super) ephemeral: bool,
+}
+
+/// The place of a request's messages in the session that it names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RequestPlace {
+    /// After the messages that the request repeats; after the last turn if it repeats none.
+    AfterMessages,
+    /// In place of this turn and all later ones. All messages of the request are the turn's.
+    Replaces(u64),
+    /// In a new session that branches off after this turn. All messages of the request follow the history.
+    BranchAfter(u64),
+}
+
+impl RequestPlace {
+    fn read(
+        session: Option<&str>,
+        replaces: Option<u64>,
+        branch_after: Option<u64>,
+    ) -> Result<Self, ApiError> {
+        let (place, name) = match (replaces, branch_after) {
+            (None, None) => return Ok(Self::AfterMessages),
+            (Some(seq), None) => (Self::Replaces(seq), "replaces"),
+            (None, Some(seq)) => (Self::BranchAfter(seq), "branch_after"),
+            (Some(_), Some(_)) => {
+                let message = "a request replaces turns or begins a branch, not both";
+                return Err(ApiError::value("branch_after", message));
+            }
+        };
+        if session.is_none_or(|name| name == "new") {
+            return Err(ApiError::value(name, format!("{name} needs the session that has this turn")));
+        }
+        Ok(place)
+    }
 }
 
 /// A request's sampling parameters; the gateway's apply where it sets none.
@@ -167,8 +210,14 @@ const LABELS: [&str; 6] =
 
 impl ChatRequest {
     /// Reads a body.
-    pub(super) fn read(body: &[u8]) -> Result<CompletionRequest, ApiError> {
+    ///
+    /// # Parameters
+    /// `session` is the header's session, which takes precedence over the body's.
+    pub(super) fn read(body: &[u8], session: Option<String>) -> Result<CompletionRequest, ApiError> {
         let mut request: Self = parse(body)?;
+        request.session = session.or(request.session);
+        let place = RequestPlace::read(request.session.as_deref(), request.replaces, request.branch_after)?;
+        let memory = request.memory.unwrap_or(true);
         let logprobs = LogprobsRequest::of_chat(&mut request.common.rest)?;
         if request.messages.is_empty() {
             return Err(ApiError::value("messages", "messages is empty"));
@@ -189,7 +238,7 @@ impl ChatRequest {
             let message = "response_format and tools do not go together: an answer that is held to a schema cannot call";
             return Err(ApiError::unsupported("response_format", message));
         }
-        Ok(CompletionRequest { tools, logprobs, ..completion })
+        Ok(CompletionRequest { tools, logprobs, place, memory, ..completion })
     }
 }
 
@@ -322,6 +371,8 @@ impl CommonParameters {
             tools,
             messages,
             session,
+            place: RequestPlace::AfterMessages,
+            memory: true,
             model,
             sampling,
             max_tokens,
@@ -410,7 +461,27 @@ mod tests {
         if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
             body.extend(more);
         }
-        ChatRequest::read(body.to_string().as_bytes())
+        ChatRequest::read(body.to_string().as_bytes(), None)
+    }
+
+    #[test]
+    fn a_place_in_a_session_needs_the_session_and_is_one_of_two() {
+        let place = |more| chat(more).map(|request| request.place);
+        assert_eq!(place(json!({})).unwrap(), RequestPlace::AfterMessages);
+        assert_eq!(place(json!({ "session": "ab", "replaces": 0 })).unwrap(), RequestPlace::Replaces(0));
+        assert_eq!(
+            place(json!({ "session": "ab", "branch_after": 2 })).unwrap(),
+            RequestPlace::BranchAfter(2)
+        );
+        assert!(place(json!({ "replaces": 0 })).is_err());
+        assert!(place(json!({ "session": "new", "branch_after": 0 })).is_err());
+        assert!(place(json!({ "session": "ab", "replaces": 1, "branch_after": 1 })).is_err());
+    }
+
+    #[test]
+    fn memory_is_recalled_unless_the_request_declines_it() {
+        assert!(chat(json!({})).unwrap().memory);
+        assert!(!chat(json!({ "memory": false })).unwrap().memory);
     }
 
     #[test]
@@ -476,7 +547,7 @@ mod tests {
         ] {
             assert!(chat(json!({ "messages": messages.clone() })).is_err(), "{messages}");
         }
-        assert!(ChatRequest::read(b"{").is_err());
+        assert!(ChatRequest::read(b"{", None).is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc};
 use baton_proto::{
     chain::effective,
     ids::{LinkHash, NodeId, SessionId},
+    link::BranchPoint,
     record::{Message, Record, RecordKind},
 };
 
@@ -39,6 +40,8 @@ pub struct Conversation {
     pub title: String,
     /// When it was last used, in milliseconds since the Unix epoch.
     pub used_ms: u64,
+    /// The point at which it left its parent, if it is a branch.
+    pub branch: Option<BranchPoint>,
     /// Its turns.
     pub turns: Vec<ConversationTurn>,
 }
@@ -60,6 +63,7 @@ impl Conversation {
             session: state.session_id,
             title: title::title(state),
             used_ms: state.last_used_ms(),
+            branch: state.header.branch,
             turns: turns.collect(),
         }
     }

@@ -250,7 +250,7 @@ async fn sessions_are_found_by_title_and_text() {
     };
     assert_eq!(found("harbour MY").await, [(first, "where is the Harbour of my town".to_owned())]);
     assert_eq!(found("town").await.len(), 2);
-    assert!(found("harbour planning").await.is_empty(), "all words in one text");
+    assert!(found("harbour planning").await.is_empty(), "no session has both");
     assert!(client.session(second).rename(Some(&"x".repeat(300))).await.is_err());
     client.shutdown(GRACE).await;
 }

@@ -1,0 +1,73 @@
+// Requests to the endpoint that serves this page. The key stays in this tab.
+
+/** The key: from the link's fragment, which no server sees, then for this tab alone. */
+function takeKey() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("key");
+  if (given) {
+    sessionStorage.setItem("key", given);
+    history.replaceState(null, "", location.pathname);
+  }
+  return sessionStorage.getItem("key") ?? "";
+}
+
+let key = takeKey();
+
+export const hasKey = () => key !== "";
+
+export function setKey(given) {
+  key = given;
+  sessionStorage.setItem("key", given);
+}
+
+/** An error of the endpoint. */
+export class Fault extends Error {
+  constructor(status, error, session = null) {
+    super(error?.message ?? `The endpoint answered ${status}.`);
+    this.status = status;
+    this.code = error?.code ?? "";
+    /** The session of the turn that failed. */
+    this.session = session;
+  }
+}
+
+/** @returns {Promise<Response>} */
+export async function ask(path, options = {}) {
+  const headers = { ...(key && { authorization: `Bearer ${key}` }), ...options.headers };
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Fault(0, { message: "baton serve does not answer. Is it running?", code: "unreachable" });
+  }
+  if (!response.ok) {
+    const body = await response.json().catch(() => null);
+    throw new Fault(response.status, body?.error, response.headers.get("x-baton-session"));
+  }
+  return response;
+}
+
+export const json = async (path, options) => (await ask(path, options)).json();
+
+/** Sends a JSON body. */
+export const send = (method, path, body, options = {}) => ask(path, {
+  ...options, method, body: JSON.stringify(body), headers: { "content-type": "application/json", ...options.headers },
+});
+
+/** Whether the endpoint admits this tab: with the right key, or without one where none is needed. */
+export const admitted = async () => (await json("/access")).admitted;
+
+/** Reads server-sent events. @param {Response} response */
+export async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line.startsWith("data: ") && line !== "data: [DONE]") yield JSON.parse(line.slice(6));
+    }
+  }
+}

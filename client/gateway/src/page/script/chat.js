@@ -1,0 +1,169 @@
+// The log: turns, the answer under way, and the beginning of an empty conversation.
+
+import { $, element, textButton } from "./dom.js";
+import { renderMarkdown } from "./markdown.js";
+import { branchAfter } from "./session.js";
+import { emit, on, presentTurns, state } from "./state.js";
+import { leftOutView, messageViews, pendingView, turnView } from "./turn.js";
+import { nodeColours, seconds, shortTitle } from "./words.js";
+
+/** A log that shows its end, within this many pixels, keeps showing it. */
+const NEAR_END_PX = 80;
+const STARTERS = [
+  ["Explain an idea", "Explain how a hash chain works, with a small example."],
+  ["Write code", "Write a Python function that merges overlapping intervals, with tests."],
+  ["Compare", "Compare PostgreSQL and SQLite for a small web application, as a table."],
+  ["Improve a text", "Make the following text shorter and clearer. Keep its meaning.\n\n"],
+];
+
+/** The views of turns with what they show, to keep those that did not change. */
+let views = new Map();
+/** Whether the log shows its end, and keeps showing it when it grows. */
+let following = true;
+
+/** The view for this key and content, made only if the content changed. */
+function kept(fresh, key, content, make) {
+  const signature = JSON.stringify(content);
+  const before = views.get(key);
+  // A message that is being edited is left alone.
+  const same = before?.signature === signature || before?.view.querySelector("form.edit");
+  const entry = same ? before : { signature, view: make() };
+  fresh.set(key, entry);
+  return entry.view;
+}
+
+/** All versions of a turn, oldest first: the turn that it replaced first, and all edits of that one. */
+function versionsOf(turn, turns) {
+  if (turn.replaces_from == null) return [turn];
+  return turns.filter((one) => one === turn || (one.replaced_by != null && (one.seq === turn.replaces_from || one.replaces_from === turn.replaces_from)));
+}
+
+/** The turns before the answer under way: an edit replaces some, and a branch leaves some. */
+function turnsBefore(turns) {
+  const { replaces, branch_after: after = state.branchAfter } = state.running?.place ?? {};
+  const cut = turns.findIndex((turn) => (replaces != null ? turn.seq >= replaces : after != null && turn.seq > after));
+  return cut < 0 ? turns : turns.slice(0, cut);
+}
+
+function draw() {
+  const fresh = new Map();
+  const all = state.shown?.turns ?? [];
+  const colours = nodeColours(all);
+  const turns = turnsBefore(presentTurns());
+  const nodes = turns.map((turn, index) => {
+    const versions = versionsOf(turn, all);
+    const last = index === turns.length - 1 && !state.running && !state.shown.pending;
+    const content = [turn, versions, last, turn.node && colours.get(turn.node)];
+    return kept(fresh, `${state.current} ${turn.seq}`, content, () => turnView(turn, { colours, versions, last }));
+  });
+  state.leftOut.forEach((left, index) => {
+    nodes.splice(left.after + index, 0, kept(fresh, `left ${index}`, left, () => leftOutView(left)));
+  });
+  if (state.branchAfter !== null && !state.running) nodes.push(branchNote());
+  if (state.running) nodes.push(kept(fresh, "running", state.running.begun_ms, () => runningView(state.running)));
+  else if (state.shown?.pending && state.branchAfter === null) {
+    const { pending, pending_text: text } = state.shown;
+    nodes.push(kept(fresh, "pending", [pending, text, state.failure], () => pendingView(pending, text, state.failure)));
+  }
+  if (!nodes.length) nodes.push(state.current && !state.shown ? element("p", { className: "loading", textContent: "Opening…" }) : kept(fresh, "empty", "", empty));
+  views = fresh;
+  place(nodes);
+}
+
+/** Puts the nodes into the log and leaves those alone that are in place. */
+function place(nodes) {
+  const log = $("turns");
+  nodes.forEach((node, index) => {
+    if (log.children[index] !== node) log.insertBefore(node, log.children[index] ?? null);
+  });
+  while (log.children.length > nodes.length) log.lastChild.remove();
+}
+
+function empty() {
+  const starters = STARTERS.map(([title, text]) => {
+    const button = textButton("", () => emit("draft", text), { className: "starter" });
+    button.append(element("strong", { textContent: title }), element("span", { textContent: shortTitle(text, 70) }));
+    return button;
+  });
+  const trust = element("details", { className: "trust" },
+    element("summary", { textContent: "Only the node that answers reads your message. Your history is sealed, and yours. What you trust" }),
+    element("ul", {}, ...[
+      "The node that answers sees that turn and the part of the history it needs. It does not know who you are.",
+      "Its signed receipt states the model and the tokens, and makes it answerable. It does not prove that the model ran.",
+      "The store keeps sealed bytes. It cannot read or change them.",
+      "Your device has the only key to this history. Its 24 recovery words are the other way in.",
+    ].map((textContent) => element("li", { textContent }))));
+  return element("div", { className: "empty" }, element("h2", { textContent: "What shall we work on?" }),
+    element("div", { className: "starters" }, ...starters), trust);
+}
+
+function branchNote() {
+  return element("p", { className: "branch-note" },
+    `Your next message begins a branch after turn ${state.branchAfter + 1}. This conversation stays as it is. `,
+    textButton("Cancel", () => branchAfter(null), { className: "pill" }));
+}
+
+function runningView(running) {
+  const text = element("div", { className: "answer prose" });
+  return element("article", { className: "turn running", aria: { label: "Answer under way" } }, ...messageViews(running.messages),
+    text, element("p", { className: "waiting", role: "status" }));
+}
+
+/** Shows that something happens before the first token. */
+function drawWaiting() {
+  const line = document.querySelector(".running .waiting");
+  if (!line || !state.running) return;
+  const waited = Date.now() - state.running.begun_ms;
+  const found = state.nodes?.length;
+  const text = found ? "Waiting for the answer" : "Looking for nodes";
+  line.hidden = state.running.text !== "";
+  line.textContent = `${text}…${waited >= 2000 ? ` ${seconds(Math.floor(waited / 1000) * 1000).replace(".0", "")}` : ""}`;
+}
+
+let frame = 0;
+
+function drawStream() {
+  frame ||= requestAnimationFrame(() => {
+    frame = 0;
+    const place = document.querySelector(".running .answer");
+    if (!place || !state.running) return;
+    place.classList.add("working");
+    renderMarkdown(place, state.running.text);
+    drawWaiting();
+  });
+}
+
+/** Shows the end of the log, unless the person scrolled away from it. */
+function follow() {
+  if (following) $("log").scrollTop = $("log").scrollHeight;
+}
+
+export function setUpChat() {
+  const log = $("log");
+  let before = 0;
+  log.addEventListener("scroll", () => {
+    const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < NEAR_END_PX;
+    // Only a person scrolls up; the browser itself scrolls down when text above grows.
+    following = log.scrollTop < before ? atEnd : following || atEnd;
+    before = log.scrollTop;
+  });
+  const resizes = new ResizeObserver(follow);
+  resizes.observe($("turns"));
+  resizes.observe(log);
+  on("session", (change) => {
+    draw();
+    drawWaiting();
+    $("log").setAttribute("aria-busy", String(Boolean(state.running)));
+    if (change?.opened || change?.sent) following = true;
+    follow();
+  });
+  on("stream", drawStream);
+  on("network", drawWaiting);
+  setInterval(drawWaiting, 1000);
+}
+
+/** Brings a turn into view. */
+export function revealTurn(seq) {
+  const view = document.querySelector(`.turn[data-seq="${seq}"]`);
+  view?.scrollIntoView({ block: "center", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+}

@@ -1,0 +1,76 @@
+// Starts the chat page of `baton serve`. It holds no conversation beyond the one that it shows: sessions are the endpoint's.
+
+import { admitted, hasKey, setKey } from "./api.js";
+import { setUpChain, toggleChain } from "./chain.js";
+import { setUpChat } from "./chat.js";
+import { setUpComposer } from "./composer.js";
+import { $, icon } from "./dom.js";
+import { entries, setUpList } from "./list.js";
+import { openMenu } from "./menu.js";
+import { setUpNetwork, watchNetwork } from "./network.js";
+import { act, open, stop, whenKeyRefused } from "./session.js";
+import { setUpSettings } from "./settings.js";
+import { emit, on, state, titleOf } from "./state.js";
+import { shortTitle } from "./words.js";
+
+/** The session in the address. */
+const addressed = () => location.pathname.match(/^\/c\/([\da-f]{64})$/)?.[1] ?? null;
+
+function askKey(error = "") {
+  $("keyError").textContent = error;
+  if (!$("keyDialog").open) $("keyDialog").showModal();
+}
+
+async function begin() {
+  await act(async () => {
+    if (!await admitted()) return askKey(hasKey() ? "This key is wrong." : "");
+    watchNetwork();
+    // A message may have been sent before this was known.
+    if (!state.running) await open(addressed(), { push: false });
+  });
+}
+
+function drawHeader() {
+  const title = shortTitle(titleOf(state.current));
+  $("title").textContent = title || "New conversation";
+  document.title = title ? `${title} · Baton` : "Baton";
+  $("title").classList.toggle("hidden", !state.current);
+  $("gap").hidden = Boolean(state.current);
+  $("more").hidden = !state.current;
+  const { trouble } = state.shown ?? {};
+  $("trouble").hidden = !trouble;
+  $("trouble").textContent = trouble ? `The head index reports: ${trouble}. This device has its own copy; export it before you go on.` : "";
+}
+
+function keys(event) {
+  const over = document.querySelector("dialog[open], :popover-open");
+  if (event.key === "Escape" && !over) {
+    if (state.running) stop();
+    else toggleChain(false);
+  }
+  if (event.altKey && event.code === "KeyN") { event.preventDefault(); $("new").click(); }
+  if (event.altKey && event.code === "KeyF") { event.preventDefault(); $("search").focus(); }
+}
+
+for (const place of document.querySelectorAll("[data-icon]")) place.prepend(icon(place.dataset.icon));
+on("session", drawHeader);
+on("list", drawHeader);
+setUpChat();
+setUpChain();
+setUpComposer();
+setUpList();
+setUpSettings();
+setUpNetwork();
+whenKeyRefused(() => askKey("This key is wrong."));
+$("more").addEventListener("click", () => openMenu($("more"), entries(state.current)));
+$("keyForm").addEventListener("submit", () => {
+  setKey($("key").value.trim());
+  $("key").value = "";
+  begin();
+});
+for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close("no"));
+document.addEventListener("keydown", keys);
+addEventListener("popstate", () => act(() => open(addressed(), { push: false })));
+state.current = addressed();
+emit("session");
+begin();

@@ -1,0 +1,74 @@
+// Settings of this browser, and the instructions of a conversation.
+
+import { $, element } from "./dom.js";
+import { json } from "./api.js";
+import { state } from "./state.js";
+
+const NAME = "settings";
+
+/** @returns {{ instructions?: string, temperature?: number, maxTokens?: number, memory?: boolean, model?: string }} */
+function saved() {
+  try {
+    return JSON.parse(localStorage.getItem(NAME)) ?? {};
+  } catch {
+    return {};
+  }
+}
+
+const save = (changes) => localStorage.setItem(NAME, JSON.stringify({ ...saved(), ...changes }));
+
+/** Instructions that the next message gives to a session, by its id. */
+const instructions = new Map();
+
+/** The instructions that a session has. */
+const instructionsOf = (shown) => (shown?.system ?? []).map((message) => message.content).join("\n\n");
+
+/** The part of a request that the settings decide. */
+export function requestSettings(shown) {
+  const { instructions: all = "", temperature, maxTokens, memory = true, model } = saved();
+  const wanted = shown?.turns.length ? instructions.get(shown.id) : all;
+  const changed = wanted !== undefined && wanted !== instructionsOf(shown);
+  return {
+    // An empty text takes the instructions away.
+    system: changed ? [{ role: "system", content: wanted }] : [],
+    ...(model && { model }), ...(temperature !== undefined && { temperature }),
+    ...(maxTokens !== undefined && { max_tokens: maxTokens }), ...(!memory && { memory: false }),
+  };
+}
+
+export const chosenModel = () => saved().model ?? "";
+export const chooseModel = (model) => save({ model: model || undefined });
+
+async function open() {
+  state.defaults ??= await json("/api/defaults").catch(() => null);
+  const settings = saved();
+  const own = state.shown?.turns.length;
+  $("instructionsLabel").textContent = own ? "Instructions for this conversation" : "Instructions for new conversations";
+  $("instructions").value = own ? instructions.get(state.current) ?? instructionsOf(state.shown) : settings.instructions ?? "";
+  $("temperature").value = settings.temperature ?? "";
+  $("temperature").placeholder = state.defaults ? Number(state.defaults.temperature.toFixed(2)) : "default";
+  $("maxTokens").value = settings.maxTokens ?? "";
+  $("maxTokens").placeholder = state.defaults?.max_tokens ?? "default";
+  $("maxTokens").max = state.defaults?.largest_max_tokens ?? 32768;
+  $("memory").disabled = !state.defaults?.memory;
+  $("memory").checked = Boolean(state.defaults?.memory) && (settings.memory ?? true);
+  $("memoryHint").replaceChildren(...(state.defaults?.memory ? ["The relayer gets search words, never your message."]
+    : ["This endpoint has no memory. ", element("code", { textContent: "baton serve --memory" }), " adds it."]));
+  $("settings").returnValue = "no";
+  $("settings").showModal();
+}
+
+function close() {
+  if ($("settings").returnValue !== "yes") return;
+  const number = (id) => ($(id).value === "" ? undefined : Number($(id).value));
+  const text = $("instructions").value.trim();
+  save({ temperature: number("temperature"), maxTokens: number("maxTokens") });
+  if (!$("memory").disabled) save({ memory: $("memory").checked });
+  if (state.shown?.turns.length) instructions.set(state.current, text);
+  else save({ instructions: text || undefined });
+}
+
+export function setUpSettings() {
+  $("settingsButton").addEventListener("click", open);
+  $("settings").addEventListener("close", close);
+}

@@ -1,0 +1,49 @@
+// What the page shows. Actions change it and emit an event; views listen.
+
+/**
+ * @typedef {object} Running An answer under way.
+ * @property {string | null} session
+ * @property {{ role: string, content: string }[]} messages
+ * @property {{ replaces?: number, branch_after?: number }} place
+ * @property {string} text
+ * @property {AbortController} controller
+ * @property {number} begun_ms
+ */
+
+export const state = {
+  /** The session's id; null for one that begins with the next message. @type {string | null} */
+  current: null,
+  /** The endpoint's last answer about it. */
+  shown: null,
+  /** @type {Running | null} */
+  running: null,
+  /** Why the pending message has no answer. */
+  failure: "",
+  /** Stopped answers that this tab left for another message: shown, but no part of the conversation. */
+  leftOut: [],
+  /** The turn after which the next message begins a branch. @type {number | null} */
+  branchAfter: null,
+  /** All sessions of this device. */
+  listed: [],
+  /** The nodes found; null before the first answer. */
+  nodes: null,
+  /** The endpoint's settings where a request sets none. */
+  defaults: null,
+  /** The last verification of the current session. */
+  report: null,
+};
+
+const bus = new EventTarget();
+
+/** @param {"session" | "stream" | "list" | "network" | "draft"} name */
+export const on = (name, work) => bus.addEventListener(name, (event) => work(event.detail));
+export const emit = (name, detail) => bus.dispatchEvent(new CustomEvent(name, { detail }));
+
+/** The title of a session: its own one, or the beginning of its first message. */
+export function titleOf(id) {
+  const title = state.listed.find((session) => session.id === id)?.title;
+  return title || state.shown?.pending?.at(-1)?.content || "";
+}
+
+/** The turns of the conversation, without replaced ones. */
+export const presentTurns = () => (state.shown?.turns ?? []).filter((turn) => turn.replaced_by == null);

@@ -1,0 +1,158 @@
+// What a person does with turns: stop, resume, edit, regenerate, branch.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+export function turnTests(harness) {
+  test("a stopped answer keeps its text, and goes on or is discarded", async () => {
+    const { page } = harness;
+    await harness.newConversation();
+    await harness.message.fill("word ".repeat(300));
+    await page.keyboard.press("Enter");
+    await page.locator(".running .answer", { hasText: "word word" }).waitFor();
+    await page.keyboard.press("Escape");
+    await page.getByText("Stopped. This text is not part of the conversation yet.").waitFor();
+    assert.match(await page.locator(".pending .answer").textContent(), /word word/);
+    await harness.checkAxe("stopped");
+    await page.getByRole("button", { name: "Continue" }).click();
+    await page.locator(".running .answer", { hasText: "word" }).waitFor();
+    await page.getByRole("button", { name: "Stop" }).click();
+    await page.getByRole("button", { name: "Discard" }).click();
+    // The only message of a conversation is discarded with it, and can be sent again.
+    await page.getByText("What shall we work on?").waitFor();
+    assert.match(await harness.message.inputValue(), /^word word/);
+    await harness.message.fill("");
+  });
+
+  test("a stopped answer that another message leaves behind is shown as such", async () => {
+    const { page } = harness;
+    await harness.say("something short");
+    await harness.message.fill("again ".repeat(300));
+    await page.keyboard.press("Enter");
+    await page.locator(".running .answer", { hasText: "again again" }).waitFor();
+    await page.keyboard.press("Escape");
+    await page.getByRole("button", { name: "Discard" }).waitFor();
+    await harness.say("something else");
+    await page.getByText("Stopped; not part of the conversation.").waitFor();
+  });
+
+  test("a message stays on the screen while older answers of the endpoint arrive", async () => {
+    const { page } = harness;
+    const late = async (route) => {
+      await new Promise((done) => setTimeout(done, 500));
+      await route.continue();
+    };
+    await page.route("**/api/sessions", late);
+    const listed = page.waitForResponse((response) => response.url().endsWith("/api/sessions") && response.request().method() === "GET");
+    await harness.newConversation();
+    await harness.message.fill("slow ".repeat(150));
+    await page.keyboard.press("Enter");
+    await listed;
+    await page.locator(".running", { hasText: "slow" }).waitFor();
+    await page.unrouteAll({ behavior: "wait" });
+    await harness.verified.first().waitFor();
+    assert.equal(await harness.turns.count(), 1);
+  });
+
+  test("an answer is made again, and its versions stay", async () => {
+    const { page } = harness;
+    await harness.newConversation();
+    await harness.say("first question");
+    await harness.say("second question");
+    await page.getByRole("button", { name: "Regenerate answer" }).click();
+    await page.getByText("2 of 2").waitFor();
+    assert.equal(await harness.turns.count(), 2);
+    await page.getByRole("button", { name: "Earlier version" }).click();
+    await page.getByText("1 of 2").waitFor();
+    await page.getByRole("button", { name: "Replaced" }).waitFor();
+    await harness.checkAxe("earlier version");
+    await page.getByRole("button", { name: "Later version" }).click();
+  });
+
+  test("a message is edited, and the turns from it on are replaced", async () => {
+    const { page } = harness;
+    await harness.turns.nth(1).getByRole("button", { name: "Edit message" }).click();
+    const box = page.getByLabel("Edited message");
+    await harness.checkAxe("edit");
+    await box.fill("another second question");
+    await page.keyboard.press("Enter");
+    await page.getByText("3 of 3").waitFor();
+    assert.equal(await page.locator(".said").last().textContent(), "another second question");
+    assert.equal(await harness.turns.count(), 2);
+  });
+
+  test("the first message is edited too", { skip: process.env.BATON_PAGE_PROXY ? "the endpoint behind the page cannot" : false }, async () => {
+    const { page } = harness;
+    await harness.newConversation();
+    await harness.say("a beginning");
+    await harness.turns.first().getByRole("button", { name: "Edit message" }).click();
+    await page.getByLabel("Edited message").fill("another beginning");
+    await page.keyboard.press("Enter");
+    await page.getByText("2 of 2").waitFor();
+    assert.equal(await page.locator(".said").last().textContent(), "another beginning");
+    await harness.list.getByRole("link", { name: "first question" }).click();
+    await harness.verified.nth(1).waitFor();
+  });
+
+  test("a branch begins after a turn, and its parent stays as it is", async () => {
+    const { page } = harness;
+    const parent = page.url();
+    await harness.turns.first().getByRole("button", { name: "More for turn 1" }).click();
+    await page.getByRole("menuitem", { name: "Branch from here" }).click();
+    await page.getByText("Your next message begins a branch after turn 1.").waitFor();
+    assert.equal(await harness.turns.count(), 1);
+    await harness.message.fill("a third way");
+    await page.keyboard.press("Enter");
+    await page.waitForURL((url) => url.href !== parent);
+    await harness.verified.first().waitFor();
+    assert.deepEqual(await page.locator(".said").allTextContents(), ["first question", "a third way"]);
+    await page.getByRole("button", { name: "Chain" }).click();
+    await harness.chain.getByText("Branched from").waitFor();
+    await harness.chain.getByRole("link", { name: "first question" }).click();
+    await page.waitForURL(parent);
+    await harness.verified.nth(1).waitFor();
+    await harness.chain.getByRole("link", { name: "first question" }).waitFor();
+    assert.equal(await harness.turns.count(), 2);
+    await page.getByRole("button", { name: "Close the chain" }).click();
+  });
+
+  test("a stopped beginning of a branch goes on", { skip: process.env.BATON_PAGE_PROXY ? "the endpoint behind the page cannot" : false }, async () => {
+    const { page } = harness;
+    const parent = page.url();
+    await harness.turns.first().getByRole("button", { name: "More for turn 1" }).click();
+    await page.getByRole("menuitem", { name: "Branch from here" }).click();
+    await harness.message.fill("a long way ".repeat(60));
+    await page.keyboard.press("Enter");
+    await page.locator(".running .answer", { hasText: "a long" }).waitFor();
+    await page.keyboard.press("Escape");
+    await page.getByRole("button", { name: "Continue" }).click();
+    await harness.verified.first().waitFor();
+    assert.notEqual(page.url(), parent);
+    assert.equal(await harness.turns.count(), 1);
+    assert.match(await page.locator(".said").last().textContent(), /^a long way/);
+    await page.goto(parent);
+    await harness.verified.nth(1).waitFor();
+  });
+
+  test("settings go with a request", async () => {
+    const { page } = harness;
+    await harness.newConversation();
+    await page.getByRole("button", { name: "Settings", exact: true }).click();
+    const dialog = page.getByRole("dialog", { name: "Settings" });
+    assert.equal(await dialog.getByLabel("Temperature").getAttribute("placeholder"), "0.7");
+    await dialog.getByLabel("Instructions for new conversations").fill("be brief");
+    await dialog.getByLabel("Temperature").fill("0.2");
+    await dialog.getByLabel("Longest answer").fill("64");
+    await harness.checkAxe("settings");
+    await dialog.getByRole("button", { name: "Save" }).click();
+    const sent = page.waitForRequest("**/v1/chat/completions");
+    await harness.say("a question with settings");
+    const body = JSON.parse((await sent).postData());
+    assert.deepEqual([body.temperature, body.max_tokens, body.messages[0]], [0.2, 64, { role: "system", content: "be brief" }]);
+    await page.getByRole("button", { name: "Settings", exact: true }).click();
+    await dialog.getByLabel("Temperature").fill("");
+    await dialog.getByLabel("Longest answer").fill("");
+    await dialog.getByRole("button", { name: "Save" }).click();
+    await page.evaluate(() => localStorage.removeItem("settings"));
+  });
+}
