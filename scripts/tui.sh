@@ -90,17 +90,17 @@ long=$(printf 'word %.0s' $(seq 100))
 echo "it opens, and answers while one types"
 terminal 100 30
 run "$chat"
-see '^• .*│'
+see 'Conversations · Tab'
 see '· 3 nodes'
 run "Tell me of 日本語, $long"
-see 'Esc ends it'
+see 'Esc stops it'
 see 'echo: Tell me of 日本語,'
 keys -l 'typed meanwhile'
 see '› typed meanwhile'
-see '✓ verified · turn 0 · node [0-9a-f]{8} · [0-9]+ \+ [0-9]+ tokens · echo · [0-9.]+'
+see '✓ verified · turn 1 · node [0-9a-f]{8} · [0-9]+ tokens · echo · [0-9]+/s'
 see '✓ 1 turn verified'
 see '• Tell me of 日'
-unseen 'Esc ends it'
+unseen 'Esc stops it'
 keys C-c
 unseen 'typed meanwhile'
 
@@ -112,15 +112,18 @@ mux set-buffer "$(printf 'three\nfour \033]0;owned\007')"
 mux paste-buffer -p -t t
 see '^ *│? *four \]0;owned'
 keys Enter
-see '✓ verified · turn 1'
+see '✓ verified · turn 2'
 see 'echo: one twothree four'
 
-echo "Escape ends an answer"
+echo "Escape stops an answer, which stays and can be changed"
 run "never mind, $long"
 see 'echo: never mind,'
 keys Escape
-see 'not part of the conversation'
-unseen 'not answered'
+see 'Stopped: this is not part of the conversation'
+unseen 'No answer'
+run '/edit changed'
+see 'echo: changed'
+see '✓ verified · turn 3'
 
 echo "another node goes on when one is killed"
 run "go on, $long $long"
@@ -129,9 +132,9 @@ node=$(screen | sed -n 's/.*─ . node \([0-9a-f]\{8\}\) ·.*/\1/p')
 victim=$(sed -n "s/^node  $node.*(process \([0-9]*\),.*/\1/p" "$work/network")
 [ -n "$victim" ] || fail "the screen names no node of the network: $node"
 kill -9 "$victim"
-see "node $node failed" 30
-see 'goes on with the answer' 30
-see '✓ verified · turn 2' 60
+see "node $node stopped answering" 30
+see 'continues the answer' 30
+see '✓ verified · turn 4' 60
 
 echo "help, and the list of sessions"
 keys F1
@@ -140,32 +143,48 @@ see '/regenerate'
 keys q
 unseen '┌─ help'
 keys Tab
-see 'Enter opens'
+see 'Enter open · n new'
 keys n
-see '^• [0-9a-f]{8} '
-keys Tab Down
-keys Enter
+see 'session [0-9a-f]{8} · 0 turns'
+keys Tab Enter
 see 'echo: go on,'
+
+echo "commands are completed, and act"
+keys -l '/ren'
+see '/rename TITLE'
+keys Tab
+see '^.*› /rename *$'
+run 'My harbour'
+see 'renamed'
+see '• My harbour'
+run '/params temperature=0'
+see 'temperature=0 max_tokens=2048'
+run '/model'
+see 'served: echo'
 
 echo "other sizes"
 mux resize-window -t t -x 60 -y 20
-see '^› say something'
+see '^› Message, or / for commands'
 unseen '│'
 mux resize-window -t t -x 20 -y 5
 see '^[0-9a-f]{8} +F1 help$'
 keys -l 'small'
 see '^› small'
+mux resize-window -t t -x 200 -y 50
+see 'Enter send · Alt-Enter new line'
+mux resize-window -t t -x 132 -y 43
+see 'Conversations · Tab'
 mux resize-window -t t -x 100 -y 30
-see 'sessions · Tab'
+see 'Conversations · Tab'
 keys C-u
 
 echo "the journal's escape sequences stay text"
 keys C-d
-see 'go on with: baton chat'
+see 'Continue with: baton chat -s'
 restored
 title=$(mux display-message -p -t t '#{pane_title}')
 printf 'nice \033]0;owned\007\033[2J\302\233text' |
-  "$bin/baton" --home "$work/home" --config "$CONFIG" chat --allow-echo --message - >/dev/null 2>&1
+  "$bin/baton" --home "$work/home" --config "$CONFIG" chat --allow-echo - >/dev/null 2>&1
 run "clear; $chat last"
 see '› nice \]0;owned\[2Jtext'
 see '  echo: nice'
@@ -175,11 +194,11 @@ echo "a signal gives the terminal back, and keeps the message"
 run "be quick, $long"
 see 'echo: be quick,'
 kill -TERM "$(pgrep -f "^$bin/baton --home $work/home" | head -n 1)"
-see 'the message that was not answered is finished first'
+see 'the message without an answer is sent again first'
 restored
 run "clear; $chat last"
-see 'an earlier message was not answered; finishing it'
-see '✓ verified · turn 1'
+see 'An earlier message has no answer yet'
+see '✓ verified · turn 2'
 keys C-d
 restored
 

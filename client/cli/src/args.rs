@@ -418,6 +418,9 @@ pub(crate) enum SessionCommand {
         /// Show also the turns that an edit replaced.
         #[arg(long)]
         all: bool,
+        /// Show the chain as a picture: a mark for each turn, by the node that served it.
+        #[arg(long, conflicts_with = "all")]
+        graph: bool,
     },
     /// Find the sessions that have all these words in their title or messages.
     Search {

@@ -27,44 +27,48 @@ const MAX_CLOCK_DIFFERENCE_MS: u64 = 30_000;
 const SOON_MS: u64 = 3 * 24 * 60 * 60 * 1000;
 const MAX_SHOWN: usize = 5;
 
-/// Every problem that is found: code, whether it is only a warning, and the fix. docs/TROUBLESHOOTING.md explains
-/// them.
-mod codes {
-    use super::Code;
+/// Code of a problem, whether it is only a warning, its meaning, and the fix.
+#[derive(Clone, Copy)]
+struct Code(&'static str, bool, &'static str, &'static str);
 
-    pub(super) const SETTINGS_BROKEN: Code =
-        Code("C101", false, "correct the named line, or see all: baton config check");
-    pub(super) const HOME_LOCKED: Code = Code("C201", false, "check the folder, or name another with --home");
-    pub(super) const JOURNAL_DAMAGED: Code =
-        Code("C202", false, "restore it from the store: baton session restore SESSION");
-    pub(super) const NO_PASSPHRASE: Code = Code("C203", true, "set one: baton passphrase");
-    pub(super) const CLOCK_WRONG: Code = Code("C301", false, "set this machine's clock, best by NTP");
-    pub(super) const PUBLISHER_DOWN: Code =
-        Code("C401", false, "start the store, or name another with --publisher");
-    pub(super) const AGGREGATOR_DOWN: Code =
-        Code("C402", false, "start the store, or name another with --aggregator");
-    pub(super) const INDEX_DOWN: Code = Code("C501", true, "start it, or name another with --heads");
-    pub(super) const NODE_UNREACHABLE: Code = Code("C601", true, "check that the node runs, and its address");
-    pub(super) const NO_NODE: Code =
-        Code("C602", false, "name a node with --node, or try a private network: baton try");
-    pub(super) const ONLY_ECHO: Code = Code("C603", true, "name another node; for a test, pass --allow-echo");
-    pub(super) const RELAYER_DOWN: Code =
-        Code("C701", false, "start the relayer, or name another with --relayer-url");
-    pub(super) const NOT_STORED: Code =
-        Code("C801", true, "keep this device until they are: baton session list");
-    pub(super) const EXPIRES_SOON: Code = Code("C802", true, "renew them: baton session renew");
-    pub(super) const NOT_ANSWERED: Code = Code("C803", true, "continue one: baton chat -s SESSION");
+macro_rules! codes {
+    ($($name:ident: $code:literal $warning:literal $meaning:literal, $fix:literal;)*) => {
+        /// Every problem that is found. docs/TROUBLESHOOTING.md lists them.
+        mod codes {
+            use super::Code;
+
+            $(pub(super) const $name: Code = Code($code, $warning, $meaning, $fix);)*
+            /// All of them, in order.
+            #[cfg(test)]
+            pub(super) const ALL: &[Code] = &[$($name),*];
+        }
+    };
 }
 
-/// Code of a problem, whether it is only a warning, and the fix.
-#[derive(Clone, Copy)]
-struct Code(&'static str, bool, &'static str);
+codes! {
+    SETTINGS_BROKEN: "C101" false "the settings cannot be used", "correct the named line; `baton config check` shows all";
+    HOME_LOCKED: "C201" false "the home folder or its key cannot be opened", "check the folder, or name another with `--home`";
+    JOURNAL_DAMAGED: "C202" false "a session's journal is damaged", "`baton session restore SESSION` restores it from the store";
+    NO_PASSPHRASE: "C203" true "the device key has no passphrase", "set one: `baton passphrase`";
+    CLOCK_WRONG: "C301" false "this machine's clock differs from the nodes' or stores'", "set the clock, best by NTP";
+    PUBLISHER_DOWN: "C401" false "a publisher does not answer", "start the store, or name another with `--publisher`";
+    AGGREGATOR_DOWN: "C402" false "an aggregator does not answer", "start the store, or name another with `--aggregator`";
+    INDEX_DOWN: "C501" true "a head index does not answer", "start it, or name another with `--heads`";
+    NODE_UNREACHABLE: "C601" true "a named node cannot be reached", "check that the node runs, and its address";
+    NO_NODE: "C602" false "no node was found", "name a node with `--node`, or use a private network: `baton try`";
+    ONLY_ECHO: "C603" true "only test engines were found", "name another node; for a test, pass `--allow-echo`";
+    RELAYER_DOWN: "C701" false "the relayer does not answer", "start the relayer, or name another with `--relayer-url`";
+    NOT_STORED: "C801" true "turns wait to be stored", "keep this device until they are: `baton session list`";
+    EXPIRES_SOON: "C802" true "blobs may expire within 3 days", "renew them: `baton session renew`";
+    NOT_ANSWERED: "C803" true "a message has no answer", "continue it: `baton chat -s SESSION`";
+}
 
 /// A problem that was found.
 #[derive(Debug, Serialize)]
 struct Finding {
     code: &'static str,
     level: &'static str,
+    meaning: &'static str,
     message: String,
     fix: &'static str,
 }
@@ -87,9 +91,9 @@ impl Check {
         self.seen.push(fact.into());
     }
 
-    fn found(&mut self, Code(code, warning, fix): Code, message: impl Into<String>) {
+    fn found(&mut self, Code(code, warning, meaning, fix): Code, message: impl Into<String>) {
         let level = if warning { "warning" } else { "problem" };
-        self.findings.push(Finding { code, level, message: message.into(), fix });
+        self.findings.push(Finding { code, level, meaning, message: message.into(), fix });
     }
 }
 
@@ -297,7 +301,7 @@ fn show(checks: &[Check], out: &Out) -> Result<(), Failure> {
                 } else {
                     out.warn(&line)
                 }
-                out.note(&format!("              fix: {}", finding.fix));
+                out.note(&format!("              fix: {}", finding.fix.replace('`', "")));
             }
         }
         if problems == 0 {
@@ -335,6 +339,21 @@ impl Failure {
             Self::Unverified | Self::NotStored | Self::NotReplayable | Self::Interrupted | Self::Found(_) => {
                 ClientError::TaskEnded.to_string()
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_troubles_lists_every_code() {
+        let page = include_str!("../../../docs/TROUBLESHOOTING.md");
+        for Code(code, warning, meaning, fix) in codes::ALL {
+            let level = if *warning { "warning" } else { "problem" };
+            let row = format!("| {code} | {level} | {meaning} | {fix} |");
+            assert!(page.contains(&row), "docs/TROUBLESHOOTING.md lacks this row:\n{row}");
         }
     }
 }

@@ -17,6 +17,7 @@ mod devices;
 mod dialogue;
 mod doctor;
 mod grants;
+mod graph;
 mod interrupt;
 mod memory;
 mod nodes;

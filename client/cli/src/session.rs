@@ -16,9 +16,9 @@ use zeroize::Zeroizing;
 use super::{
     Failure,
     args::SessionCommand,
-    clock, devices, find_session,
+    clock, devices, find_session, graph,
     interrupt::cancellable,
-    out::{Out, count, role, short, short_session, turn_number},
+    out::{self, Out, count, role, short, short_session, turn_number},
     settings::{Settings, read_bounded},
     storage, with_client, write_private,
 };
@@ -31,7 +31,10 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
         SessionCommand::List => {
             with_client(settings, false, async |client| show_list(client, out).await).await
         }
-        SessionCommand::Show { session, all } => {
+        SessionCommand::Show { session, graph: true, .. } => {
+            with_client(settings, false, async |client| show_graph(client, &session, out).await).await
+        }
+        SessionCommand::Show { session, all, .. } => {
             with_client(settings, false, async |client| show(client, &session, all, out).await).await
         }
         SessionCommand::Rename { session, title } => {
@@ -210,6 +213,17 @@ async fn search(client: &Client, words: &str, out: &Out) -> Result<(), Failure> 
     for one in &found {
         out.line(&format!("{}  {}", short_session(&one.session.id), one.session.title))?;
         out.note(&format!("          {}", one.snippet));
+    }
+    Ok(())
+}
+
+/// Shows the chain of a session as a picture.
+async fn show_graph(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
+    let handle = client.session(find_session(client, named).await?);
+    let (history, blobs) = (handle.history().await?, handle.lifetimes().await?);
+    let effective = handle.conversation().await?.turns.iter().map(|turn| turn.seq).collect();
+    for line in graph::lines(&history, &effective, &blobs) {
+        out.line(&out::clean(&line))?;
     }
     Ok(())
 }

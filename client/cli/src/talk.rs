@@ -15,6 +15,7 @@ use baton_client::{
     TurnOutcome,
 };
 use baton_proto::{
+    ErrorCode,
     ids::{NodeId, SessionId},
     limits::MAX_SCHEMA_BYTES,
     memory::MemoryItem,
@@ -304,6 +305,9 @@ pub(crate) fn remark(event: &TurnEvent) -> Option<(Tone, String)> {
             (Tone::Note, format!("node {}{what} · {model}", short(node)))
         }
         TurnEvent::Waiting(ahead) => (Tone::Note, format!("waiting; {ahead} ahead")),
+        TurnEvent::AttemptFailed { node, code: Some(ErrorCode::StreamTruncated), .. } => {
+            (Tone::Warn, format!("node {} stopped answering", short(node)))
+        }
         TurnEvent::AttemptFailed { node, reason, .. } => {
             (Tone::Warn, format!("node {} failed: {reason}", short(node)))
         }
@@ -354,14 +358,8 @@ pub(crate) fn unreachable_nodes(client: &Client) -> Vec<String> {
 
 /// States that a turn was verified, and by which node it was served.
 pub(crate) fn verified_line(outcome: &TurnOutcome) -> String {
-    let tokens = outcome.receipt.tokens;
-    format!(
-        "✓ verified · turn {} · node {} · {} + {} tokens",
-        turn_number(outcome.seq),
-        short(&outcome.node),
-        tokens.input,
-        tokens.output
-    )
+    let tokens = count(outcome.receipt.tokens.output.into(), "token");
+    format!("✓ verified · turn {} · node {} · {tokens}", turn_number(outcome.seq), short(&outcome.node))
 }
 
 /// States that the limit of tokens cut the answer, if it did.

@@ -158,7 +158,8 @@ mod tests {
 
     #[test]
     fn a_replaced_turn_names_the_turn_in_its_place() {
-        let cases: [(&[(u64, Option<u64>)], &[(u64, u64)]); 4] = [
+        type Case = (&'static [(u64, Option<u64>)], &'static [(u64, u64)]);
+        let cases: [Case; 4] = [
             (&[(0, None), (1, None)], &[]),
             (&[(0, None), (1, None), (2, Some(1))], &[(1, 2)]),
             // An edit of an edit names the first one's seq.

@@ -80,10 +80,14 @@ fn snippet(state: &State, title: &str, words: &[String]) -> Option<String> {
 /// The text around a word of it, on one line. The word is in lower case.
 fn around(text: &str, word: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let lower = line.to_lowercase();
-    let before = lower.find(word).and_then(|at| lower.get(..at)).unwrap_or_default();
-    // Lower case may have another number of characters; then the snippet is a little off.
-    let from = before.chars().count().saturating_sub(AROUND_CHARS);
+    let at = line.to_lowercase().find(word).unwrap_or(0);
+    // Lower case may have another length, so the characters before the word are counted by it.
+    let lower = line.chars().scan(0, |bytes, c| {
+        let before = *bytes;
+        *bytes += c.to_lowercase().map(char::len_utf8).sum::<usize>();
+        Some(before)
+    });
+    let from = lower.take_while(|before| *before < at).count().saturating_sub(AROUND_CHARS);
     let length = 2 * AROUND_CHARS + word.chars().count();
     let snippet: String = line.chars().skip(from).take(length).collect();
     let (start, end) =

@@ -9,7 +9,7 @@ use baton_proto::{
 };
 
 use crate::{
-    out::{short, turn_number},
+    out::{count, short, turn_number},
     talk,
 };
 
@@ -121,7 +121,7 @@ fn journal_turn(view: &TurnView) -> Option<JournalTurn> {
     let mut verified = format!("✓ verified · turn {} · node {}", turn_number(link.seq), short(&link.author));
     if let Some(receipt) = &view.receipt {
         let (tokens, decode_ms) = (receipt.tokens, receipt.timings.decode_ms);
-        verified.push_str(&format!(" · {} + {} tokens", tokens.input, tokens.output));
+        verified.push_str(&format!(" · {}", count(tokens.output.into(), "token")));
         let seconds = f64::from(decode_ms) / 1000.0;
         verified.push_str(&speed(tokens.output.saturating_sub(tokens.resumed), seconds));
     }
@@ -139,7 +139,7 @@ pub(crate) fn speed(tokens: u32, seconds: f64) -> String {
     if tokens < 2 || seconds < 0.001 {
         return String::new();
     }
-    format!(" · {:.1} tokens/s", f64::from(tokens - 1) / seconds)
+    format!(" · {:.0}/s", f64::from(tokens - 1) / seconds)
 }
 
 #[cfg(test)]
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn speed_is_empty_where_it_is_not_meaningful() {
-        assert_eq!(speed(21, 2.0), " · 10.0 tokens/s");
+        assert_eq!(speed(21, 2.0), " · 10/s");
         assert_eq!(speed(1, 2.0), "");
         assert_eq!(speed(50, 0.0), "");
     }

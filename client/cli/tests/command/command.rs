@@ -336,6 +336,11 @@ async fn a_replaced_turn_is_hidden_and_shown_on_request() {
     let shown = fixture.baton(&home, &["session", "show", "last"], "").await;
     assert!(!out(&shown).contains("first") && out(&shown).contains("better"), "{}", out(&shown));
     assert!(err(&shown).contains("1 turn replaced by an edit"), "{}", err(&shown));
+    let graph = out(&fixture.baton(&home, &["session", "show", "last", "--graph"], "").await);
+    for part in ["segment 1, ", "├ ○   1", "first  replaced", "●     2", "better", "● node ", ", 2 turns"]
+    {
+        assert!(graph.contains(part), "{part} in {graph}");
+    }
     let all = fixture.baton(&home, &["session", "show", "last", "--all"], "").await;
     assert!(
         err(&all).contains("turn 1 · ") && err(&all).contains("replaced by a later turn"),

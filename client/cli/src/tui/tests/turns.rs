@@ -12,7 +12,7 @@ fn failed(byte: u8) -> TurnEvent {
     TurnEvent::AttemptFailed {
         attempt: 0,
         node: node(byte),
-        code: None,
+        code: Some(ErrorCode::StreamTruncated),
         reason: "the reply ended".to_owned(),
         noticed_ago: Duration::ZERO,
     }
@@ -41,7 +41,7 @@ fn an_answer_is_seen_as_it_comes_and_is_verified_at_the_end() {
     let shown = stage.shown();
     assert!(in_order(
         &shown,
-        &["› how are you?", "  I am well", "✓ verified · turn 0 · 9 + 4 tokens · small · 2.0 tokens/s"]
+        &["› how are you?", "  I am well", "✓ verified · turn 0 · 9 + 4 tokens · small · 2/s"]
     ));
     assert!(!shown.contains("node 11111111"), "one node, which the last line names");
     assert!(!shown.contains("Esc stops it"));
@@ -58,18 +58,19 @@ fn a_takeover_is_seen_and_the_answer_is_in_one_piece_afterwards() {
     stage.text("me");
     assert!(in_order(
         &stage.shown(),
-        &[
-            "once upon a ti",
-            "node 11111111 failed: the reply ended",
-            "node 22222222 continues the answer",
-            "  me"
-        ]
+        &["once upon a ti", "node 11111111 stopped answering", "node 22222222 continues the answer", "  me"]
     ));
     stage.say(finished(1, "once upon a time", 6));
     let shown = stage.shown();
     assert!(in_order(
         &shown,
-        &["node 11111111 · small", "failed", "continues the answer", "once upon a time", "✓ verified"]
+        &[
+            "node 11111111 · small",
+            "stopped answering",
+            "continues the answer",
+            "once upon a time",
+            "✓ verified"
+        ]
     ));
     assert_eq!(shown.matches("once upon").count(), 1);
 }
@@ -84,7 +85,10 @@ fn void_text_goes() {
     stage.text("truth");
     let shown = stage.shown();
     assert!(!shown.contains("lies"));
-    assert!(in_order(&shown, &["failed", "The answer so far is discarded; it starts again.", "truth"]));
+    assert!(in_order(
+        &shown,
+        &["stopped answering", "The answer so far is discarded; it starts again.", "truth"]
+    ));
 }
 
 #[test]
