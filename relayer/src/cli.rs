@@ -18,7 +18,8 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
                   Exit codes: 0 done, 1 failed (the message says why and what to do), 2 wrong usage."
 )]
 pub(crate) struct Cli {
-    /// Folder with the relayer's keys and memory [default: ~/.local/share/baton-relayer]
+    /// Folder with the relayer's keys and memory [default: $XDG_DATA_HOME/baton-relayer or
+    /// ~/.local/share/baton-relayer]
     #[arg(long, global = true, env = "BATON_RELAYER_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
     /// Configuration file [default: config.toml in the data folder]

@@ -124,9 +124,21 @@ fn init(folder: &Path) -> anyhow::Result<SecretSigningKey> {
     Ok(SecretSigningKey::from_seed(secret.expose()))
 }
 
+/// The default data folder in this environment.
 fn default_folder() -> PathBuf {
-    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("."), PathBuf::from);
-    home.join(".local/share/baton-relayer")
+    let folder = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    data_folder(folder("XDG_DATA_HOME"), folder("HOME"))
+}
+
+/// `baton-relayer` in `$XDG_DATA_HOME`, else in `.local/share` of the home directory, else
+/// `baton-relayer-data` here. The XDG specification ignores relative paths.
+fn data_folder(data: Option<PathBuf>, home: Option<PathBuf>) -> PathBuf {
+    let absolute = |folder: Option<PathBuf>| folder.filter(|path| path.is_absolute());
+    match (absolute(data), absolute(home)) {
+        (Some(data), _) => data.join("baton-relayer"),
+        (None, Some(home)) => home.join(".local/share/baton-relayer"),
+        (None, None) => PathBuf::from("baton-relayer-data"),
+    }
 }
 
 fn now_ms() -> u64 {
@@ -157,4 +169,22 @@ fn println(line: &str) {
     use std::io::Write as _;
     // A closed standard output is the reader's choice, not an error.
     let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_folder_follows_xdg_and_ignores_relative_paths() {
+        let some = |text: &str| Some(PathBuf::from(text));
+        for (data, home, folder) in [
+            (some("/x"), some("/home/me"), "/x/baton-relayer"),
+            (None, some("/home/me"), "/home/me/.local/share/baton-relayer"),
+            (some("x"), some("/home/me"), "/home/me/.local/share/baton-relayer"),
+            (some(""), None, "baton-relayer-data"),
+        ] {
+            assert_eq!(data_folder(data, home), Path::new(folder));
+        }
+    }
 }
