@@ -25,7 +25,7 @@ pub(crate) struct Cli {
     /// Configuration file [default: config.toml in the data folder]
     #[arg(long, global = true, env = "BATON_RELAYER_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Log level, or a tracing filter
+    /// Log level, or a tracing filter; info and warn show only errors of libp2p
     #[arg(long, global = true, env = "BATON_RELAYER_LOG", default_value = "info")]
     pub(crate) log: String,
     #[command(subcommand)]

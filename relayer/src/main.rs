@@ -162,7 +162,18 @@ fn end_on_panic() {
 fn start_log(level: &str) {
     // Its logs of a refused request may quote arguments, which are memories.
     let no_arguments = "rmcp=off".parse().expect("the directive has the form of one");
-    log::start(log::filter(level, "info").add_directive(no_arguments));
+    log::start(log::filter(&with_quiet_network(level), &with_quiet_network("info")).add_directive(no_arguments));
+}
+
+/// The user's filter, with errors alone of the network library at the levels for operators.
+///
+/// At `info`, each start would print the library's states, such as a bootstrap without a known peer. `debug`,
+/// `trace` and a filter with targets ask for details, and stay as they are.
+fn with_quiet_network(level: &str) -> String {
+    match level.trim().to_ascii_lowercase().as_str() {
+        level @ ("info" | "warn") => format!("{level},libp2p=error"),
+        _ => level.to_owned(),
+    }
 }
 
 fn println(line: &str) {
@@ -185,6 +196,19 @@ mod tests {
             (some(""), None, "baton-relayer-data"),
         ] {
             assert_eq!(data_folder(data, home), Path::new(folder));
+        }
+    }
+
+    #[test]
+    fn the_network_library_is_quiet_unless_the_user_asks() {
+        for (level, filter) in [
+            ("info", "info,libp2p=error"),
+            ("WARN", "warn,libp2p=error"),
+            ("off", "off"),
+            ("debug", "debug"),
+            ("info,libp2p_kad=warn", "info,libp2p_kad=warn"),
+        ] {
+            assert_eq!(with_quiet_network(level), filter);
         }
     }
 }
