@@ -162,7 +162,9 @@ fn end_on_panic() {
 fn start_log(level: &str) {
     // Its logs of a refused request may quote arguments, which are memories.
     let no_arguments = "rmcp=off".parse().expect("the directive has the form of one");
-    log::start(log::filter(&with_quiet_network(level), &with_quiet_network("info")).add_directive(no_arguments));
+    log::start(
+        log::filter(&with_quiet_network(level), &with_quiet_network("info")).add_directive(no_arguments),
+    );
 }
 
 /// The user's filter, with errors alone of the network library at the levels for operators.
