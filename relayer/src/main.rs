@@ -2,9 +2,12 @@
 
 mod cli;
 mod commands;
+mod doctor;
 mod models;
+mod running;
 mod serve;
 mod setup;
+mod status;
 
 use std::{
     alloc::System,
@@ -37,6 +40,10 @@ static ALLOCATOR: ZeroAlloc<System> = ZeroAlloc(System);
 /// Idle time of a thread for blocking work. It wipes its stack as it ends.
 const BLOCKING_THREAD_IDLE: Duration = Duration::from_millis(250);
 const KEY_KIND: &str = "relayer";
+/// The relayer's own key, in the data folder.
+const KEY_FILE: &str = "relayer.key";
+/// The key above all owners' keys, in the data folder.
+const MASTER_FILE: &str = "master.key";
 
 fn main() -> ExitCode {
     let cli = Cli::read();
@@ -70,6 +77,8 @@ fn command(cli: Cli) -> anyhow::Result<()> {
             let key = init(&folder)?;
             block_on(serve::run(settings, key, args.json))
         }
+        Command::Status(args) => block_on(status::run(&settings(args.options)?, args.json)),
+        Command::Doctor(args) => block_on(doctor::run(&folder, cli.config.as_deref(), args)),
         Command::Mcp(args) => block_on(commands::mcp(args)),
         Command::Delegate(args) => commands::delegate(&args),
         Command::Openapi => commands::openapi(),
@@ -113,7 +122,7 @@ fn write_template(folder: &Path) -> anyhow::Result<()> {
 
 fn init(folder: &Path) -> anyhow::Result<SecretSigningKey> {
     create_private_folder(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let path = folder.join("relayer.key");
+    let path = folder.join(KEY_FILE);
     let secret = if path.exists() {
         files::load(&path, KEY_KIND, None)?
     } else {

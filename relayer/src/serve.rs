@@ -172,7 +172,8 @@ fn identity_source(
     })
 }
 
-fn memory_facts(settings: &Settings, embedder: &str) -> MemoryFacts {
+/// The parts of memory that these settings lead to.
+pub(crate) fn memory_facts(settings: &Settings, embedder: &str) -> MemoryFacts {
     let judge = match (&settings.model, &settings.through_nodes) {
         (Some(_), _) => "endpoint",
         (None, Some(_)) => "nodes",
