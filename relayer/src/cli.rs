@@ -13,18 +13,20 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
     version,
     after_help = "Examples:\n  baton-relayer init\n  baton-relayer models pull potion-base-8m\n  \
                   baton-relayer run --http 127.0.0.1:8000 --publisher http://127.0.0.1:31415 --aggregator http://127.0.0.1:31415\n  \
+                  baton-relayer doctor\n  \
                   baton-relayer mcp --account-key ~/.local/share/baton/account.key --url http://127.0.0.1:8000\n  \
                   baton-relayer delegate --account-key account.key --key <64 hex> --scopes read,write --days 30\n\n\
                   Exit codes: 0 done, 1 failed (the message says why and what to do), 2 wrong usage."
 )]
 pub(crate) struct Cli {
-    /// Folder with the relayer's keys and memory [default: ~/.local/share/baton-relayer]
+    /// Folder with the relayer's keys and memory [default: $XDG_DATA_HOME/baton-relayer or
+    /// ~/.local/share/baton-relayer]
     #[arg(long, global = true, env = "BATON_RELAYER_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
     /// Configuration file [default: config.toml in the data folder]
     #[arg(long, global = true, env = "BATON_RELAYER_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Log level, or a tracing filter
+    /// Log level, or a tracing filter; info and warn show only errors of libp2p
     #[arg(long, global = true, env = "BATON_RELAYER_LOG", default_value = "info")]
     pub(crate) log: String,
     #[command(subcommand)]
@@ -56,6 +58,7 @@ impl Cli {
     /// of `run`, since its environment variables apply to them too.
     pub(crate) fn whole() -> clap::Command {
         Self::command()
+            .mut_subcommand("status", |status| narrowed(status, &["http"]))
             .mut_subcommand("models", |models| {
                 models
                     .mut_subcommand("pull", |pull| narrowed(pull, &["model_dir"]))
@@ -93,6 +96,19 @@ pub(crate) enum Command {
                       baton-relayer run --storage postgres --postgres-url-file /etc/baton/postgres-url"
     )]
     Run(RunArgs),
+    /// Ask the running relayer for its state
+    #[command(after_help = "Exit code 0 when it is ready, 1 when it is not or does not answer.\n\n\
+                            Examples:\n  baton-relayer status\n  baton-relayer status --json | jq -r '.relayer.addresses[0]'")]
+    Status(StatusArgs),
+    /// Check everything that a relayer needs, and name the fix of each problem
+    #[command(
+        after_help = "It asks the running relayer, where there is one, looks at the rest itself, and changes nothing. It takes every \
+                            option of `run`, so that it can be asked about a relayer that is not configured by a file. \
+                            docs/MEMORY.md lists every code.\n\n\
+                            Exit code 0 when there is no problem (warnings may be), 1 when there is one.\n\n\
+                            Examples:\n  baton-relayer doctor\n  baton-relayer doctor --json | jq '.checks[].findings[]'"
+    )]
+    Doctor(DoctorArgs),
     /// Serve memory tools to an agent on standard input and output (MCP)
     #[command(after_help = "Example, in an agent's configuration:\n  \
                             {\"command\": \"baton-relayer\", \"args\": [\"mcp\", \"--account-key\", \"/home/me/account.key\", \"--url\", \"http://127.0.0.1:8000\"]}")]
@@ -126,6 +142,27 @@ pub(crate) struct RunArgs {
     /// Print one JSON line on standard output when ready
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) options: Options,
+    /// Print one JSON line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) options: Options,
+    /// Print one JSON line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Do not dial or query anything outside this machine's relayer
+    #[arg(long)]
+    pub(crate) offline: bool,
 }
 
 #[derive(Debug, Args)]
@@ -271,7 +308,10 @@ mod tests {
         }
         for option in ["--http", "--bootstrap", "--storage", "--embedder-url"] {
             assert!(help(&["run"]).contains(option), "{option}");
+            assert!(help(&["doctor"]).contains(option), "{option}");
         }
+        let status = help(&["status"]);
+        assert!(status.contains("--http") && !status.contains("--storage"), "{status}");
         let line = ["baton-relayer", "owners", "list", "--shards", "7"];
         Cli::from_arg_matches(&Cli::whole().get_matches_from(line)).expect("hidden is not refused");
     }

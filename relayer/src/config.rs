@@ -4,6 +4,7 @@
 //! This module neither binds a port nor writes a file.
 
 mod check;
+mod examine;
 mod options;
 mod template;
 #[cfg(test)]
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use baton_command::config;
 pub use baton_command::config::CONFIG_FILE;
-pub(crate) use baton_command::config::ConfigError;
+pub use baton_command::config::ConfigError;
 use baton_mesh::Multiaddr;
 
 pub use options::Options;
@@ -120,5 +121,18 @@ impl Settings {
         let path = config.map_or_else(|| data_dir.join(CONFIG_FILE), Path::to_owned);
         let file = config::read(&path, config.is_some())?;
         Self::resolve(data_dir, flags.or(file))
+    }
+    /// Every problem of the options, each with its line where the file has it. Empty if [`Settings::load`]
+    /// succeeds.
+    #[must_use]
+    pub fn examine(data_dir: &Path, config: Option<&Path>, flags: Options) -> Vec<ConfigError> {
+        let path = config.map_or_else(|| data_dir.join(CONFIG_FILE), Path::to_owned);
+        let text = match config::read_text(&path, config.is_some()) {
+            Ok(text) => text.unwrap_or_default(),
+            Err(error) => return vec![error],
+        };
+        let (options, mut problems) = examine::file(&path, &text);
+        problems.extend(Self::conflicts(&flags.or(options)));
+        problems
     }
 }

@@ -1,4 +1,4 @@
-//! The HTTP server: routes, limits, errors. Open routes (health, version, the OpenAPI document) need no
+//! The HTTP server: routes, limits, errors. Open routes (health, version, identity, the OpenAPI document) need no
 //! caller. All other requests pass the gate, which authenticates the caller; [`Memory`] does the rest.
 //!
 //! This module decides on nothing beyond a caller's scopes and project. It never logs a path, a query, a body
@@ -10,6 +10,7 @@ pub mod chat;
 mod delegations;
 mod extract;
 mod gate;
+mod identity;
 mod items;
 mod limits;
 mod open;
@@ -50,6 +51,7 @@ pub(crate) use extract::Input;
 pub(crate) use extract::Params;
 pub(crate) use extract::Reader;
 pub(crate) use extract::Writer;
+pub use identity::{IdentitySource, MemoryFacts, PeerCounts, RelayerIdentity};
 pub use limits::Limits;
 
 use crate::delegation::registry::{Records, Registry};
@@ -72,6 +74,7 @@ struct Inner {
     writer: Option<Arc<dyn extraction::Writer>>,
     limits: Limits,
     public_url: Option<String>,
+    identity: IdentitySource,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     owner_rates: Mutex<Rates<OwnerId>>,
     key_rates: Mutex<Rates<PublicKey>>,
@@ -95,6 +98,8 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// The URL of this server for clients, if it differs from their `Host` header.
     pub public_url: Option<String>,
+    /// The answer of `/relayer`.
+    pub identity: IdentitySource,
     /// The wall clock, in milliseconds since the Unix epoch.
     pub now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
@@ -103,7 +108,7 @@ impl AppState {
     /// Creates the routes' state.
     #[must_use]
     pub fn new(config: ServerConfig) -> Self {
-        let ServerConfig { memory, embedder, writer, limits, public_url, now_ms } = config;
+        let ServerConfig { memory, embedder, writer, limits, public_url, identity, now_ms } = config;
         let records: Arc<dyn Records> = Arc::new(memory.clone());
         Self {
             inner: Arc::new(Inner {
@@ -112,6 +117,7 @@ impl AppState {
                 embedder,
                 writer,
                 public_url,
+                identity,
                 now_ms,
                 owner_rates: Mutex::new(Rates::new(limits.owner_per_minute)),
                 key_rates: Mutex::new(Rates::new(limits.key_per_minute)),
@@ -173,6 +179,7 @@ fn open_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(open::health))
         .routes(routes!(open::ready))
         .routes(routes!(open::version))
+        .routes(routes!(open::relayer))
         .routes(routes!(open::config))
         .routes(routes!(open::sui))
         .routes(routes!(open::document))
@@ -217,8 +224,8 @@ fn describe(gated: OpenApi, open: OpenApi) -> OpenApi {
     document
 }
 
-const DESCRIPTION: &str = "Memory across conversations. Every request but those to /health, /readyz, /version, /config, /sui \
-    and /openapi.json is signed: Ed25519 over `{timestamp}.{METHOD}.{path and query}.{SHA-256 of the body, hex}.{nonce}.\
+const DESCRIPTION: &str = "Memory across conversations. Every request but those to /health, /readyz, /version, /relayer, /config, \
+    /sui and /openapi.json is signed: Ed25519 over `{timestamp}.{METHOD}.{path and query}.{SHA-256 of the body, hex}.{nonce}.\
     {account id}`, in the headers x-public-key, x-signature (both hex), x-timestamp (seconds), x-nonce (a UUID) and \
     x-account-id (the Sui address of the owner's key). A body of more than 2 MiB needs its SHA-256, hex, in \
     x-body-sha256 too, so that its signature is checked before it is read. A key that is not the owner's needs a delegation, registered or in \

@@ -2,9 +2,12 @@
 
 mod cli;
 mod commands;
+mod doctor;
 mod models;
+mod running;
 mod serve;
 mod setup;
+mod status;
 
 use std::{
     alloc::System,
@@ -37,6 +40,10 @@ static ALLOCATOR: ZeroAlloc<System> = ZeroAlloc(System);
 /// Idle time of a thread for blocking work. It wipes its stack as it ends.
 const BLOCKING_THREAD_IDLE: Duration = Duration::from_millis(250);
 const KEY_KIND: &str = "relayer";
+/// The relayer's own key, in the data folder.
+const KEY_FILE: &str = "relayer.key";
+/// The key above all owners' keys, in the data folder.
+const MASTER_FILE: &str = "master.key";
 
 fn main() -> ExitCode {
     let cli = Cli::read();
@@ -70,6 +77,8 @@ fn command(cli: Cli) -> anyhow::Result<()> {
             let key = init(&folder)?;
             block_on(serve::run(settings, key, args.json))
         }
+        Command::Status(args) => block_on(status::run(&settings(args.options)?, args.json)),
+        Command::Doctor(args) => block_on(doctor::run(&folder, cli.config.as_deref(), args)),
         Command::Mcp(args) => block_on(commands::mcp(args)),
         Command::Delegate(args) => commands::delegate(&args),
         Command::Openapi => commands::openapi(),
@@ -113,7 +122,7 @@ fn write_template(folder: &Path) -> anyhow::Result<()> {
 
 fn init(folder: &Path) -> anyhow::Result<SecretSigningKey> {
     create_private_folder(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let path = folder.join("relayer.key");
+    let path = folder.join(KEY_FILE);
     let secret = if path.exists() {
         files::load(&path, KEY_KIND, None)?
     } else {
@@ -124,9 +133,21 @@ fn init(folder: &Path) -> anyhow::Result<SecretSigningKey> {
     Ok(SecretSigningKey::from_seed(secret.expose()))
 }
 
+/// The default data folder in this environment.
 fn default_folder() -> PathBuf {
-    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("."), PathBuf::from);
-    home.join(".local/share/baton-relayer")
+    let folder = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    data_folder(folder("XDG_DATA_HOME"), folder("HOME"))
+}
+
+/// `baton-relayer` in `$XDG_DATA_HOME`, else in `.local/share` of the home directory, else
+/// `baton-relayer-data` here. The XDG specification ignores relative paths.
+fn data_folder(data: Option<PathBuf>, home: Option<PathBuf>) -> PathBuf {
+    let absolute = |folder: Option<PathBuf>| folder.filter(|path| path.is_absolute());
+    match (absolute(data), absolute(home)) {
+        (Some(data), _) => data.join("baton-relayer"),
+        (None, Some(home)) => home.join(".local/share/baton-relayer"),
+        (None, None) => PathBuf::from("baton-relayer-data"),
+    }
 }
 
 fn now_ms() -> u64 {
@@ -150,11 +171,55 @@ fn end_on_panic() {
 fn start_log(level: &str) {
     // Its logs of a refused request may quote arguments, which are memories.
     let no_arguments = "rmcp=off".parse().expect("the directive has the form of one");
-    log::start(log::filter(level, "info").add_directive(no_arguments));
+    log::start(
+        log::filter(&with_quiet_network(level), &with_quiet_network("info")).add_directive(no_arguments),
+    );
+}
+
+/// The user's filter, with errors alone of the network library at the levels for operators.
+///
+/// At `info`, each start would print the library's states, such as a bootstrap without a known peer. `debug`,
+/// `trace` and a filter with targets ask for details, and stay as they are.
+fn with_quiet_network(level: &str) -> String {
+    match level.trim().to_ascii_lowercase().as_str() {
+        level @ ("info" | "warn") => format!("{level},libp2p=error"),
+        _ => level.to_owned(),
+    }
 }
 
 fn println(line: &str) {
     use std::io::Write as _;
     // A closed standard output is the reader's choice, not an error.
     let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_folder_follows_xdg_and_ignores_relative_paths() {
+        let some = |text: &str| Some(PathBuf::from(text));
+        for (data, home, folder) in [
+            (some("/x"), some("/home/me"), "/x/baton-relayer"),
+            (None, some("/home/me"), "/home/me/.local/share/baton-relayer"),
+            (some("x"), some("/home/me"), "/home/me/.local/share/baton-relayer"),
+            (some(""), None, "baton-relayer-data"),
+        ] {
+            assert_eq!(data_folder(data, home), Path::new(folder));
+        }
+    }
+
+    #[test]
+    fn the_network_library_is_quiet_unless_the_user_asks() {
+        for (level, filter) in [
+            ("info", "info,libp2p=error"),
+            ("WARN", "warn,libp2p=error"),
+            ("off", "off"),
+            ("debug", "debug"),
+            ("info,libp2p_kad=warn", "info,libp2p_kad=warn"),
+        ] {
+            assert_eq!(with_quiet_network(level), filter);
+        }
+    }
 }

@@ -1,17 +1,22 @@
 //! `run`: serves memory, HTTP and libp2p together until a signal, then lets running work finish.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, bail};
 use baton_client::Client;
 use baton_command::signals::StopSignals;
-use baton_keys::SecretSigningKey;
+use baton_keys::{SecretSigningKey, ids::PublicKey};
 use baton_memory::Memory;
-use baton_mesh::{Mesh, MeshConfig, MeshHandle};
+use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr};
 use baton_relayer::{
     chat::{Chat, ChatConfig},
     config::{HttpSetting, Settings},
-    http::{self, AppState, ServerConfig},
+    http::{self, AppState, IdentitySource, MemoryFacts, PeerCounts, RelayerIdentity, ServerConfig},
     injection::Recollection,
     service::Relayer,
 };
@@ -40,7 +45,8 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let chat = Conversations::open(&settings, &opened.memory, &key).await?;
     // From here on, running work is let finish.
     let mut signals = StopSignals::listen().context("cannot listen for SIGTERM and Ctrl-C")?;
-    announce(&settings, &mesh, &key, listener.as_ref(), json)?;
+    let identity = identity_source(&settings, &opened, chat.is_open(), key.public_key(), mesh.clone());
+    announce(&settings, &identity(), listener.as_ref(), json)?;
 
     let shutdown = CancellationToken::new();
     let grace = Duration::from_secs(settings.drain_seconds.into());
@@ -49,7 +55,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let memory = opened.memory.clone();
     let jobs = memory.run_jobs(shutdown.clone());
     let sealed = relayer.run(incoming, shutdown.clone(), grace);
-    let http = serve_http(&settings, opened, listener, chat.routes(), shutdown.clone());
+    let http = serve_http(&settings, opened, identity, listener, chat.routes(), shutdown.clone());
     let stopping = async {
         tokio::select! {
             () = signals.next() => tracing::info!("stopping: running turns and requests may end"),
@@ -80,6 +86,10 @@ impl Conversations {
         let memory: Arc<dyn Recollection> = Arc::new(memory.clone());
         let chat = Chat::new(client.clone(), memory, key.clone(), config, Arc::new(crate::now_ms));
         Ok(Self(Some((client, chat))))
+    }
+
+    fn is_open(&self) -> bool {
+        self.0.is_some()
     }
 
     fn routes(&self) -> OpenApiRouter<AppState> {
@@ -113,6 +123,7 @@ async fn listen(setting: HttpSetting) -> anyhow::Result<Option<TcpListener>> {
 async fn serve_http(
     settings: &Settings,
     opened: setup::MemorySetup,
+    identity: IdentitySource,
     listener: Option<TcpListener>,
     more: OpenApiRouter<AppState>,
     shutdown: CancellationToken,
@@ -124,6 +135,7 @@ async fn serve_http(
         writer: opened.writer,
         limits: settings.limits,
         public_url: settings.public_url.clone(),
+        identity,
         now_ms: Arc::new(crate::now_ms),
     });
     let router = http::router(&app, more);
@@ -133,37 +145,159 @@ async fn serve_http(
     served.context("the HTTP server ended")
 }
 
+/// Reads the relayer's identity from its network, with the facts of its settings.
+fn identity_source(
+    settings: &Settings,
+    opened: &setup::MemorySetup,
+    conversations: bool,
+    key: PublicKey,
+    mesh: MeshHandle,
+) -> IdentitySource {
+    let memory = memory_facts(settings, opened.embedder.id());
+    let peer_id = baton_mesh::peer_id_of(mesh.node_id()).map(|peer| peer.to_string()).unwrap_or_default();
+    let started = Instant::now();
+    Arc::new(move || {
+        let peers = mesh.peers();
+        let connected = peers.iter().filter(|peer| peer.connected).count();
+        RelayerIdentity {
+            relayer: key.to_string(),
+            peer_id: peer_id.clone(),
+            addresses: addresses(&mesh.network().external, &mesh.listen_addrs(), &peer_id),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_seconds: started.elapsed().as_secs(),
+            peers: PeerCounts { connected: connected as u64, known: peers.len() as u64 },
+            memory: memory.clone(),
+            conversations,
+        }
+    })
+}
+
+/// The parts of memory that these settings lead to.
+pub(crate) fn memory_facts(settings: &Settings, embedder: &str) -> MemoryFacts {
+    let judge = match (&settings.model, &settings.through_nodes) {
+        (Some(_), _) => "endpoint",
+        (None, Some(_)) => "nodes",
+        (None, None) => "rules",
+    };
+    MemoryFacts {
+        storage: if settings.postgres_url_file.is_some() { "postgres" } else { "embedded" }.to_owned(),
+        embedder: embedder.to_owned(),
+        judge: judge.to_owned(),
+        contents: if settings.walrus.is_some() { "walrus" } else { "local" }.to_owned(),
+    }
+}
+
+/// External and local addresses with the peer id, loopback last, each once.
+fn addresses(external: &[Multiaddr], listen: &[Multiaddr], peer_id: &str) -> Vec<String> {
+    let suffix = format!("/p2p/{peer_id}");
+    let mut addresses: Vec<String> = Vec::new();
+    for address in external.iter().chain(listen) {
+        let mut text = address.to_string();
+        if !text.ends_with(&suffix) {
+            text.push_str(&suffix);
+        }
+        if !addresses.contains(&text) {
+            addresses.push(text);
+        }
+    }
+    // The sort is stable: external addresses stay first.
+    addresses.sort_by_key(|address| is_loopback(address));
+    addresses
+}
+
+fn is_loopback(address: &str) -> bool {
+    address.starts_with("/ip4/127.") || address.starts_with("/ip6/::1/")
+}
+
 /// Reports the relayer's addresses once it listens: for a person, or as one JSON line for a program.
 fn announce(
     settings: &Settings,
-    mesh: &MeshHandle,
-    key: &SecretSigningKey,
+    identity: &RelayerIdentity,
     listener: Option<&TcpListener>,
     json: bool,
 ) -> anyhow::Result<()> {
-    let peer = baton_mesh::peer_id_of(mesh.node_id()).map(|peer| peer.to_string()).unwrap_or_default();
-    let listen: Vec<String> =
-        mesh.listen_addrs().iter().map(|address| format!("{address}/p2p/{peer}")).collect();
-    let http = listener.map(TcpListener::local_addr).transpose()?.map(|address| format!("http://{address}"));
+    let http = listener.map(TcpListener::local_addr).transpose()?;
     if json {
         let ready = serde_json::json!({
-            "event": "ready", "relayer": key.public_key().to_string(), "peer_id": peer, "listen": listen,
-            "http": http,
+            "event": "ready", "relayer": identity.relayer, "peer_id": identity.peer_id,
+            "listen": identity.addresses, "http": http.map(|address| format!("http://{address}")),
         });
         println(&ready.to_string());
         return Ok(());
     }
-    println(&format!("relayer {}, data in {}", key.public_key(), show(&settings.data_dir)));
-    if let Some(http) = http {
-        println(&format!("  memory at {http}, described in {http}/openapi.json"));
-    }
-    for address in listen {
-        println(&format!("  listening on {address}"));
-    }
-    println("clients use it with: baton chat --memory --relayer ADDRESS");
+    println(&format!("relayer {}, data in {}", identity.relayer, show(&settings.data_dir)));
+    let url = http.map(|address| client_url(settings.public_url.as_deref(), address));
+    closing_lines(identity, url.as_deref()).iter().for_each(|line| println(line));
     Ok(())
+}
+
+/// The URL for clients: the configured one, or else the listener's. An address of all interfaces becomes the
+/// loopback one, which a client of this machine can use.
+pub(crate) fn client_url(public_url: Option<&str>, address: SocketAddr) -> String {
+    if let Some(url) = public_url {
+        return url.to_owned();
+    }
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    format!("http://{}", SocketAddr::new(ip, address.port()))
+}
+
+/// The addresses, and the exact commands of clients.
+fn closing_lines(identity: &RelayerIdentity, url: Option<&str>) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(url) = url {
+        lines.push(format!("  memory at {url}, described in {url}/openapi.json"));
+    }
+    lines.extend(identity.addresses.iter().map(|address| format!("  listening on {address}")));
+    lines.push("use it from a client with:".to_owned());
+    if let Some(address) = identity.addresses.first() {
+        lines.push(format!("  baton chat --memory --relayer {address}"));
+    }
+    if let Some(url) = url {
+        lines.push(format!("  baton memory list --all --relayer-url {url}"));
+        lines.push("see how it does with: baton-relayer status".to_owned());
+    }
+    lines.push("look for problems with: baton-relayer doctor".to_owned());
+    lines
 }
 
 fn show(path: &Path) -> String {
     path.display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(texts: &[&str]) -> Vec<Multiaddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn addresses_name_the_peer_once_and_end_with_loopback() {
+        let peer = "12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA";
+        let external = parsed(&["/ip4/192.0.2.1/tcp/4101"]);
+        let listen =
+            parsed(&["/ip4/127.0.0.1/tcp/4101", "/ip4/10.0.0.2/tcp/4101", "/ip4/192.0.2.1/tcp/4101"]);
+        let expected = ["192.0.2.1", "10.0.0.2", "127.0.0.1"];
+        let expected = expected.map(|ip| format!("/ip4/{ip}/tcp/4101/p2p/{peer}"));
+        assert_eq!(addresses(&external, &listen, peer), expected);
+        let named = parsed(&[&expected[0]]);
+        assert_eq!(addresses(&named, &[], peer), expected[..1]);
+    }
+
+    #[test]
+    fn clients_get_an_address_that_they_can_dial() {
+        for (public, address, url) in [
+            (None, "0.0.0.0:8000", "http://127.0.0.1:8000"),
+            (None, "[::]:1", "http://[::1]:1"),
+            (None, "192.0.2.1:8000", "http://192.0.2.1:8000"),
+            (Some("https://memory.example"), "0.0.0.0:8000", "https://memory.example"),
+        ] {
+            assert_eq!(client_url(public, address.parse().unwrap()), url);
+        }
+    }
 }

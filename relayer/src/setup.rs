@@ -68,7 +68,7 @@ pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyh
 /// Opens the sealed records with their keys.
 pub(crate) async fn vault(settings: &Settings) -> anyhow::Result<Vault> {
     let folder = &settings.data_dir;
-    let master_path = folder.join("master.key");
+    let master_path = folder.join(crate::MASTER_FILE);
     let master = MasterKey::load_or_create(&master_path, None)
         .with_context(|| format!("the master key {} cannot be used", master_path.display()))?;
     let storage = storage(settings).await?;
@@ -106,7 +106,7 @@ fn writer(model: &ModelSettings) -> anyhow::Result<Arc<dyn Writer>> {
 }
 
 /// The Walrus-compatible stores of contents.
-fn store(walrus: &WalrusSettings) -> anyhow::Result<HttpStore> {
+pub(crate) fn store(walrus: &WalrusSettings) -> anyhow::Result<HttpStore> {
     let shards = ShardCount::new(walrus.shards)?;
     let publishers: Vec<&str> = walrus.publishers.iter().map(String::as_str).collect();
     let aggregators: Vec<&str> = walrus.aggregators.iter().map(String::as_str).collect();

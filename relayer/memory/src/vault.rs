@@ -166,6 +166,15 @@ impl Vault {
         Ok(vault)
     }
 
+    /// Whether a folder of key files belongs to a master key; `None` for a folder that was never used. It
+    /// changes nothing. Blocking.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn has_master(keys_folder: &Path, master: &MasterKey) -> std::io::Result<Option<bool>> {
+        KeyFolder::has_master(keys_folder, master)
+    }
+
     /// The storage below, for jobs, nonces and searches.
     #[must_use]
     pub fn storage(&self) -> &Arc<dyn Storage> {

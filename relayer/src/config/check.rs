@@ -50,6 +50,20 @@ impl Settings {
             data_dir: data_dir.to_owned(),
         })
     }
+
+    /// All options that exclude or require each other, where [`Self::resolve`] returns the first.
+    pub(super) fn conflicts(options: &Options) -> Vec<ConfigError> {
+        let found = [
+            postgres(options).err(),
+            embedder(options).err(),
+            model(options).err(),
+            walrus(options).err(),
+            limits(options).err(),
+            through_nodes(options).err(),
+            public_url(options.public_url.clone()).err(),
+        ];
+        found.into_iter().flatten().collect()
+    }
 }
 
 fn default_http(text: &str) -> HttpSetting {

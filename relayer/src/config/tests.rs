@@ -81,3 +81,24 @@ fn a_named_file_must_be_there() {
     let missing = folder.path().join("x.toml");
     assert!(Settings::load(folder.path(), Some(&missing), Options::default()).is_err());
 }
+
+#[test]
+fn all_problems_are_found_with_their_lines() {
+    let text = "htpp = \"off\"\n\nembedder = 3\nlisten = [\n  \"nowhere\",\n]\nmax_items = 5\nmodel = \"m\"\nthrough_nodes = true\n";
+    let (options, problems) = examine::file(Path::new("c.toml"), text);
+    let lines: Vec<_> = problems.iter().map(|problem| problem.line()).collect();
+    assert_eq!(lines.len(), 3, "{problems:?}");
+    assert!(lines.contains(&Some(1)) && lines.contains(&Some(3)), "{lines:?}");
+    assert_eq!(options.max_items, Some(5), "the rest is read");
+    let conflicts = Settings::conflicts(&options);
+    assert_eq!(conflicts.len(), 2, "{conflicts:?}");
+    assert!(examine::file(Path::new("c.toml"), TEMPLATE).1.is_empty());
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_one_problem() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("x.toml");
+    assert_eq!(Settings::examine(folder.path(), Some(&missing), Options::default()).len(), 1);
+    assert!(Settings::examine(folder.path(), None, Options::default()).is_empty());
+}

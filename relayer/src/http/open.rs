@@ -1,5 +1,5 @@
-//! Open routes: health, version, and the data that the `memwal` SDK reads at its start. They return constants
-//! and memory's readiness, and nothing about any owner.
+//! Open routes: health, version, identity, and the data that the `memwal` SDK reads at its start. They return
+//! constants, memory's readiness and the relayer's addresses, and nothing about any owner.
 
 use axum::{
     Json,
@@ -10,7 +10,7 @@ use axum::{
 use serde_json::{Value, json};
 use utoipa::openapi::{OpenApi, PathItem, path::Operation};
 
-use super::{ApiError, ApiErrorJson, AppState, Input, api_error::UNAVAILABLE};
+use super::{ApiError, ApiErrorJson, AppState, Input, RelayerIdentity, api_error::UNAVAILABLE};
 
 /// Version of the HTTP interface for the `memwal` SDK, which requires major version 1.
 const API_VERSION: &str = "1.0.0";
@@ -76,6 +76,12 @@ pub(super) async fn ready(State(app): State<AppState>) -> Result<Json<Value>, Ap
 #[utoipa::path(get, path = "/version", tag = "open", responses((status = 200, body = Object)))]
 pub(super) async fn version() -> Json<Value> {
     Json(about())
+}
+
+/// Returns the relayer's identity: its peer id and libp2p addresses for sealed turns, and where memory goes.
+#[utoipa::path(get, path = "/relayer", tag = "open", responses((status = 200, body = RelayerIdentity)))]
+pub(super) async fn relayer(State(app): State<AppState>) -> Json<RelayerIdentity> {
+    Json((app.inner.identity)())
 }
 
 /// Returns the configuration for the SEAL session of the `memwal` SDK.

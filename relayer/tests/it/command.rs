@@ -276,3 +276,33 @@ fn an_export_counts_memories_and_brings_authors_back_after_everything_was_forgot
     other.says(&["memory", "import", &file]);
     assert!(items(&other).iter().all(|(_, author, _)| author == "import"), "{:?}", items(&other));
 }
+
+#[test]
+fn status_and_doctor_ask_the_running_relayer() {
+    let folder = tempfile::tempdir().unwrap();
+    let relayer = Relayer::start(folder.path());
+    let http = relayer.url.strip_prefix("http://").unwrap();
+    let ask = |command: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_baton-relayer"))
+            .arg("--data-dir")
+            .arg(folder.path())
+            .args([command, "--json", "--http", http, "--listen", "/ip4/127.0.0.1/tcp/0"])
+            .args(["--mdns", "false", "--embedder", "hashing"])
+            .args(["--through-nodes", "true", "--through-nodes-model", "some-model"])
+            .output()
+            .unwrap();
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        (output.status.code(), json)
+    };
+    let (code, status) = ask("status");
+    assert_eq!((code, &status["ready"]), (Some(0), &Value::Bool(true)), "{status}");
+    let (peer, address) = (&status["relayer"]["peer_id"], &status["relayer"]["addresses"][0]);
+    assert!(address.as_str().unwrap().ends_with(&format!("/p2p/{}", peer.as_str().unwrap())), "{status}");
+    let (code, report) = ask("doctor");
+    let checks = report["checks"].as_array().unwrap();
+    let findings = checks.iter().flat_map(|check| check["findings"].as_array().unwrap());
+    let codes: Vec<_> = findings.map(|finding| finding["code"].as_str().unwrap()).collect();
+    // The relayer is to use nodes, and can find none. Files and disk depend on the machine.
+    let mut others = codes.iter().filter(|code| !code.starts_with("R1"));
+    assert_eq!((code, others.next(), others.next()), (Some(1), Some(&"R701"), None), "{report}");
+}

@@ -31,6 +31,8 @@ const MAGIC: &[u8; 8] = b"BTNKEYS2";
 /// The first format, which is read but no longer written.
 const FIRST_MAGIC: &[u8; 8] = b"BTNKEYS1";
 const KIND: &str = "an owner of memories";
+/// The file that shows the folder's master key.
+const CHECK_FILE: &str = "check";
 /// Time limit for another relayer's lock, which is held while one file is read and written.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
@@ -51,7 +53,7 @@ impl KeyFolder {
     pub(crate) fn open(path: &Path, master: MasterKey) -> Result<Self, KeyringError> {
         let failed = |source| KeyringError::Io { path: path.to_owned(), source };
         create_private_folder(&path.join("locks")).map_err(failed)?;
-        let check = path.join("check");
+        let check = path.join(CHECK_FILE);
         let wanted = hex::encode(master.folder_check());
         match std::fs::read_to_string(&check) {
             Ok(found) if found.trim_end() == wanted => {}
@@ -62,6 +64,15 @@ impl KeyFolder {
             Err(error) => return Err(failed(error)),
         }
         Ok(Self { path: path.to_owned(), master })
+    }
+
+    /// Whether a folder belongs to a master key; `None` without a mark of any.
+    pub(crate) fn has_master(path: &Path, master: &MasterKey) -> io::Result<Option<bool>> {
+        match std::fs::read_to_string(path.join(CHECK_FILE)) {
+            Ok(found) => Ok(Some(found.trim_end() == hex::encode(master.folder_check()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     pub(crate) fn pseudonym(&self, owner: OwnerId) -> Pseudonym {

@@ -165,6 +165,14 @@ impl EmbeddedStorage {
         Ok(Self(Arc::new(Inner { config: config.clone(), state: Mutex::new(DatabaseState::Open(tables)) })))
     }
 
+    /// Whether another process, or another handle, has the database open now. It changes nothing.
+    #[must_use]
+    pub fn is_in_use(config: &EmbeddedConfig) -> bool {
+        // sled locks its log.
+        let Ok(log) = std::fs::File::open(config.path.join("db")) else { return false };
+        matches!(log.try_lock(), Err(std::fs::TryLockError::WouldBlock))
+    }
+
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Tables) -> Result<T, TableError> + Send + 'static,

@@ -69,6 +69,14 @@ impl PostgresStorage {
         Ok(Self { pool: connect::open(config).await? })
     }
 
+    /// Connects once and changes nothing. Returns the server's version, and whether pgvector is available.
+    ///
+    /// # Errors
+    /// [`StorageError::Unavailable`]; the text names the next step.
+    pub async fn probe(config: &PostgresConfig) -> Result<(String, bool), StorageError> {
+        connect::probe(config).await
+    }
+
     /// The connections, for tests of the database's own refusals.
     #[must_use]
     pub fn pool(&self) -> &PgPool {

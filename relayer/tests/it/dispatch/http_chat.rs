@@ -39,6 +39,7 @@ impl<'a> ChatServer<'a> {
             writer: None,
             limits: Limits::default(),
             public_url: None,
+            identity: std::sync::Arc::new(crate::http::harness::identity),
             now_ms: world.clock(),
         });
         let router = http::router(&app, http::chat::routes(relayer.chat.clone()));

@@ -107,6 +107,25 @@ impl Answer {
     }
 }
 
+/// The identity of a relayer without a network.
+pub(crate) fn identity() -> http::RelayerIdentity {
+    http::RelayerIdentity {
+        relayer: "ab".repeat(32),
+        peer_id: "12D3KooTest".to_owned(),
+        addresses: vec!["/ip4/127.0.0.1/tcp/4101/p2p/12D3KooTest".to_owned()],
+        version: "0.0.0".to_owned(),
+        uptime_seconds: 1,
+        peers: http::PeerCounts::default(),
+        memory: http::MemoryFacts {
+            storage: "embedded".to_owned(),
+            embedder: "letters".to_owned(),
+            judge: "rules".to_owned(),
+            contents: "local".to_owned(),
+        },
+        conversations: false,
+    }
+}
+
 impl TestServer {
     pub(super) async fn open() -> Self {
         Self::with(Limits { owner_per_minute: 10_000, key_per_minute: 10_000, ..Limits::default() }).await
@@ -134,6 +153,7 @@ impl TestServer {
             writer: None,
             limits,
             public_url: None,
+            identity: Arc::new(identity),
             now_ms: clock,
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

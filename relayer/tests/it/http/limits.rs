@@ -256,7 +256,7 @@ async fn a_connection_that_is_no_http_is_closed() {
 async fn every_documented_route_is_there_and_behind_the_gate() {
     let server = TestServer::open().await;
     let document = server.bare("GET", "/openapi.json", "").await.good();
-    let open = ["/health", "/readyz", "/version", "/config", "/sui", "/openapi.json"];
+    let open = ["/health", "/readyz", "/version", "/relayer", "/config", "/sui", "/openapi.json"];
     let paths = document["paths"].as_object().unwrap();
     assert!(paths.len() > 35, "{}", paths.len());
     for (path, operations) in paths {

@@ -24,6 +24,15 @@ async fn f10_the_sdk_can_read_its_start_routes() {
 }
 
 #[tokio::test]
+async fn the_http_address_leads_to_the_libp2p_addresses() {
+    let server = TestServer::open().await;
+    let identity = server.bare("GET", "/relayer", "").await.good();
+    assert_eq!(identity, serde_json::to_value(super::harness::identity()).unwrap());
+    let document = server.bare("GET", "/openapi.json", "").await.good();
+    assert!(document["components"]["schemas"]["RelayerIdentity"]["properties"]["addresses"].is_object());
+}
+
+#[tokio::test]
 async fn f10_remember_recall_forget_and_count_by_namespace() {
     let server = TestServer::open().await;
     let person = Person::new(&server);

@@ -37,14 +37,35 @@ const SETTINGS: [(&str, &str); 6] = [
     ("work_mem", "64MB"),
 ];
 
+fn options(config: &PostgresConfig) -> Result<PgConnectOptions, StorageError> {
+    let options = PgConnectOptions::from_str(&config.url).map_err(|_| {
+        unavailable("the database's URL cannot be read: postgres://user:password@host:port/name is wanted")
+    })?;
+    Ok(options.application_name("baton-relayer"))
+}
+
+pub(super) async fn probe(config: &PostgresConfig) -> Result<(String, bool), StorageError> {
+    let options = options(config)?;
+    let connecting = PgConnection::connect_with(&options);
+    let mut connection = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return Err(describe(&error)),
+        Err(_) => return Err(unavailable("the database cannot be reached: is it up, and is the URL right?")),
+    };
+    let found = sqlx::query_as(
+        "select current_setting('server_version'),
+                exists (select from pg_available_extensions where name = 'vector')",
+    )
+    .fetch_one(&mut connection)
+    .await
+    .map_err(|error| describe(&error))?;
+    // The answer is there; a failure to part from the server changes nothing.
+    let _ = connection.close().await;
+    Ok(found)
+}
+
 pub(super) async fn open(config: &PostgresConfig) -> Result<PgPool, StorageError> {
-    let options = PgConnectOptions::from_str(&config.url)
-        .map_err(|_| {
-            unavailable(
-                "the database's URL cannot be read: postgres://user:password@host:port/name is wanted",
-            )
-        })?
-        .application_name("baton-relayer");
+    let options = options(config)?;
     let mut connection = connect(&options).await?;
     let migrating = tokio::time::timeout(MIGRATE_TIMEOUT, prepare(&mut connection));
     let take_role =

@@ -1,0 +1,185 @@
+//! Asks the relayer that runs with these settings, over its open HTTP routes. `status` and `doctor` call it.
+//! It signs nothing, and sees no memory.
+
+use std::time::Duration;
+
+use baton_relayer::{
+    config::HttpSetting,
+    http::{MemoryFacts, RelayerIdentity},
+};
+use reqwest::{Client, Response, StatusCode};
+use serde_json::Value;
+
+use crate::serve::client_url;
+
+/// Timeout of one answer. The relayer's own readiness check waits ten seconds for its storage.
+const TIMEOUT: Duration = Duration::from_secs(12);
+/// Largest answer that is read; real ones have about a kilobyte.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
+
+/// A relayer that answered.
+#[derive(Clone, Debug)]
+pub(crate) struct RunningRelayer {
+    /// Its URL.
+    pub(crate) url: String,
+    pub(crate) identity: RelayerIdentity,
+    /// The reason of `/health` why it is degraded.
+    pub(crate) degraded: Option<String>,
+    /// The reason of `/readyz` why it is not ready.
+    pub(crate) not_ready: Option<String>,
+}
+
+/// The answer at the HTTP address of the settings.
+#[derive(Clone, Debug)]
+pub(crate) enum RelayerAnswer {
+    /// The settings give no address to ask, for this reason.
+    NoAddress(&'static str),
+    /// Nothing answers.
+    Silent {
+        /// The URL.
+        url: String,
+        /// The cause.
+        reason: String,
+    },
+    /// A program answers that is no relayer with an identity.
+    OtherProgram {
+        /// The URL.
+        url: String,
+        /// Its answer, in words.
+        reason: String,
+    },
+    /// A relayer.
+    Relayer(Box<RunningRelayer>),
+}
+
+/// Asks for identity, health and readiness.
+pub(crate) async fn ask(http: HttpSetting) -> RelayerAnswer {
+    let address = match http {
+        HttpSetting::Off => return RelayerAnswer::NoAddress("HTTP is off, so a relayer cannot be asked"),
+        HttpSetting::At(address) if address.port() == 0 => {
+            return RelayerAnswer::NoAddress(
+                "port 0 of http is a new one at each start: name the real address with --http",
+            );
+        }
+        HttpSetting::At(address) => address,
+    };
+    let url = client_url(None, address);
+    let silent = |reason: String| RelayerAnswer::Silent { url: url.clone(), reason };
+    let client = match Client::builder().timeout(TIMEOUT).no_proxy().build() {
+        Ok(client) => client,
+        Err(error) => return silent(root_cause(&error)),
+    };
+    let response = match client.get(format!("{url}/relayer")).send().await {
+        Ok(response) => response,
+        Err(error) => return silent(root_cause(&error)),
+    };
+    let status = response.status();
+    let identity = match read_json(response).await.map(serde_json::from_value::<RelayerIdentity>) {
+        Ok(Ok(identity)) if status.is_success() => identity,
+        _ => {
+            let reason = format!(
+                "{url}/relayer answers {status} without a relayer's identity, as an older relayer does"
+            );
+            return RelayerAnswer::OtherProgram { url, reason };
+        }
+    };
+    let degraded = match get(&client, &format!("{url}/health")).await {
+        Ok((_, body)) => degraded_reason(&body),
+        Err(reason) => Some(format!("/health: {reason}")),
+    };
+    let not_ready = match get(&client, &format!("{url}/readyz")).await {
+        Ok((status, body)) => not_ready_reason(status, &body),
+        Err(reason) => Some(format!("/readyz: {reason}")),
+    };
+    RelayerAnswer::Relayer(Box::new(RunningRelayer { url, identity, degraded, not_ready }))
+}
+
+async fn get(client: &Client, url: &str) -> Result<(StatusCode, Value), String> {
+    let response = client.get(url).send().await.map_err(|error| root_cause(&error))?;
+    Ok((response.status(), read_json(response).await?))
+}
+
+/// The JSON of an answer of limited length.
+pub(crate) async fn read_json(mut response: Response) -> Result<Value, String> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| root_cause(&error))? {
+        if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
+            return Err(format!("the answer is longer than {MAX_ANSWER_BYTES} bytes"));
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    serde_json::from_slice(&bytes).map_err(|error| error.to_string())
+}
+
+fn degraded_reason(health: &Value) -> Option<String> {
+    match health["status"].as_str() {
+        Some("ok") => None,
+        _ => Some(health["memory"].as_str().unwrap_or("/health gives no reason").to_owned()),
+    }
+}
+
+fn not_ready_reason(status: StatusCode, body: &Value) -> Option<String> {
+    if status.is_success() {
+        return None;
+    }
+    let texts = [&body["message"], &body["hint"]].into_iter().filter_map(Value::as_str);
+    let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
+    Some(if texts.is_empty() { format!("/readyz answers {status}") } else { texts.join("; ") })
+}
+
+/// The parts of memory in words, each with its heading.
+pub(crate) fn describe_memory(memory: &MemoryFacts) -> Vec<String> {
+    let judge = match memory.judge.as_str() {
+        "endpoint" => "a language model at an endpoint",
+        "nodes" => "a language model on third-party nodes, for owners that allow it",
+        _ => "rules, without a language model",
+    };
+    let contents = match memory.contents.as_str() {
+        "walrus" => "encrypted in stores outside",
+        _ => "in the database alone",
+    };
+    vec![
+        format!("Storage   {}", memory.storage),
+        format!("Embedder  {}", memory.embedder),
+        format!("Judge     {judge}"),
+        format!("Contents  {contents}"),
+    ]
+}
+
+/// The innermost cause of an error: the outer ones only name the request.
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn reasons_come_from_health_and_readiness() {
+        assert_eq!(degraded_reason(&json!({ "status": "ok" })), None);
+        let full = json!({ "status": "degraded", "memory": "the disk is full" });
+        assert_eq!(degraded_reason(&full).unwrap(), "the disk is full");
+        assert!(degraded_reason(&json!({})).is_some());
+        let refused = json!({ "message": "the disk is full", "hint": "make space" });
+        assert_eq!(not_ready_reason(StatusCode::OK, &json!({ "ready": true })), None);
+        assert_eq!(
+            not_ready_reason(StatusCode::SERVICE_UNAVAILABLE, &refused).unwrap(),
+            "the disk is full; make space"
+        );
+        assert!(not_ready_reason(StatusCode::NOT_FOUND, &Value::Null).unwrap().contains("404"));
+    }
+
+    #[tokio::test]
+    async fn without_an_address_nothing_is_asked() {
+        for setting in [HttpSetting::Off, HttpSetting::At("127.0.0.1:0".parse().unwrap())] {
+            assert!(matches!(ask(setting).await, RelayerAnswer::NoAddress(_)));
+        }
+    }
+}
