@@ -176,7 +176,7 @@ impl Places {
 struct NodeArgs {
     #[command(flatten)]
     places: Places,
-    /// Admin address of the node [default: as configured, or 127.0.0.1:9464]
+    /// Admin address of the node [default: that of the node that uses the data directory, or as configured]
     #[arg(long, env = "BATON_NODE_ADMIN", value_name = "ADDR")]
     admin: Option<String>,
 }

@@ -85,6 +85,9 @@ async fn live(
     let view = Arc::new(View::new(&settings, key.node_id(), metrics.clone()));
     let token = control::open_token(home.path()).map_err(|error| Failure::new(Exit::Storage, error))?;
     let admin = AdminPort::open(settings.admin, view.clone(), &token).await?;
+    if let Some(admin) = &admin {
+        home.note_admin(admin.address);
+    }
     tracing::info!(node = %key.node_id(), data_dir = %home.path().display(), "starting");
 
     let engines = tokio::select! {

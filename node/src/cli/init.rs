@@ -14,7 +14,7 @@ pub(super) fn run(args: InitArgs) -> Result<(), Failure> {
     let folder = absolute(&folder).map_err(|error| Failure::new(Exit::Storage, error))?;
     let elsewhere = args.places.config.is_some();
     let config = args.places.config.unwrap_or_else(|| folder.join(CONFIG_FILE));
-    let made = data_dir::prepare(&folder, Some(&config)).map_err(data_dir::DataDirError::into_failure)?;
+    let made = data_dir::prepare(&folder, Some(&config), &[]).map_err(data_dir::DataDirError::into_failure)?;
     let key = load_node_key(&folder).map_err(|error| Failure::new(Exit::Storage, error))?;
     let (node, peer) = (key.node_id(), peer_id(key.node_id()));
     if args.json {

@@ -117,7 +117,7 @@ fn remove(settings: &Settings, name: &str, force: bool, json: bool) -> Result<()
 /// The user of a model, in words.
 fn user_of(settings: &Settings, name: &str) -> Option<String> {
     // A node that does not answer uses no model.
-    let serving = ask::admin_address(settings).and_then(ask::Admin::at).ok().and_then(|admin| {
+    let serving = ask::admin_address(settings, false).and_then(ask::Admin::at).ok().and_then(|admin| {
         let status = ask::block_on(async { Ok(admin.status().await?) }).ok()?;
         let of_files = [EngineKind::Native, EngineKind::Library, EngineKind::Embedding].map(EngineKind::name);
         let serves =

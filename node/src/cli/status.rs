@@ -17,8 +17,9 @@ use crate::{
 };
 
 pub(super) fn run(args: StatusArgs) -> Result<(), Failure> {
-    let flags = args.node.flags()?;
-    let admin = Admin::at(admin_address(&Settings::load(flags)?)?)?;
+    let is_given = args.node.admin.is_some();
+    let settings = Settings::load(args.node.flags()?)?;
+    let admin = Admin::at(admin_address(&settings, is_given)?)?;
     if args.watch {
         return block_on(watch::run(&admin, args.json, args.interval));
     }

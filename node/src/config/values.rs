@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use super::{AdminSetting, HeadsSetting, RunFlags};
 
 /// Replaces a redacted part.
-const REDACTED: &str = "REDACTED";
+pub(super) const REDACTED: &str = "REDACTED";
 
 /// Engine that produces tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

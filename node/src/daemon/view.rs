@@ -85,6 +85,7 @@ fn traffic(stats: &MeshStats) -> Traffic {
 /// The data behind the admin port.
 pub(super) struct View {
     node: NodeId,
+    settings: String,
     publishers: Vec<String>,
     aggregators: Vec<String>,
     configured: Vec<Multiaddr>,
@@ -102,6 +103,7 @@ impl View {
     pub(super) fn new(settings: &Settings, node: NodeId, metrics: Arc<Metrics>) -> Self {
         Self {
             node,
+            settings: settings.running_text(),
             publishers: settings.publishers.clone(),
             aggregators: settings.aggregators.clone(),
             configured: settings.external.clone(),
@@ -268,6 +270,10 @@ impl StatusSource for View {
 
     fn sources(&self) -> Vec<SourceCounts> {
         self.metrics.sources()
+    }
+
+    fn settings(&self) -> String {
+        self.settings.clone()
     }
 
     fn metrics(&self) -> String {
