@@ -38,7 +38,7 @@ use clap::{
 pub(crate) use crate::failure::Exit;
 pub(crate) use crate::failure::Failure;
 use crate::{
-    config::{LogFormat, RunFlags, Settings, parse_admin},
+    config::{LogFormat, RunFlags, Settings, parse_admin, parse_store_url},
     daemon, logging,
 };
 use style::Style;
@@ -87,7 +87,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Create a data directory, a node key and a commented configuration file; never overwrites anything
-    #[command(after_help = "Example:\n  baton-node init --data-dir /var/lib/baton-node")]
+    #[command(after_help = init::AFTER_HELP)]
     Init(InitArgs),
     /// Run the node
     #[command(after_help = RUN_AFTER_HELP)]
@@ -235,6 +235,21 @@ impl RunLike {
 struct InitArgs {
     #[command(flatten)]
     places: Places,
+    /// Store: walrus-testnet, walrus-mainnet, embedded, none, or a publisher's URL [default: asked at a terminal, else none]
+    #[arg(long, value_name = "STORE")]
+    store: Option<init::StoreChoice>,
+    /// Base URL of a Walrus publisher, for writing blobs; repeat, or separate with commas
+    #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = parse_store_url)]
+    publisher: Vec<String>,
+    /// Base URL of a Walrus aggregator, for reading blobs; repeat, or separate with commas [default: the publishers]
+    #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = parse_store_url)]
+    aggregator: Vec<String>,
+    /// File with the publishers' bearer token
+    #[arg(long, value_name = "FILE")]
+    publisher_token_file: Option<PathBuf>,
+    /// File with the secret shared with the publishers, for signing a single-use token for each PUT
+    #[arg(long, value_name = "FILE")]
+    publisher_secret_file: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,

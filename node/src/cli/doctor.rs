@@ -75,6 +75,13 @@ pub(super) fn run(args: DoctorArgs, matches: &ArgMatches) -> Result<(), Failure>
     tell(&check_all(flags, args.fix, args.offline)?, json)
 }
 
+/// Checks everything, prints it, and returns the number of problems.
+pub(super) fn check_and_print(flags: RunFlags, style: Style) -> Result<usize, Failure> {
+    let checks = check_all(flags, false, false)?;
+    print(&checks, style);
+    Ok(problems(&checks))
+}
+
 fn check_all(flags: RunFlags, fix: bool, offline: bool) -> Result<Vec<Check>, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Failure, error))?;
