@@ -1,6 +1,7 @@
 //! The admin port's view of the node, available from the start, even before the engine is loaded.
 
 use std::{
+    net::SocketAddr,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -12,6 +13,7 @@ use baton_keys::ids::NodeId;
 use baton_mesh::{MeshHandle, MeshStats, Multiaddr, PeerId, Reachability};
 use baton_proto::node_record::ModelOffer;
 
+use super::start::StartSummary;
 use crate::{
     admin::{
         Control, DrainStatus, ModelInfo, NetworkStatus, PeerCounts, Sample, Status, StatusSource,
@@ -56,7 +58,7 @@ impl ServingNode {
         Self { mesh, identity, store, journal, service, models, engines, peer_id }
     }
 
-    fn store_answers(&self) -> bool {
+    pub(super) fn store_answers(&self) -> bool {
         self.store.answered_ago().is_some_and(|ago| ago < STORE_FRESH)
     }
 }
@@ -157,7 +159,10 @@ impl View {
             );
         }
         if !running.store_answers() {
-            missing.push("the store does not answer".to_owned());
+            missing.push(match running.store.was_probed() {
+                true => "the store does not answer".to_owned(),
+                false => "waiting for the store's first answer".to_owned(),
+            });
         }
         missing
     }
@@ -170,6 +175,18 @@ impl View {
         let since = self.held_since()?;
         let work = self.running.get().map(|running| running.service.work()).unwrap_or_default();
         Some(DrainStatus { seconds: since.elapsed().as_secs(), turns: work.turns, storing: work.storing })
+    }
+
+    /// The end of the start for people; `None` before the node serves.
+    pub(super) fn start_summary(&self, admin: Option<SocketAddr>) -> Option<StartSummary> {
+        let running = self.running.get()?;
+        Some(StartSummary {
+            admin,
+            listen: running.mesh.bootstrap_addrs().iter().map(ToString::to_string).collect(),
+            peer_id: running.peer_id.to_string(),
+            network: self.network()?,
+            store_answers: running.store_answers(),
+        })
     }
 
     /// The node's view of the network.
