@@ -61,7 +61,7 @@ Exit codes:
   0  done                                  3  an address cannot be listened on
   1  failed; status: the node is not ready 4  the data directory or a key file cannot be used
      doctor: there is a problem            5  the model cannot be fetched or loaded, or is wrong
-  2  wrong usage or configuration          6, 7  replay: another answer; the turn is not replayable";
+  2  wrong usage or configuration          6, 7  replay: another answer; no turn is replayable";
 
 const RUN_AFTER_HELP: &str = "\
 Each option is also an environment variable, and a key of the configuration file. Flags go before the environment,
