@@ -15,6 +15,7 @@ mod keys;
 mod models;
 mod passphrase;
 mod replay;
+mod speed;
 mod status;
 mod style;
 mod time;
