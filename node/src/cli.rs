@@ -150,7 +150,8 @@ enum Command {
     #[command(
         subcommand_required = true,
         arg_required_else_help = true,
-        after_help = "Examples:\n  baton-node grants key\n  baton-node grants issue --holder KEY --turns 60 > alice.grant"
+        after_help = "Examples:\n  baton-node grants key\n  baton-node grants issue --holder KEY --turns 60 > alice.grant\n  \
+        baton-node grants list"
     )]
     Grants(GrantsArgs),
 }
@@ -310,6 +311,8 @@ enum GrantsCommand {
     Key,
     /// Sign a grant and print it
     Issue(IssueArgs),
+    /// List the issued grants, and whether each still counts
+    List,
 }
 
 #[derive(Args, Clone, Debug)]
