@@ -2,8 +2,8 @@
 //! only.
 //!
 //! `daemon` binds and runs it. `baton-node status` and monitoring query it. Only [`control`] changes
-//! anything, and it requires a token. The port shows addresses, counts and states, never a session, a text or
-//! a key.
+//! anything, and it requires a token. The port shows addresses, counts, states and options, never a session, a
+//! text or a key.
 
 pub(crate) mod control;
 pub(crate) mod network;
@@ -135,6 +135,8 @@ pub(crate) trait StatusSource: Send + Sync {
     fn sources(&self) -> Vec<SourceCounts>;
     /// All metrics as OpenMetrics text.
     fn metrics(&self) -> String;
+    /// The options in force as lines of a configuration file, without secrets.
+    fn settings(&self) -> String;
 }
 
 type Source = Arc<dyn StatusSource>;
@@ -148,6 +150,7 @@ pub(crate) fn router(source: Source, history: Arc<History>, access: Option<Contr
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .route("/status", get(status))
+        .route("/settings", get(settings))
         .with_state(source)
         .merge(control)
         .merge(more)
@@ -189,6 +192,10 @@ async fn metrics(State(source): State<Source>) -> impl IntoResponse {
 
 async fn status(State(source): State<Source>) -> Json<Status> {
     Json(source.status())
+}
+
+async fn settings(State(source): State<Source>) -> String {
+    source.settings()
 }
 
 /// Refuses requests whose `Host` is not loopback. A web page may point its own name at 127.0.0.1, and a local
@@ -244,6 +251,10 @@ mod tests {
         fn metrics(&self) -> String {
             "# EOF\n".to_owned()
         }
+
+        fn settings(&self) -> String {
+            "slots = 3\n".to_owned()
+        }
     }
 
     struct Server {
@@ -285,6 +296,7 @@ mod tests {
         let (_, media, text) = server.get("/status").await;
         assert_eq!(media, "application/json");
         assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), server.source.status());
+        assert_eq!(server.get("/settings").await.2, "slots = 3\n");
         assert_eq!(server.get("/other").await.0, 404);
         server.stop.cancel();
         server.task.await.unwrap().unwrap();

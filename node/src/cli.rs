@@ -15,6 +15,7 @@ mod keys;
 mod models;
 mod passphrase;
 mod replay;
+mod speed;
 mod status;
 mod style;
 mod time;
@@ -38,7 +39,7 @@ use clap::{
 pub(crate) use crate::failure::Exit;
 pub(crate) use crate::failure::Failure;
 use crate::{
-    config::{LogFormat, RunFlags, Settings, parse_admin},
+    config::{LogFormat, RunFlags, Settings, parse_admin, parse_store_url},
     daemon, logging,
 };
 use style::Style;
@@ -61,7 +62,7 @@ Exit codes:
   0  done                                  3  an address cannot be listened on
   1  failed; status: the node is not ready 4  the data directory or a key file cannot be used
      doctor: there is a problem            5  the model cannot be fetched or loaded, or is wrong
-  2  wrong usage or configuration          6, 7  replay: another answer; the turn is not replayable";
+  2  wrong usage or configuration          6, 7  replay: another answer; no turn is replayable";
 
 const RUN_AFTER_HELP: &str = "\
 Each option is also an environment variable, and a key of the configuration file. Flags go before the environment,
@@ -87,7 +88,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Create a data directory, a node key and a commented configuration file; never overwrites anything
-    #[command(after_help = "Example:\n  baton-node init --data-dir /var/lib/baton-node")]
+    #[command(after_help = init::AFTER_HELP)]
     Init(InitArgs),
     /// Run the node
     #[command(after_help = RUN_AFTER_HELP)]
@@ -149,7 +150,8 @@ enum Command {
     #[command(
         subcommand_required = true,
         arg_required_else_help = true,
-        after_help = "Examples:\n  baton-node grants key\n  baton-node grants issue --holder KEY --turns 60 > alice.grant"
+        after_help = "Examples:\n  baton-node grants key\n  baton-node grants issue --holder KEY --turns 60 > alice.grant\n  \
+        baton-node grants list"
     )]
     Grants(GrantsArgs),
 }
@@ -176,7 +178,7 @@ impl Places {
 struct NodeArgs {
     #[command(flatten)]
     places: Places,
-    /// Admin address of the node [default: as configured, or 127.0.0.1:9464]
+    /// Admin address of the node [default: that of the node that uses the data directory, or as configured]
     #[arg(long, env = "BATON_NODE_ADMIN", value_name = "ADDR")]
     admin: Option<String>,
 }
@@ -235,6 +237,21 @@ impl RunLike {
 struct InitArgs {
     #[command(flatten)]
     places: Places,
+    /// Store: walrus-testnet, walrus-mainnet, embedded, none, or a publisher's URL [default: asked at a terminal, else none]
+    #[arg(long, value_name = "STORE")]
+    store: Option<init::StoreChoice>,
+    /// Base URL of a Walrus publisher, for writing blobs; repeat, or separate with commas
+    #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = parse_store_url)]
+    publisher: Vec<String>,
+    /// Base URL of a Walrus aggregator, for reading blobs; repeat, or separate with commas [default: the publishers]
+    #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = parse_store_url)]
+    aggregator: Vec<String>,
+    /// File with the publishers' bearer token
+    #[arg(long, value_name = "FILE")]
+    publisher_token_file: Option<PathBuf>,
+    /// File with the secret shared with the publishers, for signing a single-use token for each PUT
+    #[arg(long, value_name = "FILE")]
+    publisher_secret_file: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -294,6 +311,8 @@ enum GrantsCommand {
     Key,
     /// Sign a grant and print it
     Issue(IssueArgs),
+    /// List the issued grants, and whether each still counts
+    List,
 }
 
 #[derive(Args, Clone, Debug)]

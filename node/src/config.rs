@@ -7,6 +7,7 @@
 
 mod limits;
 mod options;
+mod running;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -26,10 +27,12 @@ use baton_proto::ids::{PublicKey, QuotaSerial};
 
 pub(crate) use limits::ResourceLimits;
 pub use options::RunFlags;
+pub(crate) use running::parse_running;
 pub(crate) use values::EngineChoice;
 pub(crate) use values::LogFormat;
 pub(crate) use values::LogLevel;
 pub(crate) use values::parse_admin;
+pub(crate) use values::parse_store_url;
 
 /// The address of the admin port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -387,16 +390,17 @@ pub(crate) fn read_config_text(path: &Path, required: bool) -> Result<Option<Str
     }
 }
 
-/// A file with every option as a comment with its default. Only a given data directory is set: a file
-/// elsewhere must name the data's location.
+/// A file with every option as a comment with its default. Only a given data directory and the options of
+/// `given` are set: a file elsewhere must name the data's location.
 #[must_use]
-pub(crate) fn commented_file(data_dir: Option<&Path>) -> String {
+pub(crate) fn commented_file(data_dir: Option<&Path>, given: &[(&'static str, Value)]) -> String {
     let folder = data_dir.map(|folder| ("data_dir", Value::String(folder.display().to_string())));
+    let set: Vec<_> = folder.into_iter().chain(given.iter().cloned()).collect();
     config::commented_file::<RunFlags>(
         "# Configuration of baton-node. Lines that begin with # are the defaults.\n\
          # Flags (--slots 4) and environment variables (BATON_NODE_SLOTS=4) go before this file.\n",
         "Data",
-        folder.as_slice(),
+        &set,
     )
 }
 

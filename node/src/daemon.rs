@@ -7,10 +7,15 @@ pub(crate) mod data_dir;
 pub(crate) mod engines;
 mod events;
 mod models;
+mod start;
 mod upkeep;
 mod view;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io::{self, IsTerminal as _},
+    sync::Arc,
+    time::Duration,
+};
 
 use baton_command::signals::StopSignals;
 use baton_keys::ids::NodeId;
@@ -85,6 +90,9 @@ async fn live(
     let view = Arc::new(View::new(&settings, key.node_id(), metrics.clone()));
     let token = control::open_token(home.path()).map_err(|error| Failure::new(Exit::Storage, error))?;
     let admin = AdminPort::open(settings.admin, view.clone(), &token).await?;
+    if let Some(admin) = &admin {
+        home.note_admin(admin.address);
+    }
     tracing::info!(node = %key.node_id(), data_dir = %home.path().display(), "starting");
 
     let engines = tokio::select! {
@@ -108,9 +116,10 @@ async fn live(
     events.ready(&node.running, admin.as_ref().map(|admin| admin.address));
     let running = &node.running;
     let addresses: Vec<_> = running.mesh.listen_addrs().iter().map(ToString::to_string).collect();
-    tracing::info!(listen = addresses.join(" "), peer_id = %running.peer_id, model = running.models[0].name, "ready");
+    tracing::info!(listen = addresses.join(" "), peer_id = %running.peer_id, model = running.models[0].name, "listening; ready when the store answers");
+    let summary = start_summary(&settings, &view, admin.as_ref().map(|admin| admin.address));
 
-    let result = node.serve(&settings, &mut signals, &view).await;
+    let result = node.serve(&settings, &mut signals, &view, summary).await;
     if let Some(exporter) = exporter {
         exporter.close().await;
     }
@@ -122,6 +131,17 @@ async fn live(
     events.stopped();
     drop(home);
     Ok(())
+}
+
+/// The end of the start, for people at a terminal.
+fn start_summary(
+    settings: &Settings,
+    view: &Arc<View>,
+    admin: Option<std::net::SocketAddr>,
+) -> upkeep::SummarySource {
+    let is_shown = start::is_for_people(settings.log_format, settings.json, io::stderr().is_terminal());
+    let view = view.clone();
+    Box::new(move || view.start_summary(admin).filter(|_| is_shown))
 }
 
 /// The telemetry handle, and the exporter of traces if there is a collector.
@@ -198,11 +218,17 @@ impl Node {
     }
 
     /// Serves until a signal, then drains. A second signal ends it at once.
-    async fn serve(self, settings: &Settings, signals: &mut StopSignals, view: &View) -> Result<(), Failure> {
+    async fn serve(
+        self,
+        settings: &Settings,
+        signals: &mut StopSignals,
+        view: &View,
+        summary: upkeep::SummarySource,
+    ) -> Result<(), Failure> {
         let Self { running, service, incoming, engines } = self;
         let stop = CancellationToken::new();
         let mut service = tokio::spawn(service.run(incoming, stop.clone()));
-        let mut upkeep = upkeep::spawn(&running, settings.external.clone(), &stop);
+        let mut upkeep = upkeep::spawn(&running, settings.external.clone(), summary, &stop);
         let early = tokio::select! {
             result = &mut service => Some(service_result(result)),
             exit = running.mesh.closed() => Some(Err(mesh_ended(&exit))),

@@ -74,7 +74,7 @@ pub enum NotReplayable {
     #[error("the answer follows a JSON schema that was not given, or another was: --schema names its file")]
     Schema,
     /// The engine serves another model.
-    #[error("the answer is of model {wanted}, and this is {here}")]
+    #[error("the answer is of model {wanted}, and this is {here}: --model names its file")]
     Model {
         /// The receipt's.
         wanted: ModelId,

@@ -202,6 +202,9 @@ mod tests {
             Vec::new()
         }
 
+        fn settings(&self) -> String {
+            String::new()
+        }
         fn metrics(&self) -> String {
             String::new()
         }

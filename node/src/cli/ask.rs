@@ -9,6 +9,7 @@ use super::{Exit, Failure};
 use crate::{
     admin::{Status, control},
     config::{AdminSetting, Settings},
+    daemon::data_dir::DataDir,
 };
 
 /// Timeout of the whole answer, which comes from this machine.
@@ -48,9 +49,11 @@ impl From<AskError> for Failure {
     }
 }
 
-/// The configured address of the node's admin port.
-pub(super) fn admin_address(settings: &Settings) -> Result<SocketAddr, Failure> {
-    match settings.admin {
+/// The address of the node's admin port: the given one, else that of the node that uses the data directory,
+/// else the configured one.
+pub(super) fn admin_address(settings: &Settings, is_given: bool) -> Result<SocketAddr, Failure> {
+    let running = if is_given { None } else { DataDir::running_admin(&settings.data_dir) };
+    match running.map_or(settings.admin, AdminSetting::At) {
         AdminSetting::At(address) => Ok(address),
         AdminSetting::Off => Err(Failure::text(
             Exit::Usage,
@@ -79,6 +82,14 @@ impl Admin {
             return Err(AskError::OtherProgram(self.address));
         }
         serde_json::from_slice(&body).map_err(|_| AskError::OtherProgram(self.address))
+    }
+
+    /// Requests the options in force, as lines of a configuration file.
+    pub(super) async fn settings(&self) -> Result<String, AskError> {
+        let (status, body) = self.send(self.client.get(format!("http://{}/settings", self.address))).await?;
+        // A node of an older version has no such route.
+        let text = status.is_success().then(|| String::from_utf8(body).ok()).flatten();
+        text.ok_or(AskError::OtherProgram(self.address))
     }
 
     /// Requests a change, and returns the status after it.

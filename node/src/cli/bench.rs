@@ -19,11 +19,15 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::{Exit, Failure, Places, say, style::Style};
+use super::{
+    Exit, Failure, Places, say,
+    speed::{self, ModelSpeed},
+    style::Style,
+};
 use crate::{config::Settings, models::Catalogue};
 
 pub(super) const AFTER_HELP: &str = "\
-Each length of prompt is measured with each number of threads, and generation after it with each number of
+A rough first result comes within seconds; `models list` shows the last one of each model. Each length of prompt is measured with each number of threads, and generation after it with each number of
 conversations at once. By the clock: other programs that hold the cores make the figures smaller. Of one thread the
 own time is shown as well, which leaves the others out. Nothing is sent anywhere, and a running node is not asked.
 
@@ -31,6 +35,11 @@ Examples:
   baton-node bench
   baton-node bench --model smollm2-135m-instruct --threads 1,2 --prompt 512,1800 --gen 128 --batch 1,4,8 --json
   baton-node bench --model ./llama-3.2-1b.Q4_K_M.gguf --prompt 128 --gen 32 --batch 1";
+
+/// Prompt tokens of the first result: on a slow machine with a large model, it comes within ten seconds.
+const FIRST_PROMPT: usize = 64;
+/// Answer tokens of the first result.
+const FIRST_GENERATED: usize = 16;
 
 /// Maximum memory for keys and values in a measurement. More would measure the swap space on disk.
 const MAX_KV_BYTES: usize = 32 << 30;
@@ -69,7 +78,7 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
     let mut flags = args.places.flags();
     flags.model_dir = args.model_dir;
     let settings = Settings::load(flags)?;
-    let name = args.model.unwrap_or(settings.model);
+    let name = args.model.unwrap_or_else(|| settings.model.clone());
     let path = model_file(&name, &settings.model_dir)?;
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let threads = match args.threads {
@@ -86,6 +95,7 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
     };
 
     let (file, kv_budget) = open(&path, &plan)?;
+    let is_of_folder = path.parent() == Some(settings.model_dir.as_path());
     let mut about = json!({ "model": name, "path": path, "isa": Isa::best().name() });
     let mut screen = Screen::new(args.json, &about);
     let mut load = |threads| {
@@ -95,6 +105,12 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
         about["weight_bytes"] = json!(model.weight_bytes());
         Ok(model)
     };
+    if !args.json {
+        let first = measure(&mut load, &first_plan(&plan), &mut |_| {});
+        let first = first.map_err(|error| bench_failure(error, &path))?;
+        first.iter().for_each(|case| say(as_first_line(case)));
+        screen.head();
+    }
     let mut held = None;
     let mut show = |progress: Progress<'_>| {
         // Reads the memory while the model is loaded; it is gone after the measurement.
@@ -106,12 +122,42 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
     let cases = measure(&mut load, &plan, &mut show).map_err(|error| bench_failure(error, &path))?;
     screen.bar.finish_and_clear();
     let memory = held;
+    if is_of_folder && let Some(speed) = speed_of(&cases) {
+        // Only `models list` lacks the figure then.
+        let _ = speed::note(&settings.model_dir, &name, speed);
+    }
     if args.json {
         say(as_json(about, &cases, memory));
     } else if let Some(Memory { resident, peak }) = memory {
         say(format!("\nMemory: {} MB now, {} MB at most", resident / 1_000_000, peak / 1_000_000));
     }
     Ok(())
+}
+
+/// A short measurement with most threads, as the first result.
+fn first_plan(plan: &Plan) -> Plan {
+    Plan {
+        threads: plan.threads.iter().copied().max().into_iter().collect(),
+        prompts: plan
+            .prompts
+            .iter()
+            .copied()
+            .min()
+            .map(|least| least.min(FIRST_PROMPT))
+            .into_iter()
+            .collect(),
+        batches: vec![1],
+        generated: plan.generated.min(FIRST_GENERATED),
+        runs: 1,
+    }
+}
+
+/// The speed of one conversation, by the fastest number of threads.
+fn speed_of(cases: &[Case]) -> Option<ModelSpeed> {
+    let alone = cases.iter().filter(|case| case.batch == 1);
+    let best = alone.max_by(|left, right| left.decode.median.total_cmp(&right.decode.median))?;
+    let (threads, reading, generating) = (best.threads, best.prefill.median, best.decode.median);
+    Some(ModelSpeed { threads, reading, generating })
 }
 
 /// The file of a model: a path, or a name in the catalogue or the model folder.
@@ -186,13 +232,17 @@ impl Screen {
                 text("model"),
                 text("isa")
             ));
-            let head = format!(
-                "{:>7}  {:>6}  {:>16}  {:>7}  {:>16}",
-                "THREADS", "PROMPT", "READING", "AT ONCE", "GENERATING"
-            );
-            say(Style::stdout().strong(&head));
         }
         Self { bar, table: !json }
+    }
+
+    /// The head of the table.
+    fn head(&self) {
+        let head = format!(
+            "{:>7}  {:>6}  {:>16}  {:>7}  {:>16}",
+            "THREADS", "PROMPT", "READING", "AT ONCE", "GENERATING"
+        );
+        self.bar.suspend(|| say(Style::stdout().strong(&head)));
     }
 
     fn show(&mut self, progress: Progress<'_>) {
@@ -205,6 +255,14 @@ impl Screen {
             Progress::Case(_) => {}
         }
     }
+}
+
+/// The first result. Its short prompt and answer make it less exact than the table.
+fn as_first_line(case: &Case) -> String {
+    format!(
+        "First, roughly: reads {:.0} and generates {:.0} tokens per second with {} threads; the table follows\n",
+        case.prefill.median, case.decode.median, case.threads
+    )
 }
 
 fn as_line(case: &Case) -> String {
@@ -248,6 +306,31 @@ mod tests {
     fn own_time_is_shown_of_one_thread() {
         assert_eq!(as_line(&case(1)), "      1     512         100 (130)        8               100");
         assert_eq!(as_line(&case(2)), "      2     512               100        8               100");
+    }
+
+    #[test]
+    fn the_first_result_is_short_and_within_the_plan() {
+        let plan = Plan {
+            threads: vec![1, 2],
+            prompts: vec![512, 1800],
+            batches: vec![4, 8],
+            generated: 8,
+            runs: 3,
+        };
+        let first = first_plan(&plan);
+        let expected = Plan { threads: vec![2], prompts: vec![64], batches: vec![1], generated: 8, runs: 1 };
+        assert_eq!(first, expected);
+        assert_eq!(first_plan(&Plan { prompts: vec![3], ..plan }).prompts, [3]);
+        assert!(as_first_line(&case(2)).starts_with("First, roughly: reads 100 and generates 100 tokens"));
+    }
+
+    #[test]
+    fn the_noted_speed_is_of_one_conversation() {
+        let fast = Rate { median: 200.0, ..RATE };
+        let alone = |threads, decode| Case { batch: 1, decode, ..case(threads) };
+        assert_eq!(speed_of(&[case(1)]), None);
+        let speed = speed_of(&[alone(1, RATE), alone(2, fast), case(4)]).unwrap();
+        assert_eq!((speed.threads, speed.generating), (2, 200.0));
     }
 
     #[test]

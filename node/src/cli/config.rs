@@ -1,13 +1,16 @@
 //! `baton-node config`: shows the effective settings with their origins, and the problems of a file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use baton_command::config::{OptionValue, Origin};
+use baton_command::config::{OptionValue, Origin, Origins};
 use clap::{ArgMatches, Args, Subcommand};
 use serde_json::{Map, Value};
 
 use super::{Exit, Failure, RunLike, say, style::Style};
-use crate::config::{ConfigError, RunFlags, Settings, config_path, read_config_text};
+use crate::{
+    config::{ConfigError, EngineChoice, RunFlags, Settings, config_path, read_config_text},
+    models::Catalogue,
+};
 
 /// The arguments.
 #[derive(Args, Clone, Debug)]
@@ -111,7 +114,14 @@ fn check(args: CheckArgs) -> Result<(), Failure> {
     let flags = RunFlags { config: args.file, data_dir: args.data_dir, ..Default::default() };
     let (path, _) = config_path(&flags);
     let problems = match read_config_text(&path, named)? {
-        Some(text) => Settings::examine(&path, &text),
+        Some(text) => {
+            let mut problems = Settings::examine(&path, &text);
+            // With other problems, the settings are not known.
+            if let Ok((settings, origins)) = Settings::load_with_origins(flags, Origins::default()) {
+                problems.extend(missing_models(&settings, &origins, &path));
+            }
+            problems
+        }
         None => {
             if args.json {
                 say(serde_json::json!({ "file": path, "exists": false, "ok": true, "problems": [] }));
@@ -151,6 +161,67 @@ fn check(args: CheckArgs) -> Result<(), Failure> {
     }
 }
 
+/// The configured models that neither the catalogue nor the model folder has.
+fn missing_models(settings: &Settings, origins: &Origins, path: &Path) -> Vec<ConfigError> {
+    if settings.engine != EngineChoice::Native {
+        return Vec::new();
+    }
+    let catalogue = Catalogue::built_in();
+    let is_known = |name: &str| {
+        let is_file = || settings.model_dir.join(format!("{name}.gguf")).is_file();
+        catalogue.entry(name).is_ok() || (!name.contains(['/', '\\']) && is_file())
+    };
+    let keyed = settings.models().into_iter().enumerate();
+    let keyed = keyed.map(|(index, name)| (if index == 0 { "model" } else { "more_models" }, name));
+    let missing = keyed.filter(|(_, name)| !is_known(name)).map(|(key, name)| {
+        let line = match origins.of(key) {
+            Origin::File { line, .. } => line,
+            _ => 0,
+        };
+        let names: Vec<_> = catalogue.entries().iter().map(|entry| entry.name.as_str()).collect();
+        let problem = format!(
+            "there is no model \"{}\": the catalogue has {}; `baton-node models add` or `models pull hf:...` brings \
+             others into {}",
+            name.escape_debug(),
+            names.join(" and "),
+            settings.model_dir.display()
+        );
+        ConfigError::Value { path: path.to_owned(), line, key: key.to_owned(), problem }
+    });
+    missing.collect()
+}
+
 fn as_json(problem: &ConfigError) -> Value {
     serde_json::json!({ "line": problem.line(), "key": problem.key(), "problem": problem.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_that_nobody_has_are_found_with_their_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("node.toml");
+        std::fs::write(folder.path().join("mine.gguf"), "GGUF").unwrap();
+        for (text, expected) in [
+            ("", &[][..]),
+            ("model = \"mine\"\n", &[]),
+            ("slots = 2\nmodel = \"nope\"\n", &[("model", 2)]),
+            ("more_models = [\"mine\", \"../mine\"]\n", &[("more_models", 1)]),
+            ("model = \"nope\"\nengine = \"echo\"\n", &[]),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let flags = RunFlags {
+                config: Some(file.clone()),
+                model_dir: Some(folder.path().to_owned()),
+                ..RunFlags::default()
+            };
+            let (settings, origins) = Settings::load_with_origins(flags, Origins::default()).unwrap();
+            let problems = missing_models(&settings, &origins, &file);
+            let found: Vec<_> =
+                problems.iter().map(|problem| (problem.key().unwrap(), problem.line().unwrap())).collect();
+            assert_eq!(found, expected, "{text}");
+        }
+    }
 }

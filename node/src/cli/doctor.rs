@@ -1,7 +1,7 @@
 //! `baton-node doctor`: checks everything that a node needs, and reports problems with their fixes.
 //!
-//! Some facts come from the running node; `doctor` checks the rest itself. It changes nothing, except
-//! permissions with `--fix`. Each subject is a module; `codes` lists all problems.
+//! Some facts come from the running node, such as its options; `doctor` checks the rest itself. It changes
+//! nothing, except permissions with `--fix`. Each subject is a module; `codes` lists all problems.
 
 mod codes;
 mod keys;
@@ -17,22 +17,22 @@ use clap::{ArgMatches, Args};
 
 use super::{
     Exit, Failure, RunLike,
-    ask::{Admin, AskError},
+    ask::{Admin, AskError, admin_address},
     say,
     style::Style,
     time::now_ms,
 };
 use crate::{
     admin::Status,
-    config::{AdminSetting, Settings, config_path, read_config_text},
+    config::{AdminSetting, RunFlags, Settings, config_path, parse_running, read_config_text},
     daemon::data_dir::DataDir,
     identity::load_node_key,
 };
 use report::Check;
 
 pub(super) const AFTER_HELP: &str = "\
-It asks the running node, where there is one, and looks at the rest itself. Takes every option of `run` as well, so that it
-can be asked about a node that is not configured by a file. docs/OPERATING.md lists every code.
+It asks the running node, where there is one, also for its options, and looks at the rest itself. Takes every option of `run`
+as well, which count before those of the running node. docs/OPERATING.md lists every code.
 
 Exit code 0 when there is no problem (warnings may be), 1 when there is one.
 
@@ -59,6 +59,8 @@ struct Subject {
     settings: Settings,
     /// Status of the running node, if it is this one.
     running: Option<Status>,
+    /// Options that the running node has and the configuration has not.
+    differences: Vec<&'static str>,
     /// Another process uses the data directory.
     in_use: bool,
     /// Another program answers at the admin address.
@@ -70,6 +72,17 @@ struct Subject {
 
 pub(super) fn run(args: DoctorArgs, matches: &ArgMatches) -> Result<(), Failure> {
     let (flags, _, json) = args.run.given(matches)?;
+    tell(&check_all(flags, args.fix, args.offline)?, json)
+}
+
+/// Checks everything, prints it, and returns the number of problems.
+pub(super) fn check_and_print(flags: RunFlags, style: Style) -> Result<usize, Failure> {
+    let checks = check_all(flags, false, false)?;
+    print(&checks, style);
+    Ok(problems(&checks))
+}
+
+fn check_all(flags: RunFlags, fix: bool, offline: bool) -> Result<Vec<Check>, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Failure, error))?;
     let mut config = Check::new("config");
@@ -80,7 +93,7 @@ pub(super) fn run(args: DoctorArgs, matches: &ArgMatches) -> Result<(), Failure>
                 Some(_) => config.saw(path.display().to_string()),
                 None => config.saw(format!("the defaults: there is no {}", path.display())),
             }
-            let settings = Settings::load(flags);
+            let settings = Settings::load(flags.clone());
             if settings.is_err() {
                 // Environment and flags may override some problems, but the first one remains.
                 for problem in Settings::examine(&path, &text.unwrap_or_default()) {
@@ -94,7 +107,7 @@ pub(super) fn run(args: DoctorArgs, matches: &ArgMatches) -> Result<(), Failure>
     let mut checks = vec![config];
     match settings {
         Ok(settings) => {
-            let subject = runtime.block_on(Subject::look(settings, args.fix, args.offline))?;
+            let subject = runtime.block_on(Subject::look(settings, flags, fix, offline))?;
             let checked = runtime.block_on(Box::pin(subject.check(&mut checks)));
             checked?;
         }
@@ -107,26 +120,32 @@ pub(super) fn run(args: DoctorArgs, matches: &ArgMatches) -> Result<(), Failure>
         }
     }
     runtime.shutdown_background();
-    tell(&checks, json)
+    Ok(checks)
+}
+
+fn problems(checks: &[Check]) -> usize {
+    checks.iter().flat_map(Check::findings).filter(|finding| finding.is_problem()).count()
+}
+
+fn print(checks: &[Check], style: Style) {
+    for check in checks {
+        say(check.describe(style).join("\n"));
+    }
+    say("");
+    match (problems(checks), checks.iter().flat_map(Check::findings).count()) {
+        (0, 0) => say(style.good("Nothing is wrong.")),
+        (0, _) => say("No problem."),
+        _ => {}
+    }
 }
 
 fn tell(checks: &[Check], json: bool) -> Result<(), Failure> {
-    let findings = || checks.iter().flat_map(Check::findings);
-    let problems = findings().filter(|finding| finding.is_problem()).count();
+    let problems = problems(checks);
     if json {
         let ok = problems == 0;
         say(serde_json::json!({ "ok": ok, "problems": problems, "checks": checks }));
     } else {
-        let style = Style::stdout();
-        for check in checks {
-            say(check.describe(style).join("\n"));
-        }
-        say("");
-        match (problems, findings().count()) {
-            (0, 0) => say(style.good("Nothing is wrong.")),
-            (0, _) => say("No problem."),
-            _ => {}
-        }
+        print(checks, Style::stdout());
     }
     match problems {
         0 => Ok(()),
@@ -136,13 +155,29 @@ fn tell(checks: &[Check], json: bool) -> Result<(), Failure> {
 }
 
 impl Subject {
-    /// Finds out whether the node runs.
-    async fn look(settings: Settings, fix: bool, offline: bool) -> Result<Self, Failure> {
+    /// Finds out whether the node runs, and with which options. Those in `flags` count before them.
+    async fn look(
+        mut settings: Settings,
+        flags: RunFlags,
+        fix: bool,
+        offline: bool,
+    ) -> Result<Self, Failure> {
         let own = load_node_key(&settings.data_dir).ok().map(|key| key.node_id().to_string());
-        let (mut running, mut other_program) = (None, None);
-        if let AdminSetting::At(address) = settings.admin {
-            match Admin::at(address)?.status().await {
-                Ok(status) if own.as_ref().is_none_or(|own| *own == status.node) => running = Some(status),
+        let (mut running, mut other_program, mut differences) = (None, None, Vec::new());
+        // A switched off admin port is not a problem.
+        if let Ok(address) = admin_address(&settings, flags.admin.is_some()) {
+            let admin = Admin::at(address)?;
+            match admin.status().await {
+                Ok(status) if own.as_ref().is_none_or(|own| *own == status.node) => {
+                    running = Some(status);
+                    if let Ok(text) = admin.settings().await
+                        && let Ok(in_force) = Settings::load(flags.or(parse_running(&text)))
+                    {
+                        differences = in_force.differences(&settings);
+                        settings = in_force;
+                    }
+                    settings.admin = AdminSetting::At(address);
+                }
                 Ok(status) => other_program = Some(format!("the node {}", status.node)),
                 Err(error @ (AskError::OtherProgram(_) | AskError::Refused { .. })) => {
                     other_program = Some(error.to_string());
@@ -151,7 +186,7 @@ impl Subject {
             }
         }
         let in_use = DataDir::is_in_use(&settings.data_dir);
-        Ok(Self { settings, running, in_use, other_program, fix, offline, now_ms: now_ms() })
+        Ok(Self { settings, running, differences, in_use, other_program, fix, offline, now_ms: now_ms() })
     }
 
     async fn check(&self, checks: &mut Vec<Check>) -> Result<(), Failure> {
@@ -182,6 +217,12 @@ impl Subject {
         let mut check = Check::new("node");
         let node = status.node.get(..16).unwrap_or(&status.node);
         check.saw(format!("{node}... runs, up {}", super::time::span(status.uptime_seconds)));
+        if !self.differences.is_empty() {
+            check.saw(format!(
+                "its own options count here: {} (by flags or environment at its start, or the file changed since)",
+                self.differences.join(", ")
+            ));
+        }
         if let Some(drain) = &status.drain {
             check.found(codes::DRAINING, format!("for {}", super::time::span(drain.seconds)));
         } else if !status.ready {

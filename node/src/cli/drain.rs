@@ -44,7 +44,7 @@ pub(super) struct DrainArgs {
 
 pub(super) fn run(args: DrainArgs) -> Result<(), Failure> {
     let settings = Settings::load(args.node.clone().flags()?)?;
-    let admin = Admin::at(admin_address(&settings)?)?;
+    let admin = Admin::at(admin_address(&settings, args.node.admin.is_some())?)?;
     let path = if args.cancel { control::CANCEL_DRAIN } else { control::DRAIN };
     block_on(async {
         // A missing node is reported before a missing token.

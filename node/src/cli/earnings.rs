@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{EarningsArgs, Exit, Failure, say, style::Style};
 use crate::{
-    config::default_data_dir,
+    config::{Settings, default_data_dir},
     identity::load_node_key,
     ledger::{self, Account, Credit, Day, LEDGER_FOLDER},
 };
@@ -17,6 +17,8 @@ pub(super) fn run(args: EarningsArgs) -> Result<(), Failure> {
             Failure::text(Exit::Usage, format!("--since: \"{text}\" is no day; write one as 2026-11-22"))
         })?),
     };
+    // A broken configuration does not keep anybody from the receipts.
+    let settings = Settings::load(args.places.clone().flags()).ok();
     let folder = args.places.data_dir.unwrap_or_else(default_data_dir);
     let mut nodes = args.node;
     let own = load_node_key(&folder).map_err(|error| Failure::new(Exit::Storage, error))?;
@@ -29,6 +31,11 @@ pub(super) fn run(args: EarningsArgs) -> Result<(), Failure> {
         say(as_json(&account, &own.node_id().to_string(), since));
     } else {
         say(describe(&account, Style::stdout()));
+        if account.credits.is_empty()
+            && let Some(Settings { input_price, output_price, .. }) = settings
+        {
+            say(about_prices(input_price, output_price));
+        }
     }
     if args.verify && account.refused_count > 0 {
         let text =
@@ -76,6 +83,18 @@ fn units(price: u64) -> String {
     format!("{}.{:06}", price / 1_000_000, price % 1_000_000)
 }
 
+/// How an operator without receipts sets prices.
+fn about_prices(input: u64, output: u64) -> String {
+    let now = match (input, output) {
+        (0, 0) => "This node charges nothing: input_price = 0 and output_price = 0, the defaults.".to_owned(),
+        _ => format!("This node charges input_price = {input} and output_price = {output}."),
+    };
+    format!(
+        "\nNo client has acknowledged a turn yet. {now}\n\
+         Both are options of the configuration: the price of a thousand tokens, in millionths of your unit."
+    )
+}
+
 fn row(day: &str, model: &str, sum: &Credit) -> String {
     let units = units(sum.price);
     let Credit { turns, input_tokens, output_tokens, .. } = sum;
@@ -101,4 +120,15 @@ fn describe(account: &Account, style: Style) -> String {
         lines.push(style.bad(&format!("{unnamed} more lines are not counted")));
     }
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operator_without_receipts_learns_how_prices_are_set() {
+        assert!(about_prices(0, 0).contains("charges nothing: input_price = 0"));
+        assert!(about_prices(0, 5).contains("input_price = 0 and output_price = 5."));
+    }
 }

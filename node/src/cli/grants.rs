@@ -1,7 +1,10 @@
 //! `baton-node grants`: issues quota grants. Nothing here talks to a node; a grant is a line of text that the
 //! operator gives to a user.
 
+mod record;
+
 use std::{
+    io::{self, Write as _},
     path::Path,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -18,8 +21,13 @@ use baton_proto::{
     quota::{QuotaGrant, chain_to_text},
 };
 
-use super::{Exit, Failure, GrantsArgs, GrantsCommand, IssueArgs, say};
-use crate::config::default_data_dir;
+use super::{
+    Exit, Failure, GrantsArgs, GrantsCommand, IssueArgs, say,
+    style::Style,
+    time::{now_ms, utc},
+};
+use crate::config::{Settings, default_data_dir};
+use record::{GrantState, IssuedGrant};
 
 /// The issuer's key in the data directory.
 const ISSUER_KEY_FILE: &str = "issuer.key";
@@ -28,11 +36,13 @@ const ISSUER_KEY_KIND: &str = "issuer";
 const HOUR_MS: u64 = 3_600_000;
 
 pub(super) fn run(args: GrantsArgs) -> Result<(), Failure> {
+    let flags = args.places.clone().flags();
     let folder = args.places.data_dir.unwrap_or_else(default_data_dir);
     let path = args.issuer_key.unwrap_or_else(|| folder.join(ISSUER_KEY_FILE));
     match args.command {
         GrantsCommand::Key => key(&path, args.json),
-        GrantsCommand::Issue(issue) => give(&load(&path)?, &issue, args.json),
+        GrantsCommand::Issue(issue) => give(&load(&path)?, &record::path_of(&path), &issue, args.json),
+        GrantsCommand::List => list(&record::path_of(&path), &Settings::load(flags)?, args.json),
     }
 }
 
@@ -66,7 +76,58 @@ fn load(path: &Path) -> Result<SecretSigningKey, Failure> {
     Ok(SecretSigningKey::from_seed(secret.expose()))
 }
 
-fn give(issuer: &SecretSigningKey, args: &IssueArgs, json: bool) -> Result<(), Failure> {
+/// Lists the grants that this machine issued. Which of them are revoked, the configuration says.
+fn list(path: &Path, settings: &Settings, json: bool) -> Result<(), Failure> {
+    let (grants, unreadable) = record::read(path).map_err(|error| {
+        Failure::text(Exit::Storage, format!("cannot read the issued grants in {}: {error}", path.display()))
+    })?;
+    let now = now_ms();
+    let state = |grant: &IssuedGrant| grant.state(&settings.grants_revoked, now);
+    if json {
+        let lines = grants.iter().map(|grant| {
+            let mut line = serde_json::to_value(grant).expect("a grant's facts are JSON");
+            line["state"] = serde_json::json!(state(grant));
+            line
+        });
+        say(
+            serde_json::json!({ "file": path, "grants": lines.collect::<Vec<_>>(), "unreadable": unreadable }),
+        );
+        return Ok(());
+    }
+    let style = Style::stdout();
+    if grants.is_empty() {
+        say(format!(
+            "No grant is recorded in {}: `baton-node grants issue` adds one. Grants of older versions are not recorded.",
+            path.display()
+        ));
+    } else {
+        say(style.strong(&format!(
+            "{:32}  {:16}  {:>8}  {:>11}  {:20}  STATE",
+            "SERIAL", "HOLDER", "TURNS/H", "TOKENS/H", "UNTIL"
+        )));
+    }
+    for grant in &grants {
+        let word = match state(grant) {
+            GrantState::Valid => style.good("valid"),
+            GrantState::Expired => "expired".to_owned(),
+            GrantState::Revoked => style.bad("revoked"),
+        };
+        let (holder, until) = (grant.holder.get(..16).unwrap_or(&grant.holder), utc(grant.until_ms));
+        let IssuedGrant { serial, turns_per_hour, tokens_per_hour, .. } = grant;
+        say(format!(
+            "{serial:32}  {holder:16}  {turns_per_hour:>8}  {tokens_per_hour:>11}  {until:20}  {word}"
+        ));
+    }
+    if unreadable > 0 {
+        say(style.bad(&format!("{unreadable} lines of {} cannot be read", path.display())));
+    }
+    if !grants.is_empty() {
+        say("\nTo revoke one, add its serial to grants_revoked in the configuration, and restart the node.");
+    }
+    Ok(())
+}
+
+fn give(issuer: &SecretSigningKey, issued: &Path, args: &IssueArgs, json: bool) -> Result<(), Failure> {
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let from_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
     let grant = QuotaGrant {
@@ -92,6 +153,12 @@ fn give(issuer: &SecretSigningKey, args: &IssueArgs, json: bool) -> Result<(), F
             format!("{code}: --hours must be at least 1, --depth at most {most}, a list at most 16 long");
         Failure::text(Exit::Usage, text)
     })?;
+    // The grant is valid without its record, so it is printed all the same.
+    if let Err(error) = record::add(issued, &IssuedGrant::of(&grant)) {
+        let path = issued.display();
+        let _ =
+            writeln!(io::stderr(), "warning: cannot record the grant in {path}: {error}; note its serial");
+    }
     let text = chain_to_text(std::slice::from_ref(grant.bytes()));
     if json {
         say(serde_json::json!({

@@ -1,59 +1,167 @@
 //! `baton-node init`.
 
-use std::path::absolute;
+mod questions;
+mod store;
 
-use super::{Exit, Failure, InitArgs, say, style::Style};
+use std::{
+    io::{self, IsTerminal as _},
+    path::{Path, PathBuf, absolute},
+};
+
+use baton_command::config::{Origin, Origins, Value};
+
+use super::{Exit, Failure, InitArgs, doctor, say, style::Style};
 use crate::{
-    config::{CONFIG_FILE, default_data_dir},
-    daemon::data_dir,
+    config::{CONFIG_FILE, RunFlags, Settings, default_data_dir},
+    daemon::data_dir::{self, PrepareReport},
     identity::{NODE_KEY_FILE, load_node_key, peer_id},
 };
+pub(super) use store::StoreChoice;
+use store::StoreRequest;
+
+pub(super) const AFTER_HELP: &str = "\
+Without a store, `init` asks for one at a terminal, and else leaves it open. A preset sets the shards and the head index of
+its network. Neither of Walrus's networks has a publisher built in: name yours, since it pays for the blobs. With a store,
+`init` ends with the checks of `baton-node doctor`.
+
+Example:
+  baton-node init --data-dir /var/lib/baton-node
+  baton-node init --store walrus-testnet --publisher https://publisher.example --aggregator https://aggregator.example
+  baton-node init --store https://store.example
+  baton-node init --store embedded";
+
+/// The result of `init`.
+struct InitReport {
+    folder: PathBuf,
+    config: PathBuf,
+    made: PrepareReport,
+    /// The lines of the store, written if the configuration is new.
+    lines: Vec<(&'static str, Value)>,
+    /// The command that starts the node.
+    next: String,
+}
 
 pub(super) fn run(args: InitArgs) -> Result<(), Failure> {
     let folder = args.places.data_dir.unwrap_or_else(default_data_dir);
-    let folder = absolute(&folder).map_err(|error| Failure::new(Exit::Storage, error))?;
+    let storage = |error: io::Error| Failure::new(Exit::Storage, error);
+    let folder = absolute(&folder).map_err(storage)?;
     let elsewhere = args.places.config.is_some();
     let config = args.places.config.unwrap_or_else(|| folder.join(CONFIG_FILE));
-    let made = data_dir::prepare(&folder, Some(&config)).map_err(data_dir::DataDirError::into_failure)?;
+    let mut request = StoreRequest {
+        store: args.store,
+        publishers: args.publisher,
+        aggregators: args.aggregator,
+        token_file: args.publisher_token_file.map(absolute).transpose().map_err(storage)?,
+        secret_file: args.publisher_secret_file.map(absolute).transpose().map_err(storage)?,
+    };
+    let is_interactive = io::stdin().is_terminal() && io::stdout().is_terminal() && !args.json;
+    if is_interactive && !request.is_given() && !config.exists() {
+        request = questions::ask_store(&mut io::stdin().lock(), &mut io::stdout())
+            .map_err(|error| Failure::new(Exit::Failure, error))?;
+        say("");
+    }
+    let lines = request.lines().map_err(|problem| Failure::text(Exit::Usage, problem))?;
+    let made = data_dir::prepare(&folder, Some(&config), &lines);
+    let made = made.map_err(data_dir::DataDirError::into_failure)?;
     let key = load_node_key(&folder).map_err(|error| Failure::new(Exit::Storage, error))?;
-    let (node, peer) = (key.node_id(), peer_id(key.node_id()));
+    let (node, peer) = (key.node_id().to_string(), peer_id(key.node_id()).to_string());
+    let next = next_command(&folder, elsewhere.then_some(config.as_path()));
+    let report = InitReport { folder, config, made, lines, next };
     if args.json {
         say(serde_json::json!({
-            "data_dir": folder, "config": config, "node": node.to_string(), "peer_id": peer.to_string(),
+            "data_dir": report.folder, "config": report.config, "node": node, "peer_id": peer,
             "created": { "data_dir": made.folder, "key": made.key, "config": made.config },
+            "store": report.has_store(),
         }));
         return Ok(());
     }
     let style = Style::stdout();
-    let state = |created: bool| if created { style.good("created") } else { "kept as it was".to_owned() };
-    let mut next = "baton-node run".to_owned();
-    if elsewhere {
-        next.push_str(&format!(" --config {}", config.display()));
-    } else if folder != default_data_dir() {
-        next.push_str(&format!(" --data-dir {}", folder.display()));
+    say(report.describe(&node, &peer, style));
+    if let Some(note) = request.store.as_ref().and_then(StoreChoice::note) {
+        say(format!("\n{note}"));
     }
-    say(format!(
-        "Data directory  {}  {}\n\
-         Node key        {}  {}\n\
-         Configuration   {}  {}\n\
-         Node            {node}\n\
-         Peer            {peer}\n\n\
-         The node key is the node's identity: keep it, and keep it to yourself.\n\
-         Next: look at the configuration, then start the node with\n\n  {}",
-        folder.display(),
-        state(made.folder),
-        folder.join(NODE_KEY_FILE).display(),
-        state(made.key),
-        config.display(),
-        state(made.config),
-        style.strong(&next),
-    ));
-    if let Some(mode) = made.open_mode {
-        say(format!(
-            "\n{} others on this machine can look into {} (mode {mode:o}): run chmod 700 on it",
-            style.bad("note:"),
-            folder.display()
-        ));
+    report.check_and_end(style)
+}
+
+/// The command that starts the node with this folder and file.
+fn next_command(folder: &Path, config: Option<&Path>) -> String {
+    match config {
+        Some(config) => format!("baton-node run --config {}", config.display()),
+        None if folder != default_data_dir() => format!("baton-node run --data-dir {}", folder.display()),
+        None => "baton-node run".to_owned(),
     }
-    Ok(())
+}
+
+impl InitReport {
+    fn flags(&self) -> RunFlags {
+        RunFlags {
+            data_dir: Some(self.folder.clone()),
+            config: Some(self.config.clone()),
+            ..RunFlags::default()
+        }
+    }
+
+    /// Whether the configuration names a store.
+    fn has_store(&self) -> bool {
+        let loaded = Settings::load_with_origins(self.flags(), Origins::default());
+        // A file with errors is reported by `run` and `config check`.
+        loaded.is_ok_and(|(_, origins)| origins.of("publisher") != Origin::Default)
+    }
+
+    fn describe(&self, node: &str, peer: &str, style: Style) -> String {
+        let state = |created: bool| if created { style.good("created") } else { "kept as it was".to_owned() };
+        let mut text = format!(
+            "Data directory  {}  {}\n\
+             Node key        {}  {}\n\
+             Configuration   {}  {}\n\
+             Node            {node}\n\
+             Peer            {peer}\n",
+            self.folder.display(),
+            state(self.made.folder),
+            self.folder.join(NODE_KEY_FILE).display(),
+            state(self.made.key),
+            self.config.display(),
+            state(self.made.config),
+        );
+        for (key, value) in &self.lines {
+            text.push_str(&format!("{key:15} {value}\n"));
+        }
+        text.push_str("\nThe node key is the node's identity: keep it, and keep it to yourself.");
+        if !self.made.config && !self.lines.is_empty() {
+            text.push_str(&format!(
+                "\n{} the configuration exists and was not changed: set the lines above in {} yourself.",
+                style.bad("note:"),
+                self.config.display()
+            ));
+        }
+        if let Some(mode) = self.made.open_mode {
+            text.push_str(&format!(
+                "\n{} others on this machine can look into {} (mode {mode:o}): run chmod 700 on it.",
+                style.bad("note:"),
+                self.folder.display()
+            ));
+        }
+        text
+    }
+
+    /// Runs `doctor` if there is a store, and names the next command.
+    fn check_and_end(&self, style: Style) -> Result<(), Failure> {
+        let mut before = "Next: look at the configuration, then start the node with".to_owned();
+        if !self.has_store() {
+            say(format!(
+                "{} no store is set, so the node cannot store its answers yet: set publisher and aggregator in the \
+                 configuration, or pass --publisher URL and --aggregator URL to `run`.",
+                style.bad("note:")
+            ));
+        } else if !self.lines.is_empty() && self.made.config {
+            say(format!("\n{}", style.strong("baton-node doctor")));
+            before = match doctor::check_and_print(self.flags(), style)? {
+                0 => "Next: start the node with".to_owned(),
+                1 => "Next: fix the problem above, then start the node with".to_owned(),
+                count => format!("Next: fix the {count} problems above, then start the node with"),
+            };
+        }
+        say(format!("\n{before}\n\n  {}", style.strong(&self.next)));
+        Ok(())
+    }
 }

@@ -327,6 +327,7 @@ fn lock(folder: &Path) -> Result<Option<DataDir>, Failure> {
 }
 
 fn rotate_exchange(args: RotateArgs) -> Result<(), Failure> {
+    let is_given = args.node.admin.is_some();
     let settings = Settings::load(args.node.flags()?)?;
     let folder = &settings.data_dir;
     load_node_key(folder).map_err(storage)?;
@@ -336,7 +337,7 @@ fn rotate_exchange(args: RotateArgs) -> Result<(), Failure> {
             false
         }
         None => {
-            let admin = Admin::at(admin_address(&settings)?)?;
+            let admin = Admin::at(admin_address(&settings, is_given)?)?;
             let token = token(folder)?;
             block_on(async { Ok(admin.change(control::ROTATE_EXCHANGE, &token).await?) })?;
             true

@@ -10,14 +10,18 @@ use std::{
 
 use baton_embed::models::{self as embeddings, EmbeddingModel};
 
-use super::{Exit, Failure, ask, say, style::Style};
+use super::{
+    Exit, Failure, ask, say,
+    speed::{self, ModelSpeed},
+    style::Style,
+};
 use crate::progress::Progress;
 use crate::{
     config::{EngineChoice, Settings},
     daemon::engines::model_failure,
     engine::EngineKind,
     models::{
-        Catalogue, ModelError, ModelStatus, Origin, PullProgress, WeightsHash, hash_of, origin,
+        Catalogue, ModelError, ModelStatus, Origin, PullProgress, Shape, WeightsHash, hash_of, origin,
         partial_bytes, remove_own,
     },
 };
@@ -117,7 +121,7 @@ fn remove(settings: &Settings, name: &str, force: bool, json: bool) -> Result<()
 /// The user of a model, in words.
 fn user_of(settings: &Settings, name: &str) -> Option<String> {
     // A node that does not answer uses no model.
-    let serving = ask::admin_address(settings).and_then(ask::Admin::at).ok().and_then(|admin| {
+    let serving = ask::admin_address(settings, false).and_then(ask::Admin::at).ok().and_then(|admin| {
         let status = ask::block_on(async { Ok(admin.status().await?) }).ok()?;
         let of_files = [EngineKind::Native, EngineKind::Library, EngineKind::Embedding].map(EngineKind::name);
         let serves =
@@ -314,32 +318,111 @@ fn list(settings: &Settings, json: bool) {
         return;
     }
     let style = Style::stdout();
-    let names = models.iter().map(|model| model.entry.name.as_str()).chain([EMBEDDINGS.name]);
-    let width = names.map(str::len).max().unwrap_or(0).max(4);
-    say(style.strong(&format!("{:width$}  {:>9}  {:19}  {}", "NAME", "SIZE", "STATE", "DESCRIPTION")));
-    for model in &models {
-        // Padding comes before colouring: escapes have no width.
-        let state = format!("{:19}", state(model));
-        let state = if model.is_installed() { style.good(&state) } else { state };
-        let mark = if chosen.contains(&model.entry.name.as_str()) { " (configured)" } else { "" };
-        let size = megabytes(model.entry.size);
-        let (name, description, licence) =
-            (&model.entry.name, &model.entry.description, &model.entry.licence);
-        say(format!("{name:width$}  {size:>9}  {state}  {description}. Licence: {licence}{mark}"));
+    let rows = rows(settings, &models);
+    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max(4);
+    say(style.strong(&head(width)));
+    for row in &rows {
+        say(row.describe(width, style));
     }
-    let state = format!("{:19}", embedding_state(folder).0);
-    let state = if EMBEDDINGS.is_installed(folder) { style.good(&state) } else { state };
-    let mark = if embeds { " (configured)" } else { "" };
-    let (name, size) = (EMBEDDINGS.name, megabytes(EMBEDDINGS.bytes()));
-    let (description, licence) = (EMBEDDINGS.description, EMBEDDINGS.licence);
-    say(format!("{name:width$}  {size:>9}  {state}  embeddings: {description}. Licence: {licence}{mark}"));
+    say(format!(
+        "\nMODEL FOLDER  {}\n\
+         MEMORY is the weights and kv_mb = {} for keys and values; CONTEXT and MEMORY are read from a file that is here.\n\
+         SPEED is that of one answer on this machine; measure it with: baton-node bench --model NAME\n\
+         Fetch one with: baton-node models pull NAME\n\
+         Larger models: baton-node models pull hf:OWNER/REPO/FILE.gguf, or models add FILE",
+        folder.display(),
+        settings.kv_mb
+    ));
+}
+
+/// The rows of the list, in the catalogue's order: best first for a newcomer. Then embeddings, and own files.
+fn rows(settings: &Settings, models: &[ModelStatus]) -> Vec<ModelRow> {
+    let (folder, chosen) = (settings.model_dir.as_path(), settings.models());
+    let speeds = speed::read(folder);
+    let row = |name: &str, bytes: u64, path: &Path, state: String, is_here: bool| {
+        let shape = is_here.then(|| Shape::read(path).ok()).flatten();
+        let kv = u64::from(settings.kv_mb) << 20;
+        ModelRow {
+            name: name.to_owned(),
+            bytes,
+            memory: Some(shape.map_or(bytes.saturating_add(kv), |shape| shape.footprint(settings.kv_mb))),
+            context: shape.and_then(|shape| shape.context_tokens),
+            speed: speeds.get(name).copied(),
+            state,
+            is_here,
+            text: String::new(),
+            is_configured: chosen.contains(&name),
+        }
+    };
+    let mut rows: Vec<ModelRow> = Vec::new();
+    for model in models {
+        let entry = &model.entry;
+        let text = format!("{}. Licence: {}", entry.description, entry.licence);
+        let listed = row(&entry.name, entry.size, &model.path, state(model), model.is_installed());
+        rows.push(ModelRow { text, ..listed });
+    }
+    rows.push(ModelRow {
+        name: EMBEDDINGS.name.to_owned(),
+        bytes: EMBEDDINGS.bytes(),
+        memory: None,
+        context: None,
+        speed: None,
+        state: embedding_state(folder).0,
+        is_here: EMBEDDINGS.is_installed(folder),
+        text: format!("embeddings: {}. Licence: {}", EMBEDDINGS.description, EMBEDDINGS.licence),
+        is_configured: settings.embedding_model.as_deref() == Some(EMBEDDINGS.name),
+    });
     for own in own_models(folder) {
-        let mark = if chosen.contains(&own.name.as_str()) { " (configured)" } else { "" };
-        let state = style.good(&format!("{:19}", "here"));
         let source = own.origin.map(|origin| format!(", from {}", origin.source)).unwrap_or_default();
-        say(format!("{:width$}  {:>9}  {state}  your own{source}{mark}", own.name, megabytes(own.bytes)));
+        let listed = row(&own.name, own.bytes, &own.path, "here".to_owned(), true);
+        rows.push(ModelRow { text: format!("your own{source}"), ..listed });
     }
-    say(format!("\nModel folder: {}\nFetch one with: baton-node models pull NAME", folder.display()));
+    rows
+}
+
+/// A line of the list.
+struct ModelRow {
+    name: String,
+    bytes: u64,
+    /// Memory for serving it, if it answers turns.
+    memory: Option<u64>,
+    /// Tokens of context, if the file is here.
+    context: Option<usize>,
+    speed: Option<ModelSpeed>,
+    state: String,
+    is_here: bool,
+    text: String,
+    is_configured: bool,
+}
+
+fn head(width: usize) -> String {
+    format!(
+        "{:width$}  {:>9}  {:>9}  {:>7}  {:>12}  {:19}  {}",
+        "NAME", "SIZE", "MEMORY", "CONTEXT", "SPEED", "STATE", "DESCRIPTION"
+    )
+}
+
+impl ModelRow {
+    fn describe(&self, width: usize, style: Style) -> String {
+        let known = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let memory = known(self.memory.map(megabytes));
+        let context = known(self.context.map(|tokens| tokens.to_string()));
+        let speed = match (self.memory, self.speed) {
+            (None, _) => "-".to_owned(),
+            (Some(_), Some(speed)) => speed.describe(),
+            (Some(_), None) => "not measured".to_owned(),
+        };
+        // Padding comes before colouring: escapes have no width.
+        let state = format!("{:19}", self.state);
+        let state = if self.is_here { style.good(&state) } else { state };
+        let mark = if self.is_configured { " (configured)" } else { "" };
+        format!(
+            "{:width$}  {:>9}  {memory:>9}  {context:>7}  {speed:>12}  {state}  {}{mark}",
+            self.name,
+            megabytes(self.bytes),
+            self.text
+        )
+    }
 }
 
 fn state(model: &ModelStatus) -> String {
@@ -369,4 +452,33 @@ fn as_json(model: &ModelStatus, chosen: &[&str]) -> serde_json::Value {
 
 fn megabytes(bytes: u64) -> String {
     format!("{}.{} MB", bytes / 1_000_000, bytes % 1_000_000 / 100_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_what_is_known_of_a_model() {
+        let row = ModelRow {
+            name: "one".to_owned(),
+            bytes: 98_362_432,
+            memory: Some(1_172_104_256),
+            context: Some(8192),
+            speed: Some(ModelSpeed { threads: 2, reading: 900.0, generating: 122.4 }),
+            state: "here".to_owned(),
+            // Colours would move the columns.
+            is_here: false,
+            text: "small".to_owned(),
+            is_configured: true,
+        };
+        let style = Style::stdout();
+        assert_eq!(head(4).find("DESCRIPTION"), row.describe(4, style).find("small"));
+        let text = row.describe(4, style);
+        for part in ["98.3 MB", "1172.1 MB", " 8192 ", "122 tokens/s", "small (configured)"] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        let text = ModelRow { context: None, speed: None, is_configured: false, ..row }.describe(4, style);
+        assert!(text.contains("not measured") && text.ends_with("small"), "{text}");
+    }
 }

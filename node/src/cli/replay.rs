@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, IsTerminal as _, Read as _},
+    io::{self, IsTerminal as _, Read as _, Write as _},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -30,7 +30,8 @@ The client that had the conversation makes the files: `baton session export SESS
 answered with memory `baton session memory SESSION --turn TURN --out FILE`. All of the export is verified first. An answer of a server
 behind a node cannot be computed again, nor one whose settings the export does not have.
 
-Exit codes: 0 all the same, 6 one is different, 7 one is not replayable and none different.
+A turn that is not replayable leaves the exit code to the others, and is named.
+Exit codes: 0 all that could be computed are the same, 6 one is different, 7 none could be computed.
 
 Examples:
   baton-node replay --export conversation.json
@@ -94,31 +95,89 @@ pub(super) async fn run(args: ReplayArgs) -> Result<(), Failure> {
         .map(|seq| (seq, ReplayTask::new(&turns, seq, &memory.remove(&seq).unwrap_or_default(), schema)))
         .collect();
     drop(turns);
+    // A missing model is no finding about the turns, so it ends the command before the first of them.
+    let file = tasks.iter().any(|(_, task)| task.is_ok()).then(|| named_model(&args)).transpose()?;
 
     let mut bench = None;
-    let (mut different, mut unsaid) = (0, 0);
+    let mut count = ReplayCount::default();
     for (seq, task) in tasks {
         let began = Instant::now();
         let verdict = match task {
             Ok(task) => {
+                let file = file.as_ref().expect("one turn can be computed, so the file was found above");
                 let bench = match &mut bench {
                     Some(bench) => bench,
-                    none => none.insert(Bench::open(&args).await?),
+                    none => none.insert(Bench::open(file.clone(), args.threads).await?),
                 };
                 bench.compute(seq, &task).await?
             }
             Err(why) => Verdict::NotReplayable(why),
         };
-        different += usize::from(matches!(verdict, Verdict::Different { .. }));
-        unsaid += usize::from(matches!(verdict, Verdict::NotReplayable(_)));
+        count.add(&verdict);
         tell(seq, &verdict, began.elapsed(), args.json);
     }
-    match (different, unsaid) {
-        (0, 0) => Ok(()),
-        (0, turns) => {
-            Err(Failure::text(Exit::NotReplayable, format!("not replayable: {turns} of the turns")))
+    if !args.json
+        && let Some(note) = count.note()
+    {
+        let _ = writeln!(io::stderr(), "{note}");
+    }
+    count.result()
+}
+
+/// How many turns had each result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ReplayCount {
+    same: usize,
+    different: usize,
+    not_replayable: usize,
+    /// Of the latter, those of another model.
+    of_other_models: usize,
+}
+
+impl ReplayCount {
+    fn add(&mut self, verdict: &Verdict) {
+        match verdict {
+            Verdict::Same { .. } => self.same += 1,
+            Verdict::Different { .. } => self.different += 1,
+            Verdict::NotReplayable(why) => {
+                self.not_replayable += 1;
+                self.of_other_models += usize::from(matches!(why, NotReplayable::Model { .. }));
+            }
         }
-        (turns, _) => Err(Failure::text(Exit::Different, format!("different: {turns} of the turns"))),
+    }
+
+    fn all(&self) -> usize {
+        self.same + self.different + self.not_replayable
+    }
+
+    /// The turns that do not count for the exit code, in words.
+    fn note(&self) -> Option<String> {
+        let is_partial = self.not_replayable > 0 && self.not_replayable < self.all();
+        is_partial.then(|| {
+            let Self { not_replayable, .. } = self;
+            format!(
+                "{not_replayable} of {} turns could not be computed again; the reasons are above",
+                self.all()
+            )
+        })
+    }
+
+    fn result(&self) -> Result<(), Failure> {
+        let all = self.all();
+        if self.different > 0 {
+            return Err(Failure::text(
+                Exit::Different,
+                format!("different: {} of {all} turns", self.different),
+            ));
+        }
+        if self.not_replayable < all || all == 0 {
+            return Ok(());
+        }
+        if self.of_other_models == all {
+            let text = "every turn was answered by another model: name its file with --model";
+            return Err(Failure::text(Exit::Model, text));
+        }
+        Err(Failure::text(Exit::NotReplayable, format!("not replayable: {all} of {all} turns")))
     }
 }
 
@@ -164,17 +223,26 @@ struct Bench {
     engine: NativeEngine,
 }
 
+/// The existing file of the model to compute with.
+fn named_model(args: &ReplayArgs) -> Result<PathBuf, Failure> {
+    let mut flags = args.places.clone().flags();
+    flags.model_dir.clone_from(&args.model_dir);
+    let settings = Settings::load(flags)?;
+    let path = model_file(args.model.as_ref().unwrap_or(&settings.model), &settings.model_dir)?;
+    if path.is_file() {
+        return Ok(path);
+    }
+    let text = format!("there is no model file {}: name another with --model", path.display());
+    Err(Failure::text(Exit::Model, text))
+}
+
 impl Bench {
-    async fn open(args: &ReplayArgs) -> Result<Self, Failure> {
-        let mut flags = args.places.clone().flags();
-        flags.model_dir.clone_from(&args.model_dir);
-        let settings = Settings::load(flags)?;
-        let path = model_file(args.model.as_ref().unwrap_or(&settings.model), &settings.model_dir)?;
+    async fn open(path: PathBuf, threads: Option<u16>) -> Result<Self, Failure> {
         let spinner = spinner("loading the model");
         let config = NativeConfig {
             max_context_tokens: u32::MAX,
             slots: 1,
-            threads: args.threads.map(usize::from),
+            threads: threads.map(usize::from),
             kv_bytes: KV_BYTES,
             ..NativeConfig::new("replay", path)
         };
@@ -188,15 +256,7 @@ impl Bench {
         let spinner = spinner(&format!("computing turn {seq} again, of {} tokens", task.input_tokens()));
         let verdict = replay(&self.engine, task).await.map_err(|error| Failure::new(Exit::Failure, error))?;
         spinner.finish_and_clear();
-        match verdict {
-            Verdict::NotReplayable(NotReplayable::Model { wanted, here }) => Err(Failure::text(
-                Exit::Model,
-                format!(
-                    "turn {seq} was answered by model {wanted}, and this is {here}: name its file with --model"
-                ),
-            )),
-            verdict => Ok(verdict),
-        }
+        Ok(verdict)
     }
 }
 
@@ -259,4 +319,34 @@ fn spinner(text: &str) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_message(text.to_owned());
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_proto::ids::ModelId;
+
+    use super::*;
+
+    #[test]
+    fn a_turn_that_cannot_be_computed_leaves_the_exit_code_to_the_others() {
+        let (same, different) = (Verdict::Same { tokens: 1 }, Verdict::Different { token: None });
+        let schema = Verdict::NotReplayable(NotReplayable::Schema);
+        let (wanted, here) = (ModelId([1; 32]), ModelId([2; 32]));
+        let model = Verdict::NotReplayable(NotReplayable::Model { wanted, here });
+        for (verdicts, exit, noted) in [
+            (&[][..], None, false),
+            (&[&same][..], None, false),
+            (&[&same, &schema], None, true),
+            (&[&same, &model], None, true),
+            (&[&schema, &different], Some(Exit::Different), true),
+            (&[&schema, &schema], Some(Exit::NotReplayable), false),
+            (&[&schema, &model], Some(Exit::NotReplayable), false),
+            (&[&model, &model], Some(Exit::Model), false),
+        ] {
+            let mut count = ReplayCount::default();
+            verdicts.iter().for_each(|verdict| count.add(verdict));
+            assert_eq!(count.result().err().map(|failure| failure.exit), exit, "{count:?}");
+            assert_eq!(count.note().is_some(), noted, "{count:?}");
+        }
+    }
 }

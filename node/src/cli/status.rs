@@ -11,14 +11,15 @@ use super::{
 use crate::{
     admin::{
         Status,
-        network::{Nat, NetworkStatus, Traffic},
+        network::{Audience, Nat, NetworkStatus, Traffic, audience},
     },
     config::Settings,
 };
 
 pub(super) fn run(args: StatusArgs) -> Result<(), Failure> {
-    let flags = args.node.flags()?;
-    let admin = Admin::at(admin_address(&Settings::load(flags)?)?)?;
+    let is_given = args.node.admin.is_some();
+    let settings = Settings::load(args.node.flags()?)?;
+    let admin = Admin::at(admin_address(&settings, is_given)?)?;
     if args.watch {
         return block_on(watch::run(&admin, args.json, args.interval));
     }
@@ -59,7 +60,7 @@ pub(super) fn describe(status: &Status, style: Style) -> String {
         lines.push(format!("Listens   {address}"));
     }
     if let Some(network) = &status.network {
-        lines.push(format!("Network   {}", describe_network(network)));
+        lines.push(format!("Network   {}", describe_reach(network, &status.listen)));
     }
     lines.push(format!("Peers     {} connected, {} known", status.peers.connected, status.peers.known));
     if let Some(traffic) = status.network.as_ref().map(|network| network.traffic) {
@@ -149,15 +150,32 @@ fn describe_traffic(traffic: &Traffic) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Reachability in words.
+/// Reachability in words, also of a node that only this machine can reach.
+fn describe_reach(network: &NetworkStatus, listen: &[String]) -> String {
+    let all = || listen.iter().chain(&network.external_addrs);
+    let is_here = |address: &String| audience(address) == Audience::ThisMachine;
+    if all().next().is_some() && all().all(is_here) && network.relayed_via.is_empty() {
+        return "only this machine reaches this node: it listens on loopback addresses".to_owned();
+    }
+    describe_network(network)
+}
+
+/// Reachability in words. Peers on this machine confirm loopback addresses too; those say nothing about others.
 pub(super) fn describe_network(network: &NetworkStatus) -> String {
+    let of_others = network.external_addrs.iter().map(|address| (audience(address), address.as_str()));
+    let of_others: Vec<_> = of_others.filter(|(to, _)| *to != Audience::ThisMachine).collect();
+    let is_local = !of_others.is_empty() && of_others.iter().all(|(to, _)| *to == Audience::LocalNetwork);
+    let is_only_here = of_others.is_empty() && !network.external_addrs.is_empty();
     let mut parts = vec![match network.nat {
-        Nat::Unknown => "whether others reach this node is not known yet".to_owned(),
+        Nat::Public if is_only_here => "only this machine is known to reach this node".to_owned(),
+        Nat::Public if is_local => "others on the local network reach this node".to_owned(),
         Nat::Public => "others reach this node".to_owned(),
+        Nat::Unknown => "whether others reach this node is not known yet".to_owned(),
         Nat::Private => "behind a NAT".to_owned(),
     }];
-    if !network.external_addrs.is_empty() {
-        parts.push(format!("as {}", network.external_addrs.join(", ")));
+    if !of_others.is_empty() {
+        let addresses: Vec<_> = of_others.iter().map(|(_, address)| *address).collect();
+        parts.push(format!("as {}", addresses.join(", ")));
     }
     if !network.relayed_via.is_empty() {
         let relays = network.relayed_via.len();
@@ -193,4 +211,41 @@ pub(super) fn one_line(status: &Status) -> String {
         status.peers.connected,
         if status.store.reachable { "ok" } else { "silent" },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loopback_address_is_not_called_reachable_by_others() {
+        let (here, lan, world) = ("/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.2/tcp/1", "/ip4/8.8.8.8/tcp/1");
+        for (nat, external, listen, expected) in [
+            (
+                Nat::Public,
+                &[here][..],
+                &[here][..],
+                "only this machine reaches this node: it listens on loopback addresses",
+            ),
+            (
+                Nat::Unknown,
+                &[],
+                &[here],
+                "only this machine reaches this node: it listens on loopback addresses",
+            ),
+            (Nat::Public, &[here], &[here, lan], "only this machine is known to reach this node"),
+            (
+                Nat::Public,
+                &[lan],
+                &[lan],
+                "others on the local network reach this node, as /ip4/10.0.0.2/tcp/1",
+            ),
+            (Nat::Public, &[here, world], &[lan], "others reach this node, as /ip4/8.8.8.8/tcp/1"),
+            (Nat::Unknown, &[], &[lan], "whether others reach this node is not known yet"),
+        ] {
+            let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+            let network = NetworkStatus { nat, external_addrs: texts(external), ..NetworkStatus::default() };
+            assert_eq!(describe_reach(&network, &texts(listen)), expected, "{nat:?} {external:?}");
+        }
+    }
 }

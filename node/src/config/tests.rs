@@ -289,15 +289,15 @@ fn the_query_of_a_url_is_not_shown() {
 
 #[test]
 fn the_file_as_written_changes_nothing() {
-    let parsed = parse(Path::new("c"), &commented_file(None)).unwrap();
+    let parsed = parse(Path::new("c"), &commented_file(None, &[])).unwrap();
     assert_eq!(parsed, RunFlags::default());
-    let parsed = parse(Path::new("c"), &commented_file(Some(Path::new("/a \"b\"")))).unwrap();
+    let parsed = parse(Path::new("c"), &commented_file(Some(Path::new("/a \"b\"")), &[])).unwrap();
     assert_eq!(parsed.data_dir.as_deref(), Some(Path::new("/a \"b\"")));
 }
 
 #[test]
 fn every_default_in_it_is_accepted_and_is_the_default() {
-    let uncommented: String = commented_file(None)
+    let uncommented: String = commented_file(None, &[])
         .lines()
         .filter(|line| line.starts_with('#') && !line.starts_with("# ") && !line.ends_with("\"\""))
         .map(|line| format!("{}\n", line.trim_start_matches('#')))

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use super::{AdminSetting, HeadsSetting, RunFlags};
 
 /// Replaces a redacted part.
-const REDACTED: &str = "REDACTED";
+pub(super) const REDACTED: &str = "REDACTED";
 
 /// Engine that produces tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -83,6 +83,17 @@ where
 /// The allowed values, in words.
 pub(crate) fn parse_admin(text: &str) -> Result<AdminSetting, String> {
     admin(RunFlags::entry("admin").expect("it is an option, as a test shows"), text)
+}
+
+/// The URL of a publisher or aggregator, from a flag of another command.
+///
+/// # Errors
+/// The allowed values, in words.
+pub(crate) fn parse_store_url(text: &str) -> Result<String, String> {
+    let entry = RunFlags::entry("publisher").expect("it is an option, as a test shows");
+    url(entry, text.trim()).map_err(|_| {
+        "expected a URL such as http://host:port or https://host, without user name or password".to_owned()
+    })
 }
 
 fn address(entry: &OptionEntry, text: &str) -> Result<Multiaddr, String> {

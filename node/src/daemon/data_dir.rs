@@ -3,9 +3,11 @@
 use std::{
     fs::{self, File, TryLockError},
     io::{self, Read as _, Seek as _, Write as _},
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
+use baton_command::config::Value;
 use baton_keys::files::{self, KeyFileError};
 
 use crate::{
@@ -16,6 +18,10 @@ use crate::{
 
 /// Lock file of the process that uses the directory.
 const LOCK_FILE: &str = "node.lock";
+/// File with the admin address of that process.
+const ADMIN_FILE: &str = "admin.address";
+/// Largest such file: an IPv6 address with its port.
+const MAX_ADMIN_BYTES: u64 = 64;
 
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -82,11 +88,16 @@ pub(crate) struct PrepareReport {
     pub(crate) open_mode: Option<u32>,
 }
 
-/// Creates the missing parts of folder, node key and configuration file. Overwrites nothing.
+/// Creates the missing parts of folder, node key and configuration file. Overwrites nothing. A new
+/// configuration sets the options of `given`.
 ///
 /// # Errors
 /// [`DataDirError`], by cause.
-pub(crate) fn prepare(folder: &Path, config: Option<&Path>) -> Result<PrepareReport, DataDirError> {
+pub(crate) fn prepare(
+    folder: &Path,
+    config: Option<&Path>,
+    given: &[(&'static str, Value)],
+) -> Result<PrepareReport, DataDirError> {
     let failed = |action, path: &Path| {
         let path = path.to_owned();
         move |source| DataDirError::Io { action, path, source }
@@ -105,7 +116,7 @@ pub(crate) fn prepare(folder: &Path, config: Option<&Path>) -> Result<PrepareRep
     if let Some(config) = config {
         // A file elsewhere must name the data's location; the folder's own file needs no such entry.
         let elsewhere = (config != folder.join(CONFIG_FILE)).then_some(folder);
-        match files::write_private(config, commented_file(elsewhere).as_bytes()) {
+        match files::write_private(config, commented_file(elsewhere, given).as_bytes()) {
             Ok(()) => made.config = true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(failed("write the configuration", config)(error)),
@@ -141,7 +152,7 @@ impl DataDir {
     pub(crate) fn open_or_prepare(settings: &Settings) -> Result<Self, DataDirError> {
         let path = &settings.data_dir;
         let config = (settings.config.is_none() && !path.exists()).then(|| path.join(CONFIG_FILE));
-        let made = prepare(path, config.as_deref())?;
+        let made = prepare(path, config.as_deref(), &[])?;
         if made.folder {
             tracing::info!(data_dir = %path.display(), "first start: made a data directory, a node key and a configuration file");
         } else if made.key {
@@ -150,7 +161,31 @@ impl DataDir {
         if let Some(mode) = made.open_mode {
             tracing::warn!(data_dir = %path.display(), mode = format!("{mode:o}"), "others on this machine can look into the data directory: run chmod 700 on it");
         }
-        Self::lock(path)
+        let home = Self::lock(path)?;
+        // A killed process left it.
+        let _ = fs::remove_file(path.join(ADMIN_FILE));
+        Ok(home)
+    }
+
+    /// Notes the admin address of this process, for commands with this data directory. They find the node
+    /// without the note too, if they are given the address: so a failure is only logged.
+    pub(crate) fn note_admin(&self, address: SocketAddr) {
+        let path = self.path.join(ADMIN_FILE);
+        if let Err(error) = fs::write(&path, format!("{address}\n")) {
+            tracing::warn!(%error, path = %path.display(), "cannot note the admin address: commands need --admin");
+        }
+    }
+
+    /// The admin address of the process that uses the directory, if it noted one.
+    #[must_use]
+    pub(crate) fn running_admin(path: &Path) -> Option<SocketAddr> {
+        if !Self::is_in_use(path) {
+            return None;
+        }
+        let mut text = String::new();
+        File::open(path.join(ADMIN_FILE)).ok()?.take(MAX_ADMIN_BYTES).read_to_string(&mut text).ok()?;
+        // Requests carry the admin token, so they go to this machine only.
+        text.trim().parse::<SocketAddr>().ok().filter(|address| address.ip().is_loopback())
     }
 
     /// Locks an existing directory for this process.
@@ -214,25 +249,27 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let folder = parent.path().join("a/b");
         let config = folder.join(CONFIG_FILE);
-        let made = prepare(&folder, Some(&config)).unwrap();
+        let made = prepare(&folder, Some(&config), &[]).unwrap();
         assert_eq!(made, PrepareReport { folder: true, key: true, config: true, open_mode: None });
         assert_eq!((mode(&folder), mode(&folder.join(NODE_KEY_FILE)), mode(&config)), (0o700, 0o600, 0o600));
         let key = fs::read(folder.join(NODE_KEY_FILE)).unwrap();
         fs::write(&config, "slots = 3\n").unwrap();
-        assert_eq!(prepare(&folder, Some(&config)).unwrap(), PrepareReport::default());
+        assert_eq!(prepare(&folder, Some(&config), &[]).unwrap(), PrepareReport::default());
         assert_eq!(fs::read(folder.join(NODE_KEY_FILE)).unwrap(), key);
         assert_eq!(fs::read_to_string(&config).unwrap(), "slots = 3\n");
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(prepare(&folder, None).unwrap().open_mode, Some(0o755));
+        assert_eq!(prepare(&folder, None, &[]).unwrap().open_mode, Some(0o755));
     }
 
     #[test]
     fn a_configuration_elsewhere_names_the_folder() {
         let parent = tempfile::tempdir().unwrap();
         let (folder, config) = (parent.path().join("data"), parent.path().join("node.toml"));
-        prepare(&folder, Some(&config)).unwrap();
+        let publisher = [("publisher", Value::Array(vec![Value::String("https://p".to_owned())]))];
+        prepare(&folder, Some(&config), &publisher).unwrap();
         let flags = RunFlags { config: Some(config), ..RunFlags::default() };
-        assert_eq!(Settings::load(flags).unwrap().data_dir, folder);
+        let settings = Settings::load(flags).unwrap();
+        assert_eq!((settings.data_dir, settings.publishers), (folder, vec!["https://p".to_owned()]));
     }
 
     #[test]
@@ -244,7 +281,12 @@ mod tests {
             matches!(&refused, DataDirError::InUse { owner, .. } if owner.contains(&std::process::id().to_string()))
         );
         assert!(DataDir::is_in_use(parent.path()));
+        assert_eq!(DataDir::running_admin(parent.path()), None);
+        let admin = "127.0.0.1:9464".parse().unwrap();
+        held.note_admin(admin);
+        assert_eq!(DataDir::running_admin(parent.path()), Some(admin));
         drop(held);
+        assert_eq!(DataDir::running_admin(parent.path()), None, "the note of a process that ended");
         assert!(!DataDir::is_in_use(parent.path()));
         DataDir::lock(parent.path()).unwrap();
         let empty = tempfile::tempdir().unwrap();
@@ -255,10 +297,10 @@ mod tests {
     #[test]
     fn refuses_what_is_no_folder_with_a_next_step() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let refused = prepare(file.path(), None).unwrap_err();
+        let refused = prepare(file.path(), None, &[]).unwrap_err();
         assert!(matches!(refused, DataDirError::NotAFolder { .. }));
         assert!(refused.to_string().contains("--data-dir"));
-        let below = prepare(&file.path().join("x"), None).unwrap_err();
+        let below = prepare(&file.path().join("x"), None, &[]).unwrap_err();
         assert_eq!(below.into_failure().exit, Exit::Storage);
         let full = io::Error::from(io::ErrorKind::StorageFull);
         assert!(hint(&full).contains("make room"));

@@ -51,7 +51,7 @@ impl EventPrinter {
         }
     }
 
-    /// The node serves.
+    /// The node listens and serves. Whether its store answers, `/readyz` and `status` say.
     pub(super) fn ready(self, running: &ServingNode, admin: Option<SocketAddr>) {
         self.emit(&ProgramEvent::Ready {
             node: running.identity.node_id().to_string(),

@@ -1,6 +1,10 @@
 //! Background tasks of a running node: refresh keys and record, announce the node, and probe the store.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    io::{self, Write as _},
+    sync::Arc,
+    time::Duration,
+};
 
 use baton_mesh::{MeshHandle, Multiaddr};
 use tokio::{
@@ -9,7 +13,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::view::{STORE_FRESH, ServingNode};
+use super::{
+    start::StartSummary,
+    view::{STORE_FRESH, ServingNode},
+};
 use crate::{identity::Identity, metrics::WatchedStore};
 
 /// Interval for refreshing addresses, keys and record: peers learn a new address within this time.
@@ -19,10 +26,14 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Interval of probes of an unused store. Several may fail before the store counts as unreachable.
 const PROBE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Starts the tasks; they end with `stop`.
+/// Makes the end of the start for people, if there are any.
+pub(super) type SummarySource = Box<dyn Fn() -> Option<StartSummary> + Send + Sync>;
+
+/// Starts the tasks; they end with `stop`. `summary` is printed after the first request to the store.
 pub(super) fn spawn(
     running: &Arc<ServingNode>,
     external: Vec<Multiaddr>,
+    summary: SummarySource,
     stop: &CancellationToken,
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
@@ -32,7 +43,7 @@ pub(super) fn spawn(
     });
     let (store, end) = (running.store.clone(), stop.clone());
     tasks.spawn(async move {
-        end.run_until_cancelled(watch_store(&store)).await;
+        end.run_until_cancelled(watch_store(&store, &summary)).await;
     });
     tasks
 }
@@ -83,24 +94,32 @@ pub(super) async fn refresh(identity: Arc<Identity>, addresses: Vec<Multiaddr>) 
     }
 }
 
-async fn watch_store(store: &WatchedStore) {
+/// Probes the store. The node is ready at its first answer, so that is logged, and then every change.
+async fn watch_store(store: &WatchedStore, summary: &SummarySource) {
     let mut ticks = interval(PROBE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // Assumed at the start, so that only an unreachable store is logged.
-    let mut answered = true;
+    let (mut answered, mut was_ready) = (None, false);
     loop {
         ticks.tick().await;
         if store.answered_ago().is_none_or(|ago| ago >= PROBE_INTERVAL) {
             store.probe().await;
         }
         let answers = store.answered_ago().is_some_and(|ago| ago < STORE_FRESH);
-        if answered && !answers {
-            tracing::warn!(
+        match (answered, answers) {
+            (_, true) if !was_ready => tracing::info!("ready: the store answers"),
+            (Some(false), true) => tracing::info!("the store answers again"),
+            (None | Some(true), false) => tracing::warn!(
                 "the store does not answer: turns are served and kept in the journal until it does"
-            );
-        } else if !answered && answers {
-            tracing::info!("the store answers again");
+            ),
+            (Some(true), true) | (None, true) | (Some(false), false) => {}
         }
-        answered = answers;
+        if answered.is_none()
+            && let Some(summary) = summary()
+        {
+            // Without a reader of standard error, there is nobody to tell.
+            let _ = writeln!(io::stderr(), "{}", summary.describe());
+        }
+        was_ready |= answers;
+        answered = Some(answers);
     }
 }

@@ -1,6 +1,7 @@
 //! The admin port's view of the node, available from the start, even before the engine is loaded.
 
 use std::{
+    net::SocketAddr,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -12,6 +13,7 @@ use baton_keys::ids::NodeId;
 use baton_mesh::{MeshHandle, MeshStats, Multiaddr, PeerId, Reachability};
 use baton_proto::node_record::ModelOffer;
 
+use super::start::StartSummary;
 use crate::{
     admin::{
         Control, DrainStatus, ModelInfo, NetworkStatus, PeerCounts, Sample, Status, StatusSource,
@@ -56,7 +58,7 @@ impl ServingNode {
         Self { mesh, identity, store, journal, service, models, engines, peer_id }
     }
 
-    fn store_answers(&self) -> bool {
+    pub(super) fn store_answers(&self) -> bool {
         self.store.answered_ago().is_some_and(|ago| ago < STORE_FRESH)
     }
 }
@@ -85,6 +87,7 @@ fn traffic(stats: &MeshStats) -> Traffic {
 /// The data behind the admin port.
 pub(super) struct View {
     node: NodeId,
+    settings: String,
     publishers: Vec<String>,
     aggregators: Vec<String>,
     configured: Vec<Multiaddr>,
@@ -102,6 +105,7 @@ impl View {
     pub(super) fn new(settings: &Settings, node: NodeId, metrics: Arc<Metrics>) -> Self {
         Self {
             node,
+            settings: settings.running_text(),
             publishers: settings.publishers.clone(),
             aggregators: settings.aggregators.clone(),
             configured: settings.external.clone(),
@@ -155,7 +159,10 @@ impl View {
             );
         }
         if !running.store_answers() {
-            missing.push("the store does not answer".to_owned());
+            missing.push(match running.store.was_probed() {
+                true => "the store does not answer".to_owned(),
+                false => "waiting for the store's first answer".to_owned(),
+            });
         }
         missing
     }
@@ -168,6 +175,18 @@ impl View {
         let since = self.held_since()?;
         let work = self.running.get().map(|running| running.service.work()).unwrap_or_default();
         Some(DrainStatus { seconds: since.elapsed().as_secs(), turns: work.turns, storing: work.storing })
+    }
+
+    /// The end of the start for people; `None` before the node serves.
+    pub(super) fn start_summary(&self, admin: Option<SocketAddr>) -> Option<StartSummary> {
+        let running = self.running.get()?;
+        Some(StartSummary {
+            admin,
+            listen: running.mesh.bootstrap_addrs().iter().map(ToString::to_string).collect(),
+            peer_id: running.peer_id.to_string(),
+            network: self.network()?,
+            store_answers: running.store_answers(),
+        })
     }
 
     /// The node's view of the network.
@@ -268,6 +287,10 @@ impl StatusSource for View {
 
     fn sources(&self) -> Vec<SourceCounts> {
         self.metrics.sources()
+    }
+
+    fn settings(&self) -> String {
+        self.settings.clone()
     }
 
     fn metrics(&self) -> String {

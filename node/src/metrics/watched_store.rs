@@ -2,7 +2,10 @@
 //! of the last answer determines readiness.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -22,13 +25,15 @@ pub(crate) struct WatchedStore {
     inner: Arc<dyn BlobStore>,
     metrics: Arc<Metrics>,
     last_answer: Mutex<Option<Instant>>,
+    /// Whether a probe has ended, with an answer or without one.
+    was_probed: AtomicBool,
 }
 
 impl WatchedStore {
     /// Wraps a store.
     #[must_use]
     pub(crate) fn new(inner: Arc<dyn BlobStore>, metrics: Arc<Metrics>) -> Self {
-        Self { inner, metrics, last_answer: Mutex::new(None) }
+        Self { inner, metrics, last_answer: Mutex::new(None), was_probed: AtomicBool::new(false) }
     }
 
     /// Time since the store's last answer, if there was one.
@@ -39,7 +44,15 @@ impl WatchedStore {
 
     /// Requests a blob that does not exist; any answer shows that the store is up.
     pub(crate) async fn probe(&self) -> bool {
-        timeout(PROBE_TIMEOUT, self.exists(BlobId([0; 32]))).await.is_ok_and(|answer| answered(&answer))
+        let answer = timeout(PROBE_TIMEOUT, self.exists(BlobId([0; 32]))).await;
+        self.was_probed.store(true, Ordering::Relaxed);
+        answer.is_ok_and(|answer| answered(&answer))
+    }
+
+    /// Whether a probe has ended. Before that, silence says nothing about the store.
+    #[must_use]
+    pub(crate) fn was_probed(&self) -> bool {
+        self.was_probed.load(Ordering::Relaxed)
     }
 
     fn note<T>(&self, call: &'static str, result: &Result<T, StoreError>, bytes: usize) {
@@ -155,7 +168,9 @@ mod tests {
     async fn silence_is_not_an_answer_but_a_refusal_is() {
         let silent = StoreError::Unavailable { reason: "x".to_owned(), retry_after: None };
         let (store, _) = watch(Some(silent.clone()));
+        assert!(!store.was_probed());
         assert!(!store.probe().await && store.answered_ago().is_none());
+        assert!(store.was_probed());
         assert_eq!(store.put(vec![0; 9], PutOptions::default()).await, Err(silent));
         let (store, metrics) = watch(Some(StoreError::Refused { reason: "x".to_owned() }));
         assert!(store.probe().await && store.answered_ago().is_some());

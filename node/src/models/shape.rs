@@ -16,6 +16,8 @@ pub struct Shape {
     pub file_bytes: u64,
     /// Extra bytes of the general library; `None` if the native engine computes the model.
     pub library_bytes: Option<u64>,
+    /// Tokens of context that the model was trained for, if the native engine computes it.
+    pub context_tokens: Option<usize>,
 }
 
 /// Why a file cannot be served as a model.
@@ -50,7 +52,9 @@ impl Shape {
     fn of(header: &Gguf, file_bytes: u64) -> Result<Self, ShapeError> {
         const FAMILY: &str = "general.architecture";
         header.optional_str(FAMILY)?.ok_or_else(|| GgufError::Missing(FAMILY.to_owned()))?;
-        let library = match Config::read(header) {
+        let config = Config::read(header);
+        let context_tokens = config.as_ref().ok().map(|config| config.context);
+        let library = match config {
             Ok(_) => None,
             Err(ConfigError::Family(name)) if !library::knows(header) => {
                 return Err(ShapeError::Architecture(name));
@@ -58,7 +62,7 @@ impl Shape {
             // Other errors are reported when the model is loaded.
             Err(_) => library::extra_bytes(header),
         };
-        Ok(Self { file_bytes, library_bytes: library })
+        Ok(Self { file_bytes, library_bytes: library, context_tokens })
     }
 
     /// Memory of the model in bytes, with `kv_mb` megabytes of keys and values.

@@ -188,6 +188,7 @@ mod tests {
         let subject = Subject {
             settings,
             running: None,
+            differences: Vec::new(),
             in_use: false,
             other_program: None,
             fix: false,

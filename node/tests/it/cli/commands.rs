@@ -88,6 +88,9 @@ fn wrong_usage_ends_with_code_2_and_says_what_is_allowed() {
         (&["run", "--config", "/nowhere/node.toml"], "/nowhere/node.toml"),
         (&["models", "pull", "no-such-model"], "models list"),
         (&["bench", "--prompt", "512,many"], "--prompt"),
+        (&["init", "--store", "walrus-testnet"], "--publisher URL"),
+        (&["init", "--store", "walrus"], "walrus-testnet"),
+        (&["init", "--publisher", "host"], "https://host"),
         (&["status", "--admin", "example.org:1"], "loopback"),
     ] {
         let (code, said) = failure(&mut baton_node(home.path(), words));
@@ -168,7 +171,39 @@ fn init_without_options_uses_the_home_directory() {
     let home = tempfile::tempdir().unwrap();
     let said = text(&output(home.path(), &["init"]).stdout);
     assert!(home.path().join(".local/share/baton-node/config.toml").is_file());
-    assert!(said.ends_with("\n  baton-node run\n"), "{said}");
+    assert!(said.contains("no store is set") && said.ends_with("\n  baton-node run\n"), "{said}");
+}
+
+#[test]
+fn init_with_a_store_writes_it_and_checks_the_node() {
+    let home = tempfile::tempdir().unwrap();
+    let said = text(&output(home.path(), &["init", "--publisher", "http://127.0.0.1:9"]).stdout);
+    // Nothing listens there.
+    for part in
+        ["publisher       [\"http://127.0.0.1:9\"]", "D702", "problems above, then start the node with"]
+    {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    let file = fs::read_to_string(home.path().join(".local/share/baton-node/config.toml")).unwrap();
+    assert!(file.contains("\npublisher = [\"http://127.0.0.1:9\"]\n"), "{file}");
+    let again = output(home.path(), &["init", "--store", "embedded"]);
+    assert!(text(&again.stdout).contains("the configuration exists and was not changed"), "{again:?}");
+}
+
+#[test]
+fn issued_grants_are_listed() {
+    let home = tempfile::tempdir().unwrap();
+    output(home.path(), &["init"]);
+    assert!(text(&output(home.path(), &["grants", "list"]).stdout).contains("No grant is recorded"));
+    let key: Value =
+        serde_json::from_slice(&output(home.path(), &["grants", "key", "--json"]).stdout).unwrap();
+    let issue = ["grants", "issue", "--json", "--holder", key["issuer"].as_str().unwrap()];
+    let issued: Value = serde_json::from_slice(&output(home.path(), &issue).stdout).unwrap();
+    let listed: Value =
+        serde_json::from_slice(&output(home.path(), &["grants", "list", "--json"]).stdout).unwrap();
+    let grant = &listed["grants"][0];
+    assert_eq!((&grant["serial"], &grant["state"]), (&issued["serial"], &"valid".into()), "{listed}");
+    assert!(text(&output(home.path(), &["grants", "list"]).stdout).contains("grants_revoked"));
 }
 
 #[test]

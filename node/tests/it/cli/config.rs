@@ -77,6 +77,9 @@ fn every_problem_of_a_file_is_reported_with_its_line() {
     fs::write(&file, "slots = 1\nlog_format = \"compact\"\nmax_memory_mb = 4096\n").unwrap();
     let said = text(&output(home.path(), &["config", "check", path]).stdout);
     assert!(said.contains("nothing is wrong"), "{said}");
+    fs::write(&file, "slots = 1\nmodel = \"nope\"\n").unwrap();
+    let said = text(&output(home.path(), &["config", "check", path]).stdout);
+    assert!(said.contains(":2: `model` cannot be used: there is no model \"nope\""), "{said}");
     let (code, said) = failure(&mut baton_node(home.path(), &["config", "check", "/nowhere.toml"]));
     assert!(code == 2 && said.contains("/nowhere.toml"), "{said}");
     assert!(text(&output(home.path(), &["config", "check"]).stdout).contains("the defaults hold"));

@@ -133,6 +133,9 @@ fn ports_of_others_and_a_node_that_cannot_be_asked_are_found() {
     let node = Node::start(home.path(), &[]);
     let codes = found(&["--listen", "/ip4/127.0.0.1/tcp/0", "--admin", &admin]);
     assert!(codes.contains(&"D505".to_owned()), "{codes:?}");
+    // Its options came by flags; without its address, the doctor finds it by the data directory.
+    let codes = doctor(home.path(), &["--offline"]).1;
+    assert!(!codes.iter().any(|code| ["D503", "D504", "D505"].contains(&code.as_str())), "{codes:?}");
     // It is not ready, since no store answers. It also misses a configured listen address.
     let codes = found(&["--listen", "/ip4/127.0.0.1/udp/0/quic-v1", "--admin", node.admin()]);
     assert!(codes.contains(&"D503".to_owned()) && codes.contains(&"D901".to_owned()), "{codes:?}");
