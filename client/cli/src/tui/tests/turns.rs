@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_client::TurnEvent;
-use baton_proto::memory::MemoryItem;
+use baton_proto::{ErrorCode, memory::MemoryItem};
 
 use super::*;
 use crate::out::Tone;
