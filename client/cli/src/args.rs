@@ -375,8 +375,8 @@ pub(crate) struct ServeArguments {
 /// The relayer of a conversation, and its memory.
 #[derive(Debug, Args)]
 pub(crate) struct MemoryArguments {
-    /// Relayer for turns, such as /ip4/192.0.2.1/tcp/4101/p2p/ID; it adds memory with --memory.
-    #[arg(long, env = "BATON_RELAYER", value_name = "MULTIADDR")]
+    /// Relayer for turns, such as http://192.0.2.1:8000; it adds memory with --memory.
+    #[arg(long, env = "BATON_RELAYER", value_name = "ADDRESS")]
     pub relayer: Option<String>,
     /// Let the relayer recall memories of your account. It gets a search hint, but cannot read the turn.
     #[arg(long, env = "BATON_MEMORY")]

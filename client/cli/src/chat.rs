@@ -31,7 +31,7 @@ const COMPARE_WAIT: Duration = Duration::from_secs(3);
 const SETTLE_WAIT: Duration = Duration::from_secs(4);
 
 pub(crate) async fn run(settings: &Settings, arguments: ChatArguments, out: &Out) -> Result<(), Failure> {
-    let talk = Arc::new(Talk::from(settings, &arguments)?);
+    let talk = Arc::new(Talk::from(settings, &arguments).await?);
     with_client(settings, true, async |client| {
         let arguments = with_session(client, arguments).await?;
         match &arguments.message {

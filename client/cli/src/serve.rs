@@ -36,11 +36,11 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
             "--no-key with --listen {address}: without a key only programs of this machine may be served"
         )));
     }
-    let template = template(settings, arguments)?;
+    let template = template(settings, arguments).await?;
     let memory = RelayerMemory::from(settings, &arguments.memory)?;
     if memory.is_some() && template.relayer.is_none() {
         return Err(Failure::Usage(
-            "--memory needs the relayer's address: --relayer /ip4/.../p2p/ID".to_owned(),
+            "--memory needs a relayer: --relayer http://HOST:8000, or its libp2p address".to_owned(),
         ));
     }
     note_memory(memory.as_ref(), arguments.memory.memory_hint, out);
@@ -71,10 +71,10 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
     .await
 }
 
-fn template(settings: &Settings, arguments: &ServeArguments) -> Result<TurnInput, Failure> {
+async fn template(settings: &Settings, arguments: &ServeArguments) -> Result<TurnInput, Failure> {
     let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
     let relayer = arguments.memory.relayer.as_ref().or(settings.relayer.as_ref());
-    template.relayer = relayer.map(|text| settings::relayer(text)).transpose()?;
+    template.relayer = settings::named_relayer(relayer).await?;
     if let Some(only) = &arguments.only {
         let node = only.parse::<NodeId>();
         template.node = Some(node.map_err(|error| Failure::Usage(format!("--only: {error}")))?);

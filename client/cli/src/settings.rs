@@ -13,6 +13,7 @@ use baton_client::{
 };
 use baton_command::config::{self, ConfigError};
 use baton_walrus_client::{HttpStore, HttpStoreBuilder, ShardCount, TokenFile, TokenFileError};
+use serde::Deserialize;
 use zeroize::Zeroizing;
 
 use super::{
@@ -24,6 +25,10 @@ use super::options::ClientOptions;
 
 /// The embedded store's usual address.
 const DEFAULT_STORE: &str = "http://127.0.0.1:31415";
+/// Time for a relayer to name its address.
+const RELAYER_WAIT: Duration = Duration::from_secs(10);
+/// Largest answer of a relayer about itself.
+const MAX_IDENTITY_BYTES: usize = 64 * 1024;
 /// Walrus's mainnet and testnet.
 const DEFAULT_SHARDS: u16 = 1000;
 
@@ -146,7 +151,8 @@ impl Settings {
             clock_offset: arguments.clock_offset,
             passphrase: passphrase(arguments.passphrase_file.as_deref(), &home)?,
             account: options.account.unwrap_or_else(|| home.join("account.key")),
-            relayer_url: options.relayer_url,
+            // A URL names both of a relayer's addresses.
+            relayer_url: options.relayer_url.or_else(|| named_by_url(arguments, options.relayer.as_ref())),
             owner: options.owner,
             delegation: options.delegation,
             home,
@@ -273,6 +279,16 @@ impl Settings {
     }
 }
 
+/// The URL by which a call or the settings name their relayer.
+fn named_by_url(arguments: &Arguments, setting: Option<&String>) -> Option<String> {
+    let given = match &arguments.command {
+        Some(Command::Chat(chat)) => chat.memory.relayer.as_ref(),
+        Some(Command::Serve(serve)) => serve.memory.relayer.as_ref(),
+        _ => None,
+    };
+    given.or(setting).filter(|text| is_url(text)).cloned()
+}
+
 /// The options of flags and environment.
 pub(crate) fn options_of(arguments: &Arguments) -> ClientOptions {
     let mut options = arguments.options.clone();
@@ -377,6 +393,52 @@ fn address(flag: &str, text: &str) -> Result<Multiaddr, Failure> {
             "{flag} {text}: {error}; an address looks like /ip4/192.0.2.1/tcp/4001/p2p/ID"
         ))
     })
+}
+
+/// Whether a relayer is named by the URL of its HTTP server.
+fn is_url(text: &str) -> bool {
+    text.starts_with("http://") || text.starts_with("https://")
+}
+
+/// The relayer that is named, if one is: by its address, or by its URL, under which it tells its address.
+pub(crate) async fn named_relayer(named: Option<&String>) -> Result<Option<Relayer>, Failure> {
+    match named {
+        None => Ok(None),
+        Some(url) if is_url(url) => ask_relayer(url.trim_end_matches('/')).await.map(Some),
+        Some(address) => relayer(address).map(Some),
+    }
+}
+
+/// Asks a relayer for its address.
+async fn ask_relayer(url: &str) -> Result<Relayer, Failure> {
+    let failed = |message: String| Failure::Relayer {
+        name: "Unreachable".to_owned(),
+        message: format!("the relayer at {url} does not name its address: {message}"),
+        hint: Some("is it running? baton doctor".to_owned()),
+    };
+    let http = reqwest::Client::builder().timeout(RELAYER_WAIT).build();
+    let http = http.map_err(|error| failed(error.to_string()))?;
+    let answer = http.get(format!("{url}/relayer")).send().await.and_then(reqwest::Response::error_for_status);
+    let mut answer = answer.map_err(|error| failed(error.to_string()))?;
+    let mut body = Vec::new();
+    while let Some(piece) = answer.chunk().await.map_err(|error| failed(error.to_string()))? {
+        if body.len() + piece.len() > MAX_IDENTITY_BYTES {
+            return Err(failed("its answer is too long".to_owned()));
+        }
+        body.extend_from_slice(&piece);
+    }
+    let identity: RelayerIdentity =
+        serde_json::from_slice(&body).map_err(|error| failed(error.to_string()))?;
+    let mut parsed = identity.addresses.iter().filter_map(|address| relayer(address).ok());
+    let mut first = parsed.next().ok_or_else(|| failed("it listens at no address".to_owned()))?;
+    first.addrs.extend(parsed.filter(|other| other.node == first.node).flat_map(|other| other.addrs));
+    Ok(first)
+}
+
+/// The part of a relayer's `/relayer` that a client needs.
+#[derive(Deserialize)]
+struct RelayerIdentity {
+    addresses: Vec<String>,
 }
 
 /// A relayer from its address, which must contain its identity.

@@ -55,10 +55,10 @@ pub(crate) struct Talk {
 
 impl Talk {
     /// Builds them from settings and arguments.
-    pub(crate) fn from(settings: &Settings, arguments: &ChatArguments) -> Result<Self, Failure> {
+    pub(crate) async fn from(settings: &Settings, arguments: &ChatArguments) -> Result<Self, Failure> {
         let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
         let relayer = arguments.memory.relayer.as_ref().or(settings.relayer.as_ref());
-        template.relayer = relayer.map(|text| settings::relayer(text)).transpose()?;
+        template.relayer = settings::named_relayer(relayer).await?;
         if let Some(only) = &arguments.only {
             let node = only.parse::<NodeId>();
             template.node = Some(node.map_err(|error| Failure::Usage(format!("--only: {error}")))?);
@@ -78,7 +78,7 @@ impl Talk {
         let memory = RelayerMemory::from(settings, &arguments.memory)?.map(Arc::new);
         if memory.is_some() && template.relayer.is_none() {
             return Err(Failure::Usage(
-                "--memory needs a relayer: --relayer /ip4/ADDRESS/tcp/PORT/p2p/ID".to_owned(),
+                "--memory needs a relayer: --relayer http://HOST:8000, or its libp2p address".to_owned(),
             ));
         }
         Ok(Self { template, memory, seed: arguments.seed, system })
