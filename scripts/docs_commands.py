@@ -132,6 +132,17 @@ def help_of(bin_folder, path):
     return run.stdout if run.returncode == 0 else None
 
 
+@lru_cache(maxsize=None)
+def settings(bin_folder):
+    """The options of every command of `baton`, which its help leaves to `baton config`."""
+    run = subprocess.run(
+        [str(Path(bin_folder) / "baton"), "config", "--config", "/dev/null", "--json"],
+        capture_output=True, text=True, timeout=30, check=True,
+    )
+    keys = json.loads(run.stdout)["settings"]
+    return " ".join(f"--{key.replace('_', '-')}" for key in keys) + " --no-dht --no-renew"
+
+
 def check_call(bin_folder, call):
     """Compares a call with the help of its program; raises Failed."""
     path, words = tuple(call[:1]), call[1:]
@@ -149,6 +160,7 @@ def check_call(bin_folder, call):
         option = re.match(r"--[a-z][a-z-]*", word)
         # `doctor` takes every option of `run`.
         known = text + (help_of(bin_folder, ("baton-node", "run")) if path == ("baton-node", "doctor") else "")
+        known += settings(bin_folder) if path[0] == "baton" else ""
         if option and not re.search(re.escape(option[0]) + r"(?![a-z-])", known):
             raise Failed(f"{' '.join(path)} has no option {option[0]}")
 

@@ -418,7 +418,8 @@ async fn ask_relayer(url: &str) -> Result<Relayer, Failure> {
     };
     let http = reqwest::Client::builder().timeout(RELAYER_WAIT).build();
     let http = http.map_err(|error| failed(error.to_string()))?;
-    let answer = http.get(format!("{url}/relayer")).send().await.and_then(reqwest::Response::error_for_status);
+    let answer =
+        http.get(format!("{url}/relayer")).send().await.and_then(reqwest::Response::error_for_status);
     let mut answer = answer.map_err(|error| failed(error.to_string()))?;
     let mut body = Vec::new();
     while let Some(piece) = answer.chunk().await.map_err(|error| failed(error.to_string()))? {
