@@ -58,7 +58,7 @@ need_chromium() {
 need_programs() {
   bin=${BATON_BIN:-${CARGO_TARGET_DIR:-target}/debug}
   # The whole workspace: a part of it would build its dependencies anew, with other features.
-  [ -n "${BATON_BIN:-}" ] || cargo build --quiet --locked --workspace --all-targets
+  [ -n "${BATON_BIN:-}" ] || cargo build --quiet --locked --workspace --bins --tests --examples
 }
 
 # The packages of scripts/requirements.txt, in an environment of their own.

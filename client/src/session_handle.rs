@@ -81,6 +81,14 @@ impl SessionHandle {
         Ok(info(&*self.open().await?, self.core.terms()))
     }
 
+    /// Whether a turn or another change of the chain runs now.
+    ///
+    /// # Errors
+    /// As opening the session.
+    pub async fn is_busy(&self) -> Result<bool, ClientError> {
+        Ok(self.open().await?.begin().is_err())
+    }
+
     /// The accepted turns of a session, oldest first.
     ///
     /// # Errors

@@ -83,6 +83,12 @@ pub(super) async fn prepare_session(
         }
         None => find_by_messages(gateway, before, &request.messages, template).await,
     };
+    let choice = match choice {
+        SessionChoice::Session { session, replaces } if request.session.is_none() => {
+            beside_running_turn(client, (session, replaces), new).await?
+        }
+        choice => choice,
+    };
     match choice {
         SessionChoice::New { branch, history } => {
             let messages = [history.as_slice(), &request.messages].concat();
@@ -134,6 +140,24 @@ pub(super) async fn prepare_session(
             Ok(PreparedSession { session, work: SessionWork::Turn { messages: new.to_vec(), replaces } })
         }
     }
+}
+
+/// The place of a request in a session that its messages chose. While another turn runs there, the request
+/// branches off before it, so that both are answered. The same messages once more are a retry, which waits.
+async fn beside_running_turn(
+    client: &Client,
+    (session, replaces): (SessionId, Option<u64>),
+    new: &[Message],
+) -> Result<SessionChoice, ApiError> {
+    let handle = client.session(session);
+    let pending = handle.pending_messages().await?;
+    if pending.is_none_or(|pending| same_messages(&pending, new)) || !handle.is_busy().await? {
+        return Ok(SessionChoice::Session { session, replaces });
+    }
+    let turns = handle.conversation().await?.turns;
+    let shared = turns.iter().take_while(|turn| replaces.is_none_or(|from| turn.seq < from)).last();
+    let branch = shared.map(|turn| BranchPoint { session_id: session, link_hash: turn.link_hash });
+    Ok(SessionChoice::New { branch, history: Vec::new() })
 }
 
 /// Whether a request for a named session repeats all messages of its unanswered turn, as the chat page does to

@@ -283,6 +283,39 @@ async fn who_hangs_up_and_asks_again_gets_the_same_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn two_continuations_of_one_history_at_once_are_both_answered() {
+    let world = World::new(2).await;
+    let endpoint = Endpoint::open(&world).await;
+    let first = endpoint.chat(&json!({ "messages": said(&[("user", "a")]) })).send().await.unwrap();
+    let session = first.headers()["x-baton-session"].to_str().unwrap().to_owned();
+    let history = |last: &str| said(&[("user", "a"), ("assistant", "a (0)"), ("user", last)]);
+    for node in &world.nodes {
+        node.script([Act::Hang]);
+    }
+    let body = json!({ "messages": history("b"), "stream": true });
+    let mut running = endpoint.chat(&body).send().await.unwrap();
+    assert_eq!(running.headers()["x-baton-session"].to_str().unwrap(), session);
+    assert!(running.chunk().await.unwrap().is_some());
+    tokio::select! {
+        () = world.nodes[0].hangs() => {}
+        () = world.nodes[1].hangs() => {}
+    }
+    for node in &world.nodes {
+        node.clear_script();
+    }
+    let beside = endpoint.chat(&json!({ "messages": history("c") })).send().await.unwrap();
+    assert_eq!(beside.status(), 200);
+    let branch = beside.headers()["x-baton-session"].to_str().unwrap().to_owned();
+    assert_ne!(branch, session);
+    let body: Value = beside.json().await.unwrap();
+    assert!(answer(&body).starts_with("c ("), "{body}");
+    let conversation = endpoint.client.session(branch.parse().unwrap()).conversation().await.unwrap();
+    assert_eq!(conversation.branch.unwrap().session_id.to_string(), session);
+    drop(running);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn errors_have_the_shape_and_the_status_that_programs_act_upon() {
     let world = World::new(1).await;
     let endpoint = Endpoint::open(&world).await;
