@@ -114,9 +114,13 @@ class OpenAiClient(Network):
             messages.append(answer.choices[0].message.model_dump())
         self.assertEqual(len(sessions), 1)
         self.assertEqual(len(nodes), 3, nodes)
-        command = [str(binaries / "baton"), "session", "verify", sessions.pop(), "--full", *map(str, self.settings)]
-        # The session's file is the gateway's until it was at rest for a while.
-        self.assertIn("InUse", subprocess.run(command, capture_output=True, text=True).stdout)
+        session = sessions.pop()
+        baton = lambda *words: subprocess.run(
+            [str(binaries / "baton"), "session", *words, *map(str, self.settings)], capture_output=True, text=True
+        ).stdout
+        # The session's file is the gateway's until it was at rest for a while: others read it, and change nothing.
+        self.assertIn('"verified":true', baton("verify", session, "--full"))
+        self.assertIn("InUse", baton("rename", session, "mine"))
 
     def test_streams_come_in_parts_and_end_with_usage(self):
         messages = [{"role": "user", "content": "one two three four five six"}]
