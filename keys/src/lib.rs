@@ -35,6 +35,9 @@
 //! # }
 //! ```
 
+// Bytes of others come here: a read out of bounds must not panic.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
+
 pub mod account;
 pub mod contexts;
 pub mod exchange;

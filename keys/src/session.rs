@@ -210,7 +210,7 @@ impl SessionRoot {
     fn turn_tag(&self, device: &[u8; 16], nonce: &[u8]) -> [u8; 8] {
         let key = Zeroizing::new(kdf(TURN_TAG, &[self.expose(), device]));
         let hash = blake3::keyed_hash(&key, nonce);
-        std::array::from_fn(|index| hash.as_bytes()[index])
+        *hash.as_bytes().first_chunk().expect("a hash has 32 bytes")
     }
 }
 

@@ -48,7 +48,8 @@ impl SessionRoot {
             })?;
         let (entropy, length) = mnemonic.to_entropy_array();
         let entropy = Zeroizing::new(entropy);
-        let bytes = entropy[..length].try_into().map_err(|_| WordsError::WordCount)?;
+        let bytes =
+            entropy.get(..length).and_then(|bytes| bytes.try_into().ok()).ok_or(WordsError::WordCount)?;
         Ok(Self::from_bytes(*Zeroizing::new(bytes)))
     }
 }
