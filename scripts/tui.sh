@@ -90,7 +90,6 @@ long=$(printf 'word %.0s' $(seq 100))
 echo "it opens, and answers while one types"
 terminal 100 30
 run "$chat"
-see 'Conversations · Tab'
 see '· 3 nodes'
 run "Tell me of 日本語, $long"
 see 'Esc stops it'

@@ -94,6 +94,7 @@ async fn one_shot(
     if arguments.drop_pending {
         handle.abandon().await?;
     }
+    talk.announce_local_network(out);
     let mut view = TurnDisplay::new(out);
     if handle.info().await?.pending {
         out.note("Finishing an earlier message first.");

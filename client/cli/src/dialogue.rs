@@ -162,8 +162,11 @@ impl Dialogue {
         let info = self.handle().info().await?;
         let turns = count(info.effective_turns, "turn");
         self.out.note(&format!("session {} · {turns} · /help", short_session(&info.id)));
+        self.talk.announce_local_network(&self.out);
         if info.turns > 0 {
             self.compare().await?;
+        } else {
+            self.out.note("A node reads the turn that it serves. Your history stays encrypted, and yours.");
         }
         if info.pending {
             self.out.note("An earlier message has no answer yet; sending it again.");

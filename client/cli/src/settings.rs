@@ -25,6 +25,8 @@ use super::options::ClientOptions;
 
 /// The embedded store's usual address.
 const DEFAULT_STORE: &str = "http://127.0.0.1:31415";
+/// File in the home folder that notes that nodes of the local network were announced.
+const LOCAL_NETWORK_MARK: &str = "local-network.noted";
 /// Time for a relayer to name its address.
 const RELAYER_WAIT: Duration = Duration::from_secs(10);
 /// Largest answer of a relayer about itself.
@@ -224,6 +226,11 @@ impl Settings {
             mdns: false,
             ..self
         }
+    }
+
+    /// The file that notes that nodes of the local network were announced, if no node is named.
+    pub(crate) fn local_network_mark(&self) -> Option<PathBuf> {
+        self.nodes.is_empty().then(|| self.home.join(LOCAL_NETWORK_MARK))
     }
 
     /// The aggregators' URLs.

@@ -2,7 +2,7 @@
 
 use std::{
     io::Read as _,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -32,6 +32,7 @@ use super::{
     random_seed,
     relayer_memory::RelayerMemory,
     settings::{self, Settings},
+    write_private,
 };
 
 /// Most characters shown of a recalled item.
@@ -51,6 +52,7 @@ pub(crate) struct Talk {
     seed: Option<u64>,
     /// System text of new sessions.
     pub system: Option<String>,
+    local_network_mark: Option<PathBuf>,
 }
 
 impl Talk {
@@ -81,7 +83,22 @@ impl Talk {
                 "--memory needs a relayer: --relayer http://HOST:8000, or its libp2p address".to_owned(),
             ));
         }
-        Ok(Self { template, memory, seed: arguments.seed, system })
+        Ok(Self {
+            template,
+            memory,
+            seed: arguments.seed,
+            system,
+            local_network_mark: settings.local_network_mark(),
+        })
+    }
+
+    /// Says, once for a home, that any node of the local network may answer.
+    pub(crate) fn announce_local_network(&self, out: &Out) {
+        let Some(mark) = self.local_network_mark.as_ref().filter(|mark| !mark.exists()) else { return };
+        out.warn("No node is named, so nodes of the local network answer. They read what you send them.");
+        out.note("  Name others with --node, or in the settings file. This is said once.");
+        // Without the mark it is said again.
+        let _ = write_private(mark, b"");
     }
 
     /// Sets a parameter from `name=value`.

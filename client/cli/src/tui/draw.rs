@@ -49,7 +49,9 @@ pub(super) fn draw(state: &mut State, frame: &mut Frame<'_>) {
     }
     let [body, status] = split_bottom(area, 1);
     let wide = area.width >= WIDE;
-    let listed = if wide { !state.sidebar.hidden } else { state.sidebar.focused };
+    // An empty list beside an empty conversation says nothing.
+    let shown = !state.sidebar.hidden && !state.sidebar.listed().is_empty();
+    let listed = state.sidebar.focused || (wide && shown);
     let (list, conversation) = match (listed, wide) {
         (false, _) => (Rect::ZERO, body),
         (true, false) => (body, Rect::ZERO),
