@@ -14,9 +14,15 @@ trap 'rm -rf "$work"' EXIT
 PATH=$bin:$PATH scripts/install_extras.sh --prefix "$work" >"$work/said"
 share=$work/share
 
-# The commands that a help text lists below a heading, one a line.
+# The commands that a help text lists, one a line: below the heading Commands, or in groups between the usage and the options.
 listed() {
-  "$@" --help | sed -n '/^Commands:/,/^$/p' | awk 'NR > 1 && $1 != "" && /^  [a-z]/ { print $1 }' | grep -vx help
+  local help
+  help=$("$@" --help)
+  if grep -q '^Commands:' <<<"$help"; then
+    sed -n '/^Commands:/,/^$/p' <<<"$help"
+  elif grep -q '^Chat:' <<<"$help"; then
+    sed -n '/^Chat:/,/^  *-/p' <<<"$help"
+  fi | awk '/^  [a-z]/ { print $1 }' | grep -vx help
 }
 
 pages=0

@@ -102,7 +102,7 @@ pub(crate) struct Arguments {
     #[arg(long, global = true, env = "BATON_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// File with the passphrase of the device key; a new key is sealed under it.
-    #[arg(long, global = true, env = "BATON_PASSPHRASE_FILE", value_name = "FILE", hide_short_help = true)]
+    #[arg(long, global = true, env = "BATON_PASSPHRASE_FILE", value_name = "FILE")]
     pub passphrase_file: Option<PathBuf>,
     /// As --renew=false.
     #[arg(long, global = true, env = "BATON_NO_RENEW", hide = true)]
