@@ -203,10 +203,15 @@ impl Journal {
         let name = hex::encode(baton_keys::secret::random_bytes::<16>());
         let path = folder.join(name).with_extension(EXTENSION);
         replace_private(&path, bytes).map_err(|source| file_error("create", &path, source))?;
-        let file = lock(&path, &self.session)?;
         let length = bytes.len() as u64;
+        let opened = lock(&path, &self.session).and_then(|mut file| {
+            file.seek(SeekFrom::Start(length)).map_err(|source| file_error("open", &path, source))?;
+            Ok(file)
+        });
+        // A second try makes a file of another name: there must not be two of one session.
+        let file = opened.inspect_err(|_| drop(std::fs::remove_file(&path)))?;
         self.sink = JournalSink::File(OpenFile { file, path, length, broken: false });
-        self.seek_end()
+        Ok(())
     }
 
     /// Opens a log and cuts off its torn end; none if the log is empty.

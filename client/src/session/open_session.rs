@@ -297,10 +297,11 @@ impl Session {
         }
         if !self.read_only {
             let journal = journal.as_mut().ok_or(ClientError::Closed)?;
-            journal.append(&encoded, flush)?;
+            // Before the entries, so that none of them is in the journal if the disk is full.
             if entries.iter().any(Entry::needs_file) {
                 journal.make_file()?;
             }
+            journal.append(&encoded, flush)?;
         } else if !entries.iter().all(Entry::is_observation) {
             return Err(ClientError::InUse(self.id));
         }
