@@ -136,7 +136,7 @@ pub(crate) fn spawn_background_work(core: &Arc<Core>, session: Arc<Session>) {
 /// Stores and publishes everything unfinished, unless a round is running or nothing is left. Repeats in
 /// rounds until the work is complete.
 pub(crate) fn spawn_round(core: &Arc<Core>, session: &Arc<Session>, authors: AuthorPolicy) {
-    if !session.rounds(Rounds::begin) {
+    if session.is_read_only() || !session.rounds(Rounds::begin) {
         return;
     }
     let (shared, session) = (core.clone(), session.clone());

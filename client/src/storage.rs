@@ -67,6 +67,7 @@ pub(crate) async fn put(
     seq: u64,
     id: BlobId,
 ) -> Result<StoredBlob, ClientError> {
+    session.check_writable()?;
     let (bytes, epochs) =
         session.read(|state| Ok::<_, ErrorCode>((state.rebuild(seq)?, epochs_of(core, state, seq))))?;
     let send_object_to = core.config.storage.send_object_to;

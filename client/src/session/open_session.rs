@@ -215,6 +215,11 @@ impl Session {
         facts.state.is_published() || facts.indexes.unpublished == Some(facts.state.prev_link())
     }
 
+    /// Refuses changes outside of this device, such as a PUT, while another process writes the session.
+    pub(crate) fn check_writable(&self) -> Result<(), ClientError> {
+        if self.read_only { Err(ClientError::InUse(self.id)) } else { Ok(()) }
+    }
+
     /// Whether this process only reads the session.
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only
@@ -234,9 +239,7 @@ impl Session {
 
     /// The permit to change the chain; one at a time.
     pub(crate) fn begin(&self) -> Result<OwnedSemaphorePermit, ClientError> {
-        if self.read_only {
-            return Err(ClientError::InUse(self.id));
-        }
+        self.check_writable()?;
         self.turns.clone().try_acquire_owned().map_err(|_| ClientError::Busy)
     }
 

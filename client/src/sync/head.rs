@@ -195,6 +195,7 @@ pub(crate) async fn publish_head(
     session: &Arc<Session>,
     why: PublishReason,
 ) -> Result<(), ClientError> {
+    session.check_writable()?;
     let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
     if why == PublishReason::Head && session.read(State::is_published) {
         return Ok(());

@@ -357,8 +357,9 @@ async fn a_session_that_is_open_elsewhere_can_be_read() {
     assert_eq!(code(&fixture.baton(&home, &["chat", "hello"], "").await), 0);
     let journal = std::fs::read_dir(home.join("sessions")).unwrap();
     let journal = journal.map(|entry| entry.unwrap().path()).find(|path| path.extension().is_some()).unwrap();
-    let lock = std::fs::File::options().read(true).write(true).open(journal).unwrap();
+    let lock = std::fs::File::options().read(true).write(true).open(&journal).unwrap();
     lock.try_lock().unwrap();
+    let before = std::fs::read(&journal).unwrap();
     let run = async |arguments: &[&str]| fixture.baton(&home, arguments, "").await;
     for read in [
         &["session", "show", "last"][..],
@@ -371,6 +372,7 @@ async fn a_session_that_is_open_elsewhere_can_be_read() {
     }
     let refused = run(&["chat", "-c", "more"]).await;
     assert!(code(&refused) == 7 && err(&refused).contains("open in another process"), "{}", err(&refused));
+    assert!(std::fs::read(&journal).unwrap() == before, "a reader changes nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]
