@@ -127,8 +127,8 @@ pub(crate) struct Dialogue {
     session: SessionId,
     /// System text for the named session, until a turn may begin.
     system: Option<String>,
-    /// The messages of the turn that the user stopped, until another turn is answered.
-    stopped: Option<Vec<Message>>,
+    /// The messages of the last turn while it has no answer, and the turn from which they replace others.
+    unanswered: Option<(Vec<Message>, Option<u64>)>,
 }
 
 impl Dialogue {
@@ -144,7 +144,7 @@ impl Dialogue {
             client.session(session).abandon().await?;
         }
         let system = arguments.session.as_ref().and(arguments.system.clone());
-        Ok(Self { client: client.clone(), talk: (*talk).clone(), out, session, system, stopped: None })
+        Ok(Self { client: client.clone(), talk: (*talk).clone(), out, session, system, unanswered: None })
     }
 
     /// The current session.
@@ -250,7 +250,7 @@ impl Dialogue {
         if session != self.session {
             self.handle().release();
             self.system = None;
-            self.stopped = None;
+            self.unanswered = None;
         }
         self.session = session;
         Ok(DialogueStep::Greet)
@@ -264,7 +264,7 @@ impl Dialogue {
     async fn turn(&mut self, messages: Vec<Message>, replaced: Option<u64>) -> Result<(), Failure> {
         let mut view = TurnDisplay::new(&self.out);
         view.begin(&messages);
-        self.stopped = Some(messages.clone());
+        self.unanswered = Some((messages.clone(), replaced));
         let mut input = self.talk.input(self.session, messages.clone(), &self.out);
         if replaced.is_some() {
             input = TurnInput { kind: RecordKind::Edit, supersedes_from: replaced, ..input };
@@ -280,8 +280,8 @@ impl Dialogue {
         if let Ok(outcome) = &result {
             self.talk.remember(&messages, outcome, &self.out).await;
         }
-        if !matches!(result, Err(Failure::Interrupted)) {
-            self.stopped = None;
+        if result.is_ok() {
+            self.unanswered = None;
         }
         self.finish_turn(result.map(Some), &mut view).await
     }
@@ -294,7 +294,7 @@ impl Dialogue {
         } else {
             self.out.note("The conversation is deleted.");
         }
-        self.stopped = None;
+        self.unanswered = None;
         self.session = self.talk.new_session(&self.client).await?;
         Ok(DialogueStep::Greet)
     }
@@ -371,8 +371,11 @@ impl Dialogue {
     }
 
     async fn retry(&mut self) -> Result<(), Failure> {
-        if let Some(messages) = self.stopped.take() {
-            return self.turn(messages, None).await;
+        // A message that the journal has is finished there.
+        if self.handle().pending_messages().await?.is_none()
+            && let Some((messages, replaced)) = self.unanswered.take()
+        {
+            return self.turn(messages, replaced).await;
         }
         let mut view = TurnDisplay::new(&self.out);
         let result = self.talk.finish_pending(&self.client, self.session, &mut view, &self.out).await;
@@ -408,10 +411,12 @@ impl Dialogue {
     async fn replace(&mut self, text: Option<&str>) -> Result<(), Failure> {
         // The message that the user stopped, or that has no answer, is the last one.
         let pending = self.handle().pending_messages().await?;
-        if let Some(open) = pending.or_else(|| self.stopped.clone()) {
+        let unanswered = self.unanswered.take();
+        let replaced = unanswered.as_ref().and_then(|(_, replaced)| *replaced);
+        if let Some(open) = pending.or(unanswered.map(|(messages, _)| messages)) {
             self.handle().abandon().await?;
             let messages = text.map_or(open, |text| vec![Message::new(Role::User, text)]);
-            return self.turn(messages, None).await;
+            return self.turn(messages, replaced).await;
         }
         let conversation = self.handle().conversation().await?;
         let Some(last) = conversation.turns.last() else {
