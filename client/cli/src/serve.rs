@@ -40,7 +40,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
     let memory = RelayerMemory::from(settings, &arguments.memory)?;
     if memory.is_some() && template.relayer.is_none() {
         return Err(Failure::Usage(
-            "--memory needs a relayer: --relayer http://HOST:8000, or its libp2p address".to_owned(),
+            "--memory needs a relayer: --relayer https://HOST, or its libp2p address".to_owned(),
         ));
     }
     note_memory(memory.as_ref(), arguments.memory.memory_hint, out);

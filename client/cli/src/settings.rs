@@ -407,10 +407,23 @@ fn is_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }
 
+/// Whether an answer from a URL is surely its server's: over TLS, or from this machine.
+fn is_authentic(url: &str) -> bool {
+    let Ok(url) = reqwest::Url::parse(url) else { return false };
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+    let is_here = host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+    url.scheme() == "https" || is_here
+}
+
 /// The relayer that is named, if one is: by its address, or by its URL, under which it tells its address.
 pub(crate) async fn named_relayer(named: Option<&String>) -> Result<Option<Relayer>, Failure> {
     match named {
         None => Ok(None),
+        // Over plain HTTP another party of the network could name itself.
+        Some(url) if is_url(url) && !is_authentic(url) => Err(Failure::usage(
+            format!("{url} cannot prove which relayer it names."),
+            "use https://, a loopback address, or the relayer's libp2p address with /p2p/ID",
+        )),
         Some(url) if is_url(url) => ask_relayer(url.trim_end_matches('/')).await.map(Some),
         Some(address) => relayer(address).map(Some),
     }
@@ -423,7 +436,8 @@ async fn ask_relayer(url: &str) -> Result<Relayer, Failure> {
         message: format!("the relayer at {url} does not name its address: {message}"),
         hint: Some("is it running? baton doctor".to_owned()),
     };
-    let http = reqwest::Client::builder().timeout(RELAYER_WAIT).build();
+    let http = reqwest::Client::builder().timeout(RELAYER_WAIT);
+    let http = http.redirect(reqwest::redirect::Policy::none()).build();
     let http = http.map_err(|error| failed(error.to_string()))?;
     let answer =
         http.get(format!("{url}/relayer")).send().await.and_then(reqwest::Response::error_for_status);
@@ -611,6 +625,18 @@ mod tests {
             gather(folder.path(), "", &["--node", "localhost:4001"]).is_err_and(|error| error.is_usage())
         );
         assert!(relayer("/ip4/127.0.0.1/tcp/1").is_err_and(|error| error.is_usage()));
+    }
+
+    #[test]
+    fn a_relayer_is_named_by_a_url_that_proves_its_server() {
+        for url in
+            ["https://r.example", "http://127.0.0.1:8000", "http://localhost:8000", "http://[::1]:8000"]
+        {
+            assert!(is_authentic(url), "{url}");
+        }
+        for url in ["http://r.example", "http://192.168.1.2:8000", "http://localhost.example", "http://"] {
+            assert!(!is_authentic(url), "{url}");
+        }
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Talk {
         let memory = RelayerMemory::from(settings, &arguments.memory)?.map(Arc::new);
         if memory.is_some() && template.relayer.is_none() {
             return Err(Failure::Usage(
-                "--memory needs a relayer: --relayer http://HOST:8000, or its libp2p address".to_owned(),
+                "--memory needs a relayer: --relayer https://HOST, or its libp2p address".to_owned(),
             ));
         }
         Ok(Self {
