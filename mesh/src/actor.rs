@@ -363,8 +363,9 @@ impl Actor {
             stats.connections += 1;
             *stats.transports.of(over) += 1;
         });
-        self.bootstrap.on_connected(connection, peer);
-        self.publish_network();
+        if self.bootstrap.on_connected(connection, peer) {
+            self.publish_network();
+        }
         self.probes.answered(peer);
         self.network.add_connection(peer, connection, relay_of(over));
         let (address, _) = split_identity(endpoint.get_remote_address().clone());

@@ -122,15 +122,18 @@ impl Bootstrap {
         self.0.iter().map(status).collect()
     }
 
-    /// A peer is connected, no matter which side or dial began it.
-    pub(crate) fn on_connected(&mut self, connection: ConnectionId, peer: PeerId) {
+    /// A peer is connected, no matter which side or dial began it. Returns whether it is one of these.
+    pub(crate) fn on_connected(&mut self, connection: ConnectionId, peer: PeerId) -> bool {
+        let mut any = false;
         for entry in &mut self.0 {
             if entry.state == DialState::Dialing(connection) || entry.peer == Some(peer) {
                 entry.failures = 0;
                 entry.failure = None;
                 entry.state = DialState::Connected(peer);
+                any = true;
             }
         }
+        any
     }
 
     /// The last connection with a peer ended.
