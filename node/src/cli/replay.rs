@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, IsTerminal as _, Read as _, Write as _},
+    io::{self, IsTerminal as _, Read as _},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -30,8 +30,8 @@ The client that had the conversation makes the files: `baton session export SESS
 answered with memory `baton session memory SESSION --turn TURN --out FILE`. All of the export is verified first. An answer of a server
 behind a node cannot be computed again, nor one whose settings the export does not have.
 
-A turn that is not replayable leaves the exit code to the others, and is named.
-Exit codes: 0 all that could be computed are the same, 6 one is different, 7 none could be computed.
+A turn that is not replayable is named, and the others are computed all the same.
+Exit codes: 0 all the same, 6 one is different, 7 one is not replayable and none different.
 
 Examples:
   baton-node replay --export conversation.json
@@ -116,11 +116,6 @@ pub(super) async fn run(args: ReplayArgs) -> Result<(), Failure> {
         count.add(&verdict);
         tell(seq, &verdict, began.elapsed(), args.json);
     }
-    if !args.json
-        && let Some(note) = count.note()
-    {
-        let _ = writeln!(io::stderr(), "{note}");
-    }
     count.result()
 }
 
@@ -150,18 +145,6 @@ impl ReplayCount {
         self.same + self.different + self.not_replayable
     }
 
-    /// The turns that do not count for the exit code, in words.
-    fn note(&self) -> Option<String> {
-        let is_partial = self.not_replayable > 0 && self.not_replayable < self.all();
-        is_partial.then(|| {
-            let Self { not_replayable, .. } = self;
-            format!(
-                "{not_replayable} of {} turns could not be computed again; the reasons are above",
-                self.all()
-            )
-        })
-    }
-
     fn result(&self) -> Result<(), Failure> {
         let all = self.all();
         if self.different > 0 {
@@ -170,14 +153,17 @@ impl ReplayCount {
                 format!("different: {} of {all} turns", self.different),
             ));
         }
-        if self.not_replayable < all || all == 0 {
+        if self.not_replayable == 0 {
             return Ok(());
         }
         if self.of_other_models == all {
             let text = "every turn was answered by another model: name its file with --model";
             return Err(Failure::text(Exit::Model, text));
         }
-        Err(Failure::text(Exit::NotReplayable, format!("not replayable: {all} of {all} turns")))
+        Err(Failure::text(
+            Exit::NotReplayable,
+            format!("not replayable: {} of {all} turns", self.not_replayable),
+        ))
     }
 }
 
@@ -328,25 +314,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_that_cannot_be_computed_leaves_the_exit_code_to_the_others() {
+    fn one_turn_that_cannot_be_computed_shows_in_the_exit_code() {
         let (same, different) = (Verdict::Same { tokens: 1 }, Verdict::Different { token: None });
         let schema = Verdict::NotReplayable(NotReplayable::Schema);
         let (wanted, here) = (ModelId([1; 32]), ModelId([2; 32]));
         let model = Verdict::NotReplayable(NotReplayable::Model { wanted, here });
-        for (verdicts, exit, noted) in [
-            (&[][..], None, false),
-            (&[&same][..], None, false),
-            (&[&same, &schema], None, true),
-            (&[&same, &model], None, true),
-            (&[&schema, &different], Some(Exit::Different), true),
-            (&[&schema, &schema], Some(Exit::NotReplayable), false),
-            (&[&schema, &model], Some(Exit::NotReplayable), false),
-            (&[&model, &model], Some(Exit::Model), false),
+        for (verdicts, exit) in [
+            (&[][..], None),
+            (&[&same][..], None),
+            (&[&same, &schema], Some(Exit::NotReplayable)),
+            (&[&same, &model], Some(Exit::NotReplayable)),
+            (&[&schema, &different], Some(Exit::Different)),
+            (&[&schema, &schema], Some(Exit::NotReplayable)),
+            (&[&schema, &model], Some(Exit::NotReplayable)),
+            (&[&model, &model], Some(Exit::Model)),
         ] {
             let mut count = ReplayCount::default();
             verdicts.iter().for_each(|verdict| count.add(verdict));
             assert_eq!(count.result().err().map(|failure| failure.exit), exit, "{count:?}");
-            assert_eq!(count.note().is_some(), noted, "{count:?}");
         }
     }
 }
