@@ -170,7 +170,10 @@ impl Subject {
             match admin.status().await {
                 Ok(status) if own.as_ref().is_none_or(|own| *own == status.node) => {
                     running = Some(status);
-                    if let Ok(text) = admin.settings().await
+                    // Only the process that holds the data directory may name files and servers: doctor sends
+                    // tokens from those files to those servers.
+                    if DataDir::running_admin(&settings.data_dir) == Some(address)
+                        && let Ok(text) = admin.settings().await
                         && let Ok(in_force) = Settings::load(flags.or(parse_running(&text)))
                     {
                         differences = in_force.differences(&settings);
