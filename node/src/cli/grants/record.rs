@@ -3,7 +3,7 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Read as _, Write as _},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -80,7 +80,16 @@ pub(super) fn add(path: &Path, grant: &IssuedGrant) -> io::Result<()> {
     options.create(true).append(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)?.write_all(format!("{line}\n").as_bytes())
+    let mut file = options.read(true).open(path)?;
+    // A write that a crash cut off must not swallow this line.
+    let mut last = [b'\n'];
+    if file.metadata()?.len() > 0 {
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+    }
+    let begin = if last == [b'\n'] { "" } else { "\n" };
+    file.write_all(format!("{begin}{line}\n").as_bytes())?;
+    file.sync_data()
 }
 
 /// All recorded grants, and the number of unreadable lines.
@@ -127,6 +136,8 @@ mod tests {
         add(&path, &grant).unwrap();
         fs::write(&path, format!("{}cut off", fs::read_to_string(&path).unwrap())).unwrap();
         assert_eq!(read(&path).unwrap(), (vec![grant.clone()], 1));
+        add(&path, &grant).unwrap();
+        assert_eq!(read(&path).unwrap(), (vec![grant.clone(), grant.clone()], 1), "after the torn line");
         assert_eq!(grant.state(&[], 19), GrantState::Valid);
         assert_eq!(grant.state(&[], 20), GrantState::Expired);
         assert_eq!(grant.state(&[serial], 19), GrantState::Revoked);
