@@ -3,7 +3,7 @@
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::Path,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -26,6 +26,9 @@ use utoipa_axum::router::OpenApiRouter;
 use zeroize::Zeroizing;
 
 use crate::{println, setup};
+
+/// How long an answer of `GET /relayer` is given again before it is read anew.
+const IDENTITY_KEPT: Duration = Duration::from_secs(1);
 
 /// Serves as the settings say.
 pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -> anyhow::Result<()> {
@@ -156,7 +159,7 @@ fn identity_source(
     let memory = memory_facts(settings, opened.embedder.id());
     let peer_id = baton_mesh::peer_id_of(mesh.node_id()).map(|peer| peer.to_string()).unwrap_or_default();
     let started = Instant::now();
-    Arc::new(move || {
+    let read = move || {
         let peers = mesh.peers();
         let connected = peers.iter().filter(|peer| peer.connected).count();
         RelayerIdentity {
@@ -168,6 +171,19 @@ fn identity_source(
             peers: PeerCounts { connected: connected as u64, known: peers.len() as u64 },
             memory: memory.clone(),
             conversations,
+        }
+    };
+    // Anyone may ask, and each reading copies the table of peers.
+    let kept: Mutex<Option<(Instant, RelayerIdentity)>> = Mutex::new(None);
+    Arc::new(move || {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*kept {
+            Some((at, identity)) if at.elapsed() < IDENTITY_KEPT => identity.clone(),
+            _ => {
+                let identity = read();
+                *kept = Some((Instant::now(), identity.clone()));
+                identity
+            }
         }
     })
 }
