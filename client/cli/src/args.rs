@@ -375,7 +375,7 @@ pub(crate) struct ServeArguments {
 /// The relayer of a conversation, and its memory.
 #[derive(Debug, Args)]
 pub(crate) struct MemoryArguments {
-    /// Relayer for turns, such as https://relayer.example; it adds memory with --memory.
+    /// URL of a relayer for turns (https, or http on this machine); it adds memory with --memory.
     #[arg(long, env = "BATON_RELAYER", value_name = "ADDRESS")]
     pub relayer: Option<String>,
     /// Let the relayer recall memories of your account. It gets a search hint, but cannot read the turn.
