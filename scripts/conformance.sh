@@ -23,7 +23,7 @@ need_node
 
 bin=${CARGO_TARGET_DIR:-target}/debug
 # The whole workspace: a part of it would build its dependencies anew, with other features.
-cargo build --quiet --locked --workspace --bins --tests --examples
+cargo build --quiet --locked "${test_targets[@]}"
 (cd scripts/conformance && npm ci --silent --no-audit --no-fund)
 node scripts/conformance/ids.mjs --count "$count" --seed "$seed" --ours "$bin/examples/blob_ids"
 

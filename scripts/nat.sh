@@ -76,7 +76,7 @@ lan ra a 192.168.31
 lan rb b 192.168.32
 
 bin=${BATON_BIN:-${CARGO_TARGET_DIR:-target}/debug}
-[ -n "${BATON_BIN:-}" ] || cargo build --quiet --locked --workspace --bins --tests --examples
+[ -n "${BATON_BIN:-}" ] || cargo build --quiet --locked "${test_targets[@]}"
 
 background() { # namespace, log, command
   local name=$1 log=$2

@@ -4,6 +4,9 @@
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
+# What the tests and the scripts run. The whole workspace: a part of it would build its dependencies anew, with other features.
+# Of the examples, which take minutes to link, one is run.
+test_targets=(--workspace --bins --tests --example blob_ids)
 
 fail() {
   printf 'error: %s\n' "$1" >&2
@@ -57,8 +60,7 @@ need_chromium() {
 # The programs: those in BATON_BIN, or built now. Sets `bin`.
 need_programs() {
   bin=${BATON_BIN:-${CARGO_TARGET_DIR:-target}/debug}
-  # The whole workspace: a part of it would build its dependencies anew, with other features.
-  [ -n "${BATON_BIN:-}" ] || cargo build --quiet --locked --workspace --bins --tests --examples
+  [ -n "${BATON_BIN:-}" ] || cargo build --quiet --locked "${test_targets[@]}"
 }
 
 # The packages of scripts/requirements.txt, in an environment of their own.

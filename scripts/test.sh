@@ -55,7 +55,8 @@ verify_vectors() {
 # Most tests wait for timers and sockets, so more of them than cores run at once.
 tests() {
   export RUST_TEST_THREADS=$((2 * $(nproc)))
-  scripts/postgres.sh run -- cargo test --locked --workspace --no-fail-fast
+  scripts/postgres.sh run -- cargo test --locked --no-fail-fast "${test_targets[@]}"
+  cargo test --locked --workspace --doc
 }
 
 # How long turns take under a flood says something in a release build alone, on a machine that does nothing else.
@@ -67,7 +68,7 @@ flood() {
 
 step "install what is missing" need_tools
 step "python for the verifier" need_python
-step "build" cargo build --locked --workspace --bins --tests --examples
+step "build" cargo build --locked "${test_targets[@]}"
 step "fetch the model" "$bin/baton-node" models pull smollm2-135m-instruct
 step "tests, with a Postgres" tests
 step "verifier on the vectors" verify_vectors

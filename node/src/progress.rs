@@ -3,7 +3,7 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use baton_command::progress::{self, BarStyle, ProgressBar};
 
 use crate::models::{CatalogueEntry, PullProgress};
 
@@ -31,16 +31,11 @@ impl Progress {
 
     /// Progress of an item of `size` bytes.
     pub(crate) fn of(name: &str, size: u64) -> Self {
-        let on_terminal = io::stderr().is_terminal();
-        let target = if on_terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(size), target);
-        let style = ProgressStyle::with_template(
-            "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left",
-        );
-        bar.set_style(style.expect("the template is tested").progress_chars("=> "));
+        let bar = progress::bar(BarStyle::Bytes);
+        bar.set_length(size);
         Self {
             bar,
-            on_terminal,
+            on_terminal: io::stderr().is_terminal(),
             name: name.to_owned(),
             total: size,
             phase: "",

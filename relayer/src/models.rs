@@ -1,8 +1,9 @@
 //! Commands for embedding models: fetch them, and measure recall with each.
 
-use std::{io::IsTerminal as _, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use anyhow::Context as _;
+use baton_command::progress::{self, BarStyle};
 use baton_embed::{
     Embedder, EmbedderConfig,
     models::{ALL_MINILM_L6_V2, POTION_BASE_8M, PullProgress, catalogue, model, pull as fetch},
@@ -12,30 +13,15 @@ use baton_relayer::{
     config::{EmbedderSetting, Settings},
     evaluation,
 };
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{println, setup};
-
-const BYTES: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, {elapsed}";
-const STEPS: &str = "{msg} [{bar:30}] {pos} of {len}, {elapsed}";
-
-fn bar(template: &str) -> ProgressBar {
-    let target = match std::io::stderr().is_terminal() {
-        true => ProgressDrawTarget::stderr(),
-        false => ProgressDrawTarget::hidden(),
-    };
-    let bar = ProgressBar::with_draw_target(None, target);
-    let style = ProgressStyle::with_template(template).expect("the templates are tested");
-    bar.set_style(style.progress_chars("=> "));
-    bar
-}
 
 /// Fetches a model, or verifies an existing one.
 pub(crate) fn pull(settings: &Settings, name: &str) -> anyhow::Result<()> {
     let total = model(name)?.bytes();
     let folder = &settings.model_dir;
     create_private_folder(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let bar = bar(BYTES);
+    let bar = progress::bar(BarStyle::Bytes);
     let files = fetch(name, folder, &mut |step| {
         let (phase, bytes, length) = match step {
             // The total is unknown; the files are barely compressed.
@@ -69,7 +55,7 @@ pub(crate) async fn locomo(settings: &Settings, data: &Path, json: bool) -> anyh
     for config in available(settings) {
         embedders.push(baton_embed::open(&config, &settings.model_dir).await?);
     }
-    let bar = bar(STEPS);
+    let bar = progress::bar(BarStyle::Steps);
     let report = evaluation::locomo(data, &embedders, &mut |step| {
         bar.set_message(step.embedder.to_owned());
         bar.set_length(step.dialogues as u64);
@@ -109,15 +95,4 @@ fn available(settings: &Settings) -> Vec<EmbedderConfig> {
         configs.push(setup::embedder_config(settings));
     }
     configs
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_bars_can_be_drawn() {
-        assert!(bar(BYTES).is_hidden() || std::io::stderr().is_terminal());
-        bar(STEPS).set_position(1);
-    }
 }

@@ -54,7 +54,7 @@ pub(crate) async fn run(settings: &Settings, command: BlobCommand, out: &Out) ->
         BlobCommand::Verify { id, file: None, limit } => {
             inspect::verify(settings, blob(&id)?, limit.saturating_mul(MIB), out).await
         }
-        BlobCommand::Stat { ids } => inspect::stat(settings, &ids, out).await,
+        BlobCommand::Show { ids } => inspect::show(settings, &ids, out).await,
         BlobCommand::Renew { ids, within_days, epochs, retry_uncertain } => {
             let request = ledger::RenewRequest { ids, within_days, epochs, retry_uncertain };
             ledger::renew(settings, request, out).await
@@ -163,5 +163,5 @@ async fn deliver(bytes: Vec<u8>, file: Option<&Path>) -> Result<(), Failure> {
 
 /// Bytes as a person reads them.
 fn size(bytes: u64) -> String {
-    indicatif::HumanBytes(bytes).to_string()
+    baton_command::progress::size(bytes)
 }

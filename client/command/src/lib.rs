@@ -1,7 +1,7 @@
 //! The parts that Baton's programs share beside the protocol, most of them around `main`.
 //!
 //! Each program calls this crate for shell completions and manual pages ([`manual`]), for the signals that
-//! end it ([`signals`]), and for its log ([`log`]). Daemons share their crash policy ([`crash`]) and the
+//! end it ([`signals`]), for its log ([`log`]), and for progress bars ([`progress`]). Daemons share their crash policy ([`crash`]) and the
 //! reading of their options ([`config`]). The embedded store and the relayer, which serve HTTP to other
 //! machines, take their listener from here ([`listen`]). Their embedded storages share flushes
 //! ([`group_commit`]). This crate knows no program, no route and no session.
@@ -12,6 +12,8 @@
 pub mod config;
 #[cfg(feature = "program")]
 pub mod crash;
+#[cfg(feature = "program")]
+pub mod endpoint;
 pub mod group_commit;
 #[cfg(feature = "http")]
 pub mod listen;
@@ -19,4 +21,6 @@ pub mod listen;
 pub mod log;
 #[cfg(feature = "program")]
 pub mod manual;
+#[cfg(feature = "program")]
+pub mod progress;
 pub mod signals;

@@ -1,12 +1,12 @@
 //! `baton-node bench`: measures the engine's speed with a model on this machine.
 
 use std::{
-    io::{self, IsTerminal as _},
     num::NonZero,
     path::{Path, PathBuf},
     time::Instant,
 };
 
+use baton_command::progress::{self, BarStyle, ProgressBar};
 use baton_engine::{
     LoadError, Model, Options,
     bench::{BenchError, Case, Memory, Plan, Progress, Rate, measure, memory},
@@ -16,7 +16,6 @@ use baton_engine::{
     kv::{KV_BLOCK, KvShape},
 };
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::{
@@ -220,11 +219,9 @@ struct Screen {
 
 impl Screen {
     fn new(json: bool, about: &Value) -> Self {
-        let on_terminal = io::stderr().is_terminal();
-        let target = if on_terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(1), target);
-        let style = ProgressStyle::with_template("measuring [{bar:30}] {percent} %, {eta} left");
-        bar.set_style(style.expect("the template is tested").progress_chars("=> "));
+        let bar = progress::bar(BarStyle::Percent);
+        bar.set_message("measuring");
+        bar.set_length(1);
         if !json {
             let text = |key: &str| about[key].as_str().unwrap_or_default().to_owned();
             say(format!(

@@ -3,18 +3,18 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, IsTerminal as _, Read as _},
+    io::{self, Read as _},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
+use baton_command::progress;
 use baton_proto::{
     export::{Export, ExportMemory, OpenTurn, open},
     limits::MAX_SCHEMA_BYTES,
     memory::MemoryItem,
 };
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::json;
 use zeroize::Zeroizing;
 
@@ -224,7 +224,7 @@ fn named_model(args: &ReplayArgs) -> Result<PathBuf, Failure> {
 
 impl Bench {
     async fn open(path: PathBuf, threads: Option<u16>) -> Result<Self, Failure> {
-        let spinner = spinner("loading the model");
+        let spinner = progress::spinner("loading the model");
         let config = NativeConfig {
             max_context_tokens: u32::MAX,
             slots: 1,
@@ -239,7 +239,8 @@ impl Bench {
     }
 
     async fn compute(&self, seq: u64, task: &ReplayTask) -> Result<Verdict, Failure> {
-        let spinner = spinner(&format!("computing turn {seq} again, of {} tokens", task.input_tokens()));
+        let spinner =
+            progress::spinner(format!("computing turn {seq} again, of {} tokens", task.input_tokens()));
         let verdict = replay(&self.engine, task).await.map_err(|error| Failure::new(Exit::Failure, error))?;
         spinner.finish_and_clear();
         Ok(verdict)
@@ -296,15 +297,6 @@ fn read(path: &Path, limit: u64) -> Result<Zeroizing<String>, Failure> {
         return Err(Failure::text(Exit::Usage, format!("{} is larger than {limit} bytes", path.display())));
     }
     Ok(text)
-}
-
-fn spinner(text: &str) -> ProgressBar {
-    if !io::stderr().is_terminal() {
-        return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-    }
-    let spinner = ProgressBar::new_spinner().with_message(text.to_owned());
-    spinner.enable_steady_tick(Duration::from_millis(100));
-    spinner
 }
 
 #[cfg(test)]

@@ -1,16 +1,9 @@
 //! A progress bar on a terminal, and nothing elsewhere.
 
-use std::time::Duration;
-
+use baton_command::progress::{self, BarStyle, ProgressBar};
 use baton_walrus_client::http_store::{Phase, Progress, ProgressFn};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::super::out::Out;
-
-/// Time between two steps of a spinner.
-const TICK: Duration = Duration::from_millis(120);
-const TRANSFER: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}";
-const WORK: &str = "{spinner} {msg} ({elapsed})";
 
 /// A line on standard error that shows progress. It disappears when dropped.
 pub(super) struct Bar(ProgressBar);
@@ -18,15 +11,13 @@ pub(super) struct Bar(ProgressBar);
 impl Bar {
     /// A bar, drawn if standard error is a terminal and the output is not JSON.
     pub(super) fn new(out: &Out) -> Self {
-        let target = if out.json() { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        Self(ProgressBar::with_draw_target(None, target))
+        Self(if out.json() { progress::hidden() } else { progress::bar(BarStyle::Bytes) })
     }
 
     /// Shows work whose end is unknown.
     pub(super) fn working(&self, what: &str) {
-        self.0.set_style(style(WORK));
+        progress::restyle(&self.0, BarStyle::Spinner);
         self.0.set_message(what.to_owned());
-        self.0.enable_steady_tick(TICK);
     }
 
     /// The callback for the store's progress.
@@ -58,17 +49,12 @@ impl Drop for Bar {
 }
 
 fn begin(bar: &ProgressBar, phase: Phase) {
-    let (text, template) = match phase {
-        Phase::Hashing => ("computing the blob ID", WORK),
-        Phase::Uploading => ("uploading", TRANSFER),
-        Phase::Waiting => ("waiting for the publisher", WORK),
-        Phase::Downloading => ("downloading", TRANSFER),
+    let (text, style) = match phase {
+        Phase::Hashing => ("computing the blob ID", BarStyle::Spinner),
+        Phase::Uploading => ("uploading", BarStyle::Bytes),
+        Phase::Waiting => ("waiting for the publisher", BarStyle::Spinner),
+        Phase::Downloading => ("downloading", BarStyle::Bytes),
     };
-    bar.set_style(style(template));
+    progress::restyle(bar, style);
     bar.set_message(text);
-    bar.enable_steady_tick(TICK);
-}
-
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).expect("the templates are valid")
 }
