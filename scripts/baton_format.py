@@ -310,6 +310,8 @@ PROGRESS = Struct(
 TURN_ACK = Struct(
     ("version", "u8"), ("session_id", ID), ("session_key", ID), ("seq", "u64"), ("link_hash", ID), ("blob_digest", ID),
     ("receipt_hash", ID), ("time_ms", "u64"))
+EXPORT_STATEMENT = Struct(
+    ("version", "u8"), ("session_id", ID), ("session_key", ID), ("seq", "u64"), ("link_hash", ID))
 ABORT = Struct(
     ("version", "u8"), ("session_id", ID), ("session_key", ID), ("seq", "u64"), ("turn_id", ID16), ("attempt", "u32"),
     ("time_ms", "u64"))
@@ -482,6 +484,7 @@ SIGNED_TYPES = {
     "Receipt": (RECEIPT, "receipt", "node", "BadNodeSignature", MAX_SIGNED, receipt_rule),
     "ProgressNote": (PROGRESS, "progress", "node", "BadNodeSignature", MAX_SIGNED, no_rule),
     "TurnAck": (TURN_ACK, "turn-ack", "session_key", "BadSignature", MAX_SIGNED, own_session),
+    "ExportStatement": (EXPORT_STATEMENT, "export-head", "session_key", "BadSignature", MAX_SIGNED, own_session),
     "Abort": (ABORT, "abort", "session_key", "BadSignature", MAX_SIGNED, own_session),
     "StatusRequest": (STATUS, "status-request", "session_key", "BadSignature", MAX_SIGNED, own_session),
     "HeadRecord": (HEAD, "head", "head_key", "BadSignature", MAX_HEAD, head_rule),

@@ -125,11 +125,17 @@ class Refuses(unittest.TestCase):
 
         zero_id = "A" * 43
         cases = [
-            ("format", lambda e: e.update(format="baton-export-v2"), "UnsupportedVersion"),
+            ("format", lambda e: e.update(format="baton-export-v1"), "UnsupportedVersion"),
             ("session id", lambda e: e.update(session_id="00" * 32), "SessionIdMismatch"),
             ("session key", lambda e: e.update(session_key="00" * 32), "SessionIdMismatch"),
             ("wrong root", lambda e: e.update(root="43" * 32), "SessionIdMismatch"),
             ("shards", lambda e: e.update(n_shards=1001), "BadGenesis"),
+            ("shards of no network", lambda e: e.update(n_shards=3), "BadGenesis"),
+            ("statement's signature", lambda e: e["head"].update(statement=flip(e["head"]["statement"], -1)), "BadSignature"),
+            ("statement of another kind", lambda e: e["head"].update(statement=e["turns"][0]["ack"]), "NonCanonical"),
+            ("no statement", lambda e: e["head"].pop("statement"), "Malformed"),
+            ("sampling that was not ordered", lambda e: e["turns"][2].update(receipt=None, sampling=e["turns"][6]["sampling"]),
+             "ReceiptMismatch"),
             ("branch", lambda e: e.update(branch={"session_id": ROOT, "link_hash": ROOT}), "BadGenesis"),
             ("head seq", lambda e: e["head"].update(seq=20), "HeadMismatch"),
             ("head link", lambda e: e["head"].update(link_hash="00" * 32), "HeadMismatch"),
@@ -175,6 +181,8 @@ class Refuses(unittest.TestCase):
         self.assertEqual(code_of(changed(change)), "PayloadRejected")
 
     def test_repeated_fields_and_loose_base64(self):
+        self.assertIn(b'"seq":0,', EXPORT)
+        self.assertEqual(code_of(EXPORT.replace(b'"seq":0,', b'"seq":-0,', 1)), "Malformed")
         twice = EXPORT.replace(b'{"format"', b'{"n_shards":1000,"format"', 1)
         self.assertEqual(code_of(twice), "Malformed")
         export = json.loads(EXPORT)

@@ -60,14 +60,19 @@ def no_repeats(pairs):
     return dict(pairs)
 
 
+def whole_number(text):
+    need(text != "-0", "Malformed", "-0 is not an integer of this format")
+    return int(text)
+
+
 def no_number(text):
     raise Refused("Malformed", "%s is not an integer" % text)
 
 
 def load_json(data):
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=no_repeats, parse_float=no_number,
-                          parse_constant=no_number)
+        return json.loads(data.decode("utf-8"), object_pairs_hook=no_repeats, parse_int=whole_number,
+                          parse_float=no_number, parse_constant=no_number)
     except (ValueError, RecursionError) as error:
         raise Refused("Malformed", "not JSON: %s" % error) from None
 
@@ -153,8 +158,8 @@ def parse_export(data):
     """The export with bytes in place of text."""
     top = fields_of(load_json(data), "format session_id session_key n_shards branch head root segments turns",
                     "an export")
-    need(text_of(top["format"], "format") == "baton-export-v1", "UnsupportedVersion", "format")
-    head = fields_of(top["head"], "seq link_hash", "head")
+    need(text_of(top["format"], "format") == "baton-export-v2", "UnsupportedVersion", "format")
+    head = fields_of(top["head"], "seq link_hash statement", "head")
     export = {
         "session_id": hex_of(top["session_id"], "session_id"),
         "session_key": hex_of(top["session_key"], "session_key"),
@@ -162,6 +167,7 @@ def parse_export(data):
         "branch": optional(parse_branch, top["branch"], "branch"),
         "head_seq": integer(head["seq"], U64, "head seq"),
         "head_hash": hex_of(head["link_hash"], "head link_hash"),
+        "statement": base64_of(head["statement"], "head statement"),
         "root": optional(hex_of, top["root"], "root"),
         "segments": [], "turns": [],
     }
@@ -183,6 +189,14 @@ def parse_export(data):
             turn[name] = optional(base64_of, item[name], name)
         export["turns"].append(turn)
     return export
+
+
+def check_statement(export):
+    """Section 13, step 1: the client itself says that its session reaches this head."""
+    statement, _ = fmt.open_encoded("ExportStatement", export["statement"])
+    same = statement["session_id"] == export["session_id"] and statement["session_key"] == export["session_key"]
+    same = same and statement["seq"] == export["head_seq"] and statement["link_hash"] == export["head_hash"]
+    need(same, "HeadMismatch", "the client's statement is of another head")
 
 
 def check_root(export):
@@ -239,6 +253,8 @@ def check_receipt(turn, link, record, report):
     need(same, "ReceiptMismatch", what + " is not the one its link names")
     messages, memory = record["messages"], receipt["commitments"]["memory"]
     need(messages and messages[-1]["role"] == "Assistant", "ReceiptMismatch", what + " without an answer")
+    bare = messages[-1]["name"] is None and messages[-1]["call_id"] is None
+    need(bare, "ReceiptMismatch", what + " commits to the text alone of an answer with more")
     output = fmt.commit_output(turn["record_key"], messages[-1]["text"], record["finish"])
     need(receipt["commitments"]["output"] == output, "ReceiptMismatch", what + " commits to another answer")
     sound = (memory is not None) == (receipt["memory_items"] > 0) and receipt["window_from"] <= receipt["seq"]
@@ -299,6 +315,8 @@ def verify_export(data):
     export = parse_export(data)
     same = kdf("session-id", export["session_key"]) == export["session_id"]
     need(same, "SessionIdMismatch", "session id is not of this key")
+    need(4 <= export["n_shards"] <= 2048, "BadGenesis", "n_shards is out of range")
+    check_statement(export)
     check_root(export)
     chain = check_chain(export)
     report = {
@@ -327,6 +345,9 @@ def verify_export(data):
             receipt = check_receipt(turn, link, record, report) if turn["receipt"] is not None else None
             if auth and receipt:
                 check_order(receipt, auth)
+            if auth and turn["sampling"] is not None:
+                same = fmt.sampling_digest(turn["record_key"], turn["sampling"]) == auth["sampling"]
+                need(same, "ReceiptMismatch", "turn %d was ordered with other sampling settings" % link["seq"])
             if turn["ack"] is not None:
                 check_ack(turn, link, blob)
                 report["acks_checked"] += 1
@@ -358,6 +379,7 @@ def show(report, vectors):
           "%(acks_checked)d acknowledgements" % report)
     if report["memory_unchecked"]:
         print("    %(memory_unchecked)d commitments to memory not checked: an export does not hold the items" % report)
+    print("    ordered by the client up to this head: the session's key signed it")
     print("    keys %s" % ("derive from the root" if report["root_checked"] else "opened what they should; no root"))
     print("    Walrus blob IDs compared, not recomputed; nothing here says that no later turn exists")
 

@@ -176,6 +176,8 @@ labels! {
     RECEIPT = "receipt";
     /// An acknowledgement of a turn, by the session key.
     TURN_ACK = "turn-ack";
+    /// The end of an exported session, by the session key.
+    EXPORT_HEAD = "export-head";
     /// The abort of unaccepted attempts, by the session key.
     ABORT = "abort";
     /// A request for the state of a turn, by the session key.

@@ -12,7 +12,7 @@ use crate::{
     signed::Signable,
 };
 
-fn check_session(id: &SessionId, key: &PublicKey) -> Result<(), ErrorCode> {
+pub(crate) fn check_session(id: &SessionId, key: &PublicKey) -> Result<(), ErrorCode> {
     if session_id(key) == *id { Ok(()) } else { Err(ErrorCode::SessionIdMismatch) }
 }
 

@@ -6,21 +6,25 @@
 
 use std::collections::BTreeMap;
 
-use baton_keys::session::SessionRoot;
+use baton_keys::{
+    contexts::{EXPORT_HEAD, SignatureLabel},
+    session::SessionRoot,
+};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::{
+    ack::check_session,
     chain::VerifiedSegment,
     codec,
     error::ErrorCode,
     ids::{BlobId, LinkHash, PublicKey, SessionId},
-    limits::{MAX_STOP_BYTES, MAX_STOP_STRINGS},
+    limits::{MAX_STOP_BYTES, MAX_STOP_STRINGS, VERSION},
     link::{BranchPoint, Genesis},
     memory::MemoryItem,
     record::{Message, Role},
     segment::{Segment, blob_salt},
-    signed::SignedBytes,
+    signed::{Signable, SignedBytes, SignedObject},
     turn::Sampling,
 };
 
@@ -33,7 +37,7 @@ pub use check::{ExportReport, OpenTurn, SeenBlob, open, verify, verify_each_blob
 const MAX_SAMPLING_BYTES: usize = 128 + MAX_STOP_STRINGS * (MAX_STOP_BYTES + 8);
 
 /// The `format` of an export of this version.
-pub const EXPORT_FORMAT: &str = "baton-export-v1";
+pub const EXPORT_FORMAT: &str = "baton-export-v2";
 
 /// An exported session. In JSON every field but [`ExportTurn::sampling`] is present, `null` when empty;
 /// unknown fields are refused.
@@ -53,7 +57,8 @@ pub struct Export {
     /// The parent, if the session is a branch.
     #[serde(deserialize_with = "text::present")]
     pub branch: Option<ExportBranch>,
-    /// The end of the chain. No signature says that it is the last: a reader with a later head compares.
+    /// The end of the chain. The client signs it, and says nothing of later turns: a reader with a later head
+    /// compares.
     pub head: ExportHead,
     /// The root secret (hex), if requested: its holder can write the session.
     #[serde(deserialize_with = "text::present")]
@@ -77,7 +82,7 @@ pub struct ExportBranch {
 }
 
 /// The end of the exported chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportHead {
     /// The last turn's position.
@@ -85,6 +90,44 @@ pub struct ExportHead {
     /// The last link's hash (hex).
     #[serde(with = "text")]
     pub link_hash: LinkHash,
+    /// The encoded, signed [`ExportStatement`] (base64): the client ordered the turns up to this link.
+    #[serde(with = "text::base64")]
+    pub statement: Vec<u8>,
+}
+
+/// The client's statement that a chain up to a link is its session.
+///
+/// A node signs links, but anyone may be a node: without the statement, an export proves nothing of its client.
+/// It says nothing of later turns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportStatement {
+    /// Format version, 1.
+    pub version: u8,
+    /// The session.
+    pub session_id: SessionId,
+    /// The session's public key, which signs.
+    pub session_key: PublicKey,
+    /// The last turn's position.
+    pub seq: u64,
+    /// The last link's hash, which binds all turns before it.
+    pub link_hash: LinkHash,
+}
+
+impl Signable for ExportStatement {
+    const LABEL: SignatureLabel = EXPORT_HEAD;
+    const BAD_SIGNATURE: ErrorCode = ErrorCode::BadSignature;
+
+    fn version(&self) -> u8 {
+        self.version
+    }
+
+    fn signer(&self) -> PublicKey {
+        self.session_key
+    }
+
+    fn check(&self) -> Result<(), ErrorCode> {
+        check_session(&self.session_id, &self.session_key)
+    }
 }
 
 /// One segment, by its last blob.
@@ -360,17 +403,22 @@ pub fn build(
             blob,
             blob_id: verified.blob.blob_id,
         });
-        head = Some(ExportHead { seq: last.link.seq, link_hash: last.link.link_hash() });
+        head = Some((last.link.seq, last.link.link_hash()));
     }
+    let (seq, link_hash) = head.ok_or(ErrorCode::BadSequence)?;
+    let signing = root.signing_key();
+    let (session_id, session_key) = (root.session_id(), signing.public_key());
+    let statement = ExportStatement { version: VERSION, session_id, session_key, seq, link_hash };
+    let statement = SignedObject::sign(statement, &signing).encode();
     Ok(Export {
         format: EXPORT_FORMAT.to_owned(),
-        session_id: root.session_id(),
-        session_key: root.signing_key().public_key(),
+        session_id,
+        session_key,
         n_shards: scope.n_shards,
         branch: scope
             .branch
             .map(|branch| ExportBranch { session_id: branch.session_id, link_hash: branch.link_hash }),
-        head: head.ok_or(ErrorCode::BadSequence)?,
+        head: ExportHead { seq, link_hash, statement },
         root: scope.with_root.then(|| ExportKey(*root.expose())),
         segments: exported_segments,
         turns,

@@ -17,6 +17,7 @@ use crate::{
         AuditRoot, AuthHash, Commitment, ModelId, NodeId, PublicKey, ReceiptHash, RunningHash,
         SamplingDigest, SessionId, TurnId,
     },
+    limits::PROGRESS_TOKENS,
     memory::MemoryItem,
     record::{FinishReason, Message},
     signed::{Signable, SignedObject},
@@ -166,6 +167,59 @@ impl Receipt {
             && self.tokens.resumed == auth.resume.map_or(0, |prefix| prefix.token_count)
             && self.tokens.resumed <= self.tokens.output
     }
+
+    /// Whether prompt and price stay within the offer that the client accepted. The price is at most that of
+    /// the signed counts, rounded up to a millionth; a resume prefix costs nothing as output.
+    #[must_use]
+    pub fn fits_terms(&self, terms: &OfferTerms) -> bool {
+        let generated = self.tokens.output.saturating_sub(self.tokens.resumed);
+        let thousandths = u128::from(self.tokens.input) * u128::from(terms.input_price)
+            + u128::from(generated) * u128::from(terms.output_price);
+        self.tokens.input <= terms.context_tokens && u128::from(self.price) <= thousandths.div_ceil(1000)
+    }
+
+    /// Whether the node counted and hashed the answer as the client did.
+    #[must_use]
+    pub fn matches_count(&self, count: &AnswerCount) -> bool {
+        self.tokens.output == count.output && self.audit_root == count.audit_root
+    }
+}
+
+/// The terms of an offer to which a client holds a receipt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferTerms {
+    /// Tokens of context.
+    pub context_tokens: u32,
+    /// Price of a thousand input tokens, in millionths of the node's unit.
+    pub input_price: u64,
+    /// Price of a thousand output tokens, in millionths of the node's unit.
+    pub output_price: u64,
+}
+
+/// A client's own count of an answer, from the ids of its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerCount {
+    /// Tokens, with those of a resume prefix.
+    pub output: u32,
+    /// Root over their audit leaves, without attested logits.
+    pub audit_root: AuditRoot,
+}
+
+impl AnswerCount {
+    /// From the running hashes of an answer: the start, then one after each token.
+    #[must_use]
+    pub fn of(hashes: &[RunningHash]) -> Self {
+        let output = u32::try_from(hashes.len().saturating_sub(1)).unwrap_or(u32::MAX);
+        let mut leaves = Vec::new();
+        let mut first_token = 0;
+        for tokens in hashes.get(1..).unwrap_or_default().chunks(PROGRESS_TOKENS as usize) {
+            let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+            let running_hash = tokens.last().copied().unwrap_or(RunningHash([0; 32]));
+            leaves.push(AuditLeaf { first_token, count, running_hash, logits_hash: [0; 32] });
+            first_token += count;
+        }
+        Self { output, audit_root: audit_root(&leaves) }
+    }
 }
 
 impl SignedObject<Receipt> {
@@ -274,4 +328,75 @@ pub fn audit_root(leaves: &[AuditLeaf]) -> AuditRoot {
             .collect();
     }
     AuditRoot(level.first().copied().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_has_the_leaves_of_the_node() {
+        let mut hashes = vec![RunningHash([1; 32])];
+        for token in 0..70 {
+            hashes.push(running_hash_step(&hashes[hashes.len() - 1], token));
+        }
+        let leaf = |first_token: u32, count: u32| AuditLeaf {
+            first_token,
+            count,
+            running_hash: hashes[(first_token + count) as usize],
+            logits_hash: [0; 32],
+        };
+        let count = AnswerCount::of(&hashes);
+        let leaves = [leaf(0, 32), leaf(32, 32), leaf(64, 6)];
+        assert_eq!((count.output, count.audit_root), (70, audit_root(&leaves)));
+        let none = AnswerCount::of(&hashes[..1]);
+        assert_eq!((none.output, none.audit_root), (0, audit_root(&[])));
+    }
+
+    #[test]
+    fn a_price_is_at_most_that_of_the_counts_and_a_prompt_fits_the_context() {
+        let terms = OfferTerms { context_tokens: 1000, input_price: 3, output_price: 50 };
+        let fits = |input, output, resumed, price| {
+            let tokens = TokenCounts { input, output, memory: 0, resumed };
+            Receipt { tokens, price, ..receipt() }.fits_terms(&terms)
+        };
+        // 100 * 3 + 40 * 50 = 2,300 thousandths, so at most 3 millionths.
+        assert!(fits(100, 40, 0, 0) && fits(100, 40, 0, 3));
+        assert!(!fits(100, 40, 0, 4));
+        // Ten of the tokens came from another node: 1,800 thousandths.
+        assert!(fits(100, 40, 10, 2) && !fits(100, 40, 10, 3));
+        assert!(fits(1000, 0, 0, 0) && !fits(1001, 0, 0, 0));
+        let free = OfferTerms { input_price: 0, output_price: 0, ..terms };
+        assert!(!Receipt { price: 1, ..receipt() }.fits_terms(&free));
+        let dear = OfferTerms { input_price: u64::MAX, output_price: u64::MAX, ..terms };
+        assert!(Receipt { price: u64::MAX, ..receipt() }.fits_terms(&dear), "no overflow");
+    }
+
+    fn receipt() -> Receipt {
+        Receipt {
+            version: 1,
+            session_id: SessionId([1; 32]),
+            seq: 0,
+            turn_id: TurnId([2; 16]),
+            attempt: 0,
+            auth_hash: AuthHash([3; 32]),
+            node: NodeId([4; 32]),
+            model: ModelId([5; 32]),
+            engine: EngineKind::Native,
+            sampling: SamplingDigest([6; 32]),
+            seed: 0,
+            window_from: 0,
+            tokens: TokenCounts { input: 10, output: 10, ..TokenCounts::default() },
+            memory_items: 0,
+            commitments: Commitments {
+                input: Commitment([7; 32]),
+                output: Commitment([8; 32]),
+                memory: None,
+            },
+            audit_root: AuditRoot([9; 32]),
+            timings: Timings::default(),
+            price: 0,
+            time_ms: 0,
+        }
+    }
 }

@@ -28,7 +28,7 @@ pub(crate) fn request() -> AuditRequest {
         model: ModelId(counting(0xd2)),
         tokens: 40,
         disclosure: Disclosure {
-            export: "{\"format\":\"baton-export-v1\"}".to_owned(),
+            export: "{\"format\":\"baton-export-v2\"}".to_owned(),
             memory: vec![MemoryItem {
                 text: "sails on Sundays ⛵".to_owned(),
                 source: "chat of May".to_owned(),

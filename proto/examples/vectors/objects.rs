@@ -9,6 +9,7 @@ use baton_proto::{
     ErrorCode, Signable, SignedBytes, SignedObject,
     ack::{Abort, StatusRequest},
     codec,
+    export::ExportStatement,
     head::{DeviceLease, HeadInner, HeadRecord},
     ids::{BlobDigest, BlobId, DeviceId, FetchProof, LinkHash, ModelId, QuotaSerial, SessionId, SuiAddress},
     limits::VERSION,
@@ -89,6 +90,15 @@ pub(crate) fn abort(made: &Session) -> SignedObject<Abort> {
         time_ms: auth.issued_ms + 100,
     };
     SignedObject::sign(abort, &root().signing_key())
+}
+
+/// The client's statement about the head of an export.
+pub(crate) fn export_statement(made: &Session) -> SignedObject<ExportStatement> {
+    let head = made.head();
+    let (session_id, session_key) = (root().session_id(), root().signing_key().public_key());
+    let (seq, link_hash) = (head.seq, head.link_hash);
+    let statement = ExportStatement { version: VERSION, session_id, session_key, seq, link_hash };
+    SignedObject::sign(statement, &root().signing_key())
 }
 
 /// The status request for turn 7's second attempt.
@@ -260,6 +270,7 @@ pub(crate) fn object_vectors(made: &Session) -> Value {
         signed("ProgressNote", &progress(made), None),
         signed("TurnAck", &resumed.ack, None),
         signed("Abort", &abort(made), None),
+        signed("ExportStatement", &export_statement(made), None),
         signed("StatusRequest", &status(made), None),
         signed("HeadRecord", &head(made), Some(head(made).index_key().to_string())),
         signed("NodeRecord", &node_record(), None),

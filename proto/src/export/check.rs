@@ -17,7 +17,10 @@ use crate::{
     turn::{Sampling, TurnAuth},
 };
 
-use super::{EXPORT_FORMAT, Export, ExportSampling, ExportSegment, ExportTurn};
+use super::{EXPORT_FORMAT, Export, ExportSampling, ExportSegment, ExportStatement, ExportTurn};
+
+/// Shard counts of Walrus networks, within which blob IDs are defined.
+const N_SHARDS: std::ops::RangeInclusive<u16> = 4..=2048;
 
 /// The coverage of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +64,7 @@ pub struct SeenBlob<'a> {
 
 /// Verifies everything in an export:
 ///
+/// - the client's statement about the head
 /// - seals, keys, links, records, genesis
 /// - every blob, rebuilt
 /// - authorisations, receipts with their commitments, acknowledgements
@@ -125,6 +129,10 @@ fn walk(
     if session_id(&export.session_key) != export.session_id {
         return Err(ErrorCode::SessionIdMismatch);
     }
+    if !N_SHARDS.contains(&export.n_shards) {
+        return Err(ErrorCode::BadGenesis);
+    }
+    check_statement(export)?;
     let root = check_root(export)?;
     let segments = check_chain(export)?;
     let mut report = ExportReport {
@@ -163,7 +171,10 @@ fn walk(
             let blob = checked.rebuild(segment, index + 1)?;
             checked.is_named_blob(&blob, named, is_last.then_some(exported))?;
             let closes_segment = is_last && segment.is_closed();
-            see(&SeenBlob { seq: link.seq, blob_id: turn.blob_id, closes_segment, bytes: &blob })?;
+            // The next link's word is signed, the export's own is not.
+            let named = named.map(|named| named.blob_id);
+            let blob_id = named.or(is_last.then_some(exported.blob_id)).or(turn.blob_id);
+            see(&SeenBlob { seq: link.seq, blob_id, closes_segment, bytes: &blob })?;
             keep(checked.proofs(&blob, &mut report)?);
             report.turns += 1;
             report.blobs_rebuilt += 1;
@@ -172,6 +183,16 @@ fn walk(
         report.closed_segments += u64::from(segment.is_closed());
     }
     if turns.next().is_some() { Err(ErrorCode::BadSequence) } else { Ok(report) }
+}
+
+/// Checks that the session's own key signed the head: without that, anyone could have made the whole chain.
+fn check_statement(export: &Export) -> Result<(), ErrorCode> {
+    let statement = SignedObject::<ExportStatement>::verify_encoded(&export.head.statement)?;
+    let meant = statement.session_id == export.session_id
+        && statement.session_key == export.session_key
+        && statement.seq == export.head.seq
+        && statement.link_hash == export.head.link_hash;
+    if meant { Ok(()) } else { Err(ErrorCode::HeadMismatch) }
 }
 
 fn check_root(export: &Export) -> Result<Option<SessionRoot>, ErrorCode> {
@@ -293,6 +314,11 @@ impl CheckedTurn<'_> {
         {
             return Err(ErrorCode::ReceiptMismatch);
         }
+        if let (Some(sampling), Some(auth)) = (&sampling, &auth)
+            && auth.sampling != sampling.digest(&self.record_key)
+        {
+            return Err(ErrorCode::ReceiptMismatch);
+        }
         let system = self.turn.system.as_ref();
         Ok(OpenTurn {
             system: system.map(|system| system.iter().map(Message::from).collect()),
@@ -328,9 +354,12 @@ impl CheckedTurn<'_> {
     ) -> Result<SignedObject<Receipt>, ErrorCode> {
         let bytes: SignedBytes = crate::codec::decode(encoded, MAX_SIGNED_BYTES + 72)?;
         let receipt = check_receipt_of_link(self.link, bytes)?;
+        // The commitment covers the answer's text alone, so it may carry nothing else.
         let (answer, new) = match self.record.messages.split_last() {
-            Some((_, new)) => (self.record.answer().ok_or(ErrorCode::ReceiptMismatch)?, new),
-            None => return Err(ErrorCode::ReceiptMismatch),
+            Some((last, new)) if last.name.is_none() && last.call_id.is_none() => {
+                (self.record.answer().ok_or(ErrorCode::ReceiptMismatch)?, new)
+            }
+            _ => return Err(ErrorCode::ReceiptMismatch),
         };
         let has_memory = receipt.commitments.memory.is_some();
         let sound = receipt.commitments.output == commit_output(&self.record_key, answer, self.record.finish)

@@ -201,6 +201,7 @@ fn the_sizes_are_the_code() {
             fixed("ProgressNote", &*generate::objects::progress(&made)),
             fixed("TurnAck", &*turn.ack),
             fixed("Abort", &*generate::objects::abort(&made)),
+            fixed("ExportStatement", &*generate::objects::export_statement(&made)),
             fixed("StatusRequest", &*generate::objects::status(&made)),
             fixed("QuotaProof", &*generate::objects::quota_proof(&made)),
             fixed("EmbedAuth", &*generate::embed::made().auth),

@@ -2,16 +2,22 @@
 
 use std::collections::BTreeMap;
 
+use baton_keys::{SecretSigningKey, session::session_id};
 use baton_proto::{
     ErrorCode, SignedObject,
     chain::SessionReader,
     commit::{ChainPosition, seal_turn},
-    export::{Export, ExportKey, ExportReport, ExportScope, TurnProofs, build, verify, verify_each_blob},
+    export::{
+        Export, ExportKey, ExportReport, ExportScope, ExportStatement, TurnProofs, build, verify,
+        verify_each_blob,
+    },
     head::{HeadOuter, SegmentRef},
     ids::{AuditRoot, BlobId, Commitment, LinkHash, ModelId, SamplingDigest, SessionId},
     link::{BlobRef, BranchPoint},
     receipt::Receipt,
+    record::Record,
     segment::Segment,
+    turn::Sampling,
 };
 use serde_json::Value;
 
@@ -225,11 +231,15 @@ fn proofs_that_are_missing_are_counted_not_assumed() {
 
 /// A session of one turn, with a receipt that its node should not have signed.
 fn export_with_receipt(change: fn(&mut Receipt)) -> Export {
-    export_of_one_turn(None, change)
+    export_of_one_turn(None, change, |_| {})
 }
 
-/// A session of one turn, perhaps a branch, with a changed receipt.
-fn export_of_one_turn(branch: Option<BranchPoint>, change: fn(&mut Receipt)) -> Export {
+/// A session of one turn, perhaps a branch, with a changed receipt and record.
+fn export_of_one_turn(
+    branch: Option<BranchPoint>,
+    change: fn(&mut Receipt),
+    change_record: fn(&mut Record),
+) -> Export {
     let session = Session::make();
     let turn = &session.turns[0];
     let mut auth = (*turn.auth).clone();
@@ -239,10 +249,12 @@ fn export_of_one_turn(branch: Option<BranchPoint>, change: fn(&mut Receipt)) -> 
     let mut receipt = (*turn.accepted.receipt).clone();
     receipt.auth_hash = auth.auth_hash();
     change(&mut receipt);
+    let mut record = turn.accepted.record.clone();
+    change_record(&mut record);
     let base = Segment::empty(root().session_id(), 0);
     let position = ChainPosition { base: &base, prev_blob: None };
     let keys = (&turn.record_key, &turn.blob_key);
-    let made = seal_turn(&auth, position, keys, &turn.accepted.record, receipt, &node(0)).unwrap();
+    let made = seal_turn(&auth, position, keys, &record, receipt, &node(0)).unwrap();
     let length = u32::try_from(made.blob.len()).unwrap();
     let blob = BlobRef { blob_id: stand_in_id(&made.blob), digest: made.blob_digest, length };
     let head = HeadOuter {
@@ -268,7 +280,7 @@ fn export_of_one_turn(branch: Option<BranchPoint>, change: fn(&mut Receipt)) -> 
 #[test]
 fn a_branch_verifies_and_names_its_parent() {
     let parent = BranchPoint { session_id: SessionId([7; 32]), link_hash: LinkHash([8; 32]) };
-    let export = export_of_one_turn(Some(parent), |_| {});
+    let export = export_of_one_turn(Some(parent), |_| {}, |_| {});
     let report = verify(&export).unwrap();
     assert_eq!((report.turns, report.auths_checked, report.receipts_checked), (1, 1, 1));
     let mut orphan = export.clone();
@@ -277,6 +289,95 @@ fn a_branch_verifies_and_names_its_parent() {
     let mut adopted = export;
     adopted.branch.as_mut().unwrap().link_hash = LinkHash([9; 32]);
     assert_eq!(verify(&adopted), Err(ErrorCode::BadGenesis));
+}
+
+#[test]
+fn refuses_a_chain_whose_head_the_session_did_not_sign() {
+    let session = Session::make();
+    let export = session.export(false);
+    let key = root().signing_key();
+    let state = |change: fn(&mut ExportStatement), key: &SecretSigningKey| {
+        let mut statement =
+            SignedObject::<ExportStatement>::verify_encoded(&export.head.statement).unwrap().into_value();
+        change(&mut statement);
+        let mut changed = export.clone();
+        changed.head.statement = SignedObject::sign(statement, key).encode();
+        verify(&changed).map(|report| report.turns)
+    };
+    assert_eq!(state(|_| {}, &key), Ok(TURNS));
+    // Anyone can invent a session, or its tail, with links of nodes of their own.
+    let stranger = SecretSigningKey::from_seed(&[9; 32]);
+    assert_eq!(state(|_| {}, &stranger), Err(ErrorCode::BadSignature));
+    let own_session = |statement: &mut ExportStatement| {
+        statement.session_key = SecretSigningKey::from_seed(&[9; 32]).public_key();
+        statement.session_id = session_id(&statement.session_key);
+    };
+    assert_eq!(state(own_session, &stranger), Err(ErrorCode::HeadMismatch));
+    // The client's own statement, about an earlier head.
+    assert_eq!(state(|statement| statement.seq = 9, &key), Err(ErrorCode::HeadMismatch));
+    assert_eq!(
+        state(|statement| statement.link_hash = LinkHash([9; 32]), &key),
+        Err(ErrorCode::HeadMismatch)
+    );
+    let mut unsigned = export.clone();
+    unsigned.head.statement = Vec::new();
+    assert_eq!(verify(&unsigned), Err(ErrorCode::NonCanonical));
+    let mut old = json(&export);
+    old["head"].as_object_mut().unwrap().remove("statement");
+    assert_eq!(check(&old), Err(None));
+}
+
+#[test]
+fn a_tail_that_was_cut_off_is_noticed() {
+    let session = Session::make();
+    let mut cut = session.export(false);
+    // The first segment alone is a whole chain, with keys and blob as an honest, older export has them.
+    cut.segments.truncate(1);
+    cut.turns.truncate(16);
+    (cut.head.seq, cut.head.link_hash) = (15, session.turns[15].accepted.link.link_hash());
+    assert_eq!(verify(&cut), Err(ErrorCode::HeadMismatch));
+}
+
+#[test]
+fn the_last_blob_of_a_segment_is_shown_with_an_id_though_its_turn_names_none() {
+    let mut export = Session::make().export(false);
+    export.turns.iter_mut().for_each(|turn| turn.blob_id = None);
+    let mut without = Vec::new();
+    let report = verify_each_blob(&export, &mut |blob| {
+        if blob.blob_id.is_none() {
+            without.push(blob.seq);
+        }
+        Ok(())
+    });
+    assert!(report.is_ok());
+    assert_eq!(without, Vec::<u64>::new(), "the next link or the export names each");
+}
+
+#[test]
+fn refuses_what_an_answer_carries_beside_its_text() {
+    let name = |record: &mut Record| record.messages.last_mut().unwrap().name = Some("hidden".to_owned());
+    let call = |record: &mut Record| record.messages.last_mut().unwrap().call_id = Some("hidden".to_owned());
+    for change in [name, call] {
+        let export = export_of_one_turn(None, |_| {}, change);
+        assert_eq!(verify(&export), Err(ErrorCode::ReceiptMismatch));
+    }
+}
+
+#[test]
+fn refuses_sampling_settings_that_were_not_ordered_and_shards_of_no_network() {
+    let mut export = Session::make().export(false);
+    let turn = export.turns.iter_mut().find(|turn| turn.auth.is_some() && turn.sampling.is_some()).unwrap();
+    // Without the receipt, the authorisation alone knows the settings.
+    turn.receipt = None;
+    assert!(verify(&export).is_ok());
+    let turn = export.turns.iter_mut().find(|turn| turn.receipt.is_none()).unwrap();
+    turn.sampling = Some((&Sampling { temperature: 0.5, ..sampling(turn.seq) }).into());
+    assert_eq!(verify(&export), Err(ErrorCode::ReceiptMismatch));
+    for n_shards in [0, 1, 3, 2049, u16::MAX] {
+        let mut export = Session::make().export(false);
+        export.n_shards = n_shards;
+        assert_eq!(verify(&export), Err(ErrorCode::BadGenesis), "{n_shards}");
+    }
 }
 
 type Lie = fn(&mut Receipt);

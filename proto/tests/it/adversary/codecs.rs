@@ -14,6 +14,7 @@ use baton_proto::{
     chain::{ChainEnd, SessionReader, WindowReader, verify_segment},
     codec,
     embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts},
+    export::ExportStatement,
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::LinkHash,
     limits::{
@@ -193,6 +194,7 @@ signed_types!(
     Abort,
     EmbedAuth,
     EmbedReply,
+    ExportStatement,
     HeadRecord,
     Link,
     MemEnvelope,

@@ -7,6 +7,7 @@ use baton_proto::{
     embed::{
         EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts, SealedReply, SealedTexts,
     },
+    export::ExportStatement,
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{
         AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, EmbedId, ExchangeKey, FetchProof,
@@ -134,6 +135,7 @@ random_structs! {
     }
     TurnAck { version, session_id, session_key, seq, link_hash, blob_digest, receipt_hash, time_ms }
     Abort { version, session_id, session_key, seq, turn_id, attempt, time_ms }
+    ExportStatement { version, session_id, session_key, seq, link_hash }
     StatusRequest { version, session_id, session_key, turn_id, attempt, node, time_ms }
     TokenCounts { input, output, memory, resumed }
     Timings { queue_ms, prefill_ms, first_token_ms, decode_ms }
@@ -410,6 +412,10 @@ settable_signers! {
     Abort: |abort, key| {
         abort.session_key = key.public_key();
         abort.session_id = baton_keys::session::session_id(&abort.session_key);
+    }
+    ExportStatement: |statement, key| {
+        statement.session_key = key.public_key();
+        statement.session_id = baton_keys::session::session_id(&statement.session_key);
     }
     StatusRequest: |request, key| {
         request.session_key = key.public_key();
