@@ -74,7 +74,13 @@ impl<K: Copy + Eq + Hash> Rates<K> {
         }
     }
 
-    /// Returns requests that were taken and not used.
+    /// The most that a key can take at once: a full bucket.
+    #[must_use]
+    pub fn amount(&self) -> u64 {
+        self.amount
+    }
+
+    /// Returns requests that were taken and not used; never more than were taken.
     pub fn give_back(&mut self, key: &K, count: u64) {
         let full = self.full();
         if let Some(bucket) = self.buckets.get_mut(key) {

@@ -256,8 +256,10 @@ fn load_ring(path: &Path) -> Result<KeyRing, IdentityError> {
     })
 }
 
+/// Writes the exchange keys. The old file's secrets are destroyed: a disk that is read later opens no recorded
+/// exchange.
 fn store_ring(path: &Path, ring: &KeyRing) -> Result<(), IdentityError> {
-    files::replace_private(path, ring.render().as_bytes()).map_err(|source| IdentityError::Ring {
+    files::replace_secret(path, ring.render().as_bytes()).map_err(|source| IdentityError::Ring {
         action: "write",
         path: path.to_owned(),
         source,
@@ -372,6 +374,21 @@ mod tests {
 
     fn addresses(texts: &[&str]) -> Vec<Multiaddr> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_scheduled_rotation_destroys_the_old_file() {
+        let node = Node::new();
+        let identity = node.open();
+        let path = node.folder.path().join(EXCHANGE_KEYS_FILE);
+        let before = fs::read(&path).unwrap();
+        // The blocks of the old file, which a reader of the disk could find.
+        let blocks = node.folder.path().join("blocks");
+        fs::hard_link(&path, &blocks).unwrap();
+        node.set(START + 13 * HOUR);
+        assert!(identity.refresh(&[]).unwrap(), "the keys are due");
+        assert_ne!(fs::read(&path).unwrap(), before);
+        assert_eq!(fs::read(&blocks).unwrap(), vec![0; before.len()]);
     }
 
     #[test]

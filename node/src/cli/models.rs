@@ -40,7 +40,7 @@ pub(super) fn run(args: ModelsArgs) -> Result<(), Failure> {
         ModelsCommand::List => list(&settings, args.json),
         ModelsCommand::Pull(pull) => get::pull(&settings.model_dir, &pull, args.json)?,
         ModelsCommand::Add { path, name } => get::add(&settings.model_dir, &path, name, args.json)?,
-        ModelsCommand::Rm { name, force } => remove(&settings, &name, force, args.json)?,
+        ModelsCommand::Delete { name, force } => remove(&settings, &name, force, args.json)?,
         ModelsCommand::Verify { names } => verify(&settings.model_dir, names, args.json)?,
     }
     Ok(())

@@ -164,6 +164,15 @@ fn hourly<K: Copy + Eq + std::hash::Hash>(tokens: u64) -> Option<Rates<K>> {
     (tokens > 0).then(|| Rates::per(tokens, HOUR_MS))
 }
 
+/// Reserved tokens of an answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HeldTokens {
+    /// Where they are counted, if they are.
+    pool: Option<Pool>,
+    /// Their number.
+    pub(crate) tokens: u64,
+}
+
 impl Guard {
     pub(crate) fn new(limits: &ServiceLimits) -> Self {
         let subnet_turns = u64::from(limits.subnet_turns_per_minute);
@@ -279,14 +288,13 @@ impl Guard {
         false
     }
 
-    /// Reserves the tokens of an answer, for a counted caller without a grant.
-    pub(crate) fn hold_tokens(
-        &mut self,
-        who: &Caller,
-        tokens: u64,
-        now_ms: u64,
-    ) -> Result<Option<Pool>, u32> {
-        let Some(pool) = self.pool(who, now_ms) else { return Ok(None) };
+    /// Reserves at most `most` tokens of an answer, for a counted caller without a grant. Reserves fewer if an
+    /// hour has fewer: the answer may have no more.
+    pub(crate) fn hold_tokens(&mut self, who: &Caller, most: u64, now_ms: u64) -> Result<HeldTokens, u32> {
+        let Some(pool) = self.pool(who, now_ms) else { return Ok(HeldTokens { pool: None, tokens: most }) };
+        let buckets =
+            [self.peer_tokens.as_ref().map(Rates::amount), self.subnet_tokens.as_ref().map(Rates::amount)];
+        let tokens = buckets.into_iter().flatten().fold(most, u64::min);
         if let Some(peers) = &mut self.peer_tokens {
             peers.take_many(who.peer, tokens, now_ms)?;
         }
@@ -298,12 +306,13 @@ impl Guard {
             }
             return Err(wait);
         }
-        Ok(Some(pool))
+        Ok(HeldTokens { pool: Some(pool), tokens })
     }
 
     /// Returns the unused tokens of an answer.
-    pub(crate) fn return_tokens(&mut self, who: &Caller, pool: Option<Pool>, tokens: u64) {
-        let Some(pool) = pool else { return };
+    pub(crate) fn return_tokens(&mut self, who: &Caller, held: HeldTokens, unused: u64) {
+        let tokens = unused.min(held.tokens);
+        let Some(pool) = held.pool else { return };
         if let Some(peers) = &mut self.peer_tokens {
             peers.give_back(&who.peer, tokens);
         }

@@ -5,12 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use baton_keys::{files, ids::NodeId};
+use baton_keys::ids::NodeId;
 use baton_proto::node_record::KeyWindow;
 
 use super::{
     EXCHANGE_KEYS_FILE, Identity, IdentityError, NODE_KEY_FILE, backup, create_node_key, load_node_key,
-    load_ring, sign_record,
+    load_ring, sign_record, store_ring,
 };
 
 /// Prefix of a retired node key's file name; the first digits of the node's ID follow.
@@ -41,21 +41,13 @@ impl Identity {
         let now_ms = (self.clock)();
         let mut ring = self.ring.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         ring.replace(now_ms);
-        replace_ring(&self.ring_path, &ring)?;
+        store_ring(&self.ring_path, &ring)?;
         let sequence = self.current_record().sequence + 1;
         let signed = sign_record(&self.signing, &self.profile, &ring, &last.addresses, now_ms, sequence);
         *self.ring.write().unwrap_or_else(std::sync::PoisonError::into_inner) = ring;
         *self.record.write().unwrap_or_else(std::sync::PoisonError::into_inner) = std::sync::Arc::new(signed);
         Ok(())
     }
-}
-
-fn replace_ring(path: &Path, ring: &super::KeyRing) -> Result<(), IdentityError> {
-    files::replace_secret(path, ring.render().as_bytes()).map_err(|source| IdentityError::Ring {
-        action: "write",
-        path: path.to_owned(),
-        source,
-    })
 }
 
 /// The exchange keys of a data directory, oldest first.
@@ -73,7 +65,7 @@ pub(crate) fn exchange_keys(data_dir: &Path) -> Result<Vec<KeyWindow>, IdentityE
 pub(crate) fn rotate_exchange_keys(data_dir: &Path, now_ms: u64) -> Result<(), IdentityError> {
     let mut ring = super::KeyRing::default();
     ring.replace(now_ms);
-    replace_ring(&data_dir.join(EXCHANGE_KEYS_FILE), &ring)
+    store_ring(&data_dir.join(EXCHANGE_KEYS_FILE), &ring)
 }
 
 /// Creates a new node key with new exchange keys, and renames the old node key. For a stopped node.

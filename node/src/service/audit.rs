@@ -124,7 +124,7 @@ fn admit(
     let hash = bytes.hash();
     let chain = charge::check_quota(core, quota, request.model, &hash)?;
     let requester = charge::requester(core, &who, chain.as_ref());
-    let charge = Charge::take(core, who, request.tokens, chain.as_ref())?;
+    let charge = Charge::take_all(core, who, request.tokens, chain.as_ref())?;
     let ticket = core.slots.enter(requester).map_err(|_| ErrorCode::Busy)?;
     Ok(AdmittedAudit { engine, request, hash, charge, ticket, share })
 }

@@ -120,7 +120,7 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
     lock(&embedding.seen).note(&auth, hash, now_ms)?;
     // Each token has at least a byte, except the two that mark the ends of a text.
     let longest = MAX_EMBED_TEXTS * offer.context_tokens as usize;
-    let charge = Charge::take(core, who, charged(texts.0.len().min(longest)), chain.as_ref())?;
+    let charge = Charge::take_all(core, who, charged(texts.0.len().min(longest)), chain.as_ref())?;
     let ticket = embedding.slots.enter(requester).map_err(|_| ErrorCode::Busy)?;
     Ok(AdmittedEmbedding { embedding, auth, texts, exchange, charge, ticket })
 }

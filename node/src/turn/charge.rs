@@ -6,17 +6,16 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
 };
 
-use baton_mesh::Subnet;
 use baton_proto::{
     ErrorCode,
-    ids::{AuthHash, ModelId, QuotaHash},
+    ids::{AuthHash, ModelId},
     quota::{QuotaChain, QuotaUse},
 };
 
 use crate::{
     core::{
         Core,
-        guard::Caller,
+        guard::{Caller, HeldTokens, quotas::HeldQuota},
         refusal::Refusal,
         slots::{Group, Requester},
     },
@@ -37,32 +36,58 @@ pub(crate) struct Charge {
 
 /// The charged account.
 enum From {
-    UnknownPeers(Option<(Subnet, bool)>),
-    Grants(Vec<QuotaHash>),
+    UnknownPeers(HeldTokens),
+    Grants(HeldQuota),
 }
 
 impl Charge {
-    /// Reserves `held` tokens, the maximum of the answer, and one turn of each grant.
+    /// Reserves at most `most` tokens, and one turn of each grant. An hour's quota may allow fewer:
+    /// [`Charge::held`] tells the number, and the answer has no more.
     pub(crate) fn take(
         core: &Arc<Core>,
         who: Caller,
-        held: u32,
+        most: u32,
         chain: Option<&QuotaChain>,
     ) -> Result<Self, Refusal> {
         let now_ms = core.now_ms();
-        let from = match chain {
+        let (from, held) = match chain {
             Some(chain) => {
-                let taken = lock(&core.quotas).take(chain, held.into(), now_ms);
-                From::Grants(taken.map_err(|(code, retry_after_ms)| Refusal { code, retry_after_ms })?)
+                let held = lock(&core.quotas).take(chain, most.into(), now_ms);
+                let held = held.map_err(|(code, retry_after_ms)| Refusal { code, retry_after_ms })?;
+                let tokens = held.tokens;
+                (From::Grants(held), tokens)
             }
             None => {
-                let pool = core.guard().hold_tokens(&who, held.into(), now_ms);
+                let held = core.guard().hold_tokens(&who, most.into(), now_ms);
                 let refused = |retry_after_ms| Refusal { code: ErrorCode::QuotaExceeded, retry_after_ms };
-                From::UnknownPeers(pool.map_err(refused)?)
+                let held = held.map_err(refused)?;
+                (From::UnknownPeers(held), held.tokens)
             }
         };
+        // Never more than `most`.
+        let held = u32::try_from(held).unwrap_or(most);
         let (used, served) = (AtomicU32::new(0), AtomicBool::new(false));
         Ok(Self { core: core.clone(), who, held, used, served, from })
+    }
+
+    /// As [`Charge::take`], for work that cannot do with fewer tokens.
+    pub(crate) fn take_all(
+        core: &Arc<Core>,
+        who: Caller,
+        tokens: u32,
+        chain: Option<&QuotaChain>,
+    ) -> Result<Self, Refusal> {
+        let charge = Self::take(core, who, tokens, chain)?;
+        if charge.held < tokens {
+            // No wait makes an hour's quota larger.
+            return Err(Refusal { code: ErrorCode::QuotaExceeded, retry_after_ms: u32::MAX });
+        }
+        Ok(charge)
+    }
+
+    /// Reserved tokens: the answer has no more.
+    pub(crate) fn held(&self) -> u32 {
+        self.held
     }
 
     /// The charged caller.
@@ -85,9 +110,9 @@ impl Drop for Charge {
     fn drop(&mut self) {
         let unused = u64::from(self.held.saturating_sub(self.used.load(Relaxed)));
         match &self.from {
-            From::UnknownPeers(pool) => self.core.guard().return_tokens(&self.who, *pool, unused),
-            From::Grants(taken) => {
-                lock(&self.core.quotas).give_back(taken, unused, !self.served.load(Relaxed));
+            From::UnknownPeers(held) => self.core.guard().return_tokens(&self.who, *held, unused),
+            From::Grants(held) => {
+                lock(&self.core.quotas).give_back(held, unused, !self.served.load(Relaxed));
             }
         }
     }

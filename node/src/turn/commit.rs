@@ -150,6 +150,8 @@ fn receipt(
     let output = answer.output_tokens.max(resumed).min(auth.max_output_tokens.max(resumed));
     let input =
         if answer.stats.input_tokens > 0 { answer.stats.input_tokens } else { turn_prompt.input_tokens };
+    // So may its counts exceed the offered context.
+    let input = input.min(admitted.engine.info().context_tokens);
     let price = price_of(core.limits.price(&auth.model), input, output - resumed).min(auth.max_price);
     let first_token = answer.first_token_at.map_or(0, |at| millis(at - admitted.began));
     Receipt {

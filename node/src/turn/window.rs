@@ -29,7 +29,7 @@ pub(crate) struct TurnPrompt {
     pub(crate) memory_tokens: u32,
     /// Number of memory items used, taken best first.
     pub(crate) memory_used: usize,
-    /// Maximum tokens of the answer, by cap and price.
+    /// Maximum tokens of the answer, by cap, price and quota.
     pub(crate) max_tokens: u32,
 }
 
@@ -47,12 +47,15 @@ pub(crate) async fn build_prompt(
 ) -> Result<TurnPrompt, ErrorCode> {
     let (engine, opened) = (admitted.engine.clone(), opened.clone());
     let auth = TurnAuth::clone(&admitted.auth);
-    let price = core.limits.price(&auth.model);
+    let (price, held) = (core.limits.price(&auth.model), admitted.charge.held());
     // Counting cannot be stopped: a turn that ends before keeps its slot and its model until then.
     let kept = (ticket.clone(), hold.clone());
     let fitted = tokio::task::spawn_blocking(move || {
         let turn_prompt = fit(engine.as_ref(), &auth, &opened, &turns)?;
-        let max_tokens = affordable(&auth, price, turn_prompt.input_tokens)?;
+        let affordable = affordable(&auth, price, turn_prompt.input_tokens)?;
+        // The part that another node wrote is not this node's work.
+        let resumed = u32::try_from(opened.payload.resume_tokens.len()).unwrap_or(u32::MAX);
+        let max_tokens = affordable.min(held.saturating_add(resumed));
         drop(kept);
         Ok(TurnPrompt { max_tokens, ..turn_prompt })
     });

@@ -5,7 +5,7 @@ use baton_keys::SecretSigningKey;
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
     commit::{ChainPosition, SealedTurn, seal_turn},
-    ids::{ModelId, RunningHash},
+    ids::{AuditRoot, ModelId, RunningHash},
     limits::VERSION,
     link::Link,
     receipt::{ProgressNote, Receipt, commit_output},
@@ -55,6 +55,10 @@ pub(super) fn forge(
         Misbehaviour::OtherModel => remake(committed, signer, |receipt, _| receipt.model = ModelId([8; 32]))?,
         Misbehaviour::Overclaim => {
             remake(committed, signer, |receipt, _| receipt.tokens.output = auth.max_output_tokens + 1)?
+        }
+        Misbehaviour::Overcount => remake(committed, signer, |receipt, _| receipt.tokens.output += 1)?,
+        Misbehaviour::OtherAuditRoot => {
+            remake(committed, signer, |receipt, _| receipt.audit_root = AuditRoot([9; 32]))?
         }
         Misbehaviour::OtherAuthor => {
             let other_node = SecretSigningKey::generate();

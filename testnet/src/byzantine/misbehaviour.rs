@@ -94,6 +94,10 @@ misbehaviours! {
     OtherModel: Forge, [ReceiptMismatch];
     /// A receipt over more tokens than the order allows.
     Overclaim: Forge, [ReceiptMismatch];
+    /// A receipt over one token more than were sent, within the order.
+    Overcount: Forge, [ReceiptMismatch];
+    /// A receipt whose audit root covers other tokens.
+    OtherAuditRoot: Forge, [ReceiptMismatch];
     /// Link and receipt in the name of another node, which signs them.
     OtherAuthor: Forge, [ReceiptMismatch];
     /// A progress note with an invalid signature.

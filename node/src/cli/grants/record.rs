@@ -95,14 +95,21 @@ pub(super) fn add(path: &Path, grant: &IssuedGrant) -> io::Result<()> {
 /// All recorded grants, and the number of unreadable lines.
 ///
 /// # Errors
-/// The file exists and cannot be read.
+/// The file exists and cannot be read, or is larger than [`MAX_RECORD_BYTES`].
 pub(super) fn read(path: &Path) -> io::Result<(Vec<IssuedGrant>, usize)> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
         opened => opened?,
     };
     let mut text = String::new();
-    file.take(MAX_RECORD_BYTES).read_to_string(&mut text)?;
+    if file.take(MAX_RECORD_BYTES + 1).read_to_string(&mut text)? as u64 > MAX_RECORD_BYTES {
+        let message = format!(
+            "{} has more than {} MiB: move it away, and the next grant begins a new record",
+            path.display(),
+            MAX_RECORD_BYTES >> 20
+        );
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
     let (mut grants, mut unreadable) = (Vec::new(), 0);
     for line in text.lines() {
         match serde_json::from_str(line) {
@@ -116,6 +123,16 @@ pub(super) fn read(path: &Path) -> io::Result<(Vec<IssuedGrant>, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_record_that_is_too_large_is_refused_and_not_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("issuer.key.issued");
+        File::create(&path).unwrap().set_len(MAX_RECORD_BYTES + 1).unwrap();
+        let refused = read(&path).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::FileTooLarge);
+        assert!(refused.to_string().contains("more than 16 MiB"), "{refused}");
+    }
 
     #[test]
     fn issued_grants_are_recorded_and_have_a_state() {

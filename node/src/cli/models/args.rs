@@ -39,11 +39,12 @@ pub(super) enum ModelsCommand {
     },
     /// List the models that can be fetched, and which are present
     List,
-    /// Remove a model's file and any interrupted download
-    Rm {
+    /// Delete a model's file and any interrupted download
+    #[command(alias = "rm")]
+    Delete {
         /// Name from `models list`
         name: String,
-        /// Remove the model even if it is in use
+        /// Delete the model even if it is in use
         #[arg(long)]
         force: bool,
     },

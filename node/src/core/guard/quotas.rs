@@ -44,6 +44,14 @@ pub(crate) struct Quotas {
     accounts: HashMap<QuotaHash, QuotaAccount>,
 }
 
+/// A turn's share of its grants.
+#[derive(Debug)]
+pub(crate) struct HeldQuota {
+    grants: Vec<QuotaHash>,
+    /// Tokens taken from each.
+    pub(crate) tokens: u64,
+}
+
 /// An error code, and the retry time in milliseconds.
 type QuotaRefusal = (ErrorCode, u32);
 
@@ -89,15 +97,22 @@ impl Quotas {
         Ok(chain)
     }
 
-    /// Takes a turn and its tokens from every grant of a chain, or from none.
+    /// Takes a turn and at most `most` tokens from every grant of a chain, or nothing. Takes fewer tokens if a
+    /// grant has fewer an hour: the answer may have no more.
     pub(crate) fn take(
         &mut self,
         chain: &QuotaChain,
-        tokens: u64,
+        most: u64,
         now_ms: u64,
-    ) -> Result<Vec<QuotaHash>, QuotaRefusal> {
-        let mut taken = Vec::with_capacity(chain.links().len());
-        for link in chain.links() {
+    ) -> Result<HeldQuota, QuotaRefusal> {
+        let links = chain.links();
+        // A grant of nothing allows nothing, however long its holder waits.
+        if links.iter().any(|link| link.turns_per_hour == 0 || (link.tokens_per_hour == 0 && most > 0)) {
+            return Err((ErrorCode::QuotaExceeded, u32::MAX));
+        }
+        let tokens = links.iter().map(|link| link.tokens_per_hour).fold(most, u64::min);
+        let mut grants = Vec::with_capacity(links.len());
+        for link in links {
             let hash = link.quota_hash();
             self.make_room(&hash);
             let account = self.accounts.entry(hash).or_insert_with(|| QuotaAccount {
@@ -108,18 +123,19 @@ impl Quotas {
             });
             account.at_ms = now_ms;
             if let Err(wait) = account.take(link.concurrent, tokens, now_ms) {
-                self.give_back(&taken, tokens, true);
+                self.give_back(&HeldQuota { grants, tokens }, tokens, true);
                 return Err((ErrorCode::QuotaExceeded, wait));
             }
-            taken.push(hash);
+            grants.push(hash);
         }
-        Ok(taken)
+        Ok(HeldQuota { grants, tokens })
     }
 
     /// Returns the running place and the unused tokens of an ended turn. Returns the turn as well if it was
     /// unserved.
-    pub(crate) fn give_back(&mut self, taken: &[QuotaHash], tokens: u64, unserved: bool) {
-        for hash in taken {
+    pub(crate) fn give_back(&mut self, held: &HeldQuota, unused: u64, unserved: bool) {
+        let tokens = unused.min(held.tokens);
+        for hash in &held.grants {
             if let Some(account) = self.accounts.get_mut(hash) {
                 account.running = account.running.saturating_sub(1);
                 account.tokens.give_back(&(), tokens);
@@ -200,6 +216,13 @@ mod tests {
         SignedObject::sign(grant, &key(by))
     }
 
+    /// A grant of the issuer with these numbers of tokens and turns an hour.
+    fn sized(tokens_per_hour: u64, turns_per_hour: u32) -> SignedObject<QuotaGrant> {
+        let serial = QuotaSerial([u8::try_from(turns_per_hour % 200).unwrap(); 16]);
+        let grant = (*grant(None, 1, turns_per_hour)).clone();
+        SignedObject::sign(QuotaGrant { serial, tokens_per_hour, ..grant }, &key(1))
+    }
+
     fn used(chain: &[&SignedObject<QuotaGrant>], holder: u8, turn: AuthHash) -> QuotaUse {
         let last = chain.last().unwrap();
         let proof = QuotaProof { version: 1, holder: last.holder, grant: last.quota_hash(), auth_hash: turn };
@@ -242,6 +265,28 @@ mod tests {
         assert_eq!(wait, 720_000, "200 tokens more in a fifth of the hour");
         quotas.give_back(&two, 400, false);
         assert!(quotas.take(&chain, 400, 10).is_ok());
+    }
+
+    #[test]
+    fn a_small_grant_is_a_limit_and_a_grant_of_nothing_allows_nothing() {
+        let small = sized(1000, 100);
+        let mut quotas = quotas(Vec::new());
+        let turn = AuthHash([1; 32]);
+        let chain = quotas.check(&used(&[&small], 2, turn), (&turn, MODEL), 10).unwrap();
+        let mut served = 0;
+        for _ in 0..10 {
+            // Three quarters of the longest answer, which is far more than the grant has.
+            let Ok(held) = quotas.take(&chain, 4096, 10) else { break };
+            assert_eq!(held.tokens, 1000);
+            let used = 3000.min(held.tokens);
+            served += used;
+            quotas.give_back(&held, held.tokens - used, false);
+        }
+        assert_eq!(served, 1000);
+        for nothing in [sized(0, 100), sized(1000, 0)] {
+            let chain = quotas.check(&used(&[&nothing], 2, turn), (&turn, MODEL), 10).unwrap();
+            assert_eq!(quotas.take(&chain, 1, 10).unwrap_err(), (ErrorCode::QuotaExceeded, u32::MAX));
+        }
     }
 
     #[test]

@@ -214,9 +214,9 @@ fn known_peers_and_holders_of_a_grant_are_not_crowded_out_by_their_neighbours() 
 fn tokens_are_held_and_what_was_not_used_comes_back() {
     let mut guard = Guard::new(&limits());
     let who = caller(&guard, 1, HERE);
-    let pool = guard.hold_tokens(&who, 800, 0).unwrap();
+    let held = guard.hold_tokens(&who, 800, 0).unwrap();
     assert!(guard.hold_tokens(&who, 800, 0).is_err());
-    guard.return_tokens(&who, pool, 790);
+    guard.return_tokens(&who, held, 790);
     assert!(guard.hold_tokens(&who, 800, 0).is_ok());
     // Many identities share their subnet's quota.
     let held = (10..100).filter(|number| {
@@ -308,8 +308,8 @@ proptest! {
                 }
                 Step::Tokens(who, tokens) => {
                     let who = caller(&guard, who, HERE);
-                    if let Ok(pool) = guard.hold_tokens(&who, tokens, now) {
-                        guard.return_tokens(&who, pool, tokens);
+                    if let Ok(held) = guard.hold_tokens(&who, tokens, now) {
+                        guard.return_tokens(&who, held, tokens);
                     }
                 }
                 Step::Wait(span) => now += span,
@@ -320,6 +320,28 @@ proptest! {
         // After an hour of quiet the subnet is normal again: the honest peer is served.
         now += HOUR_MS;
         prop_assert!(guard.arrive(&honest, now).is_ok() && guard.turn(&honest, false, now).is_ok());
+    }
+
+    /// A peer never gets more answer tokens than an hour's quota and its refill, however long the answers are
+    /// that it asks for.
+    #[test]
+    fn a_small_quota_of_tokens_is_a_limit(
+        turns in proptest::collection::vec((1u64..8000, 0u64..=100, 0u64..600_000), 1..200),
+    ) {
+        let limits = limits();
+        let hourly = limits.tokens_per_hour;
+        let mut guard = Guard::new(&limits);
+        let who = caller(&guard, 1, HERE);
+        let (mut now, mut served) = (0, 0u64);
+        for (most, percent, pause) in turns {
+            now += pause;
+            let Ok(held) = guard.hold_tokens(&who, most, now) else { continue };
+            prop_assert!(held.tokens <= most);
+            let used = held.tokens * percent / 100;
+            served += used;
+            guard.return_tokens(&who, held, held.tokens - used);
+        }
+        prop_assert!(served <= hourly + hourly * now / HOUR_MS + 1, "{served} in {now} ms");
     }
 
     /// A subnet's unknown peers never exceed its share of turns, whatever identities they take.

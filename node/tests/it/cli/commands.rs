@@ -20,9 +20,9 @@ fn every_help_has_examples_and_no_colour_in_a_pipe() {
             &["run", "--help"],
             &["Examples:", "BATON_NODE_LISTEN", "[default: 127.0.0.1:9464]", "second one ends"],
         ),
-        (&["models", "--help"], &["pull", "add", "list", "rm", "verify", "Examples:"]),
+        (&["models", "--help"], &["pull", "add", "list", "delete", "verify", "Examples:"]),
         (&["models", "add", "--help"], &["--name", "Example:"]),
-        (&["models", "rm", "--help"], &["--force"]),
+        (&["models", "delete", "--help"], &["--force"]),
         (&["bench", "--help"], &["--model", "--threads", "--json", "Examples:", "[default: 512]"]),
         (
             &["doctor", "--help"],

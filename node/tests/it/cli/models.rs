@@ -74,7 +74,7 @@ fn a_file_of_this_machine_is_added_checked_verified_and_removed() {
         let (code, said) = failure(&mut baton_node(home.path(), words));
         assert!(code == 2 && said.contains(part), "{words:?}: {said}");
     }
-    let removed = output(home.path(), &["models", "rm", "My-model"]);
+    let removed = output(home.path(), &["models", "delete", "My-model"]);
     assert!(text(&removed.stdout).contains("was removed"), "{removed:?}");
     assert_eq!(fs::read_dir(home.path().join(".cache/baton/models")).unwrap().count(), 0);
     assert!(file.exists());
@@ -93,7 +93,7 @@ fn a_model_that_a_node_serves_is_not_removed_whatever_computes_it() {
     // Only that node serves it; the configuration has another model.
     let config = home.path().join("elsewhere.toml");
     fs::write(&config, format!("admin = \"{}\"\n", node.admin())).unwrap();
-    let remove = ["models", "rm", "general"];
+    let remove = ["models", "delete", "general"];
     let (code, said) = failure(baton_node(home.path(), &remove).env("BATON_NODE_CONFIG", &config));
     assert!(code == 1 && said.contains("served by the node") && said.contains("--force"), "{said}");
     assert!(file.exists());
