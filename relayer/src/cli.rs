@@ -176,6 +176,9 @@ pub(crate) struct McpArgs {
     /// URL of the relayer
     #[arg(long, env = "BATON_RELAYER_URL", default_value = "http://127.0.0.1:8000")]
     pub(crate) url: String,
+    /// Permit plain http:// to a relayer on another machine: others on the way can read the memories
+    #[arg(long, env = "BATON_INSECURE")]
+    pub(crate) insecure: bool,
     /// Account to act for [default: the key's own]
     #[arg(long, env = "BATON_ACCOUNT")]
     pub(crate) account: Option<String>,

@@ -67,7 +67,7 @@ pub(crate) async fn mcp(args: McpArgs) -> anyhow::Result<()> {
         .transpose()?;
     let delegation = args.delegation.as_deref().map(delegation_header).transpose()?;
     let account = account.map(|owner| owner.to_string());
-    let remote = Remote::new(&args.url, key, account, delegation, std::sync::Arc::new(now_ms))
+    let remote = Remote::new(&args.url, key, account, delegation, args.insecure, std::sync::Arc::new(now_ms))
         .map_err(anyhow::Error::msg)?;
     remote::serve(remote).await
 }

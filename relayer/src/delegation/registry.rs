@@ -21,7 +21,10 @@ use super::{Delegation, SignedDelegation};
 pub(crate) const MAX_PER_KEY: usize = 16;
 /// Most keys of one owner: devices and agents of a person.
 pub(crate) const MAX_KEYS: usize = 256;
-/// Longest record: [`MAX_KEYS`] keys, or [`MAX_PER_KEY`] delegations with names and signatures.
+/// Keys beyond [`MAX_KEYS`] that only a revocation may use: a leaked delegation can be revoked by an owner with
+/// many keys, too.
+const MAX_REVOKED_KEYS: usize = 256;
+/// Longest record: all keys, or [`MAX_PER_KEY`] delegations with names and signatures.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
 const INDEX: &str = "delegates";
 
@@ -138,6 +141,7 @@ impl Registry {
     /// [`MemoryError::Full`] and memory's.
     pub async fn register(&self, signed: SignedDelegation, now_ms: u64) -> Result<bool> {
         let Delegation { owner, delegate, id, expires_s, .. } = signed.delegation;
+        self.make_room(owner, now_ms).await?;
         let entry = DelegationEntry {
             signed: Some(signed),
             id,
@@ -176,8 +180,29 @@ impl Registry {
             }
             return Ok(false);
         };
+        self.make_room(owner, now_ms).await?;
         let changed = self.revoke_of(owner, id, delegate, Some(now_ms)).await?;
         Ok(changed.unwrap_or(false))
+    }
+
+    /// Drops the keys without a delegation that still counts, if the owner has too many.
+    async fn make_room(&self, owner: OwnerId, now_ms: u64) -> Result<()> {
+        let keys = self.keys(owner).await?;
+        if keys.len() < MAX_KEYS {
+            return Ok(());
+        }
+        for key in keys {
+            let change = |read: &[Option<Vec<u8>>]| {
+                let (mut keys, known) = decode_both(read, now_ms)?;
+                if !known.is_empty() {
+                    return Ok(Vec::new());
+                }
+                keys.retain(|kept| *kept != key);
+                Ok(vec![(INDEX.to_owned(), Some(codec::encode(&keys))), (name_of(&key), None)])
+            };
+            self.records.change(owner, names_of(&key), Box::new(change)).await?;
+        }
+        Ok(())
     }
 
     /// Revokes a key's delegation; returns whether that changed a known one. An unknown one is recorded as
@@ -251,19 +276,26 @@ fn decode_both(read: &[Option<Vec<u8>>], now_ms: u64) -> Result<(Vec<PublicKey>,
     Ok((decode(read.first().and_then(Option::as_ref))?, known))
 }
 
-/// Their contents with one more delegation.
+/// Their contents with one more delegation. A revocation has room of its own, and takes that of a registration.
 fn with_one_more(
     delegate: PublicKey,
     mut keys: Vec<PublicKey>,
     mut known: Vec<DelegationEntry>,
     entry: DelegationEntry,
 ) -> Result<RecordChanges> {
+    if known.len() >= MAX_PER_KEY
+        && entry.revoked
+        && let Some(oldest) = known.iter().position(|known| !known.revoked)
+    {
+        known.remove(oldest);
+    }
     if known.len() >= MAX_PER_KEY {
         return Err(MemoryError::Full(format!("a key has at most {MAX_PER_KEY} delegations")));
     }
     let mut changes = Vec::new();
     if !keys.contains(&delegate) {
-        if keys.len() >= MAX_KEYS {
+        let most = if entry.revoked { MAX_KEYS + MAX_REVOKED_KEYS } else { MAX_KEYS };
+        if keys.len() >= most {
             return Err(MemoryError::Full(format!("an owner delegates to at most {MAX_KEYS} keys")));
         }
         keys.push(delegate);
@@ -456,6 +488,36 @@ pub(crate) mod tests {
         assert_eq!(registry.list(owner()).await.unwrap().len(), MAX_PER_KEY);
         registry.register(signed(&key, 200, 300), 200_000).await.unwrap();
         assert_eq!(registry.list(owner()).await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn expired_keys_make_room_and_a_revocation_always_fits() {
+        let registry = Registry::new(Arc::new(InMemoryRecords::default()));
+        let key = |number: usize| {
+            let mut bytes = [2; 32];
+            bytes[..8].copy_from_slice(&number.to_le_bytes());
+            PublicKey(bytes)
+        };
+        for number in 0..MAX_KEYS {
+            registry.register(signed(&key(number), 100, 200), 0).await.unwrap();
+        }
+        let refused = registry.register(signed(&key(MAX_KEYS), 100, 200), 0).await;
+        assert!(matches!(refused, Err(MemoryError::Full(_))), "{refused:?}");
+        // A leaked delegation of a key that the relayer never saw.
+        let leaked = signed(&key(MAX_KEYS), 100, 900);
+        assert!(registry.revoke(owner(), leaked.delegation.id, Some(key(MAX_KEYS)), 1).await.unwrap());
+        assert!(registry.find(owner(), &key(MAX_KEYS), Some(&leaked), 150).await.unwrap().is_none());
+        // And of a key with as many registrations as fit.
+        for _ in 1..MAX_PER_KEY {
+            registry.register(signed(&key(0), 100, 200), 0).await.unwrap();
+        }
+        let other = signed(&key(0), 100, 900);
+        assert!(registry.revoke(owner(), other.delegation.id, Some(key(0)), 1).await.unwrap());
+        assert!(registry.find(owner(), &key(0), Some(&other), 150).await.unwrap().is_none());
+        // After their time, other keys have their places; the revocations stay.
+        registry.register(signed(&key(MAX_KEYS + 1), 200, 300), 250_000).await.unwrap();
+        assert_eq!(registry.keys(owner()).await.unwrap().len(), 3);
+        assert!(registry.find(owner(), &key(MAX_KEYS), Some(&leaked), 300).await.unwrap().is_none());
     }
 
     #[tokio::test]

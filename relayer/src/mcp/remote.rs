@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use baton_command::endpoint::is_protected;
 use baton_keys::account::AccountKey;
 use futures::future::BoxFuture;
 use reqwest::{Client, Url};
@@ -27,7 +28,8 @@ pub struct Remote {
 
 impl Remote {
     /// A relayer at a URL, with a key for its own account, or for another's by a delegation. The delegation
-    /// has the form of the `x-delegation` header, or is registered.
+    /// has the form of the `x-delegation` header, or is registered. `insecure` permits plain HTTP to another
+    /// machine.
     ///
     /// # Errors
     /// A text for the user of the program.
@@ -36,11 +38,16 @@ impl Remote {
         key: AccountKey,
         account: Option<String>,
         delegation: Option<String>,
+        insecure: bool,
         now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     ) -> Result<Self, String> {
         let base = Url::parse(url).map_err(|error| format!("the relayer's URL: {error}"))?;
         if !matches!(base.scheme(), "http" | "https") || base.path() != "/" || base.query().is_some() {
             return Err("the relayer's URL is like https://relayer.example".to_owned());
+        }
+        if !insecure && !is_protected(&base) {
+            let reason = "plain HTTP to another machine shows the memories to others on the way";
+            return Err(format!("{reason}: use https://, or permit it with --insecure"));
         }
         let client = Client::builder()
             .timeout(TIMEOUT)

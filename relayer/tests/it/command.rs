@@ -209,7 +209,7 @@ fn settings_are_the_owners_and_last() {
     assert!(owner.says(&["memory", "settings"]).contains("through nodes  on"), "after a restart");
     // It is deleted with everything else.
     owner.says(&["memory", "add", "My dog is called Biscuit."]);
-    owner.says(&["memory", "forget", "--everything", "--yes"]);
+    owner.says(&["memory", "delete", "--everything", "--yes"]);
     assert_eq!(owner.says(&["memory", "list", "--all"]), "");
     assert!(owner.says(&["memory", "settings"]).contains("through nodes  off"));
 }
@@ -244,7 +244,7 @@ fn an_export_counts_memories_and_brings_authors_back_after_everything_was_forgot
     assert!(told.starts_with(&format!("{count} memories written")), "{told}");
     assert!(count >= 2 && count < lines.lines().count() - 3, "{lines}");
 
-    owner.says(&["memory", "forget", "--everything", "--yes"]);
+    owner.says(&["memory", "delete", "--everything", "--yes"]);
     assert_eq!(owner.says(&["memory", "list", "--all"]), "");
     owner.says(&["memory", "import", &file]);
     let after = items(&owner);
@@ -264,7 +264,7 @@ fn an_export_counts_memories_and_brings_authors_back_after_everything_was_forgot
         ("moved.jsonl", format!("{bare}{}", lines.lines().last().unwrap()), true),
     ] {
         std::fs::write(owner.file(name), text).unwrap();
-        owner.says(&["memory", "forget", "--everything", "--yes"]);
+        owner.says(&["memory", "delete", "--everything", "--yes"]);
         if taken {
             owner.says(&["memory", "import", &owner.file(name)]);
         } else {
