@@ -15,7 +15,9 @@ use baton_proto::{
     ids::RunningHash,
     limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_MESSAGE_BYTES},
     memory::MemoryItem,
-    receipt::{ProgressNote, running_hash_start, running_hash_step},
+    receipt::{
+        AnswerCount, EngineKind, OfferTerms, ProgressNote, Receipt, running_hash_start, running_hash_step,
+    },
     record::FinishReason,
     turn::TurnAuth,
     wire::{ClientFrame, Committed, NodeFrame, ReplyEvent, StoreState},
@@ -130,7 +132,7 @@ pub(crate) async fn run(
     prepared: PreparedAttempt,
     events: &mut Events<'_>,
 ) -> Result<AttemptSuccess, AttemptFailure> {
-    let PreparedAttempt { auth, request, secret, record_key } = prepared;
+    let PreparedAttempt { auth, request, secret, record_key, terms } = prepared;
     let start = running_hash_start(&record_key, &auth.auth_hash());
     let begun = context.begun.map(|begun| &begun.partial);
     let mut reply = Reply::new(start, auth.max_output_tokens, turn.sampling.logprobs, begun);
@@ -172,8 +174,10 @@ pub(crate) async fn run(
         Ok(committed) => committed,
         Err(failure) => return Err(reply.failed(context.blame(failure))),
     };
-    let accepted =
-        context.session.read(|state| accept(state, turn, &auth, &committed, &reply.text, &reply.memory));
+    let held_to = ReceiptTerms { offer: terms, count: Some(AnswerCount::of(&reply.hashes)) };
+    let accepted = context
+        .session
+        .read(|state| accept(state, turn, &auth, &committed, (&reply.text, &reply.memory), &held_to));
     let accepted = match accepted {
         Ok(accepted) => accepted,
         Err(code) => return Err(reply.failed(context.blame(AttemptFailure::check(code)))),
@@ -192,14 +196,34 @@ impl Context<'_> {
     }
 }
 
+/// The client's own facts, to which it holds a receipt before it countersigns.
+pub(crate) struct ReceiptTerms {
+    /// The offer that it chose.
+    pub(crate) offer: OfferTerms,
+    /// Its own count of the answer; none if the reply was lost.
+    pub(crate) count: Option<AnswerCount>,
+}
+
+impl ReceiptTerms {
+    fn check(&self, receipt: &Receipt) -> Result<(), ErrorCode> {
+        let counted = match &self.count {
+            // The server behind such a node gives no ids to count.
+            Some(count) if count.output == 0 && receipt.engine == EngineKind::Proxied => true,
+            Some(count) => receipt.matches_count(count),
+            None => true,
+        };
+        if counted && receipt.fits_terms(&self.offer) { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
+    }
+}
+
 /// Rebuilds a turn from the session's own data and the node's commitment.
 pub(crate) fn accept(
     state: &State,
     turn: &PendingTurn,
     auth: &SignedObject<TurnAuth>,
     committed: &Committed,
-    answer: &str,
-    memory: &[MemoryItem],
+    (answer, memory): (&str, &[MemoryItem]),
+    held_to: &ReceiptTerms,
 ) -> Result<AcceptedTurn, ErrorCode> {
     let base = state.base();
     let prev_blob = state.next_seq().checked_sub(1).and_then(|last| state.blob_ref(last));
@@ -214,6 +238,7 @@ pub(crate) fn accept(
         memory,
     };
     let accepted = accept_turn(&state.root, &expected, committed, answer)?;
+    held_to.check(&accepted.receipt)?;
     // Only the node can say that it satisfies the schema; the client can check that it is JSON.
     let cut = accepted.record.finish != FinishReason::Stop;
     let is_json = || serde_json::from_str::<serde::de::IgnoredAny>(answer).is_ok();

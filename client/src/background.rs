@@ -12,7 +12,7 @@ pub(crate) mod repair;
 use std::{sync::Arc, time::Duration};
 
 use baton_proto::{
-    ids::{BlobId, SessionId},
+    ids::{BlobId, LinkHash, SessionId},
     wire::{ClientFrame, StoreState},
 };
 use futures::{StreamExt as _, stream};
@@ -25,6 +25,7 @@ use crate::{
     },
     core::Core,
     error::ClientError,
+    network::reputation::NodeFailure,
     session::{
         open_session::{AuthorPolicy, Session},
         rounds::Rounds,
@@ -73,6 +74,7 @@ pub(crate) fn spawn_after_turn(core: &Arc<Core>, session: Arc<Session>, seq: u64
             }
         };
         tokio::join!(Box::pin(acknowledge(&shared, &session, seq)), Box::pin(known), Box::pin(stored));
+        repair::confirm_closed(&shared, &session, seq).await;
         renewal::spawn_renewal(&shared, &session);
         let refused = session.read(|state| state.unstored.contains(&seq));
         if !refused && unstored(&shared, &session).iter().any(|(_, wait)| wait.is_zero()) {
@@ -233,20 +235,25 @@ async fn after_store_report(
     reported: StoreState,
     author_until: tokio::time::Instant,
 ) {
-    let Some(link) = session.read(|state| state.link_at(seq)) else { return };
+    let turn = session.read(|state| {
+        let (turn, _) = state.turn(seq)?;
+        Some((turn.link.link_hash(), turn.link.author))
+    });
+    let Some((link, author)) = turn else { return };
     match reported {
         StoreState::Stored { blob_id, end_epoch } => {
             match storage::ensure_blob_id(session, seq).await {
                 Ok(ours) if ours == blob_id => {
                     core.config.store.note_stored(blob_id);
-                    // The author was asked to store it for this long, and has just done so.
-                    let epochs = session.read(|state| storage::epochs_of(core, state, seq));
-                    let stored_blob =
-                        StoredBlob { end_epoch, epochs: Some(epochs), stored_ms: core.now_ms() };
-                    if let Err(error) = session.record_of((seq, link), stored_blob.entries(seq)).await {
-                        tracing::warn!(%error, "a stored blob was not noted");
+                    match storage::is_there(core, blob_id).await {
+                        Ok(true) => return note_reported(core, session, (seq, link), end_epoch).await,
+                        Ok(false) => {
+                            tracing::warn!(%author, "a node called a blob stored that the store does not have");
+                            core.directory.failed(author, NodeFailure::Lied, 0);
+                        }
+                        // A later round looks again.
+                        Err(error) => tracing::debug!(%error, "a stored blob could not be looked for"),
                     }
-                    return;
                 }
                 // Under another ID the next node would not find it.
                 Ok(_) => tracing::warn!("a node named another blob ID than its blob has"),
@@ -258,6 +265,23 @@ async fn after_store_report(
     }
     // The author's minute is over, or it gave up or was wrong.
     store_own(core, session, seq).await;
+}
+
+/// Records a blob that its author called stored, and that the store showed. The author was asked to store it
+/// for so long; later looks find out whether it did.
+async fn note_reported(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    turn: (u64, LinkHash),
+    end_epoch: Option<u64>,
+) {
+    let (seq, stored_ms) = (turn.0, core.now_ms());
+    let epochs = session.read(|state| storage::epochs_of(core, state, seq));
+    let mut entries = StoredBlob { end_epoch, epochs: Some(epochs), stored_ms }.entries(seq);
+    entries.push(Entry::Confirmed { seq, at_ms: stored_ms });
+    if let Err(error) = session.record_of(turn, entries).await {
+        tracing::warn!(%error, "a stored blob was not noted");
+    }
 }
 
 /// Stores a turn's blob from this client's own text, after checking whether it is there. False if the
@@ -284,13 +308,18 @@ async fn try_store_own(core: &Arc<Core>, session: &Arc<Session>, seq: u64) -> Re
     }
     let id = storage::ensure_blob_id(session, seq).await?;
     // Never a blind PUT: the author may have stored it meanwhile.
-    let stored_blob = if core.config.store.exists(id).await? {
+    if core.config.store.exists(id).await? {
         core.config.store.note_stored(id);
-        StoredBlob { end_epoch: None, epochs: None, stored_ms: core.now_ms() }
-    } else {
-        storage::put(core, session, seq, id).await?
-    };
-    session.record(stored_blob.entries(seq)).await
+        storage::note_confirmed(core, session, seq).await;
+        return Ok(());
+    }
+    let stored_blob = storage::put(core, session, seq, id).await?;
+    session.record(stored_blob.entries(seq)).await?;
+    // The publisher's answer is a claim, too. If the store shows nothing yet, a later look is due.
+    if core.config.store.exists(id).await.unwrap_or(false) {
+        storage::note_confirmed(core, session, seq).await;
+    }
+    Ok(())
 }
 
 /// Sends a turn's acknowledgement until its author has it or does not know the turn, or the tries are

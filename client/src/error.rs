@@ -462,7 +462,7 @@ fn store_hint(error: &StoreError) -> &'static str {
             "see --limit; a blob's largest size depends on --shards and the publisher"
         }
         StoreError::OutcomeUnknown { .. } => {
-            "it may be stored, and paid for: look with baton blob stat before storing it again"
+            "it may be stored, and paid for: look with baton blob show before storing it again"
         }
         StoreError::Refused { .. } => {
             "change what the reason names, or try another --publisher or --aggregator"

@@ -89,14 +89,12 @@ pub(crate) fn epochs_of(core: &Arc<Core>, state: &State, seq: u64) -> u32 {
     if is_segment_end(state, seq) { policy.closed_epochs } else { policy.open_epochs }
 }
 
-/// Records that this client confirmed a turn's blob in the store.
-pub(crate) async fn note_confirmed(session: &Arc<Session>, seq: u64) {
-    let known = session.read(|state| state.turn(seq).map(|(_, meta)| (meta.stored, meta.confirmed)));
-    let entries = match known {
-        None | Some((true, true)) => return,
-        Some((true, false)) => vec![Entry::Confirmed { seq }],
-        Some((false, _)) => vec![Entry::Stored { seq, end_epoch: None }, Entry::Confirmed { seq }],
-    };
+/// Records that the store showed a turn's blob to this client.
+pub(crate) async fn note_confirmed(core: &Arc<Core>, session: &Arc<Session>, seq: u64) {
+    let Some(is_stored) = session.read(|state| state.turn(seq).map(|(_, meta)| meta.stored)) else { return };
+    let stored = (!is_stored).then_some(Entry::Stored { seq, end_epoch: None });
+    let confirmed = Entry::Confirmed { seq, at_ms: core.now_ms() };
+    let entries = stored.into_iter().chain([confirmed]).collect();
     if let Err(error) = session.record(entries).await {
         tracing::warn!(%error, "that the store has a blob was not noted");
     }
@@ -113,6 +111,19 @@ pub(crate) async fn put_back(
     session.record(vec![Entry::Lost { seq }]).await?;
     let stored_blob = put(core, session, seq, id).await?;
     session.record(stored_blob.entries(seq)).await
+}
+
+/// Looks for a blob in the store by its ID, twice before it counts as missing: the servers of a store may not
+/// all have it yet.
+///
+/// # Errors
+/// [`StoreError`] when the store does not answer.
+pub(crate) async fn is_there(core: &Arc<Core>, id: BlobId) -> Result<bool, StoreError> {
+    if core.config.store.exists(id).await? {
+        return Ok(true);
+    }
+    tokio::time::sleep(core.config.timeouts.second_look).await;
+    core.config.store.exists(id).await
 }
 
 /// A session's shard count, as configured for new ones or bound by its genesis.

@@ -393,7 +393,7 @@ async fn attempt(
         Ok::<_, ClientError>((pending.turn.clone(), prepared))
     })?;
     let auth = prepared.auth.clone();
-    let entry = AttemptEntry { attempt: auth.attempt, auth: auth.bytes().clone() };
+    let entry = AttemptEntry { attempt: auth.attempt, auth: auth.bytes().clone(), terms: prepared.terms };
     let mut entries = vec![Entry::Attempt(entry)];
     // Without it, the attempt could not be compared with its receipt after a crash.
     let items = own.map(|own| own.items.clone()).unwrap_or_default();

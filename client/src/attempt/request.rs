@@ -12,6 +12,7 @@ use baton_proto::{
     limits::{MAX_AUTH_LIFETIME_MS, MAX_INLINE_BLOBS, MAX_READ_BLOBS, VERSION},
     link::BlobRef,
     memory::MemEnvelope,
+    receipt::OfferTerms,
     record::RecordKind,
     segment::Segment,
     turn::{Grant, GrantedKey, Payload, ReadBlob, ReadRecord, SealedPayload, StoragePolicy, TurnAuth},
@@ -57,6 +58,8 @@ pub(crate) struct PreparedAttempt {
     pub(crate) secret: TurnSecret,
     /// The key of the turn's record, for the running hash of its tokens.
     pub(crate) record_key: RecordKey,
+    /// The offer that the node's receipt is held to.
+    pub(crate) terms: OfferTerms,
 }
 
 /// Builds an attempt at a node.
@@ -65,14 +68,14 @@ pub(crate) fn prepare(
     turn: &PendingTurn,
     attempt: u32,
     choice: &Choice,
-    terms: &AttemptOptions<'_>,
+    options: &AttemptOptions<'_>,
     now_ms: u64,
 ) -> Result<PreparedAttempt, ErrorCode> {
     let base = state.base();
-    let (grant, record_key) = grant(state, turn, attempt, choice, &base, terms.with_locator)?;
-    let inline = inline_blobs(state, &grant, terms.inline)?;
+    let (grant, record_key) = grant(state, turn, attempt, choice, &base, options.with_locator)?;
+    let inline = inline_blobs(state, &grant, options.inline)?;
     let seq = state.next_seq();
-    let prev_blob = if terms.with_locator { head_blob(state)? } else { None };
+    let prev_blob = if options.with_locator { head_blob(state)? } else { None };
     let max_output_tokens = output_cap(turn.max_output_tokens, choice.max_output_tokens);
     let payload = Payload {
         version: VERSION,
@@ -86,8 +89,8 @@ pub(crate) fn prepare(
             None => None,
             Some(hash) => Some(state.schema(hash).ok_or(ErrorCode::PayloadRejected)?.to_owned()),
         },
-        storage: terms.storage,
-        resume_tokens: terms.begun.map_or_else(Vec::new, |begun| begun.partial.ids.to_vec()),
+        storage: options.storage,
+        resume_tokens: options.begun.map_or_else(Vec::new, |begun| begun.partial.ids.to_vec()),
     };
     let signing = state.root.signing_key();
     let mut auth = TurnAuth {
@@ -112,10 +115,10 @@ pub(crate) fn prepare(
         sampling: turn.sampling.digest(&record_key),
         max_output_tokens,
         max_price: highest_price(&choice.offer, max_output_tokens),
-        memory_from: terms.memory_from,
-        memory_tokens: terms.memory_from.map_or(0, |_| terms.memory_tokens),
+        memory_from: options.memory_from,
+        memory_tokens: options.memory_from.map_or(0, |_| options.memory_tokens),
         grant_hash: payload.grant.hash(),
-        resume: terms.begun.map(|begun| begun.prefix(&record_key)),
+        resume: options.begun.map(|begun| begun.prefix(&record_key)),
         issued_ms: now_ms,
         expires_ms: now_ms.saturating_add(MAX_AUTH_LIFETIME_MS),
     };
@@ -124,7 +127,7 @@ pub(crate) fn prepare(
         SealedPayload::seal(&payload, &ExchangeSecret::generate(), &choice.key, &auth.binding())?;
     auth.payload_hash = sealed.hash();
     let auth = SignedObject::sign(auth, &signing);
-    let memory = match terms.memory {
+    let memory = match options.memory {
         Some(OwnMemory { signer, items }) => {
             let envelope = MemEnvelope::seal(items, &auth, signer, &ExchangeSecret::generate(), now_ms)?;
             Some(envelope.bytes().clone())
@@ -132,7 +135,12 @@ pub(crate) fn prepare(
         None => None,
     };
     let request = TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline, memory };
-    Ok(PreparedAttempt { auth, request, secret, record_key })
+    let terms = OfferTerms {
+        context_tokens: choice.offer.context_tokens,
+        input_price: choice.offer.input_price,
+        output_price: choice.offer.output_price,
+    };
+    Ok(PreparedAttempt { auth, request, secret, record_key, terms })
 }
 
 /// The blob of the last turn, which the next link names; its ID must be computed by now.

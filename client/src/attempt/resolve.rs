@@ -20,7 +20,7 @@ use baton_proto::{
 };
 use tokio::time::timeout;
 
-use super::accept;
+use super::{ReceiptTerms, accept};
 use crate::{
     core::Core,
     network::{exchange, reputation::NodeFailure},
@@ -169,8 +169,11 @@ fn open_and_accept(
     let record = last.record.open(&state.root.record_key(&identity), &identity)?;
     let answer = record.answer().ok_or(ErrorCode::BlobMismatch)?;
     let known = pending.attempts.iter().find(|attempt| attempt.auth.attempt == auth.attempt);
-    let mut memory = known.map(|attempt| attempt.memory.clone()).unwrap_or_default();
-    let accepted = accept(state, &pending.turn, auth, committed, answer, &memory)?;
+    let known = known.ok_or(ErrorCode::StatusUnknown)?;
+    let mut memory = known.memory.clone();
+    // The ids did not arrive, or not all of them.
+    let held_to = ReceiptTerms { offer: known.terms, count: None };
+    let accepted = accept(state, &pending.turn, auth, committed, (answer, &memory), &held_to)?;
     memory.truncate(usize::from(accepted.receipt.memory_items));
     Ok((accepted, memory))
 }

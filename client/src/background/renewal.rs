@@ -23,8 +23,8 @@ const RETRY_MS: u64 = 60 * 60 * 1000;
 pub struct RenewReport {
     /// Turns whose blobs were bought again.
     pub renewed: Vec<u64>,
-    /// The turn whose blob the store lacked, although its node had called it stored; it is restored.
-    pub put_back: Option<u64>,
+    /// Turns whose blobs the store lacked, although they had been called stored; they are restored.
+    pub put_back: Vec<u64>,
     /// Whether the head index lacked this device's head, and has it again.
     pub published: bool,
     /// Turns whose blobs could not be bought, with the errors; they stay due.
@@ -38,9 +38,10 @@ pub(crate) async fn renew(core: &Arc<Core>, session: &Arc<Session>, within: Opti
     let horizon = within
         .map(|within| core.now_ms().saturating_add(u64::try_from(within.as_millis()).unwrap_or(u64::MAX)));
     let mut report = RenewReport::default();
-    match repair::confirm_last(core, session).await {
-        Ok(put_back) => report.put_back = put_back,
-        Err(error) => report.failed.extend(session.read(|state| Some((state.last()?.0.link.seq, error)))),
+    let (put_back, failed) = repair::confirm_due(core, session).await;
+    report.put_back = put_back;
+    if let Some(error) = failed {
+        report.failed.extend(session.read(|state| Some((state.last()?.0.link.seq, error))));
     }
     report.published = head::publish_missing(core, session).await;
     for blob in core.lifetimes_of(session) {

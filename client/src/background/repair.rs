@@ -14,12 +14,12 @@ use futures::future::join_all;
 use crate::{
     core::Core,
     error::ClientError,
-    session::{open_session::Session, state::TurnMeta},
+    session::{lifetime, open_session::Session},
     storage,
 };
 
-/// A session unused for this long is at rest: the background work of its last turn is done by then.
-const REST_MS: u64 = 10 * 60 * 1000;
+/// Most blobs to look for at once; a session with more has the others looked for at its next start.
+const MAX_LOOKS: usize = 16;
 
 /// The result of checking the store's copy of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,51 +43,40 @@ pub(crate) async fn repair(core: &Arc<Core>, session: &Arc<Session>) {
     repair_blobs(core, session, &ends).await;
 }
 
-/// Checks that the store has the blob of the last turn, and restores it if it is wrong or lost; returns
-/// the restored turn. Until a segment is closed, its blob and the path to all earlier blobs depend on one
-/// node's word. A blob whose paid time may be over is left to a renewal.
-///
-/// # Errors
-/// [`ClientError::Store`] when it could not be restored.
-pub(crate) async fn confirm_last(
-    core: &Arc<Core>,
-    session: &Arc<Session>,
-) -> Result<Option<u64>, ClientError> {
-    let last = session.read(|state| {
-        let (turn, _) = state.last().filter(|(_, meta)| meta.stored)?;
-        let seq = turn.link.seq;
-        Some((seq, state.blob_ref(seq)?))
-    });
-    let Some(last) = last else { return Ok(None) };
-    let now_ms = core.now_ms();
-    if core.lifetimes_of(session).last().is_none_or(|blob| blob.kept_until_ms <= now_ms) {
-        return Ok(None);
-    }
-    let (put_back, failed) = repair_blobs(core, session, &[last]).await;
-    failed.map_or(Ok(put_back.first().copied()), Err)
+/// Looks in the store for the session's blobs that no look has confirmed, or not for long, and restores wrong
+/// or lost ones. Returns the restored turns, and the last error of a failed restore.
+pub(crate) async fn confirm_due(core: &Arc<Core>, session: &Arc<Session>) -> (Vec<u64>, Option<ClientError>) {
+    let (terms, now_ms) = (core.terms(), core.now_ms());
+    let due = session.read(|state| lifetime::looks_due(state, terms, now_ms, MAX_LOOKS));
+    repair_blobs(core, session, &due).await
 }
 
-/// [`confirm_last`] in the background, at the first use of a session after a rest, unless this
-/// client has confirmed the blob before.
+/// [`confirm_due`] in the background, at the first use of a session.
 pub(crate) fn spawn_confirmation(core: &Arc<Core>, session: &Arc<Session>) {
-    let now_ms = core.now_ms();
-    let wanted = session.read(|state| {
-        let rested = |meta: &TurnMeta| now_ms.saturating_sub(meta.accepted_ms) > REST_MS;
-        state.last().is_some_and(|(_, meta)| meta.stored && !meta.confirmed && rested(meta))
-    });
-    if !wanted {
-        return;
-    }
     let (shared, session) = (core.clone(), session.clone());
-    core.spawn(async move {
-        match confirm_last(&shared, &session).await {
-            Ok(None) => {}
-            Ok(Some(seq)) => {
-                tracing::warn!(seq, "a blob that a node called stored was not there; it is now")
-            }
-            Err(error) => tracing::warn!(%error, "a blob that a node called stored is not there"),
-        }
+    core.spawn(async move { report(confirm_due(&shared, &session).await) });
+}
+
+/// Looks for the blob of a segment that a turn closed: no later turn stores it again.
+pub(crate) async fn confirm_closed(core: &Arc<Core>, session: &Arc<Session>, seq: u64) {
+    let closed = session.read(|state| {
+        let (turn, _) = state.turn(seq).filter(|(turn, _)| turn.link.index == 0)?;
+        let last = turn.link.seq.checked_sub(1)?;
+        let (_, meta) = state.turn(last)?;
+        Some((last, state.blob_ref(last).filter(|_| meta.stored)?))
     });
+    if let Some(closed) = closed {
+        report(repair_blobs(core, session, &[closed]).await);
+    }
+}
+
+fn report((put_back, failed): (Vec<u64>, Option<ClientError>)) {
+    for seq in put_back {
+        tracing::warn!(seq, "a blob that was called stored was not there; it is now");
+    }
+    if let Some(error) = failed {
+        tracing::warn!(%error, "a blob that was called stored is not there");
+    }
 }
 
 /// Checks the store's copies of these blobs, and restores wrong or lost ones. Returns the turns of the
@@ -99,7 +88,7 @@ async fn repair_blobs(
 ) -> (Vec<u64>, Option<ClientError>) {
     let first = look_at(core, ends).await;
     for (seq, _) in with(&first, StoreCopy::Good) {
-        storage::note_confirmed(session, seq).await;
+        storage::note_confirmed(core, session, seq).await;
     }
     let missing: Vec<(u64, BlobRef)> = with(&first, StoreCopy::Missing).collect();
     let mut lost: Vec<(u64, BlobRef)> = with(&first, StoreCopy::Wrong).collect();
@@ -107,7 +96,7 @@ async fn repair_blobs(
         tokio::time::sleep(core.config.timeouts.second_look).await;
         let second = look_at(core, &missing).await;
         for (seq, _) in with(&second, StoreCopy::Good) {
-            storage::note_confirmed(session, seq).await;
+            storage::note_confirmed(core, session, seq).await;
         }
         lost.extend(with(&second, StoreCopy::Missing).chain(with(&second, StoreCopy::Wrong)));
     }

@@ -1,11 +1,31 @@
 //! Decides which of two chains of one session wins. Pure, and the same on every device that sees both.
 //!
-//! At the first seq that differs, the lower link hash wins; a chain that continues the other wins over it.
-//! That is a dictionary order in which the longer word precedes its prefix, so it is total. Whichever pairs
-//! of devices meet, in any order, all end with the same chain. Lengths, times and the order of publication do
-//! not matter.
+//! At the first seq that differs, the lower authorisation hash wins, then the lower link hash; a chain that
+//! continues the other wins over it. That is a dictionary order in which the longer word precedes its prefix,
+//! so it is total. Whichever pairs of devices meet, in any order, all end with the same chain. Lengths, times
+//! and the order of publication do not matter. The client signs the authorisation, so no node chooses a winner
+//! by the fields that it fills in.
 
-use baton_proto::ids::LinkHash;
+use baton_proto::{
+    SignedObject,
+    ids::{AuthHash, LinkHash},
+    link::Link,
+};
+
+/// A link as the rule compares it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ChainLink {
+    /// The client's authorisation of its turn.
+    auth: AuthHash,
+    /// The link itself; decides between two links of one authorisation.
+    hash: LinkHash,
+}
+
+impl From<&SignedObject<Link>> for ChainLink {
+    fn from(link: &SignedObject<Link>) -> Self {
+        Self { auth: link.auth_hash, hash: link.link_hash() }
+    }
+}
 
 /// The links of a chain from some seq on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,17 +34,22 @@ pub(crate) struct Chain {
     pub(crate) first: u64,
     /// The hash that the first link continues.
     pub(crate) prev: LinkHash,
-    /// The hashes of the links, oldest first.
-    pub(crate) links: Vec<LinkHash>,
+    /// The links, oldest first.
+    pub(crate) links: Vec<ChainLink>,
 }
 
 impl Chain {
+    /// The link at a seq; none outside.
+    fn at(&self, seq: u64) -> Option<ChainLink> {
+        self.links.get(usize::try_from(seq.checked_sub(self.first)?).ok()?).copied()
+    }
+
     /// The hash of the link at a seq, or the hash that the first link continues; none outside.
-    fn at(&self, seq: u64) -> Option<LinkHash> {
+    fn hash_at(&self, seq: u64) -> Option<LinkHash> {
         if seq.checked_add(1) == Some(self.first) {
             return Some(self.prev);
         }
-        self.links.get(usize::try_from(seq.checked_sub(self.first)?).ok()?).copied()
+        self.at(seq).map(|link| link.hash)
     }
 
     fn next_seq(&self) -> u64 {
@@ -62,14 +87,14 @@ pub(crate) fn merge(ours: &Chain, theirs: &Chain) -> Merge {
     // The hash before the first compared turn must be the same; for seq 0 it is the genesis, which the id
     // binds.
     if let Some(before) = first.checked_sub(1)
-        && let (Some(a), Some(b)) = (ours.at(before), theirs.at(before))
+        && let (Some(a), Some(b)) = (ours.hash_at(before), theirs.hash_at(before))
         && a != b
     {
         return Merge::TooOld;
     }
     for seq in first.. {
         match (ours.at(seq), theirs.at(seq)) {
-            (Some(a), Some(b)) if a == b => {}
+            (Some(a), Some(b)) if a.hash == b.hash => {}
             (Some(a), Some(b)) if a < b => return Merge::Win { at: seq },
             (Some(_), Some(_)) => return Merge::Lose { at: seq },
             (None, Some(_)) if seq >= ours.next_seq() => return Merge::Behind { from: seq },
@@ -95,7 +120,8 @@ mod tests {
         let mut last = prev;
         let links = turns.iter().map(|turn| {
             last = hash(&[&last.0[..], &turn.to_le_bytes()].concat());
-            last
+            let auth = AuthHash(hash(&[&last.0[..], b"auth"].concat()).0);
+            ChainLink { auth, hash: last }
         });
         Chain { first: 0, prev, links: links.collect() }
     }
@@ -103,7 +129,7 @@ mod tests {
     /// The same chain after log compaction.
     fn compacted(chain: &Chain, first: u64) -> Chain {
         let from = usize::try_from(first).unwrap();
-        Chain { first, prev: chain.links[from - 1], links: chain.links[from..].to_vec() }
+        Chain { first, prev: chain.links[from - 1].hash, links: chain.links[from..].to_vec() }
     }
 
     /// A generator that is the same everywhere.
@@ -128,13 +154,30 @@ mod tests {
     }
 
     #[test]
-    fn the_lower_link_at_the_first_difference_wins_however_long_the_other_is() {
+    fn the_lower_authorisation_at_the_first_difference_wins_however_long_the_other_is() {
         let (one, other) = (chain(&[1, 2]), chain(&[1, 3]));
         let (winner, loser) = if one.links[1] < other.links[1] { (2, 3) } else { (3, 2) };
         let winner = chain(&[1, winner]);
         let longer = chain(&[1, loser, 9, 9, 9]);
         assert_eq!(merge(&winner, &longer), Merge::Win { at: 1 });
         assert_eq!(merge(&longer, &winner), Merge::Lose { at: 1 });
+    }
+
+    #[test]
+    fn a_node_cannot_choose_the_winner_by_the_hash_of_its_link() {
+        let (ours, honest) = (chain(&[1, 2]), chain(&[1, 3]));
+        let wins = merge(&ours, &honest);
+        // A node tries times and signatures until its link's hash is the lowest of all, or the highest.
+        for ground in [[0; 32], [0xff; 32]] {
+            let mut theirs = honest.clone();
+            theirs.links[1].hash = LinkHash(ground);
+            assert_eq!(merge(&ours, &theirs), wins);
+        }
+        // Of two links under one authorisation, every device takes the same.
+        let (mut low, mut high) = (ours.clone(), ours);
+        (low.links[1].hash, high.links[1].hash) = (LinkHash([1; 32]), LinkHash([2; 32]));
+        assert_eq!(merge(&low, &high), Merge::Win { at: 1 });
+        assert_eq!(merge(&high, &low), Merge::Lose { at: 1 });
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use baton_proto::{
     ErrorCode, SignedObject,
-    chain::{HistoryTurn, effective},
+    chain::HistoryTurn,
     head::DeviceLease,
     ids::{DeviceId, LinkHash, NodeId, SessionId},
     memory::MemoryItem,
@@ -127,7 +127,7 @@ pub(crate) fn state_info(state: &State, terms: StorageTerms, trouble: Option<Err
         id: state.session_id,
         title: title::title(state),
         turns: state.next_seq(),
-        effective_turns: effective(state.history.all()).len() as u64,
+        effective_turns: state.effective_turns,
         head: state.prev_link(),
         created_ms: state.header.created_ms,
         last_ms: state.meta.last().map(|meta| meta.accepted_ms),

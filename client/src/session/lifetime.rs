@@ -4,7 +4,7 @@
 //! present epoch nor its end. So a blob stored for e epochs of length d stays for at least (e - 1)·d and at
 //! most e·d. It is renewed while at least one whole epoch is certain.
 
-use baton_proto::{chain::HistoryTurn, ids::BlobId};
+use baton_proto::{chain::HistoryTurn, ids::BlobId, link::BlobRef};
 
 use crate::session::state::{State, StorageTerms, TurnMeta};
 
@@ -54,6 +54,31 @@ impl State {
         self.due.from_ms = Some(from_ms);
         now_ms >= from_ms
     }
+}
+
+/// Last turns of the blobs to look for in the store, least recently seen first, at most `most`: a node's word
+/// and a publisher's answer may be wrong, and a blob may be gone early.
+pub(crate) fn looks_due(state: &State, terms: StorageTerms, now_ms: u64, most: usize) -> Vec<(u64, BlobRef)> {
+    let mut due: Vec<(Option<u64>, u64)> = Vec::new();
+    for seq in state.segment_ends(usize::MAX) {
+        let Some((turn, meta)) = state.turn(seq).filter(|(_, meta)| meta.stored) else { continue };
+        let (stored_ms, epochs) = bought(state, (turn, meta), terms);
+        let kept_until_ms =
+            stored_ms.saturating_add(terms.epoch_ms().saturating_mul(epochs.saturating_sub(1).into()));
+        // A blob whose time may be over is left to a renewal.
+        if kept_until_ms > now_ms && look_from_ms(meta.confirmed_ms, kept_until_ms, terms) <= now_ms {
+            due.push((meta.confirmed_ms, seq));
+        }
+    }
+    due.sort_unstable();
+    due.into_iter().take(most).filter_map(|(_, seq)| Some((seq, state.blob_ref(seq)?))).collect()
+}
+
+/// When a stored blob is looked for again: before half of its believed time has passed, and once an epoch.
+fn look_from_ms(confirmed_ms: Option<u64>, kept_until_ms: u64, terms: StorageTerms) -> u64 {
+    confirmed_ms.map_or(0, |at_ms| {
+        at_ms.saturating_add((kept_until_ms.saturating_sub(at_ms) / 2).min(terms.epoch_ms()))
+    })
 }
 
 /// Until when all stored blobs are kept at least.

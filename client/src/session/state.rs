@@ -6,6 +6,7 @@
 
 mod compact;
 mod due;
+mod entry;
 mod log;
 mod rebase;
 #[cfg(test)]
@@ -18,212 +19,33 @@ use std::{
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
-    ErrorCode, SignedBytes, SignedObject,
+    ErrorCode, SignedObject,
     ack::TurnAck,
-    chain::{HistoryTurn, base_after, rebuild_blob},
-    codec,
+    chain::{HistoryTurn, base_after, effective, rebuild_blob},
     head::{DeviceLease, HeadOuter, SegmentRef},
-    ids::{BlobDigest, BlobId, DeviceId, LinkHash, NodeId, SessionId, TurnId},
-    limits::{MAX_OBJECT_BYTES, MAX_READ_BLOBS, SEGMENT_TURNS},
-    link::{BlobRef, BranchPoint, Genesis, Link},
+    ids::{BlobDigest, BlobId, LinkHash, NodeId, SessionId, TurnId},
+    limits::{MAX_READ_BLOBS, SEGMENT_TURNS},
+    link::{BlobRef, Genesis, Link},
     memory::MemoryItem,
-    receipt::{ProgressNote, Receipt},
+    receipt::{OfferTerms, ProgressNote, Receipt},
     record::{Message, Record, RecordKind},
     segment::{self, Segment},
     turn::{Sampling, TurnAuth, json_schema_hash},
 };
-use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::{error::StateError, session::fork::Chain};
+use crate::{
+    error::StateError,
+    session::fork::{Chain, ChainLink},
+};
 
 pub(crate) use due::{DueWatch, StorageTerms};
+pub(crate) use entry::{AttemptEntry, Entry, PendingTurn, Proof, Purchase, SessionHeader, TurnEntry};
 pub(crate) use log::TurnLog;
 pub(crate) use rebase::{DisplacedFate, DisplacedRecord, Replays};
 
 /// Bytes of text estimated per prompt token: fewer than most tokenizers need for most languages.
 const PROMPT_BYTES_PER_TOKEN: u64 = 3;
-
-/// How a session was created here.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct SessionHeader {
-    pub(crate) n_shards: u16,
-    pub(crate) branch: Option<BranchPoint>,
-    pub(crate) device_id: DeviceId,
-    pub(crate) created_ms: u64,
-    pub(crate) system: Vec<Message>,
-}
-
-/// A pending turn, as the user requested it.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct PendingTurn {
-    pub(crate) turn_id: TurnId,
-    pub(crate) kind: RecordKind,
-    pub(crate) supersedes_from: Option<u64>,
-    pub(crate) messages: Vec<Message>,
-    pub(crate) sampling: Sampling,
-    pub(crate) max_output_tokens: u32,
-    pub(crate) begun_ms: u64,
-}
-
-/// An attempt at a turn, journaled before it is sent.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct AttemptEntry {
-    pub(crate) attempt: u32,
-    pub(crate) auth: SignedBytes,
-}
-
-/// A rebuilt and accepted turn, or a turn recovered from the store.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct TurnEntry {
-    /// The signed link and the sealed record, as in the blob. The record's text is only here.
-    pub(crate) entry: segment::Entry,
-    pub(crate) blob_digest: BlobDigest,
-    pub(crate) blob_length: u32,
-    pub(crate) accepted_ms: u64,
-    /// Absent in a session recovered from its root.
-    pub(crate) proof: Option<Proof>,
-    pub(crate) memory: Vec<MemoryItem>,
-}
-
-/// Objects about a turn that both sides signed and that the blobs do not hold.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Proof {
-    pub(crate) auth: SignedBytes,
-    pub(crate) receipt: SignedBytes,
-    pub(crate) ack: Option<SignedBytes>,
-}
-
-/// One entry of a journal.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) enum Entry {
-    /// Always the first.
-    Opened(SessionHeader),
-    /// The pinned system text changed.
-    System(Vec<Message>),
-    /// A turn is pending.
-    Pending(PendingTurn),
-    /// An attempt is about to be sent.
-    Attempt(AttemptEntry),
-    /// The attempt's text so far; display only.
-    Received { attempt: u32, text: String },
-    /// Items that a relayer said it added to an attempt.
-    Memory { attempt: u32, items: Vec<MemoryItem> },
-    /// An attempt ended unsigned, as its node reported.
-    Refused { attempt: u32 },
-    /// The client found an attempt's reply wrong: it no longer trusts the author about this attempt.
-    Rejected { attempt: u32 },
-    /// The pending turn was accepted, or a turn recovered.
-    Turn(Box<TurnEntry>),
-    /// The pending turn was abandoned.
-    Abandoned,
-    /// The Walrus ID of a turn's blob was computed.
-    BlobId { seq: u64, id: BlobId },
-    /// The author has the acknowledgement.
-    Acked { seq: u64 },
-    /// The store has a turn's blob.
-    Stored { seq: u64, end_epoch: Option<u64> },
-    /// The store does not have a turn's blob after all.
-    Lost { seq: u64 },
-    /// A head record was published, or found at recovery.
-    Head { sequence: u64, seq: u64, link_hash: LinkHash },
-    /// The author no longer knows the turn, so its acknowledgement is useless.
-    AckMoot { seq: u64 },
-    /// For how many epochs a turn's blob was stored, and when.
-    Paid { seq: u64, paid: Purchase },
-    /// A turn's blob is about to be bought again. Whether it was is unknown until [`Entry::Paid`], or the
-    /// same entry without a time.
-    RenewalDoubt { seq: u64, since_ms: Option<u64> },
-    /// The signed progress of a failed attempt's node.
-    Note { attempt: u32, note: SignedBytes },
-    /// In a compacted log, before its turns: the first turn that the log holds, and the hash that its link
-    /// continues.
-    Compacted { seq: u64, prev_link: LinkHash },
-    /// Other devices that may write the session, as the head index reported.
-    Leases { devices: Vec<DeviceLease> },
-    /// A published head record that these indexes have not accepted yet.
-    HeadUnconfirmed { record: Vec<u8>, names: Vec<String> },
-    /// Another device's turns displace the turns from this one on, and follow. This device's displaced turns
-    /// wait for replay.
-    Rebase { at: u64 },
-    /// A message to send after the waiting messages.
-    Queued(PendingTurn),
-    /// The waiting message with this number becomes the pending turn.
-    Replaying { number: u64, turn_id: TurnId },
-    /// The waiting message with this number is dropped.
-    Dropped { number: u64 },
-    /// Another device's turn that one of ours displaced.
-    OthersTurn(Box<segment::Entry>),
-    /// A JSON schema that later turns name by its hash.
-    Schema(String),
-    /// A second link that the author of a turn signed for it.
-    SignedTwice { seq: u64, link: SignedBytes },
-    /// Number of incomplete bytes at the journal's end when it was opened: turns may be missing. 0 after a
-    /// comparison with the head index.
-    TornEnd { bytes: u64 },
-    /// The client confirmed that the store has a turn's blob.
-    Confirmed { seq: u64 },
-    /// The user's title of the session; none for the beginning of the first message.
-    Title(Option<String>),
-}
-
-/// The terms of a paid PUT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Purchase {
-    /// Its time, in milliseconds since the Unix epoch.
-    pub(crate) stored_ms: u64,
-    /// Epochs, including the PUT's own.
-    pub(crate) epochs: u32,
-}
-
-impl Entry {
-    pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
-        codec::encode_secret(self)
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, ErrorCode> {
-        codec::decode(bytes, MAX_OBJECT_BYTES)
-    }
-
-    /// Whether the entry only notes what this device computed or saw, so that a reader can do without it.
-    pub(crate) fn is_observation(&self) -> bool {
-        matches!(
-            self,
-            Self::BlobId { .. } | Self::Confirmed { .. } | Self::Leases { .. } | Self::TornEnd { .. }
-        )
-    }
-
-    /// Whether a session must be on the disk for this entry: others know of it, or it must not be lost. A
-    /// message that no node was asked to answer leaves nothing behind.
-    pub(crate) fn needs_file(&self) -> bool {
-        !matches!(
-            self,
-            Self::Opened(_)
-                | Self::System(_)
-                | Self::Pending(_)
-                | Self::Abandoned
-                | Self::Schema(_)
-                | Self::Title(_)
-        )
-    }
-
-    /// The turn that the entry is about, if any.
-    pub(crate) fn seq(&self) -> Option<u64> {
-        match self {
-            Self::Turn(turn) => SignedObject::<Link>::peek(&turn.entry.link).ok().map(|link| link.seq),
-            Self::BlobId { seq, .. }
-            | Self::Acked { seq }
-            | Self::Stored { seq, .. }
-            | Self::Lost { seq }
-            | Self::Paid { seq, .. }
-            | Self::RenewalDoubt { seq, .. }
-            | Self::SignedTwice { seq, .. }
-            | Self::Confirmed { seq }
-            | Self::AckMoot { seq } => Some(*seq),
-            _ => None,
-        }
-    }
-}
 
 /// Metadata of an accepted turn besides link and record.
 #[derive(Clone)]
@@ -238,8 +60,8 @@ pub(crate) struct TurnMeta {
     pub(crate) ack: Option<SignedObject<TurnAck>>,
     pub(crate) acked: bool,
     pub(crate) stored: bool,
-    /// Whether this client confirmed the blob in the store itself.
-    pub(crate) confirmed: bool,
+    /// When the store last showed the blob to this client, in milliseconds since the Unix epoch.
+    pub(crate) confirmed_ms: Option<u64>,
     pub(crate) end_epoch: Option<u64>,
     /// The terms of the last PUT, if this client knows them.
     pub(crate) paid: Option<Purchase>,
@@ -262,6 +84,8 @@ pub(crate) struct TurnMeta {
 #[derive(Clone)]
 pub(crate) struct PendingAttempt {
     pub(crate) auth: SignedObject<TurnAuth>,
+    /// The offer that its node's receipt is held to.
+    pub(crate) terms: OfferTerms,
     pub(crate) received: String,
     pub(crate) memory: Vec<MemoryItem>,
     /// The node reported that it signed nothing.
@@ -310,6 +134,8 @@ pub(crate) struct State {
     pub(crate) meta: TurnLog<TurnMeta>,
     /// Bytes of all sealed records in `history`.
     record_bytes: u64,
+    /// Number of turns in `history` that no later turn replaces.
+    pub(crate) effective_turns: u64,
     /// Tracks when a blob is due for renewal.
     pub(crate) due: DueWatch,
     pub(crate) pending: Option<Pending>,
@@ -346,6 +172,7 @@ impl State {
             history: TurnLog::new(),
             meta: TurnLog::new(),
             record_bytes: 0,
+            effective_turns: 0,
             due: DueWatch::default(),
             pending: None,
             schemas: HashMap::new(),
@@ -413,6 +240,7 @@ impl State {
                 let pending = self.pending.as_mut().ok_or(StateError::NothingPending)?;
                 pending.attempts.push(PendingAttempt {
                     auth,
+                    terms: entry.terms,
                     received: String::new(),
                     memory: Vec::new(),
                     refused: false,
@@ -470,7 +298,7 @@ impl State {
             Entry::RenewalDoubt { seq, since_ms } => self.meta_mut(seq)?.renewal_doubt_ms = since_ms,
             Entry::Lost { seq } => {
                 let meta = self.meta_mut(seq)?;
-                (meta.stored, meta.confirmed) = (false, false);
+                (meta.stored, meta.confirmed_ms) = (false, None);
                 if !self.is_superseded(seq) {
                     self.unstored.insert(seq);
                 }
@@ -501,7 +329,7 @@ impl State {
                 self.meta_mut(seq)?.signed_twice = Some(link);
             }
             Entry::TornEnd { bytes } => self.torn_end = bytes,
-            Entry::Confirmed { seq } => self.meta_mut(seq)?.confirmed = true,
+            Entry::Confirmed { seq, at_ms } => self.meta_mut(seq)?.confirmed_ms = Some(at_ms),
         }
         Ok(())
     }
@@ -561,7 +389,13 @@ impl State {
         let system = receipt.is_some().then(|| self.system.clone());
         self.record_bytes += u64::from(link.record_length);
         self.due.changed(seq);
+        let (kind, supersedes) = (record.kind, record.supersedes_from.is_some());
         self.history.push(HistoryTurn { link, record: Some(record) });
+        if supersedes {
+            self.count_effective_turns();
+        } else if kind != RecordKind::Tombstone {
+            self.effective_turns += 1;
+        }
         self.meta.push(TurnMeta {
             entry: turn.entry,
             digest: turn.blob_digest,
@@ -573,7 +407,7 @@ impl State {
             ack,
             acked,
             stored: false,
-            confirmed: false,
+            confirmed_ms: None,
             end_epoch: None,
             paid: None,
             renewal_doubt_ms: None,
@@ -584,6 +418,12 @@ impl State {
             replay_of,
             signed_twice: None,
         });
+    }
+
+    /// Counts the turns that no later turn replaces: a walk over all of them, since a replaced turn may have
+    /// replaced others.
+    fn count_effective_turns(&mut self) {
+        self.effective_turns = effective(self.history.all()).len() as u64;
     }
 
     /// Turn reads of this session so far, repeated reads included.
@@ -667,7 +507,7 @@ impl State {
     /// The links that are here.
     pub(crate) fn chain(&self) -> Chain {
         let prev = self.history.first().map_or_else(|| self.prev_link(), |first| first.link.prev_link);
-        let links = self.history.iter().map(|turn| turn.link.link_hash()).collect();
+        let links = self.history.iter().map(|turn| ChainLink::from(&turn.link)).collect();
         Chain { first: self.first_seq(), prev, links }
     }
 

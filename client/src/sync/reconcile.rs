@@ -24,7 +24,7 @@ use crate::{
     error::ClientError,
     event::{DeviceEvent, ResumeOptions, TurnEvent},
     session::{
-        fork::{Chain, Merge, merge},
+        fork::{Chain, ChainLink, Merge, merge},
         journal::JournalLocation,
         open_session::Session,
         state::{DisplacedFate, Entry, State},
@@ -329,5 +329,5 @@ fn position_of_replay(state: &State, mut link: LinkHash) -> Option<u64> {
 fn chain_of(ours: &Chain, segments: &[VerifiedSegment]) -> Chain {
     let turns = || segments.iter().flat_map(|segment| &segment.turns);
     let prev = turns().next().map_or(ours.prev, |turn| turn.link.prev_link);
-    Chain { first: 0, prev, links: turns().map(|turn| turn.link.link_hash()).collect() }
+    Chain { first: 0, prev, links: turns().map(|turn| ChainLink::from(&turn.link)).collect() }
 }

@@ -105,7 +105,7 @@ pub(crate) async fn verify(
     for segment in &segments {
         let Some(seq) = segment.turns.last().map(|turn| turn.link.seq) else { continue };
         if !report.not_stored.contains(&seq) {
-            storage::note_confirmed(session, seq).await;
+            storage::note_confirmed(core, session, seq).await;
         }
     }
     let checked =

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use baton_client::{Client, DeviceEvent, ReconcileReport, ResumeOptions, SessionRoot, TurnEvent, TurnInput};
-use baton_proto::ids::{LinkHash, SessionId};
+use baton_proto::ids::{AuthHash, LinkHash, SessionId};
 use tempfile::TempDir;
 
 use crate::{
@@ -46,6 +46,11 @@ impl Device {
     pub async fn links(&self, id: SessionId) -> Vec<LinkHash> {
         let history = self.client.session(id).history().await.unwrap();
         history.iter().map(|view| view.turn.link.link_hash()).collect()
+    }
+
+    /// What the fork rule compares of a turn: its authorisation.
+    pub async fn auth_hash(&self, id: SessionId, turn: usize) -> AuthHash {
+        self.client.session(id).history().await.unwrap()[turn].turn.link.auth_hash
     }
 
     /// The user messages, in the chain's order.

@@ -10,7 +10,11 @@ use std::{
 };
 
 use baton_client::Multiaddr;
-use baton_keys::{SecretSigningKey, exchange::ExchangeSecret, session::head_index_key};
+use baton_keys::{
+    SecretSigningKey,
+    exchange::ExchangeSecret,
+    session::{RecordKey, head_index_key},
+};
 use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, TurnStream};
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
@@ -19,13 +23,13 @@ use baton_proto::{
     codec,
     commit::{ChainPosition, SealedTurn, seal_turn},
     head::HeadRecord,
-    ids::{AuditRoot, BlobDigest, ModelId, NodeId, RunningHash, TurnId},
+    ids::{BlobDigest, ModelId, NodeId, RunningHash, TurnId},
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES, VERSION},
     link::blob_digest,
     memory::{MemEnvelope, MemoryItem},
     node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord},
     receipt::{
-        Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts, audit_root, commit_input,
+        AnswerCount, Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts, commit_input,
         commit_memory, commit_output, running_hash_start, running_hash_step,
     },
     record::{FinishReason, Record},
@@ -548,6 +552,17 @@ fn note(
     SignedObject::sign(note, &shared.signing).bytes().clone()
 }
 
+/// The count of an answer: its two tokens, or a resume prefix with the rest of them.
+fn count_of(key: &RecordKey, auth: &SignedObject<TurnAuth>, resumed: &[u32]) -> AnswerCount {
+    let rest = [40, 41].into_iter().skip(resumed.len());
+    let mut hashes = vec![running_hash_start(key, &auth.auth_hash())];
+    for token in resumed.iter().copied().chain(rest) {
+        let last = hashes[hashes.len() - 1];
+        hashes.push(running_hash_step(&last, token));
+    }
+    AnswerCount::of(&hashes)
+}
+
 fn seal(
     shared: &FakeNodeInner,
     auth: &SignedObject<TurnAuth>,
@@ -587,7 +602,7 @@ fn seal(
             ),
             memory: commit_memory(&key, memory),
         },
-        audit_root: AuditRoot(audit_root(&[]).0),
+        audit_root: count_of(&key, auth, &payload.resume_tokens).audit_root,
         timings: Timings::default(),
         price: 0,
         time_ms: now_ms(),

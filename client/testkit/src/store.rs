@@ -26,6 +26,8 @@ struct Inner {
     clock: Option<Clock>,
     /// Errors for the next reads.
     reads: VecDeque<StoreError>,
+    /// Errors for the next questions whether a blob exists.
+    exists: VecDeque<StoreError>,
 }
 
 #[derive(Clone, Default)]
@@ -53,6 +55,11 @@ impl MemoryStore {
     /// Makes the next reads fail, one error each.
     pub fn fail_reads(&self, errors: impl IntoIterator<Item = StoreError>) {
         self.0.lock().unwrap().reads.extend(errors);
+    }
+
+    /// Makes the next questions whether a blob exists fail, one error each.
+    pub fn fail_exists(&self, errors: impl IntoIterator<Item = StoreError>) {
+        self.0.lock().unwrap().exists.extend(errors);
     }
 
     /// Waits until this many blobs were put.
@@ -128,8 +135,11 @@ impl BlobStore for MemoryStore {
 
     fn exists<'a>(&'a self, id: BlobId) -> StoreFuture<'a, bool> {
         Box::pin(async move {
-            let inner = self.0.lock().unwrap();
-            if inner.down { Err(down()) } else { Ok(inner.blobs.contains_key(&id)) }
+            let mut inner = self.0.lock().unwrap();
+            if inner.down {
+                return Err(down());
+            }
+            inner.exists.pop_front().map_or_else(|| Ok(inner.blobs.contains_key(&id)), Err)
         })
     }
 

@@ -34,9 +34,9 @@ async fn sync_until_equal(devices: [&Device; 2], id: SessionId) {
     assert_eq!(devices[0].links(id).await, devices[1].links(id).await);
 }
 
-/// The winner and loser of turn 1: the lower link wins.
+/// The winner and loser of turn 1: the lower authorisation wins.
 async fn by_rule<'a>(one: &'a Device, other: &'a Device, id: SessionId) -> (&'a Device, &'a Device) {
-    let (a, b) = (one.links(id).await[1], other.links(id).await[1]);
+    let (a, b) = (one.auth_hash(id, 1).await, other.auth_hash(id, 1).await);
     if a < b { (one, other) } else { (other, one) }
 }
 
@@ -52,7 +52,7 @@ async fn is_whole(world: &World, device: &Device, id: SessionId) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_turns_at_one_position_the_lower_link_stays_and_the_other_is_replayed() {
+async fn of_two_turns_at_one_position_the_lower_authorisation_stays_and_the_other_is_replayed() {
     for first_publishes_first in [true, false] {
         let world = World::new(1).await;
         let (first, second, id) = apart(&world).await;
@@ -261,7 +261,7 @@ async fn an_interrupted_merge_resumes_at_any_step_and_replays_each_turn_once() {
         say(&first.client, id, text).await;
         say(&second.client, id, text).await;
     }
-    let first_wins = first.links(id).await[1] < second.links(id).await[1];
+    let first_wins = first.auth_hash(id, 1).await < second.auth_hash(id, 1).await;
     let (winner, loser) = if first_wins { (&mut first, &mut second) } else { (&mut second, &mut first) };
     winner.gate.open();
     winner.sync(id).await;

@@ -363,39 +363,81 @@ async fn claims_stored() -> World {
 
 async fn is_stored(world: &World, client: &Client, id: SessionId) -> bool {
     let last = client.session(id).lifetimes().await.unwrap().pop().unwrap();
-    assert!(last.stored, "as its node says");
+    assert!(last.stored);
     world.store.blobs().iter().any(|(stored, _)| Some(*stored) == last.blob_id)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn renewal_and_first_use_after_a_rest_restore_a_blob_missing_in_the_store() {
+async fn a_node_that_calls_a_blob_stored_without_storing_it_is_found_out() {
+    let world = claims_stored().await;
+    let client = world.client().await;
+    let id = session(&client).await;
+    say(&client, id, "one").await;
+    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    assert!(is_stored(&world, &client, id).await, "the client stored it");
+    let explained = client.explain(None, &ResumeOptions::default()).await.unwrap();
+    assert_eq!(explained[0].last_fault, Some("lied"));
+    let root = client.session(id).backup().await.unwrap();
+    client.shutdown(GRACE).await;
+    world.nodes[0].stop().await;
+
+    // The device is lost, and so is the node: the words are enough.
+    let home = tempfile::tempdir().unwrap();
+    let other = world.client_at(home.path()).await;
+    assert_eq!(other.recover(&root).await.unwrap(), id);
+    assert_eq!(said(&other, id).await, ["one"]);
+    other.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_that_the_store_does_not_confirm_yet_is_no_lie() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let id = session(&client).await;
+    // The store is away when the client looks.
+    world.store.fail_exists([baton_testkit::store::down()]);
+    say(&client, id, "one").await;
+    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    assert!(is_stored(&world, &client, id).await);
+    assert_eq!(world.store.puts(), 1, "the node's own PUT");
+    assert_eq!(client.explain(None, &ResumeOptions::default()).await.unwrap()[0].last_fault, None);
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewal_and_first_use_after_an_epoch_restore_a_blob_that_went_missing() {
     for rests in [false, true] {
-        let world = claims_stored().await;
+        let world = World::new(1).await;
         let client = world.client().await;
         let id = session(&client).await;
         for text in ["one", "two", "three"] {
             say(&client, id, text).await;
         }
         assert!(client.session(id).wait_settled(GRACE).await.unwrap());
-        assert!(!is_stored(&world, &client, id).await);
-        if rests {
-            client.shutdown(GRACE).await;
+        client.shutdown(GRACE).await;
+        world.store.forget_blobs();
+        let puts = world.store.puts();
+        let at = async |days: u64| {
             let mut config = world.config(world.home.path());
             let system = config.clock.clone();
-            config.clock = Arc::new(move || system() + 11 * 60 * 1000);
-            let client = Client::open(config).await.unwrap();
+            config.clock = Arc::new(move || system() + days * 24 * 3_600_000);
+            Client::open(config).await.unwrap()
+        };
+        // The store showed the blob a moment ago.
+        let client = at(1).await;
+        assert_eq!(client.session(id).renew(None).await.unwrap().put_back, Vec::<u64>::new());
+        client.shutdown(GRACE).await;
+        let client = at(15).await;
+        if rests {
             client.session(id).info().await.unwrap();
-            tokio::time::timeout(GRACE, world.store.put_count(1)).await.unwrap();
-            client.shutdown(GRACE).await;
+            tokio::time::timeout(GRACE, world.store.put_count(puts + 1)).await.unwrap();
         } else {
-            let report = client.session(id).renew(None).await.unwrap();
-            assert_eq!(report.put_back, Some(2));
-            assert_eq!(client.session(id).renew(None).await.unwrap().put_back, None);
-            assert!(is_stored(&world, &client, id).await);
-            client.shutdown(GRACE).await;
+            assert_eq!(client.session(id).renew(None).await.unwrap().put_back, [2]);
+            assert_eq!(client.session(id).renew(None).await.unwrap().put_back, Vec::<u64>::new());
         }
+        client.shutdown(GRACE).await;
         world.nodes[0].stop().await;
-        let client = world.client().await;
+        let client = at(15).await;
         assert!(is_stored(&world, &client, id).await);
         assert!(client.session(id).verify(true).await.unwrap().not_stored.is_empty());
         client.shutdown(GRACE).await;

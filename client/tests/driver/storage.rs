@@ -1,13 +1,13 @@
 //! Storage: in the store, in the home folder, and in files.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc};
 
 use baton_client::{Client, ClientError, InlinePolicy, NewSession, TurnInput};
 use baton_keys::files::KeyFileError;
 use baton_proto::ErrorCode;
 use zeroize::Zeroizing;
 
-use baton_testkit::{GRACE, World, fake::Act, say, session};
+use baton_testkit::{GRACE, World, fake::Act, say, session, store::MemoryStore};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_client_stores_what_its_author_does_not() {
@@ -195,7 +195,10 @@ async fn a_session_open_in_another_client_can_be_read_and_not_changed() {
     let writer = world.client().await;
     let session = session(&writer).await;
     say(&writer, session, "one").await;
+    // A store of the reader's own, which lacks the session's blobs and its head.
+    let elsewhere = MemoryStore::default();
     let mut config = world.config(world.home.path());
+    (config.store, config.heads) = (Arc::new(elsewhere.clone()), Arc::new(elsewhere.clone()));
     config.read_in_use = true;
     let reader = Client::open(config).await.unwrap();
     let handle = reader.session(session);
@@ -208,6 +211,7 @@ async fn a_session_open_in_another_client_can_be_read_and_not_changed() {
     handle.release();
     assert_eq!(handle.history().await.unwrap().len(), 2, "it is read anew");
     reader.shutdown(GRACE).await;
+    assert_eq!((elsewhere.puts(), elsewhere.heads().len()), (0, 0), "a reader sends nothing");
     writer.shutdown(GRACE).await;
 }
 

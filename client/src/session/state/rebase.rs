@@ -102,6 +102,7 @@ impl State {
         let from = from.ok_or(StateError::UnknownTurn(at))?;
         let turns = self.history.split_off(from);
         let metas = self.meta.split_off(from);
+        self.count_effective_turns();
         self.due.all_changed();
         self.record_bytes -= turns.iter().map(|turn| u64::from(turn.link.record_length)).sum::<u64>();
         self.unstored.split_off(&at);

@@ -5,7 +5,7 @@ use std::{ops::Range, time::Duration};
 
 use baton_keys::SecretSigningKey;
 use baton_proto::{
-    ids::{AuthHash, ExchangeKey, ModelId, ReceiptHash, RecordHash},
+    ids::{AuthHash, DeviceId, ExchangeKey, ModelId, ReceiptHash, RecordHash},
     limits::VERSION,
     node_record::ModelOffer,
     receipt::EngineKind,
@@ -45,9 +45,19 @@ fn empty() -> State {
 
 /// The next turn, a millisecond after the last, as its node seals it: link, record and text.
 fn next_turn(state: &State, node: &SecretSigningKey) -> (SignedObject<Link>, SealedRecord, Record) {
+    next_turn_of(state, node, RecordKind::Turn, None)
+}
+
+/// As [`next_turn`], of any kind.
+fn next_turn_of(
+    state: &State,
+    node: &SecretSigningKey,
+    kind: RecordKind,
+    supersedes_from: Option<u64>,
+) -> (SignedObject<Link>, SealedRecord, Record) {
     let seq = state.next_seq();
     let messages = [Message::new(Role::User, "a question of a hundred bytes ".repeat(3))];
-    let record = Record::of_turn(RecordKind::Turn, None, &messages, "an answer", FinishReason::Stop);
+    let record = Record::of_turn(kind, supersedes_from, &messages, "an answer", FinishReason::Stop);
     let turns = SEGMENT_TURNS as u64;
     let mut link = Link {
         version: VERSION,
@@ -171,6 +181,39 @@ fn a_turn_reads_as_many_turns_at_turn_100_000_as_at_turn_160() {
     let (short, medium, long) = (reads(160), reads(1_600), reads(100_000));
     assert_eq!((medium, long), (short, short));
     assert!(reads(96) <= short, "{short}");
+}
+
+#[test]
+fn the_count_of_effective_turns_is_that_of_a_walk_over_all() {
+    let node = SecretSigningKey::from_seed(&[2; 32]);
+    let mut state = empty();
+    let mut counts = Vec::new();
+    let check = |state: &State| {
+        assert_eq!(state.effective_turns, effective(state.history.all()).len() as u64);
+        state.effective_turns
+    };
+    for (kind, supersedes_from) in [
+        (RecordKind::Turn, None),
+        (RecordKind::Turn, None),
+        (RecordKind::Edit, Some(1)),
+        (RecordKind::Turn, None),
+        // Replaces the edit, so the turn that the edit replaced counts again.
+        (RecordKind::Edit, Some(2)),
+        (RecordKind::Tombstone, Some(4)),
+        (RecordKind::Turn, None),
+    ] {
+        let (link, sealed, record) = next_turn_of(&state, &node, kind, supersedes_from);
+        let entry = turn_entry(&link, sealed);
+        state.push_verified(link, record, entry);
+        state.apply(Entry::BlobId { seq: state.next_seq() - 1, id: BlobId([7; 32]) }).unwrap();
+        counts.push(check(&state));
+    }
+    assert_eq!(counts, [1, 2, 2, 3, 3, 3, 4]);
+    for at in [6, 4, 2, 0] {
+        state.apply(Entry::Rebase { at }).unwrap();
+        check(&state);
+    }
+    assert_eq!(state.effective_turns, 0);
 }
 
 /// Whether any blob is due, by a look at every blob.

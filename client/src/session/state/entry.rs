@@ -1,0 +1,201 @@
+//! The entries of a session's journal, and their bytes.
+//!
+//! [`super::State`] applies them. A new kind of entry goes to the end of [`Entry`]: its place is its code on the disk.
+
+use baton_proto::{
+    ErrorCode, SignedBytes, SignedObject, codec,
+    head::DeviceLease,
+    ids::{BlobDigest, BlobId, DeviceId, LinkHash, TurnId},
+    limits::MAX_OBJECT_BYTES,
+    link::{BranchPoint, Link},
+    memory::MemoryItem,
+    receipt::OfferTerms,
+    record::{Message, RecordKind},
+    segment,
+    turn::Sampling,
+};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+/// How a session was created here.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct SessionHeader {
+    pub(crate) n_shards: u16,
+    pub(crate) branch: Option<BranchPoint>,
+    pub(crate) device_id: DeviceId,
+    pub(crate) created_ms: u64,
+    pub(crate) system: Vec<Message>,
+}
+
+/// A pending turn, as the user requested it.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct PendingTurn {
+    pub(crate) turn_id: TurnId,
+    pub(crate) kind: RecordKind,
+    pub(crate) supersedes_from: Option<u64>,
+    pub(crate) messages: Vec<Message>,
+    pub(crate) sampling: Sampling,
+    pub(crate) max_output_tokens: u32,
+    pub(crate) begun_ms: u64,
+}
+
+/// An attempt at a turn, journaled before it is sent.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct AttemptEntry {
+    pub(crate) attempt: u32,
+    pub(crate) auth: SignedBytes,
+    /// The offer that the node's receipt is held to.
+    pub(crate) terms: OfferTerms,
+}
+
+/// A rebuilt and accepted turn, or a turn recovered from the store.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct TurnEntry {
+    /// The signed link and the sealed record, as in the blob. The record's text is only here.
+    pub(crate) entry: segment::Entry,
+    pub(crate) blob_digest: BlobDigest,
+    pub(crate) blob_length: u32,
+    pub(crate) accepted_ms: u64,
+    /// Absent in a session recovered from its root.
+    pub(crate) proof: Option<Proof>,
+    pub(crate) memory: Vec<MemoryItem>,
+}
+
+/// Objects about a turn that both sides signed and that the blobs do not hold.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Proof {
+    pub(crate) auth: SignedBytes,
+    pub(crate) receipt: SignedBytes,
+    pub(crate) ack: Option<SignedBytes>,
+}
+
+/// One entry of a journal.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) enum Entry {
+    /// Always the first.
+    Opened(SessionHeader),
+    /// The pinned system text changed.
+    System(Vec<Message>),
+    /// A turn is pending.
+    Pending(PendingTurn),
+    /// An attempt is about to be sent.
+    Attempt(AttemptEntry),
+    /// The attempt's text so far; display only.
+    Received { attempt: u32, text: String },
+    /// Items that a relayer said it added to an attempt.
+    Memory { attempt: u32, items: Vec<MemoryItem> },
+    /// An attempt ended unsigned, as its node reported.
+    Refused { attempt: u32 },
+    /// The client found an attempt's reply wrong: it no longer trusts the author about this attempt.
+    Rejected { attempt: u32 },
+    /// The pending turn was accepted, or a turn recovered.
+    Turn(Box<TurnEntry>),
+    /// The pending turn was abandoned.
+    Abandoned,
+    /// The Walrus ID of a turn's blob was computed.
+    BlobId { seq: u64, id: BlobId },
+    /// The author has the acknowledgement.
+    Acked { seq: u64 },
+    /// The store has a turn's blob.
+    Stored { seq: u64, end_epoch: Option<u64> },
+    /// The store does not have a turn's blob after all.
+    Lost { seq: u64 },
+    /// A head record was published, or found at recovery.
+    Head { sequence: u64, seq: u64, link_hash: LinkHash },
+    /// The author no longer knows the turn, so its acknowledgement is useless.
+    AckMoot { seq: u64 },
+    /// For how many epochs a turn's blob was stored, and when.
+    Paid { seq: u64, paid: Purchase },
+    /// A turn's blob is about to be bought again. Whether it was is unknown until [`Entry::Paid`], or the
+    /// same entry without a time.
+    RenewalDoubt { seq: u64, since_ms: Option<u64> },
+    /// The signed progress of a failed attempt's node.
+    Note { attempt: u32, note: SignedBytes },
+    /// In a compacted log, before its turns: the first turn that the log holds, and the hash that its link
+    /// continues.
+    Compacted { seq: u64, prev_link: LinkHash },
+    /// Other devices that may write the session, as the head index reported.
+    Leases { devices: Vec<DeviceLease> },
+    /// A published head record that these indexes have not accepted yet.
+    HeadUnconfirmed { record: Vec<u8>, names: Vec<String> },
+    /// Another device's turns displace the turns from this one on, and follow. This device's displaced turns
+    /// wait for replay.
+    Rebase { at: u64 },
+    /// A message to send after the waiting messages.
+    Queued(PendingTurn),
+    /// The waiting message with this number becomes the pending turn.
+    Replaying { number: u64, turn_id: TurnId },
+    /// The waiting message with this number is dropped.
+    Dropped { number: u64 },
+    /// Another device's turn that one of ours displaced.
+    OthersTurn(Box<segment::Entry>),
+    /// A JSON schema that later turns name by its hash.
+    Schema(String),
+    /// A second link that the author of a turn signed for it.
+    SignedTwice { seq: u64, link: SignedBytes },
+    /// Number of incomplete bytes at the journal's end when it was opened: turns may be missing. 0 after a
+    /// comparison with the head index.
+    TornEnd { bytes: u64 },
+    /// The store showed this client a turn's blob, at this time in milliseconds since the Unix epoch.
+    Confirmed { seq: u64, at_ms: u64 },
+    /// The user's title of the session; none for the beginning of the first message.
+    Title(Option<String>),
+}
+
+/// The terms of a paid PUT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Purchase {
+    /// Its time, in milliseconds since the Unix epoch.
+    pub(crate) stored_ms: u64,
+    /// Epochs, including the PUT's own.
+    pub(crate) epochs: u32,
+}
+
+impl Entry {
+    pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
+        codec::encode_secret(self)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, ErrorCode> {
+        codec::decode(bytes, MAX_OBJECT_BYTES)
+    }
+
+    /// Whether the entry only notes what this device computed or saw, so that a reader can do without it.
+    pub(crate) fn is_observation(&self) -> bool {
+        matches!(
+            self,
+            Self::BlobId { .. } | Self::Confirmed { .. } | Self::Leases { .. } | Self::TornEnd { .. }
+        )
+    }
+
+    /// Whether a session must be on the disk for this entry: others know of it, or it must not be lost. A
+    /// message that no node was asked to answer leaves nothing behind.
+    pub(crate) fn needs_file(&self) -> bool {
+        !matches!(
+            self,
+            Self::Opened(_)
+                | Self::System(_)
+                | Self::Pending(_)
+                | Self::Abandoned
+                | Self::Schema(_)
+                | Self::Title(_)
+        )
+    }
+
+    /// The turn that the entry is about, if any.
+    pub(crate) fn seq(&self) -> Option<u64> {
+        match self {
+            Self::Turn(turn) => SignedObject::<Link>::peek(&turn.entry.link).ok().map(|link| link.seq),
+            Self::BlobId { seq, .. }
+            | Self::Acked { seq }
+            | Self::Stored { seq, .. }
+            | Self::Lost { seq }
+            | Self::Paid { seq, .. }
+            | Self::RenewalDoubt { seq, .. }
+            | Self::SignedTwice { seq, .. }
+            | Self::Confirmed { seq, .. }
+            | Self::AckMoot { seq } => Some(*seq),
+            _ => None,
+        }
+    }
+}
