@@ -25,6 +25,24 @@ listed() {
   fi | awk '/^  [a-z]/ { print $1 }' | grep -vx help
 }
 
+# The words that `baton` offers after others: it completes itself.
+offered_by_baton() {
+  BATON_COMPLETE=bash _CLAP_COMPLETE_INDEX=$# _CLAP_IFS=$'\n' "$bin/baton" -- baton "${@:2}" ''
+}
+
+# Completions of a command of `baton` come from the program, those of the others from their scripts.
+check_completion() {
+  local whole=$1 below=$2 name=$3
+  shift 3
+  if [ "$whole" = baton ]; then
+    offered_by_baton "$@" | grep -qx -- "$below" || fail "$name: $below is not completed"
+    return
+  fi
+  grep -q -- "$below" "$share/bash-completion/completions/$whole" || fail "$name: $below is not completed in bash"
+  grep -q -- "$below" "$share/zsh/site-functions/_$whole" || fail "$name: $below is not completed in zsh"
+  grep -q -- "$below" "$share/fish/vendor_completions.d/$whole.fish" || fail "$name: $below is not completed in fish"
+}
+
 pages=0
 check() {
   local page=$share/man/man1/$1.1 name=$1 whole below
@@ -32,9 +50,7 @@ check() {
   whole=$(basename "$1")
   [ -s "$page" ] || fail "there is no manual page of $*"
   for below in $(listed "$@" || true); do
-    grep -q -- "$below" "$share/bash-completion/completions/$whole" || fail "$name: $below is not completed in bash"
-    grep -q -- "$below" "$share/zsh/site-functions/_$whole" || fail "$name: $below is not completed in zsh"
-    grep -q -- "$below" "$share/fish/vendor_completions.d/$whole.fish" || fail "$name: $below is not completed in fish"
+    check_completion "$whole" "$below" "$name" "$@"
     check "$name-$below" "$@" "$below"
   done
   pages=$((pages + 1))
@@ -50,7 +66,7 @@ for command in baton baton-node baton-relayer baton-testnet; do
   check "$command" "$bin/$command"
   bash -n "$share/bash-completion/completions/$command"
   # What bash offers after the command's name is what the help lists.
-  offered=$(bash -c 'source "$1"; function=$(complete -p "$2" | sed "s/.*-F \([^ ]*\) .*/\1/"); COMP_WORDS=("$2" ""); COMP_CWORD=1
+  offered=$(PATH=$bin:$PATH bash -c 'source "$1"; function=$(complete -p "$2" | sed "s/.*-F \([^ ]*\) .*/\1/"); COMP_WORDS=("$2" ""); COMP_CWORD=1; COMP_TYPE=9
     "$function" "$2" "" "$2"; printf "%s\n" "${COMPREPLY[@]}"' bash "$share/bash-completion/completions/$command" "$command")
   for word in $(listed "$bin/$command"); do
     grep -qx -- "$word" <<<"$offered" || fail "bash does not offer $command $word"

@@ -2,18 +2,21 @@
 
 mod account;
 pub(crate) mod blob;
+mod grants;
 mod memory;
+mod session;
 
 use std::{net::SocketAddr, path::PathBuf};
 
 use baton_command::manual::{CompletionsArguments, ManArguments};
-use baton_proto::ids::{ModelId, NodeId, PublicKey};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::options::ClientOptions;
 pub(crate) use account::{AccountCommand, DelegateArguments, SCOPES};
 use blob::BlobCommand;
+pub(crate) use grants::{GrantsCommand, NarrowArguments};
 pub(crate) use memory::{ContextArguments, MemoryCommand, OtherHolders, Switch};
+pub(crate) use session::SessionCommand;
 
 /// The commands in groups, in the order of a newcomer's needs.
 const GROUPS: &str = "\
@@ -146,6 +149,7 @@ pub(crate) enum Command {
         command: SessionCommand,
     },
     /// Manage the account key, which owns memories, and let other keys act for the account.
+    #[command(alias = "login")]
     Account {
         /// The account command.
         #[command(subcommand)]
@@ -158,6 +162,7 @@ pub(crate) enum Command {
         command: MemoryCommand,
     },
     /// List the nodes found, with their models; or explain why each would be chosen.
+    #[command(alias = "models")]
     Nodes(NodesArguments),
     /// List nodes' receipts for your turns and your acknowledgements, with totals. Works offline.
     Receipts(ReceiptsArguments),
@@ -170,6 +175,7 @@ pub(crate) enum Command {
     /// Check the nodes, the stores, the clock and your sessions, and show how to fix problems.
     ///
     /// The exit code is 0 without a problem; there may be warnings.
+    #[command(alias = "status")]
     Doctor,
     /// Use, show and narrow a quota grant from a node operator.
     Grants {
@@ -200,6 +206,12 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Option<ConfigCommand>,
     },
+    /// Print the version.
+    #[command(hide = true)]
+    Version,
+    /// Write a settings file, as `baton config init`.
+    #[command(hide = true)]
+    Init,
     /// Print a completion script for a shell.
     #[command(hide = true)]
     Completions(CompletionsArguments),
@@ -406,199 +418,6 @@ pub(crate) enum HintMode {
     None,
 }
 
-/// The commands for sessions. SESSION is an id, a prefix of one, or `last`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum SessionCommand {
-    /// List the sessions of this home.
-    List,
-    /// Show a conversation.
-    Show {
-        /// Session id, a prefix of it, or `last`.
-        session: String,
-        /// Show also the turns that an edit replaced.
-        #[arg(long)]
-        all: bool,
-        /// Show the chain as a picture: a mark for each turn, by the node that served it.
-        #[arg(long, conflicts_with = "all")]
-        graph: bool,
-    },
-    /// Find the sessions that have all these words in their title or messages.
-    Search {
-        /// The words, in any case.
-        #[arg(required = true)]
-        words: Vec<String>,
-    },
-    /// Give a session a title, which only this device shows.
-    Rename {
-        /// Session id, a prefix of it, or `last`.
-        session: String,
-        /// The title [default: the beginning of the first message].
-        title: Option<String>,
-    },
-    /// Verify every link, signature, record and blob, and their presence in the store.
-    Verify {
-        /// Session id, a prefix of it, or `last`; omit it with --file.
-        #[arg(required_unless_present = "file")]
-        session: Option<String>,
-        /// Check the Walrus ID of every blob, not only of closed segments.
-        #[arg(long)]
-        full: bool,
-        /// Restore missing or wrong blobs in the store from this machine's copy, and verify again.
-        #[arg(long, conflicts_with = "file")]
-        repair: bool,
-        /// Exported file to verify instead, offline.
-        #[arg(long, value_name = "FILE", conflicts_with = "session")]
-        file: Option<PathBuf>,
-    },
-    /// Export a session to a file that anyone can verify. The file is as secret as the conversation.
-    Export {
-        /// Session id, a prefix of it, or `last`.
-        session: String,
-        /// Output file (created with mode 0600); `-` is standard output.
-        #[arg(long, value_name = "FILE")]
-        out: PathBuf,
-        /// Include the root, to allow importing and continuing the session.
-        #[arg(long)]
-        with_root: bool,
-    },
-    /// Write the memory that a relayer added to turns, for `baton-node replay`; exports do not contain it.
-    Memory {
-        /// Session id, a prefix of it, or `last`.
-        session: String,
-        /// Write only the memory of this turn, counted from 1.
-        #[arg(long, value_name = "NUMBER")]
-        turn: Option<u64>,
-        /// Output file (created with mode 0600); `-` is standard output.
-        #[arg(long, value_name = "FILE")]
-        out: PathBuf,
-    },
-    /// Import a session from an export with its root.
-    Import {
-        /// Exported file.
-        file: PathBuf,
-    },
-    /// Show how long the store keeps a session.
-    Storage {
-        /// Session id, a prefix of it, or `last`.
-        session: String,
-    },
-    /// Renew blobs that expire soon; nothing else renews an idle session.
-    ///
-    /// Sessions in use renew themselves. Each renewal is a new PUT, which the publisher may charge for.
-    /// Without a session, the command checks all sessions, as for a daily job.
-    Renew {
-        /// Session id, a prefix of it, or `last` [default: all sessions].
-        session: Option<String>,
-        /// Also renew blobs that may expire within this many days [default: less than one epoch].
-        #[arg(long, value_name = "NUMBER")]
-        within_days: Option<u32>,
-    },
-    /// Compare a session with the head indexes, and list its devices.
-    ///
-    /// Merges nothing. Publishes a head of this device again if the indexes lost it or never received it.
-    Check {
-        /// Session id, a prefix of it, or `last`.
-        session: String,
-    },
-    /// Merge turns that are not here, replay displaced turns on top, and publish the head.
-    ///
-    /// The turns are another device's, or this device's own if its home is an older copy or its journal lost
-    /// its end.
-    Sync {
-        /// Session id, a prefix of it, or `last`.
-        session: String,
-        /// Model name or id for replayed turns [default: any, preferably on a node's own engine].
-        #[arg(long, env = "BATON_MODEL")]
-        model: Option<String>,
-        /// Allow test engines, which only repeat the message.
-        #[arg(long, env = "BATON_ALLOW_ECHO")]
-        allow_echo: bool,
-        /// Publish this device's head even if the other's turns cannot be read, as when their blobs are lost
-        /// for good.
-        #[arg(long)]
-        over: bool,
-    },
-    /// Delete sessions on this device, and mark them as deleted in the head index.
-    Delete {
-        /// Session ids, prefixes of them, or `last`.
-        #[arg(required = true, value_name = "SESSION")]
-        sessions: Vec<String>,
-        /// Do not ask for confirmation.
-        #[arg(long)]
-        yes: bool,
-    },
-    /// Show a session's 24 recovery words, or write them to a file.
-    Backup {
-        /// Session id, a prefix of it, or `last`.
-        session: String,
-        /// Output file (created with mode 0600).
-        #[arg(long, value_name = "FILE")]
-        out: Option<PathBuf>,
-    },
-    /// Restore a session from the store, with its 24 recovery words.
-    ///
-    /// Without a file, a prompt asks for the words.
-    Restore {
-        /// Session of this home that is damaged, or that another device continued; needs no words.
-        #[arg(conflicts_with = "words_file")]
-        session: Option<String>,
-        /// File with the recovery words.
-        #[arg(long, value_name = "FILE")]
-        words_file: Option<PathBuf>,
-    },
-}
-
-/// The commands for quota grants.
-#[derive(Debug, Subcommand)]
-pub(crate) enum GrantsCommand {
-    /// Show your public key for grants; create the key if missing.
-    Key,
-    /// Show a grant and check its signatures.
-    Show {
-        /// File with the grant [default: the grant in use].
-        file: Option<PathBuf>,
-    },
-    /// Use a grant from now on.
-    Use {
-        /// File with the grant.
-        file: PathBuf,
-    },
-    /// Narrow the grant in use for another user's key.
-    Attenuate(NarrowArguments),
-}
-
-/// Arguments of `baton grants attenuate`. Omitted limits stay unchanged.
-#[derive(Debug, Args)]
-pub(crate) struct NarrowArguments {
-    /// Public key of the new holder, as their `baton grants key` shows it.
-    #[arg(long, value_name = "KEY")]
-    pub holder: PublicKey,
-    /// Turns an hour.
-    #[arg(long, value_name = "NUMBER")]
-    pub turns: Option<u32>,
-    /// Answer tokens an hour.
-    #[arg(long, value_name = "NUMBER")]
-    pub tokens: Option<u64>,
-    /// Concurrent turns.
-    #[arg(long, value_name = "NUMBER")]
-    pub concurrent: Option<u16>,
-    /// Validity in hours from now.
-    #[arg(long, value_name = "NUMBER")]
-    pub hours: Option<u64>,
-    /// Node where the grant counts; may be repeated.
-    #[arg(long, value_name = "ID")]
-    pub node_id: Vec<NodeId>,
-    /// Model that the grant covers; may be repeated.
-    #[arg(long, value_name = "ID")]
-    pub model_id: Vec<ModelId>,
-    /// How many times the grant may be narrowed further.
-    #[arg(long, value_name = "NUMBER")]
-    pub depth: Option<u8>,
-    /// Output file (created with mode 0600) [default: standard output].
-    #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -606,6 +425,16 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn words_of_other_programs_lead_somewhere() {
+        for words in
+            [&["models"][..], &["status"], &["version"], &["init"], &["login", "show"], &["blob", "stat"]]
+        {
+            let given = ["baton"].iter().chain(words);
+            assert!(command().try_get_matches_from(given).is_ok(), "{words:?}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::{
     find_session,
     interrupt::cancellable,
     leave_at_second_interrupt,
-    out::{Out, short_session},
+    out::{Out, finish_name, short_session},
     repl,
     settings::Settings,
     talk::{Talk, TurnDisplay, open_session, while_waiting},
@@ -175,7 +175,7 @@ fn summary(outcome: &TurnOutcome, model: &str) -> serde_json::Value {
         "text": outcome.text,
         // A turn that does not rebuild is never returned.
         "verified": true,
-        "finish": format!("{:?}", outcome.finish),
+        "finish": finish_name(outcome.finish),
         "attempt": outcome.attempt,
         "recalled_facts": outcome.memory.iter().map(|item| json!({ "text": item.text, "source": item.source }))
             .collect::<Vec<_>>(),

@@ -15,7 +15,7 @@ use super::{
     args::ChatArguments,
     devices, find_session,
     interrupt::cancellable_at,
-    out::{Out, count, short_session},
+    out::{CopyOutcome, MAX_COPY_BYTES, Out, count, short_session},
     session::{show_list, show_report},
     talk::{Talk, TurnDisplay, joined_text, open_session, show_memory, while_waiting},
     write_private,
@@ -351,12 +351,19 @@ impl Dialogue {
         let conversation = self.handle().conversation().await?;
         let answers = conversation.turns.iter().rev().flat_map(|turn| turn.messages.iter().rev());
         let answer = answers.into_iter().find(|message| message.role == Role::Assistant);
-        match answer {
-            Some(answer) if self.out.copy(&answer.text)? => {
+        let Some(answer) = answer else {
+            self.out.warn("There is no answer yet.");
+            return Ok(());
+        };
+        match self.out.copy(&answer.text)? {
+            CopyOutcome::Sent => {
                 self.out.note("The last answer is in the clipboard, if the terminal permits it (OSC 52).");
             }
-            Some(_) => self.out.warn("There is no terminal to copy to."),
-            None => self.out.warn("There is no answer yet."),
+            CopyOutcome::NoTerminal => self.out.warn("There is no terminal to copy to."),
+            CopyOutcome::TooLong => self.out.warn(&format!(
+                "The answer is longer than {} KiB, the most for a terminal's clipboard: /export writes it to a file.",
+                MAX_COPY_BYTES / 1024
+            )),
         }
         Ok(())
     }

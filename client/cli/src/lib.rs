@@ -11,6 +11,7 @@ mod authority;
 mod blob;
 mod chat;
 mod clock;
+mod complete;
 mod configuration;
 mod delegation;
 mod devices;
@@ -43,7 +44,7 @@ use std::{
 };
 
 use baton_client::{Client, ClientError};
-use baton_command::{log, manual};
+use baton_command::{crash, log, manual};
 use baton_proto::ids::SessionId;
 use clap::{ArgMatches, FromArgMatches as _};
 
@@ -153,6 +154,8 @@ impl Failure {
 /// Runs the program with the arguments of its process; returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
+    complete::answer_shell();
+    crash::forbid_memory_dumps();
     let (arguments, matches) = parse(args::blob::with_prefixed_ids(std::env::args_os()).collect());
     let environment = Environment::read();
     let out = Out::new(arguments.json, environment.no_color);
@@ -201,9 +204,16 @@ async fn run(
 ) -> Result<(), Failure> {
     match &arguments.command {
         Some(Command::Completions(shell)) => {
-            return Ok(manual::print_completions(args::command(), shell)?);
+            return Ok(complete::print_script(shell)?);
         }
         Some(Command::Man(pages)) => return Ok(manual::print_or_write_pages(args::command(), pages)?),
+        Some(Command::Version) => {
+            return Ok(out.line(&format!("baton {}", env!("CARGO_PKG_VERSION")))?);
+        }
+        Some(Command::Init) => {
+            let init = Some(&args::ConfigCommand::Init);
+            return configuration::run(init, (&arguments, matches), environment, out);
+        }
         Some(Command::Config { command }) => {
             return configuration::run(command.as_ref(), (&arguments, matches), environment, out);
         }
@@ -235,6 +245,8 @@ async fn run(
         // They ran above.
         Command::Completions(_)
         | Command::Man(_)
+        | Command::Version
+        | Command::Init
         | Command::Config { .. }
         | Command::Doctor
         | Command::Try(_) => Ok(()),

@@ -62,10 +62,10 @@ pub(crate) async fn run(settings: &Settings, command: &MemoryCommand, out: &Out)
             show_holders(&answer, out);
             Ok(())
         }
-        MemoryCommand::Forget { ids, others, everything: false, .. } => {
+        MemoryCommand::Delete { ids, others, everything: false, .. } => {
             forget(&relayer, ids, *others, out).await
         }
-        MemoryCommand::Forget { yes, .. } => forget_everything(&relayer, *yes, out).await,
+        MemoryCommand::Delete { yes, .. } => forget_everything(&relayer, *yes, out).await,
         MemoryCommand::Export { out: file, context } => export(&relayer, file, context, out).await,
         MemoryCommand::Import { file } => {
             let text = read_bounded(file, MAX_IMPORT_BYTES)?;
@@ -181,7 +181,7 @@ fn show_holders(answer: &Value, out: &Out) {
         out.note(&format!("{more} more are not shown"));
     }
     if !left.is_empty() {
-        out.note("delete them by their ids: baton memory forget ID…");
+        out.note("delete them by their ids: baton memory delete ID…");
     }
 }
 

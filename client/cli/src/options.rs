@@ -105,6 +105,10 @@ options! {
                 words("ADDRESS"), text("a URL, or an address such as \"/ip4/192.0.2.1/tcp/4101/p2p/ID\"").in_words("none");
             /// Base URL of the relayer for memories
             [global = true, hide = true] relayer_url: Option<String> = words("URL"), text(ANY_URL).in_words("none");
+            /// Permit plain http:// to a relayer on another machine: others on the way can read the memories
+            [global = true, hide = true, num_args = 0..=1, require_equals = true,
+             default_missing_value = "true", value_parser = BoolishValueParser::new()]
+            insecure: Option<bool> = SWITCH, switch("false");
             /// File of the account key, which owns memories
             [global = true, hide = true] account: Option<PathBuf> =
                 path("FILE"), text("a file").in_words("account.key in the home folder");

@@ -11,7 +11,7 @@ use std::{
 use baton_client::{TurnEvent, TurnOutcome};
 use baton_proto::{
     ids::{NodeId, SessionId},
-    record::Role,
+    record::{FinishReason, Role},
 };
 use futures::future::BoxFuture;
 
@@ -25,6 +25,8 @@ pub trait FullScreen: std::fmt::Debug + Send + Sync {
     fn turn_event(&self, event: TurnEvent);
     /// Shows that the turn was verified and accepted.
     fn turn_finished(&self, outcome: &TurnOutcome);
+    /// Writes bytes to the terminal between two frames: an escape sequence that shows nothing.
+    fn write_raw(&self, sequence: String);
     /// Waits until the user ends the running work. Cancel safe.
     fn stopped(&self) -> BoxFuture<'_, ()>;
 }
@@ -32,6 +34,17 @@ pub trait FullScreen: std::fmt::Debug + Send + Sync {
 /// A number of things: `1 turn`, `2 turns`.
 pub(crate) fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// The reason for an answer's end, for programs.
+pub(crate) fn finish_name(finish: FinishReason) -> &'static str {
+    match finish {
+        FinishReason::Stop => "stop",
+        FinishReason::StopString => "stop_string",
+        FinishReason::Length => "length",
+        FinishReason::ToolCall => "tool_call",
+        FinishReason::None => "none",
+    }
 }
 
 /// The tone of a remark.
@@ -47,6 +60,20 @@ pub enum Tone {
     Warn,
     /// An error.
     Bad,
+}
+
+/// Longest text for a terminal's clipboard: many terminals ignore a sequence of more than 100,000 bytes.
+pub(crate) const MAX_COPY_BYTES: usize = 72 * 1024;
+
+/// The result of copying a text to the clipboard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyOutcome {
+    /// The terminal has it, and may ignore it.
+    Sent,
+    /// There is no terminal.
+    NoTerminal,
+    /// It is longer than [`MAX_COPY_BYTES`].
+    TooLong,
 }
 
 /// The output.
@@ -130,17 +157,24 @@ impl Out {
         out.flush()
     }
 
-    /// Copies a text to the clipboard of the terminal by its escape sequence OSC 52; false without a terminal.
-    pub fn copy(&self, text: &str) -> io::Result<bool> {
+    /// Copies a text to the clipboard of the terminal by its escape sequence OSC 52.
+    pub fn copy(&self, text: &str) -> io::Result<CopyOutcome> {
         use base64::Engine as _;
         if !io::stdout().is_terminal() {
-            return Ok(false);
+            return Ok(CopyOutcome::NoTerminal);
         }
-        let text = base64::engine::general_purpose::STANDARD.encode(text);
-        let mut out = io::stdout().lock();
-        write!(out, "\x1b]52;c;{text}\x07")?;
-        out.flush()?;
-        Ok(true)
+        if text.len() > MAX_COPY_BYTES {
+            return Ok(CopyOutcome::TooLong);
+        }
+        let sequence = format!("\x1b]52;c;{}\x07", base64::engine::general_purpose::STANDARD.encode(text));
+        if let Some(screen) = self.screen() {
+            screen.write_raw(sequence);
+        } else {
+            let mut out = io::stdout().lock();
+            out.write_all(sequence.as_bytes())?;
+            out.flush()?;
+        }
+        Ok(CopyOutcome::Sent)
     }
 
     /// A remark beside the conversation, to standard error.

@@ -10,7 +10,7 @@ use clap::FromArgMatches as _;
 use serde::Deserialize;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
-    process::{Child, Command},
+    process::{Child, ChildStdin, Command},
 };
 
 use super::{
@@ -39,6 +39,7 @@ struct Ready {
 /// A running network; it ends when its standard input closes.
 struct PrivateNetwork {
     process: Child,
+    input: Option<ChildStdin>,
     ready: Ready,
 }
 
@@ -48,7 +49,10 @@ pub(crate) async fn run(
     out: &Out,
 ) -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
-    fetch_model().await?;
+    tokio::select! {
+        fetched = fetch_model() => fetched?,
+        _ = tokio::signal::ctrl_c() => return Err(Failure::Interrupted),
+    }
     let began = Instant::now();
     out.note(&format!("Starting a store and {} nodes on this machine …", arguments.nodes));
     let network = PrivateNetwork::start(arguments.nodes, folder.path()).await?;
@@ -116,6 +120,7 @@ impl PrivateNetwork {
         let failed =
             || Failure::usage("The private network did not start.", "see why: baton-testnet up --nodes 2");
         let output = process.stdout.take().ok_or_else(failed)?;
+        let input = process.stdin.take();
         let mut lines = BufReader::new(output).lines();
         let ready = async {
             while let Some(line) = lines.next_line().await? {
@@ -125,17 +130,33 @@ impl PrivateNetwork {
             }
             Ok(None)
         };
-        let ready = tokio::time::timeout(START_WAIT, ready).await;
-        let ready = ready.ok().transpose()?.flatten().ok_or_else(failed)?;
-        Ok(Self { process, ready })
+        let started = tokio::select! {
+            ready = tokio::time::timeout(START_WAIT, ready) => match ready {
+                Ok(ready) => ready.map_err(Failure::from).and_then(|ready| ready.ok_or_else(failed)),
+                Err(_) => Err(failed()),
+            },
+            _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
+        };
+        match started {
+            Ok(ready) => Ok(Self { process, input, ready }),
+            Err(failure) => {
+                stop(process, input).await;
+                Err(failure)
+            }
+        }
     }
 
-    async fn stop(mut self) {
-        drop(self.process.stdin.take());
-        if tokio::time::timeout(STOP_WAIT, self.process.wait()).await.is_err() {
-            // Dropping it kills it.
-            tracing::warn!("the private network did not stop by itself");
-        }
+    async fn stop(self) {
+        stop(self.process, self.input).await;
+    }
+}
+
+/// Ends a network, and waits until its nodes have ended.
+async fn stop(mut process: Child, input: Option<ChildStdin>) {
+    drop(input);
+    if tokio::time::timeout(STOP_WAIT, process.wait()).await.is_err() {
+        // Dropping it kills it.
+        tracing::warn!("the private network did not stop by itself");
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use baton_client::{AccountKey, ClientError};
+use baton_command::endpoint::is_protected;
 use baton_keys::{
     account::{body_sha256, export_digest},
     contexts::MEMORY_EXPORT,
@@ -50,13 +51,22 @@ impl RelayerClient {
 
     fn new(settings: &Settings, key: AccountKey, authority: RequestAuthority) -> Result<Self, Failure> {
         let url = settings.relayer_url.clone().ok_or_else(|| {
-            Failure::Usage("no relayer is named; give one with --relayer-url http://...".to_owned())
+            Failure::Usage("no relayer is named; give one with --relayer-url https://...".to_owned())
         })?;
         let url = url.trim_end_matches('/').to_owned();
-        if !(url.starts_with("http://") || url.starts_with("https://")) {
+        let parsed = reqwest::Url::parse(&url).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+        let Some(parsed) = parsed else {
             return Err(Failure::Usage(format!("--relayer-url {url}: it begins with http:// or https://")));
+        };
+        if !is_protected(&parsed) && !settings.insecure {
+            return Err(Failure::usage(
+                format!("{url} is plain HTTP to another machine: others on the way can read your memories."),
+                "use https://, or permit it: --insecure",
+            ));
         }
-        let http = reqwest::Client::builder().timeout(TIMEOUT).connect_timeout(CONNECT_TIMEOUT).build();
+        // A redirect would send the signed request to another server.
+        let http = reqwest::Client::builder().timeout(TIMEOUT).connect_timeout(CONNECT_TIMEOUT);
+        let http = http.redirect(reqwest::redirect::Policy::none()).build();
         let http = http.map_err(|error| ClientError::Config(error.to_string()))?;
         Ok(Self { http, url, key, authority })
     }

@@ -24,6 +24,8 @@ use super::{
 
 /// The key's file in the home folder.
 const KEY_FILE: &str = "serve.key";
+/// Reaches a server that listens at all addresses.
+const LOCALHOST: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 /// Prefix of a generated key, so that a leaked one is recognisable.
 const KEY_PREFIX: &str = "sk-baton-";
 /// Largest key file.
@@ -129,7 +131,9 @@ fn announce(
     key: Option<&Zeroizing<String>>,
     out: &Out,
 ) -> Result<(), Failure> {
-    let url = format!("http://{address}/v1");
+    // Nothing can connect to the address that stands for all.
+    let reached = if address.ip().is_unspecified() { (LOCALHOST, address.port()).into() } else { address };
+    let url = format!("http://{reached}/v1");
     if out.json() {
         let key_file = key_file.map(|path| path.display().to_string());
         return Ok(out.value(&json!({ "event": "ready", "url": url, "key_file": key_file }))?);
@@ -139,9 +143,14 @@ fn announce(
         Some(path) => out.line(&format!("export OPENAI_API_KEY=\"$(cat '{}')\"", path.display()))?,
         None => out.line("export OPENAI_API_KEY=none")?,
     }
+    if !is_loopback(&address) {
+        out.warn(&format!(
+            "Other machines reach {address} over plain HTTP: others on the way can read the conversations. Put a proxy with TLS in front."
+        ));
+    }
     if std::io::stderr().is_terminal() {
         let key = key.map_or_else(String::new, |key| format!("#key={}", **key));
-        out.note(&format!("chat page: http://{address}/{key}\nprograms that speak OpenAI's API need the lines above; Ctrl-C ends this"));
+        out.note(&format!("chat page: http://{reached}/{key}\nprograms that speak OpenAI's API need the lines above; Ctrl-C ends this"));
     }
     Ok(())
 }

@@ -11,7 +11,10 @@ use baton_client::{
     ClientConfig, ClientError, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS,
     Multiaddr, NamedIndex, QuotaHolder, Relayer, TurnInput, home_needs_passphrase,
 };
-use baton_command::config::{self, ConfigError};
+use baton_command::{
+    config::{self, ConfigError},
+    endpoint::is_protected,
+};
 use baton_walrus_client::{HttpStore, HttpStoreBuilder, ShardCount, TokenFile, TokenFileError};
 use serde::Deserialize;
 use zeroize::Zeroizing;
@@ -49,6 +52,8 @@ pub(crate) struct Environment {
     pub log: Option<String>,
     /// `TERM` names a terminal that only prints.
     pub dumb: bool,
+    /// Standard input is a terminal, so a person can be asked for the passphrase.
+    pub interactive: bool,
 }
 
 impl Environment {
@@ -62,6 +67,7 @@ impl Environment {
             no_color: path("NO_COLOR").is_some(),
             log: std::env::var("BATON_LOG").ok(),
             dumb: std::env::var("TERM").is_ok_and(|term| term == "dumb"),
+            interactive: std::io::stdin().is_terminal(),
         }
     }
 
@@ -109,6 +115,8 @@ pub(crate) struct Settings {
     pub relayer: Option<String>,
     /// The URL of the relayer's HTTP endpoint.
     pub relayer_url: Option<String>,
+    /// Whether plain HTTP to a relayer on another machine is permitted.
+    pub insecure: bool,
     /// The account to act for, if not the key's own.
     pub owner: Option<String>,
     /// The named delegation file.
@@ -151,10 +159,11 @@ impl Settings {
             dht: options.dht.unwrap_or(true),
             max_price: options.max_price.unwrap_or(DEFAULT_MAX_PRICE),
             clock_offset: arguments.clock_offset,
-            passphrase: passphrase(arguments.passphrase_file.as_deref(), &home)?,
+            passphrase: passphrase(arguments.passphrase_file.as_deref(), &home, environment)?,
             account: options.account.unwrap_or_else(|| home.join("account.key")),
             // A URL names both of a relayer's addresses.
             relayer_url: options.relayer_url.or_else(|| named_by_url(arguments, options.relayer.as_ref())),
+            insecure: options.insecure.unwrap_or(false),
             owner: options.owner,
             delegation: options.delegation,
             home,
@@ -354,11 +363,15 @@ pub(crate) fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Zeroizing
     Ok(text)
 }
 
-fn passphrase(file: Option<&Path>, home: &Path) -> Result<Option<Zeroizing<String>>, Failure> {
+fn passphrase(
+    file: Option<&Path>,
+    home: &Path,
+    environment: &Environment,
+) -> Result<Option<Zeroizing<String>>, Failure> {
     if let Some(path) = file {
         return passphrase_file(path).map(Some);
     }
-    if home_needs_passphrase(home)? && std::io::stdin().is_terminal() {
+    if environment.interactive && home_needs_passphrase(home)? {
         return Ok(Some(Zeroizing::new(rpassword::prompt_password("Passphrase of the device key: ")?)));
     }
     Ok(None)
@@ -407,12 +420,9 @@ fn is_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }
 
-/// Whether an answer from a URL is surely its server's: over TLS, or from this machine.
+/// Whether an answer from a URL is surely its server's.
 fn is_authentic(url: &str) -> bool {
-    let Ok(url) = reqwest::Url::parse(url) else { return false };
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-    let is_here = host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
-    url.scheme() == "https" || is_here
+    reqwest::Url::parse(url).is_ok_and(|url| is_protected(&url))
 }
 
 /// The relayer that is named, if one is: by its address, or by its URL, under which it tells its address.

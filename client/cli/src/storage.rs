@@ -97,8 +97,8 @@ fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(
             "blobs": report.blobs.iter().map(describe).collect::<Vec<_>>(),
         }))?);
     }
-    if let Some(seq) = report.put_back {
-        out.warn(&format!("{id}  the store lacked the blob of turn {}; it is restored", turn_number(seq)));
+    for seq in &report.put_back {
+        out.warn(&format!("{id}  the store lacked the blob of turn {}; it is restored", turn_number(*seq)));
     }
     if report.published {
         out.note(&format!("{id}  the head index lacked this device's head; it is published again"));

@@ -165,11 +165,11 @@ impl FullScreenView {
                     None => return Ok(()),
                 },
                 Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => {
-                    self.take_all();
+                    self.take_all()?;
                     self.finish_task(done.map_err(|_| ClientError::TaskEnded)?)
                 }
                 () = inbox.arrived() => {
-                    self.take_all();
+                    self.take_all()?;
                     None
                 }
                 _ = ticks.tick() => {
@@ -211,16 +211,18 @@ impl FullScreenView {
     }
 
     /// Takes the messages of tasks.
-    fn take_all(&mut self) {
+    fn take_all(&mut self) -> io::Result<()> {
         let now = self.now();
         for message in self.inbox.take() {
             match &message {
                 ViewMessage::Session(loaded) => self.session = loaded.session,
                 ViewMessage::Sessions(listed) => self.listed.clone_from(listed),
+                ViewMessage::Raw(sequence) => self.screen.write_raw(sequence)?,
                 _ => {}
             }
             self.state.take(message, now);
         }
+        Ok(())
     }
 
     /// Takes a task's result.

@@ -85,7 +85,8 @@ pub(crate) enum BlobCommand {
     },
     /// Show a blob's size, its size in the store, and its expiry; without an ID, all blobs stored with this
     /// command.
-    Stat {
+    #[command(alias = "stat")]
+    Show {
         /// Blob IDs.
         ids: Vec<String>,
     },

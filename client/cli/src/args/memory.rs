@@ -74,8 +74,8 @@ pub(crate) enum MemoryCommand {
         others: Option<OtherHolders>,
     },
     /// Delete memories permanently.
-    #[command(visible_alias = "delete", after_help = FORGET_EXAMPLES)]
-    Forget {
+    #[command(alias = "forget", after_help = DELETE_EXAMPLES)]
+    Delete {
         /// Ids of the memories.
         #[arg(required_unless_present = "everything")]
         ids: Vec<String>,
@@ -138,13 +138,13 @@ Examples:
   baton memory settings --extract-through-nodes on       nodes read the words of exchanges, and not whose they are
   baton memory settings --extract-through-nodes off      from the next exchange on";
 
-const FORGET_EXAMPLES: &str = "\
+const DELETE_EXAMPLES: &str = "\
 Your own messages that say a memory go with it. An answer of the assistant that says it stays, and is named with its id.
 
 Examples:
-  baton memory forget 3f0a1b2c                  delete a memory, and your own messages that say it
-  baton memory forget 3f0a1b2c --others all     delete the answers and other memories that hold its words, too
-  baton memory forget 3f0a1b2c --others none    leave all of them";
+  baton memory delete 3f0a1b2c                  delete a memory, and your own messages that say it
+  baton memory delete 3f0a1b2c --others all     delete the answers and other memories that hold its words, too
+  baton memory delete 3f0a1b2c --others none    leave all of them";
 
 /// Treatment of other holders of the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

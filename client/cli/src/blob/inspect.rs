@@ -118,7 +118,7 @@ pub(super) async fn verify(settings: &Settings, id: BlobId, limit: u64, out: &Ou
 }
 
 /// The state of blobs; without names, of all blobs stored here.
-pub(super) async fn stat(settings: &Settings, ids: &[String], out: &Out) -> Result<(), Failure> {
+pub(super) async fn show(settings: &Settings, ids: &[String], out: &Out) -> Result<(), Failure> {
     let ledger = ledger::load(settings)?;
     if ids.is_empty() {
         return ledger::show(&ledger, out);

@@ -50,7 +50,7 @@ pub(super) fn draw(state: &mut State, frame: &mut Frame<'_>) {
     let [body, status] = split_bottom(area, 1);
     let wide = area.width >= WIDE;
     // An empty list beside an empty conversation says nothing.
-    let shown = !state.sidebar.hidden && !state.sidebar.listed().is_empty();
+    let shown = !state.sidebar.hidden && !state.sidebar.is_empty();
     let listed = state.sidebar.focused || (wide && shown);
     let (list, conversation) = match (listed, wide) {
         (false, _) => (Rect::ZERO, body),
@@ -211,9 +211,14 @@ fn draw_sidebar(state: &State, buffer: &mut Buffer, area: Rect, wide: bool) {
             put(buffer, area, (area.width - 2, y), "│", palette.dim());
         }
     }
-    let heading = if sidebar.focused { "Enter open · n new · r · d" } else { "Conversations · Tab" };
+    let heading = match sidebar.filter() {
+        Some((text, true)) => format!("/{text}▏"),
+        Some((text, false)) => format!("/{text} · Esc all"),
+        None if sidebar.focused => "/ find · n new · r name · d del".to_owned(),
+        None => "Conversations · Tab".to_owned(),
+    };
     let style = if sidebar.focused { palette.accent() } else { palette.dim() };
-    put(buffer, inner, (0, 0), &fit(heading, inner.width.into()), style);
+    put(buffer, inner, (0, 0), &fit(&heading, inner.width.into()), style);
     let rows = usize::from(inner.height).saturating_sub(1);
     let first = (sidebar.selected() + 1).saturating_sub(rows.max(1));
     let listed = sidebar.listed().iter().enumerate().skip(first).take(rows);

@@ -7,10 +7,11 @@ use crate::dialogue;
 
 const KEYS: &str = "\
 Enter           sends; Alt-Enter or Ctrl-J begins a new line
-Esc, Ctrl-C     end a running answer; nothing of it is kept
+Esc, Ctrl-C     end a running answer; its text stays on the screen
 Ctrl-C, Ctrl-D  on an empty line leave
 PgUp, PgDn      scroll, and so does the mouse; End follows again
 Tab             goes to the list of sessions; Ctrl-B hides it
+in the list     Enter opens, / filters, n new, r renames, d deletes
 Up, Down        lines sent before
 Ctrl-A E W U K  to the beginning, the end; cut a word, a line
 Ctrl-Y          puts back what was cut

@@ -33,6 +33,8 @@ pub(crate) enum ViewMessage {
     Session(Box<ConversationSnapshot>),
     /// The sessions of the home, last used first.
     Sessions(Vec<SessionEntry>),
+    /// An escape sequence for the terminal, such as a text for its clipboard.
+    Raw(String),
 }
 
 /// The queue from tasks to the view, and the view's stop signal to running tasks.
@@ -101,6 +103,10 @@ impl FullScreen for Inbox {
 
     fn turn_finished(&self, outcome: &TurnOutcome) {
         self.push(ViewMessage::TurnFinished(outcome.into()));
+    }
+
+    fn write_raw(&self, sequence: String) {
+        self.push(ViewMessage::Raw(sequence));
     }
 
     fn stopped(&self) -> BoxFuture<'_, ()> {

@@ -16,7 +16,7 @@ impl State {
         match event {
             Event::Key(key) if key.kind != KeyEventKind::Release => self.key(key),
             Event::Paste(text) => {
-                self.sidebar.focused = false;
+                self.sidebar.unfocus();
                 self.help = None;
                 self.type_in(&text);
                 None
@@ -89,7 +89,7 @@ impl State {
             return self.stop();
         }
         self.help = None;
-        self.sidebar.focused = false;
+        self.sidebar.unfocus();
         if self.editor.is_empty() {
             return Some(Effect::Leave);
         }
@@ -110,6 +110,9 @@ impl State {
     }
 
     fn sidebar_key(&mut self, key: KeyEvent) -> Option<Effect> {
+        if self.sidebar.filter().is_some_and(|(_, typing)| typing) && self.filter_key(key) {
+            return None;
+        }
         match key.code {
             KeyCode::Up | KeyCode::Char('k') => self.sidebar.step(-1),
             KeyCode::Down | KeyCode::Char('j') => self.sidebar.step(1),
@@ -117,7 +120,9 @@ impl State {
             KeyCode::PageDown => self.sidebar.step(10),
             KeyCode::Home => self.sidebar.step(isize::MIN),
             KeyCode::End => self.sidebar.step(isize::MAX),
-            KeyCode::Esc | KeyCode::Tab => self.sidebar.focused = false,
+            KeyCode::Esc if self.sidebar.clear_filter() => {}
+            KeyCode::Esc | KeyCode::Tab => self.sidebar.unfocus(),
+            KeyCode::Char('/') => self.sidebar.type_filter(true),
             KeyCode::Char('b') if key.modifiers.contains(KeyModifiers::CONTROL) => self.toggle_sidebar(),
             KeyCode::Char('n') => return self.open("/new".to_owned()),
             KeyCode::Char('r') => return self.act_on_choice("/rename "),
@@ -125,7 +130,7 @@ impl State {
             KeyCode::Enter => {
                 let session = self.sidebar.choice()?;
                 if Some(session) == self.status.session {
-                    self.sidebar.focused = false;
+                    self.sidebar.unfocus();
                     return None;
                 }
                 return self.open(format!("/switch {session}"));
@@ -135,13 +140,25 @@ impl State {
         None
     }
 
+    /// Changes the filter of the list; returns whether the key does that.
+    fn filter_key(&mut self, key: KeyEvent) -> bool {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char(c) if !control => self.sidebar.edit_filter(Some(c)),
+            KeyCode::Backspace => self.sidebar.edit_filter(None),
+            KeyCode::Enter => self.sidebar.type_filter(false),
+            _ => return false,
+        }
+        true
+    }
+
     /// Opens the selected session, and puts a command about it into the input, where the user completes it.
     fn act_on_choice(&mut self, command: &str) -> Option<Effect> {
         let session = self.sidebar.choice()?;
         let here = Some(session) == self.status.session;
         let effect = if here { None } else { self.open(format!("/switch {session}")) };
         if here || effect.is_some() {
-            self.sidebar.focused = false;
+            self.sidebar.unfocus();
             self.editor.set(command.to_owned());
         }
         effect
@@ -153,13 +170,13 @@ impl State {
             self.hint = Some("An answer is running. Esc here, then Esc stops it.".to_owned());
             return None;
         }
-        self.sidebar.focused = false;
+        self.sidebar.unfocus();
         Some(Effect::Act(line))
     }
 
     fn toggle_sidebar(&mut self) {
         self.sidebar.hidden = !self.sidebar.hidden;
-        self.sidebar.focused = false;
+        self.sidebar.unfocus();
     }
 
     /// Scrolls the conversation or focuses the area beside it; returns whether the key does that.

@@ -9,6 +9,8 @@ use super::wrap;
 
 /// Most listed sessions, the last used: more than a user looks through; `baton session list` has all.
 pub(crate) const MAX_SESSIONS: usize = 100;
+/// Longest filter.
+const MAX_FILTER_BYTES: usize = 200;
 /// File times may be this much coarser than the clock.
 const TIME_SLACK_MS: u64 = 2000;
 
@@ -56,16 +58,36 @@ pub(crate) async fn list(client: &Client, known: &[SessionEntry]) -> Result<Vec<
 /// The list on the screen.
 #[derive(Debug, Default)]
 pub(crate) struct Sidebar {
+    all: Vec<SessionEntry>,
+    /// The sessions that the filter leaves.
     listed: Vec<SessionEntry>,
     selected: usize,
+    filter: Option<Filter>,
     /// Whether it has the keyboard focus.
     pub focused: bool,
     /// Whether the user closed it.
     pub hidden: bool,
 }
 
+/// Words that the title of a listed session has.
+#[derive(Debug, Default)]
+struct Filter {
+    text: String,
+    /// Whether keys still change it.
+    typing: bool,
+}
+
+impl Filter {
+    fn fits(&self, one: &SessionEntry) -> bool {
+        let title = one.title.to_lowercase();
+        let id = one.session.to_string();
+        let mut words = self.text.split_whitespace().map(str::to_lowercase);
+        words.all(|word| title.contains(&word) || id.starts_with(&word))
+    }
+}
+
 impl Sidebar {
-    /// The sessions.
+    /// The sessions that the filter leaves.
     pub(crate) fn listed(&self) -> &[SessionEntry] {
         &self.listed
     }
@@ -77,10 +99,59 @@ impl Sidebar {
 
     /// Takes a new list; the mark stays on its session.
     pub(crate) fn set(&mut self, listed: Vec<SessionEntry>) {
-        let marked = self.listed.get(self.selected).map(|one| one.session);
-        self.listed = listed;
+        self.all = listed;
+        self.apply_filter();
+    }
+
+    /// Lists the sessions that fit; the mark stays on its session if that is listed.
+    fn apply_filter(&mut self) {
+        let marked = self.choice();
+        let fits = |one: &&SessionEntry| self.filter.as_ref().is_none_or(|filter| filter.fits(one));
+        self.listed = self.all.iter().filter(fits).cloned().collect();
         let found = marked.and_then(|id| self.listed.iter().position(|one| one.session == id));
         self.selected = found.unwrap_or(0);
+    }
+
+    /// The words of the filter, and whether keys still change them.
+    pub(crate) fn filter(&self) -> Option<(&str, bool)> {
+        self.filter.as_ref().map(|filter| (filter.text.as_str(), filter.typing))
+    }
+
+    /// Lets keys change the filter, or takes its words as they are.
+    pub(crate) fn type_filter(&mut self, typing: bool) {
+        self.filter.get_or_insert_default().typing = typing;
+        if self.filter.as_ref().is_some_and(|filter| !typing && filter.text.trim().is_empty()) {
+            self.filter = None;
+        }
+    }
+
+    /// Adds a character to the filter, or takes one off.
+    pub(crate) fn edit_filter(&mut self, added: Option<char>) {
+        let Some(filter) = &mut self.filter else { return };
+        match added {
+            Some(c) if filter.text.len() < MAX_FILTER_BYTES => filter.text.push(c),
+            Some(_) => {}
+            None => drop(filter.text.pop()),
+        }
+        self.apply_filter();
+    }
+
+    /// Removes the filter; false if there is none.
+    pub(crate) fn clear_filter(&mut self) -> bool {
+        let had = self.filter.take().is_some();
+        self.apply_filter();
+        had
+    }
+
+    /// Gives the keyboard focus back, and lists all sessions.
+    pub(crate) fn unfocus(&mut self) {
+        self.focused = false;
+        self.clear_filter();
+    }
+
+    /// Whether there are sessions, listed or not.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
     }
 
     /// Gives it the keyboard focus, with the mark on this session.

@@ -141,6 +141,8 @@ impl State {
             ViewMessage::TurnFinished(finished) => self.pane.finish(&finished),
             ViewMessage::Session(loaded) => self.set_session(&loaded),
             ViewMessage::Sessions(listed) => self.sidebar.set(listed),
+            // For the terminal, not for the view.
+            ViewMessage::Raw(_) => {}
         }
     }
 

@@ -69,6 +69,13 @@ impl Screen {
         self.terminal.clear()
     }
 
+    /// Writes an escape sequence that shows nothing, between two frames.
+    pub(super) fn write_raw(&mut self, sequence: &str) -> io::Result<()> {
+        let writer = self.terminal.backend_mut();
+        writer.write_all(sequence.as_bytes())?;
+        io::Write::flush(writer)
+    }
+
     /// Takes the mouse, or leaves it to the terminal.
     pub(super) fn take_mouse(&mut self, take: bool) -> io::Result<()> {
         if take {

@@ -66,11 +66,11 @@ async fn what_was_stored_is_told_with_its_end_and_renewed() {
     let baton = async |arguments: &[&str]| fixture.baton(&home, arguments, "").await;
     let id = id(b"kept");
     assert!(err(&baton(&["blob", "stat"]).await).contains("nothing was stored"));
-    assert_eq!(code(&baton(&["blob", "stat", &id]).await), 6);
+    assert_eq!(code(&baton(&["blob", "show", &id]).await), 6);
     assert_eq!(code(&baton(&["blob", "renew", &id]).await), 2, "not in the book");
     assert_eq!(code(&baton(&["blob", "put", "a", "--epochs", "1"]).await), 0);
 
-    let stat = last(&baton(&["blob", "stat", &id, "--json"]).await);
+    let stat = last(&baton(&["blob", "show", &id, "--json"]).await);
     assert_eq!((stat["stored"].as_bool(), stat["size"].as_u64()), (Some(true), Some(4)));
     assert_eq!(stat["kept"]["end_epoch"], 2);
     let renewed = last(&baton(&["blob", "renew", "--epochs", "9", "--json"]).await);
@@ -78,7 +78,7 @@ async fn what_was_stored_is_told_with_its_end_and_renewed() {
         (renewed["blob_id"].as_str(), &renewed["ended"]["end_epoch"]),
         (Some(id.as_str()), &10.into())
     );
-    let all = last(&baton(&["blob", "stat", "--json"]).await);
+    let all = last(&baton(&["blob", "show", "--json"]).await);
     assert_eq!((&all["blobs"][0]["end_epoch"], all["bytes"].as_u64()), (&10.into(), Some(4)));
     let nothing = baton(&["blob", "renew"]).await;
     assert!(code(&nothing) == 0 && err(&nothing).contains("nothing is due"), "{}", err(&nothing));

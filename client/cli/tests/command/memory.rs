@@ -121,7 +121,7 @@ async fn memories_are_listed_searched_added_edited_and_forgotten_with_signed_req
     answers(&server, "PATCH", &format!("/v1/memory/items/{id}"), Some(edited), item.clone()).await;
     assert_eq!(code(&baton(&["edit", &id, "likes coffee"]).await), 0);
     answers(&server, "POST", "/v1/memory/delete", Some(json!({ "ids": [id] })), json!({ "count": 1 })).await;
-    assert_eq!(out(&baton(&["forget", &id]).await), "1 memory deleted for good\n");
+    assert_eq!(out(&baton(&["delete", &id]).await), "1 memory deleted for good\n");
     let holder = |id: &str, author: &str, deleted: bool| json!({ "id": id, "kind": "episode", "author": author, "session": "work", "deleted": deleted });
     let others = [holder("cd", "assistant", false), holder("ef", "user", true)];
     let body = json!({ "ids": [id], "others": "none" });
@@ -130,7 +130,7 @@ async fn memories_are_listed_searched_added_edited_and_forgotten_with_signed_req
     let removed = baton(&["delete", &id, "--others", "none"]).await;
     assert_eq!(out(&removed), "1 memory deleted for good\n");
     for said in
-        ["cd  episode of assistant  in work", "1 item with the same words", "3 more", "baton memory forget"]
+        ["cd  episode of assistant  in work", "1 item with the same words", "3 more", "baton memory delete"]
     {
         assert!(err(&removed).contains(said), "{}", err(&removed));
     }
@@ -139,7 +139,7 @@ async fn memories_are_listed_searched_added_edited_and_forgotten_with_signed_req
     let account = last(&self::baton(folder.path(), &["account", "show", "--json"], "").await);
     let confirm = Some(json!({ "confirm": account["account"] }));
     answers(&server, "DELETE", "/v1/memory/owner", confirm, json!({ "count": 1 })).await;
-    let everything = baton(&["forget", "--everything", "--yes"]).await;
+    let everything = baton(&["delete", "--everything", "--yes"]).await;
     assert_eq!(out(&everything), "everything is deleted\n", "{}", err(&everything));
     let on = json!({ "extract_through_nodes": true });
     let settings = json!({ "extract_through_nodes": true, "nodes_offered": false, "written_by": "rules" });

@@ -166,6 +166,56 @@ fn the_list_of_sessions_opens_one_and_not_while_an_answer_comes() {
 }
 
 #[test]
+fn the_list_of_sessions_is_filtered_by_words_and_shown_whole_again() {
+    let mut stage = Stage::new();
+    let listed = |byte: u8, title: &str| SessionEntry {
+        session: SessionId([byte; 32]),
+        title: title.to_owned(),
+        turns: 1,
+        used_ms: 0,
+    };
+    let all = vec![listed(1, "A poem about the Sea"), listed(2, "Taxes"), listed(3, "The sea in winter")];
+    stage.say(ViewMessage::Sessions(all));
+    stage.press(KeyCode::Tab);
+    stage.press(KeyCode::Down);
+    stage.press(KeyCode::Char('/'));
+    stage.types("sea nn");
+    assert_eq!(stage.state.sidebar.listed().len(), 0);
+    assert!(stage.shown().contains("/sea nn"));
+    for _ in 0..3 {
+        stage.press(KeyCode::Backspace);
+    }
+    let shown = stage.shown();
+    assert!(shown.contains("A poem") && shown.contains("winter") && !shown.contains("Taxes"), "{shown}");
+    // The first Enter takes the words; keys are commands again.
+    assert_eq!(stage.press(KeyCode::Enter), None);
+    stage.press(KeyCode::Down);
+    let switch = format!("/switch {}", SessionId([3; 32]));
+    assert_eq!(stage.press(KeyCode::Enter), Some(Effect::Act(switch)));
+    stage.press(KeyCode::Tab);
+    assert_eq!(stage.state.sidebar.listed().len(), 3, "another look begins with all");
+    stage.press(KeyCode::Char('/'));
+    stage.types("03");
+    assert_eq!(stage.state.sidebar.choice(), Some(SessionId([3; 32])), "by its id");
+    stage.press(KeyCode::Esc);
+    assert!(stage.state.sidebar.focused && stage.state.sidebar.listed().len() == 3);
+    stage.press(KeyCode::Esc);
+    assert!(!stage.state.sidebar.focused);
+}
+
+#[test]
+fn a_text_for_the_clipboard_waits_for_the_loop_and_changes_nothing_on_the_screen() {
+    use crate::{out::FullScreen as _, tui::inbox::Inbox};
+    let (inbox, mut stage) = (Inbox::default(), Stage::new());
+    let before = stage.shown();
+    inbox.write_raw("\x1b]52;c;aGk=\x07".to_owned());
+    let taken = inbox.take();
+    assert!(matches!(&taken[..], [ViewMessage::Raw(sequence)] if sequence.ends_with('\x07')));
+    taken.into_iter().for_each(|message| stage.say(message));
+    assert_eq!(stage.shown(), before);
+}
+
+#[test]
 fn the_mouse_scrolls_and_can_be_left_to_the_terminal() {
     let mut stage = Stage::new();
     let turns: Vec<_> = (0..30).map(|n| journal_turn(n, &format!("question {n}"), "answer")).collect();

@@ -1,0 +1,147 @@
+//! The command line of `baton session`.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+/// The commands for sessions. SESSION is an id, a prefix of one, or `last`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionCommand {
+    /// List the sessions of this home.
+    List,
+    /// Show a conversation.
+    Show {
+        /// Session id, a prefix of it, or `last`.
+        session: String,
+        /// Show also the turns that an edit replaced.
+        #[arg(long)]
+        all: bool,
+        /// Show the chain as a picture: a mark for each turn, by the node that served it.
+        #[arg(long, conflicts_with = "all")]
+        graph: bool,
+    },
+    /// Find the sessions that have all these words in their title or messages.
+    Search {
+        /// The words, in any case.
+        #[arg(required = true)]
+        words: Vec<String>,
+    },
+    /// Give a session a title, which only this device shows.
+    Rename {
+        /// Session id, a prefix of it, or `last`.
+        session: String,
+        /// The title [default: the beginning of the first message].
+        title: Option<String>,
+    },
+    /// Verify every link, signature, record and blob, and their presence in the store.
+    Verify {
+        /// Session id, a prefix of it, or `last`; omit it with --file.
+        #[arg(required_unless_present = "file")]
+        session: Option<String>,
+        /// Check the Walrus ID of every blob, not only of closed segments.
+        #[arg(long)]
+        full: bool,
+        /// Restore missing or wrong blobs in the store from this machine's copy, and verify again.
+        #[arg(long, conflicts_with = "file")]
+        repair: bool,
+        /// Exported file to verify instead, offline.
+        #[arg(long, value_name = "FILE", conflicts_with = "session")]
+        file: Option<PathBuf>,
+    },
+    /// Export a session to a file that anyone can verify. The file is as secret as the conversation.
+    Export {
+        /// Session id, a prefix of it, or `last`.
+        session: String,
+        /// Output file (created with mode 0600); `-` is standard output.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        /// Include the root, to allow importing and continuing the session.
+        #[arg(long)]
+        with_root: bool,
+    },
+    /// Write the memory that a relayer added to turns, for `baton-node replay`; exports do not contain it.
+    Memory {
+        /// Session id, a prefix of it, or `last`.
+        session: String,
+        /// Write only the memory of this turn, counted from 1.
+        #[arg(long, value_name = "NUMBER")]
+        turn: Option<u64>,
+        /// Output file (created with mode 0600); `-` is standard output.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
+    /// Import a session from an export with its root.
+    Import {
+        /// Exported file.
+        file: PathBuf,
+    },
+    /// Show how long the store keeps a session.
+    Storage {
+        /// Session id, a prefix of it, or `last`.
+        session: String,
+    },
+    /// Renew blobs that expire soon; nothing else renews an idle session.
+    ///
+    /// Sessions in use renew themselves. Each renewal is a new PUT, which the publisher may charge for.
+    /// Without a session, the command checks all sessions, as for a daily job.
+    Renew {
+        /// Session id, a prefix of it, or `last` [default: all sessions].
+        session: Option<String>,
+        /// Also renew blobs that may expire within this many days [default: less than one epoch].
+        #[arg(long, value_name = "NUMBER")]
+        within_days: Option<u32>,
+    },
+    /// Compare a session with the head indexes, and list its devices.
+    ///
+    /// Merges nothing. Publishes a head of this device again if the indexes lost it or never received it.
+    Check {
+        /// Session id, a prefix of it, or `last`.
+        session: String,
+    },
+    /// Merge turns that are not here, replay displaced turns on top, and publish the head.
+    ///
+    /// The turns are another device's, or this device's own if its home is an older copy or its journal lost
+    /// its end.
+    Sync {
+        /// Session id, a prefix of it, or `last`.
+        session: String,
+        /// Model name or id for replayed turns [default: any, preferably on a node's own engine].
+        #[arg(long, env = "BATON_MODEL")]
+        model: Option<String>,
+        /// Allow test engines, which only repeat the message.
+        #[arg(long, env = "BATON_ALLOW_ECHO")]
+        allow_echo: bool,
+        /// Publish this device's head even if the other's turns cannot be read, as when their blobs are lost
+        /// for good.
+        #[arg(long)]
+        over: bool,
+    },
+    /// Delete sessions on this device, and mark them as deleted in the head index.
+    Delete {
+        /// Session ids, prefixes of them, or `last`.
+        #[arg(required = true, value_name = "SESSION")]
+        sessions: Vec<String>,
+        /// Do not ask for confirmation.
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Show a session's 24 recovery words, or write them to a file.
+    Backup {
+        /// Session id, a prefix of it, or `last`.
+        session: String,
+        /// Output file (created with mode 0600).
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Restore a session from the store, with its 24 recovery words.
+    ///
+    /// Without a file, a prompt asks for the words.
+    Restore {
+        /// Session of this home that is damaged, or that another device continued; needs no words.
+        #[arg(conflicts_with = "words_file")]
+        session: Option<String>,
+        /// File with the recovery words.
+        #[arg(long, value_name = "FILE")]
+        words_file: Option<PathBuf>,
+    },
+}
