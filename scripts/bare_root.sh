@@ -44,6 +44,13 @@ make_root() {
   mv "$folder.new" "$folder"
 }
 
+# The model for the system without Python, in the cache of this user.
+fetch_model() {
+  tar -xzf "$release"/*.tar.gz -C "$work" --wildcards --strip-components=1 '*/bin/baton-node'
+  BATON_NODE_MODEL_DIR=$model_folder timeout 600 "$work/bin/baton-node" models pull smollm2-135m-instruct >"$work/output" 2>&1 ||
+    skip "the model cannot be fetched: $(tail -n 1 "$work/output")"
+}
+
 # copy_root NAME: a fresh copy with the release in it, and this machine's names, certificates and proxies. Sets `system`.
 copy_root() {
   system=$work/$1
@@ -101,8 +108,8 @@ test_without_python() {
   fi
   grep -q python3 "$work/output" || fail "baton try does not say that it needs Python: $(cat "$work/output")"
   echo "baton try needs Python's pip for the model's download, and says so; the model is copied from $model_folder"
-  mkdir -p "$system/root/.cache/baton"
-  cp -R "$model_folder" "$system/root/.cache/baton/models"
+  mkdir -p "$system/root/.cache/baton/models"
+  cp -R "$model_folder/." "$system/root/.cache/baton/models"
   asked=$(now_ms)
   ask || fail "no verified answer in the bare system: $(cat "$work/output")"
   took $((installed + $(now_ms) - asked)) "bare system, installation and verified answer, without the model's download"
@@ -124,13 +131,14 @@ test_with_pip() {
 # The package's dependencies are those of a bare system with certificates.
 test_deb() {
   copy_root bare
-  inside 120 'dpkg --install /release/*.deb && baton --version && dpkg --purge baton && ! command -v baton' ||
+  inside 120 'dpkg --install /release/*.deb && baton --version && dpkg --purge baton && [ ! -e /usr/bin/baton ]' ||
     fail "the .deb cannot be installed and removed in the bare system: $(cat "$work/output")"
   echo "the .deb installs and leaves in a bare system"
 }
 
 make_root bare openssl,ca-certificates
 make_root pip openssl,ca-certificates,python3-pip
+fetch_model
 test_without_python
 rm -rf --one-file-system "$system"
 test_deb

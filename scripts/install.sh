@@ -39,8 +39,8 @@ Examples:
   sh install.sh .                                        this folder's release, for this user
   sh install.sh https://example.org/baton/0.1.0          the same from a server
   sudo sh install.sh . --prefix /usr/local               for everybody, with the units of node and relayer
-  ~/.local/share/baton/install.sh URL                    update
-  ~/.local/share/baton/install.sh --remove
+  ~/.local/lib/baton/install.sh URL                    update
+  ~/.local/lib/baton/install.sh --remove
 
 Exit codes:
   0  done
@@ -103,7 +103,8 @@ find_prefix() {
     *[!A-Za-z0-9/._+@-]*) fail $USAGE "the prefix $prefix has a character that a systemd unit cannot have" \
       "name a folder of letters, digits and . _ + @ - with --prefix" ;;
   esac
-  own=$prefix/share/baton
+  # Not share/baton: below ~/.local that is the private folder of sessions and keys.
+  own=$prefix/lib/baton
 }
 
 find_machine() {

@@ -129,8 +129,8 @@ stage_files() {
   cp README.md LICENSE-APACHE LICENSE-MIT "$folder/share/doc/baton"
   "$venv/bin/python" scripts/sbom.py write --target "$target" \
     --sbom "$folder/share/doc/baton/sbom.cdx.json" --licences "$folder/share/doc/baton/THIRD-PARTY-LICENCES"
-  mkdir "$folder/share/baton"
-  install -m 755 scripts/install.sh "$folder/share/baton/install.sh"
+  mkdir "$folder/lib/baton"
+  install -m 755 scripts/install.sh "$folder/lib/baton/install.sh"
 }
 
 # One archive for one tree of files: no order, times, owners or modes of this machine are in it.
@@ -157,7 +157,7 @@ make_deb() {
   local root=$work/deb docs=$work/deb/usr/share/doc/baton
   mkdir -p "$root/DEBIAN"
   cp -R "$work/$name" "$root/usr"
-  rm -r "$root/usr/share/baton"
+  rm -r "$root/usr/lib/baton"
   mv "$root/usr/share/systemd/user" "$root/usr/lib/systemd/user"
   mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
   rmdir "$root/usr/share/systemd"

@@ -121,7 +121,7 @@ test_life_of_an_installation() {
   accepts old --key "$work/ours.pub"
   has_version 0.1.0
   grep -q "^ExecStart=$prefix/bin/baton serve" "$prefix/share/systemd/user/baton-serve.service" || fail "the unit names another program"
-  [ "$(stat -c %a "$prefix/bin/baton" "$prefix/share/baton/files" "$prefix/share" | xargs)" = "755 644 755" ] || fail "wrong modes"
+  [ "$(stat -c %a "$prefix/bin/baton" "$prefix/lib/baton/files" "$prefix/share" | xargs)" = "755 644 755" ] || fail "wrong modes"
   # The key of the first installation serves for updates; a file that only the older version had goes.
   [ -f "$prefix/share/only-old" ] || fail "a file of the archive is missing"
   accepts new

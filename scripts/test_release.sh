@@ -141,7 +141,7 @@ check_installation() {
     [ -s "$prefix/share/man/man1/$program.1" ] || fail "there is no manual page of $program"
   done
   bash -n "$prefix/share/bash-completion/completions/baton"
-  "$shell" "$prefix/share/baton/install.sh" --remove --prefix "$prefix"
+  "$shell" "$prefix/lib/baton/install.sh" --remove --prefix "$prefix"
   [ ! -e "$prefix" ] || fail "--remove left $(find "$prefix")"
 }
 
