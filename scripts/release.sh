@@ -99,14 +99,16 @@ build_programs() {
   CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && printf %s "${flags[*]}")
   export CARGO_ENCODED_RUSTFLAGS CFLAGS="${c_flags[*]}" CXXFLAGS="${c_flags[*]}"
   unset RUSTC_WRAPPER "${!CARGO_PROFILE_@}"
-  cargo_build
   host_bin=$build/release
   bin=$host_bin
-  [ -n "$tools" ] || return 0
+  if [ -n "$tools" ]; then
+    cargo_build
+    bin=$build/$target/release
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=${tools}gcc
+  fi
   # jemalloc fixes the size of pages when it is built; 64 KiB serve all kernels for this machine.
-  export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=${tools}gcc JEMALLOC_SYS_WITH_LG_PAGE=16
-  cargo_build --target "$target"
-  bin=$build/$target/release
+  [ "$machine" != aarch64 ] || export JEMALLOC_SYS_WITH_LG_PAGE=16
+  cargo_build ${tools:+--target "$target"}
 }
 
 cargo_build() {

@@ -179,7 +179,7 @@ make_releases() {
   release changed-archive 0.2.0 ours
   printf x >>"$work/changed-archive/baton-0.2.0-$machine-linux.tar.gz"
   release changed-sums 0.2.0 ours
-  sed -i 's/^./f/' "$work/changed-sums/SHA256SUMS"
+  sed -i 's/^./&0/' "$work/changed-sums/SHA256SUMS"
   release changed-comment 0.2.0 ours
   sed -i 's/^trusted comment: .*/trusted comment: changed/' "$work/changed-comment/SHA256SUMS.minisig"
   release legacy 0.2.0 ours

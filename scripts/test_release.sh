@@ -75,6 +75,9 @@ package_elsewhere() {
   else
     echo "not varied: the user, since this machine allows no namespaces"
   fi
+  if ! command -v faketime >/dev/null && [ "$(id -u)" = 0 ]; then
+    (install_packages faketime) || true
+  fi
   if command -v faketime >/dev/null; then
     wrapper+=(faketime -f +400d)
     # The compiler's allocator and faketime wait for each other; build scripts and C compilers do see that day.
@@ -108,7 +111,7 @@ compare() {
 }
 
 check_deb() {
-  local deb scratch=$work/scratch unit program
+  local deb scratch=$work/scratch
   deb=$(echo "$work"/first/*.deb)
   dpkg-deb --info "$deb" | grep -E '^ (Package|Version|Architecture|Depends|Recommends|Installed-Size):'
   [ "$(dpkg-deb --ctrl-tarfile "$deb" | tar -t | sort | xargs)" = "./ ./control ./md5sums" ] || fail "$deb has scripts"
@@ -122,13 +125,29 @@ check_deb() {
   else
     dpkg-deb --extract "$deb" "$scratch"
   fi
-  for unit in "$scratch"/usr/lib/systemd/*/baton-*.service; do
-    program=$(sed -n 's/^ExecStart=\([^ ]*\) .*/\1/p' "$unit")
-    [ -x "$scratch$program" ] || fail "$(basename "$unit") starts $program, which the package lacks"
-  done
+  check_units "$scratch"
   (cd "$scratch" && md5sum --quiet --check <(dpkg-deb --ctrl-tarfile "$deb" | tar -xO ./md5sums)) || fail "md5sums is wrong"
   "$scratch/usr/bin/baton" --version
   echo "$(basename "$deb"): no scripts, root's files, units with their programs"
+}
+
+# The units below a root: each starts a program that is there, and names only variables that its help names.
+check_units() {
+  local unit program command help variable user
+  mkdir -p "$work/units" "$work/run"
+  for unit in "$1"/usr/lib/systemd/*/baton-*.service; do
+    read -r program command < <(sed -n 's/^ExecStart=//p' "$unit")
+    [ -x "$1$program" ] || fail "$(basename "$unit") starts $program, which the package lacks"
+    help=$("$1$program" "$command" --help)
+    for variable in $(grep -o 'BATON_[A-Z_]*' "$unit" | sort -u); do
+      grep -q "env: $variable=" <<<"$help" || fail "$(basename "$unit") names $variable, which $program $command does not know"
+    done
+    command -v systemd-analyze >/dev/null || continue
+    user=$(basename "$(dirname "$unit")")
+    sed "s|^ExecStart=|&$1|" "$unit" >"$work/units/$(basename "$unit")"
+    XDG_RUNTIME_DIR=$work/run systemd-analyze verify "--$user" --man=no "$work/units/$(basename "$unit")" ||
+      fail "systemd refuses $(basename "$unit")"
+  done
 }
 
 # The whole release, with the real programs; scripts/test_install.sh has the other cases.
