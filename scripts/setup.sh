@@ -65,7 +65,7 @@ need_programs() {
 
 # The packages of scripts/requirements.txt, in an environment of their own.
 need_python() {
-  if [ ! -x "$venv/bin/just" ] || ! "$venv/bin/python" -c 'import blake3, nacl, walrus' >/dev/null 2>&1; then
+  if [ ! -x "$venv/bin/just" ] || ! "$venv/bin/python" -c 'import blake3, cyclonedx, nacl, walrus' >/dev/null 2>&1; then
     # Debian has venv apart from Python, and without it leaves half an environment behind.
     if ! python3 -m venv --clear "$venv" >/dev/null 2>&1; then
       install_packages python3-venv
@@ -73,6 +73,11 @@ need_python() {
     fi
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$root/scripts/requirements.txt"
   fi
+}
+
+# minisign, which signs releases.
+need_minisign() {
+  command -v minisign >/dev/null 2>&1 || install_packages minisign
 }
 
 # The runner of recipes (justfile), from its Python package where the machine has none. Sets `just`.

@@ -4,10 +4,11 @@
 # - the demo, also with a store that fails, and the independent verifier on its export;
 # - the comparison with Mysten's encoder; a Walrus client, a memory client and OpenAI's client, as published;
 # - both pages in a browser, the full-screen view in a terminal, completions and manual pages;
+# - a release: its bytes, its installer with all refusals, and a verified answer in a bare system;
 # - the commands of README.md and docs/*.md, as a reader would run them.
 # Long matrices run as seeded samples, and the checks of the fuzz targets on their seeds with random changes. `--full` runs
-# the matrices whole, fuzzes each target guided by coverage, checks the programs without their options, and floods a release
-# build.
+# the matrices whole, builds a release twice, fuzzes each target guided by coverage, checks the programs without their
+# options, and floods a release build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -85,6 +86,7 @@ step "the full-screen view in tmux" scripts/tui.sh
 step "js-libp2p" scripts/js-libp2p.sh
 step "behind routers" scripts/nat.sh
 step "completions and manual pages" scripts/test_extras.sh
+step "a release, and its installer" scripts/test_release.sh ${full:+--full}
 step "commands of the documents" scripts/docs.sh
 if [ -n "$full" ]; then
   need_just
