@@ -369,7 +369,8 @@ mod tests {
         let free = OfferTerms { input_price: 0, output_price: 0, ..terms };
         assert!(!Receipt { price: 1, ..receipt() }.fits_terms(&free));
         let dear = OfferTerms { input_price: u64::MAX, output_price: u64::MAX, ..terms };
-        assert!(Receipt { price: u64::MAX, ..receipt() }.fits_terms(&dear), "no overflow");
+        let tokens = TokenCounts { output: u32::MAX, ..TokenCounts::default() };
+        assert!(Receipt { price: u64::MAX, tokens, ..receipt() }.fits_terms(&dear), "no overflow");
     }
 
     fn receipt() -> Receipt {

@@ -170,7 +170,7 @@ fn names_what_is_wrong() {
         *bytes.as_mut().unwrap().last_mut().unwrap() ^= 1;
     }
     let cases: &[(&str, Change, ErrorCode)] = &[
-        ("format", |e| e.format = "baton-export-v2".into(), UnsupportedVersion),
+        ("format", |e| e.format = "baton-export-v1".into(), UnsupportedVersion),
         ("sampling", |e| e.turns[0].sampling = Some((&sampling(9)).into()), ReceiptMismatch),
         ("session id", |e| e.session_id.0[0] ^= 1, SessionIdMismatch),
         ("session key", |e| e.session_key.0[0] ^= 1, SessionIdMismatch),
