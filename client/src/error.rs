@@ -122,6 +122,8 @@ pub enum ClientError {
         code: Option<ErrorCode>,
         /// The failure in words.
         reason: String,
+        /// Whether the last node has the conversation up to the turn: it took the request.
+        disclosed: bool,
     },
     /// A turn that no node can recompute.
     #[error("{reason}")]
@@ -326,6 +328,11 @@ impl ClientError {
     pub fn hint(&self) -> Option<&'static str> {
         if let Self::AuditFailed { code: Some(ErrorCode::UnsupportedVersion), .. } = self {
             return Some("name a node that makes audits with --only; its operator sets audits = true");
+        }
+        if let Self::AuditFailed { disclosed: true, .. } = self {
+            return Some(
+                "that node has read the conversation up to the turn; --only names another one that may read it",
+            );
         }
         if let Some(code) = self.code() {
             return code_hint(code);

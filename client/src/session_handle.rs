@@ -379,8 +379,8 @@ impl SessionHandle {
         Ok(renewal::renew(&self.core, &self.open().await?, within).await)
     }
 
-    /// Has a turn recomputed by a node that offers audits and serves the turn's model. That node sees the
-    /// whole session and the memory of the turn.
+    /// Has a turn recomputed by a node that offers audits and serves the turn's model. One node sees the
+    /// session up to the turn, and the memory of the turn; no second one is asked.
     ///
     /// # Errors
     /// - [`ClientError::NotAuditable`] for a turn that does not exist, has no receipt here, or is too long.

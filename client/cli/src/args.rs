@@ -168,9 +168,9 @@ pub(crate) enum Command {
     Receipts(ReceiptsArguments),
     /// Have another node recompute a turn and sign the result.
     ///
-    /// The node sees the whole session and the memory that the turn was answered with. Only nodes whose
-    /// operators offer audits accept them; each audit counts as a turn there. To recompute a turn on this
-    /// machine: baton-node replay.
+    /// One node sees the session up to the turn, and the memory that the turn was answered with; a second one
+    /// only if you name it. Only nodes whose operators offer audits accept them; each audit counts as a turn
+    /// there. To recompute a turn on this machine: baton-node replay.
     Audit(AuditArguments),
     /// Check the nodes, the stores, the clock and your sessions, and show how to fix problems.
     ///

@@ -556,8 +556,13 @@ impl State {
 
     /// Last turns of the latest segments, newest first, at most `most`.
     pub(crate) fn segment_ends(&self, most: usize) -> Vec<u64> {
+        self.next_seq().checked_sub(1).map_or_else(Vec::new, |last| self.segment_ends_until(last, most))
+    }
+
+    /// As [`State::segment_ends`], if `last` were the last turn.
+    pub(crate) fn segment_ends_until(&self, last: u64, most: usize) -> Vec<u64> {
         let mut ends = Vec::new();
-        let mut next = self.history.len().checked_sub(1);
+        let mut next = self.index(last);
         while let Some(turn) = next.and_then(|index| self.history.get(index)) {
             if ends.len() == most {
                 break;
@@ -580,9 +585,14 @@ impl State {
     /// The outer part of the head record; none before the first turn, and until the last blob's ID is
     /// computed.
     pub(crate) fn head_outer(&self) -> Option<HeadOuter> {
-        let (turn, _) = self.last()?;
+        self.head_outer_at(self.next_seq().checked_sub(1)?)
+    }
+
+    /// As [`State::head_outer`], if this were the last turn.
+    pub(crate) fn head_outer_at(&self, seq: u64) -> Option<HeadOuter> {
+        let (turn, _) = self.turn(seq)?;
         let mut blobs = Vec::new();
-        for end in self.segment_ends(MAX_READ_BLOBS) {
+        for end in self.segment_ends_until(seq, MAX_READ_BLOBS) {
             let (last, _) = self.turn(end)?;
             blobs.push(SegmentRef { segment: last.link.segment, blob: self.blob_ref(end)? });
         }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_keys::secret::random_bytes;
-use baton_mesh::{AUDIT_PROTOCOL, OpenError};
+use baton_mesh::{AUDIT_PROTOCOL, OpenError, TurnStream};
 use baton_proto::{
     ErrorCode, SignedObject,
     audit::{AuditAnswer, AuditBytes, AuditReport, AuditRequest, Disclosure, frame},
@@ -25,7 +25,7 @@ use crate::{
     sync::transfer,
 };
 
-/// Most nodes to try: many make no audits.
+/// Most nodes to try until one takes the request: many make no audits.
 const MAX_NODES: usize = 16;
 /// Pause before the next search for nodes.
 const SEARCH_PAUSE: Duration = Duration::from_millis(250);
@@ -86,7 +86,7 @@ pub(crate) async fn audit(
         model: receipt.model,
         tokens: receipt.tokens.output,
         disclosure: Disclosure {
-            export: transfer::export(session, false).await?.to_string(),
+            export: transfer::export_until(session, turn).await?.to_string(),
             memory: view.memory,
             schema: wish.schema.clone(),
         },
@@ -94,7 +94,7 @@ pub(crate) async fn audit(
     AuditBytes::new(&request)
         .map_err(|_| not("the session is too long to be handed to a node".to_owned()))?;
     let mut refused: Vec<(NodeId, String)> = Vec::new();
-    let mut last = None;
+    let (mut last, mut disclosed) = (None, false);
     // The author could claim anything about its own answer.
     let mut tried: Vec<NodeId> = if wish.node.is_none() { vec![receipt.node] } else { Vec::new() };
     let model = receipt.model.to_string();
@@ -120,7 +120,14 @@ pub(crate) async fn audit(
         };
         request.audience = choice.node;
         request.nonce = random_bytes();
-        match ask_for_audit(core, &choice, &request).await {
+        let asked = match open(core, choice.node).await {
+            Ok(stream) => {
+                disclosed = true;
+                ask_for_audit(core, stream, &choice, &request).await
+            }
+            Err(failure) => Err(failure),
+        };
+        match asked {
             Ok(report) => return Ok(AuditOutcome { turn, author: receipt.node, report, refused }),
             Err(failure) => {
                 tracing::debug!(node = %choice.node, reason = failure.reason, "a node made no audit");
@@ -129,36 +136,45 @@ pub(crate) async fn audit(
                 tried.push(choice.node);
             }
         }
+        // A second node sees the conversation only if the user asks for it.
+        if disclosed {
+            break;
+        }
     }
     let (Some(failure), Some((node, _))) = (last, refused.last()) else {
         return Err(not("no other node that serves the model was found".to_owned()));
     };
     let (attempts, node, code) = (u32::try_from(refused.len()).unwrap_or(u32::MAX), *node, failure.code);
-    Err(ClientError::AuditFailed { attempts, node, code, reason: failure.reason })
+    Err(ClientError::AuditFailed { attempts, node, code, reason: failure.reason, disclosed })
 }
 
-/// One request, to one node.
-async fn ask_for_audit(
-    core: &Arc<Core>,
-    choice: &Choice,
-    request: &AuditRequest,
-) -> Result<SignedObject<AuditReport>, AttemptFailure> {
-    let (directory, config) = (&core.directory, &core.config);
-    let quota = |hash| {
-        let holder = config.quota.as_deref()?;
-        holder.for_audit((choice.node, request.model), core.now_ms(), hash)
-    };
-    let (hash, frame) = frame(request, quota).map_err(|code| AttemptFailure::check(code).unclear())?;
-    let (open, answer) = (config.timeouts.open, config.timeouts.reply + config.timeouts.idle);
-    let (mesh, addrs) = (directory.mesh(), directory.addrs(choice.node));
-    let opened = mesh.open_side(choice.node, &addrs, &AUDIT_PROTOCOL, Instant::now() + open).await;
-    let mut stream = opened.map_err(|error| match error {
+/// A substream for an audit; it discloses nothing.
+async fn open(core: &Arc<Core>, node: NodeId) -> Result<TurnStream, AttemptFailure> {
+    let (mesh, addrs) = (core.directory.mesh(), core.directory.addrs(node));
+    let until = Instant::now() + core.config.timeouts.open;
+    mesh.open_side(node, &addrs, &AUDIT_PROTOCOL, until).await.map_err(|error| match error {
         OpenError::ProtocolUnsupported => AttemptFailure {
             reason: "it makes none".to_owned(),
             ..AttemptFailure::node(ErrorCode::UnsupportedVersion, 0)
         },
         error => ExchangeError::Open(error).into(),
-    })?;
+    })
+}
+
+/// One request, to one node, which sees what it discloses.
+async fn ask_for_audit(
+    core: &Arc<Core>,
+    mut stream: TurnStream,
+    choice: &Choice,
+    request: &AuditRequest,
+) -> Result<SignedObject<AuditReport>, AttemptFailure> {
+    let config = &core.config;
+    let quota = |hash| {
+        let holder = config.quota.as_deref()?;
+        holder.for_audit((choice.node, request.model), core.now_ms(), hash)
+    };
+    let (hash, frame) = frame(request, quota).map_err(|code| AttemptFailure::check(code).unclear())?;
+    let answer = config.timeouts.reply + config.timeouts.idle;
     let failed = |error| AttemptFailure::from(ExchangeError::Frame(error));
     stream.send_by(&frame, Instant::now() + answer).await.map_err(failed)?;
     // This side stays open: closing it would cancel the audit.

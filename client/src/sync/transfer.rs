@@ -38,7 +38,23 @@ pub(crate) async fn export(
     session: &Arc<Session>,
     with_root: bool,
 ) -> Result<Zeroizing<String>, ClientError> {
-    let segments = verify::own_segments(session).await?;
+    build(session, with_root, None).await
+}
+
+/// The export without the root and without the turns after this one.
+pub(crate) async fn export_until(
+    session: &Arc<Session>,
+    last: u64,
+) -> Result<Zeroizing<String>, ClientError> {
+    build(session, false, Some(last)).await
+}
+
+async fn build(
+    session: &Arc<Session>,
+    with_root: bool,
+    until: Option<u64>,
+) -> Result<Zeroizing<String>, ClientError> {
+    let segments = verify::own_segments(session, until).await?;
     let built = session.read(|state| {
         let scope = ExportScope { n_shards: state.header.n_shards, branch: state.header.branch, with_root };
         export::build(&state.root, &scope, &segments, &proofs(state))

@@ -163,6 +163,10 @@ async fn answer(core: &Core, admitted: AdmittedAudit) -> Result<SignedObject<Aud
 fn prepare(request: AuditRequest) -> Result<Result<ReplayTask, NotReplayable>, ErrorCode> {
     let AuditRequest { receipt, model, tokens, disclosure, .. } = request;
     let export: Export = serde_json::from_str(&disclosure.export).map_err(|_| ErrorCode::PayloadRejected)?;
+    // Its holder could continue the session: no auditor needs that.
+    if export.root.is_some() {
+        return Err(ErrorCode::PayloadRejected);
+    }
     let turns = open(&export).map_err(|_| ErrorCode::PayloadRejected)?;
     drop(export);
     let of = |turn: &&OpenTurn| {
