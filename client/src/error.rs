@@ -343,6 +343,9 @@ impl ClientError {
             }
             Self::Log { .. } => "try again; the message is kept where the log is",
             Self::KeyFile(KeyFileError::Empty { .. }) => "remove the empty file, then start again",
+            Self::File { source, .. } if source.kind() == std::io::ErrorKind::AlreadyExists => {
+                "no file is replaced: name a new one"
+            }
             Self::KeyFile(_) | Self::File { .. } => "check the home folder, or choose another with --home",
             Self::PassphraseUnused(_) => {
                 "put the key under it with baton passphrase, or leave --passphrase-file away"
@@ -486,7 +489,9 @@ fn code_hint(code: ErrorCode) -> Option<&'static str> {
         ErrorCode::ModelUnavailable => "see what is served: baton nodes",
         ErrorCode::ContextOverflow => "shorten the message or the system text, or choose a larger --model",
         ErrorCode::Expired | ErrorCode::NotYetValid => "check this machine's clock",
-        ErrorCode::QuotaExceeded => "lower --max-tokens, or try another node",
+        ErrorCode::QuotaExceeded => {
+            "lower --max-tokens, try another node, or ask this node's operator for a grant: baton grants key"
+        }
         ErrorCode::BlobUnavailable => "check that the store runs: baton session verify",
         ErrorCode::RollbackDetected => {
             "the head index lost or hid turns; this device's copy is newer and stays"
@@ -547,7 +552,7 @@ impl NoChoice {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NoNodes => {
-                "name one with --node ADDRESS, try a private network with baton try, or run baton doctor"
+                "see why with baton doctor, name another with --node, or try a private network: baton try"
             }
             Self::NodeUnknown(_) => "give its address with --node, or see who is there: baton nodes",
             Self::NoneCurrent => "check this machine's clock, and that the nodes run",

@@ -476,6 +476,12 @@ async fn after_failure(
     if code.is_some_and(|(code, _)| code == ErrorCode::PayloadRejected) && asks_more(session) {
         seen = progress.tried.contains(&node);
     }
+    if let (Some((ErrorCode::QuotaExceeded, true)), Some(quota)) = (code, &core.config.quota)
+        && quota.note_refused(auth, core.now_ms())
+    {
+        progress.last = Some((node, failure));
+        return Ok(());
+    }
     let step = next_step(&failure, progress.with_locator, seen);
     progress.codes.extend(code);
     if step == NextStep::Elsewhere || failure.fault == NodeFailure::Lied {

@@ -3,7 +3,12 @@
 //! Two files in the home folder, `grant.key` and `grant.chain`. The key belongs to no session or account: a
 //! node that sees it learns only the quota's holder.
 
-use std::{fs, io, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use baton_keys::{
     SecretSigningKey,
@@ -34,7 +39,15 @@ const MAX_CHAIN_FILE_BYTES: u64 = 64 * 1024;
 pub struct QuotaHolder {
     chain: QuotaChain,
     key: SecretSigningKey,
+    /// Nodes that refused the grant, each with the time until which it is not shown there again.
+    refused: Arc<Mutex<BTreeMap<NodeId, u64>>>,
 }
+
+/// How long a node that refused the grant is not shown it: it may not trust the issuer, or the grant may be used
+/// up. A turn without a grant is served there under the node's own quota.
+const REFUSED_MS: u64 = 10 * 60 * 1000;
+/// Most nodes that are remembered for that.
+const MAX_REFUSED: usize = 256;
 
 impl QuotaHolder {
     /// Combines a chain and its holder's key.
@@ -44,7 +57,7 @@ impl QuotaHolder {
     pub fn new(chain: &[SignedBytes], key: SecretSigningKey) -> Result<Self, ErrorCode> {
         let chain = QuotaChain::verify_form(chain)?;
         let ours = chain.last().holder == key.public_key();
-        if ours { Ok(Self { chain, key }) } else { Err(ErrorCode::BadSignature) }
+        if ours { Ok(Self { chain, key, refused: Arc::default() }) } else { Err(ErrorCode::BadSignature) }
     }
 
     /// Loads the holder from a home folder; none without a chain. Blocking.
@@ -91,17 +104,34 @@ impl QuotaHolder {
         self.show(target, now_ms, request)
     }
 
-    fn show(
-        &self,
-        (node, model): (NodeId, ModelId),
-        issued_ms: u64,
-        auth_hash: AuthHash,
-    ) -> Option<QuotaUse> {
+    /// Notes that a node refused a turn for its quota. Returns whether the grant was shown to it: then another
+    /// try without the grant may be served.
+    pub(crate) fn note_refused(&self, auth: &SignedObject<TurnAuth>, now_ms: u64) -> bool {
+        self.applies((auth.audience, auth.model), auth.issued_ms) && self.withhold(auth.audience, now_ms)
+    }
+
+    /// Shows the grant no more to this node for a while.
+    fn withhold(&self, node: NodeId, now_ms: u64) -> bool {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.retain(|_, until_ms| *until_ms > now_ms);
+        if refused.len() < MAX_REFUSED {
+            refused.insert(node, now_ms.saturating_add(REFUSED_MS));
+        }
+        refused.contains_key(&node)
+    }
+
+    /// Whether the grant counts for a model at a node, and the node did not just refuse it.
+    fn applies(&self, (node, model): (NodeId, ModelId), issued_ms: u64) -> bool {
         let grant = self.grant();
         let here = grant.nodes.is_empty() || grant.nodes.contains(&node);
         let for_model = grant.models.is_empty() || grant.models.contains(&model);
         let now = (grant.from_ms..grant.until_ms).contains(&issued_ms);
-        if !(here && for_model && now) {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        here && for_model && now && refused.get(&node).is_none_or(|until_ms| *until_ms <= issued_ms)
+    }
+
+    fn show(&self, target: (NodeId, ModelId), issued_ms: u64, auth_hash: AuthHash) -> Option<QuotaUse> {
+        if !self.applies(target, issued_ms) {
             return None;
         }
         let proof = QuotaProof {
@@ -223,6 +253,24 @@ mod tests {
         assert!(matches!(QuotaHolder::load(home.path(), None), Err(ClientError::Config(_))));
         fs::write(home.path().join(GRANT_CHAIN_FILE), "nonsense").unwrap();
         assert!(matches!(QuotaHolder::load(home.path(), None), Err(ClientError::Config(_))));
+    }
+
+    #[test]
+    fn a_node_that_refused_the_grant_is_not_shown_it_for_a_while() {
+        let key = SecretSigningKey::from_seed(&[2; 32]);
+        let holder = QuotaHolder::new(&issued(key.public_key()), key).unwrap();
+        let (refuses, other, model) = (NodeId([1; 32]), NodeId([2; 32]), ModelId([3; 32]));
+        let shown = |node, now_ms| holder.show((node, model), now_ms, AuthHash([4; 32])).is_some();
+        assert!(shown(refuses, 1000));
+        assert!(holder.withhold(refuses, 1000));
+        assert!(!shown(refuses, 1000 + REFUSED_MS - 1) && shown(other, 2000));
+        assert!(shown(refuses, 1000 + REFUSED_MS), "its issuer may be trusted by then");
+        for number in 0..2 * MAX_REFUSED {
+            let mut bytes = [9; 32];
+            bytes[..8].copy_from_slice(&number.to_le_bytes());
+            holder.withhold(NodeId(bytes), 2000);
+        }
+        assert!(holder.refused.lock().unwrap().len() <= MAX_REFUSED);
     }
 
     #[test]
