@@ -124,7 +124,10 @@ impl InitReport {
             state(self.made.config),
         );
         for (key, value) in &self.lines {
-            text.push_str(&format!("{key:15} {value}\n"));
+            // To be copied, if the file was not written.
+            let line =
+                if self.made.config { format!("{key:15} {value}\n") } else { format!("{key} = {value}\n") };
+            text.push_str(&line);
         }
         text.push_str("\nThe node key is the node's identity: keep it, and keep it to yourself.");
         if !self.made.config && !self.lines.is_empty() {

@@ -21,6 +21,8 @@ pub(super) struct StartSummary {
     pub(super) peer_id: String,
     pub(super) network: NetworkStatus,
     pub(super) store_answers: bool,
+    /// Where the node reads blobs: a client needs a store with the same blobs.
+    pub(super) aggregators: Vec<String>,
 }
 
 /// Whether somebody reads the end of a start: at a terminal, and neither as JSON log nor as events.
@@ -75,6 +77,9 @@ impl StartSummary {
                 let who = if to == Audience::ThisMachine { "To chat, here" } else { "To chat, others type" };
                 line(who, format!("baton chat --node {address}"));
                 line("or set once", format!("node = [\"{address}\"]   in {CLIENT_SETTINGS}"));
+                let quoted: Vec<String> = self.aggregators.iter().map(|url| format!("\"{url}\"")).collect();
+                line("", format!("aggregator = [{}]", quoted.join(", ")));
+                line("", "publisher = [\"...\"]   a publisher of the same network".to_owned());
             }
             None => line("Reachable from outside", "no: no address is listened on".to_owned()),
         }
@@ -94,6 +99,7 @@ mod tests {
             peer_id: "ID".to_owned(),
             network: NetworkStatus { nat, external_addrs: texts(external), ..NetworkStatus::default() },
             store_answers: true,
+            aggregators: vec!["https://aggregator.example".to_owned()],
         }
     }
 
@@ -126,6 +132,7 @@ mod tests {
                 "Status page             http://127.0.0.1:9464/\n",
                 &format!("baton chat --node {shared}\n"),
                 &format!("node = [\"{shared}\"]"),
+                "aggregator = [\"https://aggregator.example\"]",
                 reach,
             ] {
                 assert!(text.contains(part), "{part} is not in {text}");

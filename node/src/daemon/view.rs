@@ -186,6 +186,7 @@ impl View {
             peer_id: running.peer_id.to_string(),
             network: self.network()?,
             store_answers: running.store_answers(),
+            aggregators: self.aggregators.clone(),
         })
     }
 
