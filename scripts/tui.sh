@@ -142,7 +142,12 @@ see '/regenerate'
 keys q
 unseen '┌─ help'
 keys Tab
-see 'Enter open · n new'
+see '/ find · n new'
+keys /
+keys -l 'nothing of this name'
+see 'nothing matches'
+keys Escape
+unseen 'nothing matches'
 keys n
 see 'session [0-9a-f]{8} · 0 turns'
 keys Tab Enter

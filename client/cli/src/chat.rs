@@ -130,18 +130,22 @@ async fn one_shot(
         let is_kept = arguments.session.is_some() || !nothing_sent;
         if is_kept && handle.info().await.is_ok_and(|info| info.pending) {
             let id = short_session(&session);
-            out.note(&format!("Your message is saved. Continue with: baton chat -s {id}"));
+            if let Some(command) = out.continuation(&id) {
+                out.note(&format!("Your message is saved. Continue with: {command}"));
+            }
         }
     }
     let outcome = result?;
     view.finish(&outcome);
+    talk.note_local_network();
     talk.remember(&messages, &outcome, out).await;
     // The program is about to end: a blob that no store has yet waits on this device.
     let stored = handle.wait_settled(SETTLE_WAIT).await?;
     if !stored && !out.json() {
-        out.warn(
-            "⚠ Not stored yet: the store did not confirm this turn. The next call of baton tries again.",
-        );
+        out.warn(&format!(
+            "⚠ Not stored yet: the store did not confirm this turn. Why: baton doctor. Try again: baton session verify {}",
+            short_session(&session)
+        ));
     }
     if out.json() {
         let mut summary = summary(&outcome, &view.model);

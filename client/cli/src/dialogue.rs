@@ -395,16 +395,19 @@ impl Dialogue {
         view: &mut TurnDisplay<'_>,
     ) -> Result<(), Failure> {
         match result {
-            Ok(Some(outcome)) => view.finish(&outcome),
+            Ok(Some(outcome)) => {
+                view.finish(&outcome);
+                self.talk.note_local_network();
+            }
             Ok(None) => self.out.note("Every message has its answer."),
             // A user who cancels no longer wants the answer.
             Err(Failure::Interrupted) => {
                 view.end_line();
                 self.handle().abandon().await?;
-                if self.out.screen().is_some() && !view.partial().is_empty() {
-                    self.out.line(view.partial())?;
+                // The full-screen view keeps the part and says so itself.
+                if self.out.screen().is_none() {
+                    self.out.note("Stopped: the part above is not saved. /edit TEXT changes the message, /retry sends it again.");
                 }
-                self.out.note("Stopped: the part above is not saved. /edit TEXT changes the message, /retry sends it again.");
             }
             Err(failure) => {
                 view.end_line();

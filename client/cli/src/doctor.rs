@@ -1,6 +1,6 @@
 //! `baton doctor`: checks everything that a chat needs, and names problems with their fixes. It changes nothing.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use baton_client::{Client, ClientError, Listing};
 use baton_proto::{
@@ -99,14 +99,14 @@ impl Check {
 
 pub(crate) async fn run(
     settings: Result<Settings, Failure>,
-    environment: &Environment,
+    (named, environment): (Option<&Path>, &Environment),
     out: &Out,
 ) -> Result<(), Failure> {
     let mut checks = Vec::new();
     let mut first = Check::new("settings");
     match settings {
         Ok(settings) => {
-            first.saw(settings_seen(environment));
+            first.saw(settings_seen(named, environment));
             checks.push(first);
             Box::pin(check(&settings, &mut checks, out)).await?;
         }
@@ -118,8 +118,8 @@ pub(crate) async fn run(
     show(&checks, out)
 }
 
-fn settings_seen(environment: &Environment) -> String {
-    match super::settings::settings_file(None, environment) {
+fn settings_seen(named: Option<&Path>, environment: &Environment) -> String {
+    match super::settings::settings_file(named, environment) {
         Some((path, _)) if path.exists() => path.display().to_string(),
         _ => "the defaults: there is no settings file".to_owned(),
     }

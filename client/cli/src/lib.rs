@@ -158,7 +158,7 @@ pub fn main() -> ExitCode {
     crash::forbid_memory_dumps();
     let (arguments, matches) = parse(args::blob::with_prefixed_ids(std::env::args_os()).collect());
     let environment = Environment::read();
-    let out = Out::new(arguments.json, environment.no_color);
+    let out = Out::new(arguments.json, environment.no_color).with_command(Some(command_of(&arguments)));
     // Only on request: a person at a prompt sees their warnings anyway.
     log::start(log::filter(environment.log.as_deref().unwrap_or("off"), "warn"));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -175,6 +175,18 @@ pub fn main() -> ExitCode {
     // A prompt that still waits for a line must not delay the end.
     runtime.shutdown_background();
     ExitCode::from(code)
+}
+
+/// The beginning of a later command for the same home and settings.
+fn command_of(arguments: &Arguments) -> String {
+    let named = [("--config", arguments.config.as_ref()), ("--home", arguments.options.home.as_ref())];
+    let mut command = "baton".to_owned();
+    for (option, path) in named {
+        let Some(path) = path.map(|path| path.display().to_string()) else { continue };
+        let quote = if path.contains(char::is_whitespace) { "'" } else { "" };
+        command.push_str(&format!(" {option} {quote}{path}{quote}"));
+    }
+    command
 }
 
 /// The arguments of a call. At a terminal, a call without a command opens the chat.
@@ -221,7 +233,8 @@ async fn run(
     }
     let settings = Settings::gather(&arguments, environment);
     if let Some(Command::Doctor) = arguments.command {
-        return Box::pin(doctor::run(settings, environment, out)).await;
+        let named = arguments.config.as_deref();
+        return Box::pin(doctor::run(settings, (named, environment), out)).await;
     }
     if let Some(Command::Try(arguments)) = &arguments.command {
         return Box::pin(private_network::run(arguments, environment, out)).await;

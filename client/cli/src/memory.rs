@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     Failure,
     args::{ContextArguments, MemoryCommand, OtherHolders, Switch},
-    out::{Out, clean, count},
+    out::{Out, clean, count, memories},
     relayer_client::RelayerClient,
     settings::{Settings, read_bounded},
     write_private,
@@ -191,10 +191,6 @@ fn holder_line(holder: &Value) -> String {
     let session = if text("session").is_empty() { "" } else { "  in " };
     clean(&format!("{}  {} of {}{session}{}", text("id"), text("kind"), text("author"), text("session")))
         .replace('\n', " ")
-}
-
-fn memories(number: u64) -> String {
-    if number == 1 { "1 memory".to_owned() } else { format!("{number} memories") }
 }
 
 fn confirm(question: &str) -> Result<bool, Failure> {

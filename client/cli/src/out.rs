@@ -36,6 +36,11 @@ pub(crate) fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
+/// A number of memories.
+pub(crate) fn memories(number: u64) -> String {
+    if number == 1 { "1 memory".to_owned() } else { format!("{number} memories") }
+}
+
 /// The reason for an answer's end, for programs.
 pub(crate) fn finish_name(finish: FinishReason) -> &'static str {
     match finish {
@@ -84,18 +89,31 @@ pub struct Out {
     color: bool,
     /// The full-screen view, which then receives everything but JSON.
     screen: Option<Arc<dyn FullScreen>>,
+    /// The beginning of a command for the same home; none if the home is about to be removed.
+    command: Option<String>,
 }
 
 impl Out {
     /// Checks whether there is a terminal.
     pub fn new(json: bool, no_color: bool) -> Self {
         let color = !json && !no_color && io::stdout().is_terminal() && io::stderr().is_terminal();
-        Self { json, no_color, color, screen: None }
+        Self { json, no_color, color, screen: None, command: Some("baton".to_owned()) }
     }
 
     /// The same user, at a full-screen view.
     pub fn on_screen(&self, screen: Arc<dyn FullScreen>) -> Self {
-        Self { json: false, screen: Some(screen), ..*self }
+        Self { json: false, screen: Some(screen), ..self.clone() }
+    }
+
+    /// The same user, with this beginning of later commands.
+    #[must_use]
+    pub fn with_command(self, command: Option<String>) -> Self {
+        Self { command, ..self }
+    }
+
+    /// The command that continues a session; none if the session is about to be removed.
+    pub fn continuation(&self, session: &str) -> Option<String> {
+        self.command.as_ref().map(|command| format!("{command} chat -s {session}"))
     }
 
     /// The full-screen view.

@@ -17,7 +17,7 @@ use super::{
     Failure,
     args::{self, Arguments, TryArguments},
     chat,
-    out::Out,
+    out::{Out, count},
     settings::{Environment, Settings},
 };
 
@@ -54,10 +54,11 @@ pub(crate) async fn run(
         _ = tokio::signal::ctrl_c() => return Err(Failure::Interrupted),
     }
     let began = Instant::now();
-    out.note(&format!("Starting a store and {} nodes on this machine …", arguments.nodes));
+    let nodes = count(arguments.nodes as u64, "node");
+    out.note(&format!("Starting a store and {nodes} on this machine …"));
     let network = PrivateNetwork::start(arguments.nodes, folder.path()).await?;
     out.note(&format!(
-        "Ready after {:.1} s. All of it is removed when you leave.",
+        "Ready after {:.1} s. The model is small: it shows how Baton works, and often errs. All is removed when you leave.",
         began.elapsed().as_secs_f64()
     ));
     let talked = Box::pin(talk(&network.ready, arguments, folder.path(), environment, out)).await;
@@ -105,7 +106,7 @@ async fn talk(
     let Some(args::Command::Chat(mut chat)) = parsed.command.take() else { return Ok(()) };
     // Settings of the environment are for other networks.
     (chat.model, chat.memory.relayer, chat.memory.memory) = (None, None, false);
-    chat::run(&settings.on_private_network(), chat, out).await
+    chat::run(&settings.on_private_network(), chat, &out.clone().with_command(None)).await
 }
 
 impl PrivateNetwork {

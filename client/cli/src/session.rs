@@ -442,7 +442,10 @@ async fn delete(client: &Client, named: &[String], yes: bool, out: &Out) -> Resu
             let turns = count(session.effective_turns, "turn");
             out.line(&format!("{}  {}  ({turns})", short_session(&session.id), session.title))?;
         }
-        out.warn(&format!("Delete {}? Type yes:", count(ids.len() as u64, "conversation")));
+        out.warn(&format!(
+            "Delete {} on all devices? Its 24 words open it no more. Type yes:",
+            count(ids.len() as u64, "conversation")
+        ));
         let mut answer = String::new();
         std::io::stdin().lock().read_line(&mut answer)?;
         if answer.trim() != "yes" {
@@ -551,7 +554,9 @@ async fn show_ready(client: &Client, id: baton_proto::ids::SessionId, out: &Out)
             short_session(&id),
             count(info.turns, "turn")
         ));
-        out.note(&format!("Continue with: baton chat -s {}", short_session(&id)));
+        if let Some(command) = out.continuation(&short_session(&id)) {
+            out.note(&format!("Continue with: {command}"));
+        }
     }
     Ok(())
 }

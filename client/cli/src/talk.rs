@@ -28,7 +28,7 @@ use super::{
     args::ChatArguments,
     find_session,
     interrupt::cancellable_at,
-    out::{Out, Tone, count, role, short, turn_number},
+    out::{Out, Tone, count, memories, role, short, turn_number},
     random_seed,
     relayer_memory::RelayerMemory,
     settings::{self, Settings},
@@ -92,13 +92,23 @@ impl Talk {
         })
     }
 
-    /// Says, once for a home, that any node of the local network may answer.
+    /// Says that any node of the local network may answer, until one has.
     pub(crate) fn announce_local_network(&self, out: &Out) {
-        let Some(mark) = self.local_network_mark.as_ref().filter(|mark| !mark.exists()) else { return };
+        if self.local_network_mark.as_ref().is_none_or(|mark| mark.exists()) {
+            return;
+        }
         out.warn("No node is named, so nodes of the local network answer. They read what you send them.");
-        out.note("  Name others with --node, or in the settings file. This is said once.");
-        // Without the mark it is said again.
-        let _ = write_private(mark, b"");
+        out.note(
+            "  Name others with --node, or in the settings file. This is said until a node has answered.",
+        );
+    }
+
+    /// Notes that a node answered, so that [`Talk::announce_local_network`] was heeded or not.
+    pub(crate) fn note_local_network(&self) {
+        if let Some(mark) = self.local_network_mark.as_ref().filter(|mark| !mark.exists()) {
+            // Without the mark it is said again.
+            let _ = write_private(mark, b"");
+        }
     }
 
     /// Sets a parameter from `name=value`.
@@ -281,11 +291,6 @@ impl<'a> TurnDisplay<'a> {
         self.started.clone()
     }
 
-    /// The text of the answer so far.
-    pub(crate) fn partial(&self) -> &str {
-        &self.text
-    }
-
     /// Ends a line that text left open.
     pub(crate) fn end_line(&mut self) {
         if self.shown {
@@ -410,7 +415,7 @@ pub(crate) fn memory_lines(items: &[MemoryItem]) -> Vec<String> {
         }
         format!("  · {} ({})", text.replace('\n', " "), item.source)
     });
-    std::iter::once(format!("{} memories added", items.len())).chain(lines).collect()
+    std::iter::once(format!("{} added", memories(items.len() as u64))).chain(lines).collect()
 }
 
 /// The named session, or a new one. System text for a named one waits until nothing is pending.

@@ -107,11 +107,12 @@ pub(crate) async fn run(
     drop(view);
     leave_at_second_interrupt();
     let id = short_session(&session);
-    if let Ok(info) = client.session(session).info().await
+    if let Some(command) = out.continuation(&id)
+        && let Ok(info) = client.session(session).info().await
         && (info.turns > 0 || info.pending)
     {
         let kept = if info.pending { "; the message without an answer is sent again first" } else { "" };
-        out.note(&format!("Continue with: baton chat -s {id}{kept}"));
+        out.note(&format!("Continue with: {command}{kept}"));
     }
     result
 }

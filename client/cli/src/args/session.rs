@@ -8,6 +8,7 @@ use clap::Subcommand;
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionCommand {
     /// List the sessions of this home.
+    #[command(alias = "ls")]
     List,
     /// Show a conversation.
     Show {
@@ -116,7 +117,10 @@ pub(crate) enum SessionCommand {
         #[arg(long)]
         over: bool,
     },
-    /// Delete sessions on this device, and mark them as deleted in the head index.
+    /// Delete sessions for all devices: their 24 words open them no more.
+    ///
+    /// The files of this device are removed, and the head index marks the sessions as deleted.
+    #[command(alias = "rm")]
     Delete {
         /// Session ids, prefixes of them, or `last`.
         #[arg(required = true, value_name = "SESSION")]

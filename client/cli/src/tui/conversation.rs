@@ -9,7 +9,7 @@ use baton_proto::{
 };
 
 use crate::{
-    out::{count, short, turn_number},
+    out::{count, memories, short, turn_number},
     talk,
 };
 
@@ -116,7 +116,8 @@ fn journal_turn(view: &TurnView) -> Option<JournalTurn> {
         notes.push(format!("node {author} began the answer, the first {} tokens", begun.token_count));
     }
     if !view.memory.is_empty() {
-        notes.push(format!("{} memories added; /memory shows those of the last turn", view.memory.len()));
+        let added = memories(view.memory.len() as u64);
+        notes.push(format!("{added} added; /memory shows those of the last turn"));
     }
     let mut verified = format!("✓ verified · turn {} · node {}", turn_number(link.seq), short(&link.author));
     if let Some(receipt) = &view.receipt {

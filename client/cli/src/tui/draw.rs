@@ -219,6 +219,9 @@ fn draw_sidebar(state: &State, buffer: &mut Buffer, area: Rect, wide: bool) {
     };
     let style = if sidebar.focused { palette.accent() } else { palette.dim() };
     put(buffer, inner, (0, 0), &fit(&heading, inner.width.into()), style);
+    if sidebar.listed().is_empty() && sidebar.filter().is_some() {
+        put(buffer, inner, (0, 1), "  nothing matches", palette.dim());
+    }
     let rows = usize::from(inner.height).saturating_sub(1);
     let first = (sidebar.selected() + 1).saturating_sub(rows.max(1));
     let listed = sidebar.listed().iter().enumerate().skip(first).take(rows);

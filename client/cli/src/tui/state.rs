@@ -209,9 +209,14 @@ impl State {
             Line::Quit if self.busy.is_none() => Some(Effect::Leave),
             Line::Unknown(_) => {
                 let name = text.split_whitespace().next().unwrap_or_default();
+                let known = commands().find(|(full, _)| full.split_whitespace().next() == Some(name));
                 let name = wrap::fit(&wrap::clean_line(name), 20);
-                self.hint =
-                    Some(format!("There is no {name}. /help lists the commands; // begins a message with /"));
+                self.hint = Some(match known {
+                    Some((full, _)) => format!("{name} needs more: {full}"),
+                    None => {
+                        format!("There is no {name}. /help lists the commands; // begins a message with /")
+                    }
+                });
                 self.editor.set(text);
                 None
             }
