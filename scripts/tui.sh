@@ -184,7 +184,7 @@ keys C-u
 
 echo "the journal's escape sequences stay text"
 keys C-d
-see 'Continue with: baton chat -s'
+see 'Continue with: baton'
 restored
 title=$(mux display-message -p -t t '#{pane_title}')
 printf 'nice \033]0;owned\007\033[2J\302\233text' |
