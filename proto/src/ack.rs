@@ -75,6 +75,7 @@ pub struct StatusRequest {
     pub time_ms: u64,
 }
 
+/// Implements [`Signable`] for a message that its session's key signs.
 macro_rules! signed_by_session {
     ($name:ident, $label:expr) => {
         impl Signable for $name {
@@ -95,6 +96,7 @@ macro_rules! signed_by_session {
         }
     };
 }
+pub(crate) use signed_by_session;
 
 signed_by_session!(TurnAck, TURN_ACK);
 signed_by_session!(Abort, ABORT);

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::{
-    ack::check_session,
+    ack::{check_session, signed_by_session},
     chain::VerifiedSegment,
     codec,
     error::ErrorCode,
@@ -113,22 +113,7 @@ pub struct ExportStatement {
     pub link_hash: LinkHash,
 }
 
-impl Signable for ExportStatement {
-    const LABEL: SignatureLabel = EXPORT_HEAD;
-    const BAD_SIGNATURE: ErrorCode = ErrorCode::BadSignature;
-
-    fn version(&self) -> u8 {
-        self.version
-    }
-
-    fn signer(&self) -> PublicKey {
-        self.session_key
-    }
-
-    fn check(&self) -> Result<(), ErrorCode> {
-        check_session(&self.session_id, &self.session_key)
-    }
-}
+signed_by_session!(ExportStatement, EXPORT_HEAD);
 
 /// One segment, by its last blob.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
