@@ -8,4 +8,5 @@ mod export;
 mod generate;
 mod purity;
 mod support;
+mod threats;
 mod vectors;
