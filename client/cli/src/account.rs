@@ -1,11 +1,9 @@
 //! `baton account`: the key that owns memories.
 
-use std::{
-    io::{BufRead as _, IsTerminal as _},
-    path::Path,
-};
+use std::{io::IsTerminal as _, path::Path};
 
 use baton_client::{AccountKey, ClientError};
+use baton_command::prompt;
 use baton_keys::files;
 use serde_json::json;
 use zeroize::Zeroizing;
@@ -92,10 +90,5 @@ fn words(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
         return read
             .map_err(|source| ClientError::File { action: "read", path: file.to_owned(), source }.into());
     }
-    if std::io::stdin().is_terminal() {
-        return Ok(Zeroizing::new(rpassword::prompt_password("The 24 words (not shown): ")?));
-    }
-    let mut text = Zeroizing::new(String::new());
-    std::io::stdin().lock().read_line(&mut text)?;
-    Ok(text)
+    Ok(prompt::secret_or_line("The 24 words (not shown): ")?)
 }

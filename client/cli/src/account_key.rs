@@ -1,8 +1,7 @@
 //! The account key of this machine, as its file has it.
 
-use std::io::IsTerminal as _;
-
 use baton_client::{AccountKey, ClientError};
+use baton_command::prompt;
 use baton_keys::files;
 use zeroize::Zeroizing;
 
@@ -20,9 +19,7 @@ pub(crate) fn load(settings: &Settings) -> Result<AccountKey, Failure> {
     let needed = files::needs_passphrase(&path).map_err(ClientError::from)?;
     let asked = match settings.passphrase() {
         Some(given) if needed => Some(Zeroizing::new(given.to_owned())),
-        None if needed && std::io::stdin().is_terminal() => {
-            Some(Zeroizing::new(rpassword::prompt_password("Passphrase of the account key: ")?))
-        }
+        None if needed => prompt::secret("Passphrase of the account key: ")?,
         _ => None,
     };
     let passphrase = asked.as_deref().map(String::as_str);

@@ -1,7 +1,8 @@
 //! `baton memory`: lets an account's owner see and change its memory at a relayer.
 
-use std::{io::IsTerminal as _, path::Path};
+use std::path::Path;
 
+use baton_command::prompt;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -134,7 +135,7 @@ fn item_path(id: &str, action: &str) -> Result<String, Failure> {
 
 async fn forget_everything(relayer: &RelayerClient, yes: bool, out: &Out) -> Result<(), Failure> {
     let question = "Delete all memories of this account, with their keys, for good?";
-    if !yes && !confirm(question)? {
+    if !yes && prompt::confirm_at_terminal(question)? != Some(true) {
         return Err(Failure::Usage("nothing was deleted; say --yes where nobody can be asked".to_owned()));
     }
     // The account once more: a path alone deletes nothing.
@@ -191,16 +192,6 @@ fn holder_line(holder: &Value) -> String {
     let session = if text("session").is_empty() { "" } else { "  in " };
     clean(&format!("{}  {} of {}{session}{}", text("id"), text("kind"), text("author"), text("session")))
         .replace('\n', " ")
-}
-
-fn confirm(question: &str) -> Result<bool, Failure> {
-    if !std::io::stdin().is_terminal() {
-        return Ok(false);
-    }
-    super::out::Out::new(false, true).warn(&format!("{question} Type yes:"));
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line)?;
-    Ok(line.trim() == "yes")
 }
 
 async fn export(

@@ -1,8 +1,9 @@
 //! `baton passphrase`: the device key's protection.
 
-use std::{io::IsTerminal as _, path::Path};
+use std::path::Path;
 
 use baton_client::{ClientError, change_passphrase};
+use baton_command::prompt::{self, PassphraseError};
 use zeroize::Zeroizing;
 
 use super::{
@@ -36,13 +37,10 @@ fn new_passphrase(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
     if let Some(file) = file {
         return passphrase_file(file);
     }
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::Usage("give --new-file or --remove where nobody can be asked".to_owned()));
+    match prompt::new_passphrase() {
+        Ok(Some(passphrase)) => Ok(passphrase),
+        Ok(None) => Err(Failure::Usage("give --new-file or --remove where nobody can be asked".to_owned())),
+        Err(PassphraseError::Terminal(error)) => Err(error.into()),
+        Err(error) => Err(Failure::Usage(error.to_string())),
     }
-    let first = Zeroizing::new(rpassword::prompt_password("New passphrase: ")?);
-    let second = Zeroizing::new(rpassword::prompt_password("The same again: ")?);
-    if first.is_empty() || first != second {
-        return Err(Failure::Usage("the passphrases are empty or differ; nothing was changed".to_owned()));
-    }
-    Ok(first)
 }

@@ -1,14 +1,11 @@
 //! `baton session`.
 
-use std::{
-    collections::HashSet,
-    io::{BufRead as _, IsTerminal as _},
-    path::Path,
-};
+use std::{collections::HashSet, io::IsTerminal as _, path::Path};
 
 use baton_client::{
     Client, ClientError, Listing, SessionInfo, SessionRoot, UnreadableSession, VerifyReport, transfer,
 };
+use baton_command::prompt;
 use baton_proto::export::ExportMemory;
 use serde_json::json;
 use zeroize::Zeroizing;
@@ -434,7 +431,7 @@ async fn delete(client: &Client, named: &[String], yes: bool, out: &Out) -> Resu
         ids.push(find_session(client, named).await?);
     }
     if !yes {
-        if !std::io::stdin().is_terminal() {
+        if !prompt::is_interactive() {
             return Err(Failure::usage("Not running at a terminal.", "pass --yes to delete"));
         }
         let sessions = client.sessions().await?;
@@ -442,13 +439,11 @@ async fn delete(client: &Client, named: &[String], yes: bool, out: &Out) -> Resu
             let turns = count(session.effective_turns, "turn");
             out.line(&format!("{}  {}  ({turns})", short_session(&session.id), session.title))?;
         }
-        out.warn(&format!(
-            "Delete {} on all devices? Its 24 words open it no more. Type yes:",
+        let question = format!(
+            "Delete {} on all devices? Its 24 words open it no more.",
             count(ids.len() as u64, "conversation")
-        ));
-        let mut answer = String::new();
-        std::io::stdin().lock().read_line(&mut answer)?;
-        if answer.trim() != "yes" {
+        );
+        if prompt::confirm_at_terminal(&question)? != Some(true) {
             out.note("Nothing is deleted.");
             return Ok(());
         }
@@ -506,12 +501,7 @@ fn words(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
     if let Some(file) = file {
         return read(file, 4096);
     }
-    if std::io::stdin().is_terminal() {
-        return Ok(Zeroizing::new(rpassword::prompt_password("The 24 words (not shown): ")?));
-    }
-    let mut text = Zeroizing::new(String::new());
-    std::io::stdin().lock().read_line(&mut text)?;
-    Ok(text)
+    Ok(prompt::secret_or_line("The 24 words (not shown): ")?)
 }
 
 /// Recovers a session as far as it can be read.

@@ -14,6 +14,7 @@ use baton_client::{
 use baton_command::{
     config::{self, ConfigError},
     endpoint::is_protected,
+    prompt,
 };
 use baton_walrus_client::{HttpStore, HttpStoreBuilder, ShardCount, TokenFile, TokenFileError};
 use serde::Deserialize;
@@ -67,7 +68,7 @@ impl Environment {
             no_color: path("NO_COLOR").is_some(),
             log: std::env::var("BATON_LOG").ok(),
             dumb: std::env::var("TERM").is_ok_and(|term| term == "dumb"),
-            interactive: std::io::stdin().is_terminal(),
+            interactive: prompt::is_interactive(),
         }
     }
 
@@ -372,23 +373,15 @@ fn passphrase(
         return passphrase_file(path).map(Some);
     }
     if environment.interactive && home_needs_passphrase(home)? {
-        return Ok(Some(Zeroizing::new(rpassword::prompt_password("Passphrase of the device key: ")?)));
+        return Ok(prompt::secret("Passphrase of the device key: ")?);
     }
     Ok(None)
 }
 
 /// The passphrase in a file: its first line.
 pub(crate) fn passphrase_file(path: &Path) -> Result<Zeroizing<String>, Failure> {
-    let text = read_bounded(path, 4096).map_err(|source| ClientError::File {
-        action: "read",
-        path: path.to_owned(),
-        source,
-    })?;
-    let line = text.lines().next().unwrap_or_default();
-    if line.is_empty() {
-        return Err(Failure::Usage(format!("the passphrase file {} is empty", path.display())));
-    }
-    Ok(Zeroizing::new(line.to_owned()))
+    let read = prompt::secret_file(path);
+    Ok(read.map_err(|source| ClientError::File { action: "read", path: path.to_owned(), source })?)
 }
 
 /// The file of the publishers' token.

@@ -1,7 +1,8 @@
 //! The parts that Baton's programs share beside the protocol, most of them around `main`.
 //!
 //! Each program calls this crate for shell completions and manual pages ([`manual`]), for the signals that
-//! end it ([`signals`]), for its log ([`log`]), and for progress bars ([`progress`]). Daemons share their crash policy ([`crash`]) and the
+//! end it ([`signals`]), for its log ([`log`]), for progress bars ([`progress`]), and for questions
+//! ([`prompt`]). Daemons share their crash policy ([`crash`]) and the
 //! reading of their options ([`config`]). The embedded store and the relayer, which serve HTTP to other
 //! machines, take their listener from here ([`listen`]). Their embedded storages share flushes
 //! ([`group_commit`]). This crate knows no program, no route and no session.
@@ -23,4 +24,6 @@ pub mod log;
 pub mod manual;
 #[cfg(feature = "program")]
 pub mod progress;
+#[cfg(feature = "program")]
+pub mod prompt;
 pub mod signals;

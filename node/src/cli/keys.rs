@@ -1,10 +1,11 @@
 //! `baton-node keys`: the node's identity and its exchange keys. Shows no secret, except a backup's words.
 
 use std::{
-    io::{self, BufRead as _, IsTerminal as _, Write as _},
+    io::{self, IsTerminal as _},
     path::{Path, PathBuf},
 };
 
+use baton_command::prompt;
 use baton_keys::{files, ids::NodeId};
 use clap::{Args, Subcommand};
 
@@ -394,17 +395,13 @@ fn rotate_identity(args: RotateArgs) -> Result<(), Failure> {
 
 /// Continues only after a `yes`.
 fn confirm(text: &str) -> Result<(), Failure> {
-    let stdin = io::stdin();
-    if !stdin.is_terminal() {
-        let said = format!("{text}\n\nnobody can be asked here: repeat it with --yes");
-        return Err(Failure::text(Exit::Usage, said));
-    }
-    let mut out = io::stdout();
-    let _ = write!(out, "{text}\n\nType yes to go on: ").and_then(|()| out.flush());
-    let mut answer = String::new();
-    stdin.lock().read_line(&mut answer).map_err(|error| Failure::new(Exit::Failure, error))?;
-    match answer.trim() {
-        "yes" => Ok(()),
-        _ => Err(Failure::text(Exit::Failure, "nothing was changed")),
+    let confirmed = prompt::confirm_at_terminal(&format!("{text}\n\nGo on?"));
+    match confirmed.map_err(|error| Failure::new(Exit::Failure, error))? {
+        Some(true) => Ok(()),
+        Some(false) => Err(Failure::text(Exit::Failure, "nothing was changed")),
+        None => {
+            let text = format!("{text}\n\nnobody can be asked here: repeat it with --yes");
+            Err(Failure::text(Exit::Usage, text))
+        }
     }
 }

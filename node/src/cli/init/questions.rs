@@ -1,12 +1,11 @@
 //! The questions of `init` at a terminal.
 
-use std::io::{BufRead, Read, Write};
+use std::io::{BufRead, Write};
+
+use baton_command::prompt;
 
 use super::store::{StoreChoice, StoreRequest};
 use crate::config::parse_store_url;
-
-/// Maximum length of an answer; a URL of the configuration is no longer.
-const MAX_ANSWER_BYTES: u64 = 4096;
 
 const MENU: &str = "\
 Where does this node store what it answers?
@@ -48,15 +47,11 @@ fn ask<T>(
     parse: impl Fn(&str) -> Result<T, String>,
 ) -> std::io::Result<T> {
     loop {
-        output.write_all(question.as_bytes())?;
-        output.flush()?;
-        let mut answer = String::new();
-        let read = Read::take(&mut *input, MAX_ANSWER_BYTES).read_line(&mut answer)?;
-        let answer = answer.trim();
-        if read == 0 || answer.is_empty() {
+        let answer = prompt::line(input, output, question)?.unwrap_or_default();
+        if answer.is_empty() {
             return Ok(default);
         }
-        match parse(answer) {
+        match parse(&answer) {
             Ok(value) => return Ok(value),
             Err(problem) => writeln!(output, "{problem}")?,
         }

@@ -1,10 +1,11 @@
 //! `models pull` and `models add`: bring models into the folder.
 
 use std::{
-    io::{self, BufRead, IsTerminal as _, Read, Write},
+    io::{self, Write},
     path::Path,
 };
 
+use baton_command::prompt;
 use baton_embed::models as embeddings;
 
 use super::{EMBEDDINGS, args::PullArgs};
@@ -16,9 +17,6 @@ use crate::{
     },
     progress::Progress,
 };
-
-/// Maximum length of the answer to the licence question.
-const MAX_ANSWER_BYTES: u64 = 64;
 
 pub(super) fn pull(folder: &Path, args: &PullArgs, json: bool) -> Result<(), Failure> {
     let name = args.name.as_str();
@@ -109,11 +107,11 @@ fn settle_terms(catalogue: &Catalogue, folder: &Path, name: &str, accept: bool) 
     let usage = |error: ModelError| Failure::new(Exit::Usage, error);
     let Some(terms) = catalogue.unaccepted(name, folder).map_err(usage)? else { return Ok(()) };
     let licence = catalogue.entry(name).map_err(usage)?.licence.clone();
-    let (input, mut output) = (io::stdin(), io::stderr());
-    show_terms(&mut output, name, &licence, terms);
+    show_terms(&mut io::stderr(), name, &licence, terms);
     if !accept {
         let refused = ModelError::TermsNotAccepted { name: name.to_owned(), licence };
-        if !input.is_terminal() || !asked(&mut input.lock(), &mut output) {
+        let accepted = prompt::confirm_at_terminal("Do you accept these terms?");
+        if !accepted.is_ok_and(|accepted| accepted == Some(true)) {
             return Err(usage(refused));
         }
     }
@@ -126,31 +124,9 @@ fn show_terms(output: &mut impl Write, name: &str, licence: &str, terms: &Terms)
     let _ = writeln!(output, "{name} comes under the {licence}:\n\n{notice}\n\nFull text: {url}\n");
 }
 
-/// Requests acceptance at the terminal. Requires the whole word, against habitual answers.
-fn asked(input: &mut impl BufRead, output: &mut impl Write) -> bool {
-    let _ = write!(output, "Type yes to accept them: ");
-    let _ = output.flush();
-    let mut answer = String::new();
-    let read = Read::take(&mut *input, MAX_ANSWER_BYTES).read_line(&mut answer);
-    read.is_ok() && answer.trim().eq_ignore_ascii_case("yes")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn terms_are_accepted_by_the_whole_word_only() {
-        for (typed, accepted) in
-            [("yes\n", true), (" YES \n", true), ("yes", true), ("y\n", false), ("\n", false), ("", false)]
-        {
-            let mut shown = Vec::new();
-            assert_eq!(asked(&mut typed.as_bytes(), &mut shown), accepted, "{typed:?}");
-            assert!(String::from_utf8(shown).unwrap().contains("Type yes"));
-        }
-        assert!(!asked(&mut [0xff; 100].as_slice(), &mut Vec::new()));
-        assert!(!asked(&mut format!("{}yes\n", " ".repeat(100)).as_bytes(), &mut Vec::new()));
-    }
 
     #[test]
     fn the_terms_of_gemma_are_shown_with_their_place() {
