@@ -65,5 +65,8 @@ fn each_field_that_a_node_sends_has_a_row() {
     assert_eq!(named.len(), rows.len(), "a field has two rows");
     let missing: Vec<_> = expected.difference(&named).collect();
     let unknown: Vec<_> = named.difference(&expected).collect();
-    assert!(missing.is_empty() && unknown.is_empty(), "without a row: {missing:?}; no such field: {unknown:?}");
+    assert!(
+        missing.is_empty() && unknown.is_empty(),
+        "without a row: {missing:?}; no such field: {unknown:?}"
+    );
 }
