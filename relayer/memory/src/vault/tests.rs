@@ -178,7 +178,7 @@ impl Place {
                 if path.is_dir() {
                     folders.push(path);
                 } else if let Ok(bytes) = std::fs::read(&path)
-                    && bytes.windows(needle.len()).any(|window| window == needle)
+                    && memchr::memmem::find(&bytes, needle).is_some()
                 {
                     found.push(path);
                 }
