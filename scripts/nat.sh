@@ -14,11 +14,7 @@ skip() {
   exit 0
 }
 need_tools
-[ "$(id -u)" = 0 ] || skip "network namespaces need root"
-if ! command -v ip >/dev/null || ! command -v iptables >/dev/null; then
-  command -v apt-get >/dev/null || skip "there is no iproute2 or no iptables here"
-  install_packages iproute2 iptables
-fi
+need_network_namespaces
 
 tag=bt$$
 folder=$(mktemp -d)
