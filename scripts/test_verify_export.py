@@ -174,6 +174,21 @@ class Refuses(unittest.TestCase):
         for name, change, code in cases:
             self.assertEqual(code_of(changed(change)), code, name)
 
+    def test_a_link_whose_time_is_far_from_its_order(self):
+        export = verifier.parse_export(EXPORT)
+        turn = export["turns"][0]
+        auth, _ = baton_format.open_encoded("TurnAuth", turn["auth"])
+        link = {name: auth[name] for name in ("session_id", "seq", "turn_id", "attempt", "prev_link", "prev_blob")}
+        _, signed = baton_format.open_encoded("TurnAuth", turn["auth"])
+        link.update(author=auth["audience"], auth_hash=baton_format.signed_hash("auth-hash", signed))
+        first, last = auth["issued_ms"] - 30_000, auth["expires_ms"] + 24 * 3600 * 1000
+        for time_ms in (first, last):
+            verifier.check_auth(export, turn, dict(link, time_ms=time_ms))
+        for time_ms in (first - 1, last + 1, 0, 2**64 - 1):
+            with self.assertRaises(verifier.Refused) as refused:
+                verifier.check_auth(export, turn, dict(link, time_ms=time_ms))
+            self.assertEqual(refused.exception.code, "ReceiptMismatch")
+
     def test_a_key_that_does_not_derive_from_the_root(self):
         def change(export):
             export["root"] = ROOT

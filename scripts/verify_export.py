@@ -241,6 +241,8 @@ def check_auth(export, turn, link):
     same = same and auth["n_shards"] == export["n_shards"] and auth["branch"] == export["branch"]
     same = same and auth["session_key"] == export["session_key"]
     need(same, "ReceiptMismatch", "authorisation of turn %d is not the one its link names" % link["seq"])
+    begin, end = auth["issued_ms"] - fmt.MAX_CLOCK_SKEW_MS, auth["expires_ms"] + fmt.MAX_TURN_MS
+    need(begin <= link["time_ms"] <= end, "ReceiptMismatch", "time of turn %d is not near its order's" % link["seq"])
     return auth
 
 

@@ -174,10 +174,11 @@ pub(crate) async fn run(
         Ok(committed) => committed,
         Err(failure) => return Err(reply.failed(context.blame(failure))),
     };
+    let now_ms = context.directory.now_ms();
     let held_to = ReceiptTerms { offer: terms, count: Some(AnswerCount::of(&reply.hashes)) };
-    let accepted = context
-        .session
-        .read(|state| accept(state, turn, &auth, &committed, (&reply.text, &reply.memory), &held_to));
+    let accepted = context.session.read(|state| {
+        accept(state, turn, &auth, &committed, (&reply.text, &reply.memory), (&held_to, now_ms))
+    });
     let accepted = match accepted {
         Ok(accepted) => accepted,
         Err(code) => return Err(reply.failed(context.blame(AttemptFailure::check(code)))),
@@ -223,7 +224,7 @@ pub(crate) fn accept(
     auth: &SignedObject<TurnAuth>,
     committed: &Committed,
     (answer, memory): (&str, &[MemoryItem]),
-    held_to: &ReceiptTerms,
+    (held_to, now_ms): (&ReceiptTerms, u64),
 ) -> Result<AcceptedTurn, ErrorCode> {
     let base = state.base();
     let prev_blob = state.next_seq().checked_sub(1).and_then(|last| state.blob_ref(last));
@@ -237,7 +238,7 @@ pub(crate) fn accept(
         sampling: &turn.sampling,
         memory,
     };
-    let accepted = accept_turn(&state.root, &expected, committed, answer)?;
+    let accepted = accept_turn(&state.root, &expected, committed, answer, now_ms)?;
     held_to.check(&accepted.receipt)?;
     // Only the node can say that it satisfies the schema; the client can check that it is JSON.
     let cut = accepted.record.finish != FinishReason::Stop;

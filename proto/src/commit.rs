@@ -11,7 +11,7 @@ use baton_keys::{
 use crate::{
     error::ErrorCode,
     ids::{BlobDigest, NodeId, SessionId},
-    limits::VERSION,
+    limits::{MAX_LINK_LEAD_MS, VERSION},
     link::{BlobRef, Link, blob_digest},
     memory::MemoryItem,
     receipt::{Receipt, audit_root, commit_input, commit_memory, commit_output},
@@ -187,7 +187,8 @@ pub struct AcceptedTurn {
 ///
 /// # Errors
 /// - [`ErrorCode::BadNodeSignature`].
-/// - [`ErrorCode::ReceiptMismatch`] when link or receipt belong to another turn.
+/// - [`ErrorCode::ReceiptMismatch`] when link or receipt belong to another turn, or when the link's time lies
+///   before the order's or after `now_ms`, by more than clocks may differ.
 /// - [`ErrorCode::BlobMismatch`] when record or blob differ from those rebuilt from the client's own text.
 ///   Also when the record breaks a limit (the answer is too long, say), as no reader would take it.
 pub fn accept_turn(
@@ -195,10 +196,11 @@ pub fn accept_turn(
     expected: &ExpectedTurn<'_>,
     committed: &Committed,
     answer: &str,
+    now_ms: u64,
 ) -> Result<AcceptedTurn, ErrorCode> {
     let link = SignedObject::<Link>::verify(committed.link.clone())?;
     let receipt = SignedObject::<Receipt>::verify(committed.receipt.clone())?;
-    check_link(&link, &receipt, expected)?;
+    check_link(&link, &receipt, expected, now_ms)?;
     let record =
         Record::of_turn(expected.kind, expected.supersedes_from, expected.messages, answer, committed.finish);
     let identity = link.record_identity();
@@ -224,6 +226,7 @@ fn check_link(
     link: &SignedObject<Link>,
     receipt: &SignedObject<Receipt>,
     expected: &ExpectedTurn<'_>,
+    now_ms: u64,
 ) -> Result<(), ErrorCode> {
     let auth = expected.auth;
     let ours = link.session_id == auth.session_id
@@ -236,7 +239,8 @@ fn check_link(
         && link.prev_blob == expected.position.prev_blob
         && link.author == auth.audience
         && link.auth_hash == auth.auth_hash()
-        && link.receipt_hash == receipt.receipt_hash();
+        && link.receipt_hash == receipt.receipt_hash()
+        && link.is_timely(auth.issued_ms, now_ms.saturating_add(MAX_LINK_LEAD_MS));
     if ours { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
 }
 

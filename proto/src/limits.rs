@@ -69,6 +69,12 @@ pub const MAX_AUTH_LIFETIME_MS: u64 = 120_000;
 /// Clock skew allowed: an authorisation's issue time ahead of a node's clock, and a client's clock outside
 /// the times of a node record.
 pub const MAX_CLOCK_SKEW_MS: u64 = 30_000;
+/// How far a link's time may lie ahead of the client's clock: as far as the clock of a node that still admits
+/// the authorisation.
+pub const MAX_LINK_LEAD_MS: u64 = MAX_AUTH_LIFETIME_MS;
+/// Longest time between the expiry of an authorisation and the time of its link: the longest answer of a slow
+/// node. It bounds a link's time for a reader that did not see the turn.
+pub const MAX_TURN_MS: u64 = 24 * 3600 * 1000;
 /// Longest life of a node's exchange key.
 pub const MAX_EXCHANGE_KEY_LIFETIME_MS: u64 = 24 * 3600 * 1000;
 /// Time after a key's expiry for which a node keeps its exchange secret, for turns already under way.

@@ -12,7 +12,7 @@ use crate::{
     ids::{
         AuthHash, BlobDigest, BlobId, LinkHash, NodeId, PublicKey, ReceiptHash, RecordHash, SessionId, TurnId,
     },
-    limits::SEGMENT_TURNS,
+    limits::{MAX_CLOCK_SKEW_MS, SEGMENT_TURNS},
     signed::{Signable, SignedObject},
 };
 
@@ -117,6 +117,13 @@ pub struct Link {
 }
 
 impl Link {
+    /// Whether the link's time lies near its order's: not before the order was issued, by more than
+    /// [`MAX_CLOCK_SKEW_MS`], and not after `latest_ms`. A node fills in the time, and the link's hash covers it.
+    #[must_use]
+    pub fn is_timely(&self, issued_ms: u64, latest_ms: u64) -> bool {
+        self.time_ms >= issued_ms.saturating_sub(MAX_CLOCK_SKEW_MS) && self.time_ms <= latest_ms
+    }
+
     /// The fields from which the turn's record key derives.
     #[must_use]
     pub fn record_identity(&self) -> RecordIdentity {

@@ -68,7 +68,8 @@ pub(crate) async fn resolve_attempt(
             stored.ok_or_else(|| ResolveError::Unknown("the sealed blob was not found".to_owned()))?
         }
     };
-    let resolved = session.read(|state| open_and_accept(state, auth, &committed, &bytes));
+    let now_ms = core.now_ms();
+    let resolved = session.read(|state| open_and_accept(state, auth, &committed, &bytes, now_ms));
     resolved.map(Some).map_err(|code| {
         // The signed turn differs from the order. If a memory provider added to it, the provider may be
         // at fault.
@@ -153,6 +154,7 @@ fn open_and_accept(
     auth: &SignedObject<TurnAuth>,
     committed: &Committed,
     bytes: &[u8],
+    now_ms: u64,
 ) -> Result<ResolvedTurn, ErrorCode> {
     let pending = state.pending.as_ref().ok_or(ErrorCode::StatusUnknown)?;
     let link = SignedObject::<Link>::verify(committed.link.clone())?;
@@ -173,7 +175,7 @@ fn open_and_accept(
     let mut memory = known.memory.clone();
     // The ids did not arrive, or not all of them.
     let held_to = ReceiptTerms { offer: known.terms, count: None };
-    let accepted = accept(state, &pending.turn, auth, committed, (answer, &memory), &held_to)?;
+    let accepted = accept(state, &pending.turn, auth, committed, (answer, &memory), (&held_to, now_ms))?;
     memory.truncate(usize::from(accepted.receipt.memory_items));
     Ok((accepted, memory))
 }

@@ -154,7 +154,7 @@ impl Directory {
         lock(&self.reputation)
     }
 
-    fn now_ms(&self) -> u64 {
+    pub(crate) fn now_ms(&self) -> u64 {
         (self.clock)()
     }
 

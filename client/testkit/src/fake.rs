@@ -145,6 +145,13 @@ struct FakeNodeInner {
     left: watch::Sender<u32>,
 }
 
+impl FakeNodeInner {
+    /// The time by the node's clock.
+    fn now_ms(&self) -> u64 {
+        now_ms().saturating_add_signed(self.clock_ahead_ms.load(Ordering::SeqCst))
+    }
+}
+
 #[derive(Clone)]
 pub struct FakeNode {
     shared: Arc<FakeNodeInner>,
@@ -304,7 +311,7 @@ async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
 }
 
 fn record(shared: &FakeNodeInner) -> SignedObject<NodeRecord> {
-    let now = now_ms().saturating_add_signed(shared.clock_ahead_ms.load(Ordering::SeqCst));
+    let now = shared.now_ms();
     let until = now + 3_600_000;
     let record = NodeRecord {
         version: VERSION,
@@ -415,12 +422,12 @@ async fn turn(shared: &FakeNodeInner, mut stream: TurnStream, request: TurnReque
     if let Act::Refuse(code) = act {
         return send(&mut stream, &NodeFrame::Refused { code, retry_after_ms: 10 }).await;
     }
-    assert_eq!(auth.check_time(now_ms()), Ok(()));
+    assert_eq!(auth.check_time(shared.now_ms()), Ok(()));
     let (payload, secret) = request.payload.open(&shared.exchange, &auth).unwrap();
     shared.state.lock().unwrap().seen.asked.push((payload.json_schema.clone(), payload.storage));
     let memory = request.memory.clone().map_or_else(Vec::new, |bytes| {
         let envelope = SignedObject::<MemEnvelope>::verify(bytes).unwrap();
-        envelope.open(&auth, &shared.exchange, now_ms()).unwrap()
+        envelope.open(&auth, &shared.exchange, shared.now_ms()).unwrap()
     });
     let window = match window(shared, &auth, &request, &payload).await {
         Ok(window) => window,
@@ -605,7 +612,7 @@ fn seal(
         audit_root: count_of(&key, auth, &payload.resume_tokens).audit_root,
         timings: Timings::default(),
         price: 0,
-        time_ms: now_ms(),
+        time_ms: shared.now_ms(),
     };
     let text = if matches!(act, Act::WrongText | Act::SealOtherAndVanish) { "another text" } else { answer };
     let record =

@@ -291,7 +291,7 @@ impl Session {
             .expect("the fixture's turn seals");
         let committed = made.committed();
         let expected = ExpectedTurn::from_payload(&auth, position, &payload, &script.memory);
-        let accepted = accept_turn(&root(), &expected, &committed, &script.answer)
+        let accepted = accept_turn(&root(), &expected, &committed, &script.answer, auth.expires_ms)
             .expect("the client accepts the fixture's turn");
         let ack = TurnAck {
             version: VERSION,

@@ -8,7 +8,7 @@ use crate::{
     commit::check_receipt_of_link,
     error::ErrorCode,
     ids::{BlobId, LinkHash},
-    limits::MAX_SIGNED_BYTES,
+    limits::{MAX_SIGNED_BYTES, MAX_TURN_MS},
     link::{BlobRef, Link, blob_digest},
     receipt::{Receipt, audit_root, commit_input, commit_output},
     record::{Message, Record, SealedRecord},
@@ -343,7 +343,8 @@ impl CheckedTurn<'_> {
             // The client may have left it to the node to locate the blob.
             && (auth.prev_blob.is_none() || auth.prev_blob == link.prev_blob)
             && auth.audience == link.author
-            && auth.genesis() == self.export.genesis();
+            && auth.genesis() == self.export.genesis()
+            && link.is_timely(auth.issued_ms, auth.expires_ms.saturating_add(MAX_TURN_MS));
         if meant { Ok(auth) } else { Err(ErrorCode::ReceiptMismatch) }
     }
 

@@ -13,6 +13,7 @@ use baton_proto::{
     },
     head::{HeadOuter, SegmentRef},
     ids::{AuditRoot, BlobId, Commitment, LinkHash, ModelId, SamplingDigest, SessionId},
+    limits::{MAX_CLOCK_SKEW_MS, MAX_TURN_MS},
     link::{BlobRef, BranchPoint},
     receipt::Receipt,
     record::Record,
@@ -237,7 +238,7 @@ fn export_with_receipt(change: fn(&mut Receipt)) -> Export {
 /// A session of one turn, perhaps a branch, with a changed receipt and record.
 fn export_of_one_turn(
     branch: Option<BranchPoint>,
-    change: fn(&mut Receipt),
+    change: impl FnOnce(&mut Receipt),
     change_record: fn(&mut Record),
 ) -> Export {
     let session = Session::make();
@@ -275,6 +276,23 @@ fn export_of_one_turn(
     };
     let scope = ExportScope { n_shards: N_SHARDS, branch, with_root: false };
     build(&root(), &scope, &reader.finish().unwrap(), &BTreeMap::from([(0, proofs)])).unwrap()
+}
+
+#[test]
+fn refuses_a_link_whose_time_is_far_from_its_order() {
+    let issued = Session::make().turns[0].auth.issued_ms;
+    let expires = Session::make().turns[0].auth.expires_ms;
+    let at = |time_ms: u64| {
+        let export = export_of_one_turn(None, |receipt| receipt.time_ms = time_ms, |_| {});
+        verify(&export).map(|report| report.turns)
+    };
+    let (first, last) = (issued - MAX_CLOCK_SKEW_MS, expires + MAX_TURN_MS);
+    for time_ms in [first, issued, last] {
+        assert_eq!(at(time_ms), Ok(1));
+    }
+    for time_ms in [0, first - 1, last + 1, u64::MAX] {
+        assert_eq!(at(time_ms), Err(ErrorCode::ReceiptMismatch));
+    }
 }
 
 #[test]

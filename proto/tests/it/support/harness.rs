@@ -247,7 +247,7 @@ impl RequestedTurn {
         answer: &str,
     ) -> Result<AcceptedTurn, ErrorCode> {
         let expected = ExpectedTurn::from_payload(&self.auth, self.position(), &self.payload, &self.memory);
-        accept_turn(root, &expected, committed, answer)
+        accept_turn(root, &expected, committed, answer, EPOCH_MS)
     }
 }
 

@@ -266,7 +266,7 @@ impl Session {
     ) -> Result<AcceptedTurn, ErrorCode> {
         let position = ChainPosition { base: &self.base, prev_blob: self.prev_blob() };
         let expected = ExpectedTurn::from_payload(&prepared.auth, position, &prepared.payload, memory);
-        let accepted = accept_turn(&self.root, &expected, committed, answer)?;
+        let accepted = accept_turn(&self.root, &expected, committed, answer, u64::MAX)?;
         let blob = BlobRef {
             blob_id: id_of(&accepted.blob),
             digest: accepted.blob_digest,
