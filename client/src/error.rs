@@ -11,7 +11,7 @@ use baton_proto::{
     store::StoreError,
 };
 
-use crate::clocks::ClockDifference;
+use crate::{clocks::ClockDifference, conflict::ChainConflict};
 
 /// An error of the client.
 #[derive(Debug, thiserror::Error)]
@@ -150,6 +150,9 @@ pub enum ClientError {
         /// Whether this device wrote that turn and lost it; otherwise another device continued the session.
         own: bool,
     },
+    /// A merge waits for the owner's decision.
+    #[error("the session is {0}")]
+    Diverged(ChainConflict),
     /// The network could not be started.
     #[error(transparent)]
     Mesh(#[from] MeshError),
@@ -280,7 +283,7 @@ impl ClientError {
     /// forked it.
     #[must_use]
     pub fn is_divergence(&self) -> bool {
-        matches!(self, Self::Behind { .. } | Self::Protocol(ErrorCode::ForkDetected))
+        matches!(self, Self::Behind { .. } | Self::Diverged(_) | Self::Protocol(ErrorCode::ForkDetected))
     }
 
     /// A stable name for machines.
@@ -313,6 +316,7 @@ impl ClientError {
             Self::Store(_) => "Store",
             Self::HeadMissing => "HeadMissing",
             Self::Behind { .. } => "Behind",
+            Self::Diverged(_) => "Diverged",
             Self::Mesh(_) => "Mesh",
             Self::Config(_) => "Config",
             Self::Words(_) => "Words",
@@ -385,6 +389,10 @@ impl ClientError {
             Self::Store(error) => store_hint(error),
             Self::HeadMissing => "check --heads; a session that never had a turn has no head",
             Self::Behind { .. } => "merge these turns: baton session sync SESSION",
+            Self::Diverged(_) => {
+                "decide: baton session resolve SESSION --take theirs, which sends the turns of this device again after the \
+                 others, or --take ours"
+            }
             Self::Mesh(_) => "check the listen addresses and the --node addresses",
             Self::Config(_) => "baton --help shows the settings",
             Self::TitleTooLong { .. } => "choose a shorter title",
@@ -433,6 +441,7 @@ impl ClientError {
             | Self::PendingTurn
             | Self::InUse(_)
             | Self::Behind { .. }
+            | Self::Diverged(_)
             | Self::Closed
             | Self::Deleted => 7,
             Self::KeyFile(_)

@@ -14,7 +14,7 @@ use baton_proto::{
     turn::{Sampling, TurnAuth},
 };
 
-use crate::{error::ClientError, logprobs::TokenReport};
+use crate::{conflict::ChainConflict, error::ClientError, logprobs::TokenReport};
 
 /// Most tokens of an answer by default.
 pub const DEFAULT_OUTPUT_TOKENS: u32 = 2048;
@@ -350,7 +350,11 @@ pub enum DeviceEvent {
         /// Turns of the other chain that this device itself wrote and had lost: then the chain is not another
         /// device's, and stays.
         own: u64,
+        /// Most that the turns cost that this device sends again, in millionths of the node's unit.
+        highest_price: u64,
     },
+    /// A merge waits for the owner's decision.
+    Diverged(ChainConflict),
     /// A displaced turn was replayed.
     Replayed(Box<ReplayedTurn>),
     /// The head index showed less than it took; this device's head is published again.
@@ -394,12 +398,14 @@ impl std::fmt::Display for DeviceEvent {
                 at + 1,
                 many(*turns)
             ),
-            Self::Forked { at, won: false, turns, .. } => write!(
+            Self::Forked { at, won: false, turns, highest_price, .. } => write!(
                 f,
-                "Both devices wrote turn {}. The other one's was kept; your {} will be sent again.",
+                "Both devices wrote turn {}. The other one's was kept; your {} will be sent again, for at most \
+                 {highest_price} millionths of a node's unit.",
                 at + 1,
                 many(*turns)
             ),
+            Self::Diverged(conflict) => write!(f, "This session is {conflict}."),
             Self::Replayed(turn) => {
                 write!(f, "Turn {} was sent again as turn {}.", turn.from + 1, turn.to + 1)
             }

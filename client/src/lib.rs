@@ -45,6 +45,7 @@ mod client;
 mod clock;
 mod clocks;
 mod config;
+mod conflict;
 mod core;
 mod error;
 mod event;
@@ -71,6 +72,7 @@ pub use client::{Client, NewSession};
 pub use clock::{Clock, system_clock};
 pub use clocks::{ClockDifference, WrongClock};
 pub use config::{ClientConfig, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_OPEN_EPOCHS, MAX_EPOCHS};
+pub use conflict::{ChainConflict, ChainSide, MAX_DISPLACED_UNASKED, MAX_REPLAYS_UNASKED};
 pub use error::{ClientError, StateError};
 pub use event::{
     DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, DeviceEvent, InlinePolicy, MemoryHint, OwnMemory, Relayer,

@@ -11,6 +11,7 @@ use crate::{
         self,
         renewal::{self, RenewReport},
     },
+    conflict::ChainSide,
     core::Core,
     error::ClientError,
     event::{ResumeOptions, TurnEvent, TurnInput, TurnOutcome, check_texts},
@@ -241,13 +242,17 @@ impl SessionHandle {
     }
 
     /// Merges a session with its other devices' turns, and publishes the head. Resolves a fork by the rule,
-    /// and replays this device's displaced turns. Harmless if there is no other device.
+    /// and replays this device's displaced turns. A merge that displaces more than
+    /// [`MAX_DISPLACED_UNASKED`](crate::MAX_DISPLACED_UNASKED) turns of other devices, or any turn of a device without
+    /// a lease, waits for [`SessionHandle::resolve`]; so do more than
+    /// [`MAX_REPLAYS_UNASKED`](crate::MAX_REPLAYS_UNASKED) replays. Harmless if there is no other device.
     ///
     /// Cancel safe: completed steps are in the journal, and the next call continues from there.
     ///
     /// # Errors
     /// - [`ClientError::Busy`] while a turn runs.
     /// - [`ClientError::Deleted`].
+    /// - [`ClientError::Diverged`] when the merge waits for the owner's decision.
     /// - [`ClientError::Store`] when no index answers, or the other device's blobs cannot be read.
     /// - The chain's codes if they do not verify.
     /// - As [`SessionHandle::turn`] if a turn cannot be replayed; it stays waiting.
@@ -257,6 +262,21 @@ impl SessionHandle {
         on_event: impl FnMut(TurnEvent) + Send,
     ) -> Result<ReconcileReport, ClientError> {
         queue::reconcile(&self.core, &self.open().await?, options, on_event).await
+    }
+
+    /// Decides a conflict ([`SessionInfo::conflict`]): which of both chains stays. Then as
+    /// [`SessionHandle::reconcile`]; without a conflict it is the same. The decision holds for the two chains of
+    /// that conflict: if one of them has grown since, the new conflict is the error.
+    ///
+    /// # Errors
+    /// [`ClientError::Diverged`], and as [`SessionHandle::reconcile`].
+    pub async fn resolve(
+        &self,
+        side: ChainSide,
+        options: &ResumeOptions,
+        on_event: impl FnMut(TurnEvent) + Send,
+    ) -> Result<ReconcileReport, ClientError> {
+        queue::resolve(&self.core, &self.open().await?, side, options, on_event).await
     }
 
     /// Publishes this device's head over another device's whose blobs are gone for good, so that it cannot be

@@ -158,7 +158,13 @@ async fn one_shot(
     }
     // Another device may have written in the same place meanwhile.
     if handle.wait_compared(COMPARE_WAIT).await? {
-        talk.reconcile(client, session, out).await?;
+        match talk.reconcile(client, session, out).await {
+            // The message has its answer; the owner decides about the merge.
+            Err(Failure::Client(ClientError::Diverged(_))) => {
+                super::devices::show_conflict(&handle.info().await?, out);
+            }
+            merged => drop(merged?),
+        }
     }
     Ok(())
 }

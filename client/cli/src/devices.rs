@@ -3,10 +3,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use baton_client::{
-    Client, ClientError, DisplacedTurn, HeadStatus, IndexAnswer, IndexStatus, ResumeOptions, SessionInfo,
-    TurnEvent, TurnFate,
+    ChainConflict, ChainSide, Client, ClientError, DisplacedTurn, HeadStatus, IndexAnswer, IndexStatus,
+    ReconcileReport, ResumeOptions, SessionInfo, TurnEvent, TurnFate,
 };
-use baton_proto::ErrorCode;
+use baton_proto::{ErrorCode, ids::SessionId};
 use serde_json::{Value, json};
 
 use super::{
@@ -46,12 +46,14 @@ pub(crate) async fn check(client: &Client, named: &str, out: &Out) -> Result<(),
             "indexes": info.indexes.iter().map(describe_index).collect::<Vec<_>>(),
             "devices": describe_devices(&info),
             "waiting": info.waiting_replays,
+            "diverged": info.conflict.as_ref().map(describe_conflict),
         }))?;
     } else {
         for index in &info.indexes {
             out.line(&format!("{}  {}", index.name, index.shows))?;
         }
         show_devices(&info, out);
+        show_conflict(&info, out);
         if info.waiting_replays > 0 {
             out.warn(&format!("{} displaced and not sent again yet", count(info.waiting_replays, "turn")));
             out.note(&format!("  try: baton session sync {}", short_session(&id)));
@@ -96,6 +98,41 @@ pub(crate) async fn sync(
         }
         other => other?,
     };
+    show_merged(client, &done, id, out).await
+}
+
+/// Decides which chain stays, and merges as [`sync`].
+pub(crate) async fn resolve(
+    client: &Client,
+    named: &str,
+    side: ChainSide,
+    options: &ResumeOptions,
+    out: &Out,
+) -> Result<(), Failure> {
+    let id = find_session(client, named).await?;
+    if client.session(id).info().await?.conflict.is_none() {
+        return Err(Failure::Usage(format!(
+            "nothing of this session waits for a decision: baton session sync {} merges what can be merged",
+            short_session(&id)
+        )));
+    }
+    let mut view = TurnDisplay::new(out);
+    let on_event = |event| {
+        if let TurnEvent::Devices(_) = event {
+            view.show(event);
+        }
+    };
+    let done = cancellable(client.session(id).resolve(side, options, on_event)).await?;
+    show_merged(client, &done, id, out).await
+}
+
+/// Shows the outcome of a merge.
+async fn show_merged(
+    client: &Client,
+    done: &ReconcileReport,
+    id: SessionId,
+    out: &Out,
+) -> Result<(), Failure> {
     let info = client.session(id).info().await?;
     warn_of_indexes(&info, out);
     if out.json() {
@@ -153,6 +190,35 @@ fn describe_index(index: &IndexStatus) -> Value {
     json!({ "name": index.name, "shows": shows, "detail": detail })
 }
 
+/// A merge that waits for the owner's decision, and the decisions.
+pub(crate) fn show_conflict(info: &SessionInfo, out: &Out) {
+    let Some(conflict) = &info.conflict else { return };
+    let id = short_session(&info.id);
+    out.warn(&conflict.to_string());
+    out.note(&format!(
+        "  keep its {}, and send {} again after them, for at most {}: baton session resolve {id} --take theirs",
+        count(conflict.theirs, "turn"),
+        count(conflict.replays, "turn"),
+        conflict.highest_price,
+    ));
+    out.note(&format!(
+        "  keep the {} of this device: baton session resolve {id} --take ours",
+        count(conflict.ours, "turn")
+    ));
+}
+
+/// The same for programs.
+pub(crate) fn describe_conflict(conflict: &ChainConflict) -> Value {
+    json!({
+        "at": conflict.at,
+        "ours": conflict.ours,
+        "theirs": conflict.theirs,
+        "displaced": conflict.displaced,
+        "replays": conflict.replays,
+        "highest_price": conflict.highest_price,
+    })
+}
+
 /// This device and the others that may also be writing.
 pub(crate) fn describe_devices(info: &SessionInfo) -> Value {
     let others = info.others.iter();
@@ -184,6 +250,7 @@ pub(crate) fn show_displaced(displaced: &[DisplacedTurn], out: &Out) -> Result<(
             TurnFate::Replayed { to } => format!("sent again as turn {}", turn_number(to)),
             TurnFate::Dropped => "not sent again".to_owned(),
             TurnFate::Theirs => "written by another device, which sends it again".to_owned(),
+            TurnFate::TakenOut => "written by another device, and taken out of the chain here".to_owned(),
         };
         out.note(&format!("displaced: turn {} · node {} · {what}", turn_number(turn.seq), short(&turn.node)));
         for message in &turn.messages {
@@ -200,6 +267,7 @@ pub(crate) fn describe_displaced(turn: &DisplacedTurn) -> Value {
         TurnFate::Replayed { to } => ("moved", Some(to)),
         TurnFate::Dropped => ("left_out", None),
         TurnFate::Theirs => ("theirs", None),
+        TurnFate::TakenOut => ("taken_out", None),
     };
     let messages = turn.messages.iter();
     let messages = messages.map(|message| json!({ "role": role(message.role), "text": message.text }));

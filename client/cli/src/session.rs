@@ -3,7 +3,8 @@
 use std::{collections::HashSet, io::IsTerminal as _, path::Path};
 
 use baton_client::{
-    Client, ClientError, Listing, SessionInfo, SessionRoot, UnreadableSession, VerifyReport, transfer,
+    ChainSide, Client, ClientError, Listing, SessionInfo, SessionRoot, UnreadableSession, VerifyReport,
+    transfer,
 };
 use baton_command::prompt;
 use baton_proto::export::ExportMemory;
@@ -12,7 +13,7 @@ use zeroize::Zeroizing;
 
 use super::{
     Failure,
-    args::SessionCommand,
+    args::{SessionCommand, Side},
     clock, devices, find_session, graph,
     interrupt::cancellable,
     out::{self, Out, count, role, short, short_session, turn_number},
@@ -88,6 +89,17 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
             let options = devices::options(settings, model, allow_echo);
             with_client(settings, true, async |client| {
                 devices::sync(client, &session, &options, over, out).await
+            })
+            .await
+        }
+        SessionCommand::Resolve { session, take, model, allow_echo } => {
+            let options = devices::options(settings, model, allow_echo);
+            let side = match take {
+                Side::Ours => ChainSide::Ours,
+                Side::Theirs => ChainSide::Theirs,
+            };
+            with_client(settings, true, async |client| {
+                devices::resolve(client, &session, side, &options, out).await
             })
             .await
         }
@@ -275,6 +287,7 @@ async fn show(client: &Client, named: &str, all: bool, out: &Out) -> Result<(), 
             "torn_end_bytes": info.torn_end_bytes,
             "displaced": displaced.iter().map(devices::describe_displaced).collect::<Vec<_>>(),
             "devices": devices::describe_devices(&info),
+            "diverged": info.conflict.as_ref().map(devices::describe_conflict),
         }))?;
         return Ok(());
     }
@@ -284,6 +297,7 @@ async fn show(client: &Client, named: &str, all: bool, out: &Out) -> Result<(), 
     }
     devices::show_displaced(&displaced, out)?;
     devices::show_devices(&info, out);
+    devices::show_conflict(&info, out);
     if info.torn_end_bytes > 0 {
         out.warn(&format!(
             "the end of this session's journal was cut off ({}): turns that followed may be missing here",

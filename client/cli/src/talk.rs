@@ -304,7 +304,10 @@ impl<'a> TurnDisplay<'a> {
 fn show_device_event(event: &DeviceEvent, out: &Out) {
     match event {
         DeviceEvent::CaughtUp { own, .. } if *own > 0 => out.warn(&event.to_string()),
-        DeviceEvent::Forked { .. } | DeviceEvent::ShownLess | DeviceEvent::NotCompared { .. } => {
+        DeviceEvent::Forked { .. }
+        | DeviceEvent::Diverged(_)
+        | DeviceEvent::ShownLess
+        | DeviceEvent::NotCompared { .. } => {
             out.warn(&event.to_string());
         }
         DeviceEvent::Replayed(moved) => {

@@ -11,6 +11,7 @@ use baton_proto::{
 };
 
 use crate::{
+    conflict::ChainConflict,
     index_status::IndexStatus,
     session::{
         lifetime,
@@ -52,6 +53,8 @@ pub struct SessionInfo {
     pub trouble: Option<ErrorCode>,
     /// Whether the head index had turns that are missing here: [`SessionHandle::reconcile`](crate::SessionHandle::reconcile) merges them.
     pub diverged: bool,
+    /// A merge that waits for the owner's decision: [`SessionHandle::resolve`](crate::SessionHandle::resolve).
+    pub conflict: Option<ChainConflict>,
     /// Incomplete bytes at the journal's end, until the session is next compared with the head index: turns
     /// may be missing here.
     pub torn_end_bytes: u64,
@@ -141,6 +144,7 @@ pub(crate) fn state_info(state: &State, terms: StorageTerms, trouble: Option<Err
         kept_until_ms: lifetime::kept_until_ms(state, terms),
         trouble,
         diverged: false,
+        conflict: state.conflict.clone(),
         torn_end_bytes: state.torn_end,
         waiting_replays: state.replays.waiting().iter().filter(|waiting| waiting.of.is_some()).count() as u64,
         device: state.header.device_id,

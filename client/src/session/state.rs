@@ -35,6 +35,7 @@ use baton_proto::{
 use zeroize::Zeroizing;
 
 use crate::{
+    conflict::ChainConflict,
     error::StateError,
     session::fork::{Chain, ChainLink},
 };
@@ -42,6 +43,7 @@ use crate::{
 pub(crate) use due::{DueWatch, StorageTerms};
 pub(crate) use entry::{AttemptEntry, Entry, PendingTurn, Proof, Purchase, SessionHeader, TurnEntry};
 pub(crate) use log::TurnLog;
+use rebase::DisplacedBy;
 pub(crate) use rebase::{DisplacedFate, DisplacedRecord, Replays};
 
 /// Bytes of text estimated per prompt token: fewer than most tokenizers need for most languages.
@@ -148,6 +150,8 @@ pub(crate) struct State {
     pub(crate) leases: Vec<DeviceLease>,
     /// Displaced turns and waiting messages.
     pub(crate) replays: Replays,
+    /// A merge that waits for the owner's decision.
+    pub(crate) conflict: Option<ChainConflict>,
     /// Turns whose blob is not confirmed in the store, without turns that a later blob also holds.
     pub(crate) unstored: BTreeSet<u64>,
     /// Turns whose author lacks the acknowledgement and may still want it.
@@ -180,6 +184,7 @@ impl State {
             head_unconfirmed: None,
             leases: Vec::new(),
             replays: Replays::default(),
+            conflict: None,
             unstored: BTreeSet::new(),
             unacked: BTreeSet::new(),
             torn_end: 0,
@@ -313,6 +318,7 @@ impl State {
                 self.head = Some(PublishedHead { sequence, seq, link_hash });
                 self.head_missing = false;
                 self.head_unconfirmed = None;
+                self.conflict = None;
             }
             Entry::HeadUnconfirmed { record, names } => {
                 self.head_unconfirmed = (!names.is_empty()).then_some((record, names));
@@ -322,7 +328,10 @@ impl State {
             Entry::Queued(turn) => self.queue(turn),
             Entry::Replaying { number, turn_id } => self.begin_waiting(number, turn_id)?,
             Entry::Dropped { number } => self.drop_waiting(number),
-            Entry::OthersTurn(entry) => self.keep_displaced(&entry)?,
+            Entry::OthersTurn(entry) => self.keep_displaced(&entry, DisplacedBy::Rule)?,
+            Entry::TakenOut(entry) => self.keep_displaced(&entry, DisplacedBy::Owner)?,
+            Entry::ReplayForOther { link } => self.replay_for_other(&link),
+            Entry::Conflict(conflict) => self.conflict = Some(conflict),
             Entry::Schema(text) => drop(self.schemas.insert(json_schema_hash(&text), text)),
             Entry::SignedTwice { seq, link } => {
                 let link = SignedObject::<Link>::verify(link)?;

@@ -6,6 +6,9 @@
 //! 2. This device's displaced turns wait by number.
 //! 3. Each is replayed like any other turn.
 //!
+//! A merge that costs more than [`crate::conflict`] allows waits for the owner's decision. Until then, nothing is
+//! displaced and nothing is published.
+//!
 //! The next call resumes after a kill between any two steps.
 
 use std::{sync::Arc, time::Duration};
@@ -14,12 +17,15 @@ use baton_proto::{
     ErrorCode, SignedObject,
     chain::VerifiedSegment,
     ids::{LinkHash, NodeId},
+    limits::MAX_DEVICES,
+    link::Link,
     receipt::Receipt,
     record::Message,
 };
 
 use crate::{
     attempt::{self, Events, delivery},
+    conflict::{ChainConflict, ChainHeads, ChainSide, MAX_REPLAYS_UNASKED},
     core::Core,
     error::ClientError,
     event::{DeviceEvent, ResumeOptions, TurnEvent},
@@ -27,7 +33,7 @@ use crate::{
         fork::{Chain, ChainLink, Merge, merge},
         journal::JournalLocation,
         open_session::Session,
-        state::{DisplacedFate, Entry, State},
+        state::{DisplacedFate, DisplacedRecord, Entry, State},
     },
     storage,
     sync::{
@@ -65,8 +71,11 @@ pub enum TurnFate {
     },
     /// It is not replayed: given up, or replaced by a later turn.
     Dropped,
-    /// It is another device's, which has not replayed it as far as is known here.
+    /// It is another device's, which has not replayed it as far as is known here. Once that device's lease is
+    /// over, this device does.
     Theirs,
+    /// It is another device's, and the owner took it out of the chain.
+    TakenOut,
 }
 
 /// The permitted extent of a comparison.
@@ -74,8 +83,10 @@ pub enum TurnFate {
 pub(crate) enum MergeMode {
     /// Merges turns that continue this device's; a fork is an error.
     CatchUp,
-    /// Also resolves a fork.
+    /// Also resolves a fork, as far as that needs no consent.
     ResolveForks,
+    /// Resolves the fork between these chains as the owner decided.
+    Take(ChainSide, ChainHeads),
 }
 
 /// The outcome of a comparison and merge.
@@ -83,6 +94,15 @@ pub(crate) struct MergeOutcome {
     pub(crate) status: HeadStatus,
     pub(crate) caught_up: u64,
     pub(crate) fork: Option<(u64, bool)>,
+    /// Turns that this device sends again.
+    pub(crate) replays: u64,
+}
+
+impl MergeOutcome {
+    /// Nothing was merged.
+    pub(crate) fn unchanged(status: HeadStatus) -> Self {
+        Self { status, caught_up: 0, fork: None, replays: 0 }
+    }
 }
 
 /// As [`SessionHandle::publish_over`](crate::SessionHandle::publish_over).
@@ -116,7 +136,8 @@ pub(crate) async fn reconcile_before(
 ) -> Result<(), ClientError> {
     let now = core.now_ms();
     let wanted = session.indexes(|view| view.diverged)
-        || session.read(|state| state.is_shared(now) || state.has_waiting_replays());
+        || session
+            .read(|state| state.is_shared(now) || state.has_waiting_replays() || state.conflict.is_some());
     let wait = match (wanted, is_look_due(core, session, now)) {
         (true, _) => Duration::MAX,
         // This device may have lost turns that it wrote: a moment to find out is worth it.
@@ -130,7 +151,12 @@ pub(crate) async fn reconcile_before(
         Ok(_) => Ok(()),
         Err(error @ (ClientError::Deleted | ClientError::TaskEnded | ClientError::Closed)) => Err(error),
         Err(error @ (ClientError::File { .. } | ClientError::Log { .. })) => Err(error),
+        Err(error @ ClientError::Diverged(_)) => Err(error),
         Err(error) => {
+            // Another turn here would make the open conflict larger.
+            if let Some(conflict) = session.read(|state| state.conflict.clone()) {
+                return Err(ClientError::Diverged(conflict));
+            }
             let reason = error.to_string();
             events(TurnEvent::Devices(DeviceEvent::NotCompared { reason }));
             Ok(())
@@ -161,7 +187,10 @@ pub(crate) async fn compare_and_merge(
     match (compared, &snapshot.found) {
         (Ok(status), _) => {
             head::spawn_repair_of_indexes(core, &snapshot.look);
-            Ok(MergeOutcome { status, caught_up: 0, fork: None })
+            if mode != MergeMode::CatchUp {
+                replay_for_absent(core, session).await?;
+            }
+            Ok(MergeOutcome::unchanged(status))
         }
         (Err(error), Some(found)) if error.is_divergence() => {
             let merged = Box::pin(merge_with(core, session, mode, found, events)).await;
@@ -183,6 +212,16 @@ async fn merge_with(
     found: &FoundHead,
     events: &mut Events<'_>,
 ) -> Result<MergeOutcome, ClientError> {
+    let heads = ChainHeads { ours: session.read(State::prev_link), theirs: found.outer.link_hash };
+    // A decision about other chains does not count.
+    let mode = match mode {
+        MergeMode::Take(_, decided) if decided != heads => MergeMode::ResolveForks,
+        mode => mode,
+    };
+    let open = session.read(|state| state.conflict.clone());
+    if let Some(conflict) = open.filter(|open| open.heads == heads && !matches!(mode, MergeMode::Take(..))) {
+        return Err(wait_for_owner(conflict, events));
+    }
     let root = session.read(|state| state.root.clone());
     let segments = verify::fetch_chain(core, &root, found, Some(session)).await?;
     let ours = session.read(State::chain);
@@ -196,6 +235,13 @@ async fn merge_with(
         Merge::Win { at } if own > 0 => Merge::Lose { at },
         decided => decided,
     };
+    let decided = if mode == MergeMode::CatchUp {
+        decided
+    } else {
+        let theirs = Fork { heads, ends, links: links().collect() };
+        with_consent(core, session, mode, decided, &theirs, events).await?
+    };
+    let mut replays = 0;
     let (caught_up, fork) = match decided {
         Merge::Ours => (0, None),
         Merge::Behind { from } => {
@@ -204,16 +250,18 @@ async fn merge_with(
             events(TurnEvent::Devices(DeviceEvent::CaughtUp { turns, own }));
             (turns, None)
         }
-        Merge::Lose { at } if mode == MergeMode::ResolveForks => {
+        Merge::Lose { at } if mode != MergeMode::CatchUp => {
             let turns = ours.first + ours.links.len() as u64 - at;
+            replays = session.read(|state| state.displaced_here(at).replays);
+            let highest_price = highest_price(core, replays);
             adopt(core, session, found, &segments, at).await?;
-            events(TurnEvent::Devices(DeviceEvent::Forked { at, won: false, turns, own }));
+            events(TurnEvent::Devices(DeviceEvent::Forked { at, won: false, turns, own, highest_price }));
             (ends.saturating_sub(at), Some((at, false)))
         }
-        Merge::Win { at } if mode == MergeMode::ResolveForks => {
-            keep_displaced_of_others(session, found, &segments, at).await?;
+        Merge::Win { at } if mode != MergeMode::CatchUp => {
+            keep_displaced_of_others(session, found, &segments, at, mode).await?;
             let turns = ends.saturating_sub(at);
-            events(TurnEvent::Devices(DeviceEvent::Forked { at, won: true, turns, own }));
+            events(TurnEvent::Devices(DeviceEvent::Forked { at, won: true, turns, own, highest_price: 0 }));
             (0, Some((at, true)))
         }
         Merge::Lose { .. } | Merge::Win { .. } | Merge::TooOld => {
@@ -221,7 +269,83 @@ async fn merge_with(
         }
     };
     let status = if fork.is_some_and(|(_, won)| won) { HeadStatus::Unpublished } else { HeadStatus::Current };
-    Ok(MergeOutcome { status, caught_up, fork })
+    Ok(MergeOutcome { status, caught_up, fork, replays })
+}
+
+/// The chain in the head index, beside the chain here.
+struct Fork<'a> {
+    heads: ChainHeads,
+    /// The position after its last turn.
+    ends: u64,
+    links: Vec<&'a SignedObject<Link>>,
+}
+
+/// Which chain stays: by the rule, or as the owner decided about these very chains. A merge that needs the
+/// owner's consent is recorded, and refused.
+async fn with_consent(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    mode: MergeMode,
+    by_rule: Merge,
+    fork: &Fork<'_>,
+    events: &mut Events<'_>,
+) -> Result<Merge, ClientError> {
+    let (at, wins) = match by_rule {
+        Merge::Win { at } => (at, true),
+        Merge::Lose { at } => (at, false),
+        other => return Ok(other),
+    };
+    if let MergeMode::Take(side, _) = mode {
+        return Ok(match side {
+            ChainSide::Ours => Merge::Win { at },
+            ChainSide::Theirs => Merge::Lose { at },
+        });
+    }
+    let from_here = fork.links.iter().copied().filter(|link| link.seq >= at);
+    let (here, there, next) =
+        session.read(|state| (state.displaced_here(at), state.displaced_there(from_here), state.next_seq()));
+    let loss = if wins { there } else { here };
+    if !loss.needs_consent() {
+        return Ok(by_rule);
+    }
+    let conflict = ChainConflict {
+        at,
+        ours: next.saturating_sub(at),
+        theirs: fork.ends.saturating_sub(at),
+        displaced: loss.of_others,
+        replays: here.replays,
+        highest_price: highest_price(core, here.replays),
+        heads: fork.heads,
+    };
+    session.record(vec![Entry::Conflict(conflict.clone())]).await?;
+    Err(wait_for_owner(conflict, events))
+}
+
+fn wait_for_owner(conflict: ChainConflict, events: &mut Events<'_>) -> ClientError {
+    events(TurnEvent::Devices(DeviceEvent::Diverged(conflict.clone())));
+    ClientError::Diverged(conflict)
+}
+
+/// The most that replays cost, in millionths of the node's unit.
+fn highest_price(core: &Arc<Core>, replays: u64) -> u64 {
+    replays.saturating_mul(core.config.max_price)
+}
+
+/// Makes the displaced turns of devices that are gone wait for their replay here. At most
+/// [`MAX_REPLAYS_UNASKED`] replays wait unasked; the other turns follow at a later comparison.
+async fn replay_for_absent(core: &Arc<Core>, session: &Arc<Session>) -> Result<(), ClientError> {
+    let now = core.now_ms();
+    let entries: Vec<Entry> = session.read(|state| {
+        let waiting = state.replays.waiting().iter().filter(|waiting| waiting.of.is_some()).count() as u64;
+        let room = usize::try_from(MAX_REPLAYS_UNASKED.saturating_sub(waiting)).unwrap_or(usize::MAX);
+        let is_missing = |one: &&DisplacedRecord| {
+            !state.is_replay_of_displaced(&one.turn.link.turn_id)
+                && describe(state, one).is_some_and(|turn| turn.fate == TurnFate::Theirs)
+        };
+        let left = state.left_by_others(now).filter(is_missing).take(room);
+        left.map(|one| Entry::ReplayForOther { link: one.turn.link.link_hash() }).collect()
+    });
+    if entries.is_empty() { Ok(()) } else { session.record(entries).await }
 }
 
 /// Puts another device's turns from `at` on into the chain. This device's turns there, and an unanswered
@@ -243,8 +367,14 @@ async fn adopt(
     let mut entries = transfer::entries(&root, newer, &Default::default(), core.now_ms())?;
     entries.retain(|entry| entry.seq().is_none_or(|seq| seq >= at));
     if displaces {
-        // First, so that a cut-off write leaves a chain that is merely behind.
-        entries.insert(0, Entry::Rebase { at });
+        // First, so that a cut-off write leaves a chain that is merely behind. Turns that a device with an
+        // ended lease replayed for this device are recognised by its id.
+        let (present, all) = session.read(|state| {
+            let all = state.leases_of_others(&found.inner.devices, MAX_DEVICES, 0);
+            (state.leases.clone(), all)
+        });
+        entries.splice(0..0, [Entry::Rebase { at }, Entry::Leases { devices: all }]);
+        entries.push(Entry::Leases { devices: present });
     }
     entries.push(found.entry());
     record_alone(session, entries).await?;
@@ -258,12 +388,17 @@ async fn keep_displaced_of_others(
     found: &FoundHead,
     segments: &[VerifiedSegment],
     at: u64,
+    mode: MergeMode,
 ) -> Result<(), ClientError> {
+    let entry = match mode {
+        MergeMode::Take(..) => Entry::TakenOut,
+        MergeMode::CatchUp | MergeMode::ResolveForks => Entry::OthersTurn,
+    };
     let mut entries = Vec::new();
     for segment in segments {
         let lost = segment.turns.iter().zip(&segment.segment.entries);
         let lost = lost.filter(|(turn, _)| turn.link.seq >= at);
-        entries.extend(lost.map(|(_, entry)| Entry::OthersTurn(Box::new(entry.clone()))));
+        entries.extend(lost.map(|(_, lost)| entry(Box::new(lost.clone()))));
     }
     // The next record of ours must rank above its sequence.
     entries.push(found.entry());
@@ -280,7 +415,7 @@ async fn record_alone(session: &Arc<Session>, entries: Vec<Entry>) -> Result<(),
     session.record(entries).await
 }
 
-fn describe(state: &State, one: &crate::session::state::DisplacedRecord) -> Option<DisplacedTurn> {
+fn describe(state: &State, one: &DisplacedRecord) -> Option<DisplacedTurn> {
     let record = one.turn.record.as_ref()?;
     let link_hash = one.turn.link.link_hash();
     let fate = match one.fate {
@@ -290,13 +425,15 @@ fn describe(state: &State, one: &crate::session::state::DisplacedRecord) -> Opti
             position_of_replay(state, to).map_or(TurnFate::Waits, |to| TurnFate::Replayed { to })
         }
         // Its device draws another turn id, so the replay is found by its messages.
-        DisplacedFate::Theirs => {
+        DisplacedFate::Theirs(_) | DisplacedFate::TakenOut => {
             let new = |messages: &[Message]| messages.split_last().map(|(_, new)| new.to_vec());
             let wanted = new(&record.messages);
             let mut later = state.history.iter().filter(|turn| turn.link.seq > one.turn.link.seq);
             let found =
                 later.find(|turn| turn.record.as_ref().is_some_and(|record| new(&record.messages) == wanted));
-            found.map_or(TurnFate::Theirs, |turn| TurnFate::Replayed { to: turn.link.seq })
+            let unseen =
+                if one.fate == DisplacedFate::TakenOut { TurnFate::TakenOut } else { TurnFate::Theirs };
+            found.map_or(unseen, |turn| TurnFate::Replayed { to: turn.link.seq })
         }
     };
     let messages = record.messages.clone();
@@ -319,7 +456,10 @@ fn position_of_replay(state: &State, mut link: LinkHash) -> Option<u64> {
         }
         match state.replays.find(&link)?.fate {
             DisplacedFate::Replayed(next) => link = next,
-            DisplacedFate::Waits | DisplacedFate::Dropped | DisplacedFate::Theirs => return None,
+            DisplacedFate::Waits
+            | DisplacedFate::Dropped
+            | DisplacedFate::Theirs(_)
+            | DisplacedFate::TakenOut => return None,
         }
     }
     None

@@ -6,6 +6,7 @@ use baton_proto::{ErrorCode, record::Message};
 
 use crate::{
     attempt::Events,
+    conflict::ChainSide,
     core::Core,
     error::ClientError,
     event::{DeviceEvent, ReplayedTurn, ResumeOptions, TurnEvent, TurnOutcome},
@@ -30,6 +31,9 @@ pub struct ReconcileReport {
     pub caught_up: u64,
     /// A fork: the first turn that differs, and whether this device's turns kept their positions.
     pub fork: Option<(u64, bool)>,
+    /// Turns that the merge made this device send again, and the most that they cost, in millionths of the
+    /// node's unit.
+    pub replays: (u64, u64),
     /// Replayed turns of this device.
     pub replayed: Vec<ReplayedTurn>,
     /// State of each head index.
@@ -65,22 +69,37 @@ pub(crate) async fn reconcile(
     core: &Arc<Core>,
     session: &Arc<Session>,
     options: &ResumeOptions,
+    on_event: impl FnMut(TurnEvent) + Send,
+) -> Result<ReconcileReport, ClientError> {
+    merge_and_replay(core, session, MergeMode::ResolveForks, options, on_event).await
+}
+
+/// As [`SessionHandle::resolve`](crate::SessionHandle::resolve).
+pub(crate) async fn resolve(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    side: ChainSide,
+    options: &ResumeOptions,
+    on_event: impl FnMut(TurnEvent) + Send,
+) -> Result<ReconcileReport, ClientError> {
+    let heads = session.read(|state| state.conflict.as_ref().map(|conflict| conflict.heads));
+    let mode = heads.map_or(MergeMode::ResolveForks, |heads| MergeMode::Take(side, heads));
+    merge_and_replay(core, session, mode, options, on_event).await
+}
+
+async fn merge_and_replay(
+    core: &Arc<Core>,
+    session: &Arc<Session>,
+    mode: MergeMode,
+    options: &ResumeOptions,
     mut on_event: impl FnMut(TurnEvent) + Send,
 ) -> Result<ReconcileReport, ClientError> {
     let _permit = session.begin()?;
-    let merged = match Box::pin(compare_and_merge(
-        core,
-        session,
-        MergeMode::ResolveForks,
-        Duration::MAX,
-        &mut on_event,
-    ))
-    .await
-    {
+    let merged = match Box::pin(compare_and_merge(core, session, mode, Duration::MAX, &mut on_event)).await {
         // The index lost or withholds the record that it took: ours is published above the one it shows.
         Err(ClientError::Protocol(ErrorCode::RollbackDetected)) => {
             on_event(TurnEvent::Devices(DeviceEvent::ShownLess));
-            MergeOutcome { status: HeadStatus::Unpublished, caught_up: 0, fork: None }
+            MergeOutcome::unchanged(HeadStatus::Unpublished)
         }
         merged => merged?,
     };
@@ -92,14 +111,15 @@ pub(crate) async fn reconcile(
         let reason = error.to_string();
         on_event(TurnEvent::Devices(DeviceEvent::NotCompared { reason }));
     }
-    let MergeOutcome { status, caught_up, fork } = merged;
+    let MergeOutcome { status, caught_up, fork, replays } = merged;
+    let replays = (replays, replays.saturating_mul(core.config.max_price));
     let status = if published.is_ok() && session.read(|state| state.last().is_some()) {
         HeadStatus::Current
     } else {
         status
     };
     let indexes = session.indexes(|view| view.statuses.clone());
-    Ok(ReconcileReport { status, caught_up, fork, replayed: sent.replayed, indexes })
+    Ok(ReconcileReport { status, caught_up, fork, replays, replayed: sent.replayed, indexes })
 }
 
 /// Sends the waiting messages in their order, and finishes the pending turn.

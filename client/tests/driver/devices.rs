@@ -4,7 +4,8 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use baton_client::{
-    Client, ClientError, DeviceEvent, HeadStatus, InlinePolicy, ResumeOptions, TurnEvent, TurnFate, TurnInput,
+    Client, ClientError, DEFAULT_MAX_PRICE, DeviceEvent, HeadStatus, InlinePolicy, ResumeOptions, TurnEvent,
+    TurnFate, TurnInput,
 };
 use baton_proto::{
     ErrorCode,
@@ -194,7 +195,10 @@ async fn a_fork_is_seen_when_its_head_is_published_and_settled_before_the_next_t
     let (result, events) = events_of(&loser.client, id, input("next")).await;
     assert_eq!(result.unwrap().text, "next (3)");
     let told = device_events(&events);
-    assert_eq!(told[0], DeviceEvent::Forked { at: 1, won: false, turns: 1, own: 0 });
+    assert_eq!(
+        told[0],
+        DeviceEvent::Forked { at: 1, won: false, turns: 1, own: 0, highest_price: DEFAULT_MAX_PRICE }
+    );
     assert!(matches!(&told[1], DeviceEvent::Replayed(moved) if (moved.from, moved.to) == (1, 2)), "{told:?}");
     let texts = events.iter().filter(|event| matches!(event, TurnEvent::Text(_))).count();
     assert_eq!(texts, 2, "of what is said again nothing is shown as the answer");

@@ -8,6 +8,7 @@ mod choosing;
 mod clocks;
 mod damage;
 mod devices;
+mod diverged;
 mod embeddings;
 mod failures;
 mod heads;

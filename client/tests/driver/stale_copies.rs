@@ -9,7 +9,8 @@ use std::{
 };
 
 use baton_client::{
-    Client, ClientError, DeviceEvent, HeadStatus, ResumeOptions, SessionRoot, TurnEvent, TurnInput,
+    Client, ClientError, DEFAULT_MAX_PRICE, DeviceEvent, HeadStatus, ResumeOptions, SessionRoot, TurnEvent,
+    TurnInput,
 };
 use baton_proto::{ids::SessionId, receipt::EngineKind, store::StoreError};
 use tempfile::TempDir;
@@ -179,7 +180,11 @@ async fn an_old_home_without_an_index_keeps_acknowledged_turns_whatever_the_link
             }
         });
         done.await.unwrap();
-        assert_eq!(told[0], DeviceEvent::Forked { at: 2, won: false, turns: 1, own: 3 }, "trial {trial}");
+        assert_eq!(
+            told[0],
+            DeviceEvent::Forked { at: 2, won: false, turns: 1, own: 3, highest_price: DEFAULT_MAX_PRICE },
+            "trial {trial}"
+        );
         assert!(!told[0].to_string().contains("another device"), "{}", told[0]);
         let history = client.session(id).history().await.unwrap();
         let now: Vec<_> = history.iter().map(|view| view.turn.link.link_hash()).collect();

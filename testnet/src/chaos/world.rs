@@ -256,8 +256,20 @@ impl World {
                 self.findings.unserved(&answer.brief());
                 return Ok(false);
             }
+            self.decide(device, &answer).await?;
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// Decides as an owner does who wants to lose nothing: the other device's turns stay, and this one's
+    /// follow.
+    async fn decide(&mut self, device: &Device, answer: &Answer) -> anyhow::Result<()> {
+        if answer.has_diverged() {
+            let take = ["--take", "theirs", "--allow-echo"];
+            let resolved = self.clients().session(device, "resolve", &take).await?;
+            self.inspect(&resolved);
+        }
+        Ok(())
     }
 
     /// Runs `turns` turns; each must succeed.
@@ -280,6 +292,7 @@ impl World {
             if synced.is_ok() && verified.is_ok() {
                 return Ok(());
             }
+            self.decide(device, &synced).await?;
             if Instant::now() >= until {
                 let failed = if synced.is_ok() { verified } else { synced };
                 self.findings.unserved(&format!("the session did not settle: {}", failed.brief()));

@@ -2,7 +2,16 @@
 
 use std::path::PathBuf;
 
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
+
+/// A chain of a session whose devices diverged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Side {
+    /// The chain of this device. The other's turns leave it, and stay readable here.
+    Ours,
+    /// The chain in the head index. Displaced turns of this device are sent again after it.
+    Theirs,
+}
 
 /// The commands for sessions. SESSION is an id, a prefix of one, or `last`.
 #[derive(Debug, Subcommand)]
@@ -116,6 +125,22 @@ pub(crate) enum SessionCommand {
         /// for good.
         #[arg(long)]
         over: bool,
+    },
+    /// Decide which of two chains stays, where a merge would take turns of another device out of the chain.
+    ///
+    /// `baton session show` names the turns of both. No turn is lost: turns that leave the chain stay readable.
+    Resolve {
+        /// Session id, a prefix of it, or `last`.
+        session: String,
+        /// The chain that stays.
+        #[arg(long, value_enum)]
+        take: Side,
+        /// Model name or id for replayed turns [default: any, preferably on a node's own engine].
+        #[arg(long, env = "BATON_MODEL")]
+        model: Option<String>,
+        /// Allow test engines, which only repeat the message.
+        #[arg(long, env = "BATON_ALLOW_ECHO")]
+        allow_echo: bool,
     },
     /// Delete sessions for all devices: their 24 words open them no more.
     ///

@@ -70,3 +70,52 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
     let check = run(&two, with(&["session", "check", "last"], &both), "").await;
     assert_eq!(out(&check).matches("has the newest record").count(), 2, "{}", out(&check));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_merge_that_costs_many_turns_waits_for_the_owner_and_says_how_to_decide() {
+    let (fixture, other) = (Fixture::new().await, Fixture::new().await);
+    let (one, two) = (fixture.folder.path().join("one"), fixture.folder.path().join("two"));
+    let both = ["--heads", &fixture.url, "--heads", &other.url, "--no-dht"];
+    let (here, there) = (["--heads", &fixture.url, "--no-dht"], ["--heads", &other.url, "--no-dht"]);
+    let run = async |home: &Path, arguments: &[&str], heads: &[&str], stdin: &str| {
+        fixture.baton(home, &[arguments, heads].concat(), stdin).await
+    };
+    let begun = run(&one, &["chat", "--message", "common", "--json"], &both, "").await;
+    assert_eq!(code(&begun), 0, "{}", err(&begun));
+    assert_eq!(code(&fixture.baton(&one, &["session", "backup", "last", "--out", "words"], "").await), 0);
+    let words = std::fs::read_to_string(fixture.folder.path().join("words")).unwrap();
+    let restored = run(&two, &["session", "restore", "--json"], &both, &words).await;
+    assert_eq!(code(&restored), 0, "{}", err(&restored));
+
+    // If the first home's turns lose, it would replay 17; if they win, they displace 4 of the second home.
+    let lines = |name: &str, count: u32| -> String {
+        (1..=count).map(|turn| format!("{name} {turn}\n")).chain(["/quit\n".to_owned()]).collect()
+    };
+    let said = run(&one, &["chat", "last", "--plain"], &here, &lines("one", 17)).await;
+    assert_eq!(code(&said), 0, "{}", err(&said));
+    let said = run(&two, &["chat", "last", "--plain"], &there, &lines("two", 4)).await;
+    assert_eq!(code(&said), 0, "{}", err(&said));
+
+    let synced = run(&one, &["session", "sync", "last"], &both, "").await;
+    assert_eq!(code(&synced), 7, "{}", err(&synced));
+    assert!(err(&synced).contains("diverged at turn 2"), "{}", err(&synced));
+    assert!(err(&synced).contains("baton session resolve"), "{}", err(&synced));
+    let refused = run(&one, &["chat", "last", "--message", "next"], &both, "").await;
+    assert_eq!(code(&refused), 7, "{}", err(&refused));
+    let shown = run(&one, &["session", "show", "last"], &here, "").await;
+    assert!(err(&shown).contains("diverged at turn 2"), "{}", err(&shown));
+    assert!(err(&shown).contains("--take theirs"), "{}", err(&shown));
+    let (_, shown) = self::shown(&fixture, &one).await;
+    assert_eq!(
+        (shown["diverged"]["ours"].as_u64(), shown["diverged"]["theirs"].as_u64()),
+        (Some(17), Some(4))
+    );
+
+    let resolved = run(&one, &["session", "resolve", "last", "--take", "theirs"], &both, "").await;
+    assert_eq!(code(&resolved), 0, "{}", err(&resolved));
+    let (said, shown) = self::shown(&fixture, &one).await;
+    assert_eq!((said.len(), said[1].as_str(), said[5].as_str()), (22, "two 1", "one 1"));
+    assert!(shown["diverged"].is_null(), "{shown}");
+    let again = run(&one, &["session", "resolve", "last", "--take", "ours"], &both, "").await;
+    assert_eq!(code(&again), 2, "{}", err(&again));
+}

@@ -17,6 +17,8 @@ use baton_proto::{
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use crate::conflict::ChainConflict;
+
 /// How a session was created here.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct SessionHeader {
@@ -140,6 +142,12 @@ pub(crate) enum Entry {
     Confirmed { seq: u64, at_ms: u64 },
     /// The user's title of the session; none for the beginning of the first message.
     Title(Option<String>),
+    /// A merge waits for the owner's decision, until the next [`Entry::Head`].
+    Conflict(ChainConflict),
+    /// Another device's turn that the owner took out of the chain.
+    TakenOut(Box<segment::Entry>),
+    /// This device replays the displaced turn with this link, because its own device does not.
+    ReplayForOther { link: LinkHash },
 }
 
 /// The terms of a paid PUT.

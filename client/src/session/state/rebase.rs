@@ -7,15 +7,16 @@ use baton_proto::{
     SignedObject,
     chain::{HistoryTurn, effective},
     head::DeviceLease,
-    ids::{LinkHash, TurnId},
+    ids::{DeviceId, LinkHash, TurnId},
     link::Link,
     receipt::Receipt,
     record::{Message, RecordKind},
     segment,
+    turn::Sampling,
 };
 
 use super::{Pending, PendingTurn, State, TurnMeta};
-use crate::{error::StateError, event::DEFAULT_OUTPUT_TOKENS};
+use crate::{conflict::DisplacedCount, error::StateError, event::DEFAULT_OUTPUT_TOKENS};
 
 /// Replays to follow when searching for a turn whose entries about its replays the journal lost.
 const MAX_FOLLOWED: usize = 16;
@@ -50,8 +51,30 @@ pub(crate) enum DisplacedFate {
     /// It is not replayed: the user gave it up, it was already replaced, or it was only useful in its old
     /// position.
     Dropped,
-    /// It belongs to another device, which replays it.
-    Theirs,
+    /// It belongs to another device, which replays it while it has a lease.
+    Theirs(Option<DeviceId>),
+    /// It is another device's, and the owner took it out of the chain.
+    TakenOut,
+}
+
+/// The device that replays a turn once it is displaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TurnOwner {
+    /// This device: it wrote the turn.
+    This,
+    /// Another device with a lease: it wrote the turn.
+    Other(DeviceId),
+    /// None of the devices with a lease: the turn came with a recovery, an import, or a device that is gone.
+    Absent,
+}
+
+/// Why another device's turn is displaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DisplacedBy {
+    /// By the fork rule.
+    Rule,
+    /// By the owner's decision.
+    Owner,
 }
 
 /// Remaining and dropped turns of a merge of chains.
@@ -94,7 +117,7 @@ impl Replays {
 
 impl State {
     /// Takes the turns from `at` on out of the chain. The waiting list is then, in this order:
-    /// 1. displaced turns that this device wrote;
+    /// 1. displaced turns that this device wrote, or that no device with a lease wrote;
     /// 2. messages that waited already;
     /// 3. an unanswered pending message.
     pub(super) fn rebase(&mut self, at: u64) -> Result<(), StateError> {
@@ -110,12 +133,18 @@ impl State {
         let counting = effective(&turns);
         let mut again = Vec::new();
         for (position, (turn, meta)) in turns.into_iter().zip(metas).enumerate() {
-            let own = meta.auth.as_ref().is_some_and(|auth| auth.device_id == self.header.device_id);
-            let replay = replay_of(&turn, &meta).filter(|_| own && counting.contains(&position));
-            let fate = match (own, &replay) {
+            let owner = self.owner_of(&turn.link, Some(&meta));
+            let asked = AskedTurn::of(&meta);
+            let replay = match owner {
+                TurnOwner::Other(_) => None,
+                TurnOwner::This | TurnOwner::Absent => {
+                    replay_of(&turn, asked).filter(|_| counting.contains(&position))
+                }
+            };
+            let fate = match (owner, &replay) {
                 (_, Some(_)) => DisplacedFate::Waits,
-                (true, None) => DisplacedFate::Dropped,
-                (false, None) => DisplacedFate::Theirs,
+                (TurnOwner::Other(device), None) => DisplacedFate::Theirs(Some(device)),
+                (TurnOwner::This | TurnOwner::Absent, None) => DisplacedFate::Dropped,
             };
             if let Some(replay) = replay {
                 again.push(self.replays.numbered(replay, Some(turn.link.link_hash())));
@@ -172,9 +201,84 @@ impl State {
     /// Takes a waiting message off the list if the chain already has its turn, as this link. It was answered,
     /// and the journal lost the answer. Returns the displaced turn that it replays.
     pub(super) fn mark_answered(&mut self, turn_id: &TurnId, link: LinkHash) -> Option<LinkHash> {
-        let mut waiting = self.replays.waiting.iter();
-        let number = waiting.find(|waiting| self.becomes(&waiting.turn.turn_id, turn_id))?.number;
+        let own = self.is_own(turn_id);
+        let others: Vec<DeviceId> = self.makers_of(turn_id).collect();
+        let answered = |waiting: &&QueuedMessage| {
+            let first = &waiting.turn.turn_id;
+            first == turn_id
+                || (own && self.becomes(first, turn_id))
+                || others.iter().any(|device| {
+                    let replays = |origin| self.root.next_turn_id(&device.0, &origin) == *turn_id;
+                    self.origins(waiting).into_iter().any(replays)
+                })
+        };
+        let number = self.replays.waiting.iter().find(answered)?.number;
         self.mark_replayed(number, link)
+    }
+
+    /// The devices with a lease, of which one made this turn id.
+    fn makers_of(&self, turn_id: &TurnId) -> impl Iterator<Item = DeviceId> {
+        let made = |lease: &&DeviceLease| self.root.is_turn_of(&lease.device.0, turn_id);
+        self.leases.iter().filter(made).map(|lease| lease.device)
+    }
+
+    /// The ids of the displaced turns that a waiting message replays, newest first: itself a replay, it has
+    /// several.
+    fn origins(&self, waiting: &QueuedMessage) -> Vec<TurnId> {
+        let mut ids = Vec::new();
+        let mut next = waiting.of;
+        while let Some(found) =
+            next.filter(|_| ids.len() < MAX_FOLLOWED).and_then(|of| self.replays.find(&of))
+        {
+            ids.push(found.turn.link.turn_id);
+            let link = found.turn.link.link_hash();
+            let mut displaced = self.replays.displaced.iter();
+            let before = displaced.find(|one| one.fate == DisplacedFate::Replayed(link));
+            next = before.map(|one| one.turn.link.link_hash());
+        }
+        ids
+    }
+
+    fn owner_of(&self, link: &Link, meta: Option<&TurnMeta>) -> TurnOwner {
+        let signed_here =
+            |meta: &TurnMeta| meta.auth.as_ref().is_some_and(|auth| auth.device_id == self.header.device_id);
+        if meta.is_some_and(signed_here) || self.is_own(&link.turn_id) {
+            return TurnOwner::This;
+        }
+        self.makers_of(&link.turn_id).next().map_or(TurnOwner::Absent, TurnOwner::Other)
+    }
+
+    /// The loss of the chain here if its turns from `at` on leave it. The replays are at most as many.
+    pub(crate) fn displaced_here(&self, at: u64) -> DisplacedCount {
+        let turns = self.history.iter().zip(&self.meta).filter(|(turn, _)| turn.link.seq >= at);
+        self.count_displaced(turns.map(|(turn, meta)| self.owner_of(&turn.link, Some(meta))))
+    }
+
+    /// The loss of another chain if these of its turns leave it. Turns that were displaced here before are
+    /// not counted again.
+    pub(crate) fn displaced_there<'a>(
+        &self,
+        links: impl Iterator<Item = &'a SignedObject<Link>>,
+    ) -> DisplacedCount {
+        let new = links.filter(|link| self.replays.find(&link.link_hash()).is_none());
+        let counted = self.count_displaced(new.map(|link| self.owner_of(link, None)));
+        DisplacedCount { replays: 0, ..counted }
+    }
+
+    fn count_displaced(&self, owners: impl Iterator<Item = TurnOwner>) -> DisplacedCount {
+        let mut count = DisplacedCount::default();
+        for owner in owners {
+            match owner {
+                TurnOwner::This => count.replays += 1,
+                TurnOwner::Other(_) => count.of_others += 1,
+                TurnOwner::Absent => {
+                    count.of_others += 1;
+                    count.of_absent += 1;
+                    count.replays += 1;
+                }
+            }
+        }
+        count
     }
 
     /// Whether a turn with the first id gets the second id, now or after a few more replays.
@@ -188,17 +292,62 @@ impl State {
         Some(self.replays.waiting.remove(position).of)
     }
 
-    /// Keeps another device's displaced turn until that device replays it.
-    pub(super) fn keep_displaced(&mut self, entry: &segment::Entry) -> Result<(), StateError> {
+    /// Keeps another device's displaced turn readable.
+    pub(super) fn keep_displaced(
+        &mut self,
+        entry: &segment::Entry,
+        by: DisplacedBy,
+    ) -> Result<(), StateError> {
         let link = SignedObject::<Link>::verify(entry.link.clone())?;
         if self.replays.find(&link.link_hash()).is_some() {
             return Ok(());
         }
         let identity = link.record_identity();
         let record = entry.record.open(&self.root.record_key(&identity), &identity)?;
+        let fate = match (by, self.owner_of(&link, None)) {
+            (DisplacedBy::Owner, _) => DisplacedFate::TakenOut,
+            (DisplacedBy::Rule, TurnOwner::Other(device)) => DisplacedFate::Theirs(Some(device)),
+            (DisplacedBy::Rule, TurnOwner::This | TurnOwner::Absent) => DisplacedFate::Theirs(None),
+        };
         let turn = HistoryTurn { link, record: Some(record) };
-        self.replays.displaced.push(DisplacedRecord { turn, receipt: None, fate: DisplacedFate::Theirs });
+        self.replays.displaced.push(DisplacedRecord { turn, receipt: None, fate });
         Ok(())
+    }
+
+    /// Makes another device's displaced turn wait for its replay here.
+    pub(super) fn replay_for_other(&mut self, link: &LinkHash) {
+        let Some(found) = self.replays.find(link) else { return };
+        if !matches!(found.fate, DisplacedFate::Theirs(_)) {
+            return;
+        }
+        let asked = AskedTurn { asked: None, max_output_tokens: None, begun_ms: found.turn.link.time_ms };
+        let Some(replay) = replay_of(&found.turn, asked) else {
+            return self.replays.set_fate(link, DisplacedFate::Dropped);
+        };
+        let waiting = self.replays.numbered(replay, Some(*link));
+        self.replays.waiting.push(waiting);
+        self.replays.set_fate(link, DisplacedFate::Waits);
+    }
+
+    /// Displaced turns of devices that had a lease and have none now.
+    pub(crate) fn left_by_others(&self, now_ms: u64) -> impl Iterator<Item = &DisplacedRecord> {
+        let is_present = move |device: Option<DeviceId>| {
+            let mut valid = self.leases.iter().filter(move |lease| lease.expires_ms > now_ms);
+            valid.any(|lease| device.is_none_or(|device| device == lease.device))
+        };
+        let is_left = move |one: &&DisplacedRecord| matches!(one.fate, DisplacedFate::Theirs(device) if !is_present(device));
+        self.replays.displaced.iter().filter(is_left)
+    }
+
+    /// Whether a turn replays a displaced turn of this list, as a device with a lease names its replays.
+    pub(crate) fn is_replay_of_displaced(&self, turn_id: &TurnId) -> bool {
+        let own = self.is_own(turn_id).then_some(self.header.device_id);
+        let makers: Vec<DeviceId> = self.makers_of(turn_id).chain(own).collect();
+        let mut displaced = self.replays.displaced.iter().map(|one| one.turn.link.turn_id);
+        !makers.is_empty()
+            && displaced.any(|origin| {
+                makers.iter().any(|device| self.root.next_turn_id(&device.0, &origin) == *turn_id)
+            })
     }
 
     /// The first waiting message, if no turn is pending.
@@ -276,16 +425,32 @@ impl PendingTurn {
     }
 }
 
+/// The known part of a displaced turn's request.
+struct AskedTurn {
+    asked: Option<(Sampling, u32)>,
+    max_output_tokens: Option<u32>,
+    begun_ms: u64,
+}
+
+impl AskedTurn {
+    fn of(meta: &TurnMeta) -> Self {
+        Self {
+            asked: meta.asked.clone(),
+            max_output_tokens: meta.auth.as_ref().map(|auth| auth.max_output_tokens),
+            begun_ms: meta.accepted_ms,
+        }
+    }
+}
+
 /// The replay of a displaced turn; none for kinds that only have a meaning in their old position.
-fn replay_of(turn: &HistoryTurn, meta: &TurnMeta) -> Option<PendingTurn> {
+fn replay_of(turn: &HistoryTurn, asked: AskedTurn) -> Option<PendingTurn> {
     let record = turn.record.as_ref()?;
     if !matches!(record.kind, RecordKind::Turn | RecordKind::Edit) {
         return None;
     }
     let (_, new) = record.messages.split_last()?;
     let messages: Vec<Message> = new.to_vec();
-    let (sampling, asked_tokens) = meta.asked.clone().unzip();
-    let signed_tokens = meta.auth.as_ref().map(|auth| auth.max_output_tokens);
+    let (sampling, asked_tokens) = asked.asked.unzip();
     Some(PendingTurn {
         // The replay gets an id that follows from this one.
         turn_id: turn.link.turn_id,
@@ -293,7 +458,7 @@ fn replay_of(turn: &HistoryTurn, meta: &TurnMeta) -> Option<PendingTurn> {
         supersedes_from: None,
         messages,
         sampling: sampling.unwrap_or_default(),
-        max_output_tokens: asked_tokens.or(signed_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS),
-        begun_ms: meta.accepted_ms,
+        max_output_tokens: asked_tokens.or(asked.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS),
+        begun_ms: asked.begun_ms,
     })
 }
