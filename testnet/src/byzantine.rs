@@ -3,8 +3,9 @@
 //!
 //! Behind each is the honest turn service of `baton-node`. A proxy in front of it holds the node's keys: it
 //! opens the sealed reply, makes its change, signs again and seals again. So all else about the falsified
-//! reply is valid. The [`MisbehaviourLog`] records each falsified reply.
+//! reply is valid. Its store may answer a PUT without storing. The [`MisbehaviourLog`] records each falsified reply.
 
+mod false_store;
 mod falsified_turn;
 mod forging;
 mod misbehaviour;
@@ -13,7 +14,7 @@ mod misbehaviour_log;
 use std::{
     collections::{BTreeMap, HashMap},
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -47,6 +48,7 @@ use baton_walrus_client::{HttpStore, ShardCount};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::{compat::TokioAsyncReadCompatExt as _, sync::CancellationToken};
 
+use false_store::FalseStore;
 use misbehaviour::Script;
 pub use misbehaviour::{Behaviour, Misbehaviour};
 pub use misbehaviour_log::{AttemptKey, MisbehaviourEntry, MisbehaviourLog};
@@ -136,6 +138,8 @@ struct ByzantineProxy {
     honest: NodeService,
     script: Mutex<Script>,
     log: MisbehaviourLog,
+    /// Whether blobs are called stored and not stored, from the last turn's request on.
+    claims_stored: Arc<AtomicBool>,
     /// Falsified attempts, with the reply to a later status request.
     status_replies: Mutex<HashMap<(TurnId, u32), Option<OtherTurn>>>,
 }
@@ -176,7 +180,9 @@ impl ByzantineNode {
         // The honest half receives turns from the proxy alone; its own mesh has no peers.
         let (own, nobody) =
             Mesh::spawn(keys.signing.expose_seed(), MeshConfig::server(agent, Vec::new())).await?;
-        let honest = NodeService::new(deps(&options, engine, keys.clone(), mesh.clone())?);
+        let claims_stored = Arc::new(AtomicBool::new(false));
+        let honest =
+            NodeService::new(deps(&options, engine, keys.clone(), (mesh.clone(), claims_stored.clone()))?);
         let stop = CancellationToken::new();
         let running = tokio::spawn(honest.clone().run(nobody, stop.clone()));
         let proxy = Arc::new(ByzantineProxy {
@@ -184,6 +190,7 @@ impl ByzantineNode {
             honest,
             script: Mutex::new(Script::new(options.behaviours, options.begin)),
             log: options.log,
+            claims_stored,
             status_replies: Mutex::default(),
         });
         let serving = tokio::spawn(accept(proxy, incoming, stop.clone()));
@@ -210,14 +217,14 @@ fn deps(
     options: &ByzantineOptions<'_>,
     engine: EchoEngine,
     identity: Arc<Keys>,
-    peers: MeshHandle,
+    (peers, claims_stored): (MeshHandle, Arc<AtomicBool>),
 ) -> anyhow::Result<ServiceDeps> {
     let shards = ShardCount::new(options.shards)?;
     let store = Arc::new(HttpStore::builder(options.store_url, options.store_url, shards).build()?);
     let journal = Journal::open(options.folder, JournalLimits::default(), system_clock()())?;
     Ok(ServiceDeps {
         engines: vec![Arc::new(engine)],
-        store: store.clone(),
+        store: Arc::new(FalseStore::new(store.clone(), shards, claims_stored)),
         heads: Some(store),
         identity,
         journal,

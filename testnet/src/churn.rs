@@ -197,6 +197,9 @@ pub async fn churn(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Chur
     chatting.shutdown().await;
     output::note("verifying every conversation, from the journals and from the store alone");
     check::all(&mut report, &talks, network.store_url()).await?;
+    for talk in &mut talks {
+        talk.note_detected_claims().await?;
+    }
     report.gather(&talks, &log);
     for talk in talks {
         talk.client.shutdown(Duration::from_secs(2)).await;

@@ -1,5 +1,7 @@
 //! A falsified turn: the honest half's reply is opened, changed at one point, and sealed again.
 
+use std::sync::atomic::Ordering;
+
 use baton_keys::{
     exchange::TurnSecret,
     seal::{StreamOpener, StreamSealer},
@@ -74,6 +76,7 @@ impl ByzantineProxy {
             let refused = NodeFrame::Refused { code: ErrorCode::ChainBroken, retry_after_ms: 0 };
             return super::send_only(client, &refused).await;
         }
+        self.claims_stored.store(misbehaviour == Misbehaviour::ClaimsStored, Ordering::Relaxed);
         let mut honest = self.ask_honest(client.remote());
         honest.send(bytes).await?;
         let Some(first) = honest.recv(MAX_NODE_FRAME_BYTES).await? else { return client.close().await };
@@ -100,7 +103,7 @@ impl ByzantineProxy {
             recorded: false,
         };
         // Whatever the outcome, later status requests get a false reply.
-        if misbehaviour != Misbehaviour::TwoLinks {
+        if !matches!(misbehaviour, Misbehaviour::TwoLinks | Misbehaviour::ClaimsStored) {
             lock(&self.status_replies).insert(key, None);
         }
         turn.run(&mut reply).await
@@ -246,6 +249,12 @@ impl FalsifiedTurn<'_> {
                 return Ok(vec![honest, second]);
             }
             (_, Some(forged)) => vec![forged],
+            (Misbehaviour::ClaimsStored, None) => {
+                let link = SignedObject::<Link>::verify(committed.link).ok().map(|link| link.link_hash());
+                self.recorded = true;
+                self.proxy.log.record(AttemptKey::of(&self.auth), self.misbehaviour, link);
+                return Ok(vec![honest]);
+            }
             (
                 Misbehaviour::SignOtherText
                 | Misbehaviour::OtherOnStatus

@@ -6,7 +6,7 @@ use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
     commit::{ChainPosition, SealedTurn, seal_turn},
     ids::{AuditRoot, ModelId, RunningHash},
-    limits::VERSION,
+    limits::{MAX_TURN_MS, VERSION},
     link::Link,
     receipt::{ProgressNote, Receipt, commit_output},
     record::{Message, Record, Role},
@@ -56,6 +56,10 @@ pub(super) fn forge(
         Misbehaviour::Overclaim => {
             remake(committed, signer, |receipt, _| receipt.tokens.output = auth.max_output_tokens + 1)?
         }
+        Misbehaviour::OtherTime => remake(committed, signer, |receipt, link| {
+            receipt.time_ms += 2 * MAX_TURN_MS;
+            link.time_ms += 2 * MAX_TURN_MS;
+        })?,
         Misbehaviour::Overcount => remake(committed, signer, |receipt, _| receipt.tokens.output += 1)?,
         Misbehaviour::OtherAuditRoot => {
             remake(committed, signer, |receipt, _| receipt.audit_root = AuditRoot([9; 32]))?

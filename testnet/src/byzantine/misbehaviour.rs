@@ -19,12 +19,21 @@ pub enum Behaviour {
     WrongHistory,
     /// Sends bytes that are no protocol message.
     Garbage,
+    /// Calls blobs stored without storing them.
+    FalseStore,
 }
 
 impl Behaviour {
     /// All behaviours.
-    pub const ALL: [Self; 6] =
-        [Self::Stall, Self::Truncate, Self::Equivocate, Self::Forge, Self::WrongHistory, Self::Garbage];
+    pub const ALL: [Self; 7] = [
+        Self::Stall,
+        Self::Truncate,
+        Self::Equivocate,
+        Self::Forge,
+        Self::WrongHistory,
+        Self::Garbage,
+        Self::FalseStore,
+    ];
 
     /// Its misbehaviours.
     #[must_use]
@@ -104,6 +113,8 @@ misbehaviours! {
     ForgedNote: Forge, [BadNodeSignature];
     /// A progress note over other tokens.
     WrongNote: Forge, [ReceiptMismatch];
+    /// Link and receipt with a time far after the order's.
+    OtherTime: Forge, [ReceiptMismatch];
 
     /// A link to another previous link.
     OtherPrevLink: WrongHistory, [ReceiptMismatch];
@@ -134,6 +145,9 @@ misbehaviours! {
     TooManyTokens: Garbage, [FrameTooLarge];
     /// An empty tokens event.
     EmptyTokens: Garbage, [NonCanonical];
+
+    /// Calls the turn's blob stored without a PUT. The turn is accepted; two looks at the store show the lie.
+    ClaimsStored: FalseStore, [];
 }
 
 /// Selects a node's next misbehaviour: behaviours in turn, and the misbehaviours of each in turn.
@@ -166,7 +180,7 @@ mod tests {
     fn a_script_comes_to_every_misbehaviour_of_its_behaviours() {
         let mut script = Script::new(Behaviour::ALL.to_vec(), 0);
         let chosen: std::collections::BTreeSet<Misbehaviour> =
-            (0..6 * Misbehaviour::ALL.len()).filter_map(|_| script.next()).collect();
+            (0..Behaviour::ALL.len() * Misbehaviour::ALL.len()).filter_map(|_| script.next()).collect();
         assert_eq!(chosen.len(), Misbehaviour::ALL.len());
         let mut one = Script::new(vec![Behaviour::Forge], 3);
         assert_eq!(one.next(), Some(Misbehaviour::Overclaim));

@@ -39,7 +39,7 @@ pub struct MisbehaviourEntry {
     pub misbehaviour: Misbehaviour,
     /// When it happened.
     pub at: Instant,
-    /// The first committed link, if there are two.
+    /// The accepted link: the first of two, or the only one of a turn whose blob is not stored.
     pub first_link: Option<LinkHash>,
 }
 

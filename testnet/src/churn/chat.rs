@@ -34,6 +34,10 @@ pub(super) struct ClientResults {
     pub(super) unfinished: Vec<&'static str>,
     /// Misbehaviours in accepted attempts.
     pub(super) accepted_misbehaviours: Vec<Misbehaviour>,
+    /// Nodes of accepted turns whose blobs were called stored and not stored.
+    pub(super) claimed_stored: Vec<NodeId>,
+    /// How many of them this client found to lie.
+    pub(super) claims_detected: u64,
     /// Turns accepted from byzantine nodes, falsified or not.
     pub(super) from_byzantine: u64,
     pub(super) violations: Vec<String>,
@@ -117,6 +121,15 @@ impl Talk {
         Ok(())
     }
 
+    /// Counts the turns with unstored blobs whose nodes this client found to lie.
+    pub(super) async fn note_detected_claims(&mut self) -> anyhow::Result<()> {
+        let explained = self.client.explain(None, &ResumeOptions::default()).await?;
+        let lied =
+            |node: &&NodeId| explained.iter().any(|one| one.node == **node && one.last_fault == Some("lied"));
+        self.results.claims_detected = self.results.claimed_stored.iter().filter(lied).count() as u64;
+        Ok(())
+    }
+
     fn note_unfinished(&mut self, error: &ClientError) {
         tracing::info!(client = self.index, %error, "a turn is taken up again");
         self.results.unfinished.push(error.name());
@@ -151,6 +164,9 @@ impl Talk {
         let key = AttemptKey { session: self.session, seq, attempt: outcome.attempt };
         let Some(entry) = self.log.entry(&key) else { return };
         self.results.accepted_misbehaviours.push(entry.misbehaviour);
+        if entry.misbehaviour == Misbehaviour::ClaimsStored {
+            self.results.claimed_stored.push(outcome.node);
+        }
         if entry.first_link.is_none_or(|first| first != outcome.link_hash) {
             wrong(format!("a lie was accepted: {:?}", entry.misbehaviour));
         }

@@ -56,7 +56,8 @@ pub struct MisbehaviourReport {
     pub detected_as: BTreeMap<String, u64>,
     /// Times that the client had already abandoned the attempt for another reason.
     pub left_before: u64,
-    /// Accepted turns with it. Only a turn committed twice may be accepted: with the first link.
+    /// Accepted turns with it. Only these may be accepted: a turn committed twice, with the first link, and a
+    /// turn whose blob is not stored.
     pub accepted: u64,
 }
 
@@ -262,6 +263,12 @@ impl ChurnReport {
                 self.judge(&mut row, failure, log);
             }
             let accepted = talks.iter().flat_map(|talk| &talk.results.accepted_misbehaviours);
+            if *misbehaviour == Misbehaviour::ClaimsStored {
+                let detected: u64 = talks.iter().map(|talk| talk.results.claims_detected).sum();
+                if detected > 0 {
+                    row.detected_as.insert("lied".to_owned(), detected);
+                }
+            }
             row.accepted = accepted.filter(|accepted| *accepted == misbehaviour).count() as u64;
             self.lies.push(row);
         }

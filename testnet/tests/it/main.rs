@@ -6,6 +6,7 @@
 
 mod constrained;
 mod crash;
+mod false_store;
 mod fsck;
 mod models;
 mod stores;

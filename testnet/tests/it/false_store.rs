@@ -1,0 +1,77 @@
+//! A node that calls blobs stored and stores none. The client looks for itself, so the session's root alone
+//! restores the conversation after the node is gone.
+
+use std::time::Duration;
+
+use baton_client::{Client, ClientConfig, NewSession, ResumeOptions, TurnInput};
+use baton_testnet::{
+    byzantine::{Behaviour, ByzantineNode, ByzantineOptions, Misbehaviour, MisbehaviourLog},
+    network::{EngineChoice, Network, NodeOptions},
+};
+
+const SHARDS: u16 = 10;
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_authors_stored_nothing_and_are_gone_is_restored_from_its_root() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = NodeOptions {
+        engine: EngineChoice::Echo,
+        shards: SHARDS,
+        store_faults: None,
+        context_tokens: None,
+        echo_delay_ms: 0,
+        model_dir: None,
+        extra: Vec::new(),
+    };
+    let network = Network::start(folder.path(), 0, options).await.unwrap();
+    let url = network.store_url().to_owned();
+    let log = MisbehaviourLog::default();
+    let node = ByzantineNode::start(ByzantineOptions {
+        folder: &folder.path().join("hostile"),
+        store_url: &url,
+        shards: SHARDS,
+        echo_delay: Duration::ZERO,
+        bootstrap: Vec::new(),
+        behaviours: vec![Behaviour::FalseStore],
+        begin: 0,
+        log: log.clone(),
+    })
+    .await
+    .unwrap();
+
+    let home = folder.path().join("client");
+    let mut config = ClientConfig::with_http(Some(&home), &url, &url, Some(&url), SHARDS).unwrap();
+    config.bootstrap = node.addresses.clone();
+    config.timeouts.second_look = Duration::from_millis(100);
+    let client = Client::open(config).await.unwrap();
+    let session = client.new_session(NewSession::default()).await.unwrap();
+    let handle = client.session(session);
+    let input = TurnInput { allow_echo: true, ..TurnInput::user("hello") };
+    assert_eq!(handle.turn(input, |_| {}).await.unwrap().text, "echo: hello");
+    assert!(handle.wait_settled(TIMEOUT).await.unwrap());
+    assert_eq!(log.counts().get(&Misbehaviour::ClaimsStored), Some(&1));
+    let lied = async {
+        loop {
+            let explained = client.explain(None, &ResumeOptions::default()).await.unwrap();
+            if explained.iter().any(|one| one.node == node.node && one.last_fault == Some("lied")) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, lied).await.expect("the client finds the lie");
+    let root = handle.backup().await.unwrap();
+    client.shutdown(TIMEOUT).await;
+    node.stop().await.unwrap();
+    std::fs::remove_dir_all(&home).unwrap();
+
+    let config = ClientConfig::with_http(None, &url, &url, Some(&url), SHARDS).unwrap();
+    let client = Client::open(config).await.unwrap();
+    assert_eq!(client.recover(&root).await.unwrap(), session);
+    let history = client.session(session).history().await.unwrap();
+    let said: Vec<&str> = history.iter().filter_map(|view| view.turn.record.as_ref()?.answer()).collect();
+    assert_eq!(said, ["echo: hello"]);
+    client.shutdown(TIMEOUT).await;
+    network.stop().await.unwrap();
+}
