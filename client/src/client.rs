@@ -265,9 +265,13 @@ impl Client {
         restore::recover(&self.core, root).await
     }
 
-    /// As [`Client::recover`]. But if neither the store nor a node has the session's newest blobs, it
-    /// recovers the turns before them, and names the lost ones. Another device with the lost turns can still
-    /// restore them; [`SessionHandle::publish_over`] continues without them.
+    /// As [`Client::recover`]. But if neither the store nor a node has some of the session's blobs, it recovers
+    /// the newest turns that can be read, and names the lost ones. If the newest blob is lost, an earlier head
+    /// that an index shows may name its predecessor. Turns before a gap stay readable
+    /// ([`SessionHandle::displaced`]).
+    ///
+    /// Another device with the lost turns can still restore them; [`SessionHandle::publish_over`] continues
+    /// without lost turns at the end.
     ///
     /// # Errors
     /// As [`Client::recover`]; the first error if nothing can be read.

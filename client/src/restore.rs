@@ -3,7 +3,7 @@
 
 use std::{ops::RangeInclusive, sync::Arc};
 
-use baton_keys::session::SessionRoot;
+use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
     ErrorCode, SignedObject,
     chain::VerifiedSegment,
@@ -11,7 +11,6 @@ use baton_proto::{
     ids::{LinkHash, SessionId},
     link::Link,
     segment::{Segment, blob_salt},
-    store::StoreError,
 };
 
 use crate::{
@@ -23,7 +22,7 @@ use crate::{
         head::{self, FoundHead},
         reconcile,
         transfer::{self, parse, verified_entries},
-        verify::{self, Sources, VerifyReport},
+        verify::{self, Sources, VerifyReport, is_gone},
     },
 };
 
@@ -32,8 +31,9 @@ use crate::{
 pub struct RecoveryReport {
     /// The session.
     pub session: SessionId,
-    /// Unreadable turns at its end: the store does not have their blobs.
-    pub lost: Option<RangeInclusive<u64>>,
+    /// Unreadable turns, oldest first: the store does not have their blobs. The session here consists of the
+    /// newest readable turns. Readable turns before lost ones are in [`SessionHandle::displaced`](crate::SessionHandle::displaced).
+    pub lost: Vec<RangeInclusive<u64>>,
 }
 
 /// How a recovery treats missing newest blobs.
@@ -72,29 +72,29 @@ async fn recover_with(
             // fork.
             Err(ClientError::Behind { .. }) => {
                 reconcile::catch_up(core, &session).await?;
-                return Ok(RecoveryReport { session: id, lost: None });
+                return Ok(RecoveryReport { session: id, lost: Vec::new() });
             }
             Ok(_) => return Err(ClientError::SessionExists(id)),
             Err(error) => return Err(error),
         },
     }
-    let found = head::resolve(core, root).await?.ok_or(ClientError::HeadMissing)?;
+    let heads = head::resolve_all(core, root).await?;
+    let (found, older) = heads.split_first().ok_or(ClientError::HeadMissing)?;
     if found.inner.tombstone {
         return Err(ClientError::Deleted);
     }
-    let (segments, lost) = match verify::fetch_chain(core, root, &found, None).await {
+    let read = match verify::fetch_chain(core, root, found, None).await {
         Err(error) if missing == Missing::Named && is_gone(&error) => {
-            let segments = fetch_older(core, root, &found).await.ok_or(error)?;
-            let end = segments.last().and_then(|segment| segment.turns.last()).map(|turn| turn.link.seq);
-            (segments, end.map(|end| end.saturating_add(1)..=found.outer.seq))
+            read_available(core, root, found, older).await?.ok_or(error)?
         }
-        segments => (segments?, None),
+        segments => ReadableChain { newest: segments?, before_gaps: Vec::new() },
     };
+    let lost = read.lost(found.outer.seq);
     let now = core.now_ms();
     let header = transfer::new_header(found.outer.n_shards, found.outer.branch, now);
-    let mut entries = transfer::entries(root, &segments, &Default::default(), now)?;
+    let mut entries = read.entries(root, &found.outer, now)?;
     entries.push(found.entry());
-    entries.push(Entry::Leases { devices: found.inner.devices });
+    entries.push(Entry::Leases { devices: found.inner.devices.clone() });
     let session = core.create(root.clone(), header, entries, true).await?;
     session.indexes(|view| view.note_look(now, true));
     // A log client is no device: it is new with every request.
@@ -123,35 +123,100 @@ pub(crate) async fn import(core: &Arc<Core>, text: &str) -> Result<SessionId, Cl
     Ok(session.id)
 }
 
-/// The verified segments up to the newest readable blob of a head, when the head's own blob cannot be
-/// read.
-async fn fetch_older(
+/// The readable parts of a session whose store lacks blobs.
+struct ReadableChain {
+    /// The newest part, oldest segment first: never empty.
+    newest: Vec<VerifiedSegment>,
+    /// The parts before it, newest first, each before a gap.
+    before_gaps: Vec<Vec<VerifiedSegment>>,
+}
+
+impl ReadableChain {
+    /// The unreadable turns up to this one, oldest first.
+    fn lost(&self, last: u64) -> Vec<RangeInclusive<u64>> {
+        let (mut lost, mut next) = (Vec::new(), 0);
+        for part in self.before_gaps.iter().rev().chain([&self.newest]) {
+            let turns = || part.iter().flat_map(|segment| &segment.turns).map(|turn| turn.link.seq);
+            let (Some(first), Some(end)) = (turns().next(), turns().next_back()) else { continue };
+            if next < first {
+                lost.push(next..=first - 1);
+            }
+            next = end.saturating_add(1);
+        }
+        if next <= last {
+            lost.push(next..=last);
+        }
+        lost
+    }
+
+    /// The entries of a session with these turns.
+    fn entries(&self, root: &SessionRoot, head: &HeadOuter, now_ms: u64) -> Result<Vec<Entry>, ClientError> {
+        let mut entries = Vec::new();
+        let first = self.newest.iter().flat_map(|segment| &segment.turns).next();
+        if let Some(first) = first.filter(|first| first.link.seq > 0) {
+            entries.push(Entry::Compacted { seq: first.link.seq, prev_link: first.link.prev_link });
+            let before = head.blobs.iter().filter(|end| end.segment < first.link.segment);
+            entries.push(Entry::SegmentsBefore { blobs: before.copied().collect() });
+        }
+        for segment in self.before_gaps.iter().rev().flatten() {
+            entries
+                .extend(segment.segment.entries.iter().map(|turn| Entry::BeforeGap(Box::new(turn.clone()))));
+        }
+        entries.extend(transfer::entries(root, &self.newest, &Default::default(), now_ms)?);
+        Ok(entries)
+    }
+}
+
+/// The readable parts of a head's chain: the newest part, and the parts before its gaps as far as the head
+/// names their blobs. If the newest blob is gone, its predecessor may still be named by an earlier head
+/// that an index shows.
+async fn read_available(
     core: &Arc<Core>,
     root: &SessionRoot,
     found: &FoundHead,
-) -> Option<Vec<VerifiedSegment>> {
-    for (index, end) in found.outer.blobs.iter().enumerate().skip(1) {
-        let sources = Sources { session: None, own_first: false, last: None };
-        let Ok(bytes) = verify::fetch_segment(core, &end.blob, &sources).await else { continue };
-        let Ok((seq, link_hash)) = end_of_blob(root, end.segment, &bytes.bytes) else { continue };
-        let blobs = found.outer.blobs.get(index..)?.to_vec();
-        let outer = HeadOuter { seq, link_hash, blobs, ..found.outer.clone() };
-        if let Ok(segments) =
-            verify::fetch_verified(core, root, &outer, &sources, &mut VerifyReport::default()).await
-        {
-            return Some(segments);
+    older: &[FoundHead],
+) -> Result<Option<ReadableChain>, ClientError> {
+    let last = found.last_identity(root).map(|identity| (root, identity));
+    let mut parts = Vec::new();
+    parts.extend(read_part(core, root, &found.outer, last).await?);
+    let open = found.outer.blobs.first().map(|end| end.segment);
+    for head in older.iter().filter(|head| head.outer.blobs.first().map(|end| end.segment) == open) {
+        if parts.is_empty() && head.outer.seq < found.outer.seq {
+            let last = head.last_identity(root).map(|identity| (root, identity));
+            parts.extend(read_part(core, root, &head.outer, last).await?);
         }
     }
-    None
+    for (index, end) in found.outer.blobs.iter().enumerate().skip(1) {
+        let read_from = parts.last().and_then(|part: &Vec<VerifiedSegment>| part.first());
+        if read_from.is_some_and(|first| end.segment >= first.segment.segment) {
+            continue;
+        }
+        let Ok(bytes) = verify::fetch_segment(core, &end.blob, &store_alone(None)).await else { continue };
+        let Ok((seq, link_hash)) = end_of_blob(root, end.segment, &bytes.bytes) else { continue };
+        let blobs = found.outer.blobs.get(index..).unwrap_or_default().to_vec();
+        let outer = HeadOuter { seq, link_hash, blobs, ..found.outer.clone() };
+        parts.extend(read_part(core, root, &outer, None).await?);
+    }
+    let mut parts = parts.into_iter();
+    Ok(parts.next().map(|newest| ReadableChain { newest, before_gaps: parts.collect() }))
 }
 
-/// Whether bytes are gone, as opposed to an unavailable store.
-fn is_gone(error: &ClientError) -> bool {
-    match error {
-        ClientError::Store(error) => *error == StoreError::NotFound,
-        ClientError::Protocol(code) => *code == ErrorCode::BlobHashMismatch,
-        _ => false,
-    }
+/// The verified segments from a head back to a gap or to the genesis, oldest first; none if its own blob is
+/// gone.
+async fn read_part(
+    core: &Arc<Core>,
+    root: &SessionRoot,
+    outer: &HeadOuter,
+    last: Option<(&SessionRoot, RecordIdentity)>,
+) -> Result<Option<Vec<VerifiedSegment>>, ClientError> {
+    let mut report = VerifyReport::default();
+    let (segments, _) = verify::fetch_readable(core, root, outer, &store_alone(last), &mut report).await?;
+    Ok((!segments.is_empty()).then_some(segments))
+}
+
+/// The store and the author of the last turn.
+fn store_alone(last: Option<(&SessionRoot, RecordIdentity)>) -> Sources<'_> {
+    Sources { session: None, own_first: false, last, from: 0 }
 }
 
 /// Position and link hash of the last turn in a blob, whose digest a signed head names.

@@ -428,6 +428,12 @@ impl SessionReader {
         self.next.map(|(blob, _, _)| blob)
     }
 
+    /// The last turn of the blob needed next; none after the genesis.
+    #[must_use]
+    pub fn next_end(&self) -> Option<u64> {
+        self.next.map(|(_, _, end)| end.seq)
+    }
+
     /// Takes the bytes of the blob needed next. Verifies its segment and all earlier blobs of that segment.
     /// After an error the need remains.
     ///
@@ -466,16 +472,22 @@ impl SessionReader {
         Ok(())
     }
 
+    /// The verified segments so far, oldest first: all of them before the genesis is reached, too.
+    #[must_use]
+    pub fn finish_partial(mut self) -> Vec<VerifiedSegment> {
+        self.newest_first.reverse();
+        self.newest_first
+    }
+
     /// The verified session, oldest segment first, when no blob is missing.
     ///
     /// # Errors
     /// [`ErrorCode::BlobUnavailable`] when the reader has not reached the genesis.
-    pub fn finish(mut self) -> Result<Vec<VerifiedSegment>, ErrorCode> {
+    pub fn finish(self) -> Result<Vec<VerifiedSegment>, ErrorCode> {
         if self.next.is_some() {
             return Err(ErrorCode::BlobUnavailable);
         }
-        self.newest_first.reverse();
-        Ok(self.newest_first)
+        Ok(self.finish_partial())
     }
 }
 

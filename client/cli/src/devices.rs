@@ -250,6 +250,7 @@ pub(crate) fn show_displaced(displaced: &[DisplacedTurn], out: &Out) -> Result<(
             TurnFate::Replayed { to } => format!("sent again as turn {}", turn_number(to)),
             TurnFate::Dropped => "not sent again".to_owned(),
             TurnFate::Theirs => "written by another device, which sends it again".to_owned(),
+            TurnFate::BeforeGap => "before turns that the store lost; no part of the chain here".to_owned(),
             TurnFate::TakenOut => "written by another device, and taken out of the chain here".to_owned(),
         };
         out.note(&format!("displaced: turn {} · node {} · {what}", turn_number(turn.seq), short(&turn.node)));
@@ -268,6 +269,7 @@ pub(crate) fn describe_displaced(turn: &DisplacedTurn) -> Value {
         TurnFate::Dropped => ("left_out", None),
         TurnFate::Theirs => ("theirs", None),
         TurnFate::TakenOut => ("taken_out", None),
+        TurnFate::BeforeGap => ("before_gap", None),
     };
     let messages = turn.messages.iter();
     let messages = messages.map(|message| json!({ "role": role(message.role), "text": message.text }));

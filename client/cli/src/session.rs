@@ -522,11 +522,14 @@ fn words(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
 async fn restore(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), Failure> {
     let recovered = client.recover_available(root).await?;
     let id = recovered.session;
-    let Some(lost) = recovered.lost else { return show_ready(client, id, out).await };
+    if recovered.lost.is_empty() {
+        return show_ready(client, id, out).await;
+    }
     let info = client.session(id).info().await?;
     if out.json() {
         let mut value = describe(&info);
-        value["lost"] = json!({ "from": lost.start(), "to": lost.end() });
+        let lost = recovered.lost.iter();
+        value["lost"] = lost.map(|lost| json!({ "from": lost.start(), "to": lost.end() })).collect();
         out.value(&value)?;
     } else {
         out.good(&format!(
@@ -534,15 +537,25 @@ async fn restore(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), F
             short_session(&id),
             count(info.turns, "turn")
         ));
-        out.warn(&format!(
-            "turns {} to {} are missing: the store does not have their blobs",
-            turn_number(*lost.start()),
-            turn_number(*lost.end())
-        ));
+        for lost in &recovered.lost {
+            out.warn(&format!(
+                "turns {} to {} are missing: the store does not have their blobs",
+                turn_number(*lost.start()),
+                turn_number(*lost.end())
+            ));
+        }
         out.note(
             "  try: on a device that still has them, baton session verify SESSION --repair; then restore again here",
         );
-        out.note(&format!("  or continue without them: baton session sync {} --over", short_session(&id)));
+        let ends_early = recovered.lost.last().is_some_and(|lost| *lost.end() >= info.turns);
+        let command = if ends_early {
+            Some(format!("baton session sync {} --over", short_session(&id)))
+        } else {
+            out.continuation(&short_session(&id))
+        };
+        if let Some(command) = command {
+            out.note(&format!("  or continue without them: {command}"));
+        }
     }
     Err(Failure::NotStored)
 }

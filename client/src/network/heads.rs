@@ -5,7 +5,7 @@
 //! an index that shows less than another is named. Pure functions ([`judge`], [`tally`]) evaluate the
 //! answers.
 
-use std::{sync::Arc, time::Duration};
+use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use baton_proto::{
     ErrorCode, SignedObject,
@@ -46,6 +46,8 @@ pub struct HeadIndexes {
 pub(crate) struct HeadLookup {
     /// The valid record with the highest sequence.
     pub(crate) best: Option<SignedObject<HeadRecord>>,
+    /// The other valid records, newest first: an index that lags shows an earlier head.
+    pub(crate) older: Vec<SignedObject<HeadRecord>>,
     /// The answer of each index.
     pub(crate) statuses: Vec<IndexStatus>,
 }
@@ -236,14 +238,14 @@ fn ranks_above(one: &SignedObject<HeadRecord>, other: &SignedObject<HeadRecord>)
 
 /// Evaluates the answers of several indexes.
 pub(crate) fn judge(answers: Vec<(String, ParsedAnswer)>) -> HeadLookup {
-    let mut best: Option<SignedObject<HeadRecord>> = None;
-    for (_, shown) in &answers {
-        if let ParsedAnswer::Record(record) = shown
-            && best.as_ref().is_none_or(|best| ranks_above(record, best))
-        {
-            best = Some((**record).clone());
-        }
-    }
+    let records = answers.iter().filter_map(|(_, shown)| match shown {
+        ParsedAnswer::Record(record) => Some((**record).clone()),
+        _ => None,
+    });
+    let mut older: Vec<SignedObject<HeadRecord>> = records.collect();
+    older.sort_by(|one, other| if ranks_above(one, other) { Ordering::Less } else { Ordering::Greater });
+    older.dedup_by_key(|record| record.encode());
+    let best = (!older.is_empty()).then(|| older.remove(0));
     let newest = best.as_ref().map(SignedObject::encode);
     let status = |(name, shown): (String, ParsedAnswer)| {
         let shows = match shown {
@@ -261,7 +263,7 @@ pub(crate) fn judge(answers: Vec<(String, ParsedAnswer)>) -> HeadLookup {
         };
         IndexStatus { name, shows }
     };
-    HeadLookup { best, statuses: answers.into_iter().map(status).collect() }
+    HeadLookup { best, older, statuses: answers.into_iter().map(status).collect() }
 }
 
 /// Evaluates the answers to an offer; each comes with whether a newer record was shown.

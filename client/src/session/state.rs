@@ -130,6 +130,8 @@ pub(crate) struct State {
     pub(crate) title: Option<String>,
     /// The first turn that is here, and the hash that its link continues; none if all are here.
     compacted: Option<(u64, LinkHash)>,
+    /// Blobs of the segments before the first turn here, newest first, if a recovery could not read all.
+    segments_before: Vec<SegmentRef>,
     /// Accepted turns, oldest first; each with its record.
     pub(crate) history: TurnLog<HistoryTurn>,
     /// Parallel to `history`.
@@ -173,6 +175,7 @@ impl State {
             system,
             title: None,
             compacted: None,
+            segments_before: Vec::new(),
             history: TurnLog::new(),
             meta: TurnLog::new(),
             record_bytes: 0,
@@ -330,6 +333,8 @@ impl State {
             Entry::Dropped { number } => self.drop_waiting(number),
             Entry::OthersTurn(entry) => self.keep_displaced(&entry, DisplacedBy::Rule)?,
             Entry::TakenOut(entry) => self.keep_displaced(&entry, DisplacedBy::Owner)?,
+            Entry::SegmentsBefore { blobs } => self.segments_before = blobs,
+            Entry::BeforeGap(entry) => self.keep_displaced(&entry, DisplacedBy::Gap)?,
             Entry::ReplayForOther { link } => self.replay_for_other(&link),
             Entry::Conflict(conflict) => self.conflict = Some(conflict),
             Entry::Schema(text) => drop(self.schemas.insert(json_schema_hash(&text), text)),
@@ -605,6 +610,8 @@ impl State {
             let (last, _) = self.turn(end)?;
             blobs.push(SegmentRef { segment: last.link.segment, blob: self.blob_ref(end)? });
         }
+        // A later recovery may read turns before a gap.
+        blobs.extend(self.segments_before.iter().take(MAX_READ_BLOBS.saturating_sub(blobs.len())));
         Some(HeadOuter {
             n_shards: self.header.n_shards,
             branch: self.header.branch,

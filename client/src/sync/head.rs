@@ -321,6 +321,11 @@ pub(crate) async fn publish_tombstone(core: &Arc<Core>, root: &SessionRoot) -> R
 
 /// The newest record in the indexes, checked and opened; none if all indexes answer that they have none.
 pub(crate) async fn resolve(core: &Arc<Core>, root: &SessionRoot) -> Result<Option<FoundHead>, ClientError> {
+    Ok(resolve_all(core, root).await?.into_iter().next())
+}
+
+/// As [`resolve`], with the earlier records of indexes that lag, newest first.
+pub(crate) async fn resolve_all(core: &Arc<Core>, root: &SessionRoot) -> Result<Vec<FoundHead>, ClientError> {
     let key = head_index_key(&root.head_signing_key().public_key());
     let look = core.heads.look(key).await;
     let found = open_best(&look, root)?;
@@ -328,7 +333,8 @@ pub(crate) async fn resolve(core: &Arc<Core>, root: &SessionRoot) -> Result<Opti
         // An index that did not answer may have it.
         return Err(look.no_answer().into());
     }
-    Ok(found)
+    let older = look.older.iter().filter_map(|record| FoundHead::open(record, root).ok());
+    Ok(found.into_iter().chain(older).collect())
 }
 
 /// The newest record of a look, opened; an error if no index answered.

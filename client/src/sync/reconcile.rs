@@ -33,7 +33,7 @@ use crate::{
         fork::{Chain, ChainLink, Merge, merge},
         journal::JournalLocation,
         open_session::Session,
-        state::{DisplacedFate, DisplacedRecord, Entry, State},
+        state::{DisplacedFate, DisplacedRecord, Entry, PublishedHead, State},
     },
     storage,
     sync::{
@@ -76,6 +76,8 @@ pub enum TurnFate {
     Theirs,
     /// It is another device's, and the owner took it out of the chain.
     TakenOut,
+    /// It lies before a gap: a recovery could not read the turns between it and the chain here.
+    BeforeGap,
 }
 
 /// The permitted extent of a comparison.
@@ -187,6 +189,9 @@ pub(crate) async fn compare_and_merge(
     match (compared, &snapshot.found) {
         (Ok(status), _) => {
             head::spawn_repair_of_indexes(core, &snapshot.look);
+            if status == HeadStatus::Current {
+                close_conflict(session).await?;
+            }
             if mode != MergeMode::CatchUp {
                 replay_for_absent(core, session).await?;
             }
@@ -226,7 +231,7 @@ async fn merge_with(
     let segments = verify::fetch_chain(core, &root, found, Some(session)).await?;
     let ours = session.read(State::chain);
     let theirs = chain_of(&ours, &segments);
-    let ends = theirs.links.len() as u64;
+    let ends = theirs.first + theirs.links.len() as u64;
     let links = || segments.iter().flat_map(|segment| &segment.turns).map(|turn| &turn.link);
     let own = session.read(|state| state.lost_turns(links()));
     let decided = match merge(&ours, &theirs) {
@@ -319,6 +324,13 @@ async fn with_consent(
     };
     session.record(vec![Entry::Conflict(conflict.clone())]).await?;
     Err(wait_for_owner(conflict, events))
+}
+
+/// Closes a conflict whose other chain left the indexes.
+async fn close_conflict(session: &Arc<Session>) -> Result<(), ClientError> {
+    let head = session.read(|state| state.head.filter(|_| state.conflict.is_some()));
+    let Some(PublishedHead { sequence, seq, link_hash }) = head else { return Ok(()) };
+    session.record(vec![Entry::Head { sequence, seq, link_hash }]).await
 }
 
 fn wait_for_owner(conflict: ChainConflict, events: &mut Events<'_>) -> ClientError {
@@ -421,6 +433,7 @@ fn describe(state: &State, one: &DisplacedRecord) -> Option<DisplacedTurn> {
     let fate = match one.fate {
         DisplacedFate::Waits => TurnFate::Waits,
         DisplacedFate::Dropped => TurnFate::Dropped,
+        DisplacedFate::BeforeGap => TurnFate::BeforeGap,
         DisplacedFate::Replayed(to) => {
             position_of_replay(state, to).map_or(TurnFate::Waits, |to| TurnFate::Replayed { to })
         }
@@ -459,15 +472,17 @@ fn position_of_replay(state: &State, mut link: LinkHash) -> Option<u64> {
             DisplacedFate::Waits
             | DisplacedFate::Dropped
             | DisplacedFate::Theirs(_)
-            | DisplacedFate::TakenOut => return None,
+            | DisplacedFate::TakenOut
+            | DisplacedFate::BeforeGap => return None,
         }
     }
     None
 }
 
-/// The links of verified segments, which begin with the genesis.
+/// The links of verified segments, which begin with the genesis, or with the first turn that is here.
 fn chain_of(ours: &Chain, segments: &[VerifiedSegment]) -> Chain {
     let turns = || segments.iter().flat_map(|segment| &segment.turns);
     let prev = turns().next().map_or(ours.prev, |turn| turn.link.prev_link);
-    Chain { first: 0, prev, links: turns().map(|turn| ChainLink::from(&turn.link)).collect() }
+    let first = turns().next().map_or(0, |turn| turn.link.seq);
+    Chain { first, prev, links: turns().map(|turn| ChainLink::from(&turn.link)).collect() }
 }

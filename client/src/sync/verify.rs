@@ -19,7 +19,7 @@ use crate::{
     attempt::resolve::{self, fetch_blob},
     core::Core,
     error::ClientError,
-    session::open_session::Session,
+    session::{open_session::Session, state::State},
     storage::{self, shards},
     sync::head::FoundHead,
 };
@@ -79,6 +79,8 @@ pub(crate) struct Sources<'a> {
     pub(crate) own_first: bool,
     /// The last turn, whose author may have it.
     pub(crate) last: Option<(&'a SessionRoot, RecordIdentity)>,
+    /// The first wanted turn: 0, or that of a session without its beginning.
+    pub(crate) from: u64,
 }
 
 /// A fetched segment.
@@ -97,10 +99,11 @@ pub(crate) async fn verify(
 ) -> Result<VerifyReport, ClientError> {
     storage::ensure_head_id(session).await?;
     let mut report = VerifyReport::default();
-    let (root, outer, shards) = session
-        .read(|state| Ok::<_, ClientError>((state.root.clone(), state.head_outer(), shards(state)?)))?;
+    let (root, outer, shards, from) = session.read(|state| {
+        Ok::<_, ClientError>((state.root.clone(), state.head_outer(), shards(state)?, state.first_seq()))
+    })?;
     let Some(outer) = outer else { return Ok(report) };
-    let sources = Sources { session: Some(session), own_first: false, last: None };
+    let sources = Sources { session: Some(session), own_first: false, last: None, from };
     let segments = fetch_verified(core, &root, &outer, &sources, &mut report).await?;
     for segment in &segments {
         let Some(seq) = segment.turns.last().map(|turn| turn.link.seq) else { continue };
@@ -137,7 +140,8 @@ pub(crate) async fn fetch_chain(
     session: Option<&Arc<Session>>,
 ) -> Result<Vec<VerifiedSegment>, ClientError> {
     let last = found.last_identity(root).map(|identity| (root, identity));
-    let sources = Sources { session, own_first: true, last };
+    let from = session.map_or(0, |session| session.read(State::first_seq));
+    let sources = Sources { session, own_first: true, last, from };
     fetch_verified(core, root, &found.outer, &sources, &mut VerifyReport::default()).await
 }
 
@@ -162,7 +166,7 @@ pub(crate) async fn own_segments(
     Ok(read.await.map_err(|_| ClientError::TaskEnded)??)
 }
 
-/// Fetches and verifies the segments from a head back to the genesis; returns them oldest first.
+/// Fetches and verifies the segments from a head back to the first wanted turn; returns them oldest first.
 pub(crate) async fn fetch_verified(
     core: &Arc<Core>,
     root: &SessionRoot,
@@ -170,10 +174,35 @@ pub(crate) async fn fetch_verified(
     sources: &Sources<'_>,
     report: &mut VerifyReport,
 ) -> Result<Vec<VerifiedSegment>, ClientError> {
+    match fetch_readable(core, root, outer, sources, report).await? {
+        (segments, None) => Ok(segments),
+        (_, Some(gone)) => Err(gone),
+    }
+}
+
+/// As [`fetch_verified`], but ends before the newest segment whose bytes are gone, with the reason.
+pub(crate) async fn fetch_readable(
+    core: &Arc<Core>,
+    root: &SessionRoot,
+    outer: &HeadOuter,
+    sources: &Sources<'_>,
+    report: &mut VerifyReport,
+) -> Result<(Vec<VerifiedSegment>, Option<ClientError>), ClientError> {
     let mut reader = SessionReader::new(root, outer)?;
+    let mut gone = None;
     let (mut wrong, mut not_stored) = (Vec::new(), Vec::new());
     while let Some(need) = reader.need() {
-        let found = fetch_segment(core, &need, sources).await?;
+        if reader.next_end().is_some_and(|end| end < sources.from) {
+            break;
+        }
+        let found = match fetch_segment(core, &need, sources).await {
+            Ok(found) => found,
+            Err(error) if is_gone(&error) => {
+                gone = Some(error);
+                break;
+            }
+            Err(error) => return Err(error),
+        };
         if found.own {
             report.from_own += 1;
             not_stored.push(need.digest);
@@ -188,7 +217,7 @@ pub(crate) async fn fetch_verified(
             crate::stack_wipe::spawn_blocking(move || reader.provide(&found.bytes).map(|()| reader));
         reader = provided.await.map_err(|_| ClientError::TaskEnded)??;
     }
-    let segments = reader.finish()?;
+    let segments = reader.finish_partial();
     for segment in &segments {
         let Some(seq) = segment.turns.last().map(|turn| turn.link.seq) else { continue };
         if wrong.contains(&segment.blob.digest) {
@@ -201,7 +230,16 @@ pub(crate) async fn fetch_verified(
     report.segments = segments.len() as u64;
     report.turns = segments.iter().map(|segment| segment.turns.len() as u64).sum();
     report.blobs_checked = report.turns;
-    Ok(segments)
+    Ok((segments, gone))
+}
+
+/// Whether bytes are gone, as opposed to an unavailable store.
+pub(crate) fn is_gone(error: &ClientError) -> bool {
+    match error {
+        ClientError::Store(error) => *error == StoreError::NotFound,
+        ClientError::Protocol(code) => *code == ErrorCode::BlobHashMismatch,
+        _ => false,
+    }
 }
 
 /// The bytes as signed: from the store, this client's own copy, or the last turn's author.
@@ -282,7 +320,7 @@ fn check_ids(
     report
 }
 
-fn check_receipts(state: &crate::session::state::State, report: &mut VerifyReport) {
+fn check_receipts(state: &State, report: &mut VerifyReport) {
     for (turn, meta) in state.history.iter().zip(&state.meta) {
         let Some(receipt) = &meta.receipt else {
             report.receipts_missing += 1;

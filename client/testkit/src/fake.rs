@@ -223,6 +223,11 @@ impl FakeNode {
         self.shared.clock_ahead_ms.store(ms, Ordering::SeqCst);
     }
 
+    /// Loses all blobs that it serves to others.
+    pub fn forget_blobs(&self) {
+        self.shared.state.lock().unwrap().blobs.clear();
+    }
+
     pub fn clear_script(&self) {
         self.shared.state.lock().unwrap().script.clear();
     }

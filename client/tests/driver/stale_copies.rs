@@ -10,7 +10,7 @@ use std::{
 
 use baton_client::{
     Client, ClientError, DEFAULT_MAX_PRICE, DeviceEvent, HeadStatus, ResumeOptions, SessionRoot, TurnEvent,
-    TurnInput,
+    TurnFate, TurnInput,
 };
 use baton_proto::{ids::SessionId, receipt::EngineKind, store::StoreError};
 use tempfile::TempDir;
@@ -497,7 +497,7 @@ async fn recovery_without_the_newest_blob_restores_earlier_turns_and_names_the_l
     let strict = client.recover(&root).await.unwrap_err();
     assert!(matches!(strict, ClientError::Store(StoreError::NotFound)), "{strict}");
     let recovered = client.recover_available(&root).await.unwrap();
-    assert_eq!((recovered.session, recovered.lost), (id, Some(16..=17)));
+    assert_eq!((recovered.session, recovered.lost), (id, vec![16..=17]));
     let expected: Vec<String> = (0..16).map(|turn| format!("turn {turn}")).collect();
     assert_eq!(said(&client, id).await, expected);
     // Turns that another device may still have are not overwritten without a request.
@@ -513,7 +513,80 @@ async fn recovery_without_the_newest_blob_restores_earlier_turns_and_names_the_l
     first.session(id).put_back_blobs(&missing).await.unwrap();
     first.shutdown(GRACE).await;
     let client = world.client_at(home.path()).await;
-    assert_eq!(client.recover_available(&root).await.unwrap().lost, None);
+    assert_eq!(client.recover_available(&root).await.unwrap().lost, []);
     assert_eq!(said(&client, id).await.len(), 18);
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn recovery_with_a_hole_in_the_middle_names_the_lost_turns_and_the_session_goes_on() {
+    let world = World::new(1).await;
+    let (home, gate) = (tempfile::tempdir().unwrap(), Gate::new(&world.store));
+    let (id, root) = written(&world, home.path(), &gate, 34).await;
+    let client = open(&world, home.path(), &gate).await;
+    let history = client.session(id).history().await.unwrap();
+    // The link of the first turn of a segment names the last blob of the segment before it.
+    let lost = history[32].turn.link.prev_blob.unwrap().blob_id;
+    client.shutdown(GRACE).await;
+    let left: Vec<_> = world.store.blobs().into_iter().filter(|(blob, _)| *blob != lost).collect();
+    world.store.forget_blobs();
+    world.store.put_again(left);
+    world.nodes[0].forget_blobs();
+
+    let home = tempfile::tempdir().unwrap();
+    let client = open(&world, home.path(), &gate).await;
+    let strict = client.recover(&root).await.unwrap_err();
+    assert!(matches!(strict, ClientError::Store(StoreError::NotFound)), "{strict}");
+    let recovered = client.recover_available(&root).await.unwrap();
+    assert_eq!((recovered.session, recovered.lost), (id, vec![16..=31]));
+    assert_eq!(said(&client, id).await, ["turn 32", "turn 33"]);
+    let before = client.session(id).displaced().await.unwrap();
+    let texts: Vec<String> = before.iter().map(|turn| turn.messages[0].text.clone()).collect();
+    assert_eq!(texts, (0..16).map(|turn| format!("turn {turn}")).collect::<Vec<_>>());
+    assert!(before.iter().all(|turn| turn.fate == TurnFate::BeforeGap), "{before:?}");
+    // The newest part is verified, current, and can be continued, here and elsewhere.
+    assert_eq!(client.session(id).check_head().await.unwrap(), HeadStatus::Current);
+    assert!(client.session(id).verify(true).await.unwrap().is_good());
+    assert_eq!(say(&client, id, "after the hole").await.seq, 34);
+    close(client, id).await;
+
+    let other = tempfile::tempdir().unwrap();
+    let client = open(&world, other.path(), &gate).await;
+    assert_eq!(client.recover_available(&root).await.unwrap().lost, [16..=31]);
+    assert_eq!(said(&client, id).await, ["turn 32", "turn 33", "after the hole"]);
+    say_next(&client, id, "elsewhere").await;
+    close(client, id).await;
+    let client = open(&world, home.path(), &gate).await;
+    client.session(id).reconcile(&ResumeOptions::default(), |_| {}).await.unwrap();
+    assert_eq!(said(&client, id).await.last().unwrap(), "elsewhere");
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn recovery_without_the_newest_blob_reads_the_one_before_it_from_an_earlier_head() {
+    let world = World::new(1).await;
+    let (home, gates) = (tempfile::tempdir().unwrap(), [Gate::new(&world.store), Gate::new(&world.store)]);
+    let client = Client::open(with_indexes(world.config(home.path()), &gates)).await.unwrap();
+    let id = session(&client).await;
+    for text in ["one", "two"] {
+        say(&client, id, text).await;
+    }
+    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    let kept = world.store.blobs();
+    // One index shows no later head from now on.
+    gates[1].stick();
+    say(&client, id, "three").await;
+    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    let root = client.session(id).backup().await.unwrap();
+    client.shutdown(GRACE).await;
+    world.store.forget_blobs();
+    world.store.put_again(kept);
+    world.nodes[0].stop().await;
+
+    let home = tempfile::tempdir().unwrap();
+    let client = Client::open(with_indexes(world.config(home.path()), &gates)).await.unwrap();
+    let recovered = client.recover_available(&root).await.unwrap();
+    assert_eq!((recovered.session, recovered.lost), (id, vec![2..=2]));
+    assert_eq!(said(&client, id).await, ["one", "two"]);
     client.shutdown(GRACE).await;
 }

@@ -4,7 +4,7 @@
 
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject, codec,
-    head::DeviceLease,
+    head::{DeviceLease, SegmentRef},
     ids::{BlobDigest, BlobId, DeviceId, LinkHash, TurnId},
     limits::MAX_OBJECT_BYTES,
     link::{BranchPoint, Link},
@@ -148,6 +148,10 @@ pub(crate) enum Entry {
     TakenOut(Box<segment::Entry>),
     /// This device replays the displaced turn with this link, because its own device does not.
     ReplayForOther { link: LinkHash },
+    /// A turn before a gap of the chain that a recovery found. It is readable, and no part of the chain here.
+    BeforeGap(Box<segment::Entry>),
+    /// The blobs of segments before the first turn here, newest first, as a recovered head names them.
+    SegmentsBefore { blobs: Vec<SegmentRef> },
 }
 
 /// The terms of a paid PUT.

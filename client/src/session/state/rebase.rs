@@ -55,6 +55,8 @@ pub(crate) enum DisplacedFate {
     Theirs(Option<DeviceId>),
     /// It is another device's, and the owner took it out of the chain.
     TakenOut,
+    /// It lies before a gap of the chain.
+    BeforeGap,
 }
 
 /// The device that replays a turn once it is displaced.
@@ -75,6 +77,8 @@ pub(super) enum DisplacedBy {
     Rule,
     /// By the owner's decision.
     Owner,
+    /// By a gap of the chain that a recovery found.
+    Gap,
 }
 
 /// Remaining and dropped turns of a merge of chains.
@@ -306,6 +310,7 @@ impl State {
         let record = entry.record.open(&self.root.record_key(&identity), &identity)?;
         let fate = match (by, self.owner_of(&link, None)) {
             (DisplacedBy::Owner, _) => DisplacedFate::TakenOut,
+            (DisplacedBy::Gap, _) => DisplacedFate::BeforeGap,
             (DisplacedBy::Rule, TurnOwner::Other(device)) => DisplacedFate::Theirs(Some(device)),
             (DisplacedBy::Rule, TurnOwner::This | TurnOwner::Absent) => DisplacedFate::Theirs(None),
         };

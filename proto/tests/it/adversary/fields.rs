@@ -12,7 +12,7 @@ use baton_proto::{
         AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, ExchangeKey, GrantHash, LinkHash,
         ModelId, NodeId, PayloadHash, PublicKey, ReceiptHash, RecordHash, SamplingDigest, SessionId, TurnId,
     },
-    limits::{MAX_HEAD_LIFETIME_MS, MAX_OUTPUT_TOKENS},
+    limits::{MAX_CLOCK_SKEW_MS, MAX_HEAD_LIFETIME_MS, MAX_LINK_LEAD_MS, MAX_OUTPUT_TOKENS},
     link::{BlobRef, BranchPoint, Link, blob_digest},
     receipt::{EngineKind, Receipt},
     record::{FinishReason, Record},
@@ -361,6 +361,30 @@ fn a_receipt_holds_in_every_field_that_the_client_can_check() {
     }
     assert_eq!(claims, CLAIMS.len());
     eprintln!("Receipt: {cases} refusals, {claims} fields are claims");
+}
+
+/// A node that dates a turn freely, with link, receipt and blob sealed to match.
+#[test]
+fn a_link_is_accepted_with_a_time_near_its_order_and_the_clients_clock_only() {
+    let twenty = &*TWENTY;
+    let done = &twenty.session.done[9];
+    let requested = &done.requested;
+    let accept = |time_ms| {
+        let receipt = Receipt { time_ms, ..Receipt::clone(&done.accepted.receipt) };
+        let (record, keys) = (&done.accepted.record, (&requested.record_key, &requested.blob_key));
+        let own_key = &twenty.session.nodes[done.node].signing;
+        let sealed =
+            seal_turn(&requested.auth, requested.position(), keys, record, receipt, own_key).unwrap();
+        requested.accept(&twenty.session.root, &sealed.committed(), &done.script.answer).map(|_| ())
+    };
+    // The harness accepts at its epoch.
+    let (first, last) = (requested.auth.issued_ms - MAX_CLOCK_SKEW_MS, EPOCH_MS + MAX_LINK_LEAD_MS);
+    for time_ms in [first, requested.auth.issued_ms, last] {
+        assert_eq!(accept(time_ms), Ok(()));
+    }
+    for time_ms in [0, first - 1, last + 1, u64::MAX] {
+        assert_eq!(accept(time_ms), Err(ErrorCode::ReceiptMismatch), "{time_ms}");
+    }
 }
 
 #[test]
