@@ -47,8 +47,10 @@ mod dht_heads;
 mod error;
 mod expiring_peers;
 mod frame;
+mod frame_shares;
 mod gate;
 mod gossip;
+pub mod guard;
 mod handle;
 mod ids;
 mod incoming;
@@ -76,6 +78,7 @@ pub use error::{FrameError, MeshError, OpenError};
 pub use frame::{
     FRAME_CEILING_BYTES, FrameDecoder, FrameTooLarge, GROWTH_BYTES, HEADER_BYTES, encode_header,
 };
+pub use frame_shares::{FrameShare, FrameShares};
 pub use handle::{Mesh, MeshExit, MeshHandle};
 pub use ids::{node_id_of, peer_id_of};
 pub use incoming::Incoming;

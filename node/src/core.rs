@@ -2,7 +2,7 @@
 //!
 //! The turn ([`crate::turn`]) and the service ([`crate::service`]) both use [`Core`], never each other. The
 //! modules:
-//! - [`guard`], [`slots`] and [`shares`] allot resources,
+//! - [`guard`], [`quotas`] and [`slots`] allot resources,
 //! - [`reply`] and [`running`] follow replies,
 //! - [`frames`] reads and writes frames,
 //! - [`storing`] stores blobs.
@@ -10,13 +10,12 @@
 pub(crate) mod cache;
 pub(crate) mod embedding;
 pub(crate) mod frames;
-pub(crate) mod guard;
 pub(crate) mod limits;
 pub(crate) mod pause;
+pub(crate) mod quotas;
 pub(crate) mod refusal;
 pub(crate) mod reply;
 pub(crate) mod running;
-pub(crate) mod shares;
 pub(crate) mod slots;
 pub(crate) mod storing;
 
@@ -31,7 +30,8 @@ use baton_keys::{
     exchange::ExchangeSecret,
     secret::{kdf, random_bytes},
 };
-use baton_mesh::{MeshHandle, Rates};
+pub(crate) use baton_mesh::guard;
+use baton_mesh::{FrameShares, MeshHandle, Rates};
 use baton_proto::{
     ErrorCode, SignedBytes,
     chain::VerifiedLinks,
@@ -49,12 +49,12 @@ use crate::{
 };
 use cache::BlobCache;
 use embedding::Embedding;
-use guard::{Caller, Guard, Offence, TooMany, quotas::Quotas};
+use guard::{Caller, Guard, Offence, TooMany};
 use limits::ServiceLimits;
 use pause::PausePoints;
+use quotas::Quotas;
 use refusal::Refusal;
 use running::RunningTurns;
-use shares::FrameShares;
 use slots::Slots;
 
 /// Clock of the caller: milliseconds since the Unix epoch.

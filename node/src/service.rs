@@ -12,7 +12,7 @@ mod questions;
 
 use std::sync::{Arc, Mutex, atomic::Ordering};
 
-use baton_mesh::{Incoming, MeshHandle, Rates, TurnStream};
+use baton_mesh::{FrameShares, Incoming, MeshHandle, Rates, TurnStream};
 use baton_proto::store::{BlobStore, HeadIndex};
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -21,24 +21,18 @@ pub(crate) use crate::core::ClockMs;
 pub use crate::core::LogKey;
 pub use crate::core::NodeIdentity;
 pub use crate::core::embedding::EmbeddingModel;
-pub use crate::core::guard::quotas::QuotaPolicy;
 pub use crate::core::limits::Price;
 pub use crate::core::limits::ServiceLimits;
 pub use crate::core::pause::PausePoints;
 pub use crate::core::pause::Step;
+pub use crate::core::quotas::QuotaPolicy;
 pub use crate::observer::BlobSource;
 pub use crate::observer::NoObserver;
 pub use crate::observer::ServiceObserver;
 pub use crate::observer::TurnSummary;
 use crate::{
     core::{
-        Core,
-        cache::BlobCache,
-        embedding::Embedding,
-        guard::{Guard, quotas::Quotas},
-        limits,
-        shares::FrameShares,
-        slots::Slots,
+        Core, cache::BlobCache, embedding::Embedding, guard::Guard, limits, quotas::Quotas, slots::Slots,
         storing, watched,
     },
     engine::Engine,
@@ -126,7 +120,7 @@ impl NodeService {
             telemetry: deps.telemetry,
             node,
             identity,
-            guard: Mutex::new(Guard::new(&limits)),
+            guard: Mutex::new(Guard::new(&limits.guard())),
             quotas: Mutex::new(Quotas::new(limits.quotas.clone(), node)),
             session_rates: Mutex::new(Rates::new(limits.session_turns_per_minute)),
             slots: Slots::new(limits.slots, limits.queue),

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use baton_proto::ids::ModelId;
 
-use super::guard::quotas::QuotaPolicy;
+use super::{guard::GuardLimits, quotas::QuotaPolicy};
+
+/// An hour, in milliseconds.
+pub(crate) const HOUR_MS: u64 = 3_600_000;
 
 /// Concurrent PUTs. A blob has at most 2 MiB, so this bounds their memory to 32 MiB. Other blobs wait in the
 /// journal.
@@ -171,6 +174,20 @@ impl Default for ServiceLimits {
 }
 
 impl ServiceLimits {
+    /// The limits that the guard applies.
+    #[must_use]
+    pub(crate) fn guard(&self) -> GuardLimits {
+        GuardLimits {
+            defence: self.defence,
+            count_private: self.count_private,
+            turns_per_minute: self.turns_per_minute,
+            frames_per_minute: self.frames_per_minute,
+            subnet_turns_per_minute: self.subnet_turns_per_minute,
+            tokens_per_hour: self.tokens_per_hour,
+            subnet_tokens_per_hour: self.subnet_tokens_per_hour,
+        }
+    }
+
     /// The price of a model.
     #[must_use]
     pub(crate) fn price(&self, model: &ModelId) -> Price {

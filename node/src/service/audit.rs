@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use baton_mesh::{FrameError, TurnStream};
+use baton_mesh::{FrameError, FrameShare, TurnStream};
 use baton_proto::{
     ErrorCode, SignedObject,
     audit::{AuditAnswer, AuditBytes, AuditFrame, AuditGap, AuditReport, AuditRequest, AuditVerdict},
@@ -23,7 +23,6 @@ use crate::{
         guard::Caller,
         limits::DRAIN_RETRY_MS,
         refusal::Refusal,
-        shares::FrameShare,
         slots::{DisplacedError, Ticket},
     },
     engine::Engine,

@@ -15,7 +15,8 @@ use baton_proto::{
 use crate::{
     core::{
         Core,
-        guard::{Caller, HeldTokens, quotas::HeldQuota},
+        guard::{Caller, HeldTokens},
+        quotas::HeldQuota,
         refusal::Refusal,
         slots::{Group, Requester},
     },

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use baton_mesh::Subnet;
 use baton_proto::ids::NodeId;
+
+use crate::subnet::Subnet;
 
 /// How long a peer counts as known after a served turn.
 const KNOWN_MS: u64 = 3_600_000;

@@ -1,7 +1,5 @@
 use proptest::prelude::*;
 
-use baton_mesh::MAX_RATE_ENTRIES;
-
 use super::{
     known_peers::{MAX_KNOWN, MAX_OF_SUBNET, SETTLING_MS},
     scores::{FIRST_BAN_MS, HALF_LIFE_MS, LONGEST_BAN_MS, MAX_SCORES, faded},
@@ -19,14 +17,15 @@ const OFFENCES: [Offence; 8] = [
     Offence::Early,
 ];
 
-fn limits() -> ServiceLimits {
-    ServiceLimits {
+fn limits() -> GuardLimits {
+    GuardLimits {
         turns_per_minute: 10,
         frames_per_minute: 100,
         subnet_turns_per_minute: 16,
         tokens_per_hour: 1000,
         subnet_tokens_per_hour: 4000,
-        ..ServiceLimits::default()
+        defence: true,
+        count_private: false,
     }
 }
 
@@ -235,10 +234,10 @@ fn private_addresses_are_counted_only_on_request() {
     let who = caller(&guard, 1, home);
     (0..100).for_each(|_| assert_eq!(guard.offence(&who, Offence::Forged, 0), None));
     assert!(guard.arrive(&who, 0).is_ok() && !guard.is_unknown(&who, 0));
-    let mut strict = Guard::new(&ServiceLimits { count_private: true, ..limits() });
+    let mut strict = Guard::new(&GuardLimits { count_private: true, ..limits() });
     let who = caller(&strict, 1, home);
     assert!((0..4).any(|_| strict.offence(&who, Offence::Forged, 0).is_some()));
-    let off = Guard::new(&ServiceLimits { defence: false, ..limits() });
+    let off = Guard::new(&GuardLimits { defence: false, ..limits() });
     assert_eq!(caller(&off, 1, HERE).subnet, None);
 }
 

@@ -1,24 +1,25 @@
-//! The node's defence: rates by peer and by subnet, misbehaviour scores with bans, the peers that were
-//! served before, and granted quotas. Pure: no clock, no I/O, no await.
+//! The defence of a server of streams: rates by peer and by subnet, misbehaviour scores with bans, and the peers
+//! that were served before. Pure: no clock, no I/O, no await.
 //!
 //! Peer identities are free, so limits by peer alone only stop peers that keep their identity; limits by
 //! subnet stop the others. A subnet also has innocent users, so it is never banned. Its score only makes each
 //! request of its unknown peers cost more of their common share. Peers of the subnet that were served before
-//! have a separate share, and so have holders of a grant. The service calls the guard for every stream and
-//! turn.
+//! have a separate share, and so have holders of a grant. A node and a relayer call the guard for every stream
+//! and turn.
 
 mod known_peers;
-pub(crate) mod quotas;
 mod scores;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
 
-use baton_mesh::{MAX_RATE_ENTRIES, Origin, Rates, Subnet};
 use baton_proto::{ErrorCode, ids::NodeId};
 
-use super::limits::ServiceLimits;
+use crate::{
+    rate::{MAX_RATE_ENTRIES, Rates},
+    subnet::{Origin, Subnet},
+};
 use known_peers::KnownPeers;
 use scores::Scores;
 
@@ -52,9 +53,30 @@ const LOGGED_BANS_PER_MINUTE: u32 = 10;
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 
+/// Limits of a [`Guard`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GuardLimits {
+    /// Whether misbehaviour is scored, and peers are counted by subnet and banned.
+    pub defence: bool,
+    /// Whether private and loopback addresses are counted as well, each as its own subnet.
+    pub count_private: bool,
+    /// Turns a minute from one peer.
+    pub turns_per_minute: u32,
+    /// Frames of any kind a minute from one peer.
+    pub frames_per_minute: u32,
+    /// Turns a minute of a subnet's unknown peers together. Its peers served before have the same amount
+    /// again.
+    pub subnet_turns_per_minute: u32,
+    /// Answer tokens an hour for one peer; 0 means no limit.
+    pub tokens_per_hour: u64,
+    /// Answer tokens an hour for a subnet's unknown peers together. Its peers served before have the same
+    /// amount again. 0 means no limit.
+    pub subnet_tokens_per_hour: u64,
+}
+
 /// A kind of misbehaviour that no correct client shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Offence {
+pub enum Offence {
     /// A signature that does not verify, or a session ID of another key.
     Forged,
     /// An invalid or oversized frame.
@@ -75,7 +97,8 @@ pub(crate) enum Offence {
 
 impl Offence {
     /// The offence behind a refusal, if there is one.
-    pub(crate) fn of(code: ErrorCode) -> Option<Self> {
+    #[must_use]
+    pub fn of(code: ErrorCode) -> Option<Self> {
         use ErrorCode as E;
         Some(match code {
             E::BadSignature | E::SessionIdMismatch => Self::Forged,
@@ -106,25 +129,25 @@ impl Offence {
 
 /// The peer at the other end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Caller {
+pub struct Caller {
     /// Its identity.
-    pub(crate) peer: NodeId,
+    pub peer: NodeId,
     /// Its subnet; `None` if it is not counted.
-    pub(crate) subnet: Option<Subnet>,
+    pub subnet: Option<Subnet>,
 }
 
 /// A stream that must not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StreamRefusal {
+pub struct StreamRefusal {
     /// The retry time in milliseconds.
-    pub(crate) retry_after_ms: u32,
+    pub retry_after_ms: u32,
     /// Close the peer's connections for this long.
-    pub(crate) shut_out_ms: Option<u64>,
+    pub shut_out_ms: Option<u64>,
 }
 
 /// All counters. Every table is bounded.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub struct Guard {
     on: bool,
     count_private: bool,
     peer_frames: Rates<NodeId>,
@@ -150,11 +173,11 @@ struct RetryNotice {
 
 /// A turn is refused because the limit is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TooMany {
+pub struct TooMany {
     /// The retry time in milliseconds.
-    pub(crate) retry_after_ms: u32,
+    pub retry_after_ms: u32,
     /// It came back before an earlier retry time.
-    pub(crate) early: bool,
+    pub early: bool,
 }
 
 /// A subnet's unknown peers, or its peers that were served before: each group has its own share.
@@ -166,15 +189,17 @@ fn hourly<K: Copy + Eq + std::hash::Hash>(tokens: u64) -> Option<Rates<K>> {
 
 /// Reserved tokens of an answer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HeldTokens {
+pub struct HeldTokens {
     /// Where they are counted, if they are.
     pool: Option<Pool>,
     /// Their number.
-    pub(crate) tokens: u64,
+    pub tokens: u64,
 }
 
 impl Guard {
-    pub(crate) fn new(limits: &ServiceLimits) -> Self {
+    /// A guard without history.
+    #[must_use]
+    pub fn new(limits: &GuardLimits) -> Self {
         let subnet_turns = u64::from(limits.subnet_turns_per_minute);
         Self {
             on: limits.defence,
@@ -194,24 +219,27 @@ impl Guard {
     }
 
     /// Whether to log another ban.
-    pub(crate) fn logs_ban(&mut self, now_ms: u64) -> bool {
+    pub fn logs_ban(&mut self, now_ms: u64) -> bool {
         self.logged_bans.take((), now_ms).is_ok()
     }
 
     /// The caller of a stream from this origin.
-    pub(crate) fn caller(&self, peer: NodeId, origin: Origin) -> Caller {
+    #[must_use]
+    pub fn caller(&self, peer: NodeId, origin: Origin) -> Caller {
         let subnet = origin.subnet().filter(|subnet| self.on && (self.count_private || !subnet.is_private()));
         Caller { peer, subnet }
     }
 
     /// Whether a peer is counted by subnet and was not served before.
-    pub(crate) fn is_unknown(&self, who: &Caller, now_ms: u64) -> bool {
+    #[must_use]
+    pub fn is_unknown(&self, who: &Caller, now_ms: u64) -> bool {
         who.subnet.is_some() && !self.known_peers.has(&who.peer, now_ms)
     }
 
     /// Whether a peer queues after the others: it is unknown, or was first served only a moment ago.
     /// Identities are free, so each could otherwise be served once and then enjoy priority.
-    pub(crate) fn queues_as_unknown(&self, who: &Caller, now_ms: u64) -> bool {
+    #[must_use]
+    pub fn queues_as_unknown(&self, who: &Caller, now_ms: u64) -> bool {
         who.subnet.is_some() && !self.known_peers.has_settled(&who.peer, now_ms)
     }
 
@@ -229,7 +257,10 @@ impl Guard {
     }
 
     /// Admits a new stream before any read.
-    pub(crate) fn arrive(&mut self, who: &Caller, now_ms: u64) -> Result<(), StreamRefusal> {
+    ///
+    /// # Errors
+    /// The refusal of a banned peer, or of a peer or subnet with too many streams.
+    pub fn arrive(&mut self, who: &Caller, now_ms: u64) -> Result<(), StreamRefusal> {
         let refusal = |retry_after_ms| StreamRefusal { retry_after_ms, shut_out_ms: None };
         if who.subnet.is_some()
             && let Some(left_ms) = self.peers.banned_for(&who.peer, now_ms)
@@ -250,7 +281,10 @@ impl Guard {
     }
 
     /// Admits a turn request before any check. A turn under a known grant does not count for the subnet.
-    pub(crate) fn turn(&mut self, who: &Caller, granted: bool, now_ms: u64) -> Result<(), TooMany> {
+    ///
+    /// # Errors
+    /// [`TooMany`], with the retry time.
+    pub fn turn(&mut self, who: &Caller, granted: bool, now_ms: u64) -> Result<(), TooMany> {
         let Err(retry_after_ms) = self.take_turn(who, granted, now_ms) else {
             self.retry_notices.remove(&who.peer);
             return Ok(());
@@ -290,7 +324,10 @@ impl Guard {
 
     /// Reserves at most `most` tokens of an answer, for a counted caller without a grant. Reserves fewer if an
     /// hour has fewer: the answer may have no more.
-    pub(crate) fn hold_tokens(&mut self, who: &Caller, most: u64, now_ms: u64) -> Result<HeldTokens, u32> {
+    ///
+    /// # Errors
+    /// The wait in milliseconds until that many are available.
+    pub fn hold_tokens(&mut self, who: &Caller, most: u64, now_ms: u64) -> Result<HeldTokens, u32> {
         let Some(pool) = self.pool(who, now_ms) else { return Ok(HeldTokens { pool: None, tokens: most }) };
         let buckets =
             [self.peer_tokens.as_ref().map(Rates::amount), self.subnet_tokens.as_ref().map(Rates::amount)];
@@ -310,7 +347,7 @@ impl Guard {
     }
 
     /// Returns the unused tokens of an answer.
-    pub(crate) fn return_tokens(&mut self, who: &Caller, held: HeldTokens, unused: u64) {
+    pub fn return_tokens(&mut self, who: &Caller, held: HeldTokens, unused: u64) {
         let tokens = unused.min(held.tokens);
         let Some(pool) = held.pool else { return };
         if let Some(peers) = &mut self.peer_tokens {
@@ -322,7 +359,7 @@ impl Guard {
     }
 
     /// Records an offence. Returns the length of the ban if the peer is banned now.
-    pub(crate) fn offence(&mut self, who: &Caller, offence: Offence, now_ms: u64) -> Option<u64> {
+    pub fn offence(&mut self, who: &Caller, offence: Offence, now_ms: u64) -> Option<u64> {
         let subnet = who.subnet?;
         let points = offence.points();
         // In a restricted subnet, early retries take capacity for which others wait.
@@ -334,7 +371,7 @@ impl Guard {
     }
 
     /// A turn of this peer was served to its end.
-    pub(crate) fn served(&mut self, who: &Caller, now_ms: u64) {
+    pub fn served(&mut self, who: &Caller, now_ms: u64) {
         if let Some(subnet) = who.subnet {
             self.peers.forgive(&who.peer, SERVED_POINTS, now_ms);
             self.known_peers.note(who.peer, subnet, now_ms);

@@ -9,7 +9,7 @@ use baton_proto::{
     quota::{QuotaChain, QuotaContext, QuotaUse},
 };
 
-use super::HOUR_MS;
+use super::limits::HOUR_MS;
 
 /// Chains with verified signatures. A few kilobytes each.
 const MAX_CHAINS: usize = 256;
@@ -160,7 +160,7 @@ impl Quotas {
 impl QuotaAccount {
     fn take(&mut self, concurrent: u16, tokens: u64, now_ms: u64) -> Result<(), u32> {
         if self.running >= concurrent {
-            return Err(super::super::limits::BUSY_RETRY_MS);
+            return Err(super::limits::BUSY_RETRY_MS);
         }
         self.turns.take((), now_ms)?;
         if let Err(wait) = self.tokens.take_many((), tokens, now_ms) {

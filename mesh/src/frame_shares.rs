@@ -3,17 +3,16 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-use baton_mesh::Subnet;
 use baton_proto::{ErrorCode, limits::MAX_FRAME_BYTES};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, timeout_at},
 };
 
-use crate::lock::lock;
+use crate::subnet::Subnet;
 
 /// Divisor of the total for one subnet's limit; the largest request always fits.
 const SUBNET_PART: usize = 4;
@@ -24,7 +23,7 @@ const SWEEP_FROM: usize = 64;
 
 /// The memory for large frames.
 #[derive(Debug)]
-pub(crate) struct FrameShares {
+pub struct FrameShares {
     all: Arc<Semaphore>,
     subnet_units: usize,
     subnets: Mutex<HashMap<Subnet, Weak<Semaphore>>>,
@@ -32,14 +31,16 @@ pub(crate) struct FrameShares {
 
 /// A share of the memory; dropping it returns it.
 #[derive(Debug)]
-pub(crate) struct FrameShare {
+pub struct FrameShare {
     all: OwnedSemaphorePermit,
     /// The subnet's quota lives as long as any of its shares.
     subnet: Option<(OwnedSemaphorePermit, Arc<Semaphore>)>,
 }
 
 impl FrameShares {
-    pub(crate) fn new(bytes: usize) -> Self {
+    /// Memory of this many bytes, at least for one frame of each subnet.
+    #[must_use]
+    pub fn new(bytes: usize) -> Self {
         let subnet_bytes = (bytes / SUBNET_PART).max(2 * MAX_FRAME_BYTES).min(bytes);
         Self {
             all: Arc::new(Semaphore::new(bytes / UNIT_BYTES)),
@@ -49,7 +50,10 @@ impl FrameShares {
     }
 
     /// Takes a share of `bytes` before the deadline: first from the subnet's quota, then from the total.
-    pub(crate) async fn take(
+    ///
+    /// # Errors
+    /// [`ErrorCode::Busy`] after the deadline; [`ErrorCode::FrameTooLarge`] for more than the total can count.
+    pub async fn take(
         &self,
         bytes: usize,
         subnet: Option<Subnet>,
@@ -69,8 +73,12 @@ impl FrameShares {
         Ok(FrameShare { all: take(self.all.clone()).await?, subnet })
     }
 
+    fn lock(&self) -> MutexGuard<'_, HashMap<Subnet, Weak<Semaphore>>> {
+        self.subnets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn of(&self, subnet: Subnet) -> Arc<Semaphore> {
-        let mut subnets = lock(&self.subnets);
+        let mut subnets = self.lock();
         if let Some(quota) = subnets.get(&subnet).and_then(Weak::upgrade) {
             return quota;
         }
@@ -85,7 +93,7 @@ impl FrameShares {
 
 impl FrameShare {
     /// Returns all but `bytes`.
-    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+    pub fn shrink_to(&mut self, bytes: usize) {
         let units = bytes.div_ceil(UNIT_BYTES);
         let permits = [Some(&mut self.all), self.subnet.as_mut().map(|(permit, _)| permit)];
         for permit in permits.into_iter().flatten() {
@@ -98,9 +106,8 @@ impl FrameShare {
 mod tests {
     use std::time::Duration;
 
-    use baton_mesh::Origin;
-
     use super::*;
+    use crate::subnet::Origin;
 
     const MIB: usize = 1024 * 1024;
 
@@ -146,6 +153,6 @@ mod tests {
         for number in 0..=u8::MAX {
             drop(take(&shares, 1, subnet(number)).await.unwrap());
         }
-        assert!(lock(&shares.subnets).len() <= SWEEP_FROM);
+        assert!(shares.lock().len() <= SWEEP_FROM);
     }
 }
