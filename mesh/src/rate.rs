@@ -95,6 +95,13 @@ impl<K: Copy + Eq + Hash> Rates<K> {
         u64::try_from(self.level(key, now_ms) / u128::from(self.period_ms)).unwrap_or(u64::MAX)
     }
 
+    /// The wait in milliseconds until `key` could make a request; 0 if it could now. Takes nothing.
+    #[must_use]
+    pub fn wait_ms(&self, key: &K, now_ms: u64) -> u32 {
+        let lacking = u128::from(self.period_ms).saturating_sub(self.level(key, now_ms));
+        u32::try_from(lacking.div_ceil(u128::from(self.amount))).unwrap_or(u32::MAX)
+    }
+
     /// The number of remembered keys, at most [`MAX_RATE_ENTRIES`].
     #[must_use]
     pub fn len(&self) -> usize {
@@ -192,6 +199,7 @@ mod tests {
             assert_eq!(rates.take(1u8, 0), Ok(()));
         }
         assert_eq!((rates.left(&1, 0), rates.left(&1, 20_000), rates.left(&1, 600_000)), (0, 1, 3));
+        assert_eq!((rates.wait_ms(&1, 0), rates.wait_ms(&1, 20_000), rates.wait_ms(&2, 0)), (20_000, 0, 0));
         assert_eq!(rates.take(1, 0), Err(20_000));
         assert_eq!(rates.take(2, 0), Ok(()), "another key has its own bucket");
         assert_eq!(rates.take(1, 19_999), Err(1));

@@ -55,7 +55,8 @@ impl Origin {
 
 impl Origin {
     /// [`Self::subnet`], or `None` for the operator's own network if that is not counted.
-    pub(crate) fn counted(&self, count_private: bool) -> Option<Subnet> {
+    #[must_use]
+    pub fn counted(&self, count_private: bool) -> Option<Subnet> {
         self.subnet().filter(|subnet| count_private || !subnet.is_private())
     }
 }

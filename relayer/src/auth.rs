@@ -68,7 +68,7 @@ pub(crate) enum AuthError {
     /// A header is missing or malformed, the signature is invalid, the key may not act for the account, or
     /// the nonce was used before. The answer does not say which.
     Signature,
-    /// The signature is valid, but its time is too far from the relayer's clock.
+    /// The time is too far from the relayer's clock. This is checked first, before any signature.
     Clock,
     /// Memory failed to answer.
     Memory(MemoryError),
@@ -126,7 +126,7 @@ fn single<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     values.next().is_none().then_some(value)
 }
 
-/// A request with a valid signature and time. Its key's rights are not known yet.
+/// A request with a valid time and signature. Its key's rights are not known yet.
 pub(crate) struct VerifiedHead<'a> {
     signed: SignatureHeaders<'a>,
     headers: &'a HeaderMap,
@@ -144,12 +144,15 @@ pub(crate) struct SignedHead<'a> {
 }
 
 impl<'a> SignedHead<'a> {
-    /// Reads a head, without the body.
+    /// Reads a head, without the body, and checks its time.
     ///
     /// # Errors
-    /// [`AuthError::Signature`] for a header that is missing or malformed.
-    pub(crate) fn read(headers: &'a HeaderMap) -> Result<Self, AuthError> {
+    /// [`AuthError::Signature`] for a header that is missing or malformed, [`AuthError::Clock`].
+    pub(crate) fn read(headers: &'a HeaderMap, now_ms: u64) -> Result<Self, AuthError> {
         let signed = SignatureHeaders::read(headers).ok_or(AuthError::Signature)?;
+        if signed.seconds.abs_diff(now_ms / 1_000) > MAX_REQUEST_AGE_SECONDS {
+            return Err(AuthError::Clock);
+        }
         let body_sha256 = match headers.contains_key(HEADER_BODY_SHA256) {
             false => None,
             true => {
@@ -169,16 +172,21 @@ impl<'a> SignedHead<'a> {
         self.body_sha256
     }
 
-    /// Checks the signature over the request with a body of this hash, and the time.
+    /// The key that is named as the signer; not verified.
+    #[must_use]
+    pub(crate) fn claimed_key(&self) -> &PublicKey {
+        &self.signed.key
+    }
+
+    /// Checks the signature over the request with a body of this hash.
     ///
     /// # Errors
-    /// [`AuthError::Signature`], [`AuthError::Clock`].
+    /// [`AuthError::Signature`].
     pub(crate) fn verify(
         self,
         method: &Method,
         path_and_query: &str,
         body_sha256: &str,
-        now_ms: u64,
     ) -> Result<VerifiedHead<'a>, AuthError> {
         let Self { signed, headers, .. } = self;
         let request = RequestParts {
@@ -190,9 +198,6 @@ impl<'a> SignedHead<'a> {
             account_id: signed.account_text,
         };
         verify_request(&signed.key, &request, &signed.signature).map_err(|_| AuthError::Signature)?;
-        if signed.seconds.abs_diff(now_ms / 1_000) > MAX_REQUEST_AGE_SECONDS {
-            return Err(AuthError::Clock);
-        }
         Ok(VerifiedHead { signed, headers })
     }
 }
@@ -300,8 +305,8 @@ mod tests {
             body: &[u8],
         ) -> Result<Caller, AuthError> {
             let now_ms = NOW_S * 1_000 + 500;
-            let head = SignedHead::read(headers)?;
-            let verified = head.verify(method, path, &body_sha256(body), now_ms)?;
+            let head = SignedHead::read(headers, now_ms)?;
+            let verified = head.verify(method, path, &body_sha256(body))?;
             let identified = verified.identify(&self.registry, now_ms).await?;
             identified.admit(self.registry.records(), now_ms).await
         }

@@ -25,7 +25,7 @@ pub use values::HttpSetting;
 pub use values::RolesSetting;
 pub(crate) use values::StorageSetting;
 
-use crate::http::Limits;
+use crate::http::{ClientAddresses, Limits};
 
 /// Default number of shards of a store: that of Walrus's mainnet and testnet.
 pub const DEFAULT_SHARDS: u16 = 1_000;
@@ -82,6 +82,8 @@ pub struct Settings {
     pub public_url: Option<String>,
     /// Limits of requests.
     pub limits: Limits,
+    /// How the address of an HTTP client is known.
+    pub addresses: ClientAddresses,
     /// File with the URL of a Postgres database; `None` for the embedded database.
     pub postgres_url_file: Option<PathBuf>,
     /// Folder of the owners' keys.

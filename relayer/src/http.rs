@@ -7,6 +7,7 @@
 mod api_error;
 mod body;
 pub mod chat;
+mod client_address;
 mod delegations;
 mod extract;
 mod gate;
@@ -34,8 +35,8 @@ use baton_command::listen::{Activity, BoundedListener, watched};
 use baton_embed::Embedder;
 use baton_keys::ids::PublicKey;
 use baton_memory::{Memory, extraction, ids::OwnerId};
-use baton_mesh::Rates;
-use tokio::{net::TcpListener, sync::Semaphore};
+use baton_mesh::{Rates, Subnet};
+use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::{
     InfoBuilder, OpenApi, OpenApiBuilder,
@@ -45,6 +46,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub(crate) use api_error::ApiError;
 pub(crate) use api_error::ApiErrorJson;
+pub use client_address::ClientAddresses;
 pub(crate) use extract::Admin;
 pub(crate) use extract::Chatter;
 pub(crate) use extract::Input;
@@ -54,7 +56,10 @@ pub(crate) use extract::Writer;
 pub use identity::{IdentitySource, MemoryFacts, PeerCounts, RelayerIdentity};
 pub use limits::Limits;
 
-use crate::delegation::registry::{Records, Registry};
+use crate::{
+    delegation::registry::{Records, Registry},
+    shared_slots::SharedSlots,
+};
 
 /// Time that running requests have to finish at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
@@ -78,8 +83,10 @@ struct Inner {
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     owner_rates: Mutex<Rates<OwnerId>>,
     key_rates: Mutex<Rates<PublicKey>>,
-    requests: Arc<Semaphore>,
-    large_bodies: Arc<Semaphore>,
+    subnet_rates: Mutex<Rates<Subnet>>,
+    addresses: ClientAddresses,
+    requests: SharedSlots,
+    large_bodies: SharedSlots,
     tasks: TaskTracker,
     document: OnceLock<OpenApi>,
     /// Memory's last readiness answer, with its time.
@@ -96,6 +103,8 @@ pub struct ServerConfig {
     pub writer: Option<Arc<dyn extraction::Writer>>,
     /// Limits of requests.
     pub limits: Limits,
+    /// How the address of a client is known.
+    pub addresses: ClientAddresses,
     /// The URL of this server for clients, if it differs from their `Host` header.
     pub public_url: Option<String>,
     /// The answer of `/relayer`.
@@ -108,7 +117,8 @@ impl AppState {
     /// Creates the routes' state.
     #[must_use]
     pub fn new(config: ServerConfig) -> Self {
-        let ServerConfig { memory, embedder, writer, limits, public_url, identity, now_ms } = config;
+        let ServerConfig { memory, embedder, writer, limits, addresses, public_url, identity, now_ms } =
+            config;
         let records: Arc<dyn Records> = Arc::new(memory.clone());
         Self {
             inner: Arc::new(Inner {
@@ -121,8 +131,10 @@ impl AppState {
                 now_ms,
                 owner_rates: Mutex::new(Rates::new(limits.owner_per_minute)),
                 key_rates: Mutex::new(Rates::new(limits.key_per_minute)),
-                requests: Arc::new(Semaphore::new(limits.requests)),
-                large_bodies: Arc::new(Semaphore::new(limits.large_bodies)),
+                subnet_rates: Mutex::new(Rates::new(limits.subnet_per_minute)),
+                addresses,
+                requests: SharedSlots::new(limits.requests),
+                large_bodies: SharedSlots::new(limits.large_bodies),
                 limits,
                 tasks: TaskTracker::new(),
                 document: OnceLock::new(),
@@ -243,7 +255,7 @@ pub fn router(app: &AppState, more: OpenApiRouter<AppState>) -> Router {
     let gated = gated
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(app.clone(), gate::gate));
-    let open = open.layer(middleware::from_fn(gate::open)).with_state(app.clone());
+    let open = open.layer(middleware::from_fn_with_state(app.clone(), gate::open)).with_state(app.clone());
     open.merge(gated)
         .fallback(async || ApiError::new(api_error::NO_ROUTE))
         .method_not_allowed_fallback(async || ApiError::new(api_error::NO_METHOD))

@@ -16,5 +16,6 @@ pub mod injection;
 pub mod mcp;
 pub mod node_model;
 pub mod service;
+pub(crate) mod shared_slots;
 pub mod stacks;
 pub(crate) mod time;

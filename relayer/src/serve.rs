@@ -18,7 +18,7 @@ use baton_relayer::{
     config::{HttpSetting, Settings},
     http::{self, AppState, IdentitySource, MemoryFacts, PeerCounts, RelayerIdentity, ServerConfig},
     injection::Recollection,
-    service::Relayer,
+    service::{Relayer, SealedLimits},
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -43,6 +43,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let mut config = MeshConfig::server(agent, settings.listen.clone());
     config.bootstrap.clone_from(&settings.bootstrap);
     config.mdns = settings.mdns;
+    config.limits.count_private = settings.limits.count_private;
     let (mesh, incoming) = Mesh::spawn(Zeroizing::new(*key.expose_seed()), config).await?;
     let opened = setup::open(&settings, Some(&mesh)).await?;
     let chat = Conversations::open(&settings, &opened.memory, &key).await?;
@@ -54,7 +55,10 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let shutdown = CancellationToken::new();
     let grace = Duration::from_secs(settings.drain_seconds.into());
     let recollection: Arc<dyn Recollection> = Arc::new(opened.memory.clone());
+    let sealed_limits =
+        SealedLimits { count_private: settings.limits.count_private, ..SealedLimits::default() };
     let relayer = Relayer::new(key, mesh.clone(), Arc::new(crate::now_ms)).with_memory(recollection);
+    let relayer = relayer.with_limits(sealed_limits);
     let memory = opened.memory.clone();
     let jobs = memory.run_jobs(shutdown.clone());
     let sealed = relayer.run(incoming, shutdown.clone(), grace);
@@ -137,6 +141,7 @@ async fn serve_http(
         embedder: opened.embedder,
         writer: opened.writer,
         limits: settings.limits,
+        addresses: settings.addresses.clone(),
         public_url: settings.public_url.clone(),
         identity,
         now_ms: Arc::new(crate::now_ms),

@@ -1,13 +1,12 @@
 //! The relay of one turn. It checks the readable parts, adds memory if the client allows this relayer to, and
 //! forwards the request to the named node. It passes the node's frames back unchanged.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+mod admission;
+
+use std::{sync::Arc, time::Duration};
 
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
-use baton_mesh::{Incoming, MeshHandle, Rates, TurnReceiver, TurnSender, TurnStream};
+use baton_mesh::{Incoming, MeshHandle, TurnReceiver, TurnSender, TurnStream, guard::Caller};
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject, codec,
     ids::NodeId,
@@ -17,11 +16,7 @@ use baton_proto::{
     wire::{ClientFrame, NodeFrame, TurnRequest},
 };
 use sha2::{Digest as _, Sha256};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    task::JoinSet,
-    time::Instant,
-};
+use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use baton_memory::{
@@ -29,6 +24,9 @@ use baton_memory::{
     ids::OwnerId,
     model::{MemoryScope, Text},
 };
+
+pub use admission::SealedLimits;
+use admission::{Admission, AdmittedTurn};
 
 use crate::{
     delegation::{Scope, registry::Registry},
@@ -41,16 +39,12 @@ const HINT_KEPT_MS: u64 = 5 * 60 * 1000;
 /// Most items of memory for one turn.
 const RECALL_ITEMS: usize = 12;
 
-/// Concurrent relayed turns; each holds at most two frames. Further ones are refused with `Busy`.
-pub(crate) const MAX_RELAYED_TURNS: usize = 256;
-/// Time limit for a client's request, and for opening the substream to the node.
+/// Time limit for opening the substream to the node.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest silence between two frames of a node: a slow model on a long prompt.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long a client may accept no frame before its turn is dropped, so that a stalled client frees its slot.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
-/// Turns a minute from one client: half of a node's default limit for one peer, and this relayer is one peer.
-pub(crate) const TURNS_PER_MINUTE: u32 = 60;
 
 /// A relayer: its key, its memory, and its network.
 pub struct Relayer {
@@ -58,7 +52,7 @@ pub struct Relayer {
     memory: Option<(Arc<dyn Recollection>, Registry)>,
     mesh: MeshHandle,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
-    rates: Mutex<Rates<NodeId>>,
+    admission: Admission,
 }
 
 /// A turn to forward.
@@ -81,7 +75,14 @@ impl Relayer {
     /// A relayer that forwards turns; `now_ms` is the wall clock in milliseconds since the Unix epoch.
     #[must_use]
     pub fn new(key: SecretSigningKey, mesh: MeshHandle, now_ms: Arc<dyn Fn() -> u64 + Send + Sync>) -> Self {
-        Self { key, memory: None, mesh, now_ms, rates: Mutex::new(Rates::new(TURNS_PER_MINUTE)) }
+        Self { key, memory: None, mesh, now_ms, admission: Admission::new(SealedLimits::default()) }
+    }
+
+    /// Sets the limits.
+    #[must_use]
+    pub fn with_limits(mut self, limits: SealedLimits) -> Self {
+        self.admission = Admission::new(limits);
+        self
     }
 
     /// Adds the owners' memory, for turns with a hint.
@@ -94,7 +95,6 @@ impl Relayer {
     /// Serves until shutdown, then lets running turns finish within `grace`.
     pub async fn run(self, mut incoming: Incoming, shutdown: CancellationToken, grace: Duration) {
         let relayer = Arc::new(self);
-        let slots = Arc::new(Semaphore::new(MAX_RELAYED_TURNS));
         let mut turns = JoinSet::new();
         loop {
             tokio::select! {
@@ -102,11 +102,11 @@ impl Relayer {
                 () = shutdown.cancelled() => break,
                 Some(ended) = turns.join_next(), if !turns.is_empty() => propagate_panic(ended),
                 next = incoming.next() => {
-                    let Some((from, stream)) = next else { break };
-                    let permit = slots.clone().try_acquire_owned();
+                    let Some((_, stream)) = next else { break };
                     let relayer = relayer.clone();
+                    // The mesh bounds the streams of all peers, of a peer and of a subnet.
                     turns.spawn(async move {
-                        relayer.serve(from, stream, permit.ok()).await;
+                        relayer.serve(stream).await;
                     });
                 }
             }
@@ -121,49 +121,46 @@ impl Relayer {
         }
     }
 
-    async fn serve(&self, from: NodeId, mut stream: TurnStream, permit: Option<OwnedSemaphorePermit>) {
-        // Refused before the request is read: it may have eight megabytes.
-        let admitted = match permit {
-            None => Err(refuse(ErrorCode::Busy)),
-            Some(permit) => self.take_rate(from).map(|()| permit),
-        };
-        let request = match admitted {
-            Ok(permit) => read_request(&mut stream).await.map(|request| (request, permit)),
-            Err(error) => Err(error),
-        };
+    async fn serve(&self, mut stream: TurnStream) {
+        let who = self.admission.caller(&stream);
+        let admitted = self.admission.admit(&mut stream, &who, &self.mesh, &*self.now_ms).await;
         let (mut sender, receiver) = stream.split();
-        let result = match request {
-            Ok((request, _permit)) => self.relay(request, &mut sender, receiver).await,
+        let result = match admitted {
+            Ok(turn) => self.relay(turn, &mut sender, receiver).await,
             Err(error) => Err(error),
         };
-        match result {
-            Ok(frames) => tracing::info!(client = %short(&from), frames, "turn relayed"),
-            Err(RelayError::Refuse(code, retry_after_ms)) => {
-                tracing::info!(client = %short(&from), code = code.name(), "turn refused");
-                let refused = NodeFrame::Refused { code, retry_after_ms };
-                // The client may be gone already; then the refusal reaches no one.
-                let _ = to_client(&mut sender, &codec::encode(&refused)).await;
-            }
-            Err(RelayError::Gone) => tracing::debug!(client = %short(&from), "turn dropped"),
-        }
-        let _ = sender.close().await;
+        self.finish(&who, result, &mut sender).await;
     }
 
-    /// Takes one turn from this client's rate.
-    fn take_rate(&self, from: NodeId) -> Result<(), RelayError> {
-        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        rates.take(from, (self.now_ms)()).map_err(|wait| RelayError::Refuse(ErrorCode::RateLimited, wait))
+    /// Records the end of a relay, and reports a refusal to the client.
+    async fn finish(&self, who: &Caller, result: Result<u64, RelayError>, sender: &mut TurnSender) {
+        let client = short(&who.peer);
+        match result {
+            Ok(frames) => {
+                self.admission.served(who, (self.now_ms)());
+                tracing::info!(%client, frames, "turn relayed");
+            }
+            Err(RelayError::Refuse(code, retry_after_ms)) => {
+                self.admission.note_refusal(who, code, (self.now_ms)());
+                // At debug: a flood of refused requests must not fill the log.
+                tracing::debug!(%client, code = code.name(), "turn refused");
+                let refused = NodeFrame::Refused { code, retry_after_ms };
+                // The client may be gone already; then the refusal reaches no one.
+                let _ = to_client(sender, &codec::encode(&refused)).await;
+            }
+            Err(RelayError::Gone) => tracing::debug!(%client, "turn dropped"),
+        }
+        let _ = sender.close().await;
     }
 
     /// Relays one turn; returns the number of frames passed back.
     async fn relay(
         &self,
-        RelayRequest { mut request, hint }: RelayRequest,
+        AdmittedTurn { request, auth, share, slot: _slot }: AdmittedTurn,
         client: &mut TurnSender,
         watch: TurnReceiver,
     ) -> Result<u64, RelayError> {
-        let auth = SignedObject::<TurnAuth>::verify(request.auth.clone()).map_err(refuse)?;
-        auth.check_time((self.now_ms)()).map_err(refuse)?;
+        let RelayRequest { mut request, hint } = request;
         let items = match hint {
             Some(hint) => self.recall(hint, &auth).await.map_err(refuse)?,
             // Without a hint, no owner is named.
@@ -176,6 +173,7 @@ impl Relayer {
             refuse(ErrorCode::Busy)
         })?;
         send(&mut node, &ClientFrame::Turn(request), deadline).await?;
+        drop(share);
         to_client(client, &codec::encode(&NodeFrame::Memory(items))).await?;
         pass_back(&mut node, client, watch).await
     }
@@ -336,16 +334,6 @@ async fn send_within(client: &mut TurnSender, frame: &[u8], limit: Duration) -> 
 fn is_memory(frame: &[u8]) -> bool {
     let kind = codec::encode(&NodeFrame::Memory(Vec::new()));
     !frame.is_empty() && frame.first() == kind.first()
-}
-
-async fn read_request(stream: &mut TurnStream) -> Result<RelayRequest, RelayError> {
-    let deadline = Instant::now() + OPEN_TIMEOUT;
-    let frame = match stream.recv_by(MAX_FRAME_BYTES, deadline).await {
-        Ok(Some(frame)) => frame,
-        Err(baton_mesh::FrameError::TooLarge(_)) => return Err(refuse(ErrorCode::FrameTooLarge)),
-        Ok(None) | Err(_) => return Err(RelayError::Gone),
-    };
-    relay_request(&frame).map_err(refuse)
 }
 
 /// Decodes a request to relay. An invalid request is not forwarded.

@@ -195,7 +195,7 @@ impl Slot {
         socket: OwnedSemaphorePermit,
     ) -> Self {
         let id = table.next_id.fetch_add(1, Ordering::Relaxed);
-        let activity = Activity::new(idle);
+        let activity = Activity::new(address, idle);
         table.lock().insert(id, (address.ip().into(), activity.clone()));
         Self { table, id, activity, _socket: socket }
     }

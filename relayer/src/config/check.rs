@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use axum::http::HeaderName;
 use baton_memory::limits::MAX_ITEMS;
 
 use super::{
     ConfigError, DEFAULT_SHARDS, EmbedderEndpoint, EmbedderSetting, HttpSetting, ModelSettings, Options,
     RolesSetting, Settings, StorageSetting, WalrusSettings,
 };
-use crate::http::Limits;
+use crate::http::{ClientAddresses, Limits};
 
 /// Default address of the HTTP server: the `local` one of the `memwal` SDK.
 const DEFAULT_HTTP: &str = "127.0.0.1:8000";
@@ -27,12 +28,14 @@ impl Settings {
         let (embedder, embedder_endpoint) = embedder(&options)?;
         let (model, walrus, limits) = (model(&options)?, walrus(&options)?, limits(&options)?);
         let through_nodes = through_nodes(&options)?;
+        let addresses = addresses(&options)?;
         let default =
             |text: &str| text.parse().expect("the default has the form of the option, as a test shows");
         Ok(Self {
             http: options.http.unwrap_or_else(|| default_http(DEFAULT_HTTP)),
             public_url: public_url(options.public_url)?,
             limits,
+            addresses,
             postgres_url_file,
             keys_dir: options.keys_dir.unwrap_or_else(|| data_dir.join("keys")),
             max_items: options.max_items.unwrap_or(MAX_ITEMS).max(1),
@@ -59,6 +62,7 @@ impl Settings {
             model(options).err(),
             walrus(options).err(),
             limits(options).err(),
+            addresses(options).err(),
             through_nodes(options).err(),
             public_url(options.public_url.clone()).err(),
         ];
@@ -169,18 +173,41 @@ fn walrus(options: &Options) -> Result<Option<WalrusSettings>, ConfigError> {
 fn limits(options: &Options) -> Result<Limits, ConfigError> {
     let defaults = Limits::default();
     let requests = options.max_requests.map_or(defaults.requests, |most| most as usize);
+    let large_bodies = options.max_large_bodies.map_or(defaults.large_bodies, |most| most as usize);
     let limits = Limits {
         owner_per_minute: options.requests_per_minute.unwrap_or(defaults.owner_per_minute),
         key_per_minute: options.key_requests_per_minute.unwrap_or(defaults.key_per_minute),
+        subnet_per_minute: options.subnet_requests_per_minute.unwrap_or(defaults.subnet_per_minute),
+        count_private: options.count_private.unwrap_or(defaults.count_private),
         requests,
-        large_bodies: defaults.large_bodies,
+        large_bodies,
+        ..defaults
     };
-    if limits.owner_per_minute == 0 || limits.key_per_minute == 0 || !(1..=65_536).contains(&requests) {
+    let rates = [limits.owner_per_minute, limits.key_per_minute, limits.subnet_per_minute];
+    if rates.contains(&0) || !(1..=65_536).contains(&requests) || !(1..=requests).contains(&large_bodies) {
         return conflict(
-            "requests_per_minute, key_requests_per_minute and max_requests (up to 65536) are at least 1",
+            "requests_per_minute, key_requests_per_minute, subnet_requests_per_minute, max_requests (up to 65536) and \
+             max_large_bodies (up to max_requests) are at least 1",
         );
     }
     Ok(limits)
+}
+
+fn addresses(options: &Options) -> Result<ClientAddresses, ConfigError> {
+    let proxies = options.trusted_proxies.clone();
+    let Some(name) = &options.client_address_header else {
+        if proxies.is_empty() {
+            return Ok(ClientAddresses::default());
+        }
+        return conflict("trusted_proxies needs client_address_header, such as x-forwarded-for");
+    };
+    match name.to_ascii_lowercase().parse::<HeaderName>() {
+        // Its values are no plain addresses.
+        Ok(header) if header != "forwarded" => Ok(ClientAddresses { header: Some(header), proxies }),
+        _ => conflict(
+            "client_address_header is the name of a header with addresses alone, such as x-forwarded-for or x-real-ip",
+        ),
+    }
 }
 
 fn public_url(url: Option<String>) -> Result<Option<String>, ConfigError> {

@@ -1,6 +1,6 @@
 //! The only list of options, for flags, environment and file.
 
-use std::path::PathBuf;
+use std::{net::IpAddr, path::PathBuf};
 
 use baton_command::options;
 use baton_mesh::Multiaddr;
@@ -23,8 +23,20 @@ options! {
             requests_per_minute: Option<u32>;
             /// Most requests per minute of one key [default: 300]
             key_requests_per_minute: Option<u32>;
-            /// Most concurrent requests [default: 256]
+            /// Most requests per minute from one subnet: a /24 of IPv4, a /48 of IPv6 [default: 3000]
+            subnet_requests_per_minute: Option<u32>;
+            /// Most concurrent requests; a subnet has a quarter of them, a key a sixteenth [default: 256]
             max_requests: Option<u32>;
+            /// Most concurrent bodies of more than 2 MiB, such as imports [default: 4]
+            max_large_bodies: Option<u32>;
+            /// Header in which a proxy reports the client's address, such as x-forwarded-for; it counts from
+            /// this machine and from trusted_proxies alone [default: clients connect directly]
+            client_address_header: Option<String>;
+            /// Addresses of proxies on other machines that client_address_header is believed from
+            [long = "trusted-proxy", id = "trusted_proxies", value_delimiter = ','] trusted_proxies: Vec<IpAddr>;
+            /// Count private and loopback addresses too, each as a subnet, for requests and sealed turns
+            /// [default: false]
+            count_private: Option<bool>;
         }
         "Memory" {
             /// Storage of sealed records: embedded or postgres [default: embedded]

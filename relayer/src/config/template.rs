@@ -16,8 +16,20 @@ pub const TEMPLATE: &str = r#"# Configuration of baton-relayer. Lines that begin
 #requests_per_minute = 600
 #key_requests_per_minute = 300
 
-# Requests in hand at once.
+# Requests a minute from one subnet: a /24 of IPv4, a /48 of IPv6.
+#subnet_requests_per_minute = 3000
+
+# Requests in hand at once, and among them bodies of more than 2 MiB. A subnet has a quarter of each, a key a sixteenth.
 #max_requests = 256
+#max_large_bodies = 4
+
+# Behind a proxy, the header in which it reports the client's address, such as x-forwarded-for.
+# It is believed from this machine and from the addresses of trusted_proxies, and ignored from all others.
+#client_address_header = ""
+#trusted_proxies = []
+
+# Count private and loopback addresses too, each as a subnet of its own.
+#count_private = false
 
 # ---- Memory ----
 

@@ -59,6 +59,10 @@ fn errors_name_the_line_and_the_allowed_values() {
     check("through_nodes_model = \"m\"", &["through_nodes = true"]);
     check("publishers = [\"http://x\"]", &["aggregators"]);
     check("requests_per_minute = 0", &["at least 1"]);
+    check("max_large_bodies = 300", &["max_large_bodies"]);
+    check("trusted_proxies = [\"10.0.0.1\"]", &["client_address_header"]);
+    check("client_address_header = \"Forwarded\"", &["x-forwarded-for"]);
+    check("client_address_header = \"a b\"", &["x-real-ip"]);
     check("public_url = \"ftp://x\"", &["public_url"]);
 }
 

@@ -1,24 +1,33 @@
-//! The gate: limits concurrent requests and body sizes, authenticates callers, limits rates, and refuses
-//! replays.
+//! The gate: authenticates callers, limits rates, sizes and concurrent requests, and refuses replays.
+//!
+//! The order of the checks is the order of their cost. Nothing is held before the signature is verified:
+//! 1. the subnet's rate, the form of the headers, the time, and whether the named key has a request left;
+//! 2. the signature, if the head has the hash of the body;
+//! 3. the body; its sender must keep a minimum rate, and a large one needs a slot;
+//! 4. the signature otherwise;
+//! 5. a slot for the request.
 
 use axum::{
     body::Body,
-    extract::{Request, State},
+    extract::{ConnectInfo, Request, State},
     http::{HeaderMap, HeaderValue, header::CONNECTION, request::Parts},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
+use baton_command::listen::Activity;
 use baton_keys::account::body_sha256;
-use tokio::sync::OwnedSemaphorePermit;
+use baton_mesh::Subnet;
+use tokio::time::Instant;
 
 use super::{
     AppState,
     api_error::{ApiError, BUSY, CLOCK, DEADLINE, INTERNAL, RATE, TOO_LARGE, UNAUTHENTICATED},
-    body,
+    body::{self, BodyLimits, BodyReader},
     limits::{ANSWER_TIMEOUT, BODY_BYTES, CHAT_BODY_BYTES, IMPORT_BODY_BYTES, OPEN_BODY_BYTES},
 };
 use crate::{
-    auth::{AuthError, Caller, SignedHead, VerifiedHead},
+    auth::{AuthError, Caller, SignedHead},
+    shared_slots::{NoSlot, SharedSlots, SlotCaller, SlotPermit},
     stacks::SecretUse,
 };
 
@@ -35,15 +44,19 @@ fn body_limit(path: &str) -> usize {
 }
 
 /// Reads the body of an open route, which no gate reads.
-pub(super) async fn open(request: Request, next: Next) -> Response {
+pub(super) async fn open(State(app): State<AppState>, request: Request, next: Next) -> Response {
     let (parts, sent) = request.into_parts();
-    match body::read(sent, OPEN_BODY_BYTES, |_| Ok(())).await {
+    match body::read(sent, limits_of(&app, OPEN_BODY_BYTES)).await {
         Ok(bytes) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
         Err(error) if error.code() == "too_large" => {
             ApiError::bad(format!("a body of this route has at most {OPEN_BODY_BYTES} bytes")).into_response()
         }
         Err(error) => error.into_response(),
     }
+}
+
+fn limits_of(app: &AppState, most: usize) -> BodyLimits {
+    BodyLimits { most, patience: app.inner.limits.body_patience }
 }
 
 /// Admits a request with its [`Caller`], or answers it.
@@ -82,59 +95,68 @@ async fn admit_and_run(app: &AppState, request: Request, next: Next) -> Response
     }
 }
 
-/// The permits of a running request: one for the request, and one for a large body.
-#[derive(Default)]
+/// The slots of a running request: one for the request, and one for a large body.
 struct Permits {
-    _request: Option<OwnedSemaphorePermit>,
-    large: Option<OwnedSemaphorePermit>,
+    _request: SlotPermit,
+    _large: Option<SlotPermit>,
 }
 
-impl Permits {
-    fn take(app: &AppState) -> Result<Self, ApiError> {
-        let request = app.inner.requests.clone().try_acquire_owned().map_err(|_| busy())?;
-        Ok(Self { _request: Some(request), large: None })
-    }
-
-    /// Reports the present size of a body.
-    fn grow(&mut self, app: &AppState, bytes: usize) -> Result<(), ApiError> {
-        if bytes > BODY_BYTES && self.large.is_none() {
-            self.large = Some(app.inner.large_bodies.clone().try_acquire_owned().map_err(|_| busy())?);
-        }
-        Ok(())
-    }
+/// Waits for a slot, for a bounded time and in a bounded queue.
+async fn slot(app: &AppState, slots: &SharedSlots, caller: SlotCaller) -> Result<SlotPermit, ApiError> {
+    let taken = slots.take(caller, Instant::now() + app.inner.limits.slot_wait).await;
+    taken.map_err(|NoSlot| ApiError::new(BUSY).after_ms(1_000))
 }
 
-fn busy() -> ApiError {
-    ApiError::new(BUSY).after_ms(1_000)
-}
-
-/// Admits a request: returns it with caller, body and permits.
-///
-/// No request takes a permit before its signature is verified. A head with its body's hash is verified before
-/// the body is read. Any other is verified after a body of moderate length, which until then occupies only
-/// its connection.
+/// Admits a request: returns it with caller, body and slots.
 async fn admit(app: &AppState, request: Request) -> Result<(Request, Permits), ApiError> {
     let (mut parts, sent) = request.into_parts();
     let most = body_limit(parts.uri.path());
-    let head = SignedHead::read(&parts.headers).map_err(refuse)?;
-    let (caller, bytes, permits) = match head.stated_body_sha256().map(str::to_owned) {
+    let now_ms = app.now_ms();
+    let subnet = subnet_of(app, &parts);
+    if let Some(subnet) = subnet {
+        super::lock(&app.inner.subnet_rates).take(subnet, now_ms).map_err(limited)?;
+    }
+    let head = SignedHead::read(&parts.headers, now_ms).map_err(refuse)?;
+    // The named key may be another's, so nothing is taken from it yet.
+    match super::lock(&app.inner.key_rates).wait_ms(head.claimed_key(), now_ms) {
+        0 => {}
+        wait => return Err(limited(wait)),
+    }
+    let mut large = None;
+    let (caller, bytes) = match head.stated_body_sha256().map(str::to_owned) {
         Some(stated) => {
-            let (caller, mut permits) = identify(app, &parts, head, &stated).await?;
-            let bytes = body::read(sent, most, |length| permits.grow(app, length)).await?;
+            let caller = identify(app, &parts, head, &stated).await?;
+            let slot_caller = SlotCaller { subnet, key: caller.key.0 };
+            let mut reader = BodyReader::new(sent, limits_of(app, most));
+            if !reader.read_within(BODY_BYTES).await? {
+                let begun = Instant::now();
+                large = Some(slot(app, &app.inner.large_bodies, slot_caller).await?);
+                reader.excuse(begun.elapsed());
+                reader.read_within(most).await?;
+            }
+            let bytes = reader.into_bytes();
             if body_sha256(&bytes) != stated {
                 return Err(ApiError::new(UNAUTHENTICATED));
             }
-            (caller, bytes, permits)
+            (caller, bytes)
         }
         None => {
-            let bytes = body::read(sent, most.min(BODY_BYTES), |_| Ok(())).await;
+            let bytes = body::read(sent, limits_of(app, most.min(BODY_BYTES))).await;
             let bytes = bytes.map_err(|error| unstated(error, most))?;
-            let (caller, permits) = identify(app, &parts, head, &body_sha256(&bytes)).await?;
-            (caller, bytes, permits)
+            (identify(app, &parts, head, &body_sha256(&bytes)).await?, bytes)
         }
     };
+    let request = slot(app, &app.inner.requests, SlotCaller { subnet, key: caller.key.0 }).await?;
     parts.extensions.insert(caller);
+    let permits = Permits { _request: request, _large: large };
     Ok((Request::from_parts(parts, Body::from(bytes)), permits))
+}
+
+/// The subnet that counts a request, by its connection or by a trusted proxy.
+fn subnet_of(app: &AppState, parts: &Parts) -> Option<Subnet> {
+    let ConnectInfo(activity) = parts.extensions.get::<ConnectInfo<Activity>>()?;
+    let count_private = app.inner.limits.count_private;
+    app.inner.addresses.subnet(activity.peer().ip(), &parts.headers, count_private)
 }
 
 /// The answer for a body that is too long to read before its signature is verified.
@@ -147,24 +169,25 @@ fn unstated(error: ApiError, most: usize) -> ApiError {
         .hinting("send the SHA-256 of the body, in hex, in x-body-sha256: the signature is then checked before the body")
 }
 
-/// Authenticates a head; returns the caller and the permits, with the nonce taken.
+fn limited(wait: u32) -> ApiError {
+    ApiError::new(RATE).after_ms(wait.into())
+}
+
+/// Authenticates a head; returns the caller, with the nonce taken.
 async fn identify(
     app: &AppState,
     parts: &Parts,
     head: SignedHead<'_>,
     body_sha256: &str,
-) -> Result<(Caller, Permits), ApiError> {
+) -> Result<Caller, ApiError> {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let now_ms = app.now_ms();
-    let verified: VerifiedHead<'_> = head.verify(&parts.method, path, body_sha256, now_ms).map_err(refuse)?;
+    let verified = head.verify(&parts.method, path, body_sha256).map_err(refuse)?;
     // Before any lookup for the key, which may be unknown.
-    let limited = |wait: u32| ApiError::new(RATE).after_ms(wait.into());
     super::lock(&app.inner.key_rates).take(verified.key(), now_ms).map_err(limited)?;
-    let permits = Permits::take(app)?;
     let identified = verified.identify(app.registry(), now_ms).await.map_err(refuse)?;
     super::lock(&app.inner.owner_rates).take(identified.caller.owner, now_ms).map_err(limited)?;
-    let caller = identified.admit(app.registry().records(), now_ms).await.map_err(refuse)?;
-    Ok((caller, permits))
+    identified.admit(app.registry().records(), now_ms).await.map_err(refuse)
 }
 
 fn refuse(error: AuthError) -> ApiError {

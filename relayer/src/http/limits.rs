@@ -12,11 +12,16 @@ pub(super) const BODY_BYTES: usize = 2 * 1024 * 1024;
 pub(super) const CHAT_BODY_BYTES: usize = 8 * 1024 * 1024;
 /// Longest import: about ten thousand items; larger ones are sent in parts.
 pub(super) const IMPORT_BODY_BYTES: usize = 64 * 1024 * 1024;
-/// Grace period of a body, beyond the time that [`MIN_BODY_RATE`] allows; a stalled sender is then cut off.
-pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
+/// Default of [`Limits::body_patience`].
+const BODY_PATIENCE: Duration = Duration::from_secs(10);
 /// Slowest average rate of a body, in bytes a second. The slowest mobile connections are several times
 /// faster.
 pub(super) const MIN_BODY_RATE: u64 = 32 * 1024;
+/// Slowest average rate of the part of a body that occupies a large slot: 1 Mbit/s. A slower client sends its
+/// import in parts of at most [`BODY_BYTES`].
+pub(super) const MIN_LARGE_BODY_RATE: u64 = 128 * 1024;
+/// Longest wait for a slot, for a request or for a large body; then the answer is 503.
+const SLOT_WAIT: Duration = Duration::from_secs(15);
 /// Time limit for the start of an answer: a restore reads many blobs.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 /// Most ids of one request.
@@ -37,14 +42,33 @@ pub struct Limits {
     pub owner_per_minute: u32,
     /// Requests a minute of one key.
     pub key_per_minute: u32,
-    /// Concurrent requests; each holds at most its body and its answer.
+    /// Requests a minute from one subnet.
+    pub subnet_per_minute: u32,
+    /// Whether private and loopback addresses are counted as well, each as its own subnet.
+    pub count_private: bool,
+    /// Concurrent requests; each holds at most its body and its answer. A subnet has a quarter of them, a key a
+    /// sixteenth.
     pub requests: usize,
-    /// Among them, requests with a body of more than a few MiB.
+    /// Concurrent bodies of more than 2 MiB, shared in the same way.
     pub large_bodies: usize,
+    /// Longest wait for a slot.
+    pub slot_wait: Duration,
+    /// Grace period of a body, beyond the time that its bytes are worth; a stalled sender is then cut off.
+    pub body_patience: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { owner_per_minute: 600, key_per_minute: 300, requests: 256, large_bodies: 4 }
+        Self {
+            owner_per_minute: 600,
+            key_per_minute: 300,
+            // Five busy owners.
+            subnet_per_minute: 3_000,
+            count_private: false,
+            requests: 256,
+            large_bodies: 4,
+            slot_wait: SLOT_WAIT,
+            body_patience: BODY_PATIENCE,
+        }
     }
 }

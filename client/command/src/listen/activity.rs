@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    net::SocketAddr,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
@@ -12,8 +13,9 @@ use axum::{
     Router,
     body::{Body, HttpBody},
     extract::{ConnectInfo, Request, connect_info::Connected},
+    http::{StatusCode, Version},
     middleware::{self, Next},
-    response::Response,
+    response::{IntoResponse as _, Response},
     serve::IncomingStream,
 };
 use bytes::Bytes;
@@ -29,6 +31,8 @@ pub struct Activity(Arc<SharedActivity>);
 
 #[derive(Debug)]
 struct SharedActivity {
+    /// The address of the other end.
+    peer: SocketAddr,
     state: Mutex<ActivityState>,
     /// How long a peer may stand still.
     patience: Duration,
@@ -50,9 +54,16 @@ struct ActivityState {
 }
 
 impl Activity {
-    pub(super) fn new(patience: Duration) -> Self {
+    pub(super) fn new(peer: SocketAddr, patience: Duration) -> Self {
         let state = ActivityState { running: 0, last: Instant::now(), body_since: None, replaced: false };
-        Self(Arc::new(SharedActivity { state: Mutex::new(state), patience, task: AtomicWaker::new() }))
+        let task = AtomicWaker::new();
+        Self(Arc::new(SharedActivity { peer, state: Mutex::new(state), patience, task }))
+    }
+
+    /// The address of the connection's other end: the client, or a proxy.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.0.peer
     }
 
     fn lock(&self) -> MutexGuard<'_, ActivityState> {
@@ -112,6 +123,9 @@ impl Connected<IncomingStream<'_, BoundedListener>> for Activity {
     }
 }
 
+/// The answer to a request over HTTP/2.
+const HTTP_2_REFUSED: &str = "this server speaks HTTP/1.1: let the client or the proxy use that version\n";
+
 /// Marks a request as running until it is dropped.
 struct RunningRequest(Activity);
 
@@ -125,10 +139,15 @@ impl Drop for RunningRequest {
 
 /// Makes a router report its requests to each connection, and end bodies that arrive too slowly: their reads
 /// fail with [`io::ErrorKind::TimedOut`]. The router must be served with [`Activity`] as connect info.
+///
+/// HTTP/2 is refused: it has many requests on one connection, and the bounds here are by connection.
 pub fn watched(router: Router) -> Router {
     router.layer(middleware::from_fn(
         async |ConnectInfo(activity): ConnectInfo<Activity>, request: Request, next: Next| -> Response {
             let _running = activity.begin();
+            if request.version() > Version::HTTP_11 {
+                return (StatusCode::HTTP_VERSION_NOT_SUPPORTED, HTTP_2_REFUSED).into_response();
+            }
             let request = request.map(|body| {
                 if body.is_end_stream() { body } else { Body::new(PacedBody::new(body, activity.clone())) }
             });

@@ -37,6 +37,7 @@ impl<'a> ChatServer<'a> {
             memory: memory.memory.clone(),
             embedder: std::sync::Arc::new(super::world::Words),
             writer: None,
+            addresses: baton_relayer::http::ClientAddresses::default(),
             limits: Limits::default(),
             public_url: None,
             identity: std::sync::Arc::new(crate::http::harness::identity),

@@ -1,9 +1,17 @@
 //! Sealed mode: the relayer recalls by a hint for a turn that it cannot read.
 
+use std::time::Duration;
+
 use baton_client::{AccountKey, Client, ClientError, MemoryHint, NewSession, TurnInput, TurnOutcome};
+use baton_keys::SecretSigningKey;
 use baton_memory::ids::OwnerId;
-use baton_proto::{ErrorCode, ids::SuiAddress, memory::RecallScope};
-use baton_relayer::delegation::{Delegation, Scopes, registry::Registry};
+use baton_mesh::{Mesh, MeshConfig, MeshHandle, TurnStream};
+use baton_proto::{ErrorCode, codec, ids::SuiAddress, memory::RecallScope, wire::NodeFrame};
+use baton_relayer::{
+    delegation::{Delegation, Scopes, registry::Registry},
+    service::SealedLimits,
+};
+use tokio::time::Instant;
 
 use baton_testkit::fake::now_ms;
 
@@ -111,4 +119,56 @@ async fn a_scope_of_nothing_recalls_nothing() {
         let hint = MemoryHint { scope: RecallScope::None, ..MemoryHint::new(world.account.clone(), words) };
         assert!(texts(&turn(&world, &relayer, Some(hint)).await.unwrap()).is_empty());
     }
+}
+
+/// A peer that speaks frames by itself.
+async fn peer() -> MeshHandle {
+    let config = MeshConfig::dialer("raw peer");
+    Mesh::spawn(SecretSigningKey::generate().expose_seed(), config).await.unwrap().0
+}
+
+async fn stream_to(peer: &MeshHandle, relayer: &SealedRelayer) -> TurnStream {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    peer.open(relayer.mesh.node_id(), &relayer.mesh.listen_addrs(), deadline).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_streams_of_a_few_peers_do_not_stop_an_honest_turn() {
+    let world = World::new().await;
+    let limits = SealedLimits { relayed_turns: 1, ..SealedLimits::default() };
+    let relayer = world.sealed_with(SecretSigningKey::generate(), limits).await;
+    let peers = [peer().await, peer().await];
+    let mut idle = Vec::new();
+    for peer in &peers {
+        for _ in 0..4 {
+            // One says nothing, the other announces a large frame and sends a part of it.
+            idle.push(stream_to(peer, &relayer).await);
+            let mut large = stream_to(peer, &relayer).await;
+            let sent = Instant::now() + Duration::from_millis(50);
+            // The relayer takes a part and waits for the rest, or takes all and finds no request in it.
+            let _ = large.send_by(&vec![0; 8 << 20], sent).await;
+            idle.push(large);
+        }
+    }
+    turn(&world, &relayer, None).await.unwrap();
+    drop(idle);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_sends_garbage_is_banned_and_others_are_served() {
+    let world = World::new().await;
+    let limits = SealedLimits { count_private: true, ..SealedLimits::default() };
+    let relayer = world.sealed_with(SecretSigningKey::generate(), limits).await;
+    let peer = peer().await;
+    let mut codes = Vec::new();
+    for _ in 0..6 {
+        let mut stream = stream_to(&peer, &relayer).await;
+        stream.send(&[0xff; 40]).await.unwrap();
+        let answer = stream.recv(1024).await.unwrap().expect("a refusal");
+        let Ok(NodeFrame::Refused { code, .. }) = codec::decode(&answer, 1024) else { panic!("no refusal") };
+        codes.push(code);
+    }
+    let expected = [[ErrorCode::NonCanonical; 5].as_slice(), &[ErrorCode::RateLimited]].concat();
+    assert_eq!(codes, expected, "five times garbage, and then a ban");
+    turn(&world, &relayer, None).await.unwrap();
 }

@@ -30,7 +30,7 @@ use baton_relayer::{
     chat::{Chat, ChatAnswer, ChatConfig, ChatError, ChatEvent, ChatRequest},
     delegation::registry::{Change, Records},
     injection::Recollection,
-    service::Relayer,
+    service::{Relayer, SealedLimits},
 };
 use baton_walrus_client::ShardCount;
 use futures::future::BoxFuture;
@@ -265,12 +265,17 @@ impl World {
 
     /// A relayer with this key.
     pub(super) async fn sealed_as(&self, key: SecretSigningKey) -> SealedRelayer {
+        self.sealed_with(key, SealedLimits::default()).await
+    }
+
+    /// A relayer with this key and these limits.
+    pub(super) async fn sealed_with(&self, key: SecretSigningKey, limits: SealedLimits) -> SealedRelayer {
         let listen: Vec<Multiaddr> = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
         let mut config = MeshConfig::server("relayer", listen);
         config.bootstrap = self.nodes.iter().flat_map(FakeNode::addrs).collect();
         let (mesh, incoming) = Mesh::spawn(key.expose_seed(), config).await.unwrap();
         let relayer = Relayer::new(key.clone(), mesh.clone(), self.clock());
-        let relayer = relayer.with_memory(self.memory.clone());
+        let relayer = relayer.with_memory(self.memory.clone()).with_limits(limits);
         tokio::spawn(relayer.run(incoming, CancellationToken::new(), Duration::from_secs(1)));
         SealedRelayer { mesh, key }
     }

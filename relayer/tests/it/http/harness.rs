@@ -18,19 +18,21 @@ use baton_memory::{
 };
 use baton_relayer::{
     delegation::{Delegation, DelegationJson, Scopes},
-    http::{self, AppState, Limits, ServerConfig},
+    http::{self, AppState, ClientAddresses, Limits, ServerConfig},
 };
 use reqwest::{Client, Method, Response};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{net::TcpListener, sync::Semaphore, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
 /// Start time of these tests' clocks.
 pub(super) const START_MS: u64 = 1_795_302_840_000;
 
-/// Maps a few words to a few dimensions, good enough for similarities.
-pub(super) struct Letters;
+/// Maps a few words to a few dimensions, good enough for similarities. A text with `hold` waits for the gate.
+pub(super) struct Letters {
+    gate: Arc<Semaphore>,
+}
 
 impl Embedder for Letters {
     fn id(&self) -> &'static str {
@@ -51,7 +53,13 @@ impl Embedder for Letters {
             vector.iter().map(|value| value / length).collect()
         };
         let vectors = texts.iter().map(one).collect();
-        Box::pin(async move { Ok(vectors) })
+        let waits = texts.iter().any(|text| text.contains("hold"));
+        Box::pin(async move {
+            if waits {
+                drop(self.gate.acquire().await.unwrap());
+            }
+            Ok(vectors)
+        })
     }
 }
 
@@ -60,6 +68,8 @@ pub(super) struct TestServer {
     pub address: SocketAddr,
     pub now_ms: Arc<AtomicU64>,
     pub memory: Memory,
+    /// Lets texts with `hold` be embedded; closed at first.
+    pub gate: Arc<Semaphore>,
     client: Client,
     shutdown: CancellationToken,
     serving: JoinHandle<std::io::Result<()>>,
@@ -145,13 +155,15 @@ impl TestServer {
             let now_ms = now_ms.clone();
             Arc::new(move || now_ms.load(Ordering::SeqCst))
         };
-        let embedder = Arc::new(Letters);
+        let gate = Arc::new(Semaphore::new(0));
+        let embedder = Arc::new(Letters { gate: gate.clone() });
         let memory = Memory::open(Parts::new(vault, embedder.clone(), clock.clone())).await.unwrap();
         let app = AppState::new(ServerConfig {
             memory: memory.clone(),
             embedder,
             writer: None,
             limits,
+            addresses: ClientAddresses::default(),
             public_url: None,
             identity: Arc::new(identity),
             now_ms: clock,
@@ -162,7 +174,7 @@ impl TestServer {
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(http::serve(app, router, listener, shutdown.clone().cancelled_owned()));
         let client = Client::builder().no_proxy().build().unwrap();
-        Self { address, now_ms, memory, client, shutdown, serving, _folder: folder }
+        Self { address, now_ms, memory, gate, client, shutdown, serving, _folder: folder }
     }
 
     /// Stops, and returns the folder for another server.

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
+    task::JoinSet,
 };
 
-use super::harness::{Person, TestServer};
+use super::harness::{Answer, Person, TestServer};
 
 /// Generous for a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -76,27 +77,139 @@ async fn begin(person: &Person<'_>, path: &str, body: &[u8], sent: usize) -> Tcp
     stream
 }
 
+/// An answer to a signed request from this local address.
+async fn post_from(person: &Person<'_>, from: &str, path: &str, body: Vec<u8>) -> Answer {
+    let local: std::net::IpAddr = from.parse().unwrap();
+    let client = reqwest::Client::builder().no_proxy().local_address(local).build().unwrap();
+    let hash = body_sha256(&body);
+    let mut request = client.post(person.server.url(path)).header("x-body-sha256", hash);
+    for (name, value) in person.headers("POST", path, &body) {
+        request = request.header(name, value);
+    }
+    let answer = tokio::time::timeout(PATIENCE, request.body(body).send()).await.expect("an answer");
+    Answer::read(answer.unwrap()).await
+}
+
 #[tokio::test]
-async fn requests_in_hand_are_bounded() {
-    let server = TestServer::with(Limits { requests: 1, ..Limits::default() }).await;
+async fn requests_in_hand_are_bounded_and_further_ones_wait_in_line() {
+    let limits = Limits { requests: 1, slot_wait: Duration::from_millis(100), ..Limits::default() };
+    let server = TestServer::with(limits).await;
     let (person, other) = (Person::new(&server), Person::new(&server));
-    // An unfinished body keeps the only slot, once its head was verified.
-    let slow = begin(&other, "/api/stats", b"{\"namespace\":\"default\"}", 1).await;
+    let mut holding = Box::pin(other.post("/api/embed", json!({ "text": "hold" })));
     let busy = async {
         loop {
             let answer = person.post("/api/stats", json!({})).await;
             if answer.status == 503 {
                 return answer;
             }
-            tokio::task::yield_now().await;
         }
     };
-    let answer = tokio::time::timeout(PATIENCE, busy).await.unwrap();
+    let answer = tokio::select! {
+        _ = &mut holding => panic!("its text waits"),
+        answer = tokio::time::timeout(PATIENCE, busy) => answer.unwrap(),
+    };
     answer.refused(503, "busy");
     assert_eq!(answer.headers["retry-after"], "1");
-    drop(slow);
-    let free = async { while person.post("/api/stats", json!({})).await.status != 200 {} };
-    tokio::time::timeout(PATIENCE, free).await.unwrap();
+    server.bare("GET", "/health", "").await.good();
+    server.gate.add_permits(1);
+    holding.await.good();
+    person.post("/api/stats", json!({})).await.good();
+
+    let limits = Limits { requests: 1, slot_wait: PATIENCE, ..Limits::default() };
+    let server = TestServer::with(limits).await;
+    let (person, other) = (Person::new(&server), Person::new(&server));
+    let mut holding = Box::pin(other.post("/api/embed", json!({ "text": "hold" })));
+    let opening = async {
+        // The second request comes to a relayer whose only slot is taken.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        server.gate.add_permits(1);
+    };
+    let (held, waited, ()) = tokio::join!(&mut holding, person.post("/api/stats", json!({})), opening);
+    held.good();
+    waited.good();
+}
+
+#[tokio::test]
+async fn announced_bodies_hold_no_slot_until_they_arrive() {
+    const LARGE: usize = 3 * 1024 * 1024;
+    let limits = Limits { requests: 1, large_bodies: 1, slot_wait: Duration::ZERO, ..Limits::default() };
+    let server = TestServer::with(limits).await;
+    let (import, chat) = ("/v1/memory/import", "/v1/chat");
+    let large = vec![b' '; LARGE];
+    let mut idle = Vec::new();
+    for path in [import, import, import, import, chat, chat, chat, chat, "/v1/memory/recall"] {
+        // Rightly signed by fresh keys, with the hash of a body that does not come.
+        idle.push(begin(&Person::new(&server), path, &large, 100).await);
+    }
+    let person = Person::new(&server);
+    // The routes read the bodies: they report their errors.
+    post_from(&person, "127.0.0.1", import, large).await.refused(400, "bad_request");
+    let answer = person.post(chat, json!({})).await;
+    assert!(![401, 408, 429, 503].contains(&answer.status), "{} {}", answer.status, answer.text);
+    drop(idle);
+}
+
+#[tokio::test]
+async fn one_address_with_many_keys_cannot_take_all_large_slots() {
+    const LARGE: usize = 3 * 1024 * 1024;
+    let server = TestServer::with(Limits { count_private: true, ..Limits::default() }).await;
+    let (path, large) = ("/v1/memory/import", vec![b' '; LARGE]);
+    // One holds the slot of its address, two wait, the others are refused at once.
+    let mut slow = JoinSet::new();
+    for _ in 0..8 {
+        let (mut stream, rest) = (begin(&Person::new(&server), path, &large, 0).await, large.clone());
+        slow.spawn(async move {
+            // Past the small bound, and then nothing; refused ones are closed meanwhile.
+            let _ = stream.write_all(&rest[..LARGE - 1]).await;
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer).await;
+        });
+    }
+    for _ in 0..5 {
+        tokio::time::timeout(PATIENCE, slow.join_next()).await.expect("five are refused");
+    }
+    let person = Person::new(&server);
+    post_from(&person, "127.0.0.2", path, large).await.refused(400, "bad_request");
+    assert_eq!(slow.len(), 3, "the others still hold and wait");
+}
+
+#[tokio::test]
+async fn a_slow_body_is_cut_off() {
+    let patience = Duration::from_millis(200);
+    let server = TestServer::with(Limits { body_patience: patience, ..Limits::default() }).await;
+    let person = Person::new(&server);
+    let mut stream = begin(&person, "/api/stats", &[b' '; 1000], 10).await;
+    let mut answer = Vec::new();
+    let read = async {
+        while !String::from_utf8_lossy(&answer).contains("slow_body") {
+            assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "no answer");
+        }
+    };
+    // Far less than the time after which the connection counts as idle.
+    tokio::time::timeout(Duration::from_secs(8), read).await.expect("the body is cut off");
+    assert!(answer.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer));
+}
+
+#[tokio::test]
+async fn a_subnet_has_a_rate_whatever_its_keys() {
+    let limits = Limits { count_private: true, subnet_per_minute: 3, ..Limits::default() };
+    let server = TestServer::with(limits).await;
+    let stats = async |from| post_from(&Person::new(&server), from, "/api/stats", b"{}".to_vec()).await;
+    for _ in 0..3 {
+        stats("127.0.0.2").await.good();
+    }
+    let limited = stats("127.0.0.2").await;
+    limited.refused(429, "rate_limited");
+    assert_eq!(limited.headers["retry-after"], "20");
+    stats("127.0.0.3").await.good();
+}
+
+#[tokio::test]
+async fn one_connection_has_one_request_at_a_time() {
+    let server = TestServer::open().await;
+    let client = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
+    let answer = client.get(server.url("/health")).send().await.unwrap();
+    assert_eq!(answer.status(), 505, "HTTP/2 has many, and the bounds are by connection");
     server.bare("GET", "/health", "").await.good();
 }
 

@@ -65,7 +65,7 @@ async fn a_nonce_is_remembered_across_a_restart() {
 }
 
 #[tokio::test]
-async fn clock_skew_is_reported_for_valid_signatures_only() {
+async fn clock_skew_is_reported_before_anything_else_is_checked() {
     let server = TestServer::open().await;
     let person = Person::new(&server);
     let headers = person.headers("POST", "/api/stats", b"{}");
@@ -75,6 +75,8 @@ async fn clock_skew_is_reported_for_valid_signatures_only() {
     assert_eq!(late.headers["x-auth-error"], "ERR_TIMESTAMP_OUT_OF_BOUNDS");
     let mut forged = headers;
     forged[1].1 = "00".repeat(64);
+    server.send("POST", "/api/stats", &forged, b"{}".to_vec()).await.refused(401, "clock_skew");
+    server.now_ms.fetch_sub(301_000, Ordering::SeqCst);
     let answer = server.send("POST", "/api/stats", &forged, b"{}".to_vec()).await;
     answer.refused(401, "unauthenticated");
     assert!(!answer.headers.contains_key("x-auth-error"));
