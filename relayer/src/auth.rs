@@ -209,6 +209,12 @@ impl VerifiedHead<'_> {
         self.signed.key
     }
 
+    /// The account that it names. Whether the key may act for it is not known yet.
+    #[must_use]
+    pub(crate) fn account(&self) -> OwnerId {
+        self.signed.account
+    }
+
     /// Looks up the rights of the key.
     ///
     /// # Errors

@@ -118,6 +118,12 @@ pub(crate) enum Command {
         after_help = "The JSON that is printed goes to POST /api/delegations; the header form goes into x-delegation."
     )]
     Delegate(DelegateArgs),
+    /// Invite an account to this relayer: print an invitation for its key
+    #[command(
+        after_help = "The owner presents the line once, with `baton memory redeem`. It counts with owners = \"invited\".\n\n\
+                            Example: baton-relayer invite <64 hex> --days 90"
+    )]
+    Invite(InviteArgs),
     /// Manage embedding models
     #[command(subcommand)]
     Models(ModelsCommand),
@@ -211,6 +217,18 @@ pub(crate) struct DelegateArgs {
     /// Print the value of the x-delegation header instead of JSON
     #[arg(long)]
     pub(crate) header: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InviteArgs {
+    /// Public key of the account, 64 hex characters; its baton account show has it
+    pub(crate) key: String,
+    /// Days until the invitation expires
+    #[arg(long, default_value_t = 366, value_parser = clap::value_parser!(u64).range(1..=3660))]
+    pub(crate) days: u64,
+    /// Print one JSON line with the serial, by which the invitation can be revoked
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -3,17 +3,17 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use baton_keys::{account::AccountKey, ids::PublicKey};
+use baton_keys::{SecretSigningKey, account::AccountKey, ids::PublicKey};
 use baton_memory::ids::OwnerId;
 use baton_relayer::{
     config::Settings,
     delegation::{Delegation, DelegationJson, Scopes},
-    http,
+    http, owners,
 };
 use zeroize::Zeroizing;
 
 use crate::{
-    cli::{DelegateArgs, McpArgs},
+    cli::{DelegateArgs, InviteArgs, McpArgs},
     now_ms, println, setup,
 };
 
@@ -85,6 +85,18 @@ pub(crate) fn delegate(args: &DelegateArgs) -> anyhow::Result<()> {
     let json = DelegationJson::from(&delegation.sign(account.signing_key()));
     json.verify()?;
     println(&if args.header { json.to_header() } else { serde_json::to_string_pretty(&json)? });
+    Ok(())
+}
+
+/// Prints an invitation of an account's key to the relayer with this key.
+pub(crate) fn invite(args: &InviteArgs, relayer: &SecretSigningKey) -> anyhow::Result<()> {
+    let holder = PublicKey::parse_hex(&args.key)
+        .context("the account's public key has 64 hex characters; its baton account show has it")?;
+    let (text, serial) = owners::invite(relayer, holder, args.days, now_ms()).map_err(anyhow::Error::msg)?;
+    println(&match args.json {
+        true => serde_json::json!({ "invitation": text, "serial": serial.to_string() }).to_string(),
+        false => text,
+    });
     Ok(())
 }
 

@@ -20,12 +20,18 @@ use baton_mesh::Multiaddr;
 
 pub use options::Options;
 pub use template::TEMPLATE;
+pub use values::AccountSetting;
 pub use values::EmbedderSetting;
 pub use values::HttpSetting;
 pub use values::RolesSetting;
+pub use values::SerialSetting;
 pub(crate) use values::StorageSetting;
 
-use crate::http::{ClientAddresses, Limits};
+use crate::{
+    budgets::BudgetLimits,
+    http::{ClientAddresses, Limits},
+    owners::OwnerPolicy,
+};
 
 /// Default number of shards of a store: that of Walrus's mainnet and testnet.
 pub const DEFAULT_SHARDS: u16 = 1_000;
@@ -84,6 +90,10 @@ pub struct Settings {
     pub limits: Limits,
     /// How the address of an HTTP client is known.
     pub addresses: ClientAddresses,
+    /// Who may be an owner.
+    pub owners: OwnerPolicy,
+    /// Budgets of all owners together.
+    pub budgets: BudgetLimits,
     /// File with the URL of a Postgres database; `None` for the embedded database.
     pub postgres_url_file: Option<PathBuf>,
     /// Folder of the owners' keys.

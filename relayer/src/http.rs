@@ -12,6 +12,7 @@ mod delegations;
 mod extract;
 mod gate;
 mod identity;
+mod invitation;
 mod items;
 mod limits;
 mod open;
@@ -57,7 +58,9 @@ pub use identity::{IdentitySource, MemoryFacts, PeerCounts, RelayerIdentity};
 pub use limits::Limits;
 
 use crate::{
+    budgets::Budgets,
     delegation::registry::{Records, Registry},
+    owners::Owners,
     shared_slots::SharedSlots,
 };
 
@@ -85,6 +88,8 @@ struct Inner {
     key_rates: Mutex<Rates<PublicKey>>,
     subnet_rates: Mutex<Rates<Subnet>>,
     addresses: ClientAddresses,
+    owners: Arc<Owners>,
+    budgets: Arc<Budgets>,
     requests: SharedSlots,
     large_bodies: SharedSlots,
     tasks: TaskTracker,
@@ -105,6 +110,10 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// How the address of a client is known.
     pub addresses: ClientAddresses,
+    /// Who may be an owner.
+    pub owners: Arc<Owners>,
+    /// Budgets of all owners together.
+    pub budgets: Arc<Budgets>,
     /// The URL of this server for clients, if it differs from their `Host` header.
     pub public_url: Option<String>,
     /// The answer of `/relayer`.
@@ -117,8 +126,18 @@ impl AppState {
     /// Creates the routes' state.
     #[must_use]
     pub fn new(config: ServerConfig) -> Self {
-        let ServerConfig { memory, embedder, writer, limits, addresses, public_url, identity, now_ms } =
-            config;
+        let ServerConfig {
+            memory,
+            embedder,
+            writer,
+            limits,
+            addresses,
+            owners,
+            budgets,
+            public_url,
+            identity,
+            now_ms,
+        } = config;
         let records: Arc<dyn Records> = Arc::new(memory.clone());
         Self {
             inner: Arc::new(Inner {
@@ -133,6 +152,8 @@ impl AppState {
                 key_rates: Mutex::new(Rates::new(limits.key_per_minute)),
                 subnet_rates: Mutex::new(Rates::new(limits.subnet_per_minute)),
                 addresses,
+                owners,
+                budgets,
                 requests: SharedSlots::new(limits.requests),
                 large_bodies: SharedSlots::new(limits.large_bodies),
                 limits,
@@ -183,6 +204,7 @@ fn gated_routes() -> OpenApiRouter<AppState> {
         .merge(portability::routes())
         .merge(settings::routes())
         .merge(delegations::routes())
+        .merge(invitation::routes())
 }
 
 /// All open routes.

@@ -6,6 +6,7 @@
 //! code is linked.
 
 pub(crate) mod auth;
+pub mod budgets;
 pub mod chat;
 pub mod config;
 pub mod delegation;
@@ -15,6 +16,7 @@ pub mod injection;
 #[cfg(feature = "mcp")]
 pub mod mcp;
 pub mod node_model;
+pub mod owners;
 pub mod service;
 pub(crate) mod shared_slots;
 pub mod stacks;

@@ -8,6 +8,7 @@ mod running;
 mod serve;
 mod setup;
 mod status;
+mod upkeep;
 
 use std::{
     alloc::System,
@@ -81,6 +82,7 @@ fn command(cli: Cli) -> anyhow::Result<()> {
         Command::Doctor(args) => block_on(doctor::run(&folder, cli.config.as_deref(), args)),
         Command::Mcp(args) => block_on(commands::mcp(args)),
         Command::Delegate(args) => commands::delegate(&args),
+        Command::Invite(args) => commands::invite(&args, &init(&folder)?),
         Command::Openapi => commands::openapi(),
         Command::Completions(shell) => Ok(manual::print_completions(Cli::whole(), &shell)?),
         Command::Man(pages) => Ok(manual::print_or_write_pages(Cli::whole(), &pages)?),

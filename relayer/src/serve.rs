@@ -18,6 +18,7 @@ use baton_relayer::{
     config::{HttpSetting, Settings},
     http::{self, AppState, IdentitySource, MemoryFacts, PeerCounts, RelayerIdentity, ServerConfig},
     injection::Recollection,
+    owners::Owners,
     service::{Relayer, SealedLimits},
 };
 use tokio::net::TcpListener;
@@ -25,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use zeroize::Zeroizing;
 
-use crate::{println, setup};
+use crate::{println, setup, upkeep::Upkeep};
 
 /// How long an answer of `GET /relayer` is given again before it is read anew.
 const IDENTITY_KEPT: Duration = Duration::from_secs(1);
@@ -49,6 +50,9 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let chat = Conversations::open(&settings, &opened.memory, &key).await?;
     // From here on, running work is let finish.
     let mut signals = StopSignals::listen().context("cannot listen for SIGTERM and Ctrl-C")?;
+    let owners = Arc::new(Owners::new(settings.owners.clone(), key.public_key()));
+    let upkeep = Upkeep::new(&settings, &opened, owners.clone());
+    upkeep.count_owners().await?;
     let identity = identity_source(&settings, &opened, chat.is_open(), key.public_key(), mesh.clone());
     announce(&settings, &identity(), listener.as_ref(), json)?;
 
@@ -58,11 +62,12 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let sealed_limits =
         SealedLimits { count_private: settings.limits.count_private, ..SealedLimits::default() };
     let relayer = Relayer::new(key, mesh.clone(), Arc::new(crate::now_ms)).with_memory(recollection);
-    let relayer = relayer.with_limits(sealed_limits);
+    let relayer = relayer.with_limits(sealed_limits).with_owners(owners.clone());
     let memory = opened.memory.clone();
     let jobs = memory.run_jobs(shutdown.clone());
     let sealed = relayer.run(incoming, shutdown.clone(), grace);
-    let http = serve_http(&settings, opened, identity, listener, chat.routes(), shutdown.clone());
+    let http = serve_http(&settings, opened, owners, identity, listener, chat.routes(), shutdown.clone());
+    let upkeep = upkeep.run(shutdown.clone());
     let stopping = async {
         tokio::select! {
             () = signals.next() => tracing::info!("stopping: running turns and requests may end"),
@@ -70,7 +75,8 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
         }
         shutdown.cancel();
     };
-    let ((), served, (), ()) = tokio::join!(Box::pin(sealed), Box::pin(http), Box::pin(jobs), stopping);
+    let ((), served, (), (), ()) =
+        tokio::join!(Box::pin(sealed), Box::pin(http), Box::pin(jobs), Box::pin(upkeep), stopping);
     chat.close(grace).await;
     memory.close_all().await;
     mesh.shutdown().await;
@@ -130,6 +136,7 @@ async fn listen(setting: HttpSetting) -> anyhow::Result<Option<TcpListener>> {
 async fn serve_http(
     settings: &Settings,
     opened: setup::MemorySetup,
+    owners: Arc<Owners>,
     identity: IdentitySource,
     listener: Option<TcpListener>,
     more: OpenApiRouter<AppState>,
@@ -142,6 +149,8 @@ async fn serve_http(
         writer: opened.writer,
         limits: settings.limits,
         addresses: settings.addresses.clone(),
+        owners,
+        budgets: opened.budgets,
         public_url: settings.public_url.clone(),
         identity,
         now_ms: Arc::new(crate::now_ms),

@@ -31,6 +31,7 @@ use admission::{Admission, AdmittedTurn};
 use crate::{
     delegation::{Scope, registry::Registry},
     injection::{Recollection, items_of, profile_hits},
+    owners::Owners,
 };
 
 /// How long a used hint is remembered: longer than its authorisation is valid, with clock differences
@@ -50,6 +51,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Relayer {
     key: SecretSigningKey,
     memory: Option<(Arc<dyn Recollection>, Registry)>,
+    owners: Option<Arc<Owners>>,
     mesh: MeshHandle,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     admission: Admission,
@@ -75,7 +77,21 @@ impl Relayer {
     /// A relayer that forwards turns; `now_ms` is the wall clock in milliseconds since the Unix epoch.
     #[must_use]
     pub fn new(key: SecretSigningKey, mesh: MeshHandle, now_ms: Arc<dyn Fn() -> u64 + Send + Sync>) -> Self {
-        Self { key, memory: None, mesh, now_ms, admission: Admission::new(SealedLimits::default()) }
+        Self {
+            key,
+            memory: None,
+            owners: None,
+            mesh,
+            now_ms,
+            admission: Admission::new(SealedLimits::default()),
+        }
+    }
+
+    /// Sets who may be an owner; without it, any account key.
+    #[must_use]
+    pub fn with_owners(mut self, owners: Arc<Owners>) -> Self {
+        self.owners = Some(owners);
+        self
     }
 
     /// Sets the limits.
@@ -213,6 +229,10 @@ impl Relayer {
         hint.check_for(auth, &self.key.public_key())?;
         let Some((memory, registry)) = &self.memory else { return Ok(Vec::new()) };
         let owner = OwnerId(hint.owner.0);
+        if let Some(owners) = &self.owners {
+            let admitted = owners.check_policy(owner, &**memory, (self.now_ms)()).await;
+            admitted.map_err(|_| ErrorCode::MemUnauthorized)?;
+        }
         let HintRight { project, intimate } = self.may_read(registry, owner, &hint).await?;
         self.take_hint(memory, &hint, auth).await?;
         let (session, persona) = (hint.session.clone(), hint.persona.clone());

@@ -16,6 +16,7 @@ use baton_memory::{
 };
 use baton_mesh::MeshHandle;
 use baton_relayer::{
+    budgets::{Budgets, CountedContents, CountedModel},
     config::{
         DEFAULT_SHARDS, EmbedderEndpoint, EmbedderSetting, ModelSettings, RolesSetting, Settings,
         WalrusSettings,
@@ -38,6 +39,8 @@ pub(crate) struct MemorySetup {
     pub(crate) memory: Memory,
     pub(crate) embedder: Arc<dyn Embedder>,
     pub(crate) writer: Option<Arc<dyn Writer>>,
+    pub(crate) budgets: Arc<Budgets>,
+    pub(crate) vault: Vault,
 }
 
 /// Opens memory; with a mesh, nodes can be used as a model if the settings say so.
@@ -45,8 +48,9 @@ pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyh
     let vault = vault(settings).await?;
     let embedder = baton_embed::open(&embedder_config(settings), &settings.model_dir).await?;
     tracing::info!(embedder = embedder.id(), "memory is open");
-    let writer = settings.model.as_ref().map(writer).transpose()?;
-    let mut parts = Parts::new(vault, embedder.clone(), Arc::new(crate::now_ms));
+    let budgets = Arc::new(Budgets::new(settings.budgets, Arc::new(crate::now_ms)));
+    let writer = settings.model.as_ref().map(|model| writer(model, &budgets)).transpose()?;
+    let mut parts = Parts::new(vault.clone(), embedder.clone(), Arc::new(crate::now_ms));
     parts.writer.clone_from(&writer);
     if let (Some(model), Some(mesh)) = (&settings.through_nodes, mesh) {
         let shards =
@@ -59,10 +63,11 @@ pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyh
     }
     parts.max_items = settings.max_items;
     if let Some(walrus) = &settings.walrus {
-        parts.contents = Some(Arc::new(WalrusContents::new(Arc::new(store(walrus)?), walrus.epochs)));
+        let contents = Arc::new(WalrusContents::new(Arc::new(store(walrus)?), walrus.epochs));
+        parts.contents = Some(Arc::new(CountedContents::new(contents, budgets.clone())));
     }
     let memory = Memory::open(parts).await.context("the embedder cannot work; set another `embedder`")?;
-    Ok(MemorySetup { memory, embedder, writer })
+    Ok(MemorySetup { memory, embedder, writer, budgets, vault })
 }
 
 /// Opens the sealed records with their keys.
@@ -91,8 +96,8 @@ async fn storage(settings: &Settings) -> anyhow::Result<Arc<dyn Storage>> {
     Ok(Arc::new(storage))
 }
 
-/// The language model behind an endpoint.
-fn writer(model: &ModelSettings) -> anyhow::Result<Arc<dyn Writer>> {
+/// The language model behind an endpoint, with its calls counted.
+fn writer(model: &ModelSettings, budgets: &Arc<Budgets>) -> anyhow::Result<Arc<dyn Writer>> {
     let key = model.key_file.as_deref().map(read_key).transpose()?;
     let config = EndpointConfig {
         base_url: model.url.clone(),
@@ -102,7 +107,7 @@ fn writer(model: &ModelSettings) -> anyhow::Result<Arc<dyn Writer>> {
         concurrency: MODEL_CONCURRENCY,
     };
     let endpoint = Endpoint::new(&config).map_err(|error| anyhow!("model_url: {error}"))?;
-    Ok(Arc::new(ModelWriter::new(Arc::new(endpoint))))
+    Ok(Arc::new(ModelWriter::new(Arc::new(CountedModel::new(Arc::new(endpoint), budgets.clone())))))
 }
 
 /// The Walrus-compatible stores of contents.

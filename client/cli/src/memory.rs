@@ -93,6 +93,15 @@ pub(crate) async fn run(settings: &Settings, command: &MemoryCommand, out: &Out)
             };
             show_settings(&answer, out)
         }
+        MemoryCommand::Redeem { invitation } => {
+            let body = json!({ "invitation": invitation });
+            let answer = relayer.json(Method::POST, "/v1/memory/invitation", Some(&body)).await?;
+            if out.json() {
+                return Ok(out.value(&answer)?);
+            }
+            let until = clean(answer["until"].as_str().unwrap_or_default());
+            Ok(out.line(&format!("the relayer serves {} until {until}", relayer.owner()))?)
+        }
         MemoryCommand::Projects => {
             show_groups(&relayer.json(Method::GET, "/v1/memory/projects", None).await?, out)
         }

@@ -9,7 +9,11 @@ use super::{
     ConfigError, DEFAULT_SHARDS, EmbedderEndpoint, EmbedderSetting, HttpSetting, ModelSettings, Options,
     RolesSetting, Settings, StorageSetting, WalrusSettings,
 };
-use crate::http::{ClientAddresses, Limits};
+use crate::{
+    budgets::BudgetLimits,
+    http::{ClientAddresses, Limits},
+    owners::{OwnerAdmission, OwnerPolicy},
+};
 
 /// Default address of the HTTP server: the `local` one of the `memwal` SDK.
 const DEFAULT_HTTP: &str = "127.0.0.1:8000";
@@ -29,6 +33,7 @@ impl Settings {
         let (model, walrus, limits) = (model(&options)?, walrus(&options)?, limits(&options)?);
         let through_nodes = through_nodes(&options)?;
         let addresses = addresses(&options)?;
+        let (owners, budgets) = (owners(&options)?, budgets(&options));
         let default =
             |text: &str| text.parse().expect("the default has the form of the option, as a test shows");
         Ok(Self {
@@ -36,6 +41,8 @@ impl Settings {
             public_url: public_url(options.public_url)?,
             limits,
             addresses,
+            owners,
+            budgets,
             postgres_url_file,
             keys_dir: options.keys_dir.unwrap_or_else(|| data_dir.join("keys")),
             max_items: options.max_items.unwrap_or(MAX_ITEMS).max(1),
@@ -63,6 +70,7 @@ impl Settings {
             walrus(options).err(),
             limits(options).err(),
             addresses(options).err(),
+            owners(options).err(),
             through_nodes(options).err(),
             public_url(options.public_url.clone()).err(),
         ];
@@ -207,6 +215,42 @@ fn addresses(options: &Options) -> Result<ClientAddresses, ConfigError> {
         _ => conflict(
             "client_address_header is the name of a header with addresses alone, such as x-forwarded-for or x-real-ip",
         ),
+    }
+}
+
+fn owners(options: &Options) -> Result<OwnerPolicy, ConfigError> {
+    let defaults = OwnerPolicy::default();
+    let http = options.http.unwrap_or_else(|| default_http(DEFAULT_HTTP));
+    let by_address = match http {
+        HttpSetting::At(address) if !address.ip().is_loopback() => OwnerAdmission::Listed,
+        _ => OwnerAdmission::Open,
+    };
+    let policy = OwnerPolicy {
+        owners: options.owners.unwrap_or(by_address),
+        listed: options.allowed_owners.iter().map(|account| account.0).collect(),
+        revoked: options.revoked_invitations.iter().map(|serial| serial.0).collect(),
+        max_owners: options.max_owners.map_or(defaults.max_owners, |most| most as usize),
+    };
+    if policy.max_owners == 0 {
+        return conflict("max_owners is at least 1");
+    }
+    if options.owners == Some(OwnerAdmission::Open) && !policy.listed.is_empty() {
+        return conflict(
+            "allowed_owners is for owners = \"listed\" or \"invited\": an open relayer serves everybody",
+        );
+    }
+    Ok(policy)
+}
+
+fn budgets(options: &Options) -> BudgetLimits {
+    let defaults = BudgetLimits::default();
+    BudgetLimits {
+        max_bytes: options.max_bytes.unwrap_or(defaults.max_bytes),
+        blobs_per_hour: options.blobs_per_hour.unwrap_or(defaults.blobs_per_hour),
+        model_calls_per_hour: options.model_calls_per_hour.unwrap_or(defaults.model_calls_per_hour),
+        owner_model_calls_per_hour: options
+            .owner_model_calls_per_hour
+            .unwrap_or(defaults.owner_model_calls_per_hour),
     }
 }
 

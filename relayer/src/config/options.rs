@@ -7,7 +7,11 @@ use baton_mesh::Multiaddr;
 use clap::Args;
 use serde::Deserialize;
 
-use super::values::{EmbedderSetting, HttpSetting, RolesSetting, StorageSetting};
+use crate::owners::OwnerAdmission;
+
+use super::values::{
+    AccountSetting, EmbedderSetting, HttpSetting, RolesSetting, SerialSetting, StorageSetting,
+};
 
 options! {
     /// Options as given, all optional. Flags, environment and file share them.
@@ -37,6 +41,25 @@ options! {
             /// Count private and loopback addresses too, each as a subnet, for requests and sealed turns
             /// [default: false]
             count_private: Option<bool>;
+        }
+        "Owners" {
+            /// Who may have memory here: open, listed or invited [default: open while http is on loopback,
+            /// else listed]
+            owners: Option<OwnerAdmission>;
+            /// Account ids of listed owners, 0x and 64 hex characters; repeatable
+            [long = "allow-owner", id = "allowed_owners", value_delimiter = ','] allowed_owners: Vec<AccountSetting>;
+            /// Serial numbers of revoked invitations
+            [long = "revoke-invitation", id = "revoked_invitations", value_delimiter = ','] revoked_invitations: Vec<SerialSetting>;
+            /// Most owners [default: 10000]
+            max_owners: Option<u32>;
+            /// Most bytes of the embedded database with the key files; 0 is no limit [default: 68719476736]
+            max_bytes: Option<u64>;
+            /// Most blobs per hour at the publishers, for all owners; 0 is no limit [default: 1000]
+            blobs_per_hour: Option<u64>;
+            /// Most calls of model_url per hour, for all owners; 0 is no limit [default: 6000]
+            model_calls_per_hour: Option<u64>;
+            /// Most calls of model_url per hour for one owner; 0 is no limit [default: 600]
+            owner_model_calls_per_hour: Option<u64>;
         }
         "Memory" {
             /// Storage of sealed records: embedded or postgres [default: embedded]

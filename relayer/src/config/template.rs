@@ -31,6 +31,24 @@ pub const TEMPLATE: &str = r#"# Configuration of baton-relayer. Lines that begin
 # Count private and loopback addresses too, each as a subnet of its own.
 #count_private = false
 
+# ---- Owners ----
+
+# Who may have memory here: "open" (any account key), "listed" (allowed_owners), or "invited" (also holders of invitations).
+# Left out, "open" while http is on loopback, else "listed". Account keys are free: an open relayer serves everybody.
+# Invite with: baton-relayer invite KEY
+#owners = "" # open, listed or invited
+#allowed_owners = []
+#revoked_invitations = []
+
+# Budgets of all owners together; 0 is no limit. Bytes are those of the embedded database and the key files.
+#max_owners = 10000
+#max_bytes = 68719476736
+#blobs_per_hour = 1000
+
+# Calls of model_url an hour: of all owners, and of one.
+#model_calls_per_hour = 6000
+#owner_model_calls_per_hour = 600
+
 # ---- Memory ----
 
 # Where sealed records lie: "embedded" (in the data folder, one relayer) or "postgres" (with pgvector, several relayers).

@@ -59,11 +59,34 @@ fn errors_name_the_line_and_the_allowed_values() {
     check("through_nodes_model = \"m\"", &["through_nodes = true"]);
     check("publishers = [\"http://x\"]", &["aggregators"]);
     check("requests_per_minute = 0", &["at least 1"]);
+    check("owners = \"friends\"", &["open, listed, invited"]);
+    check("max_owners = 0", &["max_owners"]);
+    check(
+        "owners = \"open\"\nallowed_owners = [\"0x0101010101010101010101010101010101010101010101010101010101010101\"]",
+        &["listed"],
+    );
+    check("allowed_owners = [\"me\"]", &["line 1"]);
     check("max_large_bodies = 300", &["max_large_bodies"]);
     check("trusted_proxies = [\"10.0.0.1\"]", &["client_address_header"]);
     check("client_address_header = \"Forwarded\"", &["x-forwarded-for"]);
     check("client_address_header = \"a b\"", &["x-real-ip"]);
     check("public_url = \"ftp://x\"", &["public_url"]);
+}
+
+#[test]
+fn a_relayer_for_others_lists_its_owners_unless_it_is_told_otherwise() {
+    use crate::owners::OwnerAdmission::{Invited, Listed, Open};
+    for (text, expected) in [
+        ("", Open),
+        ("http = \"off\"", Open),
+        ("http = \"[::1]:8000\"", Open),
+        ("http = \"0.0.0.0:8000\"", Listed),
+        ("http = \"192.0.2.1:8000\"", Listed),
+        ("http = \"192.0.2.1:8000\"\nowners = \"open\"", Open),
+        ("owners = \"invited\"", Invited),
+    ] {
+        assert_eq!(resolved(text).unwrap().owners.owners, expected, "{text}");
+    }
 }
 
 #[test]

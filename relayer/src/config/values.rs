@@ -2,6 +2,8 @@
 
 use std::{net::SocketAddr, str::FromStr};
 
+use baton_memory::ids::OwnerId;
+use baton_proto::ids::QuotaSerial;
 use serde::Deserialize;
 
 /// Address of the HTTP server.
@@ -97,4 +99,39 @@ named_setting! {
         /// Any OpenAI-compatible `/v1/embeddings`.
         Endpoint = "endpoint",
     }
+}
+
+macro_rules! id_setting {
+    ($(#[$meta:meta])* $name:ident($id:ty), $form:literal) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+        #[serde(try_from = "String")]
+        pub struct $name(pub $id);
+
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                text.parse().map(Self).map_err(|_| $form.to_owned())
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<Self, String> {
+                text.parse()
+            }
+        }
+    };
+}
+
+id_setting! {
+    /// An account id of an owner.
+    AccountSetting(OwnerId), "an account id: 0x and 64 hex characters"
+}
+
+id_setting! {
+    /// The serial number of an invitation.
+    SerialSetting(QuotaSerial), "a serial number: 32 hex characters"
 }

@@ -15,6 +15,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::{budgets::BudgetSpent, owners::OwnerRefusal};
+
 /// A kind of error: status, stable code, message and hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ApiErrorKind(&'static (u16, &'static str, &'static str, &'static str));
@@ -36,6 +38,8 @@ kinds! {
     SCOPE = 403, "scope_missing", "the delegation does not allow this", "ask the owner for a delegation with this scope";
     OWNER_ONLY = 403, "owner_only", "only the owner's own key may do this", "sign with the account key itself";
     BOUND = 403, "project_only", "the delegation is bound to another project", "name the delegation's project, or ask the owner for another delegation";
+    NOT_ADMITTED = 403, "not_admitted", "this relayer does not serve this account",
+        "ask its operator to list your account id (allowed_owners), or for an invitation: baton memory redeem";
     FULL = 403, "quota_exceeded", "this owner's memory is full", "delete or export what is not needed";
     NOT_FOUND = 404, "not_found", "there is no such thing", "list what there is; ids count within one account only";
     NO_ROUTE = 404, "no_route", "there is no such route", "see /openapi.json for all of them";
@@ -53,6 +57,7 @@ kinds! {
     NO_WALRUS = 501, "no_walrus", "this relayer keeps no contents on Walrus, so there are none to restore from",
         "import an export (POST /v1/memory/import), or have the operator set publishers and aggregators; what is remembered here is not lost";
     UNAVAILABLE = 503, "unavailable", "memory is unavailable for now", "try again later";
+    BUDGET = 503, "budget_spent", "a budget of this relayer is used up", "try again later, or ask its operator to raise it";
     BUSY = 503, "busy", "the relayer has as many requests in hand as it takes", "wait for as long as Retry-After says";
     NO_MODEL = 503, "no_model", "this relayer has no language model to answer with", "use the memories, or set model_url in the relayer's configuration";
     NO_NODE = 503, "no_node", "no node was found that can serve the turn", "try again later, or name another model; the message is kept for this session's next request";
@@ -167,6 +172,33 @@ impl ApiError {
             request_id: request_id.to_owned(),
             retry_after_seconds: self.retry_after_s,
             more: self.more.map(|more| *more).unwrap_or_default(),
+        }
+    }
+}
+
+impl From<OwnerRefusal> for ApiError {
+    fn from(refusal: OwnerRefusal) -> Self {
+        match refusal {
+            OwnerRefusal::NotListed => Self::new(NOT_ADMITTED),
+            OwnerRefusal::NotInvited => Self::new(NOT_ADMITTED)
+                .saying("this relayer serves invited accounts, and this one has no valid invitation"),
+            OwnerRefusal::Full(most) => Self::new(BUDGET)
+                .saying(format!("this relayer has {most} owners, as many as it takes (max_owners)"))
+                .hinting("use another relayer, or ask its operator to raise max_owners"),
+            OwnerRefusal::TooManyNew(wait) => Self::new(RATE)
+                .saying("too many new owners from this subnet within an hour")
+                .after_ms(wait.into()),
+            OwnerRefusal::Memory(error) => error.into(),
+        }
+    }
+}
+
+impl From<BudgetSpent> for ApiError {
+    fn from(BudgetSpent { option, wait_ms }: BudgetSpent) -> Self {
+        let error = Self::new(BUDGET).saying(format!("the budget {option} of this relayer is used up"));
+        match wait_ms {
+            Some(wait) => error.after_ms(wait.into()),
+            None => error.hinting("delete what is not needed, or ask the operator to raise it"),
         }
     }
 }

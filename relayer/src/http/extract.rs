@@ -3,7 +3,7 @@
 
 use axum::{
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
-    http::request::Parts,
+    http::{Method, request::Parts},
 };
 use baton_memory::{
     api::{Filters, ItemView, Place},
@@ -29,8 +29,10 @@ macro_rules! scoped {
             impl FromRequestParts<AppState> for $name {
                 type Rejection = ApiError;
 
-                async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
-                    with_scope(parts, Scope::$scope).map(Self)
+                async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
+                    let caller = with_scope(parts, Scope::$scope)?;
+                    check_room(parts, app)?;
+                    Ok(Self(caller))
                 }
             }
         )*
@@ -54,6 +56,29 @@ fn with_scope(parts: &Parts, scope: Scope) -> Result<Caller, ApiError> {
         return Ok(caller.clone());
     }
     Err(ApiError::new(SCOPE).saying(format!("the delegation does not allow `{}`", scope.name())))
+}
+
+/// Routes whose requests add to what is stored.
+const GROWING_ROUTES: [&str; 11] = [
+    "/v1/chat",
+    "/v1/memory/import",
+    "/v1/memory/personas",
+    "/v1/memory/projects",
+    "/v1/memory/remember",
+    "/v1/memory/sessions",
+    "/v1/memory/turns",
+    "/api/analyze",
+    "/api/remember",
+    "/api/remember/bulk",
+    "/api/restore",
+];
+
+/// Refuses a request that adds to what is stored while the budget of bytes is used up. Removals pass.
+fn check_room(parts: &Parts, app: &AppState) -> Result<(), ApiError> {
+    if parts.method != Method::POST || !GROWING_ROUTES.contains(&parts.uri.path()) {
+        return Ok(());
+    }
+    Ok(app.inner.budgets.check_bytes()?)
 }
 
 /// A JSON body of any content type.

@@ -23,6 +23,7 @@ use super::{
     AppState,
     api_error::{ApiError, BUSY, CLOCK, DEADLINE, INTERNAL, RATE, TOO_LARGE, UNAUTHENTICATED},
     body::{self, BodyLimits, BodyReader},
+    invitation,
     limits::{ANSWER_TIMEOUT, BODY_BYTES, CHAT_BODY_BYTES, IMPORT_BODY_BYTES, OPEN_BODY_BYTES},
 };
 use crate::{
@@ -125,7 +126,7 @@ async fn admit(app: &AppState, request: Request) -> Result<(Request, Permits), A
     let mut large = None;
     let (caller, bytes) = match head.stated_body_sha256().map(str::to_owned) {
         Some(stated) => {
-            let caller = identify(app, &parts, head, &stated).await?;
+            let caller = identify(app, &parts, head, &stated, subnet).await?;
             let slot_caller = SlotCaller { subnet, key: caller.key.0 };
             let mut reader = BodyReader::new(sent, limits_of(app, most));
             if !reader.read_within(BODY_BYTES).await? {
@@ -143,7 +144,7 @@ async fn admit(app: &AppState, request: Request) -> Result<(Request, Permits), A
         None => {
             let bytes = body::read(sent, limits_of(app, most.min(BODY_BYTES))).await;
             let bytes = bytes.map_err(|error| unstated(error, most))?;
-            (identify(app, &parts, head, &body_sha256(&bytes)).await?, bytes)
+            (identify(app, &parts, head, &body_sha256(&bytes), subnet).await?, bytes)
         }
     };
     let request = slot(app, &app.inner.requests, SlotCaller { subnet, key: caller.key.0 }).await?;
@@ -179,15 +180,25 @@ async fn identify(
     parts: &Parts,
     head: SignedHead<'_>,
     body_sha256: &str,
+    subnet: Option<Subnet>,
 ) -> Result<Caller, ApiError> {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let now_ms = app.now_ms();
     let verified = head.verify(&parts.method, path, body_sha256).map_err(refuse)?;
     // Before any lookup for the key, which may be unknown.
     super::lock(&app.inner.key_rates).take(verified.key(), now_ms).map_err(limited)?;
+    let records = app.registry().records();
+    // An owner presents an invitation before it is admitted; the route counts it.
+    let invited = parts.uri.path() == invitation::PATH;
+    if !invited {
+        app.inner.owners.check_policy(verified.account(), records, now_ms).await?;
+    }
     let identified = verified.identify(app.registry(), now_ms).await.map_err(refuse)?;
     super::lock(&app.inner.owner_rates).take(identified.caller.owner, now_ms).map_err(limited)?;
-    identified.admit(app.registry().records(), now_ms).await.map_err(refuse)
+    if !invited {
+        app.inner.owners.count(identified.caller.owner, subnet, now_ms)?;
+    }
+    identified.admit(records, now_ms).await.map_err(refuse)
 }
 
 fn refuse(error: AuthError) -> ApiError {

@@ -5,6 +5,7 @@ pub(crate) mod harness;
 mod limits;
 mod mcp;
 mod memory;
+mod owners;
 mod sdk;
 mod settings;
 mod who;

@@ -126,6 +126,11 @@ pub(crate) enum MemoryCommand {
         #[arg(long, value_name = "on|off", value_enum)]
         extract_through_nodes: Option<Switch>,
     },
+    /// Redeem an invitation of the relayer's operator, so that the relayer serves this account.
+    Redeem {
+        /// Invitation, a line that begins with baton-quota-1:
+        invitation: String,
+    },
     /// List the projects.
     Projects,
     /// List the sessions that memory knows.

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 
 use super::{Candidate, Exchange, SummaryMessage, Verdict, prompts, reply};
-use crate::model::Text;
+use crate::{ids::OwnerId, model::Text};
 
 /// The role of a prompt message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +79,11 @@ pub trait Complete: Send + Sync {
         messages: &'a [PromptMessage],
         max_tokens: u32,
     ) -> BoxFuture<'a, Result<Text, ModelError>>;
+
+    /// The same transport, for the exchanges of one owner; `None` if it does not distinguish owners.
+    fn for_owner(&self, _owner: OwnerId) -> Option<Arc<dyn Complete>> {
+        None
+    }
 }
 
 /// A model's findings in an exchange.
@@ -120,6 +125,11 @@ pub trait Writer: Send + Sync {
         question: &'a str,
         memories: &'a [RecalledItem],
     ) -> BoxFuture<'a, Result<Text, ModelError>>;
+
+    /// The same writer, for the exchanges of one owner; `None` if it does not distinguish owners.
+    fn for_owner(&self, _owner: OwnerId) -> Option<Arc<dyn Writer>> {
+        None
+    }
 }
 
 /// Tokens of a verdict: five short fields.
@@ -183,5 +193,9 @@ impl Writer for ModelWriter {
             let said = self.complete.complete(&prompts::answer(question, memories), ANSWER_TOKENS).await?;
             reply::answer(&said)
         })
+    }
+
+    fn for_owner(&self, owner: OwnerId) -> Option<Arc<dyn Writer>> {
+        Some(Arc::new(Self::new(self.complete.for_owner(owner)?)))
     }
 }

@@ -73,7 +73,8 @@ impl Memory {
     pub(crate) async fn writer_of(&self, owner: OwnerId) -> Result<Option<OwnerWriter>> {
         let parts = &self.inner.parts;
         if let Some(writer) = &parts.writer {
-            return Ok(Some(OwnerWriter { writer: writer.clone(), third_party: false }));
+            let writer = writer.for_owner(owner).unwrap_or_else(|| writer.clone());
+            return Ok(Some(OwnerWriter { writer, third_party: false }));
         }
         let Some(writer) = &parts.node_writer else { return Ok(None) };
         let allowed = self.read(owner, |owner| Ok(owner.state.nodes_allowed)).await?;

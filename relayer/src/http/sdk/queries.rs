@@ -255,6 +255,11 @@ pub(in crate::http) async fn ask(
     let Some(writer) = &app.inner.writer else {
         return Err(with_memories(ApiError::new(NO_MODEL), &memories));
     };
+    app.inner
+        .budgets
+        .check_model_call(caller.owner)
+        .map_err(|spent| with_memories(spent.into(), &memories))?;
+    let writer = writer.for_owner(caller.owner).unwrap_or_else(|| writer.clone());
     match writer.answer(&question, &recalled).await {
         Ok(mut answer) => Ok(Json(Answer {
             answer: std::mem::take(&mut answer.0),

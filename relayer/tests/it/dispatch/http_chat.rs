@@ -5,6 +5,10 @@ use std::{path::Path, time::Duration};
 use baton_client::SessionRoot;
 use baton_memory::ids::OwnerId;
 use baton_relayer::{
+    budgets::{BudgetLimits, Budgets},
+    owners::{OwnerPolicy, Owners},
+};
+use baton_relayer::{
     delegation::registry::Records as _,
     http::{self, AppState, Limits, ServerConfig},
 };
@@ -38,6 +42,8 @@ impl<'a> ChatServer<'a> {
             embedder: std::sync::Arc::new(super::world::Words),
             writer: None,
             addresses: baton_relayer::http::ClientAddresses::default(),
+            owners: std::sync::Arc::new(Owners::new(OwnerPolicy::default(), relayer.key.public_key())),
+            budgets: std::sync::Arc::new(Budgets::new(BudgetLimits::default(), world.clock())),
             limits: Limits::default(),
             public_url: None,
             identity: std::sync::Arc::new(crate::http::harness::identity),

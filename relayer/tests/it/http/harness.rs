@@ -9,7 +9,7 @@ use std::{
 };
 
 use baton_embed::{EmbedFuture, EmbedRole, Embedder};
-use baton_keys::{account::AccountKey, master::MasterKey};
+use baton_keys::{SecretSigningKey, account::AccountKey, master::MasterKey};
 use baton_memory::{
     Memory, Parts,
     ids::OwnerId,
@@ -17,8 +17,10 @@ use baton_memory::{
     vault::Vault,
 };
 use baton_relayer::{
+    budgets::{BudgetLimits, Budgets},
     delegation::{Delegation, DelegationJson, Scopes},
     http::{self, AppState, ClientAddresses, Limits, ServerConfig},
+    owners::{OwnerPolicy, Owners},
 };
 use reqwest::{Client, Method, Response};
 use serde_json::{Value, json};
@@ -68,6 +70,7 @@ pub(super) struct TestServer {
     pub address: SocketAddr,
     pub now_ms: Arc<AtomicU64>,
     pub memory: Memory,
+    pub budgets: Arc<Budgets>,
     /// Lets texts with `hold` be embedded; closed at first.
     pub gate: Arc<Semaphore>,
     client: Client,
@@ -117,10 +120,15 @@ impl Answer {
     }
 }
 
+/// The key of this relayer.
+pub(crate) fn relayer_key() -> SecretSigningKey {
+    SecretSigningKey::from_seed(&[0xab; 32])
+}
+
 /// The identity of a relayer without a network.
 pub(crate) fn identity() -> http::RelayerIdentity {
     http::RelayerIdentity {
-        relayer: "ab".repeat(32),
+        relayer: relayer_key().public_key().to_string(),
         peer_id: "12D3KooTest".to_owned(),
         addresses: vec!["/ip4/127.0.0.1/tcp/4101/p2p/12D3KooTest".to_owned()],
         version: "0.0.0".to_owned(),
@@ -146,6 +154,15 @@ impl TestServer {
     }
 
     pub(super) async fn on(folder: Arc<tempfile::TempDir>, limits: Limits) -> Self {
+        Self::for_owners(folder, limits, OwnerPolicy::default(), BudgetLimits::default()).await
+    }
+
+    pub(super) async fn for_owners(
+        folder: Arc<tempfile::TempDir>,
+        limits: Limits,
+        policy: OwnerPolicy,
+        budgets: BudgetLimits,
+    ) -> Self {
         let path = folder.path();
         let storage = EmbeddedStorage::open(&EmbeddedConfig::new(path.join("memory"))).unwrap();
         let master = MasterKey::load_or_create(&path.join("master.key"), None).unwrap();
@@ -156,6 +173,7 @@ impl TestServer {
             Arc::new(move || now_ms.load(Ordering::SeqCst))
         };
         let gate = Arc::new(Semaphore::new(0));
+        let budgets = Arc::new(Budgets::new(budgets, clock.clone()));
         let embedder = Arc::new(Letters { gate: gate.clone() });
         let memory = Memory::open(Parts::new(vault, embedder.clone(), clock.clone())).await.unwrap();
         let app = AppState::new(ServerConfig {
@@ -164,6 +182,8 @@ impl TestServer {
             writer: None,
             limits,
             addresses: ClientAddresses::default(),
+            owners: Arc::new(Owners::new(policy, relayer_key().public_key())),
+            budgets: budgets.clone(),
             public_url: None,
             identity: Arc::new(identity),
             now_ms: clock,
@@ -174,7 +194,7 @@ impl TestServer {
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(http::serve(app, router, listener, shutdown.clone().cancelled_owned()));
         let client = Client::builder().no_proxy().build().unwrap();
-        Self { address, now_ms, memory, gate, client, shutdown, serving, _folder: folder }
+        Self { address, now_ms, memory, gate, budgets, client, shutdown, serving, _folder: folder }
     }
 
     /// Stops, and returns the folder for another server.

@@ -1,0 +1,316 @@
+//! Budgets of the operator's resources, over all owners: stored bytes, blobs and model calls.
+//!
+//! Rates by key, owner and subnet bound one user; these bound all of them together. A refusal names the option.
+//! Counts are of this process: a restart begins the hour anew.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use baton_memory::{
+    content::{ContentFuture, ContentStore},
+    extraction::{Complete, ModelError, PromptMessage},
+    ids::OwnerId,
+    model::Text,
+};
+use baton_mesh::Rates;
+use baton_proto::store::StoreError;
+use baton_walrus_client::quilt::QuiltPatchId;
+use futures::future::BoxFuture;
+
+const HOUR_MS: u64 = 3_600_000;
+
+/// The operator's budgets; 0 means no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetLimits {
+    /// Bytes of the embedded database and the key files.
+    pub max_bytes: u64,
+    /// Blobs an hour that are stored at the publishers.
+    pub blobs_per_hour: u64,
+    /// Calls an hour of the language model at `model_url`.
+    pub model_calls_per_hour: u64,
+    /// Among them, calls for one owner.
+    pub owner_model_calls_per_hour: u64,
+}
+
+impl Default for BudgetLimits {
+    fn default() -> Self {
+        Self {
+            max_bytes: 64 << 30,
+            // A hundred facts share a blob.
+            blobs_per_hour: 1_000,
+            model_calls_per_hour: 6_000,
+            owner_model_calls_per_hour: 600,
+        }
+    }
+}
+
+/// A budget that is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BudgetSpent {
+    /// The option that sets it.
+    pub(crate) option: &'static str,
+    /// The wait in milliseconds until there is more, if time alone brings it.
+    pub(crate) wait_ms: Option<u32>,
+}
+
+/// The budgets of a relayer.
+pub struct Budgets {
+    limits: BudgetLimits,
+    now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
+    stored_bytes: AtomicU64,
+    hourly: Mutex<HourlyBudgets>,
+}
+
+struct HourlyBudgets {
+    blobs: Option<Rates<()>>,
+    calls: Option<Rates<()>>,
+    owner_calls: Option<Rates<OwnerId>>,
+}
+
+fn hourly<K: Copy + Eq + std::hash::Hash>(amount: u64) -> Option<Rates<K>> {
+    (amount > 0).then(|| Rates::per(amount, HOUR_MS))
+}
+
+impl Budgets {
+    /// Budgets with this clock, in milliseconds since the Unix epoch.
+    #[must_use]
+    pub fn new(limits: BudgetLimits, now_ms: Arc<dyn Fn() -> u64 + Send + Sync>) -> Self {
+        let hourly = HourlyBudgets {
+            blobs: hourly(limits.blobs_per_hour),
+            calls: hourly(limits.model_calls_per_hour),
+            owner_calls: hourly(limits.owner_model_calls_per_hour),
+        };
+        Self { limits, now_ms, stored_bytes: AtomicU64::new(0), hourly: Mutex::new(hourly) }
+    }
+
+    fn hourly(&self) -> MutexGuard<'_, HourlyBudgets> {
+        self.hourly.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the bytes that are stored now.
+    pub fn note_stored(&self, bytes: u64) {
+        self.stored_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether more may be stored.
+    ///
+    /// # Errors
+    /// [`BudgetSpent`]: a deletion or the operator makes room.
+    pub(crate) fn check_bytes(&self) -> Result<(), BudgetSpent> {
+        let most = self.limits.max_bytes;
+        if most == 0 || self.stored_bytes.load(Ordering::Relaxed) < most {
+            return Ok(());
+        }
+        Err(BudgetSpent { option: "max_bytes", wait_ms: None })
+    }
+
+    /// Takes a blob.
+    fn take_blob(&self) -> Result<(), BudgetSpent> {
+        let mut hourly = self.hourly();
+        let Some(blobs) = &mut hourly.blobs else { return Ok(()) };
+        let spent = |wait| BudgetSpent { option: "blobs_per_hour", wait_ms: Some(wait) };
+        blobs.take((), (self.now_ms)()).map_err(spent)
+    }
+
+    /// Takes a model call for an owner.
+    ///
+    /// # Errors
+    /// [`BudgetSpent`], of the owner first.
+    pub(crate) fn take_model_call(&self, owner: Option<OwnerId>) -> Result<(), BudgetSpent> {
+        let now_ms = (self.now_ms)();
+        let mut hourly = self.hourly();
+        if let (Some(owner), Some(calls)) = (owner, &mut hourly.owner_calls) {
+            let spent = |wait| BudgetSpent { option: "owner_model_calls_per_hour", wait_ms: Some(wait) };
+            calls.take(owner, now_ms).map_err(spent)?;
+        }
+        let Some(calls) = &mut hourly.calls else { return Ok(()) };
+        let Err(wait) = calls.take((), now_ms) else { return Ok(()) };
+        if let (Some(owner), Some(calls)) = (owner, &mut hourly.owner_calls) {
+            calls.give_back(&owner, 1);
+        }
+        Err(BudgetSpent { option: "model_calls_per_hour", wait_ms: Some(wait) })
+    }
+
+    /// Whether an owner has a model call left. Takes nothing.
+    ///
+    /// # Errors
+    /// As [`Self::take_model_call`].
+    pub(crate) fn check_model_call(&self, owner: OwnerId) -> Result<(), BudgetSpent> {
+        let now_ms = (self.now_ms)();
+        let hourly = self.hourly();
+        let own = hourly.owner_calls.as_ref().map_or(0, |calls| calls.wait_ms(&owner, now_ms));
+        let all = hourly.calls.as_ref().map_or(0, |calls| calls.wait_ms(&(), now_ms));
+        for (option, wait) in [("owner_model_calls_per_hour", own), ("model_calls_per_hour", all)] {
+            if wait > 0 {
+                return Err(BudgetSpent { option, wait_ms: Some(wait) });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A language model whose calls are counted, for one owner or for none.
+pub struct CountedModel {
+    model: Arc<dyn Complete>,
+    budgets: Arc<Budgets>,
+    owner: Option<OwnerId>,
+}
+
+impl CountedModel {
+    /// Counts the calls of a model.
+    #[must_use]
+    pub fn new(model: Arc<dyn Complete>, budgets: Arc<Budgets>) -> Self {
+        Self { model, budgets, owner: None }
+    }
+}
+
+impl Complete for CountedModel {
+    fn complete<'a>(
+        &'a self,
+        messages: &'a [PromptMessage],
+        max_tokens: u32,
+    ) -> BoxFuture<'a, Result<Text, ModelError>> {
+        Box::pin(async move {
+            if let Err(BudgetSpent { option, wait_ms }) = self.budgets.take_model_call(self.owner) {
+                tracing::debug!(option, "a model call is over its budget");
+                let retry_after = wait_ms.map(|wait| Duration::from_millis(wait.into()));
+                return Err(ModelError::Busy { retry_after });
+            }
+            self.model.complete(messages, max_tokens).await
+        })
+    }
+
+    fn for_owner(&self, owner: OwnerId) -> Option<Arc<dyn Complete>> {
+        let (model, budgets) = (self.model.clone(), self.budgets.clone());
+        Some(Arc::new(Self { model, budgets, owner: Some(owner) }))
+    }
+}
+
+/// A store of contents whose blobs are counted.
+pub struct CountedContents {
+    store: Arc<dyn ContentStore>,
+    budgets: Arc<Budgets>,
+}
+
+impl CountedContents {
+    /// Counts the blobs of a store.
+    #[must_use]
+    pub fn new(store: Arc<dyn ContentStore>, budgets: Arc<Budgets>) -> Self {
+        Self { store, budgets }
+    }
+}
+
+impl ContentStore for CountedContents {
+    fn put<'a>(&'a self, contents: &'a [(String, Vec<u8>)]) -> ContentFuture<'a, Vec<QuiltPatchId>> {
+        Box::pin(async move {
+            if let Err(BudgetSpent { option, wait_ms }) = self.budgets.take_blob() {
+                tracing::warn!(option, "contents stay in the database: the hour's blobs are used up");
+                let retry_after = wait_ms.map(|wait| Duration::from_millis(wait.into()));
+                return Err(StoreError::Unavailable { reason: format!("{option} is used up"), retry_after });
+            }
+            self.store.put(contents).await
+        })
+    }
+
+    fn batch_limit(&self) -> usize {
+        self.store.batch_limit()
+    }
+
+    fn get<'a>(&'a self, id: QuiltPatchId) -> ContentFuture<'a, Vec<u8>> {
+        self.store.get(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn budgets(limits: BudgetLimits) -> (Arc<Budgets>, Arc<AtomicU64>) {
+        let now_ms = Arc::new(AtomicU64::new(0));
+        let clock = now_ms.clone();
+        let clock = Arc::new(move || clock.load(Ordering::SeqCst));
+        (Arc::new(Budgets::new(limits, clock)), now_ms)
+    }
+
+    struct Echo;
+
+    impl Complete for Echo {
+        fn complete<'a>(&'a self, _: &'a [PromptMessage], _: u32) -> BoxFuture<'a, Result<Text, ModelError>> {
+            Box::pin(async { Ok(Text::from("yes")) })
+        }
+    }
+
+    struct AnyStore;
+
+    impl ContentStore for AnyStore {
+        fn put<'a>(&'a self, _: &'a [(String, Vec<u8>)]) -> ContentFuture<'a, Vec<QuiltPatchId>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn get<'a>(&'a self, _: QuiltPatchId) -> ContentFuture<'a, Vec<u8>> {
+            Box::pin(async { Err(StoreError::NotFound) })
+        }
+    }
+
+    #[test]
+    fn model_calls_end_at_the_owners_budget_and_at_that_of_all() {
+        let limits = BudgetLimits {
+            model_calls_per_hour: 5,
+            owner_model_calls_per_hour: 3,
+            ..BudgetLimits::default()
+        };
+        let (budgets, now_ms) = budgets(limits);
+        let model = CountedModel::new(Arc::new(Echo), budgets.clone());
+        let (one, other) = (OwnerId([1; 32]), OwnerId([2; 32]));
+        let calls = |owner| {
+            let model = model.for_owner(owner).unwrap();
+            (0..10).filter(|_| model.complete(&[], 1).now_or_never().unwrap().is_ok()).count()
+        };
+        assert_eq!([calls(one), calls(other)], [3, 2]);
+        let spent = |owner| budgets.check_model_call(owner).unwrap_err().option;
+        assert_eq!([spent(one), spent(other)], ["owner_model_calls_per_hour", "model_calls_per_hour"]);
+        assert_eq!(spent(OwnerId([3; 32])), "model_calls_per_hour");
+        now_ms.store(HOUR_MS, Ordering::SeqCst);
+        assert_eq!(budgets.check_model_call(one), Ok(()));
+        // A refusal by the budget of all takes nothing from the owner.
+        assert_eq!([calls(other), calls(one)], [3, 2]);
+    }
+
+    #[test]
+    fn blobs_and_bytes_end_at_their_budgets() {
+        let (budgets, _) =
+            budgets(BudgetLimits { max_bytes: 10, blobs_per_hour: 2, ..BudgetLimits::default() });
+        let store = CountedContents::new(Arc::new(AnyStore), budgets.clone());
+        let put = || store.put(&[]).now_or_never().unwrap();
+        assert!(put().is_ok() && put().is_ok());
+        let refused = put().unwrap_err();
+        let StoreError::Unavailable { reason, retry_after } = refused else { panic!("{refused:?}") };
+        assert!(reason.contains("blobs_per_hour") && retry_after.is_some(), "{reason}");
+        budgets.note_stored(9);
+        assert_eq!(budgets.check_bytes(), Ok(()));
+        budgets.note_stored(10);
+        assert_eq!(budgets.check_bytes().unwrap_err().option, "max_bytes");
+    }
+
+    #[test]
+    fn zero_is_no_limit() {
+        let none = BudgetLimits {
+            max_bytes: 0,
+            blobs_per_hour: 0,
+            model_calls_per_hour: 0,
+            owner_model_calls_per_hour: 0,
+        };
+        let (budgets, _) = budgets(none);
+        budgets.note_stored(u64::MAX);
+        assert_eq!(budgets.check_bytes(), Ok(()));
+        assert!((0..1000).all(|_| budgets.take_model_call(Some(OwnerId([1; 32]))).is_ok()));
+        assert!((0..1000).all(|_| budgets.take_blob().is_ok()));
+    }
+}

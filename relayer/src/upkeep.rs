@@ -1,0 +1,118 @@
+//! Keeps the counts of the budgets up to date: owners with memory, and stored bytes.
+
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use baton_memory::vault::Vault;
+use baton_relayer::{budgets::Budgets, config::Settings, owners::Owners};
+use tokio_util::sync::CancellationToken;
+
+use crate::setup::MemorySetup;
+
+/// How often the stored bytes are measured. A burst between two measurements is bounded by the rates of owners.
+const MEASURE_PAUSE: Duration = Duration::from_secs(30);
+/// Measurements between two counts of the owners: an hour.
+const MEASUREMENTS_PER_COUNT: u32 = 120;
+/// Owners per read from the storage.
+const OWNERS_PAGE: usize = 1_000;
+
+/// See the module.
+pub(crate) struct Upkeep {
+    vault: Vault,
+    owners: Arc<Owners>,
+    budgets: Arc<Budgets>,
+    /// Folders whose bytes count. A Postgres database has limits of its own.
+    folders: Vec<PathBuf>,
+}
+
+impl Upkeep {
+    pub(crate) fn new(settings: &Settings, opened: &MemorySetup, owners: Arc<Owners>) -> Self {
+        let mut folders = vec![settings.keys_dir.clone()];
+        if settings.postgres_url_file.is_none() {
+            folders.push(settings.data_dir.join("memory"));
+        }
+        Self { vault: opened.vault.clone(), owners, budgets: opened.budgets.clone(), folders }
+    }
+
+    /// Counts the owners with memory. It stops when there are too many already.
+    pub(crate) async fn count_owners(&self) -> anyhow::Result<()> {
+        let (mut known, mut after) = (HashSet::new(), None);
+        loop {
+            let page = self.vault.owners(after, OWNERS_PAGE).await;
+            let (owners, last) = page.context("the owners of this memory cannot be counted")?;
+            known.extend(owners);
+            if last.is_none() {
+                break;
+            }
+            after = last;
+        }
+        if known.len() > self.owners.max_owners() {
+            tracing::warn!(
+                owners = known.len(),
+                most = self.owners.max_owners(),
+                "more owners than max_owners: no new ones are taken"
+            );
+        }
+        self.owners.recount(known);
+        Ok(())
+    }
+
+    async fn measure(&self) {
+        let folders = self.folders.clone();
+        let measured =
+            tokio::task::spawn_blocking(move || folders.iter().map(|folder| bytes_in(folder)).sum()).await;
+        if let Ok(bytes) = measured {
+            self.budgets.note_stored(bytes);
+        }
+    }
+
+    /// Measures and counts until shutdown.
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
+        let mut measurements = 0_u32;
+        loop {
+            self.measure().await;
+            measurements += 1;
+            if measurements.is_multiple_of(MEASUREMENTS_PER_COUNT)
+                && let Err(error) = self.count_owners().await
+            {
+                tracing::warn!(%error, "the last count of owners stays");
+            }
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(MEASURE_PAUSE) => {}
+            }
+        }
+    }
+}
+
+/// Bytes of the files below a folder; what cannot be read counts as nothing.
+fn bytes_in(folder: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    let each = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_in(&entry.path()),
+        Ok(metadata) if metadata.is_file() => metadata.len(),
+        _ => 0,
+    });
+    each.fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_those_of_all_files_below() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("a")).unwrap();
+        std::fs::write(folder.path().join("a/b"), [0; 100]).unwrap();
+        std::fs::write(folder.path().join("c"), [0; 23]).unwrap();
+        assert_eq!(bytes_in(folder.path()), 123);
+        assert_eq!(bytes_in(&folder.path().join("missing")), 0);
+    }
+}
