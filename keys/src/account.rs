@@ -14,12 +14,13 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use crate::{
+    contexts::RELAYER_URL,
     files::{self, FileSecret, KeyFileError},
     ids::PublicKey,
     owner::sui_address,
     secret::random_bytes,
     session::SessionRoot,
-    sign::{BadSignature, SIGNATURE_LEN, SecretSigningKey, verify_raw},
+    sign::{self, BadSignature, SIGNATURE_LEN, SecretSigningKey, verify_raw},
     words::WordsError,
 };
 
@@ -223,6 +224,36 @@ pub fn uuid4() -> String {
     format!("{}-{}-{}-{}-{}", &text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..])
 }
 
+/// The query parameter by which a signed request names its relayer.
+pub const RELAYER_PARAMETER: &str = "relayer";
+
+/// A path and query with the name of the relayer, for a signed request: another relayer refuses its bytes.
+#[must_use]
+pub fn addressed_to(path_and_query: &str, relayer: &PublicKey) -> String {
+    let mark = if path_and_query.contains('?') { '&' } else { '?' };
+    format!("{path_and_query}{mark}{RELAYER_PARAMETER}={relayer}")
+}
+
+/// A relayer's signature over the URL at which it serves, without a slash at its end.
+///
+/// A client compares the URL with the one that it uses. So no relayer can pass another's key off as its own.
+#[must_use]
+pub fn sign_relayer_url(relayer: &SecretSigningKey, url: &str) -> [u8; SIGNATURE_LEN] {
+    relayer.sign(RELAYER_URL, url.trim_end_matches('/').as_bytes())
+}
+
+/// Verifies such a signature.
+///
+/// # Errors
+/// [`BadSignature`].
+pub fn verify_relayer_url(
+    relayer: &PublicKey,
+    url: &str,
+    signature: &[u8; SIGNATURE_LEN],
+) -> Result<(), BadSignature> {
+    sign::verify(RELAYER_URL, relayer, url.trim_end_matches('/').as_bytes(), signature)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,6 +304,19 @@ mod tests {
         let labels = crate::contexts::ALL_LABELS.iter().map(|(_, label)| label.as_str());
         assert!(text.starts_with(|first: char| first.is_ascii_digit()));
         assert!(labels.clone().all(|label| label.len() < usize::from(b'0') && label.starts_with("baton/")));
+    }
+
+    #[test]
+    fn a_relayer_is_named_in_the_query_and_names_its_own_url() {
+        let relayer = SecretSigningKey::from_seed(&[3; 32]);
+        let key = relayer.public_key();
+        assert_eq!(addressed_to("/v1/x", &key), format!("/v1/x?relayer={key}"));
+        assert_eq!(addressed_to("/v1/x?a=1", &key), format!("/v1/x?a=1&relayer={key}"));
+        let signature = sign_relayer_url(&relayer, "https://a.example/");
+        assert_eq!(verify_relayer_url(&key, "https://a.example", &signature), Ok(()));
+        assert_eq!(verify_relayer_url(&key, "https://b.example", &signature), Err(BadSignature));
+        let other = SecretSigningKey::from_seed(&[4; 32]).public_key();
+        assert_eq!(verify_relayer_url(&other, "https://a.example", &signature), Err(BadSignature));
     }
 
     #[test]

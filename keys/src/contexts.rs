@@ -199,6 +199,8 @@ labels! {
     /// An export of an owner's memory, by the owner's export key at the relayer and by the owner's account
     /// key.
     MEMORY_EXPORT = "memory-export";
+    /// The URL at which a relayer serves, by the relayer.
+    RELAYER_URL = "relayer-url";
     /// A quota, by its issuer or by the holder that narrows it.
     QUOTA_GRANT = "quota-grant";
     /// The use of a quota for one turn, by its holder.

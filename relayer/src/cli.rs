@@ -211,6 +211,10 @@ pub(crate) struct DelegateArgs {
     /// Project that the delegation is limited to [default: all memory of the account]
     #[arg(long)]
     pub(crate) project: Option<String>,
+    /// Public key of the only relayer at which the delegation counts, 64 hex characters; /relayer has it
+    /// [default: every relayer]
+    #[arg(long)]
+    pub(crate) relayer: Option<String>,
     /// Days until the delegation expires, at most 366
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=366))]
     pub(crate) days: u64,

@@ -82,6 +82,8 @@ pub(crate) fn delegate(args: &DelegateArgs) -> anyhow::Result<()> {
     let owner = OwnerId::of(&account.public_key());
     let mut delegation = Delegation::new(owner, delegate, scopes, now_s, now_s + args.days * 86_400);
     delegation.project.clone_from(&args.project);
+    let relayer = args.relayer.as_deref().map(PublicKey::parse_hex).transpose();
+    delegation.relayer = relayer.context("--relayer is the relayer's public key, 64 hex characters")?;
     let json = DelegationJson::from(&delegation.sign(account.signing_key()));
     json.verify()?;
     println(&if args.header { json.to_header() } else { serde_json::to_string_pretty(&json)? });

@@ -94,6 +94,8 @@ pub struct Settings {
     pub owners: OwnerPolicy,
     /// Budgets of all owners together.
     pub budgets: BudgetLimits,
+    /// Whether a signed request must name this relayer.
+    pub require_audience: bool,
     /// File with the URL of a Postgres database; `None` for the embedded database.
     pub postgres_url_file: Option<PathBuf>,
     /// Folder of the owners' keys.

@@ -12,6 +12,7 @@
 //! delegate <64 hex characters>
 //! scopes read,write
 //! project <name>          (this line only where it is bound to a project)
+//! relayer <64 hex characters>   (this line only where it counts at one relayer alone)
 //! from 1795302840
 //! until 1795389240
 //! ```
@@ -123,6 +124,8 @@ pub struct Delegation {
     pub(crate) scopes: Scopes,
     /// The only project that it covers; `None` for everything.
     pub project: Option<String>,
+    /// The only relayer at which it counts; `None` for every relayer.
+    pub relayer: Option<PublicKey>,
     /// Start of its validity, in seconds since the Unix epoch.
     pub(crate) not_before_s: u64,
     /// End of its validity.
@@ -139,15 +142,17 @@ impl Delegation {
         not_before_s: u64,
         expires_s: u64,
     ) -> Self {
-        Self { id: random_bytes(), owner, delegate, scopes, project: None, not_before_s, expires_s }
+        let id = random_bytes();
+        Self { id, owner, delegate, scopes, project: None, relayer: None, not_before_s, expires_s }
     }
 
     /// The text that is signed.
     #[must_use]
     pub(crate) fn text(&self) -> String {
         let project = self.project.as_ref().map(|name| format!("project {name}\n")).unwrap_or_default();
+        let relayer = self.relayer.map(|key| format!("relayer {key}\n")).unwrap_or_default();
         format!(
-            "baton delegation v1\nid {}\nowner {}\ndelegate {}\nscopes {}\n{project}from {}\nuntil {}\n",
+            "baton delegation v1\nid {}\nowner {}\ndelegate {}\nscopes {}\n{project}{relayer}from {}\nuntil {}\n",
             hex::encode(self.id),
             self.owner,
             self.delegate,
@@ -162,6 +167,12 @@ impl Delegation {
     pub fn sign(self, account: &SecretSigningKey) -> SignedDelegation {
         let signature = SignatureBytes(account.sign(DELEGATION, self.text().as_bytes()));
         SignedDelegation { delegation: self, owner_key: account.public_key(), signature }
+    }
+
+    /// Whether it counts at a relayer.
+    #[must_use]
+    pub(crate) fn counts_at_relayer(&self, relayer: &PublicKey) -> bool {
+        self.relayer.is_none_or(|named| named == *relayer)
     }
 
     /// Whether it is valid at a time.
@@ -216,6 +227,9 @@ pub struct DelegationJson {
     /// The one project that it is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) project: Option<String>,
+    /// The one relayer at which it counts, 64 hex characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) relayer: Option<String>,
     /// Start of validity, RFC 3339, whole seconds.
     pub(crate) not_before: String,
     /// End of validity, RFC 3339, whole seconds.
@@ -233,6 +247,7 @@ impl From<&SignedDelegation> for DelegationJson {
             delegate_key: delegation.delegate.to_string(),
             scopes: delegation.scopes.names().into_iter().map(str::to_owned).collect(),
             project: delegation.project.clone(),
+            relayer: delegation.relayer.map(|key| key.to_string()),
             not_before: time::format(delegation.not_before_s.saturating_mul(1_000)),
             expires: time::format(delegation.expires_s.saturating_mul(1_000)),
             signature: hex::encode(signature.0),
@@ -266,6 +281,7 @@ impl DelegationJson {
             delegate,
             scopes,
             project: self.project.clone(),
+            relayer: self.relayer.as_deref().map(key).transpose()?,
             not_before_s: seconds(&self.not_before)?,
             expires_s: seconds(&self.expires)?,
         };
@@ -318,6 +334,9 @@ mod tests {
             "02".repeat(32)
         );
         assert_eq!(sample(&account).text(), expected);
+        let bound = Delegation { relayer: Some(PublicKey([3; 32])), ..sample(&account) };
+        let line = format!("shed\nrelayer {}\nfrom", "03".repeat(32));
+        assert_eq!(bound.text(), expected.replace("shed\nfrom", &line));
         assert_eq!(DELEGATION.as_str().len(), 19);
     }
 
@@ -336,7 +355,8 @@ mod tests {
     fn refuses_any_change_and_another_signer() {
         let account = SecretSigningKey::from_seed(&[7; 32]);
         let good = DelegationJson::from(&sample(&account).sign(&account));
-        let changes: [fn(&mut DelegationJson); 7] = [
+        let changes: [fn(&mut DelegationJson); 8] = [
+            |json| json.relayer = Some("04".repeat(32)),
             |json| json.id = "ff".repeat(16),
             |json| json.delegate_key = "03".repeat(32),
             |json| json.scopes.push("admin".to_owned()),

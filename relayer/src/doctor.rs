@@ -156,6 +156,8 @@ pub(crate) fn running_relayer(addresses: &[&str]) -> RunningRelayer {
         url: "http://127.0.0.1:8000".to_owned(),
         identity: RelayerIdentity {
             relayer: "ab".repeat(32),
+            url: None,
+            url_signature: None,
             peer_id: "P".to_owned(),
             addresses: addresses.iter().map(|&address| address.to_owned()).collect(),
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -5,6 +5,7 @@
 //! or a name.
 
 mod api_error;
+mod audience;
 mod body;
 pub mod chat;
 mod client_address;
@@ -47,6 +48,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub(crate) use api_error::ApiError;
 pub(crate) use api_error::ApiErrorJson;
+pub use audience::Audience;
 pub use client_address::ClientAddresses;
 pub(crate) use extract::Admin;
 pub(crate) use extract::Chatter;
@@ -90,6 +92,7 @@ struct Inner {
     addresses: ClientAddresses,
     owners: Arc<Owners>,
     budgets: Arc<Budgets>,
+    audience: Audience,
     requests: SharedSlots,
     large_bodies: SharedSlots,
     tasks: TaskTracker,
@@ -114,6 +117,8 @@ pub struct ServerConfig {
     pub owners: Arc<Owners>,
     /// Budgets of all owners together.
     pub budgets: Arc<Budgets>,
+    /// The relayer's name in requests.
+    pub audience: Audience,
     /// The URL of this server for clients, if it differs from their `Host` header.
     pub public_url: Option<String>,
     /// The answer of `/relayer`.
@@ -134,6 +139,7 @@ impl AppState {
             addresses,
             owners,
             budgets,
+            audience,
             public_url,
             identity,
             now_ms,
@@ -141,7 +147,7 @@ impl AppState {
         let records: Arc<dyn Records> = Arc::new(memory.clone());
         Self {
             inner: Arc::new(Inner {
-                registry: Registry::new(records),
+                registry: Registry::new(records).at(audience.relayer),
                 memory,
                 embedder,
                 writer,
@@ -154,6 +160,7 @@ impl AppState {
                 addresses,
                 owners,
                 budgets,
+                audience,
                 requests: SharedSlots::new(limits.requests),
                 large_bodies: SharedSlots::new(limits.large_bodies),
                 limits,
@@ -261,7 +268,8 @@ fn describe(gated: OpenApi, open: OpenApi) -> OpenApi {
 const DESCRIPTION: &str = "Memory across conversations. Every request but those to /health, /readyz, /version, /relayer, /config, \
     /sui and /openapi.json is signed: Ed25519 over `{timestamp}.{METHOD}.{path and query}.{SHA-256 of the body, hex}.{nonce}.\
     {account id}`, in the headers x-public-key, x-signature (both hex), x-timestamp (seconds), x-nonce (a UUID) and \
-    x-account-id (the Sui address of the owner's key). A body of more than 2 MiB needs its SHA-256, hex, in \
+    x-account-id (the Sui address of the owner's key). The query parameter `relayer`, the key at /relayer, binds a request to \
+    this relayer; it may be required. A body of more than 2 MiB needs its SHA-256, hex, in \
     x-body-sha256 too, so that its signature is checked before it is read. A key that is not the owner's needs a delegation, registered or in \
     the header x-delegation. Errors are JSON with code, message, hint and request_id; a 429 or 503 says in Retry-After \
     when to come back. Times are RFC 3339. The namespace `default` is the shared pool of no project.";

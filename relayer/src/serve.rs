@@ -10,13 +10,15 @@ use std::{
 use anyhow::{Context as _, bail};
 use baton_client::Client;
 use baton_command::signals::StopSignals;
-use baton_keys::{SecretSigningKey, ids::PublicKey};
+use baton_keys::{SecretSigningKey, account::sign_relayer_url};
 use baton_memory::Memory;
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr};
 use baton_relayer::{
     chat::{Chat, ChatConfig},
     config::{HttpSetting, Settings},
-    http::{self, AppState, IdentitySource, MemoryFacts, PeerCounts, RelayerIdentity, ServerConfig},
+    http::{
+        self, AppState, Audience, IdentitySource, MemoryFacts, PeerCounts, RelayerIdentity, ServerConfig,
+    },
     injection::Recollection,
     owners::Owners,
     service::{Relayer, SealedLimits},
@@ -51,9 +53,10 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     // From here on, running work is let finish.
     let mut signals = StopSignals::listen().context("cannot listen for SIGTERM and Ctrl-C")?;
     let owners = Arc::new(Owners::new(settings.owners.clone(), key.public_key()));
+    let audience = Audience { relayer: key.public_key(), required: settings.require_audience };
     let upkeep = Upkeep::new(&settings, &opened, owners.clone());
     upkeep.count_owners().await?;
-    let identity = identity_source(&settings, &opened, chat.is_open(), key.public_key(), mesh.clone());
+    let identity = identity_source(&settings, &opened, chat.is_open(), &key, mesh.clone());
     announce(&settings, &identity(), listener.as_ref(), json)?;
 
     let shutdown = CancellationToken::new();
@@ -66,7 +69,8 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let memory = opened.memory.clone();
     let jobs = memory.run_jobs(shutdown.clone());
     let sealed = relayer.run(incoming, shutdown.clone(), grace);
-    let http = serve_http(&settings, opened, owners, identity, listener, chat.routes(), shutdown.clone());
+    let config = server_config(&settings, opened, owners, audience, identity);
+    let http = serve_http(config, listener, chat.routes(), shutdown.clone());
     let upkeep = upkeep.run(shutdown.clone());
     let stopping = async {
         tokio::select! {
@@ -133,17 +137,14 @@ async fn listen(setting: HttpSetting) -> anyhow::Result<Option<TcpListener>> {
     Ok(Some(listener))
 }
 
-async fn serve_http(
+fn server_config(
     settings: &Settings,
     opened: setup::MemorySetup,
     owners: Arc<Owners>,
+    audience: Audience,
     identity: IdentitySource,
-    listener: Option<TcpListener>,
-    more: OpenApiRouter<AppState>,
-    shutdown: CancellationToken,
-) -> anyhow::Result<()> {
-    let Some(listener) = listener else { return Ok(()) };
-    let app = AppState::new(ServerConfig {
+) -> ServerConfig {
+    ServerConfig {
         memory: opened.memory,
         embedder: opened.embedder,
         writer: opened.writer,
@@ -151,10 +152,21 @@ async fn serve_http(
         addresses: settings.addresses.clone(),
         owners,
         budgets: opened.budgets,
+        audience,
         public_url: settings.public_url.clone(),
         identity,
         now_ms: Arc::new(crate::now_ms),
-    });
+    }
+}
+
+async fn serve_http(
+    config: ServerConfig,
+    listener: Option<TcpListener>,
+    more: OpenApiRouter<AppState>,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let Some(listener) = listener else { return Ok(()) };
+    let app = AppState::new(config);
     let router = http::router(&app, more);
     let served = http::serve(app, router, listener, shutdown.clone().cancelled_owned()).await;
     // Without its HTTP server, the relayer ends and reports the reason.
@@ -167,9 +179,12 @@ fn identity_source(
     settings: &Settings,
     opened: &setup::MemorySetup,
     conversations: bool,
-    key: PublicKey,
+    key: &SecretSigningKey,
     mesh: MeshHandle,
 ) -> IdentitySource {
+    let url = settings.public_url.clone();
+    let url_signature = url.as_deref().map(|url| hex::encode(sign_relayer_url(key, url)));
+    let key = key.public_key();
     let memory = memory_facts(settings, opened.embedder.id());
     let peer_id = baton_mesh::peer_id_of(mesh.node_id()).map(|peer| peer.to_string()).unwrap_or_default();
     let started = Instant::now();
@@ -178,6 +193,8 @@ fn identity_source(
         let connected = peers.iter().filter(|peer| peer.connected).count();
         RelayerIdentity {
             relayer: key.to_string(),
+            url: url.clone(),
+            url_signature: url_signature.clone(),
             peer_id: peer_id.clone(),
             addresses: addresses(&mesh.network().external, &mesh.listen_addrs(), &peer_id),
             version: env!("CARGO_PKG_VERSION").to_owned(),

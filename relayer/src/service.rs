@@ -104,7 +104,7 @@ impl Relayer {
     /// Adds the owners' memory, for turns with a hint.
     #[must_use]
     pub fn with_memory(mut self, memory: Arc<dyn Recollection>) -> Self {
-        self.memory = Some((memory.clone(), Registry::new(memory)));
+        self.memory = Some((memory.clone(), Registry::new(memory).at(self.key.public_key())));
         self
     }
 

@@ -28,6 +28,8 @@ pub(crate) struct Delegation {
     pub scopes: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relayer: Option<String>,
     pub not_before: String,
     pub expires: String,
     pub signature: String,

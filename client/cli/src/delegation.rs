@@ -77,8 +77,15 @@ fn sign(key: &AccountKey, arguments: &DelegateArguments, now_s: u64) -> Result<D
     let id = hex::encode(random_bytes::<16>());
     let until_s = now_s + u64::from(arguments.days) * DAY_S;
     let project = arguments.project.as_ref().map(|name| format!("project {name}\n")).unwrap_or_default();
+    let relayer = arguments.at_relayer.as_deref().map(PublicKey::parse_hex).transpose();
+    let relayer = relayer.map_err(|_| {
+        Failure::Usage(
+            "--at-relayer is the relayer's public key, 64 hex characters; its /relayer has it".to_owned(),
+        )
+    })?;
+    let at = relayer.map(|key| format!("relayer {key}\n")).unwrap_or_default();
     let text = format!(
-        "baton delegation v1\nid {id}\nowner {}\ndelegate {delegate}\nscopes {}\n{project}from {now_s}\nuntil {until_s}\n",
+        "baton delegation v1\nid {id}\nowner {}\ndelegate {delegate}\nscopes {}\n{project}{at}from {now_s}\nuntil {until_s}\n",
         key.account_id(),
         scopes.join(",")
     );
@@ -89,6 +96,7 @@ fn sign(key: &AccountKey, arguments: &DelegateArguments, now_s: u64) -> Result<D
         delegate_key: delegate.to_string(),
         scopes,
         project: arguments.project.clone(),
+        relayer: relayer.map(|key| key.to_string()),
         not_before: time_text(now_s),
         expires: time_text(until_s),
         signature: hex::encode(signature),

@@ -5,8 +5,10 @@ use std::time::Duration;
 use baton_client::{AccountKey, ClientError};
 use baton_command::endpoint::is_protected;
 use baton_keys::{
-    account::{body_sha256, export_digest},
+    SIGNATURE_LEN,
+    account::{addressed_to, body_sha256, export_digest, verify_relayer_url},
     contexts::MEMORY_EXPORT,
+    ids::PublicKey,
 };
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -17,6 +19,8 @@ use super::{Failure, authority::RequestAuthority, clock::now_ms, settings::Setti
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Time for the connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest answer of `/relayer` that is read; a real one has about a kilobyte.
+const MAX_IDENTITY_BYTES: u64 = 64 * 1024;
 /// Longest answer that is read: the largest export.
 const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
 
@@ -27,6 +31,8 @@ pub(crate) struct RelayerClient {
     key: AccountKey,
     /// The account that owns the memory, and the delegation.
     authority: RequestAuthority,
+    /// The relayer's key, once it was asked; `None` if it proves none for this URL.
+    audience: tokio::sync::OnceCell<Option<PublicKey>>,
 }
 
 impl RelayerClient {
@@ -68,7 +74,7 @@ impl RelayerClient {
         let http = reqwest::Client::builder().timeout(TIMEOUT).connect_timeout(CONNECT_TIMEOUT);
         let http = http.redirect(reqwest::redirect::Policy::none()).build();
         let http = http.map_err(|error| ClientError::Config(error.to_string()))?;
-        Ok(Self { http, url, key, authority })
+        Ok(Self { http, url, key, authority, audience: tokio::sync::OnceCell::new() })
     }
 
     /// The line that endorses an export of the account's own memory: a signature over all lines. It is
@@ -82,6 +88,24 @@ impl RelayerClient {
         let line =
             json!({ "endorsement": { "public_key": public_key, "signature": hex::encode(signature) } });
         Some(line.to_string())
+    }
+
+    /// The relayer's key, if the relayer proves that it serves at this URL. An older relayer proves nothing.
+    async fn ask_audience(&self) -> Option<PublicKey> {
+        let answer =
+            self.http.get(format!("{}/relayer", self.url)).timeout(CONNECT_TIMEOUT).send().await.ok()?;
+        if !answer.status().is_success()
+            || answer.content_length().is_none_or(|length| length > MAX_IDENTITY_BYTES)
+        {
+            return None;
+        }
+        let identity: Value = serde_json::from_slice(&answer.bytes().await.ok()?).ok()?;
+        let text = |field: &str| identity.get(field).and_then(Value::as_str);
+        let relayer = PublicKey::parse_hex(text("relayer")?).ok()?;
+        let mut signature = [0; SIGNATURE_LEN];
+        hex::decode_to_slice(text("url_signature")?, &mut signature).ok()?;
+        // The signature is over this client's URL: another relayer's does not verify.
+        verify_relayer_url(&relayer, &self.url, &signature).ok().map(|()| relayer)
     }
 
     /// Sends a request, and reads the answer as JSON.
@@ -102,6 +126,10 @@ impl RelayerClient {
 
     /// Sends a request, and reads the answer as text.
     pub(crate) async fn text(&self, method: Method, path: &str, body: String) -> Result<String, Failure> {
+        let path = &match self.audience.get_or_init(|| self.ask_audience()).await {
+            Some(relayer) => addressed_to(path, relayer),
+            None => path.to_owned(),
+        };
         let now = now_ms() / 1000;
         let headers = self.key.request_headers(self.owner(), method.as_str(), path, body.as_bytes(), now);
         let mut request = self.http.request(method, format!("{}{path}", self.url));

@@ -43,6 +43,7 @@ impl Settings {
             addresses,
             owners,
             budgets,
+            require_audience: options.require_audience.unwrap_or(false),
             postgres_url_file,
             keys_dir: options.keys_dir.unwrap_or_else(|| data_dir.join("keys")),
             max_items: options.max_items.unwrap_or(MAX_ITEMS).max(1),

@@ -43,6 +43,8 @@ options! {
             count_private: Option<bool>;
         }
         "Owners" {
+            /// Refuse signed requests that do not name this relayer in their query [default: false]
+            require_audience: Option<bool>;
             /// Who may have memory here: open, listed or invited [default: open while http is on loopback,
             /// else listed]
             owners: Option<OwnerAdmission>;

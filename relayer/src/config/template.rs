@@ -40,6 +40,10 @@ pub const TEMPLATE: &str = r#"# Configuration of baton-relayer. Lines that begin
 #allowed_owners = []
 #revoked_invitations = []
 
+# Refuse signed requests that do not name this relayer (?relayer=KEY): another relayer of the same owner could have sent them
+# on. Clients learn the key from /relayer, and believe it for public_url alone.
+#require_audience = false
+
 # Budgets of all owners together; 0 is no limit. Bytes are those of the embedded database and the key files.
 #max_owners = 10000
 #max_bytes = 68719476736

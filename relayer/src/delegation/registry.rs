@@ -97,13 +97,27 @@ impl DelegationEntry {
 #[derive(Clone)]
 pub struct Registry {
     records: Arc<dyn Records>,
+    /// The relayer's key; delegations for another relayer do not count.
+    relayer: Option<PublicKey>,
 }
 
 impl Registry {
     /// A registry over a memory's records.
     #[must_use]
     pub fn new(records: Arc<dyn Records>) -> Self {
-        Self { records }
+        Self { records, relayer: None }
+    }
+
+    /// The same registry at the relayer with this key.
+    #[must_use]
+    pub fn at(self, relayer: PublicKey) -> Self {
+        Self { relayer: Some(relayer), ..self }
+    }
+
+    /// Whether a delegation counts at this relayer.
+    #[must_use]
+    pub(crate) fn is_for_here(&self, delegation: &Delegation) -> bool {
+        self.relayer.as_ref().is_none_or(|relayer| delegation.counts_at_relayer(relayer))
     }
 
     /// Its records.
@@ -126,11 +140,14 @@ impl Registry {
         let known = self.known(owner, key).await?;
         let Some(signed) = presented else {
             let counting = known.iter().filter_map(|known| known.counts_at(now_s));
+            // Several relayers may share one database.
+            let counting = counting.filter(|delegation| self.is_for_here(delegation));
             let best = counting.max_by_key(|delegation| (delegation.project.is_none(), delegation.expires_s));
             return Ok(best.cloned());
         };
         let delegation = &signed.delegation;
-        let fits = delegation.owner == owner && delegation.delegate == *key && delegation.holds_at(now_s);
+        let names_us = delegation.owner == owner && delegation.delegate == *key;
+        let fits = names_us && delegation.holds_at(now_s) && self.is_for_here(delegation);
         let revoked = known.iter().any(|known| known.revoked && known.id == delegation.id);
         Ok((fits && !revoked).then(|| delegation.clone()))
     }

@@ -34,6 +34,8 @@ kinds! {
     BAD_REQUEST = 400, "bad_request", "the request cannot be used", "see /openapi.json for what the route takes";
     UNAUTHENTICATED = 401, "unauthenticated", "the request is not signed by a key that may act for this account",
         "sign timestamp, method, path and query, body hash, nonce and account id with the owner's key or one it delegated to; never use a nonce twice";
+    UNNAMED = 401, "relayer_unnamed", "the request does not name this relayer",
+        "add relayer=KEY to the query before signing; /relayer has the key, and the URL that it proves";
     CLOCK = 401, "clock_skew", "the request's time is more than 300 seconds from the relayer's", "set this machine's clock";
     SCOPE = 403, "scope_missing", "the delegation does not allow this", "ask the owner for a delegation with this scope";
     OWNER_ONLY = 403, "owner_only", "only the owner's own key may do this", "sign with the account key itself";
@@ -50,6 +52,7 @@ kinds! {
     CHAT_FORKED = 409, "fork_detected", "another turn stands in the place of one that was known", "export the session with your own client before going on";
     CHAT_GONE = 410, "session_deleted", "the session was deleted", "begin a new one";
     TOO_LARGE = 413, "too_large", "the body is too long", "send it in parts";
+    WRONG_RELAYER = 421, "wrong_relayer", "the request is signed for another relayer", "sign it for this one: /relayer has its key";
     RATE = 429, "rate_limited", "too many requests", "wait for as long as Retry-After says";
     INTERNAL = 500, "internal", "the relayer has a fault", "tell the operator the request id";
     DAMAGED = 500, "damaged", "what is stored for this owner cannot be used", "tell the operator the request id; restore from Walrus or from an export";

@@ -59,6 +59,9 @@ async fn register(
     if signed.delegation.owner != caller.owner {
         return Err(ApiError::bad("the delegation is another owner's"));
     }
+    if !app.registry().is_for_here(&signed.delegation) {
+        return Err(ApiError::bad("the delegation is for another relayer"));
+    }
     let now_ms = app.now_ms();
     if signed.delegation.expires_s <= now_ms / 1_000 {
         return Err(ApiError::bad("the delegation has expired"));

@@ -1,7 +1,7 @@
 //! The gate: authenticates callers, limits rates, sizes and concurrent requests, and refuses replays.
 //!
 //! The order of the checks is the order of their cost. Nothing is held before the signature is verified:
-//! 1. the subnet's rate, the form of the headers, the time, and whether the named key has a request left;
+//! 1. the subnet's rate, the relayer that is named, the form of the headers, the time, and whether the named key has a request left;
 //! 2. the signature, if the head has the hash of the body;
 //! 3. the body; its sender must keep a minimum rate, and a large one needs a slot;
 //! 4. the signature otherwise;
@@ -117,6 +117,8 @@ async fn admit(app: &AppState, request: Request) -> Result<(Request, Permits), A
     if let Some(subnet) = subnet {
         super::lock(&app.inner.subnet_rates).take(subnet, now_ms).map_err(limited)?;
     }
+    let signed_path = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    parts.uri = app.inner.audience.check(&parts.uri)?;
     let head = SignedHead::read(&parts.headers, now_ms).map_err(refuse)?;
     // The named key may be another's, so nothing is taken from it yet.
     match super::lock(&app.inner.key_rates).wait_ms(head.claimed_key(), now_ms) {
@@ -126,7 +128,7 @@ async fn admit(app: &AppState, request: Request) -> Result<(Request, Permits), A
     let mut large = None;
     let (caller, bytes) = match head.stated_body_sha256().map(str::to_owned) {
         Some(stated) => {
-            let caller = identify(app, &parts, head, &stated, subnet).await?;
+            let caller = identify(app, &parts, head, &signed_path, &stated, subnet).await?;
             let slot_caller = SlotCaller { subnet, key: caller.key.0 };
             let mut reader = BodyReader::new(sent, limits_of(app, most));
             if !reader.read_within(BODY_BYTES).await? {
@@ -144,7 +146,7 @@ async fn admit(app: &AppState, request: Request) -> Result<(Request, Permits), A
         None => {
             let bytes = body::read(sent, limits_of(app, most.min(BODY_BYTES))).await;
             let bytes = bytes.map_err(|error| unstated(error, most))?;
-            (identify(app, &parts, head, &body_sha256(&bytes), subnet).await?, bytes)
+            (identify(app, &parts, head, &signed_path, &body_sha256(&bytes), subnet).await?, bytes)
         }
     };
     let request = slot(app, &app.inner.requests, SlotCaller { subnet, key: caller.key.0 }).await?;
@@ -179,12 +181,12 @@ async fn identify(
     app: &AppState,
     parts: &Parts,
     head: SignedHead<'_>,
+    signed_path: &str,
     body_sha256: &str,
     subnet: Option<Subnet>,
 ) -> Result<Caller, ApiError> {
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let now_ms = app.now_ms();
-    let verified = head.verify(&parts.method, path, body_sha256).map_err(refuse)?;
+    let verified = head.verify(&parts.method, signed_path, body_sha256).map_err(refuse)?;
     // Before any lookup for the key, which may be unknown.
     super::lock(&app.inner.key_rates).take(verified.key(), now_ms).map_err(limited)?;
     let records = app.registry().records();

@@ -1,6 +1,6 @@
 //! The relayer's description of itself at `/relayer`: how to reach it, and where its memory goes.
 //!
-//! It is open, so it names no owner, counts none, and quotes no address that the operator configured.
+//! It is open, so it names no owner, counts none, and quotes no address that the operator configured but its own.
 
 use std::sync::Arc;
 
@@ -15,6 +15,12 @@ pub type IdentitySource = Arc<dyn Fn() -> RelayerIdentity + Send + Sync>;
 pub struct RelayerIdentity {
     /// The relayer's public key, 64 hex characters.
     pub relayer: String,
+    /// The URL at which it serves, if the operator set `public_url`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The relayer's signature over that URL, 128 hex characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url_signature: Option<String>,
     /// Its libp2p peer id, which derives from the key.
     pub peer_id: String,
     /// Its libp2p addresses with `/p2p/`, the widest reachable first: confirmed external addresses, those of

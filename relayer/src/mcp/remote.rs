@@ -3,7 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_command::endpoint::is_protected;
-use baton_keys::account::AccountKey;
+use baton_keys::{
+    SIGNATURE_LEN,
+    account::{AccountKey, addressed_to, verify_relayer_url},
+    ids::PublicKey,
+};
 use futures::future::BoxFuture;
 use reqwest::{Client, Url};
 use rmcp::{ServiceExt as _, model::Extensions, transport::stdio};
@@ -13,8 +17,17 @@ use super::{MemoryBackend, MemoryTools, ToolCall, lines::Pipes};
 
 /// Time limit for a relayer's answer.
 const TIMEOUT: Duration = Duration::from_secs(120);
+/// Longest answer of `/relayer` that is read; a real one has about a kilobyte.
+const MAX_IDENTITY_BYTES: u64 = 64 * 1024;
 /// Longest answer that is read.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
+
+/// The parts of `/relayer` that prove a relayer's URL.
+#[derive(serde::Deserialize)]
+struct UrlProof {
+    relayer: String,
+    url_signature: Option<String>,
+}
 
 /// A relayer to which requests are signed.
 pub struct Remote {
@@ -24,6 +37,8 @@ pub struct Remote {
     account: String,
     delegation: Option<String>,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// The relayer's key, once it was asked; `None` if it proves none for this URL.
+    audience: tokio::sync::OnceCell<Option<PublicKey>>,
 }
 
 impl Remote {
@@ -55,7 +70,24 @@ impl Remote {
             .build()
             .map_err(|error| error.to_string())?;
         let account = account.unwrap_or_else(|| key.account_id());
-        Ok(Self { client, base, key, account, delegation, now_ms })
+        let audience = tokio::sync::OnceCell::new();
+        Ok(Self { client, base, key, account, delegation, now_ms, audience })
+    }
+
+    /// The relayer's key, if the relayer proves that it serves at this URL. An older relayer proves nothing.
+    async fn ask_audience(&self) -> Option<PublicKey> {
+        let answer = self.client.get(self.base.join("/relayer").ok()?).send().await.ok()?;
+        if !answer.status().is_success()
+            || answer.content_length().is_none_or(|length| length > MAX_IDENTITY_BYTES)
+        {
+            return None;
+        }
+        let identity: UrlProof = serde_json::from_slice(&answer.bytes().await.ok()?).ok()?;
+        let relayer = PublicKey::parse_hex(&identity.relayer).ok()?;
+        let mut signature = [0; SIGNATURE_LEN];
+        hex::decode_to_slice(identity.url_signature?, &mut signature).ok()?;
+        // The signature is over this program's URL: another relayer's does not verify.
+        verify_relayer_url(&relayer, self.base.as_str(), &signature).ok().map(|()| relayer)
     }
 
     /// Runs one request.
@@ -63,7 +95,10 @@ impl Remote {
     /// # Errors
     /// The refusal's code, message and hint, or the connection error.
     pub(crate) async fn ask(&self, call: ToolCall) -> Result<Value, String> {
-        let path = call.path_and_query();
+        let path = match self.audience.get_or_init(|| self.ask_audience()).await {
+            Some(relayer) => addressed_to(&call.path_and_query(), relayer),
+            None => call.path_and_query(),
+        };
         let body = call.body.as_ref().map(ToString::to_string).unwrap_or_default();
         let url = self.base.join(&path).map_err(|error| format!("bad_request: {error}"))?;
         let seconds = (self.now_ms)() / 1_000;

@@ -71,6 +71,9 @@ pub(crate) struct DelegateArguments {
     /// The only project that it covers [default: all of the account's memory].
     #[arg(long, value_name = "NAME")]
     pub project: Option<String>,
+    /// Public key of the only relayer at which it counts, 64 hex characters [default: every relayer].
+    #[arg(long, value_name = "HEX")]
+    pub at_relayer: Option<String>,
     /// Validity in days.
     #[arg(long, value_name = "NUMBER", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=366))]
     pub days: u32,

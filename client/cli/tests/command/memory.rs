@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use baton_keys::{
-    account::{RequestParts, account_id, body_sha256, verify_request},
+    SecretSigningKey,
+    account::{RequestParts, account_id, body_sha256, sign_relayer_url, verify_request},
     ids::PublicKey,
 };
 use serde_json::{Value, json};
@@ -20,6 +21,10 @@ struct ValidSignature;
 
 impl Match for ValidSignature {
     fn matches(&self, request: &Request) -> bool {
+        // The question for the relayer's key is not signed.
+        if request.headers.get("x-signature").is_none() {
+            return false;
+        }
         let header = |name: &str| request.headers.get(name).unwrap().to_str().unwrap();
         let query = request.url.query().map(|query| format!("?{query}")).unwrap_or_default();
         let parts = RequestParts {
@@ -85,6 +90,29 @@ async fn answers(server: &MockServer, verb: &str, at: &str, body: Option<Value>,
         mock = mock.and(body_json(body));
     }
     mock.respond_with(ResponseTemplate::new(200).set_body_json(answer)).mount(server).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_names_the_relayer_that_proves_its_url_and_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start_relayer(&folder).await;
+    let url = server.uri();
+    let relayer = SecretSigningKey::from_seed(&[5; 32]);
+    let key = relayer.public_key().to_string();
+    for (proven, named) in [(url.as_str(), true), ("https://other.example", false)] {
+        server.reset().await;
+        let identity = json!({
+            "relayer": key, "url": proven, "url_signature": hex::encode(sign_relayer_url(&relayer, proven)),
+        });
+        let answer = ResponseTemplate::new(200).set_body_json(identity);
+        Mock::given(path("/relayer")).respond_with(answer).mount(&server).await;
+        answers(&server, "GET", "/v1/memory/projects", None, json!({ "projects": [] })).await;
+        let listed = baton(folder.path(), &["memory", "projects", "--relayer-url", &url], "").await;
+        assert_eq!(code(&listed), 0, "{}", err(&listed));
+        let requests = server.received_requests().await.unwrap();
+        let signed = requests.iter().find(|request| request.url.path() == "/v1/memory/projects").unwrap();
+        assert_eq!(signed.url.query(), named.then(|| format!("relayer={key}")).as_deref(), "{proven}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

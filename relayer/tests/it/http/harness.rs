@@ -9,7 +9,7 @@ use std::{
 };
 
 use baton_embed::{EmbedFuture, EmbedRole, Embedder};
-use baton_keys::{SecretSigningKey, account::AccountKey, master::MasterKey};
+use baton_keys::{SecretSigningKey, account::AccountKey, ids::PublicKey, master::MasterKey};
 use baton_memory::{
     Memory, Parts,
     ids::OwnerId,
@@ -19,7 +19,7 @@ use baton_memory::{
 use baton_relayer::{
     budgets::{BudgetLimits, Budgets},
     delegation::{Delegation, DelegationJson, Scopes},
-    http::{self, AppState, ClientAddresses, Limits, ServerConfig},
+    http::{self, AppState, Audience, ClientAddresses, Limits, ServerConfig},
     owners::{OwnerPolicy, Owners},
 };
 use reqwest::{Client, Method, Response};
@@ -129,6 +129,8 @@ pub(crate) fn relayer_key() -> SecretSigningKey {
 pub(crate) fn identity() -> http::RelayerIdentity {
     http::RelayerIdentity {
         relayer: relayer_key().public_key().to_string(),
+        url: None,
+        url_signature: None,
         peer_id: "12D3KooTest".to_owned(),
         addresses: vec!["/ip4/127.0.0.1/tcp/4101/p2p/12D3KooTest".to_owned()],
         version: "0.0.0".to_owned(),
@@ -157,11 +159,28 @@ impl TestServer {
         Self::for_owners(folder, limits, OwnerPolicy::default(), BudgetLimits::default()).await
     }
 
+    /// The relayer with another key, which may require that requests name it.
+    pub(super) async fn named(key: SecretSigningKey, required: bool) -> Self {
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let (policy, budgets) = (OwnerPolicy::default(), BudgetLimits::default());
+        Self::start(folder, Limits::default(), policy, budgets, (key, required)).await
+    }
+
     pub(super) async fn for_owners(
         folder: Arc<tempfile::TempDir>,
         limits: Limits,
         policy: OwnerPolicy,
         budgets: BudgetLimits,
+    ) -> Self {
+        Self::start(folder, limits, policy, budgets, (relayer_key(), false)).await
+    }
+
+    async fn start(
+        folder: Arc<tempfile::TempDir>,
+        limits: Limits,
+        policy: OwnerPolicy,
+        budgets: BudgetLimits,
+        (relayer_key, required): (SecretSigningKey, bool),
     ) -> Self {
         let path = folder.path();
         let storage = EmbeddedStorage::open(&EmbeddedConfig::new(path.join("memory"))).unwrap();
@@ -182,8 +201,9 @@ impl TestServer {
             writer: None,
             limits,
             addresses: ClientAddresses::default(),
-            owners: Arc::new(Owners::new(policy, relayer_key().public_key())),
+            owners: Arc::new(Owners::new(policy, relayer_key.public_key())),
             budgets: budgets.clone(),
+            audience: Audience { relayer: relayer_key.public_key(), required },
             public_url: None,
             identity: Arc::new(identity),
             now_ms: clock,
@@ -314,11 +334,23 @@ impl<'a> Person<'a> {
         scopes: &[&str],
         project: Option<&str>,
     ) -> DelegationJson {
+        self.delegate_at(friend, scopes, project, None)
+    }
+
+    /// The same, for one relayer.
+    pub(super) fn delegate_at(
+        &self,
+        friend: &Person<'_>,
+        scopes: &[&str],
+        project: Option<&str>,
+        relayer: Option<PublicKey>,
+    ) -> DelegationJson {
         let scopes = Scopes::named(scopes.iter().copied()).unwrap();
         let now = self.server.seconds();
         let key = friend.key.public_key();
         let mut delegation = Delegation::new(self.owner(), key, scopes, now - 60, now + 3_600);
         delegation.project = project.map(str::to_owned);
+        delegation.relayer = relayer;
         DelegationJson::from(&delegation.sign(self.key.signing_key()))
     }
 }

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use baton_keys::{SecretSigningKey, account::addressed_to};
 use serde_json::{Value, json};
 
-use super::harness::{Person, TestServer};
+use super::harness::{Person, TestServer, relayer_key};
 
 #[tokio::test]
 async fn a6_an_unsigned_or_changed_request_is_nobodys() {
@@ -329,4 +330,49 @@ async fn the_defaults_of_the_sdks_routes_show_nothing_intimate() {
     let asked = owner.post("/api/ask", json!({ "question": "Which doctor?" })).await;
     asked.refused(503, "no_model");
     assert!(asked.text.contains("Mill Road") && !asked.text.contains("red cream"), "{}", asked.text);
+}
+
+#[tokio::test]
+async fn a_request_for_one_relayer_is_refused_by_another() {
+    let other = SecretSigningKey::from_seed(&[0xcd; 32]);
+    let (here, there) = (TestServer::open().await, TestServer::named(other.clone(), true).await);
+    let body = br#"{"query":"dog"}"#.to_vec();
+    let path = addressed_to("/api/recall?x=1", &relayer_key().public_key());
+    let signed = Person::new(&here).headers("POST", &path, &body);
+    // The very bytes, at both: the first relayer hands them on before it serves them.
+    there.send("POST", &path, &signed, body.clone()).await.refused(421, "wrong_relayer");
+    here.send("POST", &path, &signed, body.clone()).await.good();
+    // Without the name, or with another, they are not the signed ones.
+    let elsewhere = addressed_to("/api/recall?x=1", &other.public_key());
+    there.send("POST", &elsewhere, &signed, body.clone()).await.refused(401, "unauthenticated");
+    let plain = Person::new(&there);
+    plain.post("/api/recall", json!({ "query": "dog" })).await.refused(401, "relayer_unnamed");
+    plain.post(&elsewhere, json!({ "query": "dog" })).await.good();
+    // Routes whose queries know no other parameter read theirs without the name.
+    let friend = plain.friend();
+    let delegation = plain.delegate(&friend, &["read"], None);
+    let named = |path: &str| addressed_to(path, &other.public_key());
+    plain.post(&named("/api/delegations"), json!(delegation)).await.good();
+    let key = friend.key.public_key();
+    let revoke = named(&format!("/api/delegations/{}?key={key}", delegation.id));
+    plain.ask("DELETE", &revoke, Value::Null).await.good();
+}
+
+#[tokio::test]
+async fn a_delegation_for_one_relayer_does_not_count_at_another() {
+    let server = TestServer::open().await;
+    let owner = Person::new(&server);
+    let mut friend = owner.friend();
+    let for_relayer =
+        |key: &SecretSigningKey| owner.delegate_at(&friend, &["read"], None, Some(key.public_key()));
+    let (own, foreign) =
+        (for_relayer(&relayer_key()), for_relayer(&SecretSigningKey::from_seed(&[0xcd; 32])));
+    friend.delegation = Some(own.to_header());
+    friend.post("/api/stats", json!({})).await.good();
+    friend.delegation = Some(foreign.to_header());
+    friend.post("/api/stats", json!({})).await.refused(401, "unauthenticated");
+    owner.post("/api/delegations", json!(foreign)).await.refused(400, "bad_request");
+    owner.post("/api/delegations", json!(own)).await.good();
+    friend.delegation = None;
+    friend.post("/api/stats", json!({})).await.good();
 }
