@@ -222,8 +222,10 @@ fn addresses(options: &Options) -> Result<ClientAddresses, ConfigError> {
 fn owners(options: &Options) -> Result<OwnerPolicy, ConfigError> {
     let defaults = OwnerPolicy::default();
     let http = options.http.unwrap_or_else(|| default_http(DEFAULT_HTTP));
+    // A proxy on this machine makes a loopback address public.
+    let has_proxy = options.public_url.is_some() || options.client_address_header.is_some();
     let by_address = match http {
-        HttpSetting::At(address) if !address.ip().is_loopback() => OwnerAdmission::Listed,
+        HttpSetting::At(address) if has_proxy || !address.ip().is_loopback() => OwnerAdmission::Listed,
         _ => OwnerAdmission::Open,
     };
     let policy = OwnerPolicy {

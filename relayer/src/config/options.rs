@@ -45,8 +45,8 @@ options! {
         "Owners" {
             /// Refuse signed requests that do not name this relayer in their query [default: false]
             require_audience: Option<bool>;
-            /// Who may have memory here: open, listed or invited [default: open while http is on loopback,
-            /// else listed]
+            /// Who may have memory here: open, listed or invited [default: open while http is on loopback
+            /// without public_url or client_address_header, else listed]
             owners: Option<OwnerAdmission>;
             /// Account ids of listed owners, 0x and 64 hex characters; repeatable
             [long = "allow-owner", id = "allowed_owners", value_delimiter = ','] allowed_owners: Vec<AccountSetting>;

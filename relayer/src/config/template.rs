@@ -34,7 +34,7 @@ pub const TEMPLATE: &str = r#"# Configuration of baton-relayer. Lines that begin
 # ---- Owners ----
 
 # Who may have memory here: "open" (any account key), "listed" (allowed_owners), or "invited" (also holders of invitations).
-# Left out, "open" while http is on loopback, else "listed". Account keys are free: an open relayer serves everybody.
+# Left out, "open" while http is on loopback without public_url or client_address_header, else "listed". Account keys are free: an open relayer serves everybody.
 # Invite with: baton-relayer invite KEY
 #owners = "" # open, listed or invited
 #allowed_owners = []

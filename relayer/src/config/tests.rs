@@ -83,6 +83,8 @@ fn a_relayer_for_others_lists_its_owners_unless_it_is_told_otherwise() {
         ("http = \"0.0.0.0:8000\"", Listed),
         ("http = \"192.0.2.1:8000\"", Listed),
         ("http = \"192.0.2.1:8000\"\nowners = \"open\"", Open),
+        ("public_url = \"https://relayer.example\"", Listed),
+        ("client_address_header = \"x-forwarded-for\"", Listed),
         ("owners = \"invited\"", Invited),
     ] {
         assert_eq!(resolved(text).unwrap().owners.owners, expected, "{text}");
