@@ -355,10 +355,11 @@ OFFER = Struct(
     ("model", ID), ("name", "string"), ("engine", ENGINE), ("context_tokens", "u32"), ("input_price", "u64"),
     ("output_price", "u64"))
 NODE_LIMITS = Struct(("slots", "u32"), ("queue", "u32"), ("turns_per_minute", "u32"), ("max_output_tokens", "u32"))
+STORAGE_OFFER = Struct(("price", "u64"), ("max_epochs", "u32"), ("unknown_max_epochs", "u32"))
 NODE_RECORD = Struct(
     ("version", "u8"), ("node", ID), ("sequence", "u64"), ("addresses", List("string")), ("keys", List(KEY_WINDOW)),
-    ("models", List(OFFER)), ("limits", NODE_LIMITS), ("versions", List("u8")), ("software", "string"),
-    ("issued_ms", "u64"), ("expires_ms", "u64"))
+    ("models", List(OFFER)), ("limits", NODE_LIMITS), ("storage", STORAGE_OFFER), ("versions", List("u8")),
+    ("software", "string"), ("issued_ms", "u64"), ("expires_ms", "u64"))
 MANIFEST = Struct(
     ("version", "u8"), ("architecture", "string"), ("weights_sha256", ID), ("tokenizer_hash", ID),
     ("template_hash", ID))
@@ -500,12 +501,16 @@ SIGNED_TYPES = {
 }
 
 
+# Section 17: the objects of another version than 1.
+VERSIONS = {"NodeRecord": 2}
+
+
 def open_signed(kind, signed):
     """Section 3, signed objects: version, form, rule, signature. Returns the object."""
     layout, label, signer, code, limit, rule = SIGNED_TYPES[kind]
     body = signed["body"]
     need(body, "NonCanonical", "%s without a body" % kind)
-    need(body[0] == 1, "UnsupportedVersion", "%s of version %d" % (kind, body[0]))
+    need(body[0] == VERSIONS.get(kind, 1), "UnsupportedVersion", "%s of version %d" % (kind, body[0]))
     value = decode(layout, body, limit)
     rule(value)
     verify_signature(label, value[signer], body, signed["signature"], code, kind)

@@ -249,8 +249,8 @@ def check_signed_object(item):
         same(kdf("head-index", value["head_key"]), item["hash"], "index key")
     forged = encoded[:-1] + bytes([encoded[-1] ^ 1])
     refuses(code, "a forged " + item["type"], lambda: open_encoded(item["type"], forged))
-    other = encoded[:8] + b"\x02" + encoded[9:]
-    refuses("UnsupportedVersion", item["type"] + " of version 2", lambda: open_encoded(item["type"], other))
+    other = encoded[:8] + bytes([encoded[8] + 1]) + encoded[9:]
+    refuses("UnsupportedVersion", item["type"] + " of another version", lambda: open_encoded(item["type"], other))
 
 
 def check_objects(v):

@@ -15,9 +15,8 @@ use baton_proto::{
     ids::RunningHash,
     limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_MESSAGE_BYTES},
     memory::MemoryItem,
-    receipt::{
-        AnswerCount, EngineKind, OfferTerms, ProgressNote, Receipt, running_hash_start, running_hash_step,
-    },
+    node_record::storage_units,
+    receipt::{AnswerCount, EngineKind, ProgressNote, running_hash_start, running_hash_step},
     record::FinishReason,
     turn::TurnAuth,
     wire::{ClientFrame, Committed, NodeFrame, ReplyEvent, StoreState},
@@ -40,7 +39,7 @@ use crate::{
     },
     session::{
         open_session::Session,
-        state::{Entry, PendingTurn, State},
+        state::{Entry, OrderTerms, PendingTurn, State},
     },
     timeouts::Timeouts,
 };
@@ -175,7 +174,7 @@ pub(crate) async fn run(
         Err(failure) => return Err(reply.failed(context.blame(failure))),
     };
     let now_ms = context.directory.now_ms();
-    let held_to = ReceiptTerms { offer: terms, count: Some(AnswerCount::of(&reply.hashes)) };
+    let held_to = ReceiptTerms { order: terms, count: Some(AnswerCount::of(&reply.hashes)) };
     let accepted = context.session.read(|state| {
         accept(state, turn, &auth, &committed, (&reply.text, &reply.memory), (&held_to, now_ms))
     });
@@ -199,21 +198,29 @@ impl Context<'_> {
 
 /// The client's own facts, to which it holds a receipt before it countersigns.
 pub(crate) struct ReceiptTerms {
-    /// The offer that it chose.
-    pub(crate) offer: OfferTerms,
+    /// The offer that it chose, and the storage that it ordered.
+    pub(crate) order: OrderTerms,
     /// Its own count of the answer; none if the reply was lost.
     pub(crate) count: Option<AnswerCount>,
 }
 
 impl ReceiptTerms {
-    fn check(&self, receipt: &Receipt) -> Result<(), ErrorCode> {
+    fn check(&self, accepted: &AcceptedTurn) -> Result<(), ErrorCode> {
+        let (receipt, storage) = (&accepted.receipt, &self.order.storage);
+        let closes = accepted.segment.is_closed();
+        let epochs = if closes { storage.closed_epochs } else { storage.open_epochs };
+        let units = storage_units(accepted.blob.len(), epochs);
         let counted = match &self.count {
             // The server behind such a node gives no ids to count.
             Some(count) if count.output == 0 && receipt.engine == EngineKind::Proxied => true,
             Some(count) => receipt.matches_count(count),
             None => true,
         };
-        if counted && receipt.fits_terms(&self.offer) { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
+        if counted && receipt.fits_terms(&self.order.offer, units) {
+            Ok(())
+        } else {
+            Err(ErrorCode::ReceiptMismatch)
+        }
     }
 }
 
@@ -239,7 +246,7 @@ pub(crate) fn accept(
         memory,
     };
     let accepted = accept_turn(&state.root, &expected, committed, answer, now_ms)?;
-    held_to.check(&accepted.receipt)?;
+    held_to.check(&accepted)?;
     // Only the node can say that it satisfies the schema; the client can check that it is JSON.
     let cut = accepted.record.finish != FinishReason::Stop;
     let is_json = || serde_json::from_str::<serde::de::IgnoredAny>(answer).is_ok();

@@ -276,7 +276,7 @@ async fn note_reported(
     end_epoch: Option<u64>,
 ) {
     let (seq, stored_ms) = (turn.0, core.now_ms());
-    let epochs = session.read(|state| storage::epochs_of(core, state, seq));
+    let epochs = session.read(|state| storage::ordered_epochs(core, state, seq));
     let mut entries = StoredBlob { end_epoch, epochs: Some(epochs), stored_ms }.entries(seq);
     entries.push(Entry::Confirmed { seq, at_ms: stored_ms });
     if let Err(error) = session.record_of(turn, entries).await {

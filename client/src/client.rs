@@ -323,6 +323,8 @@ impl Client {
             allow_echo: options.allow_echo,
             output_tokens: DEFAULT_OUTPUT_TOKENS,
             max_price: Some(self.core.config.max_price),
+            storage: Some(self.core.config.storage),
+            quota: self.core.config.quota.as_deref(),
             now_ms: self.core.now_ms(),
             ..Wish::default()
         };

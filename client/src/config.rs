@@ -8,6 +8,7 @@ use std::{
 
 use baton_mesh::{MeshClock, MeshHandle, Multiaddr};
 use baton_proto::{
+    node_record::MAX_EPOCHS,
     store::{BlobStore, HeadIndex},
     turn::StoragePolicy,
 };
@@ -24,10 +25,9 @@ use crate::{
 /// Epochs for the blob of an open segment. Each turn buys the blob anew, so this is how long a session may
 /// rest: ten weeks on Walrus's mainnet, five days on its testnet.
 pub const DEFAULT_OPEN_EPOCHS: u32 = 5;
-/// Epochs for a full segment's blob, which is bought once: the maximum that Walrus sells.
+/// Epochs for a full segment's blob: the maximum that Walrus sells. A node that offers less stores it for
+/// less, and this client renews it.
 pub const DEFAULT_CLOSED_EPOCHS: u32 = MAX_EPOCHS;
-/// Most epochs ahead that Walrus sells.
-pub const MAX_EPOCHS: u32 = 53;
 /// Length of an epoch of Walrus's mainnet; an epoch of its testnet is a day.
 pub const DEFAULT_EPOCH: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
@@ -69,7 +69,8 @@ pub struct ClientConfig {
     pub clock: Clock,
     /// The time by which the client's own mesh checks signed records.
     pub mesh_clock: MeshClock,
-    /// The most that one turn may cost with full context and full answer, in millionths of the node's unit.
+    /// The most that one turn may cost with full context, full answer and storage, in millionths of the
+    /// node's unit.
     /// Nodes that may ask for more are not chosen; 0 leaves only free nodes.
     pub max_price: u64,
     /// The quota for turns, at nodes that accept it.

@@ -499,7 +499,7 @@ fn code_hint(code: ErrorCode) -> Option<&'static str> {
         ErrorCode::ContextOverflow => "shorten the message or the system text, or choose a larger --model",
         ErrorCode::Expired | ErrorCode::NotYetValid => "check this machine's clock",
         ErrorCode::QuotaExceeded => {
-            "lower --max-tokens, try another node, or ask this node's operator for a grant: baton grants key"
+            "lower --max-tokens, wait, try another node, or ask its operator for a grant: baton grants key"
         }
         ErrorCode::BlobUnavailable => "check that the store runs: baton session verify",
         ErrorCode::RollbackDetected => {

@@ -68,10 +68,11 @@ pub use attempt::embed::{EmbeddedText, Embeddings};
 pub use background::renewal::RenewReport;
 pub use baton_keys::{account::AccountKey, session::SessionRoot, words::WordsError};
 pub use baton_mesh::Multiaddr;
+pub use baton_proto::node_record::MAX_EPOCHS;
 pub use client::{Client, NewSession};
 pub use clock::{Clock, system_clock};
 pub use clocks::{ClockDifference, WrongClock};
-pub use config::{ClientConfig, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_OPEN_EPOCHS, MAX_EPOCHS};
+pub use config::{ClientConfig, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_OPEN_EPOCHS};
 pub use conflict::{ChainConflict, ChainSide, MAX_DISPLACED_UNASKED, MAX_REPLAYS_UNASKED};
 pub use error::{ClientError, StateError};
 pub use event::{

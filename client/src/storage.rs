@@ -6,6 +6,7 @@ use baton_proto::{
     ErrorCode,
     ids::BlobId,
     store::{PutOptions, StoreError},
+    turn::StoragePolicy,
 };
 use baton_walrus_client::ShardCount;
 
@@ -83,9 +84,18 @@ pub(crate) async fn put(
     Ok(StoredBlob { end_epoch: outcome.end_epoch, epochs, stored_ms })
 }
 
-/// Number of epochs for a turn's blob.
+/// Number of epochs for which this client itself stores a turn's blob.
 pub(crate) fn epochs_of(core: &Arc<Core>, state: &State, seq: u64) -> u32 {
-    let policy = core.config.storage;
+    epochs_by(&core.config.storage, state, seq)
+}
+
+/// Number of epochs for which a turn's author was ordered to store its blob.
+pub(crate) fn ordered_epochs(core: &Arc<Core>, state: &State, seq: u64) -> u32 {
+    let ordered = state.turn(seq).and_then(|(_, meta)| meta.ordered);
+    epochs_by(&ordered.unwrap_or(core.config.storage), state, seq)
+}
+
+fn epochs_by(policy: &StoragePolicy, state: &State, seq: u64) -> u32 {
     if is_segment_end(state, seq) { policy.closed_epochs } else { policy.open_epochs }
 }
 

@@ -349,6 +349,9 @@ async fn attempt(
         warm,
         output_tokens,
         max_price: Some(core.config.max_price),
+        storage: Some(core.config.storage),
+        // A relayer passes no quota on.
+        quota: core.config.quota.as_deref().filter(|_| options.relayer.is_none()),
         tried: &progress.tried,
         now_ms: core.now_ms(),
     };
@@ -382,7 +385,6 @@ async fn attempt(
         memory_tokens: options.memory_tokens,
         with_locator: progress.with_locator,
         inline: progress.inline,
-        storage: core.config.storage,
         begun: progress.begun.as_ref(),
     };
     let now = core.now_ms();

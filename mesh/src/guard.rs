@@ -51,7 +51,6 @@ const FRAMES_PER_TURN: u64 = 10;
 /// Bans a minute in the log. A flood of fresh identities causes hundreds of bans a minute.
 const LOGGED_BANS_PER_MINUTE: u32 = 10;
 const MINUTE_MS: u64 = 60_000;
-const HOUR_MS: u64 = 60 * MINUTE_MS;
 
 /// Limits of a [`Guard`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,11 +66,6 @@ pub struct GuardLimits {
     /// Turns a minute of a subnet's unknown peers together. Its peers served before have the same amount
     /// again.
     pub subnet_turns_per_minute: u32,
-    /// Answer tokens an hour for one peer; 0 means no limit.
-    pub tokens_per_hour: u64,
-    /// Answer tokens an hour for a subnet's unknown peers together. Its peers served before have the same
-    /// amount again. 0 means no limit.
-    pub subnet_tokens_per_hour: u64,
 }
 
 /// A kind of misbehaviour that no correct client shows.
@@ -154,8 +148,6 @@ pub struct Guard {
     subnet_frames: Rates<Pool>,
     peer_turns: Rates<NodeId>,
     subnet_turns: Rates<Pool>,
-    peer_tokens: Option<Rates<NodeId>>,
-    subnet_tokens: Option<Rates<Pool>>,
     peers: Scores<NodeId>,
     subnets: Scores<Subnet>,
     known_peers: KnownPeers,
@@ -181,20 +173,7 @@ pub struct TooMany {
 }
 
 /// A subnet's unknown peers, or its peers that were served before: each group has its own share.
-type Pool = (Subnet, bool);
-
-fn hourly<K: Copy + Eq + std::hash::Hash>(tokens: u64) -> Option<Rates<K>> {
-    (tokens > 0).then(|| Rates::per(tokens, HOUR_MS))
-}
-
-/// Reserved tokens of an answer.
-#[derive(Debug, Clone, Copy)]
-pub struct HeldTokens {
-    /// Where they are counted, if they are.
-    pool: Option<Pool>,
-    /// Their number.
-    pub tokens: u64,
-}
+pub type Pool = (Subnet, bool);
 
 impl Guard {
     /// A guard without history.
@@ -208,8 +187,6 @@ impl Guard {
             subnet_frames: Rates::per(subnet_turns.saturating_mul(FRAMES_PER_TURN), MINUTE_MS),
             peer_turns: Rates::new(limits.turns_per_minute),
             subnet_turns: Rates::per(subnet_turns, MINUTE_MS),
-            peer_tokens: hourly(limits.tokens_per_hour),
-            subnet_tokens: hourly(limits.subnet_tokens_per_hour),
             peers: Scores::default(),
             subnets: Scores::default(),
             known_peers: KnownPeers::default(),
@@ -243,7 +220,9 @@ impl Guard {
         who.subnet.is_some() && !self.known_peers.has_settled(&who.peer, now_ms)
     }
 
-    fn pool(&self, who: &Caller, now_ms: u64) -> Option<Pool> {
+    /// The group of its subnet that a caller is counted in; none if it is not counted.
+    #[must_use]
+    pub fn pool(&self, who: &Caller, now_ms: u64) -> Option<Pool> {
         who.subnet.map(|subnet| (subnet, self.known_peers.has(&who.peer, now_ms)))
     }
 
@@ -320,42 +299,6 @@ impl Guard {
                 .insert(peer, RetryNotice { heard_ms: now_ms.saturating_add(HEARD_AFTER_MS), again_ms });
         }
         false
-    }
-
-    /// Reserves at most `most` tokens of an answer, for a counted caller without a grant. Reserves fewer if an
-    /// hour has fewer: the answer may have no more.
-    ///
-    /// # Errors
-    /// The wait in milliseconds until that many are available.
-    pub fn hold_tokens(&mut self, who: &Caller, most: u64, now_ms: u64) -> Result<HeldTokens, u32> {
-        let Some(pool) = self.pool(who, now_ms) else { return Ok(HeldTokens { pool: None, tokens: most }) };
-        let buckets =
-            [self.peer_tokens.as_ref().map(Rates::amount), self.subnet_tokens.as_ref().map(Rates::amount)];
-        let tokens = buckets.into_iter().flatten().fold(most, u64::min);
-        if let Some(peers) = &mut self.peer_tokens {
-            peers.take_many(who.peer, tokens, now_ms)?;
-        }
-        if let Some(subnets) = &mut self.subnet_tokens
-            && let Err(wait) = subnets.take_many(pool, tokens, now_ms)
-        {
-            if let Some(peers) = &mut self.peer_tokens {
-                peers.give_back(&who.peer, tokens);
-            }
-            return Err(wait);
-        }
-        Ok(HeldTokens { pool: Some(pool), tokens })
-    }
-
-    /// Returns the unused tokens of an answer.
-    pub fn return_tokens(&mut self, who: &Caller, held: HeldTokens, unused: u64) {
-        let tokens = unused.min(held.tokens);
-        let Some(pool) = held.pool else { return };
-        if let Some(peers) = &mut self.peer_tokens {
-            peers.give_back(&who.peer, tokens);
-        }
-        if let Some(subnets) = &mut self.subnet_tokens {
-            subnets.give_back(&pool, tokens);
-        }
     }
 
     /// Records an offence. Returns the length of the ban if the peer is banned now.

@@ -145,8 +145,9 @@ pub(crate) mod tests {
     use baton_proto::{
         head::{HeadInner, HeadOuter, SegmentRef},
         ids::{BlobDigest, BlobId, LinkHash, TurnId},
+        limits::NODE_RECORD_VERSION,
         link::BlobRef,
-        node_record::NodeLimits,
+        node_record::{NodeLimits, StorageOffer},
     };
 
     use super::*;
@@ -159,13 +160,14 @@ pub(crate) mod tests {
         addresses: &[&str],
     ) -> SignedObject<NodeRecord> {
         let record = NodeRecord {
-            version: VERSION,
+            version: NODE_RECORD_VERSION,
             node: key.node_id(),
             sequence,
             addresses: addresses.iter().map(ToString::to_string).collect(),
             keys: vec![],
             models: vec![],
             limits: NodeLimits { slots: 1, queue: 1, turns_per_minute: 60, max_output_tokens: 100 },
+            storage: StorageOffer::default(),
             versions: vec![VERSION],
             software: "test".to_owned(),
             issued_ms: sequence,

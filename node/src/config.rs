@@ -131,6 +131,12 @@ pub(crate) struct Settings {
     pub(crate) tokens_per_hour: u64,
     /// Answer tokens an hour for the unknown peers of one subnet; 0 means no limit.
     pub(crate) subnet_tokens_per_hour: u64,
+    /// Storage units an hour for one peer; 0 means no limit.
+    pub(crate) storage_per_hour: u64,
+    /// Storage units an hour for the unknown peers of one subnet; 0 means no limit.
+    pub(crate) subnet_storage_per_hour: u64,
+    /// Storage units an hour for one grant; 0 means no limit.
+    pub(crate) grant_storage_per_hour: u64,
     /// Whether misbehaviour is scored and peers are counted by subnet.
     pub(crate) defence: bool,
     /// Whether private addresses are counted as well.
@@ -145,12 +151,16 @@ pub(crate) struct Settings {
     pub(crate) grants_revoked: Vec<QuotaSerial>,
     /// Maximum storage time of a blob, in epochs.
     pub(crate) max_epochs: u32,
+    /// The same for turns without a grant.
+    pub(crate) unknown_max_epochs: u32,
     /// Limits on memory, connections and disk.
     pub(crate) resources: ResourceLimits,
     /// Price of a thousand input tokens, in millionths of the node's unit.
     pub(crate) input_price: u64,
     /// Price of a thousand output tokens, in millionths of the node's unit.
     pub(crate) output_price: u64,
+    /// Price of a storage unit, in millionths of the node's unit.
+    pub(crate) storage_price: u64,
     /// The address of the admin port.
     pub(crate) admin: AdminSetting,
     /// The log level.
@@ -260,6 +270,9 @@ impl Settings {
             subnet_turns_per_minute: chosen.subnet_turns_per_minute.unwrap_or_default(),
             tokens_per_hour: chosen.tokens_per_hour.unwrap_or_default(),
             subnet_tokens_per_hour: chosen.subnet_tokens_per_hour.unwrap_or_default(),
+            storage_per_hour: chosen.storage_per_hour.unwrap_or_default(),
+            subnet_storage_per_hour: chosen.subnet_storage_per_hour.unwrap_or_default(),
+            grant_storage_per_hour: chosen.grant_storage_per_hour.unwrap_or_default(),
             defence: chosen.defence.unwrap_or_default(),
             count_private: chosen.count_private.unwrap_or_default(),
             audits: chosen.audits.unwrap_or_default(),
@@ -267,6 +280,7 @@ impl Settings {
             grants_required: chosen.grants_required.unwrap_or_default(),
             grants_revoked: chosen.grants_revoked.unwrap_or_default(),
             max_epochs: chosen.max_epochs.unwrap_or_default(),
+            unknown_max_epochs: chosen.unknown_max_epochs.unwrap_or_default(),
             resources: ResourceLimits {
                 max_memory_mb: chosen.max_memory_mb,
                 max_connections: chosen.max_connections.unwrap_or_default(),
@@ -279,6 +293,7 @@ impl Settings {
             },
             input_price: chosen.input_price.unwrap_or_default(),
             output_price: chosen.output_price.unwrap_or_default(),
+            storage_price: chosen.storage_price.unwrap_or_default(),
             admin: chosen.admin.unwrap_or(AdminSetting::Off),
             log: chosen.log.unwrap_or(LogLevel::Info),
             log_format: chosen.log_format.unwrap_or(LogFormat::Pretty),

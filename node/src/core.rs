@@ -3,10 +3,12 @@
 //! The turn ([`crate::turn`]) and the service ([`crate::service`]) both use [`Core`], never each other. The
 //! modules:
 //! - [`guard`], [`quotas`] and [`slots`] allot resources,
+//! - [`accounts`] counts their use by the hour,
 //! - [`reply`] and [`running`] follow replies,
 //! - [`frames`] reads and writes frames,
 //! - [`storing`] stores blobs.
 
+pub(crate) mod accounts;
 pub(crate) mod cache;
 pub(crate) mod embedding;
 pub(crate) mod frames;
@@ -47,6 +49,7 @@ use crate::{
     observer::ServiceObserver,
     telemetry::Telemetry,
 };
+use accounts::Accounts;
 use cache::BlobCache;
 use embedding::Embedding;
 use guard::{Caller, Guard, Offence, TooMany};
@@ -129,8 +132,10 @@ pub(crate) struct Core {
     pub(crate) node: NodeId,
     /// Rates and bans of peers.
     pub(crate) guard: Mutex<Guard>,
-    /// Use of grants.
+    /// Verified grants.
     pub(crate) quotas: Mutex<Quotas>,
+    /// Use by peer, subnet and grant.
+    pub(crate) accounts: Mutex<Accounts>,
     /// Rate of turns, by session.
     pub(crate) session_rates: Mutex<Rates<SessionId>>,
     pub(crate) slots: Arc<Slots>,

@@ -24,7 +24,7 @@ use baton_mesh::{
     MeshLimits, StreamProtocol,
 };
 use baton_proto::{
-    node_record::{ModelOffer, NodeLimits},
+    node_record::{ModelOffer, NodeLimits, StorageOffer},
     store::{BlobStore, HeadIndex},
 };
 use baton_walrus_client::{HttpStore, ShardCount, TokenFile};
@@ -347,7 +347,15 @@ fn profile(settings: &Settings, models: Vec<ModelOffer>) -> Profile {
         turns_per_minute: settings.turns_per_minute,
         max_output_tokens: settings.max_output_tokens,
     };
-    Profile { models, limits, software: SOFTWARE.to_owned() }
+    Profile { models, limits, storage: storage_offer(settings), software: SOFTWARE.to_owned() }
+}
+
+fn storage_offer(settings: &Settings) -> StorageOffer {
+    StorageOffer {
+        price: settings.storage_price,
+        max_epochs: settings.max_epochs.max(1),
+        unknown_max_epochs: settings.unknown_max_epochs.clamp(1, settings.max_epochs.max(1)),
+    }
 }
 
 fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -> ServiceLimits {
@@ -366,6 +374,9 @@ fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -> ServiceLi
         subnet_turns_per_minute: settings.subnet_turns_per_minute.max(turns),
         tokens_per_hour: settings.tokens_per_hour,
         subnet_tokens_per_hour: settings.subnet_tokens_per_hour,
+        storage_per_hour: settings.storage_per_hour,
+        subnet_storage_per_hour: settings.subnet_storage_per_hour,
+        grant_storage_per_hour: settings.grant_storage_per_hour,
         defence: settings.defence,
         count_private: settings.count_private,
         quotas: QuotaPolicy {
@@ -373,7 +384,7 @@ fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -> ServiceLi
             required: settings.grants_required,
             revoked: settings.grants_revoked.clone(),
         },
-        max_epochs: settings.max_epochs.max(1),
+        storage: storage_offer(settings),
         prices: engines.iter().map(|engine| (engine.info().model_id, price)).collect(),
         drain_grace: Duration::from_secs(settings.drain_seconds.into()),
         cache_bytes: settings.resources.cache_bytes(),

@@ -21,8 +21,8 @@ use baton_keys::{
 };
 use baton_mesh::{Multiaddr, PeerId, peer_id_of};
 use baton_proto::{
-    limits::{MAX_RECORD_LIST, MAX_RECORD_TEXT_BYTES, VERSION},
-    node_record::{ModelOffer, NodeLimits, NodeRecord},
+    limits::{MAX_RECORD_LIST, MAX_RECORD_TEXT_BYTES, NODE_RECORD_VERSION, VERSION},
+    node_record::{ModelOffer, NodeLimits, NodeRecord, StorageOffer},
     signed::{SignedBytes, SignedObject},
 };
 use zeroize::Zeroizing;
@@ -81,6 +81,8 @@ pub(crate) struct Profile {
     pub(crate) models: Vec<ModelOffer>,
     /// The node's limits.
     pub(crate) limits: NodeLimits,
+    /// The node's terms of storage.
+    pub(crate) storage: StorageOffer,
     /// Name and version of the software.
     pub(crate) software: String,
 }
@@ -293,13 +295,14 @@ fn sign_record(
     least_sequence: u64,
 ) -> SignedObject<NodeRecord> {
     let record = NodeRecord {
-        version: VERSION,
+        version: NODE_RECORD_VERSION,
         node: signing.node_id(),
         sequence: now_ms.max(least_sequence),
         addresses: addresses.to_vec(),
         keys: ring.published(now_ms),
         models: profile.models.clone(),
         limits: profile.limits,
+        storage: profile.storage,
         versions: vec![VERSION],
         software: profile.software.clone(),
         issued_ms: now_ms,
@@ -369,7 +372,8 @@ mod tests {
             output_price: 2,
         };
         let limits = NodeLimits { slots: 2, queue: 4, turns_per_minute: 60, max_output_tokens: 512 };
-        Profile { models: vec![offer], limits, software: "baton-node/0.1.0".to_owned() }
+        let storage = StorageOffer::default();
+        Profile { models: vec![offer], limits, storage, software: "baton-node/0.1.0".to_owned() }
     }
 
     fn addresses(texts: &[&str]) -> Vec<Multiaddr> {

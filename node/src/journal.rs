@@ -507,6 +507,22 @@ impl Journal {
         self.on_disk(Trees::unstored).await
     }
 
+    /// Saves the accounts of peers, flushed on return.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub(crate) async fn save_accounts(&self, accounts: Vec<u8>) -> Result<(), JournalError> {
+        self.on_disk(move |trees| trees.save_accounts(accounts)).await
+    }
+
+    /// The saved accounts of peers.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub(crate) async fn accounts(&self) -> Result<Option<Vec<u8>>, JournalError> {
+        self.on_disk(Trees::accounts).await
+    }
+
     /// Writes everything to the disk.
     ///
     /// # Errors

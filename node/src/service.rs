@@ -10,11 +10,14 @@ pub(crate) mod connection;
 pub(crate) mod embedding;
 mod questions;
 
-use std::sync::{Arc, Mutex, atomic::Ordering};
+use std::{
+    pin::pin,
+    sync::{Arc, Mutex, atomic::Ordering},
+};
 
 use baton_mesh::{FrameShares, Incoming, MeshHandle, Rates, TurnStream};
 use baton_proto::store::{BlobStore, HeadIndex};
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use crate::core::ClockMs;
@@ -32,11 +35,12 @@ pub use crate::observer::ServiceObserver;
 pub use crate::observer::TurnSummary;
 use crate::{
     core::{
-        Core, cache::BlobCache, embedding::Embedding, guard::Guard, limits, quotas::Quotas, slots::Slots,
-        storing, watched,
+        Core, accounts::Accounts, cache::BlobCache, embedding::Embedding, guard::Guard, limits,
+        quotas::Quotas, slots::Slots, storing, watched,
     },
     engine::Engine,
     journal::Journal,
+    lock::lock,
     telemetry::Telemetry,
 };
 
@@ -88,6 +92,20 @@ pub enum ServiceError {
     Journal(#[from] crate::journal::JournalError),
 }
 
+/// Saves the accounts in the journal, again and again.
+async fn save_accounts(core: Arc<Core>) {
+    let mut ticks = interval(limits::SAVE_ACCOUNTS_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let saved = lock(&core.accounts).snapshot(core.now_ms());
+        let Some(saved) = saved else { continue };
+        if let Err(error) = core.journal.save_accounts(saved).await {
+            tracing::error!(%error, "the accounts of peers were not saved: a restart forgives their use");
+        }
+    }
+}
+
 /// The turn service of one node. Clones share it.
 #[derive(Clone)]
 pub struct NodeService {
@@ -122,6 +140,7 @@ impl NodeService {
             identity,
             guard: Mutex::new(Guard::new(&limits.guard())),
             quotas: Mutex::new(Quotas::new(limits.quotas.clone(), node)),
+            accounts: Mutex::default(),
             session_rates: Mutex::new(Rates::new(limits.session_turns_per_minute)),
             slots: Slots::new(limits.slots, limits.queue),
             embedding: embeddings.map(|model| Embedding::new(model, limits.queue, now_ms)),
@@ -170,7 +189,12 @@ impl NodeService {
     /// # Errors
     /// [`ServiceError`]; the process should then end with a failure.
     pub async fn run(self, mut incoming: Incoming, shutdown: CancellationToken) -> Result<(), ServiceError> {
-        storing::store_again(&self.core).await?;
+        let core = &self.core;
+        if let Some(saved) = core.journal.accounts().await? {
+            *lock(&core.accounts) = Accounts::restored(&saved, core.now_ms());
+        }
+        storing::store_again(core).await?;
+        let mut saving = pin!(save_accounts(core.clone()));
         loop {
             tokio::select! {
                 biased;
@@ -180,6 +204,8 @@ impl NodeService {
                     Some((_, stream)) => self.serve(stream),
                     None => break,
                 },
+                // It has no end.
+                () = &mut saving => {}
             }
         }
         self.drain(incoming).await
@@ -228,6 +254,10 @@ impl NodeService {
         core.closing.cancel();
         core.connections.wait().await;
         core.storing.wait().await;
+        let saved = lock(&core.accounts).snapshot(core.now_ms());
+        if let Some(saved) = saved {
+            core.journal.save_accounts(saved).await?;
+        }
         core.journal.flush().await?;
         if core.panicked.is_cancelled() { Err(ServiceError::TaskPanicked) } else { Ok(()) }
     }

@@ -22,8 +22,11 @@ use baton_keys::exchange::TurnSecret;
 use baton_mesh::{FrameError, TurnStream};
 use baton_proto::{
     ErrorCode, SignedObject,
+    limits::MAX_BLOB_BYTES,
     memory::{MemEnvelope, MemoryItem},
+    node_record::storage_units,
     quota::QuotaUse,
+    record::RecordKind,
     tools::Definitions,
     turn::Payload,
     wire::{ReplyEvent, TurnRequest},
@@ -204,6 +207,7 @@ async fn accept(
 ) -> Result<Option<(Arc<DecryptedRequest>, ReplyWriter)>, Refusal> {
     let auth = &admitted.auth;
     let mut opened = open(core, admitted)?;
+    check_storage(core, admitted, &opened.payload)?;
     opened.constraint = constraint::prepare(admitted, ticket, &opened.payload).await?;
     let key = admitted.guard.job.key;
     let noted = core.journal.accept(key, auth.auth_hash(), auth.expires_ms, core.now_ms()).await;
@@ -218,6 +222,19 @@ async fn accept(
     Ok(Some((Arc::new(opened), events)))
 }
 
+/// Checks the ordered storage against the node's terms, and reserves its units. A peer without a grant gets
+/// fewer epochs, and no tombstones: they have no answer, and would only buy storage.
+fn check_storage(core: &Core, admitted: &AdmittedTurn, payload: &Payload) -> Result<(), Refusal> {
+    let (charge, storage) = (&admitted.charge, &payload.storage);
+    let epochs = storage.open_epochs.max(storage.closed_epochs);
+    let unpaid = payload.kind == RecordKind::Tombstone && !charge.is_granted();
+    if unpaid || epochs > core.limits.storage.epochs(charge.is_granted()) {
+        return Err(ErrorCode::QuotaExceeded.into());
+    }
+    // The longest that the turn may take; the end of the turn returns the rest.
+    charge.hold_storage(storage_units(MAX_BLOB_BYTES, epochs))
+}
+
 /// The key exchange: opens the payload, and the memory if there is any.
 fn open(core: &Core, admitted: &AdmittedTurn) -> Result<DecryptedRequest, ErrorCode> {
     let auth = &admitted.auth;
@@ -227,10 +244,6 @@ fn open(core: &Core, admitted: &AdmittedTurn) -> Result<DecryptedRequest, ErrorC
         // Another node may have a model with tools.
         Some(Some(_)) if !admitted.engine.takes_tools() => return Err(ErrorCode::ModelUnavailable),
         Some(_) => {}
-    }
-    let storage = &payload.storage;
-    if storage.open_epochs.max(storage.closed_epochs) > core.limits.max_epochs {
-        return Err(ErrorCode::QuotaExceeded);
     }
     let mut opened =
         DecryptedRequest { payload, secret, memory: Vec::new(), memory_tokens: 0, constraint: None };

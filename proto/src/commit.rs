@@ -9,6 +9,7 @@ use baton_keys::{
 };
 
 use crate::{
+    codec,
     error::ErrorCode,
     ids::{BlobDigest, NodeId, SessionId},
     limits::{MAX_LINK_LEAD_MS, VERSION},
@@ -76,23 +77,7 @@ pub fn seal_turn(
     node: &SecretSigningKey,
 ) -> Result<SealedTurn, ErrorCode> {
     record.check(auth.seq)?;
-    let mut link = Link {
-        version: VERSION,
-        session_id: auth.session_id,
-        seq: auth.seq,
-        segment: position.base.segment,
-        index: u8::try_from(position.base.entries.len()).map_err(|_| ErrorCode::BadSequence)?,
-        turn_id: auth.turn_id,
-        attempt: auth.attempt,
-        prev_link: auth.prev_link,
-        prev_blob: position.prev_blob,
-        record_hash: crate::ids::RecordHash([0; 32]),
-        record_length: 0,
-        auth_hash: auth.auth_hash(),
-        receipt_hash: crate::ids::ReceiptHash([0; 32]),
-        author: node.node_id(),
-        time_ms: receipt.time_ms,
-    };
+    let mut link = unsealed_link(auth, position, node.node_id(), receipt.time_ms)?;
     let sealed = record.seal(record_key, &link.record_identity())?;
     let receipt = SignedObject::sign(receipt, node);
     link.record_hash = sealed.hash();
@@ -108,6 +93,47 @@ pub fn seal_turn(
         closes_segment: segment.is_closed(),
         finish: record.finish,
     })
+}
+
+/// The link of a turn without its hashes.
+fn unsealed_link(
+    auth: &SignedObject<TurnAuth>,
+    position: ChainPosition<'_>,
+    author: NodeId,
+    time_ms: u64,
+) -> Result<Link, ErrorCode> {
+    Ok(Link {
+        version: VERSION,
+        session_id: auth.session_id,
+        seq: auth.seq,
+        segment: position.base.segment,
+        index: u8::try_from(position.base.entries.len()).map_err(|_| ErrorCode::BadSequence)?,
+        turn_id: auth.turn_id,
+        attempt: auth.attempt,
+        prev_link: auth.prev_link,
+        prev_blob: position.prev_blob,
+        record_hash: crate::ids::RecordHash([0; 32]),
+        record_length: 0,
+        auth_hash: auth.auth_hash(),
+        receipt_hash: crate::ids::ReceiptHash([0; 32]),
+        author,
+        time_ms,
+    })
+}
+
+/// Whether a turn with this record will close its segment. A node needs it for the price in the receipt,
+/// before it seals: hashes do not change a length.
+///
+/// # Errors
+/// [`ErrorCode::FrameTooLarge`] when the record does not fit.
+pub fn closes_segment(
+    auth: &SignedObject<TurnAuth>,
+    position: ChainPosition<'_>,
+    record: &Record,
+) -> Result<bool, ErrorCode> {
+    let link = unsealed_link(auth, position, auth.audience, 0)?;
+    let body = codec::encode(&link).len();
+    Ok(position.base.closes_with(Entry::encoded_len_of(body, record.sealed_len()?)))
 }
 
 fn append(

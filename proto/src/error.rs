@@ -75,7 +75,7 @@ error_codes! {
     Aborted = 41, Elsewhere, "the attempt was aborted";
     ContextOverflow = 42, Never, "system text and message alone exceed the model's context";
     ModelUnavailable = 43, Elsewhere, "the model is not served here";
-    QuotaExceeded = 44, Elsewhere, "the token or price cap, or the session's quota, is exceeded";
+    QuotaExceeded = 44, Elsewhere, "a limit of tokens, price or storage, or a quota, is exceeded";
     RateLimited = 45, Here, "too many requests";
     Busy = 46, Elsewhere, "no free slot; also while the same session is being served or the node drains";
     Internal = 47, Elsewhere, "the node failed; nothing was signed";

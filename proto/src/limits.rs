@@ -1,7 +1,9 @@
 //! Every limit of the protocol with its reason. Both sides check them; `docs/PROTOCOL.md` repeats the table.
 
-/// Version of the session chain and of every signed object.
+/// Version of the session chain and of every signed object without a version of its own.
 pub const VERSION: u8 = 1;
+/// Version of node records: 2 has terms of storage.
+pub const NODE_RECORD_VERSION: u8 = 2;
 
 /// Largest object that the codec decodes: a turn request with two inline blobs and some room.
 pub const MAX_OBJECT_BYTES: usize = 8 * 1024 * 1024;
@@ -98,6 +100,11 @@ pub const MAX_MEMORY_ITEM_BYTES: usize = 4096;
 pub const MAX_RECORD_LIST: usize = 16;
 /// Longest address or name in a node record.
 pub const MAX_RECORD_TEXT_BYTES: usize = 256;
+
+/// Fewest MiB that a stored blob counts for. Walrus bills 66 MB for the smallest blob at 1,000 shards,
+/// because every shard stores hashes of all of them; that is the encoded size of about 13 MiB. No blob of a
+/// session is larger, so each counts for this.
+pub const MIN_BILLED_MIB: u64 = 13;
 
 /// Longest hint for recall: a few sentences.
 pub const MAX_HINT_BYTES: usize = 2048;

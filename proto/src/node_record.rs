@@ -10,9 +10,13 @@ use crate::{
     codec,
     error::ErrorCode,
     ids::{ExchangeKey, ModelId, NodeId, PublicKey},
-    limits::{MAX_CLOCK_SKEW_MS, MAX_EXCHANGE_KEY_LIFETIME_MS, MAX_RECORD_LIST, MAX_RECORD_TEXT_BYTES},
+    limits::{
+        MAX_CLOCK_SKEW_MS, MAX_EXCHANGE_KEY_LIFETIME_MS, MAX_RECORD_LIST, MAX_RECORD_TEXT_BYTES,
+        MIN_BILLED_MIB, NODE_RECORD_VERSION,
+    },
     receipt::EngineKind,
     signed::Signable,
+    turn::StoragePolicy,
 };
 
 /// An exchange key and the period for sealing to it.
@@ -80,6 +84,56 @@ pub struct NodeLimits {
     pub max_output_tokens: u32,
 }
 
+/// A node's terms for the storage of blobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StorageOffer {
+    /// Price of a [storage unit](storage_units), in millionths of the node's unit.
+    pub price: u64,
+    /// Most epochs for the blob of a turn under a grant.
+    pub max_epochs: u32,
+    /// Most epochs for the blob of a turn without a grant.
+    pub unknown_max_epochs: u32,
+}
+
+/// Most epochs ahead that Walrus sells.
+pub const MAX_EPOCHS: u32 = 53;
+/// Default of [`StorageOffer::unknown_max_epochs`]: identities are free, so a peer without a grant gets a
+/// tenth of the longest time. Ten weeks on Walrus's mainnet let a client come back and renew.
+pub const UNKNOWN_MAX_EPOCHS: u32 = 5;
+
+impl Default for StorageOffer {
+    /// Free, and as long as Walrus sells under a grant.
+    fn default() -> Self {
+        Self { price: 0, max_epochs: MAX_EPOCHS, unknown_max_epochs: UNKNOWN_MAX_EPOCHS }
+    }
+}
+
+impl StorageOffer {
+    /// Most epochs for a blob.
+    #[must_use]
+    pub fn epochs(&self, granted: bool) -> u32 {
+        if granted { self.max_epochs.max(self.unknown_max_epochs) } else { self.unknown_max_epochs }
+    }
+
+    /// The part of a policy that the node offers: never less than an epoch.
+    #[must_use]
+    pub fn limit(&self, policy: StoragePolicy, granted: bool) -> StoragePolicy {
+        let most = self.epochs(granted).max(1);
+        StoragePolicy {
+            open_epochs: policy.open_epochs.min(most),
+            closed_epochs: policy.closed_epochs.min(most),
+            ..policy
+        }
+    }
+}
+
+/// Storage units of a blob: MiB x epochs, with at least [`MIN_BILLED_MIB`] and one epoch.
+#[must_use]
+pub fn storage_units(bytes: usize, epochs: u32) -> u64 {
+    let mib = u64::try_from(bytes.div_ceil(1 << 20)).unwrap_or(u64::MAX).max(MIN_BILLED_MIB);
+    mib.saturating_mul(epochs.max(1).into())
+}
+
 /// The mismatch between a record's times and a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutOfTime {
@@ -98,7 +152,7 @@ pub enum OutOfTime {
 /// A node's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
-    /// Format version, 1.
+    /// Format version, 2.
     pub version: u8,
     /// The node, which signs.
     pub node: NodeId,
@@ -112,6 +166,8 @@ pub struct NodeRecord {
     pub models: Vec<ModelOffer>,
     /// The node's limits.
     pub limits: NodeLimits,
+    /// The node's terms for the storage of blobs.
+    pub storage: StorageOffer,
     /// Session chain versions spoken.
     pub versions: Vec<u8>,
     /// Name and version of the software.
@@ -125,6 +181,7 @@ pub struct NodeRecord {
 impl Signable for NodeRecord {
     const LABEL: SignatureLabel = NODE_RECORD;
     const BAD_SIGNATURE: ErrorCode = ErrorCode::BadNodeSignature;
+    const VERSION: u8 = NODE_RECORD_VERSION;
 
     fn version(&self) -> u8 {
         self.version
@@ -204,13 +261,14 @@ mod tests {
             until_ms: *until_ms,
         };
         NodeRecord {
-            version: 1,
+            version: NODE_RECORD_VERSION,
             node: NodeId([1; 32]),
             sequence: 1,
             addresses: Vec::new(),
             keys: windows.iter().map(key).collect(),
             models: Vec::new(),
             limits: NodeLimits { slots: 1, queue: 1, turns_per_minute: 1, max_output_tokens: 1 },
+            storage: StorageOffer::default(),
             versions: vec![1],
             software: String::new(),
             issued_ms: NOW,
@@ -234,6 +292,23 @@ mod tests {
         assert_eq!(one.current_key(end + 1), Err(ErrorCode::KxExpired));
         assert_eq!(one.out_of_time(end + 1), Some(OutOfTime::RanOut { by_ms: MAX_CLOCK_SKEW_MS + 1 }));
         assert_eq!(record(&[], NOW + LIFE).out_of_time(NOW), None, "nothing to tell the time by");
+    }
+
+    #[test]
+    fn an_order_is_lowered_to_the_offer_and_a_small_blob_counts_like_a_large_one() {
+        let offer = StorageOffer { price: 1, max_epochs: 20, unknown_max_epochs: 5 };
+        let wanted = StoragePolicy { open_epochs: 3, closed_epochs: 53, send_object_to: None };
+        let lowered = |granted| {
+            let policy = offer.limit(wanted, granted);
+            (policy.open_epochs, policy.closed_epochs)
+        };
+        assert_eq!((lowered(false), lowered(true)), ((3, 5), (3, 20)));
+        let none = StorageOffer { max_epochs: 0, unknown_max_epochs: 0, ..offer };
+        assert_eq!(none.limit(wanted, true).closed_epochs, 1, "an epoch at least");
+        let mib = 1 << 20;
+        assert_eq!([1, 2 * mib, 13 * mib].map(|bytes| storage_units(bytes, 5)), [65; 3]);
+        assert_eq!((storage_units(13 * mib + 1, 5), storage_units(0, 0)), (70, 13));
+        assert_eq!(storage_units(usize::MAX, u32::MAX), u64::MAX, "no overflow");
     }
 
     #[test]

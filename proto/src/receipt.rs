@@ -169,13 +169,16 @@ impl Receipt {
     }
 
     /// Whether prompt and price stay within the offer that the client accepted. The price is at most that of
-    /// the signed counts, rounded up to a millionth; a resume prefix costs nothing as output.
+    /// the signed counts, rounded up to a millionth, and that of the blob's storage units. A resume prefix
+    /// costs nothing as output.
     #[must_use]
-    pub fn fits_terms(&self, terms: &OfferTerms) -> bool {
+    pub fn fits_terms(&self, terms: &OfferTerms, storage_units: u64) -> bool {
         let generated = self.tokens.output.saturating_sub(self.tokens.resumed);
         let thousandths = u128::from(self.tokens.input) * u128::from(terms.input_price)
             + u128::from(generated) * u128::from(terms.output_price);
-        self.tokens.input <= terms.context_tokens && u128::from(self.price) <= thousandths.div_ceil(1000)
+        let storage = u128::from(storage_units) * u128::from(terms.storage_price);
+        let most = thousandths.div_ceil(1000).saturating_add(storage);
+        self.tokens.input <= terms.context_tokens && u128::from(self.price) <= most
     }
 
     /// Whether the node counted and hashed the answer as the client did.
@@ -194,6 +197,8 @@ pub struct OfferTerms {
     pub input_price: u64,
     /// Price of a thousand output tokens, in millionths of the node's unit.
     pub output_price: u64,
+    /// Price of a storage unit, in millionths of the node's unit.
+    pub storage_price: u64,
 }
 
 /// A client's own count of an answer, from the ids of its tokens.
@@ -355,10 +360,10 @@ mod tests {
 
     #[test]
     fn a_price_is_at_most_that_of_the_counts_and_a_prompt_fits_the_context() {
-        let terms = OfferTerms { context_tokens: 1000, input_price: 3, output_price: 50 };
+        let terms = OfferTerms { context_tokens: 1000, input_price: 3, output_price: 50, storage_price: 0 };
         let fits = |input, output, resumed, price| {
             let tokens = TokenCounts { input, output, memory: 0, resumed };
-            Receipt { tokens, price, ..receipt() }.fits_terms(&terms)
+            Receipt { tokens, price, ..receipt() }.fits_terms(&terms, 65)
         };
         // 100 * 3 + 40 * 50 = 2,300 thousandths, so at most 3 millionths.
         assert!(fits(100, 40, 0, 0) && fits(100, 40, 0, 3));
@@ -367,10 +372,14 @@ mod tests {
         assert!(fits(100, 40, 10, 2) && !fits(100, 40, 10, 3));
         assert!(fits(1000, 0, 0, 0) && !fits(1001, 0, 0, 0));
         let free = OfferTerms { input_price: 0, output_price: 0, ..terms };
-        assert!(!Receipt { price: 1, ..receipt() }.fits_terms(&free));
-        let dear = OfferTerms { input_price: u64::MAX, output_price: u64::MAX, ..terms };
+        assert!(!Receipt { price: 1, ..receipt() }.fits_terms(&free, 65));
+        let stored = OfferTerms { storage_price: 2, ..free };
+        assert!(Receipt { price: 130, ..receipt() }.fits_terms(&stored, 65));
+        assert!(!Receipt { price: 131, ..receipt() }.fits_terms(&stored, 65), "for more than was stored");
+        let most = u64::MAX;
+        let dear = OfferTerms { input_price: most, output_price: most, storage_price: most, ..terms };
         let tokens = TokenCounts { output: u32::MAX, ..TokenCounts::default() };
-        assert!(Receipt { price: u64::MAX, tokens, ..receipt() }.fits_terms(&dear), "no overflow");
+        assert!(Receipt { price: u64::MAX, tokens, ..receipt() }.fits_terms(&dear, most), "no overflow");
     }
 
     fn receipt() -> Receipt {

@@ -3,6 +3,7 @@
 use baton_keys::{
     OpenError,
     contexts::RECORD_HASH,
+    seal::DETERMINISTIC_OVERHEAD,
     secret::kdf,
     session::{RecordIdentity, RecordKey},
 };
@@ -161,6 +162,15 @@ impl Record {
         let encoded = codec::encode_secret(self);
         let padded = codec::pad(&encoded, MIN_RECORD_BUCKET, MAX_RECORD_BUCKET)?;
         Ok(SealedRecord(key.seal(identity, &padded)))
+    }
+
+    /// Bytes of the sealed record.
+    ///
+    /// # Errors
+    /// As [`Record::seal`].
+    pub fn sealed_len(&self) -> Result<usize, ErrorCode> {
+        let padded = codec::pad(&codec::encode_secret(self), MIN_RECORD_BUCKET, MAX_RECORD_BUCKET)?;
+        Ok(padded.len() + DETERMINISTIC_OVERHEAD)
     }
 
     /// The answer: the last message, if it is the model's.

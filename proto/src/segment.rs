@@ -28,7 +28,12 @@ impl Entry {
     /// Bytes of the encoded entry: two lengths, link body, signature, record.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
-        8 + self.link.body.len() + 64 + 8 + self.record.0.len()
+        Self::encoded_len_of(self.link.body.len(), self.record.0.len())
+    }
+
+    /// As [`Entry::encoded_len`], from the lengths of the link's body and the sealed record.
+    pub(crate) fn encoded_len_of(link_body: usize, record: usize) -> usize {
+        8 + link_body + 64 + 8 + record
     }
 }
 
@@ -65,6 +70,12 @@ impl Segment {
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         SEGMENT_HEADER_LEN + self.entries.iter().map(Entry::encoded_len).sum::<usize>()
+    }
+
+    /// Whether one more entry of this length closes the segment.
+    #[must_use]
+    pub fn closes_with(&self, entry_bytes: usize) -> bool {
+        is_closed(self.entries.len() + 1, self.encoded_len().saturating_add(entry_bytes))
     }
 
     /// Whether the next turn starts a new segment.

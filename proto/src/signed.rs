@@ -72,6 +72,8 @@ pub trait Signable: Serialize + DeserializeOwned {
     const BAD_SIGNATURE: ErrorCode;
     /// Largest body in bytes.
     const MAX_BYTES: usize = MAX_SIGNED_BYTES;
+    /// The only version that is read.
+    const VERSION: u8 = VERSION;
     /// The object's version field.
     fn version(&self) -> u8;
     /// The key that must sign, as the object itself names it.
@@ -109,12 +111,12 @@ impl<T: Signable> SignedObject<T> {
     pub fn peek(bytes: &SignedBytes) -> Result<T, ErrorCode> {
         // The version is the first byte of every signed body, so that later versions can change the rest.
         match bytes.body.first() {
-            Some(version) if *version == VERSION => {}
+            Some(version) if *version == T::VERSION => {}
             Some(_) => return Err(ErrorCode::UnsupportedVersion),
             None => return Err(ErrorCode::NonCanonical),
         }
         let value: T = codec::decode(&bytes.body, T::MAX_BYTES)?;
-        if value.version() == VERSION { Ok(value) } else { Err(ErrorCode::UnsupportedVersion) }
+        if value.version() == T::VERSION { Ok(value) } else { Err(ErrorCode::UnsupportedVersion) }
     }
 
     /// Decodes, checks the object's content and verifies its signer's signature.

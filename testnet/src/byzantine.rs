@@ -39,8 +39,8 @@ use baton_proto::{
     codec,
     commit::SealedTurn,
     ids::{BlobDigest, ExchangeKey, NodeId, TurnId},
-    limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES, VERSION},
-    node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord},
+    limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES, NODE_RECORD_VERSION, VERSION},
+    node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
     receipt::EngineKind,
     wire::{ClientFrame, NodeFrame, StoreState, TurnStatus},
 };
@@ -116,13 +116,14 @@ impl NodeIdentity for Keys {
         let until_ms = now + RECORD_LIFE_MS;
         let key = KeyWindow { key: self.exchange.public_key(), from_ms: now.saturating_sub(1000), until_ms };
         let record = NodeRecord {
-            version: VERSION,
+            version: NODE_RECORD_VERSION,
             node: self.signing.node_id(),
             sequence: now,
             addresses: self.addresses.get().cloned().unwrap_or_default(),
             keys: vec![key],
             models: vec![self.offer.clone()],
             limits: NodeLimits { slots: 1, queue: 16, turns_per_minute: 120, max_output_tokens: 4096 },
+            storage: StorageOffer::default(),
             versions: vec![VERSION],
             software: concat!("baton-node/", env!("CARGO_PKG_VERSION")).to_owned(),
             issued_ms: now,

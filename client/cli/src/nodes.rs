@@ -48,6 +48,13 @@ pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &O
                 offer.name, offer.context_tokens, offer.input_price, offer.output_price
             )))?;
         }
+        let storage = &node.record.storage;
+        out.line(&format!(
+            "  stores for {} epochs, {} under a grant, price {} per MiB and epoch",
+            storage.epochs(false),
+            storage.epochs(true),
+            storage.price
+        ))?;
         for addr in &node.addrs {
             out.line(&format!("  {addr}"))?;
         }
@@ -75,6 +82,11 @@ fn describe(node: &NodeInfo) -> Value {
         "node": node.record.node.to_string(),
         "models": models,
         "slots": node.record.limits.slots,
+        "storage": {
+            "price": node.record.storage.price,
+            "max_epochs": node.record.storage.epochs(true),
+            "unknown_max_epochs": node.record.storage.epochs(false),
+        },
         "addresses": node.addrs.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "connected": node.connected,
         "software": node.record.software,

@@ -12,20 +12,19 @@ use baton_proto::{
     limits::{MAX_AUTH_LIFETIME_MS, MAX_INLINE_BLOBS, MAX_READ_BLOBS, VERSION},
     link::BlobRef,
     memory::MemEnvelope,
-    receipt::OfferTerms,
     record::RecordKind,
     segment::Segment,
-    turn::{Grant, GrantedKey, Payload, ReadBlob, ReadRecord, SealedPayload, StoragePolicy, TurnAuth},
+    turn::{Grant, GrantedKey, Payload, ReadBlob, ReadRecord, SealedPayload, TurnAuth},
     wire::{InlineBlob, TurnRequest},
 };
 
 use crate::{
     event::{InlinePolicy, OwnMemory},
     network::{
-        choose::{Choice, highest_price, output_cap},
+        choose::{Choice, output_cap},
         retry::AnswerPrefix,
     },
-    session::state::{PendingTurn, State},
+    session::state::{OrderTerms, PendingTurn, State},
 };
 
 /// Bytes of text granted per token of the model's context: English has about four.
@@ -44,8 +43,6 @@ pub(crate) struct AttemptOptions<'a> {
     pub(crate) with_locator: bool,
     /// Which blobs the request contains.
     pub(crate) inline: InlinePolicy,
-    /// How the new blob is stored.
-    pub(crate) storage: StoragePolicy,
     /// The beginning of the answer, for the node to continue.
     pub(crate) begun: Option<&'a AnswerPrefix>,
 }
@@ -58,8 +55,8 @@ pub(crate) struct PreparedAttempt {
     pub(crate) secret: TurnSecret,
     /// The key of the turn's record, for the running hash of its tokens.
     pub(crate) record_key: RecordKey,
-    /// The offer that the node's receipt is held to.
-    pub(crate) terms: OfferTerms,
+    /// The terms that the node's receipt is held to.
+    pub(crate) terms: OrderTerms,
 }
 
 /// Builds an attempt at a node.
@@ -89,7 +86,7 @@ pub(crate) fn prepare(
             None => None,
             Some(hash) => Some(state.schema(hash).ok_or(ErrorCode::PayloadRejected)?.to_owned()),
         },
-        storage: options.storage,
+        storage: choice.storage,
         resume_tokens: options.begun.map_or_else(Vec::new, |begun| begun.partial.ids.to_vec()),
     };
     let signing = state.root.signing_key();
@@ -114,7 +111,7 @@ pub(crate) fn prepare(
         model: choice.offer.model,
         sampling: turn.sampling.digest(&record_key),
         max_output_tokens,
-        max_price: highest_price(&choice.offer, max_output_tokens),
+        max_price: choice.highest_price(max_output_tokens),
         memory_from: options.memory_from,
         memory_tokens: options.memory_from.map_or(0, |_| options.memory_tokens),
         grant_hash: payload.grant.hash(),
@@ -135,11 +132,7 @@ pub(crate) fn prepare(
         None => None,
     };
     let request = TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline, memory };
-    let terms = OfferTerms {
-        context_tokens: choice.offer.context_tokens,
-        input_price: choice.offer.input_price,
-        output_price: choice.offer.output_price,
-    };
+    let terms = OrderTerms { offer: choice.terms, storage: choice.storage };
     Ok(PreparedAttempt { auth, request, secret, record_key, terms })
 }
 

@@ -174,7 +174,7 @@ fn open_and_accept(
     let known = known.ok_or(ErrorCode::StatusUnknown)?;
     let mut memory = known.memory.clone();
     // The ids did not arrive, or not all of them.
-    let held_to = ReceiptTerms { offer: known.terms, count: None };
+    let held_to = ReceiptTerms { order: known.terms, count: None };
     let accepted = accept(state, &pending.turn, auth, committed, (answer, &memory), (&held_to, now_ms))?;
     memory.truncate(usize::from(accepted.receipt.memory_items));
     Ok((accepted, memory))

@@ -17,12 +17,14 @@ mod weigh;
 
 use baton_proto::{
     ids::{ExchangeKey, ModelId, NodeId},
-    limits::MAX_OUTPUT_TOKENS,
-    node_record::{ModelOffer, NodeRecord},
-    receipt::EngineKind,
+    limits::{MAX_BLOB_BYTES, MAX_OUTPUT_TOKENS},
+    node_record::{ModelOffer, NodeRecord, storage_units},
+    receipt::{EngineKind, OfferTerms},
+    turn::StoragePolicy,
 };
 
 pub use crate::error::NoChoice;
+use crate::network::quota::QuotaHolder;
 pub use score::Factors;
 pub use weigh::{Behind, Exclusion, OfferAssessment, OfferRank, Verdict, weigh};
 
@@ -100,6 +102,10 @@ pub struct Wish<'a> {
     pub output_tokens: u32,
     /// Most that the turn may cost, in millionths of the node's unit; unlimited if none.
     pub max_price: Option<u64>,
+    /// The storage of the turn's blob; none if nothing is stored. A node that offers less is ordered less.
+    pub storage: Option<StoragePolicy>,
+    /// The grant that is shown to nodes.
+    pub quota: Option<&'a QuotaHolder>,
     /// Nodes that already failed in this turn, one entry per failure: asked again only if there is no other.
     pub tried: &'a [NodeId],
     /// Now, in milliseconds since the Unix epoch.
@@ -117,6 +123,17 @@ pub struct Choice {
     pub key: ExchangeKey,
     /// Most tokens that the node gives in one answer.
     pub max_output_tokens: u32,
+    /// The terms to which its receipt is held.
+    pub terms: OfferTerms,
+    /// The storage to order: the wanted one, as far as the node offers it.
+    pub storage: StoragePolicy,
+}
+
+impl Choice {
+    /// The most that a turn can cost at the offered prices: a full context, a full answer, and its blob.
+    pub(crate) fn highest_price(&self, output_tokens: u32) -> u64 {
+        highest_price(&self.offer, output_tokens, storage_price(self.terms.storage_price, &self.storage))
+    }
 }
 
 /// Chooses a node by a draw among the nodes that [`weigh()`] admits, by their shares. `random` must be
@@ -142,11 +159,19 @@ pub fn choose(candidates: &[Candidate<'_>], wish: &Wish<'_>, random: u64) -> Res
         }
     }
     let (row, ranked, offer) = chosen.ok_or_else(|| none_fits(&weighed, wish))?;
+    let terms = OfferTerms {
+        context_tokens: offer.context_tokens,
+        input_price: offer.input_price,
+        output_price: offer.output_price,
+        storage_price: row.record.storage.price,
+    };
     Ok(Choice {
         node: row.record.node,
         offer: offer.clone(),
         key: ranked.key,
         max_output_tokens: row.record.limits.max_output_tokens,
+        terms,
+        storage: ordered_storage(row.record, offer, wish).unwrap_or_default(),
     })
 }
 
@@ -156,16 +181,31 @@ pub(crate) fn output_cap(wanted: u32, allowed: u32) -> u32 {
     wanted.min(allowed).min(MAX_OUTPUT_TOKENS)
 }
 
-/// The most that a turn can cost at the offered prices: a full context and a full answer.
-pub(crate) fn highest_price(offer: &ModelOffer, output_tokens: u32) -> u64 {
-    let input = u64::from(offer.context_tokens).saturating_mul(offer.input_price);
-    let output = u64::from(output_tokens).saturating_mul(offer.output_price);
-    input.saturating_add(output).div_ceil(1000)
+/// The wanted storage, as far as a node offers it; none if nothing is stored.
+fn ordered_storage(record: &NodeRecord, offer: &ModelOffer, wish: &Wish<'_>) -> Option<StoragePolicy> {
+    let granted = wish.quota.is_some_and(|quota| quota.applies((record.node, offer.model), wish.now_ms));
+    Some(record.storage.limit(wish.storage?, granted))
 }
 
-/// Most that a turn may cost, in millionths of the node's unit: a full context and a full answer.
+/// The price of a blob's longer storage, at the price of a storage unit.
+fn storage_price(price: u64, storage: &StoragePolicy) -> u64 {
+    let epochs = storage.open_epochs.max(storage.closed_epochs);
+    storage_units(MAX_BLOB_BYTES, epochs).saturating_mul(price)
+}
+
+/// The most that a turn can cost at the offered prices: a full context, a full answer, and storage.
+fn highest_price(offer: &ModelOffer, output_tokens: u32, storage: u64) -> u64 {
+    let input = u64::from(offer.context_tokens).saturating_mul(offer.input_price);
+    let output = u64::from(output_tokens).saturating_mul(offer.output_price);
+    input.saturating_add(output).div_ceil(1000).saturating_add(storage)
+}
+
+/// Most that a turn may cost, in millionths of the node's unit.
 fn price(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> u64 {
-    highest_price(offer, output_cap(wish.output_tokens, candidate.record.limits.max_output_tokens))
+    let record = candidate.record;
+    let storage = ordered_storage(record, offer, wish);
+    let storage = storage.map_or(0, |storage| storage_price(record.storage.price, &storage));
+    highest_price(offer, output_cap(wish.output_tokens, record.limits.max_output_tokens), storage)
 }
 
 /// The first condition that no node meets.

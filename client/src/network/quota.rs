@@ -121,7 +121,7 @@ impl QuotaHolder {
     }
 
     /// Whether the grant counts for a model at a node, and the node did not just refuse it.
-    fn applies(&self, (node, model): (NodeId, ModelId), issued_ms: u64) -> bool {
+    pub(crate) fn applies(&self, (node, model): (NodeId, ModelId), issued_ms: u64) -> bool {
         let grant = self.grant();
         let here = grant.nodes.is_empty() || grant.nodes.contains(&node);
         let for_model = grant.models.is_empty() || grant.models.contains(&model);
@@ -215,12 +215,13 @@ fn load_key(home: &Path, passphrase: Option<&str>) -> Result<SecretSigningKey, C
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use baton_proto::ids::QuotaSerial;
 
     use super::*;
 
-    fn issued(holder: PublicKey) -> Vec<SignedBytes> {
+    /// A chain of one grant for this holder, at every node.
+    pub(crate) fn issued(holder: PublicKey) -> Vec<SignedBytes> {
         let issuer = SecretSigningKey::from_seed(&[1; 32]);
         let grant = QuotaGrant {
             version: VERSION,

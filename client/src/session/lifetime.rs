@@ -104,13 +104,16 @@ fn lifetime(state: &State, seq: u64, terms: StorageTerms, now_ms: u64) -> Option
     })
 }
 
-/// Time and epochs of the last purchase of the blob that ends with a turn.
+/// Time and epochs of the last purchase of the blob that ends with a turn. A blob that its author stored has
+/// the ordered epochs.
 fn bought(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta), terms: StorageTerms) -> (u64, u32) {
     let closed = || state.turn(turn.link.seq + 1).is_some() || state.segment(turn.link.segment).is_closed();
+    let ordered = meta.ordered.map(|ordered| (ordered.open_epochs, ordered.closed_epochs));
+    let (open_epochs, closed_epochs) = ordered.unwrap_or((terms.open_epochs, terms.closed_epochs));
     match meta.paid {
         Some(paid) => (paid.stored_ms, paid.epochs),
-        None if closed() => (first_known_ms(turn.link.time_ms, meta), terms.closed_epochs),
-        None => (first_known_ms(turn.link.time_ms, meta), terms.open_epochs),
+        None if closed() => (first_known_ms(turn.link.time_ms, meta), closed_epochs),
+        None => (first_known_ms(turn.link.time_ms, meta), open_epochs),
     }
 }
 

@@ -27,10 +27,10 @@ use baton_proto::{
     limits::{MAX_READ_BLOBS, SEGMENT_TURNS},
     link::{BlobRef, Genesis, Link},
     memory::MemoryItem,
-    receipt::{OfferTerms, ProgressNote, Receipt},
+    receipt::{ProgressNote, Receipt},
     record::{Message, Record, RecordKind},
     segment::{self, Segment},
-    turn::{Sampling, TurnAuth, json_schema_hash},
+    turn::{Sampling, StoragePolicy, TurnAuth, json_schema_hash},
 };
 use zeroize::Zeroizing;
 
@@ -41,7 +41,9 @@ use crate::{
 };
 
 pub(crate) use due::{DueWatch, StorageTerms};
-pub(crate) use entry::{AttemptEntry, Entry, PendingTurn, Proof, Purchase, SessionHeader, TurnEntry};
+pub(crate) use entry::{
+    AttemptEntry, Entry, OrderTerms, PendingTurn, Proof, Purchase, SessionHeader, TurnEntry,
+};
 pub(crate) use log::TurnLog;
 use rebase::DisplacedBy;
 pub(crate) use rebase::{DisplacedFate, DisplacedRecord, Replays};
@@ -76,6 +78,8 @@ pub(crate) struct TurnMeta {
     pub(crate) system: Option<Arc<Vec<Message>>>,
     /// The sampling and output limit of its request, if this journal has them.
     pub(crate) asked: Option<(Sampling, u32)>,
+    /// The storage of its blob that its author was ordered, if this journal has the order.
+    pub(crate) ordered: Option<StoragePolicy>,
     /// The displaced turn that it replays.
     pub(crate) replay_of: Option<LinkHash>,
     /// A second link that its author signed for it.
@@ -86,8 +90,8 @@ pub(crate) struct TurnMeta {
 #[derive(Clone)]
 pub(crate) struct PendingAttempt {
     pub(crate) auth: SignedObject<TurnAuth>,
-    /// The offer that its node's receipt is held to.
-    pub(crate) terms: OfferTerms,
+    /// The terms that its node's receipt is held to.
+    pub(crate) terms: OrderTerms,
     pub(crate) received: String,
     pub(crate) memory: Vec<MemoryItem>,
     /// The node reported that it signed nothing.
@@ -387,6 +391,10 @@ impl State {
         let seq = link.seq;
         let pending = self.pending.take().filter(|pending| pending.turn.turn_id == link.turn_id);
         let number = pending.as_ref().and_then(|pending| pending.number);
+        let ordered = pending.as_ref().zip(auth.as_ref()).and_then(|(pending, auth)| {
+            let attempt = pending.attempts.iter().find(|known| known.auth.attempt == auth.attempt)?;
+            Some(attempt.terms.storage)
+        });
         let asked = pending.map(|pending| (pending.turn.sampling, pending.turn.max_output_tokens));
         let replay_of = match number {
             Some(number) => self.mark_replayed(number, link.link_hash()),
@@ -429,6 +437,7 @@ impl State {
             notes,
             system,
             asked,
+            ordered,
             replay_of,
             signed_twice: None,
         });

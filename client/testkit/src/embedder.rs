@@ -13,8 +13,8 @@ use baton_proto::{
     ErrorCode, SignedObject, codec,
     embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, SealedReply},
     ids::{AuthHash, ModelId, NodeId},
-    limits::{MAX_EMBED_ANSWER_BYTES, MAX_EMBED_FRAME_BYTES, MAX_FRAME_BYTES, VERSION},
-    node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord},
+    limits::{MAX_EMBED_ANSWER_BYTES, MAX_EMBED_FRAME_BYTES, MAX_FRAME_BYTES, NODE_RECORD_VERSION, VERSION},
+    node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
     receipt::EngineKind,
     wire::{ClientFrame, NodeFrame},
 };
@@ -100,7 +100,7 @@ async fn accept(shared: Arc<EmbedderInner>, mut incoming: Incoming) {
 fn record(shared: &EmbedderInner) -> SignedObject<NodeRecord> {
     let now = now_ms();
     let record = NodeRecord {
-        version: VERSION,
+        version: NODE_RECORD_VERSION,
         node: shared.signing.node_id(),
         sequence: now,
         addresses: Vec::new(),
@@ -118,6 +118,7 @@ fn record(shared: &EmbedderInner) -> SignedObject<NodeRecord> {
             output_price: 0,
         }],
         limits: NodeLimits { slots: 4, queue: 8, turns_per_minute: 600, max_output_tokens: 256 },
+        storage: StorageOffer::default(),
         versions: vec![VERSION],
         software: "embedder".to_owned(),
         issued_ms: now,

@@ -24,10 +24,10 @@ use baton_proto::{
     commit::{ChainPosition, SealedTurn, seal_turn},
     head::HeadRecord,
     ids::{BlobDigest, ModelId, NodeId, RunningHash, TurnId},
-    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES, VERSION},
+    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES, NODE_RECORD_VERSION, VERSION},
     link::blob_digest,
     memory::{MemEnvelope, MemoryItem},
-    node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord},
+    node_record::{KeyWindow, MAX_EPOCHS, ModelOffer, NodeLimits, NodeRecord, StorageOffer, storage_units},
     receipt::{
         AnswerCount, Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts, commit_input,
         commit_memory, commit_output, running_hash_start, running_hash_step,
@@ -104,6 +104,10 @@ pub enum Act {
     IgnoreSchema,
     /// Omits the token probabilities, despite a request for them.
     KeepLogprobs,
+    /// Charges for tokens and storage as offered.
+    Charge,
+    /// Charges a millionth more than offered.
+    Overcharge,
 }
 
 #[derive(Default)]
@@ -129,6 +133,7 @@ struct State {
     sealed: HashMap<(TurnId, u32), SealedTurn>,
     blobs: HashMap<BlobDigest, Vec<u8>>,
     seen: NodeLog,
+    storage: StorageOffer,
 }
 
 struct FakeNodeInner {
@@ -185,6 +190,8 @@ impl FakeNode {
                 sealed: HashMap::new(),
                 blobs: HashMap::new(),
                 seen: NodeLog::default(),
+                // Long enough for every test that counts epochs.
+                storage: StorageOffer { unknown_max_epochs: MAX_EPOCHS, ..StorageOffer::default() },
             }),
             hanging: watch::channel(0).0,
             left: watch::channel(0).0,
@@ -226,6 +233,11 @@ impl FakeNode {
     /// Loses all blobs that it serves to others.
     pub fn forget_blobs(&self) {
         self.shared.state.lock().unwrap().blobs.clear();
+    }
+
+    /// Sets the terms of storage in its record.
+    pub fn offer_storage(&self, storage: StorageOffer) {
+        self.shared.state.lock().unwrap().storage = storage;
     }
 
     pub fn clear_script(&self) {
@@ -319,7 +331,7 @@ fn record(shared: &FakeNodeInner) -> SignedObject<NodeRecord> {
     let now = shared.now_ms();
     let until = now + 3_600_000;
     let record = NodeRecord {
-        version: VERSION,
+        version: NODE_RECORD_VERSION,
         node: shared.signing.node_id(),
         sequence: now,
         addresses: Vec::new(),
@@ -333,6 +345,7 @@ fn record(shared: &FakeNodeInner) -> SignedObject<NodeRecord> {
             output_price: 2,
         }],
         limits: NodeLimits { slots: 4, queue: 8, turns_per_minute: 600, max_output_tokens: 256 },
+        storage: shared.state.lock().unwrap().storage,
         versions: vec![VERSION],
         software: "fake".to_owned(),
         issued_ms: now,
@@ -584,6 +597,13 @@ fn seal(
     act: Act,
 ) -> SealedTurn {
     let key = payload.grant.record_key.record_key();
+    // Ten tokens in and two out, rounded up, and an open blob.
+    let storage = shared.state.lock().unwrap().storage.price * storage_units(0, payload.storage.open_epochs);
+    let price = match act {
+        Act::Charge => 1 + storage,
+        Act::Overcharge => 2 + storage,
+        _ => 0,
+    };
     let window_from = window.turns.first().map_or(auth.seq, |turn| turn.link.seq);
     let receipt = Receipt {
         version: VERSION,
@@ -616,7 +636,7 @@ fn seal(
         },
         audit_root: count_of(&key, auth, &payload.resume_tokens).audit_root,
         timings: Timings::default(),
-        price: 0,
+        price,
         time_ms: shared.now_ms(),
     };
     let text = if matches!(act, Act::WrongText | Act::SealOtherAndVanish) { "another text" } else { answer };

@@ -15,8 +15,8 @@ use baton_proto::{
     audit::{AuditAnswer, AuditFrame, AuditGap, AuditReport, AuditRequest, AuditVerdict},
     codec,
     ids::{AuthHash, ModelId, NodeId, ReceiptHash, SessionId},
-    limits::{MAX_AUDIT_FRAME_BYTES, MAX_FRAME_BYTES, VERSION},
-    node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord},
+    limits::{MAX_AUDIT_FRAME_BYTES, MAX_FRAME_BYTES, NODE_RECORD_VERSION, VERSION},
+    node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
     receipt::EngineKind,
     wire::{ClientFrame, NodeFrame},
 };
@@ -102,7 +102,7 @@ async fn tell(shared: &AuditorInner, mut stream: TurnStream) {
     let Ok(Some(bytes)) = stream.recv(MAX_FRAME_BYTES).await else { return };
     let now = now_ms();
     let record = NodeRecord {
-        version: VERSION,
+        version: NODE_RECORD_VERSION,
         node: shared.signing.node_id(),
         sequence: now,
         addresses: Vec::new(),
@@ -120,6 +120,7 @@ async fn tell(shared: &AuditorInner, mut stream: TurnStream) {
             output_price: 0,
         }],
         limits: NodeLimits { slots: 4, queue: 8, turns_per_minute: 600, max_output_tokens: 256 },
+        storage: StorageOffer::default(),
         versions: vec![VERSION],
         software: "auditor".to_owned(),
         issued_ms: now,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_client::{ClientError, ResumeOptions, TurnEvent, TurnInput};
-use baton_proto::ErrorCode;
+use baton_proto::{ErrorCode, node_record::StorageOffer};
 
 use baton_testkit::{GRACE, World, events_of, fake::Act, say, session};
 
@@ -44,6 +44,7 @@ async fn a_dishonest_or_broken_answer_is_never_accepted() {
         (Act::Truncate, ErrorCode::StreamTruncated),
         (Act::RepeatToken, ErrorCode::StreamTruncated),
         (Act::WrongReceipt, ErrorCode::ReceiptMismatch),
+        (Act::Overcharge, ErrorCode::ReceiptMismatch),
         (Act::WrongNote, ErrorCode::ReceiptMismatch),
         (Act::WrongText, ErrorCode::BlobMismatch),
         (Act::WrongDigest, ErrorCode::BlobMismatch),
@@ -52,7 +53,11 @@ async fn a_dishonest_or_broken_answer_is_never_accepted() {
         (Act::Fail(ErrorCode::Internal), ErrorCode::Internal),
     ];
     let world = World::new(1).await;
+    world.nodes[0].offer_storage(StorageOffer { price: 3, ..StorageOffer::default() });
     let client = world.client().await;
+    let paid = session(&client).await;
+    world.nodes[0].script([Act::Charge]);
+    assert_eq!(say(&client, paid, "hello").await.receipt.price, 1 + 3 * 13 * 5, "as offered");
     for (act, code) in cases {
         let session = session(&client).await;
         world.nodes[0].script([act]);

@@ -9,7 +9,7 @@ use std::{
 };
 
 use baton_client::{BlobLifetime, Client, ClientError, DEFAULT_EPOCH};
-use baton_proto::{ids::SessionId, store::StoreError};
+use baton_proto::{ids::SessionId, node_record::StorageOffer, store::StoreError, turn::StoragePolicy};
 
 use baton_testkit::{GRACE, World, say, session};
 
@@ -77,6 +77,37 @@ async fn a_blob_is_renewed_once_when_little_of_its_time_is_left() {
         client.shutdown(GRACE).await;
         assert_eq!(world.store.puts() - before, renewals, "after {epochs} epochs");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_ordered_what_it_offers_and_the_client_buys_the_longer_time_itself() {
+    let world = World::new(1).await;
+    // A node of default settings, and a client of default settings.
+    world.nodes[0].offer_storage(StorageOffer::default());
+    let session = two_segments(&world).await;
+    let ordered = world.nodes[0].seen(|seen| seen.asked.clone());
+    assert_eq!(ordered.len(), 17, "no order was refused");
+    let epochs =
+        |(_, storage): &(Option<String>, StoragePolicy)| (storage.open_epochs, storage.closed_epochs);
+    assert!(ordered.iter().all(|order| epochs(order) == (5, 5)), "{ordered:?}");
+    let left = async |client: &Client, ahead: u64| {
+        let blobs = client.session(session).lifetimes().await.unwrap();
+        let now_ms = baton_client::system_clock()() + ahead;
+        let left = blobs.iter().map(|blob| (blob.kept_until_ms - now_ms).div_ceil(EPOCH_MS));
+        left.collect::<Vec<_>>()
+    };
+    let before = world.store.puts();
+    let Ahead { client, .. } = client(&world, true, 0).await;
+    assert_eq!(left(&client, 0).await, [4, 4]);
+    client.shutdown(GRACE).await;
+    let ahead = 3 * EPOCH_MS + 60_000;
+    let Ahead { client, .. } = self::client(&world, true, ahead).await;
+    client.session(session).info().await.unwrap();
+    client.shutdown(GRACE).await;
+    assert_eq!(world.store.puts() - before, 2, "both segments, once");
+    let Ahead { client, .. } = self::client(&world, false, ahead).await;
+    assert_eq!(left(&client, ahead).await, [52, 4]);
+    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

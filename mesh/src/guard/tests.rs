@@ -5,6 +5,7 @@ use super::{
     scores::{FIRST_BAN_MS, HALF_LIFE_MS, LONGEST_BAN_MS, MAX_SCORES, faded},
     *,
 };
+use crate::core::accounts::HOUR_MS;
 
 const OFFENCES: [Offence; 8] = [
     Offence::Forged,
@@ -22,8 +23,6 @@ fn limits() -> GuardLimits {
         turns_per_minute: 10,
         frames_per_minute: 100,
         subnet_turns_per_minute: 16,
-        tokens_per_hour: 1000,
-        subnet_tokens_per_hour: 4000,
         defence: true,
         count_private: false,
     }
@@ -210,24 +209,6 @@ fn known_peers_and_holders_of_a_grant_are_not_crowded_out_by_their_neighbours() 
 }
 
 #[test]
-fn tokens_are_held_and_what_was_not_used_comes_back() {
-    let mut guard = Guard::new(&limits());
-    let who = caller(&guard, 1, HERE);
-    let held = guard.hold_tokens(&who, 800, 0).unwrap();
-    assert!(guard.hold_tokens(&who, 800, 0).is_err());
-    guard.return_tokens(&who, held, 790);
-    assert!(guard.hold_tokens(&who, 800, 0).is_ok());
-    // Many identities share their subnet's quota.
-    let held = (10..100).filter(|number| {
-        let fresh = caller(&guard, *number, HERE);
-        guard.hold_tokens(&fresh, 1000, 0).is_ok()
-    });
-    assert_eq!(held.count(), 3);
-    let elsewhere = caller(&guard, 5, THERE);
-    assert!(guard.hold_tokens(&elsewhere, 1000, 0).is_ok());
-}
-
-#[test]
 fn private_addresses_are_counted_only_on_request() {
     let home = [192, 168, 1, 2];
     let mut guard = Guard::new(&limits());
@@ -247,7 +228,6 @@ enum Step {
     Turn(u32),
     Offence(u32, usize),
     Served(u32),
-    Tokens(u32, u64),
     Wait(u64),
 }
 
@@ -257,7 +237,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         (0u32..40).prop_map(Step::Turn),
         (0u32..40, 0..OFFENCES.len()).prop_map(|(who, what)| Step::Offence(who, what)),
         (0u32..40).prop_map(Step::Served),
-        (0u32..40, 0u64..5000).prop_map(|(who, tokens)| Step::Tokens(who, tokens)),
         (0u64..200_000).prop_map(Step::Wait),
     ];
     proptest::collection::vec(step, 0..400)
@@ -305,12 +284,6 @@ proptest! {
                     let who = caller(&guard, who, HERE);
                     guard.served(&who, now);
                 }
-                Step::Tokens(who, tokens) => {
-                    let who = caller(&guard, who, HERE);
-                    if let Ok(held) = guard.hold_tokens(&who, tokens, now) {
-                        guard.return_tokens(&who, held, tokens);
-                    }
-                }
                 Step::Wait(span) => now += span,
             }
             prop_assert!(guard.peers.banned_for(&honest.peer, now).is_none());
@@ -319,28 +292,6 @@ proptest! {
         // After an hour of quiet the subnet is normal again: the honest peer is served.
         now += HOUR_MS;
         prop_assert!(guard.arrive(&honest, now).is_ok() && guard.turn(&honest, false, now).is_ok());
-    }
-
-    /// A peer never gets more answer tokens than an hour's quota and its refill, however long the answers are
-    /// that it asks for.
-    #[test]
-    fn a_small_quota_of_tokens_is_a_limit(
-        turns in proptest::collection::vec((1u64..8000, 0u64..=100, 0u64..600_000), 1..200),
-    ) {
-        let limits = limits();
-        let hourly = limits.tokens_per_hour;
-        let mut guard = Guard::new(&limits);
-        let who = caller(&guard, 1, HERE);
-        let (mut now, mut served) = (0, 0u64);
-        for (most, percent, pause) in turns {
-            now += pause;
-            let Ok(held) = guard.hold_tokens(&who, most, now) else { continue };
-            prop_assert!(held.tokens <= most);
-            let used = held.tokens * percent / 100;
-            served += used;
-            guard.return_tokens(&who, held, held.tokens - used);
-        }
-        prop_assert!(served <= hourly + hourly * now / HOUR_MS + 1, "{served} in {now} ms");
     }
 
     /// A subnet's unknown peers never exceed its share of turns, whatever identities they take.
@@ -369,7 +320,6 @@ fn every_table_is_bounded() {
         let (who, now) = (caller(&guard, number, [100 + a, b, c, 1]), u64::from(number) / 5);
         let _ = guard.arrive(&who, now);
         let _ = guard.turn(&who, false, now);
-        let _ = guard.hold_tokens(&who, 100, now);
         guard.offence(&who, Offence::Garbage, now);
         if number % 25 == 0 {
             guard.served(&who, now);
@@ -377,12 +327,9 @@ fn every_table_is_bounded() {
     }
     assert!(guard.peers.len() <= MAX_SCORES && guard.subnets.len() <= MAX_SCORES);
     assert!(guard.known_peers.len() <= MAX_KNOWN);
-    let Guard { peer_frames, subnet_frames, peer_turns, subnet_turns, peer_tokens, subnet_tokens, .. } =
-        guard;
-    let of_peers = [Some(peer_frames), Some(peer_turns), peer_tokens];
-    let of_subnets = [Some(subnet_frames), Some(subnet_turns), subnet_tokens];
-    let sizes = of_peers.iter().flatten().map(Rates::len);
-    for size in sizes.chain(of_subnets.iter().flatten().map(Rates::len)) {
+    let Guard { peer_frames, subnet_frames, peer_turns, subnet_turns, .. } = guard;
+    let of_peers = [peer_frames, peer_turns];
+    for size in of_peers.iter().map(Rates::len).chain([subnet_frames, subnet_turns].iter().map(Rates::len)) {
         assert!((1..=MAX_RATE_ENTRIES).contains(&size), "{size}");
     }
 }

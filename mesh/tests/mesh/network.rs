@@ -11,9 +11,9 @@ use baton_proto::{
     SignedObject,
     head::{HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{BlobDigest, BlobId, LinkHash, ModelId, NodeId, TurnId},
-    limits::VERSION,
+    limits::{NODE_RECORD_VERSION, VERSION},
     link::BlobRef,
-    node_record::{ModelOffer, NodeLimits, NodeRecord},
+    node_record::{ModelOffer, NodeLimits, NodeRecord, StorageOffer},
     receipt::EngineKind,
     store::{HeadIndex as _, StoreError},
 };
@@ -47,7 +47,7 @@ impl Member {
         let now = now_ms();
         let addresses = self.mesh.network().external.into_iter().chain(self.mesh.listen_addrs());
         let record = NodeRecord {
-            version: VERSION,
+            version: NODE_RECORD_VERSION,
             node: self.mesh.node_id(),
             sequence: now,
             addresses: addresses.map(|address| address.to_string()).collect(),
@@ -61,6 +61,7 @@ impl Member {
                 output_price: 0,
             }],
             limits: NodeLimits { slots: 1, queue: 1, turns_per_minute: 1, max_output_tokens: 1 },
+            storage: StorageOffer::default(),
             versions: vec![VERSION],
             software: "test".to_owned(),
             issued_ms: now,

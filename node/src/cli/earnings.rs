@@ -32,9 +32,9 @@ pub(super) fn run(args: EarningsArgs) -> Result<(), Failure> {
     } else {
         say(describe(&account, Style::stdout()));
         if account.credits.is_empty()
-            && let Some(Settings { input_price, output_price, .. }) = settings
+            && let Some(Settings { input_price, output_price, storage_price, .. }) = settings
         {
-            say(about_prices(input_price, output_price));
+            say(about_prices(input_price, output_price, storage_price));
         }
     }
     if args.verify && account.refused_count > 0 {
@@ -84,14 +84,12 @@ fn units(price: u64) -> String {
 }
 
 /// How an operator without receipts sets prices.
-fn about_prices(input: u64, output: u64) -> String {
-    let now = match (input, output) {
-        (0, 0) => "This node charges nothing: input_price = 0 and output_price = 0, the defaults.".to_owned(),
-        _ => format!("This node charges input_price = {input} and output_price = {output}."),
-    };
+fn about_prices(input: u64, output: u64, storage: u64) -> String {
+    let charges = if (input, output, storage) == (0, 0, 0) { "charges nothing:" } else { "charges" };
     format!(
-        "\nNo client has acknowledged a turn yet. {now}\n\
-         Both are options of the configuration: the price of a thousand tokens, in millionths of your unit."
+        "\nNo client has acknowledged a turn yet.\n\
+         This node {charges} input_price = {input}, output_price = {output}, storage_price = {storage}.\n\
+         They are options: prices of a thousand tokens and of a mebibyte for an epoch, in millionths of your unit."
     )
 }
 
@@ -128,7 +126,9 @@ mod tests {
 
     #[test]
     fn an_operator_without_receipts_learns_how_prices_are_set() {
-        assert!(about_prices(0, 0).contains("charges nothing: input_price = 0"));
-        assert!(about_prices(0, 5).contains("input_price = 0 and output_price = 5."));
+        assert!(about_prices(0, 0, 0).contains("charges nothing: input_price = 0"));
+        assert!(
+            about_prices(0, 5, 0).contains("charges input_price = 0, output_price = 5, storage_price = 0.")
+        );
     }
 }

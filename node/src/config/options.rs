@@ -156,6 +156,14 @@ options! {
             /// Answer tokens an hour for one subnet's unknown peers, and the same again for its known peers
             /// (0 is no limit)
             subnet_tokens_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("1000000");
+            /// Storage an hour for one peer without a grant, in mebibytes times epochs; a turn's blob counts as
+            /// 13 (0 is no limit)
+            storage_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("80000");
+            /// Storage an hour for one subnet's unknown peers, and the same again for its known peers
+            /// (0 is no limit)
+            subnet_storage_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("200000");
+            /// Storage an hour for one grant (0 is no limit beside its turns)
+            grant_storage_per_hour: Option<u64> = number(), range(0, 1_000_000_000_000).default("0");
             /// Score and ban misbehaviour, and count peers by subnet (/24 and /48)
             defence: Option<bool> = SWITCH, switch("true");
             /// Count private and loopback addresses too, each by itself
@@ -176,10 +184,14 @@ options! {
                     .in_words("none");
             /// Maximum epochs to store a turn's blob, at your publisher's expense (0 counts as 1)
             max_epochs: Option<u32> = number(), range(0, 53).default("53");
+            /// The same for a turn without a grant, at most max_epochs
+            unknown_max_epochs: Option<u32> = number(), range(0, 53).default("5");
             /// Price of a thousand input tokens, in millionths of your unit
             input_price: Option<u64> = number(), range(0, 1_000_000_000_000).default("0");
             /// Price of a thousand output tokens, in millionths of your unit
             output_price: Option<u64> = number(), range(0, 1_000_000_000_000).default("0");
+            /// Price of a mebibyte stored for an epoch, in millionths of your unit; a turn's blob counts as 13
+            storage_price: Option<u64> = number(), range(0, 1_000_000_000_000).default("0");
         }
         "Resources" {
             /// Memory of the process, in megabytes, above which new connections are refused

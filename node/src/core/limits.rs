@@ -3,12 +3,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use baton_proto::ids::ModelId;
+use baton_proto::{ids::ModelId, node_record::StorageOffer, quota::QuotaGrant};
 
 use super::{guard::GuardLimits, quotas::QuotaPolicy};
-
-/// An hour, in milliseconds.
-pub(crate) const HOUR_MS: u64 = 3_600_000;
 
 /// Concurrent PUTs. A blob has at most 2 MiB, so this bounds their memory to 32 MiB. Other blobs wait in the
 /// journal.
@@ -61,6 +58,9 @@ pub(crate) const STORE_RETRIES: [Duration; 4] = [
 /// disclosure and several of usual size.
 pub(crate) const MAX_AUDITS_BYTES: usize = 128 * 1024 * 1024;
 
+/// Time between two saves of the accounts: a crash forgives the use of this time.
+pub(crate) const SAVE_ACCOUNTS_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Price of a model's tokens, in millionths of the node's unit for a thousand tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Price {
@@ -68,6 +68,24 @@ pub struct Price {
     pub input: u64,
     /// Output tokens.
     pub output: u64,
+}
+
+/// Most of each resource in an hour; none is no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct HourlyLimits {
+    /// Turns, embedding requests and audits.
+    pub(crate) turns: Option<u64>,
+    /// Tokens of answers.
+    pub(crate) tokens: Option<u64>,
+    /// Storage units.
+    pub(crate) storage: Option<u64>,
+}
+
+impl HourlyLimits {
+    /// The limits, as the amounts of an account are ordered.
+    pub(crate) fn parts(self) -> [Option<u64>; 3] {
+        [self.turns, self.tokens, self.storage]
+    }
 }
 
 /// Bounds set by the operator.
@@ -89,6 +107,13 @@ pub struct ServiceLimits {
     /// Answer tokens an hour for a subnet's unknown peers together. Its peers served before have the same
     /// amount again. 0 means no limit.
     pub subnet_tokens_per_hour: u64,
+    /// Storage units (MiB x epochs) an hour for one peer; 0 means no limit.
+    pub storage_per_hour: u64,
+    /// Storage units an hour for a subnet's unknown peers together. Its peers served before have the same
+    /// amount again. 0 means no limit.
+    pub subnet_storage_per_hour: u64,
+    /// Storage units an hour for one grant; 0 means no limit beside the turns of the grant.
+    pub grant_storage_per_hour: u64,
     /// Whether misbehaviour is scored, and peers are counted by subnet and banned.
     pub defence: bool,
     /// Whether private and loopback addresses are counted as well, each as its own subnet.
@@ -101,9 +126,9 @@ pub struct ServiceLimits {
     pub audits: bool,
     /// Maximum tokens of an answer.
     pub max_output_tokens: u32,
-    /// Maximum epochs of a blob's storage, paid by the operator's publisher; 0 counts as 1. Turns that
-    /// request more are refused.
-    pub max_epochs: u32,
+    /// Terms of the storage of blobs, paid by the operator's publisher. Turns that request more epochs are
+    /// refused.
+    pub storage: StorageOffer,
     /// Maximum time of a turn in its slot.
     pub max_turn_time: Duration,
     /// Maximum wait of an embedding request for its slot.
@@ -145,14 +170,17 @@ impl Default for ServiceLimits {
             // More than the output of a small model in two slots on a CPU.
             tokens_per_hour: 200_000,
             subnet_tokens_per_hour: 1_000_000,
+            // 1,200 turns an hour, each stored for the five epochs of an unknown peer; 3,000 from its subnet.
+            storage_per_hour: 80_000,
+            subnet_storage_per_hour: 200_000,
+            grant_storage_per_hour: 0,
             defence: true,
             count_private: false,
             quotas: QuotaPolicy::default(),
             session_turns_per_minute: 60,
             audits: false,
             max_output_tokens: 4096,
-            // Walrus's maximum.
-            max_epochs: 53,
+            storage: StorageOffer::default(),
             // The longest answer at some forty tokens a second.
             max_turn_time: Duration::from_secs(15 * 60),
             embed_wait: Duration::from_secs(30),
@@ -173,6 +201,11 @@ impl Default for ServiceLimits {
     }
 }
 
+/// An hour's limit; 0 means none.
+fn limit(amount: u64) -> Option<u64> {
+    (amount > 0).then_some(amount)
+}
+
 impl ServiceLimits {
     /// The limits that the guard applies.
     #[must_use]
@@ -183,8 +216,27 @@ impl ServiceLimits {
             turns_per_minute: self.turns_per_minute,
             frames_per_minute: self.frames_per_minute,
             subnet_turns_per_minute: self.subnet_turns_per_minute,
-            tokens_per_hour: self.tokens_per_hour,
-            subnet_tokens_per_hour: self.subnet_tokens_per_hour,
+        }
+    }
+
+    /// The hour of a peer without a grant. Its turns have a limit a minute.
+    pub(crate) fn peer_hour(&self) -> HourlyLimits {
+        let (tokens, storage) = (limit(self.tokens_per_hour), limit(self.storage_per_hour));
+        HourlyLimits { turns: None, tokens, storage }
+    }
+
+    /// The hour of a subnet's peers without a grant.
+    pub(crate) fn subnet_hour(&self) -> HourlyLimits {
+        let (tokens, storage) = (limit(self.subnet_tokens_per_hour), limit(self.subnet_storage_per_hour));
+        HourlyLimits { turns: None, tokens, storage }
+    }
+
+    /// The hour of a grant. Zero in a grant allows nothing.
+    pub(crate) fn grant_hour(&self, grant: &QuotaGrant) -> HourlyLimits {
+        HourlyLimits {
+            turns: Some(grant.turns_per_hour.into()),
+            tokens: Some(grant.tokens_per_hour),
+            storage: limit(self.grant_storage_per_hour),
         }
     }
 

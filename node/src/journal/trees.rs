@@ -36,6 +36,8 @@ const MAX_ENTRY_BYTES: usize = 64 * 1024;
 const CHECKSUM_BYTES: usize = 8;
 /// Key of the last change's number in `by_digest`; the digests there are longer.
 pub(super) const CHANGES_KEY: &[u8] = b"changes";
+/// Key of the saved accounts of peers in the default tree.
+const ACCOUNTS_KEY: &str = "accounts";
 /// Entries or blobs examined in one round of pruning, so that no single turn pays for a long round (about ten
 /// milliseconds).
 const PRUNE_BATCH: usize = 1024;
@@ -262,6 +264,15 @@ impl Trees {
 
     pub(super) fn flush(&self) -> Result<(), JournalError> {
         Ok(self.db.flush().map(drop)?)
+    }
+
+    pub(super) fn save_accounts(&self, accounts: Vec<u8>) -> Result<(), JournalError> {
+        self.db.insert(ACCOUNTS_KEY, accounts)?;
+        self.flush()
+    }
+
+    pub(super) fn accounts(&self) -> Result<Option<Vec<u8>>, JournalError> {
+        Ok(self.db.get(ACCOUNTS_KEY)?.map(|bytes| bytes.to_vec()))
     }
 
     pub(super) fn entry(&self, key: &TurnKey) -> Result<Option<TurnEntry>, JournalError> {

@@ -145,7 +145,7 @@ async fn answer(core: &Core, admitted: AdmittedAudit) -> Result<SignedObject<Aud
         }
     };
     let judged = timeout(core.limits.max_turn_time, judged).await.map_err(|_| ErrorCode::QuotaExceeded)??;
-    charge.served(tokens);
+    charge.served(tokens, 0);
     let report = AuditReport {
         version: VERSION,
         node: core.node,

@@ -164,7 +164,7 @@ async fn answer(core: &Core, admitted: AdmittedEmbedding<'_>) -> Result<EmbedAns
     };
     let total: usize = reply.tokens.iter().map(|tokens| *tokens as usize).sum();
     let answer = seal(core, &reply, texts.texts.len(), &secret)?;
-    charge.served(charged(total));
+    charge.served(charged(total), 0);
     core.observer.embedded(reply.tokens.len(), total, began.elapsed());
     Ok(answer)
 }

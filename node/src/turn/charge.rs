@@ -1,48 +1,51 @@
-//! The charge for a turn or an embedding request, to its grants, or else to its peer and subnet. Dropping it
-//! returns the unused part.
+//! The charge for a turn, an embedding request or an audit, to its grants, or else to its peer and subnet.
+//! Dropping it returns the unused part.
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
 use baton_proto::{
-    ErrorCode,
+    ErrorCode, SignedObject,
     ids::{AuthHash, ModelId},
-    quota::{QuotaChain, QuotaUse},
+    quota::{QuotaChain, QuotaGrant, QuotaUse},
 };
 
 use crate::{
     core::{
         Core,
-        guard::{Caller, HeldTokens},
-        quotas::HeldQuota,
+        accounts::{Amounts, Holder, Payer},
+        guard::{Caller, Guard},
+        limits::ServiceLimits,
         refusal::Refusal,
         slots::{Group, Requester},
     },
     lock::lock,
 };
 
+/// Tokens that a turn costs at least, even if its answer has none: it costs a slot, a signature and a blob.
+const MIN_TOKENS: u32 = 1;
+
 /// See the module.
 pub(crate) struct Charge {
     core: Arc<Core>,
     who: Caller,
+    payers: Vec<Payer>,
+    granted: bool,
     /// Reserved tokens.
     held: u32,
+    /// Reserved storage units.
+    held_storage: AtomicU64,
     /// Tokens of the answer.
     used: AtomicU32,
+    /// Storage units of the blob.
+    used_storage: AtomicU64,
     served: AtomicBool,
-    from: From,
-}
-
-/// The charged account.
-enum From {
-    UnknownPeers(HeldTokens),
-    Grants(HeldQuota),
 }
 
 impl Charge {
-    /// Reserves at most `most` tokens, and one turn of each grant. An hour's quota may allow fewer:
+    /// Reserves at most `most` tokens, and one turn of each payer. An hour's quota may allow fewer:
     /// [`Charge::held`] tells the number, and the answer has no more.
     pub(crate) fn take(
         core: &Arc<Core>,
@@ -51,24 +54,21 @@ impl Charge {
         chain: Option<&QuotaChain>,
     ) -> Result<Self, Refusal> {
         let now_ms = core.now_ms();
-        let (from, held) = match chain {
-            Some(chain) => {
-                let held = lock(&core.quotas).take(chain, most.into(), now_ms);
-                let held = held.map_err(|(code, retry_after_ms)| Refusal { code, retry_after_ms })?;
-                let tokens = held.tokens;
-                (From::Grants(held), tokens)
-            }
-            None => {
-                let held = core.guard().hold_tokens(&who, most.into(), now_ms);
-                let refused = |retry_after_ms| Refusal { code: ErrorCode::QuotaExceeded, retry_after_ms };
-                let held = held.map_err(refused)?;
-                (From::UnknownPeers(held), held.tokens)
-            }
-        };
-        // Never more than `most`.
-        let held = u32::try_from(held).unwrap_or(most);
-        let (used, served) = (AtomicU32::new(0), AtomicBool::new(false));
-        Ok(Self { core: core.clone(), who, held, used, served, from })
+        let payers = payers(&core.limits, &core.guard(), &who, chain, now_ms);
+        let held = affordable(&payers, most);
+        let amounts = Amounts { turns: 1, tokens: held.into(), storage: 0 };
+        lock(&core.accounts).take(&payers, amounts, now_ms).map_err(exceeded)?;
+        Ok(Self {
+            core: core.clone(),
+            who,
+            payers,
+            granted: chain.is_some(),
+            held,
+            held_storage: AtomicU64::new(0),
+            used: AtomicU32::new(0),
+            used_storage: AtomicU64::new(0),
+            served: AtomicBool::new(false),
+        })
     }
 
     /// As [`Charge::take`], for work that cannot do with fewer tokens.
@@ -79,11 +79,16 @@ impl Charge {
         chain: Option<&QuotaChain>,
     ) -> Result<Self, Refusal> {
         let charge = Self::take(core, who, tokens, chain)?;
-        if charge.held < tokens {
-            // No wait makes an hour's quota larger.
-            return Err(Refusal { code: ErrorCode::QuotaExceeded, retry_after_ms: u32::MAX });
-        }
-        Ok(charge)
+        // No wait makes an hour's quota larger.
+        if charge.held < tokens { Err(exceeded(u32::MAX)) } else { Ok(charge) }
+    }
+
+    /// Reserves storage units for the turn's blob, once.
+    pub(crate) fn hold_storage(&self, units: u64) -> Result<(), Refusal> {
+        let amounts = Amounts { storage: units, ..Amounts::default() };
+        lock(&self.core.accounts).take(&self.payers, amounts, self.core.now_ms()).map_err(exceeded)?;
+        self.held_storage.store(units, Relaxed);
+        Ok(())
     }
 
     /// Reserved tokens: the answer has no more.
@@ -96,9 +101,15 @@ impl Charge {
         self.who
     }
 
-    /// Records that the turn was served, with this number of tokens.
-    pub(crate) fn served(&self, tokens: u32) {
-        self.used.store(tokens, Relaxed);
+    /// Whether the turn is under a grant.
+    pub(crate) fn is_granted(&self) -> bool {
+        self.granted
+    }
+
+    /// Records that the turn was served, with this number of tokens, and storage units of its blob.
+    pub(crate) fn served(&self, tokens: u32, storage: u64) {
+        self.used.store(tokens.max(MIN_TOKENS), Relaxed);
+        self.used_storage.store(storage, Relaxed);
         self.served.store(true, Relaxed);
         self.core.guard().served(&self.who, self.core.now_ms());
         if let Some(mesh) = &self.core.peers {
@@ -109,14 +120,46 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let unused = u64::from(self.held.saturating_sub(self.used.load(Relaxed)));
-        match &self.from {
-            From::UnknownPeers(held) => self.core.guard().return_tokens(&self.who, *held, unused),
-            From::Grants(held) => {
-                lock(&self.core.quotas).give_back(held, unused, !self.served.load(Relaxed));
-            }
-        }
+        let unused = Amounts {
+            turns: u64::from(!self.served.load(Relaxed)),
+            tokens: self.held.saturating_sub(self.used.load(Relaxed)).into(),
+            storage: self.held_storage.load(Relaxed).saturating_sub(self.used_storage.load(Relaxed)),
+        };
+        lock(&self.core.accounts).end(&self.payers, unused);
     }
+}
+
+fn exceeded(retry_after_ms: u32) -> Refusal {
+    Refusal { code: ErrorCode::QuotaExceeded, retry_after_ms }
+}
+
+/// The accounts that pay: all grants of a chain, or else the peer and its subnet. Nobody pays for a peer that
+/// is not counted.
+fn payers(
+    limits: &ServiceLimits,
+    guard: &Guard,
+    who: &Caller,
+    chain: Option<&QuotaChain>,
+    now_ms: u64,
+) -> Vec<Payer> {
+    if let Some(chain) = chain {
+        let payer = |link: &SignedObject<QuotaGrant>| Payer {
+            holder: Holder::grant(link.quota_hash()),
+            limits: limits.grant_hour(link),
+            concurrent: link.concurrent,
+        };
+        return chain.links().iter().map(payer).collect();
+    }
+    let Some(pool) = guard.pool(who, now_ms) else { return Vec::new() };
+    let payer = |holder, limits| Payer { holder, limits, concurrent: u16::MAX };
+    vec![payer(Holder::peer(who.peer), limits.peer_hour()), payer(Holder::subnet(pool), limits.subnet_hour())]
+}
+
+/// The tokens to reserve: as many as wanted, but no more than an hour has.
+fn affordable(payers: &[Payer], most: u32) -> u32 {
+    let hours = payers.iter().filter_map(|payer| payer.limits.tokens);
+    let tokens = hours.fold(u64::from(most), u64::min);
+    u32::try_from(tokens).unwrap_or(most).max(MIN_TOKENS)
 }
 
 /// Checks a turn's grant; `None` without a grant, if the node requires none.
@@ -144,4 +187,96 @@ pub(crate) fn requester(core: &Core, who: &Caller, chain: Option<&QuotaChain>) -
     };
     let unknown = chain.is_none() && core.guard().queues_as_unknown(who, core.now_ms());
     Requester { peer: who.peer, group, unknown }
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_keys::SecretSigningKey;
+    use baton_mesh::{Origin, Subnet};
+    use baton_proto::ids::{NodeId, QuotaSerial};
+
+    use super::*;
+    use crate::core::accounts::Accounts;
+
+    fn key(fill: u8) -> SecretSigningKey {
+        SecretSigningKey::from_seed(&[fill; 32])
+    }
+
+    fn grant(
+        parent: Option<&SignedObject<QuotaGrant>>,
+        by: u8,
+        (turns_per_hour, tokens_per_hour): (u32, u64),
+    ) -> SignedObject<QuotaGrant> {
+        let grant = QuotaGrant {
+            version: 1,
+            grantor: key(by).public_key(),
+            serial: QuotaSerial([by; 16]),
+            parent: parent.map(SignedObject::quota_hash),
+            holder: key(by + 1).public_key(),
+            nodes: Vec::new(),
+            models: Vec::new(),
+            turns_per_hour,
+            tokens_per_hour,
+            concurrent: 2,
+            from_ms: 0,
+            until_ms: 1_000_000,
+            depth: parent.map_or(3, |parent| parent.depth - 1),
+        };
+        SignedObject::sign(grant, &key(by))
+    }
+
+    fn of(chain: &[&SignedObject<QuotaGrant>]) -> Vec<Payer> {
+        let bytes: Vec<_> = chain.iter().map(|link| link.bytes().clone()).collect();
+        let chain = QuotaChain::verify_form(&bytes).unwrap();
+        let limits = ServiceLimits::default();
+        let who = Caller { peer: NodeId([1; 32]), subnet: None };
+        payers(&limits, &Guard::new(&limits), &who, Some(&chain), 0)
+    }
+
+    fn turn(accounts: &mut Accounts, payers: &[Payer], most: u32, used: u32) -> Result<u32, u32> {
+        let held = affordable(payers, most);
+        accounts.take(payers, Amounts { turns: 1, tokens: held.into(), storage: 0 }, 10)?;
+        let used = used.min(held);
+        accounts.end(payers, Amounts { turns: 0, tokens: (held - used).into(), storage: 0 });
+        Ok(used)
+    }
+
+    #[test]
+    fn a_turn_counts_at_every_grant_of_its_chain() {
+        let first = grant(None, 1, (3, 1000));
+        let second = grant(Some(&first), 2, (2, 1000));
+        let (of_first, of_second) = (of(&[&first]), of(&[&first, &second]));
+        let mut accounts = Accounts::default();
+        for payers in [&of_second, &of_first, &of_second] {
+            assert_eq!(turn(&mut accounts, payers, 100, 10), Ok(10));
+        }
+        assert!(turn(&mut accounts, &of_first, 100, 10).is_err(), "three turns of the first were used");
+        assert!(turn(&mut accounts, &of_second, 100, 10).is_err(), "and two of the second");
+    }
+
+    #[test]
+    fn a_small_grant_is_a_limit_and_a_grant_of_nothing_allows_nothing() {
+        let small = of(&[&grant(None, 1, (100, 1000))]);
+        let mut accounts = Accounts::default();
+        // Three quarters of the longest answer, which is far more than the grant has.
+        let served: u32 = (0..10).filter_map(|_| turn(&mut accounts, &small, 4096, 3000).ok()).sum();
+        assert_eq!(served, 1000);
+        for nothing in [(100, 0), (0, 1000)] {
+            let payers = of(&[&grant(None, 1, nothing)]);
+            assert_eq!(turn(&mut Accounts::default(), &payers, 0, 0), Err(u32::MAX));
+        }
+    }
+
+    #[test]
+    fn a_peer_without_a_grant_pays_with_its_subnet_and_an_uncounted_one_with_nothing() {
+        let limits = ServiceLimits::default();
+        let guard = Guard::new(&limits);
+        let caller = |ip: [u8; 4]| guard.caller(NodeId([1; 32]), Origin::Direct(ip.into()));
+        let counted = payers(&limits, &guard, &caller([203, 0, 113, 9]), None, 0);
+        let holders: Vec<Holder> = counted.iter().map(|payer| payer.holder).collect();
+        let subnet = Subnet::V4([203, 0, 113]);
+        assert_eq!(holders, [Holder::peer(NodeId([1; 32])), Holder::subnet((subnet, false))]);
+        assert_eq!(affordable(&counted, 0), 1, "a turn costs a token at least");
+        assert!(payers(&limits, &guard, &caller([127, 0, 0, 1]), None, 0).is_empty());
+    }
 }

@@ -7,15 +7,17 @@ use std::{sync::Arc, time::Duration};
 
 use baton_proto::{
     ErrorCode,
-    commit::{ChainPosition, SealedTurn, seal_turn},
+    commit::{ChainPosition, SealedTurn, closes_segment, seal_turn},
     ids::FetchProof,
-    limits::VERSION,
+    limits::{MAX_BLOB_BYTES, VERSION},
     link::BlobRef,
+    node_record::storage_units,
     receipt::{
         Commitments, Receipt, Timings, TokenCounts, audit_root, commit_input, commit_memory, commit_output,
     },
     record::Record,
     segment::Segment,
+    turn::StoragePolicy,
     wire::{ReplyEvent, StoreState},
 };
 use tokio::time::{Instant, timeout};
@@ -67,6 +69,8 @@ pub(crate) async fn commit(
 ) -> Result<(), ErrorCode> {
     let phase = trace.phase("commit");
     let receipt = receipt(core, admitted, opened, &answered);
+    let sealed = seal(core, admitted, opened, answered, receipt).await?;
+    let receipt = &sealed.receipt;
     let summary = TurnSummary {
         input_tokens: receipt.tokens.input,
         output_tokens: receipt.tokens.output - receipt.tokens.resumed,
@@ -75,10 +79,14 @@ pub(crate) async fn commit(
         total_ms: millis(admitted.began.elapsed()),
         price: receipt.price,
     };
-    let sealed = seal(core, admitted, opened, answered, receipt).await?;
     core.pause.pass(Step::Sealed).await;
     let (key, digest) = (admitted.guard.job.key, sealed.blob_digest);
-    let plan = plan(admitted, opened, &sealed);
+    let plan = PutPlan {
+        epochs: epochs(&opened.payload.storage, sealed.closes_segment),
+        send_object_to: opened.payload.storage.send_object_to,
+        n_shards: admitted.auth.n_shards,
+    };
+    let units = storage_units(sealed.blob.len(), plan.epochs);
     let blob_key = opened.payload.grant.blob_key.blob_key();
     let entry = SealedEntry {
         committed: sealed.committed(),
@@ -100,7 +108,7 @@ pub(crate) async fn commit(
     trace.count("baton.input_tokens", summary.input_tokens.into());
     trace.count("baton.output_tokens", summary.output_tokens.into());
     trace.outcome("committed");
-    admitted.charge.served(summary.output_tokens);
+    admitted.charge.served(summary.output_tokens, units);
     tracing::info!(
         session = core.log_key.short(&admitted.auth.session_id),
         input = summary.input_tokens,
@@ -126,15 +134,12 @@ pub(crate) async fn commit(
     events.send_last(ReplyEvent::Store(state))
 }
 
-fn plan(admitted: &AdmittedTurn, opened: &DecryptedRequest, sealed: &SealedTurn) -> PutPlan {
-    let storage = &opened.payload.storage;
-    PutPlan {
-        epochs: if sealed.closes_segment { storage.closed_epochs } else { storage.open_epochs },
-        send_object_to: storage.send_object_to,
-        n_shards: admitted.auth.n_shards,
-    }
+/// Epochs for a blob that closes its segment, or does not.
+fn epochs(storage: &StoragePolicy, closes_segment: bool) -> u32 {
+    if closes_segment { storage.closed_epochs } else { storage.open_epochs }
 }
 
+/// The receipt, without the price of the storage.
 fn receipt(
     core: &Core,
     admitted: &AdmittedTurn,
@@ -192,8 +197,9 @@ async fn seal(
     admitted: &AdmittedTurn,
     opened: &Arc<DecryptedRequest>,
     answered: AnsweredTurn,
-    receipt: Receipt,
+    mut receipt: Receipt,
 ) -> Result<SealedTurn, ErrorCode> {
+    let storage_price = core.limits.storage.price;
     let (identity, auth, opened) = (core.identity.clone(), admitted.auth.clone(), opened.clone());
     let sealing = tokio::task::spawn_blocking(move || {
         let AnsweredTurn { base, prev_blob, answer, .. } = answered;
@@ -205,15 +211,12 @@ async fn seal(
             &answer.text,
             answer.finish,
         );
+        let position = ChainPosition { base: &base, prev_blob };
+        let epochs = epochs(&payload.storage, closes_segment(&auth, position, &record)?);
+        let storage = storage_units(MAX_BLOB_BYTES, epochs).saturating_mul(storage_price);
+        receipt.price = receipt.price.saturating_add(storage).min(auth.max_price);
         let keys = (&payload.grant.record_key.record_key(), &payload.grant.blob_key.blob_key());
-        seal_turn(
-            &auth,
-            ChainPosition { base: &base, prev_blob },
-            keys,
-            &record,
-            receipt,
-            identity.signing_key(),
-        )
+        seal_turn(&auth, position, keys, &record, receipt, identity.signing_key())
     });
     sealing.await.map_err(|_| ErrorCode::Internal)?
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use baton_proto::{
     ErrorCode,
     chain::{HistoryTurn, effective},
+    limits::MAX_BLOB_BYTES,
+    node_record::storage_units,
     record::RecordKind,
     turn::TurnAuth,
 };
@@ -48,11 +50,14 @@ pub(crate) async fn build_prompt(
     let (engine, opened) = (admitted.engine.clone(), opened.clone());
     let auth = TurnAuth::clone(&admitted.auth);
     let (price, held) = (core.limits.price(&auth.model), admitted.charge.held());
+    let storage = &opened.payload.storage;
+    let epochs = storage.open_epochs.max(storage.closed_epochs);
+    let storage_price = storage_units(MAX_BLOB_BYTES, epochs).saturating_mul(core.limits.storage.price);
     // Counting cannot be stopped: a turn that ends before keeps its slot and its model until then.
     let kept = (ticket.clone(), hold.clone());
     let fitted = tokio::task::spawn_blocking(move || {
         let turn_prompt = fit(engine.as_ref(), &auth, &opened, &turns)?;
-        let affordable = affordable(&auth, price, turn_prompt.input_tokens)?;
+        let affordable = affordable(&auth, price, storage_price, turn_prompt.input_tokens)?;
         // The part that another node wrote is not this node's work.
         let resumed = u32::try_from(opened.payload.resume_tokens.len()).unwrap_or(u32::MAX);
         let max_tokens = affordable.min(held.saturating_add(resumed));
@@ -175,11 +180,16 @@ fn count_memory(engine: &dyn Engine, fitted: &FittedWindow) -> Result<u32, Error
     Ok(fitted.tokens.saturating_sub(without))
 }
 
-/// Tokens of the answer that the client's maximum price covers.
-fn affordable(auth: &TurnAuth, price: Price, input_tokens: u32) -> Result<u32, ErrorCode> {
-    let thousandths = u128::from(auth.max_price) * 1000;
+/// Tokens of the answer that the client's maximum price covers, beside the prompt and the storage.
+fn affordable(
+    auth: &TurnAuth,
+    price: Price,
+    storage_price: u64,
+    input_tokens: u32,
+) -> Result<u32, ErrorCode> {
+    let left = auth.max_price.checked_sub(storage_price).ok_or(ErrorCode::QuotaExceeded)?;
     let input = u128::from(input_tokens) * u128::from(price.input);
-    let left = thousandths.checked_sub(input).ok_or(ErrorCode::QuotaExceeded)?;
+    let left = (u128::from(left) * 1000).checked_sub(input).ok_or(ErrorCode::QuotaExceeded)?;
     match left.checked_div(u128::from(price.output)) {
         None => Ok(auth.max_output_tokens),
         Some(0) if auth.max_output_tokens > 0 => Err(ErrorCode::QuotaExceeded),
@@ -187,7 +197,7 @@ fn affordable(auth: &TurnAuth, price: Price, input_tokens: u32) -> Result<u32, E
     }
 }
 
-/// Price of a turn, in millionths of the node's unit, rounded down.
+/// Price of a turn's tokens, in millionths of the node's unit, rounded down.
 pub(crate) fn price_of(price: Price, input_tokens: u32, output_tokens: u32) -> u64 {
     let thousandths = u128::from(input_tokens) * u128::from(price.input)
         + u128::from(output_tokens) * u128::from(price.output);

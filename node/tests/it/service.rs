@@ -10,4 +10,5 @@ mod journal;
 mod network;
 mod overhead;
 mod refusals;
+mod storage;
 mod turns;

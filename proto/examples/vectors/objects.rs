@@ -12,10 +12,10 @@ use baton_proto::{
     export::ExportStatement,
     head::{DeviceLease, HeadInner, HeadRecord},
     ids::{BlobDigest, BlobId, DeviceId, FetchProof, LinkHash, ModelId, QuotaSerial, SessionId, SuiAddress},
-    limits::VERSION,
+    limits::{NODE_RECORD_VERSION, VERSION},
     link::BranchPoint,
     memory::{RecallHint, RecallScope},
-    node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord},
+    node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
     quota::{QuotaGrant, QuotaProof, QuotaUse},
     receipt::{EngineKind, ProgressNote},
     record::RecordKind,
@@ -152,7 +152,7 @@ fn manifest() -> ModelManifest {
 /// The record of node 0.
 pub(crate) fn node_record() -> SignedObject<NodeRecord> {
     let record = NodeRecord {
-        version: VERSION,
+        version: NODE_RECORD_VERSION,
         node: node(0).node_id(),
         sequence: 3,
         addresses: vec!["/ip4/192.0.2.7/udp/4001/quic-v1".to_owned()],
@@ -176,6 +176,7 @@ pub(crate) fn node_record() -> SignedObject<NodeRecord> {
             })
             .to_vec(),
         limits: NodeLimits { slots: 4, queue: 16, turns_per_minute: 60, max_output_tokens: 2_048 },
+        storage: StorageOffer { price: 7, max_epochs: 53, unknown_max_epochs: 5 },
         versions: vec![1],
         software: "baton/0.1.0".to_owned(),
         issued_ms: START_MS,

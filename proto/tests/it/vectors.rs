@@ -91,7 +91,7 @@ fn check_signed<T: Signable>(vector: &Value) {
     assert_eq!(refusal(&[&encoded[..], &[0]].concat()), Some(ErrorCode::NonCanonical), "{what}: trailing");
     let cut = &encoded[..encoded.len() - 1];
     assert_eq!(refusal(cut), Some(ErrorCode::NonCanonical), "{what}: truncated");
-    for version in [0, 2, 255] {
+    for version in [0, 3, 255] {
         let mut other = encoded.clone();
         other[8] = version;
         assert_eq!(refusal(&other), Some(ErrorCode::UnsupportedVersion), "{what}: version {version}");

@@ -84,8 +84,6 @@ impl Admission {
             frames_per_minute: limits.frames_per_minute,
             subnet_turns_per_minute: limits.subnet_turns_per_minute,
             // The nodes count tokens.
-            tokens_per_hour: 0,
-            subnet_tokens_per_hour: 0,
         };
         Self {
             guard: Mutex::new(Guard::new(&guard)),

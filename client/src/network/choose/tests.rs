@@ -1,13 +1,15 @@
 //! The choice, by examples and by properties.
 
+use baton_keys::SecretSigningKey;
 use baton_proto::{
-    limits::MAX_CLOCK_SKEW_MS,
-    node_record::{KeyWindow, NodeLimits},
+    limits::{MAX_CLOCK_SKEW_MS, NODE_RECORD_VERSION},
+    node_record::{KeyWindow, NodeLimits, StorageOffer},
     receipt::EngineKind,
 };
 use proptest::prelude::*;
 
 use super::*;
+use crate::network::quota::tests::issued;
 
 const NOW: u64 = 1_000_000;
 
@@ -18,13 +20,14 @@ fn offer(name: &str, engine: EngineKind) -> ModelOffer {
 
 fn record(id: u8, offers: &[(&str, EngineKind)]) -> NodeRecord {
     NodeRecord {
-        version: 1,
+        version: NODE_RECORD_VERSION,
         node: NodeId([id; 32]),
         sequence: 1,
         addresses: Vec::new(),
         keys: vec![KeyWindow { key: ExchangeKey([id; 32]), from_ms: 0, until_ms: NOW + 1000 }],
         models: offers.iter().map(|(name, engine)| offer(name, *engine)).collect(),
         limits: NodeLimits { slots: 2, queue: 2, turns_per_minute: 60, max_output_tokens: 512 },
+        storage: StorageOffer::default(),
         versions: vec![1],
         software: "test".to_owned(),
         issued_ms: 0,
@@ -102,6 +105,28 @@ fn prefers_native_then_the_last_model_and_spreads_over_equals() {
         "what can be computed again comes first"
     );
     assert_eq!(chosen(&all, &Wish { allow_echo: true, node: Some(NodeId([5; 32])), ..wish() }), [5]);
+}
+
+#[test]
+fn storage_is_ordered_as_offered_and_counts_in_the_price() {
+    let mut dear = record(1, &[("small", EngineKind::Native)]);
+    dear.storage = StorageOffer { price: 10, max_epochs: 20, unknown_max_epochs: 5 };
+    let wanted = StoragePolicy { open_epochs: 3, closed_epochs: 53, send_object_to: None };
+    let limited = |max_price| Wish { storage: Some(wanted), max_price: Some(max_price), ..wish() };
+    let all = [candidate(&dear)];
+    let choice = choose(&all, &limited(650), 7).unwrap();
+    assert_eq!((choice.storage.open_epochs, choice.storage.closed_epochs), (3, 5));
+    assert_eq!((choice.highest_price(0), choice.terms.storage_price), (650, 10), "13 MiB for five epochs");
+    let refused = choose(&all, &limited(649), 7);
+    assert_eq!(refused, Err(NoChoice::TooExpensive { cheapest: 650, max_price: 649 }));
+    // A holder of a grant is offered more, and pays for it.
+    let key = SecretSigningKey::from_seed(&[2; 32]);
+    let quota = QuotaHolder::new(&issued(key.public_key()), key).unwrap();
+    let granted = Wish { quota: Some(&quota), ..limited(10_000) };
+    let choice = choose(&all, &granted, 7).unwrap();
+    assert_eq!((choice.storage.closed_epochs, choice.highest_price(0)), (20, 2600));
+    // A request that stores nothing pays nothing for it.
+    assert_eq!(chosen(&all, &Wish { max_price: Some(0), ..wish() }), [1]);
 }
 
 #[test]
@@ -398,7 +423,7 @@ proptest! {
             prop_assert!(chosen.record.current_key(NOW) == Ok(choice.key));
             prop_assert!(chosen.record.versions.contains(&1));
             prop_assert!(chosen.record.models.contains(&choice.offer));
-            prop_assert!(highest_price(&choice.offer, 100) <= max_price);
+            prop_assert!(choice.highest_price(100) <= max_price);
             prop_assert!(allow_echo || choice.offer.engine != EngineKind::Echo);
             prop_assert!(wish.node.is_none_or(|node| node == choice.node));
             prop_assert!(wish.model.is_none_or(|model| model == choice.offer.name));

@@ -12,7 +12,7 @@ use baton_proto::{
     receipt::OfferTerms,
     record::{Message, RecordKind},
     segment,
-    turn::Sampling,
+    turn::{Sampling, StoragePolicy},
 };
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -46,8 +46,15 @@ pub(crate) struct PendingTurn {
 pub(crate) struct AttemptEntry {
     pub(crate) attempt: u32,
     pub(crate) auth: SignedBytes,
-    /// The offer that the node's receipt is held to.
-    pub(crate) terms: OfferTerms,
+    /// The terms that the node's receipt is held to.
+    pub(crate) terms: OrderTerms,
+}
+
+/// The terms of an order: the chosen node's offer, and the ordered storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OrderTerms {
+    pub(crate) offer: OfferTerms,
+    pub(crate) storage: StoragePolicy,
 }
 
 /// A rebuilt and accepted turn, or a turn recovered from the store.

@@ -8,7 +8,7 @@ use baton_proto::{
     ids::{AuthHash, DeviceId, ExchangeKey, ModelId, ReceiptHash, RecordHash},
     limits::VERSION,
     node_record::ModelOffer,
-    receipt::EngineKind,
+    receipt::{EngineKind, OfferTerms},
     record::{FinishReason, Role, SealedRecord},
     turn::StoragePolicy,
 };
@@ -128,7 +128,10 @@ fn choice(node: &SecretSigningKey) -> Choice {
         output_price: 0,
     };
     let key: ExchangeKey = key;
-    Choice { node: node.node_id(), offer, key, max_output_tokens: 0 }
+    let terms =
+        OfferTerms { context_tokens: CONTEXT_TOKENS, input_price: 0, output_price: 0, storage_price: 0 };
+    let storage = StoragePolicy::default();
+    Choice { node: node.node_id(), offer, key, max_output_tokens: 0, terms, storage }
 }
 
 /// All uses of a session's state by one turn, from the message to the end of the background work.
@@ -149,7 +152,6 @@ fn say(state: &mut State, node: &SecretSigningKey) {
         memory_tokens: 0,
         with_locator: true,
         inline: InlinePolicy::Unstored,
-        storage: StoragePolicy::default(),
         begun: None,
     };
     request::prepare(state, &pending, 0, &choice(node), &terms, 1).unwrap();

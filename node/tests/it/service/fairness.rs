@@ -28,7 +28,7 @@ use crate::service::network::{
 };
 
 /// A node that counts loopback addresses as public ones.
-fn counting(limits: ServiceLimits) -> Setup {
+pub(super) fn counting(limits: ServiceLimits) -> Setup {
     Setup { limits: ServiceLimits { count_private: true, ..limits }, ..Setup::default() }
 }
 
@@ -125,14 +125,19 @@ async fn nothing_is_fetched_and_nothing_computed_before_a_turn_has_a_slot() {
     busy.stop().await;
 }
 
-struct GrantHolder {
+pub(super) struct GrantHolder {
     holder: SecretSigningKey,
     chain: Vec<SignedObject<QuotaGrant>>,
 }
 
 const ISSUER: [u8; 32] = [0x11; 32];
 
-fn granted(turns_per_hour: u32, nodes: Vec<NodeId>) -> GrantHolder {
+/// A policy that trusts the issuer of [`granted`].
+pub(super) fn trusting() -> QuotaPolicy {
+    QuotaPolicy { issuers: vec![SecretSigningKey::from_seed(&ISSUER).public_key()], ..QuotaPolicy::default() }
+}
+
+pub(super) fn granted(turns_per_hour: u32, nodes: Vec<NodeId>) -> GrantHolder {
     let (issuer, holder) = (SecretSigningKey::from_seed(&ISSUER), SecretSigningKey::generate());
     let grant = QuotaGrant {
         version: 1,
@@ -153,7 +158,7 @@ fn granted(turns_per_hour: u32, nodes: Vec<NodeId>) -> GrantHolder {
 }
 
 impl GrantHolder {
-    fn used(&self, auth: &SignedObject<TurnAuth>) -> QuotaUse {
+    pub(super) fn used(&self, auth: &SignedObject<TurnAuth>) -> QuotaUse {
         let last = self.chain.last().unwrap();
         let proof = QuotaProof {
             version: 1,
@@ -166,7 +171,12 @@ impl GrantHolder {
     }
 }
 
-async fn run_under(client: &Client, node: &TestNode, prepared: &PreparedTurn, used: QuotaUse) -> Reply {
+pub(super) async fn run_under(
+    client: &Client,
+    node: &TestNode,
+    prepared: &PreparedTurn,
+    used: QuotaUse,
+) -> Reply {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     let mut stream = client.open(node, &ClientFrame::Quota(used)).await;
     stream.send_by(&codec::encode(&ClientFrame::Turn(prepared.request.clone())), deadline).await.unwrap();
@@ -175,11 +185,7 @@ async fn run_under(client: &Client, node: &TestNode, prepared: &PreparedTurn, us
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_requires_grants_serves_their_holders_and_nobody_else() {
-    let quotas = QuotaPolicy {
-        issuers: vec![SecretSigningKey::from_seed(&ISSUER).public_key()],
-        required: true,
-        revoked: vec![QuotaSerial([9; 16])],
-    };
+    let quotas = QuotaPolicy { required: true, revoked: vec![QuotaSerial([9; 16])], ..trusting() };
     let (node, _folder) = node(counting(ServiceLimits { quotas, ..Setup::default().limits })).await;
     let (client, mut session) = (Client::start().await, Session::new());
     let bare = session.prepare(&node, "hello", Changes::default());

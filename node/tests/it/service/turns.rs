@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
-use baton_node::{engine::echo::EchoConfig, service::BlobSource};
+use baton_node::{
+    engine::echo::EchoConfig,
+    service::{BlobSource, ServiceLimits},
+};
 use baton_proto::{
     SignedObject,
     chain::SessionReader,
@@ -18,10 +21,13 @@ use baton_proto::{
 };
 use tempfile::tempdir;
 
-use crate::service::network::{
-    client::{Changes, Client, Session, next_frame, read_reply},
-    node::{Setup, TestNode},
-    store::MemoryStore,
+use crate::service::{
+    fairness::{granted, run_under, trusting},
+    network::{
+        client::{Changes, Client, Session, next_frame, read_reply},
+        node::{Setup, TestNode},
+        store::MemoryStore,
+    },
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,7 +197,8 @@ async fn another_node_continues_an_answer_without_a_seam() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tombstone_takes_its_turns_out_of_the_window() {
     let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
-    let node = TestNode::start(folder.path(), &store, Setup::default()).await;
+    let limits = ServiceLimits { quotas: trusting(), ..Setup::default().limits };
+    let node = TestNode::start(folder.path(), &store, Setup { limits, ..Setup::default() }).await;
     let (client, mut session) = (Client::start().await, Session::new());
     for text in ["keep this", "forget this"] {
         client.turn(&node, &mut session, text).await;
@@ -203,7 +210,7 @@ async fn a_tombstone_takes_its_turns_out_of_the_window() {
     };
     let changes = Changes { payload: Some(Box::new(withdraw)), ..Changes::default() };
     let prepared = session.prepare(&node, "", changes);
-    let reply = client.run(&node, &prepared).await;
+    let reply = run_under(&client, &node, &prepared, granted(10, Vec::new()).used(&prepared.auth)).await;
     let committed = reply.committed().unwrap();
     assert_eq!(committed.finish, FinishReason::None);
     session.accept(&prepared, committed, "", &[]).unwrap();

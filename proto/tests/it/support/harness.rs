@@ -14,7 +14,7 @@ use baton_proto::{
     ErrorCode, SignedObject,
     chain::{Window, WindowReader, base_after},
     codec,
-    commit::{AcceptedTurn, ChainPosition, ExpectedTurn, SealedTurn, accept_turn, seal_turn},
+    commit::{AcceptedTurn, ChainPosition, ExpectedTurn, SealedTurn, accept_turn, closes_segment, seal_turn},
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{BlobDigest, BlobId, DeviceId, LinkHash, ModelId, NodeId, TurnId},
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, VERSION},
@@ -133,7 +133,9 @@ impl NodeParty {
         let keys = (&payload.grant.record_key.record_key(), &payload.grant.blob_key.blob_key());
         let receipt = self.receipt(&auth, &payload, &window, &memory, (answer, finish));
         let position = ChainPosition { base: &window.base, prev_blob: window.prev_blob };
-        seal_turn(&auth, position, keys, &record, receipt, &self.signing)
+        let sealed = seal_turn(&auth, position, keys, &record, receipt, &self.signing)?;
+        assert_eq!(closes_segment(&auth, position, &record), Ok(sealed.closes_segment));
+        Ok(sealed)
     }
 
     /// An honest receipt; every word of the answer counts as a token.

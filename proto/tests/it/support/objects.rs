@@ -16,7 +16,7 @@ use baton_proto::{
     },
     link::{BlobRef, BranchPoint, Genesis, Link},
     memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
-    node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord},
+    node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
     quota::{QuotaGrant, QuotaProof, QuotaUse},
     receipt::{AuditLeaf, Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts},
     record::{FinishReason, Message, Record, RecordKind, Role, SealedRecord},
@@ -167,8 +167,10 @@ random_structs! {
     ModelManifest { version, architecture, weights_sha256, tokenizer_hash, template_hash }
     ModelOffer { model, name, engine, context_tokens, input_price, output_price }
     NodeLimits { slots, queue, turns_per_minute, max_output_tokens }
+    StorageOffer { price, max_epochs, unknown_max_epochs }
     NodeRecord {
-        version, node, sequence, addresses, keys, models, limits, versions, software, issued_ms, expires_ms
+        version, node, sequence, addresses, keys, models, limits, storage, versions, software, issued_ms,
+        expires_ms
     }
     Message { role, name, call_id, text }
     Record { version, kind, supersedes_from, messages, finish }
@@ -380,7 +382,11 @@ pub(crate) trait SettableSigner: Signable + RandomValue {
 
 macro_rules! settable_signers {
     ($($name:ident: |$value:ident, $key:ident| $body:block)*) => { $(impl SettableSigner for $name {
-        fn set_signer(&mut self, $key: &SecretSigningKey) { let $value = self; $value.version = 1; $body }
+        fn set_signer(&mut self, $key: &SecretSigningKey) {
+            let $value = self;
+            $value.version = <$name as Signable>::VERSION;
+            $body
+        }
     })* };
 }
 settable_signers! {

@@ -29,7 +29,8 @@ use baton_node::{
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
     ids::{ExchangeKey, ModelId, NodeId},
-    node_record::{KeyWindow, NodeLimits, NodeRecord},
+    limits::NODE_RECORD_VERSION,
+    node_record::{KeyWindow, NodeLimits, NodeRecord, StorageOffer},
     wire::StoreState,
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -55,13 +56,14 @@ impl NodeIdentity for TestIdentity {
         let now = now_ms();
         let key = KeyWindow { key: self.exchange.public_key(), from_ms: now, until_ms: now + 3_600_000 };
         let record = NodeRecord {
-            version: 1,
+            version: NODE_RECORD_VERSION,
             node: self.signing.node_id(),
             sequence: 1,
             addresses: Vec::new(),
             keys: vec![key],
             models: Vec::new(),
             limits: NodeLimits { slots: 1, queue: 1, turns_per_minute: 1, max_output_tokens: 1 },
+            storage: StorageOffer::default(),
             versions: vec![1],
             software: "test".to_owned(),
             issued_ms: now,
