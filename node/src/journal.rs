@@ -31,13 +31,13 @@ use baton_proto::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, ReceiptKind};
 pub use integrity::JournalDamage;
 pub(crate) use open::JOURNAL_OPENING;
 use trees::Trees;
 
 /// Version of the entries' layout. The node refuses a folder with another version.
-const JOURNAL_VERSION: u8 = 2;
+const JOURNAL_VERSION: u8 = 3;
 /// Longest wait for one operation: far above the time of a slow disk, and short enough for an answer within
 /// 30 s. After a failed write, sled may wait for ever.
 const MAX_DISK_WAIT: Duration = Duration::from_secs(20);
@@ -157,6 +157,8 @@ pub struct SealedEntry {
     pub store: StoreState,
     /// Storage options of the blob.
     pub plan: PutPlan,
+    /// The file of the ledger for the receipt.
+    pub receipt_kind: ReceiptKind,
     /// The client's acknowledgement, once received.
     pub ack: Option<SignedBytes>,
 }
@@ -452,7 +454,7 @@ impl Journal {
             if sealed.ack.is_none() {
                 // The order matters. After a crash between the two writes the ack comes again, and the
                 // ledger's reader counts it once.
-                trees.keep_receipt(&sealed.committed.receipt, &ack)?;
+                trees.keep_receipt(sealed, &ack)?;
                 sealed.ack = Some(ack);
                 let change = trees.write_counted(&key, &entry)?;
                 drop(writing);

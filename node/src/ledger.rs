@@ -1,5 +1,6 @@
 //! Receipts that clients acknowledged: the node's proof of its credit. They outlive the journal's entries.
-//! One text file a month, one line a turn; no conversation text, no key.
+//! Two text files a month, one line a turn; no conversation text, no key. Receipts of paying clients have a
+//! file of their own, since identities are free and anybody can fill the other one.
 //!
 //! The journal appends. [`read`] and [`Account`] serve `baton-node earnings`, also while the node runs. Each
 //! line proves itself: the node signed the receipt, and the session's key signed the acknowledgement over the
@@ -24,6 +25,7 @@ use baton_proto::{
     limits::MAX_SIGNED_BYTES,
     receipt::Receipt,
 };
+use serde::{Deserialize, Serialize};
 use time::{Date, OffsetDateTime};
 
 use integrity::Month;
@@ -34,9 +36,13 @@ pub(crate) const LEDGER_FOLDER: &str = "receipts";
 /// Months to keep, including the current one: a full year, plus the month in which the operator does the
 /// accounts.
 pub(crate) const KEPT_MONTHS: usize = 13;
-/// Largest file of a month: some three hundred thousand turns. Later receipts are dropped, with a log
-/// message.
+/// Largest file of a month's paying clients: some three hundred thousand turns. Later receipts are dropped,
+/// with a log message.
 const MAX_MONTH_BYTES: u64 = 512 * 1024 * 1024;
+/// Largest file of a month's other receipts.
+const MAX_OTHER_BYTES: u64 = 64 * 1024 * 1024;
+/// End of the name of a month's other receipts, before the extension.
+const OTHER_SUFFIX: &str = "-other";
 /// Prefix of each line.
 const LINE_PREFIX: &str = "2 ";
 /// Bytes of a line's checksum, which ends the line in hex.
@@ -53,6 +59,36 @@ pub struct Ledger {
     /// The files by month. Locked during an append, so that two lines never mix.
     writing: Mutex<BTreeMap<PathBuf, Month>>,
     damage: Vec<ReceiptsDamage>,
+}
+
+/// The file of a month that a receipt belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReceiptKind {
+    /// It has a price, and its client a grant or a history here.
+    Paying,
+    /// It has no price, or its client is an unknown peer.
+    Other,
+}
+
+impl ReceiptKind {
+    fn of_file(path: &Path) -> Self {
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        if stem.ends_with(OTHER_SUFFIX) { Self::Other } else { Self::Paying }
+    }
+
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Paying => "",
+            Self::Other => OTHER_SUFFIX,
+        }
+    }
+
+    fn max_bytes(self) -> u64 {
+        match self {
+            Self::Paying => MAX_MONTH_BYTES,
+            Self::Other => MAX_OTHER_BYTES,
+        }
+    }
 }
 
 /// A day of the Gregorian calendar, UTC.
@@ -126,34 +162,42 @@ impl Ledger {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(crate) fn append(&self, receipt: &SignedBytes, ack: &SignedBytes) -> io::Result<()> {
+    pub(crate) fn append(
+        &self,
+        receipt: &SignedBytes,
+        ack: &SignedBytes,
+        kind: ReceiptKind,
+    ) -> io::Result<()> {
         let time_ms = SignedObject::<Receipt>::peek(receipt).map(|receipt| receipt.time_ms);
         // The node made this receipt, so parsing cannot fail; an unreadable one would be useless here.
         let Ok(time_ms) = time_ms else { return Ok(()) };
         let mut months = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let day = Day::of(time_ms);
-        let path = self.folder.join(format!("{:04}-{:02}.txt", day.year, day.month));
+        let path = self.folder.join(format!("{:04}-{:02}{}.txt", day.year, day.month, kind.suffix()));
         let fresh = !months.contains_key(&path);
         if fresh {
             months.insert(path.clone(), Month::create(&path)?);
         }
         let Some(month) = months.get_mut(&path) else { return Ok(()) };
         let line = line_of(receipt, ack);
-        if month.bytes() + line.len() as u64 > MAX_MONTH_BYTES {
-            tracing::error!(file = %path.display(), "this month's receipts are full: one was not kept");
+        if month.bytes() + line.len() as u64 > kind.max_bytes() {
+            if month.is_first_drop() {
+                tracing::error!(file = %path.display(), "a month's receipts are full: later ones are lost");
+            }
             return Ok(());
         }
         month.append(&line)?;
         if fresh {
             fs::File::open(&self.folder)?.sync_all()?;
-            self.forget()?;
+            self.forget(kind)?;
         }
         Ok(())
     }
 
     /// Removes months beyond the limit.
-    fn forget(&self) -> io::Result<()> {
-        let months = months(&self.folder)?;
+    fn forget(&self, kind: ReceiptKind) -> io::Result<()> {
+        let mut months = months(&self.folder)?;
+        months.retain(|month| ReceiptKind::of_file(month) == kind);
         let old = months.len().saturating_sub(KEPT_MONTHS);
         for month in months.iter().take(old) {
             // The mark goes first: a mark without its file would count as damage.
@@ -191,8 +235,8 @@ fn months(folder: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let month = name.strip_suffix(".txt").and_then(|month| Day::parse(&format!("{month}-01")));
-        if month.is_some() {
+        let stem = name.strip_suffix(".txt").map(|stem| stem.strip_suffix(OTHER_SUFFIX).unwrap_or(stem));
+        if stem.and_then(|month| Day::parse(&format!("{month}-01"))).is_some() {
             found.push(path);
         }
     }
@@ -437,8 +481,8 @@ mod tests {
         for (seq, days) in [(0, 0), (1, 0), (2, 1), (3, 40)] {
             let receipt = receipt(&root, seq, DAY_ONE + days * DAY_MS);
             let ack = sign(&root, ack(&root, &receipt));
-            ledger.append(receipt.bytes(), &ack).unwrap();
-            ledger.append(receipt.bytes(), &ack).unwrap();
+            ledger.append(receipt.bytes(), &ack, ReceiptKind::Paying).unwrap();
+            ledger.append(receipt.bytes(), &ack, ReceiptKind::Paying).unwrap();
         }
         let nodes = [node().node_id()];
         let account = read(&folder.path().join("kept"), &nodes, None).unwrap();
@@ -502,15 +546,37 @@ mod tests {
     }
 
     #[test]
+    fn receipts_of_unknown_peers_cannot_fill_the_file_of_paying_clients() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = SessionRoot::from_bytes([9; 32]);
+        let other = folder.path().join("2026-11-other.txt");
+        let ledger = Ledger::open(folder.path()).unwrap();
+        let append = |seq, kind| {
+            let receipt = receipt(&root, seq, DAY_ONE);
+            ledger.append(receipt.bytes(), &sign(&root, ack(&root, &receipt)), kind).unwrap();
+        };
+        append(0, ReceiptKind::Other);
+        ledger.writing.lock().unwrap().get_mut(&other).unwrap().fill(MAX_OTHER_BYTES);
+        append(1, ReceiptKind::Other);
+        append(2, ReceiptKind::Paying);
+        let account = read(folder.path(), &[node().node_id()], None).unwrap();
+        assert_eq!(account.total.turns, 2, "all but the one beyond the bound");
+        assert!(folder.path().join("2026-11.txt").exists());
+    }
+
+    #[test]
     fn months_beyond_those_kept_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(folder.path()).unwrap();
         let root = SessionRoot::from_bytes([9; 32]);
         for month in 0..KEPT_MONTHS + 3 {
             let receipt = receipt(&root, month as u64, DAY_ONE + month as u64 * 31 * DAY_MS);
-            ledger.append(receipt.bytes(), &sign(&root, ack(&root, &receipt))).unwrap();
+            let ack = sign(&root, ack(&root, &receipt));
+            for kind in [ReceiptKind::Paying, ReceiptKind::Other] {
+                ledger.append(receipt.bytes(), &ack, kind).unwrap();
+            }
         }
-        assert_eq!(months(folder.path()).unwrap().len(), KEPT_MONTHS);
+        assert_eq!(months(folder.path()).unwrap().len(), 2 * KEPT_MONTHS);
         let account = read(folder.path(), &[node().node_id()], None).unwrap();
         assert_eq!(account.total.turns, KEPT_MONTHS as u64);
     }

@@ -213,8 +213,10 @@ impl Trees {
         let _ = self.ledger.set(ledger);
     }
 
-    pub(super) fn keep_receipt(&self, receipt: &SignedBytes, ack: &SignedBytes) -> Result<(), JournalError> {
-        let kept = self.ledger.get().map_or(Ok(()), |ledger| ledger.append(receipt, ack));
+    pub(super) fn keep_receipt(&self, sealed: &SealedEntry, ack: &SignedBytes) -> Result<(), JournalError> {
+        let receipt = &sealed.committed.receipt;
+        let kept =
+            self.ledger.get().map_or(Ok(()), |ledger| ledger.append(receipt, ack, sealed.receipt_kind));
         kept.map_err(JournalError::Receipts)
     }
 

@@ -72,6 +72,8 @@ pub(super) struct Month {
     mark: Mark,
     lines: u64,
     bytes: u64,
+    /// Whether a receipt was dropped because the file is full.
+    dropped: bool,
 }
 
 /// Contents of a file.
@@ -88,7 +90,7 @@ impl Month {
     /// Starts a month. The mark comes first, so that every file has one.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let mark = Mark::create(&mark_path(path), [0, 0])?;
-        Ok(Self { path: path.to_owned(), mark, lines: 0, bytes: 0 })
+        Ok(Self { path: path.to_owned(), mark, lines: 0, bytes: 0, dropped: false })
     }
 
     /// Checks a month's file, and renames it if it is damaged.
@@ -110,16 +112,31 @@ impl Month {
         });
         let Contents { lines, bytes, .. } = contents;
         let mark = Mark::create(&mark_path(path), [lines, bytes])?;
-        Ok((Self { path: path.to_owned(), mark, lines, bytes }, damage))
+        Ok((Self { path: path.to_owned(), mark, lines, bytes, dropped: false }, damage))
     }
 
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
+    /// Notes that a receipt was dropped. Returns whether it was the first.
+    pub(super) fn is_first_drop(&mut self) -> bool {
+        !std::mem::replace(&mut self.dropped, true)
+    }
+
+    /// Makes the file count as this long.
+    #[cfg(test)]
+    pub(super) fn fill(&mut self, bytes: u64) {
+        self.bytes = bytes;
+    }
+
     /// Appends a line, flushed on return.
     pub(super) fn append(&mut self, line: &str) -> io::Result<()> {
         let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
+        if file.metadata()?.len() > self.bytes {
+            // An earlier write tore a line, and could not cut it off. The new line must not continue it.
+            file.set_len(self.bytes)?;
+        }
         let written = file.write_all(line.as_bytes()).and_then(|()| file.sync_data());
         if written.is_err() {
             // Half a line would spoil the next one. If this cut fails, the next start finds the half line.
@@ -253,6 +270,19 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let ledger = Ledger::open(folder.path()).unwrap();
         assert_eq!(ledger.damage().iter().map(|damage| damage.lost).collect::<Vec<_>>(), [Some(LINES)]);
+    }
+
+    #[test]
+    fn a_line_torn_while_the_node_runs_does_not_swallow_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("2026-11.txt");
+        let mut month = Month::create(&path).unwrap();
+        month.append(&line(0)).unwrap();
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(&line(1).as_bytes()[..30]).unwrap();
+        month.append(&line(2)).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), line(0) + &line(2));
+        assert_eq!(Ledger::open(folder.path()).unwrap().damage(), []);
     }
 
     #[test]

@@ -32,6 +32,7 @@ use super::{
 use crate::{
     core::{Core, pause::Step, refusal::Refusal, storing},
     journal::{PutPlan, SealedEntry},
+    ledger::ReceiptKind,
     observer::TurnSummary,
     telemetry::TurnTrace,
 };
@@ -95,6 +96,7 @@ pub(crate) async fn commit(
         receipt_hash: sealed.receipt.receipt_hash(),
         store: StoreState::Pending,
         plan,
+        receipt_kind: receipt_kind(core, admitted, summary.price),
         ack: None,
     };
     let committed = Box::new(entry.committed.clone());
@@ -132,6 +134,13 @@ pub(crate) async fn commit(
         Ok(Err(_)) | Err(_) => StoreState::Pending,
     };
     events.send_last(ReplyEvent::Store(state))
+}
+
+/// The file of the ledger: identities are free, so only a grant or a history here makes a paying client.
+fn receipt_kind(core: &Core, admitted: &AdmittedTurn, price: u64) -> ReceiptKind {
+    let charge = &admitted.charge;
+    let known = charge.is_granted() || !core.guard().queues_as_unknown(&charge.who(), core.now_ms());
+    if price > 0 && known { ReceiptKind::Paying } else { ReceiptKind::Other }
 }
 
 /// Epochs for a blob that closes its segment, or does not.

@@ -3,6 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use baton_node::journal::{EntryState, Journal, JournalLimits, PutPlan, SealedEntry, TurnKey};
+use baton_node::ledger::ReceiptKind;
 use baton_proto::{
     ErrorCode, SignedBytes,
     ids::{AuthHash, BlobDigest, BlobId, FetchProof, LinkHash, ReceiptHash, SessionId, TurnId},
@@ -38,6 +39,7 @@ fn sealed(blob: &[u8], store: StoreState) -> SealedEntry {
         receipt_hash: ReceiptHash([4; 32]),
         store,
         plan: PutPlan { epochs: 1, send_object_to: None, n_shards: 10 },
+        receipt_kind: ReceiptKind::Paying,
         ack: None,
     }
 }
