@@ -83,7 +83,6 @@ impl Admission {
             turns_per_minute: limits.turns_per_minute,
             frames_per_minute: limits.frames_per_minute,
             subnet_turns_per_minute: limits.subnet_turns_per_minute,
-            // The nodes count tokens.
         };
         Self {
             guard: Mutex::new(Guard::new(&guard)),
