@@ -34,6 +34,7 @@ mod metrics;
 mod object;
 mod options;
 mod payload;
+mod permission;
 mod probe;
 mod quilts;
 mod read;
@@ -65,6 +66,7 @@ pub use options::{
     Sha256Digest, StoredBlob, StoredHow, Verification, WriteOptions,
 };
 pub use payload::PutBody;
+pub use permission::PutPermission;
 pub use quilts::{QuiltPatchInfo, ReadPatch, StoredPatch, StoredQuilt};
 pub use reads::{BlobStat, ConcatId, ObjectBlob};
 use recent_blobs::RecentBlobs;

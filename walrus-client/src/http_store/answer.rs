@@ -89,13 +89,13 @@ pub(super) struct Failure {
 
 impl Failure {
     /// The machine-readable reason, if the body is Walrus's JSON.
-    fn code(&self) -> Option<String> {
+    pub(super) fn code(&self) -> Option<String> {
         let answer: ErrorAnswer = serde_json::from_slice(&self.body).ok()?;
         answer.reason().map(clean)
     }
 
     /// The reason code, or the status with the start of a text body.
-    fn reason(&self) -> String {
+    pub(super) fn reason(&self) -> String {
         if let Some(code) = self.code() {
             return code;
         }

@@ -106,6 +106,6 @@ impl Sources {
 }
 
 /// Scheme, host and port: a path may hold secrets.
-fn origin(url: &Url) -> String {
+pub(super) fn origin(url: &Url) -> String {
     url.origin().ascii_serialization()
 }
