@@ -2,8 +2,9 @@
 //!
 //! Each program calls this crate for shell completions and manual pages ([`manual`]), for the signals that
 //! end it ([`signals`]), for its log ([`log`]), for progress bars ([`progress`]), and for questions
-//! ([`prompt`]). Daemons share their crash policy ([`crash`]) and the
-//! reading of their options ([`config`]). The embedded store and the relayer, which serve HTTP to other
+//! ([`prompt`]). Daemons share their crash policy ([`crash`]) and the reading of their options ([`config`]).
+//! Every program refuses empty values of options ([`empty_values`]), and guesses at mistyped words
+//! ([`nearest`]). The embedded store and the relayer, which serve HTTP to other
 //! machines, take their listener from here ([`listen`]). Their embedded storages share flushes
 //! ([`group_commit`]). This crate knows no program, no route and no session.
 //!
@@ -14,6 +15,8 @@ pub mod config;
 #[cfg(feature = "program")]
 pub mod crash;
 #[cfg(feature = "program")]
+pub mod empty_values;
+#[cfg(feature = "program")]
 pub mod endpoint;
 pub mod group_commit;
 #[cfg(feature = "http")]
@@ -22,6 +25,8 @@ pub mod listen;
 pub mod log;
 #[cfg(feature = "program")]
 pub mod manual;
+#[cfg(feature = "program")]
+pub mod nearest;
 #[cfg(feature = "program")]
 pub mod progress;
 #[cfg(feature = "program")]

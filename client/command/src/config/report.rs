@@ -12,6 +12,7 @@ use super::{
     ConfigError, OptionEntry, OptionKind, OptionTable,
     file::{line_of, problem},
 };
+use crate::nearest::edits;
 
 /// The readable part of a file, and its problems.
 #[derive(Debug, Default)]
@@ -122,21 +123,4 @@ fn hint(entries: &[OptionEntry], key: &str) -> String {
             format!("the options are: {}", keys.join(", "))
         }
     }
-}
-
-/// Levenshtein distance of two short texts.
-fn edits(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().take(64).collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (index, letter) in left.chars().take(64).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = index + 1;
-        for (column, other) in right.iter().enumerate() {
-            let above = row[column + 1];
-            let replaced = diagonal + usize::from(letter != *other);
-            row[column + 1] = replaced.min(above + 1).min(row[column] + 1);
-            diagonal = above;
-        }
-    }
-    row[right.len()]
 }
