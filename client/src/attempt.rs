@@ -7,6 +7,7 @@ pub(crate) mod liveness;
 mod pace;
 pub(crate) mod request;
 pub(crate) mod resolve;
+mod unnoted;
 
 use baton_mesh::TurnStream;
 use baton_proto::{
@@ -46,6 +47,7 @@ use crate::{
 
 use pace::Pace;
 pub(crate) use pace::first_token_wait;
+use unnoted::UnnotedText;
 
 /// Most queue reports of a node in one reply. Each restarts the wait for the next event; a queue holds tens
 /// of turns, and its positions change as often.
@@ -70,7 +72,7 @@ struct Reply {
     /// Arrival of the last tokens, and duration of the latest ones.
     pace: Pace,
     /// Text since the last note in the journal.
-    unnoted: Zeroizing<String>,
+    unnoted: UnnotedText,
     /// Tokens whose ids were reported.
     tokens: u32,
     /// Most reported tokens, as signed.
@@ -134,7 +136,8 @@ pub(crate) async fn run(
     let PreparedAttempt { auth, request, secret, record_key, terms } = prepared;
     let start = running_hash_start(&record_key, &auth.auth_hash());
     let begun = context.begun.map(|begun| &begun.partial);
-    let mut reply = Reply::new(start, auth.max_output_tokens, turn.sampling.logprobs, begun);
+    let unnoted = UnnotedText::new(context.session.clone(), auth.attempt);
+    let mut reply = Reply::new((start, unnoted), auth.max_output_tokens, turn.sampling.logprobs, begun);
     let (target, frame) = match (context.relayer, context.hint) {
         (Some(relayer), Some(hint)) => {
             let hint = hint.sign(&auth).bytes().clone();
@@ -182,6 +185,7 @@ pub(crate) async fn run(
         Ok(accepted) => accepted,
         Err(code) => return Err(reply.failed(context.blame(AttemptFailure::check(code)))),
     };
+    reply.unnoted.clear();
     let used = usize::from(accepted.receipt.memory_items);
     reply.memory.truncate(used);
     tail.speed = context.relayer.is_none().then(|| reply.pace.measured(sent));
@@ -367,9 +371,7 @@ async fn follow(
             }
             ReplyEvent::Progress(note) => {
                 reply.check_note(note, auth).map_err(AttemptFailure::check)?;
-                let text = std::mem::take(&mut *reply.unnoted);
-                if !text.is_empty() {
-                    let entry = Entry::Received { attempt: auth.attempt, text };
+                if let Some(entry) = reply.unnoted.take() {
                     context.session.note(entry).await.map_err(journal_failed)?;
                 }
             }
@@ -385,13 +387,18 @@ async fn follow(
 }
 
 impl Reply {
-    fn new(start: RunningHash, max_tokens: u32, logprobs: u8, begun: Option<&PartialAnswer>) -> Self {
+    fn new(
+        (start, unnoted): (RunningHash, UnnotedText),
+        max_tokens: u32,
+        logprobs: u8,
+        begun: Option<&PartialAnswer>,
+    ) -> Self {
         let mut reply = Self {
             text: Zeroizing::default(),
             ids: Zeroizing::default(),
             begun: 0,
             pace: Pace::default(),
-            unnoted: Zeroizing::default(),
+            unnoted,
             tokens: 0,
             max_tokens,
             note: None,
@@ -403,7 +410,7 @@ impl Reply {
         };
         if let Some(begun) = begun {
             reply.text.push_str(&begun.text);
-            reply.unnoted.push_str(&begun.text);
+            reply.unnoted.push(&begun.text);
             reply.count(&begun.ids);
             reply.begun = reply.ids.len();
             reply.reports.taken.clone_from(&begun.reports);
@@ -412,7 +419,11 @@ impl Reply {
     }
 
     /// The failure, with the part that had arrived.
-    fn failed(self, failure: AttemptFailure) -> AttemptFailure {
+    fn failed(mut self, failure: AttemptFailure) -> AttemptFailure {
+        // Text of a reply that was wrong is not shown again.
+        if failure.status != AttemptStatus::Lost {
+            self.unnoted.clear();
+        }
         AttemptFailure {
             partial: PartialAnswer { text: self.text, ids: self.ids, reports: self.reports.taken },
             note: self.note.map(Box::new),
@@ -471,7 +482,7 @@ impl Reply {
         self.count(ids);
         self.pace.arrived(Instant::now(), ids.len(), text.len());
         self.text.push_str(text);
-        self.unnoted.push_str(text);
+        self.unnoted.push(text);
         Ok(())
     }
 

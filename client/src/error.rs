@@ -70,8 +70,8 @@ pub enum ClientError {
     /// The session's file was closed before a write.
     #[error("the session was closed")]
     Closed,
-    /// The session was deleted.
-    #[error("the session was deleted")]
+    /// Another device deleted the session.
+    #[error("the session was deleted on another device")]
     Deleted,
     /// The message is empty.
     #[error("the message is empty")]
@@ -88,7 +88,7 @@ pub enum ClientError {
     #[error(transparent)]
     NoNode(#[from] NoChoice),
     /// Every attempt failed.
-    #[error("the turn failed after {attempts} attempts, the last at node {}: {reason}", short(&node))]
+    #[error("the turn failed after {}, the last at node {}: {reason}", tries(*attempts), short(&node))]
     TurnFailed {
         /// Attempts made.
         attempts: u32,
@@ -244,6 +244,10 @@ impl From<ErrorCode> for ClientError {
     }
 }
 
+fn tries(attempts: u32) -> String {
+    format!("{attempts} attempt{}", if attempts == 1 { "" } else { "s" })
+}
+
 /// Enough of an id to tell nodes and sessions apart.
 fn short(id: &impl ToString) -> String {
     id.to_string().chars().take(8).collect()
@@ -371,7 +375,7 @@ impl ClientError {
                 "finish it (/retry, or SessionHandle::resume) or discard it (/drop, or SessionHandle::abandon)"
             }
             Self::Closed => "open it again",
-            Self::Deleted => "start a new session",
+            Self::Deleted => "remove it here: baton session delete SESSION; begin another: baton chat",
             Self::EmptyMessage => "write a message",
             Self::MessageTooLong { .. } => "send it in parts",
             Self::TooManyMessages { .. } => "send them over several turns, or join them",
@@ -500,6 +504,10 @@ fn code_hint(code: ErrorCode) -> Option<&'static str> {
         ErrorCode::Expired | ErrorCode::NotYetValid => "check this machine's clock",
         ErrorCode::QuotaExceeded => {
             "lower --max-tokens, wait, try another node, or ask its operator for a grant: baton grants key"
+        }
+        ErrorCode::GrantRequired => {
+            "use another node, or send its operator your key (baton grants key), and take the grant that comes back: \
+             baton grants use FILE"
         }
         ErrorCode::BlobUnavailable => "check that the store runs: baton session verify",
         ErrorCode::RollbackDetected => {

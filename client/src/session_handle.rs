@@ -207,6 +207,7 @@ impl SessionHandle {
     /// # Errors
     /// - [`ClientError::EmptyMessage`], [`ClientError::MessageTooLong`], [`ClientError::PendingTurn`],
     ///   [`ClientError::Busy`].
+    /// - [`ClientError::Deleted`] once another device's deletion is known here.
     /// - [`ClientError::NoNode`] and [`ClientError::TurnFailed`], after which the turn stays pending: nodes
     ///   do not sign their reasons, so no reason makes the client forget the message.
     pub async fn turn(
@@ -216,7 +217,12 @@ impl SessionHandle {
     ) -> Result<TurnOutcome, ClientError> {
         // Before the session is opened: a wrong input leaves no trace.
         input.check()?;
-        turn::turn(&self.core, &self.open().await?, input, on_event).await
+        let session = self.open().await?;
+        // Nor does a message to a session that another device deleted.
+        if session.read(|state| state.deleted_elsewhere) {
+            return Err(ClientError::Deleted);
+        }
+        turn::turn(&self.core, &session, input, on_event).await
     }
 
     /// Finishes a pending turn, if there is one. Asks the authors of its attempts about them, and accepts a

@@ -78,10 +78,10 @@ struct Progress {
 }
 
 impl Progress {
-    /// Whether every tried node lacks the model in the requested form.
-    fn all_lack_the_model(&self) -> bool {
-        let lacks = |code: &(ErrorCode, bool)| *code == (ErrorCode::ModelUnavailable, true);
-        self.last.is_some() && self.codes.len() == self.tried.len() && self.codes.iter().all(lacks)
+    /// Whether every tried node refused with this code.
+    fn all_refused_with(&self, code: ErrorCode) -> bool {
+        let same = |refused: &(ErrorCode, bool)| *refused == (code, true);
+        self.last.is_some() && self.codes.len() == self.tried.len() && self.codes.iter().all(same)
     }
 
     /// Nodes to try last after a failed attempt: those that failed, and those without a connection or a probe
@@ -369,8 +369,10 @@ async fn attempt(
     };
     let substitute = directory.has_substitute(&wish, &choice);
     if progress.tried.contains(&choice.node) {
-        if session.read(|state| state.system.iter().any(is_definitions)) && progress.all_lack_the_model() {
-            // None of them takes tools, and asking again changes nothing.
+        // None of them takes tools, or a turn without a grant: asking again changes nothing.
+        let lack_tools = session.read(|state| state.system.iter().any(is_definitions))
+            && progress.all_refused_with(ErrorCode::ModelUnavailable);
+        if lack_tools || progress.all_refused_with(ErrorCode::GrantRequired) {
             return Err(ClientError::NoNode(NoChoice::NoNodes));
         }
         let asked = progress.last.as_ref().map_or(0, |(_, failure)| failure.retry_after_ms);

@@ -79,6 +79,7 @@ error_codes! {
     RateLimited = 45, Here, "too many requests";
     Busy = 46, Elsewhere, "no free slot; also while the same session is being served or the node drains";
     Internal = 47, Elsewhere, "the node failed; nothing was signed";
+    GrantRequired = 48, Elsewhere, "this node serves only holders of a grant from its operator";
     MemUnauthorized = 60, Never, "the memory envelope is not from the relayer that the turn allows, or not for this turn";
     MemExpired = 61, Here, "the memory envelope has expired";
     MemTooLarge = 62, Never, "the memory envelope exceeds its budget or a limit";

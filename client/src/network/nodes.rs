@@ -50,6 +50,8 @@ const RENEW_BEFORE_MS: u64 = 60_000;
 const ASK_CLOCKS: Duration = Duration::from_secs(3);
 /// Just after a client's start, a turn that finds no node waits this long for nodes that the network reports.
 const JOIN_WAIT: Duration = Duration::from_secs(4);
+/// The same for a model that no named node serves, and that never served here: most often a typing error.
+const UNHEARD_MODEL_WAIT: Duration = Duration::from_millis(700);
 
 /// A node with its verified record.
 #[derive(Debug, Clone)]
@@ -231,7 +233,7 @@ impl Directory {
                 }
                 let mut chosen = self.choose_now(wish);
                 // Just after the start the network is still reporting nodes.
-                let until = self.started + JOIN_WAIT;
+                let until = self.started + self.join_wait(chosen.as_ref().err());
                 while chosen.is_err()
                     && !self.are_out_of_time()
                     && self.mesh.peers().iter().any(|peer| peer.connected)
@@ -248,6 +250,18 @@ impl Directory {
                 }
             }
             chosen => chosen,
+        }
+    }
+
+    /// How long after the start a turn waits for other nodes, when none suits it so far.
+    fn join_wait(&self, why: Option<&NoChoice>) -> Duration {
+        match why {
+            Some(NoChoice::ModelUnavailable { wanted, .. })
+                if self.usable().len() >= self.expected && !self.reputation().has_model(wanted) =>
+            {
+                UNHEARD_MODEL_WAIT
+            }
+            _ => JOIN_WAIT,
         }
     }
 

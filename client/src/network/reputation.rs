@@ -331,6 +331,11 @@ impl Reputation {
         }
     }
 
+    /// Whether a model of this name or id served a turn here.
+    pub(crate) fn has_model(&self, name: &str) -> bool {
+        self.models.iter().any(|(id, known)| known == name || id.to_string() == name)
+    }
+
     /// The name of a model that served a turn here.
     pub(crate) fn model_name(&self, model: ModelId) -> Option<&str> {
         self.models.get(&model).map(String::as_str)

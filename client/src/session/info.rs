@@ -40,8 +40,10 @@ pub struct SessionInfo {
     pub last_ms: Option<u64>,
     /// The node of the last turn.
     pub last_node: Option<NodeId>,
-    /// Whether a turn is unfinished.
+    /// Whether a turn is unfinished; never in a session that another device deleted.
     pub pending: bool,
+    /// Whether another device deleted the session, as the head index showed.
+    pub deleted_elsewhere: bool,
     /// The part of the pending turn's answer that arrived; display only.
     pub pending_text: String,
     /// Turns whose blob is not confirmed in the store, without the turns that a later blob also holds.
@@ -135,7 +137,8 @@ pub(crate) fn state_info(state: &State, terms: StorageTerms, trouble: Option<Err
         created_ms: state.header.created_ms,
         last_ms: state.meta.last().map(|meta| meta.accepted_ms),
         last_node: state.history.last().map(|turn| turn.link.author),
-        pending: state.has_open_message(),
+        pending: state.has_open_message() && !state.deleted_elsewhere,
+        deleted_elsewhere: state.deleted_elsewhere,
         pending_text: pending
             .and_then(|pending| pending.attempts.last())
             .map(|attempt| attempt.received.clone())

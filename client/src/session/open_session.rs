@@ -264,6 +264,19 @@ impl Session {
         self.write(vec![entry], false, None).await
     }
 
+    /// As [`Session::note`], for a caller that cannot wait. The entry is lost if the runtime or the session ends
+    /// first.
+    pub(crate) fn note_later(self: &Arc<Self>, entry: Entry) {
+        if tokio::runtime::Handle::try_current().is_ok() {
+            let session = self.clone();
+            drop(crate::stack_wipe::spawn_blocking(move || {
+                if let Err(error) = session.write_blocking(vec![entry], false, None) {
+                    tracing::debug!(%error, "an entry was not noted");
+                }
+            }));
+        }
+    }
+
     /// As [`Session::record`], for facts about the turn with this link. Writes nothing if another turn has
     /// taken its position.
     pub(crate) async fn record_of(

@@ -164,6 +164,8 @@ pub(crate) struct State {
     pub(crate) unacked: BTreeSet<u64>,
     /// Incomplete bytes at the journal's end, while turns may be missing.
     pub(crate) torn_end: u64,
+    /// Whether another device deleted the session.
+    pub(crate) deleted_elsewhere: bool,
     /// Whether the indexes lack the head that they acknowledged; then it is published again. In no journal.
     pub(crate) head_missing: bool,
 }
@@ -195,6 +197,7 @@ impl State {
             unstored: BTreeSet::new(),
             unacked: BTreeSet::new(),
             torn_end: 0,
+            deleted_elsewhere: false,
             head_missing: false,
         }
     }
@@ -347,6 +350,7 @@ impl State {
                 self.meta_mut(seq)?.signed_twice = Some(link);
             }
             Entry::TornEnd { bytes } => self.torn_end = bytes,
+            Entry::DeletedElsewhere => self.deleted_elsewhere = true,
             Entry::Confirmed { seq, at_ms } => self.meta_mut(seq)?.confirmed_ms = Some(at_ms),
         }
         Ok(())

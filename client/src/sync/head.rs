@@ -146,6 +146,9 @@ pub(crate) async fn look_and_compare(
     if status.is_ok() && session.read(|state| state.torn_end > 0) {
         session.note(Entry::TornEnd { bytes: 0 }).await?;
     }
+    if matches!(status, Err(ClientError::Deleted)) {
+        note_deletion(session).await;
+    }
     Ok((snapshot, status))
 }
 
@@ -203,7 +206,20 @@ pub(crate) async fn publish_head(
     let head = session.read(State::prev_link);
     let published = publish_alone(core, session, why).await;
     session.set_unpublished(published.is_err().then_some(head));
+    if matches!(published, Err(ClientError::Deleted)) {
+        note_deletion(session).await;
+    }
     published
+}
+
+/// Records that another device deleted the session, so that later listings show it.
+async fn note_deletion(session: &Arc<Session>) {
+    if session.is_deleted() || session.read(|state| state.deleted_elsewhere) {
+        return;
+    }
+    if let Err(error) = session.note(Entry::DeletedElsewhere).await {
+        tracing::warn!(%error, "the deletion by another device was not noted");
+    }
 }
 
 async fn publish_alone(

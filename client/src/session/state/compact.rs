@@ -51,6 +51,9 @@ impl State {
         if !self.leases.is_empty() {
             entries.push(Entry::Leases { devices: self.leases.clone() });
         }
+        if self.deleted_elsewhere {
+            entries.push(Entry::DeletedElsewhere);
+        }
         Some(entries)
     }
 }

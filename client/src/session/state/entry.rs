@@ -159,6 +159,8 @@ pub(crate) enum Entry {
     BeforeGap(Box<segment::Entry>),
     /// The blobs of segments before the first turn here, newest first, as a recovered head names them.
     SegmentsBefore { blobs: Vec<SegmentRef> },
+    /// The head index showed that another device deleted the session.
+    DeletedElsewhere,
 }
 
 /// The terms of a paid PUT.
@@ -183,7 +185,11 @@ impl Entry {
     pub(crate) fn is_observation(&self) -> bool {
         matches!(
             self,
-            Self::BlobId { .. } | Self::Confirmed { .. } | Self::Leases { .. } | Self::TornEnd { .. }
+            Self::BlobId { .. }
+                | Self::Confirmed { .. }
+                | Self::Leases { .. }
+                | Self::TornEnd { .. }
+                | Self::DeletedElsewhere
         )
     }
 
