@@ -29,7 +29,9 @@ use std::{
 
 use baton_command::{
     config::{OptionTable as _, Origin, Origins, describe_defaults},
-    crash, manual,
+    crash,
+    empty_values::refuse_empty,
+    manual,
 };
 use baton_proto::ids::{ModelId, NodeId, PublicKey};
 use clap::{
@@ -361,6 +363,7 @@ fn innermost(matches: &ArgMatches) -> &ArgMatches {
 #[must_use]
 pub fn main() -> ExitCode {
     let matches = command().get_matches();
+    refuse_empty(&command(), &matches).unwrap_or_else(|error| error.exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let inner = innermost(&matches);
     let result = match cli.command {

@@ -297,7 +297,9 @@ impl Metrics {
         {
             drop(self.requests.get_or_create(&[("kind", kind)]));
         }
-        for code in [ErrorCode::Busy, ErrorCode::RateLimited, ErrorCode::QuotaExceeded] {
+        for code in
+            [ErrorCode::Busy, ErrorCode::RateLimited, ErrorCode::QuotaExceeded, ErrorCode::GrantRequired]
+        {
             drop(self.refused.get_or_create(&[("code", code.name())]));
         }
         for call in ["put", "get", "exists"] {

@@ -46,6 +46,9 @@ struct ShowArgs {
 struct CheckArgs {
     /// File to check [default: config.toml in the data directory]
     file: Option<PathBuf>,
+    /// The same, as every other command names it
+    #[arg(long, env = "BATON_NODE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Folder of keys, journal and models, in which to look for the file
     #[arg(long, env = "BATON_NODE_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -110,8 +113,9 @@ fn with_origin(value: Value, origin: &Origin) -> Value {
 }
 
 fn check(args: CheckArgs) -> Result<(), Failure> {
-    let named = args.file.is_some();
-    let flags = RunFlags { config: args.file, data_dir: args.data_dir, ..Default::default() };
+    let file = args.file.or(args.config);
+    let named = file.is_some();
+    let flags = RunFlags { config: file, data_dir: args.data_dir, ..Default::default() };
     let (path, _) = config_path(&flags);
     let problems = match read_config_text(&path, named)? {
         Some(text) => {

@@ -97,7 +97,14 @@ fn check_all(flags: RunFlags, fix: bool, offline: bool) -> Result<Vec<Check>, Fa
             if settings.is_err() {
                 // Environment and flags may override some problems, but the first one remains.
                 for problem in Settings::examine(&path, &text.unwrap_or_default()) {
-                    config.found(codes::CONFIG_BROKEN, problem.to_string());
+                    // The named file is not where `config check` looks by itself.
+                    let fix = match named {
+                        true => {
+                            format!("run `baton-node config check {}` and mend what it names", path.display())
+                        }
+                        false => codes::CONFIG_BROKEN.fix.to_owned(),
+                    };
+                    config.found_with(codes::CONFIG_BROKEN, problem.to_string(), fix, false);
                 }
             }
             settings

@@ -20,7 +20,8 @@ pub(super) use store::StoreChoice;
 use store::StoreRequest;
 
 pub(super) const AFTER_HELP: &str = "\
-Without a store, `init` asks for one at a terminal, and else leaves it open. A preset sets the shards and the head index of
+Without a store, `init` asks for one at a terminal, and else names the ways to set it; a later `init --store` sets it in
+a configuration without lines of your own. A preset sets the shards and the head index of
 its network. Neither of Walrus's networks has a publisher built in: name yours, since it pays for the blobs. With a store,
 `init` ends with the checks of `baton-node doctor`.
 
@@ -35,7 +36,7 @@ struct InitReport {
     folder: PathBuf,
     config: PathBuf,
     made: PrepareReport,
-    /// The lines of the store, written if the configuration is new.
+    /// The lines of the store, written unless the operator changed the configuration.
     lines: Vec<(&'static str, Value)>,
     /// The command that starts the node.
     next: String,
@@ -55,7 +56,8 @@ pub(super) fn run(args: InitArgs) -> Result<(), Failure> {
         secret_file: args.publisher_secret_file.map(absolute).transpose().map_err(storage)?,
     };
     let is_interactive = io::stdin().is_terminal() && io::stdout().is_terminal() && !args.json;
-    if is_interactive && !request.is_given() && !config.exists() {
+    let is_open = !config.exists() || data_dir::is_untouched(&folder, &config);
+    if is_interactive && !request.is_given() && is_open {
         request = questions::ask_store(&mut io::stdin().lock(), &mut io::stdout())
             .map_err(|error| Failure::new(Exit::Failure, error))?;
         say("");
@@ -101,6 +103,24 @@ impl InitReport {
         }
     }
 
+    /// The commands that name a store, one a line.
+    fn store_commands(&self) -> String {
+        let mut init = "baton-node init".to_owned();
+        if self.folder != default_data_dir() {
+            init.push_str(&format!(" --data-dir {}", self.folder.display()));
+        }
+        if self.config != self.folder.join(CONFIG_FILE) {
+            init.push_str(&format!(" --config {}", self.config.display()));
+        }
+        let stores = [
+            "walrus-testnet --publisher URL --aggregator URL",
+            "walrus-mainnet --publisher URL --aggregator URL",
+            "https://store.example",
+            "embedded    (`baton-testnet store` on this machine)",
+        ];
+        stores.map(|store| format!("  {init} --store {store}")).join("\n")
+    }
+
     /// Whether the configuration names a store.
     fn has_store(&self) -> bool {
         let loaded = Settings::load_with_origins(self.flags(), Origins::default());
@@ -132,7 +152,7 @@ impl InitReport {
         text.push_str("\nThe node key is the node's identity: keep it, and keep it to yourself.");
         if !self.made.config && !self.lines.is_empty() {
             text.push_str(&format!(
-                "\n{} the configuration exists and was not changed: set the lines above in {} yourself.",
+                "\n{} the configuration has lines of yours and was not changed: set the lines above in {} yourself.",
                 style.bad("note:"),
                 self.config.display()
             ));
@@ -152,9 +172,9 @@ impl InitReport {
         let mut before = "Next: look at the configuration, then start the node with".to_owned();
         if !self.has_store() {
             say(format!(
-                "{} no store is set, so the node cannot store its answers yet: set publisher and aggregator in the \
-                 configuration, or pass --publisher URL and --aggregator URL to `run`.",
-                style.bad("note:")
+                "\n{} no store is set, so the node cannot store its answers yet. Name one now or later:\n\n{}",
+                style.bad("note:"),
+                self.store_commands()
             ));
         } else if !self.lines.is_empty() && self.made.config {
             say(format!("\n{}", style.strong("baton-node doctor")));

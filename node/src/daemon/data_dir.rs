@@ -88,8 +88,9 @@ pub(crate) struct PrepareReport {
     pub(crate) open_mode: Option<u32>,
 }
 
-/// Creates the missing parts of folder, node key and configuration file. Overwrites nothing. A new
-/// configuration sets the options of `given`.
+/// Creates the missing parts of folder, node key and configuration file. A new configuration sets the options
+/// of `given`. Overwrites nothing of the operator's: only a configuration that is as an earlier call without
+/// options wrote it takes the options later.
 ///
 /// # Errors
 /// [`DataDirError`], by cause.
@@ -118,11 +119,26 @@ pub(crate) fn prepare(
         let elsewhere = (config != folder.join(CONFIG_FILE)).then_some(folder);
         match files::write_private(config, commented_file(elsewhere, given).as_bytes()) {
             Ok(()) => made.config = true,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if !given.is_empty() && is_untouched(folder, config) {
+                    files::replace_private(config, commented_file(elsewhere, given).as_bytes())
+                        .map_err(failed("write the configuration", config))?;
+                    made.config = true;
+                }
+            }
             Err(error) => return Err(failed("write the configuration", config)(error)),
         }
     }
     Ok(made)
+}
+
+/// Whether a configuration is as [`prepare`] writes it without options: nothing in it is the operator's.
+#[must_use]
+pub(crate) fn is_untouched(folder: &Path, config: &Path) -> bool {
+    let elsewhere = (config != folder.join(CONFIG_FILE)).then_some(folder);
+    let fresh = commented_file(elsewhere, &[]);
+    let same_length = fs::metadata(config).is_ok_and(|metadata| metadata.len() == fresh.len() as u64);
+    same_length && fs::read_to_string(config).is_ok_and(|text| text == fresh)
 }
 
 #[cfg(unix)]

@@ -163,6 +163,9 @@ fn affordable(payers: &[Payer], most: u32) -> u32 {
 }
 
 /// Checks a turn's grant; `None` without a grant, if the node requires none.
+///
+/// # Errors
+/// [`ErrorCode::GrantRequired`] without a grant, and those of the grant itself.
 pub(crate) fn check_quota(
     core: &Core,
     used: Option<&QuotaUse>,
@@ -172,7 +175,7 @@ pub(crate) fn check_quota(
     let mut quotas = lock(&core.quotas);
     match used {
         Some(used) => quotas.check(used, (auth_hash, model), core.now_ms()).map(Some),
-        None if quotas.required() => Err(ErrorCode::QuotaExceeded),
+        None if quotas.required() => Err(ErrorCode::GrantRequired),
         None => Ok(None),
     }
 }

@@ -92,6 +92,7 @@ codes! {
     HEADS_SILENT = problem("D704", "the head index does not answer", "correct heads, or set heads = \"none\"");
     HEADS_MISSING = warning("D705", "the store has no head index", "name one in heads, or set heads = \"none\"");
     TOKEN_BROKEN = problem("D706", "the publisher's token or secret cannot be used", "correct publisher_token_file or publisher_secret_file");
+    PUT_REFUSED = problem("D707", "a publisher refuses this node's blobs", "name the secret or token that its operator gave you: publisher_secret_file or publisher_token_file");
 
     BOOTSTRAP_SILENT = warning("D801", "a bootstrap peer cannot be reached", "correct its address in bootstrap, or remove it");
     BOOTSTRAP_OTHER = problem("D802", "another node answers at a bootstrap peer's address", "ask its operator for the address, and correct bootstrap");

@@ -7,7 +7,7 @@ use baton_proto::{
     ids::{BlobId, HeadIndexKey},
     store::{HeadIndex as _, StoreError},
 };
-use baton_walrus_client::http_date;
+use baton_walrus_client::{HttpStore, PutPermission, http_date};
 use reqwest::{Client, Method, header};
 
 use super::{Subject, codes, report::Check};
@@ -76,23 +76,42 @@ pub(super) async fn check(subject: &Subject) -> Result<(Check, Vec<StoreDate>), 
         .await;
     }
     match http_store(settings) {
-        Ok(store) => match &settings.heads {
-            HeadsSetting::Off => check.saw("no head index is configured"),
-            HeadsSetting::At(url) => {
-                let begin = Instant::now();
-                match store.resolve(HeadIndexKey([0; 32])).await {
-                    Ok(_) => check.saw(format!("head index {url} answers in {}", short(begin.elapsed()))),
-                    Err(StoreError::Unavailable { reason, .. }) => {
-                        check.found(codes::HEADS_SILENT, format!("{url}: {reason}"));
-                    }
-                    Err(error) => check.found(codes::HEADS_MISSING, format!("{url}: {error}")),
-                }
+        Ok(store) => {
+            check_permission(&store, &mut check).await;
+            match &settings.heads {
+                HeadsSetting::Off => check.saw("no head index is configured"),
+                HeadsSetting::At(url) => check_heads(&store, url, &mut check).await,
             }
-        },
+        }
         Err(failure) => check.found(codes::TOKEN_BROKEN, failure.to_string()),
     }
     dates.dedup_by(|later, first| later.url == first.url);
     Ok((check, dates))
+}
+
+/// Whether the publishers accept this node's blobs. Stores nothing.
+async fn check_permission(store: &HttpStore, check: &mut Check) {
+    for (publisher, permission) in store.put_permissions().await {
+        match permission {
+            PutPermission::Granted => check.saw(format!("publisher {publisher} accepts this node's blobs")),
+            PutPermission::Refused { reason } => {
+                check.found(codes::PUT_REFUSED, format!("{publisher}: {reason}"));
+            }
+            // A silent one has a finding of its own.
+            _ => {}
+        }
+    }
+}
+
+async fn check_heads(store: &HttpStore, url: &str, check: &mut Check) {
+    let begin = Instant::now();
+    match store.resolve(HeadIndexKey([0; 32])).await {
+        Ok(_) => check.saw(format!("head index {url} answers in {}", short(begin.elapsed()))),
+        Err(StoreError::Unavailable { reason, .. }) => {
+            check.found(codes::HEADS_SILENT, format!("{url}: {reason}"));
+        }
+        Err(error) => check.found(codes::HEADS_MISSING, format!("{url}: {error}")),
+    }
 }
 
 #[expect(clippy::too_many_arguments, reason = "one call for each kind of source")]

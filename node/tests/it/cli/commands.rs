@@ -172,6 +172,14 @@ fn init_without_options_uses_the_home_directory() {
     let said = text(&output(home.path(), &["init"]).stdout);
     assert!(home.path().join(".local/share/baton-node/config.toml").is_file());
     assert!(said.contains("no store is set") && said.ends_with("\n  baton-node run\n"), "{said}");
+    assert!(said.contains("baton-node init --store walrus-testnet --publisher URL"), "{said}");
+    // The configuration has no line of the operator's, so the store can be named later.
+    let again = text(&output(home.path(), &["init", "--store", "http://127.0.0.1:9"]).stdout);
+    assert!(again.contains("publisher       [\"http://127.0.0.1:9\"]") && again.contains("D702"), "{again}");
+    let file = fs::read_to_string(home.path().join(".local/share/baton-node/config.toml")).unwrap();
+    assert!(file.contains("\npublisher = [\"http://127.0.0.1:9\"]\n"), "{file}");
+    let third = output(home.path(), &["init", "--store", "embedded"]);
+    assert!(text(&third.stdout).contains("has lines of yours and was not changed"), "{third:?}");
 }
 
 #[test]
@@ -187,7 +195,7 @@ fn init_with_a_store_writes_it_and_checks_the_node() {
     let file = fs::read_to_string(home.path().join(".local/share/baton-node/config.toml")).unwrap();
     assert!(file.contains("\npublisher = [\"http://127.0.0.1:9\"]\n"), "{file}");
     let again = output(home.path(), &["init", "--store", "embedded"]);
-    assert!(text(&again.stdout).contains("the configuration exists and was not changed"), "{again:?}");
+    assert!(text(&again.stdout).contains("has lines of yours and was not changed"), "{again:?}");
 }
 
 #[test]

@@ -218,6 +218,29 @@ fn stores_that_are_silent_failing_or_of_another_time_are_found() {
     assert!(proxied(&answering("401 Unauthorized")).contains(&"D407".to_owned()));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_refuses_the_nodes_blobs_is_found_and_its_secret_is_the_fix() {
+    const SECRET: &[u8] = b"a secret of more than 32 bytes, for tests";
+    let home = tempfile::tempdir().unwrap();
+    output(home.path(), &["init"]);
+    let store = Store::with_secret(home.path(), SHARDS, Some(SECRET)).await;
+    let file = home.path().join("secret");
+    fs::write(&file, SECRET).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let open = [&ALONE[..], &["--publisher", &store.url, "--shards", "10"]].concat();
+    let (code, codes, all) = doctor(home.path(), &open);
+    assert!(code == 1 && codes.contains(&"D707".to_owned()), "{all}");
+    assert!(all.to_string().contains("publisher_secret_file"), "{all}");
+    let wrong = home.path().join("wrong");
+    fs::write(&wrong, [b'x'; 40]).unwrap();
+    fs::set_permissions(&wrong, fs::Permissions::from_mode(0o600)).unwrap();
+    let with = |file: &Path| [&open[..], &["--publisher-secret-file", file.to_str().unwrap()]].concat();
+    assert!(doctor(home.path(), &with(&wrong)).1.contains(&"D707".to_owned()), "another secret");
+    let (_, codes, all) = doctor(home.path(), &with(&file));
+    assert!(!codes.contains(&"D707".to_owned()), "{all}");
+    assert!(all.to_string().contains("accepts this node's blobs"), "{all}");
+}
+
 #[test]
 fn bootstrap_peers_that_are_silent_or_somebody_else_are_found() {
     let (home, other, third) =

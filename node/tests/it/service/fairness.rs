@@ -189,7 +189,7 @@ async fn a_node_that_requires_grants_serves_their_holders_and_nobody_else() {
     let (node, _folder) = node(counting(ServiceLimits { quotas, ..Setup::default().limits })).await;
     let (client, mut session) = (Client::start().await, Session::new());
     let bare = session.prepare(&node, "hello", Changes::default());
-    assert_eq!(client.run(&node, &bare).await.code(), Some(ErrorCode::QuotaExceeded));
+    assert_eq!(client.run(&node, &bare).await.code(), Some(ErrorCode::GrantRequired));
     assert_eq!(node.jobs(), 0);
 
     let grant = granted(2, Vec::new());
