@@ -81,6 +81,13 @@ impl ApiError {
         Self::new(StatusCode::BAD_GATEWAY, "server_error", "answer_interrupted", message)
     }
 
+    /// No node was found at any of these places.
+    pub(super) fn no_node(tried: &str) -> Self {
+        let message =
+            format!("no node was found; tried: {tried} (is the node running? see why with baton doctor)");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "no_node", message)
+    }
+
     /// The same error, for a turn of this session.
     pub(super) fn of(self, session: SessionId) -> Self {
         Self { session: Some(session), ..self }
@@ -128,6 +135,9 @@ impl From<ClientError> for ApiError {
                     "rate_limit_exceeded",
                     message,
                 ),
+                Some(ErrorCode::GrantRequired) => {
+                    Self::new(StatusCode::FORBIDDEN, "invalid_request_error", "grant_required", message)
+                }
                 Some(ErrorCode::ModelUnavailable) => {
                     Self { param: Some("model".into()), ..Self::missing("model_not_found", message) }
                 }
@@ -173,6 +183,7 @@ mod tests {
             (ClientError::NoNode(NoChoice::NoNodes), 503, "no_node"),
             (failed(Some(ErrorCode::Busy)), 429, "rate_limit_exceeded"),
             (failed(Some(ErrorCode::ContextOverflow)), 400, "context_length_exceeded"),
+            (failed(Some(ErrorCode::GrantRequired)), 403, "grant_required"),
             (failed(Some(ErrorCode::ReceiptMismatch)), 502, "ReceiptMismatch"),
             (failed(None), 502, "Unreachable"),
             (ClientError::Busy, 409, "session_busy"),

@@ -365,7 +365,9 @@ fn about(answer: &AcceptedAnswer) -> Value {
     let outcome = &answer.outcome;
     let mut about = json!({
         "session": outcome.session.to_string(),
-        "turn": outcome.seq,
+        "seq": outcome.seq,
+        // For people, who count from 1.
+        "turn": outcome.seq.saturating_add(1),
         "node": outcome.node.to_string(),
         // A turn that does not rebuild is never sent as an answer.
         "verified": true,

@@ -6,7 +6,7 @@ use axum::{
     Json,
     extract::{Path, State},
 };
-use baton_client::NodeInfo;
+use baton_client::{ClientError, NodeInfo, choose::NoChoice};
 use baton_proto::{ids::ModelId, node_record::ModelOffer, receipt::EngineKind};
 use serde_json::{Value, json};
 
@@ -80,13 +80,34 @@ async fn models_by_name(gateway: &Gateway) -> BTreeMap<String, ModelEntry> {
 }
 
 /// The list: chat models first, since programs that name no model take the first.
-pub(super) async fn list(State(gateway): State<Gateway>) -> Json<Value> {
+///
+/// Without a node, the models are unknown. An empty list would say that there are none, and programs would
+/// show an empty menu without a cause; an error names the cause, and its status says to ask again.
+pub(super) async fn list(State(gateway): State<Gateway>) -> Result<Json<Value>, ApiError> {
     let models = models_by_name(&gateway).await;
+    if models.is_empty() {
+        return Err(no_models(&gateway).await);
+    }
     let embeds = |entry: &ModelEntry| entry.offer.engine == EngineKind::Embedding;
     let (embedding, talking): (Vec<_>, Vec<_>) = models.iter().partition(|(_, entry)| embeds(entry));
     let all = talking.into_iter().chain(embedding);
     let data: Vec<Value> = all.map(|(name, entry)| entry.describe(name)).collect();
-    Json(json!({ "object": "list", "data": data }))
+    Ok(Json(json!({ "object": "list", "data": data })))
+}
+
+/// Why no model can be listed.
+async fn no_models(gateway: &Gateway) -> ApiError {
+    let client = gateway.client();
+    if !client.nodes().await.is_empty() {
+        return ClientError::NoNode(NoChoice::OnlyEcho).into();
+    }
+    let named = client.mesh().network().bootstrap;
+    let tried = named.iter().map(|node| match &node.failure {
+        Some(failure) => format!("{} ({failure})", node.address),
+        None => node.address.to_string(),
+    });
+    let tried = tried.collect::<Vec<_>>().join(", ");
+    ApiError::no_node(if tried.is_empty() { "the local network" } else { &tried })
 }
 
 /// One model by its name.
@@ -95,6 +116,9 @@ pub(super) async fn one(
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let models = models_by_name(&gateway).await;
+    if models.is_empty() {
+        return Err(no_models(&gateway).await);
+    }
     let found = models.get(&name).map(|entry| Json(entry.describe(&name)));
     found.ok_or_else(|| ApiError::missing("model_not_found", format!("no node serves the model {name:?}")))
 }

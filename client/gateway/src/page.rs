@@ -171,6 +171,7 @@ async fn show(
         // The part of the answer that arrived before it stopped; no part of the conversation.
         "pending_text": pending.is_some().then_some(info.pending_text),
         "pending": pending.as_deref().map(messages),
+        "deleted_elsewhere": info.deleted_elsewhere,
         "unstored": info.unstored,
         "kept_until_ms": info.kept_until_ms,
         "trouble": info.trouble.map(|code| code.name()),

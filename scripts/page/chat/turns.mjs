@@ -14,6 +14,10 @@ export function turnTests(harness) {
     await page.getByText("Stopped. This text is not part of the conversation yet.").waitFor();
     assert.match(await page.locator(".pending .answer").textContent(), /word word/);
     await harness.checkAxe("stopped");
+    // The sealed journal has the text too.
+    await page.reload();
+    await page.getByText("Stopped. This text is not part of the conversation yet.").waitFor();
+    assert.match(await page.locator(".pending .answer").textContent(), /word word/);
     await page.getByRole("button", { name: "Continue" }).click();
     await page.locator(".running .answer", { hasText: "word" }).waitFor();
     await page.getByRole("button", { name: "Stop" }).click();

@@ -5,3 +5,4 @@ mod devices;
 mod embeddings;
 mod features;
 mod serve;
+mod stops;

@@ -141,7 +141,8 @@ async fn a_program_that_sends_everything_each_time_keeps_one_session() {
     let second = endpoint.say(&said(&[("user", "a"), ("assistant", "a (0)\n"), ("user", "b")])).await;
     assert_eq!(answer(&second), "b (1)", "the node read the turn before");
     assert_eq!(second["baton"]["session"], first["baton"]["session"]);
-    assert_eq!((&second["baton"]["turn"], &second["baton"]["verified"]), (&json!(1), &json!(true)));
+    assert_eq!((&second["baton"]["turn"], &second["baton"]["verified"]), (&json!(2), &json!(true)));
+    assert_eq!(second["baton"]["seq"], 1);
     let other = endpoint.say(&said(&[("user", "a")])).await;
     assert_ne!(other["baton"]["session"], first["baton"]["session"], "a conversation that begins alike");
     endpoint.close().await;

@@ -2,7 +2,7 @@
 
 import { $, element, textButton } from "./dom.js";
 import { renderMarkdown } from "./markdown.js";
-import { branchAfter } from "./session.js";
+import { branchAfter, remove } from "./session.js";
 import { emit, on, presentTurns, state } from "./state.js";
 import { leftOutView, messageViews, pendingView, turnView } from "./turn.js";
 import { nodeColours, seconds, shortTitle } from "./words.js";
@@ -59,6 +59,7 @@ function draw() {
   state.leftOut.forEach((left, index) => {
     nodes.splice(left.after + index, 0, kept(fresh, `left ${index}`, left, () => leftOutView(left)));
   });
+  if (state.shown?.deleted_elsewhere) nodes.push(deletedNote());
   if (state.branchAfter !== null && !state.running) nodes.push(branchNote());
   if (state.running) nodes.push(kept(fresh, "running", state.running.begun_ms, () => runningView(state.running)));
   else if (state.shown?.pending && state.branchAfter === null) {
@@ -101,6 +102,12 @@ function branchNote() {
   return element("p", { className: "branch-note" },
     `Your next message begins a branch after turn ${state.branchAfter + 1}. This conversation stays as it is. `,
     textButton("Cancel", () => branchAfter(null), { className: "pill" }));
+}
+
+function deletedNote() {
+  return element("p", { className: "branch-note", role: "status" },
+    "Another device deleted this conversation. It can be read here, and takes no more messages. ",
+    textButton("Remove it here", () => remove(state.current), { className: "pill" }));
 }
 
 function runningView(running) {

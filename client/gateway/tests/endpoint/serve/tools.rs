@@ -56,7 +56,7 @@ async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back
     let second = answered(&endpoint, &ask(&messages, &tools)).await;
     assert_eq!(
         (&second["baton"]["session"], &second["baton"]["turn"]),
-        (&first["baton"]["session"], &json!(1))
+        (&first["baton"]["session"], &json!(2))
     );
     // The scripted answer begins with the pinned messages: the definitions.
     let text = answer(&second).to_owned();
@@ -73,14 +73,14 @@ async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back
     assert!(answer(&third).contains("other") && !answer(&third).contains("get_weather"), "{third}");
     assert_eq!(
         (&third["baton"]["session"], &third["baton"]["turn"]),
-        (&first["baton"]["session"], &json!(2))
+        (&first["baton"]["session"], &json!(3))
     );
     let list = messages.as_array_mut().unwrap();
     list.extend(said(&[("assistant", answer(&third)), ("user", "bye")]).as_array().unwrap().clone());
     let mut none = ask(&messages, &tools);
     none["tool_choice"] = json!("none");
     let fourth = answered(&endpoint, &none).await;
-    assert_eq!((answer(&fourth), &fourth["baton"]["turn"]), ("bye (3)", &json!(3)));
+    assert_eq!((answer(&fourth), &fourth["baton"]["turn"]), ("bye (3)", &json!(4)));
     endpoint.close().await;
 }
 
@@ -120,7 +120,7 @@ async fn a_stream_has_calls_as_deltas_and_nothing_of_their_syntax() {
         }
         let about = &chunks.last().unwrap()["baton"];
         assert_eq!(session.get_or_insert_with(|| about["session"].clone()), &about["session"]);
-        assert_eq!(about["turn"], turn);
+        assert_eq!((&about["seq"], &about["turn"]), (&json!(turn), &json!(turn + 1)));
         let list = messages.as_array_mut().unwrap();
         list.push(json!({ "role": "assistant", "content": said_text, "tool_calls": calls }));
         if calls.is_empty() {
