@@ -114,6 +114,15 @@ see 'echo: never mind,'
 keys Escape
 see 'Stopped: this is not part of the conversation'
 unseen 'No answer'
+# Alone, it puts the stopped message into the line, where it can be changed.
+run '/edit'
+see '› /edit never mind,'
+keys C-c
+unseen '› /edit'
+keys -l '/edti x'
+keys Enter
+see 'Did you mean /edit'
+keys C-c
 run '/edit changed'
 see 'echo: changed'
 see '✓ verified · turn 3'
@@ -143,7 +152,7 @@ see 'nothing matches'
 keys Escape
 unseen 'nothing matches'
 keys n
-see 'session [0-9a-f]{8} · 0 turns'
+see 'session [0-9a-f]{8} · /help'
 keys Tab Enter
 see 'echo: go on,'
 

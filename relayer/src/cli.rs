@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use baton_command::manual::{CompletionsArguments, ManArguments};
+use baton_command::{
+    empty_values::refuse_empty,
+    manual::{CompletionsArguments, ManArguments},
+};
 use baton_relayer::config::Options;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
@@ -51,7 +54,9 @@ const EMBEDDER_OPTIONS: [&str; 9] = [
 impl Cli {
     /// The parsed command line. Ends the process for wrong usage and for help.
     pub(crate) fn read() -> Self {
-        Self::from_arg_matches(&Self::whole().get_matches()).unwrap_or_else(|error| error.exit())
+        let matches = Self::whole().get_matches();
+        let read = refuse_empty(&Self::whole(), &matches).and_then(|()| Self::from_arg_matches(&matches));
+        read.unwrap_or_else(|error| error.exit())
     }
 
     /// The command, with the small commands' help narrowed to their options. They still accept every option

@@ -304,7 +304,7 @@ fn closing_lines(identity: &RelayerIdentity, url: Option<&str>) -> Vec<String> {
         lines.push(format!("  baton chat --memory --relayer {address}"));
     }
     if let Some(url) = url {
-        lines.push(format!("  baton memory list --all --relayer-url {url}"));
+        lines.push(format!("  baton memory list --all --relayer {url}"));
         lines.push("see how it does with: baton-relayer status".to_owned());
     }
     lines.push("look for problems with: baton-relayer doctor".to_owned());

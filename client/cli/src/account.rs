@@ -79,7 +79,12 @@ fn backup(settings: &Settings, file: Option<&Path>, out: &Out) -> Result<(), Fai
             out.line(&words)?;
         }
         // Words in a pipe end up in logs and shell histories.
-        None => return Err(Failure::Usage("give a file with --out, or run it at a terminal".to_owned())),
+        None => {
+            return Err(Failure::usage(
+                "The words are shown only at a terminal.",
+                "write them to a file: --out FILE",
+            ));
+        }
     }
     Ok(())
 }

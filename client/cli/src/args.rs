@@ -26,7 +26,7 @@ Chat:
   serve        Serve the OpenAI API and a chat page on this machine
 
 Conversations:
-  session      List, show, search, rename, verify, back up and delete conversations
+  session      List, show, search, rename, branch, verify, back up and delete conversations
   receipts     List nodes' receipts for your turns, with totals
   audit        Have another node compute an answer again
 
@@ -142,7 +142,7 @@ pub(crate) enum Command {
     Try(TryArguments),
     /// Serve a local OpenAI-compatible endpoint over your sealed sessions.
     Serve(ServeArguments),
-    /// List, show, verify, move, back up and delete sessions.
+    /// List, show, branch, verify, move, back up and delete sessions.
     Session {
         /// The session command.
         #[command(subcommand)]
@@ -155,7 +155,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: AccountCommand,
     },
-    /// Show and change a relayer's memories (needs --relayer-url and an account key).
+    /// Show and change a relayer's memories (needs --relayer URL, and an account key: baton account new).
     Memory {
         /// The memory command.
         #[command(subcommand)]
@@ -283,7 +283,7 @@ pub(crate) struct AuditArguments {
 }
 
 /// Arguments of `baton chat`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct ChatArguments {
     /// Message to send: the answer is printed, and the program exits; `-` reads it from standard input.
     pub text: Option<String>,
@@ -328,6 +328,16 @@ pub(crate) struct ChatArguments {
     /// Use a line-by-line prompt instead of the full-screen view, even at a terminal.
     #[arg(long, env = "BATON_PLAIN")]
     pub plain: bool,
+    /// Begin a branch of the session, as `baton session branch` does.
+    #[arg(skip)]
+    pub branch: Option<BranchPlace>,
+}
+
+/// The place at which a branch leaves its parent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct BranchPlace {
+    /// The last common turn, counted from 1; none for the last of all.
+    pub after_turn: Option<u64>,
 }
 
 /// Arguments of `baton try`.
@@ -385,18 +395,16 @@ pub(crate) struct ServeArguments {
 }
 
 /// The relayer of a conversation, and its memory.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct MemoryArguments {
-    /// URL of a relayer for turns (https, or http on this machine); it adds memory with --memory.
-    #[arg(long, env = "BATON_RELAYER", value_name = "ADDRESS")]
-    pub relayer: Option<String>,
-    /// Let the relayer recall memories of your account. It gets a search hint, but cannot read the turn.
+    /// Let the relayer (--relayer URL) recall memories of your account. It gets a search hint, but cannot read
+    /// the turn.
     #[arg(long, env = "BATON_MEMORY")]
     pub memory: bool,
     /// Search hint for the relayer.
     #[arg(long, value_enum, default_value = "keywords", value_name = "WHAT", env = "BATON_MEMORY_HINT")]
     pub memory_hint: HintMode,
-    /// Send each exchange to the relayer to remember (needs --relayer-url), which can then read it.
+    /// Send each exchange to the relayer to remember, which can then read it.
     #[arg(long, requires = "memory", env = "BATON_MEMORY_WRITE")]
     pub memory_write: bool,
     /// Project whose memories to use.
@@ -408,11 +416,12 @@ pub(crate) struct MemoryArguments {
 }
 
 /// The search hint for a relayer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum HintMode {
     /// The message itself, which the relayer can then read.
     Message,
     /// A few words of the message, chosen on this machine.
+    #[default]
     Keywords,
     /// No hint: only general memories of you are recalled.
     None,

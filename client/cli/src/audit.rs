@@ -69,7 +69,8 @@ fn statement(audited: &AuditOutcome) -> Value {
         .map(|(node, why)| json!({ "node": node.to_string(), "reason": why }))
         .collect();
     json!({
-        "turn": audited.turn,
+        "seq": audited.turn,
+        "turn": turn_number(audited.turn),
         "author": audited.author.to_string(),
         "node": report.node.to_string(),
         "model": report.model.to_string(),

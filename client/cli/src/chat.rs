@@ -7,7 +7,10 @@ use std::{
 };
 
 use baton_client::{Client, ClientError, TurnOutcome};
-use baton_proto::record::{Message, Role};
+use baton_proto::{
+    ids::SessionId,
+    record::{Message, Role},
+};
 use serde_json::json;
 
 use super::{
@@ -16,10 +19,11 @@ use super::{
     find_session,
     interrupt::cancellable,
     leave_at_second_interrupt,
-    out::{Out, finish_name, short_session},
+    opening::{OpenedSession, open_session},
+    out::{Out, finish_name, short_session, turn_number},
     repl,
     settings::Settings,
-    talk::{Talk, TurnDisplay, open_session, while_waiting},
+    talk::{Talk, TurnDisplay, while_waiting},
     tui, with_client,
 };
 
@@ -89,7 +93,7 @@ async fn one_shot(
     if text.trim().is_empty() {
         return Err(ClientError::EmptyMessage.into());
     }
-    let session = open_session(client, talk, arguments).await?;
+    let OpenedSession { session, history } = open_session(client, talk, arguments, out).await?;
     let handle = client.session(session);
     if arguments.drop_pending {
         handle.abandon().await?;
@@ -113,12 +117,14 @@ async fn one_shot(
         view = TurnDisplay::new(out);
     }
     if arguments.session.is_some()
+        && arguments.branch.is_none()
         && let Some(system) = &arguments.system
     {
         handle.set_system(vec![Message::new(Role::System, system)]).await?;
     }
     let messages = vec![Message::new(Role::User, text)];
-    let input = talk.input(session, messages.clone(), out);
+    let mut input = talk.input(session, messages.clone(), out);
+    drop(input.messages.splice(..0, history));
     let started = view.started();
     let turn = Box::pin(handle.turn(input, |event| view.show(event)));
     let result = cancellable(while_waiting(client, out, started, turn)).await;
@@ -127,7 +133,8 @@ async fn one_shot(
         leave_at_second_interrupt();
         // Without an attempt, a new session leaves nothing behind.
         let nothing_sent = matches!(result, Err(Failure::Client(ClientError::NoNode(_))));
-        let is_kept = arguments.session.is_some() || !nothing_sent;
+        let is_new = arguments.session.is_none() || arguments.branch.is_some();
+        let is_kept = !(is_new && nothing_sent);
         if is_kept && handle.info().await.is_ok_and(|info| info.pending) {
             let id = short_session(&session);
             if let Some(command) = out.continuation(&id) {
@@ -135,7 +142,7 @@ async fn one_shot(
             }
         }
     }
-    let outcome = result?;
+    let outcome = result.map_err(|failure| hint_at(failure, session))?;
     view.finish(&outcome);
     talk.note_local_network();
     talk.remember(&messages, &outcome, out).await;
@@ -169,6 +176,21 @@ async fn one_shot(
     Ok(())
 }
 
+/// The failure, with the session's id in the next step where it names the session.
+fn hint_at(failure: Failure, session: SessionId) -> Failure {
+    match failure {
+        Failure::Client(error @ ClientError::Deleted) => {
+            let id = short_session(&session);
+            let hint = format!(
+                "begin another: baton chat; read its turns here: baton session show {id}; remove it here: baton session \
+                 delete {id}"
+            );
+            Failure::Hinted { error, hint }
+        }
+        failure => failure,
+    }
+}
+
 fn read_stdin() -> Result<String, Failure> {
     let mut text = String::new();
     std::io::stdin().lock().take(MAX_STDIN_BYTES).read_to_string(&mut text)?;
@@ -181,6 +203,7 @@ fn summary(outcome: &TurnOutcome, model: &str) -> serde_json::Value {
     json!({
         "session": outcome.session.to_string(),
         "seq": outcome.seq,
+        "turn": turn_number(outcome.seq),
         "node": outcome.node.to_string(),
         "text": outcome.text,
         // A turn that does not rebuild is never returned.

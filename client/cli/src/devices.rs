@@ -153,7 +153,7 @@ async fn show_merged(
             out.good(&format!(
                 "✓ session {} is up to date: {}",
                 short_session(&id),
-                count(info.turns, "turn")
+                count(info.effective_turns, "turn")
             ));
         }
     }
@@ -275,6 +275,7 @@ pub(crate) fn describe_displaced(turn: &DisplacedTurn) -> Value {
     let messages = messages.map(|message| json!({ "role": role(message.role), "text": message.text }));
     json!({
         "seq": turn.seq,
+        "turn": turn_number(turn.seq),
         "link": turn.link_hash.to_string(),
         "node": turn.node.to_string(),
         "receipt": turn.receipt.as_ref().map(|receipt| receipt.receipt_hash().to_string()),

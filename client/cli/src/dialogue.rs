@@ -3,7 +3,8 @@
 
 use std::{path::Path, sync::Arc};
 
-use baton_client::{Client, SessionHandle, TurnInput, TurnOutcome};
+use baton_client::{Client, ClientError, SessionHandle, TurnInput, TurnOutcome};
+use baton_command::nearest::nearest;
 use baton_proto::{
     ids::SessionId,
     receipt::EngineKind,
@@ -15,9 +16,10 @@ use super::{
     args::ChatArguments,
     devices, find_session,
     interrupt::cancellable_at,
+    opening::{OpenedSession, open_session},
     out::{CopyOutcome, MAX_COPY_BYTES, Out, count, short_session},
-    session::{show_list, show_report},
-    talk::{Talk, TurnDisplay, joined_text, open_session, show_memory, while_waiting},
+    session::{note_replaced, show_list, show_report},
+    talk::{Talk, TurnDisplay, joined_text, show_memory, while_waiting},
     write_private,
 };
 
@@ -28,7 +30,7 @@ pub(crate) const HELP: &str = "\
 /switch ID      continue another conversation (an id, its first digits, or last)
 /rename TITLE   give this conversation a title
 /delete         delete this conversation, after a question
-/edit TEXT      replace your last message
+/edit [TEXT]    replace your last message; alone, it puts the message into the line
 /regenerate     ask for the last answer again
 /continue       continue an answer that the limit cut
 /retry          send a message again that was not answered
@@ -93,7 +95,7 @@ pub(crate) fn parse(line: &str) -> Line<'_> {
         ("params", values) => Line::Params(values),
         ("export", file) if !file.is_empty() => Line::Export(file),
         ("copy", "") => Line::Copy,
-        ("edit", text) if !text.is_empty() => Line::Edit(text),
+        ("edit", text) => Line::Edit(text),
         ("regenerate", "") => Line::Regenerate,
         ("retry", "") => Line::Retry,
         ("drop", "") => Line::Drop,
@@ -108,11 +110,26 @@ pub(crate) fn parse(line: &str) -> Line<'_> {
     }
 }
 
+/// The names of the commands, each with its slash.
+pub(crate) fn command_names() -> impl Iterator<Item = &'static str> {
+    HELP.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| name.starts_with('/'))
+}
+
+/// States that there is no such command, with the one that it may mean.
+pub(crate) fn unknown_command(line: &str) -> String {
+    let name = line.split_whitespace().next().unwrap_or_default();
+    let near =
+        nearest(name, command_names()).map(|near| format!(" Did you mean {near}?")).unwrap_or_default();
+    format!("There is no {line}.{near} /help lists the commands.")
+}
+
 /// The step after a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DialogueStep {
     /// Read the next line.
     On,
+    /// Read the next line, which begins with this text: the user changes it.
+    Prefill(String),
     /// Greet: the dialogue moved to another session.
     Greet,
     /// Leave.
@@ -129,6 +146,8 @@ pub(crate) struct Dialogue {
     system: Option<String>,
     /// The messages of the last turn while it has no answer, and the turn from which they replace others.
     unanswered: Option<(Vec<Message>, Option<u64>)>,
+    /// The parent's messages, which the first turn of a branch repeats.
+    history: Vec<Message>,
 }
 
 impl Dialogue {
@@ -139,12 +158,14 @@ impl Dialogue {
         arguments: &ChatArguments,
         out: Out,
     ) -> Result<Self, Failure> {
-        let session = open_session(client, &talk, arguments).await?;
+        let OpenedSession { session, history } = open_session(client, &talk, arguments, &out).await?;
         if arguments.drop_pending {
             client.session(session).abandon().await?;
         }
-        let system = arguments.session.as_ref().and(arguments.system.clone());
-        Ok(Self { client: client.clone(), talk: (*talk).clone(), out, session, system, unanswered: None })
+        let named = arguments.session.as_ref().filter(|_| arguments.branch.is_none());
+        let system = named.and(arguments.system.clone());
+        let (client, talk) = (client.clone(), (*talk).clone());
+        Ok(Self { client, talk, out, session, system, unanswered: None, history })
     }
 
     /// The current session.
@@ -160,15 +181,23 @@ impl Dialogue {
     /// Shows the session and its head index's state, and finishes an unanswered turn.
     pub(crate) async fn greet(&mut self) -> Result<(), Failure> {
         let info = self.handle().info().await?;
-        let turns = count(info.effective_turns, "turn");
-        self.out.note(&format!("session {} · {turns} · /help", short_session(&info.id)));
+        // The full-screen view shows the present number of turns in its last line.
+        let turns = match self.out.screen() {
+            None if info.turns > 0 => format!(" · {}", count(info.effective_turns, "turn")),
+            _ => String::new(),
+        };
+        self.out.note(&format!("session {}{turns} · /help", short_session(&info.id)));
+        if info.deleted_elsewhere {
+            self.warn_deleted();
+            return Ok(());
+        }
         self.talk.announce_local_network(&self.out);
         if info.turns > 0 {
             self.compare().await?;
         } else {
             self.out.note("A node reads the turn that it serves. Your history stays encrypted, and yours.");
         }
-        if info.pending {
+        if self.handle().info().await?.pending {
             self.out.note("An earlier message has no answer yet; sending it again.");
             if let Err(failure) = self.retry().await {
                 failure.report(&self.out);
@@ -177,10 +206,16 @@ impl Dialogue {
         Ok(())
     }
 
+    fn warn_deleted(&self) {
+        self.out.warn("Another device deleted this conversation. Its turns can be read here.");
+        self.out.note("  /delete removes it here, and /new begins another.");
+    }
+
     /// Compares with the head index: merges other devices' turns, and reports them and any problems.
     async fn compare(&self) -> Result<(), Failure> {
         match self.talk.reconcile(&self.client, self.session, &self.out).await {
             Ok(_) => devices::warn_of_indexes(&self.handle().info().await?, &self.out),
+            Err(Failure::Client(ClientError::Deleted)) => self.warn_deleted(),
             Err(Failure::Client(error)) => {
                 self.out.warn(&format!("head index: {error}"));
                 if let Some(hint) = error.hint() {
@@ -198,9 +233,10 @@ impl Dialogue {
             Line::Nothing => {}
             Line::Quit => return Ok(DialogueStep::Leave),
             Line::Help => self.out.line(HELP)?,
-            Line::Unknown(text) => self.out.warn(&format!("There is no {text}. /help lists the commands.")),
+            Line::Unknown(text) => self.out.warn(&unknown_command(text)),
             Line::Say(text) => self.turn(vec![Message::new(Role::User, text)], None).await?,
             Line::Memory => self.memory().await?,
+            Line::Edit("") => return self.prefill().await,
             Line::Edit(text) => self.replace(Some(text)).await?,
             Line::Regenerate => self.replace(None).await?,
             Line::Retry => self.retry().await?,
@@ -239,6 +275,7 @@ impl Dialogue {
             Line::Verify { full } => {
                 let report = cancellable_at(&self.out, self.handle().verify_when_stored(full)).await?;
                 show_report(&report, &self.out)?;
+                note_replaced(&self.handle().info().await?, &self.out);
             }
         }
         Ok(DialogueStep::On)
@@ -251,6 +288,7 @@ impl Dialogue {
             self.handle().release();
             self.system = None;
             self.unanswered = None;
+            self.history.clear();
         }
         self.session = session;
         Ok(DialogueStep::Greet)
@@ -266,6 +304,7 @@ impl Dialogue {
         view.begin(&messages);
         self.unanswered = Some((messages.clone(), replaced));
         let mut input = self.talk.input(self.session, messages.clone(), &self.out);
+        drop(input.messages.splice(..0, self.history.clone()));
         if replaced.is_some() {
             input = TurnInput { kind: RecordKind::Edit, supersedes_from: replaced, ..input };
         }
@@ -282,6 +321,7 @@ impl Dialogue {
         }
         if result.is_ok() {
             self.unanswered = None;
+            self.history.clear();
         }
         self.finish_turn(result.map(Some), &mut view).await
     }
@@ -295,6 +335,7 @@ impl Dialogue {
             self.out.note("The conversation is deleted.");
         }
         self.unanswered = None;
+        self.history.clear();
         self.session = self.talk.new_session(&self.client).await?;
         Ok(DialogueStep::Greet)
     }
@@ -315,7 +356,9 @@ impl Dialogue {
             "any" => self.talk.template.model = None,
             name if names.contains(&name) => self.talk.template.model = Some(name.to_owned()),
             name => {
-                self.out.warn(&format!("No node serves {name}. Served: {}", names.join(", ")));
+                let near = nearest(name, names.iter().copied());
+                let near = near.map(|near| format!(" Did you mean {near}?")).unwrap_or_default();
+                self.out.warn(&format!("No node serves {name}.{near} Served: {}", names.join(", ")));
                 return Ok(());
             }
         }
@@ -406,7 +449,7 @@ impl Dialogue {
                 self.handle().abandon().await?;
                 // The full-screen view keeps the part and says so itself.
                 if self.out.screen().is_none() {
-                    self.out.note("Stopped: the part above is not saved. /edit TEXT changes the message, /retry sends it again.");
+                    self.out.note("Stopped: the part above is no part of the conversation. /edit changes the message, /retry sends it again.");
                 }
             }
             Err(failure) => {
@@ -417,13 +460,35 @@ impl Dialogue {
         Ok(())
     }
 
+    /// Puts the last message into the line: the one that was stopped, or that has no answer, or else that of the
+    /// last turn.
+    async fn prefill(&self) -> Result<DialogueStep, Failure> {
+        let pending = self.handle().pending_messages().await?;
+        let unanswered = self.unanswered.as_ref().map(|(messages, _)| messages.clone());
+        let messages = match unanswered.or(pending) {
+            Some(messages) => messages,
+            None => {
+                let turns = self.handle().conversation().await?.turns;
+                turns.last().map(|turn| turn.messages.clone()).unwrap_or_default()
+            }
+        };
+        match messages.into_iter().rfind(|message| message.role == Role::User) {
+            Some(message) => Ok(DialogueStep::Prefill(format!("/edit {}", message.text))),
+            None => {
+                self.out.warn("There is no message yet.");
+                Ok(DialogueStep::On)
+            }
+        }
+    }
+
     /// Sends the last message again, or a different text: a turn that replaces the last one.
     async fn replace(&mut self, text: Option<&str>) -> Result<(), Failure> {
         // The message that the user stopped, or that has no answer, is the last one.
         let pending = self.handle().pending_messages().await?;
         let unanswered = self.unanswered.take();
         let replaced = unanswered.as_ref().and_then(|(_, replaced)| *replaced);
-        if let Some(open) = pending.or(unanswered.map(|(messages, _)| messages)) {
+        // The first pending turn of a branch holds the history as well.
+        if let Some(open) = unanswered.map(|(messages, _)| messages).or(pending) {
             self.handle().abandon().await?;
             let messages = text.map_or(open, |text| vec![Message::new(Role::User, text)]);
             return self.turn(messages, replaced).await;
@@ -462,6 +527,7 @@ mod tests {
             ("/model", Line::Model("")),
             ("/params temperature=0", Line::Params("temperature=0")),
             ("/edit say it again", Line::Edit("say it again")),
+            ("/edit", Line::Edit("")),
             ("/verify full", Line::Verify { full: true }),
             ("/verify fully", Line::Unknown("/verify fully")),
             ("//etc/hosts is a file", Line::Say("/etc/hosts is a file")),
@@ -471,5 +537,11 @@ mod tests {
         for (line, expected) in cases {
             assert_eq!(parse(line), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn a_mistyped_command_names_the_nearest() {
+        assert!(unknown_command("/verfy full").contains("There is no /verfy full. Did you mean /verify?"));
+        assert!(!unknown_command("/weather").contains("Did you mean"));
     }
 }

@@ -8,7 +8,7 @@ use baton_proto::{
     receipt::EngineKind,
     store::{BlobStore as _, HeadIndex as _},
 };
-use baton_walrus_client::{HttpStore, ShardCount};
+use baton_walrus_client::{HttpStore, PutPermission, ShardCount};
 use serde::Serialize;
 use serde_json::json;
 
@@ -53,14 +53,16 @@ codes! {
     CLOCK_WRONG: "C301" false "this machine's clock differs from the nodes' or stores'", "set the clock, best by NTP";
     PUBLISHER_DOWN: "C401" false "a publisher does not answer", "start the store, or name another with `--publisher`";
     AGGREGATOR_DOWN: "C402" false "an aggregator does not answer", "start the store, or name another with `--aggregator`";
+    PUT_REFUSED: "C403" true "a publisher refuses this device's blobs", "name its secret or token: `--publisher-secret-file` or `--publisher-token-file`";
     INDEX_DOWN: "C501" true "a head index does not answer", "start it, or name another with `--heads`";
     NODE_UNREACHABLE: "C601" true "a named node cannot be reached", "check that the node runs, and its address";
     NO_NODE: "C602" false "no node was found", "name a node with `--node`, or use a private network: `baton try`";
     ONLY_ECHO: "C603" true "only test engines were found", "name another node; for a test, pass `--allow-echo`";
-    RELAYER_DOWN: "C701" false "the relayer does not answer", "start the relayer, or name another with `--relayer-url`";
+    RELAYER_DOWN: "C701" false "the relayer does not answer", "start the relayer, or name another with `--relayer`";
     NOT_STORED: "C801" true "turns wait to be stored", "keep this device until they are: `baton session list`";
     EXPIRES_SOON: "C802" true "blobs may expire within 3 days", "renew them: `baton session renew`";
     NOT_ANSWERED: "C803" true "a message has no answer", "continue it: `baton chat -s SESSION`";
+    DELETED_ELSEWHERE: "C804" true "another device deleted a session", "remove it here: `baton session delete SESSION`";
 }
 
 /// A problem that was found.
@@ -218,6 +220,15 @@ async fn stores(settings: &Settings) -> [Check; 2] {
             }
         }
     }
+    let permissions = match settings.store(|builder| builder.base_timeout(ANSWER_WAIT)) {
+        Ok(store) => store.put_permissions().await,
+        Err(_) => Vec::new(),
+    };
+    for (url, permission) in permissions {
+        if let PutPermission::Refused { reason } = permission {
+            store.found(codes::PUT_REFUSED, format!("publisher {url}: {reason}"));
+        }
+    }
     for url in settings.aggregators() {
         match asked(url, settings.shards(), async |store| store.exists(BlobId(random())).await.map(drop))
             .await
@@ -280,6 +291,7 @@ fn sessions_check(listing: &Listing, home: &mut Check, check: &mut Check) {
         info.kept_until_ms.is_some_and(|until_ms| until_ms < now_ms.saturating_add(SOON_MS))
     });
     name(codes::NOT_ANSWERED, "with a message that has no answer", &|info| info.pending);
+    name(codes::DELETED_ELSEWHERE, "that another device deleted", &|info| info.deleted_elsewhere);
     check.saw(count(listing.sessions.len() as u64, "session"));
 }
 
@@ -331,7 +343,7 @@ impl Failure {
     /// The text of the failure.
     fn message(&self) -> String {
         match self {
-            Self::Client(error) => error.to_string(),
+            Self::Client(error) | Self::Hinted { error, .. } => error.to_string(),
             Self::Usage(text) | Self::Advice { message: text, .. } | Self::Relayer { message: text, .. } => {
                 text.clone()
             }

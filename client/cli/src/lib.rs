@@ -8,6 +8,7 @@ mod account_key;
 mod args;
 mod audit;
 mod authority;
+mod backup;
 mod blob;
 mod chat;
 mod clock;
@@ -22,6 +23,7 @@ mod graph;
 mod interrupt;
 mod memory;
 mod nodes;
+mod opening;
 mod options;
 mod out;
 mod passphrase;
@@ -43,12 +45,12 @@ use std::{
     time::Duration,
 };
 
-use baton_client::{Client, ClientError};
-use baton_command::{crash, log, manual};
+use baton_client::{Client, ClientError, SessionInfo, choose::NoChoice};
+use baton_command::{crash, empty_values::refuse_empty, log, manual, nearest::nearest};
 use baton_proto::ids::SessionId;
 use clap::{ArgMatches, FromArgMatches as _};
 
-use args::{Arguments, Command};
+use args::{Arguments, Command, SessionCommand};
 use out::Out;
 use settings::{Environment, Settings};
 
@@ -56,11 +58,21 @@ use settings::{Environment, Settings};
 /// holds the unfinished rest.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// Shortest part of a title that is looked for when no session has the given name.
+const MIN_TITLE_BYTES: usize = 3;
+
 /// The reason for an early end.
 #[derive(Debug)]
 pub enum Failure {
     /// The client's own error.
     Client(ClientError),
+    /// The client's own error, with a next step of this call in place of the general one.
+    Hinted {
+        /// The error.
+        error: ClientError,
+        /// The next step.
+        hint: String,
+    },
     /// An error in the call itself, whose text says what to do.
     Usage(String),
     /// An error in the call itself.
@@ -121,7 +133,12 @@ impl Failure {
     pub fn report(&self, out: &Out) -> u8 {
         match self {
             Self::Client(error) => {
-                out.error(error.name(), &error.to_string(), error.hint());
+                let near = likely_model(error);
+                out.error(error.name(), &error.to_string(), near.as_deref().or(error.hint()));
+                error.exit_code()
+            }
+            Self::Hinted { error, hint } => {
+                out.error(error.name(), &error.to_string(), Some(hint));
                 error.exit_code()
             }
             Self::Usage(text) => {
@@ -149,6 +166,13 @@ impl Failure {
             }
         }
     }
+}
+
+/// The served model that an unknown one may mean, as a next step.
+fn likely_model(error: &ClientError) -> Option<String> {
+    let ClientError::NoNode(NoChoice::ModelUnavailable { wanted, served }) = error else { return None };
+    let near = nearest(wanted, served.split(", "))?;
+    Some(format!("did you mean {near}? see what is served: baton nodes"))
 }
 
 /// Runs the program with the arguments of its process; returns the exit code.
@@ -193,6 +217,7 @@ fn command_of(arguments: &Arguments) -> String {
 fn parse(given: Vec<OsString>) -> (Arguments, ArgMatches) {
     let read = |given: &[OsString]| {
         let matches = args::command().try_get_matches_from(given)?;
+        refuse_empty(&args::command(), &matches)?;
         Ok((Arguments::from_arg_matches(&matches)?, matches))
     };
     let parsed = read(&given).and_then(|(arguments, matches)| match arguments.command {
@@ -244,6 +269,9 @@ async fn run(
     match command {
         Command::Chat(chat) => chat::run(&settings, chat, out).await,
         Command::Serve(arguments) => Box::pin(serve::run(&settings, &arguments, out)).await,
+        Command::Session { command: SessionCommand::Branch(arguments) } => {
+            chat::run(&settings, arguments.chat(), out).await
+        }
         Command::Session { command } => session::run(&settings, command, out).await,
         Command::Account { command } => account::run(&settings, &command, out).await,
         Command::Memory { command } => memory::run(&settings, &command, out).await,
@@ -291,10 +319,30 @@ async fn find_session(client: &Client, text: &str) -> Result<SessionId, Failure>
     match (found.next(), found.next()) {
         (Some(id), None) => Ok(*id),
         (Some(_), Some(_)) => {
-            Err(Failure::Usage(format!("several sessions begin with {text}; give more of it")))
+            Err(Failure::usage(format!("Several sessions begin with {text}."), "give more digits of the id"))
         }
-        (None, _) => Err(ClientError::UnknownSession(text.to_owned()).into()),
+        (None, _) => {
+            let error = ClientError::UnknownSession(text.to_owned());
+            Err(match likely_session(client, &wanted).await {
+                Some(hint) => Failure::Hinted { error, hint },
+                None => error.into(),
+            })
+        }
     }
+}
+
+/// The session that an unknown name may mean, as a next step: by its id, or by its title.
+async fn likely_session(client: &Client, wanted: &str) -> Option<String> {
+    let sessions = client.sessions().await.ok()?;
+    let short = |session: &SessionInfo| out::short_session(&session.id);
+    let ids: Vec<String> = sessions.iter().map(short).collect();
+    let near = nearest(wanted.get(..8).unwrap_or(wanted), ids.iter().map(String::as_str));
+    let titled = |session: &&SessionInfo| session.title.to_lowercase().contains(wanted);
+    let found = match near {
+        Some(near) => sessions.iter().find(|session| short(session) == near),
+        None => sessions.iter().find(|session| wanted.len() >= MIN_TITLE_BYTES && titled(session)),
+    }?;
+    Some(format!("did you mean {} \"{}\"? all: baton session list", short(found), found.title))
 }
 
 /// A random seed for a session's sampling, if the user named none.

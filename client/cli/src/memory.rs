@@ -145,7 +145,7 @@ fn item_path(id: &str, action: &str) -> Result<String, Failure> {
 async fn forget_everything(relayer: &RelayerClient, yes: bool, out: &Out) -> Result<(), Failure> {
     let question = "Delete all memories of this account, with their keys, for good?";
     if !yes && prompt::confirm_at_terminal(question)? != Some(true) {
-        return Err(Failure::Usage("nothing was deleted; say --yes where nobody can be asked".to_owned()));
+        return Err(Failure::usage("Nothing was deleted.", "not at a terminal, pass --yes to delete"));
     }
     // The account once more: a path alone deletes nothing.
     let confirm = json!({ "confirm": relayer.owner() });
@@ -240,7 +240,12 @@ async fn consent(
     out: &Out,
 ) -> Result<(), Failure> {
     if grant.is_empty() && deny.is_empty() {
-        return show_items(&relayer.json(Method::GET, "/v1/memory/consent", None).await?, out);
+        let waiting = relayer.json(Method::GET, "/v1/memory/consent", None).await?;
+        if !out.json() && waiting["items"].as_array().is_none_or(Vec::is_empty) {
+            out.note("No memory waits for your consent.");
+            return Ok(());
+        }
+        return show_items(&waiting, out);
     }
     for (decision, ids) in [("grant", grant), ("deny", deny)] {
         if ids.is_empty() {
@@ -293,7 +298,7 @@ fn show_items(answer: &Value, out: &Out) -> Result<(), Failure> {
     }
     let listed = answer["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     if listed.is_empty() {
-        out.note("nothing is remembered here (all places: --all)");
+        out.note("Nothing is remembered here. All places: baton memory list --all");
     }
     for item in listed {
         out.line(&row(item))?;
@@ -338,7 +343,7 @@ fn show_hits(answer: &Value, out: &Out) -> Result<(), Failure> {
     }
     let hits = answer["hits"].as_array().map(Vec::as_slice).unwrap_or_default();
     if hits.is_empty() {
-        out.note("no match");
+        out.note("No memory matches. A search compares words and meaning; baton memory list --all shows all of them.");
     }
     for hit in hits {
         out.line(&format!("{:.2}  {}", hit["score"].as_f64().unwrap_or_default(), row(&hit["item"])))?;

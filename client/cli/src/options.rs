@@ -20,7 +20,10 @@ const ANY_ADDRESS: &str = "an address such as \"/ip4/192.0.2.1/tcp/4001/p2p/12D3
 /// A libp2p address.
 const ADDRESS: OptionType<Multiaddr> = OptionType::new(
     "MULTIADDR",
-    |entry, text| text.parse().or_else(|_| entry.refuse()),
+    // The parser takes an empty text for an address without parts.
+    |entry, text| {
+        if text.trim().is_empty() { entry.refuse() } else { text.parse().or_else(|_| entry.refuse()) }
+    },
     |value| value.to_string().into(),
 );
 
@@ -100,11 +103,11 @@ options! {
             renew: Option<bool> = SWITCH, switch("true");
         }
         "Memory" {
-            /// Relayer for turns: its URL, or its address with its identity
-            [global = false, hide = true] relayer: Option<String> =
+            /// Relayer for memories and turns: its URL, or for turns alone its address with its identity
+            [global = true, hide = true] relayer: Option<String> =
                 words("ADDRESS"), text("a URL, or an address such as \"/ip4/192.0.2.1/tcp/4101/p2p/ID\"").in_words("none");
-            /// Base URL of the relayer for memories
-            [global = true, hide = true] relayer_url: Option<String> = words("URL"), text(ANY_URL).in_words("none");
+            /// Base URL of the relayer for memories, if it differs from the relayer for turns
+            [global = true, hide = true] relayer_url: Option<String> = words("URL"), text(ANY_URL).in_words("the relayer");
             /// Permit plain http:// to a relayer on another machine: others on the way can read the memories
             [global = true, hide = true, num_args = 0..=1, require_equals = true,
              default_missing_value = "true", value_parser = BoolishValueParser::new()]

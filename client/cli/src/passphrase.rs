@@ -39,7 +39,10 @@ fn new_passphrase(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
     }
     match prompt::new_passphrase() {
         Ok(Some(passphrase)) => Ok(passphrase),
-        Ok(None) => Err(Failure::Usage("give --new-file or --remove where nobody can be asked".to_owned())),
+        Ok(None) => Err(Failure::usage(
+            "Not running at a terminal.",
+            "name the new passphrase's file: --new-file FILE, or --remove",
+        )),
         Err(PassphraseError::Terminal(error)) => Err(error.into()),
         Err(error) => Err(Failure::Usage(error.to_string())),
     }

@@ -105,7 +105,7 @@ async fn talk(
     let settings = Settings::gather(&parsed, environment)?;
     let Some(args::Command::Chat(mut chat)) = parsed.command.take() else { return Ok(()) };
     // Settings of the environment are for other networks.
-    (chat.model, chat.memory.relayer, chat.memory.memory) = (None, None, false);
+    (chat.model, chat.memory.memory) = (None, false);
     chat::run(&settings.on_private_network(), chat, &out.clone().with_command(None)).await
 }
 

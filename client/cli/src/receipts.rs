@@ -274,6 +274,7 @@ fn describe_turn(client: &Client, turn: &TurnReceipt, verify: bool) -> Value {
     });
     json!({
         "seq": turn.seq,
+        "turn": turn_number(turn.seq),
         "node": turn.node.to_string(),
         "accepted_ms": turn.accepted_ms,
         "receipt": receipt,

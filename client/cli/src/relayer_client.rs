@@ -57,12 +57,24 @@ impl RelayerClient {
 
     fn new(settings: &Settings, key: AccountKey, authority: RequestAuthority) -> Result<Self, Failure> {
         let url = settings.relayer_url.clone().ok_or_else(|| {
-            Failure::Usage("no relayer is named; give one with --relayer-url https://...".to_owned())
+            let named = settings.relayer.as_ref();
+            let message = match named {
+                Some(address) => {
+                    format!("The relayer {address} is named by its address; memories need its URL.")
+                }
+                None => "No relayer is named.".to_owned(),
+            };
+            Failure::usage(
+                message,
+                "name it with --relayer https://HOST, or relayer = \"https://HOST\" in the settings file",
+            )
         })?;
         let url = url.trim_end_matches('/').to_owned();
         let parsed = reqwest::Url::parse(&url).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
         let Some(parsed) = parsed else {
-            return Err(Failure::Usage(format!("--relayer-url {url}: it begins with http:// or https://")));
+            return Err(Failure::Usage(format!(
+                "the relayer's URL {url} does not begin with http:// or https://"
+            )));
         };
         if !is_protected(&parsed) && !settings.insecure {
             return Err(Failure::usage(
@@ -120,7 +132,7 @@ impl RelayerClient {
         serde_json::from_str(&text).map_err(|_| Failure::Relayer {
             name: "Answer".to_owned(),
             message: "the relayer answered something that is not JSON".to_owned(),
-            hint: Some("check that --relayer-url is a Baton relayer".to_owned()),
+            hint: Some("check that --relayer names a Baton relayer".to_owned()),
         })
     }
 
@@ -162,7 +174,7 @@ impl RelayerClient {
 /// Leaves out the request's URL, which reveals the request.
 fn unreachable(error: reqwest::Error) -> Failure {
     let message = format!("the relayer cannot be reached: {}", error.without_url());
-    refused("Unreachable", &message, Some("check --relayer-url, and that the relayer runs"))
+    refused("Unreachable", &message, Some("check --relayer, and that the relayer runs"))
 }
 
 fn refused(name: &str, message: &str, hint: Option<&str>) -> Failure {

@@ -33,11 +33,11 @@ impl Input {
         Self::Pipe
     }
 
-    /// The next line; `None` at the end. Blocking.
-    fn next(&mut self) -> std::io::Result<Option<String>> {
+    /// The next line, which begins with `prefill` at a terminal; `None` at the end. Blocking.
+    fn next(&mut self, prefill: &str) -> std::io::Result<Option<String>> {
         match self {
             Self::Terminal(editor) => loop {
-                match editor.readline("> ") {
+                match editor.readline_with_initial("> ", (prefill, "")) {
                     Ok(line) => {
                         // A full history only forgets its oldest line.
                         let _ = editor.add_history_entry(&line);
@@ -70,9 +70,11 @@ pub(crate) async fn run(
     dialogue.greet().await?;
     let mut input = Input::open();
     let is_pipe = matches!(input, Input::Pipe);
+    let mut prefill = String::new();
     loop {
+        let begun = std::mem::take(&mut prefill);
         let read = tokio::task::spawn_blocking(move || {
-            let line = input.next();
+            let line = input.next(&begun);
             (input, line)
         });
         let (back, line) = tokio::select! {
@@ -88,6 +90,11 @@ pub(crate) async fn run(
         };
         match done {
             Ok(DialogueStep::Leave) => return Ok(()),
+            // A pipe has no line to change.
+            Ok(DialogueStep::Prefill(text)) if is_pipe => {
+                out.note(&format!("Your last message: {}", text.trim_start_matches("/edit ")));
+            }
+            Ok(DialogueStep::Prefill(text)) => prefill = text,
             Ok(_) => {}
             // A script must see that a turn failed; a person reads it and continues.
             Err(failure) if is_pipe => return Err(failure),

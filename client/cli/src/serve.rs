@@ -1,8 +1,8 @@
 //! `baton serve`: the endpoint that speaks OpenAI's API.
 
-use std::{io::IsTerminal as _, path::Path, sync::Arc};
+use std::{io::IsTerminal as _, path::Path, sync::Arc, time::Duration};
 
-use baton_client::{ClientError, TurnInput};
+use baton_client::{Client, ClientError, NodeInfo, TurnInput};
 use baton_command::signals::StopSignals;
 use baton_gateway::{Gateway, GatewayConfig, GatewayMemory, is_loopback};
 use baton_keys::files;
@@ -15,10 +15,10 @@ use super::{
     Failure,
     args::{HintMode, ServeArguments},
     leave_at_second_interrupt,
-    out::Out,
+    out::{Out, count},
     relayer_memory::RelayerMemory,
     settings::{self, Settings},
-    talk::DEFAULT_TEMPERATURE,
+    talk::{DEFAULT_TEMPERATURE, searching, tried_places},
     with_client, write_private,
 };
 
@@ -26,6 +26,8 @@ use super::{
 const KEY_FILE: &str = "serve.key";
 /// Reaches a server that listens at all addresses.
 const LOCALHOST: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+/// Interval between two looks at the nodes.
+const NODES_CHECK: Duration = Duration::from_secs(3);
 /// Prefix of a generated key, so that a leaked one is recognisable.
 const KEY_PREFIX: &str = "sk-baton-";
 /// Largest key file.
@@ -68,14 +70,18 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
             signals.next().await;
             leave_at_second_interrupt();
         };
-        Ok(gateway.serve(listener, stop).await?)
+        tokio::select! {
+            biased;
+            served = gateway.serve(listener, stop) => Ok(served?),
+            () = watch_nodes(client, out) => unreachable!("the watch does not end"),
+        }
     })
     .await
 }
 
 async fn template(settings: &Settings, arguments: &ServeArguments) -> Result<TurnInput, Failure> {
     let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
-    let relayer = arguments.memory.relayer.as_ref().or(settings.relayer.as_ref());
+    let relayer = settings.relayer_of_turns(arguments.memory.memory);
     template.relayer = settings::named_relayer(relayer).await?;
     if let Some(only) = &arguments.only {
         let node = only.parse::<NodeId>();
@@ -101,6 +107,41 @@ fn note_memory(memory: Option<&RelayerMemory>, hint: HintMode, out: &Out) {
     if memory.write.is_some() {
         out.note("every exchange is sent to the relayer, to be remembered");
     }
+}
+
+/// Says when there are no nodes, with what was tried and what to do, and when there are some.
+async fn watch_nodes(client: &Client, out: &Out) {
+    out.note(&searching(client));
+    let mut nodes = client.nodes().await;
+    let mut were_there = None;
+    loop {
+        if were_there != Some(!nodes.is_empty()) {
+            were_there = Some(!nodes.is_empty());
+            say_nodes(client, &nodes, out);
+        }
+        tokio::time::sleep(NODES_CHECK).await;
+        // The table of peers costs nothing; the nodes are asked only after a change.
+        let present = client.mesh().peers().iter().any(|peer| peer.serves_turns);
+        if were_there != Some(present) {
+            nodes = client.nodes().await;
+        }
+    }
+}
+
+fn say_nodes(client: &Client, nodes: &[NodeInfo], out: &Out) {
+    if nodes.is_empty() {
+        out.warn("No node was found, so requests are answered with 503 no_node until one is there. Tried:");
+        for line in tried_places(client) {
+            out.note(&format!("  {line}"));
+        }
+        out.note("  try: is the node running? Name one with --node ADDRESS, or see why: baton doctor");
+        return;
+    }
+    let mut models: Vec<&str> =
+        nodes.iter().flat_map(|node| &node.record.models).map(|offer| offer.name.as_str()).collect();
+    models.sort_unstable();
+    models.dedup();
+    out.note(&format!("{} with {}", count(nodes.len() as u64, "node"), models.join(", ")));
 }
 
 /// The bearer key in a file; a missing file is created.

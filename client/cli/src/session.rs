@@ -7,14 +7,14 @@ use baton_client::{
     transfer,
 };
 use baton_command::prompt;
-use baton_proto::export::ExportMemory;
+use baton_proto::{export::ExportMemory, ids::SessionId};
 use serde_json::json;
 use zeroize::Zeroizing;
 
 use super::{
     Failure,
     args::{SessionCommand, Side},
-    clock, devices, find_session, graph,
+    backup, clock, devices, find_session, graph,
     interrupt::cancellable,
     out::{self, Out, count, role, short, short_session, turn_number},
     settings::{Settings, read_bounded},
@@ -48,9 +48,13 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
         SessionCommand::Search { words } => {
             with_client(settings, false, async |client| search(client, &words.join(" "), out).await).await
         }
+        // The chat runs it.
+        SessionCommand::Branch(_) => Ok(()),
         SessionCommand::Verify { file: Some(file), full, .. } => verify_file(&file, full, out).await,
         SessionCommand::Verify { session, full, repair, .. } => {
-            let named = session.ok_or_else(|| Failure::Usage("name a session".to_owned()))?;
+            let named = session.ok_or_else(|| {
+                Failure::usage("No session is named.", "name one, or last: baton session list shows them")
+            })?;
             with_client(settings, true, async |client| verify(client, &named, full, repair, out).await).await
         }
         SessionCommand::Export { session, out: file, with_root } => {
@@ -107,8 +111,10 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
             with_client(settings, true, async |client| delete(client, &sessions, yes, out).await).await
         }
         SessionCommand::Backup { session, out: file } => {
-            with_client(settings, false, async |client| backup(client, &session, file.as_deref(), out).await)
-                .await
+            with_client(settings, false, async |client| {
+                backup::run(client, &session, file.as_deref(), out).await
+            })
+            .await
         }
         SessionCommand::Restore { session: Some(session), .. } => {
             with_client(settings, true, async |client| {
@@ -142,6 +148,11 @@ pub(crate) async fn show_list(client: &Client, out: &Out) -> Result<(), Failure>
         rows.extend(sessions.iter().map(|session| row(session, clock::now_ms())));
         out.table(&rows)?;
     }
+    let gone: Vec<String> =
+        sessions.iter().filter(|one| one.deleted_elsewhere).map(|one| short_session(&one.id)).collect();
+    if !gone.is_empty() {
+        out.note(&format!("Remove what another device deleted: baton session delete {}", gone.join(" ")));
+    }
     for journal in &unreadable {
         if let Some(id) = &journal.id {
             out.line(&format!("{}  cannot be read", short_session(id)))?;
@@ -160,7 +171,9 @@ fn row(session: &SessionInfo, now_ms: u64) -> Vec<String> {
     if title.len() < session.title.len() {
         title.push('…');
     }
-    if session.pending {
+    if session.deleted_elsewhere {
+        title = format!("(deleted on another device) {title}");
+    } else if session.pending {
         title = format!("(not answered) {title}");
     }
     if session.torn_end_bytes > 0 {
@@ -168,6 +181,7 @@ fn row(session: &SessionInfo, now_ms: u64) -> Vec<String> {
     }
     let used = session.last_ms.unwrap_or(session.created_ms);
     let stored = match session.kept_until_ms {
+        _ if session.deleted_elsewhere => "-".to_owned(),
         _ if session.unstored > 0 => "not stored yet".to_owned(),
         Some(until_ms) if until_ms < now_ms => "may have expired".to_owned(),
         Some(until_ms) => clock::day(until_ms),
@@ -200,6 +214,7 @@ fn describe(session: &SessionInfo) -> serde_json::Value {
         "last_ms": session.last_ms,
         "last_node": session.last_node.map(|node| node.to_string()),
         "pending": session.pending,
+        "deleted_elsewhere": session.deleted_elsewhere,
         "torn_end_bytes": session.torn_end_bytes,
         "unstored": session.unstored,
         "kept_until_ms": session.kept_until_ms,
@@ -260,6 +275,7 @@ async fn show(client: &Client, named: &str, all: bool, out: &Out) -> Result<(), 
                 .collect();
             turns.push(json!({
                 "seq": link.seq,
+                "turn": turn_number(link.seq),
                 "kind": format!("{:?}", record.kind).to_lowercase(),
                 "supersedes_from": record.supersedes_from,
                 "node": link.author.to_string(),
@@ -268,6 +284,7 @@ async fn show(client: &Client, named: &str, all: bool, out: &Out) -> Result<(), 
                 "stored": view.stored,
                 "replaced": replaced,
                 "moved_from": view.replay_of.map(|from| from.seq),
+                "was_turn": view.replay_of.map(|from| turn_number(from.seq)),
                 "messages": messages,
             }));
             continue;
@@ -346,6 +363,7 @@ async fn verify(client: &Client, named: &str, full: bool, repair: bool, out: &Ou
         report = cancellable(client.session(id).verify(full)).await?;
     }
     show_report(&report, out)?;
+    note_replaced(&client.session(id).info().await?, out);
     if !report.not_stored.is_empty() && !repair && !out.json() {
         out.note(&format!("  try: baton session verify {} --repair", short_session(&id)));
     }
@@ -367,7 +385,10 @@ pub(crate) fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failur
         let problems: Vec<_> = report
             .problems
             .iter()
-            .map(|problem| json!({ "seq": problem.seq, "code": problem.code.name() }))
+            .map(|problem| {
+                let turn = turn_number(problem.seq);
+                json!({ "seq": problem.seq, "turn": turn, "code": problem.code.name() })
+            })
             .collect();
         return Ok(out.value(&json!({
             "verified": report.is_good(),
@@ -410,6 +431,17 @@ pub(crate) fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failur
         report.receipts_missing,
     ));
     Ok(())
+}
+
+/// Why a verification counts more turns than the conversation has.
+pub(crate) fn note_replaced(info: &SessionInfo, out: &Out) {
+    let replaced = info.turns.saturating_sub(info.effective_turns);
+    if replaced > 0 && !out.json() {
+        let (turns, replaced) = (count(info.effective_turns, "turn"), count(replaced, "turn"));
+        out.note(&format!(
+            "  the conversation has {turns}; an edit replaced {replaced}, which stay in the chain"
+        ));
+    }
 }
 
 async fn verify_file(file: &Path, full: bool, out: &Out) -> Result<(), Failure> {
@@ -478,39 +510,6 @@ async fn delete(client: &Client, named: &[String], yes: bool, out: &Out) -> Resu
     unpublished.map_or(Ok(()), |error| Err(error.into()))
 }
 
-async fn backup(client: &Client, named: &str, file: Option<&Path>, out: &Out) -> Result<(), Failure> {
-    let id = find_session(client, named).await?;
-    let root = client.session(id).backup().await?;
-    let words = root.to_words();
-    match file {
-        Some(file) => {
-            write_private(file, Zeroizing::new(format!("{}\n", *words)).as_bytes())?;
-            out.note(&format!(
-                "Written to {}. These words are the session: keep them secret.",
-                file.display()
-            ));
-        }
-        None if std::io::stdout().is_terminal() => {
-            out.warn("These 24 words are the session. Write them down, and then clear the screen.");
-            numbered(&words, out)?;
-        }
-        // Words in a pipe end up in logs and shell histories.
-        None => return Err(Failure::Usage("give a file with --out, or run it at a terminal".to_owned())),
-    }
-    Ok(())
-}
-
-/// The words in numbered rows of four.
-fn numbered(words: &str, out: &Out) -> Result<(), Failure> {
-    let words: Vec<&str> = words.split_whitespace().collect();
-    for (row, four) in words.chunks(4).enumerate() {
-        let cells = four.iter().enumerate();
-        let cells = cells.map(|(column, word)| format!("{:>2} {word:<10}", 4 * row + column + 1));
-        out.line(Zeroizing::new(cells.collect::<String>()).trim_end())?;
-    }
-    Ok(())
-}
-
 fn words(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
     if let Some(file) = file {
         return read(file, 4096);
@@ -535,7 +534,7 @@ async fn restore(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), F
         out.good(&format!(
             "✓ session {} is here and verified: {}",
             short_session(&id),
-            count(info.turns, "turn")
+            count(info.effective_turns, "turn")
         ));
         for lost in &recovered.lost {
             out.warn(&format!(
@@ -561,7 +560,7 @@ async fn restore(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), F
 }
 
 /// Shows a session that was imported or recovered.
-async fn show_ready(client: &Client, id: baton_proto::ids::SessionId, out: &Out) -> Result<(), Failure> {
+async fn show_ready(client: &Client, id: SessionId, out: &Out) -> Result<(), Failure> {
     let info = client.session(id).info().await?;
     if out.json() {
         out.value(&describe(&info))?;
@@ -569,7 +568,7 @@ async fn show_ready(client: &Client, id: baton_proto::ids::SessionId, out: &Out)
         out.good(&format!(
             "✓ session {} is here and verified: {}",
             short_session(&id),
-            count(info.turns, "turn")
+            count(info.effective_turns, "turn")
         ));
         if let Some(command) = out.continuation(&short_session(&id)) {
             out.note(&format!("Continue with: {command}"));

@@ -162,8 +162,8 @@ impl Settings {
             clock_offset: arguments.clock_offset,
             passphrase: passphrase(arguments.passphrase_file.as_deref(), &home, environment)?,
             account: options.account.unwrap_or_else(|| home.join("account.key")),
-            // A URL names both of a relayer's addresses.
-            relayer_url: options.relayer_url.or_else(|| named_by_url(arguments, options.relayer.as_ref())),
+            // A URL names both of a relayer's addresses, whichever of the two settings has it.
+            relayer_url: options.relayer_url.or_else(|| options.relayer.clone().filter(|text| is_url(text))),
             insecure: options.insecure.unwrap_or(false),
             owner: options.owner,
             delegation: options.delegation,
@@ -184,6 +184,11 @@ impl Settings {
                 || (environment.log.is_some() && std::io::stderr().is_terminal()),
             relayer: options.relayer,
         })
+    }
+
+    /// The relayer of turns. One that is named for memories alone takes part only in turns with memory.
+    pub(crate) fn relayer_of_turns(&self, with_memory: bool) -> Option<&String> {
+        self.relayer.as_ref().or(self.relayer_url.as_ref().filter(|_| with_memory))
     }
 
     /// The file of the account key.
@@ -294,16 +299,6 @@ impl Settings {
         }
         Ok(config)
     }
-}
-
-/// The URL by which a call or the settings name their relayer.
-fn named_by_url(arguments: &Arguments, setting: Option<&String>) -> Option<String> {
-    let given = match &arguments.command {
-        Some(Command::Chat(chat)) => chat.memory.relayer.as_ref(),
-        Some(Command::Serve(serve)) => serve.memory.relayer.as_ref(),
-        _ => None,
-    };
-    given.or(setting).filter(|text| is_url(text)).cloned()
 }
 
 /// The options of flags and environment.

@@ -85,7 +85,10 @@ fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(
         let failed: Vec<_> = report
             .failed
             .iter()
-            .map(|(seq, error)| json!({ "seq": seq, "error": error.name(), "message": error.to_string() }))
+            .map(|(seq, error)| {
+                let turn = turn_number(*seq);
+                json!({ "seq": seq, "turn": turn, "error": error.name(), "message": error.to_string() })
+            })
             .collect();
         return Ok(out.value(&json!({
             "session": session.to_string(),
@@ -114,6 +117,7 @@ fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(
 fn describe(blob: &BlobLifetime) -> Value {
     json!({
         "seq": blob.seq,
+        "turn": turn_number(blob.seq),
         "blob_id": blob.blob_id.map(|id| id.to_string()),
         "bytes": blob.length,
         "stored": blob.stored,

@@ -26,7 +26,6 @@ use baton_proto::{
 use super::{
     Failure,
     args::ChatArguments,
-    find_session,
     interrupt::cancellable_at,
     out::{Out, Tone, count, memories, role, short, turn_number},
     random_seed,
@@ -59,7 +58,7 @@ impl Talk {
     /// Builds them from settings and arguments.
     pub(crate) async fn from(settings: &Settings, arguments: &ChatArguments) -> Result<Self, Failure> {
         let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
-        let relayer = arguments.memory.relayer.as_ref().or(settings.relayer.as_ref());
+        let relayer = settings.relayer_of_turns(arguments.memory.memory);
         template.relayer = settings::named_relayer(relayer).await?;
         if let Some(only) = &arguments.only {
             let node = only.parse::<NodeId>();
@@ -368,10 +367,26 @@ pub(crate) async fn while_waiting<T>(
 }
 
 /// The places where nodes are looked for.
-fn searching(client: &Client) -> String {
+pub(crate) fn searching(client: &Client) -> String {
     match client.mesh().network().bootstrap.len() {
         0 => "Looking for nodes on the local network …".to_owned(),
         named => format!("Looking for nodes: {} …", count(named as u64, "named node")),
+    }
+}
+
+/// Every place where nodes were looked for, each with the result so far.
+pub(crate) fn tried_places(client: &Client) -> Vec<String> {
+    let network = client.mesh().network();
+    let named = network.bootstrap.iter().map(|node| match (&node.failure, node.connected) {
+        (_, true) => format!("{}: connected, and serves no turns", node.address),
+        (Some(failure), false) => format!("{}: {failure}", node.address),
+        (None, false) => format!("{}: no answer yet", node.address),
+    });
+    let places: Vec<String> = named.collect();
+    if places.is_empty() {
+        vec!["the local network, by multicast: no node answered".to_owned()]
+    } else {
+        places
     }
 }
 
@@ -419,16 +434,6 @@ pub(crate) fn memory_lines(items: &[MemoryItem]) -> Vec<String> {
         format!("  · {} ({})", text.replace('\n', " "), item.source)
     });
     std::iter::once(format!("{} added", memories(items.len() as u64))).chain(lines).collect()
-}
-
-/// The named session, or a new one. System text for a named one waits until nothing is pending.
-pub(crate) async fn open_session(
-    client: &Client,
-    talk: &Talk,
-    arguments: &ChatArguments,
-) -> Result<SessionId, Failure> {
-    let Some(named) = &arguments.session else { return Ok(talk.new_session(client).await?) };
-    find_session(client, named).await
 }
 
 /// The JSON schema in a file.

@@ -233,7 +233,14 @@ impl FullScreenView {
                 self.dialogue = Some(dialogue);
                 self.list();
                 let effect = self.state.end(then.is_some());
-                if then == Some(DialogueStep::Leave) { Some(Effect::Leave) } else { effect }
+                match then {
+                    Some(DialogueStep::Leave) => Some(Effect::Leave),
+                    Some(DialogueStep::Prefill(text)) => {
+                        self.state.prefill(text);
+                        effect
+                    }
+                    _ => effect,
+                }
             }
             TaskOutcome::SessionList => {
                 self.listing = false;

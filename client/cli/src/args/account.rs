@@ -33,9 +33,9 @@ pub(crate) enum AccountCommand {
     /// enough.
     #[command(after_help = DELEGATE_EXAMPLES)]
     Delegate(DelegateArguments),
-    /// List the delegations known to the relayer (needs --relayer-url).
+    /// List the delegations known to the relayer (needs --relayer).
     Delegations,
-    /// Revoke a delegation, at once and for good (needs --relayer-url).
+    /// Revoke a delegation, at once and for good (needs --relayer).
     Revoke {
         /// Id of the delegation, as baton account delegations shows it.
         id: String,
@@ -49,9 +49,9 @@ const DELEGATE_EXAMPLES: &str = "\
 Examples:
   baton account show                               on the delegate's machine: its public key
   baton account delegate KEY --out agent.json      to read, for 30 days
-  baton account delegate KEY --scopes read,write --project garden --days 7 --register --relayer-url https://relayer.example
-  baton memory list --delegation agent.json --relayer-url https://relayer.example
-  baton account revoke ID --relayer-url https://relayer.example";
+  baton account delegate KEY --scopes read,write --project garden --days 7 --register --relayer https://relayer.example
+  baton memory list --delegation agent.json --relayer https://relayer.example
+  baton account revoke ID --relayer https://relayer.example";
 
 /// Arguments of `baton account delegate`.
 #[derive(Debug, Args)]
@@ -80,7 +80,7 @@ pub(crate) struct DelegateArguments {
     /// Output file (created with mode 0600).
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Register the delegation with the relayer (needs --relayer-url), so that the delegate needs no file.
+    /// Register the delegation with the relayer (needs --relayer), so that the delegate needs no file.
     #[arg(long)]
     pub register: bool,
 }

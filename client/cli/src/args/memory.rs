@@ -139,7 +139,7 @@ pub(crate) enum MemoryCommand {
 
 const SETTINGS_EXAMPLES: &str = "\
 Examples:
-  baton memory settings --relayer-url https://relayer.example
+  baton memory settings --relayer https://relayer.example
   baton memory settings --extract-through-nodes on       nodes read the words of exchanges, and not whose they are
   baton memory settings --extract-through-nodes off      from the next exchange on";
 

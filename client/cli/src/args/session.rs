@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::{BranchPlace, ChatArguments};
 
 /// A chain of a session whose devices diverged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -11,6 +13,46 @@ pub(crate) enum Side {
     Ours,
     /// The chain in the head index. Displaced turns of this device are sent again after it.
     Theirs,
+}
+
+/// Arguments of `baton session branch`.
+#[derive(Debug, Args)]
+pub(crate) struct BranchArguments {
+    /// Session id, a prefix of it, or `last`.
+    session: String,
+    /// First message of the branch: the answer is printed; without it, the chat opens at a terminal.
+    text: Option<String>,
+    /// The last common turn, counted from 1 [default: the last turn].
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    turn: Option<u64>,
+    /// Model to use, by name or id [default: any; a node's own engine is preferred].
+    #[arg(long, env = "BATON_MODEL")]
+    model: Option<String>,
+    /// Pinned system text of the branch [default: the session's].
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Allow test engines, which only repeat the message.
+    #[arg(long, env = "BATON_ALLOW_ECHO")]
+    allow_echo: bool,
+    /// Use a line-by-line prompt instead of the full-screen view, even at a terminal.
+    #[arg(long, env = "BATON_PLAIN")]
+    plain: bool,
+}
+
+impl BranchArguments {
+    /// The chat that begins the branch.
+    pub(crate) fn chat(self) -> ChatArguments {
+        ChatArguments {
+            message: self.text,
+            session: Some(self.session),
+            branch: Some(BranchPlace { after_turn: self.turn }),
+            model: self.model,
+            system: self.system,
+            allow_echo: self.allow_echo,
+            plain: self.plain,
+            ..ChatArguments::default()
+        }
+    }
 }
 
 /// The commands for sessions. SESSION is an id, a prefix of one, or `last`.
@@ -43,6 +85,8 @@ pub(crate) enum SessionCommand {
         /// The title [default: the beginning of the first message].
         title: Option<String>,
     },
+    /// Begin a new session that shares this one's turns up to one of them; this one stays as it is.
+    Branch(BranchArguments),
     /// Verify every link, signature, record and blob, and their presence in the store.
     Verify {
         /// Session id, a prefix of it, or `last`; omit it with --file.

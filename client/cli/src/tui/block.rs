@@ -253,7 +253,7 @@ impl Turn {
             }
             AnswerStatus::Cancelled => put(
                 Ink::Remark(Tone::Note),
-                "Stopped: this is not part of the conversation. /edit TEXT changes the message, /retry sends it again.",
+                "Stopped: this is not part of the conversation. /edit changes the message, /retry sends it again.",
                 &mut rows,
             ),
         }

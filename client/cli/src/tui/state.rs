@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
+use baton_command::nearest::nearest;
 use baton_proto::ids::SessionId;
 
 use super::{
     conversation::ConversationSnapshot, editor::Editor, inbox::ViewMessage, palette::Palette, pane::Pane,
     sidebar::Sidebar, wrap,
 };
-use crate::dialogue::{HELP, Line, parse};
+use crate::dialogue::{HELP, Line, command_names, parse};
 
 /// A request to the loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,6 +120,7 @@ impl State {
     /// Work begins.
     pub(super) fn begin(&mut self, line: &str, now: Duration) {
         let (what, gives_up) = match parse(line) {
+            Line::Edit("") => ("working", false),
             Line::Say(_) | Line::Edit(_) | Line::Regenerate | Line::Retry | Line::Continue => {
                 ("looking for a node", false)
             }
@@ -177,6 +179,13 @@ impl State {
         None
     }
 
+    /// Puts a text into the input, where the user changes it; a text that the user wrote meanwhile stays.
+    pub(super) fn prefill(&mut self, text: String) {
+        if self.editor.is_empty() {
+            self.editor.set(text);
+        }
+    }
+
     /// Puts an unsent text back into the input.
     fn give_back(&mut self, text: String) {
         let written = self.editor.take();
@@ -210,10 +219,14 @@ impl State {
             Line::Unknown(_) => {
                 let name = text.split_whitespace().next().unwrap_or_default();
                 let known = commands().find(|(full, _)| full.split_whitespace().next() == Some(name));
+                let near = nearest(name, command_names());
                 let name = wrap::fit(&wrap::clean_line(name), 20);
-                self.hint = Some(match known {
-                    Some((full, _)) => format!("{name} needs more: {full}"),
-                    None => {
+                self.hint = Some(match (known, near) {
+                    (Some((full, _)), _) => format!("{name} needs more: {full}"),
+                    (None, Some(near)) => {
+                        format!("There is no {name}. Did you mean {near}? /help lists the commands")
+                    }
+                    (None, None) => {
                         format!("There is no {name}. /help lists the commands; // begins a message with /")
                     }
                 });

@@ -1,6 +1,7 @@
 //! The view as a user meets it: typed keys and events in, the screen out.
 
 mod chaos;
+mod editing;
 mod rendering;
 mod turns;
 mod typing;

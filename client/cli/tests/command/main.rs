@@ -4,6 +4,7 @@
 mod blobs;
 mod command;
 mod devices;
+mod everyday;
 mod home;
 mod memory;
 mod nodes;

@@ -121,7 +121,7 @@ async fn memories_are_listed_searched_added_edited_and_forgotten_with_signed_req
     let server = start_relayer(&folder).await;
     let url = server.uri();
     let baton = async |arguments: &[&str]| {
-        let all = [&["memory"], arguments, &["--relayer-url", &url]].concat();
+        let all = [&["memory"], arguments, &["--relayer", &url]].concat();
         baton(folder.path(), &all, "").await
     };
     let id = "ab".repeat(16);
@@ -189,13 +189,13 @@ async fn what_a_relayer_refuses_has_its_code_hint_and_exit_code() {
     let refusal = json!({ "code": "scope_missing", "message": "not allowed", "hint": "ask the owner" });
     let answer = ResponseTemplate::new(403).set_body_json(refusal);
     Mock::given(ValidSignature).respond_with(answer).mount(&server).await;
-    let refused = ["memory", "projects", "--json", "--relayer-url", &server.uri()];
+    let refused = ["memory", "projects", "--json", "--relayer", &server.uri()];
     let refused = baton(folder.path(), &refused, "").await;
     assert_eq!((code(&refused), last(&refused)["error"]["name"].as_str()), (9, Some("scope_missing")));
     assert!(err(&refused).contains("ask the owner"));
-    let away = baton(folder.path(), &["memory", "list", "--relayer-url", "http://127.0.0.1:9"], "").await;
+    let away = baton(folder.path(), &["memory", "list", "--relayer", "http://127.0.0.1:9"], "").await;
     assert_eq!(code(&away), 9);
-    assert!(err(&away).contains("--relayer-url"), "{}", err(&away));
+    assert!(err(&away).contains("--relayer"), "{}", err(&away));
     assert_eq!(code(&baton(folder.path(), &["memory", "list"], "").await), 2, "no relayer is named");
     let deaf = baton(folder.path(), &["chat", "--memory", "--message", "x"], "").await;
     assert_eq!(code(&deaf), 2);

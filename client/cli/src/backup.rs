@@ -1,0 +1,95 @@
+//! `baton session backup`: the 24 words that are a session, and what they restore.
+
+use std::{io::IsTerminal as _, path::Path};
+
+use baton_client::{Client, SessionInfo};
+use baton_proto::ids::SessionId;
+use serde_json::json;
+use zeroize::Zeroizing;
+
+use super::{
+    Failure, clock, find_session,
+    out::{Out, count, short_session},
+    write_private,
+};
+
+/// Shows the words of a session at a terminal, or writes them to a new file, and says what they restore.
+pub(crate) async fn run(client: &Client, named: &str, file: Option<&Path>, out: &Out) -> Result<(), Failure> {
+    let id = find_session(client, named).await?;
+    let root = client.session(id).backup().await?;
+    // A damaged journal still gives the words, and nothing else.
+    let info = client.session(id).info().await.ok();
+    let words = root.to_words();
+    match file {
+        Some(file) => {
+            write_private(file, Zeroizing::new(format!("{}\n", *words)).as_bytes())?;
+            let place = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+            if out.json() {
+                return Ok(out.value(&backup_report(&id, info.as_ref(), &place))?);
+            }
+            out.good(&format!("✓ 24 words of session {} written to {}", short_session(&id), place.display()));
+        }
+        None if std::io::stdout().is_terminal() && !out.json() => {
+            out.warn("These 24 words are the session. Write them down, and then clear the screen.");
+            numbered(&words, out)?;
+        }
+        // Words in a pipe end up in logs and shell histories.
+        None => {
+            return Err(Failure::usage(
+                "The words are shown only at a terminal.",
+                "write them to a file that only you can read: --out FILE",
+            ));
+        }
+    }
+    if let Some(info) = &info {
+        note_restorable(info, out);
+    }
+    out.note("  Whoever has these words can read and continue the session: keep them secret, and not on this machine.");
+    let words_file = file.map_or_else(String::new, |_| " --words-file FILE".to_owned());
+    out.note(&format!("  On another machine, with the same store: baton session restore{words_file}"));
+    Ok(())
+}
+
+fn backup_report(id: &SessionId, info: Option<&SessionInfo>, file: &Path) -> serde_json::Value {
+    json!({
+        "session": id.to_string(),
+        "words": 24,
+        "file": file.display().to_string(),
+        "turns": info.map(|info| info.effective_turns),
+        "unstored": info.map(|info| info.unstored),
+        "kept_until_ms": info.and_then(|info| info.kept_until_ms),
+    })
+}
+
+/// What the words of a session restore, and until when.
+fn note_restorable(info: &SessionInfo, out: &Out) {
+    let turns = count(info.effective_turns, "turn");
+    out.note(&format!("  \"{}\", {turns}", info.title));
+    if info.deleted_elsewhere {
+        return out.warn("  ⚠ Another device deleted this session: its words restore nothing.");
+    }
+    match info.kept_until_ms {
+        _ if info.turns == 0 => out.warn("  ⚠ Nothing is stored yet: the words restore the session after its first answer."),
+        _ if info.unstored > 0 => out.warn(&format!(
+            "  ⚠ The store has not confirmed the newest turns: keep this device until baton session list shows a date, or \
+             run baton session verify {} --repair.",
+            short_session(&info.id)
+        )),
+        Some(until_ms) => out.note(&format!(
+            "  The words restore them while the store keeps them, at least until {}; baton session renew extends that.",
+            clock::day(until_ms)
+        )),
+        None => {}
+    }
+}
+
+/// The words in numbered rows of four.
+fn numbered(words: &str, out: &Out) -> Result<(), Failure> {
+    let words: Vec<&str> = words.split_whitespace().collect();
+    for (row, four) in words.chunks(4).enumerate() {
+        let cells = four.iter().enumerate();
+        let cells = cells.map(|(column, word)| format!("{:>2} {word:<10}", 4 * row + column + 1));
+        out.line(Zeroizing::new(cells.collect::<String>()).trim_end())?;
+    }
+    Ok(())
+}

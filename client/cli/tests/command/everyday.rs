@@ -1,0 +1,209 @@
+//! What people meet every day: mistyped names, empty values, branches, backups, and sessions that another
+//! device deleted.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use baton_proto::ErrorCode;
+use baton_testkit::fake::Act;
+
+use crate::command::{Fixture, code, err, last, out};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_another_device_deleted_says_so_and_takes_no_message() {
+    let fixture = Fixture::new().await;
+    let (one, two) = (fixture.folder.path().join("one"), fixture.folder.path().join("two"));
+    let begun = last(&fixture.baton(&one, &["chat", "hello", "--json", "--no-dht"], "").await);
+    let id = begun["session"].as_str().unwrap()[..8].to_owned();
+    let words = ["session", "backup", "last", "--out", "words"];
+    assert_eq!(code(&fixture.baton(&one, &words, "").await), 0);
+    let words = std::fs::read_to_string(fixture.folder.path().join("words")).unwrap();
+    assert_eq!(code(&fixture.baton(&two, &["session", "restore", "--no-dht"], &words).await), 0);
+    assert_eq!(code(&fixture.baton(&two, &["session", "delete", &id, "--yes", "--no-dht"], "").await), 0);
+
+    // Both the look that finds the deletion and the memory of it refuse the message.
+    for message in ["again", "once more"] {
+        let refused = fixture.baton(&one, &["chat", "-s", &id, message, "--no-dht"], "").await;
+        let said = err(&refused);
+        assert_eq!(code(&refused), 7, "{said}");
+        assert!(said.contains("deleted on another device"), "{said}");
+        assert!(said.contains(&format!("baton session delete {id}")), "{said}");
+        assert!(!said.contains("Your message is saved"), "{said}");
+    }
+    let listed = fixture.baton(&one, &["session", "list"], "").await;
+    assert!(out(&listed).contains("(deleted on another device) hello"), "{}", out(&listed));
+    assert!(!out(&listed).contains("not answered"), "{}", out(&listed));
+    let prompt = fixture.baton(&one, &["chat", "-s", &id, "--no-dht"], "/quit\n").await;
+    assert!(err(&prompt).contains("Another device deleted this conversation"), "{}", err(&prompt));
+    let doctor = fixture.baton(&one, &["doctor", "--no-dht"], "").await;
+    assert!(err(&doctor).contains("C804"), "{}", err(&doctor));
+    assert_eq!(code(&fixture.baton(&one, &["session", "delete", &id, "--yes", "--no-dht"], "").await), 0);
+    assert_eq!(
+        last(&fixture.baton(&one, &["session", "list", "--json"], "").await)["sessions"][0],
+        serde_json::Value::Null
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mistyped_names_get_a_suggestion_and_a_mistyped_model_is_refused_soon() {
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    let began = Instant::now();
+    let refused = fixture.baton(&home, &["chat", "hi", "--model", "parot"], "").await;
+    assert_eq!(code(&refused), 3, "{}", err(&refused));
+    assert!(err(&refused).contains("did you mean parrot?"), "{}", err(&refused));
+    assert!(began.elapsed() < Duration::from_millis(3500), "{:?}", began.elapsed());
+    let none = last(&fixture.baton(&home, &["session", "list", "--json"], "").await);
+    assert_eq!(none["sessions"], serde_json::json!([]), "no session is left");
+
+    let begun = last(&fixture.baton(&home, &["chat", "a poem about the sea", "--json"], "").await);
+    assert_eq!((begun["seq"].as_u64(), begun["turn"].as_u64()), (Some(0), Some(1)));
+    let id = begun["session"].as_str().unwrap()[..8].to_owned();
+    // The last digit is another one.
+    let wrong = format!("{}{}", &id[..7], if id.ends_with('0') { '1' } else { '0' });
+    for name in [wrong.as_str(), "about the sea"] {
+        let refused = fixture.baton(&home, &["session", "show", name], "").await;
+        assert_eq!(code(&refused), 7);
+        assert!(
+            err(&refused).contains(&format!("did you mean {id} \"a poem about the sea\"?")),
+            "{}",
+            err(&refused)
+        );
+    }
+    let prompt = fixture.baton(&home, &["chat"], "/verfy\n/quit\n").await;
+    assert!(err(&prompt).contains("There is no /verfy. Did you mean /verify?"), "{}", err(&prompt));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_value_is_refused_by_its_name() {
+    let fixture = Fixture::new().await;
+    for (arguments, name) in [
+        (&["chat", "hi", "--node", ""][..], "--node is empty"),
+        (&["chat", "hi", "--model", " "], "--model is empty"),
+        (&["chat", "hi", "--only="], "--only is empty"),
+        (&["session", "list", "--home", "", "--json"], "--home"),
+        (&["memory", "list", "--relayer", ""], "--relayer"),
+    ] {
+        let given: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+        let refused = crate::command::run(fixture.folder.path(), &given, "");
+        assert_eq!(code(&refused), 2, "{arguments:?}: {}", err(&refused));
+        assert!(err(&refused).contains(name), "{arguments:?}: {}", err(&refused));
+    }
+    let by_variable = Command::new(env!("CARGO_BIN_EXE_baton"))
+        .env_clear()
+        .envs([("HOME", fixture.folder.path().as_os_str()), ("BATON_MODEL", "".as_ref())])
+        .args(["chat", "hi"])
+        .output()
+        .unwrap();
+    assert!(err(&by_variable).contains("BATON_MODEL is empty: unset it"), "{}", err(&by_variable));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_begins_with_the_turns_of_its_parent_which_stays() {
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    let first = last(&fixture.baton(&home, &["chat", "one", "--json"], "").await);
+    let parent = first["session"].as_str().unwrap().to_owned();
+    assert_eq!(code(&fixture.baton(&home, &["chat", "-c", "two"], "").await), 0);
+    let branch = ["session", "branch", &parent, "--turn", "1", "other", "--json"];
+    let branched = fixture.baton(&home, &branch, "").await;
+    assert_eq!(code(&branched), 0, "{}", err(&branched));
+    assert!(err(&branched).contains("after turn 1"), "{}", err(&branched));
+    let id = last(&branched)["session"].as_str().unwrap().to_owned();
+    assert_ne!(id, parent);
+    let shown = last(&fixture.baton(&home, &["session", "show", &id, "--json"], "").await);
+    let texts: Vec<&str> = shown["turns"][0]["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| message["text"].as_str().unwrap())
+        .collect();
+    assert_eq!(texts[..3], ["one", "one (0)", "other"], "{shown}");
+    assert_eq!(shown["turns"][0]["turn"], 1);
+    let kept = last(&fixture.baton(&home, &["session", "show", &parent, "--json"], "").await);
+    assert_eq!(kept["turns"].as_array().unwrap().len(), 2, "the parent stays as it is");
+    // At the prompt the branch goes on as any conversation; a wrong turn is named.
+    let prompt = fixture.baton(&home, &["session", "branch", &parent], "three\nfour\n/quit\n").await;
+    assert_eq!((code(&prompt), out(&prompt).as_str()), (0, "three (0)\nfour (1)\n"), "{}", err(&prompt));
+    let wrong = fixture.baton(&home, &["session", "branch", &parent, "--turn", "9", "x"], "").await;
+    assert_eq!(code(&wrong), 2);
+    assert!(err(&wrong).contains("has no turn 9"), "{}", err(&wrong));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_says_what_it_restores_and_what_comes_next_and_edits_are_counted_once() {
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    let lines = "/edit\none\ntwo\n/edit\n/edit two again\n/quit\n";
+    let chat = fixture.baton(&home, &["chat"], lines).await;
+    assert_eq!(code(&chat), 0, "{}", err(&chat));
+    assert!(err(&chat).contains("There is no message yet."), "{}", err(&chat));
+    assert!(err(&chat).contains("Your last message: two\n"), "{}", err(&chat));
+    let backup = fixture.baton(&home, &["session", "backup", "last", "--out", "w"], "").await;
+    let said = err(&backup);
+    for part in [
+        "✓ 24 words of session",
+        "/w\n",
+        "\"one\", 2 turns",
+        "at least until",
+        "baton session restore --words-file",
+    ] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    let verified = fixture.baton(&home, &["session", "verify", "last"], "").await;
+    assert!(
+        err(&verified).contains("the conversation has 2 turns; an edit replaced 1 turn"),
+        "{}",
+        err(&verified)
+    );
+    let again = fixture.baton(&home, &["session", "backup", "last", "--out", "v", "--json"], "").await;
+    assert_eq!((last(&again)["turns"].as_u64(), last(&again)["words"].as_u64()), (Some(2), Some(24)));
+    let piped = fixture.baton(&home, &["session", "backup", "last"], "").await;
+    assert!(err(&piped).contains("--out FILE"), "{}", err(&piped));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_requires_a_grant_is_asked_once_and_the_way_to_one_is_named() {
+    let fixture = Fixture::new().await;
+    fixture.node.script([Act::Refuse(ErrorCode::GrantRequired); 6]);
+    let refused = fixture.baton(&fixture.home(), &["chat", "hi"], "").await;
+    let said = err(&refused);
+    assert_eq!(code(&refused), 4, "{said}");
+    for part in ["after 1 attempt,", "only holders of a grant", "baton grants key", "baton grants use FILE"] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+}
+
+#[test]
+fn a_server_without_nodes_says_what_it_tried_and_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
+    let mut server = Command::new(env!("CARGO_BIN_EXE_baton"))
+        .env_clear()
+        .env("HOME", folder.path())
+        .args(["serve", "--listen", "127.0.0.1:0", "--node", node])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(server.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let mut said = Vec::new();
+    for line in lines {
+        let done = line.contains("try: is the node running?");
+        said.push(line);
+        if done {
+            break;
+        }
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let said = said.join("\n");
+    for part in ["Looking for nodes: 1 named node", "No node was found", "503 no_node", node, "baton doctor"]
+    {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+}
