@@ -34,7 +34,7 @@ impl Input {
     }
 
     /// The next line, which begins with `prefill` at a terminal; `None` at the end. Blocking.
-    fn next(&mut self, prefill: &str) -> std::io::Result<Option<String>> {
+    fn next(&mut self, mut prefill: &str) -> std::io::Result<Option<String>> {
         match self {
             Self::Terminal(editor) => loop {
                 match editor.readline_with_initial("> ", (prefill, "")) {
@@ -44,7 +44,7 @@ impl Input {
                         return Ok(Some(line));
                     }
                     // At the prompt Ctrl-C clears the line, as in a shell.
-                    Err(ReadlineError::Interrupted) => {}
+                    Err(ReadlineError::Interrupted) => prefill = "",
                     Err(ReadlineError::Eof) => return Ok(None),
                     Err(ReadlineError::Io(error)) => return Err(error),
                     Err(error) => return Err(std::io::Error::other(error)),
