@@ -89,7 +89,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Create a data directory, a node key and a commented configuration file; never overwrites anything
+    /// Create a data directory, a node key and a commented configuration file; never overwrites anything of yours
     #[command(after_help = init::AFTER_HELP)]
     Init(InitArgs),
     /// Run the node
