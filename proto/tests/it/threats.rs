@@ -12,7 +12,10 @@ const OBJECTS: [(&str, &[&str]); 7] = [
         include_str!("../../src/receipt.rs"),
         &["Receipt", "TokenCounts", "Timings", "Commitments", "ProgressNote"],
     ),
-    (include_str!("../../src/node_record.rs"), &["NodeRecord", "KeyWindow", "ModelOffer", "NodeLimits"]),
+    (
+        include_str!("../../src/node_record.rs"),
+        &["NodeRecord", "KeyWindow", "ModelOffer", "NodeLimits", "StorageOffer"],
+    ),
     (
         include_str!("../../src/wire.rs"),
         &["Committed", "StoreState", "TurnStatus", "NodeFrame", "ReplyEvent"],
