@@ -152,7 +152,7 @@ pub enum ClientError {
     },
     /// A merge waits for the owner's decision.
     #[error("the session is {0}")]
-    Diverged(ChainConflict),
+    Diverged(Box<ChainConflict>),
     /// The network could not be started.
     #[error(transparent)]
     Mesh(#[from] MeshError),

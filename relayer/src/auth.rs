@@ -390,7 +390,13 @@ mod tests {
             Authenticator::expect_refusal(&authenticator.ask(&post, path, &twice, b"{}").await, name);
             let mut changed = headers();
             changed.insert(name, HeaderValue::from_static("0"));
-            Authenticator::expect_refusal(&authenticator.ask(&post, path, &changed, b"{}").await, name);
+            let answer = authenticator.ask(&post, path, &changed, b"{}").await;
+            if name == "x-timestamp" {
+                // The time is checked before the body is read.
+                assert!(matches!(answer, Err(AuthError::Clock)), "{answer:?}");
+            } else {
+                Authenticator::expect_refusal(&answer, name);
+            }
         }
     }
 

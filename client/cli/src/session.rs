@@ -1,6 +1,6 @@
 //! `baton session`.
 
-use std::{collections::HashSet, io::IsTerminal as _, path::Path};
+use std::{collections::HashSet, path::Path};
 
 use baton_client::{
     ChainSide, Client, ClientError, Listing, SessionInfo, SessionRoot, UnreadableSession, VerifyReport,

@@ -157,7 +157,7 @@ pub(crate) async fn reconcile_before(
         Err(error) => {
             // Another turn here would make the open conflict larger.
             if let Some(conflict) = session.read(|state| state.conflict.clone()) {
-                return Err(ClientError::Diverged(conflict));
+                return Err(ClientError::Diverged(Box::new(conflict)));
             }
             let reason = error.to_string();
             events(TurnEvent::Devices(DeviceEvent::NotCompared { reason }));
@@ -335,7 +335,7 @@ async fn close_conflict(session: &Arc<Session>) -> Result<(), ClientError> {
 
 fn wait_for_owner(conflict: ChainConflict, events: &mut Events<'_>) -> ClientError {
     events(TurnEvent::Devices(DeviceEvent::Diverged(conflict.clone())));
-    ClientError::Diverged(conflict)
+    ClientError::Diverged(Box::new(conflict))
 }
 
 /// The most that replays cost, in millionths of the node's unit.

@@ -66,7 +66,7 @@ fn said(turns: std::ops::RangeInclusive<u64>, others: [&[&str]; 2]) -> Vec<Strin
 
 async fn diverged(device: &Device, id: SessionId) -> baton_client::ChainConflict {
     match device.client.session(id).reconcile(&options(), |_| {}).await {
-        Err(ClientError::Diverged(conflict)) => conflict,
+        Err(ClientError::Diverged(conflict)) => *conflict,
         other => panic!("it did not diverge: {other:?}"),
     }
 }

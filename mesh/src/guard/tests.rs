@@ -5,7 +5,8 @@ use super::{
     scores::{FIRST_BAN_MS, HALF_LIFE_MS, LONGEST_BAN_MS, MAX_SCORES, faded},
     *,
 };
-use crate::core::accounts::HOUR_MS;
+
+const HOUR_MS: u64 = 60 * MINUTE_MS;
 
 const OFFENCES: [Offence; 8] = [
     Offence::Forged,

@@ -233,7 +233,7 @@ mod tests {
         let chain = QuotaChain::verify_form(&bytes).unwrap();
         let limits = ServiceLimits::default();
         let who = Caller { peer: NodeId([1; 32]), subnet: None };
-        payers(&limits, &Guard::new(&limits), &who, Some(&chain), 0)
+        payers(&limits, &Guard::new(&limits.guard()), &who, Some(&chain), 0)
     }
 
     fn turn(accounts: &mut Accounts, payers: &[Payer], most: u32, used: u32) -> Result<u32, u32> {
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn a_peer_without_a_grant_pays_with_its_subnet_and_an_uncounted_one_with_nothing() {
         let limits = ServiceLimits::default();
-        let guard = Guard::new(&limits);
+        let guard = Guard::new(&limits.guard());
         let caller = |ip: [u8; 4]| guard.caller(NodeId([1; 32]), Origin::Direct(ip.into()));
         let counted = payers(&limits, &guard, &caller([203, 0, 113, 9]), None, 0);
         let holders: Vec<Holder> = counted.iter().map(|payer| payer.holder).collect();

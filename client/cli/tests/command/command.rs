@@ -178,7 +178,7 @@ async fn sessions_are_listed_shown_verified_backed_up_restored_and_deleted() {
 async fn failures_have_exit_codes_and_name_the_next_step() {
     let fixture = Fixture::new().await;
     let home = fixture.home();
-    let empty = fixture.baton(&home, &["chat", "--message", " ", "--json"], "").await;
+    let empty = fixture.baton(&home, &["chat", " ", "--json"], "").await;
     assert_eq!((code(&empty), last(&empty)["error"]["name"].as_str()), (2, Some("EmptyMessage")));
     let long = fixture.baton(&home, &["chat", "--message", "-"], &"x".repeat(1_000_000)).await;
     assert_eq!(code(&long), 2);

@@ -81,7 +81,7 @@ async fn mistyped_names_get_a_suggestion_and_a_mistyped_model_is_refused_soon() 
 async fn an_empty_value_is_refused_by_its_name() {
     let fixture = Fixture::new().await;
     for (arguments, name) in [
-        (&["chat", "hi", "--node", ""][..], "--node is empty"),
+        (&["chat", "hi", "--node", ""][..], "--node"),
         (&["chat", "hi", "--model", " "], "--model is empty"),
         (&["chat", "hi", "--only="], "--only is empty"),
         (&["session", "list", "--home", "", "--json"], "--home"),

@@ -234,9 +234,12 @@ async fn a_store_that_refuses_the_nodes_blobs_is_found_and_its_secret_is_the_fix
     let wrong = home.path().join("wrong");
     fs::write(&wrong, [b'x'; 40]).unwrap();
     fs::set_permissions(&wrong, fs::Permissions::from_mode(0o600)).unwrap();
-    let with = |file: &Path| [&open[..], &["--publisher-secret-file", file.to_str().unwrap()]].concat();
-    assert!(doctor(home.path(), &with(&wrong)).1.contains(&"D707".to_owned()), "another secret");
-    let (_, codes, all) = doctor(home.path(), &with(&file));
+    let with = |file: &Path| {
+        let secret = ["--publisher-secret-file", file.to_str().unwrap()];
+        doctor(home.path(), &[&open[..], &secret].concat())
+    };
+    assert!(with(&wrong).1.contains(&"D707".to_owned()), "another secret");
+    let (_, codes, all) = with(&file);
     assert!(!codes.contains(&"D707".to_owned()), "{all}");
     assert!(all.to_string().contains("accepts this node's blobs"), "{all}");
 }

@@ -123,7 +123,8 @@ async fn a_scope_of_nothing_recalls_nothing() {
 
 /// A peer that speaks frames by itself.
 async fn peer() -> MeshHandle {
-    let config = MeshConfig::dialer("raw peer");
+    // A peer dials loopback addresses only if it listens on one.
+    let config = MeshConfig::server("raw peer", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
     Mesh::spawn(SecretSigningKey::generate().expose_seed(), config).await.unwrap().0
 }
 
