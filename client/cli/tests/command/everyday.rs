@@ -98,7 +98,7 @@ async fn an_empty_value_is_refused_by_its_name() {
         .args(["chat", "hi"])
         .output()
         .unwrap();
-    assert!(err(&by_variable).contains("BATON_MODEL is empty: unset it"), "{}", err(&by_variable));
+    assert!(code(&by_variable) == 2 && err(&by_variable).contains("--model"), "{}", err(&by_variable));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -106,7 +106,7 @@ fn nobody_is_asked_where_nobody_can_answer() {
         (&["keys", "backup", "--out", out.to_str().unwrap()][..], "--passphrase-file"),
         (&["keys", "rotate", "--identity"], "repeat it with --yes"),
         (&["keys", "backup"], "--out"),
-        (&["keys", "backup", "--mark", ""], "where the copy is"),
+        (&["keys", "backup", "--mark", ""], "--mark is empty"),
         (&["keys", "rotate", "--yes"], "--identity"),
     ] {
         let (code, said) = failure(&mut baton_node(home.path(), words));
