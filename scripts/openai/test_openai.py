@@ -108,7 +108,7 @@ class OpenAiClient(Network):
             self.assertIn(f"number {turn}", answer.choices[0].message.content)
             about = answer.model_extra["baton"]
             self.assertTrue(about["verified"])
-            self.assertEqual(about["turn"], turn)
+            self.assertEqual(about["turn"], turn + 1)
             nodes[about["node"]] += 1
             sessions.add(about["session"])
             messages.append(answer.choices[0].message.model_dump())
@@ -220,9 +220,9 @@ class OpenAiClient(Network):
         first = self.ask([{"role": "user", "content": "first"}]).model_extra["baton"]
         named = {"x-baton-session": first["session"]}
         second = self.ask([{"role": "user", "content": "second"}], extra_headers=named).model_extra["baton"]
-        self.assertEqual((second["session"], second["turn"]), (first["session"], 1))
+        self.assertEqual((second["session"], second["turn"]), (first["session"], 2))
         third = self.ask([{"role": "user", "content": "third"}], extra_body={"session": first["session"]})
-        self.assertEqual(third.model_extra["baton"]["turn"], 2)
+        self.assertEqual(third.model_extra["baton"]["turn"], 3)
 
 
 class Colour(pydantic.BaseModel):

@@ -152,7 +152,7 @@ class Tools(unittest.TestCase):
             self.assertEqual(finish, "stop")
             self.assertFalse(message.tool_calls)
             self.assertIn(f"rain-in-Rome-{turn}", message.content)
-            self.assertEqual(about["turn"], 2 * turn + 1)
+            self.assertEqual(about["turn"], 2 * turn + 2)
             nodes[about["node"]] += 1
             sessions.add(about["session"])
             messages.append({"role": "assistant", "content": message.content})
