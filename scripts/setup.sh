@@ -57,30 +57,6 @@ need_chromium() {
   chromium=$(command -v chromium)
 }
 
-# tmux, in which the test of the full-screen view runs it; skipped where it cannot be installed.
-need_tmux() {
-  command -v tmux >/dev/null 2>&1 && return 0
-  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
-    echo "skipped: there is no tmux here, and it cannot be installed by this user"
-    exit 0
-  fi
-  install_packages tmux
-}
-
-# Root, and the tools of network namespaces; the test of routers is skipped without them.
-need_network_namespaces() {
-  if [ "$(id -u)" != 0 ]; then
-    echo "skipped: network namespaces need root"
-    exit 0
-  fi
-  command -v ip >/dev/null 2>&1 && command -v iptables >/dev/null 2>&1 && return 0
-  if ! command -v apt-get >/dev/null 2>&1; then
-    echo "skipped: there is no iproute2 or no iptables here"
-    exit 0
-  fi
-  install_packages iproute2 iptables
-}
-
 # The programs: those in BATON_BIN, or built now. Sets `bin`.
 need_programs() {
   bin=${BATON_BIN:-${CARGO_TARGET_DIR:-target}/debug}

@@ -22,40 +22,20 @@ for argument in "$@"; do
 done
 [ -n "$full" ] && export BATON_FULL=1
 
-bin=${CARGO_TARGET_DIR:-target}/debug
-work=$(mktemp -d)
-# A lane that still runs ends with this script.
-trap 'jobs -p | xargs -r kill 2>/dev/null; rm -rf "$work"' EXIT
-
+names=()
+seconds=()
 step() {
   local name=$1 start=$SECONDS
   shift
   printf '\n== %s\n' "$name"
   "$@"
-  printf '%-34s %8d\n' "$name" $((SECONDS - start)) >>"$work/times"
+  names+=("$name")
+  seconds+=($((SECONDS - start)))
 }
 
-# Runs lanes side by side, each a function that runs steps: programs that talk to each other mostly wait. The lane's name
-# stands before each line of its output.
-side_by_side() {
-  local lane pid failed= pids=()
-  for lane in "$@"; do
-    "$lane" 2>&1 | sed -u "s/^/$lane: /" &
-    pids+=($!)
-  done
-  for pid in "${pids[@]}"; do
-    wait "$pid" || failed=1
-  done
-  [ -z "$failed" ] || fail "a step failed: the last line of its lane above names the reason"
-}
-
-install_for_scripts() {
-  need_node
-  (need_chromium)
-  (need_tmux)
-  (need_network_namespaces)
-  need_minisign
-}
+bin=${CARGO_TARGET_DIR:-target}/debug
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
 demo() {
   "$bin/baton-testnet" demo --json --keep "$work/demo" | tail -n 1 >"$work/report.json"
@@ -87,24 +67,6 @@ flood() {
   "$(dirname "$bin")/release/baton-testnet" flood --seconds 90 --json | tail -n 1
 }
 
-# Lanes share no package folder: npm's packages belong to one, Python's to the other.
-node() {
-  step "conformance with Walrus" scripts/conformance.sh
-  step "the chat page in Chromium" scripts/page.sh
-  step "the status page in Chromium" scripts/status_page.sh
-  step "js-libp2p" scripts/js-libp2p.sh
-  step "behind routers" scripts/nat.sh
-  step "a release, and its installer" scripts/test_release.sh ${full:+--full}
-}
-
-python() {
-  step "the memwal client" scripts/memwal.sh
-  step "OpenAI's client" scripts/openai.sh
-  step "the full-screen view in tmux" scripts/tui.sh
-  step "completions and manual pages" scripts/test_extras.sh
-  step "commands of the documents" scripts/docs.sh
-}
-
 step "install what is missing" need_tools
 step "python for the verifier" need_python
 step "build" cargo build --locked "${test_targets[@]}"
@@ -114,8 +76,18 @@ step "verifier on the vectors" verify_vectors
 step "demo on the real model" demo
 step "demo on a store that fails" demo_with_faults
 step "verifier on the demo's export" "$venv/bin/python" scripts/verify_export.py "$work/demo/export.json"
-step "install what the scripts need" install_for_scripts
-side_by_side node python
+
+step "conformance with Walrus" scripts/conformance.sh
+step "the memwal client" scripts/memwal.sh
+step "OpenAI's client" scripts/openai.sh
+step "the chat page in Chromium" scripts/page.sh
+step "the status page in Chromium" scripts/status_page.sh
+step "the full-screen view in tmux" scripts/tui.sh
+step "js-libp2p" scripts/js-libp2p.sh
+step "behind routers" scripts/nat.sh
+step "completions and manual pages" scripts/test_extras.sh
+step "a release, and its installer" scripts/test_release.sh ${full:+--full}
+step "commands of the documents" scripts/docs.sh
 if [ -n "$full" ]; then
   need_just
   step "programs without their options" "$just" lint-plain
@@ -124,5 +96,7 @@ if [ -n "$full" ]; then
 fi
 
 printf '\n%-34s %8s\n' "where the time went" seconds
-cat "$work/times"
+for index in "${!names[@]}"; do
+  printf '%-34s %8d\n' "${names[$index]}" "${seconds[$index]}"
+done
 printf '%-34s %8d\n' total "$SECONDS"
