@@ -29,7 +29,7 @@ pub const MAX_CALL_ANSWERS: usize = 1_024;
 pub const MAX_IDEMPOTENCY_BYTES: usize = 256;
 /// Most records of one change.
 pub const MAX_RECORDS: usize = 1_024;
-/// Time limit of a recall; after it, the recall returns its partial result (F5).
+/// Time limit of a recall, unless the service sets another; after it, the recall returns its partial result (F5).
 pub const RECALL_DEADLINE: Duration = Duration::from_millis(300);
 /// Most owners open at once; opening another closes and wipes the least recently used one.
 pub const MAX_OPEN_OWNERS: usize = 1_000;

@@ -29,7 +29,7 @@ use crate::{
     content::ContentStore,
     extraction::Writer,
     ids::OwnerId,
-    limits::{MAX_ITEMS, MAX_OPEN_BYTES, MAX_OPEN_OWNERS},
+    limits::{MAX_ITEMS, MAX_OPEN_BYTES, MAX_OPEN_OWNERS, RECALL_DEADLINE},
     owner::{COMMIT_TRIES, CommitOutcome, Job, Owner, Plan, VectorKind, busy},
     retry::Retries,
     search::Background,
@@ -62,6 +62,8 @@ pub struct Parts {
     pub now_ms: Clock,
     /// Most items of an owner.
     pub max_items: u64,
+    /// Time limit of a recall, of which the embedder has half.
+    pub recall_deadline: Duration,
 }
 
 impl Parts {
@@ -76,6 +78,7 @@ impl Parts {
             contents: None,
             now_ms,
             max_items: MAX_ITEMS,
+            recall_deadline: RECALL_DEADLINE,
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     api::{DropReason, Filters, Hit, MemoryError, Recall, RecallMode, RecallRequest, Result},
     ids::{OwnerId, SessionId},
     keyring::IndexKeys,
-    limits::{MAX_DROPPED, MAX_PAGE, MAX_QUERY_BYTES, RECALL_DEADLINE},
+    limits::{MAX_DROPPED, MAX_PAGE, MAX_QUERY_BYTES},
     model::{Kind, MemoryScope},
     owner::Owner,
     rotation::rotate,
@@ -32,8 +32,8 @@ use crate::{
     storage::{KeyedQuery, ScanQuery},
 };
 
-/// The embedder's share of the deadline; after it, the search uses words alone.
-const EMBED_SHARE: Duration = Duration::from_millis(150);
+/// The embedder has the deadline divided by this; after it, the search uses words alone.
+const EMBED_SHARE: u32 = 2;
 /// Ranked items for each item of the limit: graph neighbours, duplicates and the budget use some up.
 const SPARE: usize = 3;
 /// Best hits whose graph neighbours are added.
@@ -125,7 +125,8 @@ impl Memory {
     /// Searches within the deadline (F5). Never fails: the answer reports errors (A7).
     pub async fn recall(&self, owner: OwnerId, request: RecallRequest) -> Recall {
         let started = Instant::now();
-        let mut recall = match tokio::time::timeout(RECALL_DEADLINE, self.search(owner, request)).await {
+        let deadline = self.inner.parts.recall_deadline;
+        let mut recall = match tokio::time::timeout(deadline, self.search(owner, request)).await {
             Ok(Ok(recall)) => recall,
             Ok(Err(error)) => nothing(Some(error.to_string())),
             Err(_) => nothing(Some("memory did not answer in time".into())),
@@ -258,19 +259,24 @@ impl Memory {
     async fn related_words(&self, query: &str) -> (Vec<String>, Vec<Vec<RelatedWord>>) {
         let words = Question::words_sought(query);
         let asked: Vec<&str> = words.iter().map(String::as_str).collect();
-        let related = tokio::time::timeout(EMBED_SHARE, self.inner.parts.embedder.related(&asked)).await;
+        let related = self.inner.parts.embedder.related(&asked);
+        let related = tokio::time::timeout(self.embed_deadline(), related).await;
         (words, related.unwrap_or_default())
     }
 
     async fn embed_query(&self, query: &str) -> Result<Vec<f32>, String> {
         let texts = [query];
         let embedding = self.inner.parts.embedder.embed(EmbedRole::Query, &texts);
-        match tokio::time::timeout(EMBED_SHARE, embedding).await {
+        match tokio::time::timeout(self.embed_deadline(), embedding).await {
             Ok(Ok(mut vectors)) if vectors.len() == 1 => Ok(vectors.swap_remove(0)),
             Ok(Ok(_)) => Err("the embedder gave no vector: searched by words alone".into()),
             Ok(Err(error)) => Err(format!("{error}: searched by words alone")),
             Err(_) => Err("the embedder did not answer in time: searched by words alone".into()),
         }
+    }
+
+    fn embed_deadline(&self) -> Duration {
+        self.inner.parts.recall_deadline / EMBED_SHARE
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use baton_embed::EmbedderConfig;
@@ -36,7 +37,10 @@ async fn open(storage: Arc<dyn Storage>, folder: &Path, clock: &Arc<AtomicU64>) 
     let vault = Vault::new(storage, &folder.join("keys"), MasterKey::from_bytes([5; 32])).await.unwrap();
     let embedder = baton_embed::open(&EmbedderConfig::Hashing {}, folder).await.unwrap();
     let clock = clock.clone();
-    Memory::open(Parts::new(vault, embedder, Arc::new(move || clock.load(Ordering::Relaxed)))).await.unwrap()
+    let mut parts = Parts::new(vault, embedder, Arc::new(move || clock.load(Ordering::Relaxed)));
+    // A busy machine may not cut a search short.
+    parts.recall_deadline = Duration::from_secs(10);
+    Memory::open(parts).await.unwrap()
 }
 
 fn fact(text: &str) -> RememberRequest {

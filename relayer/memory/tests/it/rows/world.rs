@@ -9,6 +9,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use baton_embed::{EmbedError, EmbedFuture, EmbedRole, Embedder};
@@ -34,6 +35,8 @@ use tempfile::TempDir;
 
 const DIMENSIONS: usize = 384;
 pub(super) const DAY_MS: u64 = 86_400_000;
+/// Long enough for a busy machine; the default is for people who wait.
+pub(super) const RECALL_DEADLINE: Duration = Duration::from_secs(6);
 /// 2026-03-01.
 pub(super) const START_MS: u64 = 1_772_323_200_000;
 
@@ -448,6 +451,7 @@ async fn open(
     parts.contents = contents.clone().map(|contents| contents as Arc<dyn ContentStore>);
     parts.writer = writer.clone();
     parts.node_writer = node_writer.clone();
+    parts.recall_deadline = RECALL_DEADLINE;
     Memory::open(parts).await.unwrap()
 }
 
