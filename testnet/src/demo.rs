@@ -6,6 +6,7 @@ mod conversation;
 mod memory;
 mod outage;
 mod recompute;
+mod stolen;
 
 use std::{
     path::{Path, PathBuf},
@@ -93,6 +94,7 @@ pub(crate) struct DemoReport {
     recomputed: Option<bool>,
     /// `None` with the test engine.
     audited: Option<bool>,
+    stolen_device_locked_out: bool,
     seconds: f64,
 }
 
@@ -178,6 +180,8 @@ impl Demo {
         self.lap("recompute");
         self.audit().await?;
         self.lap("audit");
+        self.stolen_device(folder).await?;
+        self.lap("stolen device");
         Ok(())
     }
 
@@ -290,6 +294,10 @@ fn summarise(report: &DemoReport, json: bool) -> anyhow::Result<()> {
     flags.extend(
         report.audited.map(|held| ("the last answer audited by another node, which signs: the same", held)),
     );
+    flags.push((
+        "a stolen device: the conversation goes on under new keys, which the thief lacks",
+        report.stolen_device_locked_out,
+    ));
     if json {
         output::line(&serde_json::to_string(report)?);
     } else {

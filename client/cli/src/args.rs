@@ -16,7 +16,7 @@ pub(crate) use account::{AccountCommand, DelegateArguments, SCOPES};
 use blob::BlobCommand;
 pub(crate) use grants::{GrantsCommand, NarrowArguments};
 pub(crate) use memory::{ContextArguments, MemoryCommand, OtherHolders, Switch};
-pub(crate) use session::{SessionCommand, Side};
+pub(crate) use session::{RekeyArguments, SessionCommand, Side};
 
 /// The commands in groups, in the order of a newcomer's needs.
 const GROUPS: &str = "\

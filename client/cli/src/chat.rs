@@ -99,9 +99,9 @@ async fn one_shot(
         handle.abandon().await?;
     }
     talk.announce_local_network(out);
-    let mut view = TurnDisplay::new(out);
     if handle.info().await?.pending {
         out.note("Finishing an earlier message first.");
+        let mut view = TurnDisplay::new(out);
         match talk.finish_pending(client, session, &mut view, out).await {
             Ok(outcome) => outcome.iter().for_each(|outcome| view.finish(outcome)),
             Err(failure) => {
@@ -114,7 +114,6 @@ async fn one_shot(
                 return Err(failure);
             }
         }
-        view = TurnDisplay::new(out);
     }
     if arguments.session.is_some()
         && arguments.branch.is_none()
@@ -122,6 +121,21 @@ async fn one_shot(
     {
         handle.set_system(vec![Message::new(Role::System, system)]).await?;
     }
+    let is_new = arguments.session.is_none() || arguments.branch.is_some();
+    say(client, talk, OpenedSession { session, history }, (text, is_new), out).await.map(drop)
+}
+
+/// Sends one message and prints the answer. `is_new` says that without an attempt, the session leaves nothing
+/// behind. Returns whether the store confirmed the turn in time.
+pub(crate) async fn say(
+    client: &Client,
+    talk: &Talk,
+    OpenedSession { session, history }: OpenedSession,
+    (text, is_new): (String, bool),
+    out: &Out,
+) -> Result<bool, Failure> {
+    let handle = client.session(session);
+    let mut view = TurnDisplay::new(out);
     let messages = vec![Message::new(Role::User, text)];
     let mut input = talk.input(session, messages.clone(), out);
     drop(input.messages.splice(..0, history));
@@ -131,9 +145,7 @@ async fn one_shot(
     if result.is_err() {
         view.end_line();
         leave_at_second_interrupt();
-        // Without an attempt, a new session leaves nothing behind.
         let nothing_sent = matches!(result, Err(Failure::Client(ClientError::NoNode(_))));
-        let is_new = arguments.session.is_none() || arguments.branch.is_some();
         let is_kept = !(is_new && nothing_sent);
         if is_kept && handle.info().await.is_ok_and(|info| info.pending) {
             let id = short_session(&session);
@@ -173,7 +185,7 @@ async fn one_shot(
             merged => drop(merged?),
         }
     }
-    Ok(())
+    Ok(stored)
 }
 
 /// The failure, with the session's id in the next step where it names the session.
@@ -191,7 +203,7 @@ fn hint_at(failure: Failure, session: SessionId) -> Failure {
     }
 }
 
-fn read_stdin() -> Result<String, Failure> {
+pub(crate) fn read_stdin() -> Result<String, Failure> {
     let mut text = String::new();
     std::io::stdin().lock().take(MAX_STDIN_BYTES).read_to_string(&mut text)?;
     Ok(text)

@@ -29,6 +29,7 @@ mod out;
 mod passphrase;
 mod private_network;
 mod receipts;
+mod rekey;
 mod relayer_client;
 mod relayer_memory;
 mod repl;

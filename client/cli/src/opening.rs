@@ -35,21 +35,27 @@ pub(crate) async fn open_session(
         (None, _) => talk.new_session(client).await?,
         (Some(named), None) => find_session(client, named).await?,
         (Some(named), Some(place)) => {
-            return begin(client, (named, *place), arguments.system.as_deref(), out).await;
+            let parent = find_session(client, named).await?;
+            let (opened, seq) = branch(client, parent, *place, arguments.system.as_deref()).await?;
+            out.note(&format!(
+                "A branch of {} after turn {}. That conversation stays as it is.",
+                short_session(&parent),
+                turn_number(seq)
+            ));
+            return Ok(opened);
         }
     };
     Ok(OpenedSession { session, history: Vec::new() })
 }
 
-/// Begins a branch of a session, with its system text unless the call gives another. Its file is made with its
-/// first answer.
-async fn begin(
+/// Begins a branch of a session, with its system text unless the call gives another, and gives the position of
+/// the last common turn. The branch's file is made with its first answer.
+pub(crate) async fn branch(
     client: &Client,
-    (named, place): (&str, BranchPlace),
+    parent: SessionId,
+    place: BranchPlace,
     own_system: Option<&str>,
-    out: &Out,
-) -> Result<OpenedSession, Failure> {
-    let parent = find_session(client, named).await?;
+) -> Result<(OpenedSession, u64), Failure> {
     let conversation = client.session(parent).conversation().await?;
     let (point, history) = shared_part(&conversation, place)?;
     let mut system = client.session(parent).system().await?;
@@ -58,12 +64,7 @@ async fn begin(
         system = vec![Message::new(Role::System, text)];
     }
     let session = client.new_session(NewSession { system, branch: Some(point.1), root: None }).await?;
-    out.note(&format!(
-        "A branch of {} after turn {}. That conversation stays as it is.",
-        short_session(&parent),
-        turn_number(point.0)
-    ));
-    Ok(OpenedSession { session, history })
+    Ok((OpenedSession { session, history }, point.0))
 }
 
 /// The position and the point of the branch, and the messages up to it.

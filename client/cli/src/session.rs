@@ -17,6 +17,7 @@ use super::{
     backup, clock, devices, find_session, graph,
     interrupt::cancellable,
     out::{self, Out, count, role, short, short_session, turn_number},
+    rekey,
     settings::{Settings, read_bounded},
     storage, with_client, write_private,
 };
@@ -50,6 +51,7 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
         }
         // The chat runs it.
         SessionCommand::Branch(_) => Ok(()),
+        SessionCommand::Rekey(arguments) => rekey::run(settings, &arguments, out).await,
         SessionCommand::Verify { file: Some(file), full, .. } => verify_file(&file, full, out).await,
         SessionCommand::Verify { session, full, repair, .. } => {
             let named = session.ok_or_else(|| {
@@ -326,7 +328,7 @@ async fn show(client: &Client, named: &str, all: bool, out: &Out) -> Result<(), 
 }
 
 /// Writes a text that is as secret as the conversation to a file, or to standard output.
-fn write(text: &str, file: &Path, out: &Out) -> Result<(), Failure> {
+pub(crate) fn write(text: &str, file: &Path, out: &Out) -> Result<(), Failure> {
     if file == Path::new("-") {
         return Ok(out.line(text)?);
     }
@@ -494,12 +496,17 @@ async fn delete(client: &Client, named: &[String], yes: bool, out: &Out) -> Resu
             return Ok(());
         }
     }
+    delete_all(client, &ids, out).await
+}
+
+/// Deletes sessions for all devices. A session whose head index was not informed is named, and is an error.
+pub(crate) async fn delete_all(client: &Client, ids: &[SessionId], out: &Out) -> Result<(), Failure> {
     let mut unpublished = None;
     for id in ids {
-        match client.session(id).delete().await?.unpublished {
-            None => out.note(&format!("Deleted: {}", short_session(&id))),
+        match client.session(*id).delete().await?.unpublished {
+            None => out.note(&format!("Deleted: {}", short_session(id))),
             Some(error) => {
-                let id = short_session(&id);
+                let id = short_session(id);
                 out.warn(&format!(
                     "Deleted on this device: {id}. The head index was not informed, so its words still restore it."
                 ));

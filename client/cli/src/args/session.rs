@@ -55,6 +55,40 @@ impl BranchArguments {
     }
 }
 
+/// Arguments of `baton session rekey`.
+#[derive(Debug, Args)]
+pub(crate) struct RekeyArguments {
+    /// Session id, a prefix of it, or `last`.
+    pub session: String,
+    /// First message of the new session; `-` reads it from standard input [default: asked for at a terminal].
+    pub text: Option<String>,
+    /// Write the old session with its receipts to this file first (created with mode 0600).
+    #[arg(long, value_name = "FILE")]
+    pub export: Option<PathBuf>,
+    /// Model to use, by name or id [default: any; a node's own engine is preferred].
+    #[arg(long, env = "BATON_MODEL")]
+    pub model: Option<String>,
+    /// Allow test engines, which only repeat the message.
+    #[arg(long, env = "BATON_ALLOW_ECHO")]
+    pub allow_echo: bool,
+    /// Do not ask for confirmation.
+    #[arg(long)]
+    pub yes: bool,
+}
+
+impl RekeyArguments {
+    /// The chat that begins the new session.
+    pub(crate) fn chat(&self) -> ChatArguments {
+        ChatArguments {
+            session: Some(self.session.clone()),
+            branch: Some(BranchPlace::default()),
+            model: self.model.clone(),
+            allow_echo: self.allow_echo,
+            ..ChatArguments::default()
+        }
+    }
+}
+
 /// The commands for sessions. SESSION is an id, a prefix of one, or `last`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionCommand {
@@ -198,6 +232,13 @@ pub(crate) enum SessionCommand {
         #[arg(long)]
         yes: bool,
     },
+    /// Move a session to new keys, after a device or its 24 words were lost: a new session goes on, the old one is
+    /// deleted.
+    ///
+    /// The first message of the new session repeats the conversation to a node. Once its answer is stored, the
+    /// old session is deleted for all devices. Whoever has the old keys reads the old turns while the store
+    /// keeps them, and nothing of the new session.
+    Rekey(RekeyArguments),
     /// Show a session's 24 recovery words, or write them to a file.
     Backup {
         /// Session id, a prefix of it, or `last`.

@@ -119,3 +119,55 @@ async fn a_merge_that_costs_many_turns_waits_for_the_owner_and_says_how_to_decid
     let again = run(&one, &["session", "resolve", "last", "--take", "ours"], &both, "").await;
     assert_eq!(code(&again), 2, "{}", err(&again));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rekeyed_session_goes_on_and_a_stolen_device_neither_reads_nor_continues_it() {
+    let fixture = Fixture::new().await;
+    let (one, stolen) = (fixture.folder.path().join("one"), fixture.folder.path().join("stolen"));
+    let begun = last(&fixture.baton(&one, &["chat", "hello", "--json", "--no-dht"], "").await);
+    let old = begun["session"].as_str().unwrap().to_owned();
+    assert_eq!(code(&fixture.baton(&one, &["session", "rename", "last", "Ours"], "").await), 0);
+    assert_eq!(code(&fixture.baton(&one, &["session", "backup", "last", "--out", "words"], "").await), 0);
+    let words = std::fs::read_to_string(fixture.folder.path().join("words")).unwrap();
+    assert_eq!(code(&fixture.baton(&stolen, &["session", "restore", "--no-dht"], &words).await), 0);
+
+    // Without a person's word, without a message and for a session without turns, nothing happens.
+    let unasked = fixture.baton(&one, &["session", "rekey", "last", "on", "--no-dht"], "").await;
+    assert!(code(&unasked) == 2 && err(&unasked).contains("--yes"), "{}", err(&unasked));
+    let empty = fixture.baton(&one, &["session", "rekey", "last", "--yes", "--no-dht"], "").await;
+    assert_eq!(code(&empty), 2, "{}", err(&empty));
+    let listed = last(&fixture.baton(&one, &["session", "list", "--json"], "").await);
+    assert_eq!(listed["sessions"].as_array().unwrap().len(), 1);
+
+    let rekey = ["session", "rekey", "last", "on", "--yes", "--no-dht", "--json", "--export", "old.json"];
+    let rekeyed = fixture.baton(&one, &rekey, "").await;
+    assert_eq!(code(&rekeyed), 0, "{}", err(&rekeyed));
+    let told = err(&rekeyed);
+    assert!(told.contains("session backup"), "{told}");
+    let export = ["session", "verify", "--file", "old.json"];
+    assert_eq!(code(&fixture.baton(&one, &export, "").await), 0, "the old chain keeps its receipts");
+    let listed = last(&fixture.baton(&one, &["session", "list", "--json"], "").await);
+    let sessions = listed["sessions"].as_array().unwrap();
+    assert_eq!((sessions.len(), sessions[0]["title"].as_str()), (1, Some("Ours")), "{listed}");
+    let new = sessions[0]["session"].as_str().unwrap();
+    assert_ne!(new, old);
+    let (said, turns) = shown(&fixture, &one).await;
+    assert_eq!(said, ["hello"], "{turns}");
+    assert_eq!(turns["turns"][0]["messages"][2]["text"], "on", "{turns}");
+
+    // The stolen device knows the old session alone, which is deleted.
+    let refused = fixture.baton(&stolen, &["chat", "-s", &old, "mine", "--no-dht"], "").await;
+    assert!(code(&refused) == 7 && err(&refused).contains("deleted on another device"), "{}", err(&refused));
+    let unknown = fixture.baton(&stolen, &["chat", "-s", new, "mine", "--no-dht"], "").await;
+    assert_eq!(code(&unknown), 7, "{}", err(&unknown));
+    let again =
+        fixture.baton(&fixture.folder.path().join("thief"), &["session", "restore", "--no-dht"], &words);
+    assert_ne!(code(&again.await), 0, "its words restore nothing");
+    // The owner's other devices restore the new words and go on.
+    assert_eq!(code(&fixture.baton(&one, &["session", "backup", "last", "--out", "new"], "").await), 0);
+    let words = std::fs::read_to_string(fixture.folder.path().join("new")).unwrap();
+    let two = fixture.folder.path().join("two");
+    assert_eq!(code(&fixture.baton(&two, &["session", "restore", "--no-dht"], &words).await), 0);
+    let goes_on = fixture.baton(&two, &["chat", "last", "and on", "--no-dht"], "").await;
+    assert_eq!(code(&goes_on), 0, "{}", err(&goes_on));
+}

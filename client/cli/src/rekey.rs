@@ -1,0 +1,116 @@
+//! `baton session rekey`: after a device or the 24 words were lost, the conversation goes on under a new root.
+//!
+//! A root can be neither changed nor taken back: every holder derives the same keys from it. So a new session
+//! carries the old one in, and the old one is deleted. docs/DEVICES.md says what device keys would add.
+
+use baton_client::{Client, ClientError, SessionHandle, SessionInfo};
+use baton_command::prompt;
+
+use super::{
+    Failure,
+    args::{BranchPlace, RekeyArguments},
+    chat, clock, find_session,
+    opening::branch,
+    out::{Out, count, short_session},
+    session::{delete_all, write},
+    settings::Settings,
+    talk::Talk,
+    with_client,
+};
+
+pub(crate) async fn run(settings: &Settings, arguments: &RekeyArguments, out: &Out) -> Result<(), Failure> {
+    let talk = Talk::from(settings, &arguments.chat()).await?;
+    with_client(settings, true, async |client| rekey(client, &talk, arguments, out).await).await
+}
+
+async fn rekey(client: &Client, talk: &Talk, arguments: &RekeyArguments, out: &Out) -> Result<(), Failure> {
+    let old = find_session(client, &arguments.session).await?;
+    let handle = client.session(old);
+    let info = whole_session(&handle).await?;
+    let text = match arguments.text.as_deref() {
+        Some("-") => chat::read_stdin()?,
+        Some(text) => text.to_owned(),
+        None => {
+            let question = "First message of the new session: ";
+            let line = prompt::line(&mut std::io::stdin().lock(), &mut std::io::stderr(), question)?;
+            line.unwrap_or_default()
+        }
+    };
+    if text.trim().is_empty() {
+        return Err(ClientError::EmptyMessage.into());
+    }
+    if !arguments.yes && !confirm(&info, out)? {
+        out.note("Nothing is changed.");
+        return Ok(());
+    }
+    if let Some(file) = &arguments.export {
+        write(&handle.export(false).await?, file, out)?;
+    }
+    let (opened, _) = branch(client, old, BranchPlace::default(), None).await?;
+    let new = opened.session;
+    talk.announce_local_network(out);
+    let stored = chat::say(client, talk, opened, (text, true), out).await?;
+    let (from, to) = (short_session(&old), short_session(&new));
+    if !stored {
+        out.warn(&format!("The store did not confirm the new session {to}, so {from} is not deleted."));
+        out.note(&format!("  once baton session verify {to} succeeds: baton session delete {from}"));
+        return Err(Failure::NotStored);
+    }
+    let renewed = client.session(new);
+    if renewed.info().await?.title != info.title {
+        renewed.rename(Some(&info.title)).await?;
+    }
+    delete_all(client, &[old], out).await?;
+    out.good(&format!("✓ {from} goes on as {to}, under new keys"));
+    if let Some(until_ms) = info.kept_until_ms {
+        out.note(&format!(
+            "  Whoever has the old keys can read the old turns until the store drops them (after {}), and nothing \
+             of the new session.",
+            clock::day(until_ms)
+        ));
+    }
+    out.note(&format!("  Write down its new 24 words: baton session backup {to}"));
+    Ok(())
+}
+
+/// The session, with all turns that the head index shows and nothing unfinished.
+async fn whole_session(handle: &SessionHandle) -> Result<SessionInfo, Failure> {
+    let id = short_session(&handle.id());
+    match handle.check_head().await {
+        Ok(_) => {}
+        Err(error @ ClientError::Store(_)) => {
+            let hint =
+                "the old session can be deleted for all devices only with its head index: baton doctor";
+            return Err(Failure::Hinted { error, hint: hint.to_owned() });
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let info = handle.info().await?;
+    if info.pending {
+        return Err(Failure::usage(
+            format!("A message of {id} has no answer yet."),
+            format!("finish it first: baton chat -s {id} TEXT"),
+        ));
+    }
+    if info.diverged || info.conflict.is_some() {
+        return Err(Failure::usage(
+            format!("The head index has turns of {id} that are not here."),
+            format!(
+                "take them in: baton session sync {id}; or leave them out, if they are not yours: baton session \
+                 resolve {id} --take ours"
+            ),
+        ));
+    }
+    Ok(info)
+}
+
+/// Asks whether the session moves.
+fn confirm(info: &SessionInfo, out: &Out) -> Result<bool, Failure> {
+    if !prompt::is_interactive() {
+        return Err(Failure::usage("Not running at a terminal.", "pass --yes to move the session"));
+    }
+    let turns = count(info.effective_turns, "turn");
+    out.line(&format!("{}  {}  ({turns})", short_session(&info.id), info.title))?;
+    let question = "Continue it under new keys, and delete the old session on all devices?";
+    Ok(prompt::confirm_at_terminal(question)? == Some(true))
+}
