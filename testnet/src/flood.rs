@@ -8,6 +8,7 @@
 //! the defaults.
 
 pub mod attack;
+pub mod relayer;
 mod shots;
 pub mod watch;
 mod wire;
@@ -40,12 +41,16 @@ pub(crate) struct FloodArgs {
     /// Print the report as one JSON line
     #[arg(long)]
     pub(crate) json: bool,
+    /// Attack a relayer instead of a node: its HTTP and its sealed endpoint
+    #[arg(long)]
+    pub(crate) relayer: bool,
     /// Seconds of each part: quiet, four attacks, and the attacker's processor time alone
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=900))]
     pub(crate) seconds: u64,
     /// Attacks to run, separated by commas; the quiet part always runs
     #[arg(long, value_delimiter = ',', value_name = "PART",
-        value_parser = ["forged", "signed", "forged-many", "signed-many", "burner"])]
+        value_parser = ["forged", "signed", "forged-many", "signed-many", "burner", "slow-bodies", "idle", "fresh-keys",
+            "idle-streams"])]
     pub(crate) parts: Vec<String>,
     /// Requests a second that the attacker offers
     #[arg(long, default_value_t = 5000)]
@@ -260,11 +265,26 @@ pub(crate) async fn command(args: FloodArgs) -> anyhow::Result<()> {
         seed: args.seed,
     };
     let folder = tempfile::tempdir()?;
+    if args.relayer {
+        return relayer_command(folder.path(), &options, args.json).await;
+    }
     let report = Box::pin(run(folder.path(), &options)).await?;
     if args.json {
         output::line(&serde_json::to_string(&report)?);
     } else {
         print(&report);
+    }
+    let wrong: Vec<&str> = report.breaches.iter().chain(&report.slow).map(String::as_str).collect();
+    ensure!(wrong.is_empty(), "{}", wrong.join("; "));
+    Ok(())
+}
+
+async fn relayer_command(folder: &Path, options: &FloodOptions, json: bool) -> anyhow::Result<()> {
+    let report = Box::pin(relayer::run(folder, options)).await?;
+    if json {
+        output::line(&serde_json::to_string(&report)?);
+    } else {
+        relayer::print(&report);
     }
     let wrong: Vec<&str> = report.breaches.iter().chain(&report.slow).map(String::as_str).collect();
     ensure!(wrong.is_empty(), "{}", wrong.join("; "));

@@ -1,0 +1,451 @@
+//! `baton-testnet flood --relayer`: the service that honest clients get while a relayer is attacked.
+//!
+//! Store, node and relayer are processes; the attacker is a task of this one. The relayer counts loopback
+//! addresses as it counts public ones: honest clients come from 127.0.0.1, and each attack from its own network
+//! 127.x.0.0/16. Limits are the defaults.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, ensure};
+use baton_client::{Client, ClientConfig, NewSession, Relayer, TurnInput};
+use baton_keys::account::{AccountKey, body_sha256};
+use baton_mesh::{Mesh, MeshConfig};
+use serde::Serialize;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpSocket, TcpStream},
+    sync::Mutex,
+    task::JoinSet,
+};
+
+use super::FloodOptions;
+use crate::{
+    bench::Quantiles,
+    network::{EngineChoice, Network, NodeOptions},
+    output,
+    process::Process,
+};
+
+/// Time between two honest requests of a client.
+const REQUEST_EVERY: Duration = Duration::from_millis(300);
+/// Time between two honest turns of a client.
+const TURN_EVERY: Duration = Duration::from_millis(1_500);
+/// Time limit of an honest request or turn; a longer one counts as failed.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Connections, or streams, of the attacks that hold something.
+const HELD: usize = 300;
+/// Addresses of each attack.
+const ADDRESSES: u8 = 8;
+/// Bytes that a slow body announces.
+const ANNOUNCED_BYTES: usize = 3 << 20;
+/// The honest question.
+const QUESTION: &[u8] = br#"{"query":"favourite fruit"}"#;
+
+/// An attack on a relayer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RelayerAttack {
+    /// Rightly signed heads of imports, by fresh keys; the bodies arrive in drops.
+    SlowBodies,
+    /// Connections that say nothing, or half a head.
+    Idle,
+    /// Rightly signed requests, each by a fresh key.
+    FreshKeys,
+    /// Streams to the sealed endpoint that say nothing.
+    IdleStreams,
+}
+
+impl RelayerAttack {
+    const ALL: [(&'static str, Self, u8); 4] = [
+        ("slow-bodies", Self::SlowBodies, 11),
+        ("idle", Self::Idle, 12),
+        ("fresh-keys", Self::FreshKeys, 13),
+        ("idle-streams", Self::IdleStreams, 14),
+    ];
+}
+
+/// Results of the honest clients at one endpoint.
+#[derive(Debug, Clone, Serialize)]
+pub struct HonestCalls {
+    /// Calls that were answered.
+    pub answered: usize,
+    /// Calls that failed, with the reasons.
+    pub failures: Vec<String>,
+    /// Milliseconds to the answer, or to the failure.
+    pub call_ms: Quantiles,
+    /// The 99th percentile over that of the quiet part.
+    pub p99_over_quiet: f64,
+}
+
+/// Results of one part.
+#[derive(Debug, Clone, Serialize)]
+pub struct RelayerPart {
+    /// Recalls over HTTP.
+    pub http: HonestCalls,
+    /// Turns through the sealed endpoint.
+    pub sealed: HonestCalls,
+    /// Outcomes of the attacker's attempts.
+    pub attacker: BTreeMap<String, u64>,
+}
+
+/// The result.
+#[derive(Debug, Clone, Serialize)]
+pub struct RelayerFloodReport {
+    /// How the programs were built.
+    pub build: &'static str,
+    /// Processors of the machine, shared with the attacker.
+    pub processors: usize,
+    /// Length of each part.
+    pub seconds: u64,
+    /// By name: `quiet`, `slow-bodies`, `idle`, `fresh-keys`, `idle-streams`.
+    pub parts: BTreeMap<&'static str, RelayerPart>,
+    /// Failed honest calls; empty if the defence held.
+    pub breaches: Vec<String>,
+    /// Parts in which honest clients waited too long.
+    pub slow: Vec<String>,
+}
+
+/// Runs all parts in a folder.
+///
+/// # Errors
+/// When a process does not start, or the warm-up fails.
+pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<RelayerFloodReport> {
+    let node_options = NodeOptions {
+        engine: EngineChoice::Echo,
+        shards: 10,
+        store_faults: None,
+        context_tokens: None,
+        echo_delay_ms: 2,
+        model_dir: None,
+        extra: Vec::new(),
+    };
+    let network = Network::start(folder, 1, node_options).await?;
+    let bench = Bench::open(&network, folder, options).await?;
+    output::note("warming up");
+    let warm = bench.part(None, Duration::from_secs(3)).await?;
+    ensure!(
+        warm.http.failures.is_empty(),
+        "honest requests fail without an attack: {:?}",
+        warm.http.failures
+    );
+    ensure!(
+        warm.sealed.failures.is_empty(),
+        "honest turns fail without an attack: {:?}",
+        warm.sealed.failures
+    );
+    let span = Duration::from_secs(options.seconds);
+    let mut parts = BTreeMap::from([("quiet", bench.part(None, span).await?)]);
+    for (name, attack, network) in RelayerAttack::ALL {
+        if options.has(name) {
+            output::note(name);
+            parts.insert(name, bench.part(Some((attack, network)), span).await?);
+        }
+    }
+    bench.client.shutdown(Duration::from_secs(5)).await;
+    let mut relayer = bench.relayer;
+    relayer.terminate().await?;
+    network.stop().await?;
+    Ok(judged(parts, options.seconds))
+}
+
+fn judged(mut parts: BTreeMap<&'static str, RelayerPart>, seconds: u64) -> RelayerFloodReport {
+    let quiet = parts.get("quiet").map(|part| (part.http.call_ms.p99, part.sealed.call_ms.p99));
+    let (mut breaches, mut slow) = (Vec::new(), Vec::new());
+    for (name, part) in &mut parts {
+        let Some((http, sealed)) = quiet else { continue };
+        for (endpoint, calls, quiet) in [("HTTP", &mut part.http, http), ("sealed", &mut part.sealed, sealed)]
+        {
+            calls.p99_over_quiet = calls.call_ms.p99 / quiet;
+            if !calls.failures.is_empty() {
+                breaches.push(format!(
+                    "{name}: {} honest calls failed at the {endpoint} endpoint",
+                    calls.failures.len()
+                ));
+            }
+            if calls.p99_over_quiet >= 2.0 {
+                slow.push(format!(
+                    "{name}: the slowest honest calls of {endpoint} took {:.2} times as long",
+                    calls.p99_over_quiet
+                ));
+            }
+        }
+    }
+    RelayerFloodReport {
+        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        processors: std::thread::available_parallelism().map_or(0, Into::into),
+        seconds,
+        parts,
+        breaches,
+        slow,
+    }
+}
+
+/// The relayer, and its honest clients.
+struct Bench {
+    relayer: Process,
+    http: SocketAddr,
+    sealed: Relayer,
+    requests: reqwest::Client,
+    accounts: Vec<AccountKey>,
+    client: Arc<Client>,
+}
+
+impl Bench {
+    async fn open(network: &Network, folder: &Path, options: &FloodOptions) -> anyhow::Result<Self> {
+        let url = network.store_url();
+        let mut args = vec!["--data-dir".to_owned(), folder.join("relayer").to_string_lossy().into_owned()];
+        args.extend(["run", "--json", "--mdns", "false", "--http", "127.0.0.1:0"].map(str::to_owned));
+        args.extend(["--embedder", "hashing", "--count-private", "true"].map(str::to_owned));
+        args.extend(["--listen", "/ip4/127.0.0.1/tcp/0"].map(str::to_owned));
+        for address in network.addresses() {
+            args.extend(["--bootstrap".to_owned(), address.to_string()]);
+        }
+        let relayer = Process::start("relayer", "baton-relayer", &args, folder).await?;
+        let ready = &relayer.ready;
+        let http = ready["http"].as_str().and_then(|url| url.strip_prefix("http://")?.parse().ok());
+        let node = ready["relayer"].as_str().context("the ready line names the relayer")?.parse()?;
+        let listen = ready["listen"].as_array().context("the ready line lists addresses")?;
+        let addrs = listen.iter().filter_map(|address| address.as_str()?.parse().ok()).collect();
+        let home = folder.join("client");
+        let mut config = ClientConfig::with_http(Some(&home), url, url, Some(url), network.options.shards)?;
+        config.bootstrap = network.addresses();
+        Ok(Self {
+            http: http.context("the ready line names the HTTP address")?,
+            sealed: Relayer { node, addrs },
+            requests: reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build()?,
+            accounts: (0..options.clients).map(|_| AccountKey::generate()).collect(),
+            client: Arc::new(Client::open(config).await?),
+            relayer,
+        })
+    }
+
+    /// Runs the honest clients for a time, and an attack beside them.
+    async fn part(&self, attack: Option<(RelayerAttack, u8)>, span: Duration) -> anyhow::Result<RelayerPart> {
+        let outcomes = Arc::new(Mutex::new(BTreeMap::new()));
+        let mut attackers = JoinSet::new();
+        if let Some((attack, network)) = attack {
+            let target =
+                Target { http: self.http, sealed: self.sealed.clone(), network, outcomes: outcomes.clone() };
+            attackers.spawn(target.run(attack));
+        }
+        let (http, sealed) = tokio::join!(self.recalls(span), self.turns(span));
+        attackers.shutdown().await;
+        let attacker = outcomes.lock().await.clone();
+        Ok(RelayerPart { http: http?, sealed: sealed?, attacker })
+    }
+
+    async fn recalls(&self, span: Duration) -> anyhow::Result<HonestCalls> {
+        let mut tasks = JoinSet::new();
+        for key in &self.accounts {
+            let (requests, key, url) = (self.requests.clone(), key.clone(), format!("http://{}", self.http));
+            tasks.spawn(async move {
+                let began = Instant::now();
+                let mut calls = Vec::new();
+                while began.elapsed() < span {
+                    let begun = Instant::now();
+                    let answered = recall(&requests, &url, &key).await.map_err(|error| format!("{error:#}"));
+                    calls.push((begun.elapsed().as_secs_f64() * 1000.0, answered));
+                    tokio::time::sleep(REQUEST_EVERY.saturating_sub(begun.elapsed())).await;
+                }
+                calls
+            });
+        }
+        let mut all = Vec::new();
+        while let Some(calls) = tasks.join_next().await {
+            all.extend(calls?);
+        }
+        summary(all)
+    }
+
+    async fn turns(&self, span: Duration) -> anyhow::Result<HonestCalls> {
+        let began = Instant::now();
+        let mut calls = Vec::new();
+        while began.elapsed() < span {
+            let begun = Instant::now();
+            let answered = self.turn().await.map_err(|error| format!("{error:#}"));
+            calls.push((begun.elapsed().as_secs_f64() * 1000.0, answered));
+            tokio::time::sleep(TURN_EVERY.saturating_sub(begun.elapsed())).await;
+        }
+        summary(calls)
+    }
+
+    async fn turn(&self) -> anyhow::Result<()> {
+        let session = self.client.new_session(NewSession::default()).await?;
+        let input = TurnInput {
+            allow_echo: true,
+            max_output_tokens: 8,
+            relayer: Some(self.sealed.clone()),
+            ..TurnInput::user("honest words")
+        };
+        let handle = self.client.session(session);
+        tokio::time::timeout(TIMEOUT, handle.turn(input, |_| {})).await.context("no answer in time")??;
+        Ok(())
+    }
+}
+
+fn summary(calls: Vec<(f64, Result<(), String>)>) -> anyhow::Result<HonestCalls> {
+    ensure!(!calls.is_empty(), "no honest call was begun");
+    let times: Vec<f64> = calls.iter().map(|(time, _)| *time).collect();
+    let failures: Vec<String> = calls.into_iter().filter_map(|(_, answered)| answered.err()).collect();
+    let answered = times.len() - failures.len();
+    Ok(HonestCalls { answered, failures, call_ms: Quantiles::of(&times), p99_over_quiet: 1.0 })
+}
+
+fn now_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+async fn recall(requests: &reqwest::Client, url: &str, key: &AccountKey) -> anyhow::Result<()> {
+    let path = "/v1/memory/recall";
+    let mut request = requests.post(format!("{url}{path}"));
+    for (name, value) in key.request_headers(&key.account_id(), "POST", path, QUESTION, now_seconds()) {
+        request = request.header(name, value);
+    }
+    let answer = request.body(QUESTION).send().await?;
+    ensure!(answer.status().is_success(), "{}: {}", answer.status(), answer.text().await?);
+    Ok(())
+}
+
+/// The aim of an attack.
+#[derive(Clone)]
+struct Target {
+    http: SocketAddr,
+    sealed: Relayer,
+    /// Second byte of the attacker's addresses.
+    network: u8,
+    outcomes: Arc<Mutex<BTreeMap<String, u64>>>,
+}
+
+impl Target {
+    async fn note(&self, outcome: &str) {
+        *self.outcomes.lock().await.entry(outcome.to_owned()).or_default() += 1;
+    }
+
+    /// Attacks until it is dropped.
+    async fn run(self, attack: RelayerAttack) {
+        let mut tasks = JoinSet::new();
+        for number in 0..HELD {
+            let target = self.clone();
+            match attack {
+                RelayerAttack::IdleStreams if number >= 4 => {}
+                RelayerAttack::IdleStreams => drop(tasks.spawn(async move { target.idle_streams().await })),
+                _ => drop(tasks.spawn(async move {
+                    loop {
+                        let outcome = target.attempt(attack, number).await;
+                        target.note(outcome.as_deref().unwrap_or("connection failed")).await;
+                        // The attacker shares the processors with the relayer.
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                })),
+            }
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+
+    async fn connect(&self, number: usize) -> std::io::Result<TcpStream> {
+        let last = u8::try_from(number % usize::from(ADDRESSES)).unwrap_or(0) + 1;
+        let socket = TcpSocket::new_v4()?;
+        socket.bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, self.network, 0, last)), 0))?;
+        socket.connect(self.http).await
+    }
+
+    /// One connection of an attack; returns the status line of the answer.
+    async fn attempt(&self, attack: RelayerAttack, number: usize) -> std::io::Result<String> {
+        let mut stream = self.connect(number).await?;
+        match attack {
+            RelayerAttack::SlowBodies => {
+                // The relayer compares the hash only once the body is there.
+                stream.write_all(head("/v1/memory/import", b"x", ANNOUNCED_BYTES).as_bytes()).await?;
+                let (mut from, mut to) = stream.split();
+                let dripping = async {
+                    while to.write_all(b" ").await.is_ok() {
+                        tokio::time::sleep(Duration::from_millis(200)).await;
+                    }
+                    std::future::pending::<()>().await;
+                };
+                tokio::select! {
+                    answer = status_line(&mut from) => answer,
+                    () = dripping => Ok(String::new()),
+                }
+            }
+            RelayerAttack::FreshKeys => {
+                let body = br#"{"facts":[{"text":"a fact of nobody"}]}"#;
+                stream.write_all(head("/v1/memory/remember", body, body.len()).as_bytes()).await?;
+                stream.write_all(body).await?;
+                status_line(&mut stream).await
+            }
+            RelayerAttack::Idle | RelayerAttack::IdleStreams => {
+                if number.is_multiple_of(2) {
+                    stream.write_all(b"POST /v1/memory/recall HTTP/1.1\r\nhost:").await?;
+                }
+                status_line(&mut stream).await
+            }
+        }
+    }
+
+    /// Opens streams to the sealed endpoint, and says nothing on them.
+    async fn idle_streams(&self) {
+        let seed = AccountKey::generate().signing_key().expose_seed();
+        let Ok((mesh, _incoming)) = Mesh::spawn(seed, MeshConfig::dialer("attacker")).await else {
+            return;
+        };
+        let mut held = Vec::new();
+        loop {
+            let deadline = tokio::time::Instant::now() + TIMEOUT;
+            match mesh.open(self.sealed.node, &self.sealed.addrs, deadline).await {
+                Ok(stream) => {
+                    self.note("stream opened").await;
+                    held.push(stream);
+                }
+                Err(_) => {
+                    self.note("stream refused").await;
+                    held.clear();
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// The signed head of a request by a fresh key, which announces a length.
+fn head(path: &str, body: &[u8], announced: usize) -> String {
+    let key = AccountKey::generate();
+    let headers = key.request_headers(&key.account_id(), "POST", path, body, now_seconds());
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {announced}\r\n{headers}x-body-sha256: {}\r\n\r\n",
+        body_sha256(body)
+    )
+}
+
+/// The status of an answer, or `closed` for none.
+async fn status_line(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> std::io::Result<String> {
+    let mut first = [0; 12];
+    match stream.read_exact(&mut first).await {
+        Ok(_) => Ok(String::from_utf8_lossy(&first).into_owned()),
+        Err(_) => Ok("closed".to_owned()),
+    }
+}
+
+/// Prints a report for a person.
+pub(super) fn print(report: &RelayerFloodReport) {
+    output::line(&format!("{} build, {} processors", report.build, report.processors));
+    for (name, part) in &report.parts {
+        for (endpoint, calls) in [("http", &part.http), ("sealed", &part.sealed)] {
+            output::line(&format!(
+                "{name:<12} {endpoint:<6} {:>5} answered, {} failed, {:>7.1} ms half, {:>7.1} ms p99, {:.2} of quiet",
+                calls.answered,
+                calls.failures.len(),
+                calls.call_ms.p50,
+                calls.call_ms.p99,
+                calls.p99_over_quiet,
+            ));
+        }
+        output::line(&format!("             attacker: {:?}", part.attacker));
+    }
+}
