@@ -71,6 +71,8 @@ pub(crate) struct FloodArgs {
 const TURN_EVERY: Duration = Duration::from_millis(600);
 /// Turns of an honest session before the next session starts.
 const SESSION_TURNS: usize = 6;
+/// Slowest turns of a part in the report.
+const SHOWN_SLOWEST: usize = 6;
 /// Turns of each client before the measurement, so that the node knows the client.
 const WARM_UP: usize = 3;
 /// Time limit of an honest turn; a longer turn counts as failed.
@@ -123,6 +125,17 @@ pub struct Honest {
     pub turn_ms: Quantiles,
     /// Attempts that failed before a turn was answered, by error code or reason.
     pub again: BTreeMap<String, u64>,
+    /// The slowest turns, slowest first: they show what delays a turn.
+    pub slowest: Vec<SlowTurn>,
+}
+
+/// A slow turn of an honest client.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct SlowTurn {
+    /// Seconds from the part's beginning to the turn's.
+    pub at_s: f64,
+    /// Milliseconds from sending to the accepted turn, or to the failure.
+    pub ms: f64,
 }
 
 /// Results of one part.
@@ -446,22 +459,25 @@ async fn honest(clients: &[Arc<Client>], until: Until) -> anyhow::Result<Honest>
         let offset = TURN_EVERY * u32::try_from(number)? / u32::try_from(clients.len())?;
         tasks.spawn(talk(client.clone(), offset, until));
     }
-    let (mut times, mut failures, mut again) = (Vec::new(), Vec::new(), BTreeMap::new());
+    let (mut slowest, mut failures, mut again) = (Vec::new(), Vec::new(), BTreeMap::new());
     while let Some(talked) = tasks.join_next().await {
         let (turns, reasons) = talked??;
         reasons.into_iter().for_each(|reason| *again.entry(reason).or_default() += 1);
-        for (milliseconds, answered) in turns {
-            times.push(milliseconds);
+        for (turn, answered) in turns {
+            slowest.push(turn);
             failures.extend(answered.err());
         }
     }
-    ensure!(!times.is_empty(), "no honest turn was begun");
+    ensure!(!slowest.is_empty(), "no honest turn was begun");
+    let times: Vec<f64> = slowest.iter().map(|turn| turn.ms).collect();
     let (turns, failed) = (times.len() - failures.len(), failures.len());
-    Ok(Honest { turns, failed, failures, turn_ms: Quantiles::of(&times), again })
+    slowest.sort_by(|one, other| other.ms.total_cmp(&one.ms));
+    slowest.truncate(SHOWN_SLOWEST);
+    Ok(Honest { turns, failed, failures, turn_ms: Quantiles::of(&times), again, slowest })
 }
 
 /// Each turn's time and failure, and the reasons of failed attempts.
-type ClientTurns = (Vec<(f64, Result<(), String>)>, Vec<String>);
+type ClientTurns = (Vec<(SlowTurn, Result<(), String>)>, Vec<String>);
 
 /// Runs one honest client.
 async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Result<ClientTurns> {
@@ -493,7 +509,8 @@ async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Re
             Err(_) => Err(format!("no answer within {} s", TURN_TIMEOUT.as_secs())),
         };
         let failed = answered.is_err();
-        times.push((begun.elapsed().as_secs_f64() * 1000.0, answered));
+        let at_s = begun.duration_since(began).as_secs_f64() + offset.as_secs_f64();
+        times.push((SlowTurn { at_s, ms: begun.elapsed().as_secs_f64() * 1000.0 }, answered));
         if failed {
             // Resuming the failed turn would come first in the old session.
             session = Some(client.new_session(NewSession::default()).await?);
@@ -535,6 +552,8 @@ fn print(report: &FloodReport) {
         ));
         output::line(&format!("             node: {:?}", part.node));
         output::line(&format!("             answers: {:?}", attacker.answers));
+        let slowest = honest.slowest.iter().map(|turn| format!("{:.0} ms at {:.1} s", turn.ms, turn.at_s));
+        output::line(&format!("             slowest: {}", slowest.collect::<Vec<_>>().join(", ")));
         if !honest.again.is_empty() {
             output::line(&format!("             honest attempts that failed: {:?}", honest.again));
         }

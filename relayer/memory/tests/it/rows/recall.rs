@@ -7,7 +7,9 @@ use baton_memory::{
     model::Author,
 };
 
-use crate::rows::world::{ANA, BEN, DAY_MS, RECALL_DEADLINE, TestEmbedder, on_every_store, pool, request, session, texts};
+use crate::rows::world::{
+    ANA, BEN, DAY_MS, RECALL_DEADLINE, TestEmbedder, on_every_store, pool, request, session, texts,
+};
 
 const TOLD: &str = "My physician recommended magnesium for the cramps.";
 
