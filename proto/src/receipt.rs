@@ -168,7 +168,7 @@ impl Receipt {
             && self.tokens.resumed <= self.tokens.output
     }
 
-    /// Whether prompt and price stay within the offer that the client accepted. The price is at most that of
+    /// Whether engine, prompt and price are those of the offer that the client accepted. The price is at most that of
     /// the signed counts, rounded up to a millionth, and that of the blob's storage units. A resume prefix
     /// costs nothing as output.
     #[must_use]
@@ -178,7 +178,9 @@ impl Receipt {
             + u128::from(generated) * u128::from(terms.output_price);
         let storage = u128::from(storage_units) * u128::from(terms.storage_price);
         let most = thousandths.div_ceil(1000).saturating_add(storage);
-        self.tokens.input <= terms.context_tokens && u128::from(self.price) <= most
+        self.engine == terms.engine
+            && self.tokens.input <= terms.context_tokens
+            && u128::from(self.price) <= most
     }
 
     /// Whether the node counted and hashed the answer as the client did.
@@ -191,6 +193,8 @@ impl Receipt {
 /// The terms of an offer to which a client holds a receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfferTerms {
+    /// The kind of engine.
+    pub engine: EngineKind,
     /// Tokens of context.
     pub context_tokens: u32,
     /// Price of a thousand input tokens, in millionths of the node's unit.
@@ -360,7 +364,9 @@ mod tests {
 
     #[test]
     fn a_price_is_at_most_that_of_the_counts_and_a_prompt_fits_the_context() {
-        let terms = OfferTerms { context_tokens: 1000, input_price: 3, output_price: 50, storage_price: 0 };
+        let engine = EngineKind::Native;
+        let terms =
+            OfferTerms { engine, context_tokens: 1000, input_price: 3, output_price: 50, storage_price: 0 };
         let fits = |input, output, resumed, price| {
             let tokens = TokenCounts { input, output, memory: 0, resumed };
             Receipt { tokens, price, ..receipt() }.fits_terms(&terms, 65)
@@ -371,6 +377,8 @@ mod tests {
         // Ten of the tokens came from another node: 1,800 thousandths.
         assert!(fits(100, 40, 10, 2) && !fits(100, 40, 10, 3));
         assert!(fits(1000, 0, 0, 0) && !fits(1001, 0, 0, 0));
+        let other = OfferTerms { engine: EngineKind::Proxied, ..terms };
+        assert!(!Receipt { price: 0, ..receipt() }.fits_terms(&other, 65), "another engine");
         let free = OfferTerms { input_price: 0, output_price: 0, ..terms };
         assert!(!Receipt { price: 1, ..receipt() }.fits_terms(&free, 65));
         let stored = OfferTerms { storage_price: 2, ..free };

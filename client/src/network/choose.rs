@@ -160,6 +160,7 @@ pub fn choose(candidates: &[Candidate<'_>], wish: &Wish<'_>, random: u64) -> Res
     }
     let (row, ranked, offer) = chosen.ok_or_else(|| none_fits(&weighed, wish))?;
     let terms = OfferTerms {
+        engine: offer.engine,
         context_tokens: offer.context_tokens,
         input_price: offer.input_price,
         output_price: offer.output_price,

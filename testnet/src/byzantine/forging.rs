@@ -8,7 +8,7 @@ use baton_proto::{
     ids::{AuditRoot, ModelId, RunningHash},
     limits::{MAX_TURN_MS, VERSION},
     link::Link,
-    receipt::{ProgressNote, Receipt, commit_output},
+    receipt::{EngineKind, ProgressNote, Receipt, commit_output},
     record::{Message, Record, Role},
     segment::Segment,
     turn::{Payload, TurnAuth},
@@ -53,6 +53,9 @@ pub(super) fn forge(
             Committed { receipt: spoil(committed.receipt.clone()), ..committed.clone() }
         }
         Misbehaviour::OtherModel => remake(committed, signer, |receipt, _| receipt.model = ModelId([8; 32]))?,
+        Misbehaviour::OtherEngine => {
+            remake(committed, signer, |receipt, _| receipt.engine = EngineKind::Proxied)?
+        }
         Misbehaviour::Overclaim => {
             remake(committed, signer, |receipt, _| receipt.tokens.output = auth.max_output_tokens + 1)?
         }

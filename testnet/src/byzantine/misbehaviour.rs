@@ -101,6 +101,8 @@ misbehaviours! {
     BadReceiptSignature: Forge, [BadNodeSignature];
     /// A receipt for another model.
     OtherModel: Forge, [ReceiptMismatch];
+    /// A receipt for another kind of engine than the node offers.
+    OtherEngine: Forge, [ReceiptMismatch];
     /// A receipt over more tokens than the order allows.
     Overclaim: Forge, [ReceiptMismatch];
     /// A receipt over one token more than were sent, within the order.

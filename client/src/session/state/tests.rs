@@ -128,8 +128,13 @@ fn choice(node: &SecretSigningKey) -> Choice {
         output_price: 0,
     };
     let key: ExchangeKey = key;
-    let terms =
-        OfferTerms { context_tokens: CONTEXT_TOKENS, input_price: 0, output_price: 0, storage_price: 0 };
+    let terms = OfferTerms {
+        engine: offer.engine,
+        context_tokens: CONTEXT_TOKENS,
+        input_price: 0,
+        output_price: 0,
+        storage_price: 0,
+    };
     let storage = StoragePolicy::default();
     Choice { node: node.node_id(), offer, key, max_output_tokens: 0, terms, storage }
 }
