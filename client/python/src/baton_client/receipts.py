@@ -1,0 +1,167 @@
+"""Commitments, running hashes, and what a client checks before it accepts a turn: docs/PROTOCOL.md, sections 6 and 8."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from . import limits
+from .codec import Text, encode, layout_of, u32le, u64le
+from .crypto import kdf, keyed
+from .errors import VerificationError
+from .objects import AuditLeaf, Engine, Finish, Link, Message, ModelOffer, Receipt, Sampling, SignedBytes, TurnAuth
+from .signed import PROGRESS_NOTE
+
+_MESSAGES = layout_of(list[Message])
+_TEXT = layout_of(Text)
+
+
+def commit_input(commitment_key: bytes, system: list[Message], window_from: int, messages: list[Message]) -> bytes:
+    """The commitment to a turn's input."""
+    data = encode(system, _MESSAGES) + u64le(window_from) + encode(messages, _MESSAGES)
+    return keyed(commitment_key, b"\x01" + data)
+
+
+def commit_output(commitment_key: bytes, answer: str, finish: Finish) -> bytes:
+    """The commitment to a turn's answer."""
+    return keyed(commitment_key, b"\x02" + encode(answer, _TEXT) + encode(finish))
+
+
+def sampling_digest(commitment_key: bytes, sampling: Sampling) -> bytes:
+    """The digest of the sampling settings."""
+    return kdf("sampling-digest", commitment_key, encode(sampling))
+
+
+def resume_hash(commitment_key: bytes, tokens: list[int]) -> bytes:
+    """The hash of a resume prefix's tokens."""
+    return kdf("resume-tokens", commitment_key, b"".join(map(u32le, tokens)))
+
+
+def audit_root(leaves: list[AuditLeaf]) -> bytes:
+    """The root of the audit tree; zeros without leaves."""
+    level = [kdf("audit-leaf", encode(leaf)) for leaf in leaves]
+    while len(level) > 1:
+        pairs = [level[at : at + 2] for at in range(0, len(level), 2)]
+        level = [kdf("audit-node", *pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    return level[0] if level else bytes(32)
+
+
+class TokenHash:
+    """The running hash over an answer's tokens, with the leaves of the audit tree."""
+
+    def __init__(self, commitment_key: bytes, auth_hash: bytes, prefix: list[int]) -> None:
+        self.value = kdf("progress-start", commitment_key, auth_hash)
+        self.count = 0
+        self._leaves: list[AuditLeaf] = []
+        # Hashes at whole numbers of PROGRESS_TOKENS, where a progress note may stand.
+        self._marks: dict[int, bytes] = {0: self.value}
+        for token in prefix:
+            self.push(token)
+
+    def push(self, token: int) -> None:
+        """Takes the next token."""
+        self.value = kdf("progress-step", self.value, u32le(token))
+        self.count += 1
+        if self.count % limits.PROGRESS_TOKENS == 0:
+            begin = self.count - limits.PROGRESS_TOKENS
+            self._leaves.append(AuditLeaf(begin, limits.PROGRESS_TOKENS, self.value, bytes(32)))
+            self._marks[self.count] = self.value
+
+    def at(self, count: int) -> bytes | None:
+        """The hash after `count` tokens, if a note may stand there."""
+        return self.value if count == self.count else self._marks.get(count)
+
+    def root(self) -> bytes:
+        """The audit root over all tokens."""
+        rest = self.count % limits.PROGRESS_TOKENS
+        last = [AuditLeaf(self.count - rest, rest, self.value, bytes(32))] if rest else []
+        return audit_root(self._leaves + last)
+
+
+def check_note(signed: SignedBytes, auth: TurnAuth, auth_hash: bytes, tokens: TokenHash) -> None:
+    """A progress note: of this node and order, and over the tokens that arrived (ids permitting)."""
+    note = PROGRESS_NOTE.open(signed)
+    if note.node != auth.audience or note.auth_hash != auth_hash:
+        raise VerificationError("ReceiptMismatch", "a progress note of another turn")
+    known = tokens.at(note.token_count) if tokens.count else None
+    if known is not None and known != note.running_hash:
+        raise VerificationError("ReceiptMismatch", "a progress note over other tokens")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The offer that the client chose, with the node's storage price and the ordered units."""
+
+    offer: ModelOffer
+    storage_price: int
+    units: int
+
+    def most(self, input_tokens: int, output_tokens: int, resumed: int) -> int:
+        """The highest price for so many tokens (section 6, Receipt)."""
+        tokens = input_tokens * self.offer.input_price + (output_tokens - resumed) * self.offer.output_price
+        return -(-tokens // 1000) + self.units * self.storage_price
+
+
+@dataclass
+class Facts:
+    """What the client itself saw of a turn."""
+
+    auth: TurnAuth
+    auth_hash: bytes
+    system: list[Message]
+    messages: list[Message]
+    commitment_key: bytes
+    seed: int
+    terms: Terms
+    answer: str = ""
+    # None where no ids came: the reply was lost, or the engine is proxied.
+    tokens: TokenHash | None = None
+    # The reply was lost, and the answer comes from the sealed turn.
+    lost: bool = False
+    notes: list[SignedBytes] = field(default_factory=list)
+
+
+def _need(condition: bool, cause: str) -> None:
+    if not condition:
+        raise VerificationError("ReceiptMismatch", cause)
+
+
+def check_receipt(receipt: Receipt, facts: Facts, finish: Finish) -> None:
+    """Whether a receipt fits its order and what the client saw; else ReceiptMismatch."""
+    auth, tokens = facts.auth, receipt.tokens
+    same = ("session_id", "seq", "turn_id", "attempt", "model", "sampling")
+    _need(all(getattr(receipt, name) == getattr(auth, name) for name in same), "the receipt is of another turn")
+    _need(receipt.auth_hash == facts.auth_hash and receipt.node == auth.audience, "the receipt is of another order")
+    _need(receipt.seed == facts.seed, "the receipt names another seed")
+    _need(receipt.window_from <= receipt.seq, "the receipt's window begins after its turn")
+    _need(receipt.price <= auth.max_price and tokens.output <= auth.max_output_tokens, "the receipt is beyond its caps")
+    _need(receipt.memory_items == 0 or auth.memory_from is not None, "the receipt names memory that was not ordered")
+    _need(tokens.memory <= auth.memory_tokens, "the receipt names more memory than ordered")
+    _need(tokens.memory == 0 or receipt.memory_items > 0, "the receipt counts memory without items")
+    _need((receipt.commitments.memory is not None) == (receipt.memory_items > 0), "the receipt's memory contradicts itself")
+    resumed = auth.resume.token_count if auth.resume else 0
+    _need(tokens.resumed == resumed <= tokens.output, "the receipt counts another prefix")
+    _need(tokens.output > 0 or receipt.audit_root == bytes(32), "the receipt has leaves without tokens")
+    _need(tokens.input <= facts.terms.offer.context_tokens, "the receipt counts more input than the model's context")
+    _need(receipt.price <= facts.terms.most(tokens.input, tokens.output, resumed), "the receipt's price is above the offer")
+    if facts.tokens is not None and facts.tokens.count > 0:
+        _need(tokens.output == facts.tokens.count, "the receipt counts other tokens than arrived")
+        _need(receipt.audit_root == facts.tokens.root(), "the receipt's audit root is over other tokens")
+    elif not facts.lost:
+        _need(receipt.engine is Engine.PROXIED or tokens.output == 0, "an answer without token ids")
+    given = commit_input(facts.commitment_key, facts.system, receipt.window_from, facts.messages)
+    _need(receipt.commitments.input == given, "the receipt commits to another input")
+    output = commit_output(facts.commitment_key, facts.answer, finish)
+    _need(receipt.commitments.output == output, "the receipt commits to another answer")
+
+
+def check_link(
+    link: Link, auth: TurnAuth, auth_hash: bytes, receipt_hash: bytes, place: tuple[int, int], now_ms: int
+) -> None:
+    """Whether a link is the one that the client ordered; else ReceiptMismatch. `place` is segment and index."""
+    same = ("session_id", "seq", "turn_id", "attempt", "prev_link", "prev_blob")
+    _need(all(getattr(link, name) == getattr(auth, name) for name in same), "the link is of another turn")
+    _need(link.author == auth.audience and link.auth_hash == auth_hash, "the link is of another order")
+    _need((link.segment, link.index) == place, "the link stands in another place")
+    _need(link.receipt_hash == receipt_hash, "the link names another receipt")
+    _need(link.time_ms >= auth.issued_ms - limits.MAX_CLOCK_SKEW_MS, "the link's time is before its order")
+    _need(link.time_ms <= now_ms + limits.MAX_LINK_LEAD_MS, "the link's time is in the future")

@@ -1,0 +1,343 @@
+"""The package against proto/vectors: every part that a client needs, from the Rust implementation's known answers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import struct
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+from baton_client import frames, heads, objects, signed
+from baton_client.chain import is_closed, make_blob, open_blob, open_record, read_chain, record_hash, seal_record
+from baton_client.codec import decode, decode_layout, encode, layout_of, pad, pad_block, unpad, unpad_block
+from baton_client.crypto import (  # fmt: skip
+    Secret,
+    chacha_open,
+    digest,
+    ed25519_public,
+    ed25519_sign,
+    ed25519_verify,
+    kdf,
+    labelled,
+    seal,
+    unseal,
+    x25519,
+    x25519_public,
+)
+from baton_client.errors import BatonError, ProtocolError, VerificationError
+from baton_client.journal import Journal, Opened
+from baton_client.keys import SessionKeys, root_of_words, words_of_root
+from baton_client.network import Network
+from baton_client.objects import AuditLeaf, BlobRef, BranchPoint, Finish, Message, Payload, Role
+from baton_client.receipts import TokenHash, audit_root, commit_input, commit_output, resume_hash, sampling_digest
+from baton_client.sealing import ReplyOpener, agree, payload_hash
+from baton_client.session import Session
+
+from .vectors import accepted, blob_id, h, load, root_keys
+
+STRUCTS = {
+    "Record": objects.Record, "Grant": objects.Grant, "Payload": objects.Payload, "Sampling": objects.Sampling,
+    "HeadOuter": heads.HeadOuter, "HeadInner": heads.HeadInner, "StoragePolicy": objects.StoragePolicy,
+    "AuditLeaf": objects.AuditLeaf, "RecordKind": objects.RecordKind,
+}  # fmt: skip
+SIGNED = {
+    "Link": signed.LINK, "TurnAuth": signed.TURN_AUTH, "Receipt": signed.RECEIPT, "ProgressNote": signed.PROGRESS_NOTE,
+    "TurnAck": signed.TURN_ACK, "Abort": signed.ABORT, "ExportStatement": signed.EXPORT_STATEMENT,
+    "StatusRequest": signed.STATUS_REQUEST, "HeadRecord": heads.HEAD_RECORD, "NodeRecord": signed.NODE_RECORD,
+}  # fmt: skip
+HASHES = {"Link": "link-hash", "TurnAuth": "auth-hash", "Receipt": "receipt-hash"}
+# Objects of relayers, quotas and manifests: a client that uses none of them does not read them.
+UNUSED = {"MemEnvelope", "RecallHint", "QuotaProof", "QuotaGrant", "ModelManifest", "MemoryItems"}
+UNUSED_FRAMES = {"RelayRecall", "Quota"}
+
+
+class Vectors(unittest.TestCase):
+    def refuses(self, code: str, action: Any, *arguments: Any) -> None:
+        with self.assertRaises(BatonError) as caught:
+            action(*arguments)
+        self.assertEqual(caught.exception.code, code)
+
+    def test_contexts_and_labels(self) -> None:
+        vectors = load("kdf")
+        for item in vectors["contexts"]:
+            name = item["name"].lower().replace("_", "-")
+            self.assertEqual(kdf(name, h(item["input"])).hex(), item["output"], name)
+        seed = h(vectors["seed"])
+        self.assertEqual(ed25519_public(seed).hex(), vectors["public_key"])
+        for item in vectors["labels"]:
+            message = labelled(item["label"].removeprefix("baton/v1/"), h(item["message"]))
+            self.assertEqual(ed25519_sign(seed, message).hex(), item["signature"], item["name"])
+            self.assertTrue(ed25519_verify(ed25519_public(seed), message, h(item["signature"])))
+            self.assertFalse(ed25519_verify(ed25519_public(seed), message + b"x", h(item["signature"])))
+
+    def test_key_schedule_and_words(self) -> None:
+        vectors = load("keys")
+        keys, who = root_keys(), vectors["identity"]
+        shown = {
+            "session_key": keys.session_key, "session_id": keys.session_id, "head_key": keys.head_key,
+            "head_index_key": heads.index_key(keys.head_key), "head_inner_key": keys.head_inner_key,
+            "journal_key": keys.journal_key,
+        }  # fmt: skip
+        for name, found in shown.items():
+            self.assertEqual(found.hex(), vectors[name], name)
+        identity = signed.identity(
+            h(who["session_id"]), who["segment"], who["seq"], h(who["turn_id"]), who["attempt"], h(who["author"])
+        )
+        self.assertEqual(identity.hex(), who["bytes"])
+        own = keys.record_keys(who["segment"], identity)
+        self.assertEqual(own.record_key.hex(), vectors["record_key"])
+        self.assertEqual(own.salt.hex(), vectors["blob_salt"])
+        self.assertEqual(own.blob_key.hex(), vectors["blob_key"])
+        self.assertEqual(own.commitment_key.hex(), vectors["commitment_key"])
+        self.assertEqual(words_of_root(keys.root), vectors["words"])
+        self.assertEqual(root_of_words(vectors["words"].upper()).expose(), keys.root.expose())
+        words = vectors["words"].split()
+        self.refuses("Words", root_of_words, " ".join([*words[:-1], "abandon"]))
+        self.refuses("Words", root_of_words, " ".join(words[:12]))
+        self.refuses("Words", root_of_words, " ".join([*words[:-1], "notaword"]))
+
+    def test_deterministic_sealing(self) -> None:
+        for item in load("sealing")["siv"]:
+            key, ad, text = h(item["key"]), h(item["associated"]), h(item["text"])
+            sealed = seal(key, ad, text)
+            self.assertEqual(sealed.hex(), item["sealed"])
+            self.assertEqual(unseal(key, ad, sealed, "a vector"), text)
+            for at in (0, 31, len(sealed) - 1):
+                changed = bytearray(sealed)
+                changed[at] ^= 1
+                self.refuses("PayloadRejected", unseal, key, ad, bytes(changed), "a vector")
+            self.refuses("PayloadRejected", unseal, key, ad + b"x", sealed, "a vector")
+
+    def test_padding(self) -> None:
+        for item in load("sealing")["padding"]:
+            text = b"\x62" * item["length"]
+            padded = pad(text, item["smallest"], 2**21)
+            self.assertEqual(padded.hex(), item["padded"])
+            self.assertEqual(unpad(padded, item["smallest"]), text)
+            self.refuses("NonCanonical", unpad, padded + bytes(len(padded)), item["smallest"])
+            if item["length"] + 4 < len(padded):
+                self.refuses("NonCanonical", unpad, padded[:-1] + b"\x01", item["smallest"])
+        for item in load("exchange")["padded"]:
+            padded = pad_block(h(item["body"]), item["block"])
+            self.assertEqual(padded.hex(), item["padded"])
+            self.assertEqual(unpad_block(padded, item["block"]).hex(), item["body"])
+            self.refuses("NonCanonical", unpad_block, padded + bytes(item["block"]), item["block"])
+        self.refuses("FrameTooLarge", pad, bytes(2000), 256, 1024)
+
+    def test_exchange_and_stream(self) -> None:
+        vectors = load("exchange")
+        node, bound = h(vectors["node_key"]), h(vectors["binding"])
+        public, secret = agree(node, bound, h(vectors["ephemeral_secret"]))
+        self.assertEqual(public.hex(), vectors["ephemeral_key"])
+        self.assertEqual(secret.expose().hex(), vectors["turn_secret"])
+        self.assertEqual(x25519_public(h(vectors["node_secret"])).hex(), vectors["node_key"])
+        key = kdf("turn-payload", secret.expose())
+        self.assertEqual(chacha_open(key, bytes(12), h(vectors["sealed_payload"]), "payload").hex(), vectors["payload"])
+        opener = ReplyOpener(secret, h(vectors["reply_nonce"]), h(vectors["auth_hash"]))
+        for chunk in vectors["reply_chunks"]:
+            self.assertFalse(opener.ended)
+            self.assertEqual(opener.open_bytes(h(chunk["sealed"])).hex(), chunk["text"])
+        self.assertTrue(opener.ended)
+        self.refuses("StreamTruncated", opener.open_bytes, h(vectors["reply_chunks"][0]["sealed"]))
+        swapped = ReplyOpener(secret, h(vectors["reply_nonce"]), h(vectors["auth_hash"]))
+        self.refuses("PayloadRejected", swapped.open_bytes, h(vectors["reply_chunks"][1]["sealed"]))
+        for weak in vectors["refused_keys"]:
+            self.refuses("PayloadRejected", x25519, h(vectors["node_secret"]), h(weak))
+        turn = vectors["session_turn_0"]
+        sealed = h(turn["sealed_payload"])
+        self.assertEqual(payload_hash(sealed).hex(), turn["payload_hash"])
+        opened = chacha_open(kdf("turn-payload", h(turn["turn_secret"])), bytes(12), sealed[32:], "payload")
+        self.assertEqual(encode(decode(Payload, unpad_block(opened, 1024))).hex(), turn["payload"])
+
+    def test_hashes(self) -> None:
+        vectors = load("hashes")
+        for item in vectors["genesis"]:
+            start = item["fields"]
+            branch = start["branch"]
+            parent = BranchPoint(h(branch["session_id"]), h(branch["link_hash"])) if branch else None
+            found = signed.genesis_hash(h(start["session_key"]), start["n_shards"], parent)
+            self.assertEqual(found.hex(), item["link_hash"])
+        for item in vectors["audit_roots"]:
+            leaves = [
+                AuditLeaf(leaf["first_token"], leaf["count"], h(leaf["running_hash"]), h(leaf["logits_hash"]))
+                for leaf in item["leaves"]
+            ]
+            self.assertEqual(audit_root(leaves).hex(), item["root"])
+        run = vectors["running_hash"]
+        key = kdf("commitment", h(run["record_key"]))
+        tokens = TokenHash(key, h(run["auth_hash"]), [])
+        self.assertEqual(tokens.value.hex(), run["start"])
+        for step in run["steps"]:
+            tokens.push(step["token"])
+            self.assertEqual(tokens.value.hex(), step["hash"])
+        for item in vectors["resume_tokens"]:
+            self.assertEqual(resume_hash(key, item["tokens"]).hex(), item["hash"])
+        proof = vectors["fetch_proof"]
+        self.assertEqual(kdf("blob-fetch", h(proof["blob_key"]), h(proof["digest"])).hex(), proof["proof"])
+        given = vectors["commitments"]
+        key = kdf("commitment", h(given["record_key"]))
+
+        def messages(shown: list[dict[str, Any]]) -> list[Message]:
+            return [Message(Role[m["role"].upper()], m["name"], m["call_id"], m["text"]) for m in shown]
+
+        found = commit_input(key, messages(given["system"]), given["window_from"], messages(given["messages"]))
+        self.assertEqual(found.hex(), given["input"])
+        self.assertEqual(commit_output(key, given["answer"], Finish[given["finish"].upper()]).hex(), given["output"])
+
+    def check_form(self, layout: Any, item: dict[str, Any]) -> Any:
+        body = h(item["body"])
+        value = decode_layout(layout, body)
+        self.assertEqual(encode(value, layout), body, item["type"])
+        self.refuses("NonCanonical", decode_layout, layout, body + b"\0")
+        self.refuses("NonCanonical", decode_layout, layout, body[:-1])
+        self.refuses("FrameTooLarge", decode_layout, layout, body, len(body) - 1)
+        return value
+
+    def test_objects(self) -> None:
+        checked = 0
+        for item in load("objects")["objects"]:
+            kind = SIGNED.get(item["type"])
+            if kind is not None:
+                value = self.check_form(layout_of(kind.kind), item)
+                encoded = h(item["encoded"])
+                opened, envelope = kind.open_encoded(encoded)
+                self.assertEqual(opened, value)
+                self.assertEqual(getattr(value, kind.signer).hex(), item["signer"])
+                if item["type"] in HASHES:
+                    self.assertEqual(signed.signed_hash(HASHES[item["type"]], envelope).hex(), item["hash"])
+                self.refuses(kind.code, kind.open_encoded, encoded[:-1] + bytes([encoded[-1] ^ 1]))
+                other = encoded[:8] + bytes([encoded[8] + 1]) + encoded[9:]
+                self.refuses("UnsupportedVersion", kind.open_encoded, other)
+            elif item["type"] in STRUCTS:
+                value = self.check_form(layout_of(STRUCTS[item["type"]]), item)
+                self.check_sealed(item, value)
+            else:
+                self.assertIn(item["type"], UNUSED)
+                continue
+            checked += 1
+        self.assertGreater(checked, 35)
+
+    def check_sealed(self, item: dict[str, Any], value: Any) -> None:
+        if item["type"] == "Record":
+            key, identity = h(item["record_key"]), h(item["identity"])
+            sealed = seal_record(key, identity, value)
+            self.assertEqual(sealed.hex(), item["sealed"])
+            self.assertEqual(record_hash(sealed).hex(), item["hash"])
+            self.assertEqual(open_record(key, identity, sealed, struct.unpack("<Q", identity[40:48])[0]), value)
+        elif item["type"] == "Grant" and item["hash"] is not None:
+            self.assertEqual(kdf("grant-hash", encode(value)).hex(), item["hash"])
+        elif item["type"] == "Sampling":
+            self.assertEqual(sampling_digest(kdf("commitment", h(item["record_key"])), value).hex(), item["hash"])
+
+    def test_frames(self) -> None:
+        layouts = {"ClientFrame": frames.CLIENT_FRAME, "NodeFrame": frames.NODE_FRAME, "ReplyEvent": frames.REPLY_EVENT}
+        for item in load("frames")["frames"]:
+            if item["name"] not in UNUSED_FRAMES:
+                self.check_form(layouts[item["type"]], item)
+
+    def test_head_record_opens_with_the_root_alone(self) -> None:
+        keys = root_keys()
+        item = next(item for item in load("objects")["objects"] if item["type"] == "HeadRecord")
+        head = heads.open_record(keys, h(item["encoded"]))
+        self.assertGreaterEqual(head.outer.seq, 0)
+        made = heads.make(keys, head.sequence, 5, 1000, head.outer, head.inner)
+        self.assertEqual(heads.open_record(keys, made).outer, head.outer)
+        self.refuses("BadSignature", heads.open_record, SessionKeys(Secret(bytes(32))), h(item["encoded"]))
+
+    def test_blobs_are_rebuilt_byte_for_byte(self) -> None:
+        keys = root_keys()
+        for item in load("blobs")["blobs"]:
+            blob = h(item["blob"])
+            segment = open_blob(blob, keys, item["segment"])
+            self.assertEqual(len(segment.entries), item["entries"])
+            self.assertEqual(is_closed(segment.entries), item["closed"])
+            last = signed.LINK.open(segment.entries[-1].link)
+            own = keys.keys_of(last)
+            self.assertEqual(make_blob(keys.session_id, item["segment"], segment.entries, own.blob_key, own.salt), blob)
+            self.assertEqual(digest(blob).hex(), item["digest"])
+            self.refuses("PayloadRejected", open_blob, blob, keys, item["segment"] + 1)
+
+
+class Export(unittest.TestCase):
+    """The exported session of 20 turns: read back as from a store, and exported again."""
+
+    def setUp(self) -> None:
+        self.export = load("export-20")
+        self.keys = root_keys()
+        self.blobs = {blob_id(s["blob_id"]): base64.b64decode(s["blob"]) for s in self.export["segments"]}
+        self.genesis = signed.genesis_hash(self.keys.session_key, self.export["n_shards"], None)
+        last = self.export["segments"][-1]
+        blob = base64.b64decode(last["blob"])
+        self.segment = last["segment"]
+        self.reference = BlobRef(blob_id(last["blob_id"]), digest(blob), len(blob))
+        self.head = (self.export["head"]["seq"], h(self.export["head"]["link_hash"]))
+
+    async def fetch(self, reference: BlobRef) -> bytes:
+        return self.blobs[reference.blob_id]
+
+    def read(self, **changed: Any) -> Any:
+        given = {"head": self.head, "segment": self.segment, "reference": self.reference, "genesis": self.genesis, **changed}
+        return asyncio.run(
+            read_chain(self.keys, given["genesis"], given["head"], given["segment"], given["reference"], self.fetch)
+        )
+
+    def refuses(self, code: str, **changed: Any) -> None:
+        with self.assertRaises(ProtocolError) as caught:
+            self.read(**changed)
+        self.assertEqual(caught.exception.code, code)
+
+    def test_chain_reads_back_to_the_genesis(self) -> None:
+        chain = self.read()
+        self.assertEqual([turn.link.seq for turn in chain], list(range(20)))
+        for turn, item in zip(chain, self.export["turns"], strict=True):
+            self.assertEqual(turn.blob.blob_id, blob_id(item["blob_id"]))
+
+    def test_another_head_genesis_or_byte_is_refused(self) -> None:
+        self.refuses("HeadMismatch", head=(self.head[0] - 1, self.head[1]))
+        self.refuses("HeadMismatch", head=(self.head[0], bytes(32)))
+        self.refuses("BadGenesis", genesis=bytes(32))
+        self.refuses("PayloadRejected", segment=self.segment + 1)
+        for name, blob in list(self.blobs.items()):
+            self.blobs[name] = blob[:100] + bytes([blob[100] ^ 1]) + blob[101:]
+            self.refuses("BlobHashMismatch")
+            self.blobs[name] = blob
+
+    def test_session_exports_the_same_again(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            journal = Journal(Path(folder) / "journal", self.keys.journal_key)
+            journal.append(Opened(1, self.export["n_shards"], bytes(16)))
+            session = Session(Path(folder), self.keys, journal, Network([]), None)
+            chain = self.read()
+            items = self.export["turns"]
+            session.note(*(accepted(item, turn.entry, turn.blob) for item, turn in zip(items, chain, strict=True)))
+            again = json.loads(session.export())
+            self.assertEqual(again, self.export)
+            report = asyncio.run(session.verify(store=False))
+            self.assertEqual((report.turns, report.receipts, report.blobs_rebuilt), (20, 20, 20))
+            journal.close()
+            reopened = Journal(Path(folder) / "journal", self.keys.journal_key)
+            self.assertEqual(Session(Path(folder), self.keys, reopened, Network([]), None).head, self.head)
+            reopened.close()
+
+
+class Secrets(unittest.TestCase):
+    def test_a_wiped_secret_is_gone_and_never_shown(self) -> None:
+        secret = Secret(b"\x07" * 32)
+        self.assertNotIn("7", repr(secret))
+        with secret:
+            self.assertEqual(secret.expose(), b"\x07" * 32)
+        with self.assertRaises(ValueError):
+            secret.expose()
+
+    def test_a_verification_error_is_a_protocol_error_with_a_cause(self) -> None:
+        error = VerificationError("ReceiptMismatch", "a cause")
+        self.assertIsInstance(error, ProtocolError)
+        self.assertEqual((error.code, error.cause), ("ReceiptMismatch", "a cause"))
+
+
+if __name__ == "__main__":
+    unittest.main()
