@@ -8,6 +8,7 @@ import struct
 import unittest
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest import mock
 
 from baton_client.crypto import Secret, ed25519_public, ed25519_sign, x25519, x25519_public
 from baton_client.errors import ProtocolError, TransportError
@@ -205,6 +206,18 @@ class Transport(unittest.IsolatedAsyncioTestCase):
         self.assertIn("closes the connection", await self.broken_by((GO_AWAY, 0, 0, 0, b"")))
         self.assertIn("reset the stream", await self.broken_by((WINDOW, RST, 0, 0, b"")))
         self.assertIn("ended the stream", await self.broken_by((DATA, FIN, 0, 0, b"")))
+
+    async def test_a_connection_that_falls_silent_is_given_up(self) -> None:
+        async def silent(listener: Listener) -> None:
+            await listener.multiplex()
+            await listener.reader.read()
+
+        with mock.patch.multiple(yamux, PROBE_INTERVAL_S=0.05, PROBE_TIMEOUT_S=0.15):
+            connection = await self.dial(await self.serve(silent))
+            with self.assertRaises(TransportError) as caught:
+                await asyncio.wait_for(connection.stream("/x"), 3)
+        self.assertIn("nothing was heard", caught.exception.cause)
+        self.assertFalse(connection.is_open)
 
     async def test_a_stream_carries_more_than_a_window_each_way(self) -> None:
         size = 3 * YAMUX_WINDOW

@@ -23,6 +23,12 @@ from .store import Store
 _ID = re.compile(r"[0-9a-f]{1,64}")
 
 
+def _small_text(path: Path) -> str:
+    """The text of a small file of this client's own."""
+    with path.open("rb") as file:
+        return file.read(limits.MAX_SMALL_FILE_BYTES).decode("ascii", "replace").strip()
+
+
 class Client:
     """Opens sessions. Use it in `async with`, or call `close`.
 
@@ -57,7 +63,7 @@ class Client:
         if not path.exists():
             with contextlib.suppress(FileExistsError):
                 private_file(path, os.urandom(16).hex().encode())
-        found = path.read_text(encoding="ascii").strip()
+        found = _small_text(path)
         if len(found) != 32 or not _ID.fullmatch(found):
             raise SessionError("Damaged", f"{path} is no device id", "remove the file; a new one is made")
         return bytes.fromhex(found)
@@ -101,7 +107,7 @@ class Client:
             hint = "Client.sessions lists them" if not found else "write more digits of the id"
             raise SessionError("NoSession", f"{len(found)} sessions of this home begin with {session_id!r}", hint)
         folder = self.home / found[0]
-        text = (folder / "root").read_text(encoding="ascii").strip()
+        text = _small_text(folder / "root")
         if len(text) != 2 * ROOT_BYTES or not _ID.fullmatch(text):
             raise SessionError("Damaged", f"{folder / 'root'} is no root", "restore the session from its words")
         keys = SessionKeys(Secret(bytes.fromhex(text)))

@@ -45,6 +45,7 @@ class Queued:
     sampling: Sampling
     model: Text | None
     max_output_tokens: U32
+    max_price: U64 | None
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,8 @@ MAX_JOURNAL_BYTES: Final = 1024 * 1024 * 1024
 MAX_HTTP_TEXT_BYTES: Final = 64 * 1024
 # Attempts at one turn before the error goes to the caller.
 MAX_ATTEMPTS: Final = 6
+# A small file of this client's own: a root or a device id.
+MAX_SMALL_FILE_BYTES: Final = 1024
 # Nodes named by the caller.
 MAX_NODES: Final = 256
 
@@ -92,6 +94,9 @@ MAX_NEGOTIATION_LINE: Final = 1024
 MAX_NEGOTIATION_LINES: Final = 16
 YAMUX_WINDOW: Final = 256 * 1024
 MAX_YAMUX_FRAME: Final = 1024 * 1024
+# How often a connection is probed, and after which silence it is given up: a machine without power sends no end.
+PROBE_INTERVAL_S: Final = 10.0
+PROBE_TIMEOUT_S: Final = 20.0
 # Streams that the peer opens here: ping, identify, and protocols that are declined.
 MAX_INBOUND_STREAMS: Final = 64
 MAX_HANDSHAKE_PAYLOAD: Final = 4096

@@ -78,6 +78,19 @@ def offer_of(record: NodeRecord, model: str | bytes | None) -> ModelOffer | None
     return None
 
 
+def choice_of(status: NodeStatus, model: str | bytes | None) -> NodeChoice | BatonError:
+    """A node with the offer and key for an attempt, or why it cannot serve it."""
+    if status.record is None:
+        return status.error or SessionError("Transport", "no record")
+    offer, key = offer_of(status.record, model), exchange_key(status.record, now_ms())
+    name = status.peer_id[-8:]
+    if offer is None:
+        return SessionError("ModelUnavailable", f"node …{name} serves {', '.join(status.models) or 'no model'}")
+    if key is None:
+        return SessionError("KxExpired", f"node …{name} has no key for the time of this machine's clock")
+    return NodeChoice(status.address, status.record, offer, key)
+
+
 class Network:
     """Connections to the named nodes. Each node has at most one."""
 
@@ -125,53 +138,52 @@ class Network:
         self._records[address.node] = (time.monotonic(), record)
         return record
 
+    async def status(self, address: NodeAddress) -> NodeStatus:
+        """A named node's record, or why there is none. A node that cannot be reached comes last for a while."""
+        try:
+            return NodeStatus(address, await self.record(address), None)
+        except BatonError as error:
+            self.failed(address.node)
+            return NodeStatus(address, None, error)
+
     async def statuses(self) -> list[NodeStatus]:
         """Every named node, asked at once."""
-
-        async def status(address: NodeAddress) -> NodeStatus:
-            try:
-                return NodeStatus(address, await self.record(address), None)
-            except BatonError as error:
-                return NodeStatus(address, None, error)
-
-        return list(await asyncio.gather(*map(status, self.addresses)))
+        return list(await asyncio.gather(*map(self.status, self.addresses)))
 
     def failed(self, node: bytes) -> None:
         """Notes that a node failed: the others come first for a while, and its record is asked for again."""
         self._failed[node] = time.monotonic() + _PENALTY_S
         self._records.pop(node, None)
 
+    def _recently_failed(self, node: bytes) -> bool:
+        return self._failed.get(node, 0.0) > time.monotonic()
+
     async def choose(
         self, model: str | bytes | None, preferred: bytes | None, tried: set[bytes]
     ) -> tuple[NodeChoice | None, list[BatonError]]:
-        """A node for the next attempt: the preferred one, else one not tried yet, the least recently failed first.
+        """A node for the next attempt: the preferred one, else one that was neither tried nor failed lately, else any.
 
-        Also returns why nodes were not chosen.
+        Nodes of a later group are asked only where none of the earlier ones can serve, so that no turn waits for a node
+        that is down. Also returns why nodes were not chosen.
         """
         errors: list[BatonError] = []
-        choices: list[NodeChoice] = []
-        now = now_ms()
-        for status in await self.statuses():
-            if status.record is None:
-                errors.append(status.error or SessionError("Transport", "no record"))
-                continue
-            offer, key = offer_of(status.record, model), exchange_key(status.record, now)
-            name = status.peer_id[-8:]
-            if offer is None:
-                errors.append(
-                    SessionError("ModelUnavailable", f"node …{name} serves {', '.join(status.models) or 'no model'}")
-                )
-            elif key is None:
-                errors.append(SessionError("KxExpired", f"node …{name} has no key for the time of this machine's clock"))
+        groups: list[list[NodeAddress]] = [[], [], []]
+        for address in self.addresses:
+            if address.node == preferred and address.node not in tried:
+                groups[0].append(address)
             else:
-                choices.append(NodeChoice(status.address, status.record, offer, key))
-
-        def order(choice: NodeChoice) -> tuple[bool, bool, float]:
-            node = choice.record.node
-            penalty = self._failed.get(node, 0.0)
-            return (node in tried, node != preferred, penalty if penalty > time.monotonic() else 0.0)
-
-        return min(choices, key=order, default=None), errors
+                groups[2 if address.node in tried or self._recently_failed(address.node) else 1].append(address)
+        for group in groups:
+            choices: list[NodeChoice] = []
+            for status in await asyncio.gather(*map(self.status, group)):
+                found = choice_of(status, model)
+                if isinstance(found, NodeChoice):
+                    choices.append(found)
+                else:
+                    errors.append(found)
+            if choices:
+                return min(choices, key=lambda choice: self._failed.get(choice.record.node, 0.0)), errors
+        return None, errors
 
     async def close(self) -> None:
         """Closes all connections."""

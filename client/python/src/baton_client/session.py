@@ -213,10 +213,12 @@ class Session:
         system: str | None = None,
         sampling: Sampling | None = None,
         max_output_tokens: int = 2048,
+        max_price: int | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Sends a turn and yields its events; the last one is `Finished`, after the turn was verified and journaled.
 
-        `node` (a peer id) is asked first. A caller that stops reading leaves the turn waiting: `resume` goes on.
+        `node` (a peer id) is asked first. `max_price` bounds the price, in millionths of the node's unit; without it,
+        the node's own offer does. A caller that stops reading leaves the turn waiting: `resume` goes on.
         """
         if isinstance(message, str):
             message = Message.user(message)
@@ -234,9 +236,9 @@ class Session:
             if self.pending is not None:
                 raise SessionError("Waiting", "an earlier message has no answer yet", "call resume or abandon first")
             pinned = [Message.system(system)] if system else []
-            queued = Queued(
-                self.keys.draw_turn_id(self.device_id), pinned, messages, sampling or Sampling(), model, max_output_tokens
-            )
+            turn_id = self.keys.draw_turn_id(self.device_id)
+            settings = sampling or Sampling()
+            queued = Queued(turn_id, pinned, messages, settings, model, max_output_tokens, max_price)
             self.note(queued)
             async for event in self._drive(parse_node(node)):
                 yield event
@@ -251,10 +253,17 @@ class Session:
         system: str | None = None,
         sampling: Sampling | None = None,
         max_output_tokens: int = 2048,
+        max_price: int | None = None,
     ) -> Turn:
         """Sends a turn and returns it once it is verified. `on_text` gets the answer as it arrives."""
         events = self.stream(
-            message, model=model, node=node, system=system, sampling=sampling, max_output_tokens=max_output_tokens
+            message,
+            model=model,
+            node=node,
+            system=system,
+            sampling=sampling,
+            max_output_tokens=max_output_tokens,
+            max_price=max_price,
         )
         return await self._last(events, on_text)
 

@@ -76,10 +76,17 @@ class Session:
         system: str | None = None,
         sampling: Sampling | None = None,
         max_output_tokens: int = 2048,
+        max_price: int | None = None,
     ) -> Iterator[Event]:
         """Sends a turn and yields its events."""
         stream = self._inner.stream(
-            message, model=model, node=node, system=system, sampling=sampling, max_output_tokens=max_output_tokens
+            message,
+            model=model,
+            node=node,
+            system=system,
+            sampling=sampling,
+            max_output_tokens=max_output_tokens,
+            max_price=max_price,
         )
         return self._iterate(stream)
 
@@ -109,6 +116,7 @@ class Session:
         system: str | None = None,
         sampling: Sampling | None = None,
         max_output_tokens: int = 2048,
+        max_price: int | None = None,
     ) -> Turn:
         """Sends a turn and returns it once it is verified. `on_text` runs in the client's thread."""
         return self._loop.run(
@@ -120,6 +128,7 @@ class Session:
                 system=system,
                 sampling=sampling,
                 max_output_tokens=max_output_tokens,
+                max_price=max_price,
             )
         )
 

@@ -255,7 +255,7 @@ class TurnDriver:
             model=choice.offer.model,
             sampling=sampling_digest(own.commitment_key, queued.sampling),
             max_output_tokens=most,
-            max_price=min(price, 2**64 - 1),
+            max_price=min(price, 2**64 - 1 if queued.max_price is None else queued.max_price),
             memory_from=None,
             memory_tokens=0,
             grant_hash=kdf("grant-hash", encode(payload.grant)),
@@ -428,7 +428,11 @@ class TurnDriver:
                 limits.VERSION, auth.session_id, auth.session_key, auth.turn_id, auth.attempt, auth.audience, now_ms()
             ),
         )
-        return await requests.status(await session.network.connect(address), question, timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await requests.status(await session.network.connect(address), question, timeout_s)
+        except TimeoutError:
+            raise TransportError(f"the node did not answer within {timeout_s:g} s") from None
 
     async def claimed_id(self, accepted: AcceptedTurn) -> bytes | None:
         """The blob ID that the author of an accepted turn says the store has; None without such an answer."""

@@ -28,7 +28,7 @@ class Connection:
         self.node = address.node
         self._identity = identity
         self._muxer: yamux.Yamux | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     async def dial(cls, address: NodeAddress, identity: Secret, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection:
@@ -64,7 +64,7 @@ class Connection:
             channel.close()
             raise
         self._muxer = yamux.Yamux(channel, self._serve)
-        self._task = asyncio.ensure_future(self._muxer.run())
+        self._tasks = [asyncio.ensure_future(self._muxer.run()), asyncio.ensure_future(self._muxer.probe())]
 
     @property
     def is_open(self) -> bool:
@@ -102,6 +102,6 @@ class Connection:
 
     async def close(self) -> None:
         """Closes the connection; its streams end."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
+import time
 from collections.abc import Awaitable, Callable
 
 from ..errors import ProtocolError, TransportError
-from ..limits import MAX_INBOUND_STREAMS, MAX_YAMUX_FRAME, YAMUX_WINDOW
+from ..limits import MAX_INBOUND_STREAMS, MAX_YAMUX_FRAME, PROBE_INTERVAL_S, PROBE_TIMEOUT_S, YAMUX_WINDOW
 from .noise import NoiseChannel
 
 PROTOCOL = "/yamux/1.0.0"
@@ -21,7 +22,6 @@ _DATA, _WINDOW_UPDATE, _PING, _GO_AWAY = range(4)
 _SYN, _ACK, _FIN, _RST = 1, 2, 4, 8
 # Sent in one frame, so that streams take turns.
 _PIECE = 16 * 1024
-# An answered ping of the peer's is short work, but it is bounded: the writer's lock serialises them.
 
 
 class YamuxStream:
@@ -123,6 +123,7 @@ class Yamux:
         self._inbound: set[asyncio.Task[None]] = set()
         self._next = 1
         self.closed: TransportError | None = None
+        self._heard = time.monotonic()
 
     async def send(self, kind: int, flags: int, number: int, length: int, data: bytes = b"") -> None:
         """Sends one frame."""
@@ -141,6 +142,21 @@ class Yamux:
     def forget(self, number: int) -> None:
         """Drops a stream; later frames of it are ignored."""
         self._streams.pop(number, None)
+
+    async def probe(self) -> None:
+        """Pings the peer until the connection ends, and ends it when nothing was heard for PROBE_TIMEOUT_S."""
+        number = 0
+        while self.closed is None:
+            await asyncio.sleep(PROBE_INTERVAL_S)
+            if time.monotonic() - self._heard > PROBE_TIMEOUT_S:
+                self.end(TransportError(f"nothing was heard from the node for {PROBE_TIMEOUT_S:g} s"))
+                return
+            try:
+                await self.send(_PING, _SYN, 0, number)
+            except TransportError as error:
+                self.end(error)
+                return
+            number = (number + 1) % 2**32
 
     async def run(self) -> None:
         """Reads frames until the connection ends; every stream then ends with its error."""
@@ -169,6 +185,7 @@ class Yamux:
         version, kind, flags, number, length = _HEADER.unpack(await self._channel.read_exactly(_HEADER.size))
         if version != 0 or kind > _GO_AWAY:
             raise ProtocolError("Transport", "an unknown Yamux frame", "")
+        self._heard = time.monotonic()
         if kind == _PING:
             if flags & _SYN:
                 await self.send(_PING, _ACK, 0, length)
