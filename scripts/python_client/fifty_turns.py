@@ -53,9 +53,12 @@ class Program:
         self.process.stdout.close()
 
     def start_again(self):
-        """Starts it again after `kill`, at the port that it had."""
-        port = self.ready["listen"][0].split("/")[4]
-        self.command[self.command.index("--listen") + 1] = f"/ip4/127.0.0.1/tcp/{port}"
+        """Starts it again after `kill`, at the address that it had."""
+        if "url" in self.ready:
+            address = self.ready["url"].removeprefix("http://")
+        else:
+            address = self.ready["listen"][0].rsplit("/p2p/", 1)[0]
+        self.command[self.command.index("--listen") + 1] = address
         self.start()
 
     def stop(self):
@@ -74,7 +77,7 @@ class Network:
     def __init__(self, binaries, folder, model_dir):
         self.binaries, self.folder, self.programs = binaries, folder, []
         store = self.run("store", "baton-testnet", "store", "--listen", "127.0.0.1:0", "--shards", SHARDS, "--data-dir", folder / "s")
-        self.store = store.ready["url"]
+        self.store_program, self.store = store, store.ready["url"]
         self.echo = [self.node(f"echo{i}", "--engine", "echo", "--echo-delay-ms", ECHO_DELAY_MS) for i in range(3)]
         self.native = []
         if model_dir is not None:
@@ -159,7 +162,11 @@ def converse(session, network, turns, table):
             row = turn_with_kill(session, node, words, f"echo: {words.strip()}", model="echo")
             table["killed, test engine"] = row
             node.start_again()
+            network.store_program.kill()
             continue
+        if number == kill_at + 4:
+            network.store_program.start_again()
+            table["killed, store"] = f"turns {kill_at + 2} to {number} went on without it"
         system = "Be brief." if number % 5 == 0 else None
         turn = session.turn(message, node=node.ready["peer_id"], model="echo", system=system)
         check(turn.text == f"echo: {message}", f"turn {number}: {turn.text!r}")
@@ -167,10 +174,14 @@ def converse(session, network, turns, table):
 
 def rebuild(session, table):
     """Every blob from the store's bytes alone, and from this machine's copy."""
+    # The nodes store what they kept; so does the client, with its next turn.
+    session.settled()
+    session.repair()
     report = session.verify()
     check(report.turns == len(session.history) == report.blobs_rebuilt == report.receipts, f"not everything was verified: {report}")
     table["read from the store"] = f"{report.blobs_fetched} blobs of {report.segments} segments"
-    table["rebuilt byte for byte"] = f"{report.blobs_rebuilt} blobs, {report.receipts} receipts"
+    check(report.blob_ids == report.segments, f"not every Walrus ID was computed: {report}")
+    table["rebuilt byte for byte"] = f"{report.blobs_rebuilt} blobs, {report.receipts} receipts, {report.blob_ids} Walrus IDs"
 
 
 def verify_elsewhere(session, binaries, folder, config, table):
@@ -188,7 +199,7 @@ def verify_elsewhere(session, binaries, folder, config, table):
     table["baton session verify --file"] = line.removeprefix("✓ ")
     run(*baton, "--home", folder / "h1", "session", "import", rooted)
     line = run(*baton, "--home", folder / "h1", "session", "verify", "last", "--full").strip()
-    table["baton session verify, imported"] = line.splitlines()[-1].removeprefix("✓ ")
+    table["baton session verify, imported"] = line.splitlines()[-1].strip().removeprefix("✓ ")
 
 
 def share_with_rust(session, network, folder, config, table):
@@ -232,7 +243,8 @@ def main():
                 converse(session, network, 50 if options.full else 20, table)
                 nodes = {turn.node for turn in session.history}
                 check(len(nodes) == 3 + len(network.native), f"{len(nodes)} nodes served")
-                table = {"turns": f"{len(session.history)} in one session, over {len(nodes)} nodes", **table}
+                models = f" and {len(network.native)} of SmolLM2" if network.native else ""
+                table = {"turns": f"{len(session.history)} in one session, over 3 nodes of the test engine{models}", **table}
                 rebuild(session, table)
                 verify_elsewhere(session, network.binaries, folder, config, table)
                 share_with_rust(session, network, folder, config, table)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from baton_client import frames, limits
+from baton_client import frames, limits, walrus
 from baton_client.chain import make_blob, open_record, record_hash, seal_record
 from baton_client.codec import decode, decode_layout, encode, pad_block, u32le, unpad_block
 from baton_client.crypto import chacha_open, chacha_seal, digest, ed25519_public, kdf, x25519, x25519_public
-from baton_client.errors import TransportError
+from baton_client.errors import StoreError, TransportError
 from baton_client.network import Network, now_ms
 from baton_client.objects import (
     Commitments,
@@ -224,7 +224,7 @@ class FakeNode:
             stream.end()
             return
         event(frames.CommittedEvent(how.committed(committed)))
-        state = how.store_state or frames.Stored(self.store.put(blob), None)
+        state = how.store_state or (frames.Pending() if self.store.broken else frames.Stored(self.store.put(blob), None))
         event(frames.StoreEvent(state), last=True)
         stream.end()
 
@@ -302,7 +302,10 @@ class FakeNode:
 
         read = payload.grant.blobs[0]
         assert read.blob == auth.prev_blob
-        blob = self.store.get(read.blob.blob_id) or request.inline[0]
+        # A node has the blobs of before in its cache, also while the store is down.
+        inline = {digest(blob): blob for blob in request.inline}
+        blob = inline.get(read.blob.digest) or self.store.get(read.blob.blob_id)
+        assert blob is not None, "the store lacks the blob, and the request does not carry it"
         assert digest(blob) == read.blob.digest
         ad = blob[:16] + auth.session_id + u64le(read.segment)
         segment = decode(Segment, unpad(unseal(read.key, ad, blob[16:], "blob"), limits.MIN_SEGMENT_BUCKET))
@@ -321,9 +324,14 @@ class FakeStore:
     blobs: dict[bytes, bytes] = field(default_factory=dict)
     heads: dict[bytes, bytes] = field(default_factory=dict)
     puts: int = 0
+    broken: bool = False
+
+    def check(self) -> None:
+        if self.broken:
+            raise StoreError("the store is down")
 
     def put(self, blob: bytes) -> bytes:
-        name = digest(b"id" + blob)
+        name = walrus.blob_id(blob, 10)
         self.blobs[name] = blob
         return name
 
@@ -331,16 +339,20 @@ class FakeStore:
         return self.blobs.get(name)
 
     async def get_blob(self, name: bytes) -> bytes | None:
+        self.check()
         return self.blobs.get(name)
 
     async def put_blob(self, blob: bytes, _epochs: int) -> bytes:
+        self.check()
         self.puts += 1
         return self.put(blob)
 
     async def get_head(self, key: bytes) -> bytes | None:
+        self.check()
         return self.heads.get(key)
 
     async def put_head(self, record: bytes) -> None:
+        self.check()
         from baton_client import heads
 
         opened, _ = heads.HEAD_RECORD.open_encoded(record)

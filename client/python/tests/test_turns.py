@@ -64,6 +64,7 @@ class Turns(unittest.IsolatedAsyncioTestCase):
         self.assertEqual([turn.link.segment for turn in session.turns], [0] * 16 + [1] * 2)
         report = await session.verify()
         self.assertEqual((report.turns, report.segments, report.blobs_rebuilt, report.blobs_fetched), (18, 2, 18, 2))
+        self.assertEqual(report.blob_ids, 2)
         self.assertEqual(sum(len(node.acks) for node in self.nodes), 18)
         self.assertEqual(self.store.puts, 0, "the author stored every blob")
         await session.close()
@@ -197,6 +198,35 @@ class Turns(unittest.IsolatedAsyncioTestCase):
                 self.assertEqual(self.store.puts, 2)
                 self.assertEqual((await session.verify()).turns, 2)
                 await session.close()
+
+    async def test_turns_go_on_while_the_store_is_down(self) -> None:
+        session = self.open(Behaviour(answer="x"), Behaviour(answer="y"))
+        await session.turn("one")
+        await session.settled()
+        self.store.broken = True
+        for number in range(17):
+            await session.turn(f"question {number}", node=self.nodes[number % 2].key)
+        self.assertEqual([turn.confirmed for turn in session.turns], [True] + [False] * 17)
+        self.assertEqual({error.code for error in session.background_errors}, {"Store"})
+        self.store.broken = False
+        await session.turn("last")
+        await session.settled()
+        report = await session.verify()
+        self.assertEqual((report.turns, report.blobs_fetched, report.blob_ids), (19, 2, 2))
+        self.assertEqual((await session.index_head()).outer.seq, 18)
+        await session.close()
+
+    async def test_repair_stores_what_the_store_lost(self) -> None:
+        session = self.open(Behaviour(answer="x"))
+        for number in range(17):
+            await session.turn(f"question {number}")
+        await session.settled()
+        self.store.blobs.clear()
+        with self.assertRaises(BatonError):
+            await session.verify()
+        self.assertEqual(await session.repair(), 2)
+        self.assertEqual((await session.verify()).turns, 17)
+        await session.close()
 
     async def test_words_restore_the_session_and_a_second_device_is_seen(self) -> None:
         session = self.open(Behaviour(answer="x"))

@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from baton_client import frames, heads, objects, signed
+from baton_client import frames, heads, objects, signed, walrus
 from baton_client.chain import is_closed, make_blob, open_blob, open_record, read_chain, record_hash, seal_record
 from baton_client.codec import decode, decode_layout, encode, layout_of, pad, pad_block, unpad, unpad_block
 from baton_client.crypto import (  # fmt: skip
@@ -37,7 +37,7 @@ from baton_client.receipts import TokenHash, audit_root, commit_input, commit_ou
 from baton_client.sealing import ReplyOpener, agree, payload_hash
 from baton_client.session import Session
 
-from .vectors import accepted, blob_id, h, load, root_keys
+from .vectors import FOLDER, accepted, blob_id, h, load, root_keys
 
 STRUCTS = {
     "Record": objects.Record, "Grant": objects.Grant, "Payload": objects.Payload, "Sampling": objects.Sampling,
@@ -322,6 +322,29 @@ class Export(unittest.TestCase):
             reopened = Journal(Path(folder) / "journal", self.keys.journal_key)
             self.assertEqual(Session(Path(folder), self.keys, reopened, Network([]), None).head, self.head)
             reopened.close()
+
+
+class WalrusIds(unittest.TestCase):
+    """The answers of Walrus's own encoder in walrus-client/vectors."""
+
+    def test_ids_are_those_of_walrus(self) -> None:
+        vectors = json.loads((FOLDER.parents[1] / "walrus-client/vectors/walrus.json").read_text(encoding="utf-8"))
+        checked: set[int] = set()
+        for item in vectors["vectors"]:
+            if item["n_shards"] > 20 or "error" in item or not item["generator"].startswith("byte[i]"):
+                continue
+            blob = bytes((i * 31 + 7) % 251 for i in range(item["length"]))
+            if walrus.can_compute(len(blob), item["n_shards"]):
+                self.assertEqual(walrus.blob_id(blob, item["n_shards"]), blob_id(item["blob_id"]), item)
+                checked.add(item["n_shards"])
+        self.assertEqual(checked, {4, 7, 10, 13})
+        anchor = vectors["independent_anchors"][0]
+        self.assertEqual(walrus.blob_id(anchor["input_utf8"].encode(), 10), blob_id(anchor["blob_id"]))
+
+    def test_work_without_bound_is_declined(self) -> None:
+        for length, n_shards in ((5, 1000), (2**21, 10), (1, 3), (1, 5000)):
+            with self.assertRaises(ProtocolError):
+                walrus.blob_id(bytes(length), n_shards)
 
 
 class Secrets(unittest.TestCase):

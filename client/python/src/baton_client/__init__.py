@@ -25,8 +25,8 @@ from .errors import (
 from .events import AttemptStarted, Event, Finished, QueuePosition, Takeover, TextPiece
 from .network import NodeStatus
 from .objects import Finish, Message, Receipt, Role, Sampling
-from .session import Turn, VerifyReport
 from .sync import Client, Session
+from .views import Turn, VerifyReport
 
 __version__ = "0.1.0"
 

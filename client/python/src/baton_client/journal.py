@@ -82,6 +82,14 @@ class Confirmed:
 
 
 @dataclass(frozen=True)
+class Identified:
+    """The Walrus ID of a turn's blob, computed here; the store may lack the blob."""
+
+    seq: U64
+    blob: BlobRef
+
+
+@dataclass(frozen=True)
 class Abandoned:
     """The waiting turn was dropped."""
 
@@ -96,7 +104,7 @@ class Published:
     seq: U64
 
 
-ENTRIES = variants(Opened, Queued, Ordered, AcceptedTurn, Confirmed, Abandoned, Published)
+ENTRIES = variants(Opened, Queued, Ordered, AcceptedTurn, Confirmed, Abandoned, Published, Identified)
 
 
 def private_file(path: Path, data: bytes) -> None:

@@ -4,73 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from . import export as exports
-from . import heads, limits
+from . import heads, limits, walrus
 from .chain import ChainTurn, check_reference, is_closed, make_blob, open_record, read_chain
 from .crypto import digest
 from .errors import BatonError, SessionError, StoreError, VerificationError
 from .events import Event, Finished, TextPiece
-from .journal import Abandoned, AcceptedTurn, Confirmed, Journal, Opened, Ordered, Published, Queued
+from .journal import Abandoned, AcceptedTurn, Confirmed, Identified, Journal, Opened, Ordered, Published, Queued
 from .keys import SessionKeys, words_of_root
 from .network import Network, now_ms, parse_node
-from .objects import BlobRef, Entry, Finish, Link, Message, Receipt, Record, Sampling
+from .objects import BlobRef, Entry, Message, Record, Sampling
 from .peerid import peer_id_of_node
 from .signed import LINK, RECEIPT, genesis_hash, identity_of, signed_hash
 from .store import Store, blob_id_text
 from .turn import TurnDriver
+from .views import SessionTurn, Turn, VerifyReport
 
 HEAD_LIFETIME_MS = 90 * 24 * 3600 * 1000
-
-
-@dataclass
-class SessionTurn:
-    """A turn of the chain with what the client knows of its blob."""
-
-    link: Link
-    link_hash: bytes
-    accepted: AcceptedTurn
-    confirmed: bool = False
-
-    @property
-    def blob(self) -> BlobRef:
-        """The blob that this turn completed. Its ID may not be known yet."""
-        return self.accepted.blob
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A turn as a user sees it. `number` counts from 1."""
-
-    number: int
-    node: str
-    messages: list[Message]
-    text: str
-    finish: Finish
-    receipt: Receipt | None
-    link_hash: bytes
-    blob_id: str | None
-    time_ms: int
-
-    @property
-    def question(self) -> str:
-        """The text of the user's last message."""
-        return self.messages[-1].text if self.messages else ""
-
-
-@dataclass(frozen=True)
-class VerifyReport:
-    """What a verification covered. It raises where something does not hold, so every number is of things that hold."""
-
-    turns: int
-    segments: int
-    receipts: int
-    blobs_rebuilt: int
-    blobs_fetched: int
-    head: str
 
 
 class Session:
@@ -91,6 +45,8 @@ class Session:
         # Whether the index must be looked at before the next turn: after an opening, and while other devices may write.
         self._must_look = True
         self._lock = asyncio.Lock()
+        self._identifying = asyncio.Lock()
+        self._publishing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self.background_errors: list[BatonError] = []
         self.closed = False
@@ -121,6 +77,9 @@ class Session:
             turn = self.turns[entry.seq]
             turn.accepted = replace(turn.accepted, blob=entry.blob, blob_id_known=True)
             turn.confirmed = True
+        elif isinstance(entry, Identified):
+            turn = self.turns[entry.seq]
+            turn.accepted = replace(turn.accepted, blob=entry.blob, blob_id_known=True)
         elif isinstance(entry, Abandoned):
             self.pending, self.orders = None, []
         elif isinstance(entry, Published):
@@ -299,8 +258,12 @@ class Session:
         return self.turn_view(finished.seq)
 
     async def _drive(self, preferred: bytes | None) -> AsyncGenerator[Event, None]:
-        """Attempts until the turn is accepted. The chain's last blob must have an ID first: the next link names it."""
-        await self.settled()
+        """Attempts until the turn is accepted. The chain's last blob must have an ID first: the next link names it.
+
+        An ID that is not computed here comes from the store, which the turn then waits for.
+        """
+        if self.turns and await self._identify(self.turns[-1].link.seq) is None:
+            await self.settled()
         if self.turns and not self.turns[-1].accepted.blob_id_known:
             await self._settle(self.turns[-1].link.seq, await TurnDriver(self).claimed_id(self.turns[-1].accepted))
             if not self.turns[-1].accepted.blob_id_known:
@@ -329,8 +292,11 @@ class Session:
         """Acknowledges, waits for the store, and publishes. Errors are noted: the turn itself is safe."""
         try:
             await driver.acknowledge()
-            state_id = await driver.store_result()
-            await self._settle(seq, state_id)
+            await self._settle(seq, await driver.store_result())
+            if self.turns[seq].confirmed:
+                for older in self._last_of_segments()[-limits.MAX_READ_BLOBS :]:
+                    if older < seq and not self.turns[older].confirmed:
+                        await self._settle(older, None)
             await self.publish()
         except BatonError as error:
             self._note_error(error)
@@ -340,16 +306,36 @@ class Session:
     def _note_error(self, error: BatonError) -> None:
         self.background_errors = [*self.background_errors[-15:], error]
 
+    def _last_of_segments(self) -> list[int]:
+        """The last turn of each segment, oldest first."""
+        return sorted({turn.link.segment: turn.link.seq for turn in self.turns}.values())
+
+    async def _identify(self, seq: int) -> bytes | None:
+        """The Walrus ID of a turn's blob, computed here where it is not known yet; None where that is too much work."""
+        async with self._identifying:
+            turn = self.turns[seq]
+            if not turn.accepted.blob_id_known and walrus.can_compute(turn.blob.length, self.n_shards):
+                blob_id = await asyncio.to_thread(walrus.blob_id, self.blob_bytes(seq), self.n_shards)
+                self.note(Identified(seq, replace(turn.blob, blob_id=blob_id)))
+        return turn.blob.blob_id if turn.accepted.blob_id_known else None
+
     async def _settle(self, seq: int, claimed: bytes | None) -> None:
-        """Confirms that the store has the blob of turn `seq`: reads the claimed ID back, else stores this machine's copy."""
+        """Confirms that the store has the blob of turn `seq`: reads it back under its ID, else stores this machine's copy.
+
+        Where the ID is not computed here, it is the one that the node claimed or the publisher answered.
+        """
         turn = self.turns[seq]
         if self.store is None:
             raise StoreError("no store is named", "open the client with store=URL")
         try:
-            blob_id = claimed
-            if blob_id is None or not await self._has(blob_id, turn.blob):
+            own = await self._identify(seq)
+            # The node says with its claim that the blob is stored; without one, or with a wrong one, it may not be.
+            blob_id = claimed if own is None else own
+            if blob_id is None or claimed != blob_id or not await self._has(blob_id, turn.blob):
                 closes = is_closed(self.entries_of(turn.link.segment, seq))
                 blob_id = await self.store.put_blob(self.blob_bytes(seq), self.closed_epochs if closes else self.open_epochs)
+                if own is not None and blob_id != own:
+                    raise StoreError("the publisher names another blob ID", "compare its shard count with `shards`")
                 if not await self._has(blob_id, turn.blob):
                     raise StoreError("the aggregator does not have a blob that the publisher just stored")
             self.note(Confirmed(seq, replace(turn.blob, blob_id=blob_id)))
@@ -413,23 +399,27 @@ class Session:
 
     async def publish(self) -> None:
         """Publishes the head, unless the index shows a head that is not of this chain."""
-        if self.store is None or not self.turns or not self.turns[-1].accepted.blob_id_known:
-            return
-        found = await self.index_head()
-        if found is not None:
-            self._check_own(found)
-        self._note_leases(found)
-        now = now_ms()
-        kept = [lease for lease in found.inner.devices if lease.device_id != self.device_id] if found else []
-        leases = [heads.Lease(self.device_id, now + limits.DEVICE_LEASE_MS)]
-        leases += [lease for lease in kept if lease.expires_ms > now]
-        leases = sorted(leases, key=lambda lease: -lease.expires_ms)[: limits.MAX_DEVICES]
-        last = self.turns[-1]
-        sequence = max(now, self._head_sequence + 1, found.sequence + 1 if found else 0)
-        outer = heads.HeadOuter(self.n_shards, None, last.link.seq, last.link_hash, self._segment_blobs())
-        inner = heads.HeadInner(last.link.turn_id, last.link.attempt, last.link.author, leases, False)
-        await self.store.put_head(heads.make(self.keys, sequence, now, HEAD_LIFETIME_MS, outer, inner))
-        self.note(Published(sequence, last.link.seq))
+        async with self._publishing:
+            if self.store is None or not self.turns or not self.turns[-1].accepted.blob_id_known:
+                return
+            if not self.turns[-1].confirmed and self.turns[-1].accepted.auth is not None:
+                # A reader of the head could not fetch it. The end of that turn publishes.
+                return
+            found = await self.index_head()
+            if found is not None:
+                self._check_own(found)
+            self._note_leases(found)
+            now = now_ms()
+            kept = [lease for lease in found.inner.devices if lease.device_id != self.device_id] if found else []
+            leases = [heads.Lease(self.device_id, now + limits.DEVICE_LEASE_MS)]
+            leases += [lease for lease in kept if lease.expires_ms > now]
+            leases = sorted(leases, key=lambda lease: -lease.expires_ms)[: limits.MAX_DEVICES]
+            last = self.turns[-1]
+            sequence = max(now, self._head_sequence + 1, found.sequence + 1 if found else 0)
+            outer = heads.HeadOuter(self.n_shards, None, last.link.seq, last.link_hash, self._segment_blobs())
+            inner = heads.HeadInner(last.link.turn_id, last.link.attempt, last.link.author, leases, False)
+            await self.store.put_head(heads.make(self.keys, sequence, now, HEAD_LIFETIME_MS, outer, inner))
+            self.note(Published(sequence, last.link.seq))
 
     async def refresh(self) -> int:
         """Takes turns that another device added to this chain. Returns how many. ForkDetected where it is another chain."""
@@ -483,7 +473,7 @@ class Session:
         """
         await self.settled()
         if not self.turns:
-            return VerifyReport(0, 0, 0, 0, 0, self.genesis.hex())
+            return VerifyReport(0, 0, 0, 0, 0, 0, self.genesis.hex())
         last = self.turns[-1]
         fetched = 0
 
@@ -503,14 +493,19 @@ class Session:
         )
         if [turn.link_hash for turn in chain] != [turn.link_hash for turn in self.turns]:
             raise VerificationError("HeadMismatch", "the chain in the store is another one")
-        rebuilt = 0
+        receipts = 0
         for read, own in zip(chain, self.turns, strict=True):
             check_reference(self.blob_bytes(own.link.seq), read.blob)
-            rebuilt += 1
-        receipts = sum(
-            exports.check_signed_objects(self.keys, turn, own.accepted) for turn, own in zip(chain, self.turns, strict=True)
-        )
-        return VerifyReport(len(chain), last.link.segment + 1, receipts, rebuilt, fetched, last.link_hash.hex())
+            receipts += exports.check_signed_objects(self.keys, read, own.accepted)
+        ids = 0
+        for seq in self._last_of_segments():
+            reference = chain[seq].blob
+            if walrus.can_compute(reference.length, self.n_shards):
+                if await asyncio.to_thread(walrus.blob_id, self.blob_bytes(seq), self.n_shards) != reference.blob_id:
+                    raise VerificationError("BlobIdMismatch", f"the blob of turn {seq + 1} has another Walrus ID")
+                ids += 1
+        segments = last.link.segment + 1
+        return VerifyReport(len(chain), segments, receipts, len(chain), fetched, ids, last.link_hash.hex())
 
     async def repair(self) -> int:
         """Stores again each segment's last blob that the store lacks. Returns how many."""
@@ -518,11 +513,12 @@ class Session:
         if self.store is None:
             raise StoreError("no store is named", "open the client with store=URL")
         repaired = 0
-        for segment in {turn.link.segment for turn in self.turns}:
-            turn = [turn for turn in self.turns if turn.link.segment == segment][-1]
+        for seq in self._last_of_segments():
+            turn = self.turns[seq]
             if turn.accepted.blob_id_known and await self._has(turn.blob.blob_id, turn.blob):
                 continue
-            await self._settle(turn.link.seq, None)
+            turn.confirmed = False
+            await self._settle(seq, None)
             repaired += turn.confirmed
         return repaired
 

@@ -17,7 +17,7 @@ from .events import Event, TextPiece
 from .network import NodeStatus
 from .objects import Message, Sampling
 from .session import Session as AsyncSession
-from .session import Turn, VerifyReport
+from .views import Turn, VerifyReport
 
 T = TypeVar("T")
 

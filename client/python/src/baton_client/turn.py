@@ -119,6 +119,7 @@ class TurnDriver:
         self._opener: ReplyOpener | None = None
         self._state: StoreState | None = None
         self._others: list[Ordered] = []
+        self._seq = len(session.turns)
 
     # --- The loop ---------------------------------------------------------------------------------------------------
 
@@ -195,11 +196,12 @@ class TurnDriver:
             records.append(ReadRecord(link.seq, keys.record_key))
         return list(blobs.values()), records[::-1], used
 
-    def _inline(self) -> list[bytes]:
-        """The newest blobs that the store may lack, as far as this client knows."""
+    def _inline(self, blobs: list[ReadBlob]) -> list[bytes]:
+        """The newest granted blobs that the store may lack, as far as this client knows."""
         session = self._session
-        unsure = [turn.link.seq for turn in session.turns[-1:] if not turn.confirmed]
-        return [session.blob_bytes(seq) for seq in unsure][: limits.MAX_INLINE_BLOBS]
+        granted = {read.blob.digest for read in blobs if read.blob is not None}
+        unsure = [t.link.seq for t in reversed(session.turns) if t.blob.digest in granted and not t.confirmed]
+        return [session.blob_bytes(seq) for seq in unsure[: limits.MAX_INLINE_BLOBS]]
 
     def _order(self, queued: Queued, choice: NodeChoice, answer: Answer) -> Attempt:
         """Makes, seals and signs the order of the next attempt."""
@@ -274,7 +276,7 @@ class TurnDriver:
             keys=own,
             place=(segment, index),
             secret=secret,
-            request=TurnRequest(signed, sealed, self._inline(), None),
+            request=TurnRequest(signed, sealed, self._inline(blobs), None),
             order=Ordered(signed, choice.offer, terms.price, units),
             prompt_bytes=window_bytes + sum(len(message.text) for message in queued.messages),
         )
@@ -497,7 +499,7 @@ class TurnDriver:
     async def acknowledge(self) -> None:
         """Sends the acknowledgement to the author, and aborts the other attempts. Both are tried, not required."""
         session = self._session
-        turn = session.turns[-1]
+        turn = session.turns[self._seq]
         address = session.network.address_of(turn.link.author)
         if address is not None and turn.accepted.ack is not None:
             for pause_s in (0.0, 0.5, 2.0):
