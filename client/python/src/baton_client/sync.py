@@ -39,7 +39,16 @@ class _Loop:
             future.cancel()
             raise
 
+    @staticmethod
+    async def _cancel_rest() -> None:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
     def stop(self) -> None:
+        """Ends the tasks that are left, the loop and the thread."""
+        self.run(self._cancel_rest())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

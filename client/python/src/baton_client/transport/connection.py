@@ -64,7 +64,9 @@ class Connection:
             channel.close()
             raise
         self._muxer = yamux.Yamux(channel, self._serve)
-        self._tasks = [asyncio.ensure_future(self._muxer.run()), asyncio.ensure_future(self._muxer.probe())]
+        reading, probing = asyncio.ensure_future(self._muxer.run()), asyncio.ensure_future(self._muxer.probe())
+        reading.add_done_callback(lambda _: probing.cancel())
+        self._tasks = [reading, probing]
 
     @property
     def is_open(self) -> bool:
