@@ -160,9 +160,9 @@ async fn a_rekeyed_session_goes_on_and_a_stolen_device_neither_reads_nor_continu
     assert!(code(&refused) == 7 && err(&refused).contains("deleted on another device"), "{}", err(&refused));
     let unknown = fixture.baton(&stolen, &["chat", "-s", new, "mine", "--no-dht"], "").await;
     assert_eq!(code(&unknown), 7, "{}", err(&unknown));
-    let again =
-        fixture.baton(&fixture.folder.path().join("thief"), &["session", "restore", "--no-dht"], &words);
-    assert_ne!(code(&again.await), 0, "its words restore nothing");
+    let thief = fixture.folder.path().join("thief");
+    let again = fixture.baton(&thief, &["session", "restore", "--no-dht"], &words).await;
+    assert_ne!(code(&again), 0, "its words restore nothing");
     // The owner's other devices restore the new words and go on.
     assert_eq!(code(&fixture.baton(&one, &["session", "backup", "last", "--out", "new"], "").await), 0);
     let words = std::fs::read_to_string(fixture.folder.path().join("new")).unwrap();
