@@ -33,7 +33,7 @@ use std::{
 };
 
 use axum::{Router, extract::DefaultBodyLimit, middleware};
-use baton_command::listen::{Activity, BoundedListener, watched};
+use baton_command::listen;
 use baton_embed::Embedder;
 use baton_keys::ids::PublicKey;
 use baton_memory::{Memory, extraction, ids::OwnerId};
@@ -302,24 +302,7 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let (stopping, stopped) = tokio::sync::oneshot::channel();
-    let service = watched(router).into_make_service_with_connect_info::<Activity>();
-    let server = axum::serve(BoundedListener::new(listener), service).with_graceful_shutdown(async move {
-        shutdown.await;
-        // The receiver is gone only if the server ended by itself.
-        let _ = stopping.send(());
-    });
-    tokio::select! {
-        biased;
-        ended = server.into_future() => ended?,
-        () = async {
-            // On an error, the shutdown future was dropped with the server: the other arm ends.
-            if stopped.await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            tokio::time::sleep(SHUTDOWN_GRACE).await;
-        } => tracing::warn!("requests still running at the end of the grace period are cut off"),
-    }
+    listen::serve(listener, router, shutdown, SHUTDOWN_GRACE).await?;
     // Work for a disconnected client is finished anyway.
     app.inner.tasks.close();
     if tokio::time::timeout(SHUTDOWN_GRACE, app.inner.tasks.wait()).await.is_err() {

@@ -3,10 +3,11 @@
 //! A connection is closed in time if it has no request and moves no bytes of an answer. So is one whose peer
 //! takes an answer or sends a body too slowly on average. While slots are few, a new connection takes the
 //! slot of a silent peer from the address with the most connections: see `shares`. The embedded store and the
-//! relayer serve through it.
+//! relayer serve through it ([`serve()`]).
 
 mod activity;
 mod pace;
+mod serve;
 mod shares;
 #[cfg(test)]
 mod silent_connections;
@@ -32,8 +33,9 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-pub use activity::{Activity, watched};
+pub use activity::Activity;
 use pace::Lag;
+pub use serve::serve;
 use shares::{Admission, Connection, Origin, Slots};
 
 /// Connections with a slot: each of the embedded store may hold two chunks of 256 KiB in memory.
@@ -56,7 +58,7 @@ const WAIT_PAUSE: Duration = Duration::from_millis(50);
 /// Accepts connections into a bounded number of slots, shared by address. A connection without a free slot
 /// waits. When too many wait, the oldest connection of the address with the most is closed.
 #[derive(Debug)]
-pub struct BoundedListener {
+struct BoundedListener {
     listener: TcpListener,
     table: Arc<ConnectionTable>,
     waiting: VecDeque<(TcpStream, SocketAddr)>,
@@ -95,8 +97,7 @@ impl ConnectionTable {
 
 impl BoundedListener {
     /// Wraps a bound listener.
-    #[must_use]
-    pub fn new(listener: TcpListener) -> Self {
+    fn new(listener: TcpListener) -> Self {
         let slots = Slots { all: MAX_CONNECTIONS, per_origin: MAX_CONNECTIONS_PER_ADDRESS };
         Self::with(listener, slots, IDLE_TIMEOUT)
     }
@@ -210,7 +211,7 @@ impl Drop for Slot {
 
 /// A connection that frees its slot on drop, and fails when it is idle for too long or replaced.
 #[derive(Debug)]
-pub struct SlotStream {
+struct SlotStream {
     stream: TcpStream,
     slot: Slot,
     alarm: Pin<Box<Sleep>>,
@@ -351,7 +352,7 @@ mod tests {
         task::JoinHandle,
     };
 
-    use super::*;
+    use super::{activity::watched, *};
 
     const IDLE: Duration = Duration::from_millis(200);
     /// Far beyond [`IDLE`], even on a loaded machine.

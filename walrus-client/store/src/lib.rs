@@ -52,7 +52,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use baton_command::listen::{Activity, BoundedListener, watched};
+use baton_command::listen;
 use baton_proto::{
     ids::{BlobId, HeadIndexKey},
     store::{BlobStore, HeadIndex, PutOptions, PutOutcome, StoreError, StoreFuture},
@@ -299,25 +299,7 @@ impl EmbeddedStore {
         router: axum::Router,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), ServeError> {
-        let (stopping, stopped) = tokio::sync::oneshot::channel();
-        let service = watched(router).into_make_service_with_connect_info::<Activity>();
-        let server =
-            axum::serve(BoundedListener::new(listener), service).with_graceful_shutdown(async move {
-                shutdown.await;
-                // The receiver is gone only when the server has ended by itself.
-                let _ = stopping.send(());
-            });
-        tokio::select! {
-            biased;
-            ended = server.into_future() => ended?,
-            () = async {
-                // An error means that the shutdown future was dropped with the server: the other arm ends.
-                if stopped.await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-                tokio::time::sleep(SHUTDOWN_GRACE).await;
-            } => tracing::warn!("requests still running after the grace period are abandoned"),
-        }
+        listen::serve(listener, router, shutdown, SHUTDOWN_GRACE).await?;
         let inner = self.inner.clone();
         blocking(move || inner.disk.flush()).await.map_err(|error| ServeError::Flush(error.to_string()))
     }

@@ -141,7 +141,7 @@ impl Drop for RunningRequest {
 /// fail with [`io::ErrorKind::TimedOut`]. The router must be served with [`Activity`] as connect info.
 ///
 /// HTTP/2 is refused: it has many requests on one connection, and the bounds here are by connection.
-pub fn watched(router: Router) -> Router {
+pub(super) fn watched(router: Router) -> Router {
     router.layer(middleware::from_fn(
         async |ConnectInfo(activity): ConnectInfo<Activity>, request: Request, next: Next| -> Response {
             let _running = activity.begin();

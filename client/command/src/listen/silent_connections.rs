@@ -13,8 +13,6 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{Activity, BoundedListener, watched};
-
 /// Far below the time after which silent connections end by themselves, and generous for a loaded machine.
 const AT_ONCE: Duration = Duration::from_secs(10);
 /// More than the listener's slots.
@@ -26,9 +24,7 @@ async fn serve() -> (SocketAddr, JoinHandle<io::Result<()>>) {
     let address = listener.local_addr().unwrap();
     let routes =
         Router::new().route("/status", get(async || "OK")).route("/body", put(async |_: Bytes| "OK"));
-    let service = watched(routes).into_make_service_with_connect_info::<Activity>();
-    let serving = axum::serve(BoundedListener::new(listener), service);
-    (address, tokio::spawn(serving.into_future()))
+    (address, tokio::spawn(super::serve(listener, routes, std::future::pending(), Duration::ZERO)))
 }
 
 async fn connect(from: &str, to: SocketAddr) -> TcpStream {
