@@ -35,7 +35,7 @@
 //! ```
 
 // Bytes of others come here: a read out of bounds must not panic.
-#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
+#![warn(clippy::indexing_slicing)]
 
 mod actor;
 mod address_scope;

@@ -37,6 +37,9 @@
 //! # }
 //! ```
 
+// Bytes of others come here: a read out of bounds must not panic.
+#![warn(clippy::indexing_slicing)]
+
 pub mod blob_id;
 pub mod http_store;
 pub mod jwt;

@@ -169,8 +169,11 @@ impl<'a> QuiltPlan<'a> {
                 .map_err(|reason| QuiltError::Identifier { patch: *number, reason })?;
         }
         sorted.sort_by_key(|(_, patch)| patch.identifier.as_bytes());
-        if let Some(pair) = sorted.windows(2).find(|pair| pair[0].1.identifier == pair[1].1.identifier) {
-            return Err(QuiltError::DuplicateIdentifier { patch: pair[1].0 });
+        let mut neighbours = sorted.iter().zip(sorted.iter().skip(1));
+        if let Some((_, (patch, _))) =
+            neighbours.find(|((_, left), (_, right))| left.identifier == right.identifier)
+        {
+            return Err(QuiltError::DuplicateIdentifier { patch: *patch });
         }
         let mut heads = Vec::with_capacity(sorted.len());
         let mut entries = Vec::with_capacity(sorted.len());

@@ -361,6 +361,7 @@ fn finish_reason(finish: FinishReason) -> &'static str {
 }
 
 /// Data about the turn for which OpenAI's API has no field.
+#[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
 fn about(answer: &AcceptedAnswer) -> Value {
     let outcome = &answer.outcome;
     let mut about = json!({

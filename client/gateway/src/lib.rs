@@ -36,6 +36,9 @@
 //! # }
 //! ```
 
+// Requests of programs and pages come here: a read out of bounds must not panic.
+#![warn(clippy::indexing_slicing)]
+
 mod answer;
 mod api_error;
 mod chat;

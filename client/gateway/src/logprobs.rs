@@ -51,6 +51,7 @@ impl LogprobsRequest {
     }
 
     /// As `choices[].logprobs` of a chat.
+    #[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
     pub(super) fn chat(&self, reports: &[TokenReport]) -> Value {
         let content: Vec<Value> = reports
             .iter()

@@ -236,7 +236,7 @@ async fn export(State(gateway): State<Gateway>, Path(id): Path<String>) -> Resul
     gateway.note_use(id);
     let mut response =
         ([(header::CONTENT_TYPE, "application/json")], text.as_str().to_owned()).into_response();
-    let name = format!("attachment; filename=\"session-{}.json\"", &id.to_string()[..8]);
+    let name = format!("attachment; filename=\"session-{:.8}.json\"", id.to_string());
     let name = HeaderValue::from_str(&name).map_err(|_| ClientError::TaskEnded)?;
     response.headers_mut().insert(header::CONTENT_DISPOSITION, name);
     Ok(response)

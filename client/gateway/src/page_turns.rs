@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::models::ModelNames;
 
 /// The turns, oldest first: the present ones, and with `replaced` also those that a later turn replaced.
+#[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
 pub(super) fn describe_turns(
     views: &[TurnView],
     lifetimes: &[BlobLifetime],

@@ -240,6 +240,7 @@ impl AnswerParser {
 
 impl AnswerPart {
     /// As a delta of a stream.
+    #[expect(clippy::indexing_slicing, reason = "a call is an object")]
     pub(super) fn delta(self) -> Value {
         match self {
             Self::Text(text) => json!({ "content": text }),
@@ -252,6 +253,7 @@ impl AnswerPart {
 }
 
 /// All parts of an answer as a message.
+#[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
 pub(super) fn message(parts: Vec<AnswerPart>) -> Value {
     let (mut content, mut calls) = (String::new(), Vec::new());
     for part in parts {

@@ -7,7 +7,7 @@
 //! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 // Bytes of others come here: a read out of bounds must not panic.
-#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
+#![warn(clippy::indexing_slicing)]
 
 mod cursor;
 mod file;

@@ -71,6 +71,7 @@ fn zero_leaf(kernel: Kernel, symbol: usize) -> Nodes {
 }
 
 /// Leaves of every 2-byte symbol, by little-endian index. Computed once per process (2 MiB).
+#[expect(clippy::indexing_slicing, reason = "a hot loop over arrays of this many lanes")]
 fn leaf_table(kernel: Kernel) -> &'static [[u64; 4]] {
     static TABLE: OnceLock<Vec<[u64; 4]>> = OnceLock::new();
     TABLE.get_or_init(|| {
@@ -149,6 +150,7 @@ impl Batch {
 
     /// Takes a strip of the source symbols. `extension` is their extension, if the batch needs it. The last
     /// strip returns the result.
+    #[expect(clippy::indexing_slicing, reason = "the buffer has just been resized")]
     pub(super) fn absorb(
         &mut self,
         job: &EncodingJob,
@@ -182,6 +184,7 @@ impl Batch {
     }
 
     /// Extends and hashes part of the staged strip.
+    #[expect(clippy::indexing_slicing, reason = "a hot loop within the shape of the matrix")]
     fn encode(
         &mut self,
         job: &EncodingJob,
@@ -253,6 +256,7 @@ impl Batch {
 }
 
 /// Eight leaves of 2-byte symbols.
+#[expect(clippy::indexing_slicing, reason = "the table has an entry for each 2-byte symbol")]
 fn look_up(table: &[[u64; 4]], symbols: [u16; LANES]) -> Nodes {
     let mut nodes = ZERO_NODES;
     for (lane, symbol) in symbols.into_iter().enumerate() {
@@ -278,6 +282,7 @@ impl Trees {
     }
 
     /// Takes the leaves of the next active rows, at most eight.
+    #[expect(clippy::indexing_slicing, reason = "a hot loop within the shape of the matrix")]
     fn push(
         &mut self,
         job: &EncodingJob,
@@ -301,6 +306,7 @@ impl Trees {
         }
     }
 
+    #[expect(clippy::indexing_slicing, reason = "a root for each group of columns")]
     fn finish(self, width: usize) -> BatchRoots {
         let roots = self.columns.finish();
         let columns = (0..width).map(|column| lane(&roots[column / LANES], column % LANES)).collect();
@@ -334,6 +340,7 @@ impl LeafHasher {
     }
 
     /// Hashes the strip of some symbols of a lane shard, at most eight, into their states.
+    #[expect(clippy::indexing_slicing, reason = "the messages were prepared for these symbols")]
     fn take(
         &mut self,
         kernel: Kernel,
@@ -363,6 +370,7 @@ impl LeafHasher {
     }
 
     /// Loads a block of each message, so that equal words lie side by side.
+    #[expect(clippy::indexing_slicing, reason = "the messages were prepared for these symbols")]
     fn load(&self, start: usize, words: usize, block: &mut Block) {
         for place in 0..LANES {
             let bytes = &self.messages[place * self.stride + start..][..BLOCK_BYTES];

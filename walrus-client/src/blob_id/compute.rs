@@ -146,6 +146,10 @@ fn extend(
 }
 
 /// Completes the trees of the rows over all batches.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "each batch has nodes for all active rows, and a tree has a root"
+)]
 fn complete(job: &EncodingJob, batches: &[BatchRoots]) -> Roots {
     let Shape { n, k1, filled, .. } = job.shape;
     let secondary = batches.iter().flat_map(|batch| batch.columns.iter().copied()).collect();

@@ -141,6 +141,7 @@ fn rounds(h: [u64; 8], m: [u64; 16], counter: u64, last: u64) -> [u64; 16] {
 }
 
 /// Compresses one block of each lane; words from `WORDS` on are zero.
+#[expect(clippy::indexing_slicing, reason = "loops over arrays of these lengths, which a kernel unrolls")]
 #[inline(always)]
 fn compress_lanes<const WORDS: usize>(state: &mut HashState, block: &Block, position: Position) {
     let last = if position.last { u64::MAX } else { 0 };
@@ -155,6 +156,7 @@ fn compress_lanes<const WORDS: usize>(state: &mut HashState, block: &Block, posi
 }
 
 /// The parents of eight pairs of nodes.
+#[expect(clippy::indexing_slicing, reason = "loops over arrays of these lengths, which a kernel unrolls")]
 #[inline(always)]
 fn inner_lanes(left: &Nodes, right: &Nodes, out: &mut Nodes) {
     for lane in 0..LANES {

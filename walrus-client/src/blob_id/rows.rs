@@ -123,6 +123,7 @@ impl Extension {
     }
 
     /// Copies part of the strip of some symbols of a row; columns count from k2.
+    #[expect(clippy::indexing_slicing, reason = "a hot loop within the shape of the matrix")]
     pub(super) fn read(&self, row: usize, columns: Range<usize>, strip: Strip, out: &mut [u8]) {
         let data = &self.data[row * self.row_bytes..];
         let symbols = data.chunks_exact(self.strip.len()).skip(columns.start);
@@ -133,6 +134,7 @@ impl Extension {
 
     /// Prepares for a strip and cuts it into batches of rows, which can be filled in parallel. Each item is a
     /// batch's first row and its bytes.
+    #[expect(clippy::indexing_slicing, reason = "the strip is at most as long as those allocated for")]
     pub(super) fn batches(
         &mut self,
         shape: &Shape,
@@ -163,6 +165,7 @@ impl RowEncoder {
 
     /// Extends the strip of a batch of rows into `batch`. It works in parts of up to `most` bytes, which fit
     /// a core's cache.
+    #[expect(clippy::indexing_slicing, reason = "a hot loop within the shape of the matrix")]
     pub(super) fn extend(
         &mut self,
         rows: Rows<'_>,

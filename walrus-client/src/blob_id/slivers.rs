@@ -60,6 +60,7 @@ impl Encoding {
     ///
     /// # Errors
     /// [`BlobIdError::TooLarge`], found before any work or allocation.
+    #[expect(clippy::indexing_slicing, reason = "the rows hold every blob of this shape")]
     pub fn new(bytes: &[u8], shards: ShardCount) -> Result<Self, BlobIdError> {
         let length = bytes.len() as u64;
         let shape = Shape::new(length, shards, symbol_size(length, shards)?);
@@ -83,6 +84,7 @@ impl Encoding {
     }
 
     /// Fills the rows from k1 on, eight columns at a time.
+    #[expect(clippy::indexing_slicing, reason = "a hot loop within the shape of the matrix")]
     fn extend_columns(&mut self) {
         let Shape { n, k1, k2, symbol, .. } = self.shape;
         let row_bytes = k2 * symbol;
@@ -137,6 +139,7 @@ impl Encoding {
     }
 
     /// The first k1 symbols of column j; `None` from n on.
+    #[expect(clippy::indexing_slicing, reason = "a source row has k2 symbols")]
     #[must_use]
     pub fn secondary_sliver(&self, j: usize) -> Option<Vec<u8>> {
         let Shape { n, k1, k2, symbol, filled } = self.shape;

@@ -33,8 +33,8 @@ impl BlobSource for &[u8] {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let start = usize::try_from(offset).ok().filter(|start| *start <= <[u8]>::len(self));
-        let part = start.and_then(|start| self[start..].get(..buffer.len()));
+        let start = usize::try_from(offset).ok();
+        let part = start.and_then(|start| self.get(start..)?.get(..buffer.len()));
         buffer.copy_from_slice(part.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
@@ -75,7 +75,7 @@ impl BlobSource for FileSource {
             match std::os::windows::fs::FileExt::seek_read(&self.file, buffer, offset) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => {
-                    buffer = &mut buffer[count..];
+                    buffer = buffer.get_mut(count..).unwrap_or_default();
                     offset += count as u64;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -234,8 +234,9 @@ impl BlobSource for Segments {
         while !buffer.is_empty() {
             let segment = self.full.get(number).and_then(|segment| segment.get(inside..));
             let segment = segment.filter(|bytes| !bytes.is_empty()).ok_or(io::ErrorKind::UnexpectedEof)?;
-            let (now, later) = buffer.split_at_mut(buffer.len().min(segment.len()));
-            now.copy_from_slice(&segment[..now.len()]);
+            let length = buffer.len().min(segment.len());
+            let (now, later) = buffer.split_at_mut(length);
+            now.copy_from_slice(segment.split_at(length).0);
             buffer = later;
             (number, inside) = (number + 1, 0);
         }

@@ -107,6 +107,7 @@ impl Lanes {
 
     /// Fills a lane shard with symbols that begin `stride` bytes apart. `symbols` continues for [`SLACK`]
     /// bytes after the last symbol.
+    #[expect(clippy::indexing_slicing, reason = "a hot loop over buffers of this layout")]
     pub(super) fn pack(&self, symbols: &[u8], stride: usize, shard: &mut [u8]) {
         if self.whole > 0 {
             for (symbol, target) in
@@ -126,6 +127,7 @@ impl Lanes {
     }
 
     /// Copies one symbol out of a lane shard. Zeros up to [`SLACK`] bytes after it in `target`.
+    #[expect(clippy::indexing_slicing, reason = "a hot loop over buffers of this layout")]
     pub(super) fn unpack_loosely(&self, shard: &[u8], symbol: usize, target: &mut [u8]) {
         target[..self.whole].copy_from_slice(&shard[symbol * self.whole..][..self.whole]);
         if self.tail > 0 {
@@ -140,6 +142,7 @@ impl Lanes {
     }
 
     /// Copies one symbol out of a lane shard, and touches nothing else.
+    #[expect(clippy::indexing_slicing, reason = "a hot loop over buffers of this layout")]
     pub(super) fn unpack(&self, shard: &[u8], symbol: usize, target: &mut [u8]) {
         let (whole, tail) = target.split_at_mut(self.whole);
         whole.copy_from_slice(&shard[symbol * self.whole..][..self.whole]);
@@ -153,6 +156,7 @@ impl Lanes {
 
     /// Eight 2-byte symbols as little-endian numbers. `first` is a multiple of 8. Numbers past the last
     /// symbol are meaningless. For strips of 2 bytes only.
+    #[expect(clippy::indexing_slicing, reason = "a hot loop over buffers of this layout")]
     pub(super) fn pairs(&self, shard: &[u8], first: usize) -> [u16; 8] {
         debug_assert!(self.whole == 0 && self.tail == 1 && first.is_multiple_of(8));
         let at = self.tail_at(first);
@@ -161,6 +165,7 @@ impl Lanes {
 }
 
 /// Copies a constant number of bytes.
+#[expect(clippy::indexing_slicing, reason = "callers leave that many bytes on both sides")]
 #[inline(always)]
 fn copy<const COUNT: usize>(from: &[u8], to: &mut [u8]) {
     to[..COUNT].copy_from_slice(&from[..COUNT]);

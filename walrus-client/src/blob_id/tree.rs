@@ -21,6 +21,7 @@ pub(super) fn hash(parts: &[&[u8]]) -> TreeHash {
 }
 
 /// One lane of eight hashes.
+#[expect(clippy::indexing_slicing, reason = "a lane of eight")]
 pub(super) fn lane(nodes: &Nodes, lane: usize) -> TreeHash {
     let mut digest = [0; 32];
     for (bytes, word) in digest.chunks_exact_mut(8).zip(nodes) {
@@ -31,6 +32,7 @@ pub(super) fn lane(nodes: &Nodes, lane: usize) -> TreeHash {
 
 /// Reduces eight trees of one size, one in each lane, level by level in place. Stops after `levels`, or when
 /// each tree has a single node. Returns the first nodes.
+#[expect(clippy::indexing_slicing, reason = "parents are fewer than nodes, and callers give a node at least")]
 pub(super) fn reduce(kernel: Kernel, nodes: &mut [Nodes], levels: Option<u32>) -> Nodes {
     let mut count = nodes.len();
     let mut level = 0;
@@ -67,6 +69,7 @@ impl ColumnTrees {
     }
 
     /// Takes nodes of a level, each over 2^level rows. The count so far is a multiple of that number.
+    #[expect(clippy::indexing_slicing, reason = "the levels below have pending nodes")]
     fn push_at(&mut self, mut level: usize, nodes: &mut [Nodes]) {
         let rows = 1 << level;
         while self.count >> level & 1 == 1 {
@@ -83,6 +86,7 @@ impl ColumnTrees {
     }
 
     /// Takes rows that all have this leaf, in a number of steps that grows with the levels.
+    #[expect(clippy::indexing_slicing, reason = "the subtrees reach the level")]
     pub(super) fn push_equal(&mut self, mut rows: usize, leaf: &Nodes, groups: usize) {
         let mut subtrees = vec![*leaf];
         while rows > 0 {
@@ -97,6 +101,7 @@ impl ColumnTrees {
     }
 
     /// The roots. At least one row has been taken.
+    #[expect(clippy::indexing_slicing, reason = "both sides have a node for each group")]
     pub(super) fn finish(self) -> Vec<Nodes> {
         // The node right of the pending nodes of the level, if there is any.
         let mut carried: Option<Vec<Nodes>> = None;
@@ -123,6 +128,7 @@ impl ColumnTrees {
 }
 
 /// Root of the tree over all sliver pairs: primary sliver i with secondary sliver n-1-i.
+#[expect(clippy::indexing_slicing, reason = "chunks and the last level have a node at least")]
 pub(super) fn pair_root(primary: &[TreeHash], secondary: &[TreeHash]) -> TreeHash {
     let mut level: Vec<TreeHash> = primary
         .iter()

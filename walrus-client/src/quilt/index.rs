@@ -121,16 +121,18 @@ impl QuiltIndex {
 
     /// The bytes as in the quilt's first columns.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION, 0, 0, 0, 0];
-        bcs::put_length(&mut out, self.entries.len());
+        let mut entries = Vec::new();
+        bcs::put_length(&mut entries, self.entries.len());
         for entry in &self.entries {
-            out.extend(entry.end.to_le_bytes());
-            bcs::put_text(&mut out, &entry.identifier);
-            bcs::put_map(&mut out, &entry.tags);
+            entries.extend(entry.end.to_le_bytes());
+            bcs::put_text(&mut entries, &entry.identifier);
+            bcs::put_map(&mut entries, &entry.tags);
         }
-        let length =
-            u32::try_from(out.len() - INDEX_PREFIX_BYTES).expect("at most 1365 entries of some 131 kB");
-        out[1..INDEX_PREFIX_BYTES].copy_from_slice(&length.to_le_bytes());
+        let length = u32::try_from(entries.len()).expect("at most 1365 entries of some 131 kB");
+        let mut out = Vec::with_capacity(INDEX_PREFIX_BYTES + entries.len());
+        out.push(VERSION);
+        out.extend(length.to_le_bytes());
+        out.append(&mut entries);
         out
     }
 

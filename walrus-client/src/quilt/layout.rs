@@ -101,6 +101,7 @@ impl Layout {
     }
 
     /// Writes bytes that fit, from `skip` bytes below the top of a column.
+    #[expect(clippy::indexing_slicing, reason = "callers give bytes that fit")]
     pub(super) fn write(&self, matrix: &mut [u8], column: usize, skip: usize, mut bytes: &[u8]) {
         for (at, length) in self.pieces(column, skip, bytes.len()) {
             let (piece, rest) = bytes.split_at(length);
@@ -125,7 +126,7 @@ impl Layout {
         }
         let mut out = Vec::with_capacity(length);
         for (at, length) in self.pieces(start, skip, length) {
-            out.extend_from_slice(&matrix[at..at + length]);
+            out.extend_from_slice(matrix.get(at..at + length)?);
         }
         Some(out)
     }

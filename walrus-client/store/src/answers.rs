@@ -212,6 +212,7 @@ pub(super) fn store_result(
 }
 
 /// Base58 with Bitcoin's alphabet, as Sui prints digests.
+#[expect(clippy::indexing_slicing, reason = "each digit is below 58")]
 fn base58(bytes: &[u8; 32]) -> String {
     const ALPHABET: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
     let mut digits: Vec<u8> = Vec::with_capacity(44);

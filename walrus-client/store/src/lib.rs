@@ -33,6 +33,9 @@
 //! # }
 //! ```
 
+// Requests of others and bytes of a disk come here: a read out of bounds must not panic.
+#![warn(clippy::indexing_slicing)]
+
 mod admin;
 mod answers;
 mod auth;

@@ -28,7 +28,7 @@ pub(super) fn read(file: &File, mut buffer: &mut [u8], mut offset: u64) -> io::R
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        buffer = &mut buffer[count..];
+        buffer = buffer.get_mut(count..).unwrap_or_default();
         offset += count as u64;
     }
     Ok(())
@@ -39,7 +39,7 @@ pub(super) fn read(file: &File, mut buffer: &mut [u8], mut offset: u64) -> io::R
 pub(super) fn write(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         let count = std::os::windows::fs::FileExt::seek_write(file, bytes, offset)?;
-        bytes = &bytes[count..];
+        bytes = bytes.get(count..).unwrap_or_default();
         offset += count as u64;
     }
     Ok(())

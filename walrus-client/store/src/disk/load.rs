@@ -71,6 +71,7 @@ impl<'a> Side<'a> {
     }
 
     /// Reads up to the next entry.
+    #[expect(clippy::indexing_slicing, reason = "there are two copies")]
     fn advance(&mut self) {
         self.entry = None;
         self.before = self.serial;
@@ -115,6 +116,7 @@ impl<'a> Side<'a> {
 }
 
 /// The path of a copy within the store's folder.
+#[expect(clippy::indexing_slicing, reason = "there are two copies")]
 fn path_in_store(copy: usize) -> String {
     format!("index/{}", COPIES[copy])
 }
