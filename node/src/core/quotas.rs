@@ -77,27 +77,21 @@ fn name(used: &QuotaUse) -> [u8; 32] {
     blake3::hash(&codec::encode(&used.chain)).into()
 }
 
+/// Grants for the tests of this module and of the turn's charge.
 #[cfg(test)]
-mod tests {
+pub(crate) mod fixtures {
     use baton_keys::SecretSigningKey;
-    use baton_proto::{
-        SignedBytes, SignedObject,
-        quota::{QuotaGrant, QuotaProof},
-    };
+    use baton_proto::{SignedObject, ids::QuotaSerial, quota::QuotaGrant};
 
-    use super::*;
-
-    const NODE: NodeId = NodeId([5; 32]);
-    const MODEL: ModelId = ModelId([6; 32]);
-
-    fn key(fill: u8) -> SecretSigningKey {
+    pub(crate) fn key(fill: u8) -> SecretSigningKey {
         SecretSigningKey::from_seed(&[fill; 32])
     }
 
-    fn grant(
+    /// A grant by key `by` to key `by + 1`: below `parent`, or else of an issuer.
+    pub(crate) fn grant(
         parent: Option<&SignedObject<QuotaGrant>>,
         by: u8,
-        turns_per_hour: u32,
+        (turns_per_hour, tokens_per_hour): (u32, u64),
     ) -> SignedObject<QuotaGrant> {
         let grant = QuotaGrant {
             version: 1,
@@ -108,7 +102,7 @@ mod tests {
             nodes: Vec::new(),
             models: Vec::new(),
             turns_per_hour,
-            tokens_per_hour: 1000,
+            tokens_per_hour,
             concurrent: 2,
             from_ms: 0,
             until_ms: 1_000_000,
@@ -116,6 +110,22 @@ mod tests {
         };
         SignedObject::sign(grant, &key(by))
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_proto::{
+        SignedBytes, SignedObject,
+        quota::{QuotaGrant, QuotaProof},
+    };
+
+    use super::{
+        fixtures::{grant, key},
+        *,
+    };
+
+    const NODE: NodeId = NodeId([5; 32]);
+    const MODEL: ModelId = ModelId([6; 32]);
 
     fn used(chain: &[&SignedObject<QuotaGrant>], holder: u8, turn: AuthHash) -> QuotaUse {
         let last = chain.last().unwrap();
@@ -130,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_known_chain_still_needs_its_proof_its_time_and_no_revocation() {
-        let first = grant(None, 1, 100);
+        let first = grant(None, 1, (100, 1000));
         let mut quotas = quotas(Vec::new());
         let (turn, other) = (AuthHash([1; 32]), AuthHash([2; 32]));
         let good = used(&[&first], 2, turn);

@@ -194,39 +194,11 @@ pub(crate) fn requester(core: &Core, who: &Caller, chain: Option<&QuotaChain>) -
 
 #[cfg(test)]
 mod tests {
-    use baton_keys::SecretSigningKey;
     use baton_mesh::{Origin, Subnet};
-    use baton_proto::ids::{NodeId, QuotaSerial};
+    use baton_proto::ids::NodeId;
 
     use super::*;
-    use crate::core::accounts::Accounts;
-
-    fn key(fill: u8) -> SecretSigningKey {
-        SecretSigningKey::from_seed(&[fill; 32])
-    }
-
-    fn grant(
-        parent: Option<&SignedObject<QuotaGrant>>,
-        by: u8,
-        (turns_per_hour, tokens_per_hour): (u32, u64),
-    ) -> SignedObject<QuotaGrant> {
-        let grant = QuotaGrant {
-            version: 1,
-            grantor: key(by).public_key(),
-            serial: QuotaSerial([by; 16]),
-            parent: parent.map(SignedObject::quota_hash),
-            holder: key(by + 1).public_key(),
-            nodes: Vec::new(),
-            models: Vec::new(),
-            turns_per_hour,
-            tokens_per_hour,
-            concurrent: 2,
-            from_ms: 0,
-            until_ms: 1_000_000,
-            depth: parent.map_or(3, |parent| parent.depth - 1),
-        };
-        SignedObject::sign(grant, &key(by))
-    }
+    use crate::core::{accounts::Accounts, quotas::fixtures::grant};
 
     fn of(chain: &[&SignedObject<QuotaGrant>]) -> Vec<Payer> {
         let bytes: Vec<_> = chain.iter().map(|link| link.bytes().clone()).collect();
