@@ -417,18 +417,6 @@ impl MeshHandle {
         self.listen_addrs().into_iter().map(|address| address.with(Protocol::P2p(peer))).collect()
     }
 
-    /// Waits until the mesh listens on at least one address.
-    ///
-    /// That already holds after [`Mesh::spawn`], unless an interface went away since. For a mesh that only
-    /// dials, it returns when the mesh stops.
-    pub async fn wait_for_listen(&self) -> Vec<Multiaddr> {
-        let mut addrs = self.0.listen_addrs.clone();
-        match addrs.wait_for(|addrs| !addrs.is_empty()).await {
-            Ok(addrs) => addrs.clone(),
-            Err(_) => Vec::new(),
-        }
-    }
-
     /// The mesh's counters.
     #[must_use]
     pub fn stats(&self) -> MeshStats {

@@ -74,12 +74,6 @@ impl<K: Copy + Eq + Hash> Rates<K> {
         }
     }
 
-    /// The most that a key can take at once: a full bucket.
-    #[must_use]
-    pub fn amount(&self) -> u64 {
-        self.amount
-    }
-
     /// Returns requests that were taken and not used; never more than were taken.
     pub fn give_back(&mut self, key: &K, count: u64) {
         let full = self.full();

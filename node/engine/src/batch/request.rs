@@ -245,15 +245,3 @@ pub struct Stats {
     /// Time from the first token to the end.
     pub decode: Duration,
 }
-
-impl Stats {
-    /// Tokens per second after the first token; 0 if there was no second.
-    #[must_use]
-    pub fn decode_tokens_per_second(&self) -> f64 {
-        let tokens = u32::try_from(self.output_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
-        if tokens == 0 || self.decode.is_zero() {
-            return 0.0;
-        }
-        f64::from(tokens) / self.decode.as_secs_f64()
-    }
-}
