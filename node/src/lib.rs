@@ -1,7 +1,9 @@
 //! The Baton inference daemon.
 //!
-//! The program is `baton-node`; its parts are public for tools and tests. An engine, for example, also answers
-//! without a network:
+//! The program is `baton-node`, which only calls [`main`]. The public parts are those that tests and the test network
+//! put together into a node of their own: the turn service ([`service`]) with its [`journal`] and
+//! [`ledger`], its [`engine`]s and their [`models`], the [`prompt`] that an engine computes, and the [`replay`] of a
+//! turn. An engine, for example, also answers without a network:
 //!
 //! ```
 //! use baton_node::{
@@ -35,25 +37,30 @@
 //! # }
 //! ```
 
-pub(crate) mod admin;
-pub mod cli;
-pub mod config;
+mod admin;
+mod cli;
+mod config;
 mod core;
-pub(crate) mod daemon;
+mod daemon;
 pub mod engine;
 mod failure;
-pub(crate) mod identity;
+mod identity;
 pub mod journal;
 pub mod ledger;
 mod lock;
-pub(crate) mod logging;
+mod logging;
 mod mark;
-pub mod metrics;
+mod metrics;
 pub mod models;
 mod observer;
 mod progress;
 pub mod prompt;
 pub mod replay;
 pub mod service;
-pub mod telemetry;
-pub(crate) mod turn;
+mod telemetry;
+mod turn;
+
+pub use cli::main;
+pub use config::{RunFlags, default_model_dir};
+pub use metrics::{Metrics, Snapshot};
+pub use telemetry::Telemetry;

@@ -23,6 +23,7 @@ use baton_client::system_clock;
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{FrameError, Incoming, Mesh, MeshConfig, MeshHandle, Multiaddr, TURN_PROTOCOL, TurnStream};
 use baton_node::{
+    Telemetry,
     engine::{
         Engine,
         echo::{EchoConfig, EchoEngine},
@@ -31,7 +32,6 @@ use baton_node::{
     service::{
         LogKey, NoObserver, NodeIdentity, NodeService, PausePoints, ServiceDeps, ServiceError, ServiceLimits,
     },
-    telemetry::Telemetry,
 };
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,

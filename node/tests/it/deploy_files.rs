@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::PathBuf, process::Command, time::Duration};
 
-use baton_node::metrics::{Metrics, Snapshot};
+use baton_node::{Metrics, RunFlags, Snapshot};
 use clap::{Args as _, Command as Line};
 use serde_json::Value;
 
@@ -86,7 +86,7 @@ fn the_dashboard_shows_every_metric() {
 
 #[test]
 fn services_and_containers_set_only_options_that_there_are() {
-    let command = baton_node::config::RunFlags::augment_args(Line::new("run"));
+    let command = RunFlags::augment_args(Line::new("run"));
     let known: BTreeSet<_> =
         command.get_arguments().filter_map(|arg| arg.get_env()?.to_str()).map(str::to_owned).collect();
     for name in ["baton-node.service", "Dockerfile", "compose.yml"] {

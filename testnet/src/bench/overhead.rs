@@ -126,7 +126,7 @@ async fn bare_engine(choice: EngineChoice, model_dir: Option<PathBuf>) -> anyhow
     if choice == EngineChoice::Echo {
         return Ok(Arc::new(EchoEngine::new(&EchoConfig::default())?));
     }
-    let folder = model_dir.unwrap_or_else(baton_node::config::default_model_dir);
+    let folder = model_dir.unwrap_or_else(baton_node::default_model_dir);
     let loaded = tokio::task::spawn_blocking(move || {
         let path = Catalogue::built_in().pull(MODEL, &folder, &mut |_| {})?;
         anyhow::Ok(NativeEngine::load(&NativeConfig::new(MODEL, path))?)

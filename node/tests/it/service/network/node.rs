@@ -13,6 +13,7 @@ use std::{
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{AUDIT_PROTOCOL, EMBED_PROTOCOL, Mesh, MeshConfig, MeshHandle};
 use baton_node::{
+    Telemetry,
     engine::{
         Engine, EngineError, EngineInfo, GenerateHandle, GenerateJob, TokenCount,
         echo::{EchoConfig, EchoEngine},
@@ -24,7 +25,6 @@ use baton_node::{
         BlobSource, EmbeddingModel, LogKey, NodeIdentity, NodeService, PausePoints, ServiceDeps,
         ServiceError, ServiceLimits, ServiceObserver, TurnSummary,
     },
-    telemetry::Telemetry,
 };
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
