@@ -18,6 +18,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
+source scripts/bench_engine/usable.sh
 
 arguments=()
 quality=
@@ -51,17 +52,10 @@ compare() {
   "$llama/bin/python" scripts/bench_engine/compare.py --ours "$target/release/examples/bench" --models "$models" \
     --scratch "$target/bench-engine" "$@"
 }
-crashed=3
-code=0
-compare --check || code=$?
-if [ "$code" = "$crashed" ] && [ -z "${CMAKE_ARGS:-}" ] && grep -q amx_tile /proc/cpuinfo; then
-  echo "llama.cpp crashes on this processor, which has AMX: building it without AMX" >&2
-  flags="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
-  CMAKE_ARGS="-DCMAKE_C_FLAGS='$flags' -DCMAKE_CXX_FLAGS='$flags'" build_llama
-  code=0
-  compare --check || code=$?
-fi
-[ "$code" = 0 ] || fail "llama.cpp does not run here: build it for this processor with CMAKE_ARGS and another BATON_LLAMA_VENV"
+try_llama() {
+  compare --check
+}
+make_usable
 if [ -n "$quality" ]; then
   "$llama/bin/python" scripts/bench_engine/quality.py --ours "$target/release/examples/perplexity" --models "$models" \
     --text node/engine/tests/data/prose.txt "${arguments[@]}"

@@ -86,6 +86,7 @@ step "the full-screen view in tmux" scripts/tui.sh
 step "js-libp2p" scripts/js-libp2p.sh
 step "behind routers" scripts/nat.sh
 step "completions and manual pages" scripts/test_extras.sh
+step "the trial run of the benchmark" scripts/test_bench_engine.sh
 step "a release, and its installer" scripts/test_release.sh ${full:+--full}
 step "commands of the documents" scripts/docs.sh
 if [ -n "$full" ]; then

@@ -11,6 +11,9 @@ import zipfile
 # The exit code of --check where llama.cpp crashes.
 CRASHED = 3
 
+# Runs llama.cpp in one case.
+LLAMA = pathlib.Path(__file__).with_name("llama.py")
+
 ROUNDS, QUICK_ROUNDS = 5, 3
 
 SMOLLM = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -81,9 +84,8 @@ def run(command):
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def check(path):
+def check(path, program=LLAMA):
     """Runs llama.cpp once, with its settings on standard error. Returns CRASHED where a signal ends it."""
-    program = pathlib.Path(__file__).with_name("llama.py")
     case = ["--threads", "1", "--prompt", "64", "--batch", "1", "--gen", "4", "--settings"]
     code = subprocess.run([sys.executable, program, path, *case], stdout=subprocess.DEVNULL).returncode
     return CRASHED if code < 0 else code
@@ -98,8 +100,7 @@ def ours(binary, isa, path, case):
 
 def llamas(path, case, flash):
     threads, length, batch, generated = case
-    program = pathlib.Path(__file__).with_name("llama.py")
-    command = [sys.executable, program, path, "--threads", threads, "--prompt", length, "--batch", batch]
+    command = [sys.executable, LLAMA, path, "--threads", threads, "--prompt", length, "--batch", batch]
     return run([*command, "--gen", generated, *(["--flash"] if flash else [])])[0]
 
 
