@@ -1,18 +1,17 @@
 //! One turn in plain mode, from the request to the answer.
 
+mod memory;
+mod open;
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use baton_client::{
-    Client, ClientError, NewSession, OwnMemory, ResumeOptions, SessionRoot, TurnEvent, TurnInput,
-    TurnOutcome, TurnView,
-};
+use baton_client::{Client, ResumeOptions, SessionRoot, TurnEvent, TurnInput, TurnView};
 use baton_memory::{
-    api::{Filters, Hit, Place, Recall, RecallMode, RecallRequest, TurnRecord},
+    api::{Place, RecallMode},
     ids::OwnerId,
-    model::{MemoryScope, Text},
 };
 use baton_proto::{
     ids::SessionId,
@@ -23,20 +22,16 @@ use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{
     Chat, ChatAnswer, ChatError, ChatEvent, ChatRequest, Latency, MemoryReport, RecalledFact,
-    head::{ChatHead, HeadPosition},
+    head::ChatHead,
     memoryless::{self, DrivenSession, Memoryless},
-    session_records::{Lease, RecordLog, SessionRecords},
+    session_records::{Lease, Progress, RecordLog, SessionRecords},
 };
-use crate::{
-    injection::{Recollection, items_of},
-    stacks::SecretUse,
-};
+use crate::{injection::Recollection, stacks::SecretUse};
+use memory::facts_of;
 
 /// Longest wait at the end of a request for the acknowledgement and the publication of the head. Unfinished
 /// work stays in the sealed journal for the next request: no answer waits for a slow store.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Text of the session's latest turns that is surely in the window: it is not recalled again.
-const WINDOW_BYTES: usize = 8 * 1024;
 /// Lively, but still on the subject.
 const DEFAULT_TEMPERATURE: f32 = 0.7;
 
@@ -72,13 +67,6 @@ struct TurnContext<'a> {
     began: Instant,
     /// Whether no request of this session ended here before.
     first_here: bool,
-}
-
-/// The session of a turn, once it is open.
-struct OpenSession {
-    id: SessionId,
-    /// Turns in this relayer's own journal.
-    journaled: u64,
 }
 
 /// The basis of a turn: the session's records, and the right to drive it.
@@ -170,7 +158,7 @@ impl TurnContext<'_> {
     async fn run(
         &self,
         root: &SessionRoot,
-        progress: &mut super::session_records::Progress,
+        progress: &mut Progress,
         known: bool,
     ) -> Result<ChatAnswer, ChatError> {
         let opened = self.open(root).await?;
@@ -258,107 +246,6 @@ impl TurnContext<'_> {
         })
     }
 
-    /// Opens the session from this relayer's journal, updated from the head index. Otherwise it uses the
-    /// index and the store by the root alone, or starts a new session.
-    async fn open(&self, root: &SessionRoot) -> Result<OpenSession, ChatError> {
-        let client = self.client;
-        let found = match client.open_log(root).await {
-            // The store has all accepted turns; only an unanswered message is lost with the journal.
-            Err(ClientError::JournalDamaged { .. }) => {
-                tracing::warn!("a session's journal is damaged; the session is taken from the store");
-                None
-            }
-            other => other?,
-        };
-        if let Some(id) = found {
-            let journaled = client.session(id).info().await?.turns;
-            match client.session(id).check_head().await {
-                Err(ClientError::Behind { .. }) => {
-                    // Another turn has replaced the unfinished one.
-                    client.session(id).abandon().await?;
-                    client.recover(root).await?;
-                }
-                Err(
-                    error @ (ClientError::Deleted
-                    | ClientError::Protocol(baton_proto::ErrorCode::ForkDetected)),
-                ) => {
-                    return Err(error.into());
-                }
-                // An unreachable index, or one with fewer turns, costs nothing else.
-                Err(error) => tracing::debug!(%error, "the head index does not confirm a session"),
-                Ok(_) => {}
-            }
-            return Ok(OpenSession { id, journaled });
-        }
-        if self.request.session_key.is_some() {
-            match client.recover(root).await {
-                Ok(id) => return Ok(OpenSession { id, journaled: 0 }),
-                Err(ClientError::HeadMissing) if self.request.head.is_some() => {
-                    return Err(ChatError::Rollback("nobody here knows the session that the head is of"));
-                }
-                Err(ClientError::HeadMissing) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        let system = self.request.system.clone().unwrap_or_default();
-        let new = NewSession { system, root: Some(root.clone()), ..NewSession::default() };
-        Ok(OpenSession { id: client.new_session(new).await?, journaled: 0 })
-    }
-
-    /// Compares the user's head with the known turns. One turn that was never delivered to the user is not a
-    /// rollback.
-    async fn check_head(
-        &self,
-        id: SessionId,
-        last: Option<&TurnView>,
-        undelivered: bool,
-    ) -> Result<(), ChatError> {
-        let Some(text) = &self.request.head else { return Ok(()) };
-        let head = ChatHead::read(text, self.owner, id)
-            .ok_or_else(|| ChatError::Bad("the head is not one of this session and owner".to_owned()))?;
-        let known = last.map(|last| last.turn.link.seq);
-        let named = match head.position(known) {
-            HeadPosition::Ahead => {
-                return Err(ChatError::Rollback(
-                    "the head names a later turn than the store and the index show",
-                ));
-            }
-            HeadPosition::Last => last.map(|last| last.turn.link.link_hash()),
-            HeadPosition::Stale(1) if undelivered => last.map(|last| last.turn.link.prev_link),
-            HeadPosition::Stale(_) => {
-                return Err(ChatError::Rollback(
-                    "the session went on since; leave the head out to go on from where it is",
-                ));
-            }
-        };
-        if named == Some(head.link_hash) { Ok(()) } else { Err(ChatError::Fork) }
-    }
-
-    /// Records turns that were accepted when their request, or memory, died.
-    async fn record_missing(
-        &self,
-        id: SessionId,
-        progress: &mut super::session_records::Progress,
-        journaled: u64,
-    ) -> Result<(), ChatError> {
-        if progress.recorded >= journaled {
-            return Ok(());
-        }
-        for view in self.client.session(id).history().await? {
-            let (seq, Some(record)) = (view.turn.link.seq, &view.turn.record) else { continue };
-            if seq < progress.recorded || seq >= journaled {
-                continue;
-            }
-            let answer = record.answer().unwrap_or_default();
-            if !self.record_texts(seq, &record.messages, answer, view.turn.link.time_ms).await {
-                // Memory is still unavailable; the next request tries again.
-                return Ok(());
-            }
-            progress.recorded = seq + 1;
-        }
-        Ok(())
-    }
-
     /// Whether the last turn is the requested one.
     fn is_requested(&self, last: Option<&TurnView>) -> bool {
         let record = last.and_then(|last| last.turn.record.as_ref());
@@ -404,79 +291,6 @@ impl TurnContext<'_> {
         })
     }
 
-    /// Recalls memory for the turn, within the envelope's limits.
-    async fn recall(&self, id: SessionId) -> Result<(Vec<Hit>, MemoryReport, Duration), ChatError> {
-        let asked = Instant::now();
-        let request = self.request;
-        let disabled =
-            request.scope == MemoryScope::None || request.recall_items == 0 || request.memory_tokens == 0;
-        if disabled || self.lost.is_some() {
-            let degraded = self.lost.map(str::to_owned);
-            let report =
-                MemoryReport { mode: RecallMode::None, degraded, dropped: Vec::new(), recorded: None };
-            return Ok((Vec::new(), report, asked.elapsed()));
-        }
-        if self.first_here
-            && let Err(error) = self.memory.begin_session(self.owner, self.place.clone()).await
-        {
-            // A session of another project than the request's sees nothing; the turn continues.
-            tracing::warn!(%error, "a session was not made known to memory");
-        }
-        let window_from = self.window_from(id).await?;
-        let said = request.messages.iter().filter(|message| message.role == Role::User);
-        let query = said.map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
-        let session = id.to_string();
-        // A short session is whole in its window; an older part of a long one may be relevant.
-        let filters = Filters {
-            not_session: (window_from == 0).then(|| session.clone()),
-            without_intimate: request.without_intimate,
-            ..Filters::default()
-        };
-        let Recall { hits, dropped, mode, degraded, .. } = self
-            .memory
-            .recall(
-                self.owner,
-                RecallRequest {
-                    place: self.place.clone(),
-                    scope: request.scope,
-                    query: Text(query),
-                    limit: request.recall_items,
-                    threshold: None,
-                    budget_tokens: Some(request.memory_tokens),
-                    filters,
-                    weights: None,
-                },
-            )
-            .await;
-        let in_window = |hit: &Hit| {
-            hit.view.session.as_deref() == Some(session.as_str())
-                && hit.view.turn.is_some_and(|turn| turn >= window_from)
-        };
-        let (hits, _) = items_of(hits.into_iter().filter(|hit| !in_window(hit)).collect());
-        Ok((hits, MemoryReport { mode, degraded, dropped, recorded: None }, asked.elapsed()))
-    }
-
-    /// The first turn that is surely in the session's own window.
-    async fn window_from(&self, id: SessionId) -> Result<u64, ChatError> {
-        let mut left = WINDOW_BYTES;
-        let mut from = self.client.session(id).info().await?.turns;
-        for view in self.client.session(id).history().await?.iter().rev() {
-            let messages = view.turn.record.iter().flat_map(|record| &record.messages);
-            let bytes: usize = messages.map(|message| message.text.len()).sum();
-            if bytes > left {
-                break;
-            }
-            left -= bytes;
-            from = view.turn.link.seq;
-        }
-        Ok(from)
-    }
-
-    fn memory_of(&self, hits: &[Hit]) -> Option<OwnMemory> {
-        let (_, items) = items_of(hits.to_vec());
-        (!items.is_empty()).then(|| OwnMemory { signer: self.chat.inner.key.clone(), items })
-    }
-
     fn input(&self) -> TurnInput {
         let mut input = TurnInput::new(self.request.messages.clone());
         input.model.clone_from(&self.request.model);
@@ -502,36 +316,6 @@ impl TurnContext<'_> {
             self.client.session(id).set_system(system.clone()).await?;
         }
         Ok(())
-    }
-
-    /// Records a turn; returns whether it succeeded.
-    async fn record(
-        &self,
-        outcome: &TurnOutcome,
-        progress: &mut super::session_records::Progress,
-        messages: &[Message],
-    ) -> bool {
-        let time_ms = (self.chat.inner.now_ms)();
-        let recorded = self.record_texts(outcome.seq, messages, &outcome.text, time_ms).await;
-        // Only in order: the next request first records any missing turns before it.
-        if recorded && progress.recorded == outcome.seq {
-            progress.recorded = outcome.seq + 1;
-        }
-        recorded
-    }
-
-    async fn record_texts(&self, turn: u64, messages: &[Message], answer: &str, time_ms: u64) -> bool {
-        let said = messages.iter().filter(|message| message.role == Role::User);
-        let user = said.map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
-        let record = TurnRecord {
-            place: self.place.clone(),
-            turn,
-            user: Text(user),
-            assistant: Text(answer.to_owned()),
-            time_ms,
-        };
-        let recorded = self.memory.record_turn(self.owner, record).await;
-        recorded.inspect_err(|error| tracing::warn!(%error, "a turn was not recorded yet")).is_ok()
     }
 
     fn head(&self, id: SessionId, last: (u64, baton_proto::ids::LinkHash)) -> String {
@@ -566,10 +350,6 @@ impl TurnObserver {
     }
 }
 
-fn facts_of(hits: &[Hit]) -> Vec<RecalledFact> {
-    hits.iter().map(|hit| RecalledFact { hit: hit.clone(), used: None }).collect()
-}
-
 /// Whether two lists have the same messages.
 fn same(left: &[Message], right: &[Message]) -> bool {
     let said = |message: &Message| (message.role, message.text.clone());
@@ -578,6 +358,8 @@ fn same(left: &[Message], right: &[Message]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use baton_memory::model::MemoryScope;
+
     use super::*;
 
     fn request(messages: Vec<Message>) -> ChatRequest {
