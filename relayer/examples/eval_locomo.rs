@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use baton_embed::{EmbedderConfig, models::catalogue, open};
-use baton_relayer::evaluation::locomo;
+use baton_relayer::locomo;
 
 #[expect(clippy::print_stdout, reason = "its output is what it is for")]
 #[tokio::main]

@@ -155,7 +155,7 @@ impl Budgets {
 }
 
 /// A language model whose calls are counted, for one owner or for none.
-pub struct CountedModel {
+pub(crate) struct CountedModel {
     model: Arc<dyn Complete>,
     budgets: Arc<Budgets>,
     owner: Option<OwnerId>,
@@ -164,7 +164,7 @@ pub struct CountedModel {
 impl CountedModel {
     /// Counts the calls of a model.
     #[must_use]
-    pub fn new(model: Arc<dyn Complete>, budgets: Arc<Budgets>) -> Self {
+    pub(crate) fn new(model: Arc<dyn Complete>, budgets: Arc<Budgets>) -> Self {
         Self { model, budgets, owner: None }
     }
 }
@@ -192,7 +192,7 @@ impl Complete for CountedModel {
 }
 
 /// A store of contents whose blobs are counted.
-pub struct CountedContents {
+pub(crate) struct CountedContents {
     store: Arc<dyn ContentStore>,
     budgets: Arc<Budgets>,
 }
@@ -200,7 +200,7 @@ pub struct CountedContents {
 impl CountedContents {
     /// Counts the blobs of a store.
     #[must_use]
-    pub fn new(store: Arc<dyn ContentStore>, budgets: Arc<Budgets>) -> Self {
+    pub(crate) fn new(store: Arc<dyn ContentStore>, budgets: Arc<Budgets>) -> Self {
         Self { store, budgets }
     }
 }

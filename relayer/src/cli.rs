@@ -6,8 +6,9 @@ use baton_command::{
     empty_values::refuse_empty,
     manual::{CompletionsArguments, ManArguments},
 };
-use baton_relayer::config::Options;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+use crate::config::Options;
 
 /// Memory across conversations, for nodes that keep none
 #[derive(Debug, Parser)]

@@ -5,16 +5,16 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use baton_keys::{SecretSigningKey, account::AccountKey, ids::PublicKey};
 use baton_memory::ids::OwnerId;
-use baton_relayer::{
-    config::Settings,
-    delegation::{Delegation, DelegationJson, Scopes},
-    http, owners,
-};
 use zeroize::Zeroizing;
 
 use crate::{
     cli::{DelegateArgs, InviteArgs, McpArgs},
-    now_ms, println, setup,
+    config::Settings,
+    delegation::{Delegation, DelegationJson, Scopes},
+    http,
+    output::println,
+    owners, setup,
+    time::now_ms,
 };
 
 /// Owners per read from the storage.
@@ -59,7 +59,7 @@ pub(crate) async fn mcp(_: McpArgs) -> anyhow::Result<()> {
 /// Serves the tools to an agent.
 #[cfg(feature = "mcp")]
 pub(crate) async fn mcp(args: McpArgs) -> anyhow::Result<()> {
-    use baton_relayer::mcp::remote::{self, Remote};
+    use crate::mcp::remote::{self, Remote};
     let key = account_key(&args.account_key, args.passphrase_file.as_deref())?;
     let account: Option<OwnerId> = args
         .account

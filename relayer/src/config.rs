@@ -14,17 +14,15 @@ mod values;
 use std::path::{Path, PathBuf};
 
 use baton_command::config;
-pub use baton_command::config::CONFIG_FILE;
-pub use baton_command::config::ConfigError;
+pub(crate) use baton_command::config::CONFIG_FILE;
+pub(crate) use baton_command::config::ConfigError;
 use baton_mesh::Multiaddr;
 
-pub use options::Options;
-pub use template::TEMPLATE;
-pub use values::AccountSetting;
-pub use values::EmbedderSetting;
-pub use values::HttpSetting;
-pub use values::RolesSetting;
-pub use values::SerialSetting;
+pub(crate) use options::Options;
+pub(crate) use template::TEMPLATE;
+pub(crate) use values::EmbedderSetting;
+pub(crate) use values::HttpSetting;
+pub(crate) use values::RolesSetting;
 pub(crate) use values::StorageSetting;
 
 use crate::{
@@ -34,11 +32,11 @@ use crate::{
 };
 
 /// Default number of shards of a store: that of Walrus's mainnet and testnet.
-pub const DEFAULT_SHARDS: u16 = 1_000;
+pub(crate) const DEFAULT_SHARDS: u16 = 1_000;
 
 /// A language model at an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelSettings {
+pub(crate) struct ModelSettings {
     /// Base URL.
     pub url: String,
     /// Its name at the endpoint.
@@ -49,7 +47,7 @@ pub struct ModelSettings {
 
 /// An embedding endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EmbedderEndpoint {
+pub(crate) struct EmbedderEndpoint {
     /// Base URL, model and key.
     pub endpoint: ModelSettings,
     /// Length of its vectors.
@@ -60,7 +58,7 @@ pub struct EmbedderEndpoint {
 
 /// Walrus-compatible stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WalrusSettings {
+pub(crate) struct WalrusSettings {
     /// Base URLs to write to, at least one.
     pub publishers: Vec<String>,
     /// Base URLs to read from, at least one.
@@ -79,7 +77,7 @@ pub struct WalrusSettings {
 
 /// The complete, validated configuration.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Folder of keys, database and models.
     pub data_dir: PathBuf,
     /// Address of the HTTP server.
@@ -131,7 +129,7 @@ impl Settings {
     ///
     /// # Errors
     /// [`ConfigError`].
-    pub fn load(data_dir: &Path, config: Option<&Path>, flags: Options) -> Result<Self, ConfigError> {
+    pub(crate) fn load(data_dir: &Path, config: Option<&Path>, flags: Options) -> Result<Self, ConfigError> {
         let path = config.map_or_else(|| data_dir.join(CONFIG_FILE), Path::to_owned);
         let file = config::read(&path, config.is_some())?;
         Self::resolve(data_dir, flags.or(file))
@@ -139,7 +137,7 @@ impl Settings {
     /// Every problem of the options, each with its line where the file has it. Empty if [`Settings::load`]
     /// succeeds.
     #[must_use]
-    pub fn examine(data_dir: &Path, config: Option<&Path>, flags: Options) -> Vec<ConfigError> {
+    pub(crate) fn examine(data_dir: &Path, config: Option<&Path>, flags: Options) -> Vec<ConfigError> {
         let path = config.map_or_else(|| data_dir.join(CONFIG_FILE), Path::to_owned);
         let text = match config::read_text(&path, config.is_some()) {
             Ok(text) => text.unwrap_or_default(),

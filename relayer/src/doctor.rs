@@ -15,17 +15,17 @@ mod stores;
 
 use std::path::Path;
 
+use crate::{
+    cli::DoctorArgs,
+    config::{CONFIG_FILE, Settings},
+    data_folder::{KEY_FILE, KEY_KIND},
+    output::println,
+    running::{self, RelayerAnswer, RunningRelayer},
+    time::now_ms,
+};
 use anyhow::bail;
 use baton_keys::{SecretSigningKey, files as key_files};
 use baton_memory::storage::embedded::{EmbeddedConfig, EmbeddedStorage};
-use baton_relayer::config::{CONFIG_FILE, Settings};
-
-use crate::{
-    KEY_FILE, KEY_KIND,
-    cli::DoctorArgs,
-    now_ms, println,
-    running::{self, RelayerAnswer, RunningRelayer},
-};
 use report::{Check, Style};
 
 /// The subject of the checks.
@@ -141,7 +141,7 @@ impl Subject {
 /// A subject for tests of the judging: the default settings in a folder that does not exist.
 #[cfg(test)]
 fn subject(text: &str, answer: RelayerAnswer) -> Subject {
-    use baton_relayer::config::Options;
+    use crate::config::Options;
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(folder.path().join(CONFIG_FILE), text).expect("a file in it");
     let settings = Settings::load(folder.path(), None, Options::default()).expect("valid settings");
@@ -151,7 +151,7 @@ fn subject(text: &str, answer: RelayerAnswer) -> Subject {
 /// A ready relayer for tests.
 #[cfg(test)]
 pub(crate) fn running_relayer(addresses: &[&str]) -> RunningRelayer {
-    use baton_relayer::http::{MemoryFacts, PeerCounts, RelayerIdentity};
+    use crate::http::{MemoryFacts, PeerCounts, RelayerIdentity};
     RunningRelayer {
         url: "http://127.0.0.1:8000".to_owned(),
         identity: RelayerIdentity {

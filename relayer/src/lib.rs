@@ -1,23 +1,48 @@
 //! The Baton relayer: memory across conversations, and memory at dispatch on turns it cannot read.
 //!
-//! It serves HTTP with signed requests ([`http`], `auth`, [`delegation`]) and tools for agents ([`mcp`]).
-//! It also serves sealed mode over libp2p ([`service`]), in which a client sends a turn that the relayer
-//! cannot read. [`baton_memory`] implements memory itself; [`evaluation`] measures its recall. No inference
-//! code is linked.
+//! The program is `baton-relayer`, which only calls [`main`]. It serves HTTP with signed requests ([`http`],
+//! [`delegation`], [`owners`]), conversations in plain mode ([`chat`]), and tools for agents. It also serves sealed
+//! mode over libp2p ([`Relayer`]), in which a client sends a turn that the relayer cannot read.
+//! [`baton_memory`] implements memory itself; [`locomo`] measures its recall. No inference code is linked.
+//!
+//! The public parts are those that tests put together into a relayer of their own:
+//!
+//! - [`http::AppState`] with its [`http::ServerConfig`], who may own memory ([`owners`]) and how much ([`Budgets`]);
+//! - [`chat::Chat`] and [`Relayer`], which take memory as a [`Recollection`];
+//! - [`NodeModel`], with which memory uses a node's model.
 
-pub(crate) mod auth;
-pub mod budgets;
+mod auth;
+mod budgets;
 pub mod chat;
-pub mod config;
+mod cli;
+mod commands;
+mod config;
+mod data_folder;
 pub mod delegation;
-pub mod evaluation;
+mod doctor;
+mod evaluation;
 pub mod http;
-pub mod injection;
+mod injection;
 #[cfg(feature = "mcp")]
-pub mod mcp;
-pub mod node_model;
+mod mcp;
+mod models;
+mod node_model;
+mod output;
 pub mod owners;
-pub mod service;
-pub(crate) mod shared_slots;
-pub mod stacks;
-pub(crate) mod time;
+mod program;
+mod running;
+mod serve;
+mod service;
+mod setup;
+mod shared_slots;
+mod stacks;
+mod status;
+mod time;
+mod upkeep;
+
+pub use budgets::{BudgetLimits, Budgets};
+pub use evaluation::locomo;
+pub use injection::Recollection;
+pub use node_model::NodeModel;
+pub use program::main;
+pub use service::{Relayer, SealedLimits};

@@ -5,7 +5,7 @@
 //! have exactly the routes' abilities, and one place enforces scopes, projects and limits.
 
 mod lines;
-pub mod remote;
+pub(crate) mod remote;
 
 use std::sync::Arc;
 

@@ -2,6 +2,12 @@
 
 use std::{path::Path, sync::Arc};
 
+use crate::{
+    config::{EmbedderSetting, Settings},
+    evaluation,
+    output::println,
+    setup,
+};
 use anyhow::Context as _;
 use baton_command::progress::{self, BarStyle};
 use baton_embed::{
@@ -9,12 +15,6 @@ use baton_embed::{
     models::{ALL_MINILM_L6_V2, POTION_BASE_8M, PullProgress, catalogue, model, pull as fetch},
 };
 use baton_keys::files::create_private_folder;
-use baton_relayer::{
-    config::{EmbedderSetting, Settings},
-    evaluation,
-};
-
-use crate::{println, setup};
 
 /// Fetches a model, or verifies an existing one.
 pub(crate) fn pull(settings: &Settings, name: &str) -> anyhow::Result<()> {

@@ -135,7 +135,7 @@ impl Owners {
     }
 
     /// Replaces the known owners by those with records. Owners that were admitted and wrote nothing are forgotten.
-    pub fn recount(&self, owners: HashSet<OwnerId>) {
+    pub(crate) fn recount(&self, owners: HashSet<OwnerId>) {
         self.state().known = owners;
     }
 

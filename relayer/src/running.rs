@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use baton_relayer::{
-    config::HttpSetting,
-    http::{MemoryFacts, RelayerIdentity},
-};
 use reqwest::{Client, Response, StatusCode};
 use serde_json::Value;
 
-use crate::serve::client_url;
+use crate::{
+    config::HttpSetting,
+    http::{MemoryFacts, RelayerIdentity},
+    serve::client_url,
+};
 
 /// Timeout of one answer. The relayer's own readiness check waits ten seconds for its storage.
 const TIMEOUT: Duration = Duration::from_secs(12);

@@ -13,22 +13,25 @@ use baton_command::signals::StopSignals;
 use baton_keys::{SecretSigningKey, account::sign_relayer_url};
 use baton_memory::Memory;
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr};
-use baton_relayer::{
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use utoipa_axum::router::OpenApiRouter;
+use zeroize::Zeroizing;
+
+use crate::{
     chat::{Chat, ChatConfig},
     config::{HttpSetting, Settings},
     http::{
         self, AppState, Audience, IdentitySource, MemoryFacts, PeerCounts, RelayerIdentity, ServerConfig,
     },
     injection::Recollection,
+    output::println,
     owners::Owners,
     service::{Relayer, SealedLimits},
+    setup,
+    time::now_ms,
+    upkeep::Upkeep,
 };
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
-use utoipa_axum::router::OpenApiRouter;
-use zeroize::Zeroizing;
-
-use crate::{println, setup, upkeep::Upkeep};
 
 /// How long an answer of `GET /relayer` is given again before it is read anew.
 const IDENTITY_KEPT: Duration = Duration::from_secs(1);
@@ -64,7 +67,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let recollection: Arc<dyn Recollection> = Arc::new(opened.memory.clone());
     let sealed_limits =
         SealedLimits { count_private: settings.limits.count_private, ..SealedLimits::default() };
-    let relayer = Relayer::new(key, mesh.clone(), Arc::new(crate::now_ms)).with_memory(recollection);
+    let relayer = Relayer::new(key, mesh.clone(), Arc::new(now_ms)).with_memory(recollection);
     let relayer = relayer.with_limits(sealed_limits).with_owners(owners.clone());
     let memory = opened.memory.clone();
     let jobs = memory.run_jobs(shutdown.clone());
@@ -101,7 +104,7 @@ impl Conversations {
         };
         let config = ChatConfig { allow_echo: settings.allow_echo };
         let memory: Arc<dyn Recollection> = Arc::new(memory.clone());
-        let chat = Chat::new(client.clone(), memory, key.clone(), config, Arc::new(crate::now_ms));
+        let chat = Chat::new(client.clone(), memory, key.clone(), config, Arc::new(now_ms));
         Ok(Self(Some((client, chat))))
     }
 
@@ -155,7 +158,7 @@ fn server_config(
         audience,
         public_url: settings.public_url.clone(),
         identity,
-        now_ms: Arc::new(crate::now_ms),
+        now_ms: Arc::new(now_ms),
     }
 }
 

@@ -89,7 +89,7 @@ impl Relayer {
 
     /// Sets who may be an owner; without it, any account key.
     #[must_use]
-    pub fn with_owners(mut self, owners: Arc<Owners>) -> Self {
+    pub(crate) fn with_owners(mut self, owners: Arc<Owners>) -> Self {
         self.owners = Some(owners);
         self
     }

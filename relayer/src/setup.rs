@@ -15,15 +15,18 @@ use baton_memory::{
     vault::Vault,
 };
 use baton_mesh::MeshHandle;
-use baton_relayer::{
+use baton_walrus_client::{HttpStore, ShardCount, TokenFile};
+
+use crate::{
     budgets::{Budgets, CountedContents, CountedModel},
     config::{
         DEFAULT_SHARDS, EmbedderEndpoint, EmbedderSetting, ModelSettings, RolesSetting, Settings,
         WalrusSettings,
     },
+    data_folder::MASTER_FILE,
     node_model::NodeModel,
+    time::now_ms,
 };
-use baton_walrus_client::{HttpStore, ShardCount, TokenFile};
 
 /// Time limit for one answer of a language model.
 const MODEL_TIMEOUT: Duration = Duration::from_secs(120);
@@ -48,9 +51,9 @@ pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyh
     let vault = vault(settings).await?;
     let embedder = baton_embed::open(&embedder_config(settings), &settings.model_dir).await?;
     tracing::info!(embedder = embedder.id(), "memory is open");
-    let budgets = Arc::new(Budgets::new(settings.budgets, Arc::new(crate::now_ms)));
+    let budgets = Arc::new(Budgets::new(settings.budgets, Arc::new(now_ms)));
     let writer = settings.model.as_ref().map(|model| writer(model, &budgets)).transpose()?;
-    let mut parts = Parts::new(vault.clone(), embedder.clone(), Arc::new(crate::now_ms));
+    let mut parts = Parts::new(vault.clone(), embedder.clone(), Arc::new(now_ms));
     parts.writer.clone_from(&writer);
     if let (Some(model), Some(mesh)) = (&settings.through_nodes, mesh) {
         let shards =
@@ -73,7 +76,7 @@ pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyh
 /// Opens the sealed records with their keys.
 pub(crate) async fn vault(settings: &Settings) -> anyhow::Result<Vault> {
     let folder = &settings.data_dir;
-    let master_path = folder.join(crate::MASTER_FILE);
+    let master_path = folder.join(MASTER_FILE);
     let master = MasterKey::load_or_create(&master_path, None)
         .with_context(|| format!("the master key {} cannot be used", master_path.display()))?;
     let storage = storage(settings).await?;

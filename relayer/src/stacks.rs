@@ -56,7 +56,7 @@ impl Drop for SecretUse {
 
 /// Wipes the free part of the calling thread's stack, if a key was in use recently. For a thread that goes
 /// idle or ends.
-pub fn wipe_if_used() {
+pub(crate) fn wipe_if_used() {
     let last = LAST_USE_MS.load(Ordering::SeqCst);
     let used_recently = last != 0 && u128::from(now_ms().saturating_sub(last)) <= WIPE_PERIOD.as_millis();
     if used_recently || USES.load(Ordering::SeqCst) > 0 {

@@ -1,11 +1,11 @@
 //! `baton-relayer status`: asks the running relayer, and shows it with the stores and models of these settings.
 
 use anyhow::bail;
-use baton_relayer::config::Settings;
 use serde_json::{Value, json};
 
 use crate::{
-    println,
+    config::Settings,
+    output::println,
     running::{self, RelayerAnswer, RunningRelayer, describe_memory},
 };
 

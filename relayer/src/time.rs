@@ -1,4 +1,6 @@
-//! Time formats: RFC 3339 in UTC with milliseconds outside, milliseconds since the Unix epoch inside.
+//! The clock and time formats: RFC 3339 in UTC with milliseconds outside, milliseconds since the Unix epoch inside.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -7,6 +9,12 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 const MAX_TIME_TEXT: usize = 40;
 /// The last millisecond of the year 9999, which RFC 3339 can write.
 const LAST_MS: u64 = 253_402_300_799_999;
+
+/// The time of this machine, in milliseconds since the Unix epoch.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// `2026-11-21T23:14:00.000Z`. Years beyond 9999 are shown as the last moment of 9999.
 #[must_use]

@@ -9,10 +9,9 @@ use std::{
 
 use anyhow::Context as _;
 use baton_memory::vault::Vault;
-use baton_relayer::{budgets::Budgets, config::Settings, owners::Owners};
 use tokio_util::sync::CancellationToken;
 
-use crate::setup::MemorySetup;
+use crate::{budgets::Budgets, config::Settings, owners::Owners, setup::MemorySetup};
 
 /// How often the stored bytes are measured. A burst between two measurements is bounded by the rates of owners.
 const MEASURE_PAUSE: Duration = Duration::from_secs(30);

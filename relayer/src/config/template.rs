@@ -1,7 +1,7 @@
 //! The commented file that `init` writes.
 
 /// Every option as a comment with its default; options without a default have `""` or an example.
-pub const TEMPLATE: &str = r#"# Configuration of baton-relayer. Lines that begin with # are the defaults.
+pub(crate) const TEMPLATE: &str = r#"# Configuration of baton-relayer. Lines that begin with # are the defaults.
 # Flags (--max-items 1000) and environment variables (BATON_RELAYER_MAX_ITEMS=1000) go before this file.
 
 # ---- HTTP ----

@@ -9,7 +9,7 @@ use serde::Deserialize;
 /// Address of the HTTP server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub enum HttpSetting {
+pub(crate) enum HttpSetting {
     /// No HTTP server.
     Off,
     /// At this address.
@@ -40,7 +40,7 @@ macro_rules! named_setting {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
         #[serde(try_from = "String")]
-        pub enum $name { $($(#[$vmeta])* $variant),* }
+        pub(crate) enum $name { $($(#[$vmeta])* $variant),* }
 
         impl FromStr for $name {
             type Err = String;
@@ -106,7 +106,7 @@ macro_rules! id_setting {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
         #[serde(try_from = "String")]
-        pub struct $name(pub $id);
+        pub(crate) struct $name(pub $id);
 
         impl FromStr for $name {
             type Err = String;

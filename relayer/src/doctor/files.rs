@@ -14,7 +14,7 @@ use baton_keys::{
 use baton_memory::vault::Vault;
 
 use super::{Subject, codes, report::Check};
-use crate::{KEY_FILE, KEY_KIND, MASTER_FILE};
+use crate::data_folder::{KEY_FILE, KEY_KIND, MASTER_FILE};
 
 /// Free space below which writes soon fail: sled rewrites its log.
 const FULL_BYTES: u64 = 256 << 20;

@@ -5,7 +5,6 @@ use std::{path::Path, time::Duration};
 
 use baton_embed::models::{ALL_MINILM_L6_V2, EmbeddingModel, POTION_BASE_8M, verify};
 use baton_memory::extraction::read_key;
-use baton_relayer::config::{EmbedderSetting, ModelSettings};
 use reqwest::{Client, StatusCode};
 use serde_json::Value;
 
@@ -14,7 +13,10 @@ use super::{
     codes::{self, Code},
     report::Check,
 };
-use crate::running::{read_json, root_cause};
+use crate::{
+    config::{EmbedderSetting, ModelSettings},
+    running::{read_json, root_cause},
+};
 
 /// Timeout of an endpoint's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use baton_keys::SecretSigningKey;
 use baton_mesh::{Mesh, MeshConfig, Multiaddr, OpenError, PeerId, Reach, node_id_of};
-use baton_relayer::config::{HttpSetting, Settings};
 use futures::future::join_all;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::{Subject, codes, report::Check};
+use crate::config::{HttpSetting, Settings};
 
 /// Timeout of one node.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
@@ -183,7 +183,7 @@ mod tests {
     #[tokio::test]
     async fn a_running_relayer_without_a_peer_is_noticed() {
         let mut relayer = running_relayer(&[]);
-        relayer.identity.peers = baton_relayer::http::PeerCounts::default();
+        relayer.identity.peers = crate::http::PeerCounts::default();
         let subject = subject("", RelayerAnswer::Relayer(Box::new(relayer)));
         assert_eq!(codes_of(&super::check(&subject).await), ["R706"]);
     }

@@ -5,10 +5,8 @@ use std::{
     net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
 };
 
-use baton_relayer::config::HttpSetting;
-
 use super::{Subject, codes, report::Check};
-use crate::running::RelayerAnswer;
+use crate::{config::HttpSetting, running::RelayerAnswer};
 
 /// A transport's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,6 @@ use baton_proto::{
     limits::MAX_CLOCK_SKEW_MS,
     store::{HeadIndex as _, StoreError},
 };
-use baton_relayer::config::WalrusSettings;
 use baton_walrus_client::http_date;
 use reqwest::{Client, Method, StatusCode, header};
 
@@ -17,7 +16,7 @@ use super::{
     codes::{self, Code},
     report::Check,
 };
-use crate::{now_ms, running::root_cause, setup};
+use crate::{config::WalrusSettings, running::root_cause, setup, time::now_ms};
 
 /// Timeout of an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -30,7 +30,7 @@ struct UrlProof {
 }
 
 /// A relayer to which requests are signed.
-pub struct Remote {
+pub(crate) struct Remote {
     client: Client,
     base: Url,
     key: AccountKey,
@@ -48,7 +48,7 @@ impl Remote {
     ///
     /// # Errors
     /// A text for the user of the program.
-    pub fn new(
+    pub(crate) fn new(
         url: &str,
         key: AccountKey,
         account: Option<String>,
@@ -144,7 +144,7 @@ impl MemoryBackend for Remote {
 ///
 /// # Errors
 /// When the agent does not speak the protocol.
-pub async fn serve(remote: Remote) -> anyhow::Result<()> {
+pub(crate) async fn serve(remote: Remote) -> anyhow::Result<()> {
     let (input, output) = stdio();
     let Pipes { input, output, reader, mut tasks } = Pipes::between(input, output);
     let running = MemoryTools::new(Arc::new(remote)).serve((input, output)).await?;

@@ -5,12 +5,10 @@ use std::{path::Path, time::Duration};
 use baton_client::SessionRoot;
 use baton_memory::ids::OwnerId;
 use baton_relayer::{
-    budgets::{BudgetLimits, Budgets},
-    owners::{OwnerPolicy, Owners},
-};
-use baton_relayer::{
+    BudgetLimits, Budgets,
     delegation::registry::Records as _,
     http::{self, AppState, Limits, ServerConfig},
+    owners::{OwnerPolicy, Owners},
 };
 use reqwest::{Method, Response};
 use serde_json::{Value, json};

@@ -13,7 +13,7 @@ use baton_memory::{
     model::Kind,
 };
 use baton_proto::receipt::EngineKind;
-use baton_relayer::node_model::NodeModel;
+use baton_relayer::NodeModel;
 use baton_walrus_client::ShardCount;
 
 use baton_testkit::{

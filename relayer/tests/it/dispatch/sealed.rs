@@ -8,8 +8,8 @@ use baton_memory::ids::OwnerId;
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, TurnStream};
 use baton_proto::{ErrorCode, codec, ids::SuiAddress, memory::RecallScope, wire::NodeFrame};
 use baton_relayer::{
+    SealedLimits,
     delegation::{Delegation, Scopes, registry::Registry},
-    service::SealedLimits,
 };
 use tokio::time::Instant;
 

@@ -27,10 +27,9 @@ use baton_proto::{
     record::{Message, Role},
 };
 use baton_relayer::{
+    Recollection, Relayer, SealedLimits,
     chat::{Chat, ChatAnswer, ChatConfig, ChatError, ChatEvent, ChatRequest},
     delegation::registry::{Change, Records},
-    injection::Recollection,
-    service::{Relayer, SealedLimits},
 };
 use baton_walrus_client::ShardCount;
 use futures::future::BoxFuture;

@@ -17,7 +17,7 @@ use baton_memory::{
     vault::Vault,
 };
 use baton_relayer::{
-    budgets::{BudgetLimits, Budgets},
+    BudgetLimits, Budgets,
     delegation::{Delegation, DelegationJson, Scopes},
     http::{self, AppState, Audience, ClientAddresses, Limits, ServerConfig},
     owners::{OwnerPolicy, Owners},

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use baton_relayer::{
-    budgets::BudgetLimits,
+    BudgetLimits,
     http::Limits,
     owners::{self, OwnerAdmission, OwnerPolicy},
 };

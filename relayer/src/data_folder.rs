@@ -1,0 +1,76 @@
+//! The folder with the relayer's keys, configuration and memory.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use baton_keys::{
+    SecretSigningKey,
+    files::{self, FileSecret, create_private_folder},
+};
+
+use crate::config::{CONFIG_FILE, TEMPLATE};
+
+/// The kind in the file of the relayer's own key.
+pub(crate) const KEY_KIND: &str = "relayer";
+/// The relayer's own key, in the data folder.
+pub(crate) const KEY_FILE: &str = "relayer.key";
+/// The key above all owners' keys, in the data folder.
+pub(crate) const MASTER_FILE: &str = "master.key";
+
+/// Writes the commented configuration, unless there is one.
+pub(crate) fn write_template(folder: &Path) -> anyhow::Result<()> {
+    let path = folder.join(CONFIG_FILE);
+    match files::write_private(&path, TEMPLATE.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        written => written.with_context(|| format!("cannot write {}", path.display())),
+    }
+}
+
+/// The relayer's own key in a data folder; makes both where there are none.
+pub(crate) fn init(folder: &Path) -> anyhow::Result<SecretSigningKey> {
+    create_private_folder(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let path = folder.join(KEY_FILE);
+    let secret = if path.exists() {
+        files::load(&path, KEY_KIND, None)?
+    } else {
+        let secret = FileSecret::generate();
+        files::create(&path, KEY_KIND, &secret, None)?;
+        secret
+    };
+    Ok(SecretSigningKey::from_seed(secret.expose()))
+}
+
+/// The default data folder in this environment.
+pub(crate) fn default_folder() -> PathBuf {
+    let folder = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    data_folder(folder("XDG_DATA_HOME"), folder("HOME"))
+}
+
+/// `baton-relayer` in `$XDG_DATA_HOME`, else in `.local/share` of the home directory, else
+/// `baton-relayer-data` here. The XDG specification ignores relative paths.
+fn data_folder(data: Option<PathBuf>, home: Option<PathBuf>) -> PathBuf {
+    let absolute = |folder: Option<PathBuf>| folder.filter(|path| path.is_absolute());
+    match (absolute(data), absolute(home)) {
+        (Some(data), _) => data.join("baton-relayer"),
+        (None, Some(home)) => home.join(".local/share/baton-relayer"),
+        (None, None) => PathBuf::from("baton-relayer-data"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_folder_follows_xdg_and_ignores_relative_paths() {
+        let some = |text: &str| Some(PathBuf::from(text));
+        for (data, home, folder) in [
+            (some("/x"), some("/home/me"), "/x/baton-relayer"),
+            (None, some("/home/me"), "/home/me/.local/share/baton-relayer"),
+            (some("x"), some("/home/me"), "/home/me/.local/share/baton-relayer"),
+            (some(""), None, "baton-relayer-data"),
+        ] {
+            assert_eq!(data_folder(data, home), Path::new(folder));
+        }
+    }
+}
