@@ -1,6 +1,9 @@
 //! A node that speaks the turn protocol over a real mesh, and fails as its script says. Its model answers
 //! with the received text and the number of earlier turns that it could read.
 
+mod act;
+mod turn;
+
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
@@ -10,105 +13,25 @@ use std::{
 };
 
 use baton_client::Multiaddr;
-use baton_keys::{
-    SecretSigningKey,
-    exchange::ExchangeSecret,
-    session::{RecordKey, head_index_key},
-};
+use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, TurnStream};
 use baton_proto::{
-    ErrorCode, SignedBytes, SignedObject,
+    ErrorCode, SignedObject,
     ack::{StatusRequest, TurnAck},
-    chain::{Window, WindowReader, effective},
     codec,
-    commit::{ChainPosition, SealedTurn, seal_turn},
-    head::HeadRecord,
-    ids::{BlobDigest, ModelId, NodeId, RunningHash, TurnId},
-    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES, NODE_RECORD_VERSION, VERSION},
-    link::blob_digest,
-    memory::{MemEnvelope, MemoryItem},
-    node_record::{KeyWindow, MAX_EPOCHS, ModelOffer, NodeLimits, NodeRecord, StorageOffer, storage_units},
-    receipt::{
-        AnswerCount, Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts, commit_input,
-        commit_memory, commit_output, running_hash_start, running_hash_step,
-    },
-    record::{FinishReason, Record},
-    store::PutOptions,
-    turn::{Payload, StoragePolicy, TurnAuth},
-    wire::{
-        ClientFrame, NodeFrame, ReplyEvent, StoreState, TokenBytes, TokenLogprob, TurnRequest, TurnStatus,
-    },
+    commit::SealedTurn,
+    ids::{BlobDigest, ModelId, NodeId, TurnId},
+    limits::{MAX_FRAME_BYTES, NODE_RECORD_VERSION, VERSION},
+    node_record::{KeyWindow, MAX_EPOCHS, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
+    receipt::EngineKind,
+    turn::{StoragePolicy, TurnAuth},
+    wire::{ClientFrame, NodeFrame, StoreState, TurnStatus},
 };
 use tokio::sync::watch;
 
 use crate::store::Stores;
 
-/// The node's action for the next turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
-    Serve,
-    /// Gives this answer.
-    Say(&'static str),
-    Refuse(ErrorCode),
-    /// Ends the substream after some text.
-    Truncate,
-    /// Signs its progress, and ends the substream.
-    NoteAndTruncate,
-    /// Reports a failure after some text.
-    Fail(ErrorCode),
-    /// Signs a receipt for another model.
-    WrongReceipt,
-    /// Signs a receipt for another kind of engine than in its record.
-    OtherEngine,
-    /// Seals another text than it sent.
-    WrongText,
-    /// Names another blob than it sealed.
-    WrongDigest,
-    /// Sends a token twice.
-    RepeatToken,
-    /// Signs a progress note over other tokens.
-    WrongNote,
-    /// Seals and journals, and goes away before it reports that.
-    SealAndVanish,
-    /// Commits, reports that it cannot store, and does not store.
-    GiveUpStoring,
-    /// Commits, reports that it is still storing, and does not store.
-    NeverStore,
-    /// Sends some text and then nothing.
-    Hang,
-    /// Admits the turn, and sends nothing.
-    AdmitAndHang,
-    /// Reports turns ahead for longer than the wait for a first token; then serves.
-    QueueAndServe,
-    /// Reports turns ahead, then none, and then sends nothing.
-    QueueAndHang,
-    /// Sends one token more than ordered.
-    TooManyTokens,
-    /// Sends token events without tokens.
-    EmptyTokens,
-    /// Reports waiting more often than any queue moves.
-    WaitOn,
-    /// Signs the same progress note twice.
-    RepeatNote,
-    /// Names memory without a request for it.
-    OfferMemory,
-    /// Seals and journals, and ends the reply with an unsealed refusal.
-    SealAndRefuse,
-    /// Seals another text than it sent, and goes away before it reports that.
-    SealOtherAndVanish,
-    /// Commits the turn a second time, with another link.
-    CommitTwice,
-    /// Sends a frame above the limit.
-    HugeFrame,
-    /// Answers in plain text, despite a request for JSON.
-    IgnoreSchema,
-    /// Omits the token probabilities, despite a request for them.
-    KeepLogprobs,
-    /// Charges for tokens and storage as offered.
-    Charge,
-    /// Charges a millionth more than offered.
-    Overcharge,
-}
+pub use act::Act;
 
 #[derive(Default)]
 pub struct NodeLog {
@@ -290,7 +213,7 @@ async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
     }
     let answer = match codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES).unwrap() {
         ClientFrame::NodeRecord => NodeFrame::NodeRecord(record(&shared).bytes().clone()),
-        ClientFrame::Turn(request) => return turn(&shared, stream, request).await,
+        ClientFrame::Turn(request) => return turn::serve(&shared, stream, request).await,
         ClientFrame::Relay(_) | ClientFrame::RelayRecall { .. } | ClientFrame::Quota(_) => {
             NodeFrame::Refused { code: ErrorCode::PayloadRejected, retry_after_ms: 0 }
         }
@@ -364,285 +287,4 @@ fn status(shared: &FakeNodeInner, request: &StatusRequest) -> NodeFrame {
             store: StoreState::Pending,
         }),
     }
-}
-
-async fn window(
-    shared: &FakeNodeInner,
-    auth: &TurnAuth,
-    request: &TurnRequest,
-    payload: &Payload,
-) -> Result<Window, ErrorCode> {
-    let located = if auth.seq > 0 && auth.prev_blob.is_none() {
-        let found = shared
-            .stores
-            .heads
-            .resolve(head_index_key(&auth.head_key))
-            .await
-            .map_err(|_| ErrorCode::BlobUnavailable)?;
-        let head = SignedObject::<HeadRecord>::verify_encoded(&found.ok_or(ErrorCode::BlobUnavailable)?)?;
-        Some(head.open_outer(&auth.session_id)?)
-    } else {
-        None
-    };
-    let mut reader = WindowReader::new(auth, payload.grant.clone(), located.as_ref())?;
-    for need in reader.needs() {
-        let inlined = request.inline.iter().find(|blob| blob_digest(&blob.0) == need.blob.digest);
-        let bytes = match inlined {
-            Some(blob) => blob.0.clone(),
-            None => {
-                let found = shared.stores.blobs.get(need.blob.blob_id, MAX_BLOB_BYTES).await;
-                found.map_err(|_| ErrorCode::BlobUnavailable)?
-            }
-        };
-        reader.provide(&need, &bytes)?;
-    }
-    reader.finish()
-}
-
-/// The report on a token: itself, and invented alternatives, each half as likely as the previous.
-fn reported(id: u32, text: &str, alternatives: u8) -> (Vec<TokenLogprob>, Vec<TokenBytes>) {
-    if alternatives == 0 {
-        return (Vec::new(), Vec::new());
-    }
-    let others = (1..=u32::from(alternatives)).map(|n| (id + 100 * n, format!("other {n}"), n));
-    let all: Vec<_> = std::iter::once((id, text.to_owned(), 0)).chain(others).collect();
-    let logprob = |(token, _, n): &(u32, String, u32)| TokenLogprob {
-        token: *token,
-        millinats: -125 - 693 * i32::try_from(*n).unwrap(),
-    };
-    let bytes = |(_, text, _): &(u32, String, u32)| TokenBytes(text.clone().into_bytes());
-    (all.iter().map(logprob).collect(), all.iter().map(bytes).collect())
-}
-
-/// Events that only burden the client.
-fn needless(act: Act, max_output_tokens: u32) -> Vec<ReplyEvent> {
-    match act {
-        Act::TooManyTokens => {
-            let ids = vec![1; max_output_tokens as usize - 1];
-            vec![ReplyEvent::Tokens { index: 2, ids, text: String::new(), logprobs: Vec::new() }]
-        }
-        Act::EmptyTokens => {
-            vec![ReplyEvent::Tokens { index: 2, ids: Vec::new(), text: String::new(), logprobs: Vec::new() }]
-        }
-        Act::WaitOn => vec![ReplyEvent::Waiting(1); 1025],
-        _ => Vec::new(),
-    }
-}
-
-async fn turn(shared: &FakeNodeInner, mut stream: TurnStream, request: TurnRequest) {
-    let auth = SignedObject::<TurnAuth>::verify(request.auth.clone()).unwrap();
-    let act = {
-        let mut state = shared.state.lock().unwrap();
-        state.seen.turns.push((*auth).clone());
-        state.seen.inlined.push(request.inline.len());
-        state.script.pop_front().unwrap_or(Act::Serve)
-    };
-    if let Act::Refuse(code) = act {
-        return send(&mut stream, &NodeFrame::Refused { code, retry_after_ms: 10 }).await;
-    }
-    assert_eq!(auth.check_time(shared.now_ms()), Ok(()));
-    let (payload, secret) = request.payload.open(&shared.exchange, &auth).unwrap();
-    shared.state.lock().unwrap().seen.asked.push((payload.json_schema.clone(), payload.storage));
-    let memory = request.memory.clone().map_or_else(Vec::new, |bytes| {
-        let envelope = SignedObject::<MemEnvelope>::verify(bytes).unwrap();
-        envelope.open(&auth, &shared.exchange, shared.now_ms()).unwrap()
-    });
-    let window = match window(shared, &auth, &request, &payload).await {
-        Ok(window) => window,
-        Err(code) => return send(&mut stream, &NodeFrame::Refused { code, retry_after_ms: 0 }).await,
-    };
-    let nonce = baton_keys::secret::random_bytes();
-    let mut sealer = secret.reply_sealer(&nonce, &auth.auth_hash().0);
-    let mut chunk = |event: &ReplyEvent, last| NodeFrame::Chunk(sealer.seal(&event.to_chunk(), last));
-    if act == Act::OfferMemory {
-        send(&mut stream, &NodeFrame::Memory(Vec::new())).await;
-    }
-    send(&mut stream, &NodeFrame::Accepted { nonce }).await;
-    if matches!(act, Act::QueueAndServe | Act::QueueAndHang) {
-        send(&mut stream, &chunk(&ReplyEvent::Waiting(1), false)).await;
-        tokio::time::sleep(QUEUE).await;
-        send(&mut stream, &chunk(&ReplyEvent::Waiting(0), false)).await;
-    }
-    if matches!(act, Act::AdmitAndHang | Act::QueueAndHang) {
-        shared.hanging.send_modify(|count| *count += 1);
-        let _ = stream.recv(16).await;
-        shared.left.send_modify(|count| *count += 1);
-        return;
-    }
-
-    let read = effective(&window.turns).len();
-    let system = payload.system.first().map_or("", |system| system.text.as_str());
-    let said = payload.messages.last().map_or("", |last| last.text.as_str());
-    let answer = match act {
-        Act::Say(text) => text.to_owned(),
-        Act::IgnoreSchema => format!("{system}{said} ({read})"),
-        _ if payload.json_schema.is_some() => format!(r#"{{"said": "{said}", "read": {read}}}"#),
-        _ => format!("{system}{said} ({read})"),
-    };
-    let (head, tail) = answer.split_at(answer.len() / 2);
-    let record_key = payload.grant.record_key.record_key();
-    let mut hash = running_hash_start(&record_key, &auth.auth_hash());
-    let resumed = payload.resume_tokens.len();
-    for token in &payload.resume_tokens {
-        hash = running_hash_step(&hash, *token);
-    }
-    for (index, text) in [(0u32, head), (1, tail)].into_iter().skip(resumed) {
-        let index = if act == Act::RepeatToken { 0 } else { index };
-        let alternatives = if act == Act::KeepLogprobs { 0 } else { payload.sampling.logprobs };
-        let (logprobs, spelled) = reported(40 + index, text, alternatives);
-        if !spelled.is_empty() {
-            send(&mut stream, &chunk(&ReplyEvent::Spelled(spelled), false)).await;
-        }
-        let event = ReplyEvent::Tokens { index, ids: vec![40 + index], text: text.to_owned(), logprobs };
-        send(&mut stream, &chunk(&event, false)).await;
-        hash = running_hash_step(&hash, 40 + index);
-        if act == Act::NoteAndTruncate {
-            let note = note(shared, &auth, index + 1, hash);
-            return send(&mut stream, &chunk(&ReplyEvent::Progress(note), false)).await;
-        }
-        match act {
-            Act::Truncate => return,
-            Act::HugeFrame => return drop(stream.send(&vec![0; MAX_NODE_FRAME_BYTES + 1]).await),
-            Act::Fail(code) => return send(&mut stream, &chunk(&ReplyEvent::Failed { code }, true)).await,
-            Act::Hang => {
-                shared.hanging.send_modify(|count| *count += 1);
-                let _ = stream.recv(16).await;
-                shared.left.send_modify(|count| *count += 1);
-                return;
-            }
-            _ => {}
-        }
-    }
-    for event in needless(act, auth.max_output_tokens) {
-        send(&mut stream, &chunk(&event, false)).await;
-    }
-    if act == Act::WrongNote {
-        hash = running_hash_step(&hash, 1);
-    }
-    let note = note(shared, &auth, 2, hash);
-    for _ in 0..if act == Act::RepeatNote { 2 } else { 1 } {
-        send(&mut stream, &chunk(&ReplyEvent::Progress(note.clone()), false)).await;
-    }
-
-    let sealed = seal(shared, &auth, &payload, &window, (&answer, &memory), act);
-    {
-        let mut state = shared.state.lock().unwrap();
-        state.blobs.insert(sealed.blob_digest, sealed.blob.clone());
-        state.sealed.insert((auth.turn_id, auth.attempt), sealed.clone());
-    }
-    match act {
-        Act::SealAndVanish | Act::SealOtherAndVanish => return,
-        Act::SealAndRefuse => {
-            let refused = NodeFrame::Refused { code: ErrorCode::BadSequence, retry_after_ms: 0 };
-            return send(&mut stream, &refused).await;
-        }
-        _ => {}
-    }
-    let mut committed = sealed.committed();
-    if act == Act::WrongDigest {
-        committed.blob_digest.0[0] ^= 1;
-    }
-    send(&mut stream, &chunk(&ReplyEvent::Committed(Box::new(committed)), false)).await;
-    if act == Act::CommitTwice {
-        // It must be another link, even within one millisecond.
-        let other = seal(shared, &auth, &payload, &window, (&answer, &memory), Act::WrongReceipt);
-        send(&mut stream, &chunk(&ReplyEvent::Committed(Box::new(other.committed())), false)).await;
-    }
-    let said = match act {
-        Act::GiveUpStoring => StoreState::GivenUp,
-        Act::NeverStore => StoreState::Pending,
-        _ => match shared.stores.blobs.put(sealed.blob, PutOptions::default()).await {
-            Ok(outcome) => StoreState::Stored { blob_id: outcome.blob_id, end_epoch: outcome.end_epoch },
-            Err(_) => StoreState::GivenUp,
-        },
-    };
-    send(&mut stream, &chunk(&ReplyEvent::Store(said), true)).await;
-    let _ = stream.close().await;
-}
-
-fn note(
-    shared: &FakeNodeInner,
-    auth: &SignedObject<TurnAuth>,
-    token_count: u32,
-    hash: RunningHash,
-) -> SignedBytes {
-    let note = ProgressNote {
-        version: VERSION,
-        node: shared.signing.node_id(),
-        auth_hash: auth.auth_hash(),
-        token_count,
-        running_hash: hash,
-        time_ms: now_ms(),
-    };
-    SignedObject::sign(note, &shared.signing).bytes().clone()
-}
-
-/// The count of an answer: its two tokens, or a resume prefix with the rest of them.
-fn count_of(key: &RecordKey, auth: &SignedObject<TurnAuth>, resumed: &[u32]) -> AnswerCount {
-    let rest = [40, 41].into_iter().skip(resumed.len());
-    let mut hashes = vec![running_hash_start(key, &auth.auth_hash())];
-    for token in resumed.iter().copied().chain(rest) {
-        let last = hashes[hashes.len() - 1];
-        hashes.push(running_hash_step(&last, token));
-    }
-    AnswerCount::of(&hashes)
-}
-
-fn seal(
-    shared: &FakeNodeInner,
-    auth: &SignedObject<TurnAuth>,
-    payload: &Payload,
-    window: &Window,
-    (answer, memory): (&str, &[MemoryItem]),
-    act: Act,
-) -> SealedTurn {
-    let key = payload.grant.record_key.record_key();
-    // Ten tokens in and two out, rounded up, and an open blob.
-    let storage = shared.state.lock().unwrap().storage.price * storage_units(0, payload.storage.open_epochs);
-    let price = match act {
-        Act::Charge => 1 + storage,
-        Act::Overcharge => 2 + storage,
-        _ => 0,
-    };
-    let window_from = window.turns.first().map_or(auth.seq, |turn| turn.link.seq);
-    let receipt = Receipt {
-        version: VERSION,
-        session_id: auth.session_id,
-        seq: auth.seq,
-        turn_id: auth.turn_id,
-        attempt: auth.attempt,
-        auth_hash: auth.auth_hash(),
-        node: auth.audience,
-        model: if act == Act::WrongReceipt { ModelId([8; 32]) } else { auth.model },
-        engine: if act == Act::OtherEngine { EngineKind::Proxied } else { shared.engine },
-        sampling: auth.sampling,
-        seed: payload.sampling.seed,
-        window_from,
-        tokens: TokenCounts {
-            input: 10,
-            output: 2,
-            memory: u32::from(!memory.is_empty()),
-            resumed: auth.resume.map_or(0, |prefix| prefix.token_count),
-        },
-        memory_items: u16::try_from(memory.len()).unwrap(),
-        commitments: Commitments {
-            input: commit_input(&key, &payload.system, window_from, &payload.messages),
-            output: commit_output(
-                &key,
-                if act == Act::SealOtherAndVanish { "another text" } else { answer },
-                FinishReason::Stop,
-            ),
-            memory: commit_memory(&key, memory),
-        },
-        audit_root: count_of(&key, auth, &payload.resume_tokens).audit_root,
-        timings: Timings::default(),
-        price,
-        time_ms: shared.now_ms(),
-    };
-    let text = if matches!(act, Act::WrongText | Act::SealOtherAndVanish) { "another text" } else { answer };
-    let record =
-        Record::of_turn(payload.kind, payload.supersedes_from, &payload.messages, text, FinishReason::Stop);
-    let position = ChainPosition { base: &window.base, prev_blob: window.prev_blob };
-    let keys = (&key, &payload.grant.blob_key.blob_key());
-    seal_turn(auth, position, keys, &record, receipt, &shared.signing).unwrap()
 }

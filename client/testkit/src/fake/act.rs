@@ -1,0 +1,70 @@
+//! The actions that a test scripts for a fake node.
+
+use baton_proto::ErrorCode;
+
+/// The node's action for the next turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    Serve,
+    /// Gives this answer.
+    Say(&'static str),
+    Refuse(ErrorCode),
+    /// Ends the substream after some text.
+    Truncate,
+    /// Signs its progress, and ends the substream.
+    NoteAndTruncate,
+    /// Reports a failure after some text.
+    Fail(ErrorCode),
+    /// Signs a receipt for another model.
+    WrongReceipt,
+    /// Signs a receipt for another kind of engine than in its record.
+    OtherEngine,
+    /// Seals another text than it sent.
+    WrongText,
+    /// Names another blob than it sealed.
+    WrongDigest,
+    /// Sends a token twice.
+    RepeatToken,
+    /// Signs a progress note over other tokens.
+    WrongNote,
+    /// Seals and journals, and goes away before it reports that.
+    SealAndVanish,
+    /// Commits, reports that it cannot store, and does not store.
+    GiveUpStoring,
+    /// Commits, reports that it is still storing, and does not store.
+    NeverStore,
+    /// Sends some text and then nothing.
+    Hang,
+    /// Admits the turn, and sends nothing.
+    AdmitAndHang,
+    /// Reports turns ahead for longer than the wait for a first token; then serves.
+    QueueAndServe,
+    /// Reports turns ahead, then none, and then sends nothing.
+    QueueAndHang,
+    /// Sends one token more than ordered.
+    TooManyTokens,
+    /// Sends token events without tokens.
+    EmptyTokens,
+    /// Reports waiting more often than any queue moves.
+    WaitOn,
+    /// Signs the same progress note twice.
+    RepeatNote,
+    /// Names memory without a request for it.
+    OfferMemory,
+    /// Seals and journals, and ends the reply with an unsealed refusal.
+    SealAndRefuse,
+    /// Seals another text than it sent, and goes away before it reports that.
+    SealOtherAndVanish,
+    /// Commits the turn a second time, with another link.
+    CommitTwice,
+    /// Sends a frame above the limit.
+    HugeFrame,
+    /// Answers in plain text, despite a request for JSON.
+    IgnoreSchema,
+    /// Omits the token probabilities, despite a request for them.
+    KeepLogprobs,
+    /// Charges for tokens and storage as offered.
+    Charge,
+    /// Charges a millionth more than offered.
+    Overcharge,
+}
