@@ -1,0 +1,120 @@
+//! The relayer that a setting or a flag names: by its libp2p address, or by the URL of its HTTP server, which is
+//! asked for that address. `settings.rs` and the commands with turns call it.
+
+use std::time::Duration;
+
+use baton_client::{Multiaddr, Relayer};
+use baton_command::endpoint::is_protected;
+use serde::Deserialize;
+
+use crate::Failure;
+
+/// Time for a relayer to name its address.
+const RELAYER_WAIT: Duration = Duration::from_secs(10);
+/// Largest answer of a relayer about itself.
+const MAX_IDENTITY_BYTES: usize = 64 * 1024;
+
+/// Whether a relayer is named by the URL of its HTTP server.
+pub(super) fn is_url(text: &str) -> bool {
+    text.starts_with("http://") || text.starts_with("https://")
+}
+
+/// Whether an answer from a URL is surely its server's.
+fn is_authentic(url: &str) -> bool {
+    reqwest::Url::parse(url).is_ok_and(|url| is_protected(&url))
+}
+
+/// The relayer that is named, if one is: by its address, or by its URL, under which it tells its address.
+pub(crate) async fn named_relayer(named: Option<&String>) -> Result<Option<Relayer>, Failure> {
+    match named {
+        None => Ok(None),
+        // Over plain HTTP another party of the network could name itself.
+        Some(url) if is_url(url) && !is_authentic(url) => Err(Failure::usage(
+            format!("{url} cannot prove which relayer it names."),
+            "use https://, a loopback address, or the relayer's libp2p address with /p2p/ID",
+        )),
+        Some(url) if is_url(url) => ask_relayer(url.trim_end_matches('/')).await.map(Some),
+        Some(address) => relayer(address).map(Some),
+    }
+}
+
+/// Asks a relayer for its address.
+async fn ask_relayer(url: &str) -> Result<Relayer, Failure> {
+    let failed = |message: String| Failure::Relayer {
+        name: "Unreachable".to_owned(),
+        message: format!("the relayer at {url} does not name its address: {message}"),
+        hint: Some("is it running? baton doctor".to_owned()),
+    };
+    let http = reqwest::Client::builder().timeout(RELAYER_WAIT);
+    let http = http.redirect(reqwest::redirect::Policy::none()).build();
+    let http = http.map_err(|error| failed(error.to_string()))?;
+    let answer =
+        http.get(format!("{url}/relayer")).send().await.and_then(reqwest::Response::error_for_status);
+    let mut answer = answer.map_err(|error| failed(error.to_string()))?;
+    let mut body = Vec::new();
+    while let Some(piece) = answer.chunk().await.map_err(|error| failed(error.to_string()))? {
+        if body.len() + piece.len() > MAX_IDENTITY_BYTES {
+            return Err(failed("its answer is too long".to_owned()));
+        }
+        body.extend_from_slice(&piece);
+    }
+    let identity: RelayerIdentity =
+        serde_json::from_slice(&body).map_err(|error| failed(error.to_string()))?;
+    let mut parsed = identity.addresses.iter().filter_map(|address| relayer(address).ok());
+    let mut first = parsed.next().ok_or_else(|| failed("it listens at no address".to_owned()))?;
+    first.addrs.extend(parsed.filter(|other| other.node == first.node).flat_map(|other| other.addrs));
+    Ok(first)
+}
+
+/// The part of a relayer's `/relayer` that a client needs.
+#[derive(Deserialize)]
+struct RelayerIdentity {
+    addresses: Vec<String>,
+}
+
+/// A relayer from its address, which must contain its identity.
+fn relayer(text: &str) -> Result<Relayer, Failure> {
+    let mut addr = address("--relayer", text)?;
+    let peer = addr.to_string().rsplit_once("/p2p/").map(|(_, id)| id.to_owned());
+    let node = peer
+        .and_then(|id| id.parse::<baton_mesh::PeerId>().ok())
+        .and_then(|peer| baton_mesh::node_id_of(&peer))
+        .ok_or_else(|| Failure::Usage("--relayer needs an address that ends with /p2p/ID".to_owned()))?;
+    addr.pop();
+    Ok(Relayer { node, addrs: vec![addr] })
+}
+
+fn address(flag: &str, text: &str) -> Result<Multiaddr, Failure> {
+    text.parse().map_err(|error| {
+        Failure::Usage(format!(
+            "{flag} {text}: {error}; an address looks like /ip4/192.0.2.1/tcp/4001/p2p/ID"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relayer_is_named_by_a_url_that_proves_its_server() {
+        for url in
+            ["https://r.example", "http://127.0.0.1:8000", "http://localhost:8000", "http://[::1]:8000"]
+        {
+            assert!(is_authentic(url), "{url}");
+        }
+        for url in ["http://r.example", "http://192.168.1.2:8000", "http://localhost.example", "http://"] {
+            assert!(!is_authentic(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_relayer_is_named_by_an_address_with_its_identity() {
+        let node = baton_keys::SecretSigningKey::generate().node_id();
+        let peer = baton_mesh::peer_id_of(node).unwrap();
+        let parsed = relayer(&format!("/ip4/127.0.0.1/tcp/1/p2p/{peer}")).unwrap();
+        assert_eq!(parsed.node, node);
+        assert_eq!(parsed.addrs, ["/ip4/127.0.0.1/tcp/1".parse().unwrap()]);
+        assert!(relayer("/ip4/127.0.0.1/tcp/1").is_err_and(|error| error.is_usage()));
+    }
+}
