@@ -6,7 +6,7 @@ use std::{ops::Range, time::Duration};
 use baton_keys::SecretSigningKey;
 use baton_proto::{
     ids::{AuthHash, DeviceId, ExchangeKey, ModelId, ReceiptHash, RecordHash},
-    limits::VERSION,
+    limits::{SEGMENT_TURNS, VERSION},
     node_record::ModelOffer,
     receipt::{EngineKind, OfferTerms},
     record::{FinishReason, Role, SealedRecord},
