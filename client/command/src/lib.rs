@@ -8,7 +8,8 @@
 //! machines, take their listener from here ([`listen`]). Their embedded storages share flushes
 //! ([`group_commit`]). This crate knows no program, no route and no session.
 //!
-//! A user without command line or server leaves out the features `program` or `http`, with their dependencies.
+//! A user without command line, questions or server leaves out the features `program`, `prompt` or `http`, with their
+//! dependencies.
 
 #[cfg(feature = "program")]
 pub mod config;
@@ -29,6 +30,6 @@ pub mod manual;
 pub mod nearest;
 #[cfg(feature = "program")]
 pub mod progress;
-#[cfg(feature = "program")]
+#[cfg(feature = "prompt")]
 pub mod prompt;
 pub mod signals;

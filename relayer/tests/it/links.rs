@@ -3,7 +3,7 @@
 use std::process::Command;
 
 #[test]
-fn the_relayer_links_no_code_of_language_models() {
+fn the_relayer_links_neither_language_models_nor_a_view_or_questions_at_a_terminal() {
     let output = Command::new(env!("CARGO"))
         .args([
             "tree",
@@ -25,7 +25,9 @@ fn the_relayer_links_no_code_of_language_models() {
     let tree = String::from_utf8(output.stdout).unwrap();
     let names: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
     assert!(names.contains(&"baton-embed") && names.contains(&"baton-memory"), "{names:?}");
-    for forbidden in ["baton-node", "candle-transformers", "minijinja"] {
+    let models = ["baton-node", "candle-transformers", "minijinja"];
+    let terminal = ["crossterm", "ratatui", "rpassword", "rustyline"];
+    for forbidden in models.into_iter().chain(terminal) {
         assert!(!names.contains(&forbidden), "the relayer links {forbidden}");
     }
 }
