@@ -13,6 +13,7 @@
 
 mod integrity;
 mod open;
+mod rebuild;
 mod trees;
 
 use std::{

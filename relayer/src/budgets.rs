@@ -27,7 +27,7 @@ const HOUR_MS: u64 = 3_600_000;
 /// The operator's budgets; 0 means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetLimits {
-    /// Bytes of the embedded database and the key files.
+    /// Bytes of the embedded database's pages in use, and of the key files.
     pub max_bytes: u64,
     /// Blobs an hour that are stored at the publishers.
     pub blobs_per_hour: u64,

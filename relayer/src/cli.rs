@@ -65,6 +65,8 @@ impl Cli {
     pub(crate) fn whole() -> clap::Command {
         Self::command()
             .mut_subcommand("status", |status| narrowed(status, &["http"]))
+            .mut_subcommand("backup", |backup| narrowed(backup, &STORAGE_OPTIONS))
+            .mut_subcommand("restore", |restore| narrowed(restore, &STORAGE_OPTIONS))
             .mut_subcommand("models", |models| {
                 models
                     .mut_subcommand("pull", |pull| narrowed(pull, &["model_dir"]))
@@ -138,6 +140,28 @@ pub(crate) enum Command {
     Eval(EvalCommand),
     /// Print the OpenAPI document of the HTTP API
     Openapi,
+    /// Write memory and the owners' keys into one file, also while the relayer runs
+    #[command(
+        after_help = "The file has all memory and all owners' key files, sealed under master.key, and is readable by its owner \
+                      alone (0600). It does not have master.key, without which it cannot be read, relayer.key and config.toml: \
+                      keep copies of these elsewhere. Every record is checked before the file gets its name. Data that an \
+                      owner deletes later stays readable in it: keep it no longer than your promise of deletion allows.\n\n\
+                      Exit codes: 0 the backup is made and checked, 1 it is not (the message says why), 2 wrong usage.\n\n\
+                      Examples:\n  baton-relayer backup /backup/memory-$(date +%F)\n  \
+                      baton-relayer backup --json /backup/memory | jq .records"
+    )]
+    Backup(BackupArgs),
+    /// Put a backup of memory back, while no relayer runs
+    #[command(
+        after_help = "The backup is checked first. The present database stays beside it as memory.sqlite.replaced. Key files that \
+                      exist stay, so data that was deleted since the backup stays deleted; an owner with later data is refused \
+                      until `owners accept-loss`. With --with-keys, the state of the backup comes back whole, deleted data \
+                      included. Without any key file, as on a new machine, the backup's are written; put master.key there first.\n\n\
+                      Exit codes: 0 it is put back, 1 it is not (the message says why), 2 wrong usage.\n\n\
+                      Examples:\n  baton-relayer restore /backup/memory-2026-11-26\n  \
+                      baton-relayer restore --with-keys /backup/memory-2026-11-26"
+    )]
+    Restore(RestoreArgs),
     /// Manage owners; with embedded storage, stop the relayer first
     #[command(subcommand)]
     Owners(OwnersCommand),
@@ -163,6 +187,31 @@ pub(crate) struct StatusArgs {
     /// Print one JSON line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BackupArgs {
+    /// New file; an existing one is never replaced
+    pub(crate) path: PathBuf,
+    /// Print one JSON line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) options: Options,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArgs {
+    /// File that `baton-relayer backup` made
+    pub(crate) path: PathBuf,
+    /// Put back the owners' key files too: data deleted since the backup comes back, and later data is lost
+    #[arg(long)]
+    pub(crate) with_keys: bool,
+    /// Print one JSON line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) options: Options,
 }
 
 #[derive(Debug, Args)]
@@ -320,7 +369,9 @@ mod tests {
     #[test]
     fn small_commands_show_only_their_own_options_and_accept_the_others() {
         Cli::whole().debug_assert();
-        let cases: [(&[&str], &[&str]); 6] = [
+        let cases: [(&[&str], &[&str]); 8] = [
+            (&["backup"], &["--keys-dir", "--json", "Examples"]),
+            (&["restore"], &["--keys-dir", "--with-keys", "Examples"]),
             (&["models", "pull"], &["--model-dir"]),
             (&["models", "list"], &["--model-dir"]),
             (&["eval", "locomo"], &["--data", "--embedder", "--embedder-url", "--model-dir"]),

@@ -21,11 +21,12 @@ use crate::{
     data_folder::{KEY_FILE, KEY_KIND},
     output::println,
     running::{self, RelayerAnswer, RunningRelayer},
+    setup,
     time::now_ms,
 };
 use anyhow::bail;
 use baton_keys::{SecretSigningKey, files as key_files};
-use baton_memory::storage::embedded::{EmbeddedConfig, EmbeddedStorage};
+use baton_memory::storage::embedded::EmbeddedStorage;
 use report::{Check, Style};
 
 /// The subject of the checks.
@@ -107,7 +108,7 @@ impl Subject {
         let own_key = key_files::load(&settings.data_dir.join(KEY_FILE), KEY_KIND, None).ok();
         let own_key =
             own_key.map(|secret| SecretSigningKey::from_seed(secret.expose()).public_key().to_string());
-        let database = EmbeddedConfig::new(settings.data_dir.join("memory"));
+        let database = setup::embedded_config(&settings);
         let in_use = settings.postgres_url_file.is_none() && EmbeddedStorage::is_in_use(&database);
         Self { settings, answer, own_key, in_use, offline, now_ms: now_ms() }
     }

@@ -12,6 +12,7 @@
 //! - [`NodeModel`], with which memory uses a node's model.
 
 mod auth;
+mod backups;
 mod budgets;
 pub mod chat;
 mod cli;

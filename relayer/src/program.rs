@@ -11,6 +11,7 @@ use baton_command::{
 };
 
 use crate::{
+    backups,
     cli::{Cli, Command, EvalCommand, ModelsCommand, OwnersCommand},
     commands,
     config::{CONFIG_FILE, Options, Settings},
@@ -66,6 +67,10 @@ fn command(cli: Cli) -> anyhow::Result<()> {
         Command::Openapi => commands::openapi(),
         Command::Completions(shell) => Ok(manual::print_completions(Cli::whole(), &shell)?),
         Command::Man(pages) => Ok(manual::print_or_write_pages(Cli::whole(), &pages)?),
+        Command::Backup(args) => backups::back_up(&settings(args.options)?, &args.path, args.json),
+        Command::Restore(args) => {
+            backups::restore(&settings(args.options)?, &args.path, args.with_keys, args.json)
+        }
         Command::Owners(OwnersCommand::List { options }) => {
             block_on(commands::list_owners(&settings(options)?))
         }

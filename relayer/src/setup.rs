@@ -11,7 +11,7 @@ use baton_memory::{
     Memory, Parts,
     content::WalrusContents,
     extraction::{Endpoint, EndpointConfig, ModelWriter, Writer, read_key},
-    storage::Storage,
+    storage::{Storage, embedded::EmbeddedConfig},
     vault::Vault,
 };
 use baton_mesh::MeshHandle;
@@ -48,7 +48,8 @@ pub(crate) struct MemorySetup {
 
 /// Opens memory; with a mesh, nodes can be used as a model if the settings say so.
 pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyhow::Result<MemorySetup> {
-    let vault = vault(settings).await?;
+    // A relayer that serves has the time to look at every record.
+    let vault = vault_on(settings, storage(settings, mesh.is_some()).await?).await?;
     let embedder = baton_embed::open(&embedder_config(settings), &settings.model_dir).await?;
     tracing::info!(embedder = embedder.id(), "memory is open");
     let budgets = Arc::new(Budgets::new(settings.budgets, Arc::new(now_ms)));
@@ -75,28 +76,36 @@ pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyh
 
 /// Opens the sealed records with their keys.
 pub(crate) async fn vault(settings: &Settings) -> anyhow::Result<Vault> {
-    let folder = &settings.data_dir;
-    let master_path = folder.join(MASTER_FILE);
+    vault_on(settings, storage(settings, false).await?).await
+}
+
+async fn vault_on(settings: &Settings, storage: Arc<dyn Storage>) -> anyhow::Result<Vault> {
+    let master_path = settings.data_dir.join(MASTER_FILE);
     let master = MasterKey::load_or_create(&master_path, None)
         .with_context(|| format!("the master key {} cannot be used", master_path.display()))?;
-    let storage = storage(settings).await?;
     Vault::new(storage, &settings.keys_dir, master).await.with_context(|| {
         format!("the owners' keys in {} do not open this memory", settings.keys_dir.display())
     })
 }
 
-async fn storage(settings: &Settings) -> anyhow::Result<Arc<dyn Storage>> {
-    use baton_memory::storage::embedded::{EmbeddedConfig, EmbeddedStorage};
+async fn storage(settings: &Settings, check: bool) -> anyhow::Result<Arc<dyn Storage>> {
+    use baton_memory::storage::embedded::EmbeddedStorage;
     if let Some(path) = &settings.postgres_url_file {
         return postgres(path).await;
     }
-    let config = EmbeddedConfig::new(settings.data_dir.join("memory"));
+    let config = embedded_config(settings);
     let path = config.path.display().to_string();
     let opened = tokio::task::spawn_blocking(move || EmbeddedStorage::open(&config)).await?;
-    let storage = opened.with_context(|| {
-        format!("the memory in {path} cannot be opened; another relayer may be running on it")
-    })?;
+    let storage = opened.with_context(|| format!("the memory in {path} cannot be opened"))?;
+    if check {
+        storage.check_in_background();
+    }
     Ok(Arc::new(storage))
+}
+
+/// The place of the embedded database.
+pub(crate) fn embedded_config(settings: &Settings) -> EmbeddedConfig {
+    EmbeddedConfig::new(settings.data_dir.clone())
 }
 
 /// The language model behind an endpoint, with its calls counted.

@@ -25,17 +25,13 @@ pub(crate) struct Upkeep {
     vault: Vault,
     owners: Arc<Owners>,
     budgets: Arc<Budgets>,
-    /// Folders whose bytes count. A Postgres database has limits of its own.
-    folders: Vec<PathBuf>,
+    keys_dir: PathBuf,
 }
 
 impl Upkeep {
     pub(crate) fn new(settings: &Settings, opened: &MemorySetup, owners: Arc<Owners>) -> Self {
-        let mut folders = vec![settings.keys_dir.clone()];
-        if settings.postgres_url_file.is_none() {
-            folders.push(settings.data_dir.join("memory"));
-        }
-        Self { vault: opened.vault.clone(), owners, budgets: opened.budgets.clone(), folders }
+        let keys_dir = settings.keys_dir.clone();
+        Self { vault: opened.vault.clone(), owners, budgets: opened.budgets.clone(), keys_dir }
     }
 
     /// Counts the owners with memory. It stops when there are too many already.
@@ -61,12 +57,16 @@ impl Upkeep {
         Ok(())
     }
 
+    /// Measures the key files, and the embedded database's pages in use. A Postgres database has limits of its own.
     async fn measure(&self) {
-        let folders = self.folders.clone();
-        let measured =
-            tokio::task::spawn_blocking(move || folders.iter().map(|folder| bytes_in(folder)).sum()).await;
-        if let Ok(bytes) = measured {
-            self.budgets.note_stored(bytes);
+        let folder = self.keys_dir.clone();
+        let keys = tokio::task::spawn_blocking(move || bytes_in(&folder)).await;
+        let records = self.vault.storage().stored_bytes().await;
+        match (keys, records) {
+            (Ok(keys), Ok(records)) => self.budgets.note_stored(keys.saturating_add(records.unwrap_or(0))),
+            (_, Err(error)) => tracing::debug!(%error, "the last measurement of stored bytes stays"),
+            // The task fails only at shutdown.
+            (Err(_), _) => {}
         }
     }
 

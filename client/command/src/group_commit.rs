@@ -1,7 +1,7 @@
 //! Group commit: concurrent writers share one flush. Blocking.
 //!
-//! The embedded store and the embedded storage of memory call it, each with a flush of its own files. A
-//! caller waits for a disk, so it runs off the reactor.
+//! The embedded store calls it with a flush of its own files. A caller waits for a disk, so it runs off the
+//! reactor.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 

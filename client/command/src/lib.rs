@@ -5,7 +5,7 @@
 //! ([`prompt`]). Daemons share their crash policy ([`crash`]) and the reading of their options ([`config`]).
 //! Every program refuses empty values of options ([`empty_values`]), and guesses at mistyped words
 //! ([`nearest`]). The embedded store and the relayer, which serve HTTP to other
-//! machines, take their listener from here ([`listen`]). Their embedded storages share flushes
+//! machines, take their listener from here ([`listen`]). The embedded store shares flushes
 //! ([`group_commit`]). This crate knows no program, no route and no session.
 //!
 //! A user without command line, questions or server leaves out the features `program`, `prompt` or `http`, with their

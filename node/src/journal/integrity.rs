@@ -5,7 +5,7 @@
 //! process leaves no checksums; then the mark reveals missing changes. In both cases the files are copied
 //! before sled may overwrite them. If there is no damage, the copy is removed again.
 //!
-//! Only [`super::trees`] calls this. Blocking throughout.
+//! Only [`super::open`] and [`super::rebuild`] call this. Blocking throughout.
 
 use std::{
     fmt::Write as _,
@@ -42,12 +42,18 @@ pub struct JournalDamage {
     pub files: Vec<PathBuf>,
     /// Changes that were on the disk and are now missing; `None` if unknown.
     pub lost_changes: Option<u64>,
-    /// Entries and blobs with a wrong checksum, which are removed.
+    /// Entries and blobs with a wrong checksum, which are taken out.
     pub damaged_entries: u64,
+    /// Entries that an index names, and that are missing.
+    pub missing_entries: u64,
+    /// Entries and blobs that an index lacked.
+    pub index_errors: u64,
     /// Number of intact entries.
     pub kept_entries: u64,
     /// Blobs without confirmation of the store at the journal's last write.
     pub untaken_blobs: u64,
+    /// Whether the database is a new one, made from the intact entries and compared with them.
+    pub is_rebuilt: bool,
     /// Copy of the files as found; `None` if they could not be copied.
     pub quarantine: Option<PathBuf>,
 }
@@ -56,7 +62,7 @@ impl JournalDamage {
     /// Whether parts of the journal are missing, or may be.
     #[must_use]
     pub fn may_miss_entries(&self) -> bool {
-        self.lost_changes != Some(0) || self.damaged_entries > 0
+        self.lost_changes != Some(0) || self.damaged_entries > 0 || self.missing_entries > 0
     }
 }
 
@@ -66,6 +72,7 @@ impl std::fmt::Display for JournalDamage {
         let is = if files.len() == 1 { "is" } else { "are" };
         write!(f, "{} {is} damaged, or not as the node left the journal. ", files.join(", "))?;
         match (self.lost_changes, self.damaged_entries) {
+            (Some(0), 0) if self.missing_entries > 0 => {}
             (Some(0), 0) => write!(f, "No entry is missing. ")?,
             (Some(0), damaged) => write!(f, "{damaged} entries or blobs do not open and are taken out. ")?,
             (Some(lost), 0) => write!(f, "{lost} changes that were on the disk are missing. ")?,
@@ -74,7 +81,16 @@ impl std::fmt::Display for JournalDamage {
             }
             (None, _) => write!(f, "Whether entries are missing cannot be told. ")?,
         }
+        if self.missing_entries > 0 {
+            write!(f, "An index names {} entries that are not there. ", self.missing_entries)?;
+        }
+        if self.index_errors > 0 {
+            write!(f, "The indexes lacked {} entries or blobs. ", self.index_errors)?;
+        }
         write!(f, "{} entries are kept. ", self.kept_entries)?;
+        if self.is_rebuilt {
+            write!(f, "The journal is rebuilt from them, and was compared with them. ")?;
+        }
         if self.may_miss_entries() {
             write!(
                 f,
@@ -240,7 +256,7 @@ pub(super) fn close(folder: &Path) {
 }
 
 /// Waits for sled's lock on its file, which sled holds until its last write.
-fn wait_until_closed(db: &Path) -> io::Result<()> {
+pub(super) fn wait_until_closed(db: &Path) -> io::Result<()> {
     let until = Instant::now() + MAX_CLOSING;
     let file = File::open(db)?;
     loop {
@@ -306,8 +322,8 @@ fn parse_sums(text: &str) -> Option<Vec<(&str, String)>> {
     lines.map(|line| line.split_once("  ").map(|(sum, name)| (name, sum.to_owned()))).collect()
 }
 
-/// Copies a folder beside itself, with the time in the new name.
-fn quarantine_copy(folder: &Path, now_ms: u64) -> io::Result<PathBuf> {
+/// A free name beside a folder, with the time in it; after many tries, a taken one.
+pub(super) fn free_quarantine(folder: &Path, now_ms: u64) -> PathBuf {
     let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut target = folder.with_file_name(format!("{name}.damaged-{now_ms}"));
     for again in 1..MAX_SAME_NAMES {
@@ -316,6 +332,12 @@ fn quarantine_copy(folder: &Path, now_ms: u64) -> io::Result<PathBuf> {
         }
         target = folder.with_file_name(format!("{name}.damaged-{now_ms}-{again}"));
     }
+    target
+}
+
+/// Copies a folder beside itself.
+fn quarantine_copy(folder: &Path, now_ms: u64) -> io::Result<PathBuf> {
+    let target = free_quarantine(folder, now_ms);
     create_private_folder(&target)?;
     let copied = copy_files(folder, &target);
     if copied.is_err() {

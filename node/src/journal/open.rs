@@ -1,24 +1,28 @@
 //! Opens the journal's database, and verifies all its contents before use.
 //!
-//! [`super::trees`] calls this at start. Blocking throughout.
+//! Each entry and blob has a checksum, and each index is compared with them. After any damage of the database,
+//! [`super::rebuild`] makes a new one from the intact entries and blobs. [`super::trees`] calls this at start.
+//! Blocking throughout.
 
-use std::{path::Path, thread};
+use std::{ops::Bound, path::Path, thread};
 
 use baton_proto::link::blob_digest;
-use sled::IVec;
+use sled::{IVec, Tree};
 
 use super::{
-    EntryState, JOURNAL_VERSION, JournalError, JournalLimits,
-    integrity::Inspection,
-    trees::{CHANGES_KEY, decode},
+    EntryState, JOURNAL_VERSION, JournalError, JournalLimits, TurnKey,
+    integrity::{DB_FILE, Inspection, JournalDamage, MARK_FILE},
+    rebuild::{self, RebuildRequest},
+    trees::{CHANGES_KEY, age_key, decode, parse_age},
 };
+use crate::mark::{LastMark, Mark};
 
 /// Name of the thread that opens the journal. The database may panic on damaged files.
 pub(crate) const JOURNAL_OPENING: &str = "journal-opening";
 
 /// The readable contents of a journal.
 pub(super) struct Contents {
-    /// Keys of the entries.
+    /// Keys of the intact entries, ascending.
     pub(super) known: Vec<IVec>,
     pub(super) blob_bytes: u64,
     pub(super) untaken: u64,
@@ -26,13 +30,128 @@ pub(super) struct Contents {
     pub(super) begins_ms: u64,
     /// Number of the last change found.
     pub(super) changes: u64,
-    /// Number of removed entries and blobs.
+    /// Number of entries and blobs with a wrong checksum.
     pub(super) damaged: u64,
+    /// Number of entries that an index names, and that are not there.
+    pub(super) missing: u64,
+    /// Number of entries and blobs that an index lacks.
+    pub(super) unindexed: u64,
+    /// Whether every page could be read.
+    pub(super) is_whole: bool,
+}
+
+impl Contents {
+    /// Whether the entries, the blobs and the indexes belong together.
+    pub(super) fn is_consistent(&self) -> bool {
+        self.is_whole && self.damaged == 0 && self.missing == 0 && self.unindexed == 0
+    }
+}
+
+/// The trees of a journal's database; [`super::trees`] describes them.
+pub(super) struct JournalTrees {
+    pub(super) turns: Tree,
+    pub(super) blobs: Tree,
+    pub(super) by_digest: Tree,
+    pub(super) by_age: Tree,
+    pub(super) blob_age: Tree,
+}
+
+impl JournalTrees {
+    pub(super) fn open(db: &sled::Db) -> Result<Self, JournalError> {
+        Ok(Self {
+            turns: db.open_tree("turns")?,
+            blobs: db.open_tree("blobs")?,
+            by_digest: db.open_tree("by_digest")?,
+            by_age: db.open_tree("by_age")?,
+            blob_age: db.open_tree("blob_age")?,
+        })
+    }
+}
+
+/// An open journal with verified contents.
+pub(super) struct VerifiedJournal {
+    pub(super) db: sled::Db,
+    pub(super) contents: Contents,
+    pub(super) mark: Mark,
+    pub(super) damage: Option<JournalDamage>,
+}
+
+/// Opens the journal of a folder. Rebuilds its database if that is damaged.
+pub(super) fn open_verified(
+    folder: &Path,
+    limits: JournalLimits,
+    now_ms: u64,
+) -> Result<VerifiedJournal, JournalError> {
+    rebuild::finish(folder).map_err(JournalError::Files)?;
+    let mut inspection = Inspection::begin(folder, now_ms).map_err(JournalError::Files)?;
+    inspection.copy_if_doubtful();
+    if inspection.are_settings_damaged() {
+        inspection.renew_settings().map_err(JournalError::Files)?;
+    }
+    let mark_path = folder.join(MARK_FILE);
+    let last = Mark::read(&mark_path).map_err(JournalError::Files)?;
+    let (mut db, mut contents, is_new) = match open_and_read(folder, &mut inspection, (limits, now_ms)) {
+        Err(error) if is_damage(&error) => {
+            // Not even the journal's version can be read. A new journal refuses earlier authorisations.
+            inspection.start_anew().map_err(JournalError::Files)?;
+            let (db, contents) = open_and_read(folder, &mut inspection, (limits, now_ms))?;
+            (db, contents, true)
+        }
+        opened => opened.map(|(db, contents)| (db, contents, false))?,
+    };
+    let lost_changes = match last {
+        // An unreadable page may have held entries that no index names.
+        _ if !contents.is_whole => None,
+        LastMark::Counts([changes, _]) => Some(changes.saturating_sub(contents.changes)),
+        LastMark::Missing if contents.changes == 0 => Some(0),
+        LastMark::Missing | LastMark::Damaged => {
+            inspection.note(mark_path.clone());
+            None
+        }
+    };
+    let is_damaged = !contents.is_consistent() || lost_changes.is_some_and(|lost| lost > 0);
+    if is_damaged {
+        inspection.note(folder.join(DB_FILE));
+    }
+    let mut damage = JournalDamage {
+        files: inspection.damaged.clone(),
+        lost_changes,
+        damaged_entries: contents.damaged,
+        missing_entries: contents.missing,
+        index_errors: contents.unindexed,
+        kept_entries: contents.known.len() as u64,
+        untaken_blobs: if let LastMark::Counts([_, untaken]) = last { untaken } else { contents.untaken },
+        is_rebuilt: !is_new && inspection.damaged.contains(&folder.join(DB_FILE)),
+        quarantine: None,
+    };
+    damage.quarantine = inspection.end();
+    let begins_before = contents.begins_ms;
+    if !damage.files.is_empty() && damage.may_miss_entries() {
+        // Missing entries may have been served, and must not be signed twice.
+        contents.begins_ms = contents.begins_ms.max(now_ms);
+    }
+    // From now on the mark counts from the journal's own number.
+    let changes_before = contents.changes;
+    if let LastMark::Counts([changes, _]) = last {
+        contents.changes = contents.changes.max(changes);
+    }
+    if damage.is_rebuilt {
+        let request = RebuildRequest { folder, limits, now_ms, contents: &contents };
+        contents = request.rebuild(db, &mut damage.quarantine)?;
+        db = open_sled(folder, limits)?;
+    } else if (begins_before, changes_before) != (contents.begins_ms, contents.changes) {
+        db.insert("begins_ms", &contents.begins_ms.to_be_bytes())?;
+        db.open_tree("by_digest")?.insert(CHANGES_KEY, &contents.changes.to_be_bytes())?;
+        db.flush()?;
+    }
+    let mark = Mark::create(&mark_path, [contents.changes, contents.untaken]).map_err(JournalError::Files)?;
+    let damage = (!damage.files.is_empty()).then_some(damage);
+    Ok(VerifiedJournal { db, contents, mark, damage })
 }
 
 /// Opens sled and reads everything. Replaces settings that sled refuses, since they are the same for every
 /// journal.
-pub(super) fn open_and_read(
+fn open_and_read(
     folder: &Path,
     inspection: &mut Inspection,
     (limits, now_ms): (JournalLimits, u64),
@@ -43,17 +162,19 @@ pub(super) fn open_and_read(
         }
         opened => opened?,
     };
-    let read = unpanicked(|| read_all(&db, inspection, now_ms))?;
+    let read = unpanicked(|| read_all(&db, now_ms, &mut |name, bytes| inspection.keep_entry(&name, bytes)))?;
     Ok((db, read))
 }
 
-fn open_sled(folder: &Path, limits: JournalLimits) -> Result<sled::Db, JournalError> {
+pub(super) fn open_sled(folder: &Path, limits: JournalLimits) -> Result<sled::Db, JournalError> {
     let config = sled::Config::new().path(folder).cache_capacity(limits.cache_bytes);
     unpanicked(|| Ok(config.open()?))
 }
 
 /// Runs the work on a thread whose panics do not end the process: some damage triggers sled's own assertions.
-fn unpanicked<T: Send>(work: impl FnOnce() -> Result<T, JournalError> + Send) -> Result<T, JournalError> {
+pub(super) fn unpanicked<T: Send>(
+    work: impl FnOnce() -> Result<T, JournalError> + Send,
+) -> Result<T, JournalError> {
     thread::scope(|scope| {
         let opening = thread::Builder::new().name(JOURNAL_OPENING.to_owned()).spawn_scoped(scope, work);
         let done = opening.map_err(JournalError::Files)?.join();
@@ -62,19 +183,63 @@ fn unpanicked<T: Send>(work: impl FnOnce() -> Result<T, JournalError> + Send) ->
 }
 
 /// Whether an error means damaged files, as opposed to files that cannot be read.
-pub(super) fn is_damage(error: &JournalError) -> bool {
-    use std::io::ErrorKind;
+fn is_damage(error: &JournalError) -> bool {
     match error {
         JournalError::Unreadable => true,
-        JournalError::Disk(sled::Error::Io(error)) => {
+        JournalError::Disk(error) => is_sled_damage(error),
+        _ => false,
+    }
+}
+
+fn is_sled_damage(error: &sled::Error) -> bool {
+    use std::io::ErrorKind;
+    match error {
+        sled::Error::Io(error) => {
             matches!(
                 error.kind(),
                 ErrorKind::InvalidData | ErrorKind::InvalidInput | ErrorKind::UnexpectedEof
             )
         }
-        JournalError::Disk(_) => true,
-        _ => false,
+        _ => true,
     }
+}
+
+/// A row, or `None` if it is absent or on an unreadable page.
+pub(super) fn readable<T>(row: sled::Result<Option<T>>) -> sled::Result<Option<T>> {
+    match row {
+        Err(error) if is_sled_damage(&error) => Ok(None),
+        row => row,
+    }
+}
+
+/// Visits the rows of a tree from both ends up to an unreadable page; false if there is such a page. The rows
+/// behind the page come in descending order.
+fn scan(
+    tree: &Tree,
+    mut visit: impl FnMut(IVec, IVec) -> Result<(), JournalError>,
+) -> Result<bool, JournalError> {
+    let mut last: Option<IVec> = None;
+    for row in tree {
+        match row {
+            Ok((key, value)) => {
+                last = Some(key.clone());
+                visit(key, value)?;
+            }
+            Err(error) if is_sled_damage(&error) => {
+                let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
+                for row in tree.range((begin, Bound::Unbounded)).rev() {
+                    match row {
+                        Ok((key, value)) => visit(key, value)?,
+                        Err(error) if is_sled_damage(&error) => break,
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                return Ok(false);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(true)
 }
 
 /// Start of the journal; an empty one starts now.
@@ -94,42 +259,67 @@ fn begins_ms(db: &sled::Db, now_ms: u64) -> Result<u64, JournalError> {
     }
 }
 
-/// Reads and verifies every entry and blob. Entries with a wrong checksum are copied to a file, and removed.
-fn read_all(db: &sled::Db, inspection: &mut Inspection, now_ms: u64) -> Result<Contents, JournalError> {
+/// Reads and verifies every entry, blob and index. `keep` gets a name and the bytes of each entry and blob with
+/// a wrong checksum.
+pub(super) fn read_all(
+    db: &sled::Db,
+    now_ms: u64,
+    keep: &mut dyn FnMut(String, &[u8]),
+) -> Result<Contents, JournalError> {
     // First, because another version makes the whole folder refused, not each entry.
     let begins_ms = begins_ms(db, now_ms)?;
-    let (turns, blobs, by_digest) =
-        (db.open_tree("turns")?, db.open_tree("blobs")?, db.open_tree("by_digest")?);
-    let mut read =
-        Contents { known: Vec::new(), begins_ms, blob_bytes: 0, untaken: 0, changes: 0, damaged: 0 };
-    for item in &blobs {
-        let (digest, bytes) = item?;
+    let trees = JournalTrees::open(db)?;
+    let (mut known, mut blob_bytes, mut untaken) = (Vec::new(), 0, 0);
+    let (mut damaged, mut missing, mut unindexed) = (0, 0, 0);
+    let are_blobs_whole = scan(&trees.blobs, |digest, bytes| {
         if blob_digest(&bytes).0[..] == digest[..] {
-            read.blob_bytes += bytes.len() as u64;
+            blob_bytes += bytes.len() as u64;
+            unindexed += u64::from(!is_blob_indexed(&trees, &digest)?);
         } else {
-            inspection.keep_entry(&format!("blob-{}", hex::encode(&digest)), &bytes);
-            blobs.remove(&digest)?;
-            read.damaged += 1;
+            keep(format!("blob-{}", hex::encode(&digest)), &bytes);
+            damaged += 1;
         }
-    }
-    for item in &turns {
-        let (key, bytes) = item?;
-        let Ok(entry) = decode(&key, &bytes) else {
-            inspection.keep_entry(&format!("entry-{}", hex::encode(&key)), &bytes);
-            turns.remove(&key)?;
-            read.damaged += 1;
-            continue;
+        Ok(())
+    })?;
+    let are_turns_whole = scan(&trees.turns, |key, bytes| {
+        let (Some(turn), Ok(entry)) = (TurnKey::from_bytes(&key), decode(&key, &bytes)) else {
+            keep(format!("entry-{}", hex::encode(&key)), &bytes);
+            damaged += 1;
+            return Ok(());
         };
         if let EntryState::Sealed(sealed) = &entry.state
             && entry.is_untaken()
-            && blobs.contains_key(sealed.committed.blob_digest.0)?
+            && readable(trees.blobs.get(sealed.committed.blob_digest.0))?.is_some()
         {
-            read.untaken += 1;
+            untaken += 1;
         }
-        read.known.push(key);
-    }
-    if let Some(changes) = by_digest.get(CHANGES_KEY)? {
-        read.changes = changes.as_ref().try_into().map(u64::from_be_bytes).unwrap_or(0);
-    }
-    Ok(read)
+        let age = age_key(&turn, entry.created_ms);
+        unindexed += u64::from(readable(trees.by_age.get(age))?.is_none());
+        known.push(key);
+        Ok(())
+    })?;
+    known.sort_unstable();
+    let are_ages_whole = scan(&trees.by_age, |age, _| {
+        match parse_age(age) {
+            Ok((_, _, key)) => {
+                missing += u64::from(readable(trees.turns.get(key.to_bytes()))?.is_none());
+            }
+            Err(_) => unindexed += 1,
+        }
+        Ok(())
+    })?;
+    let changes = readable(trees.by_digest.get(CHANGES_KEY))?;
+    let changes = changes.and_then(|changes| changes.as_ref().try_into().ok()).map_or(0, u64::from_be_bytes);
+    let is_whole = are_blobs_whole && are_turns_whole && are_ages_whole;
+    Ok(Contents { known, blob_bytes, untaken, begins_ms, changes, damaged, missing, unindexed, is_whole })
+}
+
+/// Whether a blob can be found by its digest, and removed by its age.
+fn is_blob_indexed(trees: &JournalTrees, digest: &IVec) -> Result<bool, JournalError> {
+    let Some(key) = readable(trees.by_digest.get(digest))? else { return Ok(false) };
+    let Some(bytes) = readable(trees.turns.get(&key))? else { return Ok(false) };
+    let (Some(turn), Ok(entry)) = (TurnKey::from_bytes(&key), decode(&key, &bytes)) else { return Ok(false) };
+    let EntryState::Sealed(sealed) = &entry.state else { return Ok(false) };
+    let age = readable(trees.blob_age.get(age_key(&turn, entry.created_ms)))?;
+    Ok(sealed.committed.blob_digest.0[..] == digest[..] && age.is_some_and(|found| found == *digest))
 }

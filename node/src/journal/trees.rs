@@ -20,14 +20,10 @@ use sled::{
 
 use super::{
     EntryState, JOURNAL_VERSION, JournalError, JournalLimits, SealedEntry, TurnEntry, TurnKey,
-    integrity::{DB_FILE, Inspection, JournalDamage, MARK_FILE},
-    open::{is_damage, open_and_read},
+    integrity::JournalDamage,
+    open::{JournalTrees, VerifiedJournal, open_verified},
 };
-use crate::{
-    ledger::Ledger,
-    lock::lock,
-    mark::{LastMark, Mark},
-};
+use crate::{ledger::Ledger, lock::lock, mark::Mark};
 
 /// Largest encoded entry: a link, a receipt and an acknowledgement, each a signed object of some hundred
 /// bytes.
@@ -37,7 +33,7 @@ const CHECKSUM_BYTES: usize = 8;
 /// Key of the last change's number in `by_digest`; the digests there are longer.
 pub(super) const CHANGES_KEY: &[u8] = b"changes";
 /// Key of the saved accounts of peers in the default tree.
-const ACCOUNTS_KEY: &str = "accounts";
+pub(super) const ACCOUNTS_KEY: &str = "accounts";
 /// Entries or blobs examined in one round of pruning, so that no single turn pays for a long round (about ten
 /// milliseconds).
 const PRUNE_BATCH: usize = 1024;
@@ -94,76 +90,23 @@ impl Trees {
         limits: JournalLimits,
         now_ms: u64,
     ) -> Result<(Self, Option<JournalDamage>), JournalError> {
-        let mut inspection = Inspection::begin(folder, now_ms).map_err(JournalError::Files)?;
-        inspection.copy_if_doubtful();
-        if inspection.are_settings_damaged() {
-            inspection.renew_settings().map_err(JournalError::Files)?;
-        }
-        let mark_path = folder.join(MARK_FILE);
-        let last = Mark::read(&mark_path).map_err(JournalError::Files)?;
-        let (db, read) = match open_and_read(folder, &mut inspection, (limits, now_ms)) {
-            Err(error) if is_damage(&error) => {
-                // Nothing separates sled's intact pages from the others. A new journal refuses earlier
-                // authorisations.
-                inspection.start_anew().map_err(JournalError::Files)?;
-                open_and_read(folder, &mut inspection, (limits, now_ms))?
-            }
-            opened => opened?,
-        };
-        let mut begins_ms = read.begins_ms;
-        let lost_changes = match last {
-            LastMark::Counts([changes, _]) => Some(changes.saturating_sub(read.changes)),
-            LastMark::Missing if read.changes == 0 => Some(0),
-            LastMark::Missing | LastMark::Damaged => {
-                inspection.note(mark_path.clone());
-                None
-            }
-        };
-        if lost_changes.is_some_and(|lost| lost > 0) {
-            inspection.note(folder.join(DB_FILE));
-        }
-        let untaken_before = if let LastMark::Counts([_, untaken]) = last { untaken } else { read.untaken };
-        let mut damage = JournalDamage {
-            files: inspection.damaged.clone(),
-            lost_changes,
-            damaged_entries: read.damaged,
-            kept_entries: read.known.len() as u64,
-            untaken_blobs: untaken_before,
-            quarantine: None,
-        };
-        damage.quarantine = inspection.end();
-        let damage = (!damage.files.is_empty()).then_some(damage);
-        if damage.as_ref().is_some_and(JournalDamage::may_miss_entries) {
-            // Missing entries may have been served, and must not be signed twice.
-            begins_ms = begins_ms.max(now_ms);
-            db.insert("begins_ms", &begins_ms.to_be_bytes())?;
-            db.flush()?;
-        }
-        // From now on the mark counts from the journal's own number.
-        let changes = read.changes.max(match last {
-            LastMark::Counts([changes, _]) => changes,
-            LastMark::Missing | LastMark::Damaged => 0,
-        });
-        if changes != read.changes {
-            db.open_tree("by_digest")?.insert(CHANGES_KEY, &changes.to_be_bytes())?;
-            db.flush()?;
-        }
-        let mark = Mark::create(&mark_path, [changes, read.untaken]).map_err(JournalError::Files)?;
+        let VerifiedJournal { db, contents: read, mark, damage } = open_verified(folder, limits, now_ms)?;
+        let JournalTrees { turns, blobs, by_digest, by_age, blob_age } = JournalTrees::open(&db)?;
         let (hasher, entries) = (RandomState::new(), read.known.len() as u64);
         let trees = Self {
-            turns: db.open_tree("turns")?,
-            by_digest: db.open_tree("by_digest")?,
-            by_age: db.open_tree("by_age")?,
-            blob_age: db.open_tree("blob_age")?,
-            blobs: db.open_tree("blobs")?,
+            turns,
+            blobs,
+            by_digest,
+            by_age,
+            blob_age,
             db,
             limits,
-            begins_ms,
+            begins_ms: read.begins_ms,
             blob_bytes: AtomicU64::new(read.blob_bytes),
             entries: AtomicU64::new(entries),
             untaken: AtomicU64::new(read.untaken),
-            changes: AtomicU64::new(changes),
-            mark: Mutex::new((mark, changes)),
+            changes: AtomicU64::new(read.changes),
+            mark: Mutex::new((mark, read.changes)),
             known: Mutex::new(read.known.iter().map(|key| hasher.hash_one(key.as_ref())).collect()),
             hasher,
             failed: AtomicBool::new(false),
@@ -540,7 +483,7 @@ impl Trees {
     }
 }
 
-fn age_key(key: &TurnKey, created_ms: u64) -> Vec<u8> {
+pub(super) fn age_key(key: &TurnKey, created_ms: u64) -> Vec<u8> {
     [&created_ms.to_be_bytes()[..], &key.to_bytes()].concat()
 }
 
@@ -567,7 +510,7 @@ pub(super) fn decode(key: &[u8], bytes: &[u8]) -> Result<TurnEntry, JournalError
     if entry.version == JOURNAL_VERSION { Ok(entry) } else { Err(JournalError::Damaged) }
 }
 
-fn parse_age(bytes: IVec) -> Result<(IVec, u64, TurnKey), JournalError> {
+pub(super) fn parse_age(bytes: IVec) -> Result<(IVec, u64, TurnKey), JournalError> {
     let (created, key) = bytes.split_first_chunk::<8>().ok_or(JournalError::Damaged)?;
     let (created, key) = (u64::from_be_bytes(*created), TurnKey::from_bytes(key));
     Ok((bytes, created, key.ok_or(JournalError::Damaged)?))

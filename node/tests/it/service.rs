@@ -7,6 +7,7 @@ mod embeddings;
 mod fairness;
 mod faults;
 mod journal;
+mod kills;
 mod network;
 mod overhead;
 mod refusals;

@@ -54,6 +54,7 @@
 //! ```
 
 pub mod api;
+pub mod backup;
 pub mod content;
 mod dates;
 mod events;

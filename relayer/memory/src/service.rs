@@ -33,7 +33,7 @@ use crate::{
     owner::{COMMIT_TRIES, CommitOutcome, Job, Owner, Plan, VectorKind, busy},
     retry::Retries,
     search::Background,
-    storage::{Pseudonym, StorageError},
+    storage::StorageError,
     vault::{Marker, Vault, VaultError},
 };
 
@@ -357,8 +357,8 @@ impl Memory {
     /// The text.
     pub async fn readiness(&self) -> std::result::Result<(), String> {
         let storage = self.inner.parts.vault.storage();
-        match tokio::time::timeout(READINESS_TIMEOUT, storage.version(Pseudonym([0; 16]))).await {
-            Ok(Ok(_)) => Ok(()),
+        match tokio::time::timeout(READINESS_TIMEOUT, storage.ready()).await {
+            Ok(Ok(())) => Ok(()),
             Ok(Err(StorageError::Unavailable(why) | StorageError::Damaged(why))) if !self.in_database() => {
                 Err(why)
             }

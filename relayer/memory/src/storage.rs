@@ -177,6 +177,17 @@ pub enum StorageError {
     /// The storage holds invalid data, or has another format.
     #[error("the memory storage is damaged: {0}")]
     Damaged(String),
+    /// Another version of the program wrote the database.
+    #[error(
+        "the memory database has layout {found}, and this program knows {supported}: start the version of the program \
+         that wrote it, or a later one"
+    )]
+    OtherVersion {
+        /// The layout of the database.
+        found: i32,
+        /// The layout of this program.
+        supported: i32,
+    },
     /// The data exceeds a limit of the storage.
     #[error("{length} bytes exceed the storage's limit of {limit} bytes")]
     TooLarge {
@@ -230,6 +241,17 @@ pub trait Storage: Send + Sync {
 
     /// Whether [`Self::scan`] searches, so that commits must include index rows.
     fn searches(&self) -> bool;
+
+    /// Bytes that all records occupy with their indexes, without space that the storage will use again; `None`
+    /// for a storage with limits of its own.
+    fn stored_bytes<'a>(&'a self) -> StorageFuture<'a, Option<u64>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Whether the storage can be read and written now.
+    fn ready<'a>(&'a self) -> StorageFuture<'a, ()> {
+        Box::pin(async { self.version(Pseudonym([0; 16])).await.map(drop) })
+    }
 }
 
 fn check_sizes(batch: &Batch) -> Result<(), StorageError> {

@@ -62,7 +62,7 @@ codes! {
     DISK_LOW = warning("R110", "the disk is filling up", "make room");
 
     DATABASE_BUSY = problem("R201", "another process uses the database, and no relayer answers", "name the running relayer's address with --http; if that is right, restart it");
-    DATABASE_BROKEN = problem("R202", "the database cannot be opened", "do what the detail says; without a way out, put the folder back from a backup");
+    DATABASE_BROKEN = problem("R202", "the database cannot be opened, or is damaged", "do what the detail says; without a way out, put a backup back with `baton-relayer restore FILE`");
     POSTGRES_URL_BROKEN = problem("R203", "the file of the Postgres URL cannot be used", "write one line, postgres://user:password@host/database, into postgres_url_file, and run chmod 600 on it");
     POSTGRES_SILENT = problem("R204", "Postgres cannot be used", "do what the detail says, and check the URL in postgres_url_file");
     POSTGRES_NO_VECTOR = problem("R205", "the Postgres server lacks pgvector", "install pgvector on the database's machine");

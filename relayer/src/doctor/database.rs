@@ -1,18 +1,20 @@
 //! Checks the database: the embedded one opens or is the running relayer's, or Postgres can be reached. It
 //! neither creates nor migrates one.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use baton_memory::storage::{
     Storage,
-    embedded::{EmbeddedConfig, EmbeddedStorage},
+    embedded::{CheckReport, EmbeddedConfig, EmbeddedStorage},
 };
 
 use super::{Subject, codes, report::Check};
-use crate::running::RelayerAnswer;
+use crate::{running::RelayerAnswer, setup};
 
 /// Owners per read from the storage.
 const OWNERS_PAGE: usize = 1_000;
+/// Time limit for reading every record.
+const CHECK_TIME: Duration = Duration::from_secs(20);
 
 /// The state of the database.
 #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "some states are those of Postgres"))]
@@ -26,8 +28,12 @@ enum DatabaseState {
     Busy(String),
     /// It does not exist yet.
     New(String),
+    /// It was written by an earlier version, and the next start takes it over.
+    InSled(String),
     /// It opens, with this many owners.
-    Opens { place: String, owners: usize },
+    Opens { place: String, owners: usize, is_checked: bool },
+    /// It opens, and parts of it are damaged.
+    Damaged { place: String, damage: Vec<String> },
     /// It does not open.
     Broken(String),
     /// The file with the URL of Postgres cannot be used.
@@ -53,32 +59,42 @@ async fn look(subject: &Subject) -> DatabaseState {
         }
         return postgres(path, subject.offline).await;
     }
-    let config = EmbeddedConfig::new(subject.settings.data_dir.join("memory"));
-    let place = config.path.display().to_string();
+    let config = setup::embedded_config(&subject.settings);
+    let place = config.file().display().to_string();
     match (subject.running(), subject.in_use) {
         (Some(_), _) => DatabaseState::OfTheRelayer,
         (None, true) if matches!(subject.answer, RelayerAnswer::NoAddress(_)) => DatabaseState::NotAsked,
         (None, true) => DatabaseState::Busy(place),
-        (None, false) if !config.path.join("db").exists() => DatabaseState::New(place),
+        (None, false) if config.is_in_sled() => {
+            DatabaseState::InSled(config.sled_folder().display().to_string())
+        }
+        (None, false) if !config.file().exists() => DatabaseState::New(place),
         (None, false) => match open(config).await {
-            Ok(owners) => DatabaseState::Opens { place, owners },
+            Ok((_, report)) if !report.damage.is_empty() => {
+                DatabaseState::Damaged { place, damage: report.damage }
+            }
+            Ok((owners, report)) => DatabaseState::Opens { place, owners, is_checked: report.is_complete },
             Err(reason) => DatabaseState::Broken(format!("{place}: {reason}")),
         },
     }
 }
 
-/// Opens the embedded database, counts its owners, and closes it.
-async fn open(config: EmbeddedConfig) -> Result<usize, String> {
-    let opened = tokio::task::spawn_blocking(move || EmbeddedStorage::open(&config)).await;
+/// Opens the embedded database, counts its owners, checks it, and closes it.
+async fn open(config: EmbeddedConfig) -> Result<(usize, CheckReport), String> {
+    let place = config.clone();
+    let opened = tokio::task::spawn_blocking(move || EmbeddedStorage::open(&place)).await;
     let opened = opened.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     let storage: Arc<dyn Storage> = Arc::new(opened);
     let (mut after, mut count) = (None, 0);
     loop {
         let page = storage.owners(after, OWNERS_PAGE).await.map_err(|error| error.to_string())?;
         count += page.len();
-        let Some(last) = page.last() else { return Ok(count) };
+        let Some(last) = page.last() else { break };
         after = Some(*last);
     }
+    let checked = tokio::task::spawn_blocking(move || EmbeddedStorage::check(&config, CHECK_TIME)).await;
+    let report = checked.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    Ok((count, report))
 }
 
 #[cfg(feature = "postgres")]
@@ -112,8 +128,19 @@ fn judge(state: DatabaseState) -> Check {
         DatabaseState::NotAsked => check.saw("a process uses it, probably a relayer, which cannot be asked"),
         DatabaseState::Busy(place) => check.found(codes::DATABASE_BUSY, place),
         DatabaseState::New(place) => check.saw(format!("there is none in {place}; the first start makes it")),
-        DatabaseState::Opens { place, owners } => {
+        DatabaseState::InSled(place) => {
+            check.saw(format!("{place} is of an earlier version; the next start takes it over"));
+        }
+        DatabaseState::Opens { place, owners, is_checked } => {
             check.saw(format!("{place} opens, with {owners} owner{}", if owners == 1 { "" } else { "s" }));
+            check.saw(if is_checked {
+                "every record is intact"
+            } else {
+                "20 s were too short to check all of it"
+            });
+        }
+        DatabaseState::Damaged { place, damage } => {
+            check.found(codes::DATABASE_BROKEN, format!("{place}: {}", damage.join("; ")));
         }
         DatabaseState::Broken(reason) => check.found(codes::DATABASE_BROKEN, reason),
         DatabaseState::UrlBroken(reason) => check.found(codes::POSTGRES_URL_BROKEN, reason),
@@ -142,7 +169,9 @@ mod tests {
             (DatabaseState::NotAsked, vec![]),
             (DatabaseState::Busy(text()), vec!["R201"]),
             (DatabaseState::New(text()), vec![]),
-            (DatabaseState::Opens { place: text(), owners: 1 }, vec![]),
+            (DatabaseState::InSled(text()), vec![]),
+            (DatabaseState::Opens { place: text(), owners: 1, is_checked: true }, vec![]),
+            (DatabaseState::Damaged { place: text(), damage: vec![text()] }, vec!["R202"]),
             (DatabaseState::Broken(text()), vec!["R202"]),
             (DatabaseState::UrlBroken(text()), vec!["R203"]),
             (DatabaseState::Silent(text()), vec!["R204"]),
@@ -164,6 +193,7 @@ mod tests {
         let storage = EmbeddedStorage::open(&config).unwrap();
         assert!(EmbeddedStorage::is_in_use(&config));
         drop(storage);
-        assert_eq!(open(config).await, Ok(0));
+        let (owners, report) = open(config).await.unwrap();
+        assert!(owners == 0 && report.is_complete && report.damage.is_empty());
     }
 }

@@ -16,7 +16,7 @@ use baton_memory::vault::Vault;
 use super::{Subject, codes, report::Check};
 use crate::data_folder::{KEY_FILE, KEY_KIND, MASTER_FILE};
 
-/// Free space below which writes soon fail: sled rewrites its log.
+/// Free space below which writes soon fail: the database has a log of its own.
 const FULL_BYTES: u64 = 256 << 20;
 /// Free space below which `doctor` warns.
 const LOW_BYTES: u64 = 2 << 30;
@@ -66,7 +66,8 @@ fn look(subject: &Subject) -> FileFacts {
         folder: folder.clone(),
         folder_error: try_to_write(folder).err(),
         open_folders: open_folders.collect(),
-        has_memory: settings.keys_dir.join("check").exists() || folder.join("memory").exists(),
+        has_memory: settings.keys_dir.join("check").exists()
+            || crate::setup::embedded_config(settings).file().exists(),
         keys: vec![(KEY_FILE, key_state(relayer_key)), (MASTER_FILE, key_state(master.map(drop)))],
         keys_dir: settings.keys_dir.clone(),
         keys_match: keys_match.and_then(Result::ok).flatten(),

@@ -86,6 +86,11 @@ impl<'a> Person<'a> {
         person
     }
 
+    /// The same person at another relayer.
+    fn at(self, relayer: &Relayer) -> Self {
+        Self { url: relayer.url.clone(), ..self }
+    }
+
     fn run(&self, arguments: &[&str]) -> Output {
         Command::new(self.command)
             .args(arguments)
@@ -275,6 +280,47 @@ fn an_export_counts_memories_and_brings_authors_back_after_everything_was_forgot
     }
     other.says(&["memory", "import", &file]);
     assert!(items(&other).iter().all(|(_, author, _)| author == "import"), "{:?}", items(&other));
+}
+
+/// Runs the relayer's own command on a data folder.
+fn relayer_command(folder: &Path, arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_baton-relayer"))
+        .arg("--data-dir")
+        .arg(folder)
+        .args(arguments)
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+#[test]
+fn a_backup_beside_the_running_relayer_brings_memory_to_a_new_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let (data, other, file) = (folder.path().join("relayer"), folder.path().join("other"), at("backup"));
+    let relayer = Relayer::start(&data);
+    let command = baton();
+    let owner = Person::new(&command, &relayer);
+    owner.says(&["memory", "add", "My dog is called Biscuit."]);
+    let (made, text) = relayer_command(&data, &["backup", &file, "--json"]);
+    let line: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
+    assert!(made && line["owners"] == 1 && line["key_files"] == 1, "{text}");
+    let (again, text) = relayer_command(&data, &["backup", &file]);
+    assert!(!again && text.contains("exists"), "{text}");
+    let (replaced, text) = relayer_command(&data, &["restore", &file]);
+    assert!(!replaced && text.contains("another process"), "{text}");
+    drop(relayer);
+
+    let (restored, text) = relayer_command(&other, &["restore", &file]);
+    assert!(!restored && text.contains("master key"), "{text}");
+    std::fs::create_dir_all(&other).unwrap();
+    std::fs::copy(data.join("master.key"), other.join("master.key")).unwrap();
+    let (restored, text) = relayer_command(&other, &["restore", &file]);
+    assert!(restored && text.contains("key files are those of the backup"), "{text}");
+    let relayer = Relayer::start(&other);
+    let owner = owner.at(&relayer);
+    assert!(owner.says(&["memory", "search", "Who is Biscuit?"]).contains("called Biscuit"));
 }
 
 #[test]

@@ -116,7 +116,9 @@ async fn check(name: &str, journaled: &JournalFolder, harmed: &Path) -> JournalD
         assert_eq!(journal.begins_ms(), LATER_MS, "{name}: what is missing could be signed again");
         assert!(damage.to_string().contains("store had not taken"), "{name}");
     }
-    // It continues, and the next start reports nothing.
+    let is_of_database = harmed.file_name().unwrap() == "db";
+    assert!(damage.is_rebuilt || !is_of_database || damage.kept_entries == 0, "{name}: {damage}");
+    // It continues, and the next start, which compares entries, blobs and indexes, reports nothing.
     seal(&journal, TURNS, vec![9; 100], STORED, LATER_MS).await;
     drop(journal);
     assert_eq!(journaled.open().damage(), None, "{name}: told twice");
@@ -231,4 +233,96 @@ async fn an_entry_or_blob_with_a_wrong_checksum_is_moved_to_a_file() {
         assert!(names.iter().any(|name| name.to_string_lossy().starts_with(prefix)), "{names:?}");
     }
     assert_eq!(journal.accept(key(900), hash(1), 90_000, LATER_MS).await.unwrap(), Ok(None));
+}
+
+/// Changes rows of a closed journal, as after a kill.
+fn change_rows(journaled: &JournalFolder, change: impl FnOnce(&sled::Db)) {
+    let db = sled::open(&journaled.folder).unwrap();
+    change(&db);
+    db.flush().unwrap();
+    drop(db);
+    journaled.forget_sums();
+}
+
+fn rows(folder: &Path, tree: &str) -> usize {
+    sled::open(folder).unwrap().open_tree(tree).unwrap().len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_entry_is_noticed_by_the_indexes_and_nothing_from_before_is_signed() {
+    let journaled = journaled().await;
+    change_rows(&journaled, |db| {
+        let turns = db.open_tree("turns").unwrap();
+        let (key, _) = turns.first().unwrap().unwrap();
+        turns.remove(key).unwrap();
+    });
+    let journal = journaled.open();
+    let damage = journal.damage().unwrap();
+    assert_eq!((damage.lost_changes, damage.missing_entries), (Some(0), 1), "{damage}");
+    assert!(damage.may_miss_entries() && damage.is_rebuilt, "{damage}");
+    assert!(damage.to_string().contains("names 1 entries that are not there"), "{damage}");
+    assert_eq!((damage.kept_entries, journal.begins_ms()), (u64::from(TURNS) - 1, LATER_MS));
+    drop(journal);
+    assert_eq!(journaled.open().damage(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_indexes_are_rebuilt_and_no_entry_is_lost() {
+    for tree in ["by_age", "blob_age", "by_digest"] {
+        let journaled = journaled().await;
+        let whole = rows(&journaled.folder, tree);
+        change_rows(&journaled, |db| {
+            let tree = db.open_tree(tree).unwrap();
+            let keys: Vec<_> = tree.iter().keys().map(Result::unwrap).collect();
+            // The number of changes is a row of one of the indexes.
+            let keys = keys.iter().filter(|key| key.as_ref() != b"changes");
+            keys.step_by(2).for_each(|key| drop(tree.remove(key).unwrap()));
+        });
+        let journal = journaled.open();
+        let damage = journal.damage().unwrap_or_else(|| panic!("{tree}")).clone();
+        assert_eq!(damage.index_errors, u64::from(TURNS) / 2, "{tree}: {damage}");
+        assert!(!damage.may_miss_entries() && damage.is_rebuilt, "{tree}: {damage}");
+        assert_eq!((damage.kept_entries, journal.begins_ms()), (u64::from(TURNS), 1000), "{tree}");
+        let unstored = journal.unstored().await.unwrap().len() as u64;
+        assert_eq!(unstored, UNTAKEN, "{tree}");
+        drop(journal);
+        assert_eq!(rows(&journaled.folder, tree), whole, "{tree}");
+        assert_eq!(journaled.copies(), 1, "{tree}: the files as found");
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_folder(&entry.path(), &to.join(entry.file_name())),
+            false => drop(fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
+        }
+    }
+}
+
+/// The folders at each point of a rebuild at which the process may die.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rebuild_that_was_cut_off_begins_again_or_is_finished() {
+    for point in ["copying", "compared", "renamed", "replaced"] {
+        let journaled = journaled().await;
+        let beside = |suffix: &str| journaled.folder.with_file_name(format!("journal.{suffix}"));
+        let rebuilt = beside(if point == "copying" { "rebuilding" } else { "rebuilt" });
+        copy_folder(&journaled.folder, &rebuilt);
+        match point {
+            "copying" => fs::write(rebuilt.join("db"), "half a database").unwrap(),
+            "compared" => journaled.harm("db", &|bytes| bytes.truncate(5_000)),
+            "renamed" => fs::rename(&journaled.folder, beside("replaced")).unwrap(),
+            _ => {
+                fs::rename(&journaled.folder, beside("replaced")).unwrap();
+                fs::rename(&rebuilt, &journaled.folder).unwrap();
+            }
+        }
+        let journal = journaled.open();
+        assert_eq!(journal.damage(), None, "{point}");
+        for turn in 0..TURNS {
+            assert!(journal.look_up(key(turn)).await.unwrap().is_some(), "{point}: {turn}");
+        }
+        assert!(!beside("rebuilding").exists() && !beside("rebuilt").exists(), "{point}");
+    }
 }

@@ -17,9 +17,12 @@ use std::{
 use baton_keys::{
     files::{
         create_private_folder, discard_leftover, read_secret, remove_secret, replace_private, replace_secret,
+        write_private,
     },
     master::{DATA_OVERHEAD, MasterKey},
 };
+
+use zeroize::Zeroizing;
 
 use super::{
     KeyringError,
@@ -133,16 +136,56 @@ impl KeyFolder {
 
     fn read(&self, owner: Pseudonym) -> Result<Option<Keyring>, KeyringError> {
         let path = self.file(owner);
+        let Some(bytes) = self.read_sealed(owner)? else { return Ok(None) };
+        self.decode(owner, &bytes).map(Some).ok_or(KeyringError::Damaged { path })
+    }
+
+    /// The bytes of an owner's file, sealed under the master key.
+    pub(crate) fn read_sealed(&self, owner: Pseudonym) -> Result<Option<Zeroizing<Vec<u8>>>, KeyringError> {
         let limit = (MAGIC.len() + DATA_OVERHEAD + MAX_KEYRING_BYTES) as u64;
-        let Some(bytes) = read_secret(&path, KIND, limit)? else { return Ok(None) };
+        Ok(read_secret(&self.file(owner), KIND, limit)?)
+    }
+
+    /// The value that identifies the master key.
+    pub(crate) fn check_mark(&self) -> [u8; 32] {
+        self.master.folder_check()
+    }
+
+    /// A folder that no file of is read or written yet.
+    pub(crate) fn unopened(path: &Path, master: MasterKey) -> Self {
+        Self { path: path.to_owned(), master }
+    }
+
+    /// As [`Self::open`], for the first time or after the folder got another name.
+    pub(crate) fn reopen(self) -> Result<Self, KeyringError> {
+        let Self { path, master } = self;
+        Self::open(&path, master)
+    }
+
+    /// Whether bytes are an owner's file under this master key.
+    pub(crate) fn opens(&self, owner: Pseudonym, bytes: &[u8]) -> bool {
+        self.decode(owner, bytes).is_some()
+    }
+
+    /// Writes the bytes of an owner's file, which must not exist.
+    pub(crate) fn write_sealed(&self, owner: Pseudonym, bytes: &[u8]) -> Result<(), KeyringError> {
+        let path = self.file(owner);
+        write_private(&path, bytes).map_err(|source| KeyringError::Io { path, source })
+    }
+
+    fn decode(&self, owner: Pseudonym, bytes: &[u8]) -> Option<Keyring> {
         let open = |magic: &[u8; 8]| {
             let sealed = bytes.strip_prefix(magic)?;
             self.master.owner_wrap(&owner.0).open(&associated(magic, owner), sealed).ok()
         };
         let now = || Keyring::decode(&open(MAGIC)?);
         let ring = now().or_else(|| Keyring::decode_first(&open(FIRST_MAGIC)?));
-        let ring = ring.filter(|ring| self.pseudonym(ring.owner) == owner);
-        ring.map(Some).ok_or(KeyringError::Damaged { path })
+        ring.filter(|ring| self.pseudonym(ring.owner) == owner)
+    }
+
+    /// Prevents other threads and relayers from changing any file. They wait ten seconds at most.
+    pub(crate) fn lock_all(&self) -> Result<Vec<OwnerLock>, KeyringError> {
+        (0..=u8::MAX).map(|first| self.lock(Pseudonym([first; 16]))).collect()
     }
 
     /// Replaces an owner's file. The new file is on disk on return; the old bytes are wiped as far as

@@ -1,71 +1,60 @@
-//! The storage without a database server: one sled database, for one relayer.
+//! The storage without a database server: one SQLite file, for one relayer.
 //!
-//! All data is in one tree; the first byte of a key names its table. So a commit is one batch: whole on the
-//! disk or absent. A write returns after a flush, which concurrent writers share. Values are cut into small
-//! chunks, so that sled never puts a page into a separate file, which it would not flush. It stores no index
+//! The file has a write-ahead log. A commit returns after the log is flushed; commits that wait together
+//! share the flush. One thread writes ([`writer`]), and a few connections read beside it. It stores no index
 //! rows, since this storage does not search.
 //!
+//! Damage of a page concerns the owners with records on it. They get an error; the others are served.
 //! All work blocks, and runs off the reactor.
 
-mod keys;
+pub(crate) mod check;
+pub(crate) mod database;
+mod log_check;
+mod migration;
+mod sled_keys;
 mod tables;
+mod writer;
 
 use std::{
-    cell::Cell,
-    io::Write as _,
-    mem::ManuallyDrop,
+    fs::{File, TryLockError},
+    io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-use super::{Batch, DueJob, Pseudonym, Scan, ScanQuery, Space, Storage, StorageError, StorageFuture};
-use tables::Tables;
+use rusqlite::Connection;
+use tokio::sync::Semaphore;
+
+use super::{
+    Batch, DueJob, Pseudonym, Scan, ScanQuery, Space, Storage, StorageError, StorageFuture, check_sizes,
+};
+pub use check::CheckReport;
+pub use migration::catches_panics;
+use tables::TableResult;
+use writer::DatabaseWriter;
 
 /// Longest time of one operation: far longer than a slow disk needs, and short enough for an answer within 30
-/// s. After a failed write sled may wait for ever.
+/// s.
 const MAX_DISK_WAIT: Duration = Duration::from_secs(20);
-/// Time limit for closing a failed database.
-const MAX_CLOSE_WAIT: Duration = Duration::from_secs(5);
-/// Shortest interval between tries to open a failed database again.
-const REOPEN_EVERY: Duration = Duration::from_secs(1);
-/// Bytes that are written to test for space: a few of sled's segments, which have half a MiB each.
-const PROBE_BYTES: usize = 2 * 1024 * 1024;
-/// A part of them. Not zeros, because some file systems do not store zeros.
-const PROBE_PART: [u8; 4096] = [0x5a; 4096];
-
-thread_local! {
-    static CATCHES: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether a panic of this thread comes from the database. It is caught and returned as an error, so a panic
-/// hook that ends the process must ignore it.
-#[must_use]
-pub fn catches_panics() -> bool {
-    CATCHES.get()
-}
-
-/// Marks panics of this thread as the database's, until dropped.
-struct PanicScope(bool);
-
-impl PanicScope {
-    fn begin() -> Self {
-        Self(CATCHES.replace(true))
-    }
-}
-
-impl Drop for PanicScope {
-    fn drop(&mut self) {
-        CATCHES.set(self.0);
-    }
-}
+/// Connections that read; a further reader waits.
+const READERS: usize = 4;
+/// Time limit for a lock that is held elsewhere: a closed database releases it a moment later.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+/// Time limit of the check after a start. SQLite's log grows while the check reads.
+const CHECK_TIME: Duration = Duration::from_secs(120);
 
 /// The place and the settings of the database.
 #[derive(Clone, Debug)]
 pub struct EmbeddedConfig {
     /// Its folder, which is created if missing.
     pub path: PathBuf,
-    /// Memory for sled's page cache, in bytes.
+    /// Memory for SQLite's page caches, in bytes.
     pub cache_bytes: u64,
 }
 
@@ -76,302 +65,224 @@ impl EmbeddedConfig {
     pub fn new(path: PathBuf) -> Self {
         Self { path, cache_bytes: 64 * 1024 * 1024 }
     }
+
+    /// The database's file. SQLite adds `-wal` and `-shm` for the log and its index.
+    #[must_use]
+    pub fn file(&self) -> PathBuf {
+        self.path.join("memory.sqlite")
+    }
+
+    /// The folder of the database that earlier versions kept with sled.
+    #[must_use]
+    pub fn sled_folder(&self) -> PathBuf {
+        self.path.join("memory")
+    }
+
+    /// Whether memory is still in [`Self::sled_folder`]; [`EmbeddedStorage::open`] takes it over.
+    #[must_use]
+    pub fn is_in_sled(&self) -> bool {
+        !self.file().exists() && migration::is_sled(&self.sled_folder())
+    }
+
+    fn lock_file(&self) -> PathBuf {
+        self.path.join("memory.lock")
+    }
 }
 
-/// A [`Storage`] in one folder, which one process opens at a time. Clones share it.
+/// A [`Storage`] in one file, which one process opens at a time. Clones share it.
 ///
-/// After a disk failure, the storage neither reads nor writes: sled refuses later writes, and holds data in
-/// memory that is not on the disk. The database is closed, and opened again once a file can be written beside
-/// it. So the storage recovers by itself when there is space again. All acknowledged writes were flushed
-/// before, and are intact.
+/// A write that fails on a full disk changes nothing. Reads continue meanwhile, and writes succeed again once
+/// there is space.
 #[derive(Clone)]
 pub struct EmbeddedStorage(Arc<Inner>);
 
 struct Inner {
     config: EmbeddedConfig,
-    state: Mutex<DatabaseState>,
-}
-
-enum DatabaseState {
-    Open(Arc<Tables>),
-    Failed(FailedDatabase),
-}
-
-/// A database whose disk failed.
-struct FailedDatabase {
-    /// The error for callers meanwhile.
-    cause: Cause,
-    /// Its tables, and a handle that keeps the last user from closing them. Closing flushes, and after some
-    /// failures sled waits for that for ever. `None` once closed.
-    closing: Option<(Arc<Tables>, ManuallyDrop<sled::Db>)>,
-    /// When it may be opened again; `None` during a try, and if a try is useless.
-    retry_at: Option<Instant>,
-}
-
-/// Why no operation works.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Cause {
-    DiskFull,
-    DiskFailed,
-    Damaged,
-    /// It cannot be closed, so it cannot be opened again.
-    Stuck,
-}
-
-impl Cause {
-    fn of(error: &sled::Error) -> Self {
-        use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-        match error {
-            sled::Error::Io(io) if matches!(io.kind(), StorageFull | FileTooLarge | QuotaExceeded) => {
-                Self::DiskFull
-            }
-            sled::Error::Io(_) => Self::DiskFailed,
-            _ => Self::Damaged,
-        }
-    }
-
-    /// Without a path: the relayer shows the text to callers.
-    fn error(self) -> StorageError {
-        match self {
-            Self::DiskFull => StorageError::Unavailable(
-                "the disk failed earlier: it is full. Make space; memory is there again by itself a moment later".into(),
-            ),
-            Self::DiskFailed => StorageError::Unavailable(
-                "the disk failed earlier. Check it; memory is there again by itself once it can be written".into(),
-            ),
-            Self::Stuck => StorageError::Unavailable(
-                "the disk failed earlier, and the database cannot be closed. Check the disk, then start the relayer again"
-                    .into(),
-            ),
-            Self::Damaged => StorageError::Damaged(
-                "the database cannot be read; put the folder back from a backup, then start the relayer again".into(),
-            ),
-        }
-    }
-
-    fn recovers(self) -> bool {
-        matches!(self, Self::DiskFull | Self::DiskFailed)
-    }
+    writer: DatabaseWriter,
+    readers: Mutex<Vec<Connection>>,
+    reader_permits: Arc<Semaphore>,
+    nonce_count: Arc<AtomicU64>,
+    is_closing: Arc<AtomicBool>,
+    check: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl EmbeddedStorage {
-    /// Opens or creates the database. Blocking.
+    /// Opens or creates the database. Takes over the database of an earlier version, and logs that. Blocking.
     ///
     /// # Errors
     /// [`StorageError::Unavailable`] if the folder is unusable or open in another process,
-    /// [`StorageError::Damaged`] if it holds other data.
+    /// [`StorageError::Damaged`] if it holds other data, [`StorageError::OtherVersion`].
     pub fn open(config: &EmbeddedConfig) -> Result<Self, StorageError> {
-        let tables = Arc::new(Tables::open(config)?);
-        Ok(Self(Arc::new(Inner { config: config.clone(), state: Mutex::new(DatabaseState::Open(tables)) })))
+        let path = config.path.display();
+        let unusable = |error: io::Error| {
+            StorageError::Unavailable(format!("the folder {path} cannot be used: {error}"))
+        };
+        baton_keys::files::create_private_folder(&config.path).map_err(unusable)?;
+        let lock = lock(config)?;
+        let file = config.file();
+        migration::take_over(config)?;
+        if !file.exists() && log_of(&file).exists() {
+            return Err(StorageError::Damaged(format!(
+                "{} is missing, and its log is there: put the file back beside it, or restore a backup with \
+                 `baton-relayer restore`",
+                file.display()
+            )));
+        }
+        log_check::inspect(&log_of(&file)).map_err(unusable)?;
+        database::create_file(&file).map_err(unusable)?;
+        let connection = database::open_writer(&file, config.cache_bytes / 2)?;
+        unless_damaged("the jobs", tables::release_taken(&connection))?;
+        let nonces = unless_damaged("the nonces", tables::count_nonces(&connection))?;
+        Ok(Self(Arc::new(Inner {
+            config: config.clone(),
+            writer: DatabaseWriter::start(connection, lock)?,
+            readers: Mutex::default(),
+            reader_permits: Arc::new(Semaphore::new(READERS)),
+            nonce_count: Arc::new(AtomicU64::new(nonces)),
+            is_closing: Arc::default(),
+            check: Mutex::default(),
+        })))
     }
 
     /// Whether another process, or another handle, has the database open now. It changes nothing.
     #[must_use]
     pub fn is_in_use(config: &EmbeddedConfig) -> bool {
-        // sled locks its log.
-        let Ok(log) = std::fs::File::open(config.path.join("db")) else { return false };
-        matches!(log.try_lock(), Err(std::fs::TryLockError::WouldBlock))
+        let held = |path: &Path| {
+            let Ok(file) = File::open(path) else { return false };
+            matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+        };
+        held(&config.lock_file()) || migration::is_sled_in_use(config, held)
     }
 
-    async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Tables) -> Result<T, TableError> + Send + 'static,
-    ) -> Result<T, StorageError> {
-        let tables = self.tables().await?;
-        let (inner, used) = (self.0.clone(), tables.clone());
-        let working = tokio::task::spawn_blocking(move || {
-            let _catching = PanicScope::begin();
-            let done = work(&used);
-            if let Err(TableError::Disk(error)) = &done {
-                inner.fail(&used, Cause::of(error));
+    /// Checks the whole database in a thread of its own, for two minutes at most, and logs all damage.
+    /// Closing the database ends it.
+    pub fn check_in_background(&self) {
+        let (file, is_closing) = (self.0.config.file(), self.0.is_closing.clone());
+        let checking = std::thread::Builder::new().name("memory check".into()).spawn(move || {
+            match check::check_file(&file, Instant::now() + CHECK_TIME, is_closing) {
+                Ok(report) => report.log(),
+                Err(error) => tracing::error!(%error, "memory cannot be checked"),
             }
-            done
         });
-        match tokio::time::timeout(MAX_DISK_WAIT, working).await {
-            Ok(Ok(Ok(value))) => Ok(value),
-            Ok(Ok(Err(failure))) => Err(failure.into()),
-            Ok(Err(stopped)) if stopped.is_panic() => {
-                // sled reports some damage by a panic.
-                self.0.fail(&tables, Cause::Damaged);
-                Err(Cause::Damaged.error())
-            }
-            Ok(Err(_)) => Err(StorageError::Unavailable("the storage's worker was stopped".into())),
-            Err(_) => {
-                self.0.fail(&tables, Cause::DiskFailed);
-                Err(Cause::DiskFailed.error())
-            }
+        match checking {
+            Ok(thread) => *self.0.check.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread),
+            Err(error) => tracing::warn!(%error, "memory is not checked: no thread can be started"),
         }
     }
 
-    /// The open database; a failed one is opened again once it is time.
-    async fn tables(&self) -> Result<Arc<Tables>, StorageError> {
-        let inner = self.0.clone();
-        {
-            let mut state = inner.lock();
-            match &mut *state {
-                DatabaseState::Open(tables) => return Ok(tables.clone()),
-                DatabaseState::Failed(failed) if failed.retry_at.is_some_and(|at| at <= Instant::now()) => {
-                    failed.retry_at = None
-                }
-                DatabaseState::Failed(failed) => return Err(failed.cause.error()),
-            }
+    /// Checks a database file for `limit` at most: pages, indexes, and the hash of every record. Blocking.
+    ///
+    /// # Errors
+    /// The file cannot be opened as a database of memories.
+    pub fn check(config: &EmbeddedConfig, limit: Duration) -> Result<CheckReport, StorageError> {
+        check::check_file(&config.file(), Instant::now() + limit, Arc::default())
+    }
+
+    async fn read_with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> TableResult<T> + Send + 'static,
+    ) -> Result<T, StorageError> {
+        let stopped = || StorageError::Unavailable("the storage's worker was stopped".into());
+        let reading = async {
+            let permit = self.0.reader_permits.clone().acquire_owned().await.map_err(|_| stopped())?;
+            let inner = self.0.clone();
+            let reading = tokio::task::spawn_blocking(move || {
+                let _permit = permit;
+                Ok(inner.read_with(work)?)
+            });
+            reading.await.map_err(|_| stopped())?
+        };
+        in_time(reading).await
+    }
+
+    async fn write<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnMut(&Connection) -> TableResult<T> + Send + 'static,
+    ) -> Result<T, StorageError> {
+        in_time(self.0.writer.write(bytes, work)).await
+    }
+}
+
+/// Damage of one table must not keep the others from being served.
+fn unless_damaged<T: Default>(part: &str, done: rusqlite::Result<T>) -> Result<T, StorageError> {
+    done.or_else(|error| {
+        if !database::is_damage(&error) {
+            return Err(database::disk_error(&error));
         }
-        let reopening = tokio::task::spawn_blocking(move || inner.reopen());
-        reopening.await.map_err(|_| StorageError::Unavailable("the storage's worker was stopped".into()))?
+        tracing::error!(%error, "memory is damaged: {part} cannot be read. Its other parts are served");
+        Ok(T::default())
+    })
+}
+
+async fn in_time<T>(work: impl Future<Output = Result<T, StorageError>>) -> Result<T, StorageError> {
+    let late = || StorageError::Unavailable("the disk does not answer: check it".into());
+    tokio::time::timeout(MAX_DISK_WAIT, work).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// The name of a database's log.
+pub(crate) fn log_of(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
+}
+
+/// Locks the folder for this process.
+pub(crate) fn lock(config: &EmbeddedConfig) -> Result<File, StorageError> {
+    let path = config.lock_file();
+    let failed =
+        |error: io::Error| StorageError::Unavailable(format!("{} cannot be used: {error}", path.display()));
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    let begin = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if begin.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(LOCK_PAUSE)
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(StorageError::Unavailable(format!(
+                    "another process has the memory in {} open: end it, or configure another folder",
+                    config.path.display()
+                )));
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
     }
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, DatabaseState> {
-        // Values are replaced whole, so a panic leaves them usable.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn free_readers(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops all operations until the database is opened again.
-    fn fail(&self, tables: &Arc<Tables>, cause: Cause) {
-        let mut state = self.lock();
-        match &mut *state {
-            DatabaseState::Open(open) if Arc::ptr_eq(open, tables) => {
-                let closing = Some((tables.clone(), ManuallyDrop::new(tables.handle())));
-                let retry_at = cause.recovers().then(|| Instant::now() + REOPEN_EVERY);
-                *state = DatabaseState::Failed(FailedDatabase { cause, closing, retry_at });
-            }
-            // Damage takes precedence: an unreadable database is not opened again and again.
-            DatabaseState::Failed(failed) if cause == Cause::Damaged => {
-                (failed.cause, failed.retry_at) = (cause, None);
-            }
-            DatabaseState::Open(_) | DatabaseState::Failed(_) => {}
-        }
-    }
-
-    /// Closes the failed database and opens it again. Blocking. Tries are sequential, since a try takes
-    /// `retry_at`.
-    fn reopen(&self) -> Result<Arc<Tables>, StorageError> {
-        let _catching = PanicScope::begin();
-        let outcome = self.try_reopen();
-        let mut state = self.lock();
-        match (outcome, &mut *state) {
-            (Ok(tables), _) => {
-                *state = DatabaseState::Open(tables.clone());
-                tracing::info!("the disk can be written again: memory is open");
-                Ok(tables)
-            }
-            (Err(cause), DatabaseState::Failed(failed)) => {
-                failed.cause = cause;
-                failed.retry_at = cause.recovers().then(|| Instant::now() + REOPEN_EVERY);
-                Err(cause.error())
-            }
-            // Only this call opens it.
-            (Err(cause), DatabaseState::Open(_)) => Err(cause.error()),
-        }
-    }
-
-    fn try_reopen(&self) -> Result<Arc<Tables>, Cause> {
-        let known = match &*self.lock() {
-            DatabaseState::Open(tables) => return Ok(tables.clone()),
-            DatabaseState::Failed(failed) => failed.cause,
+    fn read_with<T>(&self, work: impl FnOnce(&Connection) -> TableResult<T>) -> TableResult<T> {
+        let free = self.free_readers().pop();
+        let connection = match free {
+            Some(connection) => connection,
+            None => database::open_reader(&self.config.file(), self.config.cache_bytes / 2 / READERS as u64)?,
         };
-        // Before the close: sled cleans up as it opens, which needs space.
-        if let Err(error) = probe(&self.config.path) {
-            tracing::debug!(%error, "the disk cannot be written yet");
-            return Err(Cause::of(&sled::Error::Io(error)));
-        }
-        let closing = match &mut *self.lock() {
-            DatabaseState::Failed(failed) => failed.closing.take(),
-            DatabaseState::Open(_) => None,
-        };
-        if let Some((tables, handle)) = closing {
-            match Arc::try_unwrap(tables) {
-                Ok(tables) => drop(tables),
-                Err(tables) => {
-                    // A caller still waits for the disk.
-                    if let DatabaseState::Failed(failed) = &mut *self.lock() {
-                        failed.closing = Some((tables, handle));
-                    }
-                    return Err(known);
-                }
-            }
-            if !close(ManuallyDrop::into_inner(handle)) {
-                return Err(Cause::Stuck);
-            }
-        }
-        match Tables::open(&self.config) {
-            Ok(tables) => Ok(Arc::new(tables)),
-            Err(error) => {
-                tracing::warn!(%error, "the database cannot be opened again yet");
-                Err(if matches!(error, StorageError::Damaged(_)) { Cause::Damaged } else { known })
-            }
-        }
+        let done = work(&connection);
+        self.free_readers().push(connection);
+        done
     }
 }
 
-/// Tests for space: writes a file in the folder and removes it.
-fn probe(folder: &Path) -> std::io::Result<()> {
-    let path = folder.join("room.probe");
-    let written = std::fs::File::create(&path).and_then(|mut file| {
-        for _ in 0..PROBE_BYTES / PROBE_PART.len() {
-            file.write_all(&PROBE_PART)?;
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.is_closing.store(true, Ordering::Relaxed);
+        // The writer's connection closes last, and moves the log into the database.
+        self.free_readers().clear();
+        if let Some(check) = self.check.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            // A panic in it has ended it, which is all that matters here.
+            let _ = check.join();
         }
-        file.sync_all()
-    });
-    let removed = std::fs::remove_file(&path);
-    written.and(removed)
-}
-
-/// Closes a database, in a thread that is abandoned if it takes too long; returns whether it is closed.
-fn close(database: sled::Db) -> bool {
-    let (closed, waiting) = std::sync::mpsc::channel();
-    let closing = std::thread::Builder::new().name("close database".into()).spawn(move || {
-        let _catching = PanicScope::begin();
-        drop(database);
-        // After the time limit, the receiver is gone.
-        let _ = closed.send(());
-    });
-    closing.is_ok() && waiting.recv_timeout(MAX_CLOSE_WAIT).is_ok()
-}
-
-/// Why internal work failed.
-enum TableError {
-    /// sled or the file system failed; nothing is reliable any more.
-    Disk(sled::Error),
-    /// The disk is intact.
-    Refused(StorageError),
-}
-
-impl From<sled::Error> for TableError {
-    fn from(error: sled::Error) -> Self {
-        Self::Disk(error)
-    }
-}
-
-impl From<StorageError> for TableError {
-    fn from(error: StorageError) -> Self {
-        Self::Refused(error)
-    }
-}
-
-impl From<TableError> for StorageError {
-    fn from(failure: TableError) -> Self {
-        match failure {
-            TableError::Disk(error) => disk_error(&error),
-            TableError::Refused(error) => error,
-        }
-    }
-}
-
-fn disk_error(error: &sled::Error) -> StorageError {
-    match (Cause::of(error), error) {
-        (Cause::DiskFull, _) => StorageError::Unavailable(format!(
-            "the disk is full ({error}); make space, and memory is there again by itself a moment later"
-        )),
-        (_, sled::Error::Io(io)) => StorageError::Unavailable(format!("the disk failed: {io}")),
-        _ => StorageError::Damaged(format!("{error}; put the folder back from a backup")),
     }
 }
 
 impl Storage for EmbeddedStorage {
     fn version<'a>(&'a self, owner: Pseudonym) -> StorageFuture<'a, u64> {
-        Box::pin(self.run(move |tables| tables.version(owner)))
+        Box::pin(self.read_with(move |connection| tables::version(connection, owner)))
     }
 
     fn read<'a>(
@@ -381,27 +292,44 @@ impl Storage for EmbeddedStorage {
         from: u64,
         max_bytes: usize,
     ) -> StorageFuture<'a, Vec<(u64, Vec<u8>)>> {
-        Box::pin(self.run(move |tables| tables.read(owner, space, from, max_bytes)))
+        Box::pin(self.read_with(move |connection| tables::read(connection, owner, space, from, max_bytes)))
     }
 
     fn commit<'a>(&'a self, owner: Pseudonym, expected: u64, batch: Batch) -> StorageFuture<'a, u64> {
-        Box::pin(self.run(move |tables| tables.commit(owner, expected, &batch)))
+        Box::pin(async move {
+            check_sizes(&batch)?;
+            let bytes = batch.put.iter().map(|record| record.bytes.len()).sum();
+            self.write(bytes, move |connection| tables::commit(connection, owner, expected, &batch)).await
+        })
     }
 
     fn erase<'a>(&'a self, owner: Pseudonym) -> StorageFuture<'a, ()> {
-        Box::pin(self.run(move |tables| tables.erase(owner)))
+        Box::pin(self.write(0, move |connection| tables::erase(connection, owner)))
     }
 
     fn owners<'a>(&'a self, after: Option<Pseudonym>, limit: usize) -> StorageFuture<'a, Vec<Pseudonym>> {
-        Box::pin(self.run(move |tables| tables.owners(after, limit)))
+        Box::pin(self.read_with(move |connection| tables::owners(connection, after, limit)))
     }
 
     fn take_due<'a>(&'a self, now_ms: u64, again_ms: u64, limit: usize) -> StorageFuture<'a, Vec<DueJob>> {
-        Box::pin(self.run(move |tables| tables.take_due(now_ms, again_ms, limit)))
+        Box::pin(self.write(0, move |connection| tables::take_due(connection, now_ms, again_ms, limit)))
     }
 
     fn take_nonce<'a>(&'a self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> StorageFuture<'a, bool> {
-        Box::pin(self.run(move |tables| tables.take_nonce(nonce, now_ms, until_ms)))
+        Box::pin(async move {
+            let known = self.0.nonce_count.clone();
+            let take = move |connection: &Connection| {
+                let count = known.load(Ordering::Relaxed);
+                tables::take_nonce(connection, count, nonce, now_ms, until_ms)
+            };
+            let outcome = self.write(nonce.len(), take).await?;
+            // After the commit, so that a failed one is not counted. Concurrent calls may exceed the limit by
+            // a transaction's writes.
+            let _ = self.0.nonce_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+                Some(count.saturating_add_signed(outcome.added))
+            });
+            Ok(outcome.is_new)
+        })
     }
 
     fn scan<'a>(&'a self, _owner: Pseudonym, _query: ScanQuery) -> StorageFuture<'a, Option<Scan>> {
@@ -410,5 +338,19 @@ impl Storage for EmbeddedStorage {
 
     fn searches(&self) -> bool {
         false
+    }
+
+    fn stored_bytes<'a>(&'a self) -> StorageFuture<'a, Option<u64>> {
+        Box::pin(async { self.read_with(tables::used_bytes).await.map(Some) })
+    }
+
+    fn ready<'a>(&'a self) -> StorageFuture<'a, ()> {
+        Box::pin(async {
+            match self.0.writer.failure() {
+                None => self.version(Pseudonym([0; 16])).await.map(drop),
+                // Nobody may write meanwhile, so only this call notices that the disk works again.
+                Some(_) => self.write(0, tables::write_nothing).await,
+            }
+        })
     }
 }

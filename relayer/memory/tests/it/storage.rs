@@ -5,6 +5,7 @@
 #![expect(clippy::print_stdout, reason = "says what is skipped, and figures")]
 
 mod crash;
+mod damage;
 mod figures;
 mod postgres;
 mod suite;

@@ -1,343 +1,322 @@
-//! The contents of the database, and the only code that accesses it. All calls block.
+//! The statements on the database. Each function takes a connection; the caller decides about transactions.
+//! All calls block.
 
-use std::{
-    fs::File,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::{
-        Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 
-use baton_command::group_commit::GroupCommit;
+use super::database::{damaged, disk_error, is_damage};
+use crate::storage::{Batch, DueJob, Pseudonym, Space, StorageError, first_version};
 
-use super::{EmbeddedConfig, PanicScope, TableError, disk_error, keys};
-use crate::storage::{Batch, DueJob, Pseudonym, Space, StorageError, check_sizes, first_version};
-
-/// Bytes of a value. sled puts a page of up to about twenty values beyond 128 KiB into a file that it never
-/// flushes. Chunks of this size avoid that.
-const CHUNK_BYTES: usize = 4096;
-/// Locks that owners share by hash. A commit reads, decides and writes under one lock; a read never sees half
-/// a commit.
-const OWNER_LOCKS: usize = 64;
 /// Most stored nonces: a thousand requests a second for ten minutes. Beyond it, requests are refused.
-const MAX_NONCES: usize = 600_000;
+const MAX_NONCES: u64 = 600_000;
 /// Expired nonces that one request removes, so that no request pays for many.
-const EXPIRED_AT_ONCE: usize = 16;
-/// Time limit for a lock that is held elsewhere: a closed database releases it a moment later.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
+const EXPIRED_AT_ONCE: u32 = 16;
 
-pub(super) struct Tables {
-    db: sled::Db,
-    /// sled's log. sled's own flush starts the write and waits, but does not sync the file's length and the
-    /// disk's cache.
-    log: File,
-    flushes: GroupCommit,
-    owners: Vec<RwLock<()>>,
-    nonces: Mutex<()>,
-    nonce_count: AtomicUsize,
+/// Why a statement failed.
+#[derive(Debug)]
+pub(super) enum TableError {
+    /// SQLite or the disk failed.
+    Disk(rusqlite::Error),
+    /// The database is intact, or only the named part of it is damaged.
+    Refused(StorageError),
 }
 
-type TableResult<T> = Result<T, TableError>;
+impl From<rusqlite::Error> for TableError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Disk(error)
+    }
+}
 
-impl Tables {
-    pub(super) fn open(config: &EmbeddedConfig) -> Result<Self, StorageError> {
-        let path = config.path.display();
-        let io_error = |error: std::io::Error| {
-            StorageError::Unavailable(format!("the folder {path} cannot be used: {error}"))
-        };
-        baton_keys::files::create_private_folder(&config.path).map_err(io_error)?;
-        let db = open_database(config)?;
-        let found = db.get(keys::LAYOUT).map_err(|error| disk_error(&error))?;
-        match found.as_deref() {
-            Some(keys::LAYOUT_VERSION) => {}
-            None if db.is_empty() => {
-                db.insert(keys::LAYOUT, keys::LAYOUT_VERSION).map_err(|error| disk_error(&error))?;
-            }
-            _ => {
-                return Err(StorageError::Damaged(format!(
-                    "{path} holds another database, or one of another version: configure an empty folder"
-                )));
-            }
+impl From<StorageError> for TableError {
+    fn from(error: StorageError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<TableError> for StorageError {
+    fn from(failure: TableError) -> Self {
+        match failure {
+            TableError::Disk(error) => disk_error(&error),
+            TableError::Refused(error) => error,
         }
-        let log = File::options().read(true).write(true).open(config.path.join("db")).map_err(io_error)?;
-        let nonce_count = AtomicUsize::new(db.scan_prefix([keys::NONCES]).count());
-        let owners = (0..OWNER_LOCKS).map(|_| RwLock::default()).collect();
-        let tables =
-            Self { db, log, flushes: GroupCommit::default(), owners, nonces: Mutex::default(), nonce_count };
-        tables.release_taken().map_err(StorageError::from)?;
-        tables.flush().map_err(StorageError::from)?;
-        Ok(tables)
     }
+}
 
-    /// Makes taken jobs due again. Only one process at a time has the database, so their former taker is
-    /// gone.
-    fn release_taken(&self) -> TableResult<()> {
-        let mut changes = sled::Batch::default();
-        for entry in self.db.scan_prefix([keys::DUE]) {
-            let (key, value) = entry?;
-            if value.is_empty() {
-                continue;
-            }
-            let job = keys::due_of(&key).ok_or_else(|| damaged("a job's time"))?;
-            let due_ms = number(&value)?;
-            changes.remove(key);
-            changes.insert(keys::due(DueJob { due_ms, ..job }), &[]);
-            changes.insert(keys::job(job.owner, job.job), &due_ms.to_be_bytes());
-        }
-        self.db.apply_batch(changes)?;
-        Ok(())
+pub(super) type TableResult<T> = Result<T, TableError>;
+
+/// SQLite's integers have a sign. The order stays: zero becomes the smallest.
+pub(super) fn ordered(number: u64) -> i64 {
+    (number ^ (1 << 63)).cast_signed()
+}
+
+/// The inverse of [`ordered`].
+pub(super) fn unordered(number: i64) -> u64 {
+    number.cast_unsigned() ^ (1 << 63)
+}
+
+/// Hash of a record with its place.
+pub(super) fn record_hash(owner: Pseudonym, space: i64, number: i64, bytes: &[u8]) -> i64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&owner.0).update(&space.to_le_bytes()).update(&number.to_le_bytes()).update(bytes);
+    i64::from_le_bytes(*hasher.finalize().as_bytes().first_chunk().expect("a hash has 32 bytes"))
+}
+
+/// Names the owner in an error about damage. The error of a failed disk stays unchanged.
+fn of_owner(owner: Pseudonym, part: &'static str) -> impl Fn(rusqlite::Error) -> TableError {
+    move |error| match is_damage(&error) {
+        true => damaged(&format!("{part} of owner {}", hex::encode(owner.0))).into(),
+        false => error.into(),
     }
+}
 
-    /// Another handle on the database.
-    pub(super) fn handle(&self) -> sled::Db {
-        self.db.clone()
-    }
+struct OwnerRow {
+    id: i64,
+    version: u64,
+}
 
-    fn lock_of(&self, owner: Pseudonym) -> &RwLock<()> {
-        let mut hasher = DefaultHasher::new();
-        owner.hash(&mut hasher);
-        #[expect(clippy::cast_possible_truncation, reason = "any bits of a hash will do")]
-        let index = hasher.finish() as usize % OWNER_LOCKS;
-        &self.owners[index]
-    }
-
-    fn flush(&self) -> TableResult<()> {
-        self.flushes.commit(|| {
-            self.db.flush()?;
-            self.log.sync_data().map_err(sled::Error::from)?;
-            Ok(())
+fn owner_row(connection: &Connection, owner: Pseudonym) -> TableResult<Option<OwnerRow>> {
+    let mut select = connection.prepare_cached("SELECT id, version FROM owner WHERE pseudonym = ?1")?;
+    let row = select
+        .query_row([owner.0.as_slice()], |row| {
+            Ok(OwnerRow { id: row.get(0)?, version: row.get::<_, i64>(1)?.cast_unsigned() })
         })
-    }
+        .optional();
+    row.map_err(of_owner(owner, "the version"))
+}
 
-    pub(super) fn version(&self, owner: Pseudonym) -> TableResult<u64> {
-        match self.db.get(keys::owner(owner))? {
-            Some(value) => number(&value),
-            None => Ok(0),
-        }
-    }
+pub(super) fn version(connection: &Connection, owner: Pseudonym) -> TableResult<u64> {
+    Ok(owner_row(connection, owner)?.map_or(0, |row| row.version))
+}
 
-    pub(super) fn read(
-        &self,
-        owner: Pseudonym,
-        space: Space,
-        from: u64,
-        max_bytes: usize,
-    ) -> TableResult<Vec<(u64, Vec<u8>)>> {
-        let _reading = self.lock_of(owner).read().unwrap_or_else(PoisonError::into_inner);
-        let mut end = keys::space(owner, space);
-        end.extend_from_slice(&[0xff; 13]);
-        let (mut rows, mut length) = (Vec::<(u64, Vec<u8>)>::new(), 0);
-        for entry in self.db.range(keys::record(owner, space, from)..end) {
-            let (key, value) = entry?;
-            let (number, chunk) = keys::number_and_chunk(&key).ok_or_else(|| damaged("a record's key"))?;
-            if chunk == 0 {
-                if length >= max_bytes && !rows.is_empty() {
-                    break;
-                }
-                rows.push((number, value.to_vec()));
-            } else {
-                match rows.last_mut() {
-                    Some((last, bytes)) if *last == number => bytes.extend_from_slice(&value),
-                    _ => return Err(damaged("a record's beginning").into()),
-                }
-            }
-            length += value.len();
-        }
-        Ok(rows)
+/// One statement, so that it sees no half of a commit. The hash is not compared: the seal says more.
+pub(super) fn read(
+    connection: &Connection,
+    owner: Pseudonym,
+    space: Space,
+    from: u64,
+    max_bytes: usize,
+) -> TableResult<Vec<(u64, Vec<u8>)>> {
+    let mut select = connection.prepare_cached(
+        "SELECT number, bytes FROM record WHERE owner = (SELECT id FROM owner WHERE pseudonym = ?1) \
+         AND space = ?2 AND number >= ?3 ORDER BY number",
+    )?;
+    let named = of_owner(owner, records_of(space));
+    let mut found = select.query(params![owner.0.as_slice(), space as u8, ordered(from)])?;
+    let (mut rows, mut length) = (Vec::new(), 0);
+    while length < max_bytes || rows.is_empty() {
+        let Some(row) = found.next().map_err(&named)? else { break };
+        let bytes: Vec<u8> = row.get(1).map_err(&named)?;
+        length += bytes.len();
+        rows.push((unordered(row.get(0).map_err(&named)?), bytes));
     }
+    Ok(rows)
+}
 
-    pub(super) fn commit(&self, owner: Pseudonym, expected: u64, batch: &Batch) -> TableResult<u64> {
-        check_sizes(batch)?;
-        let version = {
-            let _writing = self.lock_of(owner).write().unwrap_or_else(PoisonError::into_inner);
-            let version = self.version(owner)?;
-            if version != expected {
-                return Err(StorageError::Conflict.into());
-            }
-            let version = if version == 0 { first_version() } else { version + 1 };
-            let mut changes = sled::Batch::default();
-            changes.insert(keys::owner(owner), &version.to_be_bytes());
-            for (space, number) in &batch.remove {
-                self.remove_from(&mut changes, &keys::record(owner, *space, *number))?;
-            }
-            for record in &batch.put {
-                self.remove_from(&mut changes, &keys::record(owner, record.space, record.number))?;
-                for (index, bytes) in chunks(&record.bytes) {
-                    changes.insert(keys::chunk(owner, record.space, record.number, index), bytes);
-                }
-            }
-            self.change_jobs(&mut changes, owner, batch)?;
-            self.db.apply_batch(changes)?;
-            version
-        };
-        self.flush()?;
-        Ok(version)
-    }
-
-    fn remove_from(&self, changes: &mut sled::Batch, prefix: &[u8]) -> TableResult<()> {
-        for key in self.db.scan_prefix(prefix).keys() {
-            changes.remove(key?);
-        }
-        Ok(())
-    }
-
-    fn change_jobs(&self, changes: &mut sled::Batch, owner: Pseudonym, batch: &Batch) -> TableResult<()> {
-        let jobs = batch.done.iter().map(|job| (*job, None));
-        for (job, due_ms) in jobs.chain(batch.jobs.iter().map(|(job, due)| (*job, Some(*due)))) {
-            let key = keys::job(owner, job);
-            if let Some(old) = self.db.get(&key)? {
-                changes.remove(keys::due(DueJob { owner, job, due_ms: number(&old)? }));
-            }
-            match due_ms {
-                Some(due_ms) => {
-                    changes.insert(keys::due(DueJob { owner, job, due_ms }), &[]);
-                    changes.insert(key, &due_ms.to_be_bytes());
-                }
-                None => changes.remove(key),
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn erase(&self, owner: Pseudonym) -> TableResult<()> {
-        {
-            let _writing = self.lock_of(owner).write().unwrap_or_else(PoisonError::into_inner);
-            let mut changes = sled::Batch::default();
-            changes.remove(keys::owner(owner));
-            self.remove_from(&mut changes, &keys::prefix(keys::RECORDS, owner))?;
-            for entry in self.db.scan_prefix(keys::prefix(keys::JOBS, owner)) {
-                let (key, value) = entry?;
-                let job = keys::job_of(&key).ok_or_else(|| damaged("a job's key"))?;
-                changes.remove(keys::due(DueJob { owner, job, due_ms: number(&value)? }));
-                changes.remove(key);
-            }
-            self.db.apply_batch(changes)?;
-        }
-        self.flush()
-    }
-
-    pub(super) fn owners(&self, after: Option<Pseudonym>, limit: usize) -> TableResult<Vec<Pseudonym>> {
-        let mut start = vec![keys::OWNERS];
-        if let Some(after) = after {
-            start = keys::owner(after);
-            start.push(0);
-        }
-        let mut owners = Vec::new();
-        for key in self.db.range(start..vec![keys::OWNERS + 1]).keys().take(limit) {
-            owners.push(keys::owner_of(&key?).ok_or_else(|| damaged("an owner's key"))?);
-        }
-        Ok(owners)
-    }
-
-    pub(super) fn take_due(&self, now_ms: u64, again_ms: u64, limit: usize) -> TableResult<Vec<DueJob>> {
-        let mut end = vec![keys::DUE];
-        end.extend_from_slice(&now_ms.saturating_add(1).to_be_bytes());
-        let mut due = Vec::new();
-        for key in self.db.range(vec![keys::DUE]..end).keys().take(limit) {
-            due.push(keys::due_of(&key?).ok_or_else(|| damaged("a job's time"))?);
-        }
-        let mut taken = Vec::new();
-        for job in due {
-            let _writing = self.lock_of(job.owner).write().unwrap_or_else(PoisonError::into_inner);
-            let key = keys::job(job.owner, job.job);
-            // It may have been finished, moved or taken since it was listed.
-            if self.db.get(&key)?.as_deref() == Some(&job.due_ms.to_be_bytes()) {
-                let mut changes = sled::Batch::default();
-                changes.remove(keys::due(job));
-                // The due time before the take, to restore it after a crash.
-                let taken_from = job.due_ms.to_be_bytes();
-                changes.insert(keys::due(DueJob { due_ms: again_ms, ..job }), &taken_from);
-                changes.insert(key, &again_ms.to_be_bytes());
-                self.db.apply_batch(changes)?;
-                taken.push(job);
-            }
-        }
-        if !taken.is_empty() {
-            self.flush()?;
-        }
-        Ok(taken)
-    }
-
-    pub(super) fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> TableResult<bool> {
-        {
-            let _taking: MutexGuard<'_, ()> = self.nonces.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut changes = sled::Batch::default();
-            let mut end = vec![keys::EXPIRY];
-            end.extend_from_slice(&now_ms.to_be_bytes());
-            let (mut expired, mut listed) = (0, false);
-            for key in self.db.range(vec![keys::EXPIRY]..end).keys().take(EXPIRED_AT_ONCE) {
-                let key = key?;
-                let (_, old) = keys::expiry_of(&key).ok_or_else(|| damaged("a nonce's time"))?;
-                changes.remove(keys::nonce(&old));
-                changes.remove(key);
-                expired += 1;
-                listed |= old == nonce;
-            }
-            let known = self.db.get(keys::nonce(&nonce))?.map(|until| number(&until)).transpose()?;
-            if known.is_some_and(|until| until >= now_ms) {
-                return Ok(false);
-            }
-            let count = self.nonce_count.load(Ordering::Relaxed) - expired;
-            if count >= MAX_NONCES {
-                return Err(StorageError::Unavailable("too many requests in the last minutes".into()).into());
-            }
-            if let Some(until) = known {
-                // An expired nonce that was not removed yet.
-                changes.remove(keys::expiry(until, &nonce));
-            }
-            let added = usize::from(known.is_none() || listed);
-            changes.insert(keys::nonce(&nonce), &until_ms.to_be_bytes());
-            changes.insert(keys::expiry(until_ms, &nonce), &[]);
-            self.db.apply_batch(changes)?;
-            self.nonce_count.store(count + added, Ordering::Relaxed);
-        }
-        self.flush()?;
-        Ok(true)
+/// The name of a space's records in messages.
+pub(super) fn records_of(space: Space) -> &'static str {
+    match space {
+        Space::Log => "the log",
+        Space::Features => "the search features",
+        Space::Snapshot => "the snapshot",
+        Space::Sessions => "the data of sessions",
+        Space::Packs => "the packs of search features",
     }
 }
 
-/// Opens sled. Its threads release the lock a moment after a close, so a held lock is retried.
-fn open_database(config: &EmbeddedConfig) -> Result<sled::Db, StorageError> {
-    let begin = Instant::now();
-    loop {
-        let open = || sled::Config::new().path(&config.path).cache_capacity(config.cache_bytes).open();
-        // sled reports some damage by a panic. The half-opened database is never used afterwards.
-        let catching = PanicScope::begin();
-        let opened = std::panic::catch_unwind(open);
-        drop(catching);
-        let Ok(opened) = opened else {
-            return Err(damaged(&format!("the database in {}", config.path.display())));
-        };
-        match opened {
-            // sled has no variant for a held lock.
-            Err(sled::Error::Io(io)) if io.to_string().contains("could not acquire lock") => {
-                if begin.elapsed() >= LOCK_PATIENCE {
-                    return Err(StorageError::Unavailable(format!(
-                        "another process has {} open: end it, or configure another folder",
-                        config.path.display()
-                    )));
-                }
-                std::thread::sleep(LOCK_PAUSE);
-            }
-            opened => return opened.map_err(|error| disk_error(&error)),
-        }
+pub(super) fn commit(
+    connection: &Connection,
+    owner: Pseudonym,
+    expected: u64,
+    batch: &Batch,
+) -> TableResult<u64> {
+    let row = owner_row(connection, owner)?;
+    let found = row.as_ref().map_or(0, |row| row.version);
+    if found != expected {
+        return Err(StorageError::Conflict.into());
     }
+    let version = if found == 0 { first_version() } else { found + 1 };
+    let named = of_owner(owner, "the records");
+    change(connection, owner, row.map(|row| row.id), version, batch).map_err(named)?;
+    Ok(version)
 }
 
-/// A record's chunks with their numbers; an empty record has one.
-fn chunks(bytes: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
-    let empty = bytes.is_empty().then_some(bytes);
-    (0..).zip(empty.into_iter().chain(bytes.chunks(CHUNK_BYTES)))
+fn change(
+    connection: &Connection,
+    owner: Pseudonym,
+    id: Option<i64>,
+    version: u64,
+    batch: &Batch,
+) -> rusqlite::Result<()> {
+    let id = match id {
+        Some(id) => {
+            let mut update = connection.prepare_cached("UPDATE owner SET version = ?2 WHERE id = ?1")?;
+            update.execute([id, version.cast_signed()])?;
+            id
+        }
+        None => insert_owner(connection, owner, version)?,
+    };
+    let mut delete =
+        connection.prepare_cached("DELETE FROM record WHERE owner = ?1 AND space = ?2 AND number = ?3")?;
+    for (space, number) in &batch.remove {
+        delete.execute(params![id, *space as u8, ordered(*number)])?;
+    }
+    let mut insert = insert_record(connection)?;
+    for record in &batch.put {
+        put_record(
+            &mut insert,
+            owner,
+            id,
+            (record.space as u8).into(),
+            ordered(record.number),
+            &record.bytes,
+        )?;
+    }
+    let mut finish = connection.prepare_cached("DELETE FROM job WHERE owner = ?1 AND number = ?2")?;
+    for job in &batch.done {
+        finish.execute([id, ordered(*job)])?;
+    }
+    for (job, due_ms) in &batch.jobs {
+        put_job(connection, id, ordered(*job), ordered(*due_ms))?;
+    }
+    Ok(())
 }
 
-fn number(bytes: &[u8]) -> Result<u64, TableError> {
-    let bytes = bytes.try_into().map_err(|_| damaged("a number"))?;
-    Ok(u64::from_be_bytes(bytes))
+pub(super) fn insert_owner(connection: &Connection, owner: Pseudonym, version: u64) -> rusqlite::Result<i64> {
+    let mut insert = connection.prepare_cached("INSERT INTO owner (pseudonym, version) VALUES (?1, ?2)")?;
+    insert.insert(params![owner.0.as_slice(), version.cast_signed()])
 }
 
-fn damaged(what: &str) -> StorageError {
-    StorageError::Damaged(format!("{what} cannot be read; put the folder back from a backup"))
+pub(super) fn insert_record(connection: &Connection) -> rusqlite::Result<CachedStatement<'_>> {
+    connection.prepare_cached(
+        "INSERT INTO record (owner, space, number, bytes, hash) VALUES (?1, ?2, ?3, ?4, ?5) \
+         ON CONFLICT (owner, space, number) DO UPDATE SET bytes = excluded.bytes, hash = excluded.hash",
+    )
+}
+
+/// Writes a record by a statement of [`insert_record`].
+pub(super) fn put_record(
+    insert: &mut CachedStatement<'_>,
+    owner: Pseudonym,
+    id: i64,
+    space: i64,
+    number: i64,
+    bytes: &[u8],
+) -> rusqlite::Result<()> {
+    insert.execute(params![id, space, number, bytes, record_hash(owner, space, number, bytes)]).map(drop)
+}
+
+pub(super) fn put_job(connection: &Connection, id: i64, job: i64, due_ms: i64) -> rusqlite::Result<()> {
+    let mut insert = connection
+        .prepare_cached("INSERT OR REPLACE INTO job (owner, number, due_ms) VALUES (?1, ?2, ?3)")?;
+    insert.execute([id, job, due_ms]).map(drop)
+}
+
+/// Removes the owner; the records and jobs go with the owner's row.
+pub(super) fn erase(connection: &Connection, owner: Pseudonym) -> TableResult<()> {
+    let mut delete = connection.prepare_cached("DELETE FROM owner WHERE pseudonym = ?1")?;
+    delete.execute([owner.0.as_slice()]).map_err(of_owner(owner, "the records"))?;
+    Ok(())
+}
+
+pub(super) fn owners(
+    connection: &Connection,
+    after: Option<Pseudonym>,
+    limit: usize,
+) -> TableResult<Vec<Pseudonym>> {
+    let mut select = connection.prepare_cached(
+        "SELECT pseudonym FROM owner WHERE pseudonym > ?1 AND version <> 0 ORDER BY pseudonym LIMIT ?2",
+    )?;
+    let after = after.as_ref().map_or(&[][..], |after| &after.0);
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let owners = select.query_map(params![after, limit], |row| Ok(Pseudonym(row.get(0)?)))?;
+    Ok(owners.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn take_due(
+    connection: &Connection,
+    now_ms: u64,
+    again_ms: u64,
+    limit: usize,
+) -> TableResult<Vec<DueJob>> {
+    let mut select = connection.prepare_cached(
+        "SELECT owner, pseudonym, number, due_ms FROM job JOIN owner ON id = owner WHERE due_ms <= ?1 \
+         ORDER BY due_ms, pseudonym, number LIMIT ?2",
+    )?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let due = select.query_map(params![ordered(now_ms), limit], |row| {
+        let (job, due_ms) = (unordered(row.get(2)?), unordered(row.get(3)?));
+        Ok((row.get(0)?, DueJob { owner: Pseudonym(row.get(1)?), job, due_ms }))
+    })?;
+    let due: Vec<(i64, DueJob)> = due.collect::<Result<_, _>>()?;
+    let mut take = connection.prepare_cached(
+        "UPDATE job SET taken_from_ms = due_ms, due_ms = ?3 WHERE owner = ?1 AND number = ?2",
+    )?;
+    for (id, job) in &due {
+        take.execute([*id, ordered(job.job), ordered(again_ms)])?;
+    }
+    Ok(due.into_iter().map(|(_, job)| job).collect())
+}
+
+/// Makes taken jobs due again. Only one process at a time has the database, so their former taker is gone.
+pub(super) fn release_taken(connection: &Connection) -> rusqlite::Result<()> {
+    let release =
+        "UPDATE job SET due_ms = taken_from_ms, taken_from_ms = NULL WHERE taken_from_ms IS NOT NULL";
+    connection.execute(release, []).map(drop)
+}
+
+pub(super) fn count_nonces(connection: &Connection) -> rusqlite::Result<u64> {
+    connection.query_row("SELECT count(*) FROM nonce", [], |row| row.get(0)).map(i64::cast_unsigned)
+}
+
+/// The outcome of [`take_nonce`].
+pub(super) struct NonceOutcome {
+    /// Whether the nonce was new.
+    pub(super) is_new: bool,
+    /// The change of the number of stored nonces.
+    pub(super) added: i64,
+}
+
+/// Stores a nonce beside `count` others.
+pub(super) fn take_nonce(
+    connection: &Connection,
+    count: u64,
+    nonce: [u8; 32],
+    now_ms: u64,
+    until_ms: u64,
+) -> TableResult<NonceOutcome> {
+    let mut expire = connection.prepare_cached(
+        "DELETE FROM nonce WHERE nonce IN \
+         (SELECT nonce FROM nonce WHERE until_ms < ?1 ORDER BY until_ms LIMIT ?2)",
+    )?;
+    let expired =
+        i64::try_from(expire.execute(params![ordered(now_ms), EXPIRED_AT_ONCE])?).unwrap_or(i64::MAX);
+    let mut select = connection.prepare_cached("SELECT until_ms FROM nonce WHERE nonce = ?1")?;
+    let known: Option<i64> = select.query_row([nonce.as_slice()], |row| row.get(0)).optional()?;
+    if known.is_some_and(|until| unordered(until) >= now_ms) {
+        return Ok(NonceOutcome { is_new: false, added: -expired });
+    }
+    if count.saturating_sub(expired.cast_unsigned()) >= MAX_NONCES {
+        return Err(StorageError::Unavailable("too many requests in the last minutes".into()).into());
+    }
+    let mut insert =
+        connection.prepare_cached("INSERT OR REPLACE INTO nonce (nonce, until_ms) VALUES (?1, ?2)")?;
+    insert.execute(params![nonce.as_slice(), ordered(until_ms)])?;
+    Ok(NonceOutcome { is_new: true, added: i64::from(known.is_none()) - expired })
+}
+
+/// Bytes of the pages in use. Pages that a deletion freed stay in the file, and later writes use them again.
+pub(super) fn used_bytes(connection: &Connection) -> TableResult<u64> {
+    let used = "SELECT (page_count - freelist_count) * page_size \
+                FROM pragma_page_count, pragma_freelist_count, pragma_page_size";
+    Ok(connection.query_row(used, [], |row| row.get(0)).map(i64::cast_unsigned)?)
+}
+
+/// Writes to the disk, and leaves the contents as they are.
+pub(super) fn write_nothing(connection: &Connection) -> TableResult<()> {
+    let probe = [0u8; 32];
+    connection.execute(
+        "INSERT OR REPLACE INTO nonce (nonce, until_ms) VALUES (?1, ?2)",
+        params![probe, ordered(0)],
+    )?;
+    connection.execute("DELETE FROM nonce WHERE nonce = ?1", [probe])?;
+    Ok(())
 }

@@ -49,6 +49,13 @@ pub(super) fn embedded(path: &Path) -> EmbeddedStorage {
     EmbeddedStorage::open(&EmbeddedConfig::new(path.to_owned())).unwrap()
 }
 
+/// A number that looks random and is the same in each run. `BATON_SEED` gives other numbers.
+pub(super) fn draw(step: u64, lane: u64) -> u64 {
+    let seed = std::env::var("BATON_SEED").unwrap_or_default();
+    let hash = blake3::hash(format!("{seed}/{step}/{lane}").as_bytes());
+    u64::from_le_bytes(*hash.as_bytes().first_chunk().unwrap())
+}
+
 /// An owner that no other test has.
 pub(super) fn somebody() -> Pseudonym {
     Pseudonym(random_bytes())
