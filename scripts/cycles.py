@@ -25,7 +25,7 @@ LIMITS = {
 LAYERS = {
     "baton-client": [
         "clock clocks conflict error event evidence index_status logprobs stack_wipe timeouts",
-        "network session",
+        "identities network session",
         "config home",
         "core",
         "attempt storage",

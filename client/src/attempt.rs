@@ -30,6 +30,7 @@ use zeroize::Zeroizing;
 use crate::{
     attempt::request::PreparedAttempt,
     event::{MemoryHint, Relayer, TurnEvent},
+    identities::SessionMesh,
     logprobs::Reports,
     network::{
         exchange::{self, ExchangeError},
@@ -100,6 +101,8 @@ pub(crate) struct AttemptSuccess {
 /// The rest of a reply, after the turn is final.
 pub(crate) struct ReplyTail {
     stream: TurnStream,
+    /// Carries the stream.
+    _mesh: SessionMesh,
     opener: baton_keys::seal::StreamOpener,
     last_report: Option<StoreState>,
     /// Speed of the answer; none through a relayer, whose time cannot be told from the node's.
@@ -110,6 +113,8 @@ pub(crate) struct ReplyTail {
 pub(crate) struct Context<'a> {
     pub(crate) session: &'a Arc<Session>,
     pub(crate) directory: &'a Arc<Directory>,
+    /// The network under the session's identity.
+    pub(crate) mesh: &'a SessionMesh,
     pub(crate) timeouts: Timeouts,
     pub(crate) relayer: Option<&'a Relayer>,
     /// The quota for turns.
@@ -151,16 +156,15 @@ pub(crate) async fn run(
         reply.memory.clone_from(&context.own);
     }
     let addrs = match context.relayer {
-        Some(relayer) => relayer.addrs.clone(),
-        None => context.directory.addrs(target),
+        Some(relayer) if !relayer.addrs.is_empty() => relayer.addrs.clone(),
+        _ => context.directory.addrs_to_dial(target).await,
     };
-    let mesh = context.directory.mesh();
     // A relayer passes no quota on, and the node would charge the turn to the relayer's user.
     let quota = context.quota.filter(|_| context.relayer.is_none()).and_then(|quota| quota.for_turn(&auth));
     let quota = quota.map(ClientFrame::Quota);
     let frames: Vec<_> = quota.iter().chain([&frame]).collect();
     let sent = Instant::now();
-    let opened = exchange::send_all(mesh, target, &addrs, &frames, context.timeouts.open).await;
+    let opened = exchange::send_all(context.mesh, target, &addrs, &frames, context.timeouts.open).await;
     let mut stream = opened.map_err(|error| match error {
         // Our own request is too large for a frame.
         error @ ExchangeError::Broken(_) => AttemptFailure::from(error).unclear(),
@@ -171,7 +175,7 @@ pub(crate) async fn run(
     let nonce = admitted.map_err(|failure| context.blame(failure))?;
     reply.turn_came = Some(Instant::now());
     let opener = secret.reply_opener(&nonce, &auth.auth_hash().0);
-    let mut tail = ReplyTail { stream, opener, last_report: None, speed: None };
+    let mut tail = ReplyTail { stream, _mesh: context.mesh.clone(), opener, last_report: None, speed: None };
     let committed = match follow(context, &auth, &mut tail, &mut reply, events).await {
         Ok(committed) => committed,
         Err(failure) => return Err(reply.failed(context.blame(failure))),

@@ -109,7 +109,7 @@ pub(crate) async fn open(core: &Arc<Core>, id: SessionId) -> Result<Arc<Session>
 pub(crate) async fn check_head(core: &Arc<Core>, session: &Arc<Session>) -> Result<HeadStatus, ClientError> {
     let (snapshot, status) = head::look_and_compare(core, session, Duration::MAX).await?;
     if status.is_ok() {
-        head::spawn_repair_of_indexes(core, &snapshot.look);
+        head::spawn_repair_of_indexes(core, session.id, &snapshot.look);
     }
     if session.has_work() {
         spawn_round(core, session, AuthorPolicy::Skip);
@@ -330,7 +330,7 @@ async fn acknowledge(core: &Arc<Core>, session: &Arc<Session>, seq: u64) {
         Some((turn.link.author, turn.link.link_hash(), meta.ack.as_ref()?.bytes().clone()))
     });
     let Some((author, link, ack)) = found else { return };
-    let entry = match delivery::deliver(core, author, &ClientFrame::Ack(ack)).await {
+    let entry = match delivery::deliver(core, session.id, author, &ClientFrame::Ack(ack)).await {
         DeliveryOutcome::Accepted => Entry::Acked { seq },
         DeliveryOutcome::Unknown => Entry::AckMoot { seq },
         DeliveryOutcome::Unanswered => return,

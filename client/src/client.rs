@@ -18,11 +18,12 @@ use crate::{
     background,
     clocks::ClockDifference,
     config::ClientConfig,
-    core::{Core, new_device},
+    core::{Core, DHT_INDEX, new_device},
     error::ClientError,
     event::{DEFAULT_OUTPUT_TOKENS, ResumeOptions},
     evidence::Equivocation,
     home,
+    identities::Identities,
     network::{
         choose::Wish,
         heads::{HeadIndexes, NamedIndex, NoHeadIndex},
@@ -88,17 +89,19 @@ impl Client {
                 .await
                 .map_err(|_| ClientError::TaskEnded)??,
         };
-        let (mesh, owns_mesh) = match &config.mesh {
-            Some(mesh) => (mesh.clone(), false),
-            None => (start_mesh(&config).await?, true),
+        let (mesh, settings) = match &config.mesh {
+            Some(mesh) => (mesh.clone(), None),
+            None => start_mesh(&config).await.map(|(mesh, settings)| (mesh, Some(settings)))?,
         };
-        let may_find = !owns_mesh || config.mdns || !config.bootstrap.is_empty() || !config.listen.is_empty();
-        let heads = Arc::new(head_indexes(&config, &mesh)?);
+        let named = config.mdns || !config.bootstrap.is_empty() || !config.listen.is_empty();
+        let may_find = settings.is_none() || named;
+        let identities = Arc::new(Identities::new(mesh.clone(), settings));
+        let heads = Arc::new(head_indexes(&config, &mesh, &identities)?);
         let (clock, timeouts, expected) = (config.clock.clone(), config.timeouts, config.bootstrap.len());
         let store = config.store.clone();
         let setup = Setup { clock, store, timeouts, expected, may_find, reputation, reputation_file };
         let directory = Arc::new(Directory::new(mesh, setup));
-        let core = Core::new(config, (secret, journals), directory, heads, owns_mesh);
+        let core = Core::new(config, (secret, journals), directory, identities, heads);
         Ok(Self { core: Arc::new(core) })
     }
 
@@ -109,7 +112,7 @@ impl Client {
     pub fn log_client(&self, log: Arc<dyn JournalLog>) -> Self {
         let config = ClientConfig { home: None, passphrase: None, renew: false, ..self.core.config.clone() };
         let journals = (FileSecret::generate(), JournalLocation::Log(log));
-        Self { core: Arc::new(self.core.sharing_network(config, journals, self.core.heads.clone())) }
+        Self { core: Arc::new(self.core.sharing_network(config, journals, None)) }
     }
 
     /// A separate ephemeral client on the same network, with the same knowledge of nodes, for single
@@ -125,12 +128,18 @@ impl Client {
             closed_epochs: SHORTEST_EPOCHS,
             ..self.core.config.storage
         };
-        let config =
-            ClientConfig { home: None, passphrase: None, renew: false, storage, ..self.core.config.clone() };
+        let config = ClientConfig {
+            home: None,
+            passphrase: None,
+            renew: false,
+            heads_in_dht: false,
+            storage,
+            ..self.core.config.clone()
+        };
         let index = NamedIndex { name: "nowhere".to_owned(), index: Arc::new(NoHeadIndex) };
         let heads = HeadIndexes::new(vec![index], config.timeouts.heads)?;
         let journals = (FileSecret::generate(), JournalLocation::Memory);
-        Ok(Self { core: Arc::new(self.core.sharing_network(config, journals, Arc::new(heads))) })
+        Ok(Self { core: Arc::new(self.core.sharing_network(config, journals, Some(Arc::new(heads)))) })
     }
 
     /// Opens the session of a log client's log and resumes its unfinished background work; none if the log is
@@ -151,7 +160,8 @@ impl Client {
         self.core.shutdown(grace).await;
     }
 
-    /// The network handle, for callers that need it themselves.
+    /// The handle of the network that finds nodes, for callers that need it themselves. Sessions connect under
+    /// identities of their own, unless the caller gave the mesh.
     #[must_use]
     pub fn mesh(&self) -> &MeshHandle {
         self.core.directory.mesh()
@@ -363,18 +373,22 @@ impl std::fmt::Debug for Client {
 }
 
 /// Combines the head indexes of a configuration. An index that needs the network handle joins the list here.
-fn head_indexes(config: &ClientConfig, mesh: &MeshHandle) -> Result<HeadIndexes, ClientError> {
+/// Sessions with identities of their own ask the DHT under them instead.
+fn head_indexes(
+    config: &ClientConfig,
+    mesh: &MeshHandle,
+    identities: &Identities,
+) -> Result<HeadIndexes, ClientError> {
     let first = NamedIndex { name: config.heads_name.clone(), index: config.heads.clone() };
-    let dht = config.heads_in_dht.then(|| NamedIndex {
-        name: "the nodes' DHT".to_owned(),
-        index: Arc::new(DhtHeads::new(mesh.clone())),
-    });
+    let shares_mesh = config.heads_in_dht && !identities.are_by_session();
+    let dht = shares_mesh
+        .then(|| NamedIndex { name: DHT_INDEX.to_owned(), index: Arc::new(DhtHeads::new(mesh.clone())) });
     let members = std::iter::once(first).chain(config.more_heads.iter().cloned()).chain(dht).collect();
     HeadIndexes::new(members, config.timeouts.heads)
 }
 
-/// Starts the network under a new identity, so that it does not link a client's sessions at nodes.
-async fn start_mesh(config: &ClientConfig) -> Result<MeshHandle, ClientError> {
+/// Starts the network that finds nodes, under a new identity. Returns its settings too.
+async fn start_mesh(config: &ClientConfig) -> Result<(MeshHandle, MeshConfig), ClientError> {
     let mut settings = MeshConfig::dialer(concat!("baton/", env!("CARGO_PKG_VERSION"), " (client)"));
     settings.listen = config.listen.clone();
     settings.bootstrap = config.bootstrap.clone();
@@ -386,12 +400,12 @@ async fn start_mesh(config: &ClientConfig) -> Result<MeshHandle, ClientError> {
         let ports = ["/ip4/0.0.0.0/udp/0/quic-v1", "/ip4/0.0.0.0/tcp/0"];
         settings.listen = ports.iter().filter_map(|address| address.parse().ok()).collect();
         match Mesh::spawn(seed(), settings.clone()).await {
-            Ok((mesh, _)) => return Ok(mesh),
+            Ok((mesh, _)) => return Ok((mesh, settings)),
             Err(error) => tracing::debug!(%error, "no port can be listened on: routers are not crossed"),
         }
         settings.listen.clear();
     }
-    let (mesh, incoming) = Mesh::spawn(seed(), settings).await?;
+    let (mesh, incoming) = Mesh::spawn(seed(), settings.clone()).await?;
     drop(incoming);
-    Ok(mesh)
+    Ok((mesh, settings))
 }

@@ -18,8 +18,9 @@ use crate::{
     config::ClientConfig,
     error::ClientError,
     evidence::{Equivocation, FOUND_QUEUE},
+    identities::{self, Identities, SessionDht},
     network::{
-        heads::HeadIndexes,
+        heads::{HeadIndexes, NamedIndex},
         nodes::{Directory, maintenance},
     },
     session::{
@@ -30,6 +31,9 @@ use crate::{
     },
 };
 
+/// Name of the nodes' DHT among the head indexes.
+pub(crate) const DHT_INDEX: &str = "the nodes' DHT";
+
 /// The shared parts of a client.
 pub(crate) struct Core {
     pub(crate) config: ClientConfig,
@@ -39,15 +43,18 @@ pub(crate) struct Core {
     pub(crate) journals: JournalLocation,
     open: Mutex<HashMap<SessionId, Arc<Session>>>,
     pub(crate) directory: Arc<Directory>,
-    /// The maintenance task of the directory; it ends with `cancel`.
+    /// The maintenance task of the directory and the identities; it ends with `cancel`.
     maintenance: Mutex<Option<JoinHandle<()>>>,
-    /// All head indexes as one.
-    pub(crate) heads: Arc<HeadIndexes>,
+    /// The head indexes that all sessions share, as one.
+    shared_heads: Arc<HeadIndexes>,
+    /// The identities under which the client and its sessions connect.
+    pub(crate) identities: Arc<Identities>,
     tasks: TaskTracker,
     pub(crate) cancel: CancellationToken,
     /// Announces each node found to have signed two links for one turn.
     pub(crate) found: broadcast::Sender<Equivocation>,
-    owns_mesh: bool,
+    /// Whether the network ends with this client.
+    owns_network: bool,
 }
 
 /// A damaged journal that was moved out of the way.
@@ -66,16 +73,20 @@ impl QuarantinedJournal {
 }
 
 impl Core {
-    /// Starts the maintenance of the directory. The network ends with this client if it `owns_mesh`.
+    /// Starts the maintenance of the directory and of the identities. The network ends with this client.
     pub(crate) fn new(
         config: ClientConfig,
         (secret, journals): (FileSecret, JournalLocation),
         directory: Arc<Directory>,
+        identities: Arc<Identities>,
         heads: Arc<HeadIndexes>,
-        owns_mesh: bool,
     ) -> Self {
         let cancel = CancellationToken::new();
-        let maintenance = tokio::spawn(maintenance::run(Arc::downgrade(&directory), cancel.clone()));
+        let (nodes, meshes) = (Arc::downgrade(&directory), Arc::downgrade(&identities));
+        let ended = cancel.clone();
+        let maintenance = tokio::spawn(async move {
+            tokio::join!(maintenance::run(nodes, ended.clone()), identities::sweep(meshes, ended));
+        });
         Self {
             config,
             secret,
@@ -83,11 +94,12 @@ impl Core {
             open: Mutex::default(),
             directory,
             maintenance: Mutex::new(Some(maintenance)),
-            heads,
+            shared_heads: heads,
+            identities,
             tasks: TaskTracker::new(),
             cancel,
             found: broadcast::channel(FOUND_QUEUE).0,
-            owns_mesh,
+            owns_network: true,
         }
     }
 
@@ -96,7 +108,7 @@ impl Core {
         &self,
         config: ClientConfig,
         (secret, journals): (FileSecret, JournalLocation),
-        heads: Arc<HeadIndexes>,
+        heads: Option<Arc<HeadIndexes>>,
     ) -> Self {
         Self {
             config,
@@ -106,11 +118,12 @@ impl Core {
             directory: self.directory.clone(),
             // The client that opened the directory maintains it.
             maintenance: Mutex::new(None),
-            heads,
+            shared_heads: heads.unwrap_or_else(|| self.shared_heads.clone()),
+            identities: self.identities.clone(),
             tasks: TaskTracker::new(),
             cancel: CancellationToken::new(),
             found: self.found.clone(),
-            owns_mesh: false,
+            owns_network: false,
         }
     }
 
@@ -128,15 +141,28 @@ impl Core {
             tracing::warn!("the task that looks after nodes ended early");
         }
         let open: Vec<Arc<Session>> = self.lock().drain().map(|(_, session)| session).collect();
+        let ids: Vec<SessionId> = open.iter().map(|session| session.id).collect();
         // A write of a turn dropped midway may still run; the files are free only after it.
         let closed =
             crate::stack_wipe::spawn_blocking(move || open.iter().for_each(|session| session.close()));
         if closed.await.is_err() {
             tracing::warn!("the sessions were not closed properly");
         }
-        if self.owns_mesh {
-            let _ = self.directory.mesh().shutdown().await;
+        if self.owns_network {
+            self.identities.close_all().await;
+        } else {
+            futures::future::join_all(ids.iter().map(|id| self.identities.close(*id))).await;
         }
+    }
+
+    /// The head indexes of a session: those that all sessions share, and the DHT under an identity of the
+    /// session.
+    pub(crate) fn heads_of(&self, session: SessionId) -> Arc<HeadIndexes> {
+        if !self.config.heads_in_dht || !self.identities.are_by_session() {
+            return self.shared_heads.clone();
+        }
+        let index = Arc::new(SessionDht::new(self.identities.clone(), session));
+        Arc::new(self.shared_heads.with(NamedIndex { name: DHT_INDEX.to_owned(), index }))
     }
 
     /// The time by the client's clock, in milliseconds since the Unix epoch.

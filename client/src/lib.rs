@@ -51,6 +51,7 @@ mod error;
 mod event;
 pub mod evidence;
 mod home;
+mod identities;
 mod index_status;
 mod logprobs;
 mod network;

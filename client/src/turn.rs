@@ -33,6 +33,7 @@ use crate::{
     core::Core,
     error::{ClientError, StateError},
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
+    identities::SessionMesh,
     network::{
         choose::{NoChoice, Wish},
         exchange,
@@ -246,6 +247,8 @@ async fn drive(
     // The next authorisation signs the ID of the last blob; its computation began when that turn was
     // accepted.
     storage::ensure_head_id(session).await?;
+    // Held for the whole turn, so that it has one identity.
+    let own = core.identities.of_turns(session.id).await?;
     let mut progress = Progress {
         tried: Vec::new(),
         codes: Vec::new(),
@@ -258,12 +261,13 @@ async fn drive(
         silent: Vec::new(),
     };
     while progress.attempts < options.max_attempts.max(1) {
-        let (auth, result) = match Box::pin(attempt(core, session, options, &mut progress, events)).await {
-            Ok(made) => made,
-            // If no node is left, the first failure says more than the lack of a second node.
-            Err(ClientError::NoNode(_)) if progress.last.is_some() => break,
-            Err(error) => return Err(error),
-        };
+        let (auth, result) =
+            match Box::pin(attempt(core, (session, &own), options, &mut progress, events)).await {
+                Ok(made) => made,
+                // If no node is left, the first failure says more than the lack of a second node.
+                Err(ClientError::NoNode(_)) if progress.last.is_some() => break,
+                Err(error) => return Err(error),
+            };
         progress.attempts += 1;
         let mut failure = match result {
             Ok(AttemptSuccess { accepted, memory, tail }) => {
@@ -276,7 +280,7 @@ async fn drive(
         // must begin with the tokens that were sent.
         let mesh = core.directory.mesh();
         let in_the_middle = !failure.partial.ids.is_empty();
-        let author = AuthorLiveness::of(mesh, auth.audience);
+        let author = AuthorLiveness::of(&own, mesh, auth.audience);
         if failure.status == AttemptStatus::Lost && in_the_middle && author == AuthorLiveness::Gone {
             // Its process or machine is gone while other nodes are connected, so it would not answer. The
             // turn that it may have sealed is aborted once another attempt is accepted, as after asking
@@ -329,7 +333,7 @@ async fn clock_refusal(core: &Arc<Core>, node: NodeId, failure: &AttemptFailure)
 /// own.
 async fn attempt(
     core: &Arc<Core>,
-    session: &Arc<Session>,
+    (session, mesh): (&Arc<Session>, &SessionMesh),
     options: &ResumeOptions,
     progress: &mut Progress,
     events: &mut Events<'_>,
@@ -422,6 +426,7 @@ async fn attempt(
     let context = Context {
         session,
         directory,
+        mesh,
         timeouts,
         relayer: options.relayer.as_ref(),
         quota: core.config.quota.as_deref(),

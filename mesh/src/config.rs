@@ -156,6 +156,30 @@ impl MeshConfig {
         Self { listen, accept_turns: true, relay: true, ..Self::dialer(agent) }
     }
 
+    /// The settings of another dialer of the same process, with an identity of its own. It has the same reach
+    /// and limits, listens on free ports if this one listens, and meets only the peers that its caller dials.
+    #[must_use]
+    pub fn beside(&self) -> Self {
+        // Hole punching through two routers needs ports that are listened on.
+        let ports = ["/ip4/0.0.0.0/udp/0/quic-v1", "/ip4/0.0.0.0/tcp/0"];
+        let listens = !self.listen.is_empty() && !self.is_alone();
+        let listen = ports.iter().filter(|_| listens).filter_map(|address| address.parse().ok()).collect();
+        Self {
+            listen,
+            bootstrap: Vec::new(),
+            external: Vec::new(),
+            mdns: false,
+            side_protocols: Vec::new(),
+            accept_turns: false,
+            discovery: false,
+            relays: Vec::new(),
+            relay: false,
+            upnp: false,
+            reach: Some(self.nearest()),
+            ..self.clone()
+        }
+    }
+
     /// Whether this mesh is to meet peers beyond this machine: named ones, or ones found on the local
     /// network.
     #[must_use]

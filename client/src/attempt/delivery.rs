@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use baton_proto::{
     ErrorCode, SignedObject,
     ack::Abort,
-    ids::NodeId,
+    ids::{NodeId, SessionId},
     limits::VERSION,
     turn::TurnAuth,
     wire::{ClientFrame, NodeFrame},
@@ -57,16 +57,22 @@ pub(crate) fn spawn_aborts(
         });
         let shared = core.clone();
         core.spawn(async move {
-            deliver(&shared, auth.audience, &ClientFrame::Abort(abort.bytes().clone())).await;
+            deliver(&shared, auth.session_id, auth.audience, &ClientFrame::Abort(abort.bytes().clone()))
+                .await;
         });
     }
 }
 
-/// Sends a frame to a node, with a few tries.
-pub(crate) async fn deliver(core: &Arc<Core>, node: NodeId, frame: &ClientFrame) -> DeliveryOutcome {
+/// Sends a frame about a session to a node, with a few tries.
+pub(crate) async fn deliver(
+    core: &Arc<Core>,
+    session: SessionId,
+    node: NodeId,
+    frame: &ClientFrame,
+) -> DeliveryOutcome {
     let mut pause = PAUSE;
     for left in (0..SEND_TRIES).rev() {
-        match ask(core, node, frame).await {
+        match ask(core, session, node, frame).await {
             Ok(NodeFrame::Done) => return DeliveryOutcome::Accepted,
             // A node that does not know the turn will not learn it from a repetition.
             Err(ExchangeError::Refused { code: ErrorCode::StatusUnknown, .. }) => {

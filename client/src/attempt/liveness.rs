@@ -26,12 +26,14 @@ pub(crate) enum AuthorLiveness {
 }
 
 impl AuthorLiveness {
-    /// The current liveness of `author`.
-    pub(crate) fn of(mesh: &MeshHandle, author: NodeId) -> Self {
-        let peers = mesh.peers();
-        match peers.iter().find(|peer| peer.node == author && peer.connected) {
-            Some(peer) => Self::Connected(peer.round_trip),
-            None if peers.iter().any(|peer| peer.connected && peer.serves_turns) => Self::Gone,
+    /// The current liveness of `author`, by the session's connection with it and by the client's connections
+    /// with the others.
+    pub(crate) fn of(session: &MeshHandle, client: &MeshHandle, author: NodeId) -> Self {
+        let connected = |mesh: &MeshHandle| mesh.peers().into_iter().filter(|peer| peer.connected);
+        let round_trip = || connected(client).find(|peer| peer.node == author)?.round_trip;
+        match connected(session).find(|peer| peer.node == author) {
+            Some(peer) => Self::Connected(peer.round_trip.or_else(round_trip)),
+            None if connected(client).any(|peer| peer.node != author && peer.serves_turns) => Self::Gone,
             None => Self::Unknown,
         }
     }

@@ -6,11 +6,12 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
+use baton_mesh::OpenError;
 use baton_proto::{
     ErrorCode, SignedObject,
     ack::StatusRequest,
     commit::AcceptedTurn,
-    ids::{BlobDigest, FetchProof, NodeId},
+    ids::{BlobDigest, FetchProof, NodeId, SessionId},
     limits::{MAX_BLOB_BYTES, VERSION},
     link::{BlobRef, Link, blob_digest},
     memory::MemoryItem,
@@ -23,7 +24,10 @@ use tokio::time::timeout;
 use super::{ReceiptTerms, accept};
 use crate::{
     core::Core,
-    network::{exchange, reputation::NodeFailure},
+    network::{
+        exchange::{self, ExchangeError},
+        reputation::NodeFailure,
+    },
     session::{open_session::Session, state::State},
 };
 
@@ -61,7 +65,7 @@ pub(crate) async fn resolve_attempt(
         TurnStatus::Accepted | TurnStatus::Aborted => return Ok(None),
     };
     let fetch = session.read(|state| fetch_frame(state, &committed)).map_err(ResolveError::Wrong)?;
-    let bytes = match fetch_from(core, node, &committed, &fetch).await {
+    let bytes = match fetch_from(core, session.id, node, (&committed, &fetch)).await {
         Some(bytes) => bytes,
         None => {
             let stored = fetch_stored(core, &committed, store).await;
@@ -101,7 +105,7 @@ async fn status(
         SignedObject::sign(request, &signing)
     });
     let frame = ClientFrame::Status(request.bytes().clone());
-    match timeout(wait, ask(core, auth.audience, &frame)).await {
+    match timeout(wait, ask(core, session.id, auth.audience, &frame)).await {
         Ok(Ok(NodeFrame::Status(status))) => Ok(status),
         Ok(Ok(_)) => Err("the node answered something else".to_owned()),
         Ok(Err(error)) => Err(error.to_string()),
@@ -109,24 +113,28 @@ async fn status(
     }
 }
 
-/// Sends one request to a node.
+/// Sends one request about a session to a node, under the session's identity.
 pub(crate) async fn ask(
     core: &Arc<Core>,
+    session: SessionId,
     node: NodeId,
     frame: &ClientFrame,
-) -> Result<NodeFrame, exchange::ExchangeError> {
-    let directory = &core.directory;
-    let wait = core.config.timeouts.open;
-    exchange::ask(directory.mesh(), node, &directory.addrs(node), frame, wait).await
+) -> Result<NodeFrame, ExchangeError> {
+    let mesh = core.identities.of_turns(session).await.map_err(|error| {
+        tracing::warn!(%error, "a session's network did not start");
+        ExchangeError::Open(OpenError::Busy)
+    })?;
+    let addrs = core.directory.addrs_to_dial(node).await;
+    exchange::ask(&mesh, node, &addrs, frame, core.config.timeouts.open).await
 }
 
 async fn fetch_from(
     core: &Arc<Core>,
+    session: SessionId,
     node: NodeId,
-    committed: &Committed,
-    frame: &ClientFrame,
+    (committed, frame): (&Committed, &ClientFrame),
 ) -> Option<Vec<u8>> {
-    match ask(core, node, frame).await {
+    match ask(core, session, node, frame).await {
         Ok(NodeFrame::Blob(bytes)) if blob_digest(&bytes) == committed.blob_digest => Some(bytes),
         _ => None,
     }

@@ -102,6 +102,11 @@ impl HeadIndexes {
         Ok(Self { members, wait })
     }
 
+    /// These indexes and one more.
+    pub(crate) fn with(&self, member: NamedIndex) -> Self {
+        Self { members: self.members.iter().cloned().chain([member]).collect(), wait: self.wait }
+    }
+
     /// Queries all indexes at once.
     pub(crate) async fn look(&self, key: HeadIndexKey) -> HeadLookup {
         self.look_within(key, self.wait).await

@@ -170,13 +170,32 @@ impl Directory {
         self.wake.notify_one();
     }
 
-    /// The known addresses of a node.
+    /// The known addresses of a node, those that the client's own network dials first.
     pub(crate) fn addrs(&self, node: NodeId) -> Vec<Multiaddr> {
+        let peer = self.mesh.peers().into_iter().find(|peer| peer.node == node);
+        let mut addrs = peer.map_or_else(Vec::new, |peer| peer.addrs);
         let known = self.lock();
-        let Some(known) = known.get(&node) else { return Vec::new() };
-        let named =
-            known.record.iter().flat_map(|record| &record.addresses).filter_map(|text| text.parse().ok());
-        known.addrs.iter().cloned().chain(named).collect()
+        if let Some(known) = known.get(&node) {
+            let named = known.record.iter().flat_map(|record| &record.addresses);
+            let more = known.addrs.iter().cloned().chain(named.filter_map(|text| text.parse().ok()));
+            for address in more {
+                if !addrs.contains(&address) {
+                    addrs.push(address);
+                }
+            }
+        }
+        addrs
+    }
+
+    /// The addresses at which a session's own network can dial a node. If none is known, the client's network,
+    /// which can search the DHT, asks the node for its record first.
+    pub(crate) async fn addrs_to_dial(&self, node: NodeId) -> Vec<Multiaddr> {
+        let known = self.addrs(node);
+        if !known.is_empty() {
+            return known;
+        }
+        self.renew(node).await;
+        self.addrs(node)
     }
 
     /// Whether a node is known without a record.

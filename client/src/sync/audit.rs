@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::{
     core::Core,
     error::ClientError,
+    identities::SessionMesh,
     network::{
         choose::{Choice, Wish},
         exchange::ExchangeError,
@@ -99,6 +100,7 @@ pub(crate) async fn audit(
     let mut tried: Vec<NodeId> = if wish.node.is_none() { vec![receipt.node] } else { Vec::new() };
     let model = receipt.model.to_string();
     let until = Instant::now() + core.config.timeouts.discovery;
+    let mesh = core.identities.of_turns(session.id).await?;
     while refused.len() < MAX_NODES {
         let wanted = Wish {
             model: Some(&model),
@@ -120,7 +122,7 @@ pub(crate) async fn audit(
         };
         request.audience = choice.node;
         request.nonce = random_bytes();
-        let asked = match open(core, choice.node).await {
+        let asked = match open(core, &mesh, choice.node).await {
             Ok(stream) => {
                 disclosed = true;
                 ask_for_audit(core, stream, &choice, &request).await
@@ -149,8 +151,8 @@ pub(crate) async fn audit(
 }
 
 /// A substream for an audit; it discloses nothing.
-async fn open(core: &Arc<Core>, node: NodeId) -> Result<TurnStream, AttemptFailure> {
-    let (mesh, addrs) = (core.directory.mesh(), core.directory.addrs(node));
+async fn open(core: &Arc<Core>, mesh: &SessionMesh, node: NodeId) -> Result<TurnStream, AttemptFailure> {
+    let addrs = core.directory.addrs_to_dial(node).await;
     let until = Instant::now() + core.config.timeouts.open;
     mesh.open_side(node, &addrs, &AUDIT_PROTOCOL, until).await.map_err(|error| match error {
         OpenError::ProtocolUnsupported => AttemptFailure {

@@ -11,6 +11,7 @@ use baton_keys::session::{RecordIdentity, SessionRoot, head_index_key};
 use baton_proto::{
     ErrorCode, SignedObject,
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord},
+    ids::SessionId,
     limits::MAX_DEVICES,
     store::{HeadIndex as _, StoreError},
 };
@@ -160,7 +161,7 @@ async fn snapshot(
 ) -> Result<HeadSnapshot, ClientError> {
     let root = session.read(|state| state.root.clone());
     let key = head_index_key(&root.head_signing_key().public_key());
-    let look = core.heads.look_within(key, wait).await;
+    let look = core.heads_of(session.id).look_within(key, wait).await;
     session.indexes(|view| view.statuses.clone_from(&look.statuses));
     let found = open_best(&look, &root)?;
     if let Some(found) = &found {
@@ -238,7 +239,7 @@ async fn publish_alone(
         let next = session.read(|state| next_record(state, tombstone, above, &devices, now));
         let Some((record, published)) = next else { return Ok(()) };
         let record = record.encode();
-        let outcome = core.heads.offer(&record, None).await;
+        let outcome = core.heads_of(session.id).offer(&record, None).await;
         match outcome.result() {
             Ok(()) => {
                 let PublishedHead { sequence, seq, link_hash } = published;
@@ -290,7 +291,7 @@ pub(crate) async fn offer_unconfirmed(core: &Arc<Core>, session: &Arc<Session>) 
     let Some((record, names)) = session.read(|state| state.head_unconfirmed.clone()) else {
         return Ok(());
     };
-    let outcome = core.heads.offer(&record, Some(&names)).await;
+    let outcome = core.heads_of(session.id).offer(&record, Some(&names)).await;
     // An index with a newer record no longer needs this record.
     let owed = outcome.failed.iter().filter(|(_, error)| *error != StoreError::HeadSuperseded);
     let left: Vec<String> = owed.map(|(name, _)| name.clone()).collect();
@@ -301,10 +302,10 @@ pub(crate) async fn offer_unconfirmed(core: &Arc<Core>, session: &Arc<Session>) 
 }
 
 /// Offers the newest record, in the background, to indexes that showed less.
-pub(crate) fn spawn_repair_of_indexes(core: &Arc<Core>, look: &HeadLookup) {
+pub(crate) fn spawn_repair_of_indexes(core: &Arc<Core>, session: SessionId, look: &HeadLookup) {
     let outdated = look.outdated();
     let Some(newest) = look.best.as_ref().filter(|_| !outdated.is_empty()) else { return };
-    let (heads, newest) = (core.heads.clone(), newest.encode());
+    let (heads, newest) = (core.heads_of(session), newest.encode());
     core.spawn(async move {
         heads.offer(&newest, Some(&outdated)).await;
     });
@@ -332,7 +333,7 @@ pub(crate) async fn publish_tombstone(core: &Arc<Core>, root: &SessionRoot) -> R
     let sequence = found.sequence.saturating_add(1);
     let expires = now.saturating_add(HEAD_LIFETIME_MS);
     let record = HeadRecord::seal(root, &found.outer, &inner, sequence, now, expires);
-    Ok(core.heads.publish(record.encode()).await?)
+    Ok(core.heads_of(root.session_id()).publish(record.encode()).await?)
 }
 
 /// The newest record in the indexes, checked and opened; none if all indexes answer that they have none.
@@ -343,7 +344,7 @@ pub(crate) async fn resolve(core: &Arc<Core>, root: &SessionRoot) -> Result<Opti
 /// As [`resolve`], with the earlier records of indexes that lag, newest first.
 pub(crate) async fn resolve_all(core: &Arc<Core>, root: &SessionRoot) -> Result<Vec<FoundHead>, ClientError> {
     let key = head_index_key(&root.head_signing_key().public_key());
-    let look = core.heads.look(key).await;
+    let look = core.heads_of(root.session_id()).look(key).await;
     let found = open_best(&look, root)?;
     if found.is_none() && look.is_partial() {
         // An index that did not answer may have it.

@@ -188,7 +188,7 @@ pub(crate) async fn compare_and_merge(
     let (snapshot, compared) = head::look_and_compare(core, session, wait).await?;
     match (compared, &snapshot.found) {
         (Ok(status), _) => {
-            head::spawn_repair_of_indexes(core, &snapshot.look);
+            head::spawn_repair_of_indexes(core, session.id, &snapshot.look);
             if status == HeadStatus::Current {
                 close_conflict(session).await?;
             }

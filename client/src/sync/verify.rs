@@ -278,7 +278,7 @@ pub(crate) async fn fetch_segment(
     }
     if let Some((root, last)) = &sources.last
         && let Ok(NodeFrame::Blob(bytes)) =
-            resolve::ask(core, last.author, &fetch_blob(root, last, need.digest)).await
+            resolve::ask(core, last.session_id, last.author, &fetch_blob(root, last, need.digest)).await
         && blob_digest(&bytes) == need.digest
     {
         return Ok(FetchedSegment { bytes, own: true, wrong_in_store });

@@ -20,7 +20,7 @@ use baton_proto::{
     ack::{StatusRequest, TurnAck},
     codec,
     commit::SealedTurn,
-    ids::{BlobDigest, ModelId, NodeId, TurnId},
+    ids::{BlobDigest, ExchangeKey, ModelId, NodeId, SessionId, TurnId},
     limits::{MAX_FRAME_BYTES, NODE_RECORD_VERSION, VERSION},
     node_record::{KeyWindow, MAX_EPOCHS, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
     receipt::EngineKind,
@@ -49,6 +49,21 @@ pub struct NodeLog {
     pub ack_requests: usize,
     /// Accepts every request and answers none.
     pub deaf: bool,
+    /// Every request, with the peer that sent it.
+    pub frames: Vec<SeenFrame>,
+    /// Every opened payload, as encoded, with the session's id.
+    pub payloads: Vec<(SessionId, Vec<u8>)>,
+}
+
+/// A request as a node saw it.
+#[derive(Clone)]
+pub struct SeenFrame {
+    /// The connection's other end.
+    pub peer: NodeId,
+    /// The request.
+    pub frame: ClientFrame,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
 }
 
 struct State {
@@ -140,6 +155,17 @@ impl FakeNode {
         self.shared.signing.node_id()
     }
 
+    /// The key to which payloads are sealed.
+    pub fn exchange_key(&self) -> ExchangeKey {
+        self.shared.exchange.public_key()
+    }
+
+    /// The peers that this node is connected with.
+    pub fn connected(&self) -> Vec<NodeId> {
+        let peers = self.mesh.peers().into_iter();
+        peers.filter(|peer| peer.connected).map(|peer| peer.node).collect()
+    }
+
     pub fn addrs(&self) -> Vec<Multiaddr> {
         self.mesh.bootstrap_addrs()
     }
@@ -211,7 +237,10 @@ async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
         let _ = stream.recv(16).await;
         return;
     }
-    let answer = match codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES).unwrap() {
+    let frame = codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES).unwrap();
+    let seen = SeenFrame { peer: stream.remote(), frame: frame.clone(), bytes };
+    shared.state.lock().unwrap().seen.frames.push(seen);
+    let answer = match frame {
         ClientFrame::NodeRecord => NodeFrame::NodeRecord(record(&shared).bytes().clone()),
         ClientFrame::Turn(request) => return turn::serve(&shared, stream, request).await,
         ClientFrame::Relay(_) | ClientFrame::RelayRecall { .. } | ClientFrame::Quota(_) => {

@@ -14,6 +14,7 @@ mod failures;
 mod heads;
 mod indexes;
 mod limits;
+mod linkability;
 mod relayer;
 mod renewal;
 mod stale_copies;

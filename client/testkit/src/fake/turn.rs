@@ -5,6 +5,7 @@ use baton_mesh::TurnStream;
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
     chain::{Window, WindowReader, effective},
+    codec,
     commit::{ChainPosition, SealedTurn, seal_turn},
     head::HeadRecord,
     ids::{ModelId, RunningHash},
@@ -102,7 +103,11 @@ pub(super) async fn serve(shared: &FakeNodeInner, mut stream: TurnStream, reques
     }
     assert_eq!(auth.check_time(shared.now_ms()), Ok(()));
     let (payload, secret) = request.payload.open(&shared.exchange, &auth).unwrap();
-    shared.state.lock().unwrap().seen.asked.push((payload.json_schema.clone(), payload.storage));
+    {
+        let mut state = shared.state.lock().unwrap();
+        state.seen.asked.push((payload.json_schema.clone(), payload.storage));
+        state.seen.payloads.push((auth.session_id, codec::encode(&payload)));
+    }
     let memory = request.memory.clone().map_or_else(Vec::new, |bytes| {
         let envelope = SignedObject::<MemEnvelope>::verify(bytes).unwrap();
         envelope.open(&auth, &shared.exchange, shared.now_ms()).unwrap()
