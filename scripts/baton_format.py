@@ -273,7 +273,7 @@ RECORD = Struct(
     ("finish", FINISH))
 RESUME = Struct(("author", ID), ("attempt", "u32"), ("token_count", "u32"), ("tokens_hash", ID))
 TURN_AUTH = Struct(
-    ("version", "u8"), ("suite", "u8"), ("session_id", ID), ("session_key", ID), ("head_key", ID), ("device_id", ID16),
+    ("version", "u8"), ("suite", "u8"), ("session_id", ID), ("session_key", ID), ("device_id", ID16),
     ("seq", "u64"), ("turn_id", ID16), ("attempt", "u32"), ("prev_link", ID), ("prev_blob", Option(BLOB_REF)),
     ("n_shards", "u16"), ("branch", Option(BRANCH)), ("audience", ID), ("audience_key", ID), ("payload_hash", ID),
     ("model", ID), ("sampling", ID), ("max_output_tokens", "u32"), ("max_price", "u64"), ("memory_from", Option(ID)),
@@ -283,7 +283,7 @@ READ_BLOB = Struct(("segment", "u64"), ("blob", Option(BLOB_REF)), ("author", Op
 READ_RECORD = Struct(("seq", "u64"), ("key", ID))
 GRANT = Struct(
     ("segment", "u64"), ("index", "u8"), ("record_key", ID), ("blob_key", ID), ("blobs", List(READ_BLOB)),
-    ("records", List(READ_RECORD)))
+    ("records", List(READ_RECORD)), ("head", Option(Struct(("index_key", ID), ("key", ID)))))
 SAMPLING = Struct(
     ("temperature", "f32"), ("top_p", "f32"), ("top_k", "u32"), ("repetition_penalty", "f32"), ("seed", "u64"),
     ("stop", List("string")), ("json_schema", Option(ID)), ("logprobs", "u8"))
@@ -502,7 +502,7 @@ SIGNED_TYPES = {
 
 
 # Section 17: the objects of another version than 1.
-VERSIONS = {"NodeRecord": 2}
+VERSIONS = {"NodeRecord": 2, "TurnAuth": 2, "HeadRecord": 2}
 
 
 def open_signed(kind, signed):

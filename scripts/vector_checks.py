@@ -87,13 +87,17 @@ def check_kdf(v):
 
 def check_keys(v):
     root, who = unhex(v["root"]), v["identity"]
-    for name, seed in (("session", kdf("session-sign", root)), ("head", kdf("head-sign", root))):
+    head = kdf("head-period", root, u64(v["head_period"]))
+    same(head, v["head_secret"], "head secret")
+    for name, seed in (("session", kdf("session-sign", root)), ("head", kdf("head-sign", head))):
         same(seed, v[name + "_seed"], name + " seed")
         same(nacl.crypto_sign_seed_keypair(seed)[0], v[name + "_key"], name + " key")
     session_id = kdf("session-id", unhex(v["session_key"]))
     same(session_id, v["session_id"], "session id")
     same(kdf("head-index", unhex(v["head_key"])), v["head_index_key"], "head index key")
-    same(kdf("head-locate", session_id), v["head_locate_key"], "head locate key")
+    same(kdf("head-locate", head), v["head_locate_key"], "head locate key")
+    seed = kdf("head-sign", kdf("head-period", root, u64(v["head_period"] + 1)))
+    same(kdf("head-index", nacl.crypto_sign_seed_keypair(seed)[0]), v["next_head_index_key"], "next head index key")
     same(kdf("head-inner", root), v["head_inner_key"], "head inner key")
     same(kdf("client-journal", root), v["journal_key"], "journal key")
     same(kdf("segment", root, u64(0)), v["segment_0"], "segment 0")
@@ -107,7 +111,7 @@ def check_keys(v):
     same(kdf("blob", secret, blob_salt(record_key)), v["blob_key"], "blob key")
     same(kdf("memory-fence", record_key)[:8], v["memory_fence"], "memory fence")
     same(commitment_key(record_key), v["commitment_key"], "commitment key")
-    return 17
+    return 19
 
 
 def check_sealing(v):

@@ -30,11 +30,13 @@ contexts! {
     SESSION_SIGN = "session-sign";
     /// Session public key to session id.
     SESSION_ID = "session-id";
-    /// Root secret to the head record's Ed25519 seed.
+    /// Root secret and period to the head secret of the period.
+    HEAD_PERIOD = "head-period";
+    /// Head secret of a period to its head records' Ed25519 seed.
     HEAD_SIGN = "head-sign";
     /// Head public key to head index key.
     HEAD_INDEX = "head-index";
-    /// Session id to the key of the outer part of a head record.
+    /// Head secret of a period to the key of the outer part of its head records.
     HEAD_LOCATE = "head-locate";
     /// Root secret to the key of the inner part of a head record.
     HEAD_INNER = "head-inner";

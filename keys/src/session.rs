@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 use crate::{
     contexts::{
         BLOB, BLOB_FETCH, BLOB_SALT, CLIENT_JOURNAL, COMMITMENT, HEAD_INDEX, HEAD_INNER, HEAD_LOCATE,
-        HEAD_SIGN, MEMORY_FENCE, RECORD, SEGMENT, SESSION_ID, SESSION_SIGN, TURN_TAG, WARM_TAG,
+        HEAD_PERIOD, HEAD_SIGN, MEMORY_FENCE, RECORD, SEGMENT, SESSION_ID, SESSION_SIGN, TURN_TAG, WARM_TAG,
     },
     ids::{BlobSalt, HeadIndexKey, NodeId, PublicKey, SessionId, TurnId},
     seal::{OpenError, open_deterministic, open_random, seal_deterministic, seal_random},
@@ -49,6 +49,11 @@ secret_key!(
 secret_key!(
     /// Opens and seals one stored blob: `KDF("blob", segment secret ‖ salt)`.
     BlobKey
+);
+secret_key!(
+    /// The keys of a session's head records of one period: `KDF("head-period", R ‖ u64le(period))`. Never leaves
+    /// the client.
+    HeadSecret
 );
 secret_key!(
     /// Opens and seals one part of a head record.
@@ -132,11 +137,11 @@ impl SessionRoot {
         session_id(&self.signing_key().public_key())
     }
 
-    /// The key that signs head records. It differs from the session key, so an index that validates head
-    /// records cannot link them to a session id.
+    /// The secret of the head records of one period. Nothing derived from one period's secret leads to another
+    /// period.
     #[must_use]
-    pub fn head_signing_key(&self) -> SecretSigningKey {
-        SecretSigningKey::from_seed(&Zeroizing::new(kdf(HEAD_SIGN, &[self.expose()])))
+    pub fn head_secret(&self, period: u64) -> HeadSecret {
+        HeadSecret(kdf(HEAD_PERIOD, &[self.expose(), &period.to_le_bytes()]))
     }
 
     /// The key of the inner part of head records, for the client's own devices.
@@ -226,10 +231,25 @@ pub fn head_index_key(head_key: &PublicKey) -> HeadIndexKey {
     HeadIndexKey(kdf(HEAD_INDEX, &[&head_key.0]))
 }
 
-/// The key of the outer part of head records, for every holder of the session id.
-#[must_use]
-pub fn head_locate_key(session_id: &SessionId) -> HeadPartKey {
-    HeadPartKey(kdf(HEAD_LOCATE, &[&session_id.0]))
+impl HeadSecret {
+    /// The key that signs the period's head records. It differs from the session key, so an index that
+    /// validates head records cannot link them to a session id, nor to those of another period.
+    #[must_use]
+    pub fn signing_key(&self) -> SecretSigningKey {
+        SecretSigningKey::from_seed(&Zeroizing::new(kdf(HEAD_SIGN, &[&self.0])))
+    }
+
+    /// The key that indexes the period's head records.
+    #[must_use]
+    pub fn index_key(&self) -> HeadIndexKey {
+        head_index_key(&self.signing_key().public_key())
+    }
+
+    /// The key of the outer part of the period's head records. A client may grant it to a node.
+    #[must_use]
+    pub fn locate_key(&self) -> HeadPartKey {
+        HeadPartKey(kdf(HEAD_LOCATE, &[&self.0]))
+    }
 }
 
 impl SegmentSecret {

@@ -5,6 +5,13 @@ pub const VERSION: u8 = 1;
 /// Version of node records: 2 has terms of storage.
 pub const NODE_RECORD_VERSION: u8 = 2;
 
+/// Version of turn authorisations: 2 names no head key.
+pub const TURN_AUTH_VERSION: u8 = 2;
+/// Version of payloads: 2 may grant the place of a head record.
+pub const PAYLOAD_VERSION: u8 = 2;
+/// Version of head records: 2 has keys that change with the period.
+pub const HEAD_RECORD_VERSION: u8 = 2;
+
 /// Largest object that the codec decodes: a turn request with two inline blobs and some room.
 pub const MAX_OBJECT_BYTES: usize = 8 * 1024 * 1024;
 /// Largest frame of a turn substream: the largest object.
@@ -83,6 +90,12 @@ pub const MAX_EXCHANGE_KEY_LIFETIME_MS: u64 = 24 * 3600 * 1000;
 pub const EXCHANGE_KEY_GRACE_MS: u64 = 3600 * 1000;
 /// Longest life of a head record.
 pub const MAX_HEAD_LIFETIME_MS: u64 = 400 * 24 * 3600 * 1000;
+/// Length of a period of head records, a week: the longest time for which a granted place is of use. A shorter
+/// one would cost a client with its root alone more look-ups.
+pub const HEAD_PERIOD_MS: u64 = 7 * 24 * 3600 * 1000;
+/// Most periods in which a head record of a session may lie: those of [`MAX_HEAD_LIFETIME_MS`], the present
+/// one, and the next one for a clock that is ahead.
+pub const MAX_HEAD_PERIODS: usize = 60;
 
 /// Largest body of a head record; in the DHT, of the whole encoded record.
 pub const MAX_HEAD_BYTES: usize = 4096;

@@ -8,7 +8,7 @@ use baton_keys::{
     },
     exchange::{ExchangeSecret, SUITE_V1, TurnBinding, TurnSecret, WeakKey},
     secret::kdf,
-    session::{BlobKey, RecordKey, session_id},
+    session::{BlobKey, HeadPartKey, RecordKey, session_id},
 };
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
@@ -17,13 +17,13 @@ use crate::{
     codec,
     error::ErrorCode,
     ids::{
-        AuthHash, DeviceId, ExchangeKey, GrantHash, LinkHash, ModelId, NodeId, PayloadHash, PublicKey,
-        SamplingDigest, SessionId, SuiAddress, TurnId,
+        AuthHash, DeviceId, ExchangeKey, GrantHash, HeadIndexKey, LinkHash, ModelId, NodeId, PayloadHash,
+        PublicKey, SamplingDigest, SessionId, SuiAddress, TurnId,
     },
     limits::{
         MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_LOGPROBS, MAX_MESSAGES, MAX_OUTPUT_TOKENS,
         MAX_PAYLOAD_BYTES, MAX_READ_BLOBS, MAX_READ_RECORDS, MAX_RESUME_TOKENS, MAX_SCHEMA_BYTES,
-        MAX_STOP_BYTES, MAX_STOP_STRINGS, PAYLOAD_BLOCK, VERSION,
+        MAX_STOP_BYTES, MAX_STOP_STRINGS, PAYLOAD_BLOCK, PAYLOAD_VERSION, TURN_AUTH_VERSION,
     },
     link::{BlobRef, BranchPoint, Genesis},
     record::{Message, RecordKind, check_supersedes},
@@ -139,7 +139,7 @@ pub fn json_schema_hash(text: &str) -> [u8; 32] {
 /// The client's signed order for one attempt at one turn, to one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnAuth {
-    /// Format version, 1.
+    /// Format version, 2.
     pub version: u8,
     /// Cipher suite, 1.
     pub suite: u8,
@@ -147,8 +147,6 @@ pub struct TurnAuth {
     pub session_id: SessionId,
     /// The session's public key, which signs; the id is its hash.
     pub session_key: PublicKey,
-    /// The public key of the session's head records.
-    pub head_key: PublicKey,
     /// The client's device.
     pub device_id: DeviceId,
     /// Position of the turn in the chain.
@@ -233,6 +231,7 @@ impl TurnAuth {
 impl Signable for TurnAuth {
     const LABEL: SignatureLabel = TURN_AUTH;
     const BAD_SIGNATURE: ErrorCode = ErrorCode::BadSignature;
+    const VERSION: u8 = TURN_AUTH_VERSION;
 
     fn version(&self) -> u8 {
         self.version
@@ -280,6 +279,18 @@ impl GrantedKey {
     #[must_use]
     pub fn of_blob(key: &BlobKey) -> Self {
         Self(*key.expose())
+    }
+
+    /// Grants the locate key of a period's head records.
+    #[must_use]
+    pub fn of_head(key: &HeadPartKey) -> Self {
+        Self(*key.expose())
+    }
+
+    /// The granted locate key.
+    #[must_use]
+    pub fn head_key(&self) -> HeadPartKey {
+        HeadPartKey::from_bytes(self.0)
     }
 
     /// The granted record key.
@@ -335,6 +346,15 @@ pub struct ReadRecord {
     pub key: GrantedKey,
 }
 
+/// Permission to find one period's head record in the index and to open its outer part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeadGrant {
+    /// Its place in the index.
+    pub index_key: HeadIndexKey,
+    /// The locate key.
+    pub key: GrantedKey,
+}
+
 /// The keys of one turn: to write it, and to read its window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
@@ -350,6 +370,8 @@ pub struct Grant {
     pub blobs: Vec<ReadBlob>,
     /// Records to read, oldest first.
     pub records: Vec<ReadRecord>,
+    /// The head record that names the blobs. There exactly when a blob has no location.
+    pub head: Option<HeadGrant>,
 }
 
 impl Grant {
@@ -380,7 +402,7 @@ impl Default for StoragePolicy {
 /// The part of a request that only the node may read.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Payload {
-    /// Format version, 1.
+    /// Format version, 2.
     pub version: u8,
     /// The keys.
     pub grant: Grant,
@@ -480,7 +502,7 @@ impl Payload {
     /// # Errors
     /// As [`SealedPayload::open`].
     pub fn check(&self, auth: &TurnAuth) -> Result<(), ErrorCode> {
-        if self.version != VERSION {
+        if self.version != PAYLOAD_VERSION {
             return Err(ErrorCode::UnsupportedVersion);
         }
         let grant = &self.grant;
@@ -521,7 +543,7 @@ impl Payload {
 /// Checks the blob order: none for a first turn, else the head's blob, then closed segments, newest first.
 fn check_blob_order(grant: &Grant, auth: &TurnAuth) -> Result<(), ErrorCode> {
     let Some(first) = grant.blobs.first() else {
-        let reads_nothing = auth.seq == 0 && grant.records.is_empty();
+        let reads_nothing = auth.seq == 0 && grant.records.is_empty() && grant.head.is_none();
         return if reads_nothing { Ok(()) } else { Err(ErrorCode::PayloadRejected) };
     };
     let descending = grant
@@ -530,7 +552,9 @@ fn check_blob_order(grant: &Grant, auth: &TurnAuth) -> Result<(), ErrorCode> {
         .all(|pair| matches!(pair, [a, b] if b.segment.checked_add(1) == Some(a.segment)));
     let ascending = grant.records.windows(2).all(|pair| matches!(pair, [a, b] if a.seq < b.seq));
     let in_range = grant.records.last().is_none_or(|last| last.seq < auth.seq);
-    if auth.seq > 0 && descending && ascending && in_range && first.blob == auth.prev_blob {
+    // A place that no blob needs would only tell the node where to look later.
+    let located = grant.head.is_some() == grant.blobs.iter().any(|read| read.blob.is_none());
+    if auth.seq > 0 && descending && ascending && in_range && located && first.blob == auth.prev_blob {
         Ok(())
     } else {
         Err(ErrorCode::PayloadRejected)

@@ -14,7 +14,7 @@ use baton_proto::{
     ErrorCode, SignedObject, codec,
     export::Export,
     ids::{AuthHash, DeviceId, LinkHash, NodeId, PayloadHash, TurnId},
-    limits::{MAX_NODE_FRAME_BYTES, VERSION},
+    limits::{MAX_NODE_FRAME_BYTES, PAYLOAD_VERSION, TURN_AUTH_VERSION},
     link::{BlobRef, Link, blob_digest},
     node_record::NodeRecord,
     record::{Message, RecordKind, Role},
@@ -114,6 +114,7 @@ pub(crate) fn next(
             key: GrantedKey::of_blob(&key),
         }],
         records,
+        head: None,
     };
     Ok(Next { seq, prev_link, prev_blob, grant })
 }
@@ -132,11 +133,10 @@ pub(crate) fn build(
     let sampling = Sampling::default();
     let signing = root.signing_key();
     let mut auth = TurnAuth {
-        version: VERSION,
+        version: TURN_AUTH_VERSION,
         suite: SUITE_V1,
         session_id,
         session_key: signing.public_key(),
-        head_key: root.head_signing_key().public_key(),
         device_id: DeviceId(random_bytes()),
         seq,
         turn_id,
@@ -160,7 +160,7 @@ pub(crate) fn build(
         expires_ms,
     };
     let payload = Payload {
-        version: VERSION,
+        version: PAYLOAD_VERSION,
         grant,
         kind: RecordKind::Turn,
         supersedes_from: None,

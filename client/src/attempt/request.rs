@@ -9,12 +9,12 @@ use baton_proto::{
     ErrorCode, SignedObject,
     chain::effective_newest_first,
     ids::PublicKey,
-    limits::{MAX_AUTH_LIFETIME_MS, MAX_INLINE_BLOBS, MAX_READ_BLOBS, VERSION},
+    limits::{MAX_AUTH_LIFETIME_MS, MAX_INLINE_BLOBS, MAX_READ_BLOBS, PAYLOAD_VERSION, TURN_AUTH_VERSION},
     link::BlobRef,
     memory::MemEnvelope,
     record::RecordKind,
     segment::Segment,
-    turn::{Grant, GrantedKey, Payload, ReadBlob, ReadRecord, SealedPayload, TurnAuth},
+    turn::{Grant, GrantedKey, HeadGrant, Payload, ReadBlob, ReadRecord, SealedPayload, TurnAuth},
     wire::{InlineBlob, TurnRequest},
 };
 
@@ -69,13 +69,14 @@ pub(crate) fn prepare(
     now_ms: u64,
 ) -> Result<PreparedAttempt, ErrorCode> {
     let base = state.base();
-    let (grant, record_key) = grant(state, turn, attempt, choice, &base, options.with_locator)?;
+    let head = (!options.with_locator).then(|| head_grant(state, now_ms));
+    let (grant, record_key) = grant(state, turn, attempt, choice, &base, head)?;
     let inline = inline_blobs(state, &grant, options.inline)?;
     let seq = state.next_seq();
     let prev_blob = if options.with_locator { head_blob(state)? } else { None };
     let max_output_tokens = output_cap(turn.max_output_tokens, choice.max_output_tokens);
     let payload = Payload {
-        version: VERSION,
+        version: PAYLOAD_VERSION,
         grant,
         kind: turn.kind,
         supersedes_from: turn.supersedes_from,
@@ -91,11 +92,10 @@ pub(crate) fn prepare(
     };
     let signing = state.root.signing_key();
     let mut auth = TurnAuth {
-        version: VERSION,
+        version: TURN_AUTH_VERSION,
         suite: SUITE_V1,
         session_id: state.session_id,
         session_key: signing.public_key(),
-        head_key: state.root.head_signing_key().public_key(),
         device_id: state.header.device_id,
         seq,
         turn_id: turn.turn_id,
@@ -150,7 +150,7 @@ fn grant(
     attempt: u32,
     choice: &Choice,
     base: &Segment,
-    with_locator: bool,
+    head: Option<HeadGrant>,
 ) -> Result<(Grant, RecordKey), ErrorCode> {
     let identity = state.identity(base, turn.turn_id, attempt, choice.node);
     let record_key = state.root.record_key(&identity);
@@ -170,7 +170,7 @@ fn grant(
         let blob = state.blob_ref(end).ok_or(ErrorCode::BlobIdMismatch)?;
         blobs.push(ReadBlob {
             segment: last.link.segment,
-            blob: with_locator.then_some(blob),
+            blob: head.is_none().then_some(blob),
             author: Some(last.link.author),
             key: GrantedKey::of_blob(&state.root.blob_key(last.link.segment, &salt)),
         });
@@ -191,10 +191,19 @@ fn grant(
         index,
         record_key: GrantedKey::of_record(&record_key),
         blob_key: GrantedKey::of_blob(&blob_key),
+        // A first turn has no blobs to find.
+        head: head.filter(|_| !blobs.is_empty()),
         blobs,
         records,
     };
     Ok((grant, record_key))
+}
+
+/// The place and the key of the last turn's head record, for a node that is to find the blobs there. They are
+/// of use until the end of the week.
+fn head_grant(state: &State, now_ms: u64) -> HeadGrant {
+    let secret = state.root.head_secret(state.head_period(now_ms));
+    HeadGrant { index_key: secret.index_key(), key: GrantedKey::of_head(&secret.locate_key()) }
 }
 
 /// Turns that the node may read, oldest first: the latest effective turns, until their text fills the budget.

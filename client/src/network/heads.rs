@@ -9,7 +9,7 @@ use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use baton_proto::{
     ErrorCode, SignedObject,
-    head::HeadRecord,
+    head::{HeadPlace, HeadRecord},
     ids::HeadIndexKey,
     store::{HeadIndex, StoreError, StoreFuture},
 };
@@ -24,6 +24,11 @@ use crate::{
 /// Most indexes of a client, without the nodes' DHT. Each is queried at every look, and a few are enough to
 /// make up for withheld records.
 pub const MAX_HEAD_INDEXES: usize = 8;
+
+/// Places of the first round of a look: the present week, and the week before or after.
+const FIRST_ROUND: usize = 2;
+/// Places of each later round: an index gets this many requests at once.
+const LATER_ROUND: usize = 8;
 
 /// A head index with its name for users.
 #[derive(Clone)]
@@ -107,20 +112,27 @@ impl HeadIndexes {
         Self { members: self.members.iter().cloned().chain([member]).collect(), wait: self.wait }
     }
 
-    /// Queries all indexes at once.
-    pub(crate) async fn look(&self, key: HeadIndexKey) -> HeadLookup {
-        self.look_within(key, self.wait).await
-    }
-
-    /// As [`HeadIndexes::look`], with `wait` per index if that is shorter than usual.
-    pub(crate) async fn look_within(&self, key: HeadIndexKey, wait: Duration) -> HeadLookup {
+    /// Looks in these places, newest period first, until an index shows a record: first in the two newest
+    /// periods, then in eight at a time. The indexes are queried at once, each place once, with at most `wait`
+    /// for an index and a round. An index that did not answer is not queried again.
+    pub(crate) async fn look(&self, places: &[HeadPlace], wait: Duration) -> HeadLookup {
         let wait = wait.min(self.wait);
-        let asked = self.members.iter().map(|member| async move {
-            let answer = timeout(wait, member.index.resolve(key)).await;
-            (member.name.clone(), answer.unwrap_or_else(|_| Err(unavailable("it did not answer in time"))))
-        });
-        let answers = join_all(asked).await;
-        let look = judge(answers.into_iter().map(|(name, answer)| (name, read(answer, key))).collect());
+        let mut answers: Vec<(String, Vec<ParsedAnswer>)> =
+            self.members.iter().map(|member| (member.name.clone(), Vec::new())).collect();
+        let (newest, older) = places.split_at(places.len().min(FIRST_ROUND));
+        for round in std::iter::once(newest).chain(older.chunks(LATER_ROUND)) {
+            let asked = self.members.iter().zip(&mut answers).map(|(member, (_, answers))| async move {
+                if answers.iter().all(|answer| matches!(answer, ParsedAnswer::Nothing)) {
+                    answers.extend(member.resolve_all(round, wait).await);
+                }
+            });
+            join_all(asked).await;
+            let is_record = |answer: &ParsedAnswer| matches!(answer, ParsedAnswer::Record(_));
+            if answers.iter().any(|(_, answers)| answers.iter().any(is_record)) {
+                break;
+            }
+        }
+        let look = judge(answers);
         look.log();
         look
     }
@@ -148,26 +160,20 @@ impl HeadIndexes {
     /// Whether an index shows a newer record than this one.
     async fn newer(&self, member: &NamedIndex, record: &[u8]) -> bool {
         let Ok(ours) = SignedObject::<HeadRecord>::verify_encoded(record) else { return false };
-        let key = ours.index_key();
-        let Ok(answer) = timeout(self.wait, member.index.resolve(key)).await else { return false };
-        matches!(read(answer, key), ParsedAnswer::Record(theirs) if ranks_above(&theirs, &ours))
+        let place = HeadPlace { period: ours.period(), key: ours.index_key() };
+        let Ok(answer) = timeout(self.wait, member.index.resolve(place.key)).await else { return false };
+        matches!(read(answer, place), ParsedAnswer::Record(theirs) if ranks_above(&theirs, &ours))
     }
 }
 
-impl HeadIndex for HeadIndexes {
-    fn publish<'a>(&'a self, record: Vec<u8>) -> StoreFuture<'a, ()> {
-        Box::pin(async move { self.offer(&record, None).await.result() })
-    }
-
-    fn resolve<'a>(&'a self, key: HeadIndexKey) -> StoreFuture<'a, Option<Vec<u8>>> {
-        Box::pin(async move {
-            let look = self.look(key).await;
-            match &look.best {
-                Some(record) => Ok(Some(record.encode())),
-                None if look.statuses.iter().any(|one| one.shows.is_answer()) => Ok(None),
-                None => Err(look.no_answer()),
-            }
-        })
+impl NamedIndex {
+    /// Its answers about several places.
+    async fn resolve_all(&self, places: &[HeadPlace], wait: Duration) -> Vec<ParsedAnswer> {
+        let asked = places.iter().map(|place| async move {
+            let answer = timeout(wait, self.index.resolve(place.key)).await;
+            read(answer.unwrap_or_else(|_| Err(unavailable("it did not answer in time"))), *place)
+        });
+        join_all(asked).await
     }
 }
 
@@ -220,15 +226,23 @@ pub(crate) enum ParsedAnswer {
     Unavailable(String),
 }
 
-/// Parses an answer: only a signed record of this key counts.
-fn read(answer: Result<Option<Vec<u8>>, StoreError>, key: HeadIndexKey) -> ParsedAnswer {
+/// Parses an answer: only a signed record of this place counts.
+fn read(answer: Result<Option<Vec<u8>>, StoreError>, place: HeadPlace) -> ParsedAnswer {
     let bytes = match answer {
         Ok(Some(bytes)) => bytes,
         Ok(None) | Err(StoreError::NotFound) => return ParsedAnswer::Nothing,
         Err(error) => return ParsedAnswer::Unavailable(error.to_string()),
     };
     match SignedObject::<HeadRecord>::verify_encoded(&bytes) {
-        Ok(record) if record.index_key() == key => ParsedAnswer::Record(Box::new(record)),
+        Ok(record) if record.index_key() == place.key => {
+            // So a higher sequence is never in an earlier place.
+            let fits = record.period() == place.period;
+            if fits {
+                ParsedAnswer::Record(Box::new(record))
+            } else {
+                ParsedAnswer::Wrong(ErrorCode::BadSequence)
+            }
+        }
         Ok(_) => ParsedAnswer::Wrong(ErrorCode::BadSignature),
         Err(code) => ParsedAnswer::Wrong(code),
     }
@@ -241,9 +255,10 @@ fn ranks_above(one: &SignedObject<HeadRecord>, other: &SignedObject<HeadRecord>)
     rank(one) > rank(other)
 }
 
-/// Evaluates the answers of several indexes.
-pub(crate) fn judge(answers: Vec<(String, ParsedAnswer)>) -> HeadLookup {
-    let records = answers.iter().filter_map(|(_, shown)| match shown {
+/// Evaluates the answers of several indexes, each about its places from the newest on. An index's status is
+/// its first answer other than nothing: what it shows in an older place does not excuse a newer one.
+pub(crate) fn judge(answers: Vec<(String, Vec<ParsedAnswer>)>) -> HeadLookup {
+    let records = answers.iter().flat_map(|(_, shown)| shown).filter_map(|shown| match shown {
         ParsedAnswer::Record(record) => Some((**record).clone()),
         _ => None,
     });
@@ -252,8 +267,9 @@ pub(crate) fn judge(answers: Vec<(String, ParsedAnswer)>) -> HeadLookup {
     older.dedup_by_key(|record| record.encode());
     let best = (!older.is_empty()).then(|| older.remove(0));
     let newest = best.as_ref().map(SignedObject::encode);
-    let status = |(name, shown): (String, ParsedAnswer)| {
-        let shows = match shown {
+    let status = |(name, shown): (String, Vec<ParsedAnswer>)| {
+        let first = shown.into_iter().find(|answer| !matches!(answer, ParsedAnswer::Nothing));
+        let shows = match first.unwrap_or(ParsedAnswer::Nothing) {
             ParsedAnswer::Record(record) => {
                 let sequence = record.sequence;
                 if newest.as_ref() == Some(&record.encode()) {

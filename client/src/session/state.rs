@@ -23,8 +23,9 @@ use baton_proto::{
     SignedObject,
     ack::TurnAck,
     chain::{HistoryTurn, effective},
-    head::{DeviceLease, SegmentRef},
+    head::{DeviceLease, SegmentRef, head_period},
     ids::{BlobDigest, BlobId, LinkHash, NodeId, SessionId, TurnId},
+    limits::{MAX_CLOCK_SKEW_MS, MAX_LINK_LEAD_MS},
     link::{Genesis, Link},
     memory::MemoryItem,
     receipt::{ProgressNote, Receipt},
@@ -536,6 +537,24 @@ impl State {
         let prev = self.history.first().map_or_else(|| self.prev_link(), |first| first.link.prev_link);
         let links = self.history.iter().map(|turn| ChainLink::from(&turn.link)).collect();
         Chain { first: self.first_seq(), prev, links }
+    }
+
+    /// A time before which no head record of the session can be newer than what is known here: that of the
+    /// last known record, or else of the session's beginning.
+    pub(crate) fn head_since_ms(&self, now_ms: u64) -> u64 {
+        // A sequence of a week to come is of a clock that was wrong.
+        let latest = head_period(now_ms.saturating_add(MAX_CLOCK_SKEW_MS));
+        if let Some(head) = self.head.filter(|head| head_period(head.sequence) <= latest) {
+            return head.sequence;
+        }
+        let first = self.history.iter().next().map_or(u64::MAX, |turn| turn.link.time_ms);
+        self.header.created_ms.min(first).saturating_sub(MAX_LINK_LEAD_MS)
+    }
+
+    /// The week in which the head record of the last turn lies, or will lie.
+    pub(crate) fn head_period(&self, now_ms: u64) -> u64 {
+        let published = self.head.filter(|head| head.link_hash == self.prev_link());
+        head_period(published.map_or(now_ms, |head| head.sequence))
     }
 
     /// Whether this device drew a turn's id: then it wrote the turn, even if its journal lost it.

@@ -7,13 +7,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton_keys::session::{RecordIdentity, SessionRoot, head_index_key};
+use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
     ErrorCode, SignedObject,
-    head::{DeviceLease, HeadInner, HeadOuter, HeadRecord},
+    head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, head_period, head_places},
     ids::SessionId,
-    limits::MAX_DEVICES,
-    store::{HeadIndex as _, StoreError},
+    limits::{MAX_CLOCK_SKEW_MS, MAX_DEVICES},
+    store::StoreError,
 };
 
 use crate::{
@@ -68,7 +68,8 @@ pub(crate) struct FoundHead {
 
 impl FoundHead {
     fn open(record: &SignedObject<HeadRecord>, root: &SessionRoot) -> Result<Self, ErrorCode> {
-        let (outer, inner) = (record.open_outer(&root.session_id())?, record.open_inner(root)?);
+        let key = root.head_secret(record.period()).locate_key();
+        let (outer, inner) = (record.open_outer(&key)?, record.open_inner(root)?);
         Ok(Self { sequence: record.sequence, outer, inner })
     }
 
@@ -159,9 +160,9 @@ async fn snapshot(
     session: &Arc<Session>,
     wait: Duration,
 ) -> Result<HeadSnapshot, ClientError> {
-    let root = session.read(|state| state.root.clone());
-    let key = head_index_key(&root.head_signing_key().public_key());
-    let look = core.heads_of(session.id).look_within(key, wait).await;
+    let (root, since_ms) = session.read(|state| (state.root.clone(), state.head_since_ms(core.now_ms())));
+    let places = head_places(&root, since_ms, core.now_ms());
+    let look = core.heads_of(session.id).look(&places, wait).await;
     session.indexes(|view| view.statuses.clone_from(&look.statuses));
     let found = open_best(&look, &root)?;
     if let Some(found) = &found {
@@ -330,10 +331,10 @@ pub(crate) async fn publish_tombstone(core: &Arc<Core>, root: &SessionRoot) -> R
     }
     let now = core.now_ms();
     let inner = HeadInner { tombstone: true, ..found.inner };
-    let sequence = found.sequence.saturating_add(1);
+    let sequence = next_sequence([found.sequence], now);
     let expires = now.saturating_add(HEAD_LIFETIME_MS);
     let record = HeadRecord::seal(root, &found.outer, &inner, sequence, now, expires);
-    Ok(core.heads_of(root.session_id()).publish(record.encode()).await?)
+    Ok(core.heads_of(root.session_id()).offer(&record.encode(), None).await.result()?)
 }
 
 /// The newest record in the indexes, checked and opened; none if all indexes answer that they have none.
@@ -343,8 +344,8 @@ pub(crate) async fn resolve(core: &Arc<Core>, root: &SessionRoot) -> Result<Opti
 
 /// As [`resolve`], with the earlier records of indexes that lag, newest first.
 pub(crate) async fn resolve_all(core: &Arc<Core>, root: &SessionRoot) -> Result<Vec<FoundHead>, ClientError> {
-    let key = head_index_key(&root.head_signing_key().public_key());
-    let look = core.heads_of(root.session_id()).look(key).await;
+    let places = head_places(root, 0, core.now_ms());
+    let look = core.heads_of(root.session_id()).look(&places, Duration::MAX).await;
     let found = open_best(&look, root)?;
     if found.is_none() && look.is_partial() {
         // An index that did not answer may have it.
@@ -388,12 +389,19 @@ fn next_record(
         devices: std::iter::once(own).chain(others).collect(),
         tombstone,
     };
-    // The time, so that the number does not count turns.
-    let last = state.head.map_or(above, |head| head.sequence.max(above));
-    let sequence = last.saturating_add(1).max(now_ms);
+    let known = state.head.map(|head| head.sequence);
+    let sequence = next_sequence(known.into_iter().chain([above]), now_ms);
     let expires = now_ms.saturating_add(HEAD_LIFETIME_MS);
     let record = HeadRecord::seal(&state.root, &outer, &inner, sequence, now_ms, expires);
     Some((record, PublishedHead { sequence, seq: outer.seq, link_hash: outer.link_hash }))
+}
+
+/// The sequence after `earlier` ones: the time, so that it does not count turns, or one more than the last. A
+/// sequence of a week to come is of a clock that was wrong, and does not count: other devices do not look there.
+fn next_sequence(earlier: impl IntoIterator<Item = u64>, now_ms: u64) -> u64 {
+    let latest = head_period(now_ms.saturating_add(MAX_CLOCK_SKEW_MS));
+    let last = earlier.into_iter().filter(|sequence| head_period(*sequence) <= latest).max();
+    last.map_or(now_ms, |last| last.saturating_add(1).max(now_ms))
 }
 
 /// Compares the indexes' record with this device's state.
@@ -460,5 +468,26 @@ fn compare_chain(state: &State, found: &FoundHead) -> Result<(), ClientError> {
             let ours = state.next_seq().saturating_sub(1);
             Err(ClientError::Behind { ours, theirs: outer.seq, own: state.is_own(&found.inner.turn_id) })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_proto::limits::HEAD_PERIOD_MS;
+
+    use super::*;
+
+    #[test]
+    fn a_sequence_rises_and_a_wrong_clock_does_not_move_it_to_a_week_to_come() {
+        let now = 2_950 * HEAD_PERIOD_MS + 5_000;
+        let next = |earlier: &[u64], now_ms| next_sequence(earlier.iter().copied(), now_ms);
+        assert_eq!(next(&[], now), now);
+        assert_eq!(next(&[0, now], now), now + 1);
+        assert_eq!(next(&[now + 3_600_000, 5], now), now + 3_600_001, "another device's clock is ahead");
+        assert_eq!(next(&[now + HEAD_PERIOD_MS], now), now);
+        assert_eq!(next(&[now + HEAD_PERIOD_MS, now + 7], now), now + 8);
+        // Near the end of a week, a clock that is ahead may be in the next one already.
+        let end = 2_951 * HEAD_PERIOD_MS;
+        assert_eq!(next(&[end + 10], end - 20_000), end + 11);
     }
 }

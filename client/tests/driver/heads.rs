@@ -1,9 +1,18 @@
 //! The head index: publication, comparison, and recovery of a session from its root alone.
 
-use baton_client::{ClientError, HeadStatus, NewSession, SessionRoot};
-use baton_proto::ErrorCode;
+use std::sync::Arc;
 
-use baton_testkit::{GRACE, World, say, session};
+use baton_client::{Client, ClientError, HeadStatus, InlinePolicy, NewSession, SessionRoot, TurnInput};
+use baton_proto::{
+    ErrorCode, SignedObject, codec, head::HeadRecord, ids::HeadIndexKey, limits::HEAD_PERIOD_MS,
+    turn::Payload,
+};
+
+use baton_testkit::{
+    GRACE, World,
+    gate::{Gate, with_indexes},
+    say, session,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_head_is_a_rollback_and_a_vanished_one_too() {
@@ -135,4 +144,67 @@ async fn recovery_refuses_a_store_that_changed_a_blob() {
     assert_eq!(error.code(), Some(ErrorCode::BlobHashMismatch));
     assert!(client.sessions().await.unwrap().is_empty());
     client.shutdown(GRACE).await;
+}
+
+/// A client of a world whose clock, like the nodes', is this many weeks ahead; and its access to the index.
+async fn weeks_later(world: &World, home: &std::path::Path, weeks: u64) -> (Client, Arc<Gate>) {
+    let ahead = weeks * HEAD_PERIOD_MS;
+    world.nodes.iter().for_each(|node| node.set_clock_ahead(i64::try_from(ahead).unwrap()));
+    let gate = Gate::new(&world.store);
+    let mut config = with_indexes(world.config(home), std::slice::from_ref(&gate));
+    config.shift_clocks(i64::try_from(ahead / 1000).unwrap());
+    (Client::open(config).await.unwrap(), gate)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_a_granted_place_finds_and_recognises_no_head_of_the_next_week() {
+    let world = World::new(1).await;
+    let (client, _) = weeks_later(&world, world.home.path(), 0).await;
+    let id = session(&client).await;
+    say(&client, id, "one").await;
+    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    // Without the locations of the blobs, the node gets the place of the head; otherwise it gets nothing.
+    let input = TurnInput { with_locator: false, inline: InlinePolicy::Never, ..TurnInput::user("two") };
+    client.session(id).turn(input, |_| {}).await.unwrap();
+    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    let root = client.session(id).backup().await.unwrap();
+    client.shutdown(GRACE).await;
+    let payloads = world.nodes[0].seen(|seen| seen.payloads.clone());
+    let granted = |position: usize| {
+        let (_, bytes) = &payloads[position];
+        codec::decode::<Payload>(bytes, bytes.len()).unwrap().grant.head.clone()
+    };
+    assert_eq!(granted(0), None);
+    let grant = granted(1).unwrap();
+    let shows = |key: &HeadIndexKey| {
+        let found = world.store.heads().get(key).cloned().unwrap();
+        SignedObject::<HeadRecord>::verify_encoded(&found).unwrap()
+    };
+    let watched = shows(&grant.index_key);
+    assert_eq!(watched.open_outer(&grant.key.head_key()).unwrap().seq, 1);
+
+    let (client, _) = weeks_later(&world, world.home.path(), 1).await;
+    say(&client, id, "three").await;
+    assert!(client.session(id).wait_settled(GRACE).await.unwrap());
+    client.shutdown(GRACE).await;
+    // The granted place stands still, and the key opens nothing else in the index.
+    assert_eq!(shows(&grant.index_key), watched);
+    let others: Vec<HeadIndexKey> =
+        world.store.heads().into_keys().filter(|key| *key != grant.index_key).collect();
+    assert_eq!(others.len(), 1);
+    let later = shows(&others[0]);
+    assert_eq!(later.open_outer(&grant.key.head_key()), Err(ErrorCode::PayloadRejected));
+    assert_ne!(later.head_key, watched.head_key);
+
+    // The root alone finds the newest head, now and after five weeks of rest. The lease of the device looks
+    // once more.
+    for (weeks, lookups) in [(1, 2), (6, 10)] {
+        let home = tempfile::tempdir().unwrap();
+        let (client, gate) = weeks_later(&world, home.path(), weeks).await;
+        assert_eq!(client.recover(&root).await.unwrap(), id);
+        assert!(gate.resolves() <= 2 * lookups, "{} look-ups", gate.resolves());
+        let history = client.session(id).history().await.unwrap();
+        assert_eq!(history.len(), 3);
+        client.shutdown(GRACE).await;
+    }
 }

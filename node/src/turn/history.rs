@@ -1,11 +1,10 @@
 //! The verified history of a turn: the necessary blobs, their bytes, and their chain.
 
-use baton_keys::session::head_index_key;
 use baton_proto::{
     ErrorCode, SignedObject,
     chain::{Window, WindowReader},
     head::{HeadOuter, HeadRecord},
-    turn::{Grant, TurnAuth},
+    turn::{Grant, HeadGrant, TurnAuth},
     wire::InlineBlob,
 };
 use futures::future::try_join_all;
@@ -49,9 +48,10 @@ async fn locate(
     auth: &SignedObject<TurnAuth>,
     grant: &Grant,
 ) -> Result<WindowReader, ErrorCode> {
+    let head = grant.head.as_ref().ok_or(ErrorCode::BlobUnavailable)?;
     let mut retries = STORE_RETRIES.iter();
     loop {
-        let located = match resolve(core, auth).await {
+        let located = match resolve(core, head).await {
             Ok(outer) => WindowReader::new(auth, grant.clone(), Some(&outer)),
             Err(code) => Err(code),
         };
@@ -63,15 +63,15 @@ async fn locate(
     }
 }
 
-async fn resolve(core: &Core, auth: &TurnAuth) -> Result<HeadOuter, ErrorCode> {
+async fn resolve(core: &Core, head: &HeadGrant) -> Result<HeadOuter, ErrorCode> {
     let heads = core.heads.as_ref().ok_or(ErrorCode::BlobUnavailable)?;
-    let found = heads.resolve(head_index_key(&auth.head_key)).await;
+    let found = heads.resolve(head.index_key).await;
     let encoded = found.ok().flatten().ok_or(ErrorCode::BlobUnavailable)?;
     // A record of another session counts as no record.
     let record =
         SignedObject::<HeadRecord>::verify_encoded(&encoded).map_err(|_| ErrorCode::BlobUnavailable)?;
-    if record.head_key != auth.head_key {
+    if record.index_key() != head.index_key {
         return Err(ErrorCode::BlobUnavailable);
     }
-    record.open_outer(&auth.session_id).map_err(|_| ErrorCode::BlobUnavailable)
+    record.open_outer(&head.key.head_key()).map_err(|_| ErrorCode::BlobUnavailable)
 }

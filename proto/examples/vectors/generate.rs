@@ -9,10 +9,11 @@ use baton_keys::{
     ids::{BlobSalt, NodeId, SessionId, TurnId},
     owner::sui_address,
     secret::kdf,
-    session::{BlobKey, RecordIdentity, RecordKey, head_index_key, head_locate_key},
+    session::{BlobKey, RecordIdentity, RecordKey},
 };
 use baton_proto::{
     codec,
+    head::head_period,
     ids::{AuthHash, LinkHash, RunningHash},
     limits::{
         HEAD_INNER_BLOCK, HEAD_OUTER_BLOCK, MAX_RECORD_BUCKET, MIN_RECORD_BUCKET, PAYLOAD_BLOCK, REPLY_BLOCK,
@@ -162,17 +163,21 @@ fn key_vectors() -> Value {
     let identity = identity();
     let record_key = root.record_key(&identity);
     let salt = record_key.blob_salt();
-    let head_key = root.head_signing_key().public_key();
+    let period = head_period(session::START_MS);
+    let head = root.head_secret(period);
     json!({
         "root": hex::encode(root.expose()),
         "words": *root.to_words(),
         "session_seed": hex::encode(*root.signing_key().expose_seed()),
         "session_key": root.signing_key().public_key().to_string(),
         "session_id": root.session_id().to_string(),
-        "head_seed": hex::encode(*root.head_signing_key().expose_seed()),
-        "head_key": head_key.to_string(),
-        "head_index_key": head_index_key(&head_key).to_string(),
-        "head_locate_key": hex::encode(head_locate_key(&root.session_id()).expose()),
+        "head_period": period,
+        "head_secret": hex::encode(head.expose()),
+        "head_seed": hex::encode(*head.signing_key().expose_seed()),
+        "head_key": head.signing_key().public_key().to_string(),
+        "head_index_key": head.index_key().to_string(),
+        "head_locate_key": hex::encode(head.locate_key().expose()),
+        "next_head_index_key": root.head_secret(period + 1).index_key().to_string(),
         "head_inner_key": hex::encode(root.head_inner_key().expose()),
         "journal_key": hex::encode(root.journal_key().expose()),
         "segment_0": hex::encode(root.segment(0).expose()),

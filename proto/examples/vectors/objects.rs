@@ -19,7 +19,7 @@ use baton_proto::{
     quota::{QuotaGrant, QuotaProof, QuotaUse},
     receipt::{EngineKind, ProgressNote},
     record::RecordKind,
-    turn::{Sampling, StoragePolicy},
+    turn::{Grant, GrantedKey, HeadGrant, Sampling, StoragePolicy},
     wire::{
         ClientFrame, InlineBlob, NodeFrame, ReplyEvent, StoreState, TokenBytes, TokenLogprob, TurnRequest,
         TurnStatus,
@@ -133,7 +133,7 @@ pub(crate) fn head(made: &Session) -> SignedObject<HeadRecord> {
         &root(),
         &made.head(),
         &head_inner(made),
-        20,
+        START_MS + 1_200_000,
         START_MS + 1_200_000,
         START_MS + 86_400_000,
     )
@@ -299,6 +299,14 @@ pub(crate) fn object_vectors(made: &Session) -> Value {
         objects.push(plain("Grant", &payload.grant, Some(payload.grant.hash().to_string())));
         objects.push(plain("Payload", payload, None));
     }
+    let located = {
+        let mut grant = turn(made, 17).payload.grant.clone();
+        grant.blobs.iter_mut().for_each(|read| read.blob = None);
+        let secret = root().head_secret(baton_proto::head::head_period(START_MS));
+        let key = GrantedKey::of_head(&secret.locate_key());
+        Grant { head: Some(HeadGrant { index_key: secret.index_key(), key }), ..grant }
+    };
+    objects.push(plain("Grant", &located, Some(located.hash().to_string())));
     let full = Sampling {
         stop: vec!["END".to_owned(), "終".to_owned()],
         json_schema: Some(counting(0x77)),

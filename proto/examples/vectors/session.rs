@@ -18,7 +18,7 @@ use baton_proto::{
     export::{self, Export, ExportScope, TurnProofs},
     head::{HeadOuter, SegmentRef},
     ids::{BlobId, DeviceId, GrantHash, ModelId, NodeId, PayloadHash, RunningHash, SamplingDigest, TurnId},
-    limits::{PROGRESS_TOKENS, VERSION},
+    limits::{PAYLOAD_VERSION, PROGRESS_TOKENS, TURN_AUTH_VERSION, VERSION},
     link::{BlobRef, Genesis, blob_digest},
     memory::{MemEnvelope, MemoryItem},
     receipt::{
@@ -232,6 +232,7 @@ impl Session {
             blob_key: GrantedKey::of_blob(blob_key),
             blobs,
             records: self.turns.iter().map(read).collect(),
+            head: None,
         }
     }
 
@@ -250,7 +251,7 @@ impl Session {
         let record_key = root().record_key(&identity);
         let blob_key = root().blob_key(base.segment, &record_key.blob_salt());
         let payload = Payload {
-            version: VERSION,
+            version: PAYLOAD_VERSION,
             grant: self.grant(&base, &record_key, &blob_key),
             kind: script.kind,
             supersedes_from: script.supersedes_from,
@@ -332,11 +333,10 @@ impl Session {
         let genesis = Genesis { session_key, n_shards: N_SHARDS, branch: None };
         let last = self.turns.last();
         TurnAuth {
-            version: VERSION,
+            version: TURN_AUTH_VERSION,
             suite: baton_keys::exchange::SUITE_V1,
             session_id: root().session_id(),
             session_key,
-            head_key: root().head_signing_key().public_key(),
             device_id: DeviceId([0xd0; 16]),
             seq,
             turn_id: TurnId([0x20 + byte(seq); 16]),

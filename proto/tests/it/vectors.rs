@@ -282,7 +282,7 @@ fn sealed_objects_of_another_version_are_refused() {
     assert_eq!(opened.err(), Some(ErrorCode::UnsupportedVersion));
 
     let mut payload = turn.payload.clone();
-    payload.version = 2;
+    payload.version += 1;
     let mut auth = (*turn.auth).clone();
     let ephemeral = ExchangeSecret::from_bytes(&[9; 32]);
     let (sealed, _) = SealedPayload::seal(&payload, &ephemeral, &auth.audience_key, &auth.binding()).unwrap();

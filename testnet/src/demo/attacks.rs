@@ -6,7 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, bail, ensure};
 use baton_client::{ClientError, HeadStatus, InlinePolicy, ResumeOptions, TurnEvent, TurnInput};
 use baton_mesh::Multiaddr;
-use baton_proto::{ErrorCode, SignedObject, head::HeadRecord, ids::NodeId, store::HeadIndex as _};
+use baton_proto::{
+    ErrorCode, SignedObject,
+    head::{HeadRecord, head_period},
+    ids::NodeId,
+    store::HeadIndex as _,
+};
 
 use super::Demo;
 use crate::{network::EngineChoice, output, raw};
@@ -91,7 +96,7 @@ impl Demo {
         output::note("a head index that answers with an older record");
         self.settle().await?;
         let root = self.client.session(self.session).backup().await?;
-        let key = baton_keys::session::head_index_key(&root.head_signing_key().public_key());
+        let key = root.head_secret(head_period(now_ms())).index_key();
         let store = self.http_store()?;
         let older = store.resolve(key).await?.context("the head is published")?;
         let before = SignedObject::<HeadRecord>::verify_encoded(&older)?.sequence;

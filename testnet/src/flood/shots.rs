@@ -8,7 +8,7 @@ use baton_keys::{
 use baton_proto::{
     SignedBytes, SignedObject, codec,
     ids::{DeviceId, ModelId, PayloadHash, PublicKey},
-    limits::VERSION,
+    limits::{PAYLOAD_VERSION, TURN_AUTH_VERSION},
     link::Genesis,
     node_record::NodeRecord,
     record::{Message, RecordKind, Role},
@@ -58,11 +58,10 @@ pub(super) struct Target<'a> {
 fn auth(target: &Target<'_>, key: PublicKey, numbers: &mut Numbers) -> anyhow::Result<TurnAuth> {
     let genesis = Genesis { session_key: key, n_shards: SHARDS, branch: None };
     Ok(TurnAuth {
-        version: VERSION,
+        version: TURN_AUTH_VERSION,
         suite: SUITE_V1,
         session_id: session_id(&key),
         session_key: key,
-        head_key: key,
         device_id: DeviceId(numbers.bytes()),
         seq: 0,
         turn_id: TurnId(numbers.bytes()),
@@ -121,11 +120,12 @@ pub(super) fn signed(target: &Target<'_>, numbers: &mut Numbers) -> anyhow::Resu
         blob_key: GrantedKey::of_blob(&root.blob_key(0, &record_key.blob_salt())),
         blobs: Vec::new(),
         records: Vec::new(),
+        head: None,
     };
     auth.sampling = sampling.digest(&record_key);
     auth.grant_hash = grant.hash();
     let payload = Payload {
-        version: VERSION,
+        version: PAYLOAD_VERSION,
         grant,
         kind: RecordKind::Turn,
         supersedes_from: None,

@@ -1,9 +1,12 @@
 //! Evaluation of several indexes' answers.
 
+use std::{collections::HashMap, sync::Mutex};
+
 use baton_keys::session::SessionRoot;
 use baton_proto::{
-    head::{HeadInner, HeadOuter, SegmentRef},
+    head::{HeadInner, HeadOuter, SegmentRef, head_places},
     ids::{BlobDigest, BlobId, LinkHash, NodeId, TurnId},
+    limits::{HEAD_PERIOD_MS, MAX_HEAD_PERIODS},
     link::BlobRef,
 };
 
@@ -33,7 +36,7 @@ fn shown(record: &SignedObject<HeadRecord>) -> ParsedAnswer {
 }
 
 fn look(answers: &[ParsedAnswer]) -> HeadLookup {
-    judge(answers.iter().enumerate().map(|(position, shown)| (position.to_string(), shown.clone())).collect())
+    judge(answers.iter().enumerate().map(|(place, shown)| (place.to_string(), vec![shown.clone()])).collect())
 }
 
 #[test]
@@ -75,7 +78,7 @@ fn two_records_of_one_number_are_ranked_alike_whoever_is_asked_first() {
 #[test]
 fn only_a_signed_record_of_the_session_is_one() {
     let (root, other_root) = (SessionRoot::generate(), SessionRoot::generate());
-    let key = record(&root, 1, 1).index_key();
+    let key = HeadPlace { period: 0, key: record(&root, 1, 1).index_key() };
     assert!(matches!(read(Ok(Some(record(&root, 1, 1).encode())), key), ParsedAnswer::Record(_)));
     let other = read(Ok(Some(record(&other_root, 9, 9).encode())), key);
     assert!(matches!(other, ParsedAnswer::Wrong(ErrorCode::BadSignature)));
@@ -86,6 +89,76 @@ fn only_a_signed_record_of_the_session_is_one() {
     assert!(matches!(read(Ok(Some(forged)), key), ParsedAnswer::Wrong(_)));
     assert!(matches!(read(Err(StoreError::NotFound), key), ParsedAnswer::Nothing));
     assert!(matches!(read(Err(StoreError::WrongContent), key), ParsedAnswer::Unavailable(_)));
+    // A sequence of another period in this place would rank above all records of the next periods.
+    let late = HeadPlace { period: 1, ..key };
+    let misplaced = read(Ok(Some(record(&root, 1, 1).encode())), late);
+    assert!(matches!(misplaced, ParsedAnswer::Wrong(ErrorCode::BadSequence)));
+}
+
+/// An index in memory that counts its look-ups.
+#[derive(Default)]
+struct CountingIndex {
+    heads: HashMap<HeadIndexKey, Vec<u8>>,
+    is_down: bool,
+    asked: Mutex<Vec<HeadIndexKey>>,
+}
+
+impl HeadIndex for CountingIndex {
+    fn publish<'a>(&'a self, _: Vec<u8>) -> StoreFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+    fn resolve<'a>(&'a self, key: HeadIndexKey) -> StoreFuture<'a, Option<Vec<u8>>> {
+        self.asked.lock().unwrap().push(key);
+        let found = if self.is_down { Err(unavailable("down")) } else { Ok(self.heads.get(&key).cloned()) };
+        Box::pin(async { found })
+    }
+}
+
+/// Looks with the root alone, and returns the found sequence and the number of look-ups of each index.
+async fn look_at(root: &SessionRoot, now_ms: u64, indexes: Vec<CountingIndex>) -> (HeadLookup, Vec<usize>) {
+    let indexes: Vec<Arc<CountingIndex>> = indexes.into_iter().map(Arc::new).collect();
+    let named = indexes.iter().enumerate();
+    let named = named.map(|(place, index)| NamedIndex { name: place.to_string(), index: index.clone() });
+    let heads = HeadIndexes::new(named.collect(), Duration::from_secs(1)).unwrap();
+    let look = heads.look(&head_places(root, 0, now_ms), Duration::MAX).await;
+    (look, indexes.iter().map(|index| index.asked.lock().unwrap().len()).collect())
+}
+
+fn index_of(records: &[&SignedObject<HeadRecord>]) -> CountingIndex {
+    let heads = records.iter().map(|record| (record.index_key(), record.encode())).collect();
+    CountingIndex { heads, ..CountingIndex::default() }
+}
+
+#[tokio::test]
+async fn the_root_alone_finds_the_newest_head_in_a_bounded_number_of_lookups() {
+    let root = SessionRoot::generate();
+    let now = 2_950 * HEAD_PERIOD_MS + HEAD_PERIOD_MS / 2;
+    // Weeks of rest, and the look-ups that they cost.
+    for (weeks, lookups) in [(0, 2), (1, 2), (2, 10), (9, 10), (10, 18), (52, 58)] {
+        let (old, new) = (now - 55 * HEAD_PERIOD_MS, now - weeks * HEAD_PERIOD_MS);
+        let (old, new) = (record(&root, old, 1), record(&root, new, 2));
+        let (look, asked) = look_at(&root, now, vec![index_of(&[&old, &new])]).await;
+        assert_eq!((look.best, asked), (Some(new), vec![lookups]), "{weeks} weeks");
+    }
+    // A session without a head costs most.
+    let (look, asked) = look_at(&root, now, vec![index_of(&[])]).await;
+    assert!(look.best.is_none() && asked[0] <= MAX_HEAD_PERIODS, "{asked:?}");
+}
+
+#[tokio::test]
+async fn an_index_that_lost_the_newest_week_is_named_and_one_that_is_down_is_asked_once() {
+    let root = SessionRoot::generate();
+    let now = 2_950 * HEAD_PERIOD_MS + HEAD_PERIOD_MS / 2;
+    let (old, new) = (record(&root, now - 3 * HEAD_PERIOD_MS, 1), record(&root, now, 2));
+    let down = || CountingIndex { is_down: true, ..CountingIndex::default() };
+    // One index has the newest week: the others do not hide it.
+    let (look, _) = look_at(&root, now, vec![index_of(&[&old]), index_of(&[&old, &new]), down()]).await;
+    assert_eq!(look.best, Some(new.clone()));
+    assert_eq!(look.outdated(), ["0"]);
+    // All indexes that answer lost it: an earlier head is found, and the look is known to be partial.
+    let (look, asked) = look_at(&root, now, vec![index_of(&[&old]), down()]).await;
+    assert_eq!((look.best.clone(), asked), (Some(old), vec![10, 2]));
+    assert!(look.is_partial());
 }
 
 #[test]

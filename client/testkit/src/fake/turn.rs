@@ -1,6 +1,6 @@
 //! One turn of the fake node: its window, its answer, and the misbehaviour that the script names.
 
-use baton_keys::session::{RecordKey, head_index_key};
+use baton_keys::session::RecordKey;
 use baton_mesh::TurnStream;
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
@@ -32,17 +32,14 @@ async fn window(
     request: &TurnRequest,
     payload: &Payload,
 ) -> Result<Window, ErrorCode> {
-    let located = if auth.seq > 0 && auth.prev_blob.is_none() {
-        let found = shared
-            .stores
-            .heads
-            .resolve(head_index_key(&auth.head_key))
-            .await
-            .map_err(|_| ErrorCode::BlobUnavailable)?;
-        let head = SignedObject::<HeadRecord>::verify_encoded(&found.ok_or(ErrorCode::BlobUnavailable)?)?;
-        Some(head.open_outer(&auth.session_id)?)
-    } else {
-        None
+    let located = match &payload.grant.head {
+        Some(head) => {
+            let found = shared.stores.heads.resolve(head.index_key).await;
+            let found = found.map_err(|_| ErrorCode::BlobUnavailable)?.ok_or(ErrorCode::BlobUnavailable)?;
+            let record = SignedObject::<HeadRecord>::verify_encoded(&found)?;
+            Some(record.open_outer(&head.key.head_key())?)
+        }
+        None => None,
     };
     let mut reader = WindowReader::new(auth, payload.grant.clone(), located.as_ref())?;
     for need in reader.needs() {

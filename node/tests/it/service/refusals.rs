@@ -93,7 +93,8 @@ async fn refuses_what_is_wrong_with_an_authorisation() {
     let world = world(Setup::default()).await;
     let now = now_ms();
     let cases: Vec<(Changes<'_>, ErrorCode)> = vec![
-        (auth(|auth| auth.version = 2), ErrorCode::UnsupportedVersion),
+        (auth(|auth| auth.version = 1), ErrorCode::UnsupportedVersion),
+        (auth(|auth| auth.version = 3), ErrorCode::UnsupportedVersion),
         (auth(|auth| auth.suite = 2), ErrorCode::UnsupportedVersion),
         (auth(|auth| auth.audience = NodeId([9; 32])), ErrorCode::WrongAudience),
         (auth(|auth| auth.issued_ms = now + 60_000), ErrorCode::NotYetValid),

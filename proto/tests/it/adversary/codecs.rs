@@ -6,7 +6,7 @@ use baton_keys::{
     SecretSigningKey,
     exchange::ExchangeSecret,
     ids::{BlobSalt, SessionId},
-    session::{BlobKey, SessionRoot, head_locate_key},
+    session::{BlobKey, SessionRoot},
 };
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
@@ -310,7 +310,7 @@ proptest! {
         let mut head = HeadRecord::random(&mut source);
         head.outer.clone_from(&bytes);
         head.inner.clone_from(&bytes);
-        prop_assert_eq!(head.open_outer(&id).unwrap_err(), ErrorCode::PayloadRejected);
+        prop_assert_eq!(head.open_outer(&root.head_secret(3).locate_key()).unwrap_err(), ErrorCode::PayloadRejected);
         prop_assert_eq!(head.open_inner(&root).unwrap_err(), ErrorCode::PayloadRejected);
     }
 
@@ -350,9 +350,10 @@ proptest! {
         drop(ReplyEvent::from_chunk(&bytes));
         drop(ReplyEvent::from_chunk(&codec::pad_block(&bytes, REPLY_BLOCK)));
         let mut head = HeadRecord::random(&mut source);
+        let locate = root.head_secret(3).locate_key();
         for text in [bytes.clone(), codec::pad_block(&bytes, HEAD_OUTER_BLOCK).to_vec()] {
-            head.outer = head_locate_key(&id).seal(&head.head_key, &text);
-            prop_assert!(head.open_outer(&id).is_err());
+            head.outer = locate.seal(&head.head_key, &text);
+            prop_assert!(head.open_outer(&locate).is_err());
         }
         for text in [bytes.clone(), codec::pad_block(&bytes, HEAD_INNER_BLOCK).to_vec()] {
             head.inner = root.head_inner_key().seal(&head.head_key, &text);

@@ -17,7 +17,7 @@ use baton_proto::{
     receipt::{EngineKind, Receipt},
     record::{FinishReason, Record},
     segment::Entry,
-    turn::{ResumePrefix, TurnAuth},
+    turn::{GrantedKey, HeadGrant, ResumePrefix, TurnAuth},
     wire::Committed,
 };
 
@@ -74,11 +74,11 @@ const OTHER_RESUME: ResumePrefix =
 fn auth_changes() -> Vec<Change<TurnAuth>> {
     use ErrorCode::{BadGenesis, BadSignature, QuotaExceeded, SessionIdMismatch, UnsupportedVersion};
     vec![
-        ("version", |a| a.version = 2, UnsupportedVersion),
+        ("version", |a| a.version = 1, UnsupportedVersion),
+        ("a later version", |a| a.version = 3, UnsupportedVersion),
         ("suite", |a| a.suite = 2, UnsupportedVersion),
         ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
         ("session_key", |a| a.session_key = other_key().public_key(), SessionIdMismatch),
-        ("head_key", |a| a.head_key = other_key().public_key(), BadSignature),
         ("device_id", |a| a.device_id = DeviceId([9; 16]), BadSignature),
         ("seq", |a| a.seq += 1, BadSignature),
         ("seq to the genesis", |a| a.seq = 0, BadGenesis),
@@ -520,7 +520,7 @@ fn a_head_record_holds_in_every_field() {
     let cases = check_changes(
         &head,
         &[
-            ("version", |h| h.version = 2, UnsupportedVersion),
+            ("version", |h| h.version = 1, UnsupportedVersion),
             ("head_key", |h| h.head_key = PublicKey([9; 32]), BadSignature),
             ("sequence", |h| h.sequence += 1, BadSignature),
             ("issued_ms", |h| h.issued_ms -= 1, BadSignature),
@@ -538,16 +538,18 @@ fn a_head_record_holds_in_every_field() {
     );
     let taken = SignedObject::<HeadRecord>::verify(taken.bytes().clone()).unwrap();
     assert_ne!(taken.index_key(), head.index_key());
-    assert_eq!(taken.open_outer(&session.root.session_id()).unwrap_err(), PayloadRejected);
+    let locate = |root: &baton_keys::session::SessionRoot, period| root.head_secret(period).locate_key();
+    let key = locate(&session.root, head.period());
+    assert_eq!(taken.open_outer(&key).unwrap_err(), PayloadRejected);
     assert_eq!(taken.open_inner(&session.root).unwrap_err(), PayloadRejected);
     // Read by another session.
     let other = baton_keys::session::SessionRoot::from_bytes([1; 32]);
-    assert_eq!(head.open_outer(&other.session_id()).unwrap_err(), PayloadRejected);
+    assert_eq!(head.open_outer(&locate(&other, head.period())).unwrap_err(), PayloadRejected);
     assert_eq!(head.open_inner(&other).unwrap_err(), PayloadRejected);
-    assert_eq!(head.open_outer(&session.root.session_id()).unwrap(), session.head_outer(20));
-    // The id alone opens the outer part and nothing of the inner part.
+    assert_eq!(head.open_outer(&key).unwrap(), session.head_outer(20));
+    // The locate key opens the outer part and nothing of the inner part.
     let swapped = HeadRecord { outer: head.inner.clone(), ..HeadRecord::clone(&head) };
-    assert_eq!(swapped.open_outer(&session.root.session_id()).unwrap_err(), PayloadRejected);
+    assert_eq!(swapped.open_outer(&key).unwrap_err(), PayloadRejected);
     eprintln!("HeadRecord: {cases} refusals");
 }
 
@@ -558,7 +560,7 @@ fn refuses_heads_whose_blobs_are_out_of_order() {
     let seal = |outer: &baton_proto::head::HeadOuter| {
         let inner = session.head(20).open_inner(&session.root).unwrap();
         let head = HeadRecord::seal(&session.root, outer, &inner, 1, EPOCH_MS, EPOCH_MS + 1);
-        head.open_outer(&session.root.session_id())
+        head.open_outer(&session.root.head_secret(head.period()).locate_key())
     };
     let honest = session.head_outer(20);
     assert!(seal(&honest).is_ok());
@@ -574,4 +576,26 @@ fn refuses_heads_whose_blobs_are_out_of_order() {
     for outer in [none, ascending, doubled, many] {
         assert_eq!(seal(&outer).unwrap_err(), ErrorCode::BadSequence);
     }
+}
+
+/// The place of a head record is granted exactly where a blob has no location.
+#[test]
+fn refuses_a_granted_place_without_need_and_a_need_without_a_place() {
+    let next = &TWENTY.next;
+    let secret = TWENTY.session.root.head_secret(1);
+    let place = HeadGrant { index_key: secret.index_key(), key: GrantedKey::of_head(&secret.locate_key()) };
+    let check = |located: bool, head: Option<HeadGrant>| {
+        let (mut payload, mut auth) = (next.payload.clone(), TurnAuth::clone(&next.auth));
+        if !located {
+            payload.grant.blobs.iter_mut().for_each(|read| read.blob = None);
+            auth.prev_blob = None;
+        }
+        payload.grant.head = head;
+        auth.grant_hash = payload.grant.hash();
+        payload.check(&auth)
+    };
+    assert_eq!(check(true, None), Ok(()));
+    assert_eq!(check(false, Some(place.clone())), Ok(()));
+    assert_eq!(check(true, Some(place)), Err(ErrorCode::PayloadRejected));
+    assert_eq!(check(false, None), Err(ErrorCode::PayloadRejected));
 }

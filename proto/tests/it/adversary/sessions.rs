@@ -29,8 +29,9 @@ fn root_and_head_record_alone_give_back_forty_turns() {
     // From here on only the root, the encoded record and the store.
     let root = session.root.clone();
     let head = SignedObject::<HeadRecord>::verify_encoded(&encoded).unwrap();
-    assert_eq!(head.head_key, root.head_signing_key().public_key());
-    let segments = read(&root, &head.open_outer(&root.session_id()).unwrap(), &session.store).unwrap();
+    let secret = root.head_secret(head.period());
+    assert_eq!(head.index_key(), secret.index_key());
+    let segments = read(&root, &head.open_outer(&secret.locate_key()).unwrap(), &session.store).unwrap();
     let sizes: Vec<usize> = segments.iter().map(|segment| segment.turns.len()).collect();
     assert_eq!(sizes, [16, 16, 8]);
     let turns: Vec<&HistoryTurn> = segments.iter().flat_map(|segment| &segment.turns).collect();

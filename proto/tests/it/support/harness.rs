@@ -17,7 +17,7 @@ use baton_proto::{
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, SealedTurn, accept_turn, closes_segment, seal_turn},
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{BlobDigest, BlobId, DeviceId, LinkHash, ModelId, NodeId, TurnId},
-    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, VERSION},
+    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, PAYLOAD_VERSION, TURN_AUTH_VERSION, VERSION},
     link::{BlobRef, BranchPoint, blob_digest},
     memory::{MemEnvelope, MemoryItem},
     receipt::{
@@ -370,6 +370,7 @@ impl Session {
             blob_key: GrantedKey::of_blob(blob_key),
             blobs,
             records,
+            head: None,
         }
     }
 
@@ -395,7 +396,7 @@ impl Session {
             tokens_hash: resume_tokens_hash(&record_key, tokens),
         });
         let payload = Payload {
-            version: VERSION,
+            version: PAYLOAD_VERSION,
             grant: self.grant(&record_key, &blob_key),
             kind: script.kind,
             supersedes_from: script.supersedes_from,
@@ -407,11 +408,10 @@ impl Session {
             resume_tokens: script.resume.as_ref().map(|(_, tokens)| tokens.clone()).unwrap_or_default(),
         };
         let mut auth = TurnAuth {
-            version: VERSION,
+            version: TURN_AUTH_VERSION,
             suite: SUITE_V1,
             session_id: identity.session_id,
             session_key: self.root.signing_key().public_key(),
-            head_key: self.root.head_signing_key().public_key(),
             device_id: DeviceId([3; 16]),
             seq: identity.seq,
             turn_id,

@@ -11,8 +11,8 @@ use baton_proto::{
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{
         AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, EmbedId, ExchangeKey, FetchProof,
-        GrantHash, LinkHash, ModelId, NodeId, PayloadHash, PublicKey, QuotaHash, QuotaSerial, ReceiptHash,
-        RecordHash, RunningHash, SamplingDigest, SessionId, SuiAddress, TurnId,
+        GrantHash, HeadIndexKey, LinkHash, ModelId, NodeId, PayloadHash, PublicKey, QuotaHash, QuotaSerial,
+        ReceiptHash, RecordHash, RunningHash, SamplingDigest, SessionId, SuiAddress, TurnId,
     },
     link::{BlobRef, BranchPoint, Genesis, Link},
     memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
@@ -22,7 +22,7 @@ use baton_proto::{
     record::{FinishReason, Message, Record, RecordKind, Role, SealedRecord},
     segment::{Entry, Segment},
     turn::{
-        Grant, GrantedKey, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload,
+        Grant, GrantedKey, HeadGrant, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload,
         StoragePolicy, TurnAuth,
     },
     wire::{
@@ -54,6 +54,7 @@ random_arrays!(
     ExchangeKey,
     FetchProof,
     GrantHash,
+    HeadIndexKey,
     LinkHash,
     ModelId,
     NodeId,
@@ -120,7 +121,7 @@ random_structs! {
         record_length, auth_hash, receipt_hash, author, time_ms
     }
     TurnAuth {
-        version, suite, session_id, session_key, head_key, device_id, seq, turn_id, attempt, prev_link,
+        version, suite, session_id, session_key, device_id, seq, turn_id, attempt, prev_link,
         prev_blob, n_shards, branch, audience, audience_key, payload_hash, model, sampling, max_output_tokens,
         max_price, memory_from, memory_tokens, grant_hash, resume, issued_ms, expires_ms
     }
@@ -128,7 +129,8 @@ random_structs! {
     Sampling { temperature, top_p, top_k, repetition_penalty, seed, stop, json_schema, logprobs }
     ReadBlob { segment, blob, author, key }
     ReadRecord { seq, key }
-    Grant { segment, index, record_key, blob_key, blobs, records }
+    HeadGrant { index_key, key }
+    Grant { segment, index, record_key, blob_key, blobs, records, head }
     StoragePolicy { open_epochs, closed_epochs, send_object_to }
     Payload {
         version, grant, kind, supersedes_from, system, messages, sampling, json_schema, storage, resume_tokens

@@ -14,7 +14,7 @@ use baton_proto::{
     ack::StatusRequest,
     codec,
     ids::{DeviceId, GrantHash, ModelId, NodeId, PayloadHash, SamplingDigest, TurnId},
-    limits::MAX_NODE_FRAME_BYTES,
+    limits::{MAX_NODE_FRAME_BYTES, PAYLOAD_VERSION, TURN_AUTH_VERSION},
     link::Genesis,
     node_record::NodeRecord,
     record::{Message, RecordKind, Role},
@@ -158,9 +158,10 @@ fn first_payload(root: &SessionRoot, node: NodeId, text: &str) -> (TurnId, Paylo
         blob_key: GrantedKey::of_blob(&blob_key),
         blobs: Vec::new(),
         records: Vec::new(),
+        head: None,
     };
     let payload = Payload {
-        version: 1,
+        version: PAYLOAD_VERSION,
         grant,
         kind: RecordKind::Turn,
         supersedes_from: None,
@@ -184,11 +185,10 @@ fn first_auth(
     let session_key = root.signing_key().public_key();
     let genesis = Genesis { session_key, n_shards: SHARDS, branch: None };
     let mut auth = TurnAuth {
-        version: 1,
+        version: TURN_AUTH_VERSION,
         suite: 1,
         session_id: root.session_id(),
         session_key,
-        head_key: root.head_signing_key().public_key(),
         device_id: DeviceId([7; 16]),
         seq: 0,
         turn_id: *turn_id,

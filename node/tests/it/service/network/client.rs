@@ -11,17 +11,17 @@ use baton_proto::{
     ack::{Abort, StatusRequest, TurnAck},
     codec,
     commit::{AcceptedTurn, ChainPosition, ExpectedTurn, accept_turn},
-    head::{HeadInner, HeadOuter, HeadRecord, SegmentRef},
+    head::{HeadInner, HeadOuter, HeadRecord, SegmentRef, head_period},
     ids::{DeviceId, GrantHash, LinkHash, PayloadHash, SamplingDigest, TurnId},
-    limits::MAX_NODE_FRAME_BYTES,
+    limits::{MAX_NODE_FRAME_BYTES, PAYLOAD_VERSION, TURN_AUTH_VERSION},
     link::{BlobRef, Genesis},
     memory::MemoryItem,
     receipt::ProgressNote,
     record::{Message, RecordKind, Role},
     segment::Segment,
     turn::{
-        Grant, GrantedKey, Payload, ReadBlob, ReadRecord, Sampling, SealedPayload, StoragePolicy, TurnAuth,
-        resume_tokens_hash,
+        Grant, GrantedKey, HeadGrant, Payload, ReadBlob, ReadRecord, Sampling, SealedPayload, StoragePolicy,
+        TurnAuth, resume_tokens_hash,
     },
     wire::{ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TurnRequest, TurnStatus},
 };
@@ -179,7 +179,14 @@ impl Session {
             blob_key: GrantedKey::of_blob(&blob_key),
             blobs,
             records,
+            head: no_locator.then(|| self.head_grant()),
         }
+    }
+
+    /// The place of the session's head record.
+    fn head_grant(&self) -> HeadGrant {
+        let secret = self.root.head_secret(head_period(self.head_sequence));
+        HeadGrant { index_key: secret.index_key(), key: GrantedKey::of_head(&secret.locate_key()) }
     }
 
     /// Builds the next turn's request.
@@ -194,7 +201,7 @@ impl Session {
             author: node.node,
         };
         let mut payload = Payload {
-            version: 1,
+            version: PAYLOAD_VERSION,
             grant: self.grant(&identity, changes.no_locator),
             kind: RecordKind::Turn,
             supersedes_from: None,
@@ -210,11 +217,10 @@ impl Session {
         }
         let now = now_ms();
         let mut auth = TurnAuth {
-            version: 1,
+            version: TURN_AUTH_VERSION,
             suite: 1,
             session_id: self.root.session_id(),
             session_key: self.root.signing_key().public_key(),
-            head_key: self.root.head_signing_key().public_key(),
             device_id: DeviceId([7; 16]),
             seq: self.seq,
             turn_id,
