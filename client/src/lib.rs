@@ -84,7 +84,7 @@ pub use home::{change_passphrase, home_needs_passphrase};
 pub use index_status::{IndexAnswer, IndexStatus};
 pub use logprobs::{LikelyToken, TokenReport};
 pub use network::choose::{self, DEFAULT_MAX_PRICE};
-pub use network::heads::{HeadIndexes, MAX_HEAD_INDEXES, NamedIndex};
+pub use network::heads::{FirstIndex, HeadIndexes, MAX_HEAD_INDEXES, NamedIndex};
 pub use network::nodes::{NodeExplanation, NodeInfo};
 pub use network::quota::{GRANT_CHAIN_FILE, GRANT_KEY_FILE, QuotaHolder, holder_key, keep_chain, read_chain};
 pub use restore::RecoveryReport;

@@ -237,13 +237,22 @@ async fn stores(settings: &Settings) -> [Check; 2] {
             Err(reason) => store.found(codes::AGGREGATOR_DOWN, format!("aggregator {url}: {reason}")),
         }
     }
+    let mut failed = Vec::new();
     for url in settings.indexes() {
         let key = HeadIndexKey(random());
         match asked(&url, settings.shards(), async |store| store.resolve(key).await.map(drop)).await {
-            Ok(()) => index.saw(url.clone()),
-            Err(reason) => index.found(codes::INDEX_DOWN, format!("{url}: {reason}")),
+            Ok(()) => {
+                index.saw(url.clone());
+                // By default, the first server with an index is the index.
+                if !settings.names_indexes() {
+                    failed.clear();
+                    break;
+                }
+            }
+            Err(reason) => failed.push(format!("{url}: {reason}")),
         }
     }
+    failed.into_iter().for_each(|reason| index.found(codes::INDEX_DOWN, reason));
     [store, index]
 }
 

@@ -88,7 +88,7 @@ options! {
                 path("FILE"), text("a file").in_words("none");
             /// Base URL of a head index; may be repeated, all written and read
             [global = true, hide = true] heads: Option<Vec<String>> =
-                words("URL"), one_or_more(MAX_HEAD_INDEXES, ANY_URL).in_words("the first publisher");
+                words("URL"), one_or_more(MAX_HEAD_INDEXES, ANY_URL).in_words("the first other host among publishers and aggregators that has one, or else the first publisher");
             /// Shards of the Walrus network, which determine blob IDs of new sessions
             [global = true, hide = true] shards: Option<u16> = number(), range(4, 2048).default("1000");
             /// Epochs to store a session's newest blob, so how long a session may rest

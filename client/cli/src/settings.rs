@@ -1,5 +1,6 @@
 //! Merges flags, environment and settings file: the only module of this crate that reads the environment.
 
+mod indexes;
 mod relayer;
 
 use std::{
@@ -219,13 +220,14 @@ impl Settings {
         &self.publishers
     }
 
-    /// The URLs of the head indexes.
+    /// Whether the settings name head indexes.
+    pub(crate) fn names_indexes(&self) -> bool {
+        !self.heads.is_empty()
+    }
+
+    /// The URLs of the head indexes. Without the setting, servers of which the first with an index is the index.
     pub(crate) fn indexes(&self) -> Vec<String> {
-        if self.heads.is_empty() {
-            self.publishers.iter().take(1).cloned().collect()
-        } else {
-            self.heads.clone()
-        }
+        if self.heads.is_empty() { self.default_indexes() } else { self.heads.clone() }
     }
 
     /// The same for a private network: without a relayer, and without the device key's passphrase.
@@ -272,11 +274,12 @@ impl Settings {
     /// The client's configuration; without the network it connects to no node.
     pub(crate) fn client(&self, network: bool) -> Result<ClientConfig, Failure> {
         let mut config = ClientConfig::with_store(Some(&self.home), self.store(|builder| builder)?);
-        config.heads_name = self.heads.first().or(self.publishers.first()).cloned().unwrap_or_default();
+        match self.heads.first() {
+            Some(url) => config.heads_name.clone_from(url),
+            None => NamedIndex { name: config.heads_name, index: config.heads } = self.default_index()?,
+        }
         for url in self.heads.iter().skip(1) {
-            let index = HttpStore::builder(url, url, self.shards).heads(url).build();
-            let index = index.map_err(|error| Failure::Usage(format!("--heads {url}: {error}")))?;
-            config.more_heads.push(NamedIndex { name: url.clone(), index: Arc::new(index) });
+            config.more_heads.push(self.index_at(url)?);
         }
         config.heads_in_dht = network && self.dht;
         config.passphrase.clone_from(&self.passphrase);
@@ -448,6 +451,11 @@ mod tests {
             Ok::<Vec<String>, Failure>(std::iter::once(config.heads_name).chain(more).collect())
         };
         assert_eq!(names("publisher = 'http://a'", &[]).unwrap(), ["http://a"]);
+        // Another operator than the publisher's comes first, if one is named.
+        let two = "publisher = ['http://a', 'http://a:2', 'http://b']";
+        assert_eq!(names(two, &[]).unwrap(), ["http://b, or else http://a"]);
+        let reads = "publisher = 'http://a'\naggregator = ['http://a/x', 'http://c']";
+        assert_eq!(names(reads, &[]).unwrap(), ["http://c, or else http://a"]);
         assert_eq!(names("heads = 'http://b'", &[]).unwrap(), ["http://b"]);
         let file = "heads = ['http://b', 'http://c', 'http://b']";
         assert_eq!(names(file, &[]).unwrap(), ["http://b", "http://c"]);

@@ -5,6 +5,8 @@
 //! an index that shows less than another is named. Pure functions ([`judge`], [`tally`]) evaluate the
 //! answers.
 
+mod first;
+
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use baton_proto::{
@@ -15,6 +17,8 @@ use baton_proto::{
 };
 use futures::future::join_all;
 use tokio::time::timeout;
+
+pub use first::FirstIndex;
 
 use crate::{
     error::ClientError,
