@@ -79,7 +79,7 @@ class Accepts(unittest.TestCase):
         self.assertEqual((report["turns"], report["auths_checked"], report["receipts_checked"]), (20, 0, 0))
 
     def test_the_vectors(self):
-        report = vector_checks.verify_vectors(VECTORS, verifier.verify_export)
+        report = vector_checks.verify_vectors(VECTORS, verifier.verify_export, verifier.verify_contradiction)
         self.assertEqual(set(report), set(path.name for path in VECTORS.glob("*.json")))
         self.assertTrue(all(count > 0 for count in report.values()))
 
@@ -218,7 +218,7 @@ class Refuses(unittest.TestCase):
                         text = text[:start] + swap + text[start + 1:]
                     (Path(folder) / path.name).write_text(text, encoding="utf-8")
                 with self.assertRaises(verifier.Refused, msg=name):
-                    vector_checks.verify_vectors(Path(folder), verifier.verify_export)
+                    vector_checks.verify_vectors(Path(folder), verifier.verify_export, verifier.verify_contradiction)
 
 
 class Evidence(unittest.TestCase):
@@ -264,6 +264,61 @@ class Evidence(unittest.TestCase):
             self.assertIsInstance(self.code(self.first, bytes(bad)), str, at)
 
 
+class Contradiction(unittest.TestCase):
+    PROOF = (VECTORS / "contradiction.json").read_bytes()
+
+    def code(self, change):
+        proof = json.loads(self.PROOF)
+        change(proof)
+        try:
+            verifier.verify_contradiction(json.dumps(proof, ensure_ascii=False).encode())
+        except verifier.Refused as refused:
+            return refused.code
+        return None
+
+    def test_the_proof_of_the_vectors(self):
+        report = verifier.verify_contradiction(self.PROOF)
+        sessions = json.loads(self.PROOF)["sessions"]
+        self.assertEqual((report["decided"], report["seq"], report["differs_at"]), (True, 1, 4))
+        self.assertEqual((len(report["witnesses"]), len(sessions)), (2, 3))
+        with_one = verifier.verify_contradiction(json.dumps({"format": "baton-contradiction-v1",
+                                                             "sessions": sessions[:2]}).encode())
+        self.assertEqual((with_one["decided"], with_one["accused"]), (False, report["accused"]))
+
+    def test_refusals_by_name(self):
+        def signature(proof):
+            turn = proof["sessions"][0]["turns"][1]
+            turn["receipt"] = flip(turn["receipt"], -1)
+
+        def without(name):
+            def change(proof):
+                turn = proof["sessions"][0]["turns"][1]
+                turn.pop(name) if name == "sampling" else turn.update({name: None})
+            return change
+
+        cases = [
+            ("format", lambda p: p.update(format="baton-contradiction-v2"), "UnsupportedVersion"),
+            ("an unknown field", lambda p: p.update(node=""), "Malformed"),
+            ("no witness", lambda p: p.update(sessions=p["sessions"][:1]), "BadSequence"),
+            ("too many sessions", lambda p: p.update(sessions=p["sessions"] * 3), "FrameTooLarge"),
+            ("a witness twice", lambda p: p["sessions"].append(p["sessions"][1]), "ReceiptMismatch"),
+            ("an honest node accused", lambda p: p["sessions"].pop(0), "ReceiptMismatch"),
+            ("the liar as a witness", lambda p: p["sessions"].reverse(), "ReceiptMismatch"),
+            ("a signature", signature, "BadNodeSignature"),
+            ("a root", lambda p: p["sessions"][0].update(root="80" * 32), "PayloadRejected"),
+        ]
+        cases += [("no " + name, without(name), "ReceiptMismatch") for name in ("auth", "receipt", "system", "sampling")]
+        for name, change, code in cases:
+            self.assertEqual(self.code(change), code, name)
+
+    def test_a_flipped_byte_anywhere(self):
+        for place in range(0, len(self.PROOF) - 1, 103):
+            data = bytearray(self.PROOF)
+            data[place] ^= 1
+            with self.assertRaises(verifier.Refused, msg="byte %d" % place):
+                verifier.verify_contradiction(bytes(data))
+
+
 class Command(unittest.TestCase):
     def test_exit_codes(self):
         path = VECTORS / "export-20.json"
@@ -271,6 +326,8 @@ class Command(unittest.TestCase):
         self.assertEqual(run(path)[0], 0)
         self.assertEqual(run(path, "--head", head)[0], 0)
         self.assertEqual(run("--vectors", VECTORS)[0], 0)
+        code, out, _ = run("--contradiction", VECTORS / "contradiction.json")
+        self.assertEqual((code, out.startswith("proved")), (0, True))
         code, _, err = run(path, "--head", "00" * 32)
         self.assertEqual((code, "HeadMismatch" in err), (1, True))
         for wrong in ([], [path, "--vectors", VECTORS], ["/nonexistent"], ["--no-such-option"]):

@@ -366,7 +366,7 @@ VECTOR_FILES = {
 }
 
 
-def verify_vectors(folder, verify_export):
+def verify_vectors(folder, verify_export, verify_contradiction):
     """Checks every file in the folder. Returns how many vectors each has; raises Refused."""
     report = {}
     for name, check in VECTOR_FILES.items():
@@ -377,4 +377,6 @@ def verify_vectors(folder, verify_export):
         except (KeyError, ValueError, TypeError) as error:
             raise Refused("Malformed", "%s: %r" % (name, error)) from None
     report["export-20.json"] = verify_export((folder / "export-20.json").read_bytes())["turns"]
+    proof = verify_contradiction((folder / "contradiction.json").read_bytes())
+    report["contradiction.json"] = 1 + len(proof["witnesses"])
     return report

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Verifies an exported Baton session offline, the known-answer vectors, or evidence that a node signed two links for one turn.
+"""Verifies an exported Baton session offline, the known-answer vectors, evidence that a node signed two links for one turn,
+or a proof that nodes contradict each other.
 
     verify_export.py SESSION.json [--head LINK_HASH] [--json]
     verify_export.py --vectors DIR [--json]
     verify_export.py --evidence FILE [--json]
+    verify_export.py --contradiction FILE [--json]
 
 Exit codes: 0 everything holds, 1 refused, 2 wrong usage. Section numbers are those of docs/PROTOCOL.md. Walrus blob IDs
 are compared where the chain names them and are not recomputed here: that needs the erasure coding.
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import baton_format as fmt
 from baton_format import Refused, kdf, need, u64
+from contradiction_checks import check_contradiction
 from vector_checks import verify_vectors
 
 # An export larger than this is not read at all; a thousand full segments fit.
@@ -156,7 +159,12 @@ def parse_sampling(value):
 
 def parse_export(data):
     """The export with bytes in place of text."""
-    top = fields_of(load_json(data), "format session_id session_key n_shards branch head root segments turns",
+    return parse_session(load_json(data))
+
+
+def parse_session(value):
+    """As parse_export, from JSON that was read already."""
+    top = fields_of(value, "format session_id session_key n_shards branch head root segments turns",
                     "an export")
     need(text_of(top["format"], "format") == "baton-export-v2", "UnsupportedVersion", "format")
     head = fields_of(top["head"], "seq link_hash statement", "head")
@@ -314,7 +322,11 @@ def check_blob(export, turn, link, segment, count, named, exported):
 
 def verify_export(data):
     """Everything in section 13. Returns the report; raises Refused."""
-    export = parse_export(data)
+    return verify_session(parse_export(data))
+
+
+def verify_session(export, opened=None):
+    """As verify_export, of a parsed export. Appends each opened turn to the list `opened`, if one is given."""
     same = kdf("session-id", export["session_key"]) == export["session_id"]
     need(same, "SessionIdMismatch", "session id is not of this key")
     need(4 <= export["n_shards"] <= 2048, "BadGenesis", "n_shards is out of range")
@@ -353,6 +365,8 @@ def verify_export(data):
             if turn["ack"] is not None:
                 check_ack(turn, link, blob)
                 report["acks_checked"] += 1
+            if opened is not None:
+                opened.append({"turn": turn, "link": link, "record": record, "auth": auth, "receipt": receipt})
             report["auths_checked"] += auth is not None
             report["receipts_checked"] += receipt is not None
             report["turns"] += 1
@@ -415,21 +429,47 @@ def show_evidence(report):
     print("%d proved" % len(report))
 
 
+def verify_contradiction(data):
+    """Section 21: several nodes signed answers to the same request that cannot all be the model's."""
+    proof = fields_of(load_json(data), "format sessions", "a proof")
+    need(text_of(proof["format"], "format") == "baton-contradiction-v1", "UnsupportedVersion", "format")
+    sessions = []
+    for value in list_of(proof["sessions"], "sessions"):
+        export, turns = parse_session(value), []
+        verify_session(export, turns)
+        sessions.append((export, turns))
+    return check_contradiction(sessions)
+
+
+def show_contradiction(report):
+    print("%s  node %s" % ("proved " if report["decided"] else "open   ", report["accused"]))
+    for witness in report["witnesses"]:
+        print("    contradicts node %s" % witness)
+    print("    model %(model)s, turn %(seq)d, from byte %(differs_at)d of the answer on" % report)
+    if not report["decided"]:
+        print("    one of two nodes lied; a holder of the model can tell which: baton-node replay")
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="Verify an exported Baton session, or the known-answer vectors.")
     parser.add_argument("export", nargs="?", type=Path, help="an exported session (JSON)")
     parser.add_argument("--vectors", type=Path, metavar="DIR", help="check the known-answer vectors in DIR instead")
     parser.add_argument("--evidence", type=Path, metavar="FILE", help="check what `baton receipts --evidence` wrote instead")
+    parser.add_argument("--contradiction", type=Path, metavar="FILE",
+                        help="check a proof that `baton nodes --proofs` lists instead")
     parser.add_argument("--head", metavar="HEX", help="link hash that the session must end with")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     options = parser.parse_args(arguments)
-    if sum(one is not None for one in (options.export, options.vectors, options.evidence)) != 1:
-        parser.error("give an export, or --vectors DIR, or --evidence FILE")
+    given = (options.export, options.vectors, options.evidence, options.contradiction)
+    if sum(one is not None for one in given) != 1:
+        parser.error("give an export, or --vectors DIR, or --evidence FILE, or --contradiction FILE")
     if options.head is not None and options.export is None:
         parser.error("--head goes with an export")
     try:
         if options.vectors is not None:
-            report = verify_vectors(options.vectors, verify_export)
+            report = verify_vectors(options.vectors, verify_export, verify_contradiction)
+        elif options.contradiction is not None:
+            report = verify_contradiction(read_export(options.contradiction))
         elif options.evidence is not None:
             report = verify_evidence(read_export(options.evidence))
         else:
@@ -449,6 +489,8 @@ def main(arguments=None):
     else:
         if options.evidence is not None:
             show_evidence(report)
+        elif options.contradiction is not None:
+            show_contradiction(report)
         else:
             show(report, options.vectors is not None)
     return 0

@@ -41,6 +41,7 @@ pub mod audit;
 pub mod chain;
 pub mod codec;
 pub mod commit;
+pub mod contradiction;
 pub mod embed;
 pub mod error;
 pub mod export;

@@ -32,6 +32,8 @@ use serde_json::{Map, Value, json};
 
 #[path = "audit.rs"]
 pub(crate) mod audit;
+#[path = "contradiction.rs"]
+pub(crate) mod contradiction;
 #[path = "embed.rs"]
 pub(crate) mod embed;
 #[path = "objects.rs"]
@@ -46,6 +48,8 @@ pub(crate) fn files() -> Vec<(&'static str, String)> {
     let made = Session::make();
     let mut export = serde_json::to_string(&made.export(false)).expect("an export is plain JSON");
     export.push('\n');
+    let mut proof = serde_json::to_string(&contradiction::proof()).expect("a proof is plain JSON");
+    proof.push('\n');
     vec![
         ("kdf.json", text(kdf_vectors())),
         ("keys.json", text(key_vectors())),
@@ -58,6 +62,7 @@ pub(crate) fn files() -> Vec<(&'static str, String)> {
         ("embed.json", text(embed::vectors())),
         ("audit.json", text(audit::vectors())),
         ("export-20.json", export),
+        ("contradiction.json", proof),
     ]
 }
 

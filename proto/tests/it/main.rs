@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure should panic where it happens")]
 
 mod adversary;
+mod contradiction;
 mod document;
 mod export;
 #[path = "../../examples/vectors/generate.rs"]
