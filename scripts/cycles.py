@@ -25,7 +25,7 @@ LIMITS = {
 LAYERS = {
     "baton-client": [
         "clock clocks conflict error event evidence index_status logprobs stack_wipe timeouts",
-        "identities network session",
+        "identities network session decoy_ledger",
         "config home",
         "core",
         "attempt storage",
@@ -33,6 +33,7 @@ LAYERS = {
         "background",
         "restore turn wait",
         "session_handle",
+        "decoys",
         "client",
     ],
 }

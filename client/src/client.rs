@@ -1,6 +1,6 @@
 //! The client: its home, its network, and its sessions.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use baton_keys::{files::FileSecret, session::SessionRoot};
 use baton_mesh::{DhtHeads, Mesh, MeshConfig, MeshHandle};
@@ -19,6 +19,8 @@ use crate::{
     clocks::ClockDifference,
     config::ClientConfig,
     core::{Core, DHT_INDEX, new_device},
+    decoy_ledger::{DecoyAccount, DecoyTotals},
+    decoys::{self, DecoyReport},
     error::ClientError,
     event::{DEFAULT_OUTPUT_TOKENS, ResumeOptions},
     evidence::Equivocation,
@@ -83,12 +85,14 @@ impl Client {
     pub async fn open(config: ClientConfig) -> Result<Self, ClientError> {
         let (home, passphrase) = (config.home.clone(), config.passphrase.clone());
         let now_ms = (config.clock)();
-        let home::HomeContents { secret, journals, reputation_file, reputation } = match home {
+        let contents = match home {
             None => home::HomeContents::in_memory(),
             Some(home) => crate::stack_wipe::spawn_blocking(move || home::open(&home, passphrase, now_ms))
                 .await
                 .map_err(|_| ClientError::TaskEnded)??,
         };
+        let home::HomeContents { secret, journals, reputation_file, reputation, decoy_file, decoys } =
+            contents;
         let (mesh, settings) = match &config.mesh {
             Some(mesh) => (mesh.clone(), None),
             None => start_mesh(&config).await.map(|(mesh, settings)| (mesh, Some(settings)))?,
@@ -101,8 +105,10 @@ impl Client {
         let store = config.store.clone();
         let setup = Setup { clock, store, timeouts, expected, may_find, reputation, reputation_file };
         let directory = Arc::new(Directory::new(mesh, setup));
-        let core = Core::new(config, (secret, journals), directory, identities, heads);
-        Ok(Self { core: Arc::new(core) })
+        let decoys = DecoyAccount::new(config.decoys, decoy_file, decoys);
+        let core = Arc::new(Core::new(config, (secret, journals), (directory, identities), heads, decoys));
+        decoys::spawn(&core);
+        Ok(Self { core })
     }
 
     /// A separate client on the same network, with the same knowledge of nodes, for one session whose journal
@@ -315,6 +321,31 @@ impl Client {
     #[must_use]
     pub fn watch_equivocations(&self) -> broadcast::Receiver<Equivocation> {
         self.core.found.subscribe()
+    }
+
+    /// Sends a decoy now, if the budget allows one and none runs; none if it does not, or if fewer than two
+    /// nodes can be compared. Decoys are also sent in the background ([`ClientConfig::decoys`]).
+    ///
+    /// Cancel safe: the tokens used so far are recorded.
+    ///
+    /// # Errors
+    /// [`ClientError::File`] when a proof cannot be written, and as writing a session.
+    pub async fn check_nodes(&self) -> Result<Option<DecoyReport>, ClientError> {
+        Box::pin(decoys::run_if_due(&self.core)).await
+    }
+
+    /// The sums over all decoys of this home.
+    #[must_use]
+    pub fn decoys(&self) -> DecoyTotals {
+        self.core.decoys.as_ref().map(|account| account.ledger().totals()).unwrap_or_default()
+    }
+
+    /// The proofs of contradictions in this home, oldest first.
+    ///
+    /// # Errors
+    /// [`ClientError::File`].
+    pub async fn proofs(&self) -> Result<Vec<PathBuf>, ClientError> {
+        self.core.blocking(decoys::proofs).await
     }
 
     /// Explains for each known node why it would be chosen for a turn or not, ordered by id. With a session,

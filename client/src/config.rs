@@ -17,6 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     clock::{Clock, system_clock},
+    decoy_ledger::DecoyPolicy,
     error::ClientError,
     network::{choose::DEFAULT_MAX_PRICE, heads::NamedIndex, quota::QuotaHolder},
     timeouts::Timeouts,
@@ -73,6 +74,9 @@ pub struct ClientConfig {
     /// node's unit.
     /// Nodes that may ask for more are not chosen; 0 leaves only free nodes.
     pub max_price: u64,
+    /// Whether, and when, decoys check the nodes: throw-away sessions whose answers are compared. They cost
+    /// tokens, and at nodes with prices also money, within `max_price`.
+    pub decoys: DecoyPolicy,
     /// The quota for turns, at nodes that accept it.
     pub quota: Option<Arc<QuotaHolder>>,
     /// Whether a session that another process has open is opened to read it. Every change is then refused with
@@ -114,6 +118,7 @@ impl ClientConfig {
             clock: system_clock(),
             mesh_clock: MeshClock::default(),
             max_price: DEFAULT_MAX_PRICE,
+            decoys: DecoyPolicy::default(),
             quota: None,
             read_in_use: false,
             timeouts: Timeouts::default(),

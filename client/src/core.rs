@@ -16,6 +16,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     config::ClientConfig,
+    decoy_ledger::DecoyAccount,
     error::ClientError,
     evidence::{Equivocation, FOUND_QUEUE},
     identities::{self, Identities, SessionDht},
@@ -43,8 +44,11 @@ pub(crate) struct Core {
     pub(crate) journals: JournalLocation,
     open: Mutex<HashMap<SessionId, Arc<Session>>>,
     pub(crate) directory: Arc<Directory>,
-    /// The maintenance task of the directory and the identities; it ends with `cancel`.
-    maintenance: Mutex<Option<JoinHandle<()>>>,
+    /// Tasks that no shutdown waits for before it cancels: the maintenance of the directory and the identities,
+    /// and the task that sends decoys. They end with `cancel`.
+    endless: Mutex<Vec<JoinHandle<()>>>,
+    /// The budget and the ledger of decoys; none for a client that is a decoy itself.
+    pub(crate) decoys: Option<Arc<DecoyAccount>>,
     /// The head indexes that all sessions share, as one.
     shared_heads: Arc<HeadIndexes>,
     /// The identities under which the client and its sessions connect.
@@ -77,9 +81,9 @@ impl Core {
     pub(crate) fn new(
         config: ClientConfig,
         (secret, journals): (FileSecret, JournalLocation),
-        directory: Arc<Directory>,
-        identities: Arc<Identities>,
+        (directory, identities): (Arc<Directory>, Arc<Identities>),
         heads: Arc<HeadIndexes>,
+        decoys: DecoyAccount,
     ) -> Self {
         let cancel = CancellationToken::new();
         let (nodes, meshes) = (Arc::downgrade(&directory), Arc::downgrade(&identities));
@@ -93,7 +97,8 @@ impl Core {
             journals,
             open: Mutex::default(),
             directory,
-            maintenance: Mutex::new(Some(maintenance)),
+            endless: Mutex::new(vec![maintenance]),
+            decoys: Some(Arc::new(decoys)),
             shared_heads: heads,
             identities,
             tasks: TaskTracker::new(),
@@ -116,8 +121,9 @@ impl Core {
             journals,
             open: Mutex::default(),
             directory: self.directory.clone(),
-            // The client that opened the directory maintains it.
-            maintenance: Mutex::new(None),
+            // The client that opened the directory maintains it, and sends decoys.
+            endless: Mutex::default(),
+            decoys: self.decoys.clone(),
             shared_heads: heads.unwrap_or_else(|| self.shared_heads.clone()),
             identities: self.identities.clone(),
             tasks: TaskTracker::new(),
@@ -134,11 +140,11 @@ impl Core {
         let _ = tokio::time::timeout(grace, self.tasks.wait()).await;
         self.cancel.cancel();
         self.tasks.wait().await;
-        let maintenance = self.maintenance.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(maintenance) = maintenance
-            && maintenance.await.is_err()
-        {
-            tracing::warn!("the task that looks after nodes ended early");
+        let endless = std::mem::take(&mut *self.endless.lock().unwrap_or_else(PoisonError::into_inner));
+        for task in endless {
+            if task.await.is_err() {
+                tracing::warn!("a task that looks after nodes ended early");
+            }
         }
         let open: Vec<Arc<Session>> = self.lock().drain().map(|(_, session)| session).collect();
         let ids: Vec<SessionId> = open.iter().map(|session| session.id).collect();
@@ -184,6 +190,11 @@ impl Core {
     pub(crate) fn lifetimes_of(&self, session: &Session) -> Vec<BlobLifetime> {
         let (terms, now_ms) = (self.terms(), self.now_ms());
         session.read(|state| lifetime::lifetimes(state, terms, now_ms))
+    }
+
+    /// Hands over a task that ends when `cancel` is cancelled.
+    pub(crate) fn keep_endless(&self, task: JoinHandle<()>) {
+        self.endless.lock().unwrap_or_else(PoisonError::into_inner).push(task);
     }
 
     /// Runs a task that ends with the client.

@@ -47,6 +47,8 @@ mod clocks;
 mod config;
 mod conflict;
 mod core;
+mod decoy_ledger;
+mod decoys;
 mod error;
 mod event;
 pub mod evidence;
@@ -75,6 +77,9 @@ pub use clock::{Clock, system_clock};
 pub use clocks::{ClockDifference, WrongClock};
 pub use config::{ClientConfig, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_OPEN_EPOCHS};
 pub use conflict::{ChainConflict, ChainSide, MAX_DISPLACED_UNASKED, MAX_REPLAYS_UNASKED};
+pub use decoy_ledger::file::{MAX_PROOF_BYTES, read_proof};
+pub use decoy_ledger::{DEFAULT_DECOY_SHARE, DecoyPolicy, DecoyTotals, MAX_DECOY_SHARE};
+pub use decoys::DecoyReport;
 pub use error::{ClientError, StateError};
 pub use event::{
     DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, DeviceEvent, InlinePolicy, MemoryHint, OwnMemory, Relayer,

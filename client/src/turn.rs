@@ -3,6 +3,7 @@
 //! Every binding step is in the journal, flushed, before it is taken: the message, each attempt, the accepted
 //! turn. Text shown before acceptance is display only.
 
+mod decoy_shape;
 pub(crate) mod queue;
 
 use std::{
@@ -566,6 +567,7 @@ async fn finish(
     let tag =
         session.read(|state| state.root.warm_key().tag(&auth.audience, accepted.link.link_hash().as_bytes()));
     core.directory.served(&accepted.receipt, speed, tag);
+    decoy_shape::note(core, session, &accepted.receipt);
     events(TurnEvent::Accepted);
     delivery::spawn_aborts(core, session, others, Some(auth.attempt));
     background::spawn_after_turn(core, session.clone(), accepted.link.seq, tail);

@@ -113,6 +113,9 @@ pub(crate) struct Arguments {
     /// As --dht=false.
     #[arg(long, global = true, env = "BATON_NO_DHT", hide = true)]
     pub no_dht: bool,
+    /// As --decoys=0.
+    #[arg(long, global = true, env = "BATON_NO_DECOYS", hide = true)]
+    pub no_decoys: bool,
     /// Print JSON.
     #[arg(long, global = true)]
     pub json: bool,
@@ -246,6 +249,12 @@ pub(crate) struct NodesArguments {
     /// Allow test engines.
     #[arg(long, requires = "explain", env = "BATON_ALLOW_ECHO")]
     pub allow_echo: bool,
+    /// List the proofs that decoys found: nodes whose answers contradict those of others.
+    #[arg(long, conflicts_with = "explain")]
+    pub proofs: bool,
+    /// Check a proof from this or another home. Works offline.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["explain", "proofs"])]
+    pub proof: Option<PathBuf>,
 }
 
 /// Arguments of `baton receipts`.

@@ -28,6 +28,7 @@ mod options;
 mod out;
 mod passphrase;
 mod private_network;
+mod proofs;
 mod receipts;
 mod rekey;
 mod relayer_client;

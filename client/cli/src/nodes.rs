@@ -14,6 +14,7 @@ use super::{
     clock::now_ms,
     find_session,
     out::{Out, clean, short},
+    proofs,
     settings::Settings,
     talk::{unreachable_nodes, while_waiting},
     with_client,
@@ -23,18 +24,24 @@ pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &O
     if arguments.explain {
         return explain(settings, arguments, out).await;
     }
-    let (nodes, clocks) = with_client(settings, true, async |client| {
+    if let Some(file) = &arguments.proof {
+        return proofs::check(file, out);
+    }
+    if arguments.proofs {
+        return proofs::list(settings, out).await;
+    }
+    let (nodes, clocks, decoys) = with_client(settings, true, async |client| {
         let nodes = while_waiting(client, out, Arc::default(), client.nodes()).await;
         let clocks = if nodes.is_empty() { client.clock_difference().await } else { None };
         if nodes.is_empty() {
             unreachable_nodes(client).iter().for_each(|line| out.warn(line));
         }
-        Ok((nodes, clocks))
+        Ok((nodes, clocks, client.decoys()))
     })
     .await?;
     if out.json() {
         let list: Vec<_> = nodes.iter().map(describe).collect();
-        return Ok(out.value(&json!({ "nodes": list }))?);
+        return Ok(out.value(&json!({ "nodes": list, "decoys": proofs::describe_totals(&decoys) }))?);
     }
     if nodes.is_empty() {
         return Err(ClientError::NoNode(clocks.map_or(NoChoice::NoNodes, NoChoice::ClocksDiffer)).into());
@@ -59,6 +66,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &NodesArguments, out: &O
             out.line(&format!("  {addr}"))?;
         }
     }
+    proofs::note_totals(&decoys, out);
     Ok(())
 }
 
@@ -166,6 +174,12 @@ fn why(row: &NodeExplanation, now_ms: u64) -> String {
         Some(Behind::Gone) => "after others: it does not answer".to_owned(),
         Some(Behind::Lied { until_ms }) if row.last_fault == Some("equivocated") => {
             format!("last of all: it signed two different links for one turn; for {} more", minutes(until_ms))
+        }
+        Some(Behind::Lied { until_ms }) if row.last_fault == Some("contradicted") => {
+            format!(
+                "last of all: other nodes contradict its answer to a decoy; for {} more",
+                minutes(until_ms)
+            )
         }
         Some(Behind::Lied { until_ms }) => {
             format!("last of all: what it sent or signed was not true; for {} more", minutes(until_ms))

@@ -7,6 +7,7 @@
 
 mod explain;
 pub(crate) mod maintenance;
+pub(crate) mod native;
 mod presence;
 mod records;
 
@@ -381,9 +382,11 @@ impl Directory {
             match fault {
                 NodeFailure::Unreachable => known.presence.unanswered(now),
                 NodeFailure::CutOff | NodeFailure::Stalled => known.presence.doubt(),
-                NodeFailure::Busy | NodeFailure::Refused | NodeFailure::Lied | NodeFailure::Equivocated => {
-                    known.presence.heard(now)
-                }
+                NodeFailure::Busy
+                | NodeFailure::Refused
+                | NodeFailure::Lied
+                | NodeFailure::Equivocated
+                | NodeFailure::Contradicted => known.presence.heard(now),
                 NodeFailure::Unclear => {}
             }
         }

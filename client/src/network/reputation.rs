@@ -2,7 +2,8 @@
 //! name. Pure: the clock is a parameter, and [`mod@file`] has the file.
 //!
 //! No claim of a node or other party enters. Everything decays: a bad node is tried again, and a good one
-//! must prove itself again. A detected lie counts for a day, and two signed links for one turn for 30 days.
+//! must prove itself again. A detected lie counts for a day. Two signed links for one turn, and an answer that
+//! other nodes contradict, count for 30 days.
 //! The table is bounded and names no session: it knows sessions only by keyed tags.
 
 pub(crate) mod file;
@@ -26,7 +27,7 @@ const BUSY_HALF_LIFE_MS: u64 = 30 * 1000;
 /// How long a node with a detected lie is avoided.
 const LIED_MS: u64 = 24 * HOUR_MS;
 /// How long a node that signed two different links for one turn is avoided: that is no accident, and it is
-/// proven.
+/// proven. The same holds for an answer that other nodes contradict.
 const EQUIVOCATED_MS: u64 = 30 * LIED_MS;
 /// First pause of a node that stalled in the middle of an answer; doubled by each further stall that has not
 /// decayed.
@@ -80,6 +81,8 @@ pub(crate) enum NodeFailure {
     Unclear,
     /// It signed two different links for one turn.
     Equivocated,
+    /// It signed an answer to a decoy that at least two other nodes contradict.
+    Contradicted,
 }
 
 impl NodeFailure {
@@ -94,6 +97,7 @@ impl NodeFailure {
             Self::Lied => "lied",
             Self::Unclear => "unclear",
             Self::Equivocated => "equivocated",
+            Self::Contradicted => "contradicted",
         }
     }
 
@@ -102,12 +106,17 @@ impl NodeFailure {
         match self {
             Self::Unreachable | Self::CutOff => 1.0,
             Self::Stalled => 2.0,
-            Self::Lied | Self::Equivocated => 4.0,
+            Self::Lied | Self::Equivocated | Self::Contradicted => 4.0,
             // The turn itself may be at fault.
             Self::Refused => 0.5,
             // Load accounts for these.
             Self::Busy | Self::Unclear => 0.0,
         }
+    }
+
+    /// Whether this client can prove it to others.
+    fn is_provable(self) -> bool {
+        matches!(self, Self::Equivocated | Self::Contradicted)
     }
 }
 
@@ -208,7 +217,7 @@ impl NodeExperience {
                 self.lied_until_ms = self.lied_until_ms.max(now_ms.saturating_add(LIED_MS));
                 0
             }
-            NodeFailure::Equivocated => {
+            NodeFailure::Equivocated | NodeFailure::Contradicted => {
                 self.lied_until_ms = now_ms.saturating_add(EQUIVOCATED_MS);
                 0
             }
@@ -256,7 +265,7 @@ impl NodeExperience {
         self.at_ms = self.at_ms.min(now_ms);
         self.paused_until_ms = self.paused_until_ms.min(now_ms.saturating_add(MAX_STALL_PAUSE_MS));
         let lied_ms =
-            if self.last_fault == Some(NodeFailure::Equivocated) { EQUIVOCATED_MS } else { LIED_MS };
+            if self.last_fault.is_some_and(NodeFailure::is_provable) { EQUIVOCATED_MS } else { LIED_MS };
         self.lied_until_ms = self.lied_until_ms.min(now_ms.saturating_add(lied_ms));
         for (number, most) in [
             (&mut self.served, MAX_COUNT),
@@ -274,7 +283,7 @@ impl NodeExperience {
 
     /// Whether it is avoided for a fault that the client can prove to others.
     fn is_proved(&self, now_ms: u64) -> bool {
-        self.last_fault == Some(NodeFailure::Equivocated) && self.lied_until_ms > now_ms
+        self.last_fault.is_some_and(NodeFailure::is_provable) && self.lied_until_ms > now_ms
     }
 
     /// Whether it still has any effect.
@@ -363,13 +372,14 @@ impl Reputation {
             match self.nodes.get_mut(&node) {
                 Some(ours) => {
                     let lied_until_ms = ours.lied_until_ms.max(theirs.lied_until_ms);
-                    let proved = ours.is_proved(now_ms) || theirs.is_proved(now_ms);
+                    let proved = [&*ours, &theirs].into_iter().find(|entry| entry.is_proved(now_ms));
+                    let proved = proved.and_then(|entry| entry.last_fault);
                     if theirs.at_ms > ours.at_ms {
                         *ours = theirs;
                     }
                     ours.lied_until_ms = lied_until_ms;
-                    if proved {
-                        ours.last_fault = Some(NodeFailure::Equivocated);
+                    if proved.is_some() {
+                        ours.last_fault = proved;
                     }
                 }
                 None if fits && theirs.tells(now_ms) => {

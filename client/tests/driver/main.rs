@@ -7,6 +7,7 @@ mod background;
 mod choosing;
 mod clocks;
 mod damage;
+mod decoys;
 mod devices;
 mod diverged;
 mod embeddings;

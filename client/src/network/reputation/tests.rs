@@ -133,13 +133,19 @@ fn the_table_is_bounded_and_a_liar_is_not_forgotten_by_asking_others() {
 }
 
 #[test]
-fn a_node_that_signed_two_links_is_avoided_for_a_month_whatever_comes_after() {
+fn a_node_with_a_proved_lie_is_avoided_for_a_month_whatever_comes_after() {
+    for fault in [NodeFailure::Equivocated, NodeFailure::Contradicted] {
+        avoided_for_a_month(fault);
+    }
+}
+
+fn avoided_for_a_month(fault: NodeFailure) {
     let (mut table, day) = (Reputation::default(), LIED_MS);
-    table.failed(node(1), NodeFailure::Equivocated, 0, NOW);
+    table.failed(node(1), fault, 0, NOW);
     table.failed(node(1), NodeFailure::CutOff, 0, NOW + 1);
     table.failed(node(1), NodeFailure::Lied, 0, NOW + 2);
     table.served(node(1), None, NOW + 3);
-    assert_eq!(table.last_fault(node(1)), Some(NodeFailure::Equivocated), "not covered by later ones");
+    assert_eq!(table.last_fault(node(1)), Some(fault), "not covered by later ones");
     assert_eq!(table.evidence(node(1), NOW + 29 * day).lied_until_ms, NOW + 30 * day);
     let home = tempfile::tempdir().unwrap();
     let file = ReputationFile::new(home.path(), &FileSecret::from_bytes([5; 32]));
@@ -149,11 +155,7 @@ fn a_node_that_signed_two_links_is_avoided_for_a_month_whatever_comes_after() {
     let mut other = Reputation::default();
     other.failed(node(1), NodeFailure::CutOff, 0, NOW + 9);
     read.merge(other, NOW + 10);
-    assert_eq!(
-        read.last_fault(node(1)),
-        Some(NodeFailure::Equivocated),
-        "whatever another process saw later"
-    );
+    assert_eq!(read.last_fault(node(1)), Some(fault), "whatever another process saw later");
     assert!(read.evidence(node(1), NOW + 10).lied_until_ms > NOW + 29 * day);
     table.failed(node(1), NodeFailure::CutOff, 0, NOW + 31 * day);
     assert_eq!(table.last_fault(node(1)), Some(NodeFailure::CutOff), "after its time");
