@@ -4,7 +4,9 @@
 //! Behind each is the honest turn service of `baton-node`. A proxy in front of it holds the node's keys: it
 //! opens the sealed reply, makes its change, signs again and seals again. So all else about the falsified
 //! reply is valid. Its store may answer a PUT without storing. The [`MisbehaviourLog`] records each falsified reply.
+//! A node with a [`FalseEngine`] lies about its computation instead, in valid replies.
 
+mod false_engine;
 mod false_store;
 mod falsified_turn;
 mod forging;
@@ -41,13 +43,13 @@ use baton_proto::{
     ids::{BlobDigest, ExchangeKey, NodeId, TurnId},
     limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES, NODE_RECORD_VERSION, VERSION},
     node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
-    receipt::EngineKind,
     wire::{ClientFrame, NodeFrame, StoreState, TurnStatus},
 };
 use baton_walrus_client::{HttpStore, ShardCount};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::{compat::TokioAsyncReadCompatExt as _, sync::CancellationToken};
 
+pub use false_engine::{EngineLie, FalseEngine};
 use false_store::FalseStore;
 use misbehaviour::Script;
 pub use misbehaviour::{Behaviour, Misbehaviour};
@@ -160,11 +162,20 @@ impl ByzantineNode {
     pub async fn start(options: ByzantineOptions<'_>) -> anyhow::Result<Self> {
         let engine =
             EchoEngine::new(&EchoConfig { token_delay: options.echo_delay, ..EchoConfig::default() })?;
+        Self::start_with(options, Arc::new(engine)).await
+    }
+
+    /// Starts a node with this engine in place of the echo engine. Behaviours that change an answer know the echo
+    /// engine alone; without behaviours the node serves honestly whatever the engine computes.
+    ///
+    /// # Errors
+    /// As [`ByzantineNode::start`].
+    pub async fn start_with(options: ByzantineOptions<'_>, engine: Arc<dyn Engine>) -> anyhow::Result<Self> {
         let info = engine.info();
         let offer = ModelOffer {
             model: info.model_id,
             name: info.name.clone(),
-            engine: EngineKind::Echo,
+            engine: info.kind,
             context_tokens: info.context_tokens,
             input_price: 0,
             output_price: 0,
@@ -216,7 +227,7 @@ impl ByzantineNode {
 
 fn deps(
     options: &ByzantineOptions<'_>,
-    engine: EchoEngine,
+    engine: Arc<dyn Engine>,
     identity: Arc<Keys>,
     (peers, claims_stored): (MeshHandle, Arc<AtomicBool>),
 ) -> anyhow::Result<ServiceDeps> {
@@ -224,7 +235,7 @@ fn deps(
     let store = Arc::new(HttpStore::builder(options.store_url, options.store_url, shards).build()?);
     let journal = Journal::open(options.folder, JournalLimits::default(), system_clock()())?;
     Ok(ServiceDeps {
-        engines: vec![Arc::new(engine)],
+        engines: vec![engine],
         store: Arc::new(FalseStore::new(store.clone(), shards, claims_stored)),
         heads: Some(store),
         identity,

@@ -24,6 +24,7 @@ use baton_engine::{
     batch::{BatchOptions, Batcher, Solo},
     config::ConfigError,
     gguf::{GgufError, GgufFile, Value},
+    kernels::Isa,
     kv::KV_BLOCK,
     language::{Language, LanguageError},
 };
@@ -80,6 +81,8 @@ pub struct NativeConfig {
     pub kv_bytes: usize,
     /// The date for the chat template.
     pub template_date: TemplateDate,
+    /// Instruction set of the engine's kernels. All give the same bits; tests choose slower ones.
+    pub isa: Isa,
 }
 
 impl NativeConfig {
@@ -94,6 +97,7 @@ impl NativeConfig {
             threads: None,
             kv_bytes: DEFAULT_KV_BYTES,
             template_date: TemplateDate::default(),
+            isa: Isa::best(),
         }
     }
 }
@@ -204,7 +208,7 @@ enum ComputeBackend {
 
 impl ComputeBackend {
     fn load(file: &GgufFile, config: &NativeConfig) -> Result<Self, LoadError> {
-        let mut options = Options { kv_budget: config.kv_bytes, ..Options::default() };
+        let mut options = Options { kv_budget: config.kv_bytes, isa: config.isa, ..Options::default() };
         options.threads = config.threads.unwrap_or(options.threads);
         let error = match Model::from_file(file, &options) {
             Ok(model) => return Ok(Self::Exact(Box::new(model))),

@@ -2,12 +2,18 @@
 //! processes and depends on their timing, so they run one after another.
 
 #![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
+#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 
 mod chaos;
 mod churn;
+mod decoys;
 mod flood;
 mod leftover_processes;
 mod memory;
+
+// At the root, where the small models of another crate's tests look for it.
+#[path = "../../../node/engine/tests/it/support/mod.rs"]
+mod support;
 
 use tokio::sync::{Mutex, MutexGuard};
 

@@ -1,0 +1,103 @@
+//! Engines that compute another answer than they claim: the receipts are valid, and only a second computation
+//! shows the lie.
+
+use std::sync::Arc;
+
+use baton_node::{
+    engine::{
+        Constraint, Engine, EngineError, EngineInfo, EngineLoad, GenerateHandle, GenerateJob, TokenCount,
+    },
+    prompt::{Prompt, Role},
+};
+use serde::Serialize;
+
+/// Added to the client's seed by an engine that ignores it.
+const OTHER_SEED: u64 = 0x5eed;
+
+/// A lie about a computation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineLie {
+    /// Computes another file of the same model: with coarser weights.
+    SwapsFile,
+    /// Omits the earlier turns, and says that it read them.
+    CutsWindow,
+    /// Draws tokens by another seed.
+    IgnoresSeed,
+    /// Computes a model with fewer layers.
+    SmallerModel,
+}
+
+impl EngineLie {
+    /// All lies.
+    pub const ALL: [Self; 4] = [Self::SwapsFile, Self::CutsWindow, Self::IgnoresSeed, Self::SmallerModel];
+}
+
+/// An engine that claims to be another one.
+pub struct FalseEngine {
+    claimed: EngineInfo,
+    inner: Arc<dyn Engine>,
+    lie: EngineLie,
+}
+
+impl FalseEngine {
+    /// An engine with the properties of `claimed` that computes with `inner`. The lies about files and models
+    /// need another model in `inner`.
+    #[must_use]
+    pub fn new(claimed: &EngineInfo, inner: Arc<dyn Engine>, lie: EngineLie) -> Self {
+        Self { claimed: claimed.clone(), inner, lie }
+    }
+}
+
+impl std::fmt::Debug for FalseEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "FalseEngine({:?})", self.lie)
+    }
+}
+
+impl Engine for FalseEngine {
+    fn info(&self) -> &EngineInfo {
+        &self.claimed
+    }
+
+    fn takes_tools(&self) -> bool {
+        self.inner.takes_tools()
+    }
+
+    fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError> {
+        self.inner.count(prompt)
+    }
+
+    fn constrain(&self, schema: &str) -> Result<Constraint, EngineError> {
+        self.inner.constrain(schema)
+    }
+
+    fn reports_logprobs(&self) -> bool {
+        self.inner.reports_logprobs()
+    }
+
+    fn load(&self) -> EngineLoad {
+        self.inner.load()
+    }
+
+    fn generate(&self, mut job: GenerateJob) -> Result<GenerateHandle, EngineError> {
+        match self.lie {
+            EngineLie::SwapsFile | EngineLie::SmallerModel => {}
+            EngineLie::IgnoresSeed => job.sampling.seed = job.sampling.seed.wrapping_add(OTHER_SEED),
+            EngineLie::CutsWindow => job.prompt = without_history(&job.prompt),
+        }
+        self.inner.generate(job)
+    }
+
+    fn shutdown(&self) {
+        self.inner.shutdown();
+    }
+}
+
+/// The prompt with its system text and its last message alone.
+fn without_history(prompt: &Prompt) -> Prompt {
+    let messages = prompt.messages();
+    let system = messages.iter().filter(|message| message.role == Role::System);
+    let last = messages.iter().next_back().filter(|message| message.role != Role::System);
+    Prompt::new(system.chain(last).cloned().collect())
+}
