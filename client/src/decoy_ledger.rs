@@ -35,6 +35,9 @@ pub const MAX_DECOY_SHARE: u32 = 200;
 /// Tokens that decoys may be ahead of their share: a new client checks its nodes soon, and later turns pay for
 /// it. Some decoys of ordinary length cost as much.
 const ADVANCE_TOKENS: u64 = 16_384;
+/// The owner's turns from one decoy to the next in the background: the first decoys would otherwise follow the first
+/// turn at once, and know no other shape.
+const TURNS_BETWEEN_DECOYS: u64 = 2;
 /// Real turns whose shapes are remembered; the oldest is forgotten.
 const MAX_SHAPES: usize = 64;
 /// Nodes in the ledger; when full, the node with the fewest unchecked tokens is forgotten.
@@ -167,6 +170,8 @@ pub(crate) struct DecoyLedger {
     unsaved: DecoyTotals,
     nodes: BTreeMap<NodeId, NodeChecks>,
     shapes: VecDeque<TurnShape>,
+    /// The owner's turns since the last decoy.
+    turns_since_decoy: u64,
 }
 
 impl DecoyLedger {
@@ -178,6 +183,7 @@ impl DecoyLedger {
     /// Records a turn of the owner at a node with its own engine; its shape if decoys may imitate it.
     pub(crate) fn note_turn(&mut self, node: NodeId, tokens: u64, shape: Option<TurnShape>) {
         self.count(DecoyTotals { real_tokens: tokens, ..DecoyTotals::default() });
+        self.turns_since_decoy = self.turns_since_decoy.saturating_add(1);
         let checks = self.checks(node);
         checks.unchecked_tokens = checks.unchecked_tokens.saturating_add(tokens);
         if let Some(shape) = shape {
@@ -234,6 +240,16 @@ impl DecoyLedger {
     /// Whether the budget allows a decoy. One that costs more than expected delays the next.
     pub(crate) fn is_due(&self, share: u32) -> bool {
         share > 0 && !self.shapes.is_empty() && self.totals.credit(share) > 0
+    }
+
+    /// Whether enough of the owner's turns passed since the last decoy to send another in the background.
+    pub(crate) fn is_time(&self) -> bool {
+        self.turns_since_decoy >= TURNS_BETWEEN_DECOYS
+    }
+
+    /// Records that a decoy begins.
+    pub(crate) fn note_start(&mut self) {
+        self.turns_since_decoy = 0;
     }
 
     /// Plans a decoy in the shape of the owner's turns; none before the first such turn.
@@ -318,6 +334,12 @@ impl DecoyAccount {
     /// Whether a decoy is due.
     pub(crate) fn is_due(&self) -> bool {
         self.ledger().is_due(self.policy.share)
+    }
+
+    /// Whether the task in the background should send a decoy.
+    pub(crate) fn is_ready(&self) -> bool {
+        let ledger = self.ledger();
+        ledger.is_due(self.policy.share) && ledger.is_time()
     }
 
     /// Records a turn of the owner, and wakes the task that sends decoys.

@@ -90,16 +90,16 @@ async fn run(core: Weak<Core>, account: Arc<DecoyAccount>, cancel: CancellationT
             }
         }
         look = false;
-        let wait = if account.is_due() {
-            draws.time_between(policy.min_delay, policy.max_delay)
-        } else {
-            WRITE_EVERY
-        };
+        let ready = account.is_ready();
+        let wait = if ready { draws.time_between(policy.min_delay, policy.max_delay) } else { WRITE_EVERY };
         save(&account).await;
         tokio::select! {
             biased;
             () = cancel.cancelled() => break,
             () = sleep(wait) => {}
+        }
+        if !ready {
+            continue;
         }
         let Some(core) = core.upgrade() else { break };
         let sent = tokio::select! {
@@ -107,10 +107,8 @@ async fn run(core: Weak<Core>, account: Arc<DecoyAccount>, cancel: CancellationT
             () = cancel.cancelled() => break,
             sent = Box::pin(run_if_due(&core)) => sent,
         };
-        match sent {
-            // The budget may allow another.
-            Ok(report) => look = report.is_some(),
-            Err(error) => tracing::debug!(%error, "a decoy ended early"),
+        if let Err(error) = sent {
+            tracing::debug!(%error, "a decoy ended early");
         }
     }
     save(&account).await;
@@ -145,6 +143,7 @@ pub(crate) async fn run_if_due(core: &Arc<Core>) -> Result<Option<DecoyReport>, 
     if order.len() < 2 {
         return Ok(None);
     }
+    account.ledger().note_start();
     let mut decoy = Decoy {
         core,
         account: &account,

@@ -34,6 +34,7 @@ struct StoredLedger {
     totals: DecoyTotals,
     nodes: BTreeMap<String, NodeChecks>,
     shapes: Vec<TurnShape>,
+    turns_since_decoy: u64,
 }
 
 /// Path and secret of the ledger's file.
@@ -78,6 +79,7 @@ impl DecoyFile {
             unsaved: DecoyTotals::default(),
             nodes: stored.nodes.into_iter().filter_map(node).take(MAX_NODES).collect(),
             shapes: stored.shapes.into_iter().take(MAX_SHAPES).collect(),
+            turns_since_decoy: stored.turns_since_decoy,
         }))
     }
 
@@ -90,6 +92,7 @@ impl DecoyFile {
             totals: ledger.totals,
             nodes: ledger.nodes.iter().map(|(node, checks)| (node.to_string(), *checks)).collect(),
             shapes: ledger.shapes.iter().copied().collect(),
+            turns_since_decoy: ledger.turns_since_decoy,
         };
         let text = serde_json::to_vec(&stored).map_err(io::Error::other)?;
         replace_private(&self.path, &self.secret.seal(PURPOSE, &text))

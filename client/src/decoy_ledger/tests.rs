@@ -66,6 +66,20 @@ fn decoys_use_their_share_and_a_bounded_advance() {
 }
 
 #[test]
+fn two_turns_of_the_owner_pass_between_decoys_of_the_background() {
+    let mut ledger = DecoyLedger::default();
+    for _ in 0..3 {
+        assert!(!ledger.is_time());
+        ledger.note_turn(node(1), 10, Some(shape(0, 40)));
+        assert!(!ledger.is_time());
+        ledger.note_turn(node(1), 10, Some(shape(1, 40)));
+        assert!(ledger.is_time());
+        ledger.note_decoy_turn(10, 0);
+        ledger.note_start();
+    }
+}
+
+#[test]
 fn unchecked_nodes_come_first_and_those_with_most_tokens_among_them() {
     let mut draws = Draws::of(3);
     let mut ledger = ledger(&[(1, 100, 0, 40), (2, 900, 0, 40), (3, 500, 0, 40)]);
