@@ -74,8 +74,7 @@ options! {
             dht: Option<bool> = SWITCH, switch("true");
             /// Maximum price of a turn, in millionths of the nodes' price unit
             [global = true, hide = true] max_price: Option<u64> = number(), range(0, i64::MAX as u64).default("10000000");
-            /// Share of decoys in the tokens at nodes with their own engine, in per cent. Decoys check the nodes'
-            /// answers; 0 sends none
+            /// Tokens for decoys, which check nodes' answers, in per cent of your own; 0 sends none
             [global = true, hide = true] decoys: Option<u32> = number(), range(0, MAX_DECOY_PERCENT).default("3");
         }
         "Storage" {
