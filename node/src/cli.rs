@@ -32,6 +32,7 @@ use baton_command::{
     crash,
     empty_values::refuse_empty,
     manual,
+    variables::name_variable,
 };
 use baton_proto::ids::{ModelId, NodeId, PublicKey};
 use clap::{
@@ -362,7 +363,9 @@ fn innermost(matches: &ArgMatches) -> &ArgMatches {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let matches = command().get_matches();
+    let given: Vec<_> = std::env::args_os().collect();
+    let matches = command().try_get_matches_from(&given);
+    let matches = matches.unwrap_or_else(|error| name_variable(&command(), &given, error).exit());
     refuse_empty(&command(), &matches).unwrap_or_else(|error| error.exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let inner = innermost(&matches);

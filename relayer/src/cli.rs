@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use baton_command::{
     empty_values::refuse_empty,
     manual::{CompletionsArguments, ManArguments},
+    variables::name_variable,
 };
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
@@ -55,7 +56,9 @@ const EMBEDDER_OPTIONS: [&str; 9] = [
 impl Cli {
     /// The parsed command line. Ends the process for wrong usage and for help.
     pub(crate) fn read() -> Self {
-        let matches = Self::whole().get_matches();
+        let given: Vec<_> = std::env::args_os().collect();
+        let matches = Self::whole().try_get_matches_from(&given);
+        let matches = matches.unwrap_or_else(|error| name_variable(&Self::whole(), &given, error).exit());
         let read = refuse_empty(&Self::whole(), &matches).and_then(|()| Self::from_arg_matches(&matches));
         read.unwrap_or_else(|error| error.exit())
     }

@@ -42,7 +42,7 @@ mod up;
 
 use std::process::ExitCode;
 
-use baton_command::{log, manual};
+use baton_command::{log, manual, variables::name_variable};
 use clap::{CommandFactory as _, Parser as _};
 
 use crate::cli::{Cli, Command};
@@ -50,7 +50,9 @@ use crate::cli::{Cli, Command};
 /// Runs the `baton-testnet` command.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let given: Vec<_> = std::env::args_os().collect();
+    let cli = Cli::try_parse_from(&given);
+    let cli = cli.unwrap_or_else(|error| name_variable(&Cli::command(), &given, error).exit());
     if matches!(cli.command, Command::Warden) {
         // Before anything else starts: the warden must outlive the process that started it.
         return process::warden::run();

@@ -48,7 +48,9 @@ use std::{
 };
 
 use baton_client::{Client, ClientError, SessionInfo, choose::NoChoice};
-use baton_command::{crash, empty_values::refuse_empty, log, manual, nearest::nearest};
+use baton_command::{
+    crash, empty_values::refuse_empty, log, manual, nearest::nearest, variables::name_variable,
+};
 use baton_proto::ids::SessionId;
 use clap::{ArgMatches, FromArgMatches as _};
 
@@ -218,7 +220,8 @@ fn command_of(arguments: &Arguments) -> String {
 /// The arguments of a call. At a terminal, a call without a command opens the chat.
 fn parse(given: Vec<OsString>) -> (Arguments, ArgMatches) {
     let read = |given: &[OsString]| {
-        let matches = args::command().try_get_matches_from(given)?;
+        let matches = args::command().try_get_matches_from(given);
+        let matches = matches.map_err(|error| name_variable(&args::command(), given, error))?;
         refuse_empty(&args::command(), &matches)?;
         Ok((Arguments::from_arg_matches(&matches)?, matches))
     };

@@ -3,9 +3,9 @@
 //! Each program calls this crate for shell completions and manual pages ([`manual`]), for the signals that
 //! end it ([`signals`]), for its log ([`log`]), for progress bars ([`progress`]), and for questions
 //! ([`prompt`]). Daemons share their crash policy ([`crash`]) and the reading of their options ([`config`]).
-//! Every program refuses empty values of options ([`empty_values`]), and guesses at mistyped words
-//! ([`nearest`]). The embedded store and the relayer, which serve HTTP to other
-//! machines, take their listener from here ([`listen`]). The embedded store shares flushes
+//! Every program refuses empty values of options ([`empty_values`]), names the variable of a refused value
+//! ([`variables`]), and guesses at mistyped words ([`nearest`]). The embedded store and the relayer, which serve
+//! HTTP to other machines, take their listener from here ([`listen`]). The embedded store shares flushes
 //! ([`group_commit`]). This crate knows no program, no route and no session.
 //!
 //! A user without command line, questions or server leaves out the features `program`, `prompt` or `http`, with their
@@ -33,3 +33,5 @@ pub mod progress;
 #[cfg(feature = "prompt")]
 pub mod prompt;
 pub mod signals;
+#[cfg(feature = "program")]
+pub mod variables;
