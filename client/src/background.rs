@@ -213,6 +213,47 @@ async fn store_unstored(core: &Arc<Core>, session: &Arc<Session>, authors: Autho
     }
 }
 
+/// The outcome of [`store_waiting`].
+#[derive(Debug, Default)]
+pub(crate) struct WaitingReport {
+    /// Turns whose blobs the store has now.
+    pub(crate) stored: Vec<u64>,
+    /// Turns whose blobs it does not have, with the errors.
+    pub(crate) failed: Vec<(u64, ClientError)>,
+}
+
+/// Looks in the store for the blobs that it has not confirmed, and stores those that it lacks once their
+/// author's time is over. One try for each: the user waits.
+pub(crate) async fn store_waiting(core: &Arc<Core>, session: &Arc<Session>) -> WaitingReport {
+    let mut report = WaitingReport::default();
+    for (seq, wait) in unstored(core, session) {
+        let result = if wait.is_zero() {
+            try_store_own(core, session, seq).await
+        } else {
+            look_for_own(core, session, seq).await
+        };
+        if let Err(error) = result {
+            report.failed.push((seq, error));
+            // The store is down, for the other blobs too.
+            break;
+        }
+        if !session.read(|state| state.unstored.contains(&seq)) {
+            report.stored.push(seq);
+        }
+    }
+    report
+}
+
+/// Looks for a turn's blob, which its author may have stored; notes that it is there.
+async fn look_for_own(core: &Arc<Core>, session: &Arc<Session>, seq: u64) -> Result<(), ClientError> {
+    let id = storage::ensure_blob_id(session, seq).await?;
+    if core.config.store.exists(id).await? {
+        core.config.store.note_stored(id);
+        storage::note_confirmed(core, session, seq).await;
+    }
+    Ok(())
+}
+
 /// Turns whose blob only this client may still have, each with its author's remaining time to store it.
 fn unstored(core: &Arc<Core>, session: &Session) -> Vec<(u64, Duration)> {
     let now = core.now_ms();

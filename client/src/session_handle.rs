@@ -392,8 +392,8 @@ impl SessionHandle {
 
     /// Buys those of a session's blobs again that are due, or may expire `within` that time. A failure does
     /// not stop the others; each is one PUT and may cost money. Also checks that the store has the last
-    /// turn's blob and the index this device's head, and restores missing ones. Nothing else maintains a
-    /// session at rest.
+    /// turn's blob and the index this device's head, and restores missing ones. Stores the blobs that no store
+    /// has confirmed, unless their nodes still have time to do so. Nothing else maintains a session at rest.
     ///
     /// A renewal whose answer was lost, or that the end of the process cut off, may have been paid. Such a
     /// blob is not due again for an eighth of an epoch. Dropping this future midway counts as the end of the

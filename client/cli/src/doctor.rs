@@ -59,7 +59,7 @@ codes! {
     NO_NODE: "C602" false "no node was found", "name a node with `--node`, or use a private network: `baton try`";
     ONLY_ECHO: "C603" true "only test engines were found", "name another node; for a test, pass `--allow-echo`";
     RELAYER_DOWN: "C701" false "the relayer does not answer", "start the relayer, or name another with `--relayer`";
-    NOT_STORED: "C801" true "turns wait to be stored", "keep this device until they are: `baton session list`";
+    NOT_STORED: "C801" true "turns wait to be stored", "store them: `baton session renew`; keep this device until then";
     EXPIRES_SOON: "C802" true "blobs may expire within 3 days", "renew them: `baton session renew`";
     NOT_ANSWERED: "C803" true "a message has no answer", "continue it: `baton chat -s SESSION`";
     DELETED_ELSEWHERE: "C804" true "another device deleted a session", "remove it here: `baton session delete SESSION`";

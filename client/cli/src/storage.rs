@@ -94,11 +94,15 @@ fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(
             "session": session.to_string(),
             "renewed": report.renewed,
             "put_back": report.put_back,
+            "stored": report.stored,
             "published": report.published,
             "failed": failed,
             "kept_until_ms": first,
             "blobs": report.blobs.iter().map(describe).collect::<Vec<_>>(),
         }))?);
+    }
+    for seq in &report.stored {
+        out.note(&format!("{id}  the store has the blob of turn {} now", turn_number(*seq)));
     }
     for seq in &report.put_back {
         out.warn(&format!("{id}  the store lacked the blob of turn {}; it is restored", turn_number(*seq)));
@@ -107,7 +111,7 @@ fn show_renewal(session: SessionId, report: &RenewReport, out: &Out) -> Result<(
         out.note(&format!("{id}  the head index lacked this device's head; it is published again"));
     }
     for (seq, error) in &report.failed {
-        out.warn(&format!("{id}  the blob of turn {} was not renewed: {error}", turn_number(*seq)));
+        out.warn(&format!("{id}  the blob of turn {} was not stored: {error}", turn_number(*seq)));
     }
     let kept = first.map_or_else(|| "nothing stored".to_owned(), |first| remaining_time(first, now_ms()));
     out.line(&format!("{id}  {} renewed, {kept}", count(report.renewed.len() as u64, "blob")))?;

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use baton_proto::store::StoreError;
 
 use crate::{
-    background::repair,
+    background::{self, repair},
     core::Core,
     error::ClientError,
     session::{lifetime::BlobLifetime, open_session::Session, state::Entry},
@@ -25,6 +25,8 @@ pub struct RenewReport {
     pub renewed: Vec<u64>,
     /// Turns whose blobs the store lacked, although they had been called stored; they are restored.
     pub put_back: Vec<u64>,
+    /// Turns whose blobs no store had confirmed; the store has them now.
+    pub stored: Vec<u64>,
     /// Whether the head index lacked this device's head, and has it again.
     pub published: bool,
     /// Turns whose blobs could not be bought, with the errors; they stay due.
@@ -35,9 +37,10 @@ pub struct RenewReport {
 
 /// As [`SessionHandle::renew`](crate::SessionHandle::renew).
 pub(crate) async fn renew(core: &Arc<Core>, session: &Arc<Session>, within: Option<Duration>) -> RenewReport {
+    let waiting = background::store_waiting(core, session).await;
     let horizon = within
         .map(|within| core.now_ms().saturating_add(u64::try_from(within.as_millis()).unwrap_or(u64::MAX)));
-    let mut report = RenewReport::default();
+    let mut report = RenewReport { stored: waiting.stored, failed: waiting.failed, ..RenewReport::default() };
     let (put_back, failed) = repair::confirm_due(core, session).await;
     report.put_back = put_back;
     if let Some(error) = failed {

@@ -11,7 +11,7 @@ use std::{
 use baton_client::{BlobLifetime, Client, ClientError, DEFAULT_EPOCH};
 use baton_proto::{ids::SessionId, node_record::StorageOffer, store::StoreError, turn::StoragePolicy};
 
-use baton_testkit::{GRACE, World, say, session};
+use baton_testkit::{GRACE, World, fake::Act, say, session};
 
 /// A client whose clock can be moved ahead.
 struct Ahead {
@@ -160,4 +160,35 @@ async fn a_renewal_counts_only_when_the_store_says_until_when() {
     assert_eq!(client.session(session).renew(None).await.unwrap().renewed, [16]);
     assert_eq!(world.store.puts(), paid + 1);
     client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_confirms_and_stores_the_blobs_that_wait() {
+    let world = World::new(1).await;
+    world.nodes[0].script([Act::NeverStore, Act::NeverStore]);
+    let ahead_ms = Arc::new(AtomicU64::new(0));
+    let mut config = world.config(world.home.path());
+    config.timeouts.author_stores = Duration::from_secs(3600);
+    // No round of the background comes between.
+    config.timeouts.store_retry = Duration::from_secs(3600);
+    let (system, ahead) = (config.clock.clone(), ahead_ms.clone());
+    config.clock = Arc::new(move || system() + ahead.load(Ordering::SeqCst));
+    let client = Client::open(config).await.unwrap();
+    let id = session(&client).await;
+    say(&client, id, "one").await;
+    // The author still has time: its blob is looked for, and not paid for twice.
+    let report = client.session(id).renew(None).await.unwrap();
+    assert!(report.stored.is_empty() && report.failed.is_empty(), "{report:?}");
+    assert_eq!((world.store.puts(), client.session(id).info().await.unwrap().unstored), (0, 1));
+    // Its time is over, and the store is down.
+    ahead_ms.store(2 * 3_600_000, Ordering::SeqCst);
+    world.store.set_down(true);
+    let report = client.session(id).renew(None).await.unwrap();
+    assert!(matches!(report.failed[..], [(0, ClientError::Store(_))]), "{report:?}");
+    world.store.set_down(false);
+    let report = client.session(id).renew(None).await.unwrap();
+    assert_eq!((report.stored, report.failed.len(), world.store.puts()), (vec![0], 0, 1));
+    assert_eq!(client.session(id).info().await.unwrap().unstored, 0);
+    assert!(client.session(id).renew(None).await.unwrap().stored.is_empty());
+    client.shutdown(Duration::from_millis(100)).await;
 }
