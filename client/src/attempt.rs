@@ -292,13 +292,25 @@ async fn admitted(
             Ok(nonce)
         }
         Some(NodeFrame::Refused { code, retry_after_ms }) => {
+            let failure = AttemptFailure::node(code, retry_after_ms);
             // A relayer can report this about a turn that it still passed on.
-            let status =
-                if context.relayer.is_some() { AttemptStatus::Hearsay } else { AttemptStatus::NothingSigned };
-            Err(AttemptFailure { status, ..AttemptFailure::node(code, retry_after_ms) })
+            Err(match context.relayer {
+                Some(_) => {
+                    AttemptFailure { status: AttemptStatus::Hearsay, reason: relayed_reason(code), ..failure }
+                }
+                None => failure,
+            })
         }
         Some(_) => Err(AttemptFailure::check(ErrorCode::NonCanonical)),
         None => Err(ExchangeError::Ended.into()),
+    }
+}
+
+/// A failure in a relayer's words. A relayer reports a node as busy also if it cannot reach the node.
+fn relayed_reason(code: ErrorCode) -> String {
+    match code {
+        ErrorCode::Busy => "the relayer cannot reach the node, or has no free slot".to_owned(),
+        code => code.to_string(),
     }
 }
 

@@ -98,6 +98,8 @@ pub enum ClientError {
         code: Option<ErrorCode>,
         /// The failure in words.
         reason: String,
+        /// Whether a relayer reported the failure.
+        relayed: bool,
     },
     /// Every attempt at embedding failed.
     #[error("nothing was embedded in {attempts} attempts, the last at node {}: {reason}", short(&node))]
@@ -342,6 +344,11 @@ impl ClientError {
                 "that node has read the conversation up to the turn; --only names another one that may read it",
             );
         }
+        if let Self::TurnFailed { code: Some(ErrorCode::Busy), relayed: true, .. } = self {
+            return Some(
+                "check that the relayer reaches the nodes: its operator names one with --bootstrap; or wait a little",
+            );
+        }
         if let Some(code) = self.code() {
             return code_hint(code);
         }
@@ -354,6 +361,7 @@ impl ClientError {
             Self::File { source, .. } if source.kind() == std::io::ErrorKind::AlreadyExists => {
                 "no file is replaced: name a new one"
             }
+            Self::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => "check the path",
             Self::KeyFile(_) | Self::File { .. } => "check the home folder, or choose another with --home",
             Self::PassphraseUnused(_) => {
                 "put the key under it with baton passphrase, or leave --passphrase-file away"
@@ -569,7 +577,7 @@ impl NoChoice {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NoNodes => {
-                "see why with baton doctor, name another with --node, or try a private network: baton try"
+                "see why with baton doctor, name a node with --node, or try a private network: baton try"
             }
             Self::NodeUnknown(_) => "give its address with --node, or see who is there: baton nodes",
             Self::NoneCurrent => "check this machine's clock, and that the nodes run",

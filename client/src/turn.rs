@@ -595,7 +595,8 @@ fn asks_more(session: &Session) -> bool {
 }
 
 fn failed(attempts: u32, node: NodeId, failure: &AttemptFailure) -> ClientError {
-    ClientError::TurnFailed { attempts, node, code: failure.code, reason: failure.reason.clone() }
+    let relayed = failure.status == AttemptStatus::Hearsay;
+    ClientError::TurnFailed { attempts, node, code: failure.code, reason: failure.reason.clone(), relayed }
 }
 
 /// The entries that give up the unanswered message, or else the waiting replays, and the attempts to abort.

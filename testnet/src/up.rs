@@ -114,5 +114,14 @@ fn announce(network: &Network, args: &UpArgs, config: &Path) {
     let echo = if args.engine == crate::network::EngineChoice::Echo { " --allow-echo" } else { "" };
     output::line("\nTalk to it from another terminal:\n");
     output::line(&format!("  {} --config {} chat{echo}\n", baton.display(), config.display()));
+    // The nodes listen on loopback addresses, which multicast does not announce.
+    let nodes: Vec<String> = network.addresses().iter().map(ToString::to_string).collect();
+    let relayer = crate::process::sibling("baton-relayer").unwrap_or_else(|_| PathBuf::from("baton-relayer"));
+    output::line("A relayer for it, after baton-relayer init:\n");
+    output::line(&format!(
+        "  {} run --publisher {store} --aggregator {store} --bootstrap {}\n",
+        relayer.display(),
+        nodes.join(",")
+    ));
     output::line("Ctrl-C stops everything");
 }

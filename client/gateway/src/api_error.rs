@@ -177,7 +177,8 @@ mod tests {
     fn a_client_learns_by_status_and_code_what_to_do() {
         let missing = NoChoice::ModelUnavailable { wanted: "a".to_owned(), served: "b".to_owned() };
         let node = baton_proto::ids::NodeId([0; 32]);
-        let failed = |code| ClientError::TurnFailed { attempts: 1, node, code, reason: String::new() };
+        let failed =
+            |code| ClientError::TurnFailed { attempts: 1, node, code, reason: String::new(), relayed: false };
         let cases = [
             (ClientError::NoNode(missing), 404, "model_not_found"),
             (ClientError::NoNode(NoChoice::NoNodes), 503, "no_node"),

@@ -5,6 +5,7 @@ use baton_keys::owner::sui_address;
 use baton_proto::{ErrorCode, ids::SuiAddress};
 use baton_testkit::{
     GRACE, World, events_of,
+    fake::Act,
     relayer::{FakeRelayer, Trick, items},
     session,
 };
@@ -66,6 +67,26 @@ async fn an_attempt_that_only_a_relayer_says_was_refused_is_aborted() {
     client.shutdown(GRACE).await;
     let (turns, aborts) = world.nodes[0].seen(|seen| (seen.turns.clone(), seen.aborts.clone()));
     assert_eq!(aborts, [(turns[0].turn_id, 0)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relayer_that_cannot_hand_a_turn_on_is_named_with_its_remedy() {
+    let world = World::new(1).await;
+    world.nodes[0].script([Act::Refuse(ErrorCode::Busy)]);
+    let relayer = FakeRelayer::start(&world.nodes[0], Trick::None).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    let input = TurnInput { relayer: Some(relayer.named()), max_attempts: 1, ..TurnInput::user("hello") };
+    let error = events_of(&client, session, input).await.0.unwrap_err();
+    assert!(error.to_string().contains("the relayer cannot reach the node"), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("--bootstrap")), "{:?}", error.hint());
+    client.session(session).abandon().await.unwrap();
+    // A node's own word is its own.
+    world.nodes[0].script([Act::Refuse(ErrorCode::Busy)]);
+    let direct = TurnInput { max_attempts: 1, ..TurnInput::user("hello") };
+    let error = events_of(&client, session, direct).await.0.unwrap_err();
+    assert!(error.to_string().contains("no free slot") && !error.hint().unwrap().contains("--bootstrap"));
+    client.shutdown(GRACE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
