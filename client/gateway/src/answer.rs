@@ -212,6 +212,11 @@ async fn run(
                 tracing::debug!(%error, "a session's words cannot be read");
             }
         }
+        Some(Err(error)) if is_form_refused(error, request) => {
+            if !discard_unused(gateway, request, session).await {
+                gateway.index().note_unanswered(&request.messages, session);
+            }
+        }
         Some(Err(_)) | None => gateway.index().note_unanswered(&request.messages, session),
     }
     let Some(result) = result else { return };
@@ -221,6 +226,34 @@ async fn run(
     if let Some((memory, (outcome, messages))) = exchange {
         memory.remember(&messages, &outcome).await;
     }
+}
+
+/// Whether no asked node serves a request of this form. The same request would fail again.
+fn is_form_refused(error: &ClientError, request: &CompletionRequest) -> bool {
+    match error.code() {
+        Some(ErrorCode::PayloadRejected) => request.json_schema.is_some() || request.logprobs.is_some(),
+        Some(ErrorCode::ModelUnavailable) => request.tools.is_some(),
+        _ => false,
+    }
+}
+
+/// Deletes the session that a failed request began, and that has no turn. A session that the request named
+/// stays. Returns whether the session is gone.
+async fn discard_unused(gateway: &Gateway, request: &CompletionRequest, session: SessionId) -> bool {
+    let is_named = request.session.as_deref().is_some_and(|name| name != "new");
+    let handle = gateway.client().session(session);
+    if is_named || !handle.info().await.is_ok_and(|info| info.turns == 0) {
+        return false;
+    }
+    let discarded = async {
+        handle.abandon().await?;
+        handle.delete().await
+    };
+    match discarded.await {
+        Ok(_) => gateway.index().forget(session),
+        Err(error) => tracing::debug!(%error, "a session without a turn was not deleted"),
+    }
+    !gateway.client().session_ids().await.is_ok_and(|ids| ids.contains(&session))
 }
 
 /// If another device wrote in the same place, merges its turns before the next request. The losing device

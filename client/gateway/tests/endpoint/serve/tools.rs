@@ -148,6 +148,7 @@ async fn where_no_node_takes_tools_that_is_said_and_the_same_without_them_is_ans
     );
     let asked: usize = world.nodes.iter().map(|node| node.seen(|seen| seen.turns.len())).sum();
     assert_eq!(asked, 2, "each node once");
+    assert!(endpoint.client.session_ids().await.unwrap().is_empty(), "the request left no session");
     world.will_say(LLAMA);
     let plain = endpoint.say(&messages).await;
     assert_eq!(answer(&plain), LLAMA, "without tools, it is an answer");
