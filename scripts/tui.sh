@@ -174,6 +174,15 @@ run '/params temperature=0'
 see 'temperature=0 max_tokens=2048'
 run '/model'
 see 'served: echo'
+keys -l '/'
+see '↓ [0-9]+ more'
+keys Escape
+unseen '↓ [0-9]+ more'
+keys C-u
+keys -l '/par'
+see '/params \[..\]'
+keys Enter
+see '› Message, or / for commands'
 
 echo "other sizes"
 mux resize-window -t t -x 60 -y 20

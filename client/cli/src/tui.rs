@@ -14,6 +14,7 @@ mod help;
 pub(crate) mod inbox;
 mod keys;
 mod markdown;
+mod menu;
 mod palette;
 mod pane;
 pub(crate) mod sidebar;

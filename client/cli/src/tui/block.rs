@@ -70,12 +70,36 @@ impl Part {
 pub(super) enum AnswerStatus {
     /// The answer is streaming.
     Running,
-    /// It was verified; with the node, tokens and speed.
-    Verified(String),
+    /// It was verified.
+    Verified(Tick),
     /// The answer is missing or incomplete. The message is kept.
     Failed,
     /// The user ended it, or gave it up.
     Cancelled,
+}
+
+/// The line below a verified answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Tick {
+    /// With the model.
+    long: String,
+    /// Without it.
+    short: String,
+}
+
+impl Tick {
+    /// `verified` names the node and the tokens; `model` and `speed` begin with their separator, or are empty.
+    fn new(verified: &str, model: &str, speed: &str) -> Self {
+        Self {
+            long: wrap::clean_line(&format!("{verified}{model}{speed}")),
+            short: wrap::clean_line(&format!("{verified}{speed}")),
+        }
+    }
+
+    /// The longest text that fits one row of `cells`.
+    fn text(&self, cells: usize) -> &str {
+        if wrap::width(&self.long) <= cells { &self.long } else { &self.short }
+    }
 }
 
 /// A turn.
@@ -113,7 +137,7 @@ impl Turn {
     pub(super) fn from_journal(turn: &JournalTurn) -> Self {
         let notes = turn.notes.iter().map(|note| Part::Remark(Tone::Note, wrap::clean(note)));
         let parts = notes.chain([Part::Text(wrap::clean(&turn.answer))]).collect();
-        let status = AnswerStatus::Verified(wrap::clean_line(&turn.verified));
+        let status = AnswerStatus::Verified(Tick::new(&turn.verified, "", ""));
         Self { link: Some(turn.link), parts, status, ..Self::begin(&turn.message) }
     }
 
@@ -196,8 +220,7 @@ impl Turn {
         let (first, last) = self.text_times.unwrap_or_default();
         let measured = speed(finished.tokens, last.saturating_sub(first).as_secs_f64());
         let model = self.server.as_ref().map_or_else(String::new, |(_, model)| format!(" · {model}"));
-        self.status =
-            AnswerStatus::Verified(wrap::clean_line(&format!("{}{model}{measured}", finished.verified)));
+        self.status = AnswerStatus::Verified(Tick::new(&finished.verified, &model, &measured));
         self.link = Some(finished.link);
         self.turns_ahead = None;
     }
@@ -236,7 +259,7 @@ impl Turn {
         };
         for part in &self.parts {
             match part {
-                Part::Text(text) => put_answer(answer, text.trim_end_matches('\n'), &mut rows),
+                Part::Text(text) => put_answer(answer, text.trim_matches('\n'), &mut rows),
                 Part::Attempt(text) => put(Ink::Remark(Tone::Note), text, &mut rows),
                 Part::Remark(tone, text) => put(Ink::Remark(*tone), text, &mut rows),
             }
@@ -247,7 +270,7 @@ impl Turn {
                     put(Ink::Remark(Tone::Note), &format!("waiting; {ahead} ahead"), &mut rows);
                 }
             }
-            AnswerStatus::Verified(text) => put(Ink::Remark(Tone::Good), text, &mut rows),
+            AnswerStatus::Verified(tick) => put(Ink::Remark(Tone::Good), tick.text(inner), &mut rows),
             AnswerStatus::Failed => {
                 put(Ink::Remark(Tone::Warn), "No answer. The message is kept: /retry or /drop", &mut rows)
             }

@@ -26,6 +26,10 @@ const COLUMN: u16 = 92;
 const TALL: u16 = 5;
 /// Most rows of the input, as a part of the screen: the conversation stays in sight.
 const INPUT_SHARE: u16 = 3;
+/// Cells of a command's name in the menu.
+const MENU_NAME_CELLS: usize = 16;
+/// A menu of fewer cells than this does not align the descriptions.
+const NARROW_MENU: usize = 48;
 /// The frames that show running work.
 const SPINNER: [&str; 8] = ["⠋", "⠙", "⠸", "⢰", "⣠", "⣄", "⡆", "⠇"];
 /// Milliseconds for which each frame shows.
@@ -131,16 +135,32 @@ fn draw_pane(state: &mut State, buffer: &mut Buffer, area: Rect) -> usize {
     below
 }
 
-/// The commands that begin as the input does, at the bottom of the conversation.
+/// The menu of commands, at the bottom of the conversation.
 fn draw_menu(state: &State, buffer: &mut Buffer, area: Rect) {
-    let Some(commands) = state.completion() else { return };
-    let most = usize::from(area.height / 2).max(1);
-    let shown = commands.len().min(most).min(usize::from(area.height));
-    let [_, menu] = split_bottom(area, u16::try_from(shown).unwrap_or(0));
-    for (y, (name, what)) in (0..).zip(commands.iter().take(shown)) {
-        let line = fit(&format!(" {name:<16} {what}"), menu.width.into());
-        let gap = " ".repeat(usize::from(menu.width).saturating_sub(width(&line)));
-        put(buffer, menu, (0, y), &format!("{line}{gap}"), state.palette.marked());
+    let Some((commands, selected)) = state.menu() else { return };
+    let most = usize::from((area.height / 2).max(1).min(area.height));
+    let rows = commands.len().min(most);
+    let [_, menu] = split_bottom(area, u16::try_from(rows).unwrap_or(0));
+    let (cells, palette) = (usize::from(menu.width), state.palette);
+    let first = (selected + 1).saturating_sub(rows);
+    let below = commands.len().saturating_sub(first + rows);
+    let name_cells = if cells < NARROW_MENU { 0 } else { MENU_NAME_CELLS };
+    for (y, (index, (name, what))) in (0..).zip(commands.iter().enumerate().skip(first).take(rows)) {
+        // The conversation below must not shine through.
+        put(buffer, menu, (0, y), &" ".repeat(cells), Style::reset());
+        let more = match usize::from(y) + 1 {
+            row if row == rows && below > 0 => format!(" ↓ {below} more "),
+            1 if first > 0 => format!(" ↑ {first} more "),
+            _ => String::new(),
+        };
+        let room = cells.saturating_sub(width(&more));
+        let line = fit(&format!(" {name:<name_cells$} {what}"), room);
+        let gap = " ".repeat(room.saturating_sub(width(&line)));
+        let style = if index == selected { palette.marked() } else { Style::new() };
+        let end = put(buffer, menu, (0, y), &format!("{line}{gap}"), style);
+        if !more.is_empty() {
+            put(buffer, menu, (end, y), &more, if index == selected { style } else { palette.dim() });
+        }
     }
 }
 

@@ -12,13 +12,14 @@ Ctrl-C, Ctrl-D  on an empty line leave
 PgUp, PgDn      scroll, and so does the mouse; End follows again
 Tab             goes to the list of sessions; Ctrl-B hides it
 in the list     Enter opens, / filters, n new, r renames, d deletes
-Up, Down        lines sent before
+in the / menu   Up, Down choose, Tab or Enter takes, Esc closes
+Up, Down        earlier lines
 Ctrl-A E W U K  to the beginning, the end; cut a word, a line
-Ctrl-Y          puts back what was cut
-Alt-B, Alt-F    a word back, a word on
-Ctrl-L          draws everything anew
+Ctrl-Y          puts the cut text back
+Alt-B, Alt-F    a word back, a word forward
+Ctrl-L          redraws the screen
 F2              leaves the mouse to the terminal, to select text
-F1              this; any key closes it";
+F1              opens this help; any key closes it";
 
 /// Widest help, in cells, with its frame.
 const WIDEST: u16 = 76;

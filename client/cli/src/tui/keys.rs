@@ -189,7 +189,7 @@ impl State {
             KeyCode::Down if control || shift => self.pane.scroll(1),
             KeyCode::Home if control => self.pane.show_top(),
             KeyCode::End if control => self.pane.follow(),
-            KeyCode::Tab if self.completion().is_some() => self.complete(),
+            KeyCode::Tab if self.menu().is_some() => self.complete(),
             KeyCode::Tab => self.sidebar.focus(self.status.session),
             KeyCode::Char('b') if control => self.toggle_sidebar(),
             _ => return false,
@@ -203,7 +203,8 @@ impl State {
         let by = |word: Move, character: Move| if words { word } else { character };
         match key.code {
             KeyCode::Enter if alt || key.modifiers.contains(KeyModifiers::SHIFT) => self.type_in("\n"),
-            KeyCode::Enter => return self.submit(),
+            KeyCode::Enter => return self.enter(),
+            KeyCode::Esc if self.busy.is_none() => self.close_menu(),
             KeyCode::Esc => return self.stop(),
             KeyCode::Char('j') if control => self.type_in("\n"),
             KeyCode::Char(c) if control => self.control_key(c),
@@ -247,16 +248,24 @@ impl State {
 
     /// A row up; from the first one, to the queued text or the history.
     fn up(&mut self) {
-        let moved =
-            self.editor.go_row(false, self.input_cells) || (self.editor.is_empty() && self.take_back());
+        let moved = self.step_menu(false)
+            || self.editor.go_row(false, self.input_cells)
+            || (self.editor.is_empty() && self.take_back());
         if !moved {
-            self.editor.recall(true);
+            self.recall(true);
         }
     }
 
     fn down(&mut self) {
-        if !self.editor.go_row(true, self.input_cells) {
-            self.editor.recall(false);
+        if !self.step_menu(true) && !self.editor.go_row(true, self.input_cells) {
+            self.recall(false);
+        }
+    }
+
+    /// Shows an entry of the history, without a menu: the next key goes on through the history.
+    fn recall(&mut self, older: bool) {
+        if self.editor.recall(older) {
+            self.close_menu();
         }
     }
 }

@@ -7,10 +7,16 @@ use baton_command::nearest::nearest;
 use baton_proto::ids::SessionId;
 
 use super::{
-    conversation::ConversationSnapshot, editor::Editor, inbox::ViewMessage, palette::Palette, pane::Pane,
-    sidebar::Sidebar, wrap,
+    conversation::ConversationSnapshot,
+    editor::Editor,
+    inbox::ViewMessage,
+    menu::{Menu, commands},
+    palette::Palette,
+    pane::Pane,
+    sidebar::Sidebar,
+    wrap,
 };
-use crate::dialogue::{HELP, Line, command_names, parse};
+use crate::dialogue::{Line, command_names, parse};
 
 /// A request to the loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +69,8 @@ pub(super) struct State {
     pub pane: Pane,
     /// The input.
     pub editor: Editor,
+    /// The choice in the menu of commands.
+    pub menu: Menu,
     /// The sessions.
     pub sidebar: Sidebar,
     /// The styles.
@@ -95,6 +103,7 @@ impl State {
         Self {
             pane: Pane::default(),
             editor: Editor::default(),
+            menu: Menu::default(),
             sidebar: Sidebar::default(),
             palette,
             status: Status::default(),
@@ -193,7 +202,7 @@ impl State {
         self.editor.set(format!("{text}{gap}{written}"));
     }
 
-    /// Handles Enter.
+    /// Sends the input.
     pub(super) fn submit(&mut self) -> Option<Effect> {
         let text = self.editor.take();
         self.pane.follow();
@@ -242,7 +251,8 @@ impl State {
                     Some(before) => {
                         self.queued = Some(before);
                         self.editor.set(text);
-                        self.hint = Some("One message waits already; ↑ takes it back.".to_owned());
+                        self.hint =
+                            Some("One line waits already. Send this one after the answer.".to_owned());
                     }
                     None => self.queued = Some(text),
                 }
@@ -277,35 +287,6 @@ impl State {
             return None;
         }
         Some(Effect::Leave)
-    }
-}
-
-/// The commands of `/`, each with what it does, from the help.
-pub(super) fn commands() -> impl Iterator<Item = (&'static str, &'static str)> {
-    HELP.lines().filter_map(|line| line.split_once("  ")).map(|(name, what)| (name, what.trim()))
-}
-
-impl State {
-    /// The commands that begin as the input does, while it is the beginning of a command.
-    pub(super) fn completion(&self) -> Option<Vec<(&'static str, &'static str)>> {
-        let text = self.editor.text();
-        let is_name = text.starts_with('/') && !text.starts_with("//") && !text.contains(char::is_whitespace);
-        let found: Vec<_> = commands().filter(|(name, _)| is_name && name.starts_with(text)).collect();
-        (!found.is_empty()).then_some(found)
-    }
-
-    /// Completes the name of a command as far as it is certain.
-    pub(super) fn complete(&mut self) {
-        let Some(found) = self.completion() else { return };
-        let name = |full: &'static str| full.split_whitespace().next().unwrap_or_default();
-        let mut names = found.iter().map(|(full, _)| name(full));
-        let Some(first) = names.next() else { return };
-        let common = names.fold(first.len(), |common, other| {
-            first.bytes().zip(other.bytes()).take(common).take_while(|(a, b)| a == b).count()
-        });
-        let takes_more = found.len() == 1 && found.iter().any(|(full, _)| full.contains(' '));
-        let gap = if takes_more { " " } else { "" };
-        self.editor.set(format!("{}{gap}", first.get(..common).unwrap_or_default()));
     }
 }
 

@@ -112,3 +112,28 @@ fn nothing_that_came_from_elsewhere_drives_the_terminal() {
     let shown = stage.screen(110, 60).join("\n");
     assert!(shown.contains("a]0;ownedb[2J31mcde    fgh"), "{shown}");
 }
+
+#[test]
+fn the_line_below_an_answer_leaves_the_model_out_where_it_would_take_a_second_row() {
+    let mut stage = Stage::new();
+    stage.ask("hello");
+    stage.event(attempt(1, 0));
+    stage.text("there");
+    stage.say(finished(1, "there", 5));
+    assert!(stage.screen(80, 20).join("\n").contains("✓ verified · turn 0 · 9 + 5 tokens · small"));
+    let narrow = stage.screen(44, 20).join("\n");
+    assert!(narrow.contains("✓ verified · turn 0 · 9 + 5 tokens\n") && !narrow.contains("small"), "{narrow}");
+}
+
+#[test]
+fn a_continued_answer_begins_right_below_its_node() {
+    let mut stage = Stage::new();
+    stage.ask("hello");
+    stage.event(attempt(1, 0));
+    stage.text("one.");
+    stage.event(attempt(2, 1));
+    stage.text("\n\ntwo");
+    let screen = stage.screen(60, 20);
+    let node = screen.iter().position(|row| row.contains("continues the answer")).unwrap();
+    assert_eq!(screen[node + 1], "  two");
+}

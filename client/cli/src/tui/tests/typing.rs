@@ -2,6 +2,7 @@
 
 use baton_proto::ids::SessionId;
 use crossterm::event::{MouseEvent, MouseEventKind};
+use ratatui::style::{Color, Modifier};
 
 use super::*;
 use crate::tui::sidebar::SessionEntry;
@@ -246,4 +247,102 @@ fn rows_of_one_line_are_gone_through_before_what_was_sent() {
     }
     stage.press(KeyCode::Up);
     assert_eq!(stage.state.editor.text(), "sent");
+}
+
+#[test]
+fn the_menu_of_commands_is_gone_through_taken_and_closed() {
+    let mut stage = Stage::new();
+    stage.say(ViewMessage::Session(Box::new(loaded(1, &[journal_turn(1, "hello", "there")]))));
+    stage.types("/re");
+    let selected = |stage: &mut Stage| {
+        let buffer = stage.buffer(80, 40);
+        let area = buffer.area;
+        let row = (0..area.height)
+            .find(|y| buffer.cell((1, *y)).is_some_and(|cell| cell.modifier.contains(Modifier::REVERSED)));
+        row.map(|y| (1..20).filter_map(|x| Some(buffer.cell((x, y))?.symbol())).collect::<String>())
+    };
+    assert!(selected(&mut stage).unwrap().starts_with("/rename TITLE"));
+    stage.press(KeyCode::Down);
+    assert!(selected(&mut stage).unwrap().starts_with("/regenerate"));
+    stage.press(KeyCode::Down);
+    stage.press(KeyCode::Down);
+    stage.press(KeyCode::Down);
+    assert!(selected(&mut stage).unwrap().starts_with("/retry"), "the last one");
+    stage.press(KeyCode::Up);
+    assert_eq!(stage.press(KeyCode::Enter), Some(Effect::Act("/regenerate".to_owned())));
+    // A command that needs more waits for it.
+    stage.types("/ren");
+    assert_eq!(stage.press(KeyCode::Enter), None);
+    assert_eq!(stage.state.editor.text(), "/rename ");
+    assert_eq!(selected(&mut stage), None);
+    stage.control('u');
+    // What may stand alone runs.
+    stage.types("/ver");
+    assert_eq!(stage.press(KeyCode::Enter), Some(Effect::Act("/verify".to_owned())));
+    // Escape closes it, and more input opens it again.
+    stage.types("/s");
+    stage.press(KeyCode::Esc);
+    assert_eq!(selected(&mut stage), None);
+    assert_eq!(stage.press(KeyCode::Enter), None, "no choice without a menu");
+    assert!(stage.shown().contains("There is no /s."));
+    stage.types("y");
+    assert!(selected(&mut stage).unwrap().starts_with("/system"));
+    // The history is gone through, and not the menu of one of its entries.
+    stage.control('u');
+    stage.press(KeyCode::Up);
+    stage.press(KeyCode::Up);
+    stage.press(KeyCode::Up);
+    assert_eq!(stage.state.editor.text(), "/regenerate");
+}
+
+#[test]
+fn tab_completes_what_is_certain_and_then_takes_the_selected_command() {
+    let mut stage = Stage::new();
+    stage.types("/se");
+    stage.press(KeyCode::Tab);
+    assert_eq!(stage.state.editor.text(), "/sessions");
+    stage.control('u');
+    stage.types("/r");
+    stage.press(KeyCode::Tab);
+    assert_eq!(stage.state.editor.text(), "/re", "of three");
+    stage.press(KeyCode::Down);
+    stage.press(KeyCode::Tab);
+    assert_eq!(stage.state.editor.text(), "/regenerate");
+}
+
+#[test]
+fn the_menu_hides_the_conversation_below_it_and_says_how_much_more_there_is() {
+    let mut stage = Stage::new();
+    let turns: Vec<_> = (0..30).map(|n| journal_turn(n, &format!("question {n}"), "answer")).collect();
+    stage.say(ViewMessage::Session(Box::new(loaded(1, &turns))));
+    stage.types("/");
+    let buffer = stage.buffer(60, 20);
+    let row = |y: u16| (0..60).filter_map(|x| Some(buffer.cell((x, y))?.symbol())).collect::<String>();
+    let last = (0..20).rev().find(|y| row(*y).contains("more")).unwrap();
+    assert!(row(last).contains("↓ 11 more"), "{}", row(last));
+    for y in last - 6..last {
+        let of_text = (0..60).filter_map(|x| buffer.cell((x, y))).filter(|cell| cell.symbol() != " ");
+        assert!(
+            of_text.into_iter().all(|cell| cell.fg == Color::Reset && cell.modifier.is_empty()),
+            "{}",
+            row(y)
+        );
+    }
+    for _ in 0..40 {
+        stage.press(KeyCode::Down);
+    }
+    let shown = stage.screen(60, 20).join("\n");
+    assert!(shown.contains("/quit") && shown.contains("↑ 11 more") && !shown.contains("/new"), "{shown}");
+}
+
+#[test]
+fn a_second_command_stays_in_the_line_while_one_waits() {
+    let mut stage = Stage::new();
+    stage.ask("first");
+    stage.types("/verify");
+    stage.press(KeyCode::Enter);
+    stage.types("/copy");
+    stage.press(KeyCode::Enter);
+    assert_eq!(stage.state.editor.text(), "/copy");
+    assert!(stage.shown().contains("One line waits already. Send this one after the answer."));
 }
