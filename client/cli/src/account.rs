@@ -49,9 +49,9 @@ fn make(settings: &Settings, key: &AccountKey, out: &Out) -> Result<(), Failure>
     }
     key.create(&path, settings.passphrase()).map_err(ClientError::from)?;
     if settings.passphrase().is_none() {
-        out.note("the key is under no passphrase; with --passphrase-file it would be");
+        out.note("The key has no passphrase; --passphrase-file sets one when the key is made.");
     }
-    out.note("without this key nobody can see these memories again: baton account backup --out words.txt");
+    out.note("Without this key nobody can read these memories again. Back it up: baton account backup --out words.txt");
     show(settings, key, out)
 }
 

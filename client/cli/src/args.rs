@@ -42,12 +42,12 @@ Network:
 More:
   blob         Store and fetch files on any Walrus network
   config       Show every setting with its origin, or check the settings file
-  passphrase   Set, change or remove the passphrase of your keys";
+  passphrase   Set, change or remove the passphrase of the device key";
 
 const EXAMPLES: &str = "\
 Examples:
   baton try                          chat on a private network of this machine
-  baton chat \"Hello\"               one message; the answer is the output
+  baton chat \"Hello\"                 one message; the answer is the output
   baton chat -c                      continue the last conversation
   baton session list
   baton doctor                       why does it not work?
@@ -279,7 +279,7 @@ pub(crate) struct AuditArguments {
     /// Turn number, from 1 [default: the last turn].
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     pub turn: Option<u64>,
-    /// Node to ask (its id in hex, as `baton nodes` shows it) [default: any other node that serves the turn's
+    /// Node to ask: its id, or the first digits of it [default: any other node that serves the turn's
     /// model].
     #[arg(long, value_name = "ID")]
     pub only: Option<String>,
@@ -316,7 +316,7 @@ pub(crate) struct ChatArguments {
     pub system: Option<String>,
     #[command(flatten)]
     pub memory: MemoryArguments,
-    /// Node to use, and no other (its id in hex, as `baton nodes` shows it).
+    /// Node to use, and no other: its id, or the first digits of it.
     #[arg(long, value_name = "ID")]
     pub only: Option<String>,
     /// Allow test engines, which only repeat the message.
@@ -387,7 +387,7 @@ pub(crate) struct ServeArguments {
     /// Model name or id for requests without one [default: any, preferably on a node's own engine].
     #[arg(long, env = "BATON_MODEL")]
     pub model: Option<String>,
-    /// Node to use, and no other (its id in hex, as `baton nodes` shows it).
+    /// Node to use, and no other: its id, or the first digits of it.
     #[arg(long, value_name = "ID")]
     pub only: Option<String>,
     /// Allow test engines, which only repeat the message.

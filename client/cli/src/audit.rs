@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use baton_client::{AuditOutcome, AuditWish, Client};
-use baton_proto::{audit::AuditVerdict, ids::NodeId, limits::MAX_SCHEMA_BYTES};
+use baton_proto::{audit::AuditVerdict, limits::MAX_SCHEMA_BYTES};
 use serde_json::{Value, json};
 
 use super::{
@@ -11,6 +11,7 @@ use super::{
     args::AuditArguments,
     find_session,
     interrupt::cancellable,
+    nodes::named_node,
     out::{Out, short, turn_number},
     settings::{Settings, read_bounded},
     with_client, write_private,
@@ -38,7 +39,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &AuditArguments, out: &O
 async fn audit(client: &Client, arguments: &AuditArguments, out: &Out) -> Result<AuditOutcome, Failure> {
     let id = find_session(client, &arguments.session).await?;
     let usage = |error: String| Failure::Usage(error);
-    let node = arguments.only.as_deref().map(str::parse::<NodeId>).transpose();
+    let node = named_node(client, arguments.only.as_deref()).await?;
     let schema = match &arguments.schema {
         Some(path) => Some(
             read_bounded(path, MAX_SCHEMA_BYTES as u64)
@@ -48,7 +49,7 @@ async fn audit(client: &Client, arguments: &AuditArguments, out: &Out) -> Result
     };
     let wish = AuditWish {
         turn: arguments.turn.map(|number| number - 1),
-        node: node.map_err(|error| usage(format!("--only: {error}")))?,
+        node,
         schema: schema.map(|schema| schema.to_string()),
     };
     out.note("asking a node to compute the turn again; it sees the conversation");

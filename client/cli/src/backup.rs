@@ -2,7 +2,7 @@
 
 use std::{io::IsTerminal as _, path::Path};
 
-use baton_client::{Client, SessionInfo};
+use baton_client::{Client, ClientError, SessionInfo};
 use baton_proto::ids::SessionId;
 use serde_json::json;
 use zeroize::Zeroizing;
@@ -61,6 +61,25 @@ fn backup_report(id: &SessionId, info: Option<&SessionInfo>, file: &Path) -> ser
     })
 }
 
+/// The next step after a failed restore, if it differs from the error's own.
+pub(crate) fn restore_hint(error: &ClientError, id: &SessionId, is_here: bool) -> Option<String> {
+    match error {
+        ClientError::SessionExists(_) => Some(format!(
+            "continue it: baton chat -s {} (deleting it would also mark it deleted in the head index)",
+            short_session(id)
+        )),
+        ClientError::Deleted if is_here => {
+            Some(format!("remove it here: baton session delete {}", short_session(id)))
+        }
+        ClientError::Deleted => Some("its words restore nothing; begin another: baton chat".to_owned()),
+        ClientError::Store(_) | ClientError::HeadMissing => Some(
+            "name the store and the nodes of the device that wrote the session: --publisher, --heads, --node"
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
 /// What the words of a session restore, and until when.
 fn note_restorable(info: &SessionInfo, out: &Out) {
     let turns = count(info.effective_turns, "turn");
@@ -72,7 +91,7 @@ fn note_restorable(info: &SessionInfo, out: &Out) {
         _ if info.turns == 0 => out.warn("  ⚠ Nothing is stored yet: the words restore the session after its first answer."),
         _ if info.unstored > 0 => out.warn(&format!(
             "  ⚠ The store has not confirmed the newest turns: keep this device until baton session list shows a date, or \
-             run baton session verify {} --repair.",
+             run baton session renew {}.",
             short_session(&info.id)
         )),
         Some(until_ms) => out.note(&format!(

@@ -19,6 +19,7 @@ use super::{
     find_session,
     interrupt::cancellable,
     leave_at_second_interrupt,
+    nodes::named_node,
     opening::{OpenedSession, open_session},
     out::{Out, finish_name, short_session, turn_number},
     repl,
@@ -35,8 +36,10 @@ const COMPARE_WAIT: Duration = Duration::from_secs(3);
 const SETTLE_WAIT: Duration = Duration::from_secs(4);
 
 pub(crate) async fn run(settings: &Settings, arguments: ChatArguments, out: &Out) -> Result<(), Failure> {
-    let talk = Arc::new(Talk::from(settings, &arguments).await?);
+    let mut talk = Talk::from(settings, &arguments).await?;
     with_client(settings, true, async |client| {
+        talk.template.node = named_node(client, arguments.only.as_deref()).await?;
+        let talk = Arc::new(talk);
         let arguments = with_session(client, arguments).await?;
         match &arguments.message {
             Some(message) => one_shot(client, &talk, &arguments, message, out).await,
@@ -101,7 +104,7 @@ async fn one_shot(
     talk.announce_local_network(out);
     if handle.info().await?.pending {
         out.note("Finishing an earlier message first.");
-        let mut view = TurnDisplay::new(out);
+        let mut view = TurnDisplay::of_single_message(out, session);
         match talk.finish_pending(client, session, &mut view, out).await {
             Ok(outcome) => outcome.iter().for_each(|outcome| view.finish(outcome)),
             Err(failure) => {
@@ -135,7 +138,7 @@ pub(crate) async fn say(
     out: &Out,
 ) -> Result<bool, Failure> {
     let handle = client.session(session);
-    let mut view = TurnDisplay::new(out);
+    let mut view = TurnDisplay::of_single_message(out, session);
     let messages = vec![Message::new(Role::User, text)];
     let mut input = talk.input(session, messages.clone(), out);
     drop(input.messages.splice(..0, history));
@@ -162,7 +165,7 @@ pub(crate) async fn say(
     let stored = handle.wait_settled(SETTLE_WAIT).await?;
     if !stored && !out.json() {
         out.warn(&format!(
-            "⚠ Not stored yet: the store did not confirm this turn. Why: baton doctor. Try again: baton session verify {}",
+            "⚠ Not stored yet: the store did not confirm this turn. Why: baton doctor. Try again: baton session renew {}",
             short_session(&session)
         ));
     }

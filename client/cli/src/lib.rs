@@ -357,8 +357,11 @@ fn random_seed() -> u64 {
 
 /// Writes a file that only its owner may read; refuses to overwrite one.
 fn write_private(path: &std::path::Path, bytes: &[u8]) -> Result<(), Failure> {
-    baton_keys::files::write_private(path, bytes)
-        .map_err(|source| ClientError::File { action: "create", path: path.to_owned(), source }.into())
+    baton_keys::files::write_private(path, bytes).map_err(|source| {
+        let exists = source.kind() == std::io::ErrorKind::AlreadyExists;
+        let source = if exists { std::io::Error::new(source.kind(), "it exists already") } else { source };
+        ClientError::File { action: "create", path: path.to_owned(), source }.into()
+    })
 }
 
 /// Ends the process at a second Ctrl-C, while the first is being handled.

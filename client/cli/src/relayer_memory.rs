@@ -67,11 +67,11 @@ impl RelayerMemory {
         let text = user_text(messages);
         let words = self.words(&text);
         match self.mode {
-            HintMode::Message => out.note("the relayer reads this message, to recall by it"),
+            HintMode::Message => out.note("The relayer reads this message, to search memory with it."),
             _ if words.is_empty() => {
-                out.note("the relayer is told no words, and recalls what it knows of you")
+                out.note("The relayer gets no words of this message. It recalls your profile alone.")
             }
-            _ => out.note(&format!("the relayer is told: {words}")),
+            _ => out.note(&format!("The relayer searches memory for: {words}")),
         }
         self.hint_of(session, words)
     }

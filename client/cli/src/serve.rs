@@ -6,7 +6,7 @@ use baton_client::{Client, ClientError, NodeInfo, TurnInput};
 use baton_command::signals::StopSignals;
 use baton_gateway::{Gateway, GatewayConfig, GatewayMemory, is_loopback};
 use baton_keys::files;
-use baton_proto::{ids::NodeId, turn::Sampling};
+use baton_proto::turn::Sampling;
 use serde_json::json;
 use tokio::net::TcpListener;
 use zeroize::Zeroizing;
@@ -15,10 +15,11 @@ use super::{
     Failure,
     args::{HintMode, ServeArguments},
     leave_at_second_interrupt,
+    nodes::named_node,
     out::{Out, count},
     relayer_memory::RelayerMemory,
     settings::{self, Settings},
-    talk::{DEFAULT_TEMPERATURE, searching, tried_places},
+    talk::{DEFAULT_TEMPERATURE, search_line, tried_places},
     with_client, write_private,
 };
 
@@ -40,7 +41,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
             "--no-key with --listen {address}: without a key only programs of this machine may be served"
         )));
     }
-    let template = template(settings, arguments).await?;
+    let mut template = template(settings, arguments).await?;
     let memory = RelayerMemory::from(settings, &arguments.memory)?;
     if memory.is_some() && template.relayer.is_none() {
         return Err(Failure::Usage(
@@ -54,6 +55,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
     })?;
     let address = listener.local_addr()?;
     with_client(settings, true, async |client| {
+        template.node = named_node(client, arguments.only.as_deref()).await?;
         let key_file = arguments.key_file.clone().unwrap_or_else(|| settings.home().join(KEY_FILE));
         let key = if arguments.no_key { None } else { Some(key(&key_file)?) };
         let config = GatewayConfig {
@@ -73,7 +75,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
         tokio::select! {
             biased;
             served = gateway.serve(listener, stop) => Ok(served?),
-            () = watch_nodes(client, out) => unreachable!("the watch does not end"),
+            () = watch_nodes(client, settings.named_nodes(), out) => unreachable!("the watch does not end"),
         }
     })
     .await
@@ -83,10 +85,6 @@ async fn template(settings: &Settings, arguments: &ServeArguments) -> Result<Tur
     let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
     let relayer = settings.relayer_of_turns(arguments.memory.memory);
     template.relayer = settings::named_relayer(relayer).await?;
-    if let Some(only) = &arguments.only {
-        let node = only.parse::<NodeId>();
-        template.node = Some(node.map_err(|error| Failure::Usage(format!("--only: {error}")))?);
-    }
     template.max_output_tokens = arguments.max_tokens.unwrap_or(template.max_output_tokens);
     let temperature = arguments.temperature.unwrap_or(DEFAULT_TEMPERATURE);
     template.sampling = Sampling { temperature, ..Sampling::default() };
@@ -100,18 +98,18 @@ async fn template(settings: &Settings, arguments: &ServeArguments) -> Result<Tur
 fn note_memory(memory: Option<&RelayerMemory>, hint: HintMode, out: &Out) {
     let Some(memory) = memory else { return };
     out.note(match hint {
-        HintMode::Message => "the relayer reads every message, to recall by it",
-        HintMode::Keywords => "the relayer is told a few words of every message, to recall by them",
-        HintMode::None => "the relayer is told no words, and recalls what it knows of you",
+        HintMode::Message => "The relayer reads every message, to search memory with it.",
+        HintMode::Keywords => "The relayer gets a few words of every message, to search memory with them.",
+        HintMode::None => "The relayer gets no words of a message. It recalls your profile alone.",
     });
     if memory.write.is_some() {
-        out.note("every exchange is sent to the relayer, to be remembered");
+        out.note("Every exchange is sent to the relayer, to be remembered.");
     }
 }
 
 /// Says when there are no nodes, with what was tried and what to do, and when there are some.
-async fn watch_nodes(client: &Client, out: &Out) {
-    out.note(&searching(client));
+async fn watch_nodes(client: &Client, named: usize, out: &Out) {
+    out.note(&search_line(named));
     let mut nodes = client.nodes().await;
     let mut were_there = None;
     loop {

@@ -526,8 +526,13 @@ fn words(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
 
 /// Recovers a session as far as it can be read.
 async fn restore(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), Failure> {
-    let recovered = client.recover_available(root).await?;
-    let id = recovered.session;
+    let id = root.session_id();
+    let is_here = client.session_ids().await?.contains(&id);
+    let recovered = client.recover_available(root).await;
+    let recovered = recovered.map_err(|error| match backup::restore_hint(&error, &id, is_here) {
+        Some(hint) => Failure::Hinted { error, hint },
+        None => error.into(),
+    })?;
     if recovered.lost.is_empty() {
         return show_ready(client, id, out).await;
     }

@@ -218,6 +218,11 @@ impl Settings {
         self.epoch
     }
 
+    /// The number of named nodes.
+    pub(crate) fn named_nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// The publishers' URLs.
     pub(crate) fn publishers(&self) -> &[String] {
         &self.publishers

@@ -16,7 +16,7 @@ use baton_client::{
 };
 use baton_proto::{
     ErrorCode,
-    ids::{NodeId, SessionId},
+    ids::SessionId,
     limits::MAX_SCHEMA_BYTES,
     memory::MemoryItem,
     record::{FinishReason, Message, Role},
@@ -27,7 +27,7 @@ use super::{
     Failure,
     args::ChatArguments,
     interrupt::cancellable_at,
-    out::{Out, Tone, count, memories, role, short, turn_number},
+    out::{Out, Tone, count, memories, role, short, short_session, turn_number},
     random_seed,
     relayer_memory::RelayerMemory,
     settings::{self, Settings},
@@ -60,10 +60,6 @@ impl Talk {
         let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
         let relayer = settings.relayer_of_turns(arguments.memory.memory);
         template.relayer = settings::named_relayer(relayer).await?;
-        if let Some(only) = &arguments.only {
-            let node = only.parse::<NodeId>();
-            template.node = Some(node.map_err(|error| Failure::Usage(format!("--only: {error}")))?);
-        }
         if let Some(tokens) = arguments.max_tokens {
             template.max_output_tokens = tokens;
         }
@@ -218,13 +214,31 @@ pub(crate) struct TurnDisplay<'a> {
     pub model: String,
     shown: bool,
     text: String,
+    /// The way on after an answer that the limit cut.
+    after_cut: String,
     /// Whether any event arrived.
     started: Arc<AtomicBool>,
 }
 
 impl<'a> TurnDisplay<'a> {
     pub(crate) fn new(out: &'a Out) -> Self {
-        Self { out, model: String::new(), shown: false, text: String::new(), started: Arc::default() }
+        let after_cut = "/continue, or /params max_tokens=N".to_owned();
+        Self {
+            out,
+            model: String::new(),
+            shown: false,
+            text: String::new(),
+            after_cut,
+            started: Arc::default(),
+        }
+    }
+
+    /// For a single message, after which the program ends: no line can follow.
+    pub(crate) fn of_single_message(out: &'a Out, session: SessionId) -> Self {
+        let command = out.continuation(&short_session(&session));
+        let after_cut =
+            command.map(|command| format!("continue with {command} \"Continue.\", or raise --max-tokens"));
+        Self { after_cut: after_cut.unwrap_or_default(), ..Self::new(out) }
     }
 
     /// Shows the messages, unless they stand at a prompt already.
@@ -280,7 +294,7 @@ impl<'a> TurnDisplay<'a> {
             Some(screen) => screen.turn_finished(outcome),
             None => self.out.good(&verified_line(outcome)),
         }
-        if let Some(text) = cut_line(outcome.finish, outcome.receipt.tokens.output) {
+        if let Some(text) = cut_line(outcome.finish, outcome.receipt.tokens.output, &self.after_cut) {
             self.out.warn(&text);
         }
     }
@@ -368,7 +382,13 @@ pub(crate) async fn while_waiting<T>(
 
 /// The places where nodes are looked for.
 pub(crate) fn searching(client: &Client) -> String {
-    match client.mesh().network().bootstrap.len() {
+    search_line(client.mesh().network().bootstrap.len())
+}
+
+/// The places where nodes are looked for, with this many named nodes. The network's own list is empty in its
+/// first moments.
+pub(crate) fn search_line(named: usize) -> String {
+    match named {
         0 => "Looking for nodes on the local network …".to_owned(),
         named => format!("Looking for nodes: {} …", count(named as u64, "named node")),
     }
@@ -402,10 +422,11 @@ pub(crate) fn verified_line(outcome: &TurnOutcome) -> String {
     format!("✓ verified · turn {} · node {} · {tokens}", turn_number(outcome.seq), short(&outcome.node))
 }
 
-/// States that the limit of tokens cut the answer, if it did.
-pub(crate) fn cut_line(finish: FinishReason, tokens: u32) -> Option<String> {
+/// States that the limit of tokens cut the answer, if it did, and the way on, if there is one.
+fn cut_line(finish: FinishReason, tokens: u32, way_on: &str) -> Option<String> {
+    let gap = if way_on.is_empty() { "" } else { " · " };
     (finish == FinishReason::Length)
-        .then(|| format!("⚠ stopped at the limit of {tokens} tokens · /continue, or raise --max-tokens"))
+        .then(|| format!("⚠ stopped at the limit of {tokens} tokens{gap}{way_on}"))
 }
 
 /// Messages as one text. Names the author of each, unless it is the user.
@@ -457,7 +478,20 @@ mod tests {
 
     #[test]
     fn an_answer_that_its_limit_cut_says_so() {
-        assert_eq!(cut_line(FinishReason::Stop, 5), None);
-        assert!(cut_line(FinishReason::Length, 5).is_some_and(|text| text.contains("limit of 5 tokens")));
+        assert_eq!(cut_line(FinishReason::Stop, 5, "/continue"), None);
+        let cut = |way_on| cut_line(FinishReason::Length, 5, way_on);
+        assert_eq!(cut("/continue").as_deref(), Some("⚠ stopped at the limit of 5 tokens · /continue"));
+        assert_eq!(cut("").as_deref(), Some("⚠ stopped at the limit of 5 tokens"), "no session is left");
+    }
+
+    #[test]
+    fn a_cut_answer_of_a_single_message_names_a_command_and_no_line() {
+        let out = Out::new(false, true);
+        let session = SessionId([7; 32]);
+        let single = TurnDisplay::of_single_message(&out, session).after_cut;
+        assert!(single.contains("baton chat -s 07070707 \"Continue.\"") && !single.contains("/continue"));
+        assert!(TurnDisplay::new(&out).after_cut.contains("/continue"));
+        let private = out.with_command(None);
+        assert_eq!(TurnDisplay::of_single_message(&private, session).after_cut, "");
     }
 }

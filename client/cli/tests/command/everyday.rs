@@ -101,6 +101,67 @@ async fn an_empty_value_is_refused_by_its_name() {
     assert!(code(&by_variable) == 2 && err(&by_variable).contains("--model"), "{}", err(&by_variable));
 }
 
+#[test]
+fn a_wrong_value_of_a_variable_is_refused_with_the_variables_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, value) in [
+        ("BATON_PLAIN", "maybe"),
+        ("BATON_NODE", "nowhere"),
+        ("BATON_MEMORY_HINT", "some"),
+        ("BATON_MAX_PRICE", "much"),
+    ] {
+        let refused = Command::new(env!("CARGO_BIN_EXE_baton"))
+            .env_clear()
+            .envs([("HOME", folder.path().as_os_str()), (name, value.as_ref())])
+            .args(["chat", "hi"])
+            .output()
+            .unwrap();
+        let said = err(&refused);
+        assert!(code(&refused) == 2 && said.contains(&format!("environment variable {name}")), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_not_there_or_there_already_gets_a_hint_about_its_path() {
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    let missing =
+        fixture.baton(&home, &["session", "restore", "--words-file", "nowhere/words.txt"], "").await;
+    assert!(err(&missing).contains("try: check the path"), "{}", err(&missing));
+    assert_eq!(code(&fixture.baton(&home, &["chat", "hello"], "").await), 0);
+    for expected in ["written to", "it exists already"] {
+        let backup = fixture.baton(&home, &["session", "backup", "last", "--out", "words.txt"], "").await;
+        assert!(err(&backup).contains(expected), "{}", err(&backup));
+    }
+    // A restore of a session of this home, and of one that was deleted.
+    let restore = ["session", "restore", "--words-file", "words.txt"];
+    let here = fixture.baton(&home, &restore, "").await;
+    assert!(
+        err(&here).contains("continue it: baton chat -s ") && !err(&here).contains("SESSION"),
+        "{}",
+        err(&here)
+    );
+    assert_eq!(code(&fixture.baton(&home, &["session", "delete", "last", "--yes"], "").await), 0);
+    let gone = fixture.baton(&home, &restore, "").await;
+    assert!(
+        err(&gone).contains("its words restore nothing") && !err(&gone).contains("remove it"),
+        "{}",
+        err(&gone)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_chosen_by_the_first_digits_of_its_id() {
+    let fixture = Fixture::new().await;
+    let home = fixture.home();
+    let node = fixture.node.id().to_string();
+    let digits = node.get(..8).unwrap();
+    let served = fixture.baton(&home, &["chat", "hello", "--only", digits], "").await;
+    assert_eq!(code(&served), 0, "{}", err(&served));
+    let short = fixture.baton(&home, &["chat", "hello", "--only", "ab"], "").await;
+    assert!(code(&short) == 2 && err(&short).contains("6 digits or more"), "{}", err(&short));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_branch_begins_with_the_turns_of_its_parent_which_stays() {
     let fixture = Fixture::new().await;

@@ -47,7 +47,7 @@ async fn a_pending_sealed_turn_is_finished_with_memory_that_is_recalled_anew() {
     assert_eq!(code(&answered), 0, "{}", err(&answered));
     let told = err(&answered);
     assert!(told.contains("Finishing an earlier message first"), "{told}");
-    assert!(told.contains("the relayer is told: harbour"), "{told}");
+    assert!(told.contains("The relayer searches memory for: harbour"), "{told}");
     assert_eq!(told.matches("2 memories added").count(), 2, "for both messages: {told}");
     assert!(!told.contains("without"), "{told}");
     assert_eq!(out(&answered), "where is my harbour (0)\nand the boat (1)\n");
