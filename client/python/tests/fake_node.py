@@ -13,7 +13,7 @@ from baton_client.chain import make_blob, open_record, record_hash, seal_record
 from baton_client.codec import decode, decode_layout, encode, pad_block, u32le, unpad_block
 from baton_client.crypto import chacha_open, chacha_seal, digest, ed25519_public, kdf, x25519, x25519_public
 from baton_client.errors import StoreError, TransportError
-from baton_client.network import Network, now_ms
+from baton_client.network import Connections, Network, now_ms
 from baton_client.objects import (
     Commitments,
     Engine,
@@ -183,6 +183,8 @@ class FakeNode:
         secret = kdf("turn-exchange", share, ephemeral, x25519_public(self.exchange), bound)
         opened = chacha_open(kdf("turn-payload", secret), bytes(12), request.payload[32:], "payload")
         payload = decode(Payload, unpad_block(opened, limits.PAYLOAD_BLOCK))
+        assert (auth.version, payload.version) == (2, 2)
+        assert payload.grant.head is None and all(read.blob is not None for read in payload.grant.blobs)
         assert kdf("grant-hash", encode(payload.grant)) == auth.grant_hash
         self.turns.append((auth, payload))
         nonce = os.urandom(32)
@@ -319,12 +321,14 @@ class FakeNode:
 
 @dataclass
 class FakeStore:
-    """A store in memory. `broken` answers nothing."""
+    """A store in memory. `broken` answers nothing, and `mute` nothing about these places."""
 
     blobs: dict[bytes, bytes] = field(default_factory=dict)
     heads: dict[bytes, bytes] = field(default_factory=dict)
     puts: int = 0
     broken: bool = False
+    mute: set[bytes] = field(default_factory=set)
+    asked: list[bytes] = field(default_factory=list)
 
     def check(self) -> None:
         if self.broken:
@@ -349,6 +353,9 @@ class FakeStore:
 
     async def get_head(self, key: bytes) -> bytes | None:
         self.check()
+        self.asked.append(key)
+        if key in self.mute:
+            raise StoreError("the index does not answer")
         return self.heads.get(key)
 
     async def put_head(self, record: bytes) -> None:
@@ -356,7 +363,29 @@ class FakeStore:
         from baton_client import heads
 
         opened, _ = heads.HEAD_RECORD.open_encoded(record)
-        self.heads[heads.index_key(opened.head_key)] = record
+        self.heads[kdf("head-index", opened.head_key)] = record
+
+
+class FakeConnections(Connections):
+    """Connections to fake nodes. `reached` has each node that was connected with."""
+
+    def __init__(self, nodes: dict[bytes, FakeNode]) -> None:
+        super().__init__()
+        self.nodes = nodes
+        self.reached: set[bytes] = set()
+
+    async def connect(self, address: NodeAddress) -> Any:
+        node = self.nodes[address.node]
+        if node.dead:
+            raise TransportError("the node is dead")
+        self.reached.add(address.node)
+        return node
+
+    def is_connected(self, node: bytes) -> bool:
+        return not self.nodes[node].dead
+
+    def any_other_open(self, node: bytes) -> bool:
+        return any(not other.dead for key, other in self.nodes.items() if key != node)
 
 
 class FakeNetwork(Network):
@@ -366,18 +395,10 @@ class FakeNetwork(Network):
         super().__init__([])
         self.nodes = {node.key: node for node in nodes}
         self.addresses = [NodeAddress("localhost", 1, node.key) for node in nodes]
+        self.finding: FakeConnections = FakeConnections(self.nodes)
 
-    async def connect(self, address: NodeAddress) -> Any:
-        node = self.nodes[address.node]
-        if node.dead:
-            raise TransportError("the node is dead")
-        return node
-
-    def is_connected(self, node: bytes) -> bool:
-        return not self.nodes[node].dead
-
-    def any_other_open(self, node: bytes) -> bool:
-        return any(not other.dead for key, other in self.nodes.items() if key != node)
+    def new_connections(self) -> FakeConnections:
+        return FakeConnections(self.nodes)
 
     async def record(self, address: NodeAddress, fresh: bool = False) -> NodeRecord:
         node = self.nodes[address.node]

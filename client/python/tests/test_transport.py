@@ -13,6 +13,7 @@ from unittest import mock
 from baton_client.crypto import Secret, ed25519_public, ed25519_sign, x25519, x25519_public
 from baton_client.errors import ProtocolError, TransportError
 from baton_client.limits import YAMUX_WINDOW
+from baton_client.network import Network
 from baton_client.peerid import NodeAddress, node_of_peer_id, peer_id_of_node, public_key_protobuf
 from baton_client.transport import noise, wire, yamux
 from baton_client.transport.connection import Connection
@@ -119,6 +120,27 @@ class Transport(unittest.IsolatedAsyncioTestCase):
         connection = await self.dial(await self.serve(behave))
         self.assertTrue(connection.is_open)
         self.assertTrue((await seen).startswith(bytes([8, 1, 0x12, 0x20])))
+
+    async def test_each_session_has_an_identity_of_its_own_and_keeps_it(self) -> None:
+        seen: list[bytes] = []
+
+        async def behave(listener: Listener) -> None:
+            await listener.multiplex()
+            seen.append(listener.client)
+
+        address = await self.serve(behave)
+        network = Network([str(address)])
+        first, second = network.new_connections(), network.new_connections()
+        for connections in (first, second, first):
+            connection = await connections.connect(address)
+            # The listener closes the connection, so that the next use dials again.
+            await asyncio.wait(connection._tasks, timeout=5)
+            self.assertFalse(connection.is_open)
+        self.assertIsNotNone((await network.status(address)).error, "the listener answers no request")
+        self.assertEqual(seen[2], seen[0])
+        self.assertEqual(len(set(seen)), 3, "two sessions and the search for nodes")
+        for connections in (first, second, network):
+            await connections.close()
 
     async def test_another_node_at_the_address_is_refused(self) -> None:
         await self.refused(

@@ -15,6 +15,7 @@ from baton_client.codec import u32le
 from baton_client.errors import BatonError, SessionError, TurnFailedError
 from baton_client.events import Finished, Takeover, TextPiece
 from baton_client.limits import MAX_NODE_FRAME_BYTES
+from baton_client.objects import Engine
 from baton_client.session import Session
 
 from .fake_node import Behaviour, FakeNetwork, FakeNode, FakeStore
@@ -140,6 +141,7 @@ class Turns(unittest.IsolatedAsyncioTestCase):
             return lambda receipt: replace(receipt, commitments=replace(receipt.commitments, **change))
 
         changes = (
+            simply(engine=Engine.ECHO), simply(engine=Engine.LIBRARY), simply(engine=Engine.PROXIED),
             tokens(output=7), tokens(output=2000), tokens(resumed=1), tokens(memory=1), tokens(input=5000), simply(seq=1),
             simply(price=10**6), simply(seed=1), simply(model=bytes(32)), simply(sampling=bytes(32)), simply(window_from=1),
             simply(audit_root=bytes(32)), simply(memory_items=1), commitments(output=bytes(32)),

@@ -29,7 +29,7 @@ from baton_client.crypto import (  # fmt: skip
     x25519_public,
 )
 from baton_client.errors import BatonError, ProtocolError, VerificationError
-from baton_client.journal import Journal, Opened
+from baton_client.journal import JOURNAL_VERSION, Journal, Opened
 from baton_client.keys import SessionKeys, root_of_words, words_of_root
 from baton_client.network import Network
 from baton_client.objects import AuditLeaf, BlobRef, BranchPoint, Finish, Message, Payload, Role
@@ -77,10 +77,11 @@ class Vectors(unittest.TestCase):
     def test_key_schedule_and_words(self) -> None:
         vectors = load("keys")
         keys, who = root_keys(), vectors["identity"]
+        week, next_week = keys.head_keys(vectors["head_period"]), keys.head_keys(vectors["head_period"] + 1)
         shown = {
-            "session_key": keys.session_key, "session_id": keys.session_id, "head_key": keys.head_key,
-            "head_index_key": heads.index_key(keys.head_key), "head_inner_key": keys.head_inner_key,
-            "journal_key": keys.journal_key,
+            "session_key": keys.session_key, "session_id": keys.session_id, "journal_key": keys.journal_key,
+            "head_key": week.head_key, "head_index_key": week.index_key, "head_locate_key": week.locate_key,
+            "head_inner_key": keys.head_inner_key, "next_head_index_key": next_week.index_key,
         }  # fmt: skip
         for name, found in shown.items():
             self.assertEqual(found.hex(), vectors[name], name)
@@ -242,11 +243,16 @@ class Vectors(unittest.TestCase):
     def test_head_record_opens_with_the_root_alone(self) -> None:
         keys = root_keys()
         item = next(item for item in load("objects")["objects"] if item["type"] == "HeadRecord")
-        head = heads.open_record(keys, h(item["encoded"]))
+        encoded, week = h(item["encoded"]), heads.period_of(item["fields"]["sequence"])
+        self.assertEqual(keys.head_keys(week).index_key.hex(), item["hash"])
+        head = heads.open_record(keys, encoded, week)
         self.assertGreaterEqual(head.outer.seq, 0)
-        made = heads.make(keys, head.sequence, 5, 1000, head.outer, head.inner)
-        self.assertEqual(heads.open_record(keys, made).outer, head.outer)
-        self.refuses("BadSignature", heads.open_record, SessionKeys(Secret(bytes(32))), h(item["encoded"]))
+        fields = item["fields"]
+        lifetime = fields["expires_ms"] - fields["issued_ms"]
+        made = heads.make(keys, head.sequence, fields["issued_ms"], lifetime, head.outer, head.inner)
+        self.assertEqual(made, encoded)
+        self.refuses("BadSignature", heads.open_record, SessionKeys(Secret(bytes(32))), encoded, week)
+        self.refuses("BadSignature", heads.open_record, keys, encoded, week + 1)
 
     def test_blobs_are_rebuilt_byte_for_byte(self) -> None:
         keys = root_keys()
@@ -309,7 +315,7 @@ class Export(unittest.TestCase):
     def test_session_exports_the_same_again(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             journal = Journal(Path(folder) / "journal", self.keys.journal_key)
-            journal.append(Opened(1, self.export["n_shards"], bytes(16)))
+            journal.append(Opened(JOURNAL_VERSION, self.export["n_shards"], bytes(16), 0))
             session = Session(Path(folder), self.keys, journal, Network([]), None)
             chain = self.read()
             items = self.export["turns"]

@@ -12,9 +12,9 @@ from . import heads, limits
 from .chain import read_chain
 from .crypto import Secret
 from .errors import SessionError, StoreError
-from .journal import Journal, Opened, private_file, private_folder
+from .journal import JOURNAL_VERSION, Journal, Opened, Published, private_file, private_folder
 from .keys import ROOT_BYTES, SessionKeys, root_of_words
-from .network import Network, NodeStatus
+from .network import Network, NodeStatus, now_ms
 from .objects import BlobRef
 from .session import Session, accepted_of
 from .signed import genesis_hash
@@ -88,7 +88,7 @@ class Client:
         private_folder(folder)
         private_file(folder / "root", root.expose().hex().encode())
         journal = Journal(folder / "journal", keys.journal_key)
-        journal.append(Opened(limits.VERSION, shards, self._device_id()))
+        journal.append(Opened(JOURNAL_VERSION, shards, self._device_id(), now_ms()))
         return self._open(folder, keys, journal)
 
     def _open(self, folder: Path, keys: SessionKeys, journal: Journal) -> Session:
@@ -121,10 +121,9 @@ class Client:
             raise StoreError("no store is named", "open the client with store=URL")
         store, root = self.store, root_of_words(words)
         keys = SessionKeys(Secret(root.expose()))
-        encoded = await store.get_head(heads.index_key(keys.head_key))
-        if encoded is None:
+        head = await heads.find(store.get_head, keys, 0, now_ms())
+        if head is None:
             raise SessionError("NoHead", "the index has no head of this session", "name the index that the session used")
-        head = heads.open_record(keys, encoded)
         if head.inner.tombstone:
             raise SessionError("Deleted", "the session was deleted", "")
         if head.outer.branch is not None:
@@ -142,7 +141,7 @@ class Client:
         chain = await read_chain(keys, start, end, newest.segment, newest.blob, fetch)
         keys.wipe()
         session = self._begin(root, head.outer.n_shards)
-        session.note(*accepted_of(chain))
+        session.note(*accepted_of(chain), Published(head.sequence, head.outer.seq))
         await session.publish()
         return session
 

@@ -23,16 +23,17 @@ try:
 except ImportError:  # Windows has no flock.
     fcntl = None  # type: ignore[assignment]
 
-JOURNAL_VERSION = 1
+JOURNAL_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Opened:
-    """The first entry: the form of the journal, and the session's shard count and device."""
+    """The first entry: the form of the journal, the session's shard count and device, and the time."""
 
     version: U8
     n_shards: U16
     device_id: Id16
+    created_ms: U64
 
 
 @dataclass(frozen=True)

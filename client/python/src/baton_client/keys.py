@@ -49,24 +49,46 @@ class RecordKeys:
         return kdf("commitment", self.record_key)
 
 
+class HeadKeys:
+    """The keys of a session's head records in one period, and their place in the indexes. `wipe` forgets them."""
+
+    def __init__(self, secret: Secret) -> None:
+        self._secret = secret
+        self._seed = Secret(kdf("head-sign", secret.expose()))
+        self.head_key = ed25519_public(self._seed.expose())
+        self.index_key = kdf("head-index", self.head_key)
+
+    @property
+    def locate_key(self) -> bytes:
+        """The key of the outer part."""
+        return kdf("head-locate", self._secret.expose())
+
+    def sign(self, kind: SignedKind[T], value: T) -> SignedBytes:
+        """Signs a head record of the period."""
+        return kind.sign(self._seed.expose(), value)
+
+    def wipe(self) -> None:
+        """Overwrites secret and seed."""
+        for secret in (self._secret, self._seed):
+            secret.wipe()
+
+
 class SessionKeys:
     """The keys of a session. They hold the root; `wipe` forgets it."""
 
     def __init__(self, root: Secret) -> None:
         self.root = root
         self._session_seed = Secret(kdf("session-sign", root.expose()))
-        self._head_seed = Secret(kdf("head-sign", root.expose()))
         self.session_key = ed25519_public(self._session_seed.expose())
         self.session_id = kdf("session-id", self.session_key)
-        self.head_key = ed25519_public(self._head_seed.expose())
 
     def sign(self, kind: SignedKind[T], value: T) -> SignedBytes:
         """Signs an object with the session key."""
         return kind.sign(self._session_seed.expose(), value)
 
-    def sign_head(self, kind: SignedKind[T], value: T) -> SignedBytes:
-        """Signs a head record with the head key."""
-        return kind.sign(self._head_seed.expose(), value)
+    def head_keys(self, period: int) -> HeadKeys:
+        """The keys of head records in a period (section 12): nobody without the root can derive them."""
+        return HeadKeys(Secret(kdf("head-period", self.root.expose(), u64le(period))))
 
     @property
     def head_inner_key(self) -> bytes:
@@ -99,6 +121,6 @@ class SessionKeys:
         return nonce + keyed(kdf("turn-tag", self.root.expose(), device_id), nonce)[:8]
 
     def wipe(self) -> None:
-        """Overwrites root and seeds."""
-        for secret in (self.root, self._session_seed, self._head_seed):
+        """Overwrites root and seed."""
+        for secret in (self.root, self._session_seed):
             secret.wipe()

@@ -8,6 +8,9 @@ from typing import Final
 
 VERSION: Final = 1
 NODE_RECORD_VERSION: Final = 2
+TURN_AUTH_VERSION: Final = 2
+PAYLOAD_VERSION: Final = 2
+HEAD_RECORD_VERSION: Final = 2
 MAX_OBJECT_BYTES: Final = 8 * 1024 * 1024
 MAX_NODE_FRAME_BYTES: Final = 2_101_312
 MAX_MESSAGE_BYTES: Final = 512 * 1024
@@ -41,6 +44,8 @@ MAX_LINK_LEAD_MS: Final = 120_000
 MAX_TURN_MS: Final = 24 * 3600 * 1000
 MAX_EXCHANGE_KEY_LIFETIME_MS: Final = 24 * 3600 * 1000
 MAX_HEAD_LIFETIME_MS: Final = 400 * 24 * 3600 * 1000
+HEAD_PERIOD_MS: Final = 7 * 24 * 3600 * 1000
+MAX_HEAD_PERIODS: Final = 60
 MAX_HEAD_BYTES: Final = 4096
 MAX_DEVICES: Final = 16
 MIN_BILLED_MIB: Final = 13
@@ -67,6 +72,9 @@ MAX_ENTRY_BYTES: Final = 4 * 1024 * 1024
 MAX_JOURNAL_BYTES: Final = 1024 * 1024 * 1024
 # Answers of a store beside blobs: JSON of a PUT, error texts, and a head record.
 MAX_HTTP_TEXT_BYTES: Final = 64 * 1024
+# Places of a head record that are looked in at once: the two newest periods first, then eight at a time (section 12).
+FIRST_PLACES: Final = 2
+LATER_PLACES: Final = 8
 # Attempts at one turn before the error goes to the caller.
 MAX_ATTEMPTS: Final = 6
 # A small file of this client's own: a root or a device id.

@@ -1,4 +1,7 @@
-"""The nodes that a client knows: connections, records, and the choice of a node for an attempt."""
+"""The nodes that a client knows: records, connections, and the choice of a node for an attempt.
+
+The client finds nodes under one libp2p identity; each session connects under another (docs/PROTOCOL.md, section 9).
+"""
 
 from __future__ import annotations
 
@@ -91,17 +94,48 @@ def choice_of(status: NodeStatus, model: str | bytes | None) -> NodeChoice | Bat
     return NodeChoice(status.address, status.record, offer, key)
 
 
+class Connections:
+    """Connections under one libp2p identity. Each node has at most one."""
+
+    def __init__(self) -> None:
+        # Random and in memory alone: no request needs an earlier identity, and a kept one would link connections.
+        self._identity = Secret.random()
+        self._open: dict[bytes, Connection] = {}
+        self._locks: dict[bytes, asyncio.Lock] = {}
+
+    def is_connected(self, node: bytes) -> bool:
+        """Whether a connection to the node is open."""
+        connection = self._open.get(node)
+        return connection is not None and connection.is_open
+
+    def any_other_open(self, node: bytes) -> bool:
+        """Whether a connection to another node is open."""
+        return any(connection.is_open for key, connection in self._open.items() if key != node)
+
+    async def connect(self, address: NodeAddress) -> Connection:
+        """The open connection to a node, dialled where there is none."""
+        async with self._locks.setdefault(address.node, asyncio.Lock()):
+            connection = self._open.get(address.node)
+            if connection is None or not connection.is_open:
+                connection = await Connection.dial(address, self._identity)
+                self._open[address.node] = connection
+            return connection
+
+    async def close(self) -> None:
+        """Closes the connections and forgets the identity."""
+        await asyncio.gather(*(connection.close() for connection in self._open.values()))
+        self._open.clear()
+        self._identity.wipe()
+
+
 class Network:
-    """Connections to the named nodes. Each node has at most one."""
+    """The named nodes. `finding` has the connections that ask for node records, and for nothing else."""
 
     def __init__(self, addresses: list[str]) -> None:
         if len(addresses) > limits.MAX_NODES:
             raise SessionError("FrameTooLarge", f"{len(addresses)} nodes, at most {limits.MAX_NODES}")
         self.addresses = [NodeAddress.parse(text) for text in addresses]
-        # The transport's own key, new each time: a node need not recognise this client.
-        self._identity = Secret.random()
-        self._connections: dict[bytes, Connection] = {}
-        self._locks: dict[bytes, asyncio.Lock] = {}
+        self.finding = Connections()
         self._records: dict[bytes, tuple[float, NodeRecord]] = {}
         self._failed: dict[bytes, float] = {}
 
@@ -109,30 +143,16 @@ class Network:
         """The named address of a node."""
         return next((address for address in self.addresses if address.node == node), None)
 
-    def is_connected(self, node: bytes) -> bool:
-        """Whether a connection to the node is open."""
-        connection = self._connections.get(node)
-        return connection is not None and connection.is_open
-
-    def any_other_open(self, node: bytes) -> bool:
-        """Whether a connection to another node is open."""
-        return any(connection.is_open for key, connection in self._connections.items() if key != node)
-
-    async def connect(self, address: NodeAddress) -> Connection:
-        """The open connection to a node, dialled where there is none."""
-        async with self._locks.setdefault(address.node, asyncio.Lock()):
-            connection = self._connections.get(address.node)
-            if connection is None or not connection.is_open:
-                connection = await Connection.dial(address, self._identity)
-                self._connections[address.node] = connection
-            return connection
+    def new_connections(self) -> Connections:
+        """Connections for one session, under an identity of its own."""
+        return Connections()
 
     async def record(self, address: NodeAddress, fresh: bool = False) -> NodeRecord:
         """The node's record, at most a minute old."""
         known = self._records.get(address.node)
-        if known and not fresh and time.monotonic() - known[0] < _RECORD_AGE_S and self.is_connected(address.node):
+        if known and not fresh and time.monotonic() - known[0] < _RECORD_AGE_S and self.finding.is_connected(address.node):
             return known[1]
-        record = await node_record(await self.connect(address))
+        record = await node_record(await self.finding.connect(address))
         if record.expires_ms + limits.MAX_CLOCK_SKEW_MS < now_ms():
             raise SessionError("Expired", "the node's record has expired", "compare this machine's clock with the node's")
         self._records[address.node] = (time.monotonic(), record)
@@ -186,10 +206,8 @@ class Network:
         return None, errors
 
     async def close(self) -> None:
-        """Closes all connections."""
-        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
-        self._connections.clear()
-        self._identity.wipe()
+        """Closes the connections that find nodes."""
+        await self.finding.close()
 
 
 def parse_node(node: str | bytes | None) -> bytes | None:

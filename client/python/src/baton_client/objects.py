@@ -142,7 +142,6 @@ class TurnAuth:
     suite: U8
     session_id: Id32
     session_key: Id32
-    head_key: Id32
     device_id: Id16
     seq: U64
     turn_id: Id16
@@ -185,8 +184,16 @@ class ReadRecord:
 
 
 @dataclass(frozen=True)
+class HeadGrant:
+    """The place of a head record in one period, with its locate key, for a node that is to find the blobs."""
+
+    index_key: Id32
+    key: Id32
+
+
+@dataclass(frozen=True)
 class Grant:
-    """Keys for one window and one turn."""
+    """Keys for one window and one turn. `head` is there exactly if a blob has no location."""
 
     segment: U64
     index: U8
@@ -194,6 +201,7 @@ class Grant:
     blob_key: Id32
     blobs: list[ReadBlob]
     records: list[ReadRecord]
+    head: HeadGrant | None
 
 
 @dataclass(frozen=True)

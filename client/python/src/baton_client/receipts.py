@@ -141,6 +141,7 @@ def check_receipt(receipt: Receipt, facts: Facts, finish: Finish) -> None:
     resumed = auth.resume.token_count if auth.resume else 0
     _need(tokens.resumed == resumed <= tokens.output, "the receipt counts another prefix")
     _need(tokens.output > 0 or receipt.audit_root == bytes(32), "the receipt has leaves without tokens")
+    _need(receipt.engine is facts.terms.offer.engine, "the receipt names another engine than the offer")
     _need(tokens.input <= facts.terms.offer.context_tokens, "the receipt counts more input than the model's context")
     _need(receipt.price <= facts.terms.most(tokens.input, tokens.output, resumed), "the receipt's price is above the offer")
     if facts.tokens is not None and facts.tokens.count > 0:

@@ -33,6 +33,7 @@ class Session:
     def __init__(self, folder: Path, keys: SessionKeys, journal: Journal, network: Network, store: Store | None) -> None:
         self.keys = keys
         self.network = network
+        self.connections = network.new_connections()
         self.store = store
         self.turns: list[SessionTurn] = []
         self.pending: Queued | None = None
@@ -58,7 +59,7 @@ class Session:
         first = entries[0] if entries else None
         if not isinstance(first, Opened):
             raise SessionError("Damaged", "the journal has no beginning", "restore the session from its words")
-        self.n_shards, self.device_id = first.n_shards, first.device_id
+        self.n_shards, self.device_id, self._created_ms = first.n_shards, first.device_id, first.created_ms
         for entry in entries[1:]:
             self._apply(entry)
 
@@ -359,8 +360,16 @@ class Session:
         """The newest head record of the index, checked and opened; None if there is none."""
         if self.store is None:
             return None
-        encoded = await self.store.get_head(heads.index_key(self.keys.head_key))
-        return heads.open_record(self.keys, encoded) if encoded is not None else None
+        now = now_ms()
+        return await heads.find(self.store.get_head, self.keys, self._head_since_ms(now), now)
+
+    def _head_since_ms(self, now: int) -> int:
+        """A time before which no head record can be newer than what is known here (section 12)."""
+        # A sequence of a week to come is of a clock that was wrong.
+        if self._head_sequence and heads.period_of(self._head_sequence) <= heads.latest_period(now):
+            return self._head_sequence
+        first = self.turns[0].link.time_ms if self.turns else self._created_ms
+        return max(0, min(self._created_ms, first) - limits.MAX_LINK_LEAD_MS)
 
     def _check_own(self, head: heads.Head) -> None:
         """Refuses a head that is not of this machine's chain (section 12)."""
@@ -415,7 +424,8 @@ class Session:
             leases += [lease for lease in kept if lease.expires_ms > now]
             leases = sorted(leases, key=lambda lease: -lease.expires_ms)[: limits.MAX_DEVICES]
             last = self.turns[-1]
-            sequence = max(now, self._head_sequence + 1, found.sequence + 1 if found else 0)
+            known = [self._head_sequence] if self._head_sequence else []
+            sequence = heads.next_sequence([*known, found.sequence] if found else known, now)
             outer = heads.HeadOuter(self.n_shards, None, last.link.seq, last.link_hash, self._segment_blobs())
             inner = heads.HeadInner(last.link.turn_id, last.link.attempt, last.link.author, leases, False)
             await self.store.put_head(heads.make(self.keys, sequence, now, HEAD_LIFETIME_MS, outer, inner))
@@ -545,6 +555,7 @@ class Session:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*list(self._tasks), return_exceptions=True)
+        await self.connections.close()
         self.journal.close()
         self.keys.wipe()
 

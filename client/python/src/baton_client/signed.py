@@ -121,7 +121,7 @@ class SignedKind(Generic[T]):
 
 
 LINK = SignedKind(Link, "link", "author", "BadNodeSignature", _link_rule)
-TURN_AUTH = SignedKind(TurnAuth, "turn-auth", "session_key", "BadSignature", _auth_rule)
+TURN_AUTH = SignedKind(TurnAuth, "turn-auth", "session_key", "BadSignature", _auth_rule, version=limits.TURN_AUTH_VERSION)
 RECEIPT = SignedKind(Receipt, "receipt", "node", "BadNodeSignature", _receipt_rule)
 PROGRESS_NOTE = SignedKind(ProgressNote, "progress", "node", "BadNodeSignature")
 TURN_ACK = SignedKind(TurnAck, "turn-ack", "session_key", "BadSignature", _own_session)

@@ -217,8 +217,9 @@ class TurnDriver:
             min(session.open_epochs, terms.unknown_max_epochs), min(session.closed_epochs, terms.unknown_max_epochs), None
         )
         payload = Payload(
-            version=limits.VERSION,
-            grant=Grant(segment, index, own.record_key, own.blob_key, blobs, records),
+            version=limits.PAYLOAD_VERSION,
+            # Every granted blob has its location, so the node needs no head record.
+            grant=Grant(segment, index, own.record_key, own.blob_key, blobs, records, None),
             kind=RecordKind.TURN,
             supersedes_from=None,
             system=queued.system,
@@ -238,11 +239,10 @@ class TurnDriver:
         price = Terms(choice.offer, terms.price, units).most(choice.offer.context_tokens, most, 0)
         now = now_ms()
         auth = TurnAuth(
-            version=limits.VERSION,
+            version=limits.TURN_AUTH_VERSION,
             suite=SUITE,
             session_id=keys.session_id,
             session_key=keys.session_key,
-            head_key=keys.head_key,
             device_id=session.device_id,
             seq=seq,
             turn_id=queued.turn_id,
@@ -285,7 +285,7 @@ class TurnDriver:
 
     async def _attempt(self, queued: Queued, attempt: Attempt, answer: Answer) -> AsyncGenerator[Event, None]:
         """One attempt. What arrives is added to `answer`, also where the attempt then fails."""
-        connection = await self._session.network.connect(attempt.choice.address)
+        connection = await self._session.connections.connect(attempt.choice.address)
         async with asyncio.timeout(limits.REQUEST_TIMEOUT_S):
             stream = await requests.open_turn(connection, attempt.request)
         try:
@@ -432,7 +432,7 @@ class TurnDriver:
         )
         try:
             async with asyncio.timeout(timeout_s):
-                return await requests.status(await session.network.connect(address), question, timeout_s)
+                return await requests.status(await session.connections.connect(address), question, timeout_s)
         except TimeoutError:
             raise TransportError(f"the node did not answer within {timeout_s:g} s") from None
 
@@ -454,15 +454,16 @@ class TurnDriver:
         Not asked where its connection is closed while others are open, except after a restart of this program. No answer
         leaves the turn as it was.
         """
-        session, network = self._session, self._session.network
+        session, network, connections = self._session, self._session.network, self._session.connections
         auth = TURN_AUTH.open(order.auth)
         address = network.address_of(auth.audience)
-        unlikely = not network.is_connected(auth.audience) and network.any_other_open(auth.audience)
+        others = connections.any_other_open(auth.audience) or network.finding.any_other_open(auth.audience)
+        unlikely = not connections.is_connected(auth.audience) and others
         if address is None or (unlikely and not restart):
             return
         try:
             state = await self._status(order.auth, limits.REQUEST_TIMEOUT_S if restart else limits.STATUS_TIMEOUT_S)
-            connection = await network.connect(address)
+            connection = await connections.connect(address)
             if not isinstance(state, StatusSealed):
                 return
             place = session.next_place()
@@ -505,7 +506,7 @@ class TurnDriver:
             for pause_s in (0.0, 0.5, 2.0):
                 await asyncio.sleep(pause_s)
                 try:
-                    await requests.acknowledge(await session.network.connect(address), turn.accepted.ack)
+                    await requests.acknowledge(await session.connections.connect(address), turn.accepted.ack)
                     break
                 except BatonError:
                     continue
@@ -524,7 +525,7 @@ class TurnDriver:
                 Abort(limits.VERSION, auth.session_id, auth.session_key, auth.seq, auth.turn_id, auth.attempt, now_ms()),
             )
             try:
-                await requests.abort(await session.network.connect(address), request)
+                await requests.abort(await session.connections.connect(address), request)
             except BatonError:
                 continue
 
