@@ -97,6 +97,8 @@ class Behaviour:
     sealed_answer: str | None = None
     raw_reply: bytes | None = None
     store_state: Any = None
+    # The record offers this exchange key in place of the node's own.
+    exchange_key: bytes | None = None
 
 
 class FakeNode:
@@ -122,7 +124,7 @@ class FakeNode:
             node=self.key,
             sequence=1,
             addresses=[],
-            keys=[KeyWindow(x25519_public(self.exchange), now - 1000, now + 10**6)],
+            keys=[KeyWindow(self.behaviour.exchange_key or x25519_public(self.exchange), now - 1000, now + 10**6)],
             models=[ModelOffer(MODEL, "words", Engine.NATIVE, 4096, 1000, 2000)],
             limits=NodeLimits(1, 1, 100, 1000),
             storage=StorageOffer(0, 5, 5),

@@ -177,6 +177,14 @@ class Turns(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(self.nodes[0].aborts, 1)
         await session.close()
 
+    async def test_a_node_with_a_weak_exchange_key_is_passed_over(self) -> None:
+        weak = Behaviour(exchange_key=bytes(32))
+        session = self.open(weak, Behaviour(answer="sealed"))
+        self.assertEqual((await session.turn("hello")).text, "sealed")
+        self.assertEqual(self.nodes[0].turns, [])
+        await session.close()
+        await self.refused(weak, "PayloadRejected")
+
     async def test_a_refusal_for_good_is_not_tried_elsewhere(self) -> None:
         session = self.open(Behaviour(refuses=42), Behaviour(answer="x"))
         with self.assertRaises(TurnFailedError) as caught:

@@ -144,7 +144,14 @@ class TurnDriver:
             if choice is None:
                 raise TurnFailedError([*errors, *reasons])
             model = choice.offer.model
-            attempt = self._order(queued, choice, answer)
+            try:
+                attempt = self._order(queued, choice, answer)
+            except VerificationError as error:
+                # Nothing can be sealed to the node's exchange key.
+                errors.append(error)
+                tried.add(choice.record.node)
+                session.network.failed(choice.record.node)
+                continue
             session.note(attempt.order)
             yield AttemptStarted(attempt.auth.attempt, choice.peer_id, choice.offer.name)
             if choice.record.node in tried:
