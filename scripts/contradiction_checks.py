@@ -20,7 +20,9 @@ def whole_grant(export, turns):
                   "key": earlier[-1]["turn"]["blob_key"]}]
     return {"segment": 0, "index": len(earlier), "record_key": last["turn"]["record_key"],
             "blob_key": last["turn"]["blob_key"], "blobs": blobs,
-            "records": [{"seq": turn["link"]["seq"], "key": turn["turn"]["record_key"]} for turn in earlier]}
+            "records": [{"seq": turn["link"]["seq"], "key": turn["turn"]["record_key"]} for turn in earlier],
+            # The order says where the blob is.
+            "head": None}
 
 
 def check_session(export, turns):

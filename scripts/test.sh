@@ -2,7 +2,7 @@
 # Runs every test, and ends with a table of where the time went:
 # - unit, property and process tests, with the real model and a Postgres;
 # - the demo, also with a store that fails, and the independent verifier on its export;
-# - the comparison with Mysten's encoder; a Walrus client, a memory client and OpenAI's client, as published;
+# - the comparison with Mysten's encoder; a Walrus client, a memory client and OpenAI's client, as published; our Python client;
 # - both pages in a browser, the full-screen view in a terminal, completions and manual pages;
 # - a release: its bytes, its installer with all refusals, and a verified answer in a bare system;
 # - the commands of README.md and docs/*.md, as a reader would run them.
@@ -84,6 +84,7 @@ step "the chat page in Chromium" scripts/page.sh
 step "the status page in Chromium" scripts/status_page.sh
 step "the full-screen view in tmux" scripts/tui.sh
 step "js-libp2p" scripts/js-libp2p.sh
+step "the Python client" scripts/python_client.sh ${full:+--full}
 step "behind routers" scripts/nat.sh
 step "completions and manual pages" scripts/test_extras.sh
 step "the trial run of the benchmark" scripts/test_bench_engine.sh

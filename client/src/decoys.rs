@@ -26,7 +26,7 @@ use crate::{
         draws::Draws,
         file,
         plan::DecoyPlan,
-        verdict::{Answers, Verdict, judge},
+        verdict::{Answers, DecoyVerdict, judge},
     },
     error::ClientError,
     event::{TurnInput, TurnOutcome},
@@ -213,16 +213,16 @@ impl Decoy<'_> {
         &mut self,
         order: Vec<NodeId>,
         draws: &mut Draws,
-    ) -> Result<Verdict, ClientError> {
+    ) -> Result<DecoyVerdict, ClientError> {
         let mut left = order;
         let mut asked = 0;
         loop {
             let verdict = self.judge();
             let turns = match verdict {
-                Verdict::Decided { .. } => return Ok(verdict),
-                Verdict::Agreed if self.answered() >= 2 => return Ok(verdict),
-                Verdict::Agreed => self.plan.turns.len(),
-                Verdict::Open { turn, .. } => {
+                DecoyVerdict::Decided { .. } => return Ok(verdict),
+                DecoyVerdict::Agreed if self.answered() >= 2 => return Ok(verdict),
+                DecoyVerdict::Agreed => self.plan.turns.len(),
+                DecoyVerdict::Open { turn, .. } => {
                     left = self.account.ledger().order_to_decide(left, draws);
                     turn + 1
                 }
@@ -308,12 +308,12 @@ impl Decoy<'_> {
         Ok(Testimony { node, core, session, outcomes })
     }
 
-    fn judge(&self) -> Verdict {
+    fn judge(&self) -> DecoyVerdict {
         judge(&self.testimonies.iter().map(Testimony::answers).collect::<Vec<_>>())
     }
 
     /// Acts on the verdict: records agreement, avoids liars, and keeps proofs.
-    async fn conclude(&self, verdict: &Verdict) -> Result<DecoyReport, ClientError> {
+    async fn conclude(&self, verdict: &DecoyVerdict) -> Result<DecoyReport, ClientError> {
         let now_ms = self.core.now_ms();
         let all = || self.testimonies.iter().filter(|testimony| !testimony.outcomes.is_empty());
         let node_of = |position: usize| self.testimonies.get(position).map(|testimony| testimony.node.node);
@@ -333,7 +333,7 @@ impl Decoy<'_> {
             report.cutters.push(cutter.node.node);
         }
         match verdict {
-            Verdict::Agreed if self.answered() >= 2 => {
+            DecoyVerdict::Agreed if self.answered() >= 2 => {
                 let turns = self.plan.turns.len();
                 let mut ledger = self.account.ledger();
                 for testimony in all().filter(|testimony| testimony.outcomes.len() == turns) {
@@ -344,8 +344,8 @@ impl Decoy<'_> {
                     }
                 }
             }
-            Verdict::Agreed => {}
-            Verdict::Decided { turn, witnesses, liars } => {
+            DecoyVerdict::Agreed => {}
+            DecoyVerdict::Decided { turn, witnesses, liars } => {
                 for liar in liars {
                     let (proof, decided) = self.proof(*liar, witnesses, *turn).await?;
                     report.proofs.extend(self.keep(*liar, proof).await?);
@@ -360,7 +360,7 @@ impl Decoy<'_> {
                     self.account.ledger().note_agreement(node, now_ms);
                 }
             }
-            Verdict::Open { turn, pair } => {
+            DecoyVerdict::Open { turn, pair } => {
                 let (proof, _) = self.proof(pair.0, &[pair.1], *turn).await?;
                 report.proofs.extend(self.keep(pair.0, proof).await?);
                 self.account.ledger().note_contradiction(false);

@@ -99,7 +99,7 @@ impl Identities {
                 MeshUse::Turns => settings.beside(),
                 MeshUse::Index => self.index_settings(settings),
             };
-            start(config).await.map(Arc::new)
+            Box::pin(start(config)).await.map(Arc::new)
         });
         started.await.cloned()
     }
@@ -163,7 +163,7 @@ impl Identities {
             let connected = self.base.peers().into_iter().filter(|peer| peer.connected && peer.serves_turns);
             let named = connected.filter_map(|peer| {
                 let suffix = baton_mesh::peer_id_of(peer.node)?;
-                Some(peer.addrs.first()?.clone().with_p2p(suffix).ok()?)
+                peer.addrs.first()?.clone().with_p2p(suffix).ok()
             });
             config.bootstrap = named.take(MAX_INTRODUCTIONS).collect();
         }

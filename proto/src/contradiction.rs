@@ -253,6 +253,8 @@ fn whole_grant(export: &Export, turns: &[OpenTurn]) -> Result<Grant, ErrorCode> 
         blob_key: blob_key(index)?,
         blobs,
         records: earlier.iter().map(read).collect(),
+        // The order says where the blob is.
+        head: None,
     })
 }
 

@@ -42,7 +42,7 @@ pub(crate) async fn run(settings: &Settings, arguments: ChatArguments, out: &Out
         let talk = Arc::new(talk);
         let arguments = with_session(client, arguments).await?;
         match &arguments.message {
-            Some(message) => one_shot(client, &talk, &arguments, message, out).await,
+            Some(message) => Box::pin(one_shot(client, &talk, &arguments, message, out)).await,
             None if out.json() => Err(Failure::Usage("--json needs a message: baton chat TEXT".to_owned())),
             None if arguments.schema.is_some() => {
                 Err(Failure::Usage("--schema needs a message: baton chat TEXT".to_owned()))

@@ -272,10 +272,13 @@ async fn run(
     let settings = settings?;
     let Some(command) = arguments.command else { return Ok(()) };
     match command {
-        Command::Chat(chat) => chat::run(&settings, chat, out).await,
+        Command::Chat(chat) => Box::pin(chat::run(&settings, chat, out)).await,
         Command::Serve(arguments) => Box::pin(serve::run(&settings, &arguments, out)).await,
         Command::Session { command: SessionCommand::Branch(arguments) } => {
-            chat::run(&settings, arguments.chat(), out).await
+            Box::pin(chat::run(&settings, arguments.chat(), out)).await
+        }
+        Command::Session { command: SessionCommand::Rekey(arguments) } => {
+            rekey::run(&settings, &arguments, out).await
         }
         Command::Session { command } => session::run(&settings, command, out).await,
         Command::Account { command } => account::run(&settings, &command, out).await,

@@ -106,7 +106,8 @@ async fn talk(
     let Some(args::Command::Chat(mut chat)) = parsed.command.take() else { return Ok(()) };
     // Settings of the environment are for other networks.
     (chat.model, chat.memory.memory) = (None, false);
-    chat::run(&settings.on_private_network(), chat, &out.clone().with_command(None)).await
+    let out = out.clone().with_command(None);
+    Box::pin(chat::run(&settings.on_private_network(), chat, &out)).await
 }
 
 impl PrivateNetwork {

@@ -17,7 +17,6 @@ use super::{
     backup, clock, devices, find_session, graph,
     interrupt::cancellable,
     out::{self, Out, count, role, short, short_session, turn_number},
-    rekey,
     settings::{Settings, read_bounded},
     storage, with_client, write_private,
 };
@@ -49,9 +48,8 @@ pub(crate) async fn run(settings: &Settings, command: SessionCommand, out: &Out)
         SessionCommand::Search { words } => {
             with_client(settings, false, async |client| search(client, &words.join(" "), out).await).await
         }
-        // The chat runs it.
-        SessionCommand::Branch(_) => Ok(()),
-        SessionCommand::Rekey(arguments) => rekey::run(settings, &arguments, out).await,
+        // They begin a chat.
+        SessionCommand::Branch(_) | SessionCommand::Rekey(_) => Ok(()),
         SessionCommand::Verify { file: Some(file), full, .. } => verify_file(&file, full, out).await,
         SessionCommand::Verify { session, full, repair, .. } => {
             let named = session.ok_or_else(|| {

@@ -53,7 +53,7 @@ impl DecoyPlan {
             draws.one_of(some).or_else(|| draws.one_of(&all)).copied()
         };
         let first = either(&firsts, draws)?;
-        let mut texts = prompts::Conversation::begin(draws);
+        let mut texts = prompts::PromptSequence::begin(draws);
         let mut turns = Vec::new();
         for position in 0..turns_like(shapes, draws) {
             let shape = if position == 0 { first } else { either(&laters, draws)? };

@@ -191,12 +191,12 @@ const SYSTEM: [&str; 12] = [
 ];
 
 /// The texts of one decoy, which stay with one topic.
-pub(super) struct Conversation {
+pub(super) struct PromptSequence {
     topic: &'static str,
     begun: bool,
 }
 
-impl Conversation {
+impl PromptSequence {
     pub(super) fn begin(draws: &mut Draws) -> Self {
         Self { topic: draws.one_of(&TOPICS).unwrap_or("tea"), begun: false }
     }
@@ -261,7 +261,7 @@ mod tests {
         for wanted in [0, 20, 45, 80, 150, 400, 1500, 4096] {
             let mut seen = std::collections::BTreeSet::new();
             for _ in 0..200 {
-                let mut conversation = Conversation::begin(&mut draws);
+                let mut conversation = PromptSequence::begin(&mut draws);
                 let texts =
                     [conversation.message(wanted, &mut draws), conversation.message(wanted, &mut draws)];
                 for text in texts {

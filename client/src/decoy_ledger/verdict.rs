@@ -8,7 +8,7 @@ pub(crate) type Answers<'a> = Vec<SignedAnswer<'a>>;
 
 /// The verdict on the answers of several nodes. Nodes are numbered by their position.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum DecoyVerdict {
     /// No two of them contradict each other.
     Agreed,
     /// At least two nodes gave the same answer, and others contradict it.
@@ -30,7 +30,7 @@ pub(crate) enum Verdict {
 }
 
 /// Judges the answers of several nodes to the same messages.
-pub(crate) fn judge(nodes: &[Answers<'_>]) -> Verdict {
+pub(crate) fn judge(nodes: &[Answers<'_>]) -> DecoyVerdict {
     let longest = nodes.iter().map(Vec::len).max().unwrap_or(0);
     for turn in 0..longest {
         let Some(pair) = contradicting_pair(nodes, turn) else { continue };
@@ -49,12 +49,12 @@ pub(crate) fn judge(nodes: &[Answers<'_>]) -> Verdict {
         return match largest.as_slice() {
             [witnesses] if most >= DECIDING_WITNESSES => {
                 let liars = witnesses.first().map(|first| with(*first, AnswerComparison::Different));
-                Verdict::Decided { turn, witnesses: witnesses.clone(), liars: liars.unwrap_or_default() }
+                DecoyVerdict::Decided { turn, witnesses: witnesses.clone(), liars: liars.unwrap_or_default() }
             }
-            _ => Verdict::Open { turn, pair },
+            _ => DecoyVerdict::Open { turn, pair },
         };
     }
-    Verdict::Agreed
+    DecoyVerdict::Agreed
 }
 
 /// Two nodes that contradict each other in this turn, after the same answers before it.
@@ -96,12 +96,12 @@ mod tests {
         texts.iter().map(answer).collect()
     }
 
-    fn judged(nodes: &[&[&'static str]]) -> Verdict {
+    fn judged(nodes: &[&[&'static str]]) -> DecoyVerdict {
         judge(&nodes.iter().map(|texts| answers(texts)).collect::<Vec<_>>())
     }
 
-    fn decided(turn: usize, witnesses: &[usize], liars: &[usize]) -> Verdict {
-        Verdict::Decided { turn, witnesses: witnesses.to_vec(), liars: liars.to_vec() }
+    fn decided(turn: usize, witnesses: &[usize], liars: &[usize]) -> DecoyVerdict {
+        DecoyVerdict::Decided { turn, witnesses: witnesses.to_vec(), liars: liars.to_vec() }
     }
 
     #[test]
@@ -115,21 +115,21 @@ mod tests {
             &[&["long answer", "b"], &["long…", "c"]],
             &[],
         ] {
-            assert_eq!(judged(nodes), Verdict::Agreed, "{nodes:?}");
+            assert_eq!(judged(nodes), DecoyVerdict::Agreed, "{nodes:?}");
         }
     }
 
     #[test]
     fn two_nodes_leave_it_open_and_a_third_decides() {
-        assert_eq!(judged(&[&["a", "b"], &["a", "c"]]), Verdict::Open { turn: 1, pair: (0, 1) });
+        assert_eq!(judged(&[&["a", "b"], &["a", "c"]]), DecoyVerdict::Open { turn: 1, pair: (0, 1) });
         assert_eq!(judged(&[&["a", "b"], &["a", "c"], &["a", "c"]]), decided(1, &[1, 2], &[0]));
         assert_eq!(judged(&[&["a", "b"], &["a", "c"], &["a", "b"]]), decided(1, &[0, 2], &[1]));
         let open = judged(&[&["a", "b"], &["a", "c"], &["a", "d"]]);
-        assert_eq!(open, Verdict::Open { turn: 1, pair: (0, 1) }, "three nodes, three answers");
+        assert_eq!(open, DecoyVerdict::Open { turn: 1, pair: (0, 1) }, "three nodes, three answers");
         let four: [&[&str]; 4] = [&["a", "b"], &["a", "c"], &["a", "d"], &["a", "c"]];
         assert_eq!(judged(&four), decided(1, &[1, 3], &[0, 2]));
         let tied: [&[&str]; 4] = [&["a", "b"], &["a", "c"], &["a", "b"], &["a", "c"]];
-        assert_eq!(judged(&tied), Verdict::Open { turn: 1, pair: (0, 1) }, "two against two");
+        assert_eq!(judged(&tied), DecoyVerdict::Open { turn: 1, pair: (0, 1) }, "two against two");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::mark::{LastMark, Mark};
 pub(crate) const JOURNAL_OPENING: &str = "journal-opening";
 
 /// The readable contents of a journal.
-pub(super) struct Contents {
+pub(super) struct JournalContents {
     /// Keys of the intact entries, ascending.
     pub(super) known: Vec<IVec>,
     pub(super) blob_bytes: u64,
@@ -40,7 +40,7 @@ pub(super) struct Contents {
     pub(super) is_whole: bool,
 }
 
-impl Contents {
+impl JournalContents {
     /// Whether the entries, the blobs and the indexes belong together.
     pub(super) fn is_consistent(&self) -> bool {
         self.is_whole && self.damaged == 0 && self.missing == 0 && self.unindexed == 0
@@ -71,7 +71,7 @@ impl JournalTrees {
 /// An open journal with verified contents.
 pub(super) struct VerifiedJournal {
     pub(super) db: sled::Db,
-    pub(super) contents: Contents,
+    pub(super) contents: JournalContents,
     pub(super) mark: Mark,
     pub(super) damage: Option<JournalDamage>,
 }
@@ -155,7 +155,7 @@ fn open_and_read(
     folder: &Path,
     inspection: &mut Inspection,
     (limits, now_ms): (JournalLimits, u64),
-) -> Result<(sled::Db, Contents), JournalError> {
+) -> Result<(sled::Db, JournalContents), JournalError> {
     let db = match open_sled(folder, limits) {
         Err(error) if is_damage(&error) && inspection.renew_settings().map_err(JournalError::Files)? => {
             open_sled(folder, limits)?
@@ -265,7 +265,7 @@ pub(super) fn read_all(
     db: &sled::Db,
     now_ms: u64,
     keep: &mut dyn FnMut(String, &[u8]),
-) -> Result<Contents, JournalError> {
+) -> Result<JournalContents, JournalError> {
     // First, because another version makes the whole folder refused, not each entry.
     let begins_ms = begins_ms(db, now_ms)?;
     let trees = JournalTrees::open(db)?;
@@ -311,7 +311,17 @@ pub(super) fn read_all(
     let changes = readable(trees.by_digest.get(CHANGES_KEY))?;
     let changes = changes.and_then(|changes| changes.as_ref().try_into().ok()).map_or(0, u64::from_be_bytes);
     let is_whole = are_blobs_whole && are_turns_whole && are_ages_whole;
-    Ok(Contents { known, blob_bytes, untaken, begins_ms, changes, damaged, missing, unindexed, is_whole })
+    Ok(JournalContents {
+        known,
+        blob_bytes,
+        untaken,
+        begins_ms,
+        changes,
+        damaged,
+        missing,
+        unindexed,
+        is_whole,
+    })
 }
 
 /// Whether a blob can be found by its digest, and removed by its age.

@@ -23,7 +23,7 @@ use baton_proto::link::blob_digest;
 use super::{
     EntryState, JOURNAL_VERSION, JournalError, JournalLimits, TurnKey,
     integrity::{DB_FILE, MARK_FILE, free_quarantine, wait_until_closed},
-    open::{Contents, JournalTrees, open_sled, read_all, readable, unpanicked},
+    open::{JournalContents, JournalTrees, open_sled, read_all, readable, unpanicked},
     trees::{ACCOUNTS_KEY, CHANGES_KEY, age_key, decode},
 };
 use crate::mark::Mark;
@@ -34,7 +34,7 @@ pub(super) struct RebuildRequest<'a> {
     pub(super) limits: JournalLimits,
     pub(super) now_ms: u64,
     /// The intact entries, and the start and the number of changes for the new database.
-    pub(super) contents: &'a Contents,
+    pub(super) contents: &'a JournalContents,
 }
 
 impl RebuildRequest<'_> {
@@ -44,7 +44,7 @@ impl RebuildRequest<'_> {
         &self,
         old: sled::Db,
         quarantine: &mut Option<PathBuf>,
-    ) -> Result<Contents, JournalError> {
+    ) -> Result<JournalContents, JournalError> {
         let part = beside(self.folder, "rebuilding");
         remove(&part).and_then(|()| create_private_folder(&part)).map_err(JournalError::Files)?;
         let new = open_sled(&part, self.limits)?;
@@ -97,7 +97,7 @@ impl RebuildRequest<'_> {
     }
 
     /// Opens the new database again and compares it with the intact entries. Writes its mark.
-    fn compare(&self, part: &Path, blob_bytes: u64) -> Result<Contents, JournalError> {
+    fn compare(&self, part: &Path, blob_bytes: u64) -> Result<JournalContents, JournalError> {
         wait_until_closed(&part.join(DB_FILE)).map_err(JournalError::Files)?;
         let new = open_sled(part, self.limits)?;
         let found = unpanicked(|| read_all(&new, self.now_ms, &mut |_, _| {}))?;

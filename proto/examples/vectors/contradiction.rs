@@ -14,7 +14,7 @@ use baton_proto::{
     export::{self, Export, ExportScope, TurnProofs},
     head::{HeadOuter, SegmentRef},
     ids::{DeviceId, ModelId, PayloadHash, TurnId},
-    limits::VERSION,
+    limits::{TURN_AUTH_VERSION, VERSION},
     link::{BlobRef, Genesis},
     receipt::{
         Commitments, EngineKind, Receipt, Timings, TokenCounts, audit_root, commit_input, commit_output,
@@ -142,6 +142,7 @@ impl Decoy {
             blob_key: GrantedKey::of_blob(&blob_key),
             blobs: earlier.last().map(DecoyTurn::read_blob).into_iter().collect(),
             records: earlier.iter().map(DecoyTurn::read_record).collect(),
+            head: None,
         };
         if is_last {
             (self.grant)(&mut grant);
@@ -180,11 +181,10 @@ impl Decoy {
         let genesis = Genesis { session_key, n_shards: N_SHARDS, branch: None };
         let number = u8::try_from(position).expect("few turns");
         TurnAuth {
-            version: VERSION,
+            version: TURN_AUTH_VERSION,
             suite: SUITE_V1,
             session_id: root.session_id(),
             session_key,
-            head_key: root.head_signing_key().public_key(),
             device_id: DeviceId([0xd0; 16]),
             seq: position as u64,
             turn_id: TurnId([0x20 + number; 16]),

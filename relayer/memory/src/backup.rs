@@ -269,24 +269,24 @@ fn verify(path: &Path, folder: &KeyFolder) -> Result<BackupReport, BackupError> 
     if !has_header(path) {
         return Err(BackupError::NotBackup(path.to_owned()));
     }
-    let backup = database::open_backup(path, CACHE_BYTES).map_err(|error| failed(&error))?;
-    database::check_layout(&backup).map_err(|error| match error {
-        StorageError::Damaged(_) => {
-            BackupError::Damaged { path: path.to_owned(), damage: "its first pages cannot be read".into() }
-        }
+    let damaged = |damage| BackupError::Damaged { path: path.to_owned(), damage };
+    let unreadable = |error: StorageError| match error {
+        StorageError::Damaged(_) => damaged("its pages cannot be read".into()),
         error => error.into(),
-    })?;
-    let has_keys = backup.table_exists(None, "key_file").map_err(|error| failed(&error))?;
+    };
+    let failed = |error: rusqlite::Error| unreadable(database::disk_error(&error));
+    let backup = database::open_backup(path, CACHE_BYTES).map_err(failed)?;
+    database::check_layout(&backup).map_err(unreadable)?;
+    let has_keys = backup.table_exists(None, "key_file").map_err(failed)?;
     if !has_keys {
         return Err(BackupError::NotBackup(path.to_owned()));
     }
-    let mark: [u8; 32] =
-        backup.query_row("SELECT mark FROM master", [], |row| row.get(0)).map_err(|error| failed(&error))?;
+    let mark: [u8; 32] = backup.query_row("SELECT mark FROM master", [], |row| row.get(0)).map_err(failed)?;
     if mark != folder.check_mark() {
         return Err(BackupError::OtherMaster(path.to_owned()));
     }
-    let report = check::check_until(&backup, Instant::now() + CHECK_TIME, Arc::default())?;
-    let damaged = |damage| BackupError::Damaged { path: path.to_owned(), damage };
+    let report =
+        check::check_until(&backup, Instant::now() + CHECK_TIME, Arc::default()).map_err(unreadable)?;
     if !report.damage.is_empty() || !report.is_complete {
         return Err(damaged(report.damage.join("; ")));
     }

@@ -62,12 +62,14 @@ fn look(subject: &Subject) -> FileFacts {
         let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
         (mode & 0o077 != 0).then(|| (path.clone(), mode))
     });
+    let database = crate::setup::embedded_config(settings);
     FileFacts {
         folder: folder.clone(),
         folder_error: try_to_write(folder).err(),
         open_folders: open_folders.collect(),
         has_memory: settings.keys_dir.join("check").exists()
-            || crate::setup::embedded_config(settings).file().exists(),
+            || database.file().exists()
+            || database.is_in_sled(),
         keys: vec![(KEY_FILE, key_state(relayer_key)), (MASTER_FILE, key_state(master.map(drop)))],
         keys_dir: settings.keys_dir.clone(),
         keys_match: keys_match.and_then(Result::ok).flatten(),

@@ -185,7 +185,7 @@ mod tests {
             (0..Behaviour::ALL.len() * Misbehaviour::ALL.len()).filter_map(|_| script.next()).collect();
         assert_eq!(chosen.len(), Misbehaviour::ALL.len());
         let mut one = Script::new(vec![Behaviour::Forge], 3);
-        assert_eq!(one.next(), Some(Misbehaviour::Overclaim));
+        assert_eq!(one.next(), Some(Misbehaviour::OtherEngine));
         assert_eq!(Script::new(Vec::new(), 0).next(), None);
     }
 }

@@ -1,6 +1,6 @@
 //! A stolen device: its owner goes on under a new root, which the thief can neither read nor continue.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use baton_client::{Client, ClientError, NewSession, TurnEvent, TurnInput};
@@ -38,9 +38,12 @@ impl Demo {
         ensure!(deletion.unpublished.is_none(), "the index does not know that the old session is deleted");
         output::note(&format!("  the new session {}; the old one is deleted", self.session));
 
+        // A client looks at the index now and then; this one does so at once, and remembers the deletion.
+        let looked = thief.session(old).check_head().await;
+        ensure!(looked.is_err(), "the index shows the thief no deletion");
         self.thief_is_refused(&thief, &root).await?;
         self.thief_reads_nothing(&root).await?;
-        thief.shutdown(std::time::Duration::ZERO).await;
+        thief.shutdown(Duration::ZERO).await;
         self.report.stolen_device_locked_out = true;
         Ok(())
     }

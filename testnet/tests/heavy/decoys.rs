@@ -225,7 +225,7 @@ async fn until_all_are_found(
         owner.turn().await;
         leave(owner.turns).await;
         // As in the background: one decoy for two turns.
-        let most = usize::from(owner.turns % 2 == 0);
+        let most = usize::from(owner.turns.is_multiple_of(2));
         for liar in owner.check(most).await {
             match lies.get(&liar) {
                 Some(lie) => drop(found.insert(*lie, owner.turns)),

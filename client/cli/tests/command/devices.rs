@@ -168,6 +168,6 @@ async fn a_rekeyed_session_goes_on_and_a_stolen_device_neither_reads_nor_continu
     let words = std::fs::read_to_string(fixture.folder.path().join("new")).unwrap();
     let two = fixture.folder.path().join("two");
     assert_eq!(code(&fixture.baton(&two, &["session", "restore", "--no-dht"], &words).await), 0);
-    let goes_on = fixture.baton(&two, &["chat", "last", "and on", "--no-dht"], "").await;
+    let goes_on = fixture.baton(&two, &["chat", "-s", "last", "and on", "--no-dht"], "").await;
     assert_eq!(code(&goes_on), 0, "{}", err(&goes_on));
 }

@@ -23,7 +23,7 @@ const MOST_RIGHT: f64 = 0.55;
 /// pause, temperature, whether it has a seed, output limit, and number of messages in the prompt.
 type Features = [f64; FEATURES];
 
-struct Seen {
+struct Observation {
     features: Features,
     is_decoy: bool,
 }
@@ -53,7 +53,7 @@ fn around(median: f64, spread: f64, draws: &mut Draws) -> f64 {
 }
 
 /// The turns of one owner and of the decoys between them.
-fn owner(draws: &mut Draws) -> Vec<Seen> {
+fn owner(draws: &mut Draws) -> Vec<Observation> {
     let (median_bytes, goes_on) = (around(60.0, 2.5, draws), 0.4 + 0.45 * unit(draws));
     let settings = TurnShape {
         model: MODEL,
@@ -81,7 +81,7 @@ fn owner(draws: &mut Draws) -> Vec<Seen> {
             pause_ms: if first { 0 } else { around(25_000.0, 3.0, draws).clamp(2_000.0, 59_000.0) as u64 },
             ..settings
         };
-        seen.push(Seen { features: features(&shape, bytes_before), is_decoy: false });
+        seen.push(Observation { features: features(&shape, bytes_before), is_decoy: false });
         ledger.note_turn(node(1), 100, Some(shape));
         bytes_before += f64::from(shape.bytes);
         seq += 1;
@@ -97,7 +97,7 @@ fn owner(draws: &mut Draws) -> Vec<Seen> {
     seen
 }
 
-fn decoy(ledger: &DecoyLedger, settings: &TurnShape, draws: &mut Draws) -> Vec<Seen> {
+fn decoy(ledger: &DecoyLedger, settings: &TurnShape, draws: &mut Draws) -> Vec<Observation> {
     let plan = ledger.plan(PAUSE, draws).unwrap();
     let system: usize = plan.system.iter().map(|message| message.text.len()).sum();
     let mut bytes_before = 0.0;
@@ -113,16 +113,17 @@ fn decoy(ledger: &DecoyLedger, settings: &TurnShape, draws: &mut Draws) -> Vec<S
             pause_ms: u64::try_from(turn.pause.as_millis()).unwrap(),
             ..*settings
         };
-        seen.push(Seen { features: features(&shape, bytes_before), is_decoy: true });
+        seen.push(Observation { features: features(&shape, bytes_before), is_decoy: true });
         bytes_before += turn.text.len() as f64;
     }
     seen
 }
 
 /// As many decoys as real turns, of this many owners.
-fn balanced(owners: u64, draws: &mut Draws) -> Vec<Seen> {
-    let all: Vec<Seen> = (0..owners).flat_map(|_| owner(draws)).collect();
-    let (decoys, mut real): (Vec<Seen>, Vec<Seen>) = all.into_iter().partition(|seen| seen.is_decoy);
+fn balanced(owners: u64, draws: &mut Draws) -> Vec<Observation> {
+    let all: Vec<Observation> = (0..owners).flat_map(|_| owner(draws)).collect();
+    let (decoys, mut real): (Vec<Observation>, Vec<Observation>) =
+        all.into_iter().partition(|seen| seen.is_decoy);
     while real.len() > decoys.len() {
         let gone = draws.below(real.len());
         real.swap_remove(gone);
@@ -146,12 +147,12 @@ impl Stump {
     }
 }
 
-fn label(seen: &Seen) -> f64 {
+fn label(seen: &Observation) -> f64 {
     if seen.is_decoy { 1.0 } else { -1.0 }
 }
 
 /// Boosts stumps (AdaBoost, by Freund and Schapire).
-fn boost(train: &[Seen]) -> Vec<Stump> {
+fn boost(train: &[Observation]) -> Vec<Stump> {
     let mut limits: Vec<Vec<f64>> = Vec::new();
     for feature in 0..FEATURES {
         let mut values: Vec<f64> = train.iter().map(|seen| seen.features[feature]).collect();
@@ -193,13 +194,13 @@ fn boost(train: &[Seen]) -> Vec<Stump> {
 }
 
 /// The share of right guesses.
-fn right(test: &[Seen], guess: impl Fn(&Features) -> f64) -> f64 {
+fn right(test: &[Observation], guess: impl Fn(&Features) -> f64) -> f64 {
     let right = test.iter().filter(|seen| guess(&seen.features) * label(seen) > 0.0).count();
     right as f64 / test.len() as f64
 }
 
 /// The spread of each feature.
-fn spreads(train: &[Seen]) -> Vec<f64> {
+fn spreads(train: &[Observation]) -> Vec<f64> {
     let spread = |feature: usize| {
         let mean = train.iter().map(|seen| seen.features[feature]).sum::<f64>() / train.len() as f64;
         let squares = train.iter().map(|seen| (seen.features[feature] - mean).powi(2)).sum::<f64>();
@@ -209,7 +210,7 @@ fn spreads(train: &[Seen]) -> Vec<f64> {
 }
 
 /// The most common label among the nearest turns, with features scaled to their spread.
-fn nearest(train: &[Seen], spread: &[f64], features: &Features) -> f64 {
+fn nearest(train: &[Observation], spread: &[f64], features: &Features) -> f64 {
     let mut near: Vec<(f64, f64)> = train
         .iter()
         .map(|seen| {
@@ -231,20 +232,20 @@ fn classifiers_on_what_nodes_see_hardly_tell_decoys_from_real_turns() {
         stumps.iter().map(|stump| stump.weight * stump.guess(features)).sum()
     };
     let by_stumps = right(&test, boosted);
-    let few: Vec<Seen> = test.into_iter().step_by(8).collect();
+    let few: Vec<Observation> = test.into_iter().step_by(8).collect();
     let spread = spreads(&train);
     let by_neighbours = right(&few, |features| nearest(&train, &spread, features));
     eprintln!("right: {by_stumps:.3} by boosted stumps, {by_neighbours:.3} by the nearest neighbours");
     assert!(by_stumps <= MOST_RIGHT, "boosted stumps: {by_stumps:.3}");
     assert!(by_neighbours <= MOST_RIGHT, "nearest neighbours: {by_neighbours:.3}");
     // The classifiers work: they tell turns of an unusual shape apart.
-    let odd = |mut seen: Seen| {
+    let odd = |mut seen: Observation| {
         if seen.is_decoy {
             seen.features[7] += 100.0;
         }
         seen
     };
-    let odd_train: Vec<Seen> = train.into_iter().map(odd).collect();
+    let odd_train: Vec<Observation> = train.into_iter().map(odd).collect();
     let stumps = boost(&odd_train);
     let caught =
         right(&odd_train, |features| stumps.iter().map(|stump| stump.weight * stump.guess(features)).sum());

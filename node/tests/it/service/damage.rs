@@ -235,17 +235,26 @@ async fn an_entry_or_blob_with_a_wrong_checksum_is_moved_to_a_file() {
     assert_eq!(journal.accept(key(900), hash(1), 90_000, LATER_MS).await.unwrap(), Ok(None));
 }
 
+/// Waits until sled has released its lock, which it holds until its last write.
+fn close(db: sled::Db, folder: &Path) {
+    drop(db);
+    fs::File::open(folder.join("db")).unwrap().lock().unwrap();
+}
+
 /// Changes rows of a closed journal, as after a kill.
 fn change_rows(journaled: &JournalFolder, change: impl FnOnce(&sled::Db)) {
     let db = sled::open(&journaled.folder).unwrap();
     change(&db);
     db.flush().unwrap();
-    drop(db);
+    close(db, &journaled.folder);
     journaled.forget_sums();
 }
 
 fn rows(folder: &Path, tree: &str) -> usize {
-    sled::open(folder).unwrap().open_tree(tree).unwrap().len()
+    let db = sled::open(folder).unwrap();
+    let count = db.open_tree(tree).unwrap().len();
+    close(db, folder);
+    count
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! The storage without a database server: one SQLite file, for one relayer.
 //!
 //! The file has a write-ahead log. A commit returns after the log is flushed; commits that wait together
-//! share the flush. One thread writes ([`writer`]), and a few connections read beside it. It stores no index
+//! share the flush. One thread writes (`writer`), and a few connections read beside it. It stores no index
 //! rows, since this storage does not search.
 //!
 //! Damage of a page concerns the owners with records on it. They get an error; the others are served.

@@ -118,9 +118,9 @@ fn check(connection: &Connection, report: &mut CheckReport) -> rusqlite::Result<
 }
 
 fn check_pages(connection: &Connection, report: &mut CheckReport) -> rusqlite::Result<()> {
-    let mut select = connection.prepare("SELECT quick_check FROM pragma_quick_check(?1)")?;
-    let limit = i64::try_from(MAX_DAMAGE).unwrap_or(i64::MAX);
-    let mut lines = select.query([limit])?;
+    // The table-valued form of the pragma takes its argument for the name of a table.
+    let mut select = connection.prepare(&format!("PRAGMA quick_check({MAX_DAMAGE})"))?;
+    let mut lines = select.query([])?;
     loop {
         let line = match lines.next() {
             Ok(None) => return Ok(()),

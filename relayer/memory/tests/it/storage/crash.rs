@@ -268,9 +268,9 @@ async fn a_full_disk_is_named_and_loses_nothing_and_writing_goes_on_with_space()
 /// A small disk of its own; needs the right to mount.
 #[tokio::test]
 async fn a_small_disk_that_fills_loses_nothing() {
-    struct Mounted<'a>(&'a Path);
+    struct SmallDisk<'a>(&'a Path);
 
-    impl Drop for Mounted<'_> {
+    impl Drop for SmallDisk<'_> {
         fn drop(&mut self) {
             let _ = Command::new("umount").arg("-l").arg(self.0).status();
         }
@@ -283,7 +283,7 @@ async fn a_small_disk_that_fills_loses_nothing() {
         println!("skipped: a small disk cannot be mounted here");
         return;
     }
-    let _mounted = Mounted(folder.path());
+    let _mounted = SmallDisk(folder.path());
     for round in 0..2 {
         std::fs::write(filler(folder.path(), round), vec![0; 2 << 20]).unwrap();
     }
