@@ -59,4 +59,5 @@ bench:
     cargo run --release --bin baton-testnet -- bench turn
     ./scripts/bench-engine.sh
     cargo bench -p baton-walrus-client
+    cargo bench -p baton-keys
     cargo bench -p baton-proto

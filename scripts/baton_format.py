@@ -29,7 +29,10 @@ MAX_BLOB = MAX_SEGMENT + 16 + 48
 MAX_SIGNED, MAX_HEAD, MAX_MEMORY = 16 * 1024, 4096, 64 * 1024
 MAX_HINT, MAX_PLACE = 2048, 256
 MAX_EMBED_TEXTS, MAX_EMBED_DIMENSIONS, MAX_EMBED_REPLY = 64, 4096, 1050368
+MAX_RECORD_LIST, MAX_RECORD_KEYS = 16, 4
 MAX_OUTPUT_TOKENS = 32 * 1024
+# Section 4: the cipher suite, and the sizes of an exchange.
+SUITE, EXCHANGE_KEY, ENCAPSULATION = 2, 1216, 1120
 MAX_HEAD_LIFETIME_MS = 400 * 24 * 3600 * 1000
 MAX_KEY_LIFETIME_MS = 24 * 3600 * 1000
 MAX_CLOCK_SKEW_MS, MAX_TURN_MS = 30_000, 24 * 3600 * 1000
@@ -329,7 +332,7 @@ HEAD_INNER = Struct(
     ("turn_id", ID16), ("attempt", "u32"), ("author", ID),
     ("devices", List(Struct(("device", ID16), ("expires_ms", "u64")))), ("tombstone", "bool"))
 ENVELOPE = Struct(
-    ("version", "u8"), ("auth_hash", ID), ("relayer", ID), ("node", ID), ("ephemeral", ID), ("sealed", "bytes"),
+    ("version", "u8"), ("auth_hash", ID), ("relayer", ID), ("node", ID), ("encapsulation", Fixed(ENCAPSULATION)), ("sealed", "bytes"),
     ("budget_tokens", "u32"), ("issued_ms", "u64"), ("expires_ms", "u64"))
 RECALL_SCOPE = Enum(
     "Full", "NeutralAndRelationship", "RelationshipOnly", "NeutralOnly", "InsightsOnly", "None")
@@ -350,7 +353,7 @@ EMBED_REPLY = Struct(
     ("version", "u8"), ("node", ID), ("auth_hash", ID), ("model", ID), ("dimensions", "u32"), ("tokens", List("u32")),
     ("components", List("f32")))
 ITEMS = List(Struct(("text", "string"), ("source", "string"), ("time_ms", "u64")))
-KEY_WINDOW = Struct(("key", ID), ("from_ms", "u64"), ("until_ms", "u64"))
+KEY_WINDOW = Struct(("key", Fixed(EXCHANGE_KEY)), ("from_ms", "u64"), ("until_ms", "u64"))
 OFFER = Struct(
     ("model", ID), ("name", "string"), ("engine", ENGINE), ("context_tokens", "u32"), ("input_price", "u64"),
     ("output_price", "u64"))
@@ -377,7 +380,7 @@ REQUEST = Struct(
 CLIENT_FRAME = Enum(
     ("Turn", REQUEST), ("Relay", REQUEST), ("Status", SIGNED), ("Ack", SIGNED), ("Abort", SIGNED),
     ("FetchBlob", Struct(("digest", ID), ("proof", ID))),
-    "NodeRecord", ("RelayRecall", Struct(("request", REQUEST), ("hint", SIGNED))),
+    "NodeRecord", ("RelayRecall", Struct(("request", REQUEST), ("hint", SIGNED), ("node_key", Fixed(EXCHANGE_KEY)))),
     ("Quota", Struct(("chain", List(SIGNED)), ("proof", SIGNED))))
 NODE_FRAME = Enum(
     ("Accepted", Struct(("nonce", ID))), ("Chunk", "bytes"),
@@ -428,7 +431,7 @@ def link_rule(link):
 
 
 def auth_rule(auth):
-    need(auth["suite"] == 1, "UnsupportedVersion", "cipher suite %d" % auth["suite"])
+    need(auth["suite"] == SUITE, "UnsupportedVersion", "cipher suite %d" % auth["suite"])
     own_session(auth)
     if auth["seq"] == 0:
         start = genesis_hash(auth["session_key"], auth["n_shards"], auth["branch"])
@@ -442,7 +445,8 @@ def head_rule(head):
 
 
 def node_rule(record):
-    lists = all(len(record[name]) <= 16 for name in ("addresses", "keys", "models", "versions"))
+    lists = all(len(record[name]) <= MAX_RECORD_LIST for name in ("addresses", "models", "versions"))
+    lists = lists and len(record["keys"]) <= MAX_RECORD_KEYS
     texts = record["addresses"] + [offer["name"] for offer in record["models"]] + [record["software"]]
     need(lists and all(len(text.encode()) <= 256 for text in texts), "FrameTooLarge", "node record")
     windows = all(0 <= key["until_ms"] - key["from_ms"] <= MAX_KEY_LIFETIME_MS for key in record["keys"])
@@ -465,7 +469,7 @@ def receipt_rule(receipt):
 
 
 def embed_auth_rule(auth):
-    need(auth["suite"] == 1, "UnsupportedVersion", "cipher suite %d" % auth["suite"])
+    need(auth["suite"] == SUITE, "UnsupportedVersion", "cipher suite %d" % auth["suite"])
 
 
 def embed_reply_rule(reply):
@@ -502,7 +506,7 @@ SIGNED_TYPES = {
 
 
 # Section 17: the objects of another version than 1.
-VERSIONS = {"NodeRecord": 2, "TurnAuth": 2, "HeadRecord": 2}
+VERSIONS = {"NodeRecord": 3, "TurnAuth": 3, "HeadRecord": 2, "MemEnvelope": 2, "EmbedAuth": 2}
 
 
 def open_signed(kind, signed):

@@ -1,12 +1,14 @@
 """Checks of the known-answer vectors in proto/vectors: section 18 of docs/PROTOCOL.md. Run by verify_export.py --vectors."""
 
 import hashlib
+import importlib.util
 import json
 import struct
+from pathlib import Path
 
 from baton_format import (
     CryptoError, blake3, nacl,
-    AUDIT_ANSWER, AUDIT_FRAME, AUDIT_REQUEST, CLIENT_FRAME, EMBED_ANSWER, EMBED_FRAME, EMBED_TEXTS, GENESIS, GRANT, HEAD_INNER, HEAD_OUTER, ITEMS, KIND, LEAF, MANIFEST, MAX_RECORD, MESSAGE,
+    AUDIT_ANSWER, AUDIT_FRAME, AUDIT_REQUEST, CLIENT_FRAME, EMBED_ANSWER, EMBED_FRAME, EMBED_TEXTS, ENCAPSULATION, GENESIS, GRANT, HEAD_INNER, HEAD_OUTER, ITEMS, KIND, LEAF, MANIFEST, MAX_RECORD, MESSAGE,
     MIN_RECORD, NODE_FRAME, PAYLOAD, RECORD, REPLY_EVENT, SAMPLING, SIGNED, SIGNED_TYPES, STORAGE, Enum, Fixed,
     List, Option, Refused, Struct, audit_root, blob_ad, blob_salt, chacha_open, commit_input, commit_memory,
     commit_output, commitment_key, decode, encode, encoded_length, genesis_hash, identity, is_closed, kdf,
@@ -135,23 +137,56 @@ def check_sealing(v):
     return len(v["siv"]) + 1 + len(v["padding"])
 
 
-def agree(name, secret, theirs, ephemeral, node, binding):
+def load_mlkem():
+    """ML-KEM-768 and X-Wing of the Python client: that module needs nothing but Python itself."""
+    path = Path(__file__).resolve().parent.parent / "client/python/src/baton_client/mlkem.py"
+    spec = importlib.util.spec_from_file_location("mlkem", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def x25519(secret, public):
     try:
-        share = nacl.crypto_scalarmult(secret, theirs)
+        share = nacl.crypto_scalarmult(secret, public)
     except (CryptoError, RuntimeError):
         raise Refused("PayloadRejected", "a weak exchange key") from None
     need(share != bytes(32), "PayloadRejected", "a weak exchange key")
-    return kdf(name, share, ephemeral, node, binding)
+    return share
+
+
+def initiate(name, key, randomness, binding):
+    """The sender's side of section 4's exchange: the encapsulation and the secret."""
+    mlkem = load_mlkem()
+    try:
+        message, share = mlkem.hybrid_encapsulate(key, randomness, x25519, nacl.crypto_scalarmult_base)
+    except mlkem.MalformedKeyError as error:
+        raise Refused("PayloadRejected", str(error)) from None
+    return message, kdf(name, share, message, kdf("exchange-key-id", key), binding)
+
+
+def respond(name, seed, key, message, binding):
+    """The node's side."""
+    share = load_mlkem().hybrid_decapsulate(seed, message, x25519, nacl.crypto_scalarmult_base)
+    return kdf(name, share, message, kdf("exchange-key-id", key), binding)
+
+
+def both_sides(name, node, randomness, message, binding, expected):
+    """Checks key, encapsulation and secret from both sides; `node` is seed and key. Returns the secret."""
+    seed, key = node
+    same(load_mlkem().hybrid_public(seed, nacl.crypto_scalarmult_base), key.hex(), "node key")
+    made, secret = initiate(name, key, randomness, binding)
+    same(made, message.hex(), "encapsulation, " + name)
+    same(secret, expected, "secret of the sender, " + name)
+    same(respond(name, seed, key, message, binding), expected, "secret of the node, " + name)
+    return secret
 
 
 def check_exchange(v):
     get = {name: unhex(text) for name, text in v.items() if isinstance(text, str)}
-    node, ephemeral, binding = get["node_key"], get["ephemeral_key"], get["binding"]
-    same(nacl.crypto_scalarmult_base(get["node_secret"]), v["node_key"], "node key")
-    same(nacl.crypto_scalarmult_base(get["ephemeral_secret"]), v["ephemeral_key"], "ephemeral key")
-    secret = agree("turn-exchange", get["ephemeral_secret"], node, ephemeral, node, binding)
-    same(secret, v["turn_secret"], "turn secret, client")
-    same(agree("turn-exchange", get["node_secret"], ephemeral, ephemeral, node, binding), v["turn_secret"], "node")
+    node, binding = (get["node_secret"], get["node_key"]), get["binding"]
+    same(kdf("exchange-key-id", get["node_key"]), v["node_key_id"], "id of the node key")
+    secret = both_sides("turn-exchange", node, get["ephemeral_secret"], get["encapsulation"], binding, v["turn_secret"])
     key = kdf("turn-payload", secret)
     same(key, v["payload_key"], "payload key")
     same(chacha_open(key, bytes(12), get["sealed_payload"], "payload"), v["payload"], "payload")
@@ -163,15 +198,19 @@ def check_exchange(v):
         wrong = nonce[:-1] + bytes([not chunk["last"]])
         refuses("PayloadRejected", "a chunk's final flag",
                 lambda: chacha_open(reply, wrong, unhex(chunk["sealed"]), "chunk"))
-    memory = agree("memory-exchange", get["ephemeral_secret"], node, ephemeral, node, get["memory_binding"])
-    same(memory, v["memory_secret"], "memory secret")
+    memory = both_sides("memory-exchange", node, get["memory_ephemeral_secret"], get["memory_encapsulation"],
+                        get["memory_binding"], v["memory_secret"])
     same(chacha_open(memory, bytes(12), get["sealed_memory"], "memory"), v["memory"], "memory")
     for weak in v["refused_keys"]:
-        refuses("PayloadRejected", "a weak key",
-                lambda: agree("turn-exchange", get["node_secret"], unhex(weak), ephemeral, node, binding))
+        refuses("PayloadRejected", "an unusable key",
+                lambda: initiate("turn-exchange", unhex(weak), get["ephemeral_secret"], binding))
+    for weak in v["refused_encapsulations"]:
+        refuses("PayloadRejected", "a weak encapsulation",
+                lambda: respond("turn-exchange", *node, unhex(weak), binding))
     turn = {name: unhex(text) for name, text in v["session_turn_0"].items()}
     same(kdf("payload-hash", turn["sealed_payload"]), v["session_turn_0"]["payload_hash"], "payload hash")
-    opened = chacha_open(kdf("turn-payload", turn["turn_secret"]), bytes(12), turn["sealed_payload"][32:], "payload")
+    sealed = turn["sealed_payload"][ENCAPSULATION:]
+    opened = chacha_open(kdf("turn-payload", turn["turn_secret"]), bytes(12), sealed, "payload")
     same(unpad_block(opened, BLOCKS["payload"]), v["session_turn_0"]["payload"], "payload of turn 0")
     for item in v["padded"]:
         body, block = unhex(item["body"]), item["block"]
@@ -180,7 +219,7 @@ def check_exchange(v):
         same(unpad_block(unhex(item["padded"]), block), item["body"], "unpadded " + item["what"])
         refuses("NonCanonical", "a block more", lambda: unpad_block(unhex(item["padded"]) + bytes(block), block))
     decode(PAYLOAD, unpad_block(opened, BLOCKS["payload"]))
-    return 12 + len(v["padded"]) + len(v["reply_chunks"]) + len(v["refused_keys"])
+    return 13 + len(v["padded"]) + len(v["reply_chunks"]) + len(v["refused_keys"]) + len(v["refused_encapsulations"])
 
 
 def from_fields(kind, shown):
@@ -321,16 +360,13 @@ def check_embed(v):
     auth, _ = open_encoded("EmbedAuth", unhex(signed["EmbedAuth"]["encoded"]))
     binding = bytes([auth["suite"]]) + b"".join(auth[name] for name in ("client_key", "request", "model", "audience"))
     same(binding, v["binding"], "binding")
-    same(nacl.crypto_scalarmult_base(get["node_secret"]), auth["audience_key"], "node key")
-    ephemeral = get["ephemeral_key"]
-    secret = agree("embed-exchange", get["node_secret"], ephemeral, ephemeral, auth["audience_key"], binding)
-    same(secret, v["embed_secret"], "secret, node")
-    secret = agree("embed-exchange", get["ephemeral_secret"], auth["audience_key"], ephemeral, auth["audience_key"], binding)
-    same(secret, v["embed_secret"], "secret, client")
+    same(kdf("exchange-key-id", get["node_key"]), auth["audience_key"].hex(), "id of the node key")
+    message, sealed_texts = get["sealed_texts"][:ENCAPSULATION], get["sealed_texts"][ENCAPSULATION:]
+    node = (get["node_secret"], get["node_key"])
+    secret = both_sides("embed-exchange", node, get["ephemeral_secret"], message, binding, v["embed_secret"])
     same(kdf("embed-texts", secret), v["texts_key"], "key of the texts")
     same(kdf("embed-texts-hash", get["sealed_texts"]), auth["texts_hash"], "hash of the sealed texts")
-    same(get["sealed_texts"][:32], ephemeral, "ephemeral key")
-    texts = chacha_open(get["texts_key"], bytes(12), get["sealed_texts"][32:], "texts")
+    texts = chacha_open(get["texts_key"], bytes(12), sealed_texts, "texts")
     same(unpad_block(texts, 1024), v["texts"], "texts")
     auth_hash = unhex(signed["EmbedAuth"]["hash"])
     same(kdf("embed-reply-key", secret, get["reply_nonce"], auth_hash), v["reply_key"], "key of the reply")

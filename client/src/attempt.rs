@@ -138,7 +138,7 @@ pub(crate) async fn run(
     prepared: PreparedAttempt,
     events: &mut Events<'_>,
 ) -> Result<AttemptSuccess, AttemptFailure> {
-    let PreparedAttempt { auth, request, secret, record_key, terms } = prepared;
+    let PreparedAttempt { auth, request, node_key, secret, record_key, terms } = prepared;
     let start = running_hash_start(&record_key, &auth.auth_hash());
     let begun = context.begun.map(|begun| &begun.partial);
     let unnoted = UnnotedText::new(context.session.clone(), auth.attempt);
@@ -146,7 +146,7 @@ pub(crate) async fn run(
     let (target, frame) = match (context.relayer, context.hint) {
         (Some(relayer), Some(hint)) => {
             let hint = hint.sign(&auth).bytes().clone();
-            (relayer.node, ClientFrame::RelayRecall { request, hint })
+            (relayer.node, ClientFrame::RelayRecall { request, hint, node_key })
         }
         (Some(relayer), None) => (relayer.node, ClientFrame::Relay(request)),
         (None, _) => (auth.audience, ClientFrame::Turn(request)),

@@ -58,13 +58,13 @@ contexts! {
     SIV_ENCRYPT = "siv-encrypt";
     /// Root secret to the key that seals the client's journal at rest.
     CLIENT_JOURNAL = "client-journal";
-    /// X25519 share and binding to the secret of a turn.
+    /// Hybrid share, encapsulation, exchange key id and binding to the secret of a turn.
     TURN_EXCHANGE = "turn-exchange";
     /// Secret of a turn to the payload key.
     TURN_PAYLOAD = "turn-payload";
     /// Secret of a turn, node nonce and authorisation hash to the reply key.
     TURN_REPLY = "turn-reply";
-    /// X25519 share and binding to the key of a memory envelope.
+    /// Hybrid share, encapsulation, exchange key id and binding to the key of a memory envelope.
     MEMORY_EXCHANGE = "memory-exchange";
     /// Session id, session key and shard count (and parent, for a branch) to the genesis link hash.
     GENESIS = "genesis";
@@ -108,7 +108,7 @@ contexts! {
     TOKENIZER = "tokenizer";
     /// Signed quota grant to its hash.
     QUOTA_GRANT_HASH = "quota-grant-hash";
-    /// X25519 share and binding to the secret of a request for embeddings.
+    /// Hybrid share, encapsulation, exchange key id and binding to the secret of a request for embeddings.
     EMBED_EXCHANGE = "embed-exchange";
     /// Secret of a request for embeddings to the key of its texts.
     EMBED_TEXTS = "embed-texts";
@@ -120,6 +120,8 @@ contexts! {
     EMBED_AUTH_HASH = "embed-auth-hash";
     /// Request for an audit to its hash.
     AUDIT_REQUEST_HASH = "audit-request-hash";
+    /// Exchange key to its id.
+    EXCHANGE_KEY_ID = "exchange-key-id";
 }
 
 contexts! {

@@ -37,7 +37,7 @@ use baton_mesh::{FrameShares, MeshHandle, Rates};
 use baton_proto::{
     ErrorCode, SignedBytes,
     chain::VerifiedLinks,
-    ids::{ExchangeKey, ModelId, NodeId, SessionId},
+    ids::{ExchangeKeyId, ModelId, NodeId, SessionId},
     store::{BlobStore, HeadIndex},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -68,7 +68,7 @@ pub trait NodeIdentity: Send + Sync {
     /// The Ed25519 key, which is also the libp2p identity.
     fn signing_key(&self) -> &SecretSigningKey;
     /// The secret of an exchange key, while turns sealed to that key may still be opened.
-    fn exchange_secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<ExchangeSecret>;
+    fn exchange_secret(&self, key: &ExchangeKeyId, now_ms: u64) -> Option<ExchangeSecret>;
     /// The current signed [`NodeRecord`](baton_proto::node_record::NodeRecord).
     fn record(&self) -> SignedBytes;
 }

@@ -17,7 +17,7 @@ use baton_keys::{
     SecretSigningKey,
     exchange::ExchangeSecret,
     files::{self, FileSecret, KeyFileError},
-    ids::{ExchangeKey, NodeId},
+    ids::{ExchangeKeyId, NodeId},
 };
 use baton_mesh::{Multiaddr, PeerId, peer_id_of};
 use baton_proto::{
@@ -185,7 +185,7 @@ impl Identity {
 
     /// The secret of an exchange key. `None` if it is erased, or expired for more than an hour.
     #[must_use]
-    pub(crate) fn exchange_secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<ExchangeSecret> {
+    pub(crate) fn exchange_secret(&self, key: &ExchangeKeyId, now_ms: u64) -> Option<ExchangeSecret> {
         self.ring.read().unwrap_or_else(PoisonError::into_inner).secret(key, now_ms).cloned()
     }
 
@@ -316,7 +316,7 @@ impl NodeIdentity for Identity {
         &self.signing
     }
 
-    fn exchange_secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<ExchangeSecret> {
+    fn exchange_secret(&self, key: &ExchangeKeyId, now_ms: u64) -> Option<ExchangeSecret> {
         Identity::exchange_secret(self, key, now_ms)
     }
 
@@ -405,8 +405,8 @@ mod tests {
         assert_eq!(record.addresses, ["/ip4/10.0.0.1/tcp/4001"]);
         assert_eq!((record.models.clone(), record.limits), (profile().models, profile().limits));
         let key = record.current_key(START).unwrap();
-        assert_eq!(identity.exchange_secret(&key, START).unwrap().public_key(), key);
-        assert!(identity.exchange_secret(&ExchangeKey([9; 32]), START).is_none());
+        assert_eq!(identity.exchange_secret(&key.id(), START).unwrap().public_key(), *key);
+        assert!(identity.exchange_secret(&ExchangeKeyId([9; 32]), START).is_none());
     }
 
     #[test]
@@ -427,7 +427,7 @@ mod tests {
         node.set(START + HOUR);
         let again = node.open();
         assert_eq!(again.current_record().keys, first);
-        assert!(again.exchange_secret(&first[0].key, START).is_some());
+        assert!(again.exchange_secret(&first[0].key.id(), START).is_some());
         let ring = node.folder.path().join(EXCHANGE_KEYS_FILE);
         assert_eq!(fs::metadata(ring).unwrap().permissions().mode() & 0o777, 0o600);
     }
@@ -463,7 +463,7 @@ mod tests {
     fn old_secrets_leave_memory_and_file() {
         let node = Node::new();
         let identity = node.open();
-        let old = identity.current_record().keys[0].key;
+        let old = identity.current_record().keys[0].key.id();
         let secret = hex::encode(identity.exchange_secret(&old, START).unwrap().expose().as_slice());
         let ring = node.folder.path().join(EXCHANGE_KEYS_FILE);
         assert!(fs::read_to_string(&ring).unwrap().contains(&secret));
@@ -483,7 +483,7 @@ mod tests {
         assert!(matches!(broken.refresh(&[]), Err(IdentityError::Ring { action: "write", .. })));
         let record = broken.current_record();
         let key = record.current_key(START + 13 * HOUR).unwrap();
-        assert!(broken.exchange_secret(&key, START + 13 * HOUR).is_some());
+        assert!(broken.exchange_secret(&key.id(), START + 13 * HOUR).is_some());
         fs::create_dir(&folder).unwrap();
         assert!(!broken.refresh(&[]).unwrap(), "the same record");
         assert!(fs::read_to_string(folder.join("ring")).unwrap().starts_with("baton-exchange-keys"));

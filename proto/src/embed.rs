@@ -6,7 +6,7 @@
 use baton_keys::{
     OpenError, SecretSigningKey,
     contexts::{EMBED_AUTH, EMBED_AUTH_HASH, EMBED_REPLY, EMBED_TEXTS_HASH, SignatureLabel},
-    exchange::{EmbedBinding, EmbedSecret, ExchangeSecret, SUITE_V1, WeakKey},
+    exchange::{EmbedBinding, EmbedSecret, EphemeralSecret, ExchangeKeyError, ExchangeSecret, SUITE},
     secret::kdf,
 };
 use serde::{Deserialize, Serialize};
@@ -15,10 +15,13 @@ use zeroize::Zeroize as _;
 use crate::{
     codec,
     error::ErrorCode,
-    ids::{AuthHash, EmbedId, ExchangeKey, ModelId, NodeId, PayloadHash, PublicKey},
+    ids::{
+        AuthHash, EmbedId, Encapsulation, ExchangeKey, ExchangeKeyId, ModelId, NodeId, PayloadHash, PublicKey,
+    },
     limits::{
-        MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_EMBED_DIMENSIONS, MAX_EMBED_REPLY_BYTES,
-        MAX_EMBED_SEALED_BYTES, MAX_EMBED_TEXT_BYTES, MAX_EMBED_TEXTS, PAYLOAD_BLOCK, VERSION,
+        EMBED_AUTH_VERSION, MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_EMBED_DIMENSIONS,
+        MAX_EMBED_REPLY_BYTES, MAX_EMBED_SEALED_BYTES, MAX_EMBED_TEXT_BYTES, MAX_EMBED_TEXTS, PAYLOAD_BLOCK,
+        VERSION,
     },
     quota::QuotaUse,
     signed::{Signable, SignatureBytes, SignedBytes, SignedObject},
@@ -30,9 +33,9 @@ pub const EMBED_PROTOCOL: &str = "/baton/embed/1";
 /// The client's signed order, to one node, for the embeddings of some texts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmbedAuth {
-    /// Format version, 1.
+    /// Format version, 2.
     pub version: u8,
-    /// Cipher suite, 1.
+    /// Cipher suite, 2.
     pub suite: u8,
     /// The key that signs; new for each order, so that no two orders can be linked by it.
     pub client_key: PublicKey,
@@ -40,8 +43,8 @@ pub struct EmbedAuth {
     pub request: EmbedId,
     /// The node that may serve it.
     pub audience: NodeId,
-    /// The node's exchange key, to which the texts are sealed.
-    pub audience_key: ExchangeKey,
+    /// The id of the node's exchange key, to which the texts are sealed.
+    pub audience_key: ExchangeKeyId,
     /// The embedding model.
     pub model: ModelId,
     /// Hash of the sealed texts.
@@ -84,6 +87,7 @@ impl EmbedAuth {
 impl Signable for EmbedAuth {
     const LABEL: SignatureLabel = EMBED_AUTH;
     const BAD_SIGNATURE: ErrorCode = ErrorCode::BadSignature;
+    const VERSION: u8 = EMBED_AUTH_VERSION;
 
     fn version(&self) -> u8 {
         self.version
@@ -94,7 +98,7 @@ impl Signable for EmbedAuth {
     }
 
     fn check(&self) -> Result<(), ErrorCode> {
-        if self.suite == SUITE_V1 { Ok(()) } else { Err(ErrorCode::UnsupportedVersion) }
+        if self.suite == SUITE { Ok(()) } else { Err(ErrorCode::UnsupportedVersion) }
     }
 }
 
@@ -158,7 +162,7 @@ impl std::fmt::Debug for EmbedTexts {
     }
 }
 
-/// Texts, padded to a multiple of 1 KiB and sealed to a node: `ephemeral X25519 key(32) ‖ ChaCha20-Poly1305`.
+/// Texts, padded to a multiple of 1 KiB and sealed to a node: `encapsulation(1120) ‖ ChaCha20-Poly1305`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedTexts(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
@@ -175,20 +179,20 @@ impl SealedTexts {
         PayloadHash(kdf(EMBED_TEXTS_HASH, &[&self.0]))
     }
 
-    /// Seals texts under a fresh ephemeral key; returns the request's secret for opening the reply.
+    /// Seals texts by a fresh exchange; returns the request's secret for opening the reply.
     ///
     /// # Errors
     /// [`ErrorCode::KxExpired`] when the node's key is unusable; as [`EmbedTexts::check`].
     pub fn seal(
         texts: &EmbedTexts,
-        ephemeral: &ExchangeSecret,
+        ephemeral: EphemeralSecret,
         node_key: &ExchangeKey,
         binding: &EmbedBinding,
     ) -> Result<(Self, EmbedSecret), ErrorCode> {
         texts.check()?;
-        let secret =
-            EmbedSecret::initiate(ephemeral, node_key, binding).map_err(|WeakKey| ErrorCode::KxExpired)?;
-        let mut sealed = ephemeral.public_key().0.to_vec();
+        let (encapsulation, secret) = EmbedSecret::initiate(ephemeral, node_key, binding)
+            .map_err(|_: ExchangeKeyError| ErrorCode::KxExpired)?;
+        let mut sealed = encapsulation.as_bytes().to_vec();
         let padded = codec::pad_block(&codec::encode_secret(texts), PAYLOAD_BLOCK);
         sealed.extend_from_slice(&secret.seal_texts(&padded));
         Ok((Self(sealed), secret))
@@ -210,9 +214,9 @@ impl SealedTexts {
         if self.hash() != auth.texts_hash {
             return Err(ErrorCode::PayloadRejected);
         }
-        let (ephemeral, sealed) = self.0.split_first_chunk::<32>().ok_or(ErrorCode::PayloadRejected)?;
-        let secret = EmbedSecret::respond(node_secret, &ExchangeKey(*ephemeral), &auth.binding())
-            .map_err(|WeakKey| ErrorCode::PayloadRejected)?;
+        let (encapsulation, sealed) = Encapsulation::split(&self.0).ok_or(ErrorCode::PayloadRejected)?;
+        let secret = EmbedSecret::respond(node_secret, &encapsulation, &auth.binding())
+            .map_err(|_: ExchangeKeyError| ErrorCode::PayloadRejected)?;
         let opened = secret.open_texts(sealed).map_err(|OpenError| ErrorCode::PayloadRejected)?;
         let texts: EmbedTexts =
             codec::decode(codec::unpad_block(&opened, PAYLOAD_BLOCK)?, MAX_EMBED_SEALED_BYTES)?;

@@ -3,7 +3,8 @@
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use baton_keys::byte_id;
 pub use baton_keys::ids::{
-    BlobSalt, EmbedId, ExchangeKey, HeadIndexKey, NodeId, ParseIdError, PublicKey, SessionId, TurnId,
+    BlobSalt, EmbedId, Encapsulation, ExchangeKey, ExchangeKeyId, HeadIndexKey, NodeId, ParseIdError,
+    PublicKey, SessionId, TurnId,
 };
 
 /// A Walrus blob ID: the 32 hash bytes that Walrus computes from a blob's erasure coding.

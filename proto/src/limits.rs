@@ -2,13 +2,17 @@
 
 /// Version of the session chain and of every signed object without a version of its own.
 pub const VERSION: u8 = 1;
-/// Version of node records: 2 has terms of storage.
-pub const NODE_RECORD_VERSION: u8 = 2;
+/// Version of node records: 3 has hybrid exchange keys.
+pub const NODE_RECORD_VERSION: u8 = 3;
 
-/// Version of turn authorisations: 2 names no head key.
-pub const TURN_AUTH_VERSION: u8 = 2;
-/// Version of payloads: 2 may grant the place of a head record.
-pub const PAYLOAD_VERSION: u8 = 2;
+/// Version of turn authorisations: 3 names the exchange key by its id.
+pub const TURN_AUTH_VERSION: u8 = 3;
+/// Version of payloads: 3 is sealed by a hybrid exchange.
+pub const PAYLOAD_VERSION: u8 = 3;
+/// Version of memory envelopes: 2 is sealed by a hybrid exchange.
+pub const MEM_ENVELOPE_VERSION: u8 = 2;
+/// Version of authorisations of embeddings: 2 names the exchange key by its id.
+pub const EMBED_AUTH_VERSION: u8 = 2;
 /// Version of head records: 2 has keys that change with the period.
 pub const HEAD_RECORD_VERSION: u8 = 2;
 
@@ -47,7 +51,7 @@ pub const MAX_READ_BLOBS: usize = 9;
 pub const MAX_READ_RECORDS: usize = MAX_READ_BLOBS * SEGMENT_TURNS;
 /// Most blobs inside a request: the two latest, as the store may not have certified them yet.
 pub const MAX_INLINE_BLOBS: usize = 2;
-/// Largest sealed payload: the largest record, as much pinned system text, and the keys.
+/// Largest sealed payload: the largest record, as much pinned system text, the keys, and the encapsulation.
 pub const MAX_PAYLOAD_BYTES: usize = 2 * 1024 * 1024 + 64 * 1024;
 /// Payloads are padded to a multiple of this, so that an ordinary message does not show its length.
 pub const PAYLOAD_BLOCK: usize = 1024;
@@ -109,8 +113,11 @@ pub const MAX_MEMORY_ITEMS: usize = 64;
 /// Largest text of one memory item.
 pub const MAX_MEMORY_ITEM_BYTES: usize = 4096;
 
-/// Most addresses, models and keys in a node record.
+/// Most addresses, models and versions in a node record.
 pub const MAX_RECORD_LIST: usize = 16;
+/// Most exchange keys in a node record: the current key, the next one, and two for a clock that was set back. At
+/// 1,216 bytes each, the largest record still keeps [`MAX_SIGNED_BYTES`].
+pub const MAX_RECORD_KEYS: usize = 4;
 /// Longest address or name in a node record.
 pub const MAX_RECORD_TEXT_BYTES: usize = 256;
 
@@ -133,8 +140,8 @@ pub const MAX_QUOTA_LIST: usize = 16;
 pub const MAX_EMBED_TEXTS: usize = 64;
 /// Longest text to embed: embedding models read a few hundred word pieces.
 pub const MAX_EMBED_TEXT_BYTES: usize = 8 * 1024;
-/// Largest sealed texts of a request: the most texts of the longest kind, with lengths and padding.
-pub const MAX_EMBED_SEALED_BYTES: usize = MAX_EMBED_TEXTS * (MAX_EMBED_TEXT_BYTES + 8) + 2 * PAYLOAD_BLOCK;
+/// Largest sealed texts of a request: the most texts of the longest kind, with lengths, padding and encapsulation.
+pub const MAX_EMBED_SEALED_BYTES: usize = MAX_EMBED_TEXTS * (MAX_EMBED_TEXT_BYTES + 8) + 3 * PAYLOAD_BLOCK;
 /// Largest frame of a request for embeddings: the texts and a chain of grants.
 pub const MAX_EMBED_FRAME_BYTES: usize =
     MAX_EMBED_SEALED_BYTES + (MAX_QUOTA_CHAIN + 2) * (MAX_SIGNED_BYTES + 72);

@@ -6,7 +6,7 @@
 use baton_keys::{
     OpenError, SecretSigningKey,
     contexts::{MEMORY, RECALL_HINT, SignatureLabel},
-    exchange::{ExchangeSecret, MemorySecret, WeakKey},
+    exchange::{EphemeralSecret, ExchangeKeyError, ExchangeSecret, MemorySecret},
 };
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
@@ -14,10 +14,10 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 use crate::{
     codec,
     error::ErrorCode,
-    ids::{AuthHash, ExchangeKey, NodeId, PublicKey, SuiAddress},
+    ids::{AuthHash, Encapsulation, ExchangeKey, NodeId, PublicKey, SuiAddress},
     limits::{
         MAX_CLOCK_SKEW_MS, MAX_HINT_BYTES, MAX_MEMORY_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS,
-        MAX_PLACE_BYTES, VERSION,
+        MAX_PLACE_BYTES, MEM_ENVELOPE_VERSION,
     },
     signed::{Signable, SignedObject},
     turn::TurnAuth,
@@ -43,7 +43,7 @@ impl std::fmt::Debug for MemoryItem {
 /// Memory for one turn, sealed to its node and signed by the relayer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemEnvelope {
-    /// Format version, 1.
+    /// Format version, 2.
     pub version: u8,
     /// The only authorisation to which it belongs.
     pub auth_hash: AuthHash,
@@ -51,8 +51,8 @@ pub struct MemEnvelope {
     pub relayer: PublicKey,
     /// The node to which it is sealed.
     pub node: NodeId,
-    /// The relayer's one-time exchange key.
-    pub ephemeral: ExchangeKey,
+    /// The relayer's half of the exchange.
+    pub encapsulation: Encapsulation,
     /// The items, best first, sealed.
     #[serde(with = "serde_bytes")]
     pub sealed: Vec<u8>,
@@ -68,6 +68,7 @@ impl Signable for MemEnvelope {
     const LABEL: SignatureLabel = MEMORY;
     const BAD_SIGNATURE: ErrorCode = ErrorCode::MemUnauthorized;
     const MAX_BYTES: usize = MAX_MEMORY_BYTES;
+    const VERSION: u8 = MEM_ENVELOPE_VERSION;
 
     fn version(&self) -> u8 {
         self.version
@@ -183,28 +184,32 @@ fn check_items(items: &[MemoryItem]) -> Result<(), ErrorCode> {
 }
 
 impl MemEnvelope {
-    /// Seals items for the turn of an authorisation.
+    /// Seals items for the turn of an authorisation. `node_key` is the key whose id the authorisation names.
     ///
     /// # Errors
-    /// [`ErrorCode::MemTooLarge`], [`ErrorCode::KxExpired`] when the node's key is unusable.
+    /// [`ErrorCode::MemTooLarge`], [`ErrorCode::KxExpired`] when the node's key is another one or unusable.
     pub fn seal(
         items: &[MemoryItem],
         auth: &SignedObject<TurnAuth>,
         relayer: &SecretSigningKey,
-        ephemeral: &ExchangeSecret,
+        node_key: &ExchangeKey,
+        ephemeral: EphemeralSecret,
         now_ms: u64,
     ) -> Result<SignedObject<Self>, ErrorCode> {
         check_items(items)?;
         let (auth_hash, key) = (auth.auth_hash(), relayer.public_key());
-        let secret =
-            MemorySecret::initiate(ephemeral, &auth.audience_key, &binding(&auth_hash, &key, &auth.audience))
-                .map_err(|WeakKey| ErrorCode::KxExpired)?;
+        if node_key.id() != auth.audience_key {
+            return Err(ErrorCode::KxExpired);
+        }
+        let (encapsulation, secret) =
+            MemorySecret::initiate(ephemeral, node_key, &binding(&auth_hash, &key, &auth.audience))
+                .map_err(|_: ExchangeKeyError| ErrorCode::KxExpired)?;
         let envelope = Self {
-            version: VERSION,
+            version: MEM_ENVELOPE_VERSION,
             auth_hash,
             relayer: key,
             node: auth.audience,
-            ephemeral: ephemeral.public_key(),
+            encapsulation,
             sealed: secret.seal(&codec::encode_secret(&items)),
             budget_tokens: auth.memory_tokens,
             issued_ms: now_ms,
@@ -246,8 +251,8 @@ impl SignedObject<MemEnvelope> {
             return Err(ErrorCode::MemTooLarge);
         }
         let binding = binding(&self.auth_hash, &self.relayer, &self.node);
-        let secret = MemorySecret::respond(node_secret, &self.ephemeral, &binding)
-            .map_err(|WeakKey| ErrorCode::MemUnauthorized)?;
+        let secret = MemorySecret::respond(node_secret, &self.encapsulation, &binding)
+            .map_err(|_: ExchangeKeyError| ErrorCode::MemUnauthorized)?;
         let opened = secret.open(&self.sealed).map_err(|OpenError| ErrorCode::MemUnauthorized)?;
         // Malformed content gives the same code as content that does not open.
         let items: Vec<MemoryItem> =

@@ -2,6 +2,7 @@
 
 use baton_keys::{
     contexts::{MODEL_MANIFEST, NODE_RECORD, SignatureLabel},
+    exchange::ExchangeKeyError,
     secret::kdf,
 };
 use serde::{Deserialize, Serialize};
@@ -11,8 +12,8 @@ use crate::{
     error::ErrorCode,
     ids::{ExchangeKey, ModelId, NodeId, PublicKey},
     limits::{
-        MAX_CLOCK_SKEW_MS, MAX_EXCHANGE_KEY_LIFETIME_MS, MAX_RECORD_LIST, MAX_RECORD_TEXT_BYTES,
-        MIN_BILLED_MIB, NODE_RECORD_VERSION,
+        MAX_CLOCK_SKEW_MS, MAX_EXCHANGE_KEY_LIFETIME_MS, MAX_RECORD_KEYS, MAX_RECORD_LIST,
+        MAX_RECORD_TEXT_BYTES, MIN_BILLED_MIB, NODE_RECORD_VERSION,
     },
     receipt::EngineKind,
     signed::Signable,
@@ -20,9 +21,9 @@ use crate::{
 };
 
 /// An exchange key and the period for sealing to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyWindow {
-    /// The X25519 key.
+    /// The hybrid key.
     pub key: ExchangeKey,
     /// Start, in milliseconds since the Unix epoch.
     pub from_ms: u64,
@@ -152,7 +153,7 @@ pub enum OutOfTime {
 /// A node's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
-    /// Format version, 2.
+    /// Format version, 3.
     pub version: u8,
     /// The node, which signs.
     pub node: NodeId,
@@ -192,10 +193,11 @@ impl Signable for NodeRecord {
     }
 
     fn check(&self) -> Result<(), ErrorCode> {
-        let lists = [self.addresses.len(), self.keys.len(), self.models.len(), self.versions.len()];
+        let lists = [self.addresses.len(), self.models.len(), self.versions.len()];
         let texts =
             self.addresses.iter().chain(self.models.iter().map(|offer| &offer.name)).chain([&self.software]);
         if lists.iter().any(|length| *length > MAX_RECORD_LIST)
+            || self.keys.len() > MAX_RECORD_KEYS
             || texts.into_iter().any(|text| text.len() > MAX_RECORD_TEXT_BYTES)
         {
             return Err(ErrorCode::FrameTooLarge);
@@ -216,7 +218,7 @@ impl NodeRecord {
     ///
     /// # Errors
     /// [`ErrorCode::KxExpired`] when the record, or every key in it, is out of date.
-    pub fn current_key(&self, now_ms: u64) -> Result<ExchangeKey, ErrorCode> {
+    pub fn current_key(&self, now_ms: u64) -> Result<&ExchangeKey, ErrorCode> {
         if now_ms > self.expires_ms.saturating_add(MAX_CLOCK_SKEW_MS) {
             return Err(ErrorCode::KxExpired);
         }
@@ -226,7 +228,16 @@ impl NodeRecord {
         };
         let exact = self.keys.iter().find(|window| holds(window, 0));
         let nearly = || self.keys.iter().find(|window| holds(window, MAX_CLOCK_SKEW_MS));
-        exact.or_else(nearly).map(|window| window.key).ok_or(ErrorCode::KxExpired)
+        exact.or_else(nearly).map(|window| &window.key).ok_or(ErrorCode::KxExpired)
+    }
+
+    /// Checks that something can be sealed to every key. It costs a tenth of a millisecond a key, so only a
+    /// client does it, once for each record.
+    ///
+    /// # Errors
+    /// [`ExchangeKeyError`], which names the bad part of the first bad key.
+    pub fn check_keys(&self) -> Result<(), ExchangeKeyError> {
+        self.keys.iter().try_for_each(|window| window.key.check())
     }
 
     /// The mismatch between the record's times and the caller's clock. None for a record with a current key,
@@ -250,13 +261,14 @@ impl NodeRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::MAX_SIGNED_BYTES;
 
     const NOW: u64 = 1_800_000_000_000;
     const LIFE: u64 = MAX_EXCHANGE_KEY_LIFETIME_MS;
 
     fn record(windows: &[(u8, u64, u64)], expires_ms: u64) -> NodeRecord {
         let key = |(key, from_ms, until_ms): &(u8, u64, u64)| KeyWindow {
-            key: ExchangeKey([*key; 32]),
+            key: ExchangeKey::from([*key; ExchangeKey::LEN]),
             from_ms: *from_ms,
             until_ms: *until_ms,
         };
@@ -283,7 +295,7 @@ mod tests {
         for now in [begin, NOW, NOW + 1, end] {
             assert_eq!(
                 (one.current_key(now), one.out_of_time(now)),
-                (Ok(ExchangeKey([1; 32])), None),
+                (Ok(&ExchangeKey::from([1; ExchangeKey::LEN])), None),
                 "{now}"
             );
         }
@@ -312,10 +324,33 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_record_fits_a_signed_object_and_one_key_more_is_refused() {
+        let windows = [(1, NOW, NOW + LIFE); MAX_RECORD_KEYS + 1];
+        let (mut full, over) = (record(&windows[1..], NOW + 1), record(&windows, NOW + 1));
+        assert_eq!(over.check(), Err(ErrorCode::FrameTooLarge));
+        let text = "x".repeat(MAX_RECORD_TEXT_BYTES);
+        let offer = ModelOffer {
+            model: ModelId([1; 32]),
+            name: text.clone(),
+            engine: EngineKind::Native,
+            context_tokens: 1,
+            input_price: 1,
+            output_price: 1,
+        };
+        full.addresses = vec![text.clone(); MAX_RECORD_LIST];
+        full.models = vec![offer; MAX_RECORD_LIST];
+        full.versions = vec![1; MAX_RECORD_LIST];
+        full.software = text;
+        assert_eq!(full.check(), Ok(()));
+        let length = codec::encode(&full).len();
+        assert!(length + 72 <= MAX_SIGNED_BYTES, "{length}");
+    }
+
+    #[test]
     fn a_key_that_holds_comes_before_one_that_nearly_does() {
         let two = record(&[(1, NOW - LIFE, NOW), (2, NOW + 10, NOW + LIFE)], NOW + LIFE);
         for (now, key) in [(NOW - 20_000, 1), (NOW, 1), (NOW + 5, 1), (NOW + 10, 2), (NOW + 20_000, 2)] {
-            assert_eq!(two.current_key(now), Ok(ExchangeKey([key; 32])), "{now}");
+            assert_eq!(two.current_key(now), Ok(&ExchangeKey::from([key; ExchangeKey::LEN])), "{now}");
         }
     }
 }

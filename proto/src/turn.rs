@@ -6,7 +6,7 @@ use baton_keys::{
         AUTH_HASH, GRANT_HASH, JSON_SCHEMA, PAYLOAD_HASH, RESUME_TOKENS, SAMPLING_DIGEST, SignatureLabel,
         TURN_AUTH,
     },
-    exchange::{ExchangeSecret, SUITE_V1, TurnBinding, TurnSecret, WeakKey},
+    exchange::{EphemeralSecret, ExchangeKeyError, ExchangeSecret, SUITE, TurnBinding, TurnSecret},
     secret::kdf,
     session::{BlobKey, HeadPartKey, RecordKey, session_id},
 };
@@ -17,8 +17,8 @@ use crate::{
     codec,
     error::ErrorCode,
     ids::{
-        AuthHash, DeviceId, ExchangeKey, GrantHash, HeadIndexKey, LinkHash, ModelId, NodeId, PayloadHash,
-        PublicKey, SamplingDigest, SessionId, SuiAddress, TurnId,
+        AuthHash, DeviceId, Encapsulation, ExchangeKey, ExchangeKeyId, GrantHash, HeadIndexKey, LinkHash,
+        ModelId, NodeId, PayloadHash, PublicKey, SamplingDigest, SessionId, SuiAddress, TurnId,
     },
     limits::{
         MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_LOGPROBS, MAX_MESSAGES, MAX_OUTPUT_TOKENS,
@@ -139,9 +139,9 @@ pub fn json_schema_hash(text: &str) -> [u8; 32] {
 /// The client's signed order for one attempt at one turn, to one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnAuth {
-    /// Format version, 2.
+    /// Format version, 3.
     pub version: u8,
-    /// Cipher suite, 1.
+    /// Cipher suite, 2.
     pub suite: u8,
     /// The session.
     pub session_id: SessionId,
@@ -165,8 +165,8 @@ pub struct TurnAuth {
     pub branch: Option<BranchPoint>,
     /// The node that may serve this attempt.
     pub audience: NodeId,
-    /// The node's exchange key, to which the payload is sealed.
-    pub audience_key: ExchangeKey,
+    /// The id of the node's exchange key, to which the payload is sealed.
+    pub audience_key: ExchangeKeyId,
     /// Hash of the sealed payload.
     pub payload_hash: PayloadHash,
     /// The model for the answer.
@@ -242,7 +242,7 @@ impl Signable for TurnAuth {
     }
 
     fn check(&self) -> Result<(), ErrorCode> {
-        if self.suite != SUITE_V1 {
+        if self.suite != SUITE {
             return Err(ErrorCode::UnsupportedVersion);
         }
         if session_id(&self.session_key) != self.session_id {
@@ -402,7 +402,7 @@ impl Default for StoragePolicy {
 /// The part of a request that only the node may read.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Payload {
-    /// Format version, 2.
+    /// Format version, 3.
     pub version: u8,
     /// The keys.
     pub grant: Grant,
@@ -431,7 +431,7 @@ impl std::fmt::Debug for Payload {
 }
 
 /// A payload, padded to a multiple of 1 KiB and sealed to a node:
-/// `ephemeral X25519 key(32) ‖ ChaCha20-Poly1305`.
+/// `encapsulation(1120) ‖ ChaCha20-Poly1305`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedPayload(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
@@ -448,19 +448,19 @@ impl SealedPayload {
         PayloadHash(kdf(PAYLOAD_HASH, &[&self.0]))
     }
 
-    /// Seals a payload under a fresh ephemeral key; returns the turn's secret for opening the reply.
+    /// Seals a payload by a fresh exchange; returns the turn's secret for opening the reply.
     ///
     /// # Errors
     /// [`ErrorCode::KxExpired`] when the node's key is unusable, [`ErrorCode::FrameTooLarge`].
     pub fn seal(
         payload: &Payload,
-        ephemeral: &ExchangeSecret,
+        ephemeral: EphemeralSecret,
         node_key: &ExchangeKey,
         binding: &TurnBinding,
     ) -> Result<(Self, TurnSecret), ErrorCode> {
-        let secret =
-            TurnSecret::initiate(ephemeral, node_key, binding).map_err(|WeakKey| ErrorCode::KxExpired)?;
-        let mut sealed = ephemeral.public_key().0.to_vec();
+        let (encapsulation, secret) = TurnSecret::initiate(ephemeral, node_key, binding)
+            .map_err(|_: ExchangeKeyError| ErrorCode::KxExpired)?;
+        let mut sealed = encapsulation.as_bytes().to_vec();
         let padded = codec::pad_block(&codec::encode_secret(payload), PAYLOAD_BLOCK);
         sealed.extend_from_slice(&secret.seal_payload(&padded));
         if sealed.len() > MAX_PAYLOAD_BYTES {
@@ -486,9 +486,9 @@ impl SealedPayload {
         if self.hash() != auth.payload_hash {
             return Err(ErrorCode::PayloadRejected);
         }
-        let (ephemeral, sealed) = self.0.split_first_chunk::<32>().ok_or(ErrorCode::PayloadRejected)?;
-        let secret = TurnSecret::respond(node_secret, &ExchangeKey(*ephemeral), &auth.binding())
-            .map_err(|WeakKey| ErrorCode::PayloadRejected)?;
+        let (encapsulation, sealed) = Encapsulation::split(&self.0).ok_or(ErrorCode::PayloadRejected)?;
+        let secret = TurnSecret::respond(node_secret, &encapsulation, &auth.binding())
+            .map_err(|_: ExchangeKeyError| ErrorCode::PayloadRejected)?;
         let opened = secret.open_payload(sealed).map_err(|OpenError| ErrorCode::PayloadRejected)?;
         let payload: Payload = codec::decode(codec::unpad_block(&opened, PAYLOAD_BLOCK)?, MAX_PAYLOAD_BYTES)?;
         payload.check(auth)?;

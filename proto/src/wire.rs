@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 use crate::{
     codec,
     error::ErrorCode,
-    ids::{BlobDigest, BlobId, FetchProof},
+    ids::{BlobDigest, BlobId, ExchangeKey, FetchProof},
     limits::{MAX_BLOB_BYTES, MAX_INLINE_BLOBS, MAX_NODE_FRAME_BYTES, MAX_PAYLOAD_BYTES, REPLY_BLOCK},
     memory::MemoryItem,
     quota::QuotaUse,
@@ -86,6 +86,8 @@ pub enum ClientFrame {
         request: TurnRequest,
         /// The signed [`RecallHint`](crate::memory::RecallHint), which the relayer keeps to itself.
         hint: SignedBytes,
+        /// The node's exchange key, to seal the items to it; the authorisation names its id.
+        node_key: ExchangeKey,
     },
     /// Before a [`ClientFrame::Turn`] on the same substream: the quota for that turn.
     Quota(QuotaUse),

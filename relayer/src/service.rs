@@ -5,11 +5,11 @@ mod admission;
 
 use std::{sync::Arc, time::Duration};
 
-use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
+use baton_keys::{SecretSigningKey, exchange::EphemeralSecret};
 use baton_mesh::{Incoming, MeshHandle, TurnReceiver, TurnSender, TurnStream, guard::Caller};
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject, codec,
-    ids::NodeId,
+    ids::{ExchangeKey, NodeId},
     limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES},
     memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
     turn::TurnAuth,
@@ -61,8 +61,8 @@ pub struct Relayer {
 #[derive(Debug, PartialEq, Eq)]
 struct RelayRequest {
     request: TurnRequest,
-    /// The hint for the recall; it is not forwarded.
-    hint: Option<SignedBytes>,
+    /// The hint for the recall, with the exchange key to seal the found items to; neither is forwarded.
+    recall: Option<(SignedBytes, ExchangeKey)>,
 }
 
 /// Why a relay ended early.
@@ -176,13 +176,20 @@ impl Relayer {
         client: &mut TurnSender,
         watch: TurnReceiver,
     ) -> Result<u64, RelayError> {
-        let RelayRequest { mut request, hint } = request;
-        let items = match hint {
-            Some(hint) => self.recall(hint, &auth).await.map_err(refuse)?,
+        let RelayRequest { mut request, recall } = request;
+        if request.memory.is_some() {
+            return Err(refuse(ErrorCode::MemUnauthorized));
+        }
+        let items = match recall {
+            Some((hint, node_key)) => {
+                // Before the recall, which costs the most.
+                check_node_key(&node_key, &auth).map_err(refuse)?;
+                let items = self.recall(hint, &auth).await.map_err(refuse)?;
+                self.add_memory(&mut request, &auth, items, &node_key).map_err(refuse)?
+            }
             // Without a hint, no owner is named.
             None => Vec::new(),
         };
-        let items = self.add_memory(&mut request, &auth, items).map_err(refuse)?;
         let deadline = Instant::now() + OPEN_TIMEOUT;
         let mut node = self.mesh.open(auth.audience, &[], deadline).await.map_err(|error| {
             tracing::warn!(node = %short(&auth.audience), %error, "cannot reach the node of a turn");
@@ -200,18 +207,16 @@ impl Relayer {
         request: &mut TurnRequest,
         auth: &SignedObject<TurnAuth>,
         items: Vec<MemoryItem>,
+        node_key: &ExchangeKey,
     ) -> Result<Vec<MemoryItem>, ErrorCode> {
-        if request.memory.is_some() {
-            return Err(ErrorCode::MemUnauthorized);
-        }
         if auth.memory_from != Some(self.key.public_key()) {
             return Ok(Vec::new());
         }
         if items.is_empty() {
             return Ok(items);
         }
-        let ephemeral = ExchangeSecret::generate();
-        let envelope = MemEnvelope::seal(&items, auth, &self.key, &ephemeral, (self.now_ms)())?;
+        let ephemeral = EphemeralSecret::generate();
+        let envelope = MemEnvelope::seal(&items, auth, &self.key, node_key, ephemeral, (self.now_ms)())?;
         request.memory = Some(envelope.bytes().clone());
         Ok(items)
     }
@@ -359,13 +364,19 @@ fn is_memory(frame: &[u8]) -> bool {
 /// Decodes a request to relay. An invalid request is not forwarded.
 fn relay_request(frame: &[u8]) -> Result<RelayRequest, ErrorCode> {
     match codec::decode(frame, MAX_FRAME_BYTES)? {
-        ClientFrame::Relay(request) => request.check().map(|()| RelayRequest { request, hint: None }),
-        ClientFrame::RelayRecall { request, hint } => {
-            request.check().map(|()| RelayRequest { request, hint: Some(hint) })
+        ClientFrame::Relay(request) => request.check().map(|()| RelayRequest { request, recall: None }),
+        ClientFrame::RelayRecall { request, hint, node_key } => {
+            request.check().map(|()| RelayRequest { request, recall: Some((hint, node_key)) })
         }
         // A relayer serves no turns itself; such a client has the wrong address.
         _ => Err(ErrorCode::WrongAudience),
     }
+}
+
+/// Refuses an exchange key that is unusable, or another one than the order names.
+fn check_node_key(key: &ExchangeKey, auth: &TurnAuth) -> Result<(), ErrorCode> {
+    let named = key.id() == auth.audience_key && key.check().is_ok();
+    if named { Ok(()) } else { Err(ErrorCode::KxExpired) }
 }
 
 async fn send(node: &mut TurnStream, frame: &ClientFrame, deadline: Instant) -> Result<(), RelayError> {
@@ -460,11 +471,16 @@ mod tests {
         };
         let read = |frame: &ClientFrame| relay_request(&codec::encode(frame));
         let good = request(vec![InlineBlob(vec![4]), InlineBlob(vec![5])]);
-        let relayed = |hint| Ok(RelayRequest { request: good.clone(), hint });
+        let relayed = |recall| Ok(RelayRequest { request: good.clone(), recall });
+        let node_key = ExchangeKey::from([6; ExchangeKey::LEN]);
         assert_eq!(read(&ClientFrame::Relay(good.clone())), relayed(None));
         let hint = SignedBytes { body: vec![9], signature: SignatureBytes([8; 64]) };
-        let recall = ClientFrame::RelayRecall { request: good.clone(), hint: hint.clone() };
-        assert_eq!(read(&recall), relayed(Some(hint)));
+        let recall = ClientFrame::RelayRecall {
+            request: good.clone(),
+            hint: hint.clone(),
+            node_key: node_key.clone(),
+        };
+        assert_eq!(read(&recall), relayed(Some((hint, node_key))));
         assert_eq!(read(&ClientFrame::Turn(good)), Err(ErrorCode::WrongAudience));
         assert_eq!(read(&ClientFrame::NodeRecord), Err(ErrorCode::WrongAudience));
         assert_eq!(relay_request(&[0xff; 9]), Err(ErrorCode::NonCanonical));

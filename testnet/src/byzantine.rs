@@ -40,7 +40,7 @@ use baton_proto::{
     ack::StatusRequest,
     codec,
     commit::SealedTurn,
-    ids::{BlobDigest, ExchangeKey, NodeId, TurnId},
+    ids::{BlobDigest, ExchangeKeyId, NodeId, TurnId},
     limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES, NODE_RECORD_VERSION, VERSION},
     node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord, StorageOffer},
     wire::{ClientFrame, NodeFrame, StoreState, TurnStatus},
@@ -109,8 +109,8 @@ impl NodeIdentity for Keys {
         &self.signing
     }
 
-    fn exchange_secret(&self, key: &ExchangeKey, _now_ms: u64) -> Option<ExchangeSecret> {
-        (self.exchange.public_key() == *key).then(|| self.exchange.clone())
+    fn exchange_secret(&self, key: &ExchangeKeyId, _now_ms: u64) -> Option<ExchangeSecret> {
+        (self.exchange.public_key().id() == *key).then(|| self.exchange.clone())
     }
 
     fn record(&self) -> SignedBytes {

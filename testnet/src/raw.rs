@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use baton_keys::{
-    exchange::{ExchangeSecret, SUITE_V1, TurnSecret},
+    exchange::{EphemeralSecret, SUITE, TurnSecret},
     secret::random_bytes,
     session::{RecordIdentity, SessionRoot},
 };
@@ -134,7 +134,7 @@ pub(crate) fn build(
     let signing = root.signing_key();
     let mut auth = TurnAuth {
         version: TURN_AUTH_VERSION,
-        suite: SUITE_V1,
+        suite: SUITE,
         session_id,
         session_key: signing.public_key(),
         device_id: DeviceId(random_bytes()),
@@ -146,7 +146,7 @@ pub(crate) fn build(
         n_shards: export.n_shards,
         branch: None,
         audience: node.node,
-        audience_key: node.current_key(issued_ms)?,
+        audience_key: node.current_key(issued_ms)?.id(),
         payload_hash: PayloadHash([0; 32]),
         model: node.models.first().context("the node serves a model")?.model,
         sampling: sampling.digest(&grant.record_key.record_key()),
@@ -171,8 +171,9 @@ pub(crate) fn build(
         storage: StoragePolicy::default(),
         resume_tokens: Vec::new(),
     };
-    let ephemeral = ExchangeSecret::generate();
-    let (sealed, secret) = SealedPayload::seal(&payload, &ephemeral, &auth.audience_key, &auth.binding())?;
+    let node_key = node.current_key(issued_ms)?;
+    let (sealed, secret) =
+        SealedPayload::seal(&payload, EphemeralSecret::generate(), node_key, &auth.binding())?;
     auth.payload_hash = sealed.hash();
     let auth = SignedObject::sign(auth, &signing);
     let request =

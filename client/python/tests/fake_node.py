@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from baton_client import frames, limits, walrus
+from baton_client import frames, limits, mlkem, walrus
 from baton_client.chain import make_blob, open_record, record_hash, seal_record
 from baton_client.codec import decode, decode_layout, encode, pad_block, u32le, unpad_block
 from baton_client.crypto import chacha_open, chacha_seal, digest, ed25519_public, kdf, x25519, x25519_public
@@ -38,7 +38,7 @@ from baton_client.objects import (
 )
 from baton_client.peerid import NodeAddress
 from baton_client.receipts import TokenHash, commit_input, commit_output
-from baton_client.sealing import binding
+from baton_client.sealing import EXCHANGE_BYTES, binding, key_id, turn_secret
 from baton_client.signed import LINK, PROGRESS_NOTE, RECEIPT, TURN_AUTH, identity, signed_hash
 
 MODEL = bytes([7]) * 32
@@ -120,11 +120,15 @@ class FakeNode:
     def record(self) -> NodeRecord:
         now = now_ms()
         return NodeRecord(
-            version=2,
+            version=limits.NODE_RECORD_VERSION,
             node=self.key,
             sequence=1,
             addresses=[],
-            keys=[KeyWindow(self.behaviour.exchange_key or x25519_public(self.exchange), now - 1000, now + 10**6)],
+            keys=[
+                KeyWindow(
+                    self.behaviour.exchange_key or mlkem.hybrid_public(self.exchange, x25519_public), now - 1000, now + 10**6
+                )
+            ],
             models=[ModelOffer(MODEL, "words", Engine.NATIVE, 4096, 1000, 2000)],
             limits=NodeLimits(1, 1, 100, 1000),
             storage=StorageOffer(0, 5, 5),
@@ -180,12 +184,14 @@ class FakeNode:
         auth = TURN_AUTH.open(request.auth)
         auth_hash = signed_hash("auth-hash", request.auth)
         bound = binding(auth.session_id, auth.seq, auth.turn_id, auth.attempt, auth.session_key, self.key)
-        ephemeral = request.payload[:32]
-        share = x25519(self.exchange, ephemeral)
-        secret = kdf("turn-exchange", share, ephemeral, x25519_public(self.exchange), bound)
-        opened = chacha_open(kdf("turn-payload", secret), bytes(12), request.payload[32:], "payload")
+        opening, sealed = request.payload[:EXCHANGE_BYTES], request.payload[EXCHANGE_BYTES:]
+        key = mlkem.hybrid_public(self.exchange, x25519_public)
+        assert auth.audience_key == key_id(key)
+        share = mlkem.hybrid_decapsulate(self.exchange, opening, x25519, x25519_public)
+        secret = turn_secret(share, opening, key, bound)
+        opened = chacha_open(kdf("turn-payload", secret), bytes(12), sealed, "payload")
         payload = decode(Payload, unpad_block(opened, limits.PAYLOAD_BLOCK))
-        assert (auth.version, payload.version) == (2, 2)
+        assert (auth.version, payload.version) == (3, 3)
         assert payload.grant.head is None and all(read.blob is not None for read in payload.grant.blobs)
         assert kdf("grant-hash", encode(payload.grant)) == auth.grant_hash
         self.turns.append((auth, payload))

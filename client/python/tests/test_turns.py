@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from baton_client import frames
+from baton_client import frames, mlkem
 from baton_client.client import Client
 from baton_client.codec import u32le
+from baton_client.crypto import x25519_public
 from baton_client.errors import BatonError, SessionError, TurnFailedError
 from baton_client.events import Finished, Takeover, TextPiece
 from baton_client.limits import MAX_NODE_FRAME_BYTES
@@ -178,12 +179,15 @@ class Turns(unittest.IsolatedAsyncioTestCase):
         await session.close()
 
     async def test_a_node_with_a_weak_exchange_key_is_passed_over(self) -> None:
-        weak = Behaviour(exchange_key=bytes(32))
-        session = self.open(weak, Behaviour(answer="sealed"))
-        self.assertEqual((await session.turn("hello")).text, "sealed")
-        self.assertEqual(self.nodes[0].turns, [])
-        await session.close()
-        await self.refused(weak, "PayloadRejected")
+        good = mlkem.hybrid_public(bytes(32), x25519_public)
+        # A key of small order, and coefficients beyond the modulus.
+        for bad in (good[:-32] + bytes(32), b"\xff" * 3 + good[3:]):
+            weak = Behaviour(exchange_key=bad)
+            session = self.open(weak, Behaviour(answer="sealed"))
+            self.assertEqual((await session.turn("hello")).text, "sealed")
+            self.assertEqual(self.nodes[0].turns, [])
+            await session.close()
+            await self.refused(weak, "PayloadRejected")
 
     async def test_a_refusal_for_good_is_not_tried_elsewhere(self) -> None:
         session = self.open(Behaviour(refuses=42), Behaviour(answer="x"))

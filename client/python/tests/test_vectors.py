@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from baton_client import frames, heads, objects, signed, walrus
+from baton_client import frames, heads, mlkem, objects, signed, walrus
 from baton_client.chain import is_closed, make_blob, open_blob, open_record, read_chain, record_hash, seal_record
 from baton_client.codec import decode, decode_layout, encode, layout_of, pad, pad_block, unpad, unpad_block
 from baton_client.crypto import (  # fmt: skip
@@ -34,7 +34,7 @@ from baton_client.keys import SessionKeys, root_of_words, words_of_root
 from baton_client.network import Network
 from baton_client.objects import AuditLeaf, BlobRef, BranchPoint, Finish, Message, Payload, Role
 from baton_client.receipts import TokenHash, audit_root, commit_input, commit_output, resume_hash, sampling_digest
-from baton_client.sealing import ReplyOpener, agree, payload_hash
+from baton_client.sealing import EXCHANGE_BYTES, ReplyOpener, agree, key_id, payload_hash, turn_secret
 from baton_client.session import Session
 
 from .vectors import FOLDER, accepted, blob_id, h, load, root_keys
@@ -132,10 +132,13 @@ class Vectors(unittest.TestCase):
     def test_exchange_and_stream(self) -> None:
         vectors = load("exchange")
         node, bound = h(vectors["node_key"]), h(vectors["binding"])
-        public, secret = agree(node, bound, h(vectors["ephemeral_secret"]))
-        self.assertEqual(public.hex(), vectors["ephemeral_key"])
+        opening, secret = agree(node, bound, h(vectors["ephemeral_secret"]))
+        self.assertEqual(opening.hex(), vectors["encapsulation"])
+        self.assertEqual(key_id(node).hex(), vectors["node_key_id"])
         self.assertEqual(secret.expose().hex(), vectors["turn_secret"])
-        self.assertEqual(x25519_public(h(vectors["node_secret"])).hex(), vectors["node_key"])
+        self.assertEqual(mlkem.hybrid_public(h(vectors["node_secret"]), x25519_public).hex(), vectors["node_key"])
+        share = mlkem.hybrid_decapsulate(h(vectors["node_secret"]), opening, x25519, x25519_public)
+        self.assertEqual(turn_secret(share, opening, node, bound).hex(), vectors["turn_secret"])
         key = kdf("turn-payload", secret.expose())
         self.assertEqual(chacha_open(key, bytes(12), h(vectors["sealed_payload"]), "payload").hex(), vectors["payload"])
         opener = ReplyOpener(secret, h(vectors["reply_nonce"]), h(vectors["auth_hash"]))
@@ -147,11 +150,15 @@ class Vectors(unittest.TestCase):
         swapped = ReplyOpener(secret, h(vectors["reply_nonce"]), h(vectors["auth_hash"]))
         self.refuses("PayloadRejected", swapped.open_bytes, h(vectors["reply_chunks"][1]["sealed"]))
         for weak in vectors["refused_keys"]:
-            self.refuses("PayloadRejected", x25519, h(vectors["node_secret"]), h(weak))
+            self.refuses("PayloadRejected", agree, h(weak), bound)
+        for weak in vectors["refused_encapsulations"]:
+            self.refuses(
+                "PayloadRejected", mlkem.hybrid_decapsulate, h(vectors["node_secret"]), h(weak), x25519, x25519_public
+            )
         turn = vectors["session_turn_0"]
         sealed = h(turn["sealed_payload"])
         self.assertEqual(payload_hash(sealed).hex(), turn["payload_hash"])
-        opened = chacha_open(kdf("turn-payload", h(turn["turn_secret"])), bytes(12), sealed[32:], "payload")
+        opened = chacha_open(kdf("turn-payload", h(turn["turn_secret"])), bytes(12), sealed[EXCHANGE_BYTES:], "payload")
         self.assertEqual(encode(decode(Payload, unpad_block(opened, 1024))).hex(), turn["payload"])
 
     def test_hashes(self) -> None:

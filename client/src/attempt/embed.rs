@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use baton_keys::{
     SecretSigningKey,
-    exchange::{ExchangeSecret, SUITE_V1},
+    exchange::{EphemeralSecret, SUITE},
     secret::random_bytes,
 };
 use baton_mesh::{EMBED_PROTOCOL, OpenError};
@@ -12,7 +12,10 @@ use baton_proto::{
     ErrorCode, Retry, SignedObject, codec,
     embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts, SealedTexts},
     ids::{EmbedId, ModelId, NodeId, PayloadHash},
-    limits::{MAX_EMBED_ANSWER_BYTES, MAX_EMBED_FRAME_BYTES, MAX_EMBED_TEXT_BYTES, MAX_EMBED_TEXTS, VERSION},
+    limits::{
+        EMBED_AUTH_VERSION, MAX_EMBED_ANSWER_BYTES, MAX_EMBED_FRAME_BYTES, MAX_EMBED_TEXT_BYTES,
+        MAX_EMBED_TEXTS,
+    },
 };
 use tokio::time::Instant;
 
@@ -203,21 +206,21 @@ async fn ask_for_embeddings(
     let client_key = SecretSigningKey::generate();
     let issued_ms = core.now_ms();
     let mut auth = EmbedAuth {
-        version: VERSION,
-        suite: SUITE_V1,
+        version: EMBED_AUTH_VERSION,
+        suite: SUITE,
         client_key: client_key.public_key(),
         request: EmbedId(random_bytes()),
         audience: choice.node,
-        audience_key: choice.key,
+        audience_key: choice.key.id(),
         model: choice.offer.model,
         texts_hash: PayloadHash([0; 32]),
         issued_ms,
         expires_ms: issued_ms.saturating_add(LIFETIME_MS),
     };
     let plain = EmbedTexts::new(texts.to_vec());
-    let ephemeral = ExchangeSecret::generate();
+    let ephemeral = EphemeralSecret::generate();
     let (sealed, secret) =
-        SealedTexts::seal(&plain, &ephemeral, &choice.key, &auth.binding()).map_err(AttemptFailure::check)?;
+        SealedTexts::seal(&plain, ephemeral, &choice.key, &auth.binding()).map_err(AttemptFailure::check)?;
     auth.texts_hash = sealed.hash();
     let auth = SignedObject::sign(auth, &client_key);
     let quota = config.quota.as_deref().and_then(|quota| quota.for_embeddings(&auth));

@@ -2,13 +2,13 @@
 //! fresh randomness. It grants the window's keys and nothing more.
 
 use baton_keys::{
-    exchange::{ExchangeSecret, SUITE_V1, TurnSecret},
+    exchange::{EphemeralSecret, SUITE, TurnSecret},
     session::RecordKey,
 };
 use baton_proto::{
     ErrorCode, SignedObject,
     chain::effective_newest_first,
-    ids::PublicKey,
+    ids::{ExchangeKey, PublicKey},
     limits::{MAX_AUTH_LIFETIME_MS, MAX_INLINE_BLOBS, MAX_READ_BLOBS, PAYLOAD_VERSION, TURN_AUTH_VERSION},
     link::BlobRef,
     memory::MemEnvelope,
@@ -51,6 +51,8 @@ pub(crate) struct AttemptOptions<'a> {
 pub(crate) struct PreparedAttempt {
     pub(crate) auth: SignedObject<TurnAuth>,
     pub(crate) request: TurnRequest,
+    /// The node's exchange key, for a relayer that adds memory.
+    pub(crate) node_key: ExchangeKey,
     /// Opens the reply.
     pub(crate) secret: TurnSecret,
     /// The key of the turn's record, for the running hash of its tokens.
@@ -93,7 +95,7 @@ pub(crate) fn prepare(
     let signing = state.root.signing_key();
     let mut auth = TurnAuth {
         version: TURN_AUTH_VERSION,
-        suite: SUITE_V1,
+        suite: SUITE,
         session_id: state.session_id,
         session_key: signing.public_key(),
         device_id: state.header.device_id,
@@ -105,7 +107,7 @@ pub(crate) fn prepare(
         n_shards: state.header.n_shards,
         branch: state.header.branch,
         audience: choice.node,
-        audience_key: choice.key,
+        audience_key: choice.key.id(),
         // Set after the payload is sealed, because its key is bound to the fields above.
         payload_hash: baton_proto::ids::PayloadHash([0; 32]),
         model: choice.offer.model,
@@ -121,19 +123,20 @@ pub(crate) fn prepare(
     };
     payload.check(&auth)?;
     let (sealed, secret) =
-        SealedPayload::seal(&payload, &ExchangeSecret::generate(), &choice.key, &auth.binding())?;
+        SealedPayload::seal(&payload, EphemeralSecret::generate(), &choice.key, &auth.binding())?;
     auth.payload_hash = sealed.hash();
     let auth = SignedObject::sign(auth, &signing);
     let memory = match options.memory {
         Some(OwnMemory { signer, items }) => {
-            let envelope = MemEnvelope::seal(items, &auth, signer, &ExchangeSecret::generate(), now_ms)?;
+            let ephemeral = EphemeralSecret::generate();
+            let envelope = MemEnvelope::seal(items, &auth, signer, &choice.key, ephemeral, now_ms)?;
             Some(envelope.bytes().clone())
         }
         None => None,
     };
     let request = TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline, memory };
     let terms = OrderTerms { offer: choice.terms, storage: choice.storage };
-    Ok(PreparedAttempt { auth, request, secret, record_key, terms })
+    Ok(PreparedAttempt { auth, request, node_key: choice.key.clone(), secret, record_key, terms })
 }
 
 /// The blob of the last turn, which the next link names; its ID must be computed by now.

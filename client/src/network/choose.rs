@@ -169,7 +169,7 @@ pub fn choose(candidates: &[Candidate<'_>], wish: &Wish<'_>, random: u64) -> Res
     Ok(Choice {
         node: row.record.node,
         offer: offer.clone(),
-        key: ranked.key,
+        key: ranked.key.clone(),
         max_output_tokens: row.record.limits.max_output_tokens,
         terms,
         storage: ordered_storage(row.record, offer, wish).unwrap_or_default(),

@@ -452,7 +452,9 @@ impl Directory {
 impl NodeEntry {
     /// Takes a record that the mesh has from others, if it is newer.
     fn adopt_gossip(&mut self, record: &SignedObject<NodeRecord>, now_ms: u64) {
-        if self.record.as_ref().is_none_or(|old| old.sequence < record.sequence) {
+        let old = self.record.as_ref();
+        let usable = || old.is_some_and(|old| old.keys == record.keys) || records::has_usable_keys(record);
+        if old.is_none_or(|old| old.sequence < record.sequence) && usable() {
             self.record = Some(record.clone());
             self.out_of_time = false;
             self.presence.note_gossip(record.issued_ms, now_ms);

@@ -49,6 +49,8 @@ pub struct NodeLog {
     pub ack_requests: usize,
     /// Accepts every request and answers none.
     pub deaf: bool,
+    /// Offers an exchange key whose X25519 part is of small order.
+    pub unusable_key: bool,
     /// Every request, with the peer that sent it.
     pub frames: Vec<SeenFrame>,
     /// Every opened payload, as encoded, with the session's id.
@@ -281,13 +283,17 @@ async fn serve(shared: Arc<FakeNodeInner>, mut stream: TurnStream) {
 
 fn record(shared: &FakeNodeInner) -> SignedObject<NodeRecord> {
     let now = shared.now_ms();
+    let mut key = *shared.exchange.public_key().as_bytes();
+    if shared.state.lock().unwrap().seen.unusable_key {
+        key[ExchangeKey::LEN - 32..].fill(0);
+    }
     let until = now + 3_600_000;
     let record = NodeRecord {
         version: NODE_RECORD_VERSION,
         node: shared.signing.node_id(),
         sequence: now,
         addresses: Vec::new(),
-        keys: vec![KeyWindow { key: shared.exchange.public_key(), from_ms: now - 1000, until_ms: until }],
+        keys: vec![KeyWindow { key: ExchangeKey::from(key), from_ms: now - 1000, until_ms: until }],
         models: vec![ModelOffer {
             model: ModelId([7; 32]),
             name: MODEL.to_owned(),

@@ -3,12 +3,14 @@
 use std::sync::{Arc, Mutex};
 
 use baton_client::Relayer;
-use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
+use baton_keys::{SecretSigningKey, exchange::EphemeralSecret};
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, TurnStream};
 use baton_proto::{
     ErrorCode, SignedObject, codec,
+    ids::{ExchangeKey, NodeId},
     limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES},
     memory::{MemEnvelope, MemoryItem, RecallHint},
+    node_record::NodeRecord,
     turn::TurnAuth,
     wire::{ClientFrame, NodeFrame},
 };
@@ -79,19 +81,23 @@ async fn relay(
     hints: Hints,
 ) {
     let bytes = client.recv(MAX_FRAME_BYTES).await.unwrap().unwrap();
-    let (mut request, hint) = match codec::decode(&bytes, MAX_FRAME_BYTES) {
+    let (mut request, recall) = match codec::decode(&bytes, MAX_FRAME_BYTES) {
         Ok(ClientFrame::Relay(request)) => (request, None),
-        Ok(ClientFrame::RelayRecall { request, hint }) => (request, Some(hint)),
+        Ok(ClientFrame::RelayRecall { request, hint, node_key }) => (request, Some((hint, node_key))),
         _ => return,
     };
     let auth = SignedObject::<TurnAuth>::verify(request.auth.clone()).unwrap();
+    let (hint, node_key) = match recall {
+        Some((hint, node_key)) => (Some(hint), node_key),
+        None => (None, key_of(&mesh, &addrs, auth.audience).await),
+    };
     if let Some(hint) = hint {
         let hint = SignedObject::<RecallHint>::verify(hint).unwrap();
         hint.check_for(&auth, &signing.public_key()).unwrap();
         hints.lock().unwrap().push(hint);
     }
-    let envelope =
-        MemEnvelope::seal(&items(), &auth, &signing, &ExchangeSecret::generate(), now_ms()).unwrap();
+    let ephemeral = EphemeralSecret::generate();
+    let envelope = MemEnvelope::seal(&items(), &auth, &signing, &node_key, ephemeral, now_ms()).unwrap();
     request.memory = Some(envelope.bytes().clone());
     let mut told = items();
     if trick == Trick::Lie {
@@ -119,4 +125,16 @@ async fn relay(
         }
     }
     let _ = client.close().await;
+}
+
+/// The current exchange key of a node, by its record.
+async fn key_of(mesh: &MeshHandle, addrs: &[baton_client::Multiaddr], node: NodeId) -> ExchangeKey {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let mut stream = mesh.open(node, addrs, deadline).await.unwrap();
+    stream.send(&codec::encode(&ClientFrame::NodeRecord)).await.unwrap();
+    let frame = stream.recv(MAX_NODE_FRAME_BYTES).await.unwrap().unwrap();
+    let Ok(NodeFrame::NodeRecord(bytes)) = codec::decode(&frame, MAX_NODE_FRAME_BYTES) else {
+        panic!("a node answers with its record")
+    };
+    SignedObject::<NodeRecord>::verify(bytes).unwrap().current_key(now_ms()).unwrap().clone()
 }

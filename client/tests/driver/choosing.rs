@@ -33,8 +33,8 @@ fn ahead(config: &mut ClientConfig) -> Arc<AtomicU64> {
 
 fn explained(rows: &[NodeExplanation], node: NodeId) -> (&NodeExplanation, OfferRank) {
     let row = rows.iter().find(|row| row.node == node).unwrap();
-    match row.verdict {
-        Verdict::Ranked(ranked) => (row, ranked),
+    match &row.verdict {
+        Verdict::Ranked(ranked) => (row, ranked.clone()),
         Verdict::Excluded(exclusion) => panic!("{exclusion:?}"),
     }
 }
@@ -60,6 +60,21 @@ async fn fail_at(client: &Client, node: &FakeNode, act: Act) {
     let input = TurnInput { node: Some(node.id()), max_attempts: 1, ..TurnInput::user("hello") };
     client.session(session).turn(input, |_| {}).await.unwrap_err();
     client.session(session).abandon().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_an_unusable_exchange_key_is_not_asked() {
+    let world = World::new(2).await;
+    world.nodes[0].seen(|seen| seen.unusable_key = true);
+    let client = world.client().await;
+    client.nodes().await;
+    let session = session(&client).await;
+    for text in ["hello", "again", "and again"] {
+        say(&client, session, text).await;
+    }
+    assert!(world.nodes[0].seen(|seen| seen.turns.is_empty()));
+    assert_eq!(world.nodes[1].seen(|seen| seen.turns.len()), 3);
+    client.shutdown(Duration::ZERO).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -58,7 +58,7 @@ async fn explained(client: &Client, node: NodeId) -> NodeExplanation {
 }
 
 fn is_avoided(row: &NodeExplanation) -> bool {
-    matches!(row.verdict, Verdict::Ranked(ranked) if matches!(ranked.behind, Some(Behind::Lied { .. })))
+    matches!(&row.verdict, Verdict::Ranked(ranked) if matches!(ranked.behind, Some(Behind::Lied { .. })))
 }
 
 #[tokio::test(flavor = "multi_thread")]

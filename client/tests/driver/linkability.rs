@@ -44,7 +44,7 @@ fn session_of(frame: &SeenFrame) -> Option<SessionId> {
 
 /// All pieces of some bytes that can be identifiers, except those of the nodes themselves.
 fn identifiers(mut bytes: Vec<u8>, nodes: &[FakeNode]) -> HashSet<[u8; PIECE]> {
-    let own = nodes.iter().flat_map(|node| [node.id().0, node.exchange_key().0]);
+    let own = nodes.iter().flat_map(|node| [node.id().0, node.exchange_key().id().0]);
     for known in own.collect::<Vec<_>>() {
         let found = bytes.windows(32).enumerate().filter(|(_, piece)| *piece == known);
         let places: Vec<usize> = found.map(|(at, _)| at).collect();

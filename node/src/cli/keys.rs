@@ -169,7 +169,7 @@ fn show(args: ShowArgs) -> Result<(), Failure> {
     if args.json {
         let keys = windows.iter().enumerate().map(|(index, key)| {
             serde_json::json!({
-                "key": key.key.to_string(), "state": state(index, key.from_ms),
+                "key": key.key.id().to_string(), "state": state(index, key.from_ms),
                 "from_ms": key.from_ms, "until_ms": key.until_ms,
             })
         });
@@ -187,7 +187,7 @@ fn show(args: ShowArgs) -> Result<(), Failure> {
         None => say(format!("Backup      {}", style.bad("none noted: baton-node keys backup --out FILE"))),
     }
     for (index, key) in windows.iter().enumerate() {
-        let name = key.key.to_string();
+        let name = key.key.id().to_string();
         say(format!(
             "Exchange    {:7} {}... {} to {}",
             state(index, key.from_ms),
@@ -344,8 +344,11 @@ fn rotate_exchange(args: RotateArgs) -> Result<(), Failure> {
             true
         }
     };
-    let current =
-        exchange_keys(folder).map_err(storage)?.first().map(|key| key.key.to_string()).unwrap_or_default();
+    let current = exchange_keys(folder)
+        .map_err(storage)?
+        .first()
+        .map(|key| key.key.id().to_string())
+        .unwrap_or_default();
     if args.json {
         say(serde_json::json!({ "exchange_key": current, "running_node": running }));
     } else {

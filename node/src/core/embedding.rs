@@ -107,16 +107,16 @@ impl SeenRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use baton_proto::ids::{ExchangeKey, ModelId, NodeId, PayloadHash};
+    use baton_proto::ids::{ExchangeKeyId, ModelId, NodeId, PayloadHash};
 
     fn order(request: u128, issued_ms: u64) -> EmbedAuth {
         EmbedAuth {
             version: 1,
-            suite: 1,
+            suite: 2,
             client_key: PublicKey([1; 32]),
             request: EmbedId(request.to_le_bytes()),
             audience: NodeId([2; 32]),
-            audience_key: ExchangeKey([3; 32]),
+            audience_key: ExchangeKeyId([3; 32]),
             model: ModelId([4; 32]),
             texts_hash: PayloadHash([5; 32]),
             issued_ms,

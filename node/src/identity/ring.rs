@@ -1,11 +1,11 @@
-//! The node's X25519 exchange keys over time: the current key, the next key, and the erasure of old ones.
+//! The node's hybrid exchange keys over time: the current key, the next key, and the erasure of old ones.
 //! Pure except for the randomness of new keys. [`Identity`](super::Identity) stores it and provides the time.
 
 use std::fmt::Write as _;
 
-use baton_keys::{exchange::ExchangeSecret, ids::ExchangeKey};
+use baton_keys::{exchange::ExchangeSecret, ids::ExchangeKeyId};
 use baton_proto::{
-    limits::{EXCHANGE_KEY_GRACE_MS, MAX_EXCHANGE_KEY_LIFETIME_MS},
+    limits::{EXCHANGE_KEY_GRACE_MS, MAX_EXCHANGE_KEY_LIFETIME_MS, MAX_RECORD_KEYS},
     node_record::KeyWindow,
 };
 use zeroize::Zeroizing;
@@ -15,20 +15,26 @@ use zeroize::Zeroizing;
 pub(crate) const ROTATE_AFTER_MS: u64 = MAX_EXCHANGE_KEY_LIFETIME_MS / 2;
 /// Maximum number of keys: two current, one ahead, one in its grace, and room for a clock that was set back.
 const MAX_KEYS: usize = 8;
-const HEADER: &str = "baton-exchange-keys-v1";
+const HEADER: &str = "baton-exchange-keys-v2";
+/// Header of files with keys of X25519 alone. Nothing is sealed to them any more.
+const CLASSICAL_HEADER: &str = "baton-exchange-keys-v1";
 
 #[derive(Clone, Debug)]
 struct RingKey {
     secret: ExchangeSecret,
+    /// The id of the window's key.
+    id: ExchangeKeyId,
     window: KeyWindow,
 }
 
 impl RingKey {
     fn generate(from_ms: u64) -> Self {
-        let secret = ExchangeSecret::generate();
-        let until_ms = from_ms.saturating_add(MAX_EXCHANGE_KEY_LIFETIME_MS);
-        let window = KeyWindow { key: secret.public_key(), from_ms, until_ms };
-        Self { secret, window }
+        Self::new(ExchangeSecret::generate(), from_ms, from_ms.saturating_add(MAX_EXCHANGE_KEY_LIFETIME_MS))
+    }
+
+    fn new(secret: ExchangeSecret, from_ms: u64, until_ms: u64) -> Self {
+        let key = secret.public_key();
+        Self { secret, id: key.id(), window: KeyWindow { key, from_ms, until_ms } }
     }
 
     fn holds(&self, now_ms: u64) -> bool {
@@ -44,7 +50,7 @@ impl KeyRing {
     /// Erases expired keys, creates a new current key if no key is young enough, and creates the next key
     /// ahead of time. Returns whether anything changed.
     pub(crate) fn advance(&mut self, now_ms: u64) -> bool {
-        let before: Vec<_> = self.0.iter().map(|key| key.window).collect();
+        let before: Vec<_> = self.0.iter().map(|key| key.id).collect();
         // A key from beyond the next rotations dates from before the clock was set back.
         let latest = now_ms.saturating_add(MAX_EXCHANGE_KEY_LIFETIME_MS);
         self.0.retain(|key| {
@@ -66,7 +72,7 @@ impl KeyRing {
         if self.0.len() > MAX_KEYS {
             self.0.drain(..self.0.len() - MAX_KEYS);
         }
-        before != self.0.iter().map(|key| key.window).collect::<Vec<_>>()
+        before != self.0.iter().map(|key| key.id).collect::<Vec<_>>()
     }
 
     /// Erases every key, even those behind turns in transit, and creates a current and a next one.
@@ -78,24 +84,24 @@ impl KeyRing {
     /// Every key, oldest first, with its window.
     #[must_use]
     pub(crate) fn windows(&self) -> Vec<KeyWindow> {
-        self.0.iter().map(|key| key.window).collect()
+        self.0.iter().map(|key| key.window.clone()).collect()
     }
 
     /// The keys for the node record: the current key first, then the keys ahead. Older valid keys still work,
-    /// but are not advertised.
+    /// but are not advertised. At most [`MAX_RECORD_KEYS`].
     #[must_use]
     pub(crate) fn published(&self, now_ms: u64) -> Vec<KeyWindow> {
         let current = self.0.iter().rfind(|key| key.holds(now_ms));
         let ahead = self.0.iter().filter(|key| key.window.from_ms > now_ms);
-        current.into_iter().chain(ahead).map(|key| key.window).collect()
+        current.into_iter().chain(ahead).take(MAX_RECORD_KEYS).map(|key| key.window.clone()).collect()
     }
 
     /// The secret of a published key, until an hour after its expiry, for turns in transit.
     #[must_use]
-    pub(crate) fn secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<&ExchangeSecret> {
+    pub(crate) fn secret(&self, key: &ExchangeKeyId, now_ms: u64) -> Option<&ExchangeSecret> {
         self.0
             .iter()
-            .find(|entry| entry.window.key == *key)
+            .find(|entry| entry.id == *key)
             .filter(|entry| now_ms <= entry.window.until_ms.saturating_add(EXCHANGE_KEY_GRACE_MS))
             .map(|entry| &entry.secret)
     }
@@ -107,19 +113,22 @@ impl KeyRing {
         // Reserves room for every line: a growing string would leave copies of secrets behind.
         let mut text = Zeroizing::new(String::with_capacity(64 + self.0.len() * 128));
         let _ = writeln!(text, "{HEADER}");
-        for RingKey { secret, window } in &self.0 {
+        for RingKey { secret, window, .. } in &self.0 {
             let secret = Zeroizing::new(hex::encode(secret.expose().as_slice()));
             let _ = writeln!(text, "{} {} {}", window.from_ms, window.until_ms, *secret);
         }
         text
     }
 
-    /// Parses [`KeyRing::render`]'s text; `None` for any other text.
+    /// Parses [`KeyRing::render`]'s text; `None` for any other text. A file of classical keys gives an empty ring,
+    /// so that an upgraded node makes hybrid keys.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
-        if lines.next() != Some(HEADER) {
-            return None;
+        match lines.next()? {
+            HEADER => {}
+            CLASSICAL_HEADER => return Some(Self::default()),
+            _ => return None,
         }
         let keys = lines.map(parse_line).collect::<Option<Vec<_>>>()?;
         (keys.len() <= MAX_KEYS && keys.is_sorted_by_key(|key| key.window.from_ms)).then_some(Self(keys))
@@ -135,8 +144,7 @@ fn parse_line(line: &str) -> Option<RingKey> {
     if words.next().is_some() || lifetime > MAX_EXCHANGE_KEY_LIFETIME_MS {
         return None;
     }
-    let secret = ExchangeSecret::from_bytes(&bytes);
-    Some(RingKey { window: KeyWindow { key: secret.public_key(), from_ms, until_ms }, secret })
+    Some(RingKey::new(ExchangeSecret::from_bytes(&bytes), from_ms, until_ms))
 }
 
 #[cfg(test)]
@@ -178,7 +186,7 @@ mod tests {
         let second = ring.published(later);
         assert_eq!(second[0], first[1], "the key that was announced");
         assert_eq!(second[1].from_ms, START + 24 * HOUR);
-        assert!(ring.secret(&first[0].key, later).is_some());
+        assert!(ring.secret(&first[0].key.id(), later).is_some());
     }
 
     #[test]
@@ -190,20 +198,20 @@ mod tests {
             let published = ring.published(now);
             assert!(published[0].from_ms <= now, "{quarter}");
             assert!(published[0].until_ms > now + 12 * HOUR, "{quarter}");
-            assert!(published.iter().all(|key| ring.secret(&key.key, now).is_some()));
+            assert!(published.iter().all(|key| ring.secret(&key.key.id(), now).is_some()));
         }
     }
 
     #[test]
     fn secrets_are_erased_an_hour_after_expiry_and_not_before() {
         let mut ring = ring_at(START);
-        let old = ring.published(START)[0].key;
+        let old = ring.published(START)[0].key.id();
         let last = START + 25 * HOUR;
         ring.advance(last);
         assert!(ring.secret(&old, last).is_some());
         assert!(ring.secret(&old, last + 1).is_none(), "refused even before it is erased");
         assert!(ring.advance(last + 1));
-        assert!(!ring.0.iter().any(|key| key.window.key == old));
+        assert!(!ring.0.iter().any(|key| key.id == old));
     }
 
     #[test]
@@ -214,7 +222,7 @@ mod tests {
         assert!(ring.advance(later));
         let new = ring.published(later);
         assert_eq!((new[0].from_ms, new[1].from_ms), (later, later + 12 * HOUR));
-        assert!(old.iter().all(|key| ring.secret(&key.key, later).is_none()));
+        assert!(old.iter().all(|key| ring.secret(&key.key.id(), later).is_none()));
         assert_eq!(ring.0.len(), 2);
     }
 
@@ -224,7 +232,7 @@ mod tests {
         for round in 0..50u64 {
             let now = if round % 2 == 0 { START - round * HOUR } else { START + round * HOUR };
             ring.advance(now);
-            assert!(ring.0.len() <= MAX_KEYS);
+            assert!(ring.0.len() <= MAX_KEYS && ring.published(now).len() <= MAX_RECORD_KEYS);
             assert!(ring.published(now).first().is_some_and(|key| key.from_ms <= now && now < key.until_ms));
         }
     }
@@ -235,7 +243,7 @@ mod tests {
         let text = ring.render();
         let read = KeyRing::parse(&text).unwrap();
         assert_eq!(read.published(START), ring.published(START));
-        let key = ring.published(START)[0].key;
+        let key = ring.published(START)[0].key.id();
         assert_eq!(*read.secret(&key, START).unwrap().expose(), *ring.secret(&key, START).unwrap().expose());
         let long_lived = format!("{HEADER}\n0 86400001 {}\n", "11".repeat(32));
         let backwards = format!("{HEADER}\n5 4 {}\n", "11".repeat(32));
@@ -244,6 +252,9 @@ mod tests {
         {
             assert!(KeyRing::parse(text).is_none_or(|ring| ring.0.is_empty()), "{text}");
         }
+        let mut upgraded = KeyRing::parse(&text.replace(HEADER, CLASSICAL_HEADER)).unwrap();
+        assert!(upgraded.0.is_empty() && upgraded.advance(START));
+        assert!(upgraded.secret(&key, START).is_none(), "a secret of the old kind opens nothing");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use baton_keys::{
-    exchange::SUITE_V1,
+    exchange::SUITE,
     session::{BlobKey, RecordIdentity, RecordKey, SessionRoot},
 };
 use baton_proto::{
@@ -182,7 +182,7 @@ impl Decoy {
         let number = u8::try_from(position).expect("few turns");
         TurnAuth {
             version: TURN_AUTH_VERSION,
-            suite: SUITE_V1,
+            suite: SUITE,
             session_id: root.session_id(),
             session_key,
             device_id: DeviceId([0xd0; 16]),
@@ -196,7 +196,7 @@ impl Decoy {
             n_shards: N_SHARDS,
             branch: None,
             audience: node(self.node).node_id(),
-            audience_key: node_exchange(self.node).public_key(),
+            audience_key: node_exchange(self.node).public_key().id(),
             // No check of an export needs the sealed payload.
             payload_hash: PayloadHash([0; 32]),
             model: ModelId([0x4d; 32]),

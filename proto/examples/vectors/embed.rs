@@ -3,7 +3,7 @@
 use baton_keys::{
     SecretSigningKey,
     contexts::{EMBED_REPLY_KEY, EMBED_TEXTS},
-    exchange::ExchangeSecret,
+    exchange::{EphemeralSecret, SUITE},
     secret::kdf,
 };
 use baton_proto::{
@@ -13,7 +13,7 @@ use baton_proto::{
         SealedReply, SealedTexts,
     },
     ids::{EmbedId, PayloadHash},
-    limits::VERSION,
+    limits::{EMBED_AUTH_VERSION, VERSION},
     node_record::{ModelManifest, ModelOffer, NodeRecord},
     quota::{QuotaProof, QuotaUse},
     receipt::EngineKind,
@@ -52,13 +52,9 @@ fn manifest() -> ModelManifest {
     }
 }
 
-/// The key of the order, the client's ephemeral secret, and the nonce of the reply.
-fn secrets() -> (SecretSigningKey, ExchangeSecret, [u8; 32]) {
-    (
-        SecretSigningKey::from_seed(&counting(0xc0)),
-        ExchangeSecret::from_bytes(&counting(0xc1)),
-        counting(0xc2),
-    )
+/// The key of the order, the client's randomness for the exchange, and the nonce of the reply.
+fn secrets() -> (SecretSigningKey, [u8; 64], [u8; 32]) {
+    (SecretSigningKey::from_seed(&counting(0xc0)), counting(0xc1), counting(0xc2))
 }
 
 /// The request to node 0.
@@ -66,18 +62,20 @@ pub(crate) fn made() -> EmbedExchange {
     let (client, ephemeral, nonce) = secrets();
     let texts = EmbedTexts::new(vec!["harbour café".to_owned(), String::new(), "⛵".to_owned()]);
     let mut auth = EmbedAuth {
-        version: VERSION,
-        suite: 1,
+        version: EMBED_AUTH_VERSION,
+        suite: SUITE,
         client_key: client.public_key(),
         request: EmbedId(counting(0xc3)),
         audience: node(0).node_id(),
-        audience_key: node_exchange(0).public_key(),
+        audience_key: node_exchange(0).public_key().id(),
         model: manifest().model_id(),
         texts_hash: PayloadHash([0; 32]),
         issued_ms: START_MS + 1_000,
         expires_ms: START_MS + 61_000,
     };
-    let (sealed, secret) = SealedTexts::seal(&texts, &ephemeral, &auth.audience_key, &auth.binding())
+    let ephemeral = EphemeralSecret::from_bytes(&ephemeral);
+    let node_key = node_exchange(0).public_key();
+    let (sealed, secret) = SealedTexts::seal(&texts, ephemeral, &node_key, &auth.binding())
         .expect("the fixture's texts are few and short");
     auth.texts_hash = sealed.hash();
     let auth = SignedObject::sign(auth, &client);
@@ -134,8 +132,8 @@ pub(crate) fn vectors() -> Value {
     json!({
         "protocol": EMBED_PROTOCOL,
         "node_secret": hex::encode(*node_exchange(0).expose()),
-        "ephemeral_secret": hex::encode(*ephemeral.expose()),
-        "ephemeral_key": ephemeral.public_key().to_string(),
+        "node_key": hex::encode(node_exchange(0).public_key().as_bytes()),
+        "ephemeral_secret": hex::encode(ephemeral),
         "binding": hex::encode(made.auth.binding().to_bytes()),
         "embed_secret": hex::encode(made.secret.expose()),
         "texts_key": hex::encode(kdf(EMBED_TEXTS, &[made.secret.expose()])),

@@ -5,7 +5,7 @@
 use baton_keys::{
     SecretSigningKey,
     contexts::{ALL_CONTEXTS, ALL_LABELS, SIV_ENCRYPT, SIV_MAC, TURN_PAYLOAD, TURN_REPLY},
-    exchange::{ExchangeSecret, MemorySecret, TurnBinding},
+    exchange::{EphemeralSecret, ExchangeSecret, MemorySecret, SUITE, TurnBinding, TurnSecret},
     ids::{BlobSalt, NodeId, SessionId, TurnId},
     owner::sui_address,
     secret::kdf,
@@ -246,9 +246,10 @@ fn sealing_vectors() -> Value {
 
 fn exchange_vectors(made: &Session) -> Value {
     let node = ExchangeSecret::from_bytes(&counting(0x11));
-    let ephemeral = ExchangeSecret::from_bytes(&counting(0x22));
+    let node_key = node.public_key();
+    let ephemeral: [u8; 64] = counting(0x22);
     let binding = TurnBinding {
-        suite: 1,
+        suite: SUITE,
         session_id: session::root().session_id(),
         seq: 5,
         turn_id: TurnId(counting(0x33)),
@@ -256,8 +257,9 @@ fn exchange_vectors(made: &Session) -> Value {
         session_key: session::root().signing_key().public_key(),
         node: session::node(0).node_id(),
     };
-    let secret = baton_keys::exchange::TurnSecret::initiate(&ephemeral, &node.public_key(), &binding)
-        .expect("the fixture's key is of full order");
+    let (encapsulation, secret) =
+        TurnSecret::initiate(EphemeralSecret::from_bytes(&ephemeral), &node_key, &binding)
+            .expect("the fixture's key is usable");
     let (nonce, auth_hash) = (counting::<32>(0x44), counting::<32>(0x55));
     let mut sealer = secret.reply_sealer(&nonce, &auth_hash);
     let chunks: Vec<_> = [(&b"first"[..], false), (b"", false), (b"last", true)]
@@ -267,14 +269,22 @@ fn exchange_vectors(made: &Session) -> Value {
         })
         .collect();
     let memory_binding = counting::<96>(0x66);
-    let memory = MemorySecret::initiate(&ephemeral, &node.public_key(), &memory_binding)
-        .expect("the fixture's key is of full order");
+    let (memory_encapsulation, memory) =
+        MemorySecret::initiate(EphemeralSecret::from_bytes(&counting(0x23)), &node_key, &memory_binding)
+            .expect("the fixture's key is usable");
+    let mut weak_key = *node_key.as_bytes();
+    weak_key[1184..].fill(0);
+    let mut unreduced_key = *node_key.as_bytes();
+    unreduced_key[..2].fill(0xff);
+    let mut weak_encapsulation = *encapsulation.as_bytes();
+    weak_encapsulation[1088..].fill(0);
     let first = made.turns.first().expect("the session has turns");
     json!({
         "node_secret": hex::encode(*node.expose()),
-        "node_key": node.public_key().to_string(),
-        "ephemeral_secret": hex::encode(*ephemeral.expose()),
-        "ephemeral_key": ephemeral.public_key().to_string(),
+        "node_key": hex::encode(node_key.as_bytes()),
+        "node_key_id": node_key.id().to_string(),
+        "ephemeral_secret": hex::encode(ephemeral),
+        "encapsulation": hex::encode(encapsulation.as_bytes()),
         "binding": hex::encode(binding.to_bytes()),
         "turn_secret": hex::encode(secret.expose()),
         "payload_key": hex::encode(kdf(TURN_PAYLOAD, &[secret.expose()])),
@@ -292,11 +302,14 @@ fn exchange_vectors(made: &Session) -> Value {
             padded("head outer", HEAD_OUTER_BLOCK, &codec::encode(&made.head())),
             padded("head inner", HEAD_INNER_BLOCK, &[]),
         ],
+        "memory_ephemeral_secret": hex::encode(counting::<64>(0x23)),
+        "memory_encapsulation": hex::encode(memory_encapsulation.as_bytes()),
         "memory_binding": hex::encode(memory_binding),
         "memory_secret": hex::encode(memory.expose()),
         "memory": hex::encode(b"items"),
         "sealed_memory": hex::encode(memory.seal(b"items")),
-        "refused_keys": [hex::encode([0u8; 32]), format!("01{}", "00".repeat(31))],
+        "refused_keys": [hex::encode(weak_key), hex::encode(unreduced_key)],
+        "refused_encapsulations": [hex::encode(weak_encapsulation)],
         "session_turn_0": {
             "node_secret": hex::encode(*session::node_exchange(0).expose()),
             "sealed_payload": hex::encode(&first.sealed.0),

@@ -388,7 +388,11 @@ fn client_frames(made: &Session) -> Vec<(&'static str, ClientFrame)> {
         ("NodeRecord", ClientFrame::NodeRecord),
         (
             "RelayRecall",
-            ClientFrame::RelayRecall { request: hinted, hint: recall_hint(made).bytes().clone() },
+            ClientFrame::RelayRecall {
+                request: hinted,
+                hint: recall_hint(made).bytes().clone(),
+                node_key: node_exchange(2).public_key(),
+            },
         ),
         (
             "Quota",

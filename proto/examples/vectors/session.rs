@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use baton_keys::{
     SecretSigningKey,
-    exchange::{ExchangeSecret, TurnSecret},
+    exchange::{EphemeralSecret, ExchangeSecret, TurnSecret},
     session::{BlobKey, RecordIdentity, RecordKey, SessionRoot},
 };
 use baton_proto::{
@@ -267,14 +267,15 @@ impl Session {
             prefix.tokens_hash = resume_tokens_hash(&record_key, &payload.resume_tokens);
         }
         auth.sampling = payload.sampling.digest(&record_key);
-        let ephemeral = ExchangeSecret::from_bytes(&[0x10 + byte(seq); 32]);
-        let (sealed, secret) = SealedPayload::seal(&payload, &ephemeral, &auth.audience_key, &auth.binding())
+        let ephemeral = EphemeralSecret::from_bytes(&[0x10 + byte(seq); 64]);
+        let node_key = node_exchange(number).public_key();
+        let (sealed, secret) = SealedPayload::seal(&payload, ephemeral, &node_key, &auth.binding())
             .expect("the fixture fits every limit");
         auth.payload_hash = sealed.hash();
         let auth = SignedObject::sign(auth, &root().signing_key());
         let memory = (!script.memory.is_empty()).then(|| {
-            let ephemeral = ExchangeSecret::from_bytes(&[0x70; 32]);
-            MemEnvelope::seal(&script.memory, &auth, &relayer(), &ephemeral, auth.issued_ms)
+            let ephemeral = EphemeralSecret::from_bytes(&[0x70; 64]);
+            MemEnvelope::seal(&script.memory, &auth, &relayer(), &node_key, ephemeral, auth.issued_ms)
                 .expect("the fixture's memory fits")
         });
 
@@ -334,7 +335,7 @@ impl Session {
         let last = self.turns.last();
         TurnAuth {
             version: TURN_AUTH_VERSION,
-            suite: baton_keys::exchange::SUITE_V1,
+            suite: baton_keys::exchange::SUITE,
             session_id: root().session_id(),
             session_key,
             device_id: DeviceId([0xd0; 16]),
@@ -346,7 +347,7 @@ impl Session {
             n_shards: N_SHARDS,
             branch: None,
             audience: node(seq % 3).node_id(),
-            audience_key: node_exchange(seq % 3).public_key(),
+            audience_key: node_exchange(seq % 3).public_key().id(),
             payload_hash: PayloadHash([0; 32]),
             model: ModelId([0x4d; 32]),
             sampling: SamplingDigest([0; 32]),

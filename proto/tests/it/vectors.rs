@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use baton_keys::exchange::ExchangeSecret;
+use baton_keys::exchange::{EphemeralSecret, ExchangeSecret};
 use baton_proto::{
     ErrorCode, Signable, SignedObject,
     ack::{Abort, StatusRequest, TurnAck},
@@ -91,7 +91,7 @@ fn check_signed<T: Signable>(vector: &Value) {
     assert_eq!(refusal(&[&encoded[..], &[0]].concat()), Some(ErrorCode::NonCanonical), "{what}: trailing");
     let cut = &encoded[..encoded.len() - 1];
     assert_eq!(refusal(cut), Some(ErrorCode::NonCanonical), "{what}: truncated");
-    for version in [0, 3, 255] {
+    for version in [0, T::VERSION - 1, T::VERSION + 1, 255] {
         let mut other = encoded.clone();
         other[8] = version;
         assert_eq!(refusal(&other), Some(ErrorCode::UnsupportedVersion), "{what}: version {version}");
@@ -284,12 +284,12 @@ fn sealed_objects_of_another_version_are_refused() {
     let mut payload = turn.payload.clone();
     payload.version += 1;
     let mut auth = (*turn.auth).clone();
-    let ephemeral = ExchangeSecret::from_bytes(&[9; 32]);
-    let (sealed, _) = SealedPayload::seal(&payload, &ephemeral, &auth.audience_key, &auth.binding()).unwrap();
+    let (ephemeral, node_key) = (EphemeralSecret::from_bytes(&[9; 64]), node_exchange(1).public_key());
+    let (sealed, _) = SealedPayload::seal(&payload, ephemeral, &node_key, &auth.binding()).unwrap();
     auth.payload_hash = sealed.hash();
     assert_eq!(sealed.open(&node_exchange(1), &auth).err(), Some(ErrorCode::UnsupportedVersion));
 
-    auth.suite = 2;
+    auth.suite = 1;
     let signed = SignedObject::sign(auth, &root().signing_key());
     assert_eq!(
         SignedObject::<TurnAuth>::verify(signed.bytes().clone()).err(),

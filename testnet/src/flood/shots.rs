@@ -1,7 +1,7 @@
 //! The attacker's requests, made in advance so that sending them is cheap.
 
 use baton_keys::{
-    exchange::{ExchangeSecret, SUITE_V1},
+    exchange::{EphemeralSecret, SUITE},
     ids::{NodeId, SessionId, TurnId},
     session::{RecordIdentity, SessionRoot, session_id},
 };
@@ -59,7 +59,7 @@ fn auth(target: &Target<'_>, key: PublicKey, numbers: &mut Numbers) -> anyhow::R
     let genesis = Genesis { session_key: key, n_shards: SHARDS, branch: None };
     Ok(TurnAuth {
         version: TURN_AUTH_VERSION,
-        suite: SUITE_V1,
+        suite: SUITE,
         session_id: session_id(&key),
         session_key: key,
         device_id: DeviceId(numbers.bytes()),
@@ -71,7 +71,7 @@ fn auth(target: &Target<'_>, key: PublicKey, numbers: &mut Numbers) -> anyhow::R
         n_shards: SHARDS,
         branch: None,
         audience: target.record.node,
-        audience_key: target.record.current_key(target.now_ms)?,
+        audience_key: target.record.current_key(target.now_ms)?.id(),
         payload_hash: PayloadHash([0; 32]),
         model: target.model,
         sampling: Sampling::default().digest(&baton_keys::session::RecordKey::from_bytes([1; 32])),
@@ -136,8 +136,8 @@ pub(super) fn signed(target: &Target<'_>, numbers: &mut Numbers) -> anyhow::Resu
         storage: StoragePolicy::default(),
         resume_tokens: Vec::new(),
     };
-    let ephemeral = ExchangeSecret::generate();
-    let (sealed, _) = SealedPayload::seal(&payload, &ephemeral, &auth.audience_key, &auth.binding())?;
+    let node_key = target.record.current_key(target.now_ms)?;
+    let (sealed, _) = SealedPayload::seal(&payload, EphemeralSecret::generate(), node_key, &auth.binding())?;
     auth.payload_hash = sealed.hash();
     Ok(frame(SignedObject::sign(auth, &signing).bytes().clone(), sealed))
 }

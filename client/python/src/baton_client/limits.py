@@ -7,9 +7,11 @@ from typing import Final
 # --- Section 15 -----------------------------------------------------------------------------------------------------
 
 VERSION: Final = 1
-NODE_RECORD_VERSION: Final = 2
-TURN_AUTH_VERSION: Final = 2
-PAYLOAD_VERSION: Final = 2
+# The cipher suite: X25519 with ML-KEM-768, by X-Wing.
+SUITE: Final = 2
+NODE_RECORD_VERSION: Final = 3
+TURN_AUTH_VERSION: Final = 3
+PAYLOAD_VERSION: Final = 3
 HEAD_RECORD_VERSION: Final = 2
 MAX_OBJECT_BYTES: Final = 8 * 1024 * 1024
 MAX_NODE_FRAME_BYTES: Final = 2_101_312
@@ -50,6 +52,7 @@ MAX_HEAD_BYTES: Final = 4096
 MAX_DEVICES: Final = 16
 MIN_BILLED_MIB: Final = 13
 MAX_RECORD_LIST: Final = 16
+MAX_RECORD_KEYS: Final = 4
 MAX_RECORD_TEXT_BYTES: Final = 256
 PROGRESS_TOKENS: Final = 32
 # A signed object's encoding has the body's length and a signature beside the body (section 3).

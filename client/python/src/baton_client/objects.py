@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 
 from . import limits
-from .codec import F32, U8, U16, U32, U64, Bytes, Id16, Id32, Signature, Text
+from .codec import F32, U8, U16, U32, U64, Bytes, ExchangeKey, Id16, Id32, Signature, Text
 from .errors import ProtocolError
 
 
@@ -390,9 +390,9 @@ class StatusRequest:
 
 @dataclass(frozen=True)
 class KeyWindow:
-    """An exchange key with its times."""
+    """A hybrid exchange key with its times."""
 
-    key: Id32
+    key: ExchangeKey
     from_ms: U64
     until_ms: U64
 

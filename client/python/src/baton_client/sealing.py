@@ -1,6 +1,6 @@
 """The seal of a turn's payload and reply: docs/PROTOCOL.md, section 4, "Exchange" and "STREAM".
 
-A change of the exchange is a change of `agree` and of the length of the opening (`EXCHANGE_BYTES`).
+The exchange is hybrid: X25519 and ML-KEM-768 by X-Wing. It is in `agree` alone.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 import struct
 
+from . import mlkem
 from .codec import decode_layout, encode, pad_block, u32le, u64le, unpad_block
 from .crypto import Secret, chacha_open, chacha_seal, kdf, x25519, x25519_public
 from .errors import ProtocolError, VerificationError
 from .frames import REPLY_EVENT, ReplyEvent
-from .limits import MAX_NODE_FRAME_BYTES, MAX_PAYLOAD_BYTES, PAYLOAD_BLOCK, REPLY_BLOCK
+from .limits import MAX_NODE_FRAME_BYTES, MAX_PAYLOAD_BYTES, PAYLOAD_BLOCK, REPLY_BLOCK, SUITE
 from .objects import Payload
 
-SUITE = 1
-# The opening of a sealed payload: the client's ephemeral key.
-EXCHANGE_BYTES = 32
+# The opening of a sealed payload: the encapsulation.
+EXCHANGE_BYTES = mlkem.HYBRID_CIPHERTEXT_BYTES
 _ZERO_NONCE = bytes(12)
 
 
@@ -26,12 +26,24 @@ def binding(session_id: bytes, seq: int, turn_id: bytes, attempt: int, session_k
     return bytes([SUITE]) + session_id + u64le(seq) + turn_id + u32le(attempt) + session_key + node
 
 
-def agree(audience_key: bytes, bound: bytes, ephemeral: bytes | None = None) -> tuple[bytes, Secret]:
+def key_id(exchange_key: bytes) -> bytes:
+    """The id of an exchange key, which the TurnAuth names."""
+    return kdf("exchange-key-id", exchange_key)
+
+
+def turn_secret(share: bytes, opening: bytes, exchange_key: bytes, bound: bytes) -> bytes:
+    """The secret of a turn, bound to the whole exchange."""
+    return kdf("turn-exchange", share, opening, key_id(exchange_key), bound)
+
+
+def agree(exchange_key: bytes, bound: bytes, randomness: bytes | None = None) -> tuple[bytes, Secret]:
     """Agrees on a turn's secret with a node's exchange key. Returns the opening and the secret."""
-    with Secret(ephemeral or os.urandom(32)) as secret:
-        public = x25519_public(secret.expose())
-        share = x25519(secret.expose(), audience_key)
-    return public, Secret(kdf("turn-exchange", share, public, audience_key, bound))
+    with Secret(randomness or os.urandom(64)) as secret:
+        try:
+            opening, share = mlkem.hybrid_encapsulate(exchange_key, secret.expose(), x25519, x25519_public)
+        except mlkem.MalformedKeyError as error:
+            raise VerificationError("PayloadRejected", str(error)) from None
+    return opening, Secret(turn_secret(share, opening, exchange_key, bound))
 
 
 def seal_payload(secret: Secret, opening: bytes, payload: Payload) -> bytes:

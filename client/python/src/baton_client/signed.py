@@ -52,7 +52,7 @@ def _link_rule(link: Link) -> None:
 
 
 def _auth_rule(auth: TurnAuth) -> None:
-    if auth.suite != 1:
+    if auth.suite != limits.SUITE:
         raise VerificationError("UnsupportedVersion", f"cipher suite {auth.suite}")
     _own_session(auth)
     if auth.seq == 0:
@@ -69,11 +69,10 @@ def _receipt_rule(receipt: Receipt) -> None:
 
 
 def _node_rule(record: NodeRecord) -> None:
-    lists = (record.addresses, record.keys, record.models, record.versions)
+    lists = (record.addresses, record.models, record.versions)
     texts = [*record.addresses, *(offer.name for offer in record.models), record.software]
-    if any(len(items) > limits.MAX_RECORD_LIST for items in lists) or any(
-        len(text.encode()) > limits.MAX_RECORD_TEXT_BYTES for text in texts
-    ):
+    counts = len(record.keys) <= limits.MAX_RECORD_KEYS and all(len(items) <= limits.MAX_RECORD_LIST for items in lists)
+    if not counts or any(len(text.encode()) > limits.MAX_RECORD_TEXT_BYTES for text in texts):
         raise VerificationError("FrameTooLarge", "a node record exceeds its limits")
     windows = all(0 <= key.until_ms - key.from_ms <= limits.MAX_EXCHANGE_KEY_LIFETIME_MS for key in record.keys)
     if not windows or record.issued_ms >= record.expires_ms:

@@ -55,7 +55,7 @@ from .objects import (
     TurnAuth,
 )
 from .receipts import Facts, Terms, TokenHash, check_link, check_note, check_receipt, resume_hash, sampling_digest
-from .sealing import SUITE, ReplyOpener, agree, binding, payload_hash, seal_payload
+from .sealing import ReplyOpener, agree, binding, key_id, payload_hash, seal_payload
 from .signed import ABORT, LINK, RECEIPT, STATUS_REQUEST, TURN_ACK, TURN_AUTH, identity, signed_hash
 from .transport.yamux import YamuxStream
 
@@ -247,7 +247,7 @@ class TurnDriver:
         now = now_ms()
         auth = TurnAuth(
             version=limits.TURN_AUTH_VERSION,
-            suite=SUITE,
+            suite=limits.SUITE,
             session_id=keys.session_id,
             session_key=keys.session_key,
             device_id=session.device_id,
@@ -259,7 +259,7 @@ class TurnDriver:
             n_shards=session.n_shards,
             branch=None,
             audience=node,
-            audience_key=choice.key.key,
+            audience_key=key_id(choice.key.key),
             payload_hash=payload_hash(sealed),
             model=choice.offer.model,
             sampling=sampling_digest(own.commitment_key, queued.sampling),

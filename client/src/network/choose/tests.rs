@@ -24,7 +24,11 @@ fn record(id: u8, offers: &[(&str, EngineKind)]) -> NodeRecord {
         node: NodeId([id; 32]),
         sequence: 1,
         addresses: Vec::new(),
-        keys: vec![KeyWindow { key: ExchangeKey([id; 32]), from_ms: 0, until_ms: NOW + 1000 }],
+        keys: vec![KeyWindow {
+            key: ExchangeKey::from([id; ExchangeKey::LEN]),
+            from_ms: 0,
+            until_ms: NOW + 1000,
+        }],
         models: offers.iter().map(|(name, engine)| offer(name, *engine)).collect(),
         limits: NodeLimits { slots: 2, queue: 2, turns_per_minute: 60, max_output_tokens: 512 },
         storage: StorageOffer::default(),
@@ -420,7 +424,7 @@ proptest! {
         };
         if let Ok(choice) = choose(&candidates, &wish, random) {
             let chosen = candidates.iter().find(|candidate| candidate.record.node == choice.node).unwrap();
-            prop_assert!(chosen.record.current_key(NOW) == Ok(choice.key));
+            prop_assert!(chosen.record.current_key(NOW) == Ok(&choice.key));
             prop_assert!(chosen.record.versions.contains(&1));
             prop_assert!(chosen.record.models.contains(&choice.offer));
             prop_assert!(choice.highest_price(100) <= max_price);

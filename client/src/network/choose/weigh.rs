@@ -29,7 +29,7 @@ pub struct OfferAssessment<'a> {
 }
 
 /// The verdict on an offer.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
     /// It cannot be chosen.
     Excluded(Exclusion),
@@ -68,7 +68,7 @@ pub enum Exclusion {
 }
 
 /// An offer that can be chosen.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct OfferRank {
     /// The exchange key to seal to.
     pub key: ExchangeKey,
@@ -162,6 +162,7 @@ pub fn weigh<'a>(candidates: &[Candidate<'a>], wish: &Wish<'_>) -> Vec<OfferAsse
                     let factors = reference.factors(&candidate.evidence, load, price, warm);
                     let proven = candidate.evidence.served >= PROVEN;
                     fitting.push(Fit { row: rows.len(), class: class(candidate, offer, wish), proven });
+                    let key = key.clone();
                     Verdict::Ranked(OfferRank { key, price, factors, behind: None, share: 0.0 })
                 }
             };
@@ -173,7 +174,7 @@ pub fn weigh<'a>(candidates: &[Candidate<'a>], wish: &Wish<'_>) -> Vec<OfferAsse
 }
 
 /// Checks the conditions on a node as a whole; returns the key to seal to.
-fn meets(candidate: &Candidate<'_>, wish: &Wish<'_>) -> Result<ExchangeKey, Exclusion> {
+fn meets<'a>(candidate: &Candidate<'a>, wish: &Wish<'_>) -> Result<&'a ExchangeKey, Exclusion> {
     if wish.node.is_some_and(|node| node != candidate.record.node) {
         return Err(Exclusion::NotNamed);
     }

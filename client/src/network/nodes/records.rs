@@ -37,6 +37,14 @@ pub(super) enum RecordAnswer {
     Never,
 }
 
+/// Whether something can be sealed to each key of a record. A node that offers another key is no candidate.
+pub(super) fn has_usable_keys(record: &NodeRecord) -> bool {
+    record
+        .check_keys()
+        .inspect_err(|error| tracing::warn!(node = %record.node, %error, "a node record is passed over"))
+        .is_ok()
+}
+
 impl Directory {
     /// Verified nodes that answer. Searches if none is known: waits for the first until the discovery
     /// timeout.
@@ -183,7 +191,7 @@ impl Directory {
         };
         let Ok(record) = SignedObject::<NodeRecord>::verify(bytes) else { return RecordAnswer::Otherwise };
         // A record is about its signer, which must be the asked peer.
-        if record.node != node {
+        if record.node != node || !has_usable_keys(&record) {
             return RecordAnswer::Otherwise;
         }
         let now = self.now_ms();

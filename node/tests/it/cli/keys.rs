@@ -129,7 +129,7 @@ async fn new_exchange_keys_hold_at_once_in_a_running_node() {
     assert_eq!(rotated["running_node"], true);
     let after = client.record().await;
     assert!(after.sequence > before.sequence && after.addresses == before.addresses);
-    assert_eq!(after.keys[0].key.to_string(), rotated["exchange_key"].as_str().unwrap());
+    assert_eq!(after.keys[0].key.id().to_string(), rotated["exchange_key"].as_str().unwrap());
     for old in &before.keys {
         assert!(!after.keys.iter().any(|new| new.key == old.key));
     }

@@ -12,7 +12,7 @@ use std::{
 use baton_embed::{CountedFuture, CountedVector, EmbedFuture, EmbedRole, Embedder, Hashing};
 use baton_keys::{
     SecretSigningKey,
-    exchange::{EmbedSecret, ExchangeSecret},
+    exchange::{EmbedSecret, EphemeralSecret, SUITE},
     secret::random_bytes,
 };
 use baton_mesh::{EMBED_PROTOCOL, OpenError, TurnStream};
@@ -20,8 +20,8 @@ use baton_node::service::{EmbeddingModel, QuotaPolicy, ServiceLimits};
 use baton_proto::{
     ErrorCode, SignedObject, codec,
     embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts, SealedTexts},
-    ids::{EmbedId, ExchangeKey, ModelId, NodeId, PayloadHash, QuotaSerial},
-    limits::{MAX_EMBED_ANSWER_BYTES, MAX_EMBED_FRAME_BYTES, MAX_EMBED_TEXTS},
+    ids::{EmbedId, ExchangeKeyId, ModelId, NodeId, PayloadHash, QuotaSerial},
+    limits::{EMBED_AUTH_VERSION, MAX_EMBED_ANSWER_BYTES, MAX_EMBED_FRAME_BYTES, MAX_EMBED_TEXTS},
     node_record::ModelOffer,
     quota::{QuotaGrant, QuotaProof, QuotaUse},
     receipt::EngineKind,
@@ -145,20 +145,20 @@ fn changed(node: &TestNode, texts: &[&str], change: impl FnOnce(&mut EmbedAuth))
     let key = SecretSigningKey::generate();
     let issued_ms = now_ms();
     let mut auth = EmbedAuth {
-        version: 1,
-        suite: 1,
+        version: EMBED_AUTH_VERSION,
+        suite: SUITE,
         client_key: key.public_key(),
         request: EmbedId(random_bytes()),
         audience: node.node,
-        audience_key: node.exchange,
+        audience_key: node.exchange.id(),
         model: MODEL,
         texts_hash: PayloadHash([0; 32]),
         issued_ms,
         expires_ms: issued_ms + 60_000,
     };
     let plain = EmbedTexts::new(texts.iter().map(|text| (*text).to_owned()).collect());
-    let ephemeral = ExchangeSecret::generate();
-    let (sealed, secret) = SealedTexts::seal(&plain, &ephemeral, &node.exchange, &auth.binding()).unwrap();
+    let ephemeral = EphemeralSecret::generate();
+    let (sealed, secret) = SealedTexts::seal(&plain, ephemeral, &node.exchange, &auth.binding()).unwrap();
     auth.texts_hash = sealed.hash();
     change(&mut auth);
     let auth = SignedObject::sign(auth, &key);
@@ -258,10 +258,10 @@ async fn whatever_is_wrong_with_an_order_is_refused_by_name_and_nothing_is_compu
     let client = Client::start().await;
     type Change = Box<dyn FnOnce(&mut EmbedAuth)>;
     let cases: Vec<(Change, ErrorCode)> = vec![
-        (Box::new(|auth| auth.version = 2), ErrorCode::UnsupportedVersion),
-        (Box::new(|auth| auth.suite = 2), ErrorCode::UnsupportedVersion),
+        (Box::new(|auth| auth.version = 1), ErrorCode::UnsupportedVersion),
+        (Box::new(|auth| auth.suite = 1), ErrorCode::UnsupportedVersion),
         (Box::new(|auth| auth.audience = NodeId([9; 32])), ErrorCode::WrongAudience),
-        (Box::new(|auth| auth.audience_key = ExchangeKey([9; 32])), ErrorCode::KxExpired),
+        (Box::new(|auth| auth.audience_key = ExchangeKeyId([9; 32])), ErrorCode::KxExpired),
         (Box::new(|auth| auth.model = ModelId([9; 32])), ErrorCode::ModelUnavailable),
         (Box::new(|auth| auth.texts_hash = PayloadHash([9; 32])), ErrorCode::PayloadRejected),
         (Box::new(|auth| auth.expires_ms = now_ms() - 1), ErrorCode::Expired),
@@ -315,11 +315,12 @@ async fn more_texts_than_allowed_are_refused_once_they_are_opened() {
     ] {
         // A client that does not check its texts.
         let mut order = order(&node, &["a"]);
-        let ephemeral = ExchangeSecret::generate();
+        let ephemeral = EphemeralSecret::generate();
         let mut auth = EmbedAuth::clone(&order.auth);
-        let secret = EmbedSecret::initiate(&ephemeral, &node.exchange, &auth.binding()).unwrap();
+        let (encapsulation, secret) =
+            EmbedSecret::initiate(ephemeral, &node.exchange, &auth.binding()).unwrap();
         let plain = codec::pad_block(&codec::encode(&EmbedTexts { version: 1, texts }), 1024);
-        let sealed = [&ephemeral.public_key().0[..], &secret.seal_texts(&plain)].concat();
+        let sealed = [&encapsulation.as_bytes()[..], &secret.seal_texts(&plain)].concat();
         order.request.texts = SealedTexts(sealed);
         auth.texts_hash = order.request.texts.hash();
         order.request.auth = SignedObject::sign(auth, &order.key).bytes().clone();

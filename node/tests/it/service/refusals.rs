@@ -5,12 +5,12 @@ use std::{
     time::Duration,
 };
 
-use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
+use baton_keys::{SecretSigningKey, exchange::EphemeralSecret};
 use baton_mesh::TurnStream;
 use baton_node::{engine::echo::EchoConfig, service::Price};
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject, codec,
-    ids::{ExchangeKey, FetchProof, LinkHash, ModelId, NodeId, PublicKey, SessionId, TurnId},
+    ids::{ExchangeKeyId, FetchProof, LinkHash, ModelId, NodeId, PublicKey, SessionId, TurnId},
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES},
     link::Genesis,
     memory::{MemEnvelope, MemoryItem},
@@ -93,9 +93,9 @@ async fn refuses_what_is_wrong_with_an_authorisation() {
     let world = world(Setup::default()).await;
     let now = now_ms();
     let cases: Vec<(Changes<'_>, ErrorCode)> = vec![
-        (auth(|auth| auth.version = 1), ErrorCode::UnsupportedVersion),
-        (auth(|auth| auth.version = 3), ErrorCode::UnsupportedVersion),
-        (auth(|auth| auth.suite = 2), ErrorCode::UnsupportedVersion),
+        (auth(|auth| auth.version = 2), ErrorCode::UnsupportedVersion),
+        (auth(|auth| auth.version = 4), ErrorCode::UnsupportedVersion),
+        (auth(|auth| auth.suite = 1), ErrorCode::UnsupportedVersion),
         (auth(|auth| auth.audience = NodeId([9; 32])), ErrorCode::WrongAudience),
         (auth(|auth| auth.issued_ms = now + 60_000), ErrorCode::NotYetValid),
         (auth(|auth| (auth.issued_ms, auth.expires_ms) = (now - 60_000, now - 1)), ErrorCode::Expired),
@@ -103,7 +103,7 @@ async fn refuses_what_is_wrong_with_an_authorisation() {
         (auth(|auth| auth.issued_ms = now - 30_000), ErrorCode::Replayed),
         (auth(|auth| auth.session_id = SessionId([9; 32])), ErrorCode::SessionIdMismatch),
         (auth(|auth| auth.prev_link = LinkHash([9; 32])), ErrorCode::BadGenesis),
-        (auth(|auth| auth.audience_key = ExchangeKey([9; 32])), ErrorCode::KxExpired),
+        (auth(|auth| auth.audience_key = ExchangeKeyId([9; 32])), ErrorCode::KxExpired),
         (auth(|auth| auth.model = ModelId([9; 32])), ErrorCode::ModelUnavailable),
         (auth(|auth| auth.max_output_tokens = 5000), ErrorCode::QuotaExceeded),
         (auth(|auth| auth.payload_hash.0[0] ^= 1), ErrorCode::PayloadRejected),
@@ -572,9 +572,9 @@ async fn refuses_memory_that_was_not_allowed_or_not_for_this_turn() {
         })
     };
     let items = [MemoryItem { text: "likes figs".into(), source: "a chat".into(), time_ms: 1 }];
-    let ephemeral = ExchangeSecret::generate();
     let seal = |prepared: &PreparedTurn, key: &SecretSigningKey| {
-        MemEnvelope::seal(&items, &prepared.auth, key, &ephemeral, now_ms()).unwrap()
+        let ephemeral = EphemeralSecret::generate();
+        MemEnvelope::seal(&items, &prepared.auth, key, &world.node.exchange, ephemeral, now_ms()).unwrap()
     };
     let first = world.session.prepare(&world.node, "hello", allow());
     let good = seal(&first, &relayer);

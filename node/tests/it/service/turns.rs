@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
+use baton_keys::{SecretSigningKey, exchange::EphemeralSecret};
 use baton_node::{
     engine::echo::EchoConfig,
     service::{BlobSource, ServiceLimits},
@@ -148,8 +148,9 @@ async fn memory_is_used_for_one_turn_and_committed_to() {
     let mut prepared = session.prepare(&node, "what do I like", changes);
     let items = [MemoryItem { text: "likes figs".into(), source: "a chat".into(), time_ms: 1 }];
     let now = crate::service::network::now_ms();
+    let ephemeral = EphemeralSecret::generate();
     let envelope =
-        MemEnvelope::seal(&items, &prepared.auth, &relayer, &ExchangeSecret::generate(), now).unwrap();
+        MemEnvelope::seal(&items, &prepared.auth, &relayer, &node.exchange, ephemeral, now).unwrap();
     prepared.request.memory = Some(envelope.bytes().clone());
     let reply = client.run(&node, &prepared).await;
     let accepted = session.accept(&prepared, reply.committed().unwrap(), &reply.text(), &items).unwrap();

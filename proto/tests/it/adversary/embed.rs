@@ -3,16 +3,16 @@
 
 use baton_keys::{
     SecretSigningKey,
-    exchange::{EmbedSecret, ExchangeSecret},
+    exchange::{EmbedSecret, EphemeralSecret, ExchangeSecret, SUITE},
 };
 use baton_proto::{
     ErrorCode, SignedObject, codec,
     embed::{EmbedAuth, EmbedReply, EmbedTexts, SealedReply, SealedTexts},
-    ids::{AuthHash, EmbedId, ExchangeKey, ModelId, NodeId, PayloadHash, PublicKey},
+    ids::{AuthHash, EmbedId, Encapsulation, ExchangeKeyId, ModelId, NodeId, PayloadHash, PublicKey},
     limits::{
-        MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_EMBED_ANSWER_BYTES, MAX_EMBED_DIMENSIONS,
-        MAX_EMBED_FRAME_BYTES, MAX_EMBED_REPLY_BYTES, MAX_EMBED_SEALED_BYTES, MAX_EMBED_TEXT_BYTES,
-        MAX_EMBED_TEXTS, PAYLOAD_BLOCK,
+        EMBED_AUTH_VERSION, MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_EMBED_ANSWER_BYTES,
+        MAX_EMBED_DIMENSIONS, MAX_EMBED_FRAME_BYTES, MAX_EMBED_REPLY_BYTES, MAX_EMBED_SEALED_BYTES,
+        MAX_EMBED_TEXT_BYTES, MAX_EMBED_TEXTS, PAYLOAD_BLOCK,
     },
     receipt::{EngineKind, Receipt},
 };
@@ -31,10 +31,10 @@ struct World {
     secret: EmbedSecret,
 }
 
-fn order(node: &SecretSigningKey, client: &SecretSigningKey, key: ExchangeKey) -> EmbedAuth {
+fn order(node: &SecretSigningKey, client: &SecretSigningKey, key: ExchangeKeyId) -> EmbedAuth {
     EmbedAuth {
-        version: 1,
-        suite: 1,
+        version: EMBED_AUTH_VERSION,
+        suite: SUITE,
         client_key: client.public_key(),
         request: EmbedId([3; 16]),
         audience: node.node_id(),
@@ -49,10 +49,11 @@ fn order(node: &SecretSigningKey, client: &SecretSigningKey, key: ExchangeKey) -
 fn world(texts: &[&str]) -> World {
     let (client, node) = (SecretSigningKey::from_seed(&[1; 32]), SecretSigningKey::from_seed(&[2; 32]));
     let exchange = ExchangeSecret::from_bytes(&[5; 32]);
-    let mut auth = order(&node, &client, exchange.public_key());
+    let mut auth = order(&node, &client, exchange.public_key().id());
     let plain = EmbedTexts::new(texts.iter().map(|text| (*text).to_owned()).collect());
-    let ephemeral = ExchangeSecret::from_bytes(&[6; 32]);
-    let (texts, secret) = SealedTexts::seal(&plain, &ephemeral, &auth.audience_key, &auth.binding()).unwrap();
+    let ephemeral = EphemeralSecret::from_bytes(&[6; 64]);
+    let (texts, secret) =
+        SealedTexts::seal(&plain, ephemeral, &exchange.public_key(), &auth.binding()).unwrap();
     auth.texts_hash = texts.hash();
     World { auth: SignedObject::sign(auth, &client), client, node, exchange, texts, secret }
 }
@@ -74,7 +75,7 @@ fn texts_and_vectors_arrive_and_their_lengths_show_only_blocks() {
     let made = world(&["short", "", "é⛵"]);
     let (texts, secret) = made.texts.open(&made.exchange, &made.auth).unwrap();
     assert_eq!(texts.texts, ["short", "", "é⛵"]);
-    assert_eq!(made.texts.0.len(), 32 + PAYLOAD_BLOCK + 16);
+    assert_eq!(made.texts.0.len(), Encapsulation::LEN + PAYLOAD_BLOCK + 16);
     assert_eq!(world(&["something longer than that"]).texts.0.len(), made.texts.0.len());
     let sealed = SealedReply::seal(&reply(&made, &[[1.0, 0.0]; 3]), &made.node, &secret, &NONCE);
     let opened = sealed.open(&made.secret, &NONCE, &made.auth, 3).unwrap();
@@ -121,7 +122,7 @@ fn texts_open_for_their_node_client_model_and_request_alone() {
     let other_key = ExchangeSecret::from_bytes(&[7; 32]);
     assert_eq!(made.texts.open(&other_key, &auth).unwrap_err(), ErrorCode::PayloadRejected);
     for other in [
-        EmbedAuth { suite: 2, ..auth.clone() },
+        EmbedAuth { suite: 1, ..auth.clone() },
         EmbedAuth { client_key: PublicKey([8; 32]), ..auth.clone() },
         EmbedAuth { request: EmbedId([8; 16]), ..auth.clone() },
         EmbedAuth { model: ModelId([8; 32]), ..auth.clone() },
@@ -132,12 +133,12 @@ fn texts_open_for_their_node_client_model_and_request_alone() {
     }
     // A key that forces the shared secret.
     let mut weak = made.texts.0.clone();
-    weak[..32].fill(0);
+    weak[..Encapsulation::LEN].fill(0);
     let weak = SealedTexts(weak);
     let named = EmbedAuth { texts_hash: weak.hash(), ..auth };
     assert_eq!(weak.open(&made.exchange, &named).unwrap_err(), ErrorCode::PayloadRejected);
     assert_eq!(
-        SealedTexts(vec![0; 31]).open(&made.exchange, &made.auth).unwrap_err(),
+        SealedTexts(vec![0; Encapsulation::LEN - 1]).open(&made.exchange, &made.auth).unwrap_err(),
         ErrorCode::PayloadRejected
     );
 }
@@ -152,7 +153,7 @@ fn orders_are_of_their_signer_suite_and_time() {
         ErrorCode::BadSignature,
         "another key's"
     );
-    let other = SignedObject::sign(EmbedAuth { suite: 2, ..auth.clone() }, &made.client);
+    let other = SignedObject::sign(EmbedAuth { suite: 1, ..auth.clone() }, &made.client);
     let refused = SignedObject::<EmbedAuth>::verify(other.bytes().clone());
     assert_eq!(refused.unwrap_err(), ErrorCode::UnsupportedVersion);
 
@@ -170,10 +171,10 @@ fn orders_are_of_their_signer_suite_and_time() {
 #[test]
 fn more_or_longer_texts_than_allowed_are_refused_on_both_sides() {
     let made = world(&["a"]);
-    let ephemeral = ExchangeSecret::from_bytes(&[6; 32]);
     let binding = made.auth.binding();
     let seal = |texts: Vec<String>| {
-        SealedTexts::seal(&EmbedTexts::new(texts), &ephemeral, &made.exchange.public_key(), &binding)
+        let ephemeral = EphemeralSecret::from_bytes(&[6; 64]);
+        SealedTexts::seal(&EmbedTexts::new(texts), ephemeral, &made.exchange.public_key(), &binding)
     };
     let longest = "x".repeat(MAX_EMBED_TEXT_BYTES);
     let (full, _) = seal(vec![longest.clone(); MAX_EMBED_TEXTS]).unwrap();
@@ -191,7 +192,7 @@ fn more_or_longer_texts_than_allowed_are_refused_on_both_sides() {
     ] {
         let plain = codec::encode(&EmbedTexts { version: 1, texts });
         let text = made.secret.seal_texts(&codec::pad_block(&plain, PAYLOAD_BLOCK));
-        let sealed = SealedTexts([&ephemeral.public_key().0[..], &text].concat());
+        let sealed = SealedTexts([&made.texts.0[..Encapsulation::LEN], &text].concat());
         let auth = EmbedAuth { texts_hash: sealed.hash(), ..EmbedAuth::clone(&made.auth) };
         assert_eq!(sealed.open(&made.exchange, &auth).unwrap_err(), code);
     }

@@ -9,7 +9,7 @@ use baton_proto::{
     commit::{check_receipt_of_link, seal_turn},
     head::HeadRecord,
     ids::{
-        AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, ExchangeKey, GrantHash, LinkHash,
+        AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, ExchangeKeyId, GrantHash, LinkHash,
         ModelId, NodeId, PayloadHash, PublicKey, ReceiptHash, RecordHash, SamplingDigest, SessionId, TurnId,
     },
     limits::{MAX_CLOCK_SKEW_MS, MAX_HEAD_LIFETIME_MS, MAX_LINK_LEAD_MS, MAX_OUTPUT_TOKENS},
@@ -74,9 +74,10 @@ const OTHER_RESUME: ResumePrefix =
 fn auth_changes() -> Vec<Change<TurnAuth>> {
     use ErrorCode::{BadGenesis, BadSignature, QuotaExceeded, SessionIdMismatch, UnsupportedVersion};
     vec![
-        ("version", |a| a.version = 1, UnsupportedVersion),
-        ("a later version", |a| a.version = 3, UnsupportedVersion),
-        ("suite", |a| a.suite = 2, UnsupportedVersion),
+        ("version", |a| a.version = 2, UnsupportedVersion),
+        ("a later version", |a| a.version = 4, UnsupportedVersion),
+        ("suite", |a| a.suite = 1, UnsupportedVersion),
+        ("a later suite", |a| a.suite = 3, UnsupportedVersion),
         ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
         ("session_key", |a| a.session_key = other_key().public_key(), SessionIdMismatch),
         ("device_id", |a| a.device_id = DeviceId([9; 16]), BadSignature),
@@ -93,7 +94,7 @@ fn auth_changes() -> Vec<Change<TurnAuth>> {
         ("n_shards", |a| a.n_shards += 1, BadSignature),
         ("branch", |a| a.branch = Some(OTHER_BRANCH), BadSignature),
         ("audience", |a| a.audience = NodeId([9; 32]), BadSignature),
-        ("audience_key", |a| a.audience_key = ExchangeKey([9; 32]), BadSignature),
+        ("audience_key", |a| a.audience_key = ExchangeKeyId([9; 32]), BadSignature),
         ("payload_hash", |a| a.payload_hash = PayloadHash([9; 32]), BadSignature),
         ("model", |a| a.model = ModelId([9; 32]), BadSignature),
         ("sampling", |a| a.sampling = SamplingDigest([9; 32]), BadSignature),

@@ -2,14 +2,14 @@
 
 use baton_keys::{
     SecretSigningKey,
-    exchange::{ExchangeSecret, MemorySecret},
+    exchange::{EphemeralSecret, ExchangeKeyError, ExchangeSecret, MemorySecret},
     owner::sui_address,
     session::RecordKey,
 };
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject, codec,
     commit::seal_turn,
-    ids::SuiAddress,
+    ids::{Encapsulation, ExchangeKey, SuiAddress},
     limits::{MAX_HINT_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_PLACE_BYTES},
     memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
     receipt::{
@@ -39,6 +39,12 @@ fn open(
     envelope.open(&requested.auth, &session.nodes[node].exchange, EPOCH_MS).map(|items| items.len())
 }
 
+fn flip(encapsulation: &mut Encapsulation) {
+    let mut bytes = *encapsulation.as_bytes();
+    bytes[0] ^= 1;
+    *encapsulation = Encapsulation::from(bytes);
+}
+
 #[test]
 fn an_envelope_opens_for_its_turn_its_node_and_its_relayer_only() {
     use ErrorCode::{MemExpired, MemTooLarge, MemUnauthorized, UnsupportedVersion};
@@ -61,19 +67,25 @@ fn an_envelope_opens_for_its_turn_its_node_and_its_relayer_only() {
         &requested.memory,
         &requested.auth,
         &other_key,
-        &ExchangeSecret::from_bytes(&[5; 32]),
+        &session.nodes[0].exchange.public_key(),
+        EphemeralSecret::from_bytes(&[5; 64]),
         EPOCH_MS,
     );
     assert_eq!(open(&requested, &session, 0, forged.unwrap().bytes()), Err(MemUnauthorized));
 
     // Every field, under the old signature and signed again by the relayer itself.
     let cases: [(&str, Change, ErrorCode, ErrorCode); 12] = [
-        ("version", |e| e.version = 2, UnsupportedVersion, UnsupportedVersion),
+        ("version", |e| e.version = 1, UnsupportedVersion, UnsupportedVersion),
         ("auth_hash", |e| e.auth_hash.0[0] ^= 1, MemUnauthorized, MemUnauthorized),
         ("relayer", |e| e.relayer.0[0] ^= 1, MemUnauthorized, MemUnauthorized),
         ("node", |e| e.node.0[0] ^= 1, MemUnauthorized, MemUnauthorized),
-        ("ephemeral", |e| e.ephemeral.0[0] ^= 1, MemUnauthorized, MemUnauthorized),
-        ("a weak ephemeral", |e| e.ephemeral.0 = [0; 32], MemUnauthorized, MemUnauthorized),
+        ("encapsulation", |e| flip(&mut e.encapsulation), MemUnauthorized, MemUnauthorized),
+        (
+            "a weak encapsulation",
+            |e| e.encapsulation = Encapsulation::from([0; Encapsulation::LEN]),
+            MemUnauthorized,
+            MemUnauthorized,
+        ),
         ("sealed", |e| e.sealed[0] ^= 1, MemUnauthorized, MemUnauthorized),
         ("budget", |e| e.budget_tokens += 1, MemUnauthorized, MemTooLarge),
         ("issued in the future", |e| e.issued_ms += 30_001, MemUnauthorized, MemExpired),
@@ -159,12 +171,12 @@ fn refuses_sealed_bytes_that_are_no_items_with_one_code() {
     let requested = session.ask(0, &with_memory());
     let honest = MemEnvelope::clone(requested.envelope.as_ref().unwrap());
     let binding = [honest.auth_hash.0, honest.relayer.0, honest.node.0].concat();
-    let ephemeral = ExchangeSecret::from_bytes(&[5; 32]);
     let binding: [u8; 96] = binding.try_into().unwrap();
+    let node_key = session.nodes[0].exchange.public_key();
     let sealed = |bytes: &[u8]| {
-        let secret = MemorySecret::initiate(&ephemeral, &requested.auth.audience_key, &binding).unwrap();
-        let envelope =
-            MemEnvelope { ephemeral: ephemeral.public_key(), sealed: secret.seal(bytes), ..honest.clone() };
+        let ephemeral = EphemeralSecret::from_bytes(&[5; 64]);
+        let (encapsulation, secret) = MemorySecret::initiate(ephemeral, &node_key, &binding).unwrap();
+        let envelope = MemEnvelope { encapsulation, sealed: secret.seal(bytes), ..honest.clone() };
         let signed = SignedObject::sign(envelope, &session.relayer);
         open(&requested, &session, 0, signed.bytes())
     };
@@ -186,9 +198,10 @@ fn refuses_sealed_bytes_that_are_no_items_with_one_code() {
 fn refuses_more_memory_than_the_limits() {
     let mut session = Session::of_short_turns(9, 1);
     let requested = session.ask(0, &with_memory());
+    let node_key = session.nodes[0].exchange.public_key();
     let seal = |items: &[MemoryItem]| {
-        let ephemeral = ExchangeSecret::from_bytes(&[5; 32]);
-        MemEnvelope::seal(items, &requested.auth, &session.relayer, &ephemeral, EPOCH_MS)
+        let ephemeral = EphemeralSecret::from_bytes(&[5; 64]);
+        MemEnvelope::seal(items, &requested.auth, &session.relayer, &node_key, ephemeral, EPOCH_MS)
     };
     let long = "x".repeat(MAX_MEMORY_ITEM_BYTES);
     assert!(seal(&vec![item("short"); MAX_MEMORY_ITEMS]).is_ok());
@@ -196,11 +209,24 @@ fn refuses_more_memory_than_the_limits() {
     assert!(seal(&[item(&long)]).is_ok());
     assert_eq!(seal(&[item(&format!("{long}x"))]).unwrap_err(), ErrorCode::MemTooLarge);
     assert_eq!(seal(&vec![item(&long); 16]).unwrap_err(), ErrorCode::MemTooLarge);
-    let weak =
-        TurnAuth { audience_key: baton_proto::ids::ExchangeKey([0; 32]), ..TurnAuth::clone(&requested.auth) };
-    let weak = SignedObject::sign(weak, &session.root.signing_key());
-    let ephemeral = ExchangeSecret::from_bytes(&[5; 32]);
-    let got = MemEnvelope::seal(&[], &weak, &session.relayer, &ephemeral, EPOCH_MS);
+    // Keys that the order names, but that are unusable; and a good one that it does not name.
+    let mut small_order = *node_key.as_bytes();
+    small_order[1184..].fill(0);
+    let mut unreduced = *node_key.as_bytes();
+    unreduced[..2].fill(0xff);
+    for (key, error) in [(small_order, ExchangeKeyError::SmallOrder), (unreduced, ExchangeKeyError::Modulus)]
+    {
+        let key = ExchangeKey::from(key);
+        assert_eq!(key.check(), Err(error));
+        let order = TurnAuth { audience_key: key.id(), ..TurnAuth::clone(&requested.auth) };
+        let order = SignedObject::sign(order, &session.root.signing_key());
+        let got =
+            MemEnvelope::seal(&[], &order, &session.relayer, &key, EphemeralSecret::generate(), EPOCH_MS);
+        assert_eq!(got.unwrap_err(), ErrorCode::KxExpired);
+    }
+    let other = ExchangeSecret::from_bytes(&[6; 32]).public_key();
+    let ephemeral = EphemeralSecret::generate();
+    let got = MemEnvelope::seal(&[], &requested.auth, &session.relayer, &other, ephemeral, EPOCH_MS);
     assert_eq!(got.unwrap_err(), ErrorCode::KxExpired);
 }
 
@@ -354,9 +380,9 @@ fn a_resumed_answer_continues_exactly_the_tokens_signed_for() {
 
     // Other, fewer, more or no tokens in the payload; a prefix without a signature.
     let reseal = |payload: &Payload, auth: &TurnAuth| {
-        let ephemeral = ExchangeSecret::from_bytes(&[6; 32]);
+        let ephemeral = EphemeralSecret::from_bytes(&[6; 64]);
         let (sealed, _) =
-            SealedPayload::seal(payload, &ephemeral, &exchange.public_key(), &auth.binding()).unwrap();
+            SealedPayload::seal(payload, ephemeral, &exchange.public_key(), &auth.binding()).unwrap();
         let mut auth = auth.clone();
         auth.payload_hash = sealed.hash();
         sealed.open(exchange, &SignedObject::sign(auth, &session.root.signing_key())).map(|_| ())

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use baton_keys::{
     SecretSigningKey,
-    exchange::{ExchangeSecret, SUITE_V1},
+    exchange::{EphemeralSecret, ExchangeSecret, SUITE},
     session::{BlobKey, RecordKey, SessionRoot},
 };
 use baton_proto::{
@@ -377,7 +377,7 @@ impl Session {
     /// Builds the request of the next turn for a node.
     pub(crate) fn ask(&mut self, node: usize, script: &Script) -> RequestedTurn {
         let turn_id = TurnId(self.source.bytes());
-        let ephemeral = ExchangeSecret::from_bytes(&self.source.bytes());
+        let ephemeral = EphemeralSecret::from_bytes(&self.source.bytes());
         let author = self.nodes[node].signing.node_id();
         let identity = baton_keys::session::RecordIdentity {
             session_id: self.root.session_id(),
@@ -409,7 +409,7 @@ impl Session {
         };
         let mut auth = TurnAuth {
             version: TURN_AUTH_VERSION,
-            suite: SUITE_V1,
+            suite: SUITE,
             session_id: identity.session_id,
             session_key: self.root.signing_key().public_key(),
             device_id: DeviceId([3; 16]),
@@ -421,7 +421,7 @@ impl Session {
             n_shards: N_SHARDS,
             branch: self.branch,
             audience: author,
-            audience_key: self.nodes[node].exchange.public_key(),
+            audience_key: self.nodes[node].exchange.public_key().id(),
             payload_hash: baton_proto::ids::PayloadHash([0; 32]),
             model: ModelId([8; 32]),
             sampling: payload.sampling.digest(&record_key),
@@ -435,13 +435,13 @@ impl Session {
             expires_ms: EPOCH_MS + 60_000,
         };
         let node_key = self.nodes[node].exchange.public_key();
-        let (sealed, _) = SealedPayload::seal(&payload, &ephemeral, &node_key, &auth.binding())
+        let (sealed, _) = SealedPayload::seal(&payload, ephemeral, &node_key, &auth.binding())
             .expect("the harness asks for payloads that fit");
         auth.payload_hash = sealed.hash();
         let auth = SignedObject::sign(auth, &self.root.signing_key());
         let envelope = (!script.memory.is_empty()).then(|| {
-            let ephemeral = ExchangeSecret::from_bytes(&self.source.bytes());
-            MemEnvelope::seal(&script.memory, &auth, &self.relayer, &ephemeral, EPOCH_MS)
+            let ephemeral = EphemeralSecret::from_bytes(&self.source.bytes());
+            MemEnvelope::seal(&script.memory, &auth, &self.relayer, &node_key, ephemeral, EPOCH_MS)
                 .expect("the harness asks for memory that fits")
         });
         RequestedTurn {

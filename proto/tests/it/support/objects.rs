@@ -1,6 +1,6 @@
 //! A value of every wire type with random fields: well-formed, seldom meaningful.
 
-use baton_keys::SecretSigningKey;
+use baton_keys::{SecretSigningKey, exchange::SUITE};
 use baton_proto::{
     ErrorCode, Signable, SignedBytes, SignedObject,
     ack::{Abort, StatusRequest, TurnAck},
@@ -10,9 +10,10 @@ use baton_proto::{
     export::ExportStatement,
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{
-        AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, EmbedId, ExchangeKey, FetchProof,
-        GrantHash, HeadIndexKey, LinkHash, ModelId, NodeId, PayloadHash, PublicKey, QuotaHash, QuotaSerial,
-        ReceiptHash, RecordHash, RunningHash, SamplingDigest, SessionId, SuiAddress, TurnId,
+        AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, EmbedId, Encapsulation, ExchangeKey,
+        ExchangeKeyId, FetchProof, GrantHash, HeadIndexKey, LinkHash, ModelId, NodeId, PayloadHash,
+        PublicKey, QuotaHash, QuotaSerial, ReceiptHash, RecordHash, RunningHash, SamplingDigest, SessionId,
+        SuiAddress, TurnId,
     },
     link::{BlobRef, BranchPoint, Genesis, Link},
     memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
@@ -51,7 +52,7 @@ random_arrays!(
     Commitment,
     DeviceId,
     EmbedId,
-    ExchangeKey,
+    ExchangeKeyId,
     FetchProof,
     GrantHash,
     HeadIndexKey,
@@ -151,7 +152,7 @@ random_structs! {
     AuditLeaf { first_token, count, running_hash, logits_hash }
     MemoryItem { text, source, time_ms }
     MemEnvelope {
-        version, auth_hash, relayer, node, ephemeral, sealed, budget_tokens, issued_ms, expires_ms
+        version, auth_hash, relayer, node, encapsulation, sealed, budget_tokens, issued_ms, expires_ms
     }
     RecallHint { version, auth_hash, owner, key, hint, session, project, persona, scope }
     QuotaGrant {
@@ -187,6 +188,18 @@ random_structs! {
     EmbedTexts { version, texts }
     EmbedRequest { auth, texts, quota }
     EmbedReply { version, node, auth_hash, model, dimensions, tokens, components }
+}
+
+impl RandomValue for ExchangeKey {
+    fn random(source: &mut Source) -> Self {
+        Self::from(source.bytes())
+    }
+}
+
+impl RandomValue for Encapsulation {
+    fn random(source: &mut Source) -> Self {
+        Self::from(source.bytes())
+    }
 }
 
 impl RandomValue for bool {
@@ -279,9 +292,11 @@ impl RandomValue for ClientFrame {
             4 => Self::Abort(RandomValue::random(source)),
             5 => Self::FetchBlob { digest: RandomValue::random(source), proof: RandomValue::random(source) },
             6 => Self::NodeRecord,
-            7 => {
-                Self::RelayRecall { request: RandomValue::random(source), hint: RandomValue::random(source) }
-            }
+            7 => Self::RelayRecall {
+                request: RandomValue::random(source),
+                hint: RandomValue::random(source),
+                node_key: RandomValue::random(source),
+            },
             _ => Self::Quota(RandomValue::random(source)),
         }
     }
@@ -401,7 +416,7 @@ settable_signers! {
     RecallHint: |hint, key| { hint.key = key.public_key(); }
     QuotaGrant: |grant, key| { grant.grantor = key.public_key(); }
     QuotaProof: |proof, key| { proof.holder = key.public_key(); }
-    EmbedAuth: |auth, key| { auth.suite = 1; auth.client_key = key.public_key(); }
+    EmbedAuth: |auth, key| { auth.suite = SUITE; auth.client_key = key.public_key(); }
     EmbedReply: |reply, key| {
         reply.node = key.node_id();
         reply.dimensions = 2;
@@ -409,7 +424,7 @@ settable_signers! {
         reply.components = vec![0.5; 6];
     }
     TurnAuth: |auth, key| {
-        auth.suite = 1;
+        auth.suite = SUITE;
         auth.session_key = key.public_key();
         auth.session_id = baton_keys::session::session_id(&auth.session_key);
     }

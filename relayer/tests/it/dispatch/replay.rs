@@ -4,11 +4,11 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use baton_client::{AccountKey, Client, MemoryHint, NewSession, TurnInput};
-use baton_keys::SecretSigningKey;
+use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{Mesh, MeshConfig, MeshHandle};
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject, codec,
-    ids::SuiAddress,
+    ids::{ExchangeKey, SuiAddress},
     limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES},
     memory::{MemoryItem, RecallHint},
     turn::TurnAuth,
@@ -19,7 +19,11 @@ use tokio::time::Instant;
 use super::world::{SealedRelayer, World};
 
 /// The frame that a client sends to the relayer of this key, captured in its place.
-async fn captured(world: &World, key: &SecretSigningKey, hint: MemoryHint) -> (TurnRequest, SignedBytes) {
+async fn captured(
+    world: &World,
+    key: &SecretSigningKey,
+    hint: MemoryHint,
+) -> (TurnRequest, SignedBytes, ExchangeKey) {
     let config = MeshConfig::server("a tap", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
     let (mesh, mut incoming) = Mesh::spawn(key.expose_seed(), config).await.unwrap();
     let relayer = baton_client::Relayer { node: mesh.node_id(), addrs: mesh.listen_addrs() };
@@ -41,7 +45,7 @@ async fn captured(world: &World, key: &SecretSigningKey, hint: MemoryHint) -> (T
     client.shutdown(Duration::ZERO).await;
     mesh.shutdown().await;
     match codec::decode(&frame, MAX_FRAME_BYTES).unwrap() {
-        ClientFrame::RelayRecall { request, hint } => (request, hint),
+        ClientFrame::RelayRecall { request, hint, node_key } => (request, hint, node_key),
         other => panic!("{other:?}"),
     }
 }
@@ -60,12 +64,12 @@ impl UnknownPeer {
     async fn send(
         &self,
         relayer: &SealedRelayer,
-        (request, hint): (TurnRequest, SignedBytes),
+        (request, hint, node_key): (TurnRequest, SignedBytes, ExchangeKey),
     ) -> Result<Vec<MemoryItem>, ErrorCode> {
         let until = Instant::now() + Duration::from_secs(10);
         let named = relayer.named();
         let mut stream = self.0.open(named.node, &named.addrs, until).await.unwrap();
-        stream.send(&codec::encode(&ClientFrame::RelayRecall { request, hint })).await.unwrap();
+        stream.send(&codec::encode(&ClientFrame::RelayRecall { request, hint, node_key })).await.unwrap();
         let frame = stream.recv_by(MAX_NODE_FRAME_BYTES, until).await.unwrap().unwrap();
         match codec::decode(&frame, MAX_NODE_FRAME_BYTES).unwrap() {
             NodeFrame::Memory(items) => Ok(items),
@@ -107,31 +111,37 @@ async fn a_captured_hint_is_of_its_own_turn_owner_and_time() {
     let world = World::new().await;
     world.remember("The user's boat is called Marigold").await;
     let key = SecretSigningKey::generate();
-    let (request, hint) = captured(&world, &key, MemoryHint::new(world.account.clone(), "boat")).await;
+    let (request, hint, node_key) =
+        captured(&world, &key, MemoryHint::new(world.account.clone(), "boat")).await;
     let thief = AccountKey::generate();
-    let (own_request, own_hint) = captured(&world, &key, MemoryHint::new(thief.clone(), "boat")).await;
+    let (own_request, own_hint, own_key) =
+        captured(&world, &key, MemoryHint::new(thief.clone(), "boat")).await;
     let relayer = world.sealed_as(key).await;
     let peer = UnknownPeer::new().await;
     let owner = SuiAddress(world.owner().0);
 
     // On a turn of the thief's own.
-    let moved = peer.send(&relayer, (own_request.clone(), hint.clone())).await;
+    let moved = peer.send(&relayer, (own_request.clone(), hint.clone(), own_key.clone())).await;
     assert_eq!(moved, Err(ErrorCode::MemUnauthorized), "it is of another turn");
     // The thief's own hint on the thief's own turn, with the other account's name.
     let claimed = forged(&own_hint, &thief, |hint| hint.owner = owner);
-    let claimed = peer.send(&relayer, (own_request.clone(), claimed)).await;
+    let claimed = peer.send(&relayer, (own_request.clone(), claimed, own_key.clone())).await;
     assert_eq!(claimed, Err(ErrorCode::MemUnauthorized), "it is of another account");
     // The captured hint with another turn: the owner did not sign that.
     let auth = SignedObject::<TurnAuth>::verify(own_request.auth.clone()).unwrap();
     let mut rebound = SignedObject::<RecallHint>::verify(hint.clone()).unwrap().into_value();
     rebound.auth_hash = auth.auth_hash();
     let rebound = SignedBytes { body: codec::encode(&rebound), signature: hint.signature };
-    assert!(peer.send(&relayer, (own_request.clone(), rebound)).await.is_err());
+    assert!(peer.send(&relayer, (own_request.clone(), rebound, own_key.clone())).await.is_err());
+    // An exchange key that the order does not name, as of an attacker who wants to read the items.
+    let foreign_key = ExchangeSecret::generate().public_key();
+    let foreign = peer.send(&relayer, (request.clone(), hint.clone(), foreign_key)).await;
+    assert_eq!(foreign, Err(ErrorCode::KxExpired));
     // Refused hints use nothing up.
-    assert_eq!(peer.send(&relayer, (own_request, own_hint)).await, Ok(Vec::new()));
+    assert_eq!(peer.send(&relayer, (own_request, own_hint, own_key)).await, Ok(Vec::new()));
 
     // The whole captured frame, after its time.
     world.later_ms.fetch_add(200_000, Ordering::SeqCst);
-    assert_eq!(peer.send(&relayer, (request, hint)).await, Err(ErrorCode::Expired));
+    assert_eq!(peer.send(&relayer, (request, hint, node_key)).await, Err(ErrorCode::Expired));
     assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), 1, "of the thief's own turn");
 }

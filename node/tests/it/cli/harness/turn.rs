@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use baton_keys::{
-    exchange::{ExchangeSecret, TurnSecret},
+    exchange::{EphemeralSecret, SUITE, TurnSecret},
     seal::StreamOpener,
     secret::random_bytes,
     session::{RecordIdentity, SessionRoot},
@@ -100,9 +100,9 @@ impl Client {
         let root = SessionRoot::generate();
         let payload = first_payload(&root, self.node, text);
         let mut auth = first_auth(&root, self.node, record.models[0].model, &payload, now);
-        auth.audience_key = node_key;
+        auth.audience_key = node_key.id();
         let (sealed, secret) =
-            SealedPayload::seal(&payload.1, &ExchangeSecret::generate(), &node_key, &auth.binding()).unwrap();
+            SealedPayload::seal(&payload.1, EphemeralSecret::generate(), node_key, &auth.binding()).unwrap();
         auth.payload_hash = sealed.hash();
         let auth = SignedObject::sign(auth, &root.signing_key());
         let request =
@@ -186,7 +186,7 @@ fn first_auth(
     let genesis = Genesis { session_key, n_shards: SHARDS, branch: None };
     let mut auth = TurnAuth {
         version: TURN_AUTH_VERSION,
-        suite: 1,
+        suite: SUITE,
         session_id: root.session_id(),
         session_key,
         device_id: DeviceId([7; 16]),
@@ -198,7 +198,7 @@ fn first_auth(
         n_shards: SHARDS,
         branch: None,
         audience: node,
-        audience_key: baton_keys::ids::ExchangeKey([0; 32]),
+        audience_key: baton_keys::ids::ExchangeKeyId([0; 32]),
         payload_hash: PayloadHash([0; 32]),
         model,
         sampling: SamplingDigest([0; 32]),

@@ -1,7 +1,7 @@
 //! A client: one session, its keys, its requests, and the verification of every turn.
 
 use baton_keys::{
-    exchange::{ExchangeSecret, TurnSecret},
+    exchange::{EphemeralSecret, SUITE, TurnSecret},
     secret::random_bytes,
     session::{RecordIdentity, SessionRoot},
 };
@@ -218,7 +218,7 @@ impl Session {
         let now = now_ms();
         let mut auth = TurnAuth {
             version: TURN_AUTH_VERSION,
-            suite: 1,
+            suite: SUITE,
             session_id: self.root.session_id(),
             session_key: self.root.signing_key().public_key(),
             device_id: DeviceId([7; 16]),
@@ -230,7 +230,7 @@ impl Session {
             n_shards: SHARDS,
             branch: None,
             audience: node.node,
-            audience_key: node.exchange,
+            audience_key: node.exchange.id(),
             payload_hash: PayloadHash([0; 32]),
             model: node.model,
             sampling: SamplingDigest([0; 32]),
@@ -245,9 +245,9 @@ impl Session {
         };
         auth.grant_hash = payload.grant.hash();
         auth.sampling = payload.sampling.digest(&payload.grant.record_key.record_key());
-        let ephemeral = ExchangeSecret::generate();
+        let ephemeral = EphemeralSecret::generate();
         let (sealed, secret) =
-            SealedPayload::seal(&payload, &ephemeral, &node.exchange, &auth.binding()).unwrap();
+            SealedPayload::seal(&payload, ephemeral, &node.exchange, &auth.binding()).unwrap();
         auth.payload_hash = sealed.hash();
         if let Some(change) = changes.auth {
             change(&mut auth);

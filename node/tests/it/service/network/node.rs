@@ -28,7 +28,7 @@ use baton_node::{
 };
 use baton_proto::{
     ErrorCode, SignedBytes, SignedObject,
-    ids::{ExchangeKey, ModelId, NodeId},
+    ids::{ExchangeKey, ExchangeKeyId, ModelId, NodeId},
     limits::NODE_RECORD_VERSION,
     node_record::{KeyWindow, NodeLimits, NodeRecord, StorageOffer},
     wire::StoreState,
@@ -48,8 +48,8 @@ impl NodeIdentity for TestIdentity {
         &self.signing
     }
 
-    fn exchange_secret(&self, key: &ExchangeKey, _now_ms: u64) -> Option<ExchangeSecret> {
-        (self.exchange.public_key() == *key).then(|| self.exchange.clone())
+    fn exchange_secret(&self, key: &ExchangeKeyId, _now_ms: u64) -> Option<ExchangeSecret> {
+        (self.exchange.public_key().id() == *key).then(|| self.exchange.clone())
     }
 
     fn record(&self) -> SignedBytes {
