@@ -16,6 +16,7 @@ use baton_proto::{
         EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, SealedReply, SealedTexts,
         embed_auth_hash,
     },
+    ids::Encapsulation,
     limits::{MAX_EMBED_FRAME_BYTES, MAX_EMBED_SEALED_BYTES, MAX_EMBED_TEXTS, VERSION},
 };
 use tokio::time::{Instant, timeout};
@@ -120,7 +121,8 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
     lock(&embedding.seen).note(&auth, hash, now_ms)?;
     // Each token has at least a byte, except the two that mark the ends of a text.
     let longest = MAX_EMBED_TEXTS * offer.context_tokens as usize;
-    let charge = Charge::take_all(core, who, charged(texts.0.len().min(longest)), chain.as_ref())?;
+    let sealed = texts.0.len().saturating_sub(Encapsulation::LEN);
+    let charge = Charge::take_all(core, who, charged(sealed.min(longest)), chain.as_ref())?;
     let ticket = embedding.slots.enter(requester).map_err(|_| ErrorCode::Busy)?;
     Ok(AdmittedEmbedding { embedding, auth, texts, exchange, charge, ticket })
 }

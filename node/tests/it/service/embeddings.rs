@@ -447,9 +447,9 @@ async fn unknown_peers_share_their_tokens_and_holders_of_a_grant_have_their_own(
     let issuer = SecretSigningKey::from_seed(&[0x51; 32]);
     let holder = SecretSigningKey::from_seed(&[0x52; 32]);
     let quotas = QuotaPolicy { issuers: vec![issuer.public_key()], ..QuotaPolicy::default() };
-    // A request with one block of texts holds (32 + 1024 + 16) / 16 tokens.
+    // A request with one block of texts holds (1024 + 16) / 16 tokens.
     let limits =
-        ServiceLimits { count_private: true, tokens_per_hour: 69, quotas, ..Setup::default().limits };
+        ServiceLimits { count_private: true, tokens_per_hour: 67, quotas, ..Setup::default().limits };
     let setup = Setup { limits, embeddings: offering(Arc::new(Hashing)), ..Setup::default() };
     let (node, _folder) = node(setup).await;
     let client = Client::start().await;
