@@ -332,8 +332,8 @@ HEAD_INNER = Struct(
     ("turn_id", ID16), ("attempt", "u32"), ("author", ID),
     ("devices", List(Struct(("device", ID16), ("expires_ms", "u64")))), ("tombstone", "bool"))
 ENVELOPE = Struct(
-    ("version", "u8"), ("auth_hash", ID), ("relayer", ID), ("node", ID), ("encapsulation", Fixed(ENCAPSULATION)), ("sealed", "bytes"),
-    ("budget_tokens", "u32"), ("issued_ms", "u64"), ("expires_ms", "u64"))
+    ("version", "u8"), ("auth_hash", ID), ("relayer", ID), ("node", ID), ("encapsulation", Fixed(ENCAPSULATION)),
+    ("sealed", "bytes"), ("budget_tokens", "u32"), ("issued_ms", "u64"), ("expires_ms", "u64"))
 RECALL_SCOPE = Enum(
     "Full", "NeutralAndRelationship", "RelationshipOnly", "NeutralOnly", "InsightsOnly", "None")
 HINT = Struct(
