@@ -28,10 +28,14 @@ need_tools() {
   install_packages "${missing[@]}"
 }
 
+# Scripts that run at a time install one after the other, since apt serves one alone.
 install_packages() {
   [ $# -gt 0 ] || return 0
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@"
+    (
+      flock 9
+      apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@"
+    ) 9>"${TMPDIR:-/tmp}/baton-apt.lock"
   else
     fail "$* is missing: install it with your system's package manager, then run this again"
   fi

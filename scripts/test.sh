@@ -8,34 +8,47 @@
 # - the commands of README.md and docs/*.md, as a reader would run them.
 # Long matrices run as seeded samples, and the checks of the fuzz targets on their seeds with random changes. `--full` runs
 # the matrices whole, builds a release twice, fuzzes each target guided by coverage, checks the programs without their
-# options, and floods a release build.
+# options, and floods a release build. `--lint` denies clippy's warnings and the documentation's in the builds of the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
 
 full=
+lint=
 for argument in "$@"; do
   case $argument in
     --full) full=1 ;;
-    *) fail "unknown argument $argument: only --full is known" ;;
+    --lint) lint=1 ;;
+    *) fail "unknown argument $argument: --full and --lint are known" ;;
   esac
 done
 [ -n "$full" ] && export BATON_FULL=1
 
-names=()
-seconds=()
+# Clippy is a compiler too: as the compiler of our crates it lints and builds in one pass. `cargo clippy` and `cargo doc`
+# beside a build check hundreds of dependencies that the build has compiled: eight minutes on two cores.
+if [ -n "$lint" ]; then
+  RUSTC_WORKSPACE_WRAPPER=$(rustc --print sysroot)/bin/clippy-driver
+  # The form in which `cargo clippy -- -D warnings` hands its arguments on.
+  export RUSTC_WORKSPACE_WRAPPER CLIPPY_ARGS="-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"
+  export RUSTDOC=$root/scripts/rustdoc.sh
+fi
+
+bin=${CARGO_TARGET_DIR:-target}/debug
+work=$(mktemp -d)
+side=
+finish() {
+  [ -z "$side" ] || kill -- "-$side" 2>/dev/null || true
+  rm -rf "$work"
+}
+trap finish EXIT
+
 step() {
   local name=$1 start=$SECONDS
   shift
   printf '\n== %s\n' "$name"
   "$@"
-  names+=("$name")
-  seconds+=($((SECONDS - start)))
+  printf '%-34s %8d\n' "$name" $((SECONDS - start)) >>"$work/times"
 }
-
-bin=${CARGO_TARGET_DIR:-target}/debug
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 
 demo() {
   "$bin/baton-testnet" demo --json --keep "$work/demo" | tail -n 1 >"$work/report.json"
@@ -53,10 +66,8 @@ verify_vectors() {
   (cd scripts && "$venv/bin/python" -m unittest -q test_verify_export)
 }
 
-# Most tests wait for timers and sockets, so more of them than cores run at once.
 tests() {
-  export RUST_TEST_THREADS=$((2 * $(nproc)))
-  scripts/postgres.sh run -- cargo test --locked --no-fail-fast "${test_targets[@]}"
+  scripts/postgres.sh run -- scripts/run_tests.py --locked "${test_targets[@]}"
   cargo test --locked --workspace --doc
 }
 
@@ -69,27 +80,43 @@ flood() {
 
 step "install what is missing" need_tools
 step "python for the verifier" need_python
-step "build" cargo build --locked "${test_targets[@]}"
+# Examples and benchmarks are built to be linted.
+step "build" cargo build --locked "${test_targets[@]}" ${lint:+--examples --benches}
 step "fetch the model" "$bin/baton-node" models pull smollm2-135m-instruct
 step "tests, with a Postgres" tests
 step "verifier on the vectors" verify_vectors
-step "demo on the real model" demo
-step "demo on a store that fails" demo_with_faults
-step "verifier on the demo's export" "$venv/bin/python" scripts/verify_export.py "$work/demo/export.json"
 
-step "conformance with Walrus" scripts/conformance.sh
-step "the memwal client" scripts/memwal.sh
-step "OpenAI's client" scripts/openai.sh
-step "the chat page in Chromium" scripts/page.sh
-step "the status page in Chromium" scripts/status_page.sh
-step "the full-screen view in tmux" scripts/tui.sh
-step "js-libp2p" scripts/js-libp2p.sh
-step "the Python client" scripts/python_client.sh ${full:+--full}
-step "behind routers" scripts/nat.sh
-step "completions and manual pages" scripts/test_extras.sh
-step "the trial run of the benchmark" scripts/test_bench_engine.sh
-step "a release, and its installer" scripts/test_release.sh ${full:+--full}
-step "commands of the documents" scripts/docs.sh
+# The other steps are programs that wait for browsers, terminals and timers most of the time, so two of them run at a time.
+networks() {
+  step "the memwal client" scripts/memwal.sh
+  step "js-libp2p" scripts/js-libp2p.sh
+  step "demo on the real model" demo
+  step "demo on a store that fails" demo_with_faults
+  step "verifier on the demo's export" "$venv/bin/python" scripts/verify_export.py "$work/demo/export.json"
+  step "the Python client" scripts/python_client.sh ${full:+--full}
+  step "conformance with Walrus" scripts/conformance.sh
+  step "completions and manual pages" scripts/test_extras.sh
+  step "the trial run of the benchmark" scripts/test_bench_engine.sh
+  step "a release, and its installer" scripts/test_release.sh ${full:+--full}
+}
+
+screens() {
+  step "OpenAI's client" scripts/openai.sh
+  step "the chat page in Chromium" scripts/page.sh
+  step "the status page in Chromium" scripts/status_page.sh
+  step "the full-screen view in tmux" scripts/tui.sh
+  step "behind routers" scripts/nat.sh
+  step "commands of the documents" scripts/docs.sh
+}
+
+set -m
+(networks) >"$work/networks.log" 2>&1 &
+side=$!
+set +m
+screens
+wait "$side" || { cat "$work/networks.log"; fail "a step beside these failed, as shown above"; }
+side=
+cat "$work/networks.log"
 if [ -n "$full" ]; then
   need_just
   step "programs without their options" "$just" lint-plain
@@ -98,7 +125,5 @@ if [ -n "$full" ]; then
 fi
 
 printf '\n%-34s %8s\n' "where the time went" seconds
-for index in "${!names[@]}"; do
-  printf '%-34s %8d\n' "${names[$index]}" "${seconds[$index]}"
-done
+cat "$work/times"
 printf '%-34s %8d\n' total "$SECONDS"

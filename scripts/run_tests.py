@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Builds the test programs of the workspace and runs them, most of them two at a time.
+
+    scripts/run_tests.py [ARGUMENTS OF CARGO TEST]
+
+`cargo test` runs one program after the other. Most tests wait for timers and sockets, so a second program uses the time in
+which the first one waits. The output of a program is shown whole when it ends. The exit status is 1 if a program failed.
+"""
+
+import concurrent.futures
+import json
+import os
+import subprocess
+import sys
+import time
+
+# Programs at a time: each runs as many tests at once as there are cores, and one more.
+LANES = 2
+# A program that runs longer is stopped: the longest one takes some four minutes, and with BATON_FULL hours.
+TIME_LIMIT_S = 6 * 3600 if os.environ.get("BATON_FULL") else 1200
+# Floods and churn of whole networks: beside them, other tests miss their times and find no free ports.
+ALONE = ("heavy",)
+# These start first, so that no lane ends with them alone.
+LONGEST = ("it", "driver", "command")
+
+
+def programs(arguments):
+    """The test programs as pairs of their file and their package's folder: those that run alone, and the others."""
+    command = ["cargo", "test", "--no-run", "--message-format=json-render-diagnostics", *arguments]
+    build = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if build.returncode != 0:
+        sys.exit(build.returncode)
+    messages = (json.loads(line) for line in build.stdout.splitlines() if line.startswith("{"))
+    found = [
+        (message["executable"], os.path.dirname(message["manifest_path"]), message["target"]["name"])
+        for message in messages
+        if message.get("executable") and message["profile"]["test"]
+    ]
+    rank = {name: place for place, name in enumerate(LONGEST)}
+    found.sort(key=lambda program: rank.get(program[2], len(rank)))
+    alone = [(file, folder) for file, folder, name in found if name in ALONE]
+    return alone, [(file, folder) for file, folder, name in found if name not in ALONE]
+
+
+def run(program):
+    """Runs a program as `cargo test` does: in its package's folder. Returns its exit status, seconds and output."""
+    file, folder = program
+    threads = os.environ.get("RUST_TEST_THREADS", str((os.cpu_count() or 1) + 1))
+    environment = dict(os.environ, CARGO_MANIFEST_DIR=folder, RUST_TEST_THREADS=threads)
+    start = time.monotonic()
+    try:
+        ended = subprocess.run(
+            [file], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIME_LIMIT_S,
+            check=False,
+        )
+        status, output = ended.returncode, ended.stdout
+    except subprocess.TimeoutExpired as late:
+        status, output = "none: the time limit passed", late.stdout or b""
+    return status, time.monotonic() - start, output.decode(errors="replace")
+
+
+def report(program, status, seconds, output):
+    """Prints the output of a program that ended. Returns its name if it failed."""
+    file, folder = program
+    name = f"{os.path.relpath(folder)}: {os.path.basename(file).rsplit('-', 1)[0]}"
+    print(f"\n     Running {name} ({seconds:.1f} s)\n{output}", flush=True)
+    return [] if status == 0 else [f"{name} (exit status {status})"]
+
+
+def main():
+    failed = []
+    alone, others = programs(sys.argv[1:])
+    for program in alone:
+        failed += report(program, *run(program))
+    with concurrent.futures.ThreadPoolExecutor(LANES) as lanes:
+        runs = {lanes.submit(run, program): program for program in others}
+        for ended in concurrent.futures.as_completed(runs):
+            failed += report(runs[ended], *ended.result())
+    for name in failed:
+        print(f"error: test program failed: {name}")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
