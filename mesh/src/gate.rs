@@ -37,7 +37,7 @@ use slots::ConnectionSlots;
 
 /// Recent connections up to which a subnet still counts as quiet: one over each of a client's transports,
 /// twice.
-const FEW: u32 = 4;
+const FEW: u64 = 4;
 
 /// When the swarm task's upkeep is this late, unknown peers connect at half the rate; four times as late, at
 /// a quarter.
@@ -88,11 +88,12 @@ pub(crate) struct GateBehaviour {
 
 impl GateBehaviour {
     pub(crate) fn new(limits: &MeshLimits) -> Self {
+        let at_once = u64::from(limits.new_connections_at_once);
         Self {
             count_private: limits.count_private,
             slots: ConnectionSlots::new(limits),
-            fresh: Rates::new(limits.new_connections_per_minute),
-            quiet_level: u64::from(limits.new_connections_per_minute.saturating_sub(FEW)),
+            fresh: Rates::new(limits.new_connections_per_minute).in_bursts_of(at_once),
+            quiet_level: at_once.min(limits.new_connections_per_minute.into()).saturating_sub(FEW),
             all: Rates::per(limits.new_connections_per_second.into(), 1000),
             reserve: u64::from(limits.new_connections_per_second / 2),
             best_reserve: u64::from(limits.new_connections_per_second / 4),

@@ -260,9 +260,13 @@ pub struct MeshLimits {
     pub new_streams_per_second: u32,
     /// Established inbound connections from one subnet.
     pub max_connections_per_subnet: u32,
-    /// New connections a minute from one subnet, also as a burst; further ones are refused before their
-    /// handshake.
+    /// New connections a minute from one subnet; further ones are refused before their handshake.
     pub new_connections_per_minute: u32,
+    /// New connections from one subnet at once.
+    ///
+    /// Handshakes and first turns of an attacker's burst are all that honest turns wait for: from one subnet,
+    /// the slowest ones fell into the first two seconds of a flood, when a minute's connections came at once.
+    pub new_connections_at_once: u32,
     /// New connections a second from all counted subnets together, also as a burst.
     ///
     /// A handshake costs more than a hundred refusals. Half are reserved for quiet subnets, and half of that
@@ -304,6 +308,8 @@ impl Default for MeshLimits {
             new_streams_per_second: 4,
             max_connections_per_subnet: 128,
             new_connections_per_minute: 120,
+            // A classroom behind one address; the others connect within a second or two.
+            new_connections_at_once: 24,
             // A twentieth of a processor.
             new_connections_per_second: 100,
             count_private: false,

@@ -17,10 +17,12 @@ const FORGOTTEN_AT_ONCE: usize = MAX_RATE_ENTRIES / 8;
 /// One minute, in milliseconds.
 const MINUTE_MS: u64 = 60_000;
 
-/// One bucket for each key, which holds one period's amount and refills evenly.
+/// One bucket for each key, which holds one period's amount, or less, and refills evenly.
 #[derive(Debug)]
 pub struct Rates<K> {
     amount: u64,
+    /// Requests that a full bucket holds; at most `amount`.
+    at_once: u64,
     period_ms: u64,
     buckets: HashMap<K, Bucket>,
 }
@@ -42,7 +44,14 @@ impl<K: Copy + Eq + Hash> Rates<K> {
     /// Buckets of `amount` requests in each period, at least one.
     #[must_use]
     pub fn per(amount: u64, period_ms: u64) -> Self {
-        Self { amount: amount.max(1), period_ms: period_ms.max(1), buckets: HashMap::new() }
+        let amount = amount.max(1);
+        Self { amount, at_once: amount, period_ms: period_ms.max(1), buckets: HashMap::new() }
+    }
+
+    /// The same rate from buckets that hold `at_once` requests, at least one and at most a period's amount.
+    #[must_use]
+    pub fn in_bursts_of(self, at_once: u64) -> Self {
+        Self { at_once: at_once.clamp(1, self.amount), ..self }
     }
 
     /// Takes one request of `key`.
@@ -60,7 +69,7 @@ impl<K: Copy + Eq + Hash> Rates<K> {
     pub fn take_many(&mut self, key: K, count: u64, now_ms: u64) -> Result<(), u32> {
         self.make_room(&key, now_ms);
         let full = self.full();
-        let cost = u128::from(count.min(self.amount)) * u128::from(self.period_ms);
+        let cost = u128::from(count.min(self.at_once)) * u128::from(self.period_ms);
         let level = self.level(&key, now_ms);
         let at_ms = self.buckets.get(&key).map_or(now_ms, |bucket| bucket.at_ms.max(now_ms));
         let left = level.min(full).checked_sub(cost);
@@ -109,7 +118,7 @@ impl<K: Copy + Eq + Hash> Rates<K> {
     }
 
     fn full(&self) -> u128 {
-        u128::from(self.amount) * u128::from(self.period_ms)
+        u128::from(self.at_once) * u128::from(self.period_ms)
     }
 
     fn level(&self, key: &K, now_ms: u64) -> u128 {
@@ -183,6 +192,17 @@ mod tests {
         assert_eq!([taken(0), taken(249), taken(250), taken(1000), taken(60_000)], [8, 0, 1, 3, 8]);
         let mut unbounded = Pace::new(u32::MAX, u32::MAX);
         assert!((0..100_000).all(|_| unbounded.take(start)));
+    }
+
+    #[test]
+    fn a_burst_may_be_smaller_than_a_periods_amount() {
+        let mut rates = Rates::new(120).in_bursts_of(3);
+        let burst = (0..10).filter(|_| rates.take(7, 0).is_ok()).count();
+        assert_eq!((burst, rates.take(7, 0)), (3, Err(500)));
+        let minute = (1..=60_000).filter(|now_ms| rates.take(7, *now_ms).is_ok()).count();
+        assert_eq!(minute, 120, "the rate is the same");
+        assert_eq!(rates.left(&7, 200_000), 3);
+        assert_eq!(Rates::<u8>::new(2).in_bursts_of(9).left(&7, 0), 2, "never more than a period's amount");
     }
 
     #[test]

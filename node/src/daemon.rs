@@ -436,6 +436,7 @@ async fn join_mesh(
             new_streams_at_once: u32::MAX,
             new_streams_per_second: u32::MAX,
             new_connections_per_minute: u32::MAX,
+            new_connections_at_once: u32::MAX,
             new_connections_per_second: u32::MAX,
             ..defaults
         }

@@ -37,7 +37,7 @@ const SETTLE_WAIT: Duration = Duration::from_secs(4);
 
 pub(crate) async fn run(settings: &Settings, arguments: ChatArguments, out: &Out) -> Result<(), Failure> {
     let mut talk = Talk::from(settings, &arguments).await?;
-    with_client(settings, true, async |client| {
+    Box::pin(with_client(settings, true, async |client| {
         talk.template.node = named_node(client, arguments.only.as_deref()).await?;
         let talk = Arc::new(talk);
         let arguments = with_session(client, arguments).await?;
@@ -52,7 +52,7 @@ pub(crate) async fn run(settings: &Settings, arguments: ChatArguments, out: &Out
             }
             None => Box::pin(tui::run(client, talk, &arguments, out)).await,
         }
-    })
+    }))
     .await
 }
 

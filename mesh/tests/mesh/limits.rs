@@ -157,6 +157,7 @@ async fn a_full_mesh_refuses_a_connection_and_evicts_an_idle_unknown_peer_for_th
     let mut config = server_config(TCP);
     config.limits.max_connections_in = 8;
     config.limits.new_connections_per_minute = 10_000;
+    config.limits.new_connections_at_once = 10_000;
     let (node, mut incoming) = start(config).await;
     let (mut clients, mut turns) = (Vec::new(), Vec::new());
     for number in 0..8 {
