@@ -251,7 +251,7 @@ fn tries(attempts: u32) -> String {
 }
 
 /// Enough of an id to tell nodes and sessions apart.
-fn short(id: &impl ToString) -> String {
+pub(crate) fn short(id: &impl ToString) -> String {
     id.to_string().chars().take(8).collect()
 }
 

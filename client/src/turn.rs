@@ -5,6 +5,7 @@
 
 mod decoy_shape;
 pub(crate) mod queue;
+mod reach;
 
 use std::{
     sync::Arc,
@@ -65,6 +66,8 @@ const MAX_PROBED: usize = 8;
 /// State across the attempts of one turn.
 struct Progress {
     tried: Vec<NodeId>,
+    /// Nodes to which no attempt got through.
+    unreachable: Vec<NodeId>,
     /// Codes that ended attempts, each with whether a peer reported it or the client found it.
     codes: Vec<(ErrorCode, bool)>,
     with_locator: bool,
@@ -252,6 +255,7 @@ async fn drive(
     let own = core.identities.of_turns(session.id).await?;
     let mut progress = Progress {
         tried: Vec::new(),
+        unreachable: Vec::new(),
         codes: Vec::new(),
         with_locator: options.with_locator,
         reconcile: options.reconcile,
@@ -313,7 +317,14 @@ async fn drive(
             }
         }
         let noticed_ago = noticed.elapsed();
+        let unreachable = failure.fault == NodeFailure::Unreachable && options.relayer.is_none();
         after_failure(core, session, &auth, (failure, noticed_ago), &mut progress, events).await?;
+        if unreachable {
+            progress.unreachable.push(auth.audience);
+            if !reach::any_node_answers(core, &mut progress).await {
+                break;
+            }
+        }
     }
     Err(match progress.last {
         Some((node, failure)) => match clock_refusal(core, node, &failure).await {
@@ -423,6 +434,8 @@ async fn attempt(
     let first_token = attempt::first_token_wait(timeouts.first_token, prompt, usual);
     if progress.begun.is_some() && substitute {
         timeouts.open = timeouts.open.min(HURRIED_OPEN);
+    } else if options.relayer.is_none() {
+        timeouts.open = timeouts.open.min(reach::DIRECT_OPEN);
     }
     let context = Context {
         session,

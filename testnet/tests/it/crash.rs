@@ -8,7 +8,7 @@ use std::{
     collections::VecDeque,
     path::Path,
     sync::{Arc, Mutex},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use baton_client::{Client, ClientConfig, NewSession, ResumeOptions, TurnEvent, TurnInput};
@@ -129,4 +129,31 @@ async fn a_node_killed_at_any_step_loses_no_turn_and_repeats_none() {
         ended.unwrap();
     }
     assert!(left.lock().unwrap().is_empty(), "every cell ran");
+}
+
+/// All nodes die while the client has connections to them: nothing tells it so, and it asks none in vain for long.
+#[tokio::test(flavor = "multi_thread")]
+async fn when_every_node_is_dead_a_turn_ends_within_seconds_and_names_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut network = Network::start(folder.path(), 3, options()).await.unwrap();
+    let client = open_client(&network, &folder.path().join("client")).await;
+    let session = client.new_session(NewSession::default()).await.unwrap();
+    client.session(session).turn(say("before", None), |_: TurnEvent| {}).await.unwrap();
+    let nodes: Vec<NodeId> = network.running().map(|node| node.node).collect();
+    for node in &nodes {
+        network.kill_node(*node).await.unwrap();
+    }
+
+    let begun = Instant::now();
+    let ended = client.session(session).turn(say("after", None), |_: TurnEvent| {}).await;
+    let took = begun.elapsed();
+    let error = ended.unwrap_err().to_string();
+    for node in &nodes {
+        assert!(error.contains(&node.to_string()[..8]), "{node} is not named: {error}");
+    }
+    // Five seconds for the first, two for the others, and some for a busy machine; it was 45.
+    assert!(took < Duration::from_secs(15), "{took:?}: {error}");
+    assert!(client.session(session).info().await.unwrap().pending, "the message is kept");
+    client.shutdown(Duration::from_secs(2)).await;
+    network.stop().await.unwrap();
 }
