@@ -69,13 +69,13 @@ pub(super) async fn start(
     if request.ephemeral {
         return start_ephemeral(gateway, slot, template, request, (sender, steps)).await;
     }
-    let prepared = prepare_session(gateway, &request, &template).await?;
+    let (prepared, session_slot) = prepare_session(gateway, &request, &template, &sender).await?;
     let session = prepared.session;
     let gateway = gateway.clone();
     gateway.inner.turns.clone().spawn(async move {
         let options = ResumeOptions::of(&template);
         run(&gateway, prepared, template, &request, sender).await;
-        drop(slot);
+        drop((slot, session_slot));
         settle_devices(&gateway, session, &options).await;
     });
     Ok(RunningTurn { session, steps })

@@ -53,6 +53,7 @@ mod page_turns;
 mod session_choice;
 mod session_header;
 mod session_index;
+mod session_slots;
 mod tools;
 mod wire;
 
@@ -84,6 +85,7 @@ use api_error::ApiError;
 use baton_client::{Client, ClientError, MemoryHint, TurnInput, TurnOutcome};
 use models::ModelNames;
 use session_index::{MAX_SESSIONS, SessionIndex};
+use session_slots::SessionSlots;
 
 /// Most requests served at once: more than one person's programs make.
 const MAX_REQUESTS: usize = 64;
@@ -141,6 +143,8 @@ struct Inner {
     /// Sessions with the time of their last use, to release their files.
     open: Mutex<Vec<(SessionId, Instant)>>,
     slots: Arc<Semaphore>,
+    /// The sessions in which requests take turns.
+    session_slots: SessionSlots,
     /// Time of the last scan of the home, in milliseconds since the Unix epoch, less [`FILE_TIME_SLACK_MS`].
     scanned_ms: AtomicU64,
     turns: TaskTracker,
@@ -160,6 +164,7 @@ impl Gateway {
             search_slot: tokio::sync::Mutex::new(()),
             open: Mutex::new(Vec::new()),
             slots: Arc::new(Semaphore::new(MAX_REQUESTS)),
+            session_slots: SessionSlots::default(),
             scanned_ms: AtomicU64::new(0),
             turns: TaskTracker::new(),
         });

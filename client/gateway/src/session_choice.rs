@@ -1,5 +1,7 @@
 //! Decides a request's session and the kind of its turn.
 
+use std::time::Duration;
+
 use baton_proto::{
     ids::SessionId,
     link::BranchPoint,
@@ -8,10 +10,14 @@ use baton_proto::{
     turn::json_schema_hash,
 };
 
+use tokio::sync::mpsc::UnboundedSender;
+
 use super::{
     ApiError, Gateway,
+    answer::Step,
     logprobs::LogprobsRequest,
     session_index::{agreement, same_messages, split},
+    session_slots::{Holder, SessionSlot},
     wire::{CompletionRequest, RequestPlace},
 };
 use baton_client::{Client, ClientError, Conversation, NewSession, ResumeOptions, TurnInput};
@@ -41,13 +47,22 @@ enum SessionChoice {
     New { branch: Option<BranchPoint>, history: Vec<Message> },
 }
 
-/// Finds or begins the session of a request, and makes it ready.
+/// Time for a turn to end whose program has hung up.
+const HANG_UP_WAIT: Duration = Duration::from_secs(5);
+
+/// Finds or begins the session of a request, makes it ready, and takes it until the request is answered.
+///
+/// # Parameters
+/// `steps` goes to the program; it shows whether the program still waits.
 pub(super) async fn prepare_session(
     gateway: &Gateway,
     request: &CompletionRequest,
     template: &TurnInput,
-) -> Result<PreparedSession, ApiError> {
+    steps: &UnboundedSender<Step>,
+) -> Result<(PreparedSession, SessionSlot), ApiError> {
     let client = gateway.client();
+    let take = |session| gateway.inner.session_slots.take(session, steps.downgrade());
+    let busy = |_| ClientError::Busy;
     let unanswered = gateway.index().take_unanswered(&request.messages);
     if let Some(session) = unanswered
         && request.session.is_none()
@@ -56,7 +71,8 @@ pub(super) async fn prepare_session(
         if has_same_form(gateway, session, request).await?
             && pinned_messages(client, session, request).await? == client.session(session).system().await?
         {
-            return Ok(PreparedSession { session, work: SessionWork::Resume });
+            let slot = take(session).map_err(busy)?;
+            return Ok((PreparedSession { session, work: SessionWork::Resume }, slot));
         }
         // The request now has other tools or system text, which the begun turn cannot take any more.
         client.session(session).abandon().await?;
@@ -77,17 +93,35 @@ pub(super) async fn prepare_session(
             let conversation = conversation(gateway, name).await?;
             if repeats_pending(gateway, conversation.session, request).await? {
                 gateway.note_use(conversation.session);
-                return Ok(PreparedSession { session: conversation.session, work: SessionWork::Resume });
+                let slot = match take(conversation.session) {
+                    Ok(slot) => slot,
+                    Err(holder) => {
+                        wait_if_hung_up(holder).await?;
+                        return Box::pin(prepare_session(gateway, request, template, steps)).await;
+                    }
+                };
+                let prepared = PreparedSession { session: conversation.session, work: SessionWork::Resume };
+                return Ok((prepared, slot));
             }
             choose_in_named(&conversation, before, request.place)?
         }
         None => find_by_messages(gateway, before, &request.messages, template).await,
     };
-    let choice = match choice {
-        SessionChoice::Session { session, replaces } if request.session.is_none() => {
-            beside_running_turn(client, (session, replaces), new).await?
-        }
-        choice => choice,
+    let (choice, slot) = match choice {
+        SessionChoice::Session { session, replaces } => match take(session) {
+            Ok(slot) if request.session.is_some() => {
+                (SessionChoice::Session { session, replaces }, Some(slot))
+            }
+            Ok(slot) => (beside_running_turn(client, (session, replaces), new).await?, Some(slot)),
+            Err(holder) if request.session.is_none() && !holder.has_hung_up() => {
+                (branch_beside(client, (session, replaces)).await?, None)
+            }
+            Err(holder) => {
+                wait_if_hung_up(holder).await?;
+                return Box::pin(prepare_session(gateway, request, template, steps)).await;
+            }
+        },
+        choice @ SessionChoice::New { .. } => (choice, None),
     };
     match choice {
         SessionChoice::New { branch, history } => {
@@ -104,7 +138,8 @@ pub(super) async fn prepare_session(
             let begun = NewSession { system, branch, root: None };
             let session = client.new_session(begun).await?;
             gateway.note_use(session);
-            Ok(PreparedSession { session, work: SessionWork::Turn { messages, replaces: None } })
+            let slot = take(session).map_err(busy)?;
+            Ok((PreparedSession { session, work: SessionWork::Turn { messages, replaces: None } }, slot))
         }
         SessionChoice::Session { session, .. }
             if client.session(session).info().await?.waiting_replays > 0 =>
@@ -119,9 +154,11 @@ pub(super) async fn prepare_session(
                     "another device's turns were merged, so the turn may have another seq; read the session again",
                 ));
             }
-            Box::pin(prepare_session(gateway, request, template)).await
+            drop(slot);
+            Box::pin(prepare_session(gateway, request, template, steps)).await
         }
         SessionChoice::Session { session, replaces } => {
+            let slot = slot.ok_or(ClientError::Busy)?;
             check(template, new)?;
             gateway.note_use(session);
             let system = pinned_messages(client, session, request).await?;
@@ -131,19 +168,29 @@ pub(super) async fn prepare_session(
                     && system == client.session(session).system().await?
                     && has_same_form(gateway, session, request).await?
                 {
-                    return Ok(PreparedSession { session, work: SessionWork::Resume });
+                    return Ok((PreparedSession { session, work: SessionWork::Resume }, slot));
                 }
                 // A different request no longer waits for that answer.
                 client.session(session).abandon().await?;
             }
             client.session(session).set_system(system).await?;
-            Ok(PreparedSession { session, work: SessionWork::Turn { messages: new.to_vec(), replaces } })
+            let work = SessionWork::Turn { messages: new.to_vec(), replaces };
+            Ok((PreparedSession { session, work }, slot))
         }
     }
 }
 
-/// The place of a request in a session that its messages chose. While another turn runs there, the request
-/// branches off before it, so that both are answered. The same messages once more are a retry, which waits.
+/// Waits for the end of a turn whose program has hung up, as before a retry, or after a stop. Other turns are
+/// not waited for.
+async fn wait_if_hung_up(holder: Holder) -> Result<(), ClientError> {
+    if !holder.has_hung_up() {
+        return Err(ClientError::Busy);
+    }
+    tokio::time::timeout(HANG_UP_WAIT, holder.ended()).await.map_err(|_| ClientError::Busy)
+}
+
+/// The place of a request in a session that its messages chose. While another turn runs there that no request
+/// began, such as a replay, the request branches off before it. The same messages once more are a retry.
 async fn beside_running_turn(
     client: &Client,
     (session, replaces): (SessionId, Option<u64>),
@@ -154,7 +201,15 @@ async fn beside_running_turn(
     if pending.is_none_or(|pending| same_messages(&pending, new)) || !handle.is_busy().await? {
         return Ok(SessionChoice::Session { session, replaces });
     }
-    let turns = handle.conversation().await?.turns;
+    branch_beside(client, (session, replaces)).await
+}
+
+/// A branch before the turn that runs in a session, so that both requests are answered.
+async fn branch_beside(
+    client: &Client,
+    (session, replaces): (SessionId, Option<u64>),
+) -> Result<SessionChoice, ApiError> {
+    let turns = client.session(session).conversation().await?.turns;
     let shared = turns.iter().take_while(|turn| replaces.is_none_or(|from| turn.seq < from)).last();
     let branch = shared.map(|turn| BranchPoint { session_id: session, link_hash: turn.link_hash });
     Ok(SessionChoice::New { branch, history: Vec::new() })

@@ -317,6 +317,45 @@ async fn two_continuations_of_one_history_at_once_are_both_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_same_continuation_three_times_at_once_is_answered_in_the_session_and_in_branches() {
+    let world = World::new(2).await;
+    let endpoint = Endpoint::open(&world).await;
+    let first = endpoint.chat(&json!({ "messages": said(&[("user", "a")]) })).send().await.unwrap();
+    let session = first.headers()["x-baton-session"].to_str().unwrap().to_owned();
+    let messages = said(&[("user", "a"), ("assistant", "a (0)"), ("user", "b")]);
+    for node in &world.nodes {
+        node.script([Act::Hang]);
+    }
+    let body = json!({ "messages": messages, "stream": true });
+    let mut running = endpoint.chat(&body).send().await.unwrap();
+    assert_eq!(running.headers()["x-baton-session"].to_str().unwrap(), session);
+    assert!(running.chunk().await.unwrap().is_some());
+    tokio::select! {
+        () = world.nodes[0].hangs() => {}
+        () = world.nodes[1].hangs() => {}
+    }
+    for node in &world.nodes {
+        node.clear_script();
+    }
+    let mut branches = Vec::new();
+    let beside = (0..2).map(|_| endpoint.chat(&json!({ "messages": messages })).send());
+    for response in futures::future::join_all(beside).await {
+        let response = response.unwrap();
+        assert_eq!(response.status(), 200);
+        branches.push(response.headers()["x-baton-session"].to_str().unwrap().to_owned());
+        let body: Value = response.json().await.unwrap();
+        assert!(answer(&body).starts_with("b ("), "{body}");
+    }
+    assert_ne!(branches[0], branches[1]);
+    for branch in branches {
+        let conversation = endpoint.client.session(branch.parse().unwrap()).conversation().await.unwrap();
+        assert_eq!(conversation.branch.unwrap().session_id.to_string(), session);
+    }
+    drop(running);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn errors_have_the_shape_and_the_status_that_programs_act_upon() {
     let world = World::new(1).await;
     let endpoint = Endpoint::open(&world).await;
