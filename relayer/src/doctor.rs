@@ -104,7 +104,7 @@ fn print(checks: &[Check], json: bool) -> anyhow::Result<()> {
 impl Subject {
     /// Finds out whether the relayer runs.
     async fn look(settings: Settings, offline: bool) -> Self {
-        let answer = running::ask(settings.http).await;
+        let answer = running::ask(&settings.data_dir, settings.http).await;
         let own_key = key_files::load(&settings.data_dir.join(KEY_FILE), KEY_KIND, None).ok();
         let own_key =
             own_key.map(|secret| SecretSigningKey::from_seed(secret.expose()).public_key().to_string());

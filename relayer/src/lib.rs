@@ -11,6 +11,7 @@
 //! - [`chat::Chat`] and [`Relayer`], which take memory as a [`Recollection`];
 //! - [`NodeModel`], with which memory uses a node's model.
 
+mod address_file;
 mod auth;
 mod backups;
 mod budgets;

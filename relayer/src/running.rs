@@ -1,12 +1,13 @@
 //! Asks the relayer that runs with these settings, over its open HTTP routes. `status` and `doctor` call it.
 //! It signs nothing, and sees no memory.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use reqwest::{Client, Response, StatusCode};
 use serde_json::Value;
 
 use crate::{
+    address_file::AddressFile,
     config::HttpSetting,
     http::{MemoryFacts, RelayerIdentity},
     serve::client_url,
@@ -52,8 +53,18 @@ pub(crate) enum RelayerAnswer {
     Relayer(Box<RunningRelayer>),
 }
 
-/// Asks for identity, health and readiness.
-pub(crate) async fn ask(http: HttpSetting) -> RelayerAnswer {
+/// Asks the relayer of a data folder for identity, health and readiness: at the address in its file, else at
+/// that of the settings.
+pub(crate) async fn ask(data_dir: &Path, http: HttpSetting) -> RelayerAnswer {
+    if let Some(address) = AddressFile::read(data_dir)
+        && let answer @ RelayerAnswer::Relayer(_) = ask_at(HttpSetting::At(address)).await
+    {
+        return answer;
+    }
+    ask_at(http).await
+}
+
+async fn ask_at(http: HttpSetting) -> RelayerAnswer {
     let address = match http {
         HttpSetting::Off => return RelayerAnswer::NoAddress("HTTP is off, so a relayer cannot be asked"),
         HttpSetting::At(address) if address.port() == 0 => {
@@ -179,7 +190,7 @@ mod tests {
     #[tokio::test]
     async fn without_an_address_nothing_is_asked() {
         for setting in [HttpSetting::Off, HttpSetting::At("127.0.0.1:0".parse().unwrap())] {
-            assert!(matches!(ask(setting).await, RelayerAnswer::NoAddress(_)));
+            assert!(matches!(ask_at(setting).await, RelayerAnswer::NoAddress(_)));
         }
     }
 }

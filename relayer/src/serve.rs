@@ -19,6 +19,7 @@ use utoipa_axum::router::OpenApiRouter;
 use zeroize::Zeroizing;
 
 use crate::{
+    address_file::AddressFile,
     chat::{Chat, ChatConfig},
     config::{HttpSetting, Settings},
     http::{
@@ -60,7 +61,10 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let upkeep = Upkeep::new(&settings, &opened, owners.clone());
     upkeep.count_owners().await?;
     let identity = identity_source(&settings, &opened, chat.is_open(), &key, mesh.clone());
-    announce(&settings, &identity(), listener.as_ref(), json)?;
+    let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    let address_file = address.map(|address| AddressFile::write(&settings.data_dir, address)).transpose();
+    let _address_file = address_file.context("the file with the relayer's address cannot be written")?;
+    announce(&settings, &identity(), address, json);
 
     let shutdown = CancellationToken::new();
     let grace = Duration::from_secs(settings.drain_seconds.into());
@@ -260,25 +264,18 @@ fn is_loopback(address: &str) -> bool {
 }
 
 /// Reports the relayer's addresses once it listens: for a person, or as one JSON line for a program.
-fn announce(
-    settings: &Settings,
-    identity: &RelayerIdentity,
-    listener: Option<&TcpListener>,
-    json: bool,
-) -> anyhow::Result<()> {
-    let http = listener.map(TcpListener::local_addr).transpose()?;
+fn announce(settings: &Settings, identity: &RelayerIdentity, http: Option<SocketAddr>, json: bool) {
     if json {
         let ready = serde_json::json!({
             "event": "ready", "relayer": identity.relayer, "peer_id": identity.peer_id,
             "listen": identity.addresses, "http": http.map(|address| format!("http://{address}")),
         });
         println(&ready.to_string());
-        return Ok(());
+        return;
     }
     println(&format!("relayer {}, data in {}", identity.relayer, show(&settings.data_dir)));
     let url = http.map(|address| client_url(settings.public_url.as_deref(), address));
     closing_lines(identity, url.as_deref()).iter().for_each(|line| println(line));
-    Ok(())
 }
 
 /// The URL for clients: the configured one, or else the listener's. An address of all interfaces becomes the

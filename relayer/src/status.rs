@@ -14,11 +14,11 @@ use crate::{
 /// # Errors
 /// If no relayer answers, or if it is not ready.
 pub(crate) async fn run(settings: &Settings, as_json: bool) -> anyhow::Result<()> {
-    let relayer = match running::ask(settings.http).await {
+    let relayer = match running::ask(&settings.data_dir, settings.http).await {
         RelayerAnswer::Relayer(relayer) => relayer,
         RelayerAnswer::NoAddress(reason) => bail!("{reason}"),
         RelayerAnswer::Silent { url, reason } => bail!(
-            "no relayer answers at {url} ({reason}): start it with `baton-relayer run`, or name its address with --http"
+            "no relayer answers at {url} ({reason}): start it with `baton-relayer run`, or name its data folder with --data-dir, or its address with --http"
         ),
         RelayerAnswer::OtherProgram { reason, .. } => {
             bail!("another program is there: {reason}; name the relayer's address with --http")

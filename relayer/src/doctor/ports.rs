@@ -61,7 +61,7 @@ fn check_http(check: &mut Check, subject: &Subject) {
         return;
     };
     match (&subject.answer, subject.running()) {
-        (_, Some(_)) => check.saw(format!("HTTP at {address} is the running relayer's")),
+        (_, Some(relayer)) => check.saw(format!("HTTP at {} is the running relayer's", relayer.url)),
         (RelayerAnswer::Relayer(other), None) => {
             check.found(codes::HTTP_OTHER, format!("{address}: the relayer {}", other.identity.relayer));
         }

@@ -328,12 +328,12 @@ fn a_backup_beside_the_running_relayer_brings_memory_to_a_new_machine() {
 fn status_and_doctor_ask_the_running_relayer() {
     let folder = tempfile::tempdir().unwrap();
     let relayer = Relayer::start(folder.path());
-    let http = relayer.url.strip_prefix("http://").unwrap();
+    // On a free port, which neither command is told: the data folder has it while the relayer runs.
     let ask = |command: &str| {
         let output = Command::new(env!("CARGO_BIN_EXE_baton-relayer"))
             .arg("--data-dir")
             .arg(folder.path())
-            .args([command, "--json", "--http", http, "--listen", "/ip4/127.0.0.1/tcp/0"])
+            .args([command, "--json", "--listen", "/ip4/127.0.0.1/tcp/0"])
             .args(["--mdns", "false", "--embedder", "hashing"])
             .args(["--through-nodes", "true", "--through-nodes-model", "some-model"])
             .output()
@@ -343,6 +343,7 @@ fn status_and_doctor_ask_the_running_relayer() {
     };
     let (code, status) = ask("status");
     assert_eq!((code, &status["ready"]), (Some(0), &Value::Bool(true)), "{status}");
+    assert_eq!(status["url"], relayer.url, "{status}");
     let (peer, address) = (&status["relayer"]["peer_id"], &status["relayer"]["addresses"][0]);
     assert!(address.as_str().unwrap().ends_with(&format!("/p2p/{}", peer.as_str().unwrap())), "{status}");
     let (code, report) = ask("doctor");
