@@ -41,6 +41,7 @@ mod read;
 mod reads;
 mod recent_blobs;
 mod retry;
+mod shards;
 mod sources;
 mod times;
 mod verify;
@@ -70,6 +71,7 @@ pub use permission::PutPermission;
 pub use quilts::{QuiltPatchInfo, ReadPatch, StoredPatch, StoredQuilt};
 pub use reads::{BlobStat, ConcatId, ObjectBlob};
 use recent_blobs::RecentBlobs;
+pub use shards::{SHARDS_HEADER, differing_shards};
 use sources::Sources;
 pub use times::http_date;
 

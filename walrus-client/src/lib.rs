@@ -53,7 +53,10 @@ pub use blob_id::{
     ShardCount, ShardCountError, SliverPair, TreeRoot, blob_id, blob_id_of, blob_id_of_threads,
     blob_id_threads, encoded_length,
 };
-pub use http_store::{HttpStore, HttpStoreBuilder, HttpStoreConfigError, PutPermission, http_date};
+pub use http_store::{
+    HttpStore, HttpStoreBuilder, HttpStoreConfigError, PutPermission, SHARDS_HEADER, differing_shards,
+    http_date,
+};
 pub use jwt::{PublisherToken, TokenError, TokenMinter};
 pub use quilt::{Quilt, QuiltError, QuiltIndex, QuiltPatch, QuiltPatchId};
 pub use token_file::{TokenFile, TokenFileError};

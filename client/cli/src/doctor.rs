@@ -8,7 +8,7 @@ use baton_proto::{
     receipt::EngineKind,
     store::{BlobStore as _, HeadIndex as _},
 };
-use baton_walrus_client::{HttpStore, PutPermission, ShardCount};
+use baton_walrus_client::{HttpStore, PutPermission, ShardCount, differing_shards};
 use serde::Serialize;
 use serde_json::json;
 
@@ -54,6 +54,7 @@ codes! {
     PUBLISHER_DOWN: "C401" false "a publisher does not answer", "start the store, or name another with `--publisher`";
     AGGREGATOR_DOWN: "C402" false "an aggregator does not answer", "start the store, or name another with `--aggregator`";
     PUT_REFUSED: "C403" true "a publisher refuses this device's blobs", "name its secret or token: `--publisher-secret-file` or `--publisher-token-file`";
+    SHARDS_DIFFER: "C404" false "the store has another number of shards", "set `--shards`, or shards in the settings file, to the number of the store";
     INDEX_DOWN: "C501" true "a head index does not answer", "start it, or name another with `--heads`";
     NODE_UNREACHABLE: "C601" true "a named node cannot be reached", "check that the node runs, and its address";
     NO_NODE: "C602" false "no node was found", "name a node with `--node`, or use a private network: `baton try`";
@@ -214,7 +215,14 @@ async fn stores(settings: &Settings) -> [Check; 2] {
     for url in settings.publishers() {
         // Every server of HTTP answers, if only by a refusal.
         match http.get(format!("{}/v1/api", url.trim_end_matches('/'))).send().await {
-            Ok(_) => store.saw(format!("publisher {url}")),
+            Ok(answer) => {
+                store.saw(format!("publisher {url}"));
+                let ours = settings.shards().get();
+                if let Some(theirs) = differing_shards(answer.headers(), ours) {
+                    let detail = format!("publisher {url} has {theirs}, these settings {ours}");
+                    store.found(codes::SHARDS_DIFFER, detail);
+                }
+            }
             Err(error) => {
                 store.found(codes::PUBLISHER_DOWN, format!("publisher {url}: {}", innermost(&error)))
             }

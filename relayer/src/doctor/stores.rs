@@ -8,7 +8,7 @@ use baton_proto::{
     limits::MAX_CLOCK_SKEW_MS,
     store::{HeadIndex as _, StoreError},
 };
-use baton_walrus_client::http_date;
+use baton_walrus_client::{differing_shards, http_date};
 use reqwest::{Client, Method, StatusCode, header};
 
 use super::{
@@ -51,6 +51,8 @@ enum StoreAnswer {
         took: Duration,
         /// How far this machine's clock is ahead, and the uncertainty, in milliseconds.
         ahead_ms: Option<(i64, u64)>,
+        /// The server's shard count, if it announces another one than the settings have.
+        other_shards: Option<u16>,
     },
 }
 
@@ -81,7 +83,7 @@ async fn check_stores(subject: &Subject, ahead: &mut Vec<(String, i64, u64)>) ->
     let client = Client::builder().timeout(TIMEOUT).build();
     let Ok(client) = client else { return check };
     for (server, url, path) in servers(walrus) {
-        let answer = ask(&client, server, url, &path).await;
+        let answer = ask(&client, server, url, &path, walrus.shards).await;
         if let StoreAnswer::Status { ahead_ms: Some((ahead_ms, margin_ms)), .. } = answer {
             ahead.push((shown(url).to_owned(), ahead_ms, margin_ms));
         }
@@ -112,7 +114,7 @@ fn shown(url: &str) -> &str {
     url.split_once('?').map_or(url, |(base, _)| base)
 }
 
-async fn ask(client: &Client, server: StoreServer, url: &str, path: &str) -> StoreAnswer {
+async fn ask(client: &Client, server: StoreServer, url: &str, path: &str, shards: u16) -> StoreAnswer {
     let query = url.split_once('?').map(|(_, query)| query);
     let mut full = format!("{}/{path}", shown(url).trim_end_matches('/'));
     if let Some(query) = query {
@@ -125,7 +127,8 @@ async fn ask(client: &Client, server: StoreServer, url: &str, path: &str) -> Sto
             let took = begin.elapsed();
             let date = answer.headers().get(header::DATE).and_then(|date| date.to_str().ok());
             let ahead_ms = date.and_then(http_date).map(|seconds| compare(seconds, asked_ms, took));
-            StoreAnswer::Status { status: answer.status(), took, ahead_ms }
+            let other_shards = differing_shards(answer.headers(), shards);
+            StoreAnswer::Status { status: answer.status(), took, ahead_ms, other_shards }
         }
     }
 }
@@ -147,7 +150,10 @@ fn judge(check: &mut Check, server: StoreServer, url: &str, answer: &StoreAnswer
         StoreAnswer::Status { status, .. } if status.is_server_error() => {
             check.found(server.silent, format!("{url} says {status}"));
         }
-        StoreAnswer::Status { took, .. } => {
+        StoreAnswer::Status { took, other_shards, .. } => {
+            if let Some(theirs) = other_shards {
+                check.found(codes::SHARDS_DIFFER, format!("{kind} {url} has {theirs}"));
+            }
             check.saw(format!("{kind} {url} answers in {} ms", took.as_millis()));
             if *took > SLOW {
                 check.found(codes::STORE_SLOW, format!("{kind} {url} took {} ms", took.as_millis()));
@@ -204,12 +210,20 @@ mod tests {
 
     #[test]
     fn servers_are_judged_by_their_answers_and_secrets_stay_out() {
-        let answered = |status, took| StoreAnswer::Status { status, took, ahead_ms: None };
+        let answered =
+            |status, took| StoreAnswer::Status { status, took, ahead_ms: None, other_shards: None };
+        let other = StoreAnswer::Status {
+            status: StatusCode::OK,
+            took: Duration::ZERO,
+            ahead_ms: None,
+            other_shards: Some(10),
+        };
         for (server, answer, codes) in [
             (AGGREGATOR, answered(StatusCode::NOT_FOUND, Duration::ZERO), vec![]),
             (AGGREGATOR, answered(StatusCode::BAD_GATEWAY, Duration::ZERO), vec!["R401"]),
             (PUBLISHER, StoreAnswer::Silent(String::new()), vec!["R402"]),
             (PUBLISHER, answered(StatusCode::OK, SLOW + Duration::from_millis(1)), vec!["R403"]),
+            (PUBLISHER, other, vec!["R407"]),
         ] {
             let mut check = Check::new("store");
             judge(&mut check, server, "http://x", &answer);

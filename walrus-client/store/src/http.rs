@@ -18,7 +18,7 @@ use axum::{
     routing::{get, put},
 };
 use baton_proto::ids::HeadIndexKey;
-use baton_walrus_client::{MAX_HEAD_BYTES, wire::reason};
+use baton_walrus_client::{MAX_HEAD_BYTES, SHARDS_HEADER, wire::reason};
 
 use super::{EmbeddedStore, WriteError, answers::Refusal};
 
@@ -79,9 +79,11 @@ async fn status(State(store): State<EmbeddedStore>) -> Response {
     }
 }
 
-/// The description of the interface.
-async fn api() -> Response {
-    ([(header::CONTENT_TYPE, "application/yaml")], include_str!("http/api.yaml")).into_response()
+/// The description of the interface, with the shard count for those whose settings may differ.
+async fn api(State(store): State<EmbeddedStore>) -> Response {
+    let shards = store.shards().get().to_string();
+    let headers = [(header::CONTENT_TYPE.as_str(), "application/yaml"), (SHARDS_HEADER, &shards)];
+    (headers, include_str!("http/api.yaml")).into_response()
 }
 
 fn bad_query(rejection: &QueryRejection) -> Refusal {

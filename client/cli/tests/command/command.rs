@@ -383,6 +383,15 @@ async fn doctor_finds_nothing_wrong_on_a_healthy_network_and_names_what_is() {
     let healthy = fixture.baton(&home, &["doctor", "--json"], "").await;
     assert_eq!(code(&healthy), 0, "{}", out(&healthy));
     assert_eq!(last(&healthy)["ok"], true, "{}", out(&healthy));
+    let node = fixture.node.addrs().first().unwrap().to_string();
+    let words = ["doctor", "--node", &node, "--publisher", &fixture.url, "--shards", "1000", "--home"];
+    let mut words: Vec<String> = words.iter().map(ToString::to_string).collect();
+    words.push(home.display().to_string());
+    let folder = fixture.folder.path().to_owned();
+    let other = tokio::task::spawn_blocking(move || run(&folder, &words, "")).await.unwrap();
+    assert_eq!(code(&other), 1);
+    let words = err(&other);
+    assert!(words.contains("C404") && words.contains("has 10, these settings 1000"), "{words}");
     let sick = fixture.baton(&home, &["doctor", "--aggregator", "http://127.0.0.1:9"], "").await;
     assert_eq!(code(&sick), 1);
     assert!(err(&sick).contains("C402") && err(&sick).contains("fix: "), "{}", err(&sick));

@@ -7,7 +7,7 @@ use baton_proto::{
     ids::{BlobId, HeadIndexKey},
     store::{HeadIndex as _, StoreError},
 };
-use baton_walrus_client::{HttpStore, PutPermission, http_date};
+use baton_walrus_client::{HttpStore, PutPermission, differing_shards, http_date};
 use reqwest::{Client, Method, header};
 
 use super::{Subject, codes, report::Check};
@@ -57,6 +57,7 @@ pub(super) async fn check(subject: &Subject) -> Result<(Check, Vec<StoreDate>), 
             &blob,
             "aggregator",
             codes::AGGREGATOR_SILENT,
+            settings.shards,
             &mut check,
             &mut dates,
         )
@@ -70,6 +71,7 @@ pub(super) async fn check(subject: &Subject) -> Result<(Check, Vec<StoreDate>), 
             "v1/api",
             "publisher",
             codes::PUBLISHER_SILENT,
+            settings.shards,
             &mut check,
             &mut dates,
         )
@@ -122,6 +124,7 @@ async fn ask(
     path: &str,
     kind: &str,
     silent: codes::Code,
+    shards: u16,
     check: &mut Check,
     dates: &mut Vec<StoreDate>,
 ) {
@@ -146,6 +149,9 @@ async fn ask(
     check.saw(format!("{kind} {base} answers in {}", short(took)));
     if took > SLOW {
         check.found(codes::STORE_SLOW, format!("{kind} {base} took {}", short(took)));
+    }
+    if let Some(theirs) = differing_shards(answer.headers(), shards) {
+        check.found(codes::SHARDS_DIFFER, format!("{kind} {base} has {theirs}, these settings {shards}"));
     }
     let date = answer.headers().get(header::DATE).and_then(|date| date.to_str().ok()).and_then(http_date);
     if let Some(seconds) = date {

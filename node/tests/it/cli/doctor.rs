@@ -244,6 +244,21 @@ async fn a_store_that_refuses_the_nodes_blobs_is_found_and_its_secret_is_the_fix
     assert!(all.to_string().contains("accepts this node's blobs"), "{all}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_number_of_shards_than_the_stores_is_found() {
+    let home = tempfile::tempdir().unwrap();
+    output(home.path(), &["init"]);
+    let store = Store::with_secret(home.path(), SHARDS, None).await;
+    let asked = |shards: &str| {
+        doctor(home.path(), &[&ALONE[..], &["--publisher", &store.url, "--shards", shards]].concat())
+    };
+    let (code, codes, all) = asked("1000");
+    assert!(code == 1 && codes.contains(&"D708".to_owned()), "{all}");
+    assert!(all.to_string().contains("has 10, these settings 1000"), "{all}");
+    let (_, codes, all) = asked("10");
+    assert!(!codes.contains(&"D708".to_owned()), "{all}");
+}
+
 #[test]
 fn bootstrap_peers_that_are_silent_or_somebody_else_are_found() {
     let (home, other, third) =

@@ -158,6 +158,7 @@ async fn there_is_no_delete_and_no_other_method() {
     assert_eq!(bench.get("/v1/nothing").await.status(), 404);
     let api = bench.get("/v1/api").await;
     assert_eq!((api.status().as_u16(), header(&api, "content-type")), (200, Some("application/yaml".into())));
+    assert_eq!(header(&api, "x-baton-shards"), Some("10".into()));
     let text = api.text().await.unwrap();
     assert!(
         text.starts_with("openapi: 3.1.0") && text.contains("/v1/blobs/by-quilt-patch-id/{quilt_patch_id}")
