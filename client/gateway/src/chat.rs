@@ -211,6 +211,7 @@ impl Frame {
             "object": object,
             "created": self.created_s,
             "model": answer.model,
+            "system_fingerprint": fingerprint(answer),
             "choices": [choice],
             "usage": usage(&answer.outcome.receipt.tokens),
             "baton": about(answer),
@@ -315,6 +316,7 @@ impl Frame {
         let choice = json!({ "index": 0, field: delta, "logprobs": logprobs, "finish_reason": finish });
         let mut chunk = self.base(&[choice]);
         if let (Some(answer), Value::Object(chunk)) = (answer, &mut chunk) {
+            chunk.insert("system_fingerprint".to_owned(), fingerprint(answer).into());
             chunk.insert("baton".to_owned(), about(answer));
         }
         event(&chunk)
@@ -335,6 +337,8 @@ impl Frame {
             "object": object,
             "created": self.created_s,
             "model": self.model,
+            // The last chunk has it: the receipt names the model.
+            "system_fingerprint": null,
             "choices": choices,
         })
     }
@@ -350,6 +354,13 @@ fn usage(tokens: &TokenCounts) -> Value {
         "completion_tokens": tokens.output,
         "total_tokens": tokens.input.saturating_add(tokens.output),
     })
+}
+
+/// The model's file and the kind of engine: with the same seed, they answer the same.
+fn fingerprint(answer: &AcceptedAnswer) -> String {
+    let receipt = &answer.outcome.receipt;
+    let model: String = receipt.model.to_string().chars().take(12).collect();
+    format!("fp_{model}_{}", receipt.engine.name())
 }
 
 fn finish_reason(finish: FinishReason) -> &'static str {

@@ -12,15 +12,27 @@ use super::{ApiError, Gateway};
 
 /// The headers that a page of an allowed origin may send and read.
 const ALLOWED_HEADERS: &str = "authorization, content-type, x-baton-session";
-const EXPOSED_HEADERS: &str = "x-baton-session";
+const EXPOSED_HEADERS: &str = "x-baton-session, x-request-id";
+/// A random name of each answer, which OpenAI's clients show beside an error.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const ALLOWED_METHODS: &str = "GET, POST, PATCH, DELETE, OPTIONS";
 /// Time for which a browser caches the preflight answer, in seconds.
 const PREFLIGHT_SECONDS: &str = "600";
 /// Names of this machine.
 const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
-/// Admits a request, or refuses it.
+/// Admits a request, or refuses it. Names the answer.
 pub(super) async fn admit(State(gateway): State<Gateway>, request: Request, next: Next) -> Response {
+    let id = format!("req_{}", hex::encode(baton_keys::secret::random_bytes::<16>()));
+    let mut response = admit_unnamed(gateway, request, next).await;
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        tracing::debug!(request = ?id, status = response.status().as_u16(), "answered");
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}
+
+async fn admit_unnamed(gateway: Gateway, request: Request, next: Next) -> Response {
     let origin = match check(&gateway, request.headers()) {
         Ok(origin) => origin,
         Err(api_error) => return api_error.into_response(),

@@ -49,6 +49,9 @@ impl ModelEntry {
             "object": "model",
             "created": self.since_s,
             "owned_by": "baton",
+            // As OpenRouter and vLLM name the length of a context.
+            "context_length": self.offer.context_tokens,
+            "max_model_len": self.offer.context_tokens,
             "baton": {
                 "model": self.offer.model.to_string(),
                 "engine": self.offer.engine.name(),

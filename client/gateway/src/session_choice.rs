@@ -79,10 +79,12 @@ pub(super) async fn prepare_session(
     }
     let (before, mut new) = split(&request.messages);
     if new.is_empty() {
-        return Err(ApiError::value(
-            "messages",
-            "the last message is the assistant's; there is nothing to answer",
-        ));
+        let message = if request.messages.is_empty() {
+            "there is only system text; add a message of the user, which is answered"
+        } else {
+            "the last message is the assistant's; there is nothing to answer"
+        };
+        return Err(ApiError::value("messages", message));
     }
     if request.place != RequestPlace::AfterMessages {
         new = &request.messages;

@@ -429,7 +429,9 @@ fn is_empty(value: &Value) -> bool {
 
 /// Whether an unsupported parameter of OpenAI's API holds only its default.
 pub(super) fn neutral(name: &str, value: &Value) -> Result<(), ApiError> {
-    if is_empty(value) || LABELS.contains(&name) {
+    // Asked for by its presence, even with no options.
+    let asks = name == "web_search_options" && !value.is_null();
+    if (is_empty(value) && !asks) || LABELS.contains(&name) {
         return Ok(());
     }
     let is = |expected: Value| if *value == expected { Ok(()) } else { Err(()) };
@@ -520,6 +522,7 @@ mod tests {
             ("logit_bias", json!({ "50256": -100 })),
             ("response_format", json!({ "type": "regex" })),
             ("echo", json!(true)),
+            ("web_search_options", json!({})),
             ("functions", json!([{ "name": "f" }])),
             ("tool_choice", json!("required")),
             ("modalities", json!(["text", "audio"])),

@@ -383,10 +383,54 @@ async fn errors_have_the_shape_and_the_status_that_programs_act_upon() {
     assert_eq!(endpoint.refused(embeddings).await, code(404, "model_not_found"));
     let models: Value =
         endpoint.request(Method::GET, "/v1/models").send().await.unwrap().json().await.unwrap();
-    assert_eq!((&models["data"][0]["id"], &models["data"][0]["object"]), (&json!(MODEL), &json!("model")));
+    let model = &models["data"][0];
+    assert_eq!((&model["id"], &model["object"]), (&json!(MODEL), &json!("model")));
+    assert!(
+        model["context_length"].as_u64().unwrap() > 0 && model["context_length"] == model["max_model_len"]
+    );
     let one = endpoint.request(Method::GET, &format!("/v1/models/{MODEL}")).send().await.unwrap();
     assert_eq!(one.status(), StatusCode::OK);
     assert_eq!(endpoint.refused(endpoint.request(Method::GET, "/v1/models/a/b")).await.0, 404);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_and_errors_have_names_and_say_which_model_and_engine_answered() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let hi = json!({ "messages": said(&[("user", "hi")]) });
+    let mut names = Vec::new();
+    let system = json!({ "messages": said(&[("system", "be brief")]) });
+    let requests = [
+        (endpoint.chat(&hi), 200),
+        (endpoint.chat(&system), 400),
+        (endpoint.http.get(format!("{}/v1/models", endpoint.url)), 401),
+        (endpoint.request(Method::GET, "/v1/nothing"), 404),
+    ];
+    for (request, status) in requests {
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status().as_u16(), status);
+        let name = response.headers()["x-request-id"].to_str().unwrap().to_owned();
+        assert!(name.len() == 36 && name.starts_with("req_") && !names.contains(&name), "{name}");
+        names.push(name);
+        let body: Value = response.json().await.unwrap();
+        match status {
+            200 => {
+                let model = body["baton"]["model"].as_str().unwrap();
+                let named = format!("fp_{}_{}", &model[..12], body["baton"]["engine"].as_str().unwrap());
+                assert_eq!(body["system_fingerprint"], named);
+            }
+            400 => assert!(body["error"]["message"].as_str().unwrap().contains("only system text"), "{body}"),
+            _ => {}
+        }
+    }
+    let streamed = json!({ "messages": said(&[("user", "hi")]), "stream": true });
+    let text = endpoint.chat(&streamed).send().await.unwrap().text().await.unwrap();
+    let chunks: Vec<Value> =
+        text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
+    let last = chunks.last().unwrap();
+    assert!(last["system_fingerprint"].as_str().unwrap().starts_with("fp_"), "{last}");
+    assert!(chunks.iter().all(|chunk| chunk.get("system_fingerprint").is_some()), "{text}");
     endpoint.close().await;
 }
 
