@@ -9,11 +9,11 @@ use super::{
     ApiError, Gateway, GatewayMemory, format,
     logprobs::{LogprobsRequest, SentReports},
     session_choice::{PreparedSession, SessionWork, prepare_session, record_kind},
+    steps::{AcceptedAnswer, Step},
     wire::CompletionRequest,
 };
 use baton_client::{
-    Client, ClientError, MemoryHint, NewSession, ResumeOptions, TokenReport, TurnEvent, TurnInput,
-    TurnOutcome,
+    Client, ClientError, MemoryHint, NewSession, ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
 };
 
 /// Time to wait for the head of an answered turn, to see whether another device wrote in the same place.
@@ -22,32 +22,14 @@ const COMPARE_WAIT: Duration = Duration::from_secs(3);
 /// Time to acknowledge an ephemeral answer to its node. The node stores the blobs.
 const EPHEMERAL_GRACE: Duration = Duration::from_secs(5);
 
-/// A step of an answer.
-pub(super) enum Step {
-    /// The client asks a node, by this name of the model.
-    Model(String),
-    /// Log probabilities of the tokens whose text comes next.
-    Logprobs(Vec<TokenReport>),
-    /// More of the text.
-    Text(String),
-    /// The client rebuilt, compared and accepted the answer.
-    Done(Box<AcceptedAnswer>),
-    /// The turn failed.
-    Failed(ApiError),
-}
-
-/// An accepted answer.
-pub(super) struct AcceptedAnswer {
-    pub(super) outcome: TurnOutcome,
-    /// The model's name.
-    pub(super) model: String,
-    /// Events of the session's other devices.
-    pub(super) devices: Vec<String>,
-}
+/// Pause in a stream of events after which a comment shows that the connection is alive.
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// A running turn. Dropping it ends the turn; its message stays, and the same request resumes it.
 pub(super) struct RunningTurn {
     pub(super) session: SessionId,
+    /// Its position in the chain, unless another device's turns come before it meanwhile.
+    pub(super) seq: u64,
     /// Bounded by the largest answer.
     pub(super) steps: mpsc::UnboundedReceiver<Step>,
 }
@@ -71,6 +53,7 @@ pub(super) async fn start(
     }
     let (prepared, session_slot) = prepare_session(gateway, &request, &template, &sender).await?;
     let session = prepared.session;
+    let seq = gateway.client().session(session).info().await?.turns;
     let gateway = gateway.clone();
     gateway.inner.turns.clone().spawn(async move {
         let options = ResumeOptions::of(&template);
@@ -78,7 +61,7 @@ pub(super) async fn start(
         drop((slot, session_slot));
         settle_devices(&gateway, session, &options).await;
     });
-    Ok(RunningTurn { session, steps })
+    Ok(RunningTurn { session, seq, steps })
 }
 
 /// Starts an ephemeral turn. Its session lives in memory until its node has the acknowledgement. Its blob
@@ -111,7 +94,7 @@ async fn start_ephemeral(
         drop(slot);
         client.shutdown(EPHEMERAL_GRACE).await;
     });
-    Ok(RunningTurn { session, steps })
+    Ok(RunningTurn { session, seq: 0, steps })
 }
 
 /// Turns the events of a turn into steps for the program.

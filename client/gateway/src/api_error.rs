@@ -93,6 +93,17 @@ impl ApiError {
         Self { session: Some(session), ..self }
     }
 
+    /// The same error, with the parameter under another name.
+    pub(super) fn renamed(mut self, rename: impl FnOnce(&str) -> String) -> Self {
+        self.param = self.param.map(|param| rename(&param).into());
+        self
+    }
+
+    /// The code, for programs.
+    pub(super) fn code(&self) -> &'static str {
+        self.code
+    }
+
     /// The body of the response, and of the event that ends a stream.
     pub(super) fn body(&self) -> Value {
         json!({ "error": {

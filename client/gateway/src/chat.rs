@@ -1,6 +1,6 @@
 //! `/v1/chat/completions` and `/v1/completions`, answered whole or as server-sent events.
 
-use std::{convert::Infallible, time::Duration};
+use std::convert::Infallible;
 
 use axum::{
     Json,
@@ -16,26 +16,18 @@ use baton_proto::{receipt::TokenCounts, record::FinishReason};
 use futures::{Stream, StreamExt as _, stream};
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
-use zeroize::Zeroizing;
 
 use super::{
     ApiError, Gateway,
-    answer::{AcceptedAnswer, RunningTurn, Step, start},
+    answer::{KEEP_ALIVE, RunningTurn, start},
+    body::read,
     logprobs::LogprobsRequest,
     session_header::{SESSION, name_session},
+    steps::{AcceptedAnswer, Step},
     tools::{self, AnswerParser, AnswerPart},
     wire::{ChatRequest, CompletionRequest, TextRequest},
 };
 use baton_client::TokenReport;
-
-/// Largest body: the largest turn's messages, JSON-escaped, after a long conversation.
-const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
-/// Most bytes read in all; those beyond the limit are dropped.
-const MAX_DRAINED_BYTES: usize = 4 * MAX_BODY_BYTES;
-/// Time for a body to arrive; until then it holds a slot.
-const BODY_TIME: Duration = Duration::from_secs(60);
-/// Pause after which a comment shows that the connection is alive.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,33 +54,6 @@ pub(super) async fn complete_text(State(gateway): State<Gateway>, body: Body) ->
     let slot = gateway.slot()?;
     let request = TextRequest::read(&read(body).await?)?;
     respond(gateway, slot, request, Form::Text).await
-}
-
-/// Reads a body. Reads and drops bytes beyond the limit for a while: a program that is cut off while it sends
-/// never sees the error.
-pub(super) async fn read(body: Body) -> Result<Zeroizing<Vec<u8>>, ApiError> {
-    let read = tokio::time::timeout(BODY_TIME, collect(body)).await;
-    read.map_err(|_| ApiError::request("body_too_slow", "", "the body did not arrive in time"))?
-}
-
-async fn collect(body: Body) -> Result<Zeroizing<Vec<u8>>, ApiError> {
-    let mut bytes = Zeroizing::new(Vec::new());
-    let mut seen = 0;
-    let mut parts = body.into_data_stream();
-    while let Some(part) = parts.next().await {
-        let part = part.map_err(|_| ApiError::request("invalid_body", "", "the body was cut off"))?;
-        seen += part.len();
-        if seen <= MAX_BODY_BYTES {
-            bytes.extend_from_slice(&part);
-        } else if seen > MAX_DRAINED_BYTES {
-            break;
-        }
-    }
-    if seen > MAX_BODY_BYTES {
-        let message = format!("the body is larger than {MAX_BODY_BYTES} bytes");
-        return Err(ApiError::request("body_too_large", "", message));
-    }
-    Ok(bytes)
 }
 
 async fn respond(
@@ -211,10 +176,10 @@ impl Frame {
             "object": object,
             "created": self.created_s,
             "model": answer.model,
-            "system_fingerprint": fingerprint(answer),
+            "system_fingerprint": answer.fingerprint(),
             "choices": [choice],
             "usage": usage(&answer.outcome.receipt.tokens),
-            "baton": about(answer),
+            "baton": answer.about(),
         })
     }
 
@@ -316,8 +281,8 @@ impl Frame {
         let choice = json!({ "index": 0, field: delta, "logprobs": logprobs, "finish_reason": finish });
         let mut chunk = self.base(&[choice]);
         if let (Some(answer), Value::Object(chunk)) = (answer, &mut chunk) {
-            chunk.insert("system_fingerprint".to_owned(), fingerprint(answer).into());
-            chunk.insert("baton".to_owned(), about(answer));
+            chunk.insert("system_fingerprint".to_owned(), answer.fingerprint().into());
+            chunk.insert("baton".to_owned(), answer.about());
         }
         event(&chunk)
     }
@@ -356,41 +321,10 @@ fn usage(tokens: &TokenCounts) -> Value {
     })
 }
 
-/// The model's file and the kind of engine: with the same seed, they answer the same.
-fn fingerprint(answer: &AcceptedAnswer) -> String {
-    let receipt = &answer.outcome.receipt;
-    let model: String = receipt.model.to_string().chars().take(12).collect();
-    format!("fp_{model}_{}", receipt.engine.name())
-}
-
 fn finish_reason(finish: FinishReason) -> &'static str {
     match finish {
         FinishReason::Length => "length",
         FinishReason::ToolCall => "tool_calls",
         FinishReason::Stop | FinishReason::StopString | FinishReason::None => "stop",
     }
-}
-
-/// Data about the turn for which OpenAI's API has no field.
-#[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
-fn about(answer: &AcceptedAnswer) -> Value {
-    let outcome = &answer.outcome;
-    let mut about = json!({
-        "session": outcome.session.to_string(),
-        "seq": outcome.seq,
-        // For people, who count from 1.
-        "turn": outcome.seq.saturating_add(1),
-        "node": outcome.node.to_string(),
-        // A turn that does not rebuild is never sent as an answer.
-        "verified": true,
-        "model": outcome.receipt.model.to_string(),
-        "engine": outcome.receipt.engine.name(),
-        "seed": outcome.receipt.seed,
-        "receipt": outcome.receipt.receipt_hash().to_string(),
-        "first_token_ms": outcome.receipt.timings.first_token_ms,
-    });
-    if !answer.devices.is_empty() {
-        about["devices"] = json!(answer.devices);
-    }
-    about
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use zeroize::Zeroize as _;
 
-use super::{ApiError, Gateway, chat, wire};
+use super::{ApiError, Gateway, body, wire};
 use baton_client::{ClientError, choose::NoChoice};
 
 /// Most texts of one request, as in OpenAI's API.
@@ -94,7 +94,7 @@ impl EmbeddingsRequest {
 /// The embeddings of some texts.
 pub(super) async fn create(State(gateway): State<Gateway>, body: Body) -> Result<Json<Value>, ApiError> {
     let _slot = gateway.slot()?;
-    let request = EmbeddingsRequest::read(&chat::read(body).await?)?;
+    let request = EmbeddingsRequest::read(&body::read(body).await?)?;
     let embedded =
         gateway.client().embed(&request.texts, request.model.as_deref()).await.map_err(api_error)?;
     if let Some(wanted) = request.dimensions

@@ -115,7 +115,7 @@ fn with_origin(mut response: Response, origin: Option<HeaderValue>) -> Response 
 pub(super) async fn nothing_here() -> ApiError {
     ApiError::missing(
         "unknown_url",
-        "there is nothing at this address; served are /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models",
+        "there is nothing at this address; served are /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings and /v1/models",
     )
 }
 

@@ -41,6 +41,7 @@
 
 mod answer;
 mod api_error;
+mod body;
 mod chat;
 mod embeddings;
 mod format;
@@ -50,10 +51,12 @@ mod models;
 mod page;
 mod page_files;
 mod page_turns;
+mod responses;
 mod session_choice;
 mod session_header;
 mod session_index;
 mod session_slots;
+mod steps;
 mod tools;
 mod wire;
 
@@ -203,6 +206,7 @@ impl Gateway {
         let api = Router::new()
             .route("/v1/chat/completions", post(chat::complete))
             .route("/v1/completions", post(chat::complete_text))
+            .merge(responses::routes())
             .route("/v1/models", get(models::list))
             .route("/v1/models/{*model}", get(models::one))
             .route("/v1/embeddings", post(embeddings::create))

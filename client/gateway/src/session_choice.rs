@@ -14,10 +14,10 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     ApiError, Gateway,
-    answer::Step,
     logprobs::LogprobsRequest,
     session_index::{agreement, same_messages, split},
     session_slots::{Holder, SessionSlot},
+    steps::Step,
     wire::{CompletionRequest, RequestPlace},
 };
 use baton_client::{Client, ClientError, Conversation, NewSession, ResumeOptions, TurnInput};

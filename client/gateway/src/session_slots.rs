@@ -9,7 +9,7 @@ use std::{
 use baton_proto::ids::SessionId;
 use tokio::sync::{mpsc::WeakUnboundedSender, watch};
 
-use super::answer::Step;
+use super::steps::Step;
 
 /// The sessions in which requests take turns; as many as there are requests.
 #[derive(Clone, Default)]

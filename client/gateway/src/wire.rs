@@ -76,9 +76,9 @@ struct ContentPart {
     text: Option<String>,
 }
 
-/// The parameters that both kinds of requests share.
+/// The parameters that all kinds of requests share.
 #[derive(Deserialize)]
-struct CommonParameters {
+pub(super) struct CommonParameters {
     model: Option<String>,
     #[serde(default)]
     stream: Option<bool>,
@@ -329,7 +329,8 @@ impl MessageInput {
 }
 
 impl CommonParameters {
-    fn into_request(
+    /// The request with these parameters.
+    pub(super) fn into_request(
         mut self,
         system: Vec<Message>,
         messages: Vec<Message>,

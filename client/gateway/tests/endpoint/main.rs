@@ -4,5 +4,6 @@
 mod devices;
 mod embeddings;
 mod features;
+mod responses;
 mod serve;
 mod stops;

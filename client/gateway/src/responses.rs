@@ -1,0 +1,263 @@
+//! OpenAI's Responses API: `/v1/responses`, answered whole or as server-sent events.
+//!
+//! A response is a turn of a session, and its id names both. So `previous_response_id` continues a session, or
+//! branches off it, also after a restart and on another device; nothing but the session is kept.
+
+mod events;
+mod object;
+mod request;
+
+use std::fmt;
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{Path, Query, State},
+    response::{IntoResponse, Response, Sse, sse::KeepAlive},
+    routing::{get, post},
+};
+use baton_client::{ClientError, TurnView};
+use baton_proto::{ids::SessionId, record::Role, tools::Definitions};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    ApiError, Gateway,
+    answer::{KEEP_ALIVE, start},
+    body::read,
+    session_header::name_session,
+    steps::Step,
+    tools::AnswerParser,
+    wire::RequestPlace,
+};
+use events::EventWriter;
+use object::{ResponseFrame, input_item};
+use request::ResponseRequest;
+
+/// Most input items in one page of a list, as in OpenAI's API.
+const MAX_LISTED: usize = 100;
+/// Input items in a page unless the request sets a number.
+const LISTED: usize = 20;
+
+/// The routes.
+pub(super) fn routes() -> Router<Gateway> {
+    Router::new()
+        .route("/v1/responses", post(create))
+        .route("/v1/responses/{id}", get(retrieve).delete(delete))
+        .route("/v1/responses/{id}/input_items", get(input_items))
+        .route("/v1/responses/{id}/cancel", post(cancel))
+}
+
+/// The id of a kept response: its session and its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ResponseId {
+    session: SessionId,
+    seq: u64,
+}
+
+impl ResponseId {
+    /// Reads `resp_` with 64 digits for the session and 16 for the turn.
+    fn parse(text: &str) -> Option<Self> {
+        let (session, seq) = text.strip_prefix("resp_")?.split_at_checked(64)?;
+        let is_number = seq.len() == 16 && seq.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let seq = is_number.then(|| u64::from_str_radix(seq, 16).ok())??;
+        Some(Self { session: session.parse().ok()?, seq })
+    }
+
+    /// The error for an id that names no kept response.
+    fn unknown(param: &str) -> ApiError {
+        let message = "no response with this id is kept here; one with store false is never kept";
+        ApiError::request("previous_response_not_found", param, message)
+    }
+}
+
+impl fmt::Display for ResponseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "resp_{}{:016x}", self.session, self.seq)
+    }
+}
+
+/// A response to a new input.
+async fn create(State(gateway): State<Gateway>, body: Body) -> Result<Response, ApiError> {
+    let slot = gateway.slot()?;
+    let mut request = ResponseRequest::read(&read(body).await?)?;
+    if let Some(previous) = request.previous {
+        request.completion.session = Some(previous.session.to_string());
+        request.completion.place = place_after(&gateway, previous).await?;
+    }
+    let parser = request.completion.tools.clone().map(AnswerParser::new);
+    let ephemeral = request.completion.ephemeral;
+    let mut frame = ResponseFrame {
+        id: format!("resp_{}", hex::encode(baton_keys::secret::random_bytes::<40>())),
+        created_s: gateway.client().now_ms() / 1000,
+        model: request.completion.model.clone().unwrap_or_default(),
+        echo: request.echo,
+    };
+    let stream = request.completion.stream;
+    let mut running = start(&gateway, slot, request.completion).await?;
+    let session = running.session;
+    let named = |api_error: ApiError| if ephemeral { api_error } else { api_error.of(session) };
+    // An answer that fails before it begins is an error with a status, as programs expect.
+    let first = loop {
+        match running.steps.recv().await {
+            Some(Step::Model(model)) => frame.model = model,
+            Some(Step::Failed(api_error)) => return Err(named(api_error)),
+            Some(first) => break first,
+            None => return Err(ClientError::TaskEnded.into()),
+        }
+    };
+    let kept = (!ephemeral).then_some(session);
+    if let Some(session) = kept {
+        frame.id = ResponseId { session, seq: running.seq }.to_string();
+    }
+    let writer = EventWriter::new(frame, kept, parser);
+    let mut response = if stream {
+        let events = writer.events(first, running);
+        Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+    } else {
+        writer.whole(first, running).await.map_err(named)?.into_response()
+    };
+    if !ephemeral {
+        name_session(&mut response, session);
+    }
+    Ok(response)
+}
+
+/// The place of a turn that follows this response: the end of the session, or a branch.
+async fn place_after(gateway: &Gateway, previous: ResponseId) -> Result<RequestPlace, ApiError> {
+    let unknown = || ResponseId::unknown("previous_response_id");
+    let conversation = match gateway.client().session(previous.session).conversation().await {
+        Err(ClientError::UnknownSession(_) | ClientError::Deleted) => return Err(unknown()),
+        conversation => conversation?,
+    };
+    let last = conversation.turns.last().map(|turn| turn.seq);
+    if last == Some(previous.seq) {
+        return Ok(RequestPlace::AfterMessages);
+    }
+    let is_there = conversation.turns.iter().any(|turn| turn.seq == previous.seq);
+    if is_there { Ok(RequestPlace::BranchAfter(previous.seq)) } else { Err(unknown()) }
+}
+
+/// A kept response with its turn.
+async fn find(gateway: &Gateway, text: &str) -> Result<(ResponseId, TurnView), ApiError> {
+    let unknown = || ApiError::missing("response_not_found", "no response with this id is kept here");
+    let id = ResponseId::parse(text).ok_or_else(unknown)?;
+    let history = match gateway.client().session(id.session).history().await {
+        Err(ClientError::UnknownSession(_) | ClientError::Deleted) => return Err(unknown()),
+        history => history?,
+    };
+    gateway.note_use(id.session);
+    let view = history.into_iter().find(|view| view.turn.link.seq == id.seq && view.turn.record.is_some());
+    Ok((id, view.ok_or_else(unknown)?))
+}
+
+/// A kept response. Parameters that only its request had are absent from it.
+async fn retrieve(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let (id, view) = find(&gateway, &id).await?;
+    let system = gateway.client().session(id.session).system().await?;
+    let tools = Definitions::pinned(&system).flatten();
+    let model = view.receipt.as_ref().map(|receipt| {
+        let names = gateway.model_names();
+        names.name(&receipt.model).map_or_else(|| receipt.model.to_string(), str::to_owned)
+    });
+    let frame = ResponseFrame {
+        id: id.to_string(),
+        created_s: view.turn.link.time_ms / 1000,
+        model: model.unwrap_or_default(),
+        echo: serde_json::Map::new(),
+    };
+    Ok(Json(frame.of_turn(&view, tools)))
+}
+
+/// A page of a list.
+#[derive(Deserialize)]
+struct PageOptions {
+    limit: Option<usize>,
+    order: Option<String>,
+    after: Option<String>,
+}
+
+/// The messages that a response answered, without those of earlier turns.
+async fn input_items(
+    State(gateway): State<Gateway>,
+    Path(id): Path<String>,
+    Query(options): Query<PageOptions>,
+) -> Result<Json<Value>, ApiError> {
+    let limit = options.limit.unwrap_or(LISTED);
+    if !(1..=MAX_LISTED).contains(&limit) {
+        return Err(ApiError::value("limit", format!("limit is from 1 to {MAX_LISTED}")));
+    }
+    let newest_first = match options.order.as_deref() {
+        None | Some("desc") => true,
+        Some("asc") => false,
+        Some(_) => return Err(ApiError::value("order", "order is asc or desc")),
+    };
+    let (id, view) = find(&gateway, &id).await?;
+    let messages = view.turn.record.as_ref().map_or(&[][..], |record| &record.messages);
+    let answer = messages.iter().rposition(|message| message.role == Role::Assistant);
+    let asked = messages.iter().take(answer.unwrap_or(messages.len()));
+    let mut items: Vec<Value> =
+        asked.enumerate().map(|(index, message)| input_item(id, index, message)).collect();
+    if newest_first {
+        items.reverse();
+    }
+    if let Some(after) = options.after {
+        let place = items.iter().position(|item| item.get("id").and_then(Value::as_str) == Some(&after));
+        let Some(place) = place else {
+            return Err(ApiError::value("after", "no item of this list has this id"));
+        };
+        items.drain(..=place);
+    }
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let id_of = |item: Option<&Value>| item.and_then(|item| item.get("id")).cloned();
+    Ok(Json(json!({
+        "object": "list",
+        "first_id": id_of(items.first()),
+        "last_id": id_of(items.last()),
+        "has_more": more,
+        "data": items,
+    })))
+}
+
+/// Deletes the session of a response that is its only turn. Other turns would lose their history with it.
+async fn delete(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let (id, _) = find(&gateway, &id).await?;
+    let handle = gateway.client().session(id.session);
+    if handle.history().await?.len() != 1 {
+        let message = "this response is part of a longer conversation, which is one chain: \
+                       delete the session with baton session delete, or on the chat page";
+        return Err(ApiError::conflict("response_in_conversation", message));
+    }
+    handle.delete().await?;
+    gateway.index().forget(id.session);
+    Ok(Json(json!({ "id": id.to_string(), "object": "response", "deleted": true })))
+}
+
+/// Only responses in the background can be cancelled, and there are none.
+async fn cancel(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    find(&gateway, &id).await?;
+    let message =
+        "only a response in the background can be cancelled; to stop this one, close its connection";
+    Err(ApiError::request("response_not_cancellable", "", message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_names_session_and_turn_and_nothing_else_is_one() {
+        let id = ResponseId { session: SessionId([0xab; 32]), seq: 258 };
+        let text = id.to_string();
+        assert_eq!((text.len(), ResponseId::parse(&text)), (85, Some(id)));
+        let upper = text.replace("0102", "01+2");
+        for other in
+            ["", "resp_", "resp_é", &text[..84], &format!("{text}0"), &text.replace("resp", "rasp"), &upper]
+        {
+            assert_eq!(ResponseId::parse(other), None, "{other}");
+        }
+        let ephemeral = format!("resp_{}", hex::encode([7; 40]));
+        assert!(ResponseId::parse(&ephemeral).is_some(), "its session is unknown instead");
+    }
+}

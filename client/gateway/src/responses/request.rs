@@ -1,0 +1,498 @@
+//! Requests of OpenAI's Responses API, read strictly: an unsupported parameter is refused by name.
+
+use baton_proto::{
+    record::{Message, Role},
+    tools::Json,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::ResponseId;
+use crate::{
+    api_error::ApiError,
+    tools::{CallIds, CallInput, ToolRequest},
+    wire::{CommonParameters, CompletionRequest, parse},
+};
+
+/// Least `max_output_tokens`, as in OpenAI's API.
+const LEAST_OUTPUT_TOKENS: u32 = 16;
+
+/// A request as it is served.
+pub(super) struct ResponseRequest {
+    pub(super) completion: CompletionRequest,
+    /// The response that this one follows.
+    pub(super) previous: Option<ResponseId>,
+    /// The parameters that the response object repeats.
+    pub(super) echo: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+struct Body {
+    input: Option<Input>,
+    instructions: Option<String>,
+    previous_response_id: Option<String>,
+    store: Option<bool>,
+    max_output_tokens: Option<u32>,
+    text: Option<TextOptions>,
+    tools: Option<Vec<Map<String, Value>>>,
+    tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Input {
+    Text(String),
+    Items(Vec<Map<String, Value>>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TextOptions {
+    format: Option<Value>,
+    verbosity: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StreamOptions {
+    /// Padding that hides the stream's sizes from observers; this connection is a loopback one.
+    #[serde(default, rename = "include_obfuscation")]
+    _include_obfuscation: Option<bool>,
+}
+
+impl ResponseRequest {
+    /// Reads a body.
+    pub(super) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let mut body: Body = parse(body)?;
+        let echo = body.echo();
+        body.refuse_unserved()?;
+        if body.stream_options.is_some() && body.rest.get("stream").and_then(Value::as_bool) != Some(true) {
+            return Err(ApiError::value("stream_options", "stream_options needs stream to be true"));
+        }
+        let previous = body
+            .previous_response_id
+            .as_deref()
+            .map(|text| ResponseId::parse(text).ok_or_else(|| ResponseId::unknown("previous_response_id")));
+        let previous = previous.transpose()?;
+        let mut ids = CallIds::default();
+        let mut messages = match body.input.take() {
+            None => Vec::new(),
+            Some(Input::Text(text)) => vec![Message::new(Role::User, text)],
+            Some(Input::Items(items)) => read_items(items, &mut ids)?,
+        };
+        if messages.is_empty() {
+            return Err(ApiError::value("input", "input is a text, or a list of items that is not empty"));
+        }
+        let pinned = messages.iter().take_while(|message| message.role == Role::System).count();
+        let rest = messages.split_off(pinned);
+        let mut system = messages;
+        if let Some(instructions) = body.instructions.take() {
+            system.insert(0, Message::new(Role::System, instructions));
+        } else if previous.is_some() && system.is_empty() {
+            // Instructions of an earlier response do not carry over; an empty text removes the session's.
+            system.push(Message::new(Role::System, ""));
+        }
+        for message in system.iter().chain(&rest) {
+            let too_long = |code| ApiError::value("input", format!("a message is too long ({code})"));
+            message.check().map_err(too_long)?;
+        }
+        let ephemeral = body.store == Some(false);
+        let tools = body.tool_request()?.read().map_err(flat_name)?;
+        let common = body.common()?;
+        let completion = common.into_request(system, rest, None).map_err(own_name)?;
+        if tools.is_some() && completion.json_schema.is_some() {
+            let message =
+                "text.format and tools do not go together: an answer that is held to a schema cannot call";
+            return Err(ApiError::unsupported("text.format", message));
+        }
+        if ephemeral && previous.is_some() {
+            let message =
+                "store is false, so nothing of this response is kept; previous_response_id needs a kept one";
+            return Err(ApiError::unsupported("store", message));
+        }
+        let completion = CompletionRequest { tools, ephemeral, ..completion };
+        Ok(Self { completion, previous, echo })
+    }
+}
+
+impl Body {
+    /// The parameters that the response object repeats, with the API's defaults.
+    fn echo(&self) -> Map<String, Value> {
+        let rest = |name: &str, default: Value| self.rest.get(name).cloned().unwrap_or(default);
+        let format = self.text.as_ref().and_then(|text| text.format.clone());
+        let echo = json!({
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "metadata": rest("metadata", json!({})),
+            "parallel_tool_calls": self.parallel_tool_calls.unwrap_or(true),
+            "previous_response_id": self.previous_response_id,
+            "reasoning": { "effort": null, "summary": null },
+            "store": self.store.unwrap_or(true),
+            "temperature": rest("temperature", Value::Null),
+            "text": { "format": format.unwrap_or_else(|| json!({ "type": "text" })) },
+            "tool_choice": self.tool_choice.clone().unwrap_or_else(|| "auto".into()),
+            "tools": self.tools.clone().unwrap_or_default(),
+            "top_p": rest("top_p", Value::Null),
+            "truncation": "disabled",
+            "user": rest("user", Value::Null),
+        });
+        match echo {
+            Value::Object(echo) => echo,
+            _ => Map::new(),
+        }
+    }
+
+    /// Takes the parameters of this API that have one served value out of the rest.
+    fn refuse_unserved(&mut self) -> Result<(), ApiError> {
+        let all_null = |value: &Value| value.as_object().is_some_and(|map| map.values().all(Value::is_null));
+        for (name, served, why) in [
+            ("background", json!([false]), "a response is answered at once"),
+            ("truncation", json!(["disabled"]), "a node cuts no input"),
+            // There is no reasoning to hand out.
+            ("include", json!([[], ["reasoning.encrypted_content"]]), "it is not served"),
+            ("conversation", json!([]), "use previous_response_id"),
+            ("prompt", json!([]), "send the prompt's text as instructions and input"),
+            ("max_tool_calls", json!([]), "tools of programs alone are served"),
+            ("top_logprobs", json!([0]), "/v1/chat/completions reports them"),
+        ] {
+            let value = self.rest.remove(name).unwrap_or_default();
+            if !value.is_null() && !served.as_array().is_some_and(|served| served.contains(&value)) {
+                return Err(ApiError::unsupported(name, format!("{name} is not supported: {why}")));
+            }
+        }
+        if let Some(reasoning) = self.rest.remove("reasoning")
+            && !reasoning.is_null()
+            && !all_null(&reasoning)
+        {
+            return Err(ApiError::unsupported(
+                "reasoning",
+                "reasoning is not supported: no model here has efforts",
+            ));
+        }
+        let verbosity = self.text.as_ref().and_then(|text| text.verbosity.as_ref());
+        if verbosity.is_some_and(|value| !value.is_null() && *value != json!("medium")) {
+            return Err(ApiError::unsupported("text.verbosity", "text.verbosity is not supported"));
+        }
+        if self.max_output_tokens.is_some_and(|tokens| tokens < LEAST_OUTPUT_TOKENS) {
+            let message = format!("max_output_tokens is at least {LEAST_OUTPUT_TOKENS}");
+            return Err(ApiError::value("max_output_tokens", message));
+        }
+        for name in ["messages", "prompt", "max_tokens", "max_completion_tokens", "n", "response_format"] {
+            if self.rest.contains_key(name) {
+                let message = format!("{name} is a parameter of /v1/chat/completions, not of /v1/responses");
+                return Err(ApiError::request("unknown_parameter", name, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The tools in the form that the session holds: a function's fields in a map of their own.
+    fn tool_request(&mut self) -> Result<ToolRequest, ApiError> {
+        let mut tools = Vec::new();
+        for (index, mut tool) in self.tools.take().unwrap_or_default().into_iter().enumerate() {
+            let Some(kind) = tool.remove("type") else {
+                return Err(ApiError::value(&format!("tools[{index}].type"), "a tool has a type"));
+            };
+            if kind != "function" {
+                let message = "only tools of type function are served";
+                return Err(ApiError::unsupported(&format!("tools[{index}].type"), message));
+            }
+            tool.retain(|_, value| !value.is_null());
+            tools.push(json!({ "type": "function", "function": tool }));
+        }
+        let tools = match tools.is_empty() {
+            true => None,
+            false => Json::parse(&Value::from(tools).to_string()),
+        };
+        Ok(ToolRequest {
+            tools,
+            tool_choice: self.tool_choice.take(),
+            parallel_tool_calls: self.parallel_tool_calls,
+        })
+    }
+
+    /// The parameters that all APIs share, under their names there.
+    fn common(self) -> Result<CommonParameters, ApiError> {
+        let mut rest = self.rest;
+        if let Some(tokens) = self.max_output_tokens {
+            rest.insert("max_completion_tokens".to_owned(), tokens.into());
+        }
+        if let Some(format) = self.text.and_then(|text| text.format).filter(|format| !format.is_null()) {
+            rest.insert("response_format".to_owned(), nested_format(format));
+        }
+        serde_json::from_value(Value::Object(rest)).map_err(|error| {
+            ApiError::request("invalid_body", "", format!("the body cannot be read: {error}"))
+        })
+    }
+}
+
+/// A `text.format` as `response_format` has it: the schema in a map of its own.
+fn nested_format(format: Value) -> Value {
+    match format {
+        Value::Object(mut fields) if fields.get("type") == Some(&json!("json_schema")) => {
+            fields.remove("type");
+            json!({ "type": "json_schema", "json_schema": fields })
+        }
+        other => other,
+    }
+}
+
+/// A tool's parameter under its name in this API.
+fn flat_name(api_error: ApiError) -> ApiError {
+    api_error.renamed(|param| param.replace(".function.", "."))
+}
+
+/// A shared parameter under its name in this API.
+fn own_name(api_error: ApiError) -> ApiError {
+    api_error.renamed(|param| match param {
+        "max_tokens" => "max_output_tokens".to_owned(),
+        other => other
+            .replace("response_format.json_schema", "text.format")
+            .replace("response_format", "text.format"),
+    })
+}
+
+/// The assistant's message that the next items continue, with its calls.
+#[derive(Default)]
+struct OpenAnswer {
+    index: usize,
+    text: String,
+    calls: Vec<CallInput>,
+}
+
+/// Reads the items of an input as messages. Calls follow the assistant's text in one message.
+fn read_items(items: Vec<Map<String, Value>>, ids: &mut CallIds) -> Result<Vec<Message>, ApiError> {
+    let mut messages = Vec::with_capacity(items.len());
+    let mut open: Option<OpenAnswer> = None;
+    for (index, mut item) in items.into_iter().enumerate() {
+        let at = |field: &str| format!("input[{index}].{field}");
+        let kind = match item.remove("type") {
+            None | Some(Value::Null) => "message".to_owned(),
+            Some(Value::String(kind)) => kind,
+            Some(_) => return Err(ApiError::value(&at("type"), "an item's type is a text")),
+        };
+        match kind.as_str() {
+            "message" => {
+                let role = role_of(item.remove("role"), &at("role"))?;
+                let text = text_of(item.remove("content"), &at("content"))?;
+                if role == Role::Assistant {
+                    close(&mut open, ids, &mut messages)?;
+                    open = Some(OpenAnswer { index, text, calls: Vec::new() });
+                    continue;
+                }
+                close(&mut open, ids, &mut messages)?;
+                messages.push(Message::new(role, text));
+            }
+            "function_call" => {
+                let function = json!({ "name": item.remove("name"), "arguments": item.remove("arguments") });
+                let call = json!({ "id": item.remove("call_id"), "type": "function", "function": function });
+                let call = serde_json::from_value(call).map_err(|_| {
+                    ApiError::value(&at("name"), "a call has call_id, name and arguments, all texts")
+                })?;
+                open.get_or_insert_with(|| OpenAnswer { index, ..OpenAnswer::default() }).calls.push(call);
+            }
+            "function_call_output" => {
+                close(&mut open, ids, &mut messages)?;
+                let Some(Value::String(id)) = item.remove("call_id") else {
+                    return Err(ApiError::value(&at("call_id"), "an output has the call_id of its call"));
+                };
+                let text = text_of(item.remove("output"), &at("output"))?;
+                messages.push(Message { role: Role::Tool, name: None, call_id: Some(ids.ours(id)), text });
+            }
+            other => {
+                let message = format!(
+                    "an item of type {other:?} is not supported; send messages, calls and their outputs"
+                );
+                return Err(ApiError::unsupported(&at("type"), message));
+            }
+        }
+    }
+    close(&mut open, ids, &mut messages)?;
+    Ok(messages)
+}
+
+/// Ends the assistant's message, if one is open.
+fn close(
+    open: &mut Option<OpenAnswer>,
+    ids: &mut CallIds,
+    messages: &mut Vec<Message>,
+) -> Result<(), ApiError> {
+    let Some(OpenAnswer { index, text, calls }) = open.take() else { return Ok(()) };
+    let text = if calls.is_empty() { text } else { ids.write(index, &text, calls).map_err(item_name)? };
+    messages.push(Message::new(Role::Assistant, text));
+    Ok(())
+}
+
+/// A call's parameter under its name in this API.
+fn item_name(api_error: ApiError) -> ApiError {
+    api_error.renamed(|param| {
+        let field = param.rsplit('.').next().unwrap_or_default();
+        let index: String = param.chars().skip_while(|c| *c != '[').take_while(|c| *c != '.').collect();
+        format!("input{index}.{field}")
+    })
+}
+
+fn role_of(role: Option<Value>, at: &str) -> Result<Role, ApiError> {
+    match role.as_ref().and_then(Value::as_str) {
+        Some("system" | "developer") => Ok(Role::System),
+        Some("user") => Ok(Role::User),
+        Some("assistant") => Ok(Role::Assistant),
+        _ => Err(ApiError::value(at, "a message's role is system, developer, user or assistant")),
+    }
+}
+
+/// A text, or the text of its parts.
+fn text_of(content: Option<Value>, at: &str) -> Result<String, ApiError> {
+    match content {
+        Some(Value::String(text)) => Ok(text),
+        Some(Value::Array(parts)) => {
+            let mut text = String::new();
+            for part in &parts {
+                let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
+                match (kind, part.get("text").and_then(Value::as_str)) {
+                    ("input_text" | "output_text" | "text", Some(part)) => text.push_str(part),
+                    ("input_text" | "output_text" | "text", None) => {
+                        return Err(ApiError::value(at, "a text part has no text"));
+                    }
+                    (kind, _) => {
+                        let message = format!("content of type {kind:?} is not supported; send text");
+                        return Err(ApiError::unsupported(at, message));
+                    }
+                }
+            }
+            Ok(text)
+        }
+        _ => Err(ApiError::value(at, "it is a text or a list of text parts")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_proto::ids::SessionId;
+
+    use super::*;
+
+    fn read(more: Value) -> Result<ResponseRequest, ApiError> {
+        let mut body = json!({ "model": "m", "input": "hi" });
+        if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
+            body.extend(more);
+        }
+        ResponseRequest::read(body.to_string().as_bytes())
+    }
+
+    fn said(request: &ResponseRequest) -> Vec<(Role, &str)> {
+        request.completion.messages.iter().map(|message| (message.role, message.text.as_str())).collect()
+    }
+
+    #[test]
+    fn texts_items_and_instructions_become_messages() {
+        let request = read(json!({ "instructions": "be brief" })).unwrap();
+        assert_eq!(said(&request), [(Role::User, "hi")]);
+        assert_eq!(request.completion.system, [Message::new(Role::System, "be brief")]);
+        let items = json!([
+            { "role": "developer", "content": "in rhyme" },
+            { "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "a" }] },
+            { "id": "msg_1", "type": "message", "role": "assistant", "status": "completed",
+              "content": [{ "type": "output_text", "text": "b", "annotations": [] }] },
+            { "role": "user", "content": "c" },
+        ]);
+        let request = read(json!({ "instructions": "be brief", "input": items })).unwrap();
+        assert_eq!(request.completion.system.len(), 2);
+        assert_eq!(said(&request), [(Role::User, "a"), (Role::Assistant, "b"), (Role::User, "c")]);
+        assert!(!request.completion.ephemeral);
+        assert!(read(json!({ "store": false })).unwrap().completion.ephemeral);
+    }
+
+    #[test]
+    fn calls_follow_their_text_and_outputs_name_them() {
+        let items = json!([
+            { "role": "user", "content": "weather?" },
+            { "role": "assistant", "content": "I look." },
+            { "type": "function_call", "call_id": "call_x", "name": "f", "arguments": "{\"a\":1}" },
+            { "type": "function_call", "call_id": "call_y", "name": "g", "arguments": "{}" },
+            { "type": "function_call_output", "call_id": "call_y", "output": "rain" },
+        ]);
+        let request = read(json!({ "input": items })).unwrap();
+        let messages = &request.completion.messages;
+        assert_eq!(messages.len(), 3);
+        let answer = baton_proto::tools::read_answer(&messages[1].text, |_| true);
+        assert_eq!((answer.content.trim(), answer.calls.len()), ("I look.", 2));
+        let id = messages[2].call_id.as_deref().unwrap();
+        assert_eq!(baton_proto::tools::call_position(id), Some(1));
+    }
+
+    #[test]
+    fn a_follower_names_its_session_and_drops_old_instructions() {
+        let id = ResponseId { session: SessionId([7; 32]), seq: 3 };
+        let request = read(json!({ "previous_response_id": id.to_string() })).unwrap();
+        assert_eq!(request.previous, Some(id));
+        assert_eq!(request.completion.system, [Message::new(Role::System, "")]);
+        let refused = read(json!({ "previous_response_id": "resp_1" })).err().unwrap();
+        assert_eq!(refused.code(), "previous_response_not_found");
+    }
+
+    #[test]
+    fn the_form_and_the_tools_are_read_from_their_flat_shapes() {
+        let format =
+            json!({ "type": "json_schema", "name": "n", "strict": true, "schema": { "type": "object" } });
+        let request = read(json!({ "text": { "format": format } })).unwrap();
+        assert!(request.completion.json_schema.unwrap().contains("object"));
+        let tool =
+            json!({ "type": "function", "name": "f", "parameters": { "type": "object" }, "strict": null });
+        let request = read(json!({ "tools": [tool], "max_output_tokens": 20 })).unwrap();
+        assert!(request.completion.tools.unwrap().has("f"));
+        assert_eq!(request.completion.max_tokens, Some(20));
+        assert_eq!(request.echo["tools"][0]["name"], "f");
+    }
+
+    #[test]
+    fn parameters_that_are_not_served_are_refused_by_their_names() {
+        let tool = |more: Value| {
+            let mut tool = json!({ "type": "function", "name": "f" });
+            if let (Value::Object(tool), Value::Object(more)) = (&mut tool, more) {
+                tool.extend(more);
+            }
+            json!([tool])
+        };
+        for (name, value, param) in [
+            ("background", json!(true), "background"),
+            ("conversation", json!("conv_1"), "conversation"),
+            ("truncation", json!("auto"), "truncation"),
+            ("include", json!(["message.output_text.logprobs"]), "include"),
+            ("reasoning", json!({ "effort": "high" }), "reasoning"),
+            ("max_output_tokens", json!(15), "max_output_tokens"),
+            ("max_output_tokens", json!(1_000_000), "max_output_tokens"),
+            ("temperature", json!(9), "temperature"),
+            ("temprature", json!(1), "temprature"),
+            ("messages", json!([]), "messages"),
+            ("input", json!([]), "input"),
+            ("input", json!([{ "type": "item_reference", "id": "x" }]), "input[0].type"),
+            ("input", json!([{ "role": "robot", "content": "x" }]), "input[0].role"),
+            (
+                "input",
+                json!([{ "role": "user", "content": [{ "type": "input_image" }] }]),
+                "input[0].content",
+            ),
+            ("input", json!([{ "type": "function_call_output", "output": "x" }]), "input[0].call_id"),
+            ("text", json!({ "format": { "type": "regex" } }), "text.format"),
+            ("text", json!({ "verbosity": "high" }), "text.verbosity"),
+            ("tools", json!([{ "type": "web_search" }]), "tools[0].type"),
+            ("tools", tool(json!({ "strict": true })), "tools[0].strict"),
+            ("tools", tool(json!({ "name": "a b" })), "tools[0].name"),
+        ] {
+            let api_error =
+                read(json!({ name: value.clone() })).err().unwrap_or_else(|| panic!("{name} {value}"));
+            assert_eq!(api_error.body()["error"]["param"], param, "{value}");
+        }
+        let served = json!({
+            "background": false, "truncation": "disabled", "include": ["reasoning.encrypted_content"],
+            "reasoning": { "effort": null }, "metadata": { "a": "b" }, "user": "me", "top_logprobs": 0,
+            "text": { "format": { "type": "text" }, "verbosity": "medium" }, "stream": true,
+        });
+        assert!(read(served).unwrap().completion.stream);
+    }
+}

@@ -1,0 +1,62 @@
+//! The steps of an answer, from the turn to the adapter of the program's API.
+
+use baton_client::{TokenReport, TurnOutcome};
+use serde_json::{Value, json};
+
+use super::ApiError;
+
+/// A step of an answer.
+pub(super) enum Step {
+    /// The client asks a node, by this name of the model.
+    Model(String),
+    /// Log probabilities of the tokens whose text comes next.
+    Logprobs(Vec<TokenReport>),
+    /// More of the text.
+    Text(String),
+    /// The client rebuilt, compared and accepted the answer.
+    Done(Box<AcceptedAnswer>),
+    /// The turn failed.
+    Failed(ApiError),
+}
+
+/// An accepted answer.
+pub(super) struct AcceptedAnswer {
+    pub(super) outcome: TurnOutcome,
+    /// The model's name.
+    pub(super) model: String,
+    /// Events of the session's other devices.
+    pub(super) devices: Vec<String>,
+}
+
+impl AcceptedAnswer {
+    /// Data about the turn for which no API has a field.
+    #[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
+    pub(super) fn about(&self) -> Value {
+        let outcome = &self.outcome;
+        let mut about = json!({
+            "session": outcome.session.to_string(),
+            "seq": outcome.seq,
+            // For people, who count from 1.
+            "turn": outcome.seq.saturating_add(1),
+            "node": outcome.node.to_string(),
+            // A turn that does not rebuild is never sent as an answer.
+            "verified": true,
+            "model": outcome.receipt.model.to_string(),
+            "engine": outcome.receipt.engine.name(),
+            "seed": outcome.receipt.seed,
+            "receipt": outcome.receipt.receipt_hash().to_string(),
+            "first_token_ms": outcome.receipt.timings.first_token_ms,
+        });
+        if !self.devices.is_empty() {
+            about["devices"] = json!(self.devices);
+        }
+        about
+    }
+
+    /// The model's file and the kind of engine: with the same seed, they answer the same.
+    pub(super) fn fingerprint(&self) -> String {
+        let receipt = &self.outcome.receipt;
+        let model: String = receipt.model.to_string().chars().take(12).collect();
+        format!("fp_{model}_{}", receipt.engine.name())
+    }
+}

@@ -1,0 +1,217 @@
+//! OpenAI's Responses API over sessions.
+
+use baton_testkit::World;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::serve::{Endpoint, said};
+
+const CALL: &str =
+    "I look.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
+
+async fn create(endpoint: &Endpoint, body: &Value) -> Value {
+    let response = endpoint.request(Method::POST, "/v1/responses").json(body).send().await.unwrap();
+    let status = response.status();
+    let body: Value = response.json().await.unwrap();
+    assert_eq!(status, StatusCode::OK, "{body}");
+    body
+}
+
+async fn get(endpoint: &Endpoint, path: &str) -> (u16, Value) {
+    let response = endpoint.request(Method::GET, &format!("/v1/responses/{path}")).send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+fn text(response: &Value) -> &str {
+    response["output"][0]["content"][0]["text"].as_str().unwrap()
+}
+
+/// The events of a stream, each with its data.
+async fn events(endpoint: &Endpoint, body: &Value) -> Vec<Value> {
+    let response = endpoint.request(Method::POST, "/v1/responses").json(body).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let text = response.text().await.unwrap();
+    let mut events = Vec::new();
+    for event in text.split("\n\n").filter(|event| event.contains("data: ")) {
+        let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        let data: Value = serde_json::from_str(field("data: ")).unwrap();
+        assert_eq!(data["type"], field("event: "), "an event's name is its type");
+        events.push(data);
+    }
+    for (number, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], number);
+    }
+    events
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_is_a_turn_and_the_next_one_follows_it_or_branches_off() {
+    let world = World::new(2).await;
+    let endpoint = Endpoint::open(&world).await;
+    let first = create(&endpoint, &json!({ "input": "a", "metadata": { "k": "v" } })).await;
+    assert_eq!((text(&first), &first["status"]), ("a (0)", &json!("completed")));
+    assert_eq!((&first["object"], &first["metadata"]["k"]), (&json!("response"), &json!("v")));
+    assert_eq!(
+        first["usage"]["total_tokens"],
+        first["usage"]["input_tokens"].as_u64().unwrap() + first["usage"]["output_tokens"].as_u64().unwrap()
+    );
+    let follow =
+        |input: &str, previous: &Value| json!({ "input": input, "previous_response_id": previous["id"] });
+    let second = create(&endpoint, &follow("b", &first)).await;
+    assert_eq!((text(&second), &second["baton"]["session"]), ("b (1)", &first["baton"]["session"]));
+    assert_eq!(second["previous_response_id"], first["id"]);
+    // Another follower of the first one branches off, and the second one still continues its session.
+    let mut brief = follow("c", &first);
+    brief["instructions"] = json!("be brief");
+    let beside = create(&endpoint, &brief).await;
+    assert_ne!(beside["baton"]["session"], first["baton"]["session"]);
+    assert_eq!(beside["instructions"], "be brief");
+    let branch = endpoint.client.session(beside["baton"]["session"].as_str().unwrap().parse().unwrap());
+    assert_eq!(branch.system().await.unwrap()[0].text, "be brief");
+    create(&endpoint, &follow("c2", &beside)).await;
+    assert!(branch.system().await.unwrap().is_empty(), "old instructions do not carry over");
+    let third = create(&endpoint, &follow("d", &second)).await;
+    assert_eq!((text(&third), &third["baton"]["session"]), ("d (2)", &first["baton"]["session"]));
+    let unknown = json!({ "input": "x", "previous_response_id": first["id"].as_str().unwrap().replace("resp_", "resp_ff") });
+    let refused = endpoint.request(Method::POST, "/v1/responses").json(&unknown);
+    assert_eq!(endpoint.refused(refused).await, (400, "previous_response_not_found".to_owned()));
+    // Chat completions with the same history continue the same session.
+    let history = [
+        ("user", "a"),
+        ("assistant", "a (0)"),
+        ("user", "b"),
+        ("assistant", "b (1)"),
+        ("user", "d"),
+        ("assistant", "d (2)"),
+        ("user", "e"),
+    ];
+    let chat = endpoint.say(&said(&history)).await;
+    assert_eq!(chat["baton"]["session"], first["baton"]["session"]);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_has_the_events_of_the_api_in_their_order_and_ends_with_the_whole_response() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let events = events(&endpoint, &json!({ "input": "hello there", "stream": true })).await;
+    let mut names: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    names.dedup();
+    assert_eq!(
+        names,
+        [
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.content_part.added",
+            "response.output_text.delta",
+            "response.output_text.done",
+            "response.content_part.done",
+            "response.output_item.done",
+            "response.completed",
+        ]
+    );
+    let deltas: String = events
+        .iter()
+        .filter(|event| event["type"] == "response.output_text.delta")
+        .map(|event| event["delta"].as_str().unwrap())
+        .collect();
+    let last = &events.last().unwrap()["response"];
+    assert_eq!((deltas.as_str(), text(last)), ("hello there (0)", "hello there (0)"));
+    assert_eq!(last["id"], events[0]["response"]["id"]);
+    assert_eq!(events[0]["response"]["status"], "in_progress");
+    let (status, kept) = get(&endpoint, last["id"].as_str().unwrap()).await;
+    assert_eq!((status, &kept["output"], &kept["usage"]), (200, &last["output"], &last["usage"]));
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_are_items_and_their_outputs_go_on() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let tools = json!([{ "type": "function", "name": "get_weather", "parameters": { "type": "object" } }]);
+    world.will_say(CALL);
+    let asked = json!({ "input": "Weather?", "tools": tools });
+    let first = create(&endpoint, &asked).await;
+    let items = first["output"].as_array().unwrap();
+    assert_eq!(
+        (items.len(), &items[0]["type"], &items[1]["type"]),
+        (2, &json!("message"), &json!("function_call"))
+    );
+    assert_eq!(
+        (&items[1]["name"], &items[1]["arguments"]),
+        (&json!("get_weather"), &json!("{\"city\": \"Paris\"}"))
+    );
+    let mut streamed = asked.clone();
+    streamed["stream"] = json!(true);
+    world.will_say(CALL);
+    let names: Vec<String> = events(&endpoint, &streamed)
+        .await
+        .iter()
+        .map(|event| event["type"].as_str().unwrap().to_owned())
+        .collect();
+    for name in [
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.completed",
+    ] {
+        assert!(names.iter().any(|other| other == name), "{name}: {names:?}");
+    }
+    world.will_echo();
+    let output =
+        json!([{ "type": "function_call_output", "call_id": items[1]["call_id"], "output": "rain" }]);
+    let second =
+        create(&endpoint, &json!({ "input": output, "previous_response_id": first["id"], "tools": tools }))
+            .await;
+    assert_eq!(second["baton"]["session"], first["baton"]["session"]);
+    // The whole input again, as programs without previous_response_id send it.
+    let whole = json!([
+        { "role": "user", "content": "Weather?" }, items[0], items[1], output[0],
+        second["output"][0], { "role": "user", "content": "And now?" },
+    ]);
+    let third = create(&endpoint, &json!({ "input": whole, "tools": tools })).await;
+    assert_eq!(
+        (&third["baton"]["session"], &third["baton"]["turn"]),
+        (&first["baton"]["session"], &json!(3))
+    );
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn responses_are_read_listed_and_deleted_and_those_without_a_store_are_not_kept() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let input = json!([{ "role": "user", "content": "a" }, { "role": "user", "content": "b" }]);
+    let first = create(&endpoint, &json!({ "input": input })).await;
+    let id = first["id"].as_str().unwrap();
+    let (status, kept) = get(&endpoint, id).await;
+    assert_eq!((status, &kept["id"], &kept["output"]), (200, &first["id"], &first["output"]));
+    let (_, list) = get(&endpoint, &format!("{id}/input_items?order=asc&limit=1")).await;
+    assert_eq!((&list["data"][0]["content"][0]["text"], &list["has_more"]), (&json!("a"), &json!(true)));
+    let after = list["last_id"].as_str().unwrap();
+    let (_, rest) = get(&endpoint, &format!("{id}/input_items?order=asc&after={after}")).await;
+    assert_eq!((&rest["data"][0]["content"][0]["text"], &rest["has_more"]), (&json!("b"), &json!(false)));
+    for wrong in ["limit=0", "limit=101", "order=up", "after=x"] {
+        assert_eq!(get(&endpoint, &format!("{id}/input_items?{wrong}")).await.0, 400, "{wrong}");
+    }
+    let cancel = endpoint.request(Method::POST, &format!("/v1/responses/{id}/cancel"));
+    assert_eq!(endpoint.refused(cancel).await, (400, "response_not_cancellable".to_owned()));
+
+    let second = create(&endpoint, &json!({ "input": "c", "previous_response_id": id })).await;
+    let delete = |id: &str| endpoint.request(Method::DELETE, &format!("/v1/responses/{id}"));
+    assert_eq!(endpoint.refused(delete(id)).await, (409, "response_in_conversation".to_owned()));
+    assert_eq!(get(&endpoint, second["id"].as_str().unwrap()).await.0, 200, "nothing was deleted");
+    let lone = create(&endpoint, &json!({ "input": "alone" })).await;
+    let lone = lone["id"].as_str().unwrap();
+    let deleted: Value = delete(lone).send().await.unwrap().json().await.unwrap();
+    assert_eq!(deleted, json!({ "id": lone, "object": "response", "deleted": true }));
+    assert_eq!(get(&endpoint, lone).await.0, 404);
+
+    let before = endpoint.client.session_ids().await.unwrap().len();
+    let fleeting = create(&endpoint, &json!({ "input": "a", "store": false })).await;
+    assert_eq!((text(&fleeting), &fleeting["store"]), ("a (0)", &json!(false)));
+    assert_eq!(get(&endpoint, fleeting["id"].as_str().unwrap()).await.0, 404);
+    assert_eq!(endpoint.client.session_ids().await.unwrap().len(), before);
+    assert_eq!(get(&endpoint, "resp_1").await.0, 404);
+    endpoint.close().await;
+}
