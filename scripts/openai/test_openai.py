@@ -216,6 +216,66 @@ class OpenAiClient(Network):
         with self.assertRaises(openai.NotFoundError):
             self.client.embeddings.create(model="text-embedding-3-small", input="hi")
 
+    def test_answers_and_errors_have_a_name(self):
+        answer = self.ask([{"role": "user", "content": "hi there"}])
+        self.assertTrue(answer._request_id.startswith("req_"))
+        self.assertTrue(answer.system_fingerprint.startswith("fp_"))
+        with self.assertRaises(openai.BadRequestError) as error:
+            self.ask([{"role": "system", "content": "Be brief."}])
+        self.assertTrue(error.exception.request_id.startswith("req_"))
+        self.assertIn("only system text", error.exception.message)
+
+    def respond(self, text, **more):
+        return self.client.responses.create(model=self.model, input=text, **more)
+
+    def test_responses_follow_each_other_in_one_session(self):
+        sessions, previous = set(), None
+        for turn in range(9):
+            answer = self.respond(f"response number {turn}", **({"previous_response_id": previous} if previous else {}))
+            self.assertEqual((answer.status, answer.previous_response_id), ("completed", previous))
+            self.assertIn(f"number {turn}", answer.output_text)
+            self.assertEqual(answer.usage.total_tokens, answer.usage.input_tokens + answer.usage.output_tokens)
+            sessions.add(answer.model_extra["baton"]["session"])
+            previous = answer.id
+        self.assertEqual(len(sessions), 1)
+        kept = self.client.responses.retrieve(previous)
+        self.assertEqual((kept.id, kept.output_text, kept.usage), (previous, answer.output_text, answer.usage))
+        items = list(self.client.responses.input_items.list(previous))
+        self.assertEqual([item.content[0].text for item in items], ["response number 8"])
+        with self.assertRaises(openai.ConflictError):
+            self.client.responses.delete(previous)
+
+    def test_a_streamed_response_is_put_together_by_the_client(self):
+        with self.client.responses.stream(model=self.model, input="one two three four five six") as stream:
+            kinds = [event.type for event in stream]
+            final = stream.get_final_response()
+        self.assertIn("one two three four five six", final.output_text)
+        self.assertGreater(kinds.count("response.output_text.delta"), 1, "in parts")
+        self.assertEqual((kinds[0], kinds[-1]), ("response.created", "response.completed"))
+        self.assertEqual(self.client.responses.retrieve(final.id).output_text, final.output_text)
+
+    def test_responses_that_are_not_kept_and_those_that_are_deleted_are_gone(self):
+        fleeting = self.respond("do not keep this", store=False)
+        self.assertIn("do not keep this", fleeting.output_text)
+        lone = self.respond("delete this")
+        self.client.responses.delete(lone.id)
+        for gone in [fleeting.id, lone.id]:
+            with self.assertRaises(openai.NotFoundError):
+                self.client.responses.retrieve(gone)
+            with self.assertRaises(openai.BadRequestError) as error:
+                self.respond("go on", previous_response_id=gone)
+            self.assertEqual(error.exception.code, "previous_response_not_found")
+
+    def test_parameters_of_responses_that_are_not_served_are_refused_by_name(self):
+        for refused, param in [
+            ({"background": True}, "background"), ({"truncation": "auto"}, "truncation"),
+            ({"reasoning": {"effort": "high"}}, "reasoning"), ({"max_output_tokens": 3}, "max_output_tokens"),
+            ({"tools": [{"type": "web_search"}]}, "tools[0].type"), ({"extra_body": {"unheard": 1}}, "unheard"),
+        ]:
+            with self.assertRaises(openai.BadRequestError, msg=str(refused)) as error:
+                self.respond("hi", **refused)
+            self.assertEqual(error.exception.param, param)
+
     def test_a_session_is_named_by_header_or_field(self):
         first = self.ask([{"role": "user", "content": "first"}]).model_extra["baton"]
         named = {"x-baton-session": first["session"]}

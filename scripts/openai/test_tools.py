@@ -172,6 +172,31 @@ class Tools(unittest.TestCase):
     def test_a_loop_of_streams(self):
         self.loop(self.streamed)
 
+    def test_a_loop_of_responses(self):
+        function = TOOLS[0]["function"]
+        tools = [{"type": "function", **function, "strict": False}]
+        ask = lambda given, **more: self.client.responses.create(model=self.model, input=given, tools=tools, **more)
+        answer, sessions = None, set()
+        for turn in range(3):
+            following = {"previous_response_id": answer.id} if answer else {}
+            answer = ask(f"Paris Oslo-{turn}", **following)
+            calls = [item for item in answer.output if item.type == "function_call"]
+            self.assertEqual([json.loads(call.arguments)["city"] for call in calls], ["Paris", f"Oslo-{turn}"])
+            self.assertEqual(answer.output_text, "I ask.")
+            outputs = [{"type": "function_call_output", "call_id": call.call_id,
+                        "output": f"rain-in-{json.loads(call.arguments)['city']}"} for call in calls]
+            with self.client.responses.stream(
+                model=self.model, input=outputs, tools=tools, previous_response_id=answer.id
+            ) as stream:
+                stream.until_done()
+                answer = stream.get_final_response()
+            self.assertIn(f"rain-in-Oslo-{turn}", answer.output_text)
+            sessions.add(answer.model_extra["baton"]["session"])
+        self.assertEqual(len(sessions), 1)
+        events = list(ask("Rome Bern", stream=True))
+        done = [event for event in events if event.type == "response.function_call_arguments.done"]
+        self.assertEqual([json.loads(event.arguments)["city"] for event in done], ["Rome", "Bern"])
+
     def test_what_cannot_be_promised_is_refused(self):
         hi = [{"role": "user", "content": "hi"}]
         for refused in [
