@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::{CONTENT_TYPE, SourceCounts, Speed, TurnCounts};
+use crate::metrics::{MetricsFormat, SourceCounts, Speed, TurnCounts};
 pub(crate) use control::Control;
 pub(crate) use control::ControlAccess;
 pub(crate) use history::History;
@@ -186,8 +186,11 @@ async fn ready(State(source): State<Source>) -> (StatusCode, String) {
     }
 }
 
-async fn metrics(State(source): State<Source>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], source.metrics())
+async fn metrics(State(source): State<Source>, headers: HeaderMap) -> impl IntoResponse {
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = MetricsFormat::negotiate(accept);
+    let headers = [(header::CONTENT_TYPE, format.media_type()), (header::VARY, "accept")];
+    (headers, format.write(source.metrics()))
 }
 
 async fn status(State(source): State<Source>) -> Json<Status> {
@@ -276,7 +279,12 @@ mod tests {
         }
 
         async fn get(&self, path: &str) -> (u16, String, String) {
-            let answer = self.client.get(format!("http://{}{path}", self.address)).send().await.unwrap();
+            self.get_as(path, "*/*").await
+        }
+
+        async fn get_as(&self, path: &str, accept: &str) -> (u16, String, String) {
+            let request = self.client.get(format!("http://{}{path}", self.address));
+            let answer = request.header(header::ACCEPT, accept).send().await.unwrap();
             let media =
                 answer.headers().get(header::CONTENT_TYPE).map(|media| media.to_str().unwrap().to_owned());
             (answer.status().as_u16(), media.unwrap_or_default(), answer.text().await.unwrap())
@@ -291,8 +299,12 @@ mod tests {
         assert_eq!((code, text.as_str()), (503, "not ready: the store does not answer\n"));
         server.source.ready.store(true, Ordering::SeqCst);
         assert_eq!(server.get("/readyz").await.0, 200);
+        // Without a preference, the format that every scraper reads.
         let (_, media, text) = server.get("/metrics").await;
-        assert_eq!((media.as_str(), text.as_str()), (CONTENT_TYPE, "# EOF\n"));
+        assert_eq!((media.as_str(), text.as_str()), (MetricsFormat::Text.media_type(), ""));
+        let open_metrics = MetricsFormat::OpenMetrics.media_type();
+        let (_, media, text) = server.get_as("/metrics", open_metrics).await;
+        assert_eq!((media.as_str(), text.as_str()), (open_metrics, "# EOF\n"));
         let (_, media, text) = server.get("/status").await;
         assert_eq!(media, "application/json");
         assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), server.source.status());

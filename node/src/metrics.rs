@@ -1,8 +1,9 @@
-//! Metrics of the node, in the OpenMetrics text format.
+//! Metrics of the node, in the OpenMetrics text format; `format` writes them for readers of the older one.
 //!
 //! The turn service reports through its observer, the store through `WatchedStore`. The rest is read on
 //! request. Labels have few, fixed values; a session, peer or text never becomes a label.
 
+mod format;
 mod mesh;
 mod models;
 mod observer;
@@ -24,15 +25,13 @@ use prometheus_client::{
 };
 
 use crate::{engine::EngineLoad, observer::BlobSource};
+pub(crate) use format::MetricsFormat;
 use mesh::{MeshSeries, level};
 use models::ModelSeries;
 use speed::Recent;
 pub(crate) use speed::Speed;
 pub(crate) use totals::SourceCounts;
 pub(crate) use watched_store::WatchedStore;
-
-/// The media type of [`Metrics::render`].
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 type Labels = [(&'static str, &'static str); 1];
 type Labels2 = [(&'static str, &'static str); 2];
