@@ -92,15 +92,19 @@ async fn read(
     };
     let blob = store.open_blob(id).await?.ok_or_else(blob_not_found)?;
     let total = blob.length();
+    let etag = id.to_string();
+    if is_current(headers, &etag) {
+        return Ok(not_modified(&etag, method, headers));
+    }
     let Some(range) = range else {
         let body = blob.body(0, total).await?.ok_or_else(blob_not_found)?;
-        return Ok(blob_answer(&id.to_string(), body, total, method, headers));
+        return Ok(blob_answer(&etag, body, total, method, headers));
     };
     if !range.is_within(total) {
         return Err(not_satisfiable());
     }
     let body = blob.body(range.first, range.length).await?.ok_or_else(blob_not_found)?;
-    let mut response = blob_answer(&id.to_string(), body, range.length, method, headers);
+    let mut response = blob_answer(&etag, body, range.length, method, headers);
     *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     let content_range = format!("bytes {}-{}/{total}", range.first, range.last());
     let content_range = HeaderValue::try_from(content_range).expect("digits are visible ASCII");
@@ -139,9 +143,33 @@ pub(super) async fn get_byte_range(
     if !range.is_within(blob.length()) {
         return Err(invalid());
     }
-    let body = blob.body(start, length).await?.ok_or_else(blob_not_found)?;
     // 200 and a tag of its own: it can be cached.
-    Ok(blob_answer(&format!("{id}-{start}-{length}"), body, length, &method, &headers))
+    let etag = format!("{id}-{start}-{length}");
+    if is_current(&headers, &etag) {
+        return Ok(not_modified(&etag, &method, &headers));
+    }
+    let body = blob.body(start, length).await?.ok_or_else(blob_not_found)?;
+    Ok(blob_answer(&etag, body, length, &method, &headers))
+}
+
+/// Whether If-None-Match has this tag: the caller has these bytes. Quoted, as in HTTP, or bare, as Walrus sends
+/// it. A patch of a quilt carries the quilt's tag, which does not identify it, so patches do not ask here.
+fn is_current(request: &HeaderMap, etag: &str) -> bool {
+    let values = request.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim).any(|tag| {
+        let tag = tag.strip_prefix("W/").unwrap_or(tag);
+        let bare = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).unwrap_or(tag);
+        tag == "*" || bare == etag
+    })
+}
+
+/// 304, with the headers that a 200 would have, and no body.
+fn not_modified(etag: &str, method: &Method, request: &HeaderMap) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    add_headers(response.headers_mut(), etag, method, request);
+    response.headers_mut().remove(header::CONTENT_TYPE);
+    response
 }
 
 /// 200 with Walrus's headers. The tag is unquoted, as in Walrus.

@@ -164,6 +164,49 @@ async fn get_and_head_carry_walrus_headers() {
 }
 
 #[tokio::test]
+async fn a_caller_that_has_the_bytes_is_told_so() {
+    let (_folder, running, client) = start().await;
+    put(&client, &running.url, "", b"0123456789").await;
+    let id = blob_id(b"0123456789", ShardCount::TESTBED).unwrap().to_string();
+    let url = format!("{}/v1/blobs/{id}", running.url);
+    let part = format!("{url}/byte-range?start=2&length=3");
+    let asked = async |method: Method, url: &str, tag: &str| {
+        client.request(method, url).header("if-none-match", tag).send().await.unwrap()
+    };
+    for tag in
+        [id.clone(), format!("\"{id}\""), format!("W/\"{id}\""), format!("\"x\", \"{id}\""), "*".into()]
+    {
+        for method in [Method::GET, Method::HEAD] {
+            let response = asked(method, &url, &tag).await;
+            assert_eq!(response.status(), StatusCode::NOT_MODIFIED, "{tag}");
+            assert_eq!(header(&response, "etag"), id);
+            assert_eq!(
+                header(&response, "cache-control"),
+                "public, max-age=86400, stale-while-revalidate=3600"
+            );
+            assert!(response.headers().get("content-type").is_none());
+            assert_eq!(response.bytes().await.unwrap().len(), 0);
+        }
+    }
+    let response = asked(Method::GET, &part, &format!("\"{id}-2-3\"")).await;
+    assert_eq!(response.status(), StatusCode::NOT_MODIFIED);
+    // Another tag, half a pair of quotes, the tag of another part: the bytes.
+    for tag in ["\"x\"".to_owned(), format!("\"{id}"), format!("{id}-2-3"), String::new()] {
+        let response = asked(Method::GET, &url, &tag).await;
+        assert_eq!(response.status(), StatusCode::OK, "{tag}");
+        assert_eq!(response.text().await.unwrap(), "0123456789");
+    }
+    assert_eq!(asked(Method::GET, &part, &id).await.text().await.unwrap(), "234");
+    // Nothing is known of a blob that is not here, nor of a range that it has not.
+    let unknown = blob_id(b"other", ShardCount::TESTBED).unwrap();
+    let response = asked(Method::GET, &format!("{}/v1/blobs/{unknown}", running.url), "*").await;
+    assert_json_error(response, 404, "NOT_FOUND", "BLOB_NOT_FOUND").await;
+    let response = asked(Method::GET, &format!("{url}/byte-range?start=9&length=2"), "*").await;
+    assert_json_error(response, 400, "INVALID_ARGUMENT", "INVALID_BYTE_RANGE").await;
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn get_serves_one_range_and_refuses_others() {
     let (_folder, running, client) = start().await;
     put(&client, &running.url, "", b"0123456789").await;
