@@ -9,6 +9,7 @@ mod audience;
 mod body;
 pub mod chat;
 mod client_address;
+mod completion;
 mod delegations;
 mod extract;
 mod gate;
@@ -256,12 +257,13 @@ fn describe(gated: OpenApi, open: OpenApi) -> OpenApi {
     }
     gated.security = None;
     for item in gated.paths.paths.values_mut() {
-        for operation in open::operations(item) {
+        for (_, operation) in open::operations(item) {
             operation.security = Some(vec![all.clone()]);
         }
     }
     document.merge(gated);
     document.merge(open);
+    completion::complete(&mut document);
     document
 }
 

@@ -25,7 +25,6 @@ macro_rules! kinds {
     ($($name:ident = $status:literal, $code:literal, $message:literal, $hint:literal;)*) => {
         $(pub(crate) const $name: ApiErrorKind = ApiErrorKind(&($status, $code, $message, $hint));)*
         /// All kinds.
-        #[cfg(test)]
         const ALL: &[ApiErrorKind] = &[$($name),*];
     };
 }
@@ -66,6 +65,17 @@ kinds! {
     NO_NODE = 503, "no_node", "no node was found that can serve the turn", "try again later, or name another model; the message is kept for this session's next request";
     MODEL = 503, "model_unavailable", "the language model did not answer", "use the memories, or try again later";
     DEADLINE = 504, "deadline", "the answer took too long", "ask for less, or try again later";
+}
+
+/// The codes of all errors with a status.
+pub(super) fn codes_of(status: u16) -> Vec<&'static str> {
+    ALL.iter().filter(|kind| kind.0.0 == status).map(|kind| kind.0.1).collect()
+}
+
+/// The statuses of all errors.
+#[cfg(test)]
+pub(super) fn statuses() -> std::collections::BTreeSet<u16> {
+    ALL.iter().map(|kind| kind.0.0).collect()
 }
 
 /// An error in JSON.

@@ -26,9 +26,12 @@ pub(super) const AUTH_HEADERS: [(&str, &str); 5] = [
     ("x-account-id", "The Sui address of the owner's key: 0x and 64 hex characters."),
 ];
 
-/// All operations of a path.
-pub(super) fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
-    [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete].into_iter().flatten()
+/// All operations of a path, with their methods.
+pub(super) fn operations(item: &mut PathItem) -> impl Iterator<Item = (&'static str, &mut Operation)> {
+    let PathItem { get, put, post, patch, delete, .. } = item;
+    [("get", get), ("put", put), ("post", post), ("patch", patch), ("delete", delete)]
+        .into_iter()
+        .filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
 }
 
 fn about() -> Value {

@@ -52,7 +52,10 @@ pub(crate) fn describe(paths: &mut Paths) {
             "Memory's tools for agents: one message of the Model Context Protocol (streamable HTTP, no sessions).",
         ))
         .response("200", ResponseBuilder::new().description("the protocol's answer").build())
+        .response("202", ResponseBuilder::new().description("a notification was taken").build())
         .response("401", ResponseBuilder::new().description("the request is not signed").build())
+        .response("406", ResponseBuilder::new().description("Accept lacks JSON or event streams").build())
+        .response("415", ResponseBuilder::new().description("the body is not JSON").build())
         .build();
     paths.add_path_operation("/mcp", vec![HttpMethod::Post], operation);
 }

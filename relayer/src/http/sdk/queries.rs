@@ -119,7 +119,7 @@ impl From<Hit> for Memory {
 
 /// The result of a recall.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct RecallAnswer {
+pub(in crate::http) struct SdkRecallAnswer {
     results: Vec<Memory>,
     total: usize,
     /// Number of unreadable memories: always 0, since all are here.
@@ -134,12 +134,12 @@ pub(in crate::http) struct RecallAnswer {
 
 /// Finds memories.
 #[utoipa::path(post, path = "/api/recall", tag = "sdk", request_body = Recall,
-    responses((status = 200, body = RecallAnswer), (status = 400, body = ApiErrorJson), (status = 401, body = ApiErrorJson)))]
+    responses((status = 200, body = SdkRecallAnswer), (status = 400, body = ApiErrorJson), (status = 401, body = ApiErrorJson)))]
 pub(in crate::http) async fn recall(
     State(app): State<AppState>,
     Reader(caller): Reader,
     Input(request): Input<Recall>,
-) -> Result<Json<RecallAnswer>, ApiError> {
+) -> Result<Json<SdkRecallAnswer>, ApiError> {
     let by_time = match request.sort.as_deref() {
         None | Some("relevance") => false,
         Some("recent") => true,
@@ -167,7 +167,13 @@ pub(in crate::http) async fn recall(
     }
     let results: Vec<Memory> = hits.into_iter().map(Memory::from).collect();
     let mode = serde_json::to_value(found.mode).unwrap_or_default();
-    Ok(Json(RecallAnswer { total: results.len(), results, dropped_count: 0, mode, degraded: found.degraded }))
+    Ok(Json(SdkRecallAnswer {
+        total: results.len(),
+        results,
+        dropped_count: 0,
+        mode,
+        degraded: found.degraded,
+    }))
 }
 
 struct SearchRequest {
