@@ -15,6 +15,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
 export LC_ALL=C TZ=UTC CARGO_INCREMENTAL=0
+# A release is the compiler's work alone; tests may have set others in its place.
+unset RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER CLIPPY_ARGS RUSTDOC
 umask 022
 
 programs=(baton baton-node baton-relayer baton-testnet)
@@ -100,7 +102,7 @@ build_programs() {
   # These take the place of flags in the environment and in the user's configuration.
   CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && printf %s "${flags[*]}")
   export CARGO_ENCODED_RUSTFLAGS CFLAGS="${c_flags[*]}" CXXFLAGS="${c_flags[*]}"
-  unset RUSTC_WRAPPER "${!CARGO_PROFILE_@}"
+  unset "${!CARGO_PROFILE_@}"
   host_bin=$build/release
   bin=$host_bin
   if [ -n "$tools" ]; then
