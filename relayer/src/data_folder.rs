@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use baton_keys::{
     SecretSigningKey,
     files::{self, FileSecret, create_private_folder},
+    ids::PublicKey,
 };
 
 use crate::config::{CONFIG_FILE, TEMPLATE};
@@ -38,6 +39,12 @@ pub(crate) fn init(folder: &Path) -> anyhow::Result<SecretSigningKey> {
         secret
     };
     Ok(SecretSigningKey::from_seed(secret.expose()))
+}
+
+/// The public key of a data folder's relayer, if the folder has one.
+pub(crate) fn own_key(folder: &Path) -> Option<PublicKey> {
+    let secret = files::load(&folder.join(KEY_FILE), KEY_KIND, None).ok()?;
+    Some(SecretSigningKey::from_seed(secret.expose()).public_key())
 }
 
 /// The default data folder in this environment.

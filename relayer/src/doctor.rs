@@ -18,14 +18,13 @@ use std::path::Path;
 use crate::{
     cli::DoctorArgs,
     config::{CONFIG_FILE, Settings},
-    data_folder::{KEY_FILE, KEY_KIND},
+    data_folder::own_key,
     output::println,
     running::{self, RelayerAnswer, RunningRelayer},
     setup,
     time::now_ms,
 };
 use anyhow::bail;
-use baton_keys::{SecretSigningKey, files as key_files};
 use baton_memory::storage::embedded::EmbeddedStorage;
 use report::{Check, Style};
 
@@ -105,9 +104,7 @@ impl Subject {
     /// Finds out whether the relayer runs.
     async fn look(settings: Settings, offline: bool) -> Self {
         let answer = running::ask(&settings.data_dir, settings.http).await;
-        let own_key = key_files::load(&settings.data_dir.join(KEY_FILE), KEY_KIND, None).ok();
-        let own_key =
-            own_key.map(|secret| SecretSigningKey::from_seed(secret.expose()).public_key().to_string());
+        let own_key = own_key(&settings.data_dir).map(|key| key.to_string());
         let database = setup::embedded_config(&settings);
         let in_use = settings.postgres_url_file.is_none() && EmbeddedStorage::is_in_use(&database);
         Self { settings, answer, own_key, in_use, offline, now_ms: now_ms() }

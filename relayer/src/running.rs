@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::{
     address_file::AddressFile,
     config::HttpSetting,
+    data_folder::own_key,
     http::{MemoryFacts, RelayerIdentity},
     serve::client_url,
 };
@@ -54,12 +55,13 @@ pub(crate) enum RelayerAnswer {
 }
 
 /// Asks the relayer of a data folder for identity, health and readiness: at the address in its file, else at
-/// that of the settings.
+/// that of the settings. After a crash the file stays, so another relayer there does not count.
 pub(crate) async fn ask(data_dir: &Path, http: HttpSetting) -> RelayerAnswer {
     if let Some(address) = AddressFile::read(data_dir)
-        && let answer @ RelayerAnswer::Relayer(_) = ask_at(HttpSetting::At(address)).await
+        && let RelayerAnswer::Relayer(relayer) = ask_at(HttpSetting::At(address)).await
+        && own_key(data_dir).is_some_and(|own| own.to_string() == relayer.identity.relayer)
     {
-        return answer;
+        return RelayerAnswer::Relayer(relayer);
     }
     ask_at(http).await
 }

@@ -63,7 +63,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     let identity = identity_source(&settings, &opened, chat.is_open(), &key, mesh.clone());
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
     let address_file = address.map(|address| AddressFile::write(&settings.data_dir, address)).transpose();
-    let _address_file = address_file.context("the file with the relayer's address cannot be written")?;
+    let address_file = address_file.context("the file with the relayer's address cannot be written")?;
     announce(&settings, &identity(), address, json);
 
     let shutdown = CancellationToken::new();
@@ -88,6 +88,8 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     };
     let ((), served, (), (), ()) =
         tokio::join!(Box::pin(sealed), Box::pin(http), Box::pin(jobs), Box::pin(upkeep), stopping);
+    // Before the memory is free: a relayer that starts then writes its own.
+    drop(address_file);
     chat.close(grace).await;
     memory.close_all().await;
     mesh.shutdown().await;

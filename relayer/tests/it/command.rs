@@ -325,6 +325,27 @@ fn a_backup_beside_the_running_relayer_brings_memory_to_a_new_machine() {
 }
 
 #[test]
+fn an_address_that_a_crash_left_behind_names_no_other_relayer() {
+    let (mine, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let note = mine.path().join("http.address");
+    drop(Relayer::start(mine.path()));
+    assert!(note.exists(), "it was killed");
+    let running = Relayer::start(other.path());
+    std::fs::write(&note, running.url.strip_prefix("http://").unwrap()).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_baton-relayer"))
+        .arg("--data-dir")
+        .arg(mine.path())
+        .args(["status", "--http", "127.0.0.1:1"])
+        .output()
+        .unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && words.contains("no relayer answers at http://127.0.0.1:1"),
+        "{words}"
+    );
+}
+
+#[test]
 fn status_and_doctor_ask_the_running_relayer() {
     let folder = tempfile::tempdir().unwrap();
     let relayer = Relayer::start(folder.path());
