@@ -4,6 +4,7 @@
 pub(crate) mod delivery;
 pub(crate) mod embed;
 pub(crate) mod liveness;
+pub(crate) mod opening;
 mod pace;
 pub(crate) mod request;
 pub(crate) mod resolve;
@@ -164,11 +165,16 @@ pub(crate) async fn run(
     let quota = quota.map(ClientFrame::Quota);
     let frames: Vec<_> = quota.iter().chain([&frame]).collect();
     let sent = Instant::now();
-    let opened = exchange::send_all(context.mesh, target, &addrs, &frames, context.timeouts.open).await;
-    let mut stream = opened.map_err(|error| match error {
+    let opening =
+        async { exchange::send_all(context.mesh, target, &addrs, &frames, context.timeouts.open).await };
+    let opened = match context.relayer {
+        Some(_) => opening.await.map_err(AttemptFailure::from),
+        None => opening::open_at(context.directory, (target, context.substitute), opening, events).await,
+    };
+    let mut stream = opened.map_err(|failure| match failure.status {
         // Our own request is too large for a frame.
-        error @ ExchangeError::Broken(_) => AttemptFailure::from(error).unclear(),
-        error => context.blame(error.into()),
+        AttemptStatus::Wrong => failure.unclear(),
+        _ => context.blame(failure),
     })?;
     drop(frame);
     let admitted = admitted(context, &auth, &mut stream, &mut reply, events).await;

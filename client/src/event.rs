@@ -270,6 +270,13 @@ pub enum TurnEvent {
         /// Tokens of the answer that were already shown, which the node continues.
         continues: u32,
     },
+    /// The node of the attempt has not answered so far.
+    NoAnswerYet {
+        /// The node.
+        node: NodeId,
+        /// The other known nodes, which are asked meanwhile.
+        others: OtherNodes,
+    },
     /// The relayer added these items, best first.
     Memory(Vec<MemoryItem>),
     /// The node admitted the turn.
@@ -299,6 +306,16 @@ pub enum TurnEvent {
     Accepted,
     /// An event about other devices of the session. Its text is for users.
     Devices(DeviceEvent),
+}
+
+/// The known nodes beside the node of an attempt, while that node does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OtherNodes {
+    /// This many are asked for any answer.
+    Asked(usize),
+    /// All of this many were asked, and none answered.
+    Silent(usize),
 }
 
 /// A rebuilt and accepted turn.

@@ -4,15 +4,14 @@
 //! turn. Text shown before acceptance is display only.
 
 mod decoy_shape;
+mod progress;
 pub(crate) mod queue;
-mod reach;
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use baton_mesh::MeshHandle;
 use baton_proto::{
     ErrorCode, SignedObject,
     ack::TurnAck,
@@ -23,12 +22,15 @@ use baton_proto::{
     turn::{TurnAuth, json_schema_hash},
 };
 
+use progress::Progress;
+
 use crate::{
     attempt::{
         self, AttemptSuccess, Context, Events, delivery,
         liveness::AuthorLiveness,
+        opening,
         request::{self, AttemptOptions},
-        resolve::{self, ResolveError, SHORT_STATUS_WAIT, STATUS_WAIT},
+        resolve::{self, ResolveError, STATUS_WAIT},
     },
     background::{self, repair},
     clocks::ClockDifference,
@@ -38,12 +40,8 @@ use crate::{
     identities::SessionMesh,
     network::{
         choose::{NoChoice, Wish},
-        exchange,
         reputation::NodeFailure,
-        retry::{
-            AnswerPrefix, AttemptFailure, AttemptStatus, Carry, NextStep, carry, next_step,
-            pause_before_repeat,
-        },
+        retry::{AttemptFailure, AttemptStatus, Carry, NextStep, next_step, pause_before_repeat},
     },
     session::{
         open_session::Session,
@@ -59,92 +57,6 @@ use crate::{
 /// Limit for opening a substream in the middle of an answer that another node could continue. It is a few
 /// round trips to the other side of the world. A dead node may be noticed only by its silence.
 const HURRIED_OPEN: Duration = Duration::from_secs(1);
-
-/// Connected nodes that are probed when an answer breaks off.
-const MAX_PROBED: usize = 8;
-
-/// State across the attempts of one turn.
-struct Progress {
-    tried: Vec<NodeId>,
-    /// Nodes to which no attempt got through.
-    unreachable: Vec<NodeId>,
-    /// Codes that ended attempts, each with whether a peer reported it or the client found it.
-    codes: Vec<(ErrorCode, bool)>,
-    with_locator: bool,
-    /// Whether a newer head ends the attempts, because the caller merges it.
-    reconcile: bool,
-    inline: InlinePolicy,
-    last: Option<(NodeId, AttemptFailure)>,
-    attempts: u32,
-    /// The beginning of the answer, for the next node to continue.
-    begun: Option<AnswerPrefix>,
-    /// Connected nodes that did not answer the probe when the answer broke off.
-    silent: Vec<NodeId>,
-}
-
-impl Progress {
-    /// Whether every tried node refused with this code.
-    fn all_refused_with(&self, code: ErrorCode) -> bool {
-        let same = |refused: &(ErrorCode, bool)| *refused == (code, true);
-        self.last.is_some() && self.codes.len() == self.tried.len() && self.codes.iter().all(same)
-    }
-
-    /// Nodes to try last after a failed attempt: those that failed, and those without a connection or a probe
-    /// answer. Detecting a dead node takes seconds, while the reader waits.
-    fn last_resorts(&self, mesh: &MeshHandle) -> Vec<NodeId> {
-        let unconnected = mesh.peers().into_iter().filter(|peer| !peer.connected).map(|peer| peer.node);
-        let unconnected = unconnected.filter(|_| self.last.is_some());
-        let mut last = self.tried.clone();
-        // A node listed twice would count as failed twice.
-        for node in self.silent.iter().copied().chain(unconnected) {
-            if !last.contains(&node) {
-                last.push(node);
-            }
-        }
-        last
-    }
-
-    /// Probes the connected nodes: over QUIC, a dead node stays connected until its silence is long enough.
-    async fn probe_others(&mut self, mesh: &MeshHandle, failed: NodeId) {
-        let connected = mesh.peers().into_iter().filter(|peer| peer.connected && peer.serves_turns);
-        let others = connected.map(|peer| peer.node).filter(|node| *node != failed);
-        let (asked, rest): (Vec<_>, Vec<_>) = others.enumerate().partition(|(index, _)| *index < MAX_PROBED);
-        let asked: Vec<NodeId> = asked.into_iter().map(|(_, node)| node).collect();
-        let there = exchange::answering_nodes(mesh, &asked, SHORT_STATUS_WAIT).await;
-        let silent = asked.into_iter().filter(|node| !there.contains(node));
-        self.silent = silent.chain(rest.into_iter().map(|(_, node)| node)).collect();
-    }
-
-    /// Keeps or drops the part of the answer that was shown.
-    fn carry(&mut self, auth: &TurnAuth, failure: &mut AttemptFailure, events: &mut Events<'_>) -> Carry {
-        let carried = carry(self.begun.as_ref(), failure);
-        match carried {
-            Carry::Same => {}
-            Carry::Longer => {
-                self.begun = Some(AnswerPrefix {
-                    author: auth.audience,
-                    attempt: auth.attempt,
-                    model: auth.model,
-                    partial: std::mem::take(&mut failure.partial),
-                });
-            }
-            Carry::Back => {
-                events(TurnEvent::Restarted);
-                if let Some(begun) = &self.begun {
-                    if !begun.partial.reports.is_empty() {
-                        events(TurnEvent::Logprobs(begun.partial.reports.to_vec()));
-                    }
-                    events(TurnEvent::Text(begun.partial.text.to_string()));
-                }
-            }
-            Carry::Void => {
-                self.begun = None;
-                events(TurnEvent::Restarted);
-            }
-        }
-        carried
-    }
-}
 
 /// As [`SessionHandle::turn`](crate::SessionHandle::turn).
 pub(crate) async fn turn(
@@ -253,18 +165,7 @@ async fn drive(
     storage::ensure_head_id(session).await?;
     // Held for the whole turn, so that it has one identity.
     let own = core.identities.of_turns(session.id).await?;
-    let mut progress = Progress {
-        tried: Vec::new(),
-        unreachable: Vec::new(),
-        codes: Vec::new(),
-        with_locator: options.with_locator,
-        reconcile: options.reconcile,
-        inline: options.inline,
-        last: None,
-        attempts: 0,
-        begun: None,
-        silent: Vec::new(),
-    };
+    let mut progress = Progress::begin(options);
     while progress.attempts < options.max_attempts.max(1) {
         let (auth, result) =
             match Box::pin(attempt(core, (session, &own), options, &mut progress, events)).await {
@@ -317,13 +218,14 @@ async fn drive(
             }
         }
         let noticed_ago = noticed.elapsed();
-        let unreachable = failure.fault == NodeFailure::Unreachable && options.relayer.is_none();
+        // A second attempt at the only allowed node finds a new address of it, and a third finds nothing more.
+        let only_again = options.node.is_some()
+            && failure.fault == NodeFailure::Unreachable
+            && progress.tried.contains(&auth.audience);
+        let in_vain = options.relayer.is_none() && (failure.alone || only_again);
         after_failure(core, session, &auth, (failure, noticed_ago), &mut progress, events).await?;
-        if unreachable {
-            progress.unreachable.push(auth.audience);
-            if !reach::any_node_answers(core, &mut progress).await {
-                break;
-            }
+        if in_vain {
+            break;
         }
     }
     Err(match progress.last {
@@ -435,7 +337,7 @@ async fn attempt(
     if progress.begun.is_some() && substitute {
         timeouts.open = timeouts.open.min(HURRIED_OPEN);
     } else if options.relayer.is_none() {
-        timeouts.open = timeouts.open.min(reach::DIRECT_OPEN);
+        timeouts.open = timeouts.open.min(opening::DIRECT_OPEN);
     }
     let context = Context {
         session,

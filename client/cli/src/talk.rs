@@ -11,12 +11,12 @@ use std::{
 };
 
 use baton_client::{
-    Client, ClientError, DeviceEvent, NewSession, ReconcileReport, ResumeOptions, TurnEvent, TurnInput,
-    TurnOutcome,
+    Client, ClientError, DeviceEvent, NewSession, OtherNodes, ReconcileReport, ResumeOptions, TurnEvent,
+    TurnInput, TurnOutcome,
 };
 use baton_proto::{
     ErrorCode,
-    ids::SessionId,
+    ids::{NodeId, SessionId},
     limits::MAX_SCHEMA_BYTES,
     memory::MemoryItem,
     record::{FinishReason, Message, Role},
@@ -342,6 +342,7 @@ pub(crate) fn remark(event: &TurnEvent) -> Option<(Tone, String)> {
             let what = if *continues > 0 { " continues the answer" } else { "" };
             (Tone::Note, format!("node {}{what} · {model}", short(node)))
         }
+        TurnEvent::NoAnswerYet { node, others } => (Tone::Note, no_answer_yet(*node, *others)?),
         TurnEvent::Waiting(ahead) => (Tone::Note, format!("waiting; {ahead} ahead")),
         TurnEvent::AttemptFailed { node, code: Some(ErrorCode::StreamTruncated), .. } => {
             (Tone::Warn, format!("node {} stopped answering", short(node)))
@@ -350,6 +351,19 @@ pub(crate) fn remark(event: &TurnEvent) -> Option<(Tone, String)> {
             (Tone::Warn, format!("node {} failed: {reason}", short(node)))
         }
         TurnEvent::Restarted => (Tone::Note, "The answer so far is discarded; it starts again.".to_owned()),
+        _ => return None,
+    })
+}
+
+fn no_answer_yet(node: NodeId, others: OtherNodes) -> Option<String> {
+    Some(match others {
+        OtherNodes::Asked(0) => format!("node {} does not answer yet; no other node is known", short(&node)),
+        OtherNodes::Asked(asked) => {
+            let others = count(asked as u64, "other node");
+            format!("node {} does not answer yet; asking {others} …", short(&node))
+        }
+        OtherNodes::Silent(1) => "the other node does not answer either".to_owned(),
+        OtherNodes::Silent(silent) => format!("none of the {silent} others answers either"),
         _ => return None,
     })
 }

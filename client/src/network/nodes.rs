@@ -12,6 +12,7 @@ mod presence;
 mod records;
 
 use std::{
+    cmp::Reverse,
     collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -53,6 +54,9 @@ const ASK_CLOCKS: Duration = Duration::from_secs(3);
 const JOIN_WAIT: Duration = Duration::from_secs(4);
 /// The same for a model that no named node serves, and that never served here: most often a typing error.
 const UNHEARD_MODEL_WAIT: Duration = Duration::from_millis(700);
+
+/// How long a turn waits for a first answer if no node was heard of for a while. The attempt itself then asks them.
+const QUICK_LOOK: Duration = Duration::from_secs(1);
 
 /// A node with its verified record.
 #[derive(Debug, Clone)]
@@ -216,6 +220,14 @@ impl Directory {
         usable.collect()
     }
 
+    /// All known nodes but this, those heard last first, also those that count as gone.
+    pub(crate) fn others(&self, node: NodeId) -> Vec<NodeId> {
+        let known = self.lock();
+        let mut others: Vec<_> = known.iter().filter(|(other, _)| **other != node).collect();
+        others.sort_unstable_by_key(|(other, known)| (Reverse(known.presence.heard_ms()), **other));
+        others.into_iter().map(|(other, _)| *other).collect()
+    }
+
     /// Whether a refresh of records is worthwhile before choosing.
     fn wants_refresh(&self) -> bool {
         let now = self.now_ms();
@@ -241,7 +253,7 @@ impl Directory {
         } else if self.usable().is_empty() {
             // No node was heard of for a while, as after a pause. This is no search: a node that does not
             // answer now is only asked last.
-            self.ask_stale().await;
+            self.ask_stale(Instant::now() + QUICK_LOOK).await;
         }
         match self.choose_now(wish) {
             // A suitable node may have appeared since; look once more before giving up.
@@ -259,7 +271,7 @@ impl Directory {
                     && self.mesh.peers().iter().any(|peer| peer.connected)
                     && self.wait_for_node(until).await
                 {
-                    self.ask_stale().await;
+                    self.ask_stale(until).await;
                     chosen = self.choose_now(wish);
                 }
                 match chosen {
@@ -392,6 +404,14 @@ impl Directory {
         }
         self.reputation().failed(node, fault, at_least_ms, now);
         self.changed();
+    }
+
+    /// Records that a node did not answer a question beside the turn.
+    pub(crate) fn silent(&self, node: NodeId) {
+        let now = self.now_ms();
+        if let Some(known) = self.lock().get_mut(&node) {
+            known.presence.unanswered(now);
+        }
     }
 
     /// Records an answer that earns no credit.

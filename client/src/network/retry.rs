@@ -36,6 +36,8 @@ pub(crate) struct AttemptFailure {
     pub(crate) status: AttemptStatus,
     /// The failure held against its node.
     pub(crate) fault: NodeFailure,
+    /// Whether no other known node answers either.
+    pub(crate) alone: bool,
     /// The part of the answer that had arrived.
     pub(crate) partial: PartialAnswer,
     /// The node's last progress note.
@@ -135,6 +137,7 @@ impl AttemptFailure {
             retry_after_ms: 0,
             status: AttemptStatus::Wrong,
             fault: NodeFailure::Lied,
+            alone: false,
             partial: PartialAnswer::default(),
             note: None,
         }

@@ -68,7 +68,7 @@ impl Directory {
                 let any = |peers: &[PeerInfo]| peers.iter().any(|peer| peer.serves_turns);
                 let _ = self.mesh.wait_for_peers(deadline, any).await;
             }
-            self.ask_stale().await;
+            self.ask_stale(deadline).await;
             let found = self.usable();
             // A peer without a record yet may still give one; without any record, look again until the
             // deadline.
@@ -138,9 +138,9 @@ impl Directory {
         }
     }
 
-    /// Asks every known node without a fresh record or sign of life, until all answered or a moment after the
-    /// first answer.
-    pub(super) async fn ask_stale(&self) {
+    /// Asks every known node without a fresh record or sign of life, until all answered, a moment after the
+    /// first answer, or the deadline.
+    pub(super) async fn ask_stale(&self, deadline: Instant) {
         self.sync_peers();
         let now = self.now_ms();
         let stale: Vec<(NodeId, Vec<Multiaddr>)> = self
@@ -158,7 +158,8 @@ impl Directory {
                 async move { (node, self.fetch_record(node, &addrs, self.timeouts.open).await) }
             })
             .buffer_unordered(PARALLEL_ASKS);
-        let mut until = Instant::now() + if have_some { GATHER } else { self.timeouts.open };
+        let wait = if have_some { GATHER } else { self.timeouts.open };
+        let mut until = deadline.min(Instant::now() + wait);
         while let Ok(Some((node, answer))) = timeout_at(until, asks.next()).await {
             lock(&asked).remove(&node);
             self.record_answer(node, answer);

@@ -1,0 +1,159 @@
+//! The opening of an attempt's substream, directly at its node.
+//!
+//! A node that does not answer is reported soon. Meanwhile the other known nodes are asked for any answer:
+//! - One answers: the silent node is left soon, if another can serve the turn.
+//! - None answers: further attempts would only wait in vain, one after the other, so the turn can end.
+
+use std::{sync::Arc, time::Duration};
+
+use baton_mesh::{OpenError, TurnStream};
+use baton_proto::{ids::NodeId, wire::ClientFrame};
+use futures::{StreamExt as _, stream};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, sleep_until, timeout_at},
+};
+
+use super::Events;
+use crate::{
+    error::short,
+    event::{OtherNodes, TurnEvent},
+    network::{
+        exchange::{self, ExchangeError},
+        nodes::Directory,
+        reputation::NodeFailure,
+        retry::AttemptFailure,
+    },
+};
+
+/// Limit for opening a substream directly at a node. A QUIC handshake gives up after 5 s, so that the error has the
+/// cause of each address.
+pub(crate) const DIRECT_OPEN: Duration = Duration::from_millis(5500);
+/// A node that has not answered for this long is reported, and the others are asked.
+const SILENCE: Duration = Duration::from_secs(1);
+/// A silent node is left after this long, if another answers and can serve the turn. It is a few round trips to the
+/// other side of the world.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Time for one of the other nodes to answer: a connection and a request, to the other side of the world.
+const ANSWER_WAIT: Duration = Duration::from_secs(2);
+/// Time for all of them: twice as many as are asked at once.
+const ALL_ANSWERS_WAIT: Duration = Duration::from_secs(4);
+/// Most nodes asked at once.
+const PARALLEL_ASKS: usize = 16;
+/// Most silent nodes that a failure names.
+const MAX_NAMED: usize = 8;
+
+/// The answers of the other nodes.
+enum Answers {
+    /// One answered, or some could not be asked in time.
+    Some,
+    /// All were asked, and none answered. Each with the reason.
+    None(Vec<(NodeId, String)>),
+}
+
+/// Waits for a substream that opens at `node`. `substitute` says whether another node could serve the turn.
+pub(super) async fn open_at(
+    directory: &Arc<Directory>,
+    (node, substitute): (NodeId, bool),
+    opening: impl Future<Output = Result<TurnStream, ExchangeError>>,
+    events: &mut Events<'_>,
+) -> Result<TurnStream, AttemptFailure> {
+    let begun = Instant::now();
+    let ask_now = Notify::new();
+    let asking = async {
+        tokio::select! {
+            () = sleep(SILENCE) => {}
+            () = ask_now.notified() => {}
+        }
+        ask_others(directory, node).await
+    };
+    tokio::pin!(opening, asking);
+    let mut answers = None;
+    let mut reported = false;
+    let opened = loop {
+        tokio::select! {
+            biased;
+            opened = &mut opening => break opened,
+            () = sleep_until(begun + SILENCE), if !reported => {
+                reported = true;
+                let others = directory.others(node).len();
+                events(TurnEvent::NoAnswerYet { node, others: OtherNodes::Asked(others) });
+            }
+            found = &mut asking, if answers.is_none() => {
+                if let Answers::None(silent) = &found
+                    && !silent.is_empty()
+                {
+                    events(TurnEvent::NoAnswerYet { node, others: OtherNodes::Silent(silent.len()) });
+                }
+                answers = Some(found);
+            }
+            () = sleep_until(begun + PATIENCE), if substitute && matches!(answers, Some(Answers::Some)) => {
+                break Err(ExchangeError::Open(OpenError::Timeout));
+            }
+        }
+    };
+    let error = match opened {
+        Ok(stream) => return Ok(stream),
+        Err(error) => error,
+    };
+    let is_timeout = matches!(error, ExchangeError::Open(OpenError::Timeout));
+    let mut failure = AttemptFailure::from(error);
+    if failure.fault != NodeFailure::Unreachable {
+        return Err(failure);
+    }
+    if is_timeout {
+        failure.reason = format!("no answer in {} s", begun.elapsed().as_secs());
+    }
+    let answers = match answers {
+        Some(answers) => answers,
+        None => {
+            ask_now.notify_one();
+            asking.await
+        }
+    };
+    if let Answers::None(silent) = answers {
+        failure.alone = true;
+        for (node, reason) in silent.iter().take(MAX_NAMED) {
+            failure.reason.push_str(&format!("; node {}: {reason}", short(node)));
+        }
+        if let Some(more @ 1..) = silent.len().checked_sub(MAX_NAMED) {
+            failure.reason.push_str(&format!("; {more} more without an answer"));
+        }
+    }
+    Err(failure)
+}
+
+/// Asks the other known nodes, those heard last first, and returns at the first answer.
+async fn ask_others(directory: &Arc<Directory>, node: NodeId) -> Answers {
+    let deadline = Instant::now() + ALL_ANSWERS_WAIT;
+    let mut asked = stream::iter(directory.others(node))
+        .map(|other| async move {
+            let addrs = directory.addrs(other);
+            let answer =
+                exchange::ask(directory.mesh(), other, &addrs, &ClientFrame::NodeRecord, ANSWER_WAIT);
+            match timeout_at(Instant::now() + ANSWER_WAIT, answer).await {
+                Ok(Ok(_) | Err(ExchangeError::Refused { .. } | ExchangeError::Broken(_))) => {
+                    directory.answered(other);
+                    Ok(())
+                }
+                // This process is at a limit, so the silence is no evidence.
+                Ok(Err(ExchangeError::Open(OpenError::Busy | OpenError::Closed))) => Ok(()),
+                Ok(Err(ExchangeError::Open(OpenError::Timeout))) | Err(_) => {
+                    Err((other, format!("no answer in {} s", ANSWER_WAIT.as_secs())))
+                }
+                Ok(Err(error)) => Err((other, error.to_string())),
+            }
+        })
+        .buffer_unordered(PARALLEL_ASKS);
+    let mut silent = Vec::new();
+    loop {
+        match timeout_at(deadline, asked.next()).await {
+            Ok(Some(Err(failed))) => {
+                directory.silent(failed.0);
+                silent.push(failed);
+            }
+            Ok(Some(Ok(()))) | Err(_) => return Answers::Some,
+            Ok(None) => return Answers::None(silent),
+        }
+    }
+}
