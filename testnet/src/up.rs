@@ -1,8 +1,12 @@
 //! `baton-testnet up`: runs a network until a signal stops it.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, ensure};
+use baton_command::progress;
 use baton_keys::files::{create_private_folder, replace_private};
 use clap::Args;
 
@@ -10,6 +14,9 @@ use crate::{
     network::{EngineChoice, Network, NodeOptions},
     output,
 };
+
+/// Where no spinner can be drawn, a line says after each such time that a part is still starting.
+const STILL_STARTING: Duration = Duration::from_secs(5);
 
 /// Arguments of `baton-testnet up`.
 #[derive(Debug, Args)]
@@ -59,9 +66,8 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
             EngineChoice::Echo => Vec::new(),
         },
     };
-    output::note(&format!("starting a store and {} nodes", args.nodes));
     let mut signals = output::stop_signals()?;
-    let network = output::unless_stopped(&mut signals, Network::start(&folder, args.nodes, options)).await?;
+    let network = output::unless_stopped(&mut signals, start(&folder, args.nodes, options)).await?;
     let config = write_config(&network, &folder)?;
     announce(&network, &args, &config);
     tokio::select! {
@@ -70,6 +76,38 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
     }
     output::note("stopping");
     output::unless_stopped(&mut signals, network.stop()).await
+}
+
+/// Starts the store, and then one node after the other. Says so for each: a node loads its model first.
+async fn start(folder: &Path, nodes: usize, options: NodeOptions) -> anyhow::Result<Network> {
+    let mut network = with_word("the store", Network::start(folder, 0, options)).await?;
+    for number in 1..=nodes {
+        with_word(&format!("node {number} of {nodes}"), network.add_node(&[])).await?;
+    }
+    Ok(network)
+}
+
+/// Waits for the start of `part`, with a spinner at a terminal and lines elsewhere.
+async fn with_word<T>(part: &str, starting: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let begun = Instant::now();
+    let spinner = progress::spinner(format!("starting {part}"));
+    let waiting = async {
+        loop {
+            tokio::time::sleep(STILL_STARTING).await;
+            if spinner.is_hidden() {
+                output::note(&format!("{part} is still starting, after {} s", begun.elapsed().as_secs()));
+            }
+        }
+    };
+    let started = tokio::select! {
+        started = starting => started,
+        () = waiting => unreachable!("the waiting does not end"),
+    };
+    spinner.finish_and_clear();
+    if started.is_ok() {
+        output::note(&format!("{part} is ready ({:.1} s)", begun.elapsed().as_secs_f64()));
+    }
+    started
 }
 
 /// Waits for the end of standard input.

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use baton_command::progress;
 use clap::FromArgMatches as _;
 use serde::Deserialize;
 use tokio::{
@@ -56,7 +57,10 @@ pub(crate) async fn run(
     let began = Instant::now();
     let nodes = count(arguments.nodes as u64, "node");
     out.note(&format!("Starting a store and {nodes} on this machine …"));
-    let network = PrivateNetwork::start(arguments.nodes, folder.path()).await?;
+    let spinner = progress::spinner("nodes load their model");
+    let network = PrivateNetwork::start(arguments.nodes, folder.path()).await;
+    spinner.finish_and_clear();
+    let network = network?;
     out.note(&format!(
         "Ready after {:.1} s. The model is small: it shows how Baton works, and often errs. All is removed when you leave.",
         began.elapsed().as_secs_f64()
