@@ -101,7 +101,7 @@ networks() {
 }
 
 screens() {
-  step "OpenAI's client" scripts/openai.sh
+  step "clients of the gateway's APIs" scripts/openai.sh
   step "the chat page in Chromium" scripts/page.sh
   step "the status page in Chromium" scripts/status_page.sh
   step "the full-screen view in tmux" scripts/tui.sh

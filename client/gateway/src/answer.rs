@@ -3,17 +3,20 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_proto::{ErrorCode, ids::SessionId, record::Message};
+use futures::{Stream, StreamExt as _, stream};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::{
-    ApiError, Gateway, GatewayMemory, format,
+    ApiError, Gateway, GatewayMemory,
+    completion::CompletionRequest,
+    format,
     logprobs::{LogprobsRequest, SentReports},
-    session_choice::{PreparedSession, SessionWork, prepare_session, record_kind},
+    session_choice::{PreparedSession, SessionWork, pinned, prepare_session, record_kind},
     steps::{AcceptedAnswer, Step},
-    wire::CompletionRequest,
 };
 use baton_client::{
-    Client, ClientError, MemoryHint, NewSession, ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
+    Client, ClientError, MemoryHint, NewSession, ResumeOptions, TokenReport, TurnEvent, TurnInput,
+    TurnOutcome,
 };
 
 /// Time to wait for the head of an answered turn, to see whether another device wrote in the same place.
@@ -32,6 +35,51 @@ pub(super) struct RunningTurn {
     pub(super) seq: u64,
     /// Bounded by the largest answer.
     pub(super) steps: mpsc::UnboundedReceiver<Step>,
+}
+
+/// An answer as a whole.
+pub(super) struct WholeAnswer {
+    pub(super) text: String,
+    pub(super) reports: Vec<TokenReport>,
+    pub(super) accepted: Box<AcceptedAnswer>,
+}
+
+impl RunningTurn {
+    /// The first step of the answer itself. An answer that fails before it begins is an error with a status, as
+    /// programs expect. `model` is set to the name of the model that is asked.
+    pub(super) async fn first_step(&mut self, model: &mut String) -> Result<Step, ApiError> {
+        loop {
+            match self.steps.recv().await {
+                Some(Step::Model(name)) => *model = name,
+                Some(Step::Failed(api_error)) => return Err(api_error),
+                Some(first) => return Ok(first),
+                None => return Err(ClientError::TaskEnded.into()),
+            }
+        }
+    }
+
+    /// The answer as a whole, from its first step on.
+    pub(super) async fn whole(mut self, first: Step) -> Result<WholeAnswer, ApiError> {
+        let (mut text, mut reports) = (String::new(), Vec::new());
+        let mut next = Some(first);
+        loop {
+            match next {
+                Some(Step::Model(_)) => {}
+                Some(Step::Logprobs(more)) => reports.extend(more),
+                Some(Step::Text(more)) => text.push_str(&more),
+                Some(Step::Done(accepted)) => return Ok(WholeAnswer { text, reports, accepted }),
+                Some(Step::Failed(api_error)) => return Err(api_error),
+                None => return Err(ClientError::TaskEnded.into()),
+            }
+            next = self.steps.recv().await;
+        }
+    }
+
+    /// The steps from the first on, as a stream.
+    pub(super) fn steps(self, first: Step) -> impl Stream<Item = Step> {
+        let rest = stream::unfold(self, |mut running| async { Some((running.steps.recv().await?, running)) });
+        stream::iter([first]).chain(rest)
+    }
 }
 
 /// Places a request and starts its turn, which keeps the slot until it ends.
@@ -75,7 +123,8 @@ async fn start_ephemeral(
 ) -> Result<RunningTurn, ApiError> {
     TurnInput { messages: request.messages.clone(), ..template.clone() }.check()?;
     let client = gateway.client().ephemeral()?;
-    let session = client.new_session(NewSession::default()).await?;
+    let session =
+        client.new_session(NewSession { system: pinned(&request), ..NewSession::default() }).await?;
     let gateway = gateway.clone();
     gateway.inner.turns.clone().spawn(async move {
         let messages = request.messages.clone();

@@ -1,5 +1,5 @@
-//! Errors in the shape of OpenAI's API: `{"error":{"message","type","param","code"}}`, with a status that its
-//! clients act upon.
+//! Errors, with a status that clients act upon. Their first form is that of OpenAI's API:
+//! `{"error":{"message","type","param","code"}}`.
 
 use axum::{
     Json,
@@ -99,6 +99,21 @@ impl ApiError {
         self
     }
 
+    /// The status of the response.
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The faulty parameter.
+    pub(super) fn param(&self) -> Option<&str> {
+        self.param.as_deref()
+    }
+
+    /// The sentence for people.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The code, for programs.
     pub(super) fn code(&self) -> &'static str {
         self.code
@@ -176,6 +191,8 @@ impl IntoResponse for ApiError {
         if let Some(session) = self.session {
             name_session(&mut response, session);
         }
+        // Other APIs have forms of their own, in which the guard writes it.
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -19,13 +19,14 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     ApiError, Gateway,
-    answer::{KEEP_ALIVE, RunningTurn, start},
+    answer::{KEEP_ALIVE, RunningTurn, WholeAnswer, start},
     body::read,
+    completion::CompletionRequest,
     logprobs::LogprobsRequest,
-    session_header::{SESSION, name_session},
+    session_header::{name_session, named_session},
     steps::{AcceptedAnswer, Step},
-    tools::{self, AnswerParser, AnswerPart},
-    wire::{ChatRequest, CompletionRequest, TextRequest},
+    tools::{AnswerParser, AnswerPart, ModelCall, parts_of},
+    wire::{ChatRequest, TextRequest},
 };
 use baton_client::TokenReport;
 
@@ -43,9 +44,7 @@ pub(super) async fn complete(
     body: Body,
 ) -> Result<Response, ApiError> {
     let slot = gateway.slot()?;
-    let session = headers.get(&SESSION).map(|session| session.to_str().map(str::to_owned)).transpose();
-    let session = session.map_err(|_| ApiError::value("session", "x-baton-session is not text"))?;
-    let request = ChatRequest::read(&read(body).await?, session)?;
+    let request = ChatRequest::read(&read(body).await?, named_session(&headers)?)?;
     respond(gateway, slot, request, Form::Chat).await
 }
 
@@ -75,19 +74,13 @@ async fn respond(
     let session = running.session;
     // An ephemeral session cannot be continued, so its errors do not name it.
     let named = |api_error: ApiError| if ephemeral { api_error } else { api_error.of(session) };
+    let first = running.first_step(&mut frame.model).await.map_err(named)?;
     let mut response = if stream {
-        // An answer that fails before it begins is an error with a status, as programs expect.
-        let first = loop {
-            match running.steps.recv().await {
-                Some(Step::Model(model)) => frame.model = model,
-                Some(Step::Failed(api_error)) => return Err(named(api_error)),
-                first => break first,
-            }
-        };
         let events = frame.events(first, running, parser, include_usage);
         Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
     } else {
-        frame.whole(running, parser).await.map_err(named)?.into_response()
+        let whole = running.whole(first).await.map_err(named)?;
+        Json(frame.response(&whole, parser)).into_response()
     };
     if !ephemeral {
         name_session(&mut response, session);
@@ -115,44 +108,10 @@ impl Form {
 }
 
 impl Frame {
-    async fn whole(
-        &self,
-        mut running: RunningTurn,
-        parser: Option<AnswerParser>,
-    ) -> Result<Json<Value>, ApiError> {
-        let (mut text, mut reports) = (String::new(), Vec::new());
-        loop {
-            match running.steps.recv().await {
-                Some(Step::Model(_)) => {}
-                Some(Step::Logprobs(more)) => reports.extend(more),
-                Some(Step::Text(more)) => text.push_str(&more),
-                Some(Step::Done(answer)) => {
-                    return Ok(Json(self.response(&text, &reports, parser, &answer)));
-                }
-                Some(Step::Failed(api_error)) => return Err(api_error),
-                None => return Err(baton_client::ClientError::TaskEnded.into()),
-            }
-        }
-    }
-
-    fn response(
-        &self,
-        text: &str,
-        reports: &[TokenReport],
-        parser: Option<AnswerParser>,
-        answer: &AcceptedAnswer,
-    ) -> Value {
-        let mut finish = answer.outcome.finish;
-        let message = match parser {
-            None => tools::message(vec![AnswerPart::Text(text.to_owned())]),
-            Some(mut parser) => {
-                let mut parts = parser.push(text);
-                parts.extend(parser.finish());
-                finish = parser.finish_reason(finish);
-                tools::message(parts)
-            }
-        };
-        let finish = finish_reason(finish);
+    fn response(&self, whole: &WholeAnswer, parser: Option<AnswerParser>) -> Value {
+        let WholeAnswer { text, reports, accepted: answer } = whole;
+        let (parts, finish) = parts_of(text, parser, answer.outcome.finish);
+        let (message, finish) = (message(parts), finish_reason(finish));
         // An answer recovered from the store after its node was lost has no log probabilities.
         let whole = reports.len() == answer.outcome.receipt.tokens.output as usize;
         let logprobs = if whole { self.logprobs(reports, &mut 0) } else { Value::Null };
@@ -195,18 +154,16 @@ impl Frame {
     /// The events of a stream: role, text, finish reason, token counts if requested, `[DONE]`.
     fn events(
         self,
-        first: Option<Step>,
+        first: Step,
         running: RunningTurn,
         mut parser: Option<AnswerParser>,
         include_usage: bool,
     ) -> impl Stream<Item = Result<Event, Infallible>> {
-        let steps =
-            stream::unfold(running, |mut running| async { Some((running.steps.recv().await?, running)) });
         let head = (self.form == Form::Chat)
             .then(|| self.chunk(&json!({ "role": "assistant", "content": "" }), Value::Null, None, None));
         // Reports whose text comes next, and the number of characters before it.
         let (mut waiting, mut offset) = (Vec::new(), 0);
-        let rest = stream::iter(first).chain(steps).flat_map(move |step| {
+        let rest = running.steps(first).flat_map(move |step| {
             stream::iter(match step {
                 Step::Model(_) => Vec::new(),
                 Step::Logprobs(reports) => {
@@ -252,7 +209,7 @@ impl Frame {
         parts
             .into_iter()
             .zip(all)
-            .map(|(part, logprobs)| self.chunk(&part.delta(), logprobs, None, None))
+            .map(|(part, logprobs)| self.chunk(&delta(part), logprobs, None, None))
             .collect()
     }
 
@@ -307,6 +264,44 @@ impl Frame {
             "choices": choices,
         })
     }
+}
+
+/// A part as a delta of a stream.
+#[expect(clippy::indexing_slicing, reason = "a call is an object")]
+fn delta(part: AnswerPart) -> Value {
+    match part {
+        AnswerPart::Text(text) => json!({ "content": text }),
+        AnswerPart::Call(call) => {
+            let mut object = call_object(&call);
+            object["index"] = json!(call.position);
+            json!({ "tool_calls": [object] })
+        }
+    }
+}
+
+fn call_object(call: &ModelCall) -> Value {
+    let function = json!({ "name": call.name, "arguments": call.arguments });
+    json!({ "id": call.id, "type": "function", "function": function })
+}
+
+/// All parts of an answer as a message.
+#[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
+fn message(parts: Vec<AnswerPart>) -> Value {
+    let (mut content, mut calls) = (String::new(), Vec::new());
+    for part in parts {
+        match part {
+            AnswerPart::Text(text) => content.push_str(&text),
+            AnswerPart::Call(call) => calls.push(call_object(&call)),
+        }
+    }
+    let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+    if !calls.is_empty() {
+        if content.trim().is_empty() {
+            message["content"] = Value::Null;
+        }
+        message["tool_calls"] = Value::from(calls);
+    }
+    message
 }
 
 fn event(value: &Value) -> Event {

@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use zeroize::Zeroize as _;
 
-use super::{ApiError, Gateway, body, wire};
-use baton_client::{ClientError, choose::NoChoice};
+use super::{ApiError, Gateway, body, completion::is_any, wire};
+use baton_client::{ClientError, Embeddings, choose::NoChoice};
 
 /// Most texts of one request, as in OpenAI's API.
 const MAX_INPUTS: usize = 2048;
@@ -39,34 +39,27 @@ enum VectorEncoding {
     Base64,
 }
 
-/// A request as it is served. Its texts are wiped when it is dropped.
+/// Texts to embed. They are wiped when they are dropped.
 #[derive(PartialEq)]
-struct EmbeddingsRequest {
+pub(super) struct TextsToEmbed {
     texts: Vec<String>,
     model: Option<String>,
-    format: VectorEncoding,
     dimensions: Option<u64>,
 }
 
-impl Drop for EmbeddingsRequest {
+impl Drop for TextsToEmbed {
     fn drop(&mut self) {
         self.texts.zeroize();
     }
 }
 
-impl EmbeddingsRequest {
-    fn read(body: &[u8]) -> Result<Self, ApiError> {
-        let parsed: Request = wire::parse(body)?;
-        let texts = match parsed.input {
-            Input::One(text) => vec![text],
-            Input::Several(texts) => texts,
-            Input::Other(_) => {
-                let message = "input must be a text or a list of texts, not tokens";
-                return Err(ApiError::unsupported("input", message));
-            }
-        };
-        let model = parsed.model.filter(|model| !wire::is_any(model));
-        let mut request = Self { texts, model, format: VectorEncoding::Float, dimensions: parsed.dimensions };
+impl TextsToEmbed {
+    pub(super) fn new(
+        texts: Vec<String>,
+        model: Option<String>,
+        dimensions: Option<u64>,
+    ) -> Result<Self, ApiError> {
+        let request = Self { texts, model: model.filter(|model| !is_any(model)), dimensions };
         if request.texts.is_empty() || request.texts.len() > MAX_INPUTS {
             return Err(ApiError::value("input", format!("input has from 1 to {MAX_INPUTS} texts")));
         }
@@ -81,13 +74,51 @@ impl EmbeddingsRequest {
                 return Err(ApiError::request("context_length_exceeded", &at, message));
             }
         }
+        Ok(request)
+    }
+
+    /// The vectors, in the order of the texts.
+    pub(super) async fn embed(&self, gateway: &Gateway) -> Result<Embeddings, ApiError> {
+        let embedded = gateway.client().embed(&self.texts, self.model.as_deref()).await.map_err(api_error)?;
+        if let Some(wanted) = self.dimensions
+            && wanted != embedded.dimensions as u64
+        {
+            let message = format!(
+                "the vectors of {} have {} dimensions, and are not cut",
+                embedded.model, embedded.dimensions
+            );
+            return Err(ApiError::unsupported("dimensions", message));
+        }
+        Ok(embedded)
+    }
+}
+
+/// A request as it is served.
+#[derive(PartialEq)]
+struct EmbeddingsRequest {
+    input: TextsToEmbed,
+    format: VectorEncoding,
+}
+
+impl EmbeddingsRequest {
+    fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let parsed: Request = wire::parse(body)?;
+        let texts = match parsed.input {
+            Input::One(text) => vec![text],
+            Input::Several(texts) => texts,
+            Input::Other(_) => {
+                let message = "input must be a text or a list of texts, not tokens";
+                return Err(ApiError::unsupported("input", message));
+            }
+        };
+        let input = TextsToEmbed::new(texts, parsed.model, parsed.dimensions)?;
         parsed.rest.iter().try_for_each(|(name, value)| wire::neutral(name, value))?;
-        request.format = match parsed.encoding_format.as_deref() {
+        let format = match parsed.encoding_format.as_deref() {
             None | Some("float") => VectorEncoding::Float,
             Some("base64") => VectorEncoding::Base64,
             Some(_) => return Err(ApiError::value("encoding_format", "encoding_format is float or base64")),
         };
-        Ok(request)
+        Ok(Self { input, format })
     }
 }
 
@@ -95,17 +126,7 @@ impl EmbeddingsRequest {
 pub(super) async fn create(State(gateway): State<Gateway>, body: Body) -> Result<Json<Value>, ApiError> {
     let _slot = gateway.slot()?;
     let request = EmbeddingsRequest::read(&body::read(body).await?)?;
-    let embedded =
-        gateway.client().embed(&request.texts, request.model.as_deref()).await.map_err(api_error)?;
-    if let Some(wanted) = request.dimensions
-        && wanted != embedded.dimensions as u64
-    {
-        let message = format!(
-            "the vectors of {} have {} dimensions, and are not cut",
-            embedded.model, embedded.dimensions
-        );
-        return Err(ApiError::unsupported("dimensions", message));
-    }
+    let embedded = request.input.embed(&gateway).await?;
     let data: Vec<Value> = embedded
         .texts
         .iter()
@@ -160,13 +181,13 @@ mod tests {
     #[test]
     fn reads_what_programs_send() {
         let one = read(&json!({ "input": "a", "model": "m", "user": "u" })).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!((one.texts.clone(), one.model.as_deref()), (vec!["a".to_owned()], Some("m")));
-        assert_eq!((one.format, one.dimensions), (VectorEncoding::Float, None));
+        assert_eq!((one.input.texts.clone(), one.input.model.as_deref()), (vec!["a".to_owned()], Some("m")));
+        assert_eq!((one.format, one.input.dimensions), (VectorEncoding::Float, None));
         let two =
             json!({ "input": ["a", "b"], "model": "auto", "encoding_format": "base64", "dimensions": 384 });
         let two = read(&two).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!((two.texts.len(), two.model.as_deref()), (2, None));
-        assert_eq!((two.format, two.dimensions), (VectorEncoding::Base64, Some(384)));
+        assert_eq!((two.input.texts.len(), two.input.model.as_deref()), (2, None));
+        assert_eq!((two.format, two.input.dimensions), (VectorEncoding::Base64, Some(384)));
     }
 
     #[test]

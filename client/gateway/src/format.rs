@@ -61,12 +61,16 @@ pub(super) fn take(rest: &mut Map<String, Value>) -> Result<Option<String>, ApiE
             }
         }
     };
-    let text = schema.to_string();
-    if text.len() > MAX_SCHEMA_BYTES {
-        let message = format!("the schema has {} bytes, the limit is {MAX_SCHEMA_BYTES}", text.len());
-        return Err(ApiError::value("response_format.json_schema.schema", message));
+    check_length(schema.to_string(), "response_format.json_schema.schema").map(Some)
+}
+
+/// The schema, unless it is too long; `at` names the parameter.
+pub(super) fn check_length(schema: String, at: &str) -> Result<String, ApiError> {
+    if schema.len() > MAX_SCHEMA_BYTES {
+        let message = format!("the schema has {} bytes, the limit is {MAX_SCHEMA_BYTES}", schema.len());
+        return Err(ApiError::value(at, message));
     }
-    Ok(Some(text))
+    Ok(schema)
 }
 
 #[cfg(test)]

@@ -8,13 +8,18 @@ use axum::{
 };
 use subtle::ConstantTimeEq as _;
 
-use super::{ApiError, Gateway};
+use super::{ApiError, Gateway, api_form::ApiForm};
 
 /// The headers that a page of an allowed origin may send and read.
-const ALLOWED_HEADERS: &str = "authorization, content-type, x-baton-session";
-const EXPOSED_HEADERS: &str = "x-baton-session, x-request-id";
+const ALLOWED_HEADERS: &str = "authorization, content-type, x-baton-session, x-api-key, anthropic-version, \
+    anthropic-beta, anthropic-dangerous-direct-browser-access";
+const EXPOSED_HEADERS: &str = "x-baton-session, x-request-id, request-id";
 /// A random name of each answer, which OpenAI's clients show beside an error.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The same for Anthropic's clients.
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+/// The header in which Anthropic's clients send the key.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ALLOWED_METHODS: &str = "GET, POST, PATCH, DELETE, OPTIONS";
 /// Time for which a browser caches the preflight answer, in seconds.
 const PREFLIGHT_SECONDS: &str = "600";
@@ -24,10 +29,12 @@ const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 /// Admits a request, or refuses it. Names the answer.
 pub(super) async fn admit(State(gateway): State<Gateway>, request: Request, next: Next) -> Response {
     let id = format!("req_{}", hex::encode(baton_keys::secret::random_bytes::<16>()));
-    let mut response = admit_unnamed(gateway, request, next).await;
+    let form = ApiForm::of(request.uri().path(), request.headers());
+    let mut response = form.rewritten(admit_unnamed(gateway, request, next).await, &id);
     if let Ok(id) = HeaderValue::from_str(&id) {
         tracing::debug!(request = ?id, status = response.status().as_u16(), "answered");
-        response.headers_mut().insert(REQUEST_ID, id);
+        let header = if form == ApiForm::Anthropic { ANTHROPIC_REQUEST_ID } else { REQUEST_ID };
+        response.headers_mut().insert(header, id);
     }
     response
 }
@@ -92,9 +99,10 @@ fn without_port(host: &str) -> &str {
 /// Whether a request carries the key, or the endpoint needs none.
 pub(super) fn has_key(gateway: &Gateway, headers: &HeaderMap) -> bool {
     let Some(key) = &gateway.config().key else { return true };
-    let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-    let given = given.strip_prefix(b"Bearer ").unwrap_or_default();
-    given.ct_eq(key.as_bytes()).into()
+    let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+    let bearer = bearer.strip_prefix(b"Bearer ").unwrap_or_default();
+    let own = headers.get(API_KEY).map(HeaderValue::as_bytes).unwrap_or_default();
+    (bearer.ct_eq(key.as_bytes()) | own.ct_eq(key.as_bytes())).into()
 }
 
 fn with_origin(mut response: Response, origin: Option<HeaderValue>) -> Response {
@@ -115,14 +123,17 @@ fn with_origin(mut response: Response, origin: Option<HeaderValue>) -> Response 
 pub(super) async fn nothing_here() -> ApiError {
     ApiError::missing(
         "unknown_url",
-        "there is nothing at this address; served are /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings and /v1/models",
+        "there is nothing at this address; served are /v1/chat/completions, /v1/completions, /v1/responses, \
+         /v1/messages, /v1/embeddings, /v1/models, and Ollama's /api/chat, /api/generate, /api/embed and /api/tags",
     )
 }
 
 /// A known path with another method.
 pub(super) async fn wrong_method() -> Response {
     let api_error = ApiError::missing("unknown_url", "this address is asked by another method");
-    (StatusCode::METHOD_NOT_ALLOWED, axum::Json(api_error.body())).into_response()
+    let mut response = api_error.into_response();
+    *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+    response
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
-//! A local endpoint that speaks OpenAI's API. Existing programs keep their conversations in sealed sessions
-//! without knowing of them.
+//! A local endpoint that speaks the APIs of OpenAI, Anthropic and Ollama. Existing programs keep their
+//! conversations in sealed sessions without knowing of them.
+//!
+//! An adapter of each API reads its requests into one inner form (`completion.rs`), and writes the steps of an
+//! answer (`steps.rs`). No adapter knows another, so a session that began over one API goes on over another.
 //!
 //! A program sends the whole conversation with every request. The messages before its new ones identify the
 //! session (`session_index.rs`):
@@ -41,13 +44,18 @@
 
 mod answer;
 mod api_error;
+mod api_form;
 mod body;
 mod chat;
+mod completion;
 mod embeddings;
 mod format;
 mod guard;
 mod logprobs;
+mod messages;
+mod model_list;
 mod models;
+mod ollama;
 mod page;
 mod page_files;
 mod page_turns;
@@ -207,8 +215,10 @@ impl Gateway {
             .route("/v1/chat/completions", post(chat::complete))
             .route("/v1/completions", post(chat::complete_text))
             .merge(responses::routes())
-            .route("/v1/models", get(models::list))
-            .route("/v1/models/{*model}", get(models::one))
+            .merge(messages::routes())
+            .merge(ollama::routes())
+            .route("/v1/models", get(model_list::list))
+            .route("/v1/models/{*model}", get(model_list::one))
             .route("/v1/embeddings", post(embeddings::create))
             .merge(page::routes())
             .fallback(guard::nothing_here)

@@ -1,14 +1,11 @@
-//! `/v1/models`: the models that the found nodes serve.
+//! The models that the found nodes serve.
 
 use std::collections::{BTreeMap, HashMap};
 
-use axum::{
-    Json,
-    extract::{Path, State},
-};
 use baton_client::{ClientError, NodeInfo, choose::NoChoice};
 use baton_proto::{ids::ModelId, node_record::ModelOffer, receipt::EngineKind};
 use serde_json::{Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{ApiError, Gateway};
 
@@ -36,14 +33,22 @@ impl ModelNames {
 }
 
 /// A model with the number of nodes that serve it.
-struct ModelEntry {
-    offer: ModelOffer,
-    nodes: usize,
-    since_s: u64,
+pub(super) struct ModelEntry {
+    pub(super) offer: ModelOffer,
+    pub(super) nodes: usize,
+    /// When a node issued the offer, in seconds since the Unix epoch.
+    pub(super) since_s: u64,
+}
+
+/// A time in seconds since the Unix epoch, as RFC 3339 writes it.
+pub(super) fn date(time_s: u64) -> String {
+    let time = i64::try_from(time_s).ok().and_then(|time| OffsetDateTime::from_unix_timestamp(time).ok());
+    time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_default()
 }
 
 impl ModelEntry {
-    fn describe(&self, name: &str) -> Value {
+    /// In the form of OpenAI's API.
+    pub(super) fn describe(&self, name: &str) -> Value {
         json!({
             "id": name,
             "object": "model",
@@ -82,20 +87,26 @@ async fn models_by_name(gateway: &Gateway) -> BTreeMap<String, ModelEntry> {
     models
 }
 
-/// The list: chat models first, since programs that name no model take the first.
+/// The models with their names: chat models first, since programs that name no model take the first.
 ///
 /// Without a node, the models are unknown. An empty list would say that there are none, and programs would
 /// show an empty menu without a cause; an error names the cause, and its status says to ask again.
-pub(super) async fn list(State(gateway): State<Gateway>) -> Result<Json<Value>, ApiError> {
-    let models = models_by_name(&gateway).await;
+pub(super) async fn offered(gateway: &Gateway) -> Result<Vec<(String, ModelEntry)>, ApiError> {
+    let models = models_by_name(gateway).await;
     if models.is_empty() {
-        return Err(no_models(&gateway).await);
+        return Err(no_models(gateway).await);
     }
     let embeds = |entry: &ModelEntry| entry.offer.engine == EngineKind::Embedding;
-    let (embedding, talking): (Vec<_>, Vec<_>) = models.iter().partition(|(_, entry)| embeds(entry));
-    let all = talking.into_iter().chain(embedding);
-    let data: Vec<Value> = all.map(|(name, entry)| entry.describe(name)).collect();
-    Ok(Json(json!({ "object": "list", "data": data })))
+    let (embedding, talking): (Vec<_>, Vec<_>) = models.into_iter().partition(|(_, entry)| embeds(entry));
+    Ok(talking.into_iter().chain(embedding).collect())
+}
+
+/// A model by its name.
+pub(super) async fn find(gateway: &Gateway, name: &str) -> Result<ModelEntry, ApiError> {
+    let mut models = offered(gateway).await?;
+    let place = models.iter().position(|(known, _)| known == name);
+    let found = place.map(|place| models.swap_remove(place).1);
+    found.ok_or_else(|| ApiError::missing("model_not_found", format!("no node serves the model {name:?}")))
 }
 
 /// Why no model can be listed.
@@ -111,17 +122,4 @@ async fn no_models(gateway: &Gateway) -> ApiError {
     });
     let tried = tried.collect::<Vec<_>>().join(", ");
     ApiError::no_node(if tried.is_empty() { "the local network" } else { &tried })
-}
-
-/// One model by its name.
-pub(super) async fn one(
-    State(gateway): State<Gateway>,
-    Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
-    let models = models_by_name(&gateway).await;
-    if models.is_empty() {
-        return Err(no_models(&gateway).await);
-    }
-    let found = models.get(&name).map(|entry| Json(entry.describe(&name)));
-    found.ok_or_else(|| ApiError::missing("model_not_found", format!("no node serves the model {name:?}")))
 }

@@ -25,14 +25,13 @@ use super::{
     ApiError, Gateway,
     answer::{KEEP_ALIVE, start},
     body::read,
+    completion::RequestPlace,
     session_header::name_session,
-    steps::Step,
     tools::AnswerParser,
-    wire::RequestPlace,
 };
 use events::EventWriter;
 use object::{ResponseFrame, input_item};
-use request::ResponseRequest;
+use request::{ResponseRequest, own_name};
 
 /// Most input items in one page of a list, as in OpenAI's API.
 const MAX_LISTED: usize = 100;
@@ -83,7 +82,8 @@ async fn create(State(gateway): State<Gateway>, body: Body) -> Result<Response, 
     let mut request = ResponseRequest::read(&read(body).await?)?;
     if let Some(previous) = request.previous {
         request.completion.session = Some(previous.session.to_string());
-        request.completion.place = place_after(&gateway, previous).await?;
+        request.completion.place = RequestPlace::AfterTurn(previous.seq);
+        check_kept(&gateway, previous).await?;
     }
     let parser = request.completion.tools.clone().map(AnswerParser::new);
     let ephemeral = request.completion.ephemeral;
@@ -94,18 +94,13 @@ async fn create(State(gateway): State<Gateway>, body: Body) -> Result<Response, 
         echo: request.echo,
     };
     let stream = request.completion.stream;
-    let mut running = start(&gateway, slot, request.completion).await?;
+    let mut running = start(&gateway, slot, request.completion).await.map_err(own_name)?;
     let session = running.session;
-    let named = |api_error: ApiError| if ephemeral { api_error } else { api_error.of(session) };
-    // An answer that fails before it begins is an error with a status, as programs expect.
-    let first = loop {
-        match running.steps.recv().await {
-            Some(Step::Model(model)) => frame.model = model,
-            Some(Step::Failed(api_error)) => return Err(named(api_error)),
-            Some(first) => break first,
-            None => return Err(ClientError::TaskEnded.into()),
-        }
+    let named = |api_error| {
+        let api_error = own_name(api_error);
+        if ephemeral { api_error } else { api_error.of(session) }
     };
+    let first = running.first_step(&mut frame.model).await.map_err(named)?;
     let kept = (!ephemeral).then_some(session);
     if let Some(session) = kept {
         frame.id = ResponseId { session, seq: running.seq }.to_string();
@@ -115,7 +110,8 @@ async fn create(State(gateway): State<Gateway>, body: Body) -> Result<Response, 
         let events = writer.events(first, running);
         Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
     } else {
-        writer.whole(first, running).await.map_err(named)?.into_response()
+        let whole = running.whole(first).await.map_err(named)?;
+        Json(writer.whole(&whole)).into_response()
     };
     if !ephemeral {
         name_session(&mut response, session);
@@ -123,19 +119,15 @@ async fn create(State(gateway): State<Gateway>, body: Body) -> Result<Response, 
     Ok(response)
 }
 
-/// The place of a turn that follows this response: the end of the session, or a branch.
-async fn place_after(gateway: &Gateway, previous: ResponseId) -> Result<RequestPlace, ApiError> {
+/// Checks that a response can be followed: its turn is part of its session.
+async fn check_kept(gateway: &Gateway, previous: ResponseId) -> Result<(), ApiError> {
     let unknown = || ResponseId::unknown("previous_response_id");
     let conversation = match gateway.client().session(previous.session).conversation().await {
         Err(ClientError::UnknownSession(_) | ClientError::Deleted) => return Err(unknown()),
         conversation => conversation?,
     };
-    let last = conversation.turns.last().map(|turn| turn.seq);
-    if last == Some(previous.seq) {
-        return Ok(RequestPlace::AfterMessages);
-    }
     let is_there = conversation.turns.iter().any(|turn| turn.seq == previous.seq);
-    if is_there { Ok(RequestPlace::BranchAfter(previous.seq)) } else { Err(unknown()) }
+    if is_there { Ok(()) } else { Err(unknown()) }
 }
 
 /// A kept response with its turn.

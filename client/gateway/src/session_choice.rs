@@ -14,11 +14,11 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     ApiError, Gateway,
+    completion::{CompletionRequest, RequestPlace},
     logprobs::LogprobsRequest,
     session_index::{agreement, same_messages, split},
     session_slots::{Holder, SessionSlot},
     steps::Step,
-    wire::{CompletionRequest, RequestPlace},
 };
 use baton_client::{Client, ClientError, Conversation, NewSession, ResumeOptions, TurnInput};
 
@@ -89,39 +89,47 @@ pub(super) async fn prepare_session(
     if request.place != RequestPlace::AfterMessages {
         new = &request.messages;
     }
-    let choice = match request.session.as_deref() {
-        Some("new") => SessionChoice::New { branch: None, history: Vec::new() },
-        Some(name) => {
-            let conversation = conversation(gateway, name).await?;
-            if repeats_pending(gateway, conversation.session, request).await? {
-                gateway.note_use(conversation.session);
-                let slot = match take(conversation.session) {
-                    Ok(slot) => slot,
-                    Err(holder) => {
-                        wait_if_hung_up(holder).await?;
-                        return Box::pin(prepare_session(gateway, request, template, steps)).await;
-                    }
-                };
-                let prepared = PreparedSession { session: conversation.session, work: SessionWork::Resume };
-                return Ok((prepared, slot));
-            }
-            choose_in_named(&conversation, before, request.place)?
+    if let Some(name) = request.session.as_deref().filter(|name| *name != "new") {
+        let session = conversation(gateway, name).await?.session;
+        if repeats_pending(gateway, session, request).await? {
+            gateway.note_use(session);
+            let slot = match take(session) {
+                Ok(slot) => slot,
+                Err(holder) => {
+                    wait_if_hung_up(holder).await?;
+                    return Box::pin(prepare_session(gateway, request, template, steps)).await;
+                }
+            };
+            return Ok((PreparedSession { session, work: SessionWork::Resume }, slot));
         }
-        None => find_by_messages(gateway, before, &request.messages, template).await,
-    };
+    }
+    let choice = choose(gateway, request, before, template).await?;
     let (choice, slot) = match choice {
         SessionChoice::Session { session, replaces } => match take(session) {
-            Ok(slot) if request.session.is_some() => {
-                (SessionChoice::Session { session, replaces }, Some(slot))
+            Ok(slot) => {
+                // The request that held the session may have ended since: then its turn is part of the session.
+                if choose(gateway, request, before, template).await? != choice {
+                    drop(slot);
+                    return Box::pin(prepare_session(gateway, request, template, steps)).await;
+                }
+                let choice = match request.session {
+                    None => beside_running_turn(client, (session, replaces), new).await?,
+                    Some(_) => choice,
+                };
+                (choice, Some(slot))
             }
-            Ok(slot) => (beside_running_turn(client, (session, replaces), new).await?, Some(slot)),
-            Err(holder) if request.session.is_none() && !holder.has_hung_up() => {
-                (branch_beside(client, (session, replaces)).await?, None)
-            }
-            Err(holder) => {
+            Err(holder) if holder.has_hung_up() => {
                 wait_if_hung_up(holder).await?;
                 return Box::pin(prepare_session(gateway, request, template, steps)).await;
             }
+            Err(_) => match request.place {
+                _ if request.session.is_none() => (branch_beside(client, (session, replaces)).await?, None),
+                RequestPlace::AfterTurn(seq) => {
+                    let conversation = client.session(session).conversation().await?;
+                    (choose_at_turn(&conversation, RequestPlace::BranchAfter(seq), seq)?, None)
+                }
+                _ => return Err(ClientError::Busy.into()),
+            },
         },
         choice @ SessionChoice::New { .. } => (choice, None),
     };
@@ -129,14 +137,13 @@ pub(super) async fn prepare_session(
         SessionChoice::New { branch, history } => {
             let messages = [history.as_slice(), &request.messages].concat();
             check(template, &messages)?;
-            let mut system = request.system.clone();
-            if system.is_empty()
+            let mut system = pinned(request);
+            if request.system.is_empty()
                 && let (Some(branch), RequestPlace::BranchAfter(_)) = (&branch, request.place)
             {
-                system = own_system(client, branch.session_id).await?;
+                let own = own_system(client, branch.session_id).await?;
+                system.splice(0..0, own.into_iter().filter(|message| !message.text.is_empty()));
             }
-            system.retain(|message| !message.text.is_empty());
-            system.extend(request.tools.as_ref().map(Definitions::message));
             let begun = NewSession { system, branch, root: None };
             let session = client.new_session(begun).await?;
             gateway.note_use(session);
@@ -165,7 +172,7 @@ pub(super) async fn prepare_session(
             gateway.note_use(session);
             let system = pinned_messages(client, session, request).await?;
             if let Some(pending) = client.session(session).pending_messages().await? {
-                if request.place == RequestPlace::AfterMessages
+                if matches!(request.place, RequestPlace::AfterMessages | RequestPlace::AfterTurn(_))
                     && same_messages(&pending, new)
                     && system == client.session(session).system().await?
                     && has_same_form(gateway, session, request).await?
@@ -179,6 +186,26 @@ pub(super) async fn prepare_session(
             let work = SessionWork::Turn { messages: new.to_vec(), replaces };
             Ok((PreparedSession { session, work }, slot))
         }
+    }
+}
+
+/// The messages that a new session of a request pins: its system texts and its tools.
+pub(super) fn pinned(request: &CompletionRequest) -> Vec<Message> {
+    let texts = request.system.iter().filter(|message| !message.text.is_empty()).cloned();
+    texts.chain(request.tools.as_ref().map(Definitions::message)).collect()
+}
+
+/// The place of a request, as the sessions are now.
+async fn choose(
+    gateway: &Gateway,
+    request: &CompletionRequest,
+    before: &[Message],
+    template: &TurnInput,
+) -> Result<SessionChoice, ApiError> {
+    match request.session.as_deref() {
+        Some("new") => Ok(SessionChoice::New { branch: None, history: Vec::new() }),
+        Some(name) => choose_in_named(&conversation(gateway, name).await?, before, request.place),
+        None => Ok(find_by_messages(gateway, before, &request.messages, template).await),
     }
 }
 
@@ -282,8 +309,11 @@ fn choose_in_named(
     place: RequestPlace,
 ) -> Result<SessionChoice, ApiError> {
     let session = conversation.session;
-    if let RequestPlace::Replaces(seq) | RequestPlace::BranchAfter(seq) = place {
-        return choose_at_turn(conversation, place, seq);
+    match place {
+        RequestPlace::Replaces(seq) | RequestPlace::BranchAfter(seq) | RequestPlace::AfterTurn(seq) => {
+            return choose_at_turn(conversation, place, seq);
+        }
+        RequestPlace::AfterMessages => {}
     }
     if before.is_empty() {
         return Ok(SessionChoice::Session { session, replaces: None });
@@ -315,6 +345,9 @@ fn choose_at_turn(
     };
     if matches!(place, RequestPlace::Replaces(_)) {
         return Ok(SessionChoice::Session { session, replaces: Some(turn.replaced_from) });
+    }
+    if matches!(place, RequestPlace::AfterTurn(_)) && index + 1 == conversation.turns.len() {
+        return Ok(SessionChoice::Session { session, replaces: None });
     }
     let shared = conversation.turns.iter().take(index + 1);
     let history = shared.flat_map(|turn| turn.messages.clone()).collect();
@@ -471,6 +504,15 @@ mod tests {
             choose(RequestPlace::BranchAfter(1)).unwrap(),
             SessionChoice::New { branch: Some(branch), history: said(2) }
         );
+        assert_eq!(
+            choose(RequestPlace::AfterTurn(1)).unwrap(),
+            choose(RequestPlace::BranchAfter(1)).unwrap()
+        );
+        assert_eq!(
+            choose(RequestPlace::AfterTurn(2)).unwrap(),
+            SessionChoice::Session { session, replaces: None }
+        );
+        assert!(choose(RequestPlace::AfterTurn(3)).is_err(), "no such turn");
         assert!(choose(RequestPlace::Replaces(3)).is_err(), "no such turn");
         assert!(choose(RequestPlace::BranchAfter(3)).is_err(), "no such turn");
     }

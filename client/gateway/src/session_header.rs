@@ -1,13 +1,21 @@
 //! The header that names a session, in requests and in responses.
 
 use axum::{
-    http::{HeaderName, HeaderValue},
+    http::{HeaderMap, HeaderName, HeaderValue},
     response::Response,
 };
 use baton_proto::ids::SessionId;
 
+use super::ApiError;
+
 /// Its name.
-pub(super) static SESSION: HeaderName = HeaderName::from_static("x-baton-session");
+static SESSION: HeaderName = HeaderName::from_static("x-baton-session");
+
+/// The session that a request names.
+pub(super) fn named_session(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let name = headers.get(&SESSION).map(|name| name.to_str().map(str::to_owned)).transpose();
+    name.map_err(|_| ApiError::value("session", "x-baton-session is not text"))
+}
 
 /// Names the session in a response.
 pub(super) fn name_session(response: &mut Response, session: SessionId) {

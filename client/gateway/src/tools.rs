@@ -13,16 +13,27 @@ use baton_proto::{
         call_position, is_tool_name, write_answer,
     },
 };
-use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::api_error::ApiError;
+
+/// A request's wish about calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum ToolChoice {
+    /// The model decides.
+    #[default]
+    Auto,
+    /// It calls none, so it is given no tools.
+    Never,
+    /// It must call one, or a named one.
+    Forced,
+}
 
 /// A request's tool parameters.
 #[derive(Default)]
 pub(super) struct ToolRequest {
+    /// The tools in the form that a session holds, which is that of OpenAI's chat completions.
     pub(super) tools: Option<Json>,
-    pub(super) tool_choice: Option<Value>,
+    pub(super) choice: ToolChoice,
     pub(super) parallel_tool_calls: Option<bool>,
 }
 
@@ -34,20 +45,15 @@ impl ToolRequest {
             Some(Json::List(tools)) => tools,
             Some(_) => return Err(ApiError::value("tools", "tools is a list")),
         };
-        let is_offered = match self.tool_choice.as_ref() {
-            None | Some(Value::Null) => true,
-            Some(Value::String(choice)) if choice == "auto" => true,
-            Some(Value::String(choice)) if choice == "none" => false,
+        if self.choice == ToolChoice::Forced {
             // The protocol to the node cannot force a call.
-            Some(_) => {
-                let message = "tool_choice is auto or none: a model cannot be made to call a tool here";
-                return Err(ApiError::unsupported("tool_choice", message));
-            }
-        };
+            let message = "tool_choice is auto or none: a model cannot be made to call a tool here";
+            return Err(ApiError::unsupported("tool_choice", message));
+        }
         for (index, tool) in tools.iter().enumerate() {
             check_tool(index, tool)?;
         }
-        if tools.is_empty() || !is_offered {
+        if tools.is_empty() || self.choice == ToolChoice::Never {
             return Ok(None);
         }
         if self.parallel_tool_calls == Some(false) {
@@ -88,20 +94,52 @@ fn check_tool(index: usize, tool: &Json) -> Result<(), ApiError> {
     }
 }
 
-/// A call as a program sends it back.
-#[derive(Deserialize)]
-pub(super) struct CallInput {
+/// A call of an earlier answer, as a program sends it back.
+pub(super) struct PastCall {
     id: Option<String>,
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    function: Option<FunctionInput>,
+    name: String,
+    arguments: Json,
 }
 
-#[derive(Deserialize)]
-struct FunctionInput {
-    name: String,
-    #[serde(default)]
-    arguments: String,
+/// The fault of a call that a program sends back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallFault {
+    /// It has no name of a function.
+    Name,
+    /// Its arguments are no object.
+    Arguments,
+}
+
+impl CallFault {
+    /// For the program's author.
+    pub(super) fn message(self) -> &'static str {
+        match self {
+            Self::Name => "a call has the name of a function",
+            Self::Arguments => "arguments is the text of a JSON object",
+        }
+    }
+}
+
+impl PastCall {
+    /// A call with the text of its arguments; an empty text stands for none.
+    pub(super) fn new(id: Option<String>, name: String, arguments: &str) -> Result<Self, CallFault> {
+        if !is_tool_name(&name) {
+            return Err(CallFault::Name);
+        }
+        let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
+        match Json::parse(arguments) {
+            Some(arguments @ Json::Map(_)) => Ok(Self { id, name, arguments }),
+            _ => Err(CallFault::Arguments),
+        }
+    }
+}
+
+/// Checks the number of calls in a message; `at` names the parameter.
+pub(super) fn check_call_count(calls: usize, at: &str) -> Result<(), ApiError> {
+    if calls > MAX_CALLS {
+        return Err(ApiError::value(at, format!("at most {MAX_CALLS} calls are in a message")));
+    }
+    Ok(())
 }
 
 /// The foreign call ids of a request's messages, each with our id for its position.
@@ -110,50 +148,19 @@ pub(super) struct CallIds(HashMap<String, String>);
 
 impl CallIds {
     /// Writes an assistant's calls after its text.
-    pub(super) fn write(
-        &mut self,
-        index: usize,
-        content: &str,
-        calls: Vec<CallInput>,
-    ) -> Result<String, ApiError> {
-        let at = |position: usize, field: &str| format!("messages[{index}].tool_calls[{position}].{field}");
-        if calls.len() > MAX_CALLS {
-            let message = format!("at most {MAX_CALLS} calls are in a message");
-            return Err(ApiError::value(&format!("messages[{index}].tool_calls"), message));
-        }
-        let mut read = Vec::with_capacity(calls.len());
+    pub(super) fn write(&mut self, content: &str, calls: Vec<PastCall>) -> String {
         let mut first = None;
-        for (position, CallInput { id, kind, function }) in calls.into_iter().enumerate() {
-            if kind.is_some_and(|kind| kind != "function") {
-                return Err(ApiError::unsupported(
-                    &at(position, "type"),
-                    "only calls of type function are served",
-                ));
-            }
-            let Some(FunctionInput { name, arguments }) =
-                function.filter(|function| is_tool_name(&function.name))
-            else {
-                return Err(ApiError::value(
-                    &at(position, "function.name"),
-                    "a call has the name of a function",
-                ));
-            };
-            let arguments = if arguments.trim().is_empty() { "{}" } else { &arguments };
-            let Some(arguments @ Json::Map(_)) = Json::parse(arguments) else {
-                return Err(ApiError::value(
-                    &at(position, "function.arguments"),
-                    "arguments is the text of a JSON object",
-                ));
-            };
+        let written = calls.into_iter().enumerate().map(|(position, PastCall { id, name, arguments })| {
             if let Some(id) = id {
                 let first: &String = first.get_or_insert_with(|| id.clone());
                 let is_ours = call_position(&id) == Some(position);
                 let ours = if is_ours { id.clone() } else { call_id_of(first, position) };
                 self.0.insert(id, ours);
             }
-            read.push(Call { name, arguments });
-        }
-        Ok(write_answer(content, &read).to_string())
+            Call { name, arguments }
+        });
+        let written: Vec<Call> = written.collect();
+        write_answer(content, &written).to_string()
     }
 
     /// Our id for the id in a tool result.
@@ -187,11 +194,21 @@ pub(super) struct AnswerParser {
     calls: usize,
 }
 
+/// A call of the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ModelCall {
+    /// Its place among the answer's calls.
+    pub(super) position: usize,
+    pub(super) id: String,
+    pub(super) name: String,
+    /// The text of a JSON object.
+    pub(super) arguments: String,
+}
+
 /// A part of an answer for a program.
 pub(super) enum AnswerPart {
     Text(String),
-    /// A call as OpenAI's API writes it, and its position.
-    Call(usize, Value),
+    Call(ModelCall),
 }
 
 impl AnswerParser {
@@ -219,9 +236,12 @@ impl AnswerParser {
             Piece::Call(call) => {
                 let position = self.calls;
                 self.calls += 1;
-                let function = json!({ "name": call.name, "arguments": call.arguments.write().as_str() });
-                let id = call_id(self.seed, position);
-                AnswerPart::Call(position, json!({ "id": id, "type": "function", "function": function }))
+                AnswerPart::Call(ModelCall {
+                    position,
+                    id: call_id(self.seed, position),
+                    name: call.name.clone(),
+                    arguments: call.arguments.write().to_string(),
+                })
             }
         });
         parts.collect()
@@ -238,46 +258,31 @@ impl AnswerParser {
     }
 }
 
-impl AnswerPart {
-    /// As a delta of a stream.
-    #[expect(clippy::indexing_slicing, reason = "a call is an object")]
-    pub(super) fn delta(self) -> Value {
-        match self {
-            Self::Text(text) => json!({ "content": text }),
-            Self::Call(position, mut call) => {
-                call["index"] = json!(position);
-                json!({ "tool_calls": [call] })
-            }
+/// The parts of an ended answer, and why it ended.
+pub(super) fn parts_of(
+    text: &str,
+    parser: Option<AnswerParser>,
+    finish: FinishReason,
+) -> (Vec<AnswerPart>, FinishReason) {
+    match parser {
+        None => (vec![AnswerPart::Text(text.to_owned())], finish),
+        Some(mut parser) => {
+            let mut parts = parser.push(text);
+            parts.extend(parser.finish());
+            let finish = parser.finish_reason(finish);
+            (parts, finish)
         }
     }
-}
-
-/// All parts of an answer as a message.
-#[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
-pub(super) fn message(parts: Vec<AnswerPart>) -> Value {
-    let (mut content, mut calls) = (String::new(), Vec::new());
-    for part in parts {
-        match part {
-            AnswerPart::Text(text) => content.push_str(&text),
-            AnswerPart::Call(_, call) => calls.push(call),
-        }
-    }
-    let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
-    if !calls.is_empty() {
-        if content.trim().is_empty() {
-            message["content"] = Value::Null;
-        }
-        message["tool_calls"] = Value::from(calls);
-    }
-    message
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::wire::ChatRequest;
 
-    fn chat(more: Value) -> Result<crate::wire::CompletionRequest, ApiError> {
+    fn chat(more: Value) -> Result<crate::completion::CompletionRequest, ApiError> {
         let mut body = json!({ "messages": [{ "role": "user", "content": "hi" }] });
         if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
             body.extend(more);

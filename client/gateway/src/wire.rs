@@ -1,19 +1,18 @@
 //! Requests of OpenAI's API, read strictly: an unsupported parameter is refused by name, never ignored.
 
 use baton_proto::{
-    limits::MAX_OUTPUT_TOKENS,
     record::{Message, Role},
-    tools::{Definitions, Json},
-    turn::Sampling,
+    tools::Json,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
     api_error::ApiError,
+    completion::{CompletionRequest, RequestPlace, SamplingRequest, check_max_tokens, is_any},
     format,
     logprobs::LogprobsRequest,
-    tools::{CallIds, CallInput, ToolRequest, check_name},
+    tools::{CallFault, CallIds, PastCall, ToolChoice, ToolRequest, check_call_count, check_name},
 };
 
 /// A chat completion request.
@@ -112,96 +111,25 @@ enum Stop {
     Several(Vec<String>),
 }
 
-/// A request as it is served.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct CompletionRequest {
-    /// System text at the beginning: pinned to the session.
-    pub(super) system: Vec<Message>,
-    /// The tools that the model may call: also pinned.
-    pub(super) tools: Option<Definitions>,
-    /// All other messages, in order.
-    pub(super) messages: Vec<Message>,
-    /// The session, if it is named.
-    pub(super) session: Option<String>,
-    /// The place of the new messages in the named session.
-    pub(super) place: RequestPlace,
-    /// Whether memory is recalled, where the endpoint has any.
-    pub(super) memory: bool,
-    /// The model, if it is named.
-    pub(super) model: Option<String>,
-    /// The requested sampling.
-    pub(super) sampling: SamplingRequest,
-    /// Most tokens of the answer.
-    pub(super) max_tokens: Option<u32>,
-    /// Whether the answer is streamed.
-    pub(super) stream: bool,
-    /// Whether a stream ends with the token counts.
-    pub(super) include_usage: bool,
-    /// The JSON schema that the answer must satisfy.
-    pub(super) json_schema: Option<String>,
-    /// The requested log probabilities.
-    pub(super) logprobs: Option<LogprobsRequest>,
-    /// Whether the session is ephemeral: asked once, never continued, so nothing is stored.
-    pub(super) ephemeral: bool,
-}
-
-/// The place of a request's messages in the session that it names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RequestPlace {
-    /// After the messages that the request repeats; after the last turn if it repeats none.
-    AfterMessages,
-    /// In place of this turn and all later ones. All messages of the request are the turn's.
-    Replaces(u64),
-    /// In a new session that branches off after this turn. All messages of the request follow the history.
-    BranchAfter(u64),
-}
-
-impl RequestPlace {
-    fn read(
-        session: Option<&str>,
-        replaces: Option<u64>,
-        branch_after: Option<u64>,
-    ) -> Result<Self, ApiError> {
-        let (place, name) = match (replaces, branch_after) {
-            (None, None) => return Ok(Self::AfterMessages),
-            (Some(seq), None) => (Self::Replaces(seq), "replaces"),
-            (None, Some(seq)) => (Self::BranchAfter(seq), "branch_after"),
-            (Some(_), Some(_)) => {
-                let message = "a request replaces turns or begins a branch, not both";
-                return Err(ApiError::value("branch_after", message));
-            }
-        };
-        if session.is_none_or(|name| name == "new") {
-            return Err(ApiError::value(name, format!("{name} needs the session that has this turn")));
+/// The place that a request names.
+fn read_place(
+    session: Option<&str>,
+    replaces: Option<u64>,
+    branch_after: Option<u64>,
+) -> Result<RequestPlace, ApiError> {
+    let (place, name) = match (replaces, branch_after) {
+        (None, None) => return Ok(RequestPlace::AfterMessages),
+        (Some(seq), None) => (RequestPlace::Replaces(seq), "replaces"),
+        (None, Some(seq)) => (RequestPlace::BranchAfter(seq), "branch_after"),
+        (Some(_), Some(_)) => {
+            let message = "a request replaces turns or begins a branch, not both";
+            return Err(ApiError::value("branch_after", message));
         }
-        Ok(place)
+    };
+    if session.is_none_or(|name| name == "new") {
+        return Err(ApiError::value(name, format!("{name} needs the session that has this turn")));
     }
-}
-
-/// A request's sampling parameters; the gateway's apply where it sets none.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct SamplingRequest {
-    temperature: Option<f32>,
-    top_p: f32,
-    top_k: u32,
-    repetition_penalty: f32,
-    seed: Option<u64>,
-    stop: Vec<String>,
-}
-
-impl SamplingRequest {
-    /// The settings, with these defaults.
-    pub(super) fn with_defaults(&self, temperature: f32, seed: u64) -> Sampling {
-        Sampling {
-            temperature: self.temperature.unwrap_or(temperature),
-            top_p: self.top_p,
-            top_k: self.top_k,
-            repetition_penalty: self.repetition_penalty,
-            seed: self.seed.unwrap_or(seed),
-            stop: self.stop.clone(),
-            ..Sampling::default()
-        }
-    }
+    Ok(place)
 }
 
 /// Parameters that describe the caller and not the answer.
@@ -216,7 +144,7 @@ impl ChatRequest {
     pub(super) fn read(body: &[u8], session: Option<String>) -> Result<CompletionRequest, ApiError> {
         let mut request: Self = parse(body)?;
         request.session = session.or(request.session);
-        let place = RequestPlace::read(request.session.as_deref(), request.replaces, request.branch_after)?;
+        let place = read_place(request.session.as_deref(), request.replaces, request.branch_after)?;
         let memory = request.memory.unwrap_or(true);
         let logprobs = LogprobsRequest::of_chat(&mut request.common.rest)?;
         if request.messages.is_empty() {
@@ -229,9 +157,11 @@ impl ChatRequest {
         }
         let pinned = messages.iter().take_while(|message| message.role == Role::System).count();
         let rest = messages.split_off(pinned);
-        let (tools, tool_choice) = (request.tools, request.tool_choice);
-        let tool_request =
-            ToolRequest { tools, tool_choice, parallel_tool_calls: request.parallel_tool_calls };
+        let tool_request = ToolRequest {
+            tools: request.tools,
+            choice: read_choice(request.tool_choice.as_ref()),
+            parallel_tool_calls: request.parallel_tool_calls,
+        };
         let completion = request.common.into_request(messages, rest, request.session)?;
         let tools = tool_request.read()?;
         if tools.is_some() && completion.json_schema.is_some() {
@@ -312,7 +242,7 @@ impl MessageInput {
             }
         };
         let text = match self.tool_calls {
-            Some(calls) if role == Role::Assistant => ids.write(index, &text, calls)?,
+            Some(calls) if role == Role::Assistant => ids.write(&text, read_calls(index, calls)?),
             Some(calls) if !calls.is_empty() => {
                 return Err(ApiError::value(&at("tool_calls"), "only the assistant calls tools"));
             }
@@ -325,6 +255,51 @@ impl MessageInput {
             .check()
             .map_err(|code| ApiError::value(&at("content"), format!("the message is too long ({code})")))?;
         Ok(message)
+    }
+}
+
+/// A call as a program sends it back.
+#[derive(Deserialize)]
+struct CallInput {
+    id: Option<String>,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    function: Option<FunctionInput>,
+}
+
+#[derive(Deserialize)]
+struct FunctionInput {
+    name: String,
+    #[serde(default)]
+    arguments: String,
+}
+
+fn read_calls(index: usize, calls: Vec<CallInput>) -> Result<Vec<PastCall>, ApiError> {
+    check_call_count(calls.len(), &format!("messages[{index}].tool_calls"))?;
+    let read = |(position, CallInput { id, kind, function }): (usize, CallInput)| {
+        let at = |field: &str| format!("messages[{index}].tool_calls[{position}].{field}");
+        if kind.is_some_and(|kind| kind != "function") {
+            return Err(ApiError::unsupported(&at("type"), "only calls of type function are served"));
+        }
+        let call = match function {
+            Some(FunctionInput { name, arguments }) => PastCall::new(id, name, &arguments),
+            None => Err(CallFault::Name),
+        };
+        call.map_err(|fault| {
+            let field = if fault == CallFault::Name { "function.name" } else { "function.arguments" };
+            ApiError::value(&at(field), fault.message())
+        })
+    };
+    calls.into_iter().enumerate().map(read).collect()
+}
+
+/// Reads `tool_choice`.
+pub(super) fn read_choice(choice: Option<&Value>) -> ToolChoice {
+    match choice {
+        None | Some(Value::Null) => ToolChoice::Auto,
+        Some(Value::String(choice)) if choice == "auto" => ToolChoice::Auto,
+        Some(Value::String(choice)) if choice == "none" => ToolChoice::Never,
+        Some(_) => ToolChoice::Forced,
     }
 }
 
@@ -343,22 +318,16 @@ impl CommonParameters {
             Some(Stop::One(stop)) => vec![stop],
             Some(Stop::Several(stops)) => stops,
         };
-        // A nucleus of zero leaves the likeliest token.
-        let greedy = self.top_p == Some(0.0);
         let sampling = SamplingRequest {
-            temperature: if greedy { Some(0.0) } else { self.temperature },
-            top_p: self.top_p.filter(|_| !greedy).unwrap_or(1.0),
             top_k: self.top_k.unwrap_or(0),
             repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
             seed: self.seed.map(i64::cast_unsigned),
             stop,
+            ..SamplingRequest::of(self.temperature, self.top_p)
         };
-        check_sampling(&sampling)?;
+        sampling.check()?;
         let max_tokens = self.max_completion_tokens.or(self.max_tokens);
-        if max_tokens.is_some_and(|tokens| tokens == 0 || tokens > MAX_OUTPUT_TOKENS) {
-            let message = format!("max_tokens is from 1 to {MAX_OUTPUT_TOKENS}");
-            return Err(ApiError::value("max_tokens", message));
-        }
+        check_max_tokens(max_tokens)?;
         let stream = self.stream.unwrap_or(false);
         if self.stream_options.is_some() && !stream {
             return Err(ApiError::value("stream_options", "stream_options needs stream to be true"));
@@ -366,60 +335,20 @@ impl CommonParameters {
         // Programs that must name a model send such placeholders.
         let model = self.model.filter(|model| !is_any(model));
         let include_usage = self.stream_options.is_some_and(|options| options.include_usage);
-        let (tools, logprobs, ephemeral) = (None, None, false);
         Ok(CompletionRequest {
-            system,
-            tools,
-            messages,
             session,
-            place: RequestPlace::AfterMessages,
-            memory: true,
             model,
             sampling,
             max_tokens,
             stream,
             include_usage,
             json_schema,
-            logprobs,
-            ephemeral,
+            ..CompletionRequest::new(system, messages)
         })
     }
 }
 
-/// Whether a model's name names no model.
-pub(super) fn is_any(model: &str) -> bool {
-    matches!(model, "" | "auto" | "any" | "baton")
-}
-
-/// Checks every number by the name under which it was sent.
-fn check_sampling(request: &SamplingRequest) -> Result<(), ApiError> {
-    let checks = [
-        (
-            "temperature",
-            Sampling { temperature: request.temperature.unwrap_or(0.0), ..Sampling::default() },
-            "a number from 0 to 5",
-        ),
-        ("top_p", Sampling { top_p: request.top_p, ..Sampling::default() }, "a number from 0 to 1"),
-        (
-            "repetition_penalty",
-            Sampling { repetition_penalty: request.repetition_penalty, ..Sampling::default() },
-            "a number above 0, at most 10",
-        ),
-        (
-            "stop",
-            Sampling { stop: request.stop.clone(), ..Sampling::default() },
-            "at most 16 texts of 1 to 256 bytes",
-        ),
-    ];
-    for (name, sampling, range) in checks {
-        if sampling.check().is_err() {
-            return Err(ApiError::value(name, format!("{name} is {range}")));
-        }
-    }
-    Ok(())
-}
-
-fn is_empty(value: &Value) -> bool {
+pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Array(list) => list.is_empty(),
@@ -455,6 +384,7 @@ pub(super) fn neutral(name: &str, value: &Value) -> Result<(), ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use baton_proto::turn::Sampling;
     use serde_json::json;
 
     use super::*;

@@ -4,7 +4,7 @@
 
 use std::convert::Infallible;
 
-use axum::{Json, response::sse::Event};
+use axum::response::sse::Event;
 use baton_proto::ids::SessionId;
 use futures::{Stream, StreamExt as _, stream};
 use serde_json::{Value, json};
@@ -15,9 +15,9 @@ use super::{
 };
 use crate::{
     ApiError,
-    answer::RunningTurn,
+    answer::{RunningTurn, WholeAnswer},
     steps::{AcceptedAnswer, Step},
-    tools::{AnswerParser, AnswerPart},
+    tools::{AnswerParser, AnswerPart, ModelCall, parts_of},
 };
 
 /// Writes a response from the steps of its turn.
@@ -41,30 +41,13 @@ impl EventWriter {
         Self { frame, kept, parser, sequence: 0, text: None, text_index: 0, output: Vec::new() }
     }
 
-    /// The whole response, from the first step on.
-    pub(super) async fn whole(
-        mut self,
-        first: Step,
-        mut running: RunningTurn,
-    ) -> Result<Json<Value>, ApiError> {
-        let mut text = String::new();
-        let mut next = Some(first);
-        loop {
-            match next {
-                Some(Step::Model(_) | Step::Logprobs(_)) => {}
-                Some(Step::Text(more)) => text.push_str(&more),
-                Some(Step::Failed(api_error)) => return Err(api_error),
-                Some(Step::Done(answer)) => {
-                    self.settle(&answer);
-                    let mut parts = self.push(&text);
-                    parts.extend(self.rest());
-                    let output = output_items(&self.frame.id, parts, status(answer.outcome.finish));
-                    return Ok(Json(Value::Object(self.frame.accepted(&output, &answer))));
-                }
-                None => return Err(baton_client::ClientError::TaskEnded.into()),
-            }
-            next = running.steps.recv().await;
-        }
+    /// The whole response.
+    pub(super) fn whole(mut self, whole: &WholeAnswer) -> Value {
+        let answer = &whole.accepted;
+        self.settle(answer);
+        let (parts, _) = parts_of(&whole.text, self.parser.take(), answer.outcome.finish);
+        let output = output_items(&self.frame.id, parts, status(answer.outcome.finish));
+        Value::Object(self.frame.accepted(&output, answer))
     }
 
     /// The events, from the first step on.
@@ -73,14 +56,12 @@ impl EventWriter {
         first: Step,
         running: RunningTurn,
     ) -> impl Stream<Item = Result<Event, Infallible>> {
-        let steps =
-            stream::unfold(running, |mut running| async { Some((running.steps.recv().await?, running)) });
         let object = Value::Object(self.frame.object("in_progress", &[]));
         let head = vec![
             self.event("response.created", json!({ "response": object })),
             self.event("response.in_progress", json!({ "response": object })),
         ];
-        let rest = stream::iter([first]).chain(steps).flat_map(move |step| stream::iter(self.step(step)));
+        let rest = running.steps(first).flat_map(move |step| stream::iter(self.step(step)));
         stream::iter(head).chain(rest).map(Ok)
     }
 
@@ -113,7 +94,7 @@ impl EventWriter {
             match part {
                 AnswerPart::Text(text) if text.is_empty() => {}
                 AnswerPart::Text(text) => self.more_text(&text, &mut events),
-                AnswerPart::Call(position, call) => self.call(position, &call, &mut events),
+                AnswerPart::Call(call) => self.call(&call, &mut events),
             }
         }
         events
@@ -155,10 +136,9 @@ impl EventWriter {
         json!({ "item_id": item.get("id"), "output_index": self.text_index, "content_index": 0 })
     }
 
-    fn call(&mut self, position: usize, call: &Value, events: &mut Vec<Event>) {
+    fn call(&mut self, call: &ModelCall, events: &mut Vec<Event>) {
         let index = self.output.len();
-        let item = call_item(&self.frame.id, position, call, "completed");
-        let arguments = item.get("arguments").cloned().unwrap_or_default();
+        let item = call_item(&self.frame.id, call, "completed");
         let mut begun = item.clone();
         if let Value::Object(begun) = &mut begun {
             begun.insert("status".to_owned(), "in_progress".into());
@@ -167,9 +147,9 @@ impl EventWriter {
         let place = json!({ "item_id": item.get("id"), "output_index": index });
         events
             .push(self.event("response.output_item.added", json!({ "output_index": index, "item": begun })));
-        let delta = json!({ "delta": arguments });
+        let delta = json!({ "delta": call.arguments });
         events.push(self.event_at("response.function_call_arguments.delta", &place, delta));
-        let done = json!({ "arguments": arguments, "name": item.get("name") });
+        let done = json!({ "arguments": call.arguments, "name": call.name });
         events.push(self.event_at("response.function_call_arguments.done", &place, done));
         events.push(self.event("response.output_item.done", json!({ "output_index": index, "item": item })));
         self.output.push(Some(item));

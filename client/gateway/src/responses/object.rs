@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::ResponseId;
 use crate::{
     steps::AcceptedAnswer,
-    tools::{AnswerParser, AnswerPart},
+    tools::{AnswerParser, AnswerPart, ModelCall, parts_of},
 };
 
 /// The fields that all states of a response share.
@@ -70,14 +70,7 @@ impl ResponseFrame {
         let record = view.turn.record.as_ref();
         let text = record.and_then(|record| record.answer()).unwrap_or_default();
         let finish = record.map_or(FinishReason::None, |record| record.finish);
-        let parts = match tools.map(AnswerParser::new) {
-            None => vec![AnswerPart::Text(text.to_owned())],
-            Some(mut parser) => {
-                let mut parts = parser.push(text);
-                parts.extend(parser.finish());
-                parts
-            }
-        };
+        let (parts, _) = parts_of(text, tools.map(AnswerParser::new), finish);
         let output = output_items(&self.id, parts, status(finish));
         let object = match &view.receipt {
             Some(receipt) => self.finished(&output, finish, &receipt.tokens),
@@ -98,7 +91,7 @@ pub(super) fn output_items(id: &str, parts: Vec<AnswerPart>, status: &str) -> Ve
     for part in parts {
         match part {
             AnswerPart::Text(more) => text.push_str(&more),
-            AnswerPart::Call(position, call) => calls.push(call_item(id, position, &call, status)),
+            AnswerPart::Call(call) => calls.push(call_item(id, &call, status)),
         }
     }
     let mut items = Vec::new();
@@ -126,16 +119,15 @@ pub(super) fn text_part(text: &str) -> Value {
     json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
 }
 
-/// The item of a call, which has OpenAI's form of chat completions.
-pub(super) fn call_item(id: &str, position: usize, call: &Value, status: &str) -> Value {
-    let function = call.get("function");
+/// The item of a call.
+pub(super) fn call_item(id: &str, call: &ModelCall, status: &str) -> Value {
     json!({
-        "id": format!("fc_{}_{position}", bare(id)),
+        "id": format!("fc_{}_{}", bare(id), call.position),
         "type": "function_call",
         "status": status,
-        "call_id": call.get("id"),
-        "name": function.and_then(|function| function.get("name")),
-        "arguments": function.and_then(|function| function.get("arguments")),
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": call.arguments,
     })
 }
 

@@ -10,8 +10,9 @@ use serde_json::{Map, Value, json};
 use super::ResponseId;
 use crate::{
     api_error::ApiError,
-    tools::{CallIds, CallInput, ToolRequest},
-    wire::{CommonParameters, CompletionRequest, parse},
+    completion::CompletionRequest,
+    tools::{CallFault, CallIds, PastCall, ToolRequest, check_call_count},
+    wire::{CommonParameters, is_empty, parse, read_choice},
 };
 
 /// Least `max_output_tokens`, as in OpenAI's API.
@@ -210,7 +211,7 @@ impl Body {
         };
         Ok(ToolRequest {
             tools,
-            tool_choice: self.tool_choice.take(),
+            choice: read_choice(self.tool_choice.take().as_ref()),
             parallel_tool_calls: self.parallel_tool_calls,
         })
     }
@@ -247,9 +248,10 @@ fn flat_name(api_error: ApiError) -> ApiError {
 }
 
 /// A shared parameter under its name in this API.
-fn own_name(api_error: ApiError) -> ApiError {
+pub(super) fn own_name(api_error: ApiError) -> ApiError {
     api_error.renamed(|param| match param {
         "max_tokens" => "max_output_tokens".to_owned(),
+        "messages" => "input".to_owned(),
         other => other
             .replace("response_format.json_schema", "text.format")
             .replace("response_format", "text.format"),
@@ -259,9 +261,8 @@ fn own_name(api_error: ApiError) -> ApiError {
 /// The assistant's message that the next items continue, with its calls.
 #[derive(Default)]
 struct OpenAnswer {
-    index: usize,
     text: String,
-    calls: Vec<CallInput>,
+    calls: Vec<PastCall>,
 }
 
 /// Reads the items of an input as messages. Calls follow the assistant's text in one message.
@@ -279,24 +280,29 @@ fn read_items(items: Vec<Map<String, Value>>, ids: &mut CallIds) -> Result<Vec<M
             "message" => {
                 let role = role_of(item.remove("role"), &at("role"))?;
                 let text = text_of(item.remove("content"), &at("content"))?;
+                close(&mut open, ids, &mut messages);
                 if role == Role::Assistant {
-                    close(&mut open, ids, &mut messages)?;
-                    open = Some(OpenAnswer { index, text, calls: Vec::new() });
-                    continue;
+                    open = Some(OpenAnswer { text, calls: Vec::new() });
+                } else {
+                    messages.push(Message::new(role, text));
                 }
-                close(&mut open, ids, &mut messages)?;
-                messages.push(Message::new(role, text));
             }
             "function_call" => {
-                let function = json!({ "name": item.remove("name"), "arguments": item.remove("arguments") });
-                let call = json!({ "id": item.remove("call_id"), "type": "function", "function": function });
-                let call = serde_json::from_value(call).map_err(|_| {
-                    ApiError::value(&at("name"), "a call has call_id, name and arguments, all texts")
+                let fields = ["call_id", "name", "arguments"].map(|name| (name, item.remove(name)));
+                let [id, name, arguments] = fields.map(|(name, value)| match value {
+                    Some(Value::String(text)) => Ok(text),
+                    _ => Err(ApiError::value(&at(name), format!("a call has the text {name}"))),
+                });
+                let call = PastCall::new(Some(id?), name?, &arguments?).map_err(|fault| {
+                    let field = if fault == CallFault::Name { "name" } else { "arguments" };
+                    ApiError::value(&at(field), fault.message())
                 })?;
-                open.get_or_insert_with(|| OpenAnswer { index, ..OpenAnswer::default() }).calls.push(call);
+                let answer = open.get_or_insert_with(OpenAnswer::default);
+                answer.calls.push(call);
+                check_call_count(answer.calls.len(), &format!("input[{index}]"))?;
             }
             "function_call_output" => {
-                close(&mut open, ids, &mut messages)?;
+                close(&mut open, ids, &mut messages);
                 let Some(Value::String(id)) = item.remove("call_id") else {
                     return Err(ApiError::value(&at("call_id"), "an output has the call_id of its call"));
                 };
@@ -310,30 +316,21 @@ fn read_items(items: Vec<Map<String, Value>>, ids: &mut CallIds) -> Result<Vec<M
                 return Err(ApiError::unsupported(&at("type"), message));
             }
         }
+        // Programs send the items of earlier responses back, with their ids and states.
+        let ours = |name: &str| matches!(name, "id" | "status");
+        if let Some((field, _)) = item.iter().find(|(name, value)| !ours(name) && !is_empty(value)) {
+            return Err(ApiError::unsupported(&at(field), format!("{field} is not supported in an item")));
+        }
     }
-    close(&mut open, ids, &mut messages)?;
+    close(&mut open, ids, &mut messages);
     Ok(messages)
 }
 
 /// Ends the assistant's message, if one is open.
-fn close(
-    open: &mut Option<OpenAnswer>,
-    ids: &mut CallIds,
-    messages: &mut Vec<Message>,
-) -> Result<(), ApiError> {
-    let Some(OpenAnswer { index, text, calls }) = open.take() else { return Ok(()) };
-    let text = if calls.is_empty() { text } else { ids.write(index, &text, calls).map_err(item_name)? };
+fn close(open: &mut Option<OpenAnswer>, ids: &mut CallIds, messages: &mut Vec<Message>) {
+    let Some(OpenAnswer { text, calls }) = open.take() else { return };
+    let text = if calls.is_empty() { text } else { ids.write(&text, calls) };
     messages.push(Message::new(Role::Assistant, text));
-    Ok(())
-}
-
-/// A call's parameter under its name in this API.
-fn item_name(api_error: ApiError) -> ApiError {
-    api_error.renamed(|param| {
-        let field = param.rsplit('.').next().unwrap_or_default();
-        let index: String = param.chars().skip_while(|c| *c != '[').take_while(|c| *c != '.').collect();
-        format!("input{index}.{field}")
-    })
 }
 
 fn role_of(role: Option<Value>, at: &str) -> Result<Role, ApiError> {
@@ -471,6 +468,7 @@ mod tests {
             ("messages", json!([]), "messages"),
             ("input", json!([]), "input"),
             ("input", json!([{ "type": "item_reference", "id": "x" }]), "input[0].type"),
+            ("input", json!([{ "role": "user", "content": "x", "name": "me" }]), "input[0].name"),
             ("input", json!([{ "role": "robot", "content": "x" }]), "input[0].role"),
             (
                 "input",

@@ -4,6 +4,8 @@
 mod devices;
 mod embeddings;
 mod features;
+mod messages;
+mod ollama;
 mod responses;
 mod serve;
 mod stops;

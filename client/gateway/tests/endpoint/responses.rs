@@ -1,10 +1,11 @@
 //! OpenAI's Responses API over sessions.
 
-use baton_testkit::World;
+use baton_proto::ErrorCode;
+use baton_testkit::{World, fake::Act};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::serve::{Endpoint, said};
+use crate::serve::{Endpoint, hung, said};
 
 const CALL: &str =
     "I look.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
@@ -87,6 +88,53 @@ async fn a_response_is_a_turn_and_the_next_one_follows_it_or_branches_off() {
     ];
     let chat = endpoint.say(&said(&history)).await;
     assert_eq!(chat["baton"]["session"], first["baton"]["session"]);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn followers_of_one_response_at_once_branch_and_one_that_hung_up_is_resumed() {
+    let world = World::new(2).await;
+    let endpoint = Endpoint::open(&world).await;
+    let first = create(&endpoint, &json!({ "input": "a" })).await;
+    let follow = json!({ "input": "b", "previous_response_id": first["id"] });
+    let mut streamed = follow.clone();
+    streamed["stream"] = json!(true);
+    let request = endpoint.request(Method::POST, "/v1/responses").json(&streamed);
+    let (session, running) = hung(&world, request).await;
+    assert_eq!(first["baton"]["session"], session);
+    let beside = create(&endpoint, &follow).await;
+    let branch = endpoint.client.session(beside["baton"]["session"].as_str().unwrap().parse().unwrap());
+    let parent = branch.conversation().await.unwrap().branch.unwrap();
+    assert_eq!(parent.session_id.to_string(), session);
+    drop(running);
+    // The endpoint notices at its next write; until then a follower branches.
+    let again = loop {
+        let again = create(&endpoint, &follow).await;
+        if again["baton"]["session"] == session {
+            break again;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    assert_eq!((text(&again), &again["baton"]["turn"]), ("b (1)", &json!(2)));
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_of_the_turn_name_the_parameters_of_this_api() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let refused = async |body: Value| {
+        let request = endpoint.request(Method::POST, "/v1/responses").json(&body);
+        let error: Value = request.send().await.unwrap().json().await.unwrap();
+        (error["error"]["code"].clone(), error["error"]["param"].clone())
+    };
+    let system = json!({ "input": [{ "role": "system", "content": "be brief" }] });
+    assert_eq!(refused(system).await, (json!("invalid_value"), json!("input")));
+    let long = json!({ "input": "x".repeat(600 * 1024) });
+    assert_eq!(refused(long).await.1, json!("input"));
+    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 8]);
+    let overflow = (json!("context_length_exceeded"), json!("input"));
+    assert_eq!(refused(json!({ "input": "hi" })).await, overflow);
     endpoint.close().await;
 }
 

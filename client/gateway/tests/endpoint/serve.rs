@@ -72,7 +72,11 @@ impl Endpoint {
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.url)).bearer_auth(KEY)
+        self.without_key(method, path).bearer_auth(KEY)
+    }
+
+    pub(crate) fn without_key(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.url))
     }
 
     pub(crate) fn chat(&self, body: &Value) -> RequestBuilder {
@@ -283,75 +287,76 @@ async fn who_hangs_up_and_asks_again_gets_the_same_turn() {
     endpoint.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn two_continuations_of_one_history_at_once_are_both_answered() {
-    let world = World::new(2).await;
-    let endpoint = Endpoint::open(&world).await;
-    let first = endpoint.chat(&json!({ "messages": said(&[("user", "a")]) })).send().await.unwrap();
-    let session = first.headers()["x-baton-session"].to_str().unwrap().to_owned();
-    let history = |last: &str| said(&[("user", "a"), ("assistant", "a (0)"), ("user", last)]);
+/// Begins a stream whose node hangs; later turns are served. Both are open until they are dropped.
+pub(crate) async fn hung(world: &World, request: RequestBuilder) -> (String, reqwest::Response) {
     for node in &world.nodes {
         node.script([Act::Hang]);
     }
-    let body = json!({ "messages": history("b"), "stream": true });
-    let mut running = endpoint.chat(&body).send().await.unwrap();
-    assert_eq!(running.headers()["x-baton-session"].to_str().unwrap(), session);
+    let mut running = request.send().await.unwrap();
+    let session = running.headers()["x-baton-session"].to_str().unwrap().to_owned();
     assert!(running.chunk().await.unwrap().is_some());
-    tokio::select! {
-        () = world.nodes[0].hangs() => {}
-        () = world.nodes[1].hangs() => {}
-    }
+    let hangs = world.nodes.iter().map(|node| Box::pin(node.hangs()));
+    futures::future::select_all(hangs).await;
     for node in &world.nodes {
         node.clear_script();
     }
-    let beside = endpoint.chat(&json!({ "messages": history("c") })).send().await.unwrap();
+    (session, running)
+}
+
+/// The session that an answer branched off into.
+async fn branch_of(endpoint: &Endpoint, parent: &str, beside: reqwest::Response, text: &str) -> String {
     assert_eq!(beside.status(), 200);
     let branch = beside.headers()["x-baton-session"].to_str().unwrap().to_owned();
-    assert_ne!(branch, session);
     let body: Value = beside.json().await.unwrap();
-    assert!(answer(&body).starts_with("c ("), "{body}");
+    assert!(answer(&body).starts_with(text), "{body}");
     let conversation = endpoint.client.session(branch.parse().unwrap()).conversation().await.unwrap();
-    assert_eq!(conversation.branch.unwrap().session_id.to_string(), session);
+    assert_eq!(conversation.branch.unwrap().session_id.to_string(), parent);
+    branch
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn continuations_beside_a_running_one_branch_whether_they_say_the_same_or_not() {
+    let world = World::new(2).await;
+    let endpoint = Endpoint::open(&world).await;
+    let first = endpoint.say(&said(&[("user", "a")])).await;
+    let history = |last: &str| said(&[("user", "a"), ("assistant", "a (0)"), ("user", last)]);
+    let body = json!({ "messages": history("b"), "stream": true });
+    let (session, running) = hung(&world, endpoint.chat(&body)).await;
+    assert_eq!(first["baton"]["session"], session);
+    let beside = ["b", "b", "c"].map(|last| endpoint.chat(&json!({ "messages": history(last) })).send());
+    let mut branches = Vec::new();
+    for (response, text) in futures::future::join_all(beside).await.into_iter().zip(["b (", "b (", "c ("]) {
+        let branch = branch_of(&endpoint, &session, response.unwrap(), text).await;
+        assert!(!branches.contains(&branch), "each has a branch of its own");
+        branches.push(branch);
+    }
     drop(running);
     endpoint.close().await;
 }
 
+/// Requests that end while others choose their places: none is refused, and none follows a turn that it does
+/// not know.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_continuation_three_times_at_once_is_answered_in_the_session_and_in_branches() {
+async fn many_continuations_at_once_never_follow_each_other() {
     let world = World::new(2).await;
     let endpoint = Endpoint::open(&world).await;
-    let first = endpoint.chat(&json!({ "messages": said(&[("user", "a")]) })).send().await.unwrap();
-    let session = first.headers()["x-baton-session"].to_str().unwrap().to_owned();
-    let messages = said(&[("user", "a"), ("assistant", "a (0)"), ("user", "b")]);
-    for node in &world.nodes {
-        node.script([Act::Hang]);
-    }
-    let body = json!({ "messages": messages, "stream": true });
-    let mut running = endpoint.chat(&body).send().await.unwrap();
-    assert_eq!(running.headers()["x-baton-session"].to_str().unwrap(), session);
-    assert!(running.chunk().await.unwrap().is_some());
-    tokio::select! {
-        () = world.nodes[0].hangs() => {}
-        () = world.nodes[1].hangs() => {}
-    }
-    for node in &world.nodes {
-        node.clear_script();
-    }
-    let mut branches = Vec::new();
-    let beside = (0..2).map(|_| endpoint.chat(&json!({ "messages": messages })).send());
-    for response in futures::future::join_all(beside).await {
-        let response = response.unwrap();
-        assert_eq!(response.status(), 200);
-        branches.push(response.headers()["x-baton-session"].to_str().unwrap().to_owned());
-        let body: Value = response.json().await.unwrap();
-        assert!(answer(&body).starts_with("b ("), "{body}");
-    }
-    assert_ne!(branches[0], branches[1]);
-    for branch in branches {
-        let conversation = endpoint.client.session(branch.parse().unwrap()).conversation().await.unwrap();
-        assert_eq!(conversation.branch.unwrap().session_id.to_string(), session);
-    }
-    drop(running);
+    let first = endpoint.say(&said(&[("user", "a")])).await;
+    let session = first["baton"]["session"].as_str().unwrap().parse().unwrap();
+    let asked = (0..12).map(|number| {
+        let last = format!("b{number}");
+        let messages = said(&[("user", "a"), ("assistant", "a (0)"), ("user", &last)]);
+        let request = endpoint.chat(&json!({ "messages": messages }));
+        async move {
+            let response = request.send().await.unwrap();
+            let status = response.status();
+            let body: Value = response.json().await.unwrap();
+            assert_eq!(status, StatusCode::OK, "{body}");
+            assert!(answer(&body).starts_with(&format!("{last} (")), "{body}");
+        }
+    });
+    futures::future::join_all(asked).await;
+    let conversation = endpoint.client.session(session).conversation().await.unwrap();
+    assert_eq!(conversation.turns.len(), 2, "the first turn, and one continuation");
     endpoint.close().await;
 }
 

@@ -1,0 +1,168 @@
+//! A request in its inner form, into which each API's adapter reads its own.
+
+use baton_proto::{limits::MAX_OUTPUT_TOKENS, record::Message, tools::Definitions, turn::Sampling};
+
+use super::{api_error::ApiError, logprobs::LogprobsRequest};
+
+/// A request as it is served.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct CompletionRequest {
+    /// System text at the beginning: pinned to the session.
+    pub(super) system: Vec<Message>,
+    /// The tools that the model may call: also pinned.
+    pub(super) tools: Option<Definitions>,
+    /// All other messages, in order.
+    pub(super) messages: Vec<Message>,
+    /// The session, if it is named.
+    pub(super) session: Option<String>,
+    /// The place of the new messages in the named session.
+    pub(super) place: RequestPlace,
+    /// Whether memory is recalled, where the endpoint has any.
+    pub(super) memory: bool,
+    /// The model, if it is named.
+    pub(super) model: Option<String>,
+    /// The requested sampling.
+    pub(super) sampling: SamplingRequest,
+    /// Most tokens of the answer.
+    pub(super) max_tokens: Option<u32>,
+    /// Whether the answer is streamed.
+    pub(super) stream: bool,
+    /// Whether a stream ends with the token counts.
+    pub(super) include_usage: bool,
+    /// The JSON schema that the answer must satisfy.
+    pub(super) json_schema: Option<String>,
+    /// The requested log probabilities.
+    pub(super) logprobs: Option<LogprobsRequest>,
+    /// Whether the session is ephemeral: asked once, never continued, so nothing is stored.
+    pub(super) ephemeral: bool,
+}
+
+impl CompletionRequest {
+    /// A request with these messages, and no wishes beside them.
+    pub(super) fn new(system: Vec<Message>, messages: Vec<Message>) -> Self {
+        Self {
+            system,
+            tools: None,
+            messages,
+            session: None,
+            place: RequestPlace::AfterMessages,
+            memory: true,
+            model: None,
+            sampling: SamplingRequest::default(),
+            max_tokens: None,
+            stream: false,
+            include_usage: false,
+            json_schema: None,
+            logprobs: None,
+            ephemeral: false,
+        }
+    }
+}
+
+/// Checks the number of tokens that an answer may have.
+pub(super) fn check_max_tokens(max_tokens: Option<u32>) -> Result<(), ApiError> {
+    if max_tokens.is_some_and(|tokens| tokens == 0 || tokens > MAX_OUTPUT_TOKENS) {
+        let message = format!("max_tokens is from 1 to {MAX_OUTPUT_TOKENS}");
+        return Err(ApiError::value("max_tokens", message));
+    }
+    Ok(())
+}
+
+/// The place of a request's messages in the session that it names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RequestPlace {
+    /// After the messages that the request repeats; after the last turn if it repeats none.
+    AfterMessages,
+    /// In place of this turn and all later ones. All messages of the request are the turn's.
+    Replaces(u64),
+    /// In a new session that branches off after this turn. All messages of the request follow the history.
+    BranchAfter(u64),
+    /// After this turn, wherever that is possible: at the end of the session if the turn is the last one and no
+    /// other request runs there, else in a branch. All messages of the request are new.
+    AfterTurn(u64),
+}
+
+/// A request's sampling parameters; the gateway's apply where it sets none.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct SamplingRequest {
+    pub(super) temperature: Option<f32>,
+    pub(super) top_p: f32,
+    pub(super) top_k: u32,
+    pub(super) repetition_penalty: f32,
+    pub(super) seed: Option<u64>,
+    pub(super) stop: Vec<String>,
+}
+
+impl Default for SamplingRequest {
+    fn default() -> Self {
+        Self {
+            temperature: None,
+            top_p: 1.0,
+            top_k: 0,
+            repetition_penalty: 1.0,
+            seed: None,
+            stop: Vec::new(),
+        }
+    }
+}
+
+impl SamplingRequest {
+    /// A request with this temperature and nucleus. A nucleus of zero leaves the likeliest token.
+    pub(super) fn of(temperature: Option<f32>, top_p: Option<f32>) -> Self {
+        if top_p == Some(0.0) {
+            return Self { temperature: Some(0.0), ..Self::default() };
+        }
+        Self { temperature, top_p: top_p.unwrap_or(1.0), ..Self::default() }
+    }
+
+    /// Checks every number. An error names it as here.
+    pub(super) fn check(&self) -> Result<(), ApiError> {
+        check_sampling(self)
+    }
+
+    /// The settings, with these defaults.
+    pub(super) fn with_defaults(&self, temperature: f32, seed: u64) -> Sampling {
+        Sampling {
+            temperature: self.temperature.unwrap_or(temperature),
+            top_p: self.top_p,
+            top_k: self.top_k,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed.unwrap_or(seed),
+            stop: self.stop.clone(),
+            ..Sampling::default()
+        }
+    }
+}
+
+/// Whether a model's name names no model.
+pub(super) fn is_any(model: &str) -> bool {
+    matches!(model, "" | "auto" | "any" | "baton")
+}
+
+/// Checks every number by the name under which it was sent.
+fn check_sampling(request: &SamplingRequest) -> Result<(), ApiError> {
+    let checks = [
+        (
+            "temperature",
+            Sampling { temperature: request.temperature.unwrap_or(0.0), ..Sampling::default() },
+            "a number from 0 to 5",
+        ),
+        ("top_p", Sampling { top_p: request.top_p, ..Sampling::default() }, "a number from 0 to 1"),
+        (
+            "repetition_penalty",
+            Sampling { repetition_penalty: request.repetition_penalty, ..Sampling::default() },
+            "a number above 0, at most 10",
+        ),
+        (
+            "stop",
+            Sampling { stop: request.stop.clone(), ..Sampling::default() },
+            "at most 16 texts of 1 to 256 bytes",
+        ),
+    ];
+    for (name, sampling, range) in checks {
+        if sampling.check().is_err() {
+            return Err(ApiError::value(name, format!("{name} is {range}")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! Anthropic's Messages API: `/v1/messages`, answered whole or as server-sent events, and its list of models.
+
+mod events;
+mod request;
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::{
+        IntoResponse, Response, Sse,
+        sse::{Event, KeepAlive},
+    },
+    routing::post,
+};
+use serde_json::{Value, json};
+
+use super::{
+    ApiError, Gateway,
+    answer::{KEEP_ALIVE, start},
+    body::read,
+    models::{self, ModelEntry},
+    session_header::{name_session, named_session},
+    tools::AnswerParser,
+};
+use events::MessageWriter;
+use request::{read_request, token_estimate};
+
+/// The header that every client of this API sends.
+const VERSION: &str = "anthropic-version";
+
+/// The routes.
+pub(super) fn routes() -> Router<Gateway> {
+    Router::new().route("/v1/messages", post(create)).route("/v1/messages/count_tokens", post(count_tokens))
+}
+
+/// Whether a request belongs to this API.
+pub(super) fn is_own(path: &str, headers: &HeaderMap) -> bool {
+    path.starts_with("/v1/messages") || headers.contains_key(VERSION)
+}
+
+/// An error in this API's form.
+pub(super) fn error_body(api_error: &ApiError, request_id: Option<&str>) -> Value {
+    let kind = match api_error.status() {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::NOT_FOUND => "not_found_error",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+        status if status.is_client_error() => "invalid_request_error",
+        _ => "api_error",
+    };
+    // The form has no field for the parameter.
+    let message = match api_error.param().map(request::own_param) {
+        Some(param) if !api_error.message().contains(&param) => format!("{param}: {}", api_error.message()),
+        _ => api_error.message().to_owned(),
+    };
+    let mut body = json!({
+        "type": "error",
+        "error": { "type": kind, "message": message, "code": api_error.code() },
+    });
+    if let (Some(id), Value::Object(body)) = (request_id, &mut body) {
+        body.insert("request_id".to_owned(), id.into());
+    }
+    body
+}
+
+/// A message in answer to the last ones.
+async fn create(
+    State(gateway): State<Gateway>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let slot = gateway.slot()?;
+    let request = read_request(&read(body).await?, named_session(&headers)?)?;
+    let stream = request.stream;
+    let parser = request.tools.clone().map(AnswerParser::new);
+    let mut writer = MessageWriter::new(&request, parser);
+    let mut running = start(&gateway, slot, request).await?;
+    let session = running.session;
+    let named = |api_error: ApiError| api_error.of(session);
+    let first = running.first_step(&mut writer.model).await.map_err(named)?;
+    let mut response = if stream {
+        let ping = Event::default().event("ping").data(r#"{"type":"ping"}"#);
+        let keep_alive = KeepAlive::new().interval(KEEP_ALIVE).event(ping);
+        Sse::new(writer.events(first, running)).keep_alive(keep_alive).into_response()
+    } else {
+        Json(writer.whole(&running.whole(first).await.map_err(named)?)).into_response()
+    };
+    name_session(&mut response, session);
+    Ok(response)
+}
+
+/// An estimate of a request's tokens. Only a node has the model's vocabulary, and it is not asked.
+async fn count_tokens(State(gateway): State<Gateway>, body: Body) -> Result<Json<Value>, ApiError> {
+    let _slot = gateway.slot()?;
+    let tokens = token_estimate(&read(body).await?)?;
+    Ok(Json(json!({ "input_tokens": tokens, "baton": { "estimate": true } })))
+}
+
+/// The models in this API's form.
+pub(super) fn list(models: &[(String, ModelEntry)]) -> Value {
+    let data: Vec<Value> = models.iter().map(|(name, entry)| describe(name, entry)).collect();
+    let id_of = |model: Option<&Value>| model.and_then(|model| model.get("id")).cloned();
+    json!({
+        "first_id": id_of(data.first()),
+        "last_id": id_of(data.last()),
+        "has_more": false,
+        "data": data,
+    })
+}
+
+/// A model in this API's form.
+pub(super) fn describe(name: &str, entry: &ModelEntry) -> Value {
+    json!({
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": models::date(entry.since_s),
+    })
+}

@@ -1,0 +1,225 @@
+//! An answer in the form of Anthropic's Messages API, whole or as events.
+//!
+//! The text is one block. A call is a block of its own, written whole when the model has ended it.
+
+use std::convert::Infallible;
+
+use axum::response::sse::Event;
+use baton_proto::{receipt::TokenCounts, record::FinishReason};
+use futures::{Stream, StreamExt as _, stream};
+use serde_json::{Map, Value, json};
+
+use super::error_body;
+use crate::{
+    answer::{RunningTurn, WholeAnswer},
+    completion::CompletionRequest,
+    steps::{AcceptedAnswer, Step},
+    tools::{AnswerParser, AnswerPart, ModelCall, parts_of},
+};
+
+/// Writes a message from the steps of its turn.
+pub(super) struct MessageWriter {
+    id: String,
+    /// The model's name.
+    pub(super) model: String,
+    parser: Option<AnswerParser>,
+    /// The text that ends the answer, if there is one alone: nodes do not report which of several it was.
+    stop: Option<String>,
+    /// Blocks so far.
+    blocks: usize,
+    /// Whether the last block is a text that may go on.
+    in_text: bool,
+}
+
+impl MessageWriter {
+    pub(super) fn new(request: &CompletionRequest, parser: Option<AnswerParser>) -> Self {
+        let stop = match request.sampling.stop.as_slice() {
+            [stop] => Some(stop.clone()),
+            _ => None,
+        };
+        Self {
+            id: format!("msg_{}", hex::encode(baton_keys::secret::random_bytes::<12>())),
+            model: request.model.clone().unwrap_or_default(),
+            parser,
+            stop,
+            blocks: 0,
+            in_text: false,
+        }
+    }
+
+    /// The message as a whole.
+    pub(super) fn whole(mut self, whole: &WholeAnswer) -> Value {
+        let answer = &whole.accepted;
+        let (parts, finish) = parts_of(&whole.text, self.parser.take(), answer.outcome.finish);
+        let (mut text, mut calls) = (String::new(), Vec::new());
+        for part in parts {
+            match part {
+                AnswerPart::Text(more) => text.push_str(&more),
+                AnswerPart::Call(call) => calls.push(call_block(&call, input_of(&call))),
+            }
+        }
+        let mut content = Vec::new();
+        if calls.is_empty() || !text.trim().is_empty() {
+            content.push(json!({ "type": "text", "text": text }));
+        }
+        content.extend(calls);
+        self.model.clone_from(&answer.model);
+        let mut message = self.message(&Value::from(content));
+        let (reason, stop) = self.stop_of(finish);
+        message.insert("stop_reason".to_owned(), reason.into());
+        message.insert("stop_sequence".to_owned(), stop);
+        message.insert("usage".to_owned(), usage(&answer.outcome.receipt.tokens));
+        message.insert("baton".to_owned(), answer.about());
+        Value::Object(message)
+    }
+
+    /// The events, from the first step on.
+    pub(super) fn events(
+        mut self,
+        first: Step,
+        running: RunningTurn,
+    ) -> impl Stream<Item = Result<Event, Infallible>> {
+        let head = event("message_start", json!({ "message": self.message(&json!([])) }));
+        let rest = running.steps(first).flat_map(move |step| stream::iter(self.step(step)));
+        stream::iter([head]).chain(rest).map(Ok)
+    }
+
+    fn step(&mut self, step: Step) -> Vec<Event> {
+        match step {
+            Step::Model(_) | Step::Logprobs(_) => Vec::new(),
+            Step::Text(text) => {
+                let parts = match &mut self.parser {
+                    None => vec![AnswerPart::Text(text)],
+                    Some(parser) => parser.push(&text),
+                };
+                self.parts(parts)
+            }
+            Step::Failed(api_error) => {
+                vec![Event::default().event("error").data(error_body(&api_error, None).to_string())]
+            }
+            Step::Done(answer) => self.done(&answer),
+        }
+    }
+
+    fn parts(&mut self, parts: Vec<AnswerPart>) -> Vec<Event> {
+        let mut events = Vec::new();
+        for part in parts {
+            match part {
+                AnswerPart::Text(text) => self.more_text(&text, &mut events),
+                AnswerPart::Call(call) => {
+                    self.end_text(&mut events);
+                    events.push(self.begin_block(&call_block(&call, json!({}))));
+                    let delta = json!({ "type": "input_json_delta", "partial_json": call.arguments });
+                    events.push(self.delta(&delta));
+                    events.push(self.end_block());
+                }
+            }
+        }
+        events
+    }
+
+    fn more_text(&mut self, text: &str, events: &mut Vec<Event>) {
+        // A model writes white space between its calls, which is no text block.
+        if text.is_empty() || (!self.in_text && self.blocks > 0 && text.trim().is_empty()) {
+            return;
+        }
+        if !self.in_text {
+            events.push(self.begin_block(&json!({ "type": "text", "text": "" })));
+            self.in_text = true;
+        }
+        events.push(self.delta(&json!({ "type": "text_delta", "text": text })));
+    }
+
+    fn end_text(&mut self, events: &mut Vec<Event>) {
+        if std::mem::take(&mut self.in_text) {
+            events.push(self.end_block());
+        }
+    }
+
+    fn begin_block(&mut self, block: &Value) -> Event {
+        self.blocks += 1;
+        event("content_block_start", json!({ "index": self.blocks - 1, "content_block": block }))
+    }
+
+    fn delta(&self, delta: &Value) -> Event {
+        event("content_block_delta", json!({ "index": self.blocks.saturating_sub(1), "delta": delta }))
+    }
+
+    fn end_block(&self) -> Event {
+        event("content_block_stop", json!({ "index": self.blocks.saturating_sub(1) }))
+    }
+
+    fn done(&mut self, answer: &AcceptedAnswer) -> Vec<Event> {
+        let mut finish = answer.outcome.finish;
+        let mut events = Vec::new();
+        if let Some(parser) = &mut self.parser {
+            let rest = parser.finish();
+            finish = parser.finish_reason(finish);
+            events = self.parts(rest);
+        }
+        self.end_text(&mut events);
+        let (reason, stop) = self.stop_of(finish);
+        events.push(event(
+            "message_delta",
+            json!({
+                "delta": { "stop_reason": reason, "stop_sequence": stop },
+                "usage": usage(&answer.outcome.receipt.tokens),
+                "baton": answer.about(),
+            }),
+        ));
+        events.push(event("message_stop", json!({})));
+        events
+    }
+
+    /// The message as it begins, with these blocks.
+    fn message(&self, content: &Value) -> Map<String, Value> {
+        let message = json!({
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            "stop_reason": null,
+            "stop_sequence": null,
+            // The receipt at the end has the counts.
+            "usage": usage(&TokenCounts::default()),
+        });
+        match message {
+            Value::Object(message) => message,
+            _ => Map::new(),
+        }
+    }
+
+    fn stop_of(&self, finish: FinishReason) -> (&'static str, Value) {
+        match finish {
+            FinishReason::Length => ("max_tokens", Value::Null),
+            FinishReason::ToolCall => ("tool_use", Value::Null),
+            FinishReason::StopString => ("stop_sequence", self.stop.clone().into()),
+            FinishReason::Stop | FinishReason::None => ("end_turn", Value::Null),
+        }
+    }
+}
+
+fn event(name: &str, mut data: Value) -> Event {
+    if let Value::Object(data) = &mut data {
+        data.insert("type".to_owned(), name.into());
+    }
+    Event::default().event(name).data(data.to_string())
+}
+
+fn call_block(call: &ModelCall, input: Value) -> Value {
+    json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })
+}
+
+fn input_of(call: &ModelCall) -> Value {
+    serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}))
+}
+
+fn usage(tokens: &TokenCounts) -> Value {
+    json!({
+        "input_tokens": tokens.input,
+        "output_tokens": tokens.output,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+    })
+}

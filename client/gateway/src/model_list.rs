@@ -1,0 +1,34 @@
+//! `/v1/models`, which OpenAI's and Anthropic's clients ask alike.
+
+use axum::{
+    Json,
+    extract::{Path, State},
+    http::HeaderMap,
+};
+use serde_json::{Value, json};
+
+use super::{ApiError, Gateway, messages, models};
+
+/// The list, in the form of the API that asks.
+pub(super) async fn list(
+    State(gateway): State<Gateway>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, ApiError> {
+    let models = models::offered(&gateway).await?;
+    if messages::is_own("", &headers) {
+        return Ok(Json(messages::list(&models)));
+    }
+    let data: Vec<Value> = models.iter().map(|(name, entry)| entry.describe(name)).collect();
+    Ok(Json(json!({ "object": "list", "data": data })))
+}
+
+/// One model by its name.
+pub(super) async fn one(
+    State(gateway): State<Gateway>,
+    headers: HeaderMap,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let entry = models::find(&gateway, &name).await?;
+    let own = messages::is_own("", &headers);
+    Ok(Json(if own { messages::describe(&name, &entry) } else { entry.describe(&name) }))
+}

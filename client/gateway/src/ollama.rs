@@ -1,0 +1,252 @@
+//! Ollama's API: `/api/chat`, `/api/generate`, `/api/embed`, and what its clients ask about models. Answers come
+//! whole, or as lines of JSON.
+//!
+//! Nodes hold the models, and their operators choose them: nothing is pulled, made or deleted here.
+
+mod answer;
+mod request;
+
+use std::time::{Duration, Instant};
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::State,
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{any, get, post},
+};
+use baton_proto::receipt::EngineKind;
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+
+use super::{
+    ApiError, Gateway,
+    answer::start,
+    body::read,
+    completion::CompletionRequest,
+    models::{self, ModelEntry, date},
+    session_header::{name_session, named_session},
+    tools::AnswerParser,
+};
+use answer::{AnswerForm, AnswerWriter};
+use request::{ModelName, bare_name, read_chat, read_embed, read_generate};
+
+/// The addresses of this API.
+pub(super) const PATHS: [&str; 13] = [
+    "/api/chat",
+    "/api/generate",
+    "/api/embed",
+    "/api/tags",
+    "/api/show",
+    "/api/ps",
+    "/api/version",
+    "/api/pull",
+    "/api/push",
+    "/api/create",
+    "/api/copy",
+    "/api/delete",
+    "/api/blobs",
+];
+/// The version of Ollama whose API this follows: clients look for features by it.
+const FOLLOWED_VERSION: &str = "0.12.0";
+/// How long a model is said to stay: nodes keep theirs loaded.
+const STAYS: Duration = Duration::from_secs(300);
+
+/// The routes.
+pub(super) fn routes() -> Router<Gateway> {
+    Router::new()
+        .route("/api/chat", post(chat))
+        .route("/api/generate", post(generate))
+        .route("/api/embed", post(embed))
+        .route("/api/tags", get(tags))
+        .route("/api/show", post(show))
+        .route("/api/ps", get(ps))
+        .route("/api/version", get(version))
+        .route("/api/pull", post(pull))
+        .route("/api/push", any(not_here))
+        .route("/api/create", any(not_here))
+        .route("/api/copy", any(not_here))
+        .route("/api/delete", any(not_here))
+        .route("/api/blobs", any(not_here))
+}
+
+/// An error in this API's form.
+pub(super) fn error_body(api_error: &ApiError) -> Value {
+    let message = match api_error.param().map(request::own_param) {
+        Some(param) if !api_error.message().contains(&param) => format!("{param}: {}", api_error.message()),
+        _ => api_error.message().to_owned(),
+    };
+    json!({ "error": message, "code": api_error.code() })
+}
+
+/// The next message of a conversation.
+async fn chat(State(gateway): State<Gateway>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
+    let slot = gateway.slot()?;
+    let request = read_chat(&read(body).await?, named_session(&headers)?)?;
+    respond(gateway, slot, request, AnswerForm::Chat).await
+}
+
+/// An answer to a text that belongs to no conversation.
+async fn generate(State(gateway): State<Gateway>, body: Body) -> Result<Response, ApiError> {
+    let slot = gateway.slot()?;
+    let request = read_generate(&read(body).await?)?;
+    respond(gateway, slot, request, AnswerForm::Generate).await
+}
+
+async fn respond(
+    gateway: Gateway,
+    slot: tokio::sync::OwnedSemaphorePermit,
+    request: CompletionRequest,
+    form: AnswerForm,
+) -> Result<Response, ApiError> {
+    let begun = Instant::now();
+    let (stream, ephemeral) = (request.stream, request.ephemeral);
+    let parser = request.tools.clone().map(AnswerParser::new);
+    let created_s = gateway.client().now_ms() / 1000;
+    let mut writer =
+        AnswerWriter::new(form, request.model.clone().unwrap_or_default(), created_s, begun, parser);
+    // Clients ask so to have a model loaded, which nodes do by themselves.
+    if request.messages.iter().all(|message| message.text.is_empty()) {
+        return Ok(Json(writer.loaded()).into_response());
+    }
+    let mut running = start(&gateway, slot, request).await?;
+    let session = running.session;
+    let named = |api_error: ApiError| if ephemeral { api_error } else { api_error.of(session) };
+    let first = running.first_step(&mut writer.model).await.map_err(named)?;
+    let mut response = if stream {
+        let lines =
+            running.steps(first).map(move |step| Ok::<_, std::convert::Infallible>(writer.lines(step)));
+        let ndjson = HeaderValue::from_static("application/x-ndjson");
+        ([(header::CONTENT_TYPE, ndjson)], Body::from_stream(lines)).into_response()
+    } else {
+        Json(writer.whole(&running.whole(first).await.map_err(named)?)).into_response()
+    };
+    if !ephemeral {
+        name_session(&mut response, session);
+    }
+    Ok(response)
+}
+
+/// The vectors of some texts.
+async fn embed(State(gateway): State<Gateway>, body: Body) -> Result<Json<Value>, ApiError> {
+    let begun = Instant::now();
+    let _slot = gateway.slot()?;
+    let embedded = read_embed(&read(body).await?)?.embed(&gateway).await?;
+    let vectors: Vec<&[f32]> = embedded.texts.iter().map(|text| text.vector.as_slice()).collect();
+    let tokens: u64 = embedded.texts.iter().map(|text| u64::from(text.tokens)).sum();
+    Ok(Json(json!({
+        "model": embedded.model,
+        "embeddings": vectors,
+        "total_duration": nanoseconds(begun.elapsed()),
+        "load_duration": 0,
+        "prompt_eval_count": tokens,
+    })))
+}
+
+/// The models that the found nodes serve.
+async fn tags(State(gateway): State<Gateway>) -> Result<Json<Value>, ApiError> {
+    let models = models::offered(&gateway).await?;
+    let models: Vec<Value> = models.iter().map(|(name, entry)| describe(name, entry)).collect();
+    Ok(Json(json!({ "models": models })))
+}
+
+/// The same models: nodes keep theirs loaded.
+async fn ps(State(gateway): State<Gateway>) -> Result<Json<Value>, ApiError> {
+    let until = date(gateway.client().now_ms() / 1000 + STAYS.as_secs());
+    let models = models::offered(&gateway).await?;
+    let running = models.iter().map(|(name, entry)| {
+        let mut model = describe(name, entry);
+        if let Value::Object(model) = &mut model {
+            model.insert("expires_at".to_owned(), until.clone().into());
+            model.insert("size_vram".to_owned(), 0.into());
+            model.insert("context_length".to_owned(), entry.offer.context_tokens.into());
+        }
+        model
+    });
+    Ok(Json(json!({ "models": running.collect::<Vec<_>>() })))
+}
+
+/// A model, as far as nodes describe it.
+async fn show(State(gateway): State<Gateway>, body: Body) -> Result<Json<Value>, ApiError> {
+    let name = ModelName::read(&read(body).await?)?;
+    let entry = models::find(&gateway, &name).await?;
+    let ability = if is_embedding(&entry) { "embedding" } else { "completion" };
+    Ok(Json(json!({
+        "modelfile": "",
+        "parameters": "",
+        "template": "",
+        "license": "",
+        "modified_at": date(entry.since_s),
+        "details": details(),
+        // Nodes do not name the architecture, below which Ollama has these.
+        "model_info": {
+            "general.architecture": "unknown",
+            "unknown.context_length": entry.offer.context_tokens,
+        },
+        "capabilities": [ability],
+        "baton": about(&entry),
+    })))
+}
+
+async fn version() -> Json<Value> {
+    Json(json!({ "version": FOLLOWED_VERSION, "baton": env!("CARGO_PKG_VERSION") }))
+}
+
+/// A model that a node serves needs no pull, and another one cannot be pulled from here.
+async fn pull(State(gateway): State<Gateway>, body: Body) -> Result<Response, ApiError> {
+    let name = ModelName::read(&read(body).await?)?;
+    match models::find(&gateway, &name).await {
+        Ok(_) => Ok(Json(json!({ "status": "success" })).into_response()),
+        Err(api_error) if api_error.status() == StatusCode::NOT_FOUND => {
+            let message = format!(
+                "no node serves the model {:?}, and models are not pulled here: their nodes' operators choose them",
+                bare_name(&name)
+            );
+            Err(ApiError::missing("model_not_found", message))
+        }
+        Err(api_error) => Err(api_error),
+    }
+}
+
+async fn not_here() -> ApiError {
+    let message = "models are not made, copied, pushed or deleted here: their nodes' operators choose them";
+    ApiError::unsupported("", message)
+}
+
+fn is_embedding(entry: &ModelEntry) -> bool {
+    entry.offer.engine == EngineKind::Embedding
+}
+
+fn describe(name: &str, entry: &ModelEntry) -> Value {
+    json!({
+        "name": name,
+        "model": name,
+        "modified_at": date(entry.since_s),
+        // Offers have no sizes.
+        "size": 0,
+        "digest": entry.offer.model.to_string(),
+        "details": details(),
+        "baton": about(entry),
+    })
+}
+
+/// The fields that Ollama reads out of a model's file. Nodes do not hand them on.
+fn details() -> Value {
+    json!({
+        "parent_model": "",
+        "format": "gguf",
+        "family": "",
+        "families": [],
+        "parameter_size": "",
+        "quantization_level": "",
+    })
+}
+
+fn about(entry: &ModelEntry) -> Value {
+    json!({ "engine": entry.offer.engine.name(), "nodes": entry.nodes })
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,145 @@
+//! Ollama's API over sessions.
+
+use baton_proto::ErrorCode;
+use baton_testkit::{
+    World,
+    fake::{Act, MODEL},
+};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::serve::Endpoint;
+
+const CALL: &str =
+    "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
+
+async fn post(endpoint: &Endpoint, path: &str, body: &Value) -> (StatusCode, String) {
+    let response = endpoint.request(Method::POST, path).json(body).send().await.unwrap();
+    (response.status(), response.text().await.unwrap())
+}
+
+async fn one(endpoint: &Endpoint, path: &str, body: &Value) -> Value {
+    let (status, text) = post(endpoint, path, body).await;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+async fn lines(endpoint: &Endpoint, path: &str, body: &Value) -> Vec<Value> {
+    let (status, text) = post(endpoint, path, body).await;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+async fn get(endpoint: &Endpoint, path: &str) -> Value {
+    endpoint.request(Method::GET, path).send().await.unwrap().json().await.unwrap()
+}
+
+fn user(text: &str) -> Value {
+    json!({ "role": "user", "content": text })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_streams_lines_and_goes_on_in_its_session() {
+    let world = World::new(2).await;
+    let endpoint = Endpoint::open(&world).await;
+    let first = lines(
+        &endpoint,
+        "/api/chat",
+        &json!({ "model": format!("{MODEL}:latest"), "messages": [user("a")] }),
+    )
+    .await;
+    let text: String = first.iter().filter_map(|line| line["message"]["content"].as_str()).collect();
+    assert_eq!(text, "a (0)");
+    let last = first.last().unwrap();
+    assert_eq!(
+        (&last["done"], &last["done_reason"], &last["model"]),
+        (&json!(true), &json!("stop"), &json!(MODEL))
+    );
+    assert!(last["eval_count"].as_u64().unwrap() > 0 && last["total_duration"].as_u64().unwrap() > 0);
+    assert!(first.iter().rev().skip(1).all(|line| line["done"] == false));
+
+    let messages = json!([user("a"), { "role": "assistant", "content": text }, user("b")]);
+    let second =
+        one(&endpoint, "/api/chat", &json!({ "model": MODEL, "messages": messages, "stream": false })).await;
+    assert_eq!(second["message"], json!({ "role": "assistant", "content": "b (1)" }));
+    assert_eq!(
+        (&second["baton"]["session"], &second["baton"]["turn"]),
+        (&last["baton"]["session"], &json!(2))
+    );
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_have_objects_as_arguments_and_results_need_no_id() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let tools = json!([{ "type": "function", "function": { "name": "get_weather", "parameters": { "type": "object" } } }]);
+    world.nodes[0].script([Act::Say(CALL), Act::Serve]);
+    let asked = json!({ "model": MODEL, "messages": [user("weather?")], "tools": tools });
+    let first = lines(&endpoint, "/api/chat", &asked).await;
+    let calls: Vec<&Value> = first.iter().filter_map(|line| line["message"].get("tool_calls")).collect();
+    assert_eq!(calls.len(), 1);
+    assert_eq!(calls[0][0]["function"]["arguments"], json!({ "city": "Paris" }));
+    let messages = json!([
+        user("weather?"),
+        { "role": "assistant", "content": "", "tool_calls": [{ "function": { "name": "get_weather", "arguments": { "city": "Paris" } } }] },
+        { "role": "tool", "content": "rain", "tool_name": "get_weather" },
+    ]);
+    let asked = json!({ "model": MODEL, "messages": messages, "tools": tools, "stream": false });
+    let second = one(&endpoint, "/api/chat", &asked).await;
+    assert_eq!(second["baton"]["session"], first.last().unwrap()["baton"]["session"]);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_generated_text_belongs_to_no_session_and_keeps_its_system_text() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let body = json!({ "model": MODEL, "prompt": "a", "system": "be brief", "stream": false });
+    let answer = one(&endpoint, "/api/generate", &body).await;
+    assert_eq!((&answer["response"], &answer["done"]), (&json!("be briefa (0)"), &json!(true)));
+    assert!(endpoint.client.session_ids().await.unwrap().is_empty());
+    let loaded = one(&endpoint, "/api/generate", &json!({ "model": MODEL })).await;
+    assert_eq!((&loaded["done_reason"], &loaded["response"]), (&json!("load"), &json!("")));
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_are_those_of_the_nodes_and_none_is_pulled() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    assert_eq!(get(&endpoint, "/api/tags").await["models"][0]["name"], MODEL);
+    assert!(get(&endpoint, "/api/ps").await["models"][0]["context_length"].as_u64().unwrap() > 0);
+    assert!(get(&endpoint, "/api/version").await["version"].as_str().unwrap().split('.').count() == 3);
+    let shown = one(&endpoint, "/api/show", &json!({ "model": MODEL })).await;
+    assert_eq!(shown["capabilities"], json!(["completion"]));
+    assert_eq!(one(&endpoint, "/api/pull", &json!({ "model": MODEL })).await["status"], "success");
+    let (status, text) = post(&endpoint, "/api/pull", &json!({ "model": "llama3" })).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert!(text.starts_with("{\"error\":\"no node serves the model \\\"llama3\\\""), "{text}");
+    let deleted = endpoint
+        .request(Method::DELETE, "/api/delete")
+        .json(&json!({ "model": MODEL }))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(deleted.status(), StatusCode::BAD_REQUEST);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_have_the_form_of_the_api() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow), Act::Refuse(ErrorCode::ContextOverflow)]);
+    let (status, text) =
+        post(&endpoint, "/api/chat", &json!({ "model": MODEL, "messages": [user("long")] })).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let body: Value = serde_json::from_str(&text).unwrap();
+    assert!(body["error"].is_string(), "{body}");
+    assert_eq!(body["code"], "context_length_exceeded");
+    let refused = endpoint.without_key(Method::GET, "/api/tags").send().await.unwrap();
+    assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+    assert!(refused.json::<Value>().await.unwrap()["error"].is_string());
+    endpoint.close().await;
+}
