@@ -222,7 +222,7 @@ async fn drive(
         let only_again = options.node.is_some()
             && failure.fault == NodeFailure::Unreachable
             && progress.tried.contains(&auth.audience);
-        let in_vain = options.relayer.is_none() && (failure.alone || only_again);
+        let in_vain = options.relayer.is_none() && (failure.silent_others.is_some() || only_again);
         after_failure(core, session, &auth, (failure, noticed_ago), &mut progress, events).await?;
         if in_vain {
             break;
@@ -511,7 +511,11 @@ fn asks_more(session: &Session) -> bool {
 
 fn failed(attempts: u32, node: NodeId, failure: &AttemptFailure) -> ClientError {
     let relayed = failure.status == AttemptStatus::Hearsay;
-    ClientError::TurnFailed { attempts, node, code: failure.code, reason: failure.reason.clone(), relayed }
+    let reason = match &failure.silent_others {
+        Some(others) => format!("{}{others}", failure.reason),
+        None => failure.reason.clone(),
+    };
+    ClientError::TurnFailed { attempts, node, code: failure.code, reason, relayed }
 }
 
 /// The entries that give up the unanswered message, or else the waiting replays, and the attempts to abort.

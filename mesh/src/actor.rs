@@ -33,6 +33,7 @@ use crate::{
     behaviour::{Behaviour, BehaviourEvent, DHT_PROTOCOL, RELAY_PROTOCOL},
     bootstrap::Bootstrap,
     config::MeshClock,
+    dial_error::{dial_reason, open_error},
     error::{MeshError, OpenError},
     gate::EvictionRequest,
     gossip::GossipValidator,
@@ -555,46 +556,6 @@ fn transport_of(endpoint: &ConnectedPoint) -> &Multiaddr {
         ConnectedPoint::Dialer { address, .. } => address,
         ConnectedPoint::Listener { local_addr, .. } => local_addr,
     }
-}
-
-/// The error of a failed dial, as the caller of an open sees it.
-fn open_error(error: &DialError) -> OpenError {
-    match error {
-        DialError::WrongPeerId { address, .. } | DialError::LocalPeerId { address } => {
-            OpenError::WrongIdentity { address: split_identity(address.clone()).0 }
-        }
-        DialError::Denied { .. } => OpenError::Busy,
-        DialError::NoAddresses => {
-            OpenError::Unreachable { reason: "no usable address of it is known".to_owned() }
-        }
-        DialError::Transport(failures) => {
-            let each = failures.iter().map(|(address, error)| {
-                format!("{}: {}", split_identity(address.clone()).0, innermost(error))
-            });
-            OpenError::Unreachable { reason: each.collect::<Vec<_>>().join("; ") }
-        }
-        other => OpenError::Unreachable { reason: other.to_string() },
-    }
-}
-
-/// Why a dial failed, in a few words. A dial of one address does not repeat it.
-fn dial_reason(error: &DialError) -> String {
-    match error {
-        DialError::Transport(failures) if failures.len() == 1 => {
-            failures.iter().map(|(_, error)| innermost(error)).collect()
-        }
-        DialError::WrongPeerId { .. } => "another node answers at this address".to_owned(),
-        other => open_error(other).to_string(),
-    }
-}
-
-/// The innermost cause in a chain of errors; the outer ones only name libp2p's layers.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut current = error;
-    while let Some(source) = current.source() {
-        current = source;
-    }
-    current.to_string()
 }
 
 /// The node ID of the swarm's local peer.

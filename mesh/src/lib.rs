@@ -44,6 +44,7 @@ mod bootstrap;
 mod config;
 mod dht;
 mod dht_heads;
+mod dial_error;
 mod error;
 mod expiring_peers;
 mod frame;

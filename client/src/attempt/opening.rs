@@ -16,13 +16,12 @@ use tokio::{
 
 use super::Events;
 use crate::{
-    error::short,
     event::{OtherNodes, TurnEvent},
     network::{
         exchange::{self, ExchangeError},
         nodes::Directory,
         reputation::NodeFailure,
-        retry::AttemptFailure,
+        retry::{AttemptFailure, SilentNodes},
     },
 };
 
@@ -40,11 +39,9 @@ const ANSWER_WAIT: Duration = Duration::from_secs(2);
 const ALL_ANSWERS_WAIT: Duration = Duration::from_secs(4);
 /// Most nodes asked at once.
 const PARALLEL_ASKS: usize = 16;
-/// Most silent nodes that a failure names.
-const MAX_NAMED: usize = 8;
 
 /// The answers of the other nodes.
-enum Answers {
+enum OtherAnswers {
     /// One answered, or some could not be asked in time.
     Some,
     /// All were asked, and none answered. Each with the reason.
@@ -80,14 +77,14 @@ pub(super) async fn open_at(
                 events(TurnEvent::NoAnswerYet { node, others: OtherNodes::Asked(others) });
             }
             found = &mut asking, if answers.is_none() => {
-                if let Answers::None(silent) = &found
+                if let OtherAnswers::None(silent) = &found
                     && !silent.is_empty()
                 {
                     events(TurnEvent::NoAnswerYet { node, others: OtherNodes::Silent(silent.len()) });
                 }
                 answers = Some(found);
             }
-            () = sleep_until(begun + PATIENCE), if substitute && matches!(answers, Some(Answers::Some)) => {
+            () = sleep_until(begun + PATIENCE), if substitute && matches!(answers, Some(OtherAnswers::Some)) => {
                 break Err(ExchangeError::Open(OpenError::Timeout));
             }
         }
@@ -111,20 +108,14 @@ pub(super) async fn open_at(
             asking.await
         }
     };
-    if let Answers::None(silent) = answers {
-        failure.alone = true;
-        for (node, reason) in silent.iter().take(MAX_NAMED) {
-            failure.reason.push_str(&format!("; node {}: {reason}", short(node)));
-        }
-        if let Some(more @ 1..) = silent.len().checked_sub(MAX_NAMED) {
-            failure.reason.push_str(&format!("; {more} more without an answer"));
-        }
+    if let OtherAnswers::None(silent) = answers {
+        failure.silent_others = Some(Box::new(SilentNodes(silent)));
     }
     Err(failure)
 }
 
 /// Asks the other known nodes, those heard last first, and returns at the first answer.
-async fn ask_others(directory: &Arc<Directory>, node: NodeId) -> Answers {
+async fn ask_others(directory: &Arc<Directory>, node: NodeId) -> OtherAnswers {
     let deadline = Instant::now() + ALL_ANSWERS_WAIT;
     let mut asked = stream::iter(directory.others(node))
         .map(|other| async move {
@@ -152,8 +143,8 @@ async fn ask_others(directory: &Arc<Directory>, node: NodeId) -> Answers {
                 directory.silent(failed.0);
                 silent.push(failed);
             }
-            Ok(Some(Ok(()))) | Err(_) => return Answers::Some,
-            Ok(None) => return Answers::None(silent),
+            Ok(Some(Ok(()))) | Err(_) => return OtherAnswers::Some,
+            Ok(None) => return OtherAnswers::None(silent),
         }
     }
 }
