@@ -98,6 +98,19 @@ impl<K: Copy + Eq + Hash> Rates<K> {
         u64::try_from(self.level(key, now_ms) / u128::from(self.period_ms)).unwrap_or(u64::MAX)
     }
 
+    /// The requests that each remembered key could make at once now, where a bucket is not full.
+    pub fn levels(&self, now_ms: u64) -> impl Iterator<Item = (K, u64)> {
+        let each = self.buckets.keys().map(move |key| (*key, self.left(key, now_ms)));
+        each.filter(|(_, left)| *left < self.at_once)
+    }
+
+    /// Sets a bucket to the requests that it held at a time, as after a restart.
+    pub fn restore(&mut self, key: K, left: u64, at_ms: u64) {
+        self.make_room(&key, at_ms);
+        let level = u128::from(left.min(self.at_once)) * u128::from(self.period_ms);
+        self.buckets.insert(key, Bucket { level, at_ms });
+    }
+
     /// The wait in milliseconds until `key` could make a request; 0 if it could now. Takes nothing.
     #[must_use]
     pub fn wait_ms(&self, key: &K, now_ms: u64) -> u32 {

@@ -1,9 +1,10 @@
 //! Budgets of the operator's resources, over all owners: stored bytes, blobs and model calls.
 //!
 //! Rates by key, owner and subnet bound one user; these bound all of them together. A refusal names the option.
-//! Counts are of this process: a restart begins the hour anew.
+//! The counts of the hour are saved (`budget_file.rs`), so that a restart does not begin the hour anew.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -17,10 +18,11 @@ use baton_memory::{
     ids::OwnerId,
     model::Text,
 };
-use baton_mesh::Rates;
+use baton_mesh::{MAX_RATE_ENTRIES, Rates};
 use baton_proto::store::StoreError;
 use baton_walrus_client::quilt::QuiltPatchId;
 use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -58,9 +60,14 @@ pub(crate) struct BudgetSpent {
     pub(crate) wait_ms: Option<u32>,
 }
 
+/// The name under which an owner's calls are counted.
+pub(crate) type OwnerName = [u8; 16];
+
 /// The budgets of a relayer.
 pub struct Budgets {
     limits: BudgetLimits,
+    /// Names an owner. A name in the file says nothing to a reader without the relayer's keys.
+    name_of: Box<dyn Fn(OwnerId) -> OwnerName + Send + Sync>,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     stored_bytes: AtomicU64,
     hourly: Mutex<HourlyBudgets>,
@@ -69,7 +76,23 @@ pub struct Budgets {
 struct HourlyBudgets {
     blobs: Option<Rates<()>>,
     calls: Option<Rates<()>>,
-    owner_calls: Option<Rates<OwnerId>>,
+    owner_calls: Option<Rates<OwnerName>>,
+}
+
+/// The rest of the hourly budgets at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BudgetLevels {
+    /// In milliseconds since the Unix epoch.
+    pub(crate) at_ms: u64,
+    /// Absent where the budget was full, or had no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) blobs: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) model_calls: Option<u64>,
+    /// Names of owners in hex.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) owner_model_calls: BTreeMap<String, u64>,
 }
 
 fn hourly<K: Copy + Eq + std::hash::Hash>(amount: u64) -> Option<Rates<K>> {
@@ -85,7 +108,47 @@ impl Budgets {
             calls: hourly(limits.model_calls_per_hour),
             owner_calls: hourly(limits.owner_model_calls_per_hour),
         };
-        Self { limits, now_ms, stored_bytes: AtomicU64::new(0), hourly: Mutex::new(hourly) }
+        let name_of = Box::new(|OwnerId(owner): OwnerId| owner.first_chunk().copied().unwrap_or_default());
+        Self { limits, name_of, now_ms, stored_bytes: AtomicU64::new(0), hourly: Mutex::new(hourly) }
+    }
+
+    /// The same, counting owners under these names.
+    #[must_use]
+    pub(crate) fn with_names(self, name_of: impl Fn(OwnerId) -> OwnerName + Send + Sync + 'static) -> Self {
+        Self { name_of: Box::new(name_of), ..self }
+    }
+
+    /// The rest of the hourly budgets now.
+    pub(crate) fn levels(&self) -> BudgetLevels {
+        let at_ms = (self.now_ms)();
+        let hourly = self.hourly();
+        let of_all = |rates: &Option<Rates<()>>| rates.as_ref()?.levels(at_ms).next().map(|((), left)| left);
+        let owners = hourly.owner_calls.iter().flat_map(|calls| calls.levels(at_ms));
+        BudgetLevels {
+            at_ms,
+            blobs: of_all(&hourly.blobs),
+            model_calls: of_all(&hourly.calls),
+            owner_model_calls: owners.map(|(name, left)| (hex::encode(name), left)).collect(),
+        }
+    }
+
+    /// Continues with the rest of the hourly budgets of an earlier process. A time in the future counts as now.
+    pub(crate) fn restore(&self, levels: &BudgetLevels) {
+        let at_ms = levels.at_ms.min((self.now_ms)());
+        let mut hourly = self.hourly();
+        if let (Some(blobs), Some(left)) = (&mut hourly.blobs, levels.blobs) {
+            blobs.restore((), left, at_ms);
+        }
+        if let (Some(calls), Some(left)) = (&mut hourly.calls, levels.model_calls) {
+            calls.restore((), left, at_ms);
+        }
+        let Some(calls) = &mut hourly.owner_calls else { return };
+        for (name, left) in levels.owner_model_calls.iter().take(MAX_RATE_ENTRIES) {
+            let mut bytes = OwnerName::default();
+            if hex::decode_to_slice(name, &mut bytes).is_ok() {
+                calls.restore(bytes, *left, at_ms);
+            }
+        }
     }
 
     fn hourly(&self) -> MutexGuard<'_, HourlyBudgets> {
@@ -123,6 +186,7 @@ impl Budgets {
     /// [`BudgetSpent`], of the owner first.
     pub(crate) fn take_model_call(&self, owner: Option<OwnerId>) -> Result<(), BudgetSpent> {
         let now_ms = (self.now_ms)();
+        let owner = owner.map(|owner| (self.name_of)(owner));
         let mut hourly = self.hourly();
         if let (Some(owner), Some(calls)) = (owner, &mut hourly.owner_calls) {
             let spent = |wait| BudgetSpent { option: "owner_model_calls_per_hour", wait_ms: Some(wait) };
@@ -142,6 +206,7 @@ impl Budgets {
     /// As [`Self::take_model_call`].
     pub(crate) fn check_model_call(&self, owner: OwnerId) -> Result<(), BudgetSpent> {
         let now_ms = (self.now_ms)();
+        let owner = (self.name_of)(owner);
         let hourly = self.hourly();
         let own = hourly.owner_calls.as_ref().map_or(0, |calls| calls.wait_ms(&owner, now_ms));
         let all = hourly.calls.as_ref().map_or(0, |calls| calls.wait_ms(&(), now_ms));
@@ -281,6 +346,39 @@ mod tests {
         assert_eq!(budgets.check_model_call(one), Ok(()));
         // A refusal by the budget of all takes nothing from the owner.
         assert_eq!([calls(other), calls(one)], [3, 2]);
+    }
+
+    #[test]
+    fn a_restart_does_not_begin_the_hour_anew() {
+        let limits = BudgetLimits {
+            blobs_per_hour: 4,
+            model_calls_per_hour: 4,
+            owner_model_calls_per_hour: 2,
+            ..BudgetLimits::default()
+        };
+        let (one, other) = (OwnerId([1; 32]), OwnerId([2; 32]));
+        let (before, now_ms) = budgets(limits);
+        now_ms.store(HOUR_MS, Ordering::SeqCst);
+        before.take_blob().unwrap();
+        for _ in 0..2 {
+            before.take_model_call(Some(one)).unwrap();
+        }
+        let levels = before.levels();
+        assert_eq!((levels.blobs, levels.model_calls, levels.owner_model_calls.len()), (Some(3), Some(2), 1));
+
+        let (after, clock) = budgets(limits);
+        clock.store(HOUR_MS, Ordering::SeqCst);
+        after.restore(&levels);
+        assert_eq!(after.check_model_call(one).unwrap_err().option, "owner_model_calls_per_hour");
+        assert!(after.take_model_call(Some(other)).is_ok() && after.take_model_call(Some(other)).is_ok());
+        assert_eq!(after.take_model_call(None).unwrap_err().option, "model_calls_per_hour");
+        assert_eq!((0..4).filter(|_| after.take_blob().is_ok()).count(), 3);
+        // The hours between the two processes refill the budgets, and a clock set back gives nothing.
+        clock.store(2 * HOUR_MS, Ordering::SeqCst);
+        assert!(after.check_model_call(one).is_ok());
+        let (early, _) = budgets(limits);
+        early.restore(&levels);
+        assert!(early.check_model_call(one).is_err());
     }
 
     #[test]

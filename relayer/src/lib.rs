@@ -14,6 +14,7 @@
 mod address_file;
 mod auth;
 mod backups;
+mod budget_file;
 mod budgets;
 pub mod chat;
 mod cli;

@@ -52,7 +52,9 @@ pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyh
     let vault = vault_on(settings, storage(settings, mesh.is_some()).await?).await?;
     let embedder = baton_embed::open(&embedder_config(settings), &settings.model_dir).await?;
     tracing::info!(embedder = embedder.id(), "memory is open");
-    let budgets = Arc::new(Budgets::new(settings.budgets, Arc::new(now_ms)));
+    let names = vault.clone();
+    let budgets = Budgets::new(settings.budgets, Arc::new(now_ms));
+    let budgets = Arc::new(budgets.with_names(move |owner| names.pseudonym(owner).0));
     let writer = settings.model.as_ref().map(|model| writer(model, &budgets)).transpose()?;
     let mut parts = Parts::new(vault.clone(), embedder.clone(), Arc::new(now_ms));
     parts.writer.clone_from(&writer);

@@ -1,4 +1,4 @@
-//! Keeps the counts of the budgets up to date: owners with memory, and stored bytes.
+//! Keeps the counts of the budgets up to date: owners with memory, and stored bytes. Saves those of the hour.
 
 use std::{
     collections::HashSet,
@@ -11,7 +11,9 @@ use anyhow::Context as _;
 use baton_memory::vault::Vault;
 use tokio_util::sync::CancellationToken;
 
-use crate::{budgets::Budgets, config::Settings, owners::Owners, setup::MemorySetup};
+use crate::{
+    budget_file::BudgetFile, budgets::Budgets, config::Settings, owners::Owners, setup::MemorySetup,
+};
 
 /// How often the stored bytes are measured. A burst between two measurements is bounded by the rates of owners.
 const MEASURE_PAUSE: Duration = Duration::from_secs(30);
@@ -26,12 +28,14 @@ pub(crate) struct Upkeep {
     owners: Arc<Owners>,
     budgets: Arc<Budgets>,
     keys_dir: PathBuf,
+    file: BudgetFile,
 }
 
 impl Upkeep {
     pub(crate) fn new(settings: &Settings, opened: &MemorySetup, owners: Arc<Owners>) -> Self {
-        let keys_dir = settings.keys_dir.clone();
-        Self { vault: opened.vault.clone(), owners, budgets: opened.budgets.clone(), keys_dir }
+        let (keys_dir, budgets) = (settings.keys_dir.clone(), opened.budgets.clone());
+        let file = BudgetFile::open(&settings.data_dir, &budgets);
+        Self { vault: opened.vault.clone(), owners, budgets, keys_dir, file }
     }
 
     /// Counts the owners with memory. It stops when there are too many already.
@@ -70,8 +74,8 @@ impl Upkeep {
         }
     }
 
-    /// Measures and counts until shutdown.
-    pub(crate) async fn run(self, shutdown: CancellationToken) {
+    /// Measures and counts until shutdown, and saves the hour's budgets.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut measurements = 0_u32;
         loop {
             self.measure().await;
@@ -81,12 +85,14 @@ impl Upkeep {
             {
                 tracing::warn!(%error, "the last count of owners stays");
             }
+            self.file.write(&self.budgets).await;
             tokio::select! {
                 biased;
-                () = shutdown.cancelled() => return,
+                () = shutdown.cancelled() => break,
                 () = tokio::time::sleep(MEASURE_PAUSE) => {}
             }
         }
+        self.file.write(&self.budgets).await;
     }
 }
 
