@@ -17,9 +17,9 @@ mod worker;
 use std::{fmt, future, iter};
 
 pub use baton_engine::batch::SessionKey;
-use baton_proto::ids::ModelId;
 pub(crate) use baton_proto::node_record::ModelManifest;
 pub use baton_proto::receipt::EngineKind;
+use baton_proto::{ids::ModelId, tools::Definitions};
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -383,6 +383,15 @@ pub trait Engine: Send + Sync {
     /// [`EngineError::Schema`]; [`EngineError::Unsupported`] if the engine has no constraints.
     fn constrain(&self, _schema: &str) -> Result<Constraint, EngineError> {
         Err(EngineError::Unsupported { what: "schemas" })
+    }
+
+    /// Prepares a constraint on the calls of a free answer: none if the engine has none for them. As CPU-bound as
+    /// [`Engine::constrain`].
+    ///
+    /// # Errors
+    /// The engine's own. Parameters that cannot be held to do not count; then a call's arguments are any map.
+    fn constrain_calls(&self, _tools: &Definitions) -> Result<Option<Constraint>, EngineError> {
+        Ok(None)
     }
 
     /// Whether this engine reports log probabilities.

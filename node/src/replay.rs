@@ -219,7 +219,11 @@ pub async fn replay(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, E
 }
 
 async fn compute(engine: &dyn Engine, task: &ReplayTask) -> Result<Verdict, EngineError> {
-    let constraint = task.schema.as_ref().map(|schema| engine.constrain(schema)).transpose()?;
+    let constraint = match (&task.schema, task.prompt.tools()) {
+        (Some(schema), _) => Some(engine.constrain(schema)?),
+        (None, Some(tools)) => engine.constrain_calls(tools)?,
+        (None, None) => None,
+    };
     let stop = CancellationToken::new();
     let _stopped = stop.clone().drop_guard();
     let mut handle = engine.generate(GenerateJob {

@@ -7,6 +7,7 @@
 //! The node renders them with the model's template; the client hands them to programs. Neither changes the
 //! stored bytes.
 
+mod call_schema;
 mod json;
 mod reader;
 #[cfg(test)]
@@ -14,6 +15,7 @@ mod tests;
 
 use zeroize::Zeroizing;
 
+pub use call_schema::{CallArguments, CallSchemaError, call_schema};
 pub use json::{Json, escape};
 pub use reader::{AnswerReader, Piece};
 

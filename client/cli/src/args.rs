@@ -283,7 +283,7 @@ pub(crate) struct AuditArguments {
     /// model].
     #[arg(long, value_name = "ID")]
     pub only: Option<String>,
-    /// File with the JSON schema that the answer had to satisfy, exactly as sent.
+    /// File with the JSON schema that the answer had to satisfy, exactly as sent [default: the home's own copy].
     #[arg(long, value_name = "FILE")]
     pub schema: Option<PathBuf>,
     /// New file for the signed statement (JSON).

@@ -22,7 +22,11 @@ use crate::{
         exchange::ExchangeError,
         retry::AttemptFailure,
     },
-    session::{info::view, open_session::Session},
+    session::{
+        info::view,
+        open_session::Session,
+        state::{State, TurnMeta},
+    },
     sync::transfer,
 };
 
@@ -40,7 +44,7 @@ pub struct AuditWish {
     pub turn: Option<u64>,
     /// The node to ask, possibly the author itself; if none, any other node that serves the model.
     pub node: Option<NodeId>,
-    /// The JSON schema of the answer, as it was sent.
+    /// The JSON schema of the answer, as it was sent; if none, the journal's.
     pub schema: Option<String>,
 }
 
@@ -57,6 +61,12 @@ pub struct AuditOutcome {
     pub refused: Vec<(NodeId, String)>,
 }
 
+/// The schema that a turn's answer was held to, if this journal has its text.
+fn journaled_schema(state: &State, meta: &TurnMeta) -> Option<String> {
+    let (sampling, _) = meta.asked.as_ref()?;
+    state.schema(&sampling.json_schema?).map(str::to_owned)
+}
+
 /// As [`SessionHandle::audit`](crate::SessionHandle::audit).
 pub(crate) async fn audit(
     core: &Arc<Core>,
@@ -70,9 +80,9 @@ pub(crate) async fn audit(
             Some(seq) => turns.find(|(turn, _)| turn.link.seq == seq),
             None => state.last(),
         };
-        turn.map(|turn| view(state, turn))
+        turn.map(|turn| (view(state, turn), journaled_schema(state, turn.1)))
     });
-    let view = view.ok_or_else(|| match wish.turn {
+    let (view, schema) = view.ok_or_else(|| match wish.turn {
         Some(seq) => not(format!("the session has no turn {}", seq + 1)),
         None => not("the session has no turn".to_owned()),
     })?;
@@ -89,7 +99,7 @@ pub(crate) async fn audit(
         disclosure: Disclosure {
             export: transfer::export_until(session, turn).await?.to_string(),
             memory: view.memory,
-            schema: wish.schema.clone(),
+            schema: wish.schema.clone().or(schema),
         },
     };
     AuditBytes::new(&request)

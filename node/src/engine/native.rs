@@ -28,7 +28,10 @@ use baton_engine::{
     kv::KV_BLOCK,
     language::{Language, LanguageError},
 };
-use baton_proto::limits::VERSION;
+use baton_proto::{
+    limits::VERSION,
+    tools::{CallArguments, Definitions, call_schema},
+};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
@@ -389,6 +392,19 @@ impl Engine for NativeEngine {
 
     fn constrain(&self, schema: &str) -> Result<Constraint, EngineError> {
         Ok(Constraint(ConstraintKind::Grammar(Box::new(self.language.grammars()?.compile(schema)?))))
+    }
+
+    fn constrain_calls(&self, tools: &Definitions) -> Result<Option<Constraint>, EngineError> {
+        let Ok(grammars) = self.language.grammars() else { return Ok(None) };
+        for arguments in [CallArguments::Checked, CallArguments::Any] {
+            let Ok(schema) = call_schema(tools, None, arguments) else { continue };
+            match grammars.compile_calls(&schema) {
+                Ok(grammar) => return Ok(Some(Constraint(ConstraintKind::Grammar(Box::new(grammar))))),
+                Err(LanguageError::Schema { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
     }
 
     fn reports_logprobs(&self) -> bool {

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton_proto::{ErrorCode, turn::Payload};
+use baton_proto::{ErrorCode, tools::Definitions, turn::Payload};
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout_at},
@@ -44,7 +44,11 @@ pub(super) async fn prepare(
     if !reports_fit(admitted.auth.max_output_tokens, payload.sampling.logprobs) {
         return Err(ErrorCode::QuotaExceeded);
     }
-    let Some(schema) = payload.json_schema.clone().map(Zeroizing::new) else { return Ok(None) };
+    let schema = payload.json_schema.clone().map(Zeroizing::new);
+    let tools = Definitions::pinned(&payload.system).flatten();
+    if schema.is_none() && tools.is_none() {
+        return Ok(None);
+    }
     // A schema is compiled for the model's vocabulary.
     let hold = model::hold(&admitted.engine, ticket).await?;
     let deadline = Instant::now() + COMPILE_TIME;
@@ -52,7 +56,11 @@ pub(super) async fn prepare(
     let turn = turn.map_err(|_| ErrorCode::Internal)?;
     let engine = admitted.engine.clone();
     let compiling = tokio::task::spawn_blocking(move || {
-        let constraint = engine.constrain(&schema);
+        let constraint = match (&schema, &tools) {
+            (Some(schema), _) => engine.constrain(schema).map(Some),
+            (None, Some(tools)) => engine.constrain_calls(tools),
+            (None, None) => Ok(None),
+        };
         // An abandoned compilation still keeps others from compiling.
         drop((turn, hold));
         constraint
@@ -60,7 +68,7 @@ pub(super) async fn prepare(
     match timeout_at(deadline, compiling).await {
         Err(_) => Err(ErrorCode::PayloadRejected),
         Ok(Err(_)) => Err(ErrorCode::Internal),
-        Ok(Ok(constraint)) => constraint.map(Some).map_err(|error| engine_code(&error)),
+        Ok(Ok(constraint)) => constraint.map_err(|error| engine_code(&error)),
     }
 }
 

@@ -3,8 +3,16 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput, TurnOutcome};
-use baton_proto::{ErrorCode, ids::NodeId, receipt::EngineKind, turn::Sampling};
+use baton_client::{AuditWish, Client, ClientConfig, NewSession, TurnEvent, TurnInput, TurnOutcome};
+use baton_proto::{
+    ErrorCode,
+    audit::AuditVerdict,
+    ids::NodeId,
+    receipt::EngineKind,
+    record::FinishReason,
+    tools::{CallArguments, Definitions, Json, call_schema, read_answer},
+    turn::Sampling,
+};
 use baton_testnet::network::{EngineChoice, Network, NodeOptions};
 use serde_json::Value;
 use tokio::{sync::Notify, time::timeout};
@@ -24,7 +32,7 @@ fn options() -> NodeOptions {
         context_tokens: None,
         echo_delay_ms: 0,
         model_dir: None,
-        extra: Vec::new(),
+        extra: vec!["--audits".to_owned(), "true".to_owned()],
     }
 }
 
@@ -58,6 +66,45 @@ async fn ask(
     };
     let result = client.session(session).turn(input, on_event).await;
     (result, events)
+}
+
+/// A turn of a model that has these tools, which must be the call that the schema names, and the audits of it and
+/// of one in which the model was free to call.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_without_a_template_for_tools_calls_them_and_another_node_computes_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let network = Network::start(folder.path(), 2, options()).await.unwrap();
+    let client = open_client(&network, &folder.path().join("client")).await;
+    let definitions = r#"[{"type":"function","function":{"name":"get_weather","description":"The weather of a city.",
+        "parameters":{"type":"object","properties":{"city":{"type":"string","maxLength":12},
+        "day":{"enum":["today","tomorrow"]}},"required":["city","day"],"additionalProperties":false}}}]"#;
+    let Some(Json::List(definitions)) = Json::parse(definitions) else { panic!("a list") };
+    let tools = Definitions::of(definitions).unwrap();
+    let forced = call_schema(&tools, None, CallArguments::Checked).unwrap();
+    for json_schema in [Some(forced), None] {
+        let begun = NewSession { system: vec![tools.message()], ..NewSession::default() };
+        let session = client.new_session(begun).await.unwrap();
+        let input = TurnInput {
+            json_schema: json_schema.clone(),
+            sampling: Sampling { temperature: 0.8, seed: 3, ..Sampling::default() },
+            max_output_tokens: 80,
+            ..TurnInput::user("What is the weather in Paris today?")
+        };
+        let outcome = client.session(session).turn(input, |_: TurnEvent| {}).await.unwrap();
+        let answer = read_answer(&outcome.text, |name| tools.has(name));
+        if json_schema.is_some() {
+            assert_eq!((answer.calls.len(), outcome.finish), (1, FinishReason::ToolCall), "{}", outcome.text);
+            let Json::Map(arguments) = &answer.calls[0].arguments else { panic!("{}", outcome.text) };
+            let names: Vec<&str> = arguments.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!(names, ["city", "day"]);
+        }
+        // The other node gets the schema from this client's journal.
+        let audit = client.session(session).audit(&AuditWish::default()).await.unwrap();
+        assert!(matches!(audit.report.verdict, AuditVerdict::Same { .. }), "{:?}", audit.report.verdict);
+        assert_ne!(audit.author, audit.report.node);
+    }
+    client.shutdown(Duration::from_secs(2)).await;
+    network.stop().await.unwrap();
 }
 
 /// The bytes and the number of all reported tokens.

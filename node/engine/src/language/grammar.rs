@@ -5,6 +5,8 @@
 //! Compiling and masks are deterministic, so a resumed or repeated answer gets the same masks. A grammar's
 //! state of an answer is dropped with the grammar.
 
+mod calls;
+
 use std::sync::Arc;
 
 use llguidance::{
@@ -14,6 +16,7 @@ use llguidance::{
 };
 use serde_json::Value;
 
+use self::calls::{CallState, CrossingTokens};
 use super::{LanguageError, Tokenizer};
 
 /// Maximum size in bytes of a schema or an expression.
@@ -51,6 +54,7 @@ const KEY_SEPARATOR: &str = ": ";
 /// Compiles schemas for one model's tokens.
 pub struct Grammars {
     factory: ParserFactory,
+    crossing: Arc<CrossingTokens>,
 }
 
 impl Grammars {
@@ -75,7 +79,8 @@ impl Grammars {
             verbose_errors: false,
             ..ParserLimits::default()
         };
-        Ok(Self { factory })
+        let crossing = Arc::new(CrossingTokens::of(env.tok_trie()));
+        Ok(Self { factory, crossing })
     }
 
     /// Compiles a schema. Most take some milliseconds; the worst within the limits may occupy the thread for
@@ -84,15 +89,23 @@ impl Grammars {
     /// # Errors
     /// [`LanguageError::Schema`].
     pub fn compile(&self, schema: &str) -> Result<Grammar, LanguageError> {
-        let mut schema = read(schema)?;
-        let options = JsonCompileOptions {
-            item_separator: ITEM_SEPARATOR.to_owned(),
-            key_separator: KEY_SEPARATOR.to_owned(),
-            whitespace_flexible: false,
-            ..JsonCompileOptions::default()
-        };
-        options.apply_to(&mut schema);
-        self.start(TopLevelGrammar::from_json_schema(schema))
+        self.start(TopLevelGrammar::from_json_schema(prepared(schema)?))
+            .map(|matcher| self.grammar(State::Whole(Box::new(matcher))))
+    }
+
+    /// Compiles the schema of a call, for a free answer in which each call is held to it. A call stands between
+    /// `<tool_call>` and `</tool_call>`.
+    ///
+    /// # Errors
+    /// [`LanguageError::Schema`].
+    pub fn compile_calls(&self, schema: &str) -> Result<Grammar, LanguageError> {
+        let lark = calls::lark(&prepared(schema)?.to_string());
+        let matcher = self.start(TopLevelGrammar::from_lark(lark))?;
+        Ok(self.grammar(State::Calls(Box::new(CallState::new(matcher)))))
+    }
+
+    fn grammar(&self, state: State) -> Grammar {
+        Grammar { state, env: self.factory.tok_env().clone(), crossing: self.crossing.clone() }
     }
 
     /// Compiles a regular expression that the whole answer must match. The syntax is the `regex` crate's,
@@ -105,9 +118,10 @@ impl Grammars {
             return Err(LanguageError::Schema { reason: "it is too long" });
         }
         self.start(TopLevelGrammar::from_regex(expression))
+            .map(|matcher| self.grammar(State::Whole(Box::new(matcher))))
     }
 
-    fn start(&self, grammar: TopLevelGrammar) -> Result<Grammar, LanguageError> {
+    fn start(&self, grammar: TopLevelGrammar) -> Result<Matcher, LanguageError> {
         let compiled = std::thread::scope(|scope| {
             let work = || {
                 let parser = self.factory.create_parser(grammar);
@@ -127,7 +141,7 @@ impl Grammars {
         if !may_begin {
             return Err(LanguageError::Schema { reason: "nothing satisfies it" });
         }
-        Ok(Grammar { matcher, vocabulary: self.factory.tok_env().tok_trie().vocab_size() })
+        Ok(matcher)
     }
 }
 
@@ -139,6 +153,19 @@ const TOO_COMPLEX: LanguageError = LanguageError::Schema { reason: "it is too co
 /// [`LanguageError::Schema`].
 pub fn check(schema: &str) -> Result<(), LanguageError> {
     read(schema).map(drop)
+}
+
+/// A schema within the limits, with the white space that answers have.
+fn prepared(schema: &str) -> Result<Value, LanguageError> {
+    let mut schema = read(schema)?;
+    let options = JsonCompileOptions {
+        item_separator: ITEM_SEPARATOR.to_owned(),
+        key_separator: KEY_SEPARATOR.to_owned(),
+        whitespace_flexible: false,
+        ..JsonCompileOptions::default()
+    };
+    options.apply_to(&mut schema);
+    Ok(schema)
 }
 
 /// Parses a schema and applies the limits.
@@ -193,8 +220,17 @@ impl Budget {
 /// The state of an answer within its grammar.
 #[derive(Clone)]
 pub struct Grammar {
-    matcher: Matcher,
-    vocabulary: usize,
+    state: State,
+    env: TokEnv,
+    crossing: Arc<CrossingTokens>,
+}
+
+#[derive(Clone)]
+enum State {
+    /// The whole answer follows the grammar.
+    Whole(Box<Matcher>),
+    /// The calls of the answer follow it.
+    Calls(Box<CallState>),
 }
 
 impl Grammar {
@@ -203,30 +239,54 @@ impl Grammar {
     /// # Errors
     /// [`LanguageError::NoPrefix`] if they do not begin any allowed answer.
     pub fn resume(&mut self, ids: &[u32]) -> Result<(), LanguageError> {
-        if ids.iter().any(|&id| id as usize >= self.vocabulary) {
+        let vocabulary = self.env.tok_trie().vocab_size();
+        if ids.iter().any(|&id| id as usize >= vocabulary) {
             return Err(LanguageError::NoPrefix);
         }
-        match self.matcher.try_consume_tokens(ids) {
-            Ok(taken) if taken == ids.len() => Ok(()),
-            Ok(_) => Err(LanguageError::NoPrefix),
-            Err(_) => Err(TOO_COMPLEX),
+        match &mut self.state {
+            State::Whole(matcher) => match matcher.try_consume_tokens(ids) {
+                Ok(taken) if taken == ids.len() => Ok(()),
+                Ok(_) => Err(LanguageError::NoPrefix),
+                Err(_) => Err(TOO_COMPLEX),
+            },
+            State::Calls(_) => {
+                ids.iter().try_for_each(|&id| self.push(id)).map_err(|_| LanguageError::NoPrefix)
+            }
         }
     }
 
     /// Whether no token may follow.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.matcher.is_stopped()
+        match &self.state {
+            State::Whole(matcher) => matcher.is_stopped(),
+            State::Calls(_) => false,
+        }
     }
 
     /// Keeps the logits of allowed next tokens, and sets the others to minus infinity. `ends` identifies
     /// tokens that end an answer; they are allowed where the value is complete.
     pub fn mask(&mut self, logits: &mut [f32], ends: impl Fn(u32) -> bool) -> Result<(), LanguageError> {
-        let allowed: SimpleVob = self.matcher.compute_mask().map_err(|_| TOO_COMPLEX)?;
-        let whole = self.matcher.is_accepting().map_err(|_| TOO_COMPLEX)?;
+        let matcher = match &mut self.state {
+            State::Whole(matcher) => matcher,
+            State::Calls(calls) => {
+                let excluded = calls.excluded(&self.crossing);
+                let Some(matcher) = calls.call() else {
+                    for id in excluded {
+                        if let Some(logit) = logits.get_mut(id as usize) {
+                            *logit = f32::NEG_INFINITY;
+                        }
+                    }
+                    return Ok(());
+                };
+                matcher
+            }
+        };
+        let allowed: SimpleVob = matcher.compute_mask().map_err(|_| TOO_COMPLEX)?;
+        let whole = matcher.is_accepting().map_err(|_| TOO_COMPLEX)?;
+        let vocabulary = self.env.tok_trie().vocab_size();
         for (id, logit) in (0u32..).zip(logits.iter_mut()) {
-            let may =
-                if ends(id) { whole } else { (id as usize) < self.vocabulary && allowed.is_allowed(id) };
+            let may = if ends(id) { whole } else { (id as usize) < vocabulary && allowed.is_allowed(id) };
             if !may {
                 *logit = f32::NEG_INFINITY;
             }
@@ -236,7 +296,10 @@ impl Grammar {
 
     /// Advances by the chosen token.
     pub fn push(&mut self, id: u32) -> Result<(), LanguageError> {
-        self.matcher.consume_token(id).map_err(|_| TOO_COMPLEX)
+        match &mut self.state {
+            State::Whole(matcher) => matcher.consume_token(id).map_err(|_| TOO_COMPLEX),
+            State::Calls(calls) => calls.push(id, self.env.tok_trie().token(id)),
+        }
     }
 }
 

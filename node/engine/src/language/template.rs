@@ -4,6 +4,7 @@
 //! (`slots.rs`). So no text can break out of its message, whatever the template does. The tokenizer knows for
 //! every character whether the template's author wrote it.
 
+mod described;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,10 @@ use std::{
 use minijinja::{Environment, Error, ErrorKind, Value, syntax::SyntaxConfig, value::Kwargs};
 use zeroize::Zeroizing;
 
-use self::slots::{Keys, Slots, ordered};
+use self::{
+    described::described,
+    slots::{Keys, Slots, ordered},
+};
 use super::{
     Date, LanguageError,
     chat::{Call, Conversation, Json, Message, Role},
@@ -55,6 +59,8 @@ pub struct ChatTemplate {
     trims: bool,
     /// Whether the template shows tools to the model.
     takes_tools: bool,
+    /// Whether tools can stand in the system text, if the template has no part for them.
+    describes_tools: bool,
     /// Whether the template shows calls separately from an answer's text. Otherwise they stay in the text.
     takes_calls: bool,
     hash: [u8; 32],
@@ -90,6 +96,7 @@ impl ChatTemplate {
             slot_prefix: format!("slot{}x", &hash.to_hex()[..24]),
             trims: false,
             takes_tools: false,
+            describes_tools: false,
             takes_calls: false,
             hash: hash.into(),
         };
@@ -115,6 +122,7 @@ impl ChatTemplate {
         let mut probe = Conversation { messages: vec![Message::new(Role::User, "probe")], tools };
         self.takes_tools = self.render_as(&probe, &Form::default()).is_ok();
         if !self.takes_tools {
+            self.describes_tools = self.render_as(&described(&probe), &Form::default()).is_ok();
             probe.tools = Vec::new();
         }
         let id = "probe0000".to_owned();
@@ -140,7 +148,7 @@ impl ChatTemplate {
 
     /// Whether prompts may contain tools.
     pub fn takes_tools(&self) -> bool {
-        self.takes_tools
+        self.takes_tools || self.describes_tools
     }
 
     /// Renders a prompt, ready for the model's answer. Fails if the template leaves a message, a call or a
@@ -150,7 +158,10 @@ impl ChatTemplate {
     /// [`LanguageError::Template`] and [`LanguageError::ToolsUnsupported`].
     pub fn render(&self, prompt: &Conversation) -> Result<Vec<Segment>, LanguageError> {
         if !prompt.tools.is_empty() && !self.takes_tools {
-            return Err(LanguageError::ToolsUnsupported);
+            if !self.describes_tools {
+                return Err(LanguageError::ToolsUnsupported);
+            }
+            return self.render_as(&described(prompt), &Form::default());
         }
         // Some templates take only one call at once, or no words beside calls. The answer's own text can hold
         // all of them. Other templates require optional parts of a definition.

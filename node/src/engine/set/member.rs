@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use baton_proto::ids::ModelId;
+use baton_proto::{ids::ModelId, tools::Definitions};
 use futures::future::BoxFuture;
 
 use super::{Hold, ModelSet};
@@ -73,6 +73,11 @@ impl Engine for SetEngine {
     fn constrain(&self, schema: &str) -> Result<Constraint, EngineError> {
         let (engine, _hold) = self.shared.pinned(self.model)?;
         engine.constrain(schema)
+    }
+
+    fn constrain_calls(&self, tools: &Definitions) -> Result<Option<Constraint>, EngineError> {
+        let (engine, _hold) = self.shared.pinned(self.model)?;
+        engine.constrain_calls(tools)
     }
 
     fn load(&self) -> EngineLoad {

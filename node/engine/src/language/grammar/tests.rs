@@ -8,7 +8,21 @@ use crate::{gguf::Gguf, language::tests::vocabulary};
 fn tokenizer() -> Tokenizer {
     let mut tokens = vec![("<|im_end|>".to_owned(), 3, 0.0)];
     tokens.extend((0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), 6, 0.0)));
-    let longer = ["{\"", "\": ", ", \"", "true", "fal", "name", "}]", "\"}", "12"];
+    let longer = [
+        "{\"",
+        "\": ",
+        ", \"",
+        "true",
+        "fal",
+        "name",
+        "}]",
+        "\"}",
+        "12",
+        "<tool_call>",
+        "<tool_call>{",
+        "call>",
+        "call>\n",
+    ];
     tokens.extend(longer.map(|text| (text.to_owned(), 1, 0.0)));
     let tokens: Vec<(&str, i32, f32)> =
         tokens.iter().map(|(text, kind, score)| (text.as_str(), *kind, *score)).collect();
@@ -53,6 +67,52 @@ fn answer(grammar: &mut Grammar, choices: &[u16]) -> Option<(Vec<u32>, Vec<u8>)>
         }
     }
     None
+}
+
+fn ids(text: &str) -> Vec<u32> {
+    text.bytes().map(|byte| u32::from(byte) + 1).collect()
+}
+
+/// The id of a longer token.
+fn token(text: &str) -> u32 {
+    let tokenizer = &grammars().0;
+    (257u32..).find(|&id| tokenizer.token_bytes(id) == text.as_bytes()).unwrap()
+}
+
+#[test]
+fn a_call_within_a_free_answer_is_held_to_its_schema() {
+    let schema = json!({
+        "type": "object", "properties": { "name": { "const": "f" }, "arguments": { "type": "object",
+        "properties": { "a": { "enum": [12] } }, "required": ["a"], "additionalProperties": false } },
+        "required": ["name", "arguments"], "additionalProperties": false,
+    });
+    let start = grammars().1.compile_calls(&schema.to_string()).unwrap();
+    let all = grammars().0.vocabulary();
+    for begin in
+        [vec![token("<tool_call>")], ids("<tool_call>"), [ids("<tool_"), vec![token("call>")]].concat()]
+    {
+        let mut grammar = start.clone();
+        // Any text and the answer's end may come first, but no token that goes on after the marker.
+        grammar.resume(&ids("Wait. < <tool ")).unwrap();
+        assert_eq!(allowed(&mut grammar).len(), all - 1);
+        assert!(!allowed(&mut grammar).contains(&token("<tool_call>{")));
+        grammar.resume(&ids("<tool_")).unwrap();
+        assert!(allowed(&mut grammar).contains(&token("call>")));
+        assert!(!allowed(&mut grammar).contains(&token("call>\n")));
+        grammar.resume(&ids("x")).unwrap();
+        for _ in 0..2 {
+            grammar.resume(&begin).unwrap();
+            let next = allowed(&mut grammar);
+            assert!(next.contains(&ids("{")[0]) && next.contains(&ids("\n")[0]));
+            assert!(!next.contains(&ids("x")[0]) && !next.contains(&0), "no end within a call");
+            grammar.resume(&ids("\n{\"name\": \"f\", \"arguments\": {\"a\": 12}}\n</tool_call>")).unwrap();
+            assert_eq!(allowed(&mut grammar).len(), all - 1, "text is free again");
+        }
+        assert!(!grammar.is_complete());
+        let wrong = [begin.clone(), ids("{\"name\": \"g\"")].concat();
+        assert!(start.clone().resume(&wrong).is_err());
+    }
+    assert!(grammars().1.compile_calls("{\"type\": \"object\", \"not\": {}}").is_err());
 }
 
 fn person() -> Value {

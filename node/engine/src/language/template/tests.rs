@@ -148,9 +148,36 @@ fn templates_are_probed_for_tools() {
         assert!(template.takes_tools && template.takes_calls, "{name}");
     }
     let plain = template(CHATML);
-    assert!(!plain.takes_tools && !plain.takes_calls);
-    let refused = plain.render(&with_tools(user("x"), WEATHER));
+    assert!(!plain.takes_tools && plain.describes_tools && plain.takes_tools());
+    let without_system = template(
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}\
+         {{ m.content }}{% endfor %}",
+    );
+    assert!(!without_system.takes_tools());
+    let refused = without_system.render(&with_tools(user("x"), WEATHER));
     assert!(matches!(refused, Err(LanguageError::ToolsUnsupported)));
+}
+
+#[test]
+fn a_template_without_a_part_for_tools_gets_them_in_the_system_text() {
+    let mut conversation = looped();
+    conversation.messages.insert(0, Message::new(Role::System, "Be brief."));
+    conversation.messages.push(result("wind", 0));
+    let segments = template(CHATML).render(&conversation).unwrap();
+    let shown = plain(&segments);
+    let json = &WEATHER[1..WEATHER.len() - 1];
+    assert!(
+        shown.starts_with(&format!(
+            "<|im_start|>system\nBe brief.\n\nYou can call these functions:\n{json}\n"
+        )),
+        "{shown}"
+    );
+    let history = "<|im_start|>assistant\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"day\": 2}}\n\
+                   </tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nrain\n</tool_response>\n<tool_response>\nwind\n\
+                   </tool_response><|im_end|>\n<|im_start|>assistant\n";
+    assert!(shown.ends_with(history), "{shown}");
+    // Nothing of it is the template's own text.
+    assert!(!own(&segments).contains("tool_call") && !own(&segments).contains("weather"));
 }
 
 #[test]

@@ -1,0 +1,173 @@
+//! The JSON schema of a call, for an answer that must be one, or for the calls within an answer.
+//!
+//! A call is `{"name": NAME, "arguments": ARGUMENTS}`, in which the arguments satisfy the tool's own schema.
+
+use serde_json::{Map, Value, json};
+
+use super::{Definitions, Json};
+
+/// Where a schema keeps the parts to which it refers.
+const PART_KEYS: [&str; 2] = ["$defs", "definitions"];
+
+/// The arguments that a call may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallArguments {
+    /// Those that satisfy the tool's schema.
+    Checked,
+    /// Any map.
+    Any,
+}
+
+/// Why there is no schema of a call.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallSchemaError {
+    /// No tool has the name.
+    #[error("no tool is named {0:?}")]
+    NoTool(String),
+    /// The parameters of the tool with this index refer to something other than their own definitions.
+    #[error("the parameters of a tool refer to their own $defs alone")]
+    Reference(usize),
+}
+
+/// The schema of a call to one of the tools, or to the named one.
+///
+/// # Errors
+/// [`CallSchemaError`].
+pub fn call_schema(
+    tools: &Definitions,
+    named: Option<&str>,
+    checked: CallArguments,
+) -> Result<String, CallSchemaError> {
+    if let Some(name) = named
+        && !tools.has(name)
+    {
+        return Err(CallSchemaError::NoTool(name.to_owned()));
+    }
+    let mut parts = Map::new();
+    let mut calls = Vec::new();
+    for (index, tool) in tools.tools().iter().enumerate() {
+        let function = tool.get("function");
+        let name = function.and_then(|function| function.get("name")).and_then(Json::as_text);
+        let Some(name) = name.filter(|name| named.is_none_or(|named| named == *name)) else { continue };
+        let arguments = match function.and_then(|function| function.get("parameters")) {
+            Some(parameters @ Json::Map(_)) if checked == CallArguments::Checked => {
+                let parsed = serde_json::from_str(parameters.write().as_str());
+                apart(parsed.unwrap_or_else(|_| json!({ "type": "object" })), index, &mut parts)?
+            }
+            _ => json!({ "type": "object" }),
+        };
+        calls.push(json!({
+            "type": "object",
+            "properties": { "name": { "const": name }, "arguments": arguments },
+            "required": ["name", "arguments"],
+            "additionalProperties": false,
+        }));
+    }
+    let mut schema = match <[Value; 1]>::try_from(calls) {
+        Ok([call]) => call,
+        Err(calls) => json!({ "anyOf": calls }),
+    };
+    if let (false, Value::Object(schema)) = (parts.is_empty(), &mut schema) {
+        schema.insert("$defs".to_owned(), Value::Object(parts));
+    }
+    Ok(schema.to_string())
+}
+
+/// A tool's schema without its parts, which go to `parts` under names of this tool.
+fn apart(mut schema: Value, index: usize, parts: &mut Map<String, Value>) -> Result<Value, CallSchemaError> {
+    let mut own = Vec::new();
+    if let Value::Object(schema) = &mut schema {
+        for key in PART_KEYS {
+            if let Some(Value::Object(map)) = schema.remove(key) {
+                own.extend(map);
+            }
+        }
+        // A call's arguments are an object, also where the schema does not say so.
+        schema.entry("type").or_insert_with(|| "object".into());
+    }
+    refer(&mut schema, index)?;
+    for (name, mut part) in own {
+        refer(&mut part, index)?;
+        parts.insert(part_name(index, &name), part);
+    }
+    Ok(schema)
+}
+
+fn part_name(index: usize, name: &str) -> String {
+    format!("tool{index}_{name}")
+}
+
+/// Renames the references of a schema to its parts.
+fn refer(schema: &mut Value, index: usize) -> Result<(), CallSchemaError> {
+    match schema {
+        Value::Object(map) => {
+            if let Some(Value::String(target)) = map.get_mut("$ref") {
+                let name = PART_KEYS.iter().find_map(|key| target.strip_prefix(&format!("#/{key}/")));
+                let name = name.ok_or(CallSchemaError::Reference(index))?;
+                *target = format!("#/$defs/{}", part_name(index, name));
+            }
+            map.values_mut().try_for_each(|value| refer(value, index))
+        }
+        Value::Array(list) => list.iter_mut().try_for_each(|value| refer(value, index)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools(tools: &Value) -> Definitions {
+        let Some(Json::List(tools)) = Json::parse(&tools.to_string()) else { panic!("a list") };
+        Definitions::of(tools).unwrap()
+    }
+
+    fn tool(name: &str, parameters: &Value) -> Value {
+        json!({ "type": "function", "function": { "name": name, "parameters": parameters } })
+    }
+
+    fn schema(tools: &Definitions, named: Option<&str>) -> Result<Value, CallSchemaError> {
+        let text = call_schema(tools, named, CallArguments::Checked)?;
+        Ok(serde_json::from_str(&text).unwrap())
+    }
+
+    #[test]
+    fn a_call_to_any_tool_or_to_one() {
+        let weather = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
+        let now = json!({ "type": "function", "function": { "name": "now" } });
+        let tools = tools(&json!([tool("weather", &weather), now]));
+        let any = schema(&tools, None).unwrap();
+        assert_eq!(any["anyOf"].as_array().unwrap().len(), 2);
+        assert_eq!(any["anyOf"][0]["properties"]["arguments"], weather);
+        let one = schema(&tools, Some("now")).unwrap();
+        assert_eq!(one["properties"]["name"], json!({ "const": "now" }));
+        assert_eq!(one["properties"]["arguments"], json!({ "type": "object" }));
+        assert_eq!(schema(&tools, Some("then")), Err(CallSchemaError::NoTool("then".to_owned())));
+        let loose = call_schema(&tools, Some("weather"), CallArguments::Any).unwrap();
+        assert!(!loose.contains("city"));
+    }
+
+    #[test]
+    fn parts_of_two_tools_keep_apart() {
+        let with_part = |kind: &str| {
+            json!({
+                "type": "object",
+                "properties": { "place": { "$ref": "#/$defs/Place" } },
+                "$defs": { "Place": { "type": kind, "items": { "$ref": "#/$defs/Place" } } },
+            })
+        };
+        let tools = tools(&json!([tool("a", &with_part("string")), tool("b", &with_part("array"))]));
+        let any = schema(&tools, None).unwrap();
+        let place = &any["anyOf"][1]["properties"]["arguments"]["properties"]["place"];
+        assert_eq!(place["$ref"], "#/$defs/tool1_Place");
+        assert_eq!(any["$defs"]["tool0_Place"]["type"], "string");
+        assert_eq!(any["$defs"]["tool1_Place"]["items"]["$ref"], "#/$defs/tool1_Place");
+    }
+
+    #[test]
+    fn a_schema_that_refers_elsewhere_has_none() {
+        let circular = json!({ "type": "object", "properties": { "more": { "$ref": "#" } } });
+        let tools = tools(&json!([tool("a", &circular)]));
+        assert_eq!(schema(&tools, None), Err(CallSchemaError::Reference(0)));
+    }
+}
