@@ -165,8 +165,8 @@ class OpenAiClient(Network):
         with self.assertRaises(openai.NotFoundError):
             self.client.chat.completions.create(model="gpt-4", messages=hi)
         for refused in [
-            {"n": 2}, {"presence_penalty": 1.0}, {"response_format": {"type": "grammar"}},
-            {"tools": [{"type": "function", "function": {"name": "f"}}]}, {"tool_choice": "required"},
+            {"n": 5}, {"presence_penalty": 1.0}, {"response_format": {"type": "grammar"}},
+            {"tools": [{"type": "function", "function": {"name": "f"}}]}, {"tool_choice": "sometimes"},
             {"extra_body": {"unheard": 1}},
         ]:
             with self.assertRaises(openai.BadRequestError, msg=str(refused)) as error:
@@ -324,6 +324,39 @@ class OpenAiClientWithTheModel(Network):
             parts = self.ask("Answer.", response_format=form, seed=seed, temperature=1.5, stream=True)
             text = "".join(part.choices[0].delta.content or "" for part in parts)
             self.assertEqual(json.loads(text), value, "the same seed")
+
+    def test_a_forced_call_satisfies_the_schema_of_its_tool(self):
+        place = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}, "day": {"enum": ["today", "tomorrow"]}},
+                 "required": ["city", "day"], "additionalProperties": False}
+        tools = [{"type": "function", "function": {"name": "get_weather", "description": "The weather.", "parameters": place, "strict": True}},
+                 {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}}]
+        messages = [{"role": "user", "content": "What is the weather in Paris today?"}]
+        asked = {"model": self.model, "tools": tools, "parallel_tool_calls": False, "temperature": 0, "max_tokens": 80}
+        named = {"type": "function", "function": {"name": "get_weather"}}
+        answer = self.client.chat.completions.create(messages=messages, tool_choice=named, **asked)
+        self.assertEqual(answer.choices[0].finish_reason, "tool_calls")
+        [call] = answer.choices[0].message.tool_calls
+        self.assertEqual(call.function.name, "get_weather")
+        arguments = json.loads(call.function.arguments)
+        self.assertEqual(list(arguments), ["city", "day"])
+        self.assertIn(arguments["day"], ("today", "tomorrow"))
+        [either] = self.client.chat.completions.create(messages=messages, tool_choice="required", **asked).choices[0].message.tool_calls
+        self.assertIn(either.function.name, ("get_weather", "now"))
+        # The result is answered in the same session, with the tools in the prompt.
+        messages += [answer.choices[0].message.model_dump(exclude_none=True),
+                     {"role": "tool", "tool_call_id": call.id, "content": "Sunny, 21 degrees."}]
+        asked["parallel_tool_calls"] = True
+        tools[0]["function"].pop("strict")
+        told = self.client.chat.completions.create(messages=messages, **asked)
+        self.assertIn(told.choices[0].finish_reason, ("stop", "length", "tool_calls"))
+        self.assertEqual(told.model_extra["baton"]["session"], answer.model_extra["baton"]["session"])
+        self.assertEqual(told.model_extra["baton"]["turn"], 2)
+        stream = self.client.responses.create(
+            model=self.model, input="What is the weather in Rome tomorrow?", stream=True, temperature=0, max_output_tokens=80,
+            tools=[{"type": "function", "name": "get_weather", "parameters": place, "strict": True}], tool_choice="required",
+        )
+        [done] = [event for event in stream if event.type == "response.function_call_arguments.done"]
+        self.assertEqual(set(json.loads(done.arguments)), {"city", "day"})
 
     def test_json_object_begins_an_object(self):
         answer = self.ask("Say hello in JSON.", response_format={"type": "json_object"}, temperature=0, max_tokens=200)

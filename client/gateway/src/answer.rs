@@ -211,6 +211,11 @@ impl StepWriter {
 /// An error as the program sees it. Nodes that refuse a payload do not say which part of it.
 fn api_error(error: ClientError, request: &CompletionRequest) -> ApiError {
     let refused = error.code() == Some(ErrorCode::PayloadRejected);
+    if refused && request.is_forced {
+        let message = "no node that was asked can hold a call to this schema: it may say what is not supported, or be \
+                       too complex";
+        return ApiError::unsupported("tools", message);
+    }
     if refused && request.json_schema.is_some() {
         let message = "no node that was asked can hold an answer to this schema: it may say what is not supported, or \
                        be too complex";

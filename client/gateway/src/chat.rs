@@ -62,7 +62,8 @@ async fn respond(
     form: Form,
 ) -> Result<Response, ApiError> {
     let (stream, include_usage, ephemeral) = (request.stream, request.include_usage, request.ephemeral);
-    let parser = request.tools.clone().map(AnswerParser::new);
+    let tools = request.tools.clone();
+    let parser = tools.clone().map(AnswerParser::new);
     let mut frame = Frame {
         form,
         logprobs: request.logprobs,
@@ -70,8 +71,15 @@ async fn respond(
         id: format!("{}-{}", form.prefix(), hex::encode(baton_keys::secret::random_bytes::<12>())),
         created_s: gateway.client().now_ms() / 1000,
     };
+    let (answers, others) = (request.answers, (request.answers > 1).then(|| request.clone()));
     let mut running = start(&gateway, slot, request).await?;
     let session = running.session;
+    let mut more = Vec::new();
+    for number in 1..answers {
+        let Some(request) = others.as_ref().map(|request| request.beside(running.seq)) else { break };
+        let request = CompletionRequest { sampling: request.sampling.other_seed(number), ..request };
+        more.push(start(&gateway, gateway.slot()?, request).await?);
+    }
     // An ephemeral session cannot be continued, so its errors do not name it.
     let named = |api_error: ApiError| if ephemeral { api_error } else { api_error.of(session) };
     let first = running.first_step(&mut frame.model).await.map_err(named)?;
@@ -79,13 +87,39 @@ async fn respond(
         let events = frame.events(first, running, parser, include_usage);
         Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
     } else {
-        let whole = running.whole(first).await.map_err(named)?;
-        Json(frame.response(&whole, parser)).into_response()
+        let mut body = frame.response(&running.whole(first).await.map_err(named)?, parser);
+        for mut running in more {
+            let first = running.first_step(&mut frame.model).await?;
+            let parser = tools.clone().map(AnswerParser::new);
+            add_choice(&mut body, frame.response(&running.whole(first).await?, parser));
+        }
+        Json(body).into_response()
     };
     if !ephemeral {
         name_session(&mut response, session);
     }
     Ok(response)
+}
+
+/// Adds another answer to a response: its choice, which names its own session, and its tokens.
+fn add_choice(body: &mut Value, mut other: Value) {
+    let take = |value: &mut Value, at: &str| value.pointer_mut(at).map(Value::take).unwrap_or_default();
+    let mut choice = take(&mut other, "/choices/0");
+    let about = take(&mut other, "/baton");
+    for name in ["prompt_tokens", "completion_tokens", "total_tokens"] {
+        let at = format!("/usage/{name}");
+        let tokens = other.pointer(&at).and_then(Value::as_u64).unwrap_or(0);
+        if let Some(sum) = body.pointer_mut(&at) {
+            *sum = sum.as_u64().unwrap_or(0).saturating_add(tokens).into();
+        }
+    }
+    if let Some(Value::Array(choices)) = body.pointer_mut("/choices") {
+        if let Value::Object(choice) = &mut choice {
+            choice.insert("index".to_owned(), choices.len().into());
+            choice.insert("baton".to_owned(), about);
+        }
+        choices.push(choice);
+    }
 }
 
 /// The fields that all parts of a response share.

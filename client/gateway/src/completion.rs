@@ -1,6 +1,11 @@
 //! A request in its inner form, into which each API's adapter reads its own.
 
-use baton_proto::{limits::MAX_OUTPUT_TOKENS, record::Message, tools::Definitions, turn::Sampling};
+use baton_proto::{
+    limits::MAX_OUTPUT_TOKENS,
+    record::{Message, Role},
+    tools::Definitions,
+    turn::Sampling,
+};
 
 use super::{api_error::ApiError, logprobs::LogprobsRequest};
 
@@ -31,8 +36,12 @@ pub(super) struct CompletionRequest {
     pub(super) include_usage: bool,
     /// The JSON schema that the answer must satisfy.
     pub(super) json_schema: Option<String>,
+    /// Whether that schema is the one of a forced call.
+    pub(super) is_forced: bool,
     /// The requested log probabilities.
     pub(super) logprobs: Option<LogprobsRequest>,
+    /// Answers wanted, each in a session of its own but the first.
+    pub(super) answers: usize,
     /// Whether the session is ephemeral: asked once, never continued, so nothing is stored.
     pub(super) ephemeral: bool,
 }
@@ -53,10 +62,44 @@ impl CompletionRequest {
             stream: false,
             include_usage: false,
             json_schema: None,
+            is_forced: false,
             logprobs: None,
+            answers: 1,
             ephemeral: false,
         }
     }
+}
+
+impl CompletionRequest {
+    /// The request for another answer beside the one whose turn has this place: in a branch of the named
+    /// session, or in a new session with all messages.
+    pub(super) fn beside(&self, seq: u64) -> Self {
+        let named = self.session.as_deref().is_some_and(|name| name != "new");
+        let after = match self.place {
+            _ if !named => None,
+            RequestPlace::BranchAfter(after) | RequestPlace::AfterTurn(after) => Some(after),
+            RequestPlace::Replaces(seq) => seq.checked_sub(1),
+            RequestPlace::AfterMessages => seq.checked_sub(1),
+        };
+        let Some(after) = after else {
+            return Self {
+                session: Some("new".to_owned()),
+                place: RequestPlace::AfterMessages,
+                ..self.clone()
+            };
+        };
+        let mut other = Self { place: RequestPlace::BranchAfter(after), ..self.clone() };
+        if self.place == RequestPlace::AfterMessages {
+            other.messages = split(&self.messages).1.to_vec();
+        }
+        other
+    }
+}
+
+/// Splits a request's messages after the assistant's last one: earlier messages and new messages.
+pub(super) fn split(messages: &[Message]) -> (&[Message], &[Message]) {
+    let last = messages.iter().rposition(|message| message.role == Role::Assistant);
+    messages.split_at(last.map_or(0, |last| last + 1))
 }
 
 /// Checks the number of tokens that an answer may have.
@@ -113,6 +156,12 @@ impl SamplingRequest {
             return Self { temperature: Some(0.0), ..Self::default() };
         }
         Self { temperature, top_p: top_p.unwrap_or(1.0), ..Self::default() }
+    }
+
+    /// The same for another answer: with another seed, if one is set.
+    pub(super) fn other_seed(&self, number: usize) -> Self {
+        let seed = self.seed.map(|seed| seed.wrapping_add(number as u64));
+        Self { seed, ..self.clone() }
     }
 
     /// Checks every number. An error names it as here.

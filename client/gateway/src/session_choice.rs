@@ -14,9 +14,9 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     ApiError, Gateway,
-    completion::{CompletionRequest, RequestPlace},
+    completion::{CompletionRequest, RequestPlace, split},
     logprobs::LogprobsRequest,
-    session_index::{agreement, same_messages, split},
+    session_index::{agreement, same_messages},
     session_slots::{Holder, SessionSlot},
     steps::Step,
 };

@@ -194,17 +194,12 @@ fn canonical(message: &Message) -> Cow<'_, str> {
     }
 }
 
-/// Splits a request's messages after the assistant's last one: earlier messages and new messages.
-pub(super) fn split(messages: &[Message]) -> (&[Message], &[Message]) {
-    let last = messages.iter().rposition(|message| message.role == Role::Assistant);
-    messages.split_at(last.map_or(0, |last| last + 1))
-}
-
 #[cfg(test)]
 mod tests {
     use baton_proto::ids::{LinkHash, NodeId};
 
     use super::*;
+    use crate::completion::split;
 
     fn user(text: &str) -> Message {
         Message::new(Role::User, text)

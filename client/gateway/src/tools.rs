@@ -9,23 +9,25 @@ use std::collections::HashMap;
 use baton_proto::{
     record::{FinishReason, Role},
     tools::{
-        AnswerReader, Call, Definitions, Json, MAX_CALLS, MAX_TOOLS, Piece, TOOLS_NAME, call_id, call_id_of,
-        call_position, is_tool_name, write_answer,
+        AnswerReader, Call, CallArguments, CallSchemaError, Definitions, Json, MAX_CALLS, MAX_TOOLS, Piece,
+        TOOLS_NAME, call_id, call_id_of, call_position, call_schema, is_tool_name, write_answer,
     },
 };
 
-use super::api_error::ApiError;
+use super::{api_error::ApiError, completion::CompletionRequest, format};
 
 /// A request's wish about calls.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum ToolChoice {
     /// The model decides.
     #[default]
     Auto,
     /// It calls none, so it is given no tools.
     Never,
-    /// It must call one, or a named one.
-    Forced,
+    /// It must call a tool.
+    Required,
+    /// It must call this tool.
+    Named(String),
 }
 
 /// A request's tool parameters.
@@ -37,42 +39,91 @@ pub(super) struct ToolRequest {
     pub(super) parallel_tool_calls: Option<bool>,
 }
 
-impl ToolRequest {
+/// The tools of a turn.
+#[derive(Debug, Default)]
+pub(super) struct TurnTools {
     /// The tools that the model is given.
-    pub(super) fn read(self) -> Result<Option<Definitions>, ApiError> {
+    pub(super) definitions: Option<Definitions>,
+    /// The schema of a forced call, which the answer must be.
+    pub(super) forced: Option<String>,
+}
+
+impl ToolRequest {
+    /// Checks the tools, and the wishes that nodes can fulfil.
+    pub(super) fn read(self) -> Result<TurnTools, ApiError> {
         let tools = match self.tools {
             None | Some(Json::Null) => Vec::new(),
             Some(Json::List(tools)) => tools,
             Some(_) => return Err(ApiError::value("tools", "tools is a list")),
         };
-        if self.choice == ToolChoice::Forced {
-            // The protocol to the node cannot force a call.
-            let message = "tool_choice is auto or none: a model cannot be made to call a tool here";
-            return Err(ApiError::unsupported("tool_choice", message));
-        }
+        let is_forced = matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_));
         for (index, tool) in tools.iter().enumerate() {
-            check_tool(index, tool)?;
+            check_tool(index, tool, is_forced)?;
+        }
+        if tools.is_empty() && is_forced {
+            return Err(ApiError::value(
+                "tool_choice",
+                "tool_choice asks for a call, and there are no tools",
+            ));
         }
         if tools.is_empty() || self.choice == ToolChoice::Never {
-            return Ok(None);
+            return Ok(TurnTools::default());
         }
-        if self.parallel_tool_calls == Some(false) {
-            let message =
-                "parallel_tool_calls cannot be turned off: a model cannot be kept from calling twice here";
+        // A forced call is one call.
+        if self.parallel_tool_calls == Some(false) && !is_forced {
+            let message = "parallel_tool_calls cannot be turned off here: a model that may call can call twice; \
+                           with tool_choice required it calls once";
             return Err(ApiError::unsupported("parallel_tool_calls", message));
         }
         let wrong = || {
             ApiError::value("tools", format!("tools is at most {MAX_TOOLS} functions with different names"))
         };
-        let tools = Definitions::of(tools).ok_or_else(wrong)?;
+        let definitions = Definitions::of(tools).ok_or_else(wrong)?;
         let too_long = |_| ApiError::value("tools", "the tools are too long");
-        tools.message().check().map_err(too_long)?;
-        Ok(Some(tools))
+        definitions.message().check().map_err(too_long)?;
+        let forced = match &self.choice {
+            ToolChoice::Required => Some(forced_call(&definitions, None)?),
+            ToolChoice::Named(name) => Some(forced_call(&definitions, Some(name))?),
+            ToolChoice::Auto | ToolChoice::Never => None,
+        };
+        Ok(TurnTools { definitions: Some(definitions), forced })
+    }
+}
+
+/// The schema of a forced call. Nodes hold an answer to a schema, token by token, and a call in JSON alone is one of
+/// the forms in which models write calls.
+fn forced_call(tools: &Definitions, named: Option<&str>) -> Result<String, ApiError> {
+    let schema = call_schema(tools, named, CallArguments::Checked).map_err(|error| match error {
+        CallSchemaError::NoTool(_) => ApiError::value("tool_choice", error.to_string()),
+        CallSchemaError::Reference(index) => {
+            ApiError::unsupported(&format!("tools[{index}].function.parameters"), error.to_string())
+        }
+    })?;
+    format::check_length(schema, "tools")
+}
+
+impl TurnTools {
+    /// The request with these tools. An answer that is held to a form of its own cannot be a call; `form` is
+    /// that parameter's name.
+    pub(super) fn into_request(
+        self,
+        request: CompletionRequest,
+        form: &str,
+    ) -> Result<CompletionRequest, ApiError> {
+        if self.definitions.is_some() && request.json_schema.is_some() {
+            let message = format!(
+                "{form} and tools do not go together: an answer that is held to a schema cannot call"
+            );
+            return Err(ApiError::unsupported(form, message));
+        }
+        let is_forced = self.forced.is_some();
+        let json_schema = self.forced.or(request.json_schema);
+        Ok(CompletionRequest { tools: self.definitions, json_schema, is_forced, ..request })
     }
 }
 
 /// Names the error in a tool.
-fn check_tool(index: usize, tool: &Json) -> Result<(), ApiError> {
+fn check_tool(index: usize, tool: &Json, is_forced: bool) -> Result<(), ApiError> {
     let at = |field: &str| format!("tools[{index}].{field}");
     match tool.get("type").and_then(Json::as_text) {
         Some("function") => {}
@@ -87,8 +138,10 @@ fn check_tool(index: usize, tool: &Json) -> Result<(), ApiError> {
     }
     match function.and_then(|function| function.get("strict")) {
         None | Some(Json::Null | Json::Bool(false)) => Ok(()),
+        Some(_) if is_forced => Ok(()),
         Some(_) => {
-            let message = "strict is not supported: arguments are as the model writes them";
+            let message = "strict is not supported where the model decides whether it calls: then arguments are as it \
+                           writes them; a call that tool_choice forces satisfies its schema";
             Err(ApiError::unsupported(&at("function.strict"), message))
         }
     }
@@ -308,8 +361,9 @@ mod tests {
         }
         let strict = json!({ "type": "function", "function": { "name": "f", "strict": true } });
         let refused = [
-            (json!({ "tools": f, "tool_choice": "required" }), "tool_choice"),
-            (json!({ "tools": f, "tool_choice": tool("f") }), "tool_choice"),
+            (json!({ "tools": f, "tool_choice": "sometimes" }), "tool_choice"),
+            (json!({ "tools": f, "tool_choice": tool("g") }), "tool_choice"),
+            (json!({ "tool_choice": "required" }), "tool_choice"),
             (json!({ "tools": f, "parallel_tool_calls": false }), "parallel_tool_calls"),
             (json!({ "functions": [{ "name": "f" }] }), "functions"),
             (json!({ "function_call": "auto" }), "function_call"),
@@ -325,6 +379,23 @@ mod tests {
             let api_error = chat(more.clone()).unwrap_err();
             assert_eq!(api_error.body()["error"]["param"], param, "{more}");
         }
+    }
+
+    #[test]
+    fn a_forced_call_is_one_that_satisfies_its_schema() {
+        let parameters = json!({ "type": "object", "properties": { "a": { "type": "integer" } } });
+        let strict = json!({ "type": "function", "function": { "name": "f", "strict": true, "parameters": parameters } });
+        for choice in [json!("required"), tool("f")] {
+            let more = json!({ "tools": [strict], "tool_choice": choice, "parallel_tool_calls": false });
+            let request = chat(more).unwrap();
+            assert!(request.is_forced && request.tools.is_some());
+            let schema: Value = serde_json::from_str(&request.json_schema.unwrap()).unwrap();
+            assert_eq!(schema["properties"]["arguments"], parameters);
+        }
+        let both = json!({
+            "tools": [tool("f")], "tool_choice": "required", "response_format": { "type": "json_object" },
+        });
+        assert_eq!(chat(both).unwrap_err().param(), Some("response_format"));
     }
 
     #[test]

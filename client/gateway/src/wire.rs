@@ -30,6 +30,7 @@ pub(super) struct ChatRequest {
     tools: Option<Json>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
+    n: Option<usize>,
     #[serde(flatten)]
     common: CommonParameters,
 }
@@ -132,6 +133,9 @@ fn read_place(
     Ok(place)
 }
 
+/// Most answers to a request.
+const MAX_ANSWERS: usize = 4;
+
 /// Parameters that describe the caller and not the answer.
 const LABELS: [&str; 6] =
     ["user", "metadata", "safety_identifier", "prompt_cache_key", "service_tier", "store"];
@@ -159,16 +163,19 @@ impl ChatRequest {
         let rest = messages.split_off(pinned);
         let tool_request = ToolRequest {
             tools: request.tools,
-            choice: read_choice(request.tool_choice.as_ref()),
+            choice: read_choice(request.tool_choice.as_ref(), "/function/name")?,
             parallel_tool_calls: request.parallel_tool_calls,
         };
         let completion = request.common.into_request(messages, rest, request.session)?;
-        let tools = tool_request.read()?;
-        if tools.is_some() && completion.json_schema.is_some() {
-            let message = "response_format and tools do not go together: an answer that is held to a schema cannot call";
-            return Err(ApiError::unsupported("response_format", message));
+        let completion = tool_request.read()?.into_request(completion, format::NAME)?;
+        let answers = request.n.unwrap_or(1);
+        if !(1..=MAX_ANSWERS).contains(&answers) {
+            return Err(ApiError::unsupported("n", format!("n is from 1 to {MAX_ANSWERS}")));
         }
-        Ok(CompletionRequest { tools, logprobs, place, memory, ..completion })
+        if answers > 1 && completion.stream {
+            return Err(ApiError::unsupported("n", "n above 1 is not streamed"));
+        }
+        Ok(CompletionRequest { logprobs, place, memory, answers, ..completion })
     }
 }
 
@@ -293,14 +300,25 @@ fn read_calls(index: usize, calls: Vec<CallInput>) -> Result<Vec<PastCall>, ApiE
     calls.into_iter().enumerate().map(read).collect()
 }
 
-/// Reads `tool_choice`.
-pub(super) fn read_choice(choice: Option<&Value>) -> ToolChoice {
+/// Reads `tool_choice`; a choice of one function has its name at `name`, a JSON pointer.
+pub(super) fn read_choice(choice: Option<&Value>, name: &str) -> Result<ToolChoice, ApiError> {
     match choice {
-        None | Some(Value::Null) => ToolChoice::Auto,
-        Some(Value::String(choice)) if choice == "auto" => ToolChoice::Auto,
-        Some(Value::String(choice)) if choice == "none" => ToolChoice::Never,
-        Some(_) => ToolChoice::Forced,
+        None | Some(Value::Null) => return Ok(ToolChoice::Auto),
+        Some(Value::String(choice)) => match choice.as_str() {
+            "auto" => return Ok(ToolChoice::Auto),
+            "none" => return Ok(ToolChoice::Never),
+            "required" => return Ok(ToolChoice::Required),
+            _ => {}
+        },
+        Some(choice) if choice.get("type").and_then(Value::as_str) == Some("function") => {
+            if let Some(name) = choice.pointer(name).and_then(Value::as_str) {
+                return Ok(ToolChoice::Named(name.to_owned()));
+            }
+        }
+        Some(_) => {}
     }
+    let message = "tool_choice is auto, none, required, or a function with its name";
+    Err(ApiError::unsupported("tool_choice", message))
 }
 
 impl CommonParameters {
@@ -446,7 +464,7 @@ mod tests {
         });
         assert!(chat(taken).is_ok());
         let refused = [
-            ("n", json!(2)),
+            ("n", json!(5)),
             ("presence_penalty", json!(0.5)),
             ("logprobs", json!(1)),
             ("top_logprobs", json!(3)),

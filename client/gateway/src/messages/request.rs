@@ -23,7 +23,7 @@ const BYTES_PER_TOKEN: usize = 3;
 const TOKENS_PER_MESSAGE: usize = 6;
 
 #[derive(Deserialize)]
-struct Body {
+struct MessagesBody {
     model: Option<String>,
     max_tokens: Option<u32>,
     messages: Vec<MessageInput>,
@@ -60,6 +60,7 @@ enum Content {
 struct Choice {
     #[serde(rename = "type")]
     kind: String,
+    name: Option<String>,
     disable_parallel_tool_use: Option<bool>,
 }
 
@@ -89,7 +90,7 @@ struct Thinking {
 /// # Parameters
 /// `session` is the session that the header names.
 pub(super) fn read_request(body: &[u8], session: Option<String>) -> Result<CompletionRequest, ApiError> {
-    let body: Body = parse(body)?;
+    let body: MessagesBody = parse(body)?;
     body.rest.iter().try_for_each(|(name, value)| neutral(name, value))?;
     if body.max_tokens.is_none() {
         return Err(ApiError::value("max_tokens", "max_tokens is missing: a request limits its answer"));
@@ -124,12 +125,7 @@ pub(super) fn read_request(body: &[u8], session: Option<String>) -> Result<Compl
     }
     let tools = tool_request(body.tools.unwrap_or_default(), body.tool_choice)?.read()?;
     let json_schema = body.output_config.map(schema_of).transpose()?.flatten();
-    if tools.is_some() && json_schema.is_some() {
-        let message = "output_config.format and tools do not go together: an answer that is held to a schema cannot call";
-        return Err(ApiError::unsupported("output_config.format", message));
-    }
-    Ok(CompletionRequest {
-        tools,
+    let request = CompletionRequest {
         session,
         model: body.model.filter(|model| !is_any(model)),
         sampling,
@@ -137,7 +133,8 @@ pub(super) fn read_request(body: &[u8], session: Option<String>) -> Result<Compl
         stream: body.stream.unwrap_or(false),
         json_schema,
         ..CompletionRequest::new(system, messages)
-    })
+    };
+    tools.into_request(request, "output_config.format")
 }
 
 /// A parameter under its name in this API, as in `messages.0.content`.
@@ -213,10 +210,16 @@ fn tool_request(tools: Vec<Map<String, Value>>, choice: Option<Choice>) -> Resul
     }
     let parallel =
         choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use).map(|disable| !disable);
+    let named = choice.as_ref().and_then(|choice| choice.name.clone());
     let choice = match choice.as_ref().map(|choice| choice.kind.as_str()) {
         None | Some("auto") => ToolChoice::Auto,
         Some("none") => ToolChoice::Never,
-        Some("any" | "tool") => ToolChoice::Forced,
+        Some("any") => ToolChoice::Required,
+        Some("tool") => {
+            let missing =
+                || ApiError::value("tool_choice.name", "a choice of type tool has the name of the tool");
+            ToolChoice::Named(named.ok_or_else(missing)?)
+        }
         Some(_) => return Err(ApiError::value("tool_choice.type", "it is auto, any, tool or none")),
     };
     let tools = if functions.is_empty() { None } else { Json::parse(&Value::from(functions).to_string()) };
@@ -458,6 +461,7 @@ mod tests {
             ("stop_sequences", json!([""]), "stop_sequences"),
             ("thinking", json!({ "type": "enabled", "budget_tokens": 1024 }), "thinking"),
             ("tool_choice", json!({ "type": "any" }), "tool_choice"),
+            ("tool_choice", json!({ "type": "tool" }), "tool_choice.name"),
             ("tool_choice", json!({ "type": "some" }), "tool_choice.type"),
             ("tools", json!([{ "type": "web_search_20250305", "name": "web_search" }]), "tools.0.type"),
             ("tools", json!([{ "name": "f", "input_schema": {}, "strict": true }]), "tools.0.strict"),

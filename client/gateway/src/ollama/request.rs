@@ -167,12 +167,8 @@ pub(super) fn read_chat(body: &[u8], session: Option<String>) -> Result<Completi
         None => None,
     };
     let tools = ToolRequest { tools, choice: ToolChoice::Auto, parallel_tool_calls: None }.read()?;
-    let completion = body.common.into_request(system, messages)?;
-    if tools.is_some() && completion.json_schema.is_some() {
-        let message = "format and tools do not go together: an answer that is held to a schema cannot call";
-        return Err(ApiError::unsupported("format", message));
-    }
-    Ok(CompletionRequest { tools, session, ..completion })
+    let completion = tools.into_request(body.common.into_request(system, messages)?, "format")?;
+    Ok(CompletionRequest { session, ..completion })
 }
 
 /// Reads the body of a request without a conversation.

@@ -105,17 +105,13 @@ impl ResponseRequest {
         let tools = body.tool_request()?.read().map_err(flat_name)?;
         let common = body.common()?;
         let completion = common.into_request(system, rest, None).map_err(own_name)?;
-        if tools.is_some() && completion.json_schema.is_some() {
-            let message =
-                "text.format and tools do not go together: an answer that is held to a schema cannot call";
-            return Err(ApiError::unsupported("text.format", message));
-        }
+        let completion = tools.into_request(completion, "text.format")?;
         if ephemeral && previous.is_some() {
             let message =
                 "store is false, so nothing of this response is kept; previous_response_id needs a kept one";
             return Err(ApiError::unsupported("store", message));
         }
-        let completion = CompletionRequest { tools, ephemeral, ..completion };
+        let completion = CompletionRequest { ephemeral, ..completion };
         Ok(Self { completion, previous, echo })
     }
 }
@@ -211,7 +207,7 @@ impl Body {
         };
         Ok(ToolRequest {
             tools,
-            choice: read_choice(self.tool_choice.take().as_ref()),
+            choice: read_choice(self.tool_choice.take().as_ref(), "/name")?,
             parallel_tool_calls: self.parallel_tool_calls,
         })
     }

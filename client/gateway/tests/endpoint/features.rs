@@ -5,13 +5,13 @@ use std::{pin::Pin, sync::Arc};
 use baton_client::{AccountKey, MemoryHint, TurnInput, TurnOutcome};
 use baton_gateway::GatewayMemory;
 use baton_proto::{ErrorCode, ids::SessionId, record::Message};
-use reqwest::Method;
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use baton_testkit::{
     World,
-    fake::Act,
+    fake::{Act, MODEL},
     relayer::{FakeRelayer, Trick},
 };
 
@@ -180,4 +180,52 @@ async fn a_relayer_adds_memory_to_what_programs_say_and_exchanges_are_remembered
     assert_eq!(relayer.hints.lock().unwrap().len(), 3);
     endpoint.close().await;
     assert!(exchanges.recv().await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_answers_are_sessions_of_their_own_and_each_can_go_on() {
+    let world = World::new(2).await;
+    let endpoint = Endpoint::open(&world).await;
+    let messages = json!([{ "role": "user", "content": "a" }]);
+    let ask = async |body: &Value| -> Value {
+        let response = endpoint.chat(body).send().await.unwrap();
+        let status = response.status();
+        let body: Value = response.json().await.unwrap();
+        assert_eq!(status, StatusCode::OK, "{body}");
+        body
+    };
+    let three = ask(&json!({ "model": MODEL, "messages": messages, "n": 3, "seed": 7 })).await;
+    let choices = three["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 3);
+    for (index, choice) in choices.iter().enumerate() {
+        assert_eq!((&choice["index"], &choice["message"]["content"]), (&json!(index), &json!("a (0)")));
+    }
+    let first = three["baton"]["session"].as_str().unwrap();
+    let mut sessions = vec![first];
+    sessions.extend(choices[1..].iter().map(|choice| choice["baton"]["session"].as_str().unwrap()));
+    sessions.sort_unstable();
+    sessions.dedup();
+    assert_eq!(sessions.len(), 3);
+    assert_eq!(three["baton"]["seed"].as_u64().unwrap() + 2, choices[2]["baton"]["seed"].as_u64().unwrap());
+
+    // In a named session, the others branch off before the turn.
+    let named = json!({
+        "model": MODEL, "session": first, "messages": [{ "role": "user", "content": "b" }], "n": 2,
+    });
+    let two = ask(&named).await;
+    assert_eq!((&two["baton"]["session"], &two["baton"]["turn"]), (&json!(first), &json!(2)));
+    let branch = two["choices"][1]["baton"]["session"].as_str().unwrap();
+    let conversation = endpoint.client.session(branch.parse().unwrap()).conversation().await.unwrap();
+    assert_eq!(conversation.branch.unwrap().session_id.to_string(), first);
+
+    for (refused, param) in [(json!({ "n": 5 }), "n"), (json!({ "n": 2, "stream": true }), "n")] {
+        let mut body = json!({ "model": MODEL, "messages": messages });
+        if let (Value::Object(body), Value::Object(more)) = (&mut body, refused) {
+            body.extend(more);
+        }
+        let response = endpoint.chat(&body).send().await.unwrap();
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+        assert_eq!(response.json::<Value>().await.unwrap()["error"]["param"], param);
+    }
+    endpoint.close().await;
 }

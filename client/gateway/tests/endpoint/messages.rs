@@ -166,7 +166,7 @@ async fn calls_are_blocks_and_their_results_are_answered_in_the_same_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn errors_have_the_form_of_the_api_also_those_of_the_door() {
+async fn errors_have_the_form_of_the_api_also_those_of_the_guard() {
     let world = World::new(1).await;
     let endpoint = Endpoint::open(&world).await;
     let (status, body) =

@@ -372,7 +372,7 @@ async fn errors_have_the_shape_and_the_status_that_programs_act_upon() {
     };
     let code = |status: u16, code: &str| (status, code.to_owned());
     assert_eq!(endpoint.refused(with("model", json!("gpt-4"))).await, code(404, "model_not_found"));
-    assert_eq!(endpoint.refused(with("n", json!(2))).await, code(400, "unsupported_parameter"));
+    assert_eq!(endpoint.refused(with("n", json!(5))).await, code(400, "unsupported_parameter"));
     assert_eq!(endpoint.refused(with("max_token", json!(2))).await, code(400, "unknown_parameter"));
     assert_eq!(endpoint.refused(with("messages", json!([]))).await, code(400, "invalid_value"));
     let long = said(&[("user", &"x".repeat(600 * 1024))]);

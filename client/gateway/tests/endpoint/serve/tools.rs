@@ -177,3 +177,50 @@ async fn a_named_session_keeps_its_system_text_and_has_the_tools_of_each_request
     assert_eq!((answer(&last), pinned().await), ("S:c (2)", 1));
     endpoint.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_call_is_held_to_the_schema_of_its_tool_and_read_as_a_call() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let messages = said(&[("user", "Weather?")]);
+    let mut body = ask(&messages, &[tool("get_weather"), tool("now")]);
+    body["tool_choice"] = json!({ "type": "function", "function": { "name": "now" } });
+    body["parallel_tool_calls"] = json!(false);
+    // The scripted node answers in JSON where it has a schema.
+    let call = "{\"name\":\"now\",\"arguments\":{\"zone\":\"UTC\"}}";
+    world.will_say(call);
+    let forced = answered(&endpoint, &body).await;
+    let asked = world.nodes[0].seen(|seen| seen.asked.pop()).unwrap().0;
+    assert!(asked.unwrap().contains("{\"const\":\"now\"}"), "the node holds the answer to the call's schema");
+    let choice = &forced["choices"][0];
+    assert_eq!(
+        (&choice["finish_reason"], &choice["message"]["content"]),
+        (&json!("tool_calls"), &Value::Null)
+    );
+    assert_eq!(
+        choice["message"]["tool_calls"][0]["function"],
+        json!({ "name": "now", "arguments": "{\"zone\": \"UTC\"}" })
+    );
+    // Anthropic's API and the Responses API say it in their own ways.
+    let anthropic = json!({
+        "model": "auto", "max_tokens": 50, "messages": [{ "role": "user", "content": "Time?" }],
+        "tools": [{ "name": "now", "input_schema": { "type": "object" }, "strict": true }],
+        "tool_choice": { "type": "tool", "name": "now", "disable_parallel_tool_use": true },
+    });
+    world.will_say(call);
+    let response = endpoint.request(Method::POST, "/v1/messages").json(&anthropic).send().await.unwrap();
+    let message: Value = response.json().await.unwrap();
+    assert_eq!(
+        (&message["stop_reason"], &message["content"][0]["name"]),
+        (&json!("tool_use"), &json!("now"))
+    );
+    let responses = json!({
+        "input": "Time now?", "tools": [{ "type": "function", "name": "now", "strict": true }],
+        "tool_choice": { "type": "function", "name": "now" },
+    });
+    world.will_say(call);
+    let response = endpoint.request(Method::POST, "/v1/responses").json(&responses).send().await.unwrap();
+    let response: Value = response.json().await.unwrap();
+    assert_eq!(response["output"][0]["type"], "function_call", "{response}");
+    endpoint.close().await;
+}
