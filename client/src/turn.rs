@@ -506,6 +506,7 @@ fn asks_more(session: &Session) -> bool {
     session.read(|state| {
         let sampling = state.pending.as_ref().map(|pending| &pending.turn.sampling);
         sampling.is_some_and(|sampling| sampling.json_schema.is_some() || sampling.logprobs > 0)
+            || state.system.iter().any(is_definitions)
     })
 }
 

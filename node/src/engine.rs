@@ -389,7 +389,8 @@ pub trait Engine: Send + Sync {
     /// [`Engine::constrain`].
     ///
     /// # Errors
-    /// The engine's own. Parameters that cannot be held to do not count; then a call's arguments are any map.
+    /// The engine's own; [`EngineError::Schema`] if strict tools' calls cannot be held to their parameters. Other
+    /// tools' calls then have any map as arguments.
     fn constrain_calls(&self, _tools: &Definitions) -> Result<Option<Constraint>, EngineError> {
         Ok(None)
     }

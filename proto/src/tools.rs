@@ -15,7 +15,7 @@ mod tests;
 
 use zeroize::Zeroizing;
 
-pub use call_schema::{CallArguments, CallSchemaError, call_schema};
+pub use call_schema::{CallArguments, CallSchemaError, call_or_answer_schema, call_schema};
 pub use json::{Json, escape};
 pub use reader::{AnswerReader, Piece};
 
@@ -132,6 +132,13 @@ impl Definitions {
     /// The names, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|tool| tool.get("function")?.get("name")?.as_text())
+    }
+
+    /// Whether a call of any of them must satisfy its parameters.
+    #[must_use]
+    pub fn are_strict(&self) -> bool {
+        let strict = |tool: &Json| tool.get("function")?.get("strict").cloned();
+        self.0.iter().any(|tool| strict(tool) == Some(Json::Bool(true)))
     }
 
     /// Whether a tool has this name.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton_proto::{ErrorCode, ids::SessionId, record::Message};
+use baton_proto::{ErrorCode, ids::SessionId, record::Message, tools::Definitions};
 use futures::{Stream, StreamExt as _, stream};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -216,6 +216,10 @@ fn api_error(error: ClientError, request: &CompletionRequest) -> ApiError {
                        too complex";
         return ApiError::unsupported("tools", message);
     }
+    if refused && request.tools.as_ref().is_some_and(Definitions::are_strict) {
+        let message = "no node that was asked can hold calls to the schemas of these strict tools";
+        return ApiError::unsupported("tools", message);
+    }
     if refused && request.json_schema.is_some() {
         let message = "no node that was asked can hold an answer to this schema: it may say what is not supported, or \
                        be too complex";
@@ -268,7 +272,9 @@ async fn run(
 /// Whether no asked node serves a request of this form. The same request would fail again.
 fn is_form_refused(error: &ClientError, request: &CompletionRequest) -> bool {
     match error.code() {
-        Some(ErrorCode::PayloadRejected) => request.json_schema.is_some() || request.logprobs.is_some(),
+        Some(ErrorCode::PayloadRejected) => {
+            request.json_schema.is_some() || request.logprobs.is_some() || request.tools.is_some()
+        }
         Some(ErrorCode::ModelUnavailable) => request.tools.is_some(),
         _ => false,
     }

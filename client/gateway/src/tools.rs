@@ -10,7 +10,8 @@ use baton_proto::{
     record::{FinishReason, Role},
     tools::{
         AnswerReader, Call, CallArguments, CallSchemaError, Definitions, Json, MAX_CALLS, MAX_TOOLS, Piece,
-        TOOLS_NAME, call_id, call_id_of, call_position, call_schema, is_tool_name, write_answer,
+        TOOLS_NAME, call_id, call_id_of, call_or_answer_schema, call_position, call_schema, is_tool_name,
+        write_answer,
     },
 };
 
@@ -58,7 +59,7 @@ impl ToolRequest {
         };
         let is_forced = matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_));
         for (index, tool) in tools.iter().enumerate() {
-            check_tool(index, tool, is_forced)?;
+            check_tool(index, tool)?;
         }
         if tools.is_empty() && is_forced {
             return Err(ApiError::value(
@@ -93,37 +94,46 @@ impl ToolRequest {
 /// The schema of a forced call. Nodes hold an answer to a schema, token by token, and a call in JSON alone is one of
 /// the forms in which models write calls.
 fn forced_call(tools: &Definitions, named: Option<&str>) -> Result<String, ApiError> {
-    let schema = call_schema(tools, named, CallArguments::Checked).map_err(|error| match error {
+    let schema = call_schema(tools, named, CallArguments::Checked).map_err(|error| call_error(&error, ""))?;
+    format::check_length(schema, "tools")
+}
+
+/// The error for tools whose calls have no schema; `form` is the parameter of the answer's own schema.
+fn call_error(error: &CallSchemaError, form: &str) -> ApiError {
+    match error {
         CallSchemaError::NoTool(_) => ApiError::value("tool_choice", error.to_string()),
         CallSchemaError::Reference(index) => {
             ApiError::unsupported(&format!("tools[{index}].function.parameters"), error.to_string())
         }
-    })?;
-    format::check_length(schema, "tools")
+        CallSchemaError::AnswerReference => ApiError::unsupported(form, error.to_string()),
+    }
 }
 
 impl TurnTools {
-    /// The request with these tools. An answer that is held to a form of its own cannot be a call; `form` is
-    /// that parameter's name.
+    /// The request with these tools. An answer with a form of its own is a call or has that form, which `form`
+    /// names; a forced call has no other form.
     pub(super) fn into_request(
         self,
         request: CompletionRequest,
         form: &str,
     ) -> Result<CompletionRequest, ApiError> {
-        if self.definitions.is_some() && request.json_schema.is_some() {
-            let message = format!(
-                "{form} and tools do not go together: an answer that is held to a schema cannot call"
-            );
-            return Err(ApiError::unsupported(form, message));
-        }
         let is_forced = self.forced.is_some();
-        let json_schema = self.forced.or(request.json_schema);
+        let json_schema = match (&self.definitions, self.forced, request.json_schema.as_deref()) {
+            (_, Some(forced), _) => Some(forced),
+            (Some(tools), None, Some(schema)) => {
+                let schema = serde_json::from_str(schema).unwrap_or_default();
+                let either =
+                    call_or_answer_schema(tools, &schema).map_err(|error| call_error(&error, form))?;
+                Some(format::check_length(either, form)?)
+            }
+            (_, None, own) => own.map(str::to_owned),
+        };
         Ok(CompletionRequest { tools: self.definitions, json_schema, is_forced, ..request })
     }
 }
 
 /// Names the error in a tool.
-fn check_tool(index: usize, tool: &Json, is_forced: bool) -> Result<(), ApiError> {
+fn check_tool(index: usize, tool: &Json) -> Result<(), ApiError> {
     let at = |field: &str| format!("tools[{index}].{field}");
     match tool.get("type").and_then(Json::as_text) {
         Some("function") => {}
@@ -137,13 +147,8 @@ fn check_tool(index: usize, tool: &Json, is_forced: bool) -> Result<(), ApiError
         return Err(ApiError::value(&at("function.name"), message));
     }
     match function.and_then(|function| function.get("strict")) {
-        None | Some(Json::Null | Json::Bool(false)) => Ok(()),
-        Some(_) if is_forced => Ok(()),
-        Some(_) => {
-            let message = "strict is not supported where the model decides whether it calls: then arguments are as it \
-                           writes them; a call that tool_choice forces satisfies its schema";
-            Err(ApiError::unsupported(&at("function.strict"), message))
-        }
+        None | Some(Json::Null | Json::Bool(_)) => Ok(()),
+        Some(_) => Err(ApiError::value(&at("function.strict"), "strict is true or false")),
     }
 }
 
@@ -359,7 +364,7 @@ mod tests {
         ] {
             assert!(chat(none).unwrap().tools.is_none());
         }
-        let strict = json!({ "type": "function", "function": { "name": "f", "strict": true } });
+        let strict = json!({ "type": "function", "function": { "name": "f", "strict": 1 } });
         let refused = [
             (json!({ "tools": f, "tool_choice": "sometimes" }), "tool_choice"),
             (json!({ "tools": f, "tool_choice": tool("g") }), "tool_choice"),
@@ -392,10 +397,15 @@ mod tests {
             let schema: Value = serde_json::from_str(&request.json_schema.unwrap()).unwrap();
             assert_eq!(schema["properties"]["arguments"], parameters);
         }
-        let both = json!({
-            "tools": [tool("f")], "tool_choice": "required", "response_format": { "type": "json_object" },
-        });
-        assert_eq!(chat(both).unwrap_err().param(), Some("response_format"));
+        // An answer with a form is a call or has that form; a forced call has no other.
+        let form =
+            json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": { "type": "boolean" } } });
+        let schema_of = |choice: &str| {
+            let more = json!({ "tools": [tool("f")], "tool_choice": choice, "response_format": form });
+            chat(more).unwrap().json_schema.unwrap()
+        };
+        assert!(schema_of("auto").contains("anyOf") && schema_of("auto").contains("boolean"));
+        assert!(!schema_of("required").contains("boolean") && !schema_of("none").contains("const"));
     }
 
     #[test]

@@ -395,16 +395,28 @@ impl Engine for NativeEngine {
     }
 
     fn constrain_calls(&self, tools: &Definitions) -> Result<Option<Constraint>, EngineError> {
-        let Ok(grammars) = self.language.grammars() else { return Ok(None) };
-        for arguments in [CallArguments::Checked, CallArguments::Any] {
-            let Ok(schema) = call_schema(tools, None, arguments) else { continue };
-            match grammars.compile_calls(&schema) {
-                Ok(grammar) => return Ok(Some(Constraint(ConstraintKind::Grammar(Box::new(grammar))))),
-                Err(LanguageError::Schema { .. }) => {}
-                Err(error) => return Err(error.into()),
+        let strict = tools.are_strict();
+        let constraint = |grammar| Ok(Some(Constraint(ConstraintKind::Grammar(Box::new(grammar)))));
+        let grammars = match self.language.grammars() {
+            Ok(grammars) if !strict || self.language.template().marks_calls() => grammars,
+            _ if strict => {
+                return Err(LanguageError::Schema { reason: "the model's calls cannot be strict" }.into());
             }
+            _ => return Ok(None),
+        };
+        let checked = match call_schema(tools, None, CallArguments::Checked) {
+            Ok(schema) => grammars.compile_calls(&schema, strict),
+            Err(_) => Err(LanguageError::Schema { reason: "its references lead elsewhere" }),
+        };
+        match checked {
+            Ok(grammar) => constraint(grammar),
+            Err(LanguageError::Schema { .. }) if !strict => {
+                let any = call_schema(tools, None, CallArguments::Any)
+                    .map_err(|_| EngineError::ToolsUnsupported)?;
+                constraint(grammars.compile_calls(&any, strict)?)
+            }
+            Err(error) => Err(error.into()),
         }
-        Ok(None)
     }
 
     fn reports_logprobs(&self) -> bool {

@@ -6,6 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::{Definitions, Json};
 
+/// Prefix of the parts of an answer's schema.
+const ANSWER_PREFIX: &str = "answer_";
 /// Where a schema keeps the parts to which it refers.
 const PART_KEYS: [&str; 2] = ["$defs", "definitions"];
 
@@ -27,6 +29,9 @@ pub enum CallSchemaError {
     /// The parameters of the tool with this index refer to something other than their own definitions.
     #[error("the parameters of a tool refer to their own $defs alone")]
     Reference(usize),
+    /// The schema of the answer refers to something other than its own definitions.
+    #[error("beside tools, the schema of an answer refers to its own $defs alone")]
+    AnswerReference,
 }
 
 /// The schema of a call to one of the tools, or to the named one.
@@ -44,17 +49,45 @@ pub fn call_schema(
         return Err(CallSchemaError::NoTool(name.to_owned()));
     }
     let mut parts = Map::new();
+    let calls = calls(tools, named, checked, &mut parts)?;
+    Ok(either(calls, parts))
+}
+
+/// The schema of an answer that is a call to one of the tools, or else satisfies `answer`.
+///
+/// # Errors
+/// [`CallSchemaError`].
+pub fn call_or_answer_schema(tools: &Definitions, answer: &Value) -> Result<String, CallSchemaError> {
+    let mut parts = Map::new();
+    let mut all = calls(tools, None, CallArguments::Checked, &mut parts)?;
+    let answer = apart(answer.clone(), ANSWER_PREFIX, &mut parts);
+    all.push(answer.ok_or(CallSchemaError::AnswerReference)?);
+    Ok(either(all, parts))
+}
+
+/// The schemas of the calls to the tools, or to the named one.
+fn calls(
+    tools: &Definitions,
+    named: Option<&str>,
+    checked: CallArguments,
+    parts: &mut Map<String, Value>,
+) -> Result<Vec<Value>, CallSchemaError> {
     let mut calls = Vec::new();
     for (index, tool) in tools.tools().iter().enumerate() {
         let function = tool.get("function");
         let name = function.and_then(|function| function.get("name")).and_then(Json::as_text);
         let Some(name) = name.filter(|name| named.is_none_or(|named| named == *name)) else { continue };
+        let any = json!({ "type": "object" });
         let arguments = match function.and_then(|function| function.get("parameters")) {
             Some(parameters @ Json::Map(_)) if checked == CallArguments::Checked => {
-                let parsed = serde_json::from_str(parameters.write().as_str());
-                apart(parsed.unwrap_or_else(|_| json!({ "type": "object" })), index, &mut parts)?
+                let mut schema = serde_json::from_str(parameters.write().as_str()).unwrap_or(any);
+                // A call's arguments are an object, also where the schema does not say so.
+                if let Value::Object(schema) = &mut schema {
+                    schema.entry("type").or_insert_with(|| "object".into());
+                }
+                apart(schema, &format!("tool{index}_"), parts).ok_or(CallSchemaError::Reference(index))?
             }
-            _ => json!({ "type": "object" }),
+            _ => any,
         };
         calls.push(json!({
             "type": "object",
@@ -63,18 +96,23 @@ pub fn call_schema(
             "additionalProperties": false,
         }));
     }
-    let mut schema = match <[Value; 1]>::try_from(calls) {
-        Ok([call]) => call,
-        Err(calls) => json!({ "anyOf": calls }),
+    Ok(calls)
+}
+
+/// The schema of a value that satisfies one of these, which refer to these parts.
+fn either(schemas: Vec<Value>, parts: Map<String, Value>) -> String {
+    let mut schema = match <[Value; 1]>::try_from(schemas) {
+        Ok([schema]) => schema,
+        Err(schemas) => json!({ "anyOf": schemas }),
     };
     if let (false, Value::Object(schema)) = (parts.is_empty(), &mut schema) {
         schema.insert("$defs".to_owned(), Value::Object(parts));
     }
-    Ok(schema.to_string())
+    schema.to_string()
 }
 
-/// A tool's schema without its parts, which go to `parts` under names of this tool.
-fn apart(mut schema: Value, index: usize, parts: &mut Map<String, Value>) -> Result<Value, CallSchemaError> {
+/// A schema without its parts, which go to `parts` under names with this prefix. None if it refers elsewhere.
+fn apart(mut schema: Value, prefix: &str, parts: &mut Map<String, Value>) -> Option<Value> {
     let mut own = Vec::new();
     if let Value::Object(schema) = &mut schema {
         for key in PART_KEYS {
@@ -82,34 +120,27 @@ fn apart(mut schema: Value, index: usize, parts: &mut Map<String, Value>) -> Res
                 own.extend(map);
             }
         }
-        // A call's arguments are an object, also where the schema does not say so.
-        schema.entry("type").or_insert_with(|| "object".into());
     }
-    refer(&mut schema, index)?;
+    refer(&mut schema, prefix)?;
     for (name, mut part) in own {
-        refer(&mut part, index)?;
-        parts.insert(part_name(index, &name), part);
+        refer(&mut part, prefix)?;
+        parts.insert(format!("{prefix}{name}"), part);
     }
-    Ok(schema)
+    Some(schema)
 }
 
-fn part_name(index: usize, name: &str) -> String {
-    format!("tool{index}_{name}")
-}
-
-/// Renames the references of a schema to its parts.
-fn refer(schema: &mut Value, index: usize) -> Result<(), CallSchemaError> {
+/// Renames the references of a schema to its parts. None if it refers elsewhere.
+fn refer(schema: &mut Value, prefix: &str) -> Option<()> {
     match schema {
         Value::Object(map) => {
             if let Some(Value::String(target)) = map.get_mut("$ref") {
-                let name = PART_KEYS.iter().find_map(|key| target.strip_prefix(&format!("#/{key}/")));
-                let name = name.ok_or(CallSchemaError::Reference(index))?;
-                *target = format!("#/$defs/{}", part_name(index, name));
+                let name = PART_KEYS.iter().find_map(|key| target.strip_prefix(&format!("#/{key}/")))?;
+                *target = format!("#/$defs/{prefix}{name}");
             }
-            map.values_mut().try_for_each(|value| refer(value, index))
+            map.values_mut().try_for_each(|value| refer(value, prefix))
         }
-        Value::Array(list) => list.iter_mut().try_for_each(|value| refer(value, index)),
-        _ => Ok(()),
+        Value::Array(list) => list.iter_mut().try_for_each(|value| refer(value, prefix)),
+        _ => Some(()),
     }
 }
 
@@ -162,6 +193,21 @@ mod tests {
         assert_eq!(place["$ref"], "#/$defs/tool1_Place");
         assert_eq!(any["$defs"]["tool0_Place"]["type"], "string");
         assert_eq!(any["$defs"]["tool1_Place"]["items"]["$ref"], "#/$defs/tool1_Place");
+    }
+
+    #[test]
+    fn an_answer_is_a_call_or_has_a_form_of_its_own() {
+        let tools = tools(&json!([tool("a", &json!({ "type": "object" }))]));
+        let form = json!({
+            "type": "object", "properties": { "p": { "$ref": "#/definitions/P" } }, "definitions": { "P": { "type": "null" } },
+        });
+        let text = call_or_answer_schema(&tools, &form).unwrap();
+        let schema: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(schema["anyOf"][0]["properties"]["name"]["const"], "a");
+        assert_eq!(schema["anyOf"][1]["properties"]["p"]["$ref"], "#/$defs/answer_P");
+        assert_eq!(schema["$defs"]["answer_P"]["type"], "null");
+        let elsewhere = json!({ "items": { "$ref": "#" } });
+        assert_eq!(call_or_answer_schema(&tools, &elsewhere), Err(CallSchemaError::AnswerReference));
     }
 
     #[test]

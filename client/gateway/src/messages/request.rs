@@ -464,7 +464,7 @@ mod tests {
             ("tool_choice", json!({ "type": "tool" }), "tool_choice.name"),
             ("tool_choice", json!({ "type": "some" }), "tool_choice.type"),
             ("tools", json!([{ "type": "web_search_20250305", "name": "web_search" }]), "tools.0.type"),
-            ("tools", json!([{ "name": "f", "input_schema": {}, "strict": true }]), "tools.0.strict"),
+            ("tools", json!([{ "name": "f", "input_schema": {}, "strict": 1 }]), "tools.0.strict"),
             ("tools", json!([{ "name": "a b", "input_schema": {} }]), "tools.0.name"),
             ("output_config", json!({ "effort": "high" }), "output_config.effort"),
             ("output_config", json!({ "format": { "type": "regex" } }), "output_config.format"),

@@ -475,7 +475,7 @@ mod tests {
             ("text", json!({ "format": { "type": "regex" } }), "text.format"),
             ("text", json!({ "verbosity": "high" }), "text.verbosity"),
             ("tools", json!([{ "type": "web_search" }]), "tools[0].type"),
-            ("tools", tool(json!({ "strict": true })), "tools[0].strict"),
+            ("tools", tool(json!({ "strict": 1 })), "tools[0].strict"),
             ("tools", tool(json!({ "name": "a b" })), "tools[0].name"),
         ] {
             let api_error =

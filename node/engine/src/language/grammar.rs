@@ -16,7 +16,7 @@ use llguidance::{
 };
 use serde_json::Value;
 
-use self::calls::{CallState, CrossingTokens};
+use self::calls::{CallState, TextTokens};
 use super::{LanguageError, Tokenizer};
 
 /// Maximum size in bytes of a schema or an expression.
@@ -54,7 +54,7 @@ const KEY_SEPARATOR: &str = ": ";
 /// Compiles schemas for one model's tokens.
 pub struct Grammars {
     factory: ParserFactory,
-    crossing: Arc<CrossingTokens>,
+    text_tokens: Arc<TextTokens>,
 }
 
 impl Grammars {
@@ -79,8 +79,8 @@ impl Grammars {
             verbose_errors: false,
             ..ParserLimits::default()
         };
-        let crossing = Arc::new(CrossingTokens::of(env.tok_trie()));
-        Ok(Self { factory, crossing })
+        let text_tokens = Arc::new(TextTokens::of(env.tok_trie()));
+        Ok(Self { factory, text_tokens })
     }
 
     /// Compiles a schema. Most take some milliseconds; the worst within the limits may occupy the thread for
@@ -94,18 +94,18 @@ impl Grammars {
     }
 
     /// Compiles the schema of a call, for a free answer in which each call is held to it. A call stands between
-    /// `<tool_call>` and `</tool_call>`.
+    /// `<tool_call>` and `</tool_call>`. With `strict`, the answer has no calls in other syntaxes.
     ///
     /// # Errors
     /// [`LanguageError::Schema`].
-    pub fn compile_calls(&self, schema: &str) -> Result<Grammar, LanguageError> {
+    pub fn compile_calls(&self, schema: &str, strict: bool) -> Result<Grammar, LanguageError> {
         let lark = calls::lark(&prepared(schema)?.to_string());
         let matcher = self.start(TopLevelGrammar::from_lark(lark))?;
-        Ok(self.grammar(State::Calls(Box::new(CallState::new(matcher)))))
+        Ok(self.grammar(State::Calls(Box::new(CallState::new(matcher, strict)))))
     }
 
     fn grammar(&self, state: State) -> Grammar {
-        Grammar { state, env: self.factory.tok_env().clone(), crossing: self.crossing.clone() }
+        Grammar { state, env: self.factory.tok_env().clone(), text_tokens: self.text_tokens.clone() }
     }
 
     /// Compiles a regular expression that the whole answer must match. The syntax is the `regex` crate's,
@@ -222,7 +222,7 @@ impl Budget {
 pub struct Grammar {
     state: State,
     env: TokEnv,
-    crossing: Arc<CrossingTokens>,
+    text_tokens: Arc<TextTokens>,
 }
 
 #[derive(Clone)]
@@ -270,15 +270,14 @@ impl Grammar {
         let matcher = match &mut self.state {
             State::Whole(matcher) => matcher,
             State::Calls(calls) => {
-                let excluded = calls.excluded(&self.crossing);
-                let Some(matcher) = calls.call() else {
-                    for id in excluded {
+                if calls.call().is_none() {
+                    calls.exclude(&self.text_tokens, |id| {
                         if let Some(logit) = logits.get_mut(id as usize) {
                             *logit = f32::NEG_INFINITY;
                         }
-                    }
-                    return Ok(());
-                };
+                    });
+                }
+                let Some(matcher) = calls.call() else { return Ok(()) };
                 matcher
             }
         };

@@ -61,6 +61,8 @@ pub struct ChatTemplate {
     takes_tools: bool,
     /// Whether tools can stand in the system text, if the template has no part for them.
     describes_tools: bool,
+    /// Whether its models write calls between `<tool_call>` and `</tool_call>`.
+    marks_calls: bool,
     /// Whether the template shows calls separately from an answer's text. Otherwise they stay in the text.
     takes_calls: bool,
     hash: [u8; 32],
@@ -97,6 +99,7 @@ impl ChatTemplate {
             trims: false,
             takes_tools: false,
             describes_tools: false,
+            marks_calls: source.contains("<tool_call>"),
             takes_calls: false,
             hash: hash.into(),
         };
@@ -123,6 +126,7 @@ impl ChatTemplate {
         self.takes_tools = self.render_as(&probe, &Form::default()).is_ok();
         if !self.takes_tools {
             self.describes_tools = self.render_as(&described(&probe), &Form::default()).is_ok();
+            self.marks_calls |= self.describes_tools;
             probe.tools = Vec::new();
         }
         let id = "probe0000".to_owned();
@@ -149,6 +153,11 @@ impl ChatTemplate {
     /// Whether prompts may contain tools.
     pub fn takes_tools(&self) -> bool {
         self.takes_tools || self.describes_tools
+    }
+
+    /// Whether the model is told to write calls between `<tool_call>` and `</tool_call>`.
+    pub fn marks_calls(&self) -> bool {
+        self.marks_calls
     }
 
     /// Renders a prompt, ready for the model's answer. Fails if the template leaves a message, a call or a

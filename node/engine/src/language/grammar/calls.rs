@@ -7,6 +7,12 @@ use crate::language::LanguageError;
 
 /// The marker with which a call begins.
 const BEGIN: &[u8] = b"<tool_call>";
+/// The markers of calls in other syntaxes.
+const OTHERS: [&[u8]; 2] = [b"[TOOL_CALLS]", b"<|python_tag|>"];
+/// Bytes with which an answer begins that is nothing but calls without a marker.
+const BARE: &[u8] = b"{[";
+/// Most bytes of the text that may be the beginning of a marker.
+const MAX_TAIL: usize = 16;
 /// Most calls that are held to the grammar. More are no calls to their readers.
 const MAX_CALLS: usize = 62;
 
@@ -15,29 +21,64 @@ pub(super) fn lark(schema: &str) -> String {
     format!("start: \"\\n\"? call \"\\n\"? \"</tool_call>\"\ncall: %json {schema}\n")
 }
 
-/// Tokens that hold the end of the marker with more bytes after it. Where they would end a marker, they are not
-/// allowed: the grammar begins with the token after the marker.
-pub(super) struct CrossingTokens([Vec<u32>; BEGIN.len()]);
+/// Tokens that end a marker, by the number of its bytes that stand before them.
+struct MarkerTokens {
+    marker: &'static [u8],
+    ends: Vec<Vec<u32>>,
+}
 
-impl CrossingTokens {
-    /// Looks through a vocabulary.
-    pub(super) fn of(trie: &TokTrie) -> Self {
-        let mut crossing: [Vec<u32>; BEGIN.len()] = Default::default();
+impl MarkerTokens {
+    /// Looks through a vocabulary. With `only_longer`, for tokens with more bytes after the marker.
+    fn of(marker: &'static [u8], trie: &TokTrie, only_longer: bool) -> Self {
+        let mut ends = vec![Vec::new(); marker.len()];
         for id in 0..u32::try_from(trie.vocab_size()).unwrap_or(0) {
             let bytes = trie.token(id);
-            for (begun, tokens) in crossing.iter_mut().enumerate() {
-                let rest = BEGIN.get(begun..).unwrap_or_default();
-                let crosses = match begun {
-                    // The whole marker may stand anywhere before the end.
-                    0 => bytes.windows(BEGIN.len()).any(|part| part == BEGIN) && !bytes.ends_with(BEGIN),
-                    _ => bytes.len() > rest.len() && bytes.starts_with(rest),
+            for (begun, tokens) in ends.iter_mut().enumerate() {
+                let rest = marker.get(begun..).unwrap_or_default();
+                let has_it = match begun {
+                    // The whole marker may stand anywhere.
+                    0 => bytes.windows(marker.len()).any(|part| part == marker),
+                    _ => bytes.starts_with(rest),
                 };
-                if crosses {
+                let is_longer = if begun == 0 { !bytes.ends_with(marker) } else { bytes.len() > rest.len() };
+                if has_it && (is_longer || !only_longer) {
                     tokens.push(id);
                 }
             }
         }
-        Self(crossing)
+        Self { marker, ends }
+    }
+
+    /// The tokens that end the marker after this text.
+    fn after(&self, tail: &[u8]) -> impl Iterator<Item = u32> {
+        let begins = |begun: &usize| self.marker.get(..*begun).is_some_and(|part| tail.ends_with(part));
+        let begun = (1..self.marker.len()).rev().find(begins);
+        let of = |begun: usize| self.ends.get(begun).into_iter().flatten().copied();
+        of(0).chain(begun.into_iter().flat_map(of))
+    }
+}
+
+/// Tokens that must not follow in a text, by the text before them.
+pub(super) struct TextTokens {
+    /// They would run over the end of the marker. The grammar begins with the token after it.
+    crossing: MarkerTokens,
+    /// They would begin a call in another syntax, which is not held to the grammar.
+    others: Vec<MarkerTokens>,
+    /// The same, at the start of an answer.
+    bare: Vec<u32>,
+}
+
+impl TextTokens {
+    /// Looks through a vocabulary.
+    pub(super) fn of(trie: &TokTrie) -> Self {
+        let all = 0..u32::try_from(trie.vocab_size()).unwrap_or(0);
+        let is_bare =
+            |id: &u32| trie.token(*id).trim_ascii_start().first().is_some_and(|byte| BARE.contains(byte));
+        Self {
+            crossing: MarkerTokens::of(BEGIN, trie, true),
+            others: OTHERS.into_iter().map(|marker| MarkerTokens::of(marker, trie, false)).collect(),
+            bare: all.filter(is_bare).collect(),
+        }
     }
 }
 
@@ -46,16 +87,20 @@ impl CrossingTokens {
 pub(super) struct CallState {
     /// The grammar's state at the start of a call.
     start: Matcher,
+    /// Whether calls in other syntaxes are kept out.
+    strict: bool,
     /// The state of the call that has begun.
     call: Option<Matcher>,
     /// The last bytes of the text, which may begin a marker.
     tail: Zeroizing<Vec<u8>>,
+    /// Whether the answer is nothing but space so far.
+    is_blank: bool,
     calls: usize,
 }
 
 impl CallState {
-    pub(super) fn new(start: Matcher) -> Self {
-        Self { start, call: None, tail: Zeroizing::default(), calls: 0 }
+    pub(super) fn new(start: Matcher, strict: bool) -> Self {
+        Self { start, strict, call: None, tail: Zeroizing::default(), is_blank: true, calls: 0 }
     }
 
     /// The matcher of the begun call.
@@ -63,12 +108,15 @@ impl CallState {
         self.call.as_mut()
     }
 
-    /// Tokens that must not follow in the text.
-    pub(super) fn excluded<'a>(&self, crossing: &'a CrossingTokens) -> impl Iterator<Item = u32> + 'a {
-        let begun =
-            (1..BEGIN.len()).find(|&begun| BEGIN.get(..begun).is_some_and(|part| self.tail.ends_with(part)));
-        let of = |begun: usize| crossing.0.get(begun).into_iter().flatten().copied();
-        of(0).chain(begun.into_iter().flat_map(of))
+    /// Calls `exclude` for the tokens that must not follow in the text.
+    pub(super) fn exclude(&self, tokens: &TextTokens, mut exclude: impl FnMut(u32)) {
+        tokens.crossing.after(&self.tail).for_each(&mut exclude);
+        if self.strict {
+            tokens.others.iter().flat_map(|other| other.after(&self.tail)).for_each(&mut exclude);
+            if self.is_blank {
+                tokens.bare.iter().copied().for_each(exclude);
+            }
+        }
     }
 
     /// Advances by a token with these bytes.
@@ -80,13 +128,14 @@ impl CallState {
             }
             return Ok(());
         }
+        self.is_blank &= bytes.trim_ascii().is_empty();
         self.tail.extend_from_slice(bytes);
         if self.tail.ends_with(BEGIN) && self.calls < MAX_CALLS {
             self.calls += 1;
             self.call = Some(self.start.clone());
             self.tail.clear();
         }
-        let surplus = self.tail.len().saturating_sub(BEGIN.len() - 1);
+        let surplus = self.tail.len().saturating_sub(MAX_TAIL);
         self.tail.drain(..surplus);
         Ok(())
     }

@@ -86,7 +86,7 @@ fn a_call_within_a_free_answer_is_held_to_its_schema() {
         "properties": { "a": { "enum": [12] } }, "required": ["a"], "additionalProperties": false } },
         "required": ["name", "arguments"], "additionalProperties": false,
     });
-    let start = grammars().1.compile_calls(&schema.to_string()).unwrap();
+    let start = grammars().1.compile_calls(&schema.to_string(), false).unwrap();
     let all = grammars().0.vocabulary();
     for begin in
         [vec![token("<tool_call>")], ids("<tool_call>"), [ids("<tool_"), vec![token("call>")]].concat()]
@@ -112,7 +112,19 @@ fn a_call_within_a_free_answer_is_held_to_its_schema() {
         let wrong = [begin.clone(), ids("{\"name\": \"g\"")].concat();
         assert!(start.clone().resume(&wrong).is_err());
     }
-    assert!(grammars().1.compile_calls("{\"type\": \"object\", \"not\": {}}").is_err());
+    assert!(grammars().1.compile_calls("{\"type\": \"object\", \"not\": {}}", false).is_err());
+
+    // A strict answer has no calls in other syntaxes.
+    let strict = grammars().1.compile_calls(&schema.to_string(), true).unwrap();
+    let may = |text: &str, next: u32| {
+        let mut grammar = strict.clone();
+        grammar.resume(&ids(text)).unwrap();
+        allowed(&mut grammar).contains(&next)
+    };
+    assert!(!may("", ids("{")[0]) && !may(" \n", ids("[")[0]) && !may("", token("{\"")));
+    assert!(may("Well: ", ids("{")[0]) && may("", ids("W")[0]));
+    assert!(!may("So [TOOL_CALLS", ids("]")[0]) && may("So [TOOL_CALL", ids("]")[0]));
+    assert!(!may("<|python_tag|", ids(">")[0]) && may("<|python_tag|", ids("<")[0]));
 }
 
 fn person() -> Value {
