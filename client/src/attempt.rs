@@ -165,18 +165,18 @@ pub(crate) async fn run(
     let quota = quota.map(ClientFrame::Quota);
     let frames: Vec<_> = quota.iter().chain([&frame]).collect();
     let sent = Instant::now();
-    let opening =
-        async { exchange::send_all(context.mesh, target, &addrs, &frames, context.timeouts.open).await };
+    // Our own request may be too large for a frame.
+    let frames = exchange::encode_all(&frames).map_err(|error| AttemptFailure::from(error).unclear())?;
+    drop(frame);
+    let wait = context.timeouts.open;
+    let opening = context.mesh.open(target, &addrs, Instant::now() + wait);
     let opened = match context.relayer {
-        Some(_) => opening.await.map_err(AttemptFailure::from),
+        Some(_) => opening.await.map_err(|error| ExchangeError::from(error).into()),
         None => opening::open_at(context.directory, (target, context.substitute), opening, events).await,
     };
-    let mut stream = opened.map_err(|failure| match failure.status {
-        // Our own request is too large for a frame.
-        AttemptStatus::Wrong => failure.unclear(),
-        _ => context.blame(failure),
-    })?;
-    drop(frame);
+    let mut stream = opened.map_err(|failure| context.blame(failure))?;
+    let sent_all = exchange::send_all(&mut stream, frames, wait).await;
+    sent_all.map_err(|error| context.blame(error.into()))?;
     let admitted = admitted(context, &auth, &mut stream, &mut reply, events).await;
     let nonce = admitted.map_err(|failure| context.blame(failure))?;
     reply.turn_came = Some(Instant::now());

@@ -52,7 +52,7 @@ enum OtherAnswers {
 pub(super) async fn open_at(
     directory: &Arc<Directory>,
     (node, substitute): (NodeId, bool),
-    opening: impl Future<Output = Result<TurnStream, ExchangeError>>,
+    opening: impl Future<Output = Result<TurnStream, OpenError>>,
     events: &mut Events<'_>,
 ) -> Result<TurnStream, AttemptFailure> {
     let begun = Instant::now();
@@ -85,7 +85,7 @@ pub(super) async fn open_at(
                 answers = Some(found);
             }
             () = sleep_until(begun + PATIENCE), if substitute && matches!(answers, Some(OtherAnswers::Some)) => {
-                break Err(ExchangeError::Open(OpenError::Timeout));
+                break Err(OpenError::Timeout);
             }
         }
     };
@@ -93,8 +93,8 @@ pub(super) async fn open_at(
         Ok(stream) => return Ok(stream),
         Err(error) => error,
     };
-    let is_timeout = matches!(error, ExchangeError::Open(OpenError::Timeout));
-    let mut failure = AttemptFailure::from(error);
+    let is_timeout = error == OpenError::Timeout;
+    let mut failure = AttemptFailure::from(ExchangeError::from(error));
     if failure.fault != NodeFailure::Unreachable {
         return Err(failure);
     }

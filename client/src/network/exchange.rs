@@ -45,28 +45,33 @@ pub(crate) async fn send(
     frame: &ClientFrame,
     wait: Duration,
 ) -> Result<TurnStream, ExchangeError> {
-    send_all(mesh, node, addrs, &[frame], wait).await
+    let frames = encode_all(&[frame])?;
+    let mut stream = mesh.open(node, addrs, Instant::now() + wait).await?;
+    send_all(&mut stream, frames, wait).await?;
+    Ok(stream)
 }
 
-/// Opens a substream and sends a request of several frames on it.
-pub(crate) async fn send_all(
-    mesh: &MeshHandle,
-    node: NodeId,
-    addrs: &[Multiaddr],
-    frames: &[&ClientFrame],
-    wait: Duration,
-) -> Result<TurnStream, ExchangeError> {
+/// Encodes the frames of a request.
+pub(crate) fn encode_all(frames: &[&ClientFrame]) -> Result<Vec<Vec<u8>>, ExchangeError> {
     let frames: Vec<_> = frames.iter().copied().map(codec::encode).collect();
     if frames.iter().any(|bytes| bytes.len() > MAX_FRAME_BYTES) {
         return Err(ExchangeError::Broken(ErrorCode::FrameTooLarge));
     }
-    let mut stream = mesh.open(node, addrs, Instant::now() + wait).await?;
+    Ok(frames)
+}
+
+/// Sends the frames of a request.
+pub(crate) async fn send_all(
+    stream: &mut TurnStream,
+    frames: Vec<Vec<u8>>,
+    wait: Duration,
+) -> Result<(), ExchangeError> {
     for bytes in frames {
         // A request of a few megabytes takes longer on a slow line than opening does.
         let deadline = Instant::now() + wait + Duration::from_millis(bytes.len() as u64 / 32);
         stream.send_by(&bytes, deadline).await?;
     }
-    Ok(stream)
+    Ok(())
 }
 
 /// The next frame; none at the end of the substream.
