@@ -101,14 +101,15 @@ misbehaviours! {
     BadReceiptSignature: Forge, [BadNodeSignature];
     /// A receipt for another model.
     OtherModel: Forge, [ReceiptMismatch];
-    /// A receipt for another kind of engine than the node offers.
-    OtherEngine: Forge, [ReceiptMismatch];
+    /// A receipt for another kind of engine than the node offers. The blob holds the honest link, so a client
+    /// may find the blob wrong first.
+    OtherEngine: Forge, [ReceiptMismatch, BlobMismatch];
     /// A receipt over more tokens than the order allows.
     Overclaim: Forge, [ReceiptMismatch];
-    /// A receipt over one token more than were sent, within the order.
-    Overcount: Forge, [ReceiptMismatch];
-    /// A receipt whose audit root covers other tokens.
-    OtherAuditRoot: Forge, [ReceiptMismatch];
+    /// A receipt over one token more than were sent, within the order; the blob holds the honest link.
+    Overcount: Forge, [ReceiptMismatch, BlobMismatch];
+    /// A receipt whose audit root covers other tokens; the blob holds the honest link.
+    OtherAuditRoot: Forge, [ReceiptMismatch, BlobMismatch];
     /// Link and receipt in the name of another node, which signs them.
     OtherAuthor: Forge, [ReceiptMismatch];
     /// A progress note with an invalid signature.
