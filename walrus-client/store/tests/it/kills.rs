@@ -3,9 +3,9 @@
 //! The process is this test program, run again with this module's serving test.
 
 use std::{
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Lines},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     sync::atomic::{AtomicUsize, Ordering},
 };
 
@@ -45,6 +45,8 @@ async fn serve() {
 struct StoreProcess {
     child: Child,
     url: String,
+    /// Kept open: the test's harness writes a line after a minute, and ends if nobody could read it.
+    _output: Lines<BufReader<ChildStdout>>,
 }
 
 impl StoreProcess {
@@ -58,7 +60,7 @@ impl StoreProcess {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let url = lines.find_map(|line| line.unwrap().strip_prefix(READY).map(str::to_owned));
-        Self { child, url: url.expect("the store says when it is ready") }
+        Self { child, url: url.expect("the store says when it is ready"), _output: lines }
     }
 
     /// Sends SIGKILL and waits for the end of the process.
