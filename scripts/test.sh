@@ -98,7 +98,7 @@ networks() {
   step "conformance with Walrus" scripts/conformance.sh
   step "completions and manual pages" scripts/test_extras.sh
   step "the trial run of the benchmark" scripts/test_bench_engine.sh
-  step "a release, and its installer" scripts/test_release.sh ${full:+--full}
+  step "commands of the documents" scripts/docs.sh
 }
 
 screens() {
@@ -107,7 +107,7 @@ screens() {
   step "the status page in Chromium" scripts/status_page.sh
   step "the full-screen view in tmux" scripts/tui.sh
   step "behind routers" scripts/nat.sh
-  step "commands of the documents" scripts/docs.sh
+  step "a release, and its installer" scripts/test_release.sh ${full:+--full}
 }
 
 set -m
