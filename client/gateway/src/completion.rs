@@ -40,7 +40,7 @@ pub(super) struct CompletionRequest {
     pub(super) is_forced: bool,
     /// The requested log probabilities.
     pub(super) logprobs: Option<LogprobsRequest>,
-    /// Answers wanted, each in a session of its own but the first.
+    /// Number of answers; all but the first are in sessions of their own.
     pub(super) answers: usize,
     /// Whether the session is ephemeral: asked once, never continued, so nothing is stored.
     pub(super) ephemeral: bool,
@@ -68,9 +68,7 @@ impl CompletionRequest {
             ephemeral: false,
         }
     }
-}
 
-impl CompletionRequest {
     /// The request for another answer beside the one whose turn has this place: in a branch of the named
     /// session, or in a new session with all messages.
     pub(super) fn beside(&self, seq: u64) -> Self {
