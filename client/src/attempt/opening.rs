@@ -73,15 +73,10 @@ pub(super) async fn open_at(
             opened = &mut opening => break opened,
             () = sleep_until(begun + SILENCE), if !reported => {
                 reported = true;
-                let others = directory.others(node).len();
-                events(TurnEvent::NoAnswerYet { node, others: OtherNodes::Asked(others) });
+                events(asked(directory, node));
             }
             found = &mut asking, if answers.is_none() => {
-                if let OtherAnswers::None(silent) = &found
-                    && !silent.is_empty()
-                {
-                    events(TurnEvent::NoAnswerYet { node, others: OtherNodes::Silent(silent.len()) });
-                }
+                report_silence(node, &found, events);
                 answers = Some(found);
             }
             () = sleep_until(begun + PATIENCE), if substitute && matches!(answers, Some(OtherAnswers::Some)) => {
@@ -105,13 +100,35 @@ pub(super) async fn open_at(
         Some(answers) => answers,
         None => {
             ask_now.notify_one();
-            asking.await
+            match timeout_at(begun + SILENCE, &mut asking).await {
+                Ok(answers) => answers,
+                Err(_) => {
+                    if !reported {
+                        events(asked(directory, node));
+                    }
+                    let answers = asking.await;
+                    report_silence(node, &answers, events);
+                    answers
+                }
+            }
         }
     };
     if let OtherAnswers::None(silent) = answers {
         failure.silent_others = Some(Box::new(SilentNodes(silent)));
     }
     Err(failure)
+}
+
+fn asked(directory: &Directory, node: NodeId) -> TurnEvent {
+    TurnEvent::NoAnswerYet { node, others: OtherNodes::Asked(directory.others(node).len()) }
+}
+
+fn report_silence(node: NodeId, answers: &OtherAnswers, events: &mut Events<'_>) {
+    if let OtherAnswers::None(silent) = answers
+        && !silent.is_empty()
+    {
+        events(TurnEvent::NoAnswerYet { node, others: OtherNodes::Silent(silent.len()) });
+    }
 }
 
 /// Asks the other known nodes, those heard last first, and returns at the first answer.
