@@ -25,7 +25,7 @@ use super::{
     logprobs::LogprobsRequest,
     session_header::{name_session, named_session},
     steps::{AcceptedAnswer, Step},
-    tools::{AnswerParser, AnswerPart, ModelCall, parts_of},
+    tools::{AnswerParser, AnswerPart, EndedAnswer, ModelCall},
     wire::{ChatRequest, TextRequest},
 };
 use baton_client::TokenReport;
@@ -144,8 +144,8 @@ impl Form {
 impl Frame {
     fn response(&self, whole: &WholeAnswer, parser: Option<AnswerParser>) -> Value {
         let WholeAnswer { text, reports, accepted: answer } = whole;
-        let (parts, finish) = parts_of(text, parser, answer.outcome.finish);
-        let (message, finish) = (message(parts), finish_reason(finish));
+        let ended = EndedAnswer::read(text, parser, answer.outcome.finish);
+        let (message, finish) = (message(&ended), finish_reason(ended.finish));
         // An answer recovered from the store after its node was lost has no log probabilities.
         let whole = reports.len() == answer.outcome.receipt.tokens.output as usize;
         let logprobs = if whole { self.logprobs(reports, &mut 0) } else { Value::Null };
@@ -318,22 +318,13 @@ fn call_object(call: &ModelCall) -> Value {
     json!({ "id": call.id, "type": "function", "function": function })
 }
 
-/// All parts of an answer as a message.
+/// An answer as a message.
 #[expect(clippy::indexing_slicing, reason = "a field of an object that is made here")]
-fn message(parts: Vec<AnswerPart>) -> Value {
-    let (mut content, mut calls) = (String::new(), Vec::new());
-    for part in parts {
-        match part {
-            AnswerPart::Text(text) => content.push_str(&text),
-            AnswerPart::Call(call) => calls.push(call_object(&call)),
-        }
-    }
+fn message(ended: &EndedAnswer) -> Value {
+    let content = ended.has_text().then_some(&ended.text);
     let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
-    if !calls.is_empty() {
-        if content.trim().is_empty() {
-            message["content"] = Value::Null;
-        }
-        message["tool_calls"] = Value::from(calls);
+    if !ended.calls.is_empty() {
+        message["tool_calls"] = ended.calls.iter().map(call_object).collect();
     }
     message
 }

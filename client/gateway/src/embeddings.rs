@@ -15,20 +15,12 @@ const MAX_INPUTS: usize = 2048;
 
 #[derive(Deserialize)]
 struct Request {
-    input: Input,
+    input: wire::Texts,
     model: Option<String>,
     encoding_format: Option<String>,
     dimensions: Option<u64>,
     #[serde(flatten)]
     rest: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Input {
-    One(String),
-    Several(Vec<String>),
-    Other(serde::de::IgnoredAny),
 }
 
 /// The encoding of vectors.
@@ -103,14 +95,9 @@ struct EmbeddingsRequest {
 impl EmbeddingsRequest {
     fn read(body: &[u8]) -> Result<Self, ApiError> {
         let parsed: Request = wire::parse(body)?;
-        let texts = match parsed.input {
-            Input::One(text) => vec![text],
-            Input::Several(texts) => texts,
-            Input::Other(_) => {
-                let message = "input must be a text or a list of texts, not tokens";
-                return Err(ApiError::unsupported("input", message));
-            }
-        };
+        let not_texts =
+            || ApiError::unsupported("input", "input must be a text or a list of texts, not tokens");
+        let texts = parsed.input.list().ok_or_else(not_texts)?;
         let input = TextsToEmbed::new(texts, parsed.model, parsed.dimensions)?;
         parsed.rest.iter().try_for_each(|(name, value)| wire::neutral(name, value))?;
         let format = match parsed.encoding_format.as_deref() {

@@ -35,9 +35,14 @@ pub(super) fn routes() -> Router<Gateway> {
     Router::new().route("/v1/messages", post(create)).route("/v1/messages/count_tokens", post(count_tokens))
 }
 
+/// Whether a client of this API sends a request, by its headers.
+pub(super) fn is_client(headers: &HeaderMap) -> bool {
+    headers.contains_key(VERSION)
+}
+
 /// Whether a request belongs to this API.
 pub(super) fn is_own(path: &str, headers: &HeaderMap) -> bool {
-    path.starts_with("/v1/messages") || headers.contains_key(VERSION)
+    path.starts_with("/v1/messages") || is_client(headers)
 }
 
 /// An error in this API's form.

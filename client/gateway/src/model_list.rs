@@ -15,7 +15,7 @@ pub(super) async fn list(
     headers: HeaderMap,
 ) -> Result<Json<Value>, ApiError> {
     let models = models::offered(&gateway).await?;
-    if messages::is_own("", &headers) {
+    if messages::is_client(&headers) {
         return Ok(Json(messages::list(&models)));
     }
     let data: Vec<Value> = models.iter().map(|(name, entry)| entry.describe(name)).collect();
@@ -29,6 +29,6 @@ pub(super) async fn one(
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let entry = models::find(&gateway, &name).await?;
-    let own = messages::is_own("", &headers);
+    let own = messages::is_client(&headers);
     Ok(Json(if own { messages::describe(&name, &entry) } else { entry.describe(&name) }))
 }

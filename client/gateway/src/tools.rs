@@ -316,20 +316,35 @@ impl AnswerParser {
     }
 }
 
-/// The parts of an ended answer, and why it ended.
-pub(super) fn parts_of(
-    text: &str,
-    parser: Option<AnswerParser>,
-    finish: FinishReason,
-) -> (Vec<AnswerPart>, FinishReason) {
-    match parser {
-        None => (vec![AnswerPart::Text(text.to_owned())], finish),
-        Some(mut parser) => {
-            let mut parts = parser.push(text);
-            parts.extend(parser.finish());
-            let finish = parser.finish_reason(finish);
-            (parts, finish)
+/// An ended answer.
+pub(super) struct EndedAnswer {
+    /// Its text, without its calls.
+    pub(super) text: String,
+    pub(super) calls: Vec<ModelCall>,
+    /// Why it ended, given its calls.
+    pub(super) finish: FinishReason,
+}
+
+impl EndedAnswer {
+    /// Reads the calls out of an answer, if its model had tools.
+    pub(super) fn read(text: &str, parser: Option<AnswerParser>, finish: FinishReason) -> Self {
+        let Some(mut parser) = parser else {
+            return Self { text: text.to_owned(), calls: Vec::new(), finish };
+        };
+        let mut ended = Self { text: String::new(), calls: Vec::new(), finish };
+        for part in parser.push(text).into_iter().chain(parser.finish()) {
+            match part {
+                AnswerPart::Text(more) => ended.text.push_str(&more),
+                AnswerPart::Call(call) => ended.calls.push(call),
+            }
         }
+        ended.finish = parser.finish_reason(finish);
+        ended
+    }
+
+    /// Whether it has a text of its own. White space around calls is none; an answer without calls always has one.
+    pub(super) fn has_text(&self) -> bool {
+        self.calls.is_empty() || !self.text.trim().is_empty()
     }
 }
 

@@ -38,17 +38,35 @@ pub(super) struct ChatRequest {
 /// A text completion request.
 #[derive(Deserialize)]
 pub(super) struct TextRequest {
-    prompt: Prompt,
+    prompt: Texts,
     #[serde(flatten)]
     common: CommonParameters,
 }
 
+/// One text or several, as several parameters are; or something else.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Prompt {
+pub(super) enum Texts {
     One(String),
     Several(Vec<String>),
     Other(serde::de::IgnoredAny),
+}
+
+impl Texts {
+    /// The texts; none for something else.
+    pub(super) fn list(self) -> Option<Vec<String>> {
+        match self {
+            Self::One(text) => Some(vec![text]),
+            Self::Several(texts) => Some(texts),
+            Self::Other(_) => None,
+        }
+    }
+
+    /// The texts that end an answer.
+    pub(super) fn stop(texts: Option<Self>) -> Result<Vec<String>, ApiError> {
+        let wrong = || ApiError::value("stop", "stop is a text or a list of texts");
+        texts.map_or(Ok(Vec::new()), |texts| texts.list().ok_or_else(wrong))
+    }
 }
 
 #[derive(Deserialize)]
@@ -88,7 +106,7 @@ pub(super) struct CommonParameters {
     top_k: Option<u32>,
     repetition_penalty: Option<f32>,
     seed: Option<i64>,
-    stop: Option<Stop>,
+    stop: Option<Texts>,
     max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
     #[serde(flatten)]
@@ -103,13 +121,6 @@ struct StreamOptions {
     /// Padding that hides the stream's sizes from observers; this connection is a loopback one.
     #[serde(default, rename = "include_obfuscation")]
     _include_obfuscation: Option<bool>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Stop {
-    One(String),
-    Several(Vec<String>),
 }
 
 /// The place that a request names.
@@ -185,16 +196,10 @@ impl TextRequest {
     pub(super) fn read(body: &[u8]) -> Result<CompletionRequest, ApiError> {
         let mut request: Self = parse(body)?;
         let logprobs = LogprobsRequest::of_text(&mut request.common.rest)?;
-        let prompt = match request.prompt {
-            Prompt::One(prompt) => prompt,
-            Prompt::Several(prompts) => match <[String; 1]>::try_from(prompts) {
-                Ok([prompt]) => prompt,
-                Err(_) => return Err(ApiError::unsupported("prompt", "one prompt at a time is served")),
-            },
-            Prompt::Other(_) => {
-                return Err(ApiError::unsupported("prompt", "prompt must be a text, not tokens"));
-            }
-        };
+        let not_text = || ApiError::unsupported("prompt", "prompt must be a text, not tokens");
+        let prompts = request.prompt.list().ok_or_else(not_text)?;
+        let one = <[String; 1]>::try_from(prompts);
+        let [prompt] = one.map_err(|_| ApiError::unsupported("prompt", "one prompt at a time is served"))?;
         let messages = vec![Message::new(Role::User, prompt)];
         Ok(CompletionRequest {
             logprobs,
@@ -331,11 +336,7 @@ impl CommonParameters {
     ) -> Result<CompletionRequest, ApiError> {
         let json_schema = format::take(&mut self.rest)?;
         self.rest.iter().try_for_each(|(name, value)| neutral(name, value))?;
-        let stop = match self.stop {
-            None => Vec::new(),
-            Some(Stop::One(stop)) => vec![stop],
-            Some(Stop::Several(stops)) => stops,
-        };
+        let stop = Texts::stop(self.stop)?;
         let sampling = SamplingRequest {
             top_k: self.top_k.unwrap_or(0),
             repetition_penalty: self.repetition_penalty.unwrap_or(1.0),

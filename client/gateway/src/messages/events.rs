@@ -14,7 +14,7 @@ use crate::{
     answer::{RunningTurn, WholeAnswer},
     completion::CompletionRequest,
     steps::{AcceptedAnswer, Step},
-    tools::{AnswerParser, AnswerPart, ModelCall, parts_of},
+    tools::{AnswerParser, AnswerPart, EndedAnswer, ModelCall},
 };
 
 /// Writes a message from the steps of its turn.
@@ -50,22 +50,15 @@ impl MessageWriter {
     /// The message as a whole.
     pub(super) fn whole(mut self, whole: &WholeAnswer) -> Value {
         let answer = &whole.accepted;
-        let (parts, finish) = parts_of(&whole.text, self.parser.take(), answer.outcome.finish);
-        let (mut text, mut calls) = (String::new(), Vec::new());
-        for part in parts {
-            match part {
-                AnswerPart::Text(more) => text.push_str(&more),
-                AnswerPart::Call(call) => calls.push(call_block(&call, input_of(&call))),
-            }
-        }
+        let ended = EndedAnswer::read(&whole.text, self.parser.take(), answer.outcome.finish);
         let mut content = Vec::new();
-        if calls.is_empty() || !text.trim().is_empty() {
-            content.push(json!({ "type": "text", "text": text }));
+        if ended.has_text() {
+            content.push(json!({ "type": "text", "text": ended.text }));
         }
-        content.extend(calls);
+        content.extend(ended.calls.iter().map(|call| call_block(call, input_of(call))));
         self.model.clone_from(&answer.model);
         let mut message = self.message(&Value::from(content));
-        let (reason, stop) = self.stop_of(finish);
+        let (reason, stop) = self.stop_of(ended.finish);
         message.insert("stop_reason".to_owned(), reason.into());
         message.insert("stop_sequence".to_owned(), stop);
         message.insert("usage".to_owned(), usage(&answer.outcome.receipt.tokens));

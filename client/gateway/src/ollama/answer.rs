@@ -10,7 +10,7 @@ use crate::{
     answer::WholeAnswer,
     models::date,
     steps::{AcceptedAnswer, Step},
-    tools::{AnswerParser, AnswerPart, ModelCall, parts_of},
+    tools::{AnswerParser, AnswerPart, EndedAnswer, ModelCall},
 };
 
 /// Nanoseconds of a millisecond, in which receipts count.
@@ -56,16 +56,9 @@ impl AnswerWriter {
     /// The answer as one object.
     pub(super) fn whole(mut self, whole: &WholeAnswer) -> Value {
         let answer = &whole.accepted;
-        let (parts, finish) = parts_of(&whole.text, self.parser.take(), answer.outcome.finish);
-        let (mut text, mut calls) = (String::new(), Vec::new());
-        for part in parts {
-            match part {
-                AnswerPart::Text(more) => text.push_str(&more),
-                AnswerPart::Call(call) => calls.push(call),
-            }
-        }
+        let ended = EndedAnswer::read(&whole.text, self.parser.take(), answer.outcome.finish);
         self.model.clone_from(&answer.model);
-        Value::Object(self.ended(&text, &calls, (finish, answer)))
+        Value::Object(self.ended(&ended.text, &ended.calls, (ended.finish, answer)))
     }
 
     /// The lines of a step.

@@ -15,7 +15,7 @@ use crate::{
     embeddings::TextsToEmbed,
     format,
     tools::{CallFault, CallIds, PastCall, ToolChoice, ToolRequest, check_call_count},
-    wire::{is_empty, parse},
+    wire::{Texts, is_empty, parse},
 };
 
 /// Options about the memory and the processors of Ollama's own server.
@@ -51,18 +51,10 @@ struct GenerateBody {
 #[derive(Deserialize)]
 struct EmbedBody {
     model: Option<String>,
-    input: Input,
+    input: Texts,
     dimensions: Option<u64>,
     #[serde(flatten)]
     rest: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Input {
-    One(String),
-    Several(Vec<String>),
-    Other(serde::de::IgnoredAny),
 }
 
 #[derive(Deserialize)]
@@ -84,16 +76,9 @@ struct Options {
     repeat_penalty: Option<f32>,
     seed: Option<i64>,
     num_predict: Option<i64>,
-    stop: Option<Stop>,
+    stop: Option<Texts>,
     #[serde(flatten)]
     rest: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Stop {
-    One(String),
-    Several(Vec<String>),
 }
 
 #[derive(Deserialize)]
@@ -184,11 +169,8 @@ pub(super) fn read_generate(body: &[u8]) -> Result<CompletionRequest, ApiError> 
 /// Reads the body of a request for vectors.
 pub(super) fn read_embed(body: &[u8]) -> Result<TextsToEmbed, ApiError> {
     let body: EmbedBody = parse(body)?;
-    let texts = match body.input {
-        Input::One(text) => vec![text],
-        Input::Several(texts) => texts,
-        Input::Other(_) => return Err(ApiError::unsupported("input", "input is a text or a list of texts")),
-    };
+    let not_texts = || ApiError::unsupported("input", "input is a text or a list of texts");
+    let texts = body.input.list().ok_or_else(not_texts)?;
     for (name, value) in &body.rest {
         // A text beyond the limit is refused, cut or not.
         if !matches!(name.as_str(), "truncate" | "options" | "keep_alive") && !is_empty(value) {
@@ -292,11 +274,7 @@ impl CommonParameters {
         };
         let options = self.options.unwrap_or_default();
         options.rest.iter().try_for_each(|(name, value)| neutral_option(name, value))?;
-        let stop = match options.stop {
-            None => Vec::new(),
-            Some(Stop::One(stop)) => vec![stop],
-            Some(Stop::Several(stops)) => stops,
-        };
+        let stop = Texts::stop(options.stop)?;
         let sampling = SamplingRequest {
             top_k: options.top_k.unwrap_or(0),
             repetition_penalty: options.repeat_penalty.unwrap_or(1.0),

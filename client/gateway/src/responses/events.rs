@@ -17,7 +17,7 @@ use crate::{
     ApiError,
     answer::{RunningTurn, WholeAnswer},
     steps::{AcceptedAnswer, Step},
-    tools::{AnswerParser, AnswerPart, ModelCall, parts_of},
+    tools::{AnswerParser, AnswerPart, EndedAnswer, ModelCall},
 };
 
 /// Writes a response from the steps of its turn.
@@ -45,8 +45,8 @@ impl EventWriter {
     pub(super) fn whole(mut self, whole: &WholeAnswer) -> Value {
         let answer = &whole.accepted;
         self.settle(answer);
-        let (parts, _) = parts_of(&whole.text, self.parser.take(), answer.outcome.finish);
-        let output = output_items(&self.frame.id, parts, status(answer.outcome.finish));
+        let ended = EndedAnswer::read(&whole.text, self.parser.take(), answer.outcome.finish);
+        let output = output_items(&self.frame.id, &ended, status(answer.outcome.finish));
         Value::Object(self.frame.accepted(&output, answer))
     }
 

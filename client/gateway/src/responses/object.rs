@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::ResponseId;
 use crate::{
     steps::AcceptedAnswer,
-    tools::{AnswerParser, AnswerPart, ModelCall, parts_of},
+    tools::{AnswerParser, EndedAnswer, ModelCall},
 };
 
 /// The fields that all states of a response share.
@@ -70,8 +70,8 @@ impl ResponseFrame {
         let record = view.turn.record.as_ref();
         let text = record.and_then(|record| record.answer()).unwrap_or_default();
         let finish = record.map_or(FinishReason::None, |record| record.finish);
-        let (parts, _) = parts_of(text, tools.map(AnswerParser::new), finish);
-        let output = output_items(&self.id, parts, status(finish));
+        let ended = EndedAnswer::read(text, tools.map(AnswerParser::new), finish);
+        let output = output_items(&self.id, &ended, status(finish));
         let object = match &view.receipt {
             Some(receipt) => self.finished(&output, finish, &receipt.tokens),
             None => self.object(status(finish), &output),
@@ -86,20 +86,10 @@ pub(super) fn status(finish: FinishReason) -> &'static str {
 }
 
 /// The items of an answer: its text as one message, then its calls.
-pub(super) fn output_items(id: &str, parts: Vec<AnswerPart>, status: &str) -> Vec<Value> {
-    let (mut text, mut calls) = (String::new(), Vec::new());
-    for part in parts {
-        match part {
-            AnswerPart::Text(more) => text.push_str(&more),
-            AnswerPart::Call(call) => calls.push(call_item(id, &call, status)),
-        }
-    }
-    let mut items = Vec::new();
-    if calls.is_empty() || !text.trim().is_empty() {
-        items.push(message_item(id, Some(&text), status));
-    }
-    items.extend(calls);
-    items
+pub(super) fn output_items(id: &str, ended: &EndedAnswer, status: &str) -> Vec<Value> {
+    let text = ended.has_text().then(|| message_item(id, Some(&ended.text), status));
+    let calls = ended.calls.iter().map(|call| call_item(id, call, status));
+    text.into_iter().chain(calls).collect()
 }
 
 /// The item of the answer's text; without a text, of a message that begins.

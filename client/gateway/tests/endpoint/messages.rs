@@ -5,7 +5,7 @@ use baton_testkit::{World, fake::Act};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::serve::Endpoint;
+use crate::serve::{Endpoint, named_events};
 
 const CALL: &str =
     "I look.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
@@ -35,17 +35,7 @@ fn user(text: &str) -> Value {
 
 /// The events of a stream.
 async fn events(endpoint: &Endpoint, body: &Value) -> Vec<Value> {
-    let response = endpoint.request(Method::POST, "/v1/messages").json(body).send().await.unwrap();
-    assert_eq!(response.status(), StatusCode::OK);
-    let text = response.text().await.unwrap();
-    let mut events = Vec::new();
-    for event in text.split("\n\n").filter(|event| event.contains("data: ")) {
-        let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-        let data: Value = serde_json::from_str(field("data: ")).unwrap();
-        assert_eq!(data["type"], field("event: "), "an event's name is its type");
-        events.push(data);
-    }
-    events
+    named_events(endpoint, "/v1/messages", body).await
 }
 
 fn kinds(events: &[Value]) -> Vec<&str> {

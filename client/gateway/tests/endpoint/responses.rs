@@ -5,7 +5,7 @@ use baton_testkit::{World, fake::Act};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::serve::{Endpoint, hung, said};
+use crate::serve::{Endpoint, hung, named_events, said};
 
 const CALL: &str =
     "I look.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
@@ -29,16 +29,7 @@ fn text(response: &Value) -> &str {
 
 /// The events of a stream, each with its data.
 async fn events(endpoint: &Endpoint, body: &Value) -> Vec<Value> {
-    let response = endpoint.request(Method::POST, "/v1/responses").json(body).send().await.unwrap();
-    assert_eq!(response.status(), StatusCode::OK);
-    let text = response.text().await.unwrap();
-    let mut events = Vec::new();
-    for event in text.split("\n\n").filter(|event| event.contains("data: ")) {
-        let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-        let data: Value = serde_json::from_str(field("data: ")).unwrap();
-        assert_eq!(data["type"], field("event: "), "an event's name is its type");
-        events.push(data);
-    }
+    let events = named_events(endpoint, "/v1/responses", body).await;
     for (number, event) in events.iter().enumerate() {
         assert_eq!(event["sequence_number"], number);
     }

@@ -19,6 +19,21 @@ use baton_testkit::{
 
 const KEY: &str = "sk-test";
 
+/// The events of a stream whose events have names, which must be the types of their data.
+pub(crate) async fn named_events(endpoint: &Endpoint, path: &str, body: &Value) -> Vec<Value> {
+    let response = endpoint.request(Method::POST, path).json(body).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let text = response.text().await.unwrap();
+    let mut events = Vec::new();
+    for event in text.split("\n\n").filter(|event| event.contains("data: ")) {
+        let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        let data: Value = serde_json::from_str(field("data: ")).unwrap();
+        assert_eq!(data["type"], field("event: "), "an event's name is its type");
+        events.push(data);
+    }
+    events
+}
+
 /// An endpoint over the client of a world.
 pub(crate) struct Endpoint {
     url: String,
