@@ -14,6 +14,7 @@ use std::{
     iter::Peekable,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use rusqlite::{Connection, OptionalExtension as _};
@@ -28,6 +29,10 @@ mod tests;
 const CACHE_BYTES: u64 = 64 * 1024 * 1024;
 /// Records between two lines of the log.
 const LOG_EVERY: u64 = 100_000;
+/// Time for another holder of sled's folder to end: sled's threads keep its lock for a moment after a database is
+/// closed, in this process too.
+const LOCK_WAIT: Duration = Duration::from_secs(3);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Names that are tried for sled's folder afterwards.
 const MAX_NAMES: u32 = 100;
 
@@ -244,20 +249,31 @@ struct SledRecord {
     bytes: Vec<u8>,
 }
 
+/// Whether another holder has the lock of sled's folder. sled has no variant for it.
+fn is_locked(error: &io::Error) -> bool {
+    error.to_string().contains("could not acquire lock")
+}
+
 /// sled's database, for reading.
 struct SledReader(sled::Db);
 
 impl SledReader {
     fn open(folder: &Path) -> Result<Self, StorageError> {
-        let opened = sled::Config::new().path(folder).cache_capacity(CACHE_BYTES).open();
-        let db = opened.map_err(|error| match error {
-            // sled has no variant for a held lock.
-            sled::Error::Io(io) if io.to_string().contains("could not acquire lock") => {
-                StorageError::Unavailable(format!("another process has {} open: end it", folder.display()))
+        let until = Instant::now() + LOCK_WAIT;
+        let db = loop {
+            match sled::Config::new().path(folder).cache_capacity(CACHE_BYTES).open() {
+                Ok(db) => break db,
+                Err(sled::Error::Io(io)) if is_locked(&io) && Instant::now() < until => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                Err(sled::Error::Io(io)) if is_locked(&io) => {
+                    let message = format!("another process has {} open: end it", folder.display());
+                    return Err(StorageError::Unavailable(message));
+                }
+                Err(sled::Error::Io(io)) => return Err(not_moved(&io)),
+                Err(_) => return Err(unreadable("sled's log")),
             }
-            sled::Error::Io(io) => not_moved(&io),
-            _ => unreadable("sled's log"),
-        })?;
+        };
         match db.get(keys::LAYOUT) {
             Ok(Some(version)) if version == keys::LAYOUT_VERSION => Ok(Self(db)),
             // The first start of an earlier version was cut off.
