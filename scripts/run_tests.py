@@ -4,14 +4,18 @@
     scripts/run_tests.py [ARGUMENTS OF CARGO TEST]
 
 `cargo test` runs one program after the other. Most tests wait for timers and sockets, so a second program uses the time in
-which the first one waits. The output of a program is shown whole when it ends. The exit status is 1 if a program failed.
+which the first one waits. Beside a program that must run alone, programs that only compute use what it leaves of the
+processor, at the lowest priority. The output of a program is shown whole when it ends. The exit status is 1 if a program
+failed.
 """
 
 import concurrent.futures
 import json
 import os
+import queue
 import subprocess
 import sys
+import threading
 import time
 
 # Programs at a time: each runs as many tests at once as there are cores, and one more.
@@ -20,12 +24,15 @@ LANES = 2
 TIME_LIMIT_S = 6 * 3600 if os.environ.get("BATON_FULL") else 1200
 # Floods and churn of whole networks: beside them, other tests miss their times and find no free ports.
 ALONE = ("heavy",)
+# Packages whose tests wait for nothing, and depend on no time.
+COMPUTING = ("keys", "node/engine", "proto", "walrus-client")
 # These start first, so that no lane ends with them alone.
 LONGEST = ("it", "driver", "command")
 
 
 def programs(arguments):
-    """The test programs as pairs of their file and their package's folder: those that run alone, and the others."""
+    """The test programs as pairs of their file and their package's folder: those that run alone, those that only compute,
+    and the others."""
     command = ["cargo", "test", "--no-run", "--message-format=json-render-diagnostics", *arguments]
     build = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if build.returncode != 0:
@@ -41,10 +48,12 @@ def programs(arguments):
     rank = {name: place for place, name in enumerate(LONGEST)}
     found.sort(key=lambda program: rank.get(program[2], len(rank)))
     alone = [(file, folder) for file, folder, name in found if name in ALONE]
-    return alone, [(file, folder) for file, folder, name in found if name not in ALONE]
+    rest = [(file, folder) for file, folder, name in found if name not in ALONE]
+    computing = [program for program in rest if os.path.relpath(program[1]) in COMPUTING]
+    return alone, computing, [program for program in rest if program not in computing]
 
 
-def run(program):
+def run(program, priority=()):
     """Runs a program as `cargo test` does: in its package's folder. Returns its exit status, seconds and output."""
     file, folder = program
     threads = os.environ.get("RUST_TEST_THREADS", str((os.cpu_count() or 1) + 1))
@@ -52,7 +61,7 @@ def run(program):
     start = time.monotonic()
     try:
         ended = subprocess.run(
-            [file], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIME_LIMIT_S,
+            [*priority, file], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIME_LIMIT_S,
             check=False,
         )
         status, output = ended.returncode, ended.stdout
@@ -71,13 +80,40 @@ def report(program, status, seconds, output):
 
 def main():
     failed = []
-    alone, others = programs(sys.argv[1:])
+    lock = threading.Lock()
+
+    def run_and_report(program, priority=()):
+        ended = run(program, priority)
+        with lock:
+            failed.extend(report(program, *ended))
+
+    alone, computing, others = programs(sys.argv[1:])
+    waiting = queue.SimpleQueue()
+    for program in computing:
+        waiting.put(program)
+    is_alone = threading.Event()
+    is_alone.set()
+
+    def compute():
+        while is_alone.is_set():
+            try:
+                program = waiting.get_nowait()
+            except queue.Empty:
+                return
+            run_and_report(program, ("nice", "-n", "19"))
+
+    beside = threading.Thread(target=compute)
+    beside.start()
     for program in alone:
-        failed += report(program, *run(program))
+        run_and_report(program)
+    is_alone.clear()
+    rest = []
+    while not waiting.empty():
+        rest.append(waiting.get())
     with concurrent.futures.ThreadPoolExecutor(LANES) as lanes:
-        runs = {lanes.submit(run, program): program for program in others}
-        for ended in concurrent.futures.as_completed(runs):
-            failed += report(runs[ended], *ended.result())
+        # Each result is taken, so that an error of this script ends it.
+        list(lanes.map(run_and_report, rest + others))
+    beside.join()
     for name in failed:
         print(f"error: test program failed: {name}")
     sys.exit(1 if failed else 0)
