@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Drives the published memwal client, unmodified, against a relayer that was built (F10).
+# Drives the published memwal client, and the published client of the Model Context Protocol, unmodified, against a relayer
+# that was built (F10).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -10,7 +11,7 @@ if ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; t
   echo "skipped: memwal 0.2.1 needs Python 3.11, and $venv has $("$venv/bin/python" --version)"
   exit 0
 fi
-if ! "$venv/bin/python" -c 'import httpx, memwal' >/dev/null 2>&1; then
+if ! "$venv/bin/python" -c 'import httpx, mcp, memwal' >/dev/null 2>&1; then
   pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
   "${pip[@]}" -r scripts/memwal/requirements.txt
   # Without its own list: see requirements.txt.
@@ -18,3 +19,4 @@ if ! "$venv/bin/python" -c 'import httpx, memwal' >/dev/null 2>&1; then
 fi
 need_programs
 "$venv/bin/python" scripts/memwal/test_memwal.py "$bin"
+"$venv/bin/python" scripts/memwal/test_agent.py "$bin"

@@ -50,6 +50,7 @@ pub mod secret;
 pub mod session;
 pub mod sign;
 pub mod stack;
+pub mod token;
 pub mod words;
 
 pub use seal::OpenError;

@@ -43,7 +43,7 @@ use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::{
     InfoBuilder, OpenApi, OpenApiBuilder,
-    security::{ApiKey, ApiKeyValue, SecurityRequirement, SecurityScheme},
+    security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme},
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -255,10 +255,12 @@ fn describe(gated: OpenApi, open: OpenApi) -> OpenApi {
         components.add_security_scheme(header, scheme(header, about));
         all = all.add(header, Vec::<String>::new());
     }
+    components.add_security_scheme("token", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
     gated.security = None;
-    for item in gated.paths.paths.values_mut() {
+    for (path, item) in &mut gated.paths.paths {
+        let token = (path == gate::AGENTS).then(|| SecurityRequirement::new("token", Vec::<String>::new()));
         for (_, operation) in open::operations(item) {
-            operation.security = Some(vec![all.clone()]);
+            operation.security = Some([Some(all.clone()), token.clone()].into_iter().flatten().collect());
         }
     }
     document.merge(gated);

@@ -30,6 +30,9 @@ pub(crate) async fn run(settings: &Settings, command: &AccountCommand, out: &Out
         AccountCommand::Delegate(arguments) => {
             delegation::delegate(settings, &load(settings)?, arguments, out).await
         }
+        AccountCommand::Token(arguments) => {
+            delegation::make_token(settings, load(settings)?, arguments, out).await
+        }
         AccountCommand::Delegations => delegation::list(settings, load(settings)?, out).await,
         AccountCommand::Revoke { id, key } => {
             delegation::revoke(settings, load(settings)?, id, key.as_deref(), out).await

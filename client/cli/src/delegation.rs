@@ -5,13 +5,13 @@
 //! useless without the delegate's key.
 
 use baton_client::AccountKey;
-use baton_keys::{contexts::DELEGATION, ids::PublicKey, secret::random_bytes};
+use baton_keys::{contexts::DELEGATION, ids::PublicKey, secret::random_bytes, token::AgentToken};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
     Failure,
-    args::{DelegateArguments, SCOPES},
+    args::{DelegateArguments, SCOPES, TokenArguments},
     authority::{Delegation, time_text},
     clock::now_ms,
     out::{Out, clean},
@@ -54,6 +54,46 @@ pub(crate) async fn delegate(
         delegation.delegate_key
     );
     Ok(out.line(&line)?)
+}
+
+/// Makes a token for an agent: registers a delegation to the token's key, and shows the token once.
+pub(crate) async fn make_token(
+    settings: &Settings,
+    key: AccountKey,
+    arguments: &TokenArguments,
+    out: &Out,
+) -> Result<(), Failure> {
+    let token = AgentToken::generate(&key.account_id());
+    let delegate = DelegateArguments {
+        key: token.key().public_key().to_string(),
+        scopes: arguments.scopes.clone(),
+        project: arguments.project.clone(),
+        at_relayer: None,
+        days: arguments.days,
+        out: None,
+        register: true,
+    };
+    let delegation = sign(&key, &delegate, now_ms() / 1_000)?;
+    let relayer = RelayerClient::of_owner(settings, key)?;
+    let value = serde_json::to_value(&delegation).unwrap_or_default();
+    relayer.json(Method::POST, "/api/delegations", Some(&value)).await?;
+    let (text, url) = (token.expose(), relayer.agents_url());
+    if out.json() {
+        return Ok(out.value(&json!({
+            "token": text.as_str(), "id": delegation.id, "url": url, "scopes": delegation.scopes,
+            "project": delegation.project, "expires": delegation.expires,
+        }))?);
+    }
+    out.line(&text)?;
+    out.note("This token is shown once. In an agent's configuration of MCP servers:");
+    out.note(&format!("  url     {url}\n  header  Authorization: Bearer TOKEN"));
+    let expires = delegation.expires.get(..10).unwrap_or_default();
+    out.note(&format!(
+        "It allows {} until {expires}. End it: baton account revoke {}",
+        delegation.scopes.join(", "),
+        delegation.id
+    ));
+    Ok(())
 }
 
 fn sign(key: &AccountKey, arguments: &DelegateArguments, now_s: u64) -> Result<Delegation, Failure> {

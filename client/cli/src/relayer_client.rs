@@ -55,6 +55,11 @@ impl RelayerClient {
         &self.authority.owner
     }
 
+    /// The address of memory's tools for agents.
+    pub(crate) fn agents_url(&self) -> String {
+        format!("{}/mcp", self.url)
+    }
+
     fn new(settings: &Settings, key: AccountKey, authority: RequestAuthority) -> Result<Self, Failure> {
         let url = settings.relayer_url.clone().ok_or_else(|| {
             let named = settings.relayer.as_ref();
@@ -138,6 +143,28 @@ impl RelayerClient {
 
     /// Sends a request, and reads the answer as text.
     pub(crate) async fn text(&self, method: Method, path: &str, body: String) -> Result<String, Failure> {
+        self.send(method, path, body, &[]).await
+    }
+
+    /// Hands an agent's message to memory's tools, in this version of the protocol. A message that takes no
+    /// answer has an empty one.
+    pub(crate) async fn agent_message(
+        &self,
+        message: &str,
+        version: Option<&str>,
+    ) -> Result<String, Failure> {
+        let mut headers = vec![("accept", "application/json, text/event-stream")];
+        headers.extend(version.map(|version| ("mcp-protocol-version", version)));
+        self.send(Method::POST, "/mcp", message.to_owned(), &headers).await
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: String,
+        more: &[(&str, &str)],
+    ) -> Result<String, Failure> {
         let path = &match self.audience.get_or_init(|| self.ask_audience()).await {
             Some(relayer) => addressed_to(path, relayer),
             None => path.to_owned(),
@@ -147,6 +174,9 @@ impl RelayerClient {
         let mut request = self.http.request(method, format!("{}{path}", self.url));
         for (name, value) in headers {
             request = request.header(name, value);
+        }
+        for (name, value) in more {
+            request = request.header(*name, *value);
         }
         if let Some(delegation) = &self.authority.header {
             request = request.header("x-delegation", delegation);

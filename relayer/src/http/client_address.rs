@@ -18,7 +18,9 @@ pub struct ClientAddresses {
 }
 
 impl ClientAddresses {
-    fn trusts(&self, peer: IpAddr) -> bool {
+    /// Whether a connection comes from this machine or a trusted proxy, so that nobody on the way reads it.
+    pub(super) fn trusts(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
         peer.is_loopback() || self.proxies.contains(&peer)
     }
 

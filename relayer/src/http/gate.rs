@@ -1,5 +1,7 @@
 //! The gate: authenticates callers, limits rates, sizes and concurrent requests, and refuses replays.
 //!
+//! An agent's token is accepted at `/mcp` in place of a signature.
+//!
 //! The order of the checks is the order of their cost. Nothing is held before the signature is verified:
 //! 1. the subnet's rate, the relayer that is named, the form of the headers, the time, and whether the named key has a request left;
 //! 2. the signature, if the head has the hash of the body;
@@ -10,18 +12,25 @@
 use axum::{
     body::Body,
     extract::{ConnectInfo, Request, State},
-    http::{HeaderMap, HeaderValue, header::CONNECTION, request::Parts},
+    http::{
+        HeaderMap, HeaderValue, StatusCode,
+        header::{AUTHORIZATION, CONNECTION, WWW_AUTHENTICATE},
+        request::Parts,
+    },
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
 use baton_command::listen::Activity;
-use baton_keys::account::body_sha256;
+use baton_keys::{account::body_sha256, token::AgentToken};
+use baton_memory::ids::OwnerId;
 use baton_mesh::Subnet;
 use tokio::time::Instant;
 
 use super::{
     AppState,
-    api_error::{ApiError, BUSY, CLOCK, DEADLINE, INTERNAL, RATE, TOO_LARGE, UNAUTHENTICATED},
+    api_error::{
+        ApiError, BUSY, CLEAR_TOKEN, CLOCK, DEADLINE, INTERNAL, RATE, TOKEN, TOO_LARGE, UNAUTHENTICATED,
+    },
     body::{self, BodyLimits, BodyReader},
     invitation,
     limits::{ANSWER_TIMEOUT, BODY_BYTES, CHAT_BODY_BYTES, IMPORT_BODY_BYTES, OPEN_BODY_BYTES},
@@ -34,6 +43,8 @@ use crate::{
 
 /// The route whose requests and answers carry keys of sessions.
 const CHAT: &str = "/v1/chat";
+/// The route for agents, which may send a token.
+pub(super) const AGENTS: &str = "/mcp";
 
 /// Most bytes of a body on a route.
 fn body_limit(path: &str) -> usize {
@@ -63,8 +74,14 @@ fn limits_of(app: &AppState, most: usize) -> BodyLimits {
 /// Admits a request with its [`Caller`], or answers it.
 pub(super) async fn gate(State(app): State<AppState>, request: Request, next: Next) -> Response {
     let is_chat = request.uri().path() == CHAT;
+    let is_agent = request.uri().path() == AGENTS;
     let _secret = is_chat.then(SecretUse::begin);
     let mut response = admit_and_run(&app, request, next).await;
+    if is_agent && response.status() == StatusCode::UNAUTHORIZED {
+        response
+            .headers_mut()
+            .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"baton memory\""));
+    }
     if is_chat {
         // A kept-alive connection keeps the bytes of its last request, which contain a session's key.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -117,6 +134,12 @@ async fn admit(app: &AppState, request: Request) -> Result<(Request, Permits), A
     if let Some(subnet) = subnet {
         super::lock(&app.inner.subnet_rates).take(subnet, now_ms).map_err(limited)?;
     }
+    if parts.uri.path() == AGENTS
+        && let Some(token) = parts.headers.get(AUTHORIZATION)
+    {
+        let caller = identify_token(app, &parts, token, subnet).await?;
+        return admit_agent(app, parts, sent, (caller, subnet)).await;
+    }
     let signed_path = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     parts.uri = app.inner.audience.check(&parts.uri)?;
     let head = SignedHead::read(&parts.headers, now_ms).map_err(refuse)?;
@@ -153,6 +176,45 @@ async fn admit(app: &AppState, request: Request) -> Result<(Request, Permits), A
     parts.extensions.insert(caller);
     let permits = Permits { _request: request, _large: large };
     Ok((Request::from_parts(parts, Body::from(bytes)), permits))
+}
+
+/// Reads the body of an agent's request, and takes its slot.
+async fn admit_agent(
+    app: &AppState,
+    mut parts: Parts,
+    sent: Body,
+    (caller, subnet): (Caller, Option<Subnet>),
+) -> Result<(Request, Permits), ApiError> {
+    let bytes = body::read(sent, limits_of(app, BODY_BYTES)).await?;
+    let request = slot(app, &app.inner.requests, SlotCaller { subnet, key: caller.key.0 }).await?;
+    parts.extensions.insert(caller);
+    Ok((Request::from_parts(parts, Body::from(bytes)), Permits { _request: request, _large: None }))
+}
+
+/// Finds the delegation of an agent's token; returns the caller.
+async fn identify_token(
+    app: &AppState,
+    parts: &Parts,
+    header: &HeaderValue,
+    subnet: Option<Subnet>,
+) -> Result<Caller, ApiError> {
+    let unknown = || ApiError::new(TOKEN);
+    let text = header.to_str().ok().and_then(|text| text.strip_prefix("Bearer "));
+    let token = text.and_then(AgentToken::parse).ok_or_else(unknown)?;
+    let owner: OwnerId = token.account().parse().map_err(|_| unknown())?;
+    let peer =
+        parts.extensions.get::<ConnectInfo<Activity>>().map(|ConnectInfo(activity)| activity.peer().ip());
+    if peer.is_some_and(|peer| !app.inner.addresses.trusts(peer)) {
+        return Err(ApiError::new(CLEAR_TOKEN));
+    }
+    let (key, now_ms) = (token.key().public_key(), app.now_ms());
+    // Before any lookup for the key, which may be unknown.
+    super::lock(&app.inner.key_rates).take(key, now_ms).map_err(limited)?;
+    app.inner.owners.check_policy(owner, app.registry().records(), now_ms).await?;
+    let delegation = app.registry().find(owner, &key, None, now_ms / 1_000).await?.ok_or_else(unknown)?;
+    super::lock(&app.inner.owner_rates).take(owner, now_ms).map_err(limited)?;
+    app.inner.owners.count(owner, subnet, now_ms)?;
+    Ok(Caller { owner, key, delegation: Some(delegation) })
 }
 
 /// The subnet that counts a request, by its connection or by a trusted proxy.

@@ -1,5 +1,5 @@
 //! `/mcp`: the tools over streamable HTTP, behind the same gate as all routes. Without sessions: every
-//! message is signed separately, and nothing is kept between two.
+//! message is signed separately or carries an agent's token, and nothing is kept between two.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub(crate) fn describe(paths: &mut Paths) {
         ))
         .response("200", ResponseBuilder::new().description("the protocol's answer").build())
         .response("202", ResponseBuilder::new().description("a notification was taken").build())
-        .response("401", ResponseBuilder::new().description("the request is not signed").build())
+        .response("401", ResponseBuilder::new().description("the request is not signed, or its token is not valid").build())
         .response("406", ResponseBuilder::new().description("Accept lacks JSON or event streams").build())
         .response("415", ResponseBuilder::new().description("the body is not JSON").build())
         .build();

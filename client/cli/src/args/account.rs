@@ -33,6 +33,12 @@ pub(crate) enum AccountCommand {
     /// enough.
     #[command(after_help = DELEGATE_EXAMPLES)]
     Delegate(DelegateArguments),
+    /// Make a token for an agent that cannot sign requests, as its MCP configuration takes it (needs --relayer).
+    ///
+    /// Prints the token, once. It is for the relayer's /mcp alone. baton account delegations lists it, and baton
+    /// account revoke ends it.
+    #[command(after_help = TOKEN_EXAMPLES)]
+    Token(TokenArguments),
     /// List the delegations known to the relayer (needs --relayer).
     Delegations,
     /// Revoke a delegation, at once and for good (needs --relayer).
@@ -52,6 +58,32 @@ Examples:
   baton account delegate KEY --scopes read,write --project garden --days 7 --register --relayer https://relayer.example
   baton memory list --delegation agent.json --relayer https://relayer.example
   baton account revoke ID --relayer https://relayer.example";
+
+const TOKEN_EXAMPLES: &str = "\
+Examples:
+  baton account token --relayer https://relayer.example
+  baton account token --scopes read,write --project garden --days 7 --relayer https://relayer.example
+  baton account revoke ID --relayer https://relayer.example";
+
+/// Arguments of `baton account token`.
+#[derive(Debug, Args)]
+pub(crate) struct TokenArguments {
+    /// Scopes: read, write (without reading), intimate (adds intimate items to read), admin.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "read",
+        value_parser = clap::builder::PossibleValuesParser::new(SCOPES)
+    )]
+    pub scopes: Vec<String>,
+    /// The only project that it covers [default: all of the account's memory].
+    #[arg(long, value_name = "NAME")]
+    pub project: Option<String>,
+    /// Validity in days.
+    #[arg(long, value_name = "NUMBER", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=366))]
+    pub days: u32,
+}
 
 /// Arguments of `baton account delegate`.
 #[derive(Debug, Args)]

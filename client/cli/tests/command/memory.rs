@@ -6,6 +6,7 @@ use baton_keys::{
     SecretSigningKey,
     account::{RequestParts, account_id, body_sha256, sign_relayer_url, verify_request},
     ids::PublicKey,
+    token::AgentToken,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -200,4 +201,64 @@ async fn what_a_relayer_refuses_has_its_code_hint_and_exit_code() {
     let deaf = baton(folder.path(), &["chat", "--memory", "--message", "x"], "").await;
     assert_eq!(code(&deaf), 2);
     assert!(err(&deaf).contains("--relayer"), "{}", err(&deaf));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_the_key_of_a_registered_delegation_and_is_the_only_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start_relayer(&folder).await;
+    let url = server.uri();
+    answers(&server, "POST", "/api/delegations", None, json!({ "count": 1 })).await;
+    let arguments = ["account", "token", "--scopes", "read,write", "--project", "garden", "--days", "7"];
+    let made = baton(folder.path(), &[&arguments[..], &["--relayer", &url]].concat(), "").await;
+    assert_eq!(code(&made), 0, "{}", err(&made));
+    let token = AgentToken::parse(out(&made).trim()).unwrap();
+    assert!(err(&made).contains(&format!("{url}/mcp")), "{}", err(&made));
+    let requests = server.received_requests().await.unwrap();
+    let registered = requests.iter().find(|request| request.url.path() == "/api/delegations").unwrap();
+    let delegation: Value = serde_json::from_slice(&registered.body).unwrap();
+    assert_eq!(delegation["delegate_key"], token.key().public_key().to_string());
+    assert_eq!(
+        (&delegation["scopes"], &delegation["project"]),
+        (&json!(["read", "write"]), &json!("garden"))
+    );
+    let shown = last(&baton(folder.path(), &["account", "show", "--json"], "").await);
+    assert_eq!(shown["account"], token.account());
+    let id = delegation["id"].as_str().unwrap();
+    assert!(err(&made).contains(&format!("baton account revoke {id}")), "{}", err(&made));
+    let json = last(&baton(folder.path(), &["account", "token", "--json", "--relayer", &url], "").await);
+    assert!(AgentToken::parse(json["token"].as_str().unwrap()).is_some(), "{json}");
+    let nowhere = baton(folder.path(), &["account", "token"], "").await;
+    assert_eq!(code(&nowhere), 2, "{}", err(&nowhere));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_s_messages_go_to_the_relayer_signed_and_its_errors_come_back_as_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start_relayer(&folder).await;
+    let url = server.uri();
+    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize" });
+    let told = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    let list = json!({ "jsonrpc": "2.0", "id": "two", "method": "tools/list" });
+    let agreed = json!({ "jsonrpc": "2.0", "id": 1, "result": { "protocolVersion": "2025-06-18" } });
+    answers(&server, "POST", "/mcp", Some(hello.clone()), agreed.clone()).await;
+    let told_mock = Mock::given(ValidSignature).and(path("/mcp")).and(body_json(&told));
+    told_mock.respond_with(ResponseTemplate::new(202)).mount(&server).await;
+    let refused = json!({ "code": "not_admitted", "message": "not served here", "hint": "ask its operator" });
+    let list_mock = Mock::given(ValidSignature).and(path("/mcp")).and(body_json(&list));
+    list_mock.respond_with(ResponseTemplate::new(403).set_body_json(refused)).mount(&server).await;
+    let input = format!("{hello}\n{told}\nnot json\n\n{list}\n");
+    let run = baton(folder.path(), &["memory", "mcp", "--relayer", &url], &input).await;
+    assert_eq!(code(&run), 0, "{}", err(&run));
+    let lines: Vec<Value> = out(&run).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert_eq!(lines[0], agreed);
+    assert_eq!(lines[1]["error"]["code"], -32_700);
+    assert_eq!((&lines[2]["id"], &lines[2]["error"]["code"]), (&json!("two"), &json!(-32_603)));
+    assert!(lines[2].to_string().contains("not served here (ask its operator)"), "{}", lines[2]);
+    let requests = server.received_requests().await.unwrap();
+    let versions = requests.iter().filter(|request| request.url.path() == "/mcp");
+    let versions: Vec<_> =
+        versions.map(|request| request.headers.get("mcp-protocol-version").is_some()).collect();
+    assert_eq!(versions, [false, true, true], "the agreed version goes with each later message");
 }

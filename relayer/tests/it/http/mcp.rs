@@ -2,13 +2,14 @@
 
 use std::{process::Stdio, time::Duration};
 
+use baton_keys::{account::AccountKey, token::AgentToken};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 
-use super::harness::{Person, TestServer};
+use super::harness::{Answer, Person, TestServer};
 
 /// An agent's side of `baton-relayer mcp`.
 struct Agent {
@@ -175,4 +176,60 @@ async fn f9_tools_over_http_act_for_the_signer_of_each_message() {
     assert_eq!(bound["structuredContent"]["hits"], json!([]), "the delegate's project holds for tools too");
     let refused = call(&friend, "remember", json!({ "text": "x y z" })).await;
     assert!(refused["isError"] == true && refused.to_string().contains("scope_missing"), "{refused}");
+}
+
+/// One JSON-RPC message to `/mcp` with this `Authorization` header.
+async fn rpc_with(server: &TestServer, authorization: &str, method: &str, params: Value) -> Answer {
+    let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
+    let headers = [
+        ("authorization", authorization),
+        ("accept", "application/json, text/event-stream"),
+        ("content-type", "application/json"),
+        ("mcp-protocol-version", "2025-06-18"),
+    ];
+    let headers = headers.map(|(name, value)| (name, value.to_owned()));
+    server.send("POST", "/mcp", &headers, message.into_bytes()).await
+}
+
+#[tokio::test]
+async fn an_agent_with_a_token_has_the_rights_of_its_delegation_until_it_is_revoked() {
+    let server = TestServer::open().await;
+    let owner = Person::new(&server);
+    let token = AgentToken::generate(&owner.account);
+    let bearer = format!("Bearer {}", *token.expose());
+    let refused = rpc_with(&server, &bearer, "tools/list", json!({})).await;
+    assert_eq!(refused.headers["www-authenticate"], "Bearer realm=\"baton memory\"");
+    refused.refused(401, "invalid_token");
+
+    let mut agent = owner.friend();
+    agent.key = AccountKey::from_seed(&token.key().expose_seed());
+    let delegation = owner.delegate(&agent, &["read", "write"], Some("garden"));
+    owner.post("/api/delegations", json!(delegation)).await.good();
+    let listed = rpc_with(&server, &bearer, "tools/list", json!({})).await;
+    listed.good();
+    assert_eq!(listed.json()["result"]["tools"].as_array().unwrap().len(), 9);
+    let call = async |tool: &str, arguments: Value| {
+        let answer =
+            rpc_with(&server, &bearer, "tools/call", json!({ "name": tool, "arguments": arguments })).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.json()["result"].clone()
+    };
+    let fact = json!({ "text": "The roses want water on Tuesdays.", "project": "garden" });
+    let kept = call("remember", fact).await;
+    assert_eq!(kept["isError"], false, "{kept}");
+    let elsewhere = call("remember", json!({ "text": "x y z", "project": "house" })).await;
+    assert!(elsewhere["isError"] == true && elsewhere.to_string().contains("project_only"), "{elsewhere}");
+
+    // Tokens are for agents' tools alone.
+    let headers = [("authorization", bearer.clone())];
+    server.send("GET", "/v1/memory/projects", &headers, Vec::new()).await.refused(401, "unauthenticated");
+    let other = format!("Bearer {}", *AgentToken::generate(&owner.account).expose());
+    for wrong in
+        [other.as_str(), "Bearer baton-token-", "Bearer x", "Basic eDp5", &bearer[..bearer.len() - 1]]
+    {
+        rpc_with(&server, wrong, "tools/list", json!({})).await.refused(401, "invalid_token");
+    }
+    let gone = format!("/api/delegations/{}", delegation.id);
+    owner.ask("DELETE", &gone, Value::Null).await.good();
+    rpc_with(&server, &bearer, "tools/list", json!({})).await.refused(401, "invalid_token");
 }
