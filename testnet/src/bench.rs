@@ -1,6 +1,7 @@
-//! `baton-testnet bench`: the network's overhead on a turn, against the bare engine in the same run, and the cost of
-//! a turn at each length of a session.
+//! `baton-testnet bench`: the network's overhead on a turn, against the bare engine in the same run; the cost of a
+//! turn at each length of a session; and what each API of the gateway adds to a turn.
 
+mod apis;
 mod growth;
 mod overhead;
 mod proxy;
@@ -17,6 +18,22 @@ use crate::{network::EngineChoice, output};
 pub(crate) enum BenchCommand {
     /// Measure the network's overhead on a turn, and the cost of a turn by session length
     Turn(BenchTurnArgs),
+    /// Measure the first-token time of each API of `baton serve`, beside that of a bare session
+    Apis(BenchApisArgs),
+}
+
+/// Arguments of `baton-testnet bench apis`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchApisArgs {
+    /// Print the figures as one JSON line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Samples of each API and engine, after a warm-up
+    #[arg(long, default_value_t = 100, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub(crate) samples: usize,
+    /// Folder of downloaded models
+    #[arg(long, env = "BATON_MODEL_DIR")]
+    pub(crate) model_dir: Option<PathBuf>,
 }
 
 /// Arguments of `baton-testnet bench turn`.
@@ -83,12 +100,28 @@ struct Figures {
 
 /// Runs one benchmark.
 pub(crate) async fn run(command: BenchCommand) -> anyhow::Result<()> {
-    let BenchCommand::Turn(args) = command;
+    let args = match command {
+        BenchCommand::Turn(args) => args,
+        BenchCommand::Apis(args) => return run_apis(&args).await,
+    };
     let figures = measure(&args).await?;
     if args.json {
         output::line(&serde_json::to_string(&figures)?);
     } else {
         print(&figures);
+    }
+    Ok(())
+}
+
+async fn run_apis(args: &BenchApisArgs) -> anyhow::Result<()> {
+    let mut figures = Vec::new();
+    for engine in [EngineChoice::Echo, EngineChoice::Native] {
+        figures.push(apis::measure(engine, args).await?);
+    }
+    if args.json {
+        output::line(&serde_json::to_string(&figures)?);
+    } else {
+        apis::print(&figures);
     }
     Ok(())
 }

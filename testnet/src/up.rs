@@ -118,7 +118,7 @@ async fn stdin_closed() {
 }
 
 /// Writes a configuration for the client, which keeps its command line short.
-fn write_config(network: &Network, folder: &Path) -> anyhow::Result<PathBuf> {
+pub(crate) fn write_config(network: &Network, folder: &Path) -> anyhow::Result<PathBuf> {
     let nodes: Vec<String> = network.addresses().iter().map(|address| format!("\"{address}\"")).collect();
     let (store, shards) = (network.store_url(), network.options.shards);
     // A home of its own: the person's conversations stay apart.

@@ -31,7 +31,8 @@ impl Demo {
         let mut input = Self::ask("We go on here.");
         let history = conversation.turns.iter().flat_map(|turn| turn.messages.clone());
         drop(input.messages.splice(..0, history));
-        self.session = self.client.new_session(NewSession { system, branch, root: None }).await?;
+        self.session =
+            self.client.new_session(NewSession { system, branch, ..NewSession::default() }).await?;
         self.say(input).await?;
         self.settle().await?;
         let deletion = self.client.session(old).delete().await?;
