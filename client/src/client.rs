@@ -64,6 +64,8 @@ pub struct NewSession {
     pub branch: Option<BranchPoint>,
     /// The root to use; a random one if none.
     pub root: Option<SessionRoot>,
+    /// The project that the session belongs to, in this home alone; none for the home's owner.
+    pub project: Option<String>,
 }
 
 impl NewSession {
@@ -195,6 +197,7 @@ impl Client {
             device_id: new_device(),
             created_ms: now_ms,
             system: new.system,
+            project: new.project,
         };
         let session = self.core.begin(root, header).await?;
         // A new session has no other writer yet.
@@ -243,13 +246,13 @@ impl Client {
     }
 
     /// The sessions of this home with all these words, in any case, in their title or in any message; last used
-    /// first, and at most [`MAX_MATCHES`](crate::MAX_MATCHES).
+    /// first, and at most [`MAX_MATCHES`](crate::MAX_MATCHES). With a project, only its sessions.
     ///
     /// # Errors
     /// [`ClientError::File`] when the home folder cannot be listed.
-    pub async fn search(&self, words: &str) -> Result<Vec<SearchMatch>, ClientError> {
-        let words = words.to_owned();
-        self.core.blocking(move |core| search::search(core, &words)).await
+    pub async fn search(&self, words: &str, project: Option<&str>) -> Result<Vec<SearchMatch>, ClientError> {
+        let (words, project) = (words.to_owned(), project.map(str::to_owned));
+        self.core.blocking(move |core| search::search(core, &words, project.as_deref())).await
     }
 
     /// Hands the conversations of this home to `look`, last changed first, one in memory at a time. Takes at

@@ -275,6 +275,7 @@ impl Decoy<'_> {
             device_id: new_device(),
             created_ms: now_ms,
             system: self.plan.system.clone(),
+            project: None,
         };
         let session = core.begin(SessionRoot::generate(), header).await?;
         // A new session has no other writer.

@@ -4,18 +4,20 @@ mod account;
 pub(crate) mod blob;
 mod grants;
 mod memory;
+pub(crate) mod serve;
 mod session;
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::path::PathBuf;
 
 use baton_command::manual::{CompletionsArguments, ManArguments};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::options::ClientOptions;
-pub(crate) use account::{AccountCommand, DelegateArguments, SCOPES};
+pub(crate) use account::{AccountCommand, DelegateArguments, SCOPES, TokenArguments};
 use blob::BlobCommand;
 pub(crate) use grants::{GrantsCommand, NarrowArguments};
 pub(crate) use memory::{ContextArguments, MemoryCommand, OtherHolders, Switch};
+pub(crate) use serve::{KeyOptions, KeysCommand, ServeArguments, ServeCommand, Term};
 pub(crate) use session::{RekeyArguments, SessionCommand, Side};
 
 /// The commands in groups, in the order of a newcomer's needs.
@@ -144,7 +146,7 @@ pub(crate) enum Command {
     /// baton-node must be installed beside this one.
     Try(TryArguments),
     /// Serve a local OpenAI-compatible endpoint over your sealed sessions.
-    Serve(ServeArguments),
+    Serve(Box<ServeArguments>),
     /// List, show, branch, verify, move, back up and delete sessions.
     Session {
         /// The session command.
@@ -360,47 +362,6 @@ pub(crate) struct TryArguments {
     /// Use a line-by-line prompt instead of the full-screen view, even at a terminal.
     #[arg(long)]
     pub plain: bool,
-}
-
-/// Arguments of `baton serve`.
-///
-/// The endpoint recognises a program's conversation by its messages. The header x-baton-session, or the field
-/// session, selects a session instead: an id, a prefix of one, `last`, or `new`.
-#[derive(Debug, Args)]
-pub(crate) struct ServeArguments {
-    /// Address to listen on.
-    #[arg(long, value_name = "ADDRESS", env = "BATON_SERVE_LISTEN", default_value = "127.0.0.1:8788")]
-    pub listen: SocketAddr,
-    /// File with the bearer key that programs must send; created if missing [default: serve.key in the home
-    /// folder].
-    #[arg(long, value_name = "FILE", env = "BATON_SERVE_KEY_FILE")]
-    pub key_file: Option<PathBuf>,
-    /// Serve all programs on this machine, without a key.
-    #[arg(long, conflicts_with = "key_file")]
-    pub no_key: bool,
-    /// Allow web pages of this origin, such as `https://chat.example`; may be repeated.
-    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', env = "BATON_SERVE_ALLOW_ORIGIN")]
-    pub allow_origin: Vec<String>,
-    /// Accept this host name in requests, in addition to localhost; may be repeated.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', env = "BATON_SERVE_ALLOW_HOST")]
-    pub allow_host: Vec<String>,
-    /// Model name or id for requests without one [default: any, preferably on a node's own engine].
-    #[arg(long, env = "BATON_MODEL")]
-    pub model: Option<String>,
-    /// Node to use, and no other: its id, or the first digits of it.
-    #[arg(long, value_name = "ID")]
-    pub only: Option<String>,
-    /// Allow test engines, which only repeat the message.
-    #[arg(long, env = "BATON_ALLOW_ECHO")]
-    pub allow_echo: bool,
-    /// Sampling temperature for requests without one, from 0 (no randomness) to 5 [default: 0.7].
-    #[arg(long, value_name = "NUMBER")]
-    pub temperature: Option<f32>,
-    /// Maximum tokens of an answer, for requests without a limit.
-    #[arg(long, value_name = "NUMBER")]
-    pub max_tokens: Option<u32>,
-    #[command(flatten)]
-    pub memory: MemoryArguments,
 }
 
 /// The relayer of a conversation, and its memory.

@@ -5,6 +5,7 @@
 
 mod account;
 mod account_key;
+mod agent_pipe;
 mod args;
 mod audit;
 mod authority;
@@ -35,6 +36,7 @@ mod relayer_client;
 mod relayer_memory;
 mod repl;
 mod serve;
+mod serve_keys;
 mod session;
 mod settings;
 mod storage;

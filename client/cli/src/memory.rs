@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
-    Failure,
+    Failure, agent_pipe,
     args::{ContextArguments, MemoryCommand, OtherHolders, Switch},
     out::{Out, clean, count, memories},
     relayer_client::RelayerClient,
@@ -102,6 +102,7 @@ pub(crate) async fn run(settings: &Settings, command: &MemoryCommand, out: &Out)
             let until = clean(answer["until"].as_str().unwrap_or_default());
             Ok(out.line(&format!("the relayer serves {} until {until}", relayer.owner()))?)
         }
+        MemoryCommand::Mcp => agent_pipe::run(&relayer).await,
         MemoryCommand::Projects => {
             show_groups(&relayer.json(Method::GET, "/v1/memory/projects", None).await?, out)
         }

@@ -63,7 +63,9 @@ pub(crate) async fn branch(
     if let Some(text) = own_system {
         system = vec![Message::new(Role::System, text)];
     }
-    let session = client.new_session(NewSession { system, branch: Some(point.1), root: None }).await?;
+    let project = conversation.project.clone();
+    let new = NewSession { system, branch: Some(point.1), project, root: None };
+    let session = client.new_session(new).await?;
     Ok((OpenedSession { session, history }, point.0))
 }
 
@@ -119,6 +121,7 @@ mod tests {
         let conversation = Conversation {
             session: SessionId([1; 32]),
             title: String::new(),
+            project: None,
             used_ms: 0,
             branch: None,
             turns: vec![turn(0), turn(2)],

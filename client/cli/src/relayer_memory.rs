@@ -44,6 +44,8 @@ pub(crate) struct RelayerMemory {
     persona: Option<String>,
     /// Receives the exchanges to remember; `None` sends none.
     pub write: Option<RelayerClient>,
+    /// Runs memory's tools for agents; `None` without the relayer's URL.
+    tools: Option<RelayerClient>,
 }
 
 impl RelayerMemory {
@@ -59,7 +61,8 @@ impl RelayerMemory {
             owner.ok_or_else(|| ClientError::Config("--owner is 0x and 64 hex characters".to_owned()))?;
         let write = if arguments.memory_write { Some(RelayerClient::open(settings)?) } else { None };
         let (project, persona) = (arguments.project.clone(), arguments.persona.clone());
-        Ok(Some(Self { key, owner, mode: arguments.memory_hint, project, persona, write }))
+        let tools = RelayerClient::open(settings).ok();
+        Ok(Some(Self { key, owner, mode: arguments.memory_hint, project, persona, write, tools }))
     }
 
     /// The hint for a message; shows its extent to the user too.
@@ -95,10 +98,11 @@ impl RelayerMemory {
         }
     }
 
-    /// Sends an exchange to be remembered.
+    /// Sends an exchange to be remembered, in this project or else that of the arguments.
     pub(crate) async fn send(
         &self,
         relayer: &RelayerClient,
+        project: Option<&str>,
         messages: &[Message],
         outcome: &TurnOutcome,
     ) -> Result<(), Failure> {
@@ -106,9 +110,10 @@ impl RelayerMemory {
             "session": outcome.session.to_string(), "turn": outcome.seq, "user": user_text(messages),
             "assistant": outcome.text,
         });
-        for (name, value) in [("project", &self.project), ("persona", &self.persona)] {
+        let project = project.or(self.project.as_deref());
+        for (name, value) in [("project", project), ("persona", self.persona.as_deref())] {
             if let Some(value) = value {
-                body[name] = value.as_str().into();
+                body[name] = value.into();
             }
         }
         relayer.text(Method::POST, "/v1/memory/turns", body.to_string()).await.map(drop)
@@ -117,18 +122,20 @@ impl RelayerMemory {
 
 /// For `baton serve`, whose user sees no prompt: it describes the hints once, at its start.
 impl GatewayMemory for RelayerMemory {
-    fn hint(&self, session: SessionId, messages: &[Message]) -> MemoryHint {
-        self.hint_of(session, self.words(&user_text(messages)))
+    fn hint(&self, project: Option<&str>, session: SessionId, messages: &[Message]) -> MemoryHint {
+        let hint = self.hint_of(session, self.words(&user_text(messages)));
+        MemoryHint { project: project.map(str::to_owned).or(hint.project), ..hint }
     }
 
     fn remember<'a>(
         &'a self,
+        project: Option<&'a str>,
         messages: &'a [Message],
         outcome: &'a TurnOutcome,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async move {
             let Some(relayer) = &self.write else { return };
-            if let Err(failure) = self.send(relayer, messages, outcome).await {
+            if let Err(failure) = self.send(relayer, project, messages, outcome).await {
                 let name = match &failure {
                     Failure::Client(error) => error.name(),
                     Failure::Relayer { name, .. } => name.as_str(),
@@ -137,6 +144,29 @@ impl GatewayMemory for RelayerMemory {
                 tracing::warn!(name, "an exchange was not remembered");
             }
         })
+    }
+
+    fn answer_agent<'a>(
+        &'a self,
+        message: &'a str,
+        version: Option<&'a str>,
+    ) -> Pin<Box<dyn Future<Output = Result<Option<String>, String>> + Send + 'a>> {
+        Box::pin(async move {
+            let relayer =
+                self.tools.as_ref().ok_or("memory's tools need the relayer's URL: --relayer https://HOST")?;
+            let answer = relayer.agent_message(message, version).await.map_err(|failure| reason(&failure))?;
+            Ok(Some(answer).filter(|answer| !answer.is_empty()))
+        })
+    }
+}
+
+/// The reason of a failure, with its next step.
+pub(crate) fn reason(failure: &Failure) -> String {
+    match failure {
+        Failure::Relayer { message, hint: Some(hint), .. } => format!("{message} ({hint})"),
+        Failure::Relayer { message, .. } => message.clone(),
+        Failure::Client(error) => error.to_string(),
+        _ => "the relayer cannot be asked".to_owned(),
     }
 }
 

@@ -4,7 +4,9 @@ use std::{io::IsTerminal as _, path::Path, sync::Arc, time::Duration};
 
 use baton_client::{Client, ClientError, NodeInfo, TurnInput};
 use baton_command::signals::StopSignals;
-use baton_gateway::{Gateway, GatewayConfig, GatewayMemory, is_loopback};
+use baton_gateway::{
+    Gateway, GatewayConfig, GatewayMemory, NamedKeys, TlsIdentity, generate_key, is_loopback,
+};
 use baton_keys::files;
 use baton_proto::turn::Sampling;
 use serde_json::json;
@@ -13,11 +15,12 @@ use zeroize::Zeroizing;
 
 use super::{
     Failure,
-    args::{HintMode, ServeArguments},
+    args::{HintMode, KeysCommand, ServeArguments, ServeCommand},
     leave_at_second_interrupt,
     nodes::named_node,
     out::{Out, count},
     relayer_memory::RelayerMemory,
+    serve_keys,
     settings::{self, Settings},
     talk::{DEFAULT_TEMPERATURE, search_line, tried_places},
     with_client, write_private,
@@ -29,12 +32,13 @@ const KEY_FILE: &str = "serve.key";
 const LOCALHOST: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 /// Interval between two looks at the nodes.
 const NODES_CHECK: Duration = Duration::from_secs(3);
-/// Prefix of a generated key, so that a leaked one is recognisable.
-const KEY_PREFIX: &str = "sk-baton-";
 /// Largest key file.
 const MAX_KEY_BYTES: u64 = 4096;
 
 pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> Result<(), Failure> {
+    if let Some(ServeCommand::Keys { command }) = &arguments.command {
+        return serve_keys::run(settings, command.as_ref().unwrap_or(&KeysCommand::List), out);
+    }
     let address = arguments.listen;
     if arguments.no_key && !is_loopback(&address) {
         return Err(Failure::Usage(format!(
@@ -42,6 +46,13 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
         )));
     }
     let mut template = template(settings, arguments).await?;
+    let identity = match (&arguments.tls_cert, &arguments.tls_key) {
+        (Some(certificate), Some(key)) => {
+            let read = TlsIdentity::read(certificate, key);
+            Some(read.map_err(|error| Failure::Usage(format!("the certificate cannot be used: {error}")))?)
+        }
+        _ => None,
+    };
     let memory = RelayerMemory::from(settings, &arguments.memory)?;
     if memory.is_some() && template.relayer.is_none() {
         return Err(Failure::Usage(
@@ -64,17 +75,25 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
             hosts: arguments.allow_host.clone(),
             template,
             memory,
+            keys: Some(NamedKeys::open(settings.home()).map_err(serve_keys::failure)?),
         };
         let gateway = Gateway::open(client.clone(), config.clone()).await?;
         let mut signals = StopSignals::listen()?;
-        announce(address, (!arguments.no_key).then_some(&*key_file), config.key.as_ref(), out)?;
+        let key_file = (!arguments.no_key).then_some(&*key_file);
+        announce((address, identity.is_some()), key_file, config.key.as_ref(), out)?;
         let stop = async move {
             signals.next().await;
             leave_at_second_interrupt();
         };
+        let serving = async {
+            match identity {
+                Some(identity) => gateway.serve_tls(listener, identity, stop).await,
+                None => gateway.serve(listener, stop).await,
+            }
+        };
         tokio::select! {
             biased;
-            served = gateway.serve(listener, stop) => Ok(served?),
+            served = serving => Ok(served?),
             () = watch_nodes(client, settings.named_nodes(), out) => unreachable!("the watch does not end"),
         }
     })
@@ -156,8 +175,7 @@ fn key(path: &Path) -> Result<Zeroizing<String>, Failure> {
         }
         return Ok(Zeroizing::new(text.to_owned()));
     }
-    let random = Zeroizing::new(baton_keys::secret::random_bytes::<32>());
-    let key = Zeroizing::new(format!("{KEY_PREFIX}{}", hex::encode(*random)));
+    let key = generate_key();
     write_private(path, format!("{}\n", *key).as_bytes())?;
     Ok(key)
 }
@@ -165,14 +183,15 @@ fn key(path: &Path) -> Result<Zeroizing<String>, Failure> {
 /// Shows the endpoint's address; programs read the JSON line. A person gets the page's link with the key in
 /// its fragment, which browsers do not send.
 fn announce(
-    address: std::net::SocketAddr,
+    (address, has_tls): (std::net::SocketAddr, bool),
     key_file: Option<&Path>,
     key: Option<&Zeroizing<String>>,
     out: &Out,
 ) -> Result<(), Failure> {
     // Nothing can connect to the address that stands for all.
     let reached = if address.ip().is_unspecified() { (LOCALHOST, address.port()).into() } else { address };
-    let url = format!("http://{reached}/v1");
+    let scheme = if has_tls { "https" } else { "http" };
+    let url = format!("{scheme}://{reached}/v1");
     if out.json() {
         let key_file = key_file.map(|path| path.display().to_string());
         return Ok(out.value(&json!({ "event": "ready", "url": url, "key_file": key_file }))?);
@@ -182,14 +201,14 @@ fn announce(
         Some(path) => out.line(&format!("export OPENAI_API_KEY=\"$(cat '{}')\"", path.display()))?,
         None => out.line("export OPENAI_API_KEY=none")?,
     }
-    if !is_loopback(&address) {
+    if !is_loopback(&address) && !has_tls {
         out.warn(&format!(
-            "Other machines reach {address} over plain HTTP: others on the way can read the conversations. Put a proxy with TLS in front."
+            "Other machines reach {address} over plain HTTP: others on the way can read the conversations. Serve HTTPS with --tls-cert and --tls-key, or put a proxy with TLS in front."
         ));
     }
     if std::io::stderr().is_terminal() {
         let key = key.map_or_else(String::new, |key| format!("#key={}", **key));
-        out.note(&format!("chat page: http://{reached}/{key}\nprograms that speak OpenAI's API need the lines above; Ctrl-C ends this"));
+        out.note(&format!("chat page: {scheme}://{reached}/{key}\nprograms that speak OpenAI's API need the lines above; Ctrl-C ends this"));
     }
     Ok(())
 }
@@ -204,7 +223,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("serve.key");
         let made = key(&path).unwrap();
-        assert!(made.starts_with(KEY_PREFIX) && made.len() == KEY_PREFIX.len() + 64);
+        assert!(made.starts_with("sk-baton-") && made.len() == 73);
         assert_eq!(*key(&path).unwrap(), *made);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(matches!(key(&path), Err(Failure::Client(ClientError::KeyFile(_)))));

@@ -176,6 +176,9 @@ fn row(session: &SessionInfo, now_ms: u64) -> Vec<String> {
     } else if session.pending {
         title = format!("(not answered) {title}");
     }
+    if let Some(project) = &session.project {
+        title = format!("{title} [{project}]");
+    }
     if session.torn_end_bytes > 0 {
         title = format!("{title} (turns may be missing: baton session sync)");
     }
@@ -207,6 +210,7 @@ fn describe(session: &SessionInfo) -> serde_json::Value {
     json!({
         "session": session.id.to_string(),
         "title": session.title,
+        "project": session.project,
         "turns": session.turns,
         "effective_turns": session.effective_turns,
         "head": session.head.to_string(),
@@ -222,7 +226,7 @@ fn describe(session: &SessionInfo) -> serde_json::Value {
 }
 
 async fn search(client: &Client, words: &str, out: &Out) -> Result<(), Failure> {
-    let found = client.search(words).await?;
+    let found = client.search(words, None).await?;
     if out.json() {
         let found = found.iter().map(|one| {
             let mut value = describe(&one.session);

@@ -151,7 +151,7 @@ impl Talk {
     pub(crate) async fn remember(&self, messages: &[Message], outcome: &TurnOutcome, out: &Out) {
         let Some(memory) = &self.memory else { return };
         if let Some(relayer) = &memory.write
-            && let Err(failure) = memory.send(relayer, messages, outcome).await
+            && let Err(failure) = memory.send(relayer, None, messages, outcome).await
         {
             out.warn("The relayer did not remember this exchange:");
             failure.report(out);

@@ -8,8 +8,9 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::{
     ApiError, Gateway, GatewayMemory,
-    completion::CompletionRequest,
+    completion::{CompletionRequest, estimate_tokens},
     format,
+    keys::{accounts::Charge, usage::TokenEstimate},
     logprobs::{LogprobsRequest, SentReports},
     session_choice::{PreparedSession, SessionWork, pinned, prepare_session, record_kind},
     steps::{AcceptedAnswer, Step},
@@ -95,9 +96,17 @@ pub(super) async fn start(
     template.sampling = request.sampling.with_defaults(template.sampling.temperature, seed);
     template.json_schema = request.json_schema.clone();
     template.sampling.logprobs = request.logprobs.map_or(0, LogprobsRequest::requested_alternatives);
+    let charge = gateway.begin_charge(TokenEstimate {
+        input: request.input_estimate(),
+        output: template.max_output_tokens.into(),
+    })?;
+    if let Some(charge) = &charge {
+        let rest = u32::try_from(charge.held().output).unwrap_or(u32::MAX);
+        template.max_output_tokens = template.max_output_tokens.min(rest);
+    }
     let (sender, steps) = mpsc::unbounded_channel();
     if request.ephemeral {
-        return start_ephemeral(gateway, slot, template, request, (sender, steps)).await;
+        return start_ephemeral(gateway, (slot, charge), template, request, (sender, steps)).await;
     }
     let (prepared, session_slot) = prepare_session(gateway, &request, &template, &sender).await?;
     let session = prepared.session;
@@ -105,7 +114,7 @@ pub(super) async fn start(
     let gateway = gateway.clone();
     gateway.inner.turns.clone().spawn(async move {
         let options = ResumeOptions::of(&template);
-        run(&gateway, prepared, template, &request, sender).await;
+        run(&gateway, prepared, template, &request, (sender, charge)).await;
         drop((slot, session_slot));
         settle_devices(&gateway, session, &options).await;
     });
@@ -116,7 +125,7 @@ pub(super) async fn start(
 /// lies in the store for the shortest time. No list and no head index contains it.
 async fn start_ephemeral(
     gateway: &Gateway,
-    slot: OwnedSemaphorePermit,
+    (slot, charge): (OwnedSemaphorePermit, Option<Charge>),
     template: TurnInput,
     request: CompletionRequest,
     (sender, steps): (mpsc::UnboundedSender<Step>, mpsc::UnboundedReceiver<Step>),
@@ -128,7 +137,8 @@ async fn start_ephemeral(
     let gateway = gateway.clone();
     gateway.inner.turns.clone().spawn(async move {
         let messages = request.messages.clone();
-        let hint = memory_of(&gateway, &request).map(|memory| memory.hint(session, &messages));
+        let project = gateway.caller.project();
+        let hint = memory_of(&gateway, &request).map(|memory| memory.hint(project, session, &messages));
         let input = TurnInput { messages, hint, reconcile: false, ..template };
         let mut writer = StepWriter::new(input.model.clone(), sender.clone());
         let handle = client.session(session);
@@ -137,6 +147,7 @@ async fn start_ephemeral(
             result = Box::pin(handle.turn(input, |event| writer.event(event))) => Some(result),
             () = sender.closed() => None,
         };
+        writer.settle(&gateway, charge, result.as_ref().map(Result::as_ref));
         if let Some(result) = result {
             let _ = sender.send(writer.last(result, &request));
         }
@@ -191,6 +202,26 @@ impl StepWriter {
         }
     }
 
+    /// Counts the tokens of a turn with this result: those of its receipt, or an estimate of the text that
+    /// arrived. A turn that failed before any text counts none.
+    fn settle(
+        &self,
+        gateway: &Gateway,
+        charge: Option<Charge>,
+        result: Option<Result<&TurnOutcome, &ClientError>>,
+    ) {
+        let Some(charge) = charge else { return };
+        let used = match result {
+            Some(Ok(outcome)) => {
+                let tokens = &outcome.receipt.tokens;
+                TokenEstimate { input: tokens.input.into(), output: tokens.output.into() }
+            }
+            _ if self.sent_text.sent.is_empty() => TokenEstimate::default(),
+            _ => TokenEstimate { input: charge.held().input, output: estimate_tokens(&self.sent_text.sent) },
+        };
+        charge.settle(used, gateway.now_s());
+    }
+
     /// The last step of a turn with this result.
     fn last(self, result: Result<TurnOutcome, ClientError>, request: &CompletionRequest) -> Step {
         let outcome = match result {
@@ -236,7 +267,7 @@ async fn run(
     prepared: PreparedSession,
     template: TurnInput,
     request: &CompletionRequest,
-    steps: mpsc::UnboundedSender<Step>,
+    (steps, charge): (mpsc::UnboundedSender<Step>, Option<Charge>),
 ) {
     let session = prepared.session;
     let memory = memory_of(gateway, request);
@@ -246,6 +277,8 @@ async fn run(
         result = Box::pin(turn(gateway, prepared, template, memory, |event| writer.event(event))) => Some(result),
         () = steps.closed() => None,
     };
+    let accepted = result.as_ref().map(|result| result.as_ref().map(|(outcome, _)| outcome));
+    writer.settle(gateway, charge, accepted);
     gateway.note_use(session);
     match &result {
         Some(Ok(_)) => {
@@ -255,17 +288,19 @@ async fn run(
         }
         Some(Err(error)) if is_form_refused(error, request) => {
             if !discard_unused(gateway, request, session).await {
-                gateway.index().note_unanswered(&request.messages, session);
+                gateway.index().note_unanswered(&request.messages, gateway.caller.project(), session);
             }
         }
-        Some(Err(_)) | None => gateway.index().note_unanswered(&request.messages, session),
+        Some(Err(_)) | None => {
+            gateway.index().note_unanswered(&request.messages, gateway.caller.project(), session)
+        }
     }
     let Some(result) = result else { return };
     let exchange = memory.zip(result.as_ref().ok().cloned());
     // The receiver may be gone.
     let _ = steps.send(writer.last(result.map(|(outcome, _)| outcome), request));
     if let Some((memory, (outcome, messages))) = exchange {
-        memory.remember(&messages, &outcome).await;
+        memory.remember(gateway.caller.project(), &messages, &outcome).await;
     }
 }
 
@@ -319,9 +354,9 @@ async fn settle_devices(gateway: &Gateway, session: SessionId, options: &ResumeO
     }
 }
 
-/// The memory for a request; none if it declines memory.
+/// The memory for a request; none if it declines memory, or its key has none.
 fn memory_of<'a>(gateway: &'a Gateway, request: &CompletionRequest) -> Option<&'a Arc<dyn GatewayMemory>> {
-    gateway.config().memory.as_ref().filter(|_| request.memory)
+    gateway.config().memory.as_ref().filter(|_| request.memory && gateway.caller.may_use_memory())
 }
 
 async fn turn(
@@ -337,7 +372,8 @@ async fn turn(
         SessionWork::Resume => (client.session(session).pending_messages().await?.unwrap_or_default(), None),
         SessionWork::Turn { messages, replaces } => (messages, replaces),
     };
-    let hint = memory.map(|memory| memory.hint(session, &messages));
+    let project = gateway.caller.project();
+    let hint = memory.map(|memory| memory.hint(project, session, &messages));
     let outcome = if resumes {
         resume(client, session, &template, hint, on_event).await?
     } else {

@@ -9,7 +9,7 @@ use axum::{
 use baton_proto::{ErrorCode, ids::SessionId};
 use serde_json::{Value, json};
 
-use super::session_header::name_session;
+use super::{clock::rfc3339, keys::usage::SpentQuota, session_header::name_session};
 use baton_client::{ClientError, choose::NoChoice};
 
 /// Retry delay for a client, in seconds.
@@ -24,11 +24,13 @@ pub(super) struct ApiError {
     param: Option<Box<str>>,
     message: Box<str>,
     session: Option<SessionId>,
+    /// Seconds after which the request may succeed, if they are known.
+    retry_after_s: Option<u64>,
 }
 
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, code: &'static str, message: impl Into<Box<str>>) -> Self {
-        Self { status, kind, code, param: None, message: message.into(), session: None }
+        Self { status, kind, code, param: None, message: message.into(), session: None, retry_after_s: None }
     }
 
     /// A request that cannot be served as it is; `param` names the faulty parameter.
@@ -52,6 +54,46 @@ impl ApiError {
         let message =
             "the bearer key is missing or wrong; it is in the file that baton serve named when it started";
         Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", "invalid_api_key", message)
+    }
+
+    /// The key of this name has ended.
+    pub(super) fn expired(name: &str, end_s: u64) -> Self {
+        let message = format!(
+            "the key {name:?} ended at {}; its owner extends it with baton serve keys change",
+            rfc3339(end_s)
+        );
+        Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", "key_expired", message)
+    }
+
+    /// A quota of the key of this name is spent.
+    pub(super) fn quota(name: &str, spent: SpentQuota) -> Self {
+        let wait_s = spent.wait_s();
+        let (kind, code, cause) = match spent {
+            SpentQuota::Requests { limit, .. } => (
+                "rate_limit_error",
+                "rate_limit_exceeded",
+                format!("has made its {limit} requests of this hour"),
+            ),
+            SpentQuota::Tokens { limit, rest, .. } => (
+                "insufficient_quota",
+                "insufficient_quota",
+                format!("has {rest} of its {limit} tokens of this day left, too few for this request"),
+            ),
+        };
+        let message = format!("the key {name:?} {cause}; the quota begins anew in {wait_s} seconds");
+        let api_error = Self::new(StatusCode::TOO_MANY_REQUESTS, kind, code, message);
+        Self { retry_after_s: Some(wait_s), ..api_error }
+    }
+
+    /// A route for the owner's own key, asked with another key.
+    pub(super) fn owner_only() -> Self {
+        let message = "this address is for the owner's key; a key with a name does not reach it";
+        Self::new(StatusCode::FORBIDDEN, "invalid_request_error", "owner_only", message)
+    }
+
+    /// The relayer refused or failed.
+    pub(super) fn relayer(reason: impl Into<Box<str>>) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, "server_error", "relayer_failed", reason)
     }
 
     /// A request from a page or by a name that is not allowed.
@@ -186,7 +228,8 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+            let retry_after = self.retry_after_s.map_or(RETRY_AFTER, HeaderValue::from);
+            response.headers_mut().insert(header::RETRY_AFTER, retry_after);
         }
         if let Some(session) = self.session {
             name_session(&mut response, session);

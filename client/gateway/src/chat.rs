@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use axum::{
     Json,
     body::Body,
-    extract::State,
     http::HeaderMap,
     response::{
         IntoResponse, Response, Sse,
@@ -13,7 +12,10 @@ use axum::{
     },
 };
 use baton_proto::{receipt::TokenCounts, record::FinishReason};
-use futures::{Stream, StreamExt as _, stream};
+use futures::{
+    Stream, StreamExt as _,
+    stream::{self, BoxStream},
+};
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -38,18 +40,14 @@ enum Form {
 }
 
 /// A chat completion.
-pub(super) async fn complete(
-    State(gateway): State<Gateway>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
+pub(super) async fn complete(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     let slot = gateway.slot()?;
     let request = ChatRequest::read(&read(body).await?, named_session(&headers)?)?;
     respond(gateway, slot, request, Form::Chat).await
 }
 
 /// A text completion.
-pub(super) async fn complete_text(State(gateway): State<Gateway>, body: Body) -> Result<Response, ApiError> {
+pub(super) async fn complete_text(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
     let slot = gateway.slot()?;
     let request = TextRequest::read(&read(body).await?)?;
     respond(gateway, slot, request, Form::Text).await
@@ -66,6 +64,7 @@ async fn respond(
     let parser = tools.clone().map(AnswerParser::new);
     let mut frame = Frame {
         form,
+        index: 0,
         logprobs: request.logprobs,
         model: request.model.clone().unwrap_or_default(),
         id: format!("{}-{}", form.prefix(), hex::encode(baton_keys::secret::random_bytes::<12>())),
@@ -84,7 +83,14 @@ async fn respond(
     let named = |api_error: ApiError| if ephemeral { api_error } else { api_error.of(session) };
     let first = running.first_step(&mut frame.model).await.map_err(named)?;
     let mut response = if stream {
-        let events = frame.events(first, running, parser, include_usage);
+        let mut choices = vec![frame.clone().steps(first, running, parser).boxed()];
+        for mut running in more {
+            let first = running.first_step(&mut frame.model).await?;
+            let frame = Frame { index: choices.len(), ..frame.clone() };
+            let parser = tools.clone().map(AnswerParser::new);
+            choices.push(frame.steps(first, running, parser).boxed());
+        }
+        let events = frame.events(choices, include_usage);
         Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
     } else {
         let mut body = frame.response(&running.whole(first).await.map_err(named)?, parser);
@@ -122,9 +128,19 @@ fn add_choice(body: &mut Value, mut other: Value) {
     }
 }
 
+/// A step of one choice in a stream.
+enum ChoiceStep {
+    Event(Event),
+    /// Its end, with its tokens.
+    End(TokenCounts),
+}
+
 /// The fields that all parts of a response share.
+#[derive(Clone)]
 struct Frame {
     form: Form,
+    /// The choice's position.
+    index: usize,
     logprobs: Option<LogprobsRequest>,
     /// The model's name.
     model: String,
@@ -185,52 +201,80 @@ impl Frame {
         }
     }
 
-    /// The events of a stream: role, text, finish reason, token counts if requested, `[DONE]`.
+    /// The events of a stream: those of its choices, then the token counts if requested, and `[DONE]`. After a
+    /// choice that failed, neither follows.
     fn events(
+        self,
+        choices: Vec<BoxStream<'static, ChoiceStep>>,
+        include_usage: bool,
+    ) -> impl Stream<Item = Result<Event, Infallible>> {
+        let mut running = choices.len();
+        let mut sum = TokenCounts::default();
+        let events = stream::select_all(choices).flat_map(move |step| {
+            stream::iter(match step {
+                ChoiceStep::Event(event) => vec![event],
+                ChoiceStep::End(tokens) => {
+                    sum.input = sum.input.saturating_add(tokens.input);
+                    sum.output = sum.output.saturating_add(tokens.output);
+                    running -= 1;
+                    let counts = (running == 0 && include_usage).then(|| event(&self.usage_chunk(&sum)));
+                    let done = (running == 0).then(|| Event::default().data("[DONE]"));
+                    counts.into_iter().chain(done).collect()
+                }
+            })
+        });
+        events.map(Ok)
+    }
+
+    /// The steps of one choice: role, text, finish reason.
+    fn steps(
         self,
         first: Step,
         running: RunningTurn,
         mut parser: Option<AnswerParser>,
-        include_usage: bool,
-    ) -> impl Stream<Item = Result<Event, Infallible>> {
+    ) -> impl Stream<Item = ChoiceStep> {
         let head = (self.form == Form::Chat)
             .then(|| self.chunk(&json!({ "role": "assistant", "content": "" }), Value::Null, None, None));
         // Reports whose text comes next, and the number of characters before it.
         let (mut waiting, mut offset) = (Vec::new(), 0);
         let rest = running.steps(first).flat_map(move |step| {
-            stream::iter(match step {
-                Step::Model(_) => Vec::new(),
-                Step::Logprobs(reports) => {
-                    waiting.extend(reports);
-                    Vec::new()
-                }
-                Step::Text(text) => {
-                    let logprobs = self.take_logprobs(&mut waiting, &mut offset);
-                    match &mut parser {
-                        None => vec![self.chunk(&self.delta(&text), logprobs, None, None)],
-                        Some(parser) => self.parts(parser.push(&text), logprobs),
+            stream::iter(
+                match step {
+                    Step::Model(_) => Vec::new(),
+                    Step::Logprobs(reports) => {
+                        waiting.extend(reports);
+                        Vec::new()
+                    }
+                    Step::Text(text) => {
+                        let logprobs = self.take_logprobs(&mut waiting, &mut offset);
+                        match &mut parser {
+                            None => vec![self.chunk(&self.delta(&text), logprobs, None, None)],
+                            Some(parser) => self.parts(parser.push(&text), logprobs),
+                        }
+                    }
+                    Step::Failed(api_error) => vec![event(&api_error.body())],
+                    Step::Done(answer) => {
+                        let mut finish = answer.outcome.finish;
+                        let mut last = Vec::new();
+                        if let Some(parser) = &mut parser {
+                            last = self.parts(parser.finish(), Value::Null);
+                            finish = parser.finish_reason(finish);
+                        }
+                        let logprobs = self.take_logprobs(&mut waiting, &mut offset);
+                        let finish = Some(finish_reason(finish));
+                        last.push(self.chunk(&self.delta(""), logprobs, finish, Some(&answer)));
+                        let end = ChoiceStep::End(answer.outcome.receipt.tokens);
+                        return stream::iter(
+                            last.into_iter().map(ChoiceStep::Event).chain([end]).collect::<Vec<_>>(),
+                        );
                     }
                 }
-                Step::Failed(api_error) => vec![event(&api_error.body())],
-                Step::Done(answer) => {
-                    let mut finish = answer.outcome.finish;
-                    let mut last = Vec::new();
-                    if let Some(parser) = &mut parser {
-                        last = self.parts(parser.finish(), Value::Null);
-                        finish = parser.finish_reason(finish);
-                    }
-                    let logprobs = self.take_logprobs(&mut waiting, &mut offset);
-                    let finish = Some(finish_reason(finish));
-                    last.push(self.chunk(&self.delta(""), logprobs, finish, Some(&answer)));
-                    if include_usage {
-                        last.push(event(&self.usage_chunk(&answer)));
-                    }
-                    last.push(Event::default().data("[DONE]"));
-                    last
-                }
-            })
+                .into_iter()
+                .map(ChoiceStep::Event)
+                .collect::<Vec<_>>(),
+            )
         });
-        stream::iter(head).chain(rest).map(Ok)
+        stream::iter(head.map(ChoiceStep::Event)).chain(rest)
     }
 
     fn parts(&self, parts: Vec<AnswerPart>, logprobs: Value) -> Vec<Event> {
@@ -269,7 +313,8 @@ impl Frame {
         answer: Option<&AcceptedAnswer>,
     ) -> Event {
         let field = if self.form == Form::Chat { "delta" } else { "text" };
-        let choice = json!({ "index": 0, field: delta, "logprobs": logprobs, "finish_reason": finish });
+        let choice =
+            json!({ "index": self.index, field: delta, "logprobs": logprobs, "finish_reason": finish });
         let mut chunk = self.base(&[choice]);
         if let (Some(answer), Value::Object(chunk)) = (answer, &mut chunk) {
             chunk.insert("system_fingerprint".to_owned(), answer.fingerprint().into());
@@ -278,10 +323,10 @@ impl Frame {
         event(&chunk)
     }
 
-    fn usage_chunk(&self, answer: &AcceptedAnswer) -> Value {
+    fn usage_chunk(&self, tokens: &TokenCounts) -> Value {
         let mut chunk = self.base(&[]);
         if let Value::Object(chunk) = &mut chunk {
-            chunk.insert("usage".to_owned(), usage(&answer.outcome.receipt.tokens));
+            chunk.insert("usage".to_owned(), usage(tokens));
         }
         chunk
     }

@@ -69,6 +69,13 @@ impl CompletionRequest {
         }
     }
 
+    /// The estimated tokens of its messages, system text and tools.
+    pub(super) fn input_estimate(&self) -> u64 {
+        let tools = self.tools.as_ref().map(Definitions::message);
+        let all = self.system.iter().chain(&self.messages).chain(&tools);
+        all.map(|message| estimate_tokens(&message.text) + TOKENS_PER_MESSAGE).sum()
+    }
+
     /// The request for another answer beside the one whose turn has this place: in a branch of the named
     /// session, or in a new session with all messages.
     pub(super) fn beside(&self, seq: u64) -> Self {
@@ -92,6 +99,16 @@ impl CompletionRequest {
         }
         other
     }
+}
+
+/// Bytes of a token in an estimate; English has four, other languages and code have fewer.
+const BYTES_PER_TOKEN: usize = 3;
+/// Tokens around a message in an estimate: its role and its ends.
+const TOKENS_PER_MESSAGE: u64 = 6;
+
+/// The estimated tokens of a text.
+pub(super) fn estimate_tokens(text: &str) -> u64 {
+    text.len().div_ceil(BYTES_PER_TOKEN) as u64
 }
 
 /// Splits a request's messages after the assistant's last one: earlier messages and new messages.

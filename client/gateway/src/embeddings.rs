@@ -1,13 +1,18 @@
 //! `/v1/embeddings`: texts to vectors, by a node that offers it.
 
-use axum::{Json, body::Body, extract::State};
+use axum::{Json, body::Body};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use baton_proto::limits::MAX_EMBED_TEXT_BYTES;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use zeroize::Zeroize as _;
 
-use super::{ApiError, Gateway, body, completion::is_any, wire};
+use super::{
+    ApiError, Gateway, body,
+    completion::{estimate_tokens, is_any},
+    keys::usage::TokenEstimate,
+    wire,
+};
 use baton_client::{ClientError, Embeddings, choose::NoChoice};
 
 /// Most texts of one request, as in OpenAI's API.
@@ -71,7 +76,13 @@ impl TextsToEmbed {
 
     /// The vectors, in the order of the texts.
     pub(super) async fn embed(&self, gateway: &Gateway) -> Result<Embeddings, ApiError> {
+        let input = self.texts.iter().map(|text| estimate_tokens(text)).sum();
+        let charge = gateway.begin_charge(TokenEstimate { input, output: 0 })?;
         let embedded = gateway.client().embed(&self.texts, self.model.as_deref()).await.map_err(api_error)?;
+        if let Some(charge) = charge {
+            let input = embedded.texts.iter().map(|text| u64::from(text.tokens)).sum();
+            charge.settle(TokenEstimate { input, output: 0 }, gateway.now_s());
+        }
         if let Some(wanted) = self.dimensions
             && wanted != embedded.dimensions as u64
         {
@@ -110,7 +121,7 @@ impl EmbeddingsRequest {
 }
 
 /// The embeddings of some texts.
-pub(super) async fn create(State(gateway): State<Gateway>, body: Body) -> Result<Json<Value>, ApiError> {
+pub(super) async fn create(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
     let _slot = gateway.slot()?;
     let request = EmbeddingsRequest::read(&body::read(body).await?)?;
     let embedded = request.input.embed(&gateway).await?;

@@ -8,12 +8,21 @@ use axum::{
 };
 use subtle::ConstantTimeEq as _;
 
-use super::{ApiError, Gateway, api_form::ApiForm};
+use super::{
+    ApiError, GatewayState, Inner,
+    api_form::ApiForm,
+    keys::{
+        accounts::KeyMatch,
+        caller::{Caller, name_quotas},
+    },
+};
 
 /// The headers that a page of an allowed origin may send and read.
 const ALLOWED_HEADERS: &str = "authorization, content-type, x-baton-session, x-api-key, anthropic-version, \
     anthropic-beta, anthropic-dangerous-direct-browser-access";
-const EXPOSED_HEADERS: &str = "x-baton-session, x-request-id, request-id";
+const EXPOSED_HEADERS: &str = "x-baton-session, x-request-id, request-id, retry-after, x-ratelimit-limit-requests, \
+    x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, \
+    x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens";
 /// A random name of each answer, which OpenAI's clients show beside an error.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The same for Anthropic's clients.
@@ -27,10 +36,10 @@ const PREFLIGHT_SECONDS: &str = "600";
 const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
 /// Admits a request, or refuses it. Names the answer.
-pub(super) async fn admit(State(gateway): State<Gateway>, request: Request, next: Next) -> Response {
+pub(super) async fn admit(State(inner): State<GatewayState>, request: Request, next: Next) -> Response {
     let id = format!("req_{}", hex::encode(baton_keys::secret::random_bytes::<16>()));
     let form = ApiForm::of(request.uri().path(), request.headers());
-    let mut response = form.rewritten(admit_unnamed(gateway, request, next).await, &id);
+    let mut response = form.rewritten(admit_unnamed(&inner, request, next).await, &id);
     if let Ok(id) = HeaderValue::from_str(&id) {
         tracing::debug!(request = ?id, status = response.status().as_u16(), "answered");
         let header = if form == ApiForm::Anthropic { ANTHROPIC_REQUEST_ID } else { REQUEST_ID };
@@ -39,8 +48,8 @@ pub(super) async fn admit(State(gateway): State<Gateway>, request: Request, next
     response
 }
 
-async fn admit_unnamed(gateway: Gateway, request: Request, next: Next) -> Response {
-    let origin = match check(&gateway, request.headers()) {
+async fn admit_unnamed(inner: &Inner, mut request: Request, next: Next) -> Response {
+    let origin = match check(inner, request.headers()) {
         Ok(origin) => origin,
         Err(api_error) => return api_error.into_response(),
     };
@@ -48,40 +57,45 @@ async fn admit_unnamed(gateway: Gateway, request: Request, next: Next) -> Respon
         // A browser asks without the key whether the page may use it.
         return with_origin(StatusCode::NO_CONTENT.into_response(), origin);
     }
-    if !has_key(&gateway, request.headers()) {
-        return with_origin(ApiError::key().into_response(), origin);
-    }
-    with_origin(next.run(request).await, origin)
+    let caller = match caller(inner, request.headers()) {
+        Ok(caller) => caller,
+        Err(api_error) => return with_origin(api_error.into_response(), origin),
+    };
+    request.extensions_mut().insert(caller.clone());
+    let mut response = next.run(request).await;
+    name_quotas(response.headers_mut(), inner, &caller);
+    with_origin(response, origin)
 }
 
 /// Admits every request under an allowed host name, without a key.
 pub(super) async fn by_allowed_name(
-    State(gateway): State<Gateway>,
+    State(inner): State<GatewayState>,
     request: Request,
     next: Next,
 ) -> Response {
-    match check(&gateway, request.headers()) {
+    match check(&inner, request.headers()) {
         Ok(_) => next.run(request).await,
         Err(api_error) => api_error.into_response(),
     }
 }
 
 /// The allowed origin of a page's request; `None` for a program's.
-fn check(gateway: &Gateway, headers: &HeaderMap) -> Result<Option<HeaderValue>, ApiError> {
+fn check(inner: &Inner, headers: &HeaderMap) -> Result<Option<HeaderValue>, ApiError> {
     // With DNS rebinding, a page's server points its own name here. Serving it would make this endpoint part
     // of that page's origin.
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let name = without_port(host);
     let own = |allowed: &str| allowed.eq_ignore_ascii_case(name);
-    if !LOOPBACK_NAMES.into_iter().any(own) && !gateway.config().hosts.iter().any(|host| own(host)) {
+    if !LOOPBACK_NAMES.into_iter().any(own) && !inner.config.hosts.iter().any(|host| own(host)) {
         return Err(ApiError::forbidden(
             "this name of the endpoint is not allowed; baton serve --allow-host NAME allows it",
         ));
     }
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(None) };
     let text = origin.to_str().unwrap_or_default();
-    let same = text.strip_prefix("http://").is_some_and(|origin| origin.eq_ignore_ascii_case(host));
-    if same || gateway.config().origins.iter().any(|allowed| allowed == text) {
+    let origin_host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let same = origin_host.is_some_and(|origin_host| origin_host.eq_ignore_ascii_case(host));
+    if same || inner.config.origins.iter().any(|allowed| allowed == text) {
         return Ok(Some(origin.clone()));
     }
     Err(ApiError::forbidden(
@@ -96,13 +110,23 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Whether a request carries the key, or the endpoint needs none.
-pub(super) fn has_key(gateway: &Gateway, headers: &HeaderMap) -> bool {
-    let Some(key) = &gateway.config().key else { return true };
+/// The caller of a request, by the key that it carries. Without a key of the owner, every program is the owner.
+pub(super) fn caller(inner: &Inner, headers: &HeaderMap) -> Result<Caller, ApiError> {
     let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
     let bearer = bearer.strip_prefix(b"Bearer ").unwrap_or_default();
     let own = headers.get(API_KEY).map(HeaderValue::as_bytes).unwrap_or_default();
-    (bearer.ct_eq(key.as_bytes()) | own.ct_eq(key.as_bytes())).into()
+    let is_owner = |key: &str| bool::from(bearer.ct_eq(key.as_bytes()) | own.ct_eq(key.as_bytes()));
+    if inner.config.key.as_ref().is_some_and(|key| is_owner(key)) {
+        return Ok(Caller::Owner);
+    }
+    let sent = if bearer.is_empty() { own } else { bearer };
+    let named = inner.config.keys.as_ref().filter(|_| !sent.is_empty());
+    match named.and_then(|keys| keys.find(sent, inner.client.now_ms() / 1000)) {
+        Some(KeyMatch::Valid(key)) => Ok(Caller::Key(key)),
+        Some(KeyMatch::Expired(key)) => Err(ApiError::expired(&key.name, key.expires_s.unwrap_or_default())),
+        None if inner.config.key.is_none() => Ok(Caller::Owner),
+        None => Err(ApiError::key()),
+    }
 }
 
 fn with_origin(mut response: Response, origin: Option<HeaderValue>) -> Response {

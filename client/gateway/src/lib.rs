@@ -12,8 +12,9 @@
 //!
 //! No earlier turn is lost.
 //!
-//! The endpoint serves only programs with the bearer key, under a loopback name or an allowed host. It serves
-//! pages of another origin only if that origin is allowed.
+//! The endpoint serves only programs with the bearer key or a key with a name, under a loopback name or an
+//! allowed host. It serves pages of another origin only if that origin is allowed. A key with a name sees the
+//! sessions of its project alone.
 //!
 //! An endpoint needs a client with an open home folder:
 //!
@@ -30,6 +31,7 @@
 //!     hosts: Vec::new(),
 //!     template: TurnInput::new(Vec::new()),
 //!     memory: None,
+//!     keys: None,
 //! };
 //! let gateway = Gateway::open(client, config).await?;
 //! let listener = TcpListener::bind("127.0.0.1:8788").await?;
@@ -42,15 +44,20 @@
 // Requests of programs and pages come here: a read out of bounds must not panic.
 #![warn(clippy::indexing_slicing)]
 
+mod agent_tools;
 mod answer;
 mod api_error;
 mod api_form;
 mod body;
 mod chat;
+mod clock;
 mod completion;
+mod document;
 mod embeddings;
 mod format;
 mod guard;
+mod key_usage;
+mod keys;
 mod logprobs;
 mod messages;
 mod model_list;
@@ -65,6 +72,7 @@ mod session_header;
 mod session_index;
 mod session_slots;
 mod steps;
+mod tls;
 mod tools;
 mod wire;
 
@@ -82,6 +90,7 @@ use std::{
 use axum::{
     Router, middleware,
     routing::{get, post},
+    serve::Listener,
 };
 use baton_proto::{ids::SessionId, record::Message};
 use tokio::{
@@ -94,9 +103,21 @@ use zeroize::Zeroizing;
 
 use api_error::ApiError;
 use baton_client::{Client, ClientError, MemoryHint, TurnInput, TurnOutcome};
+use keys::caller::Caller;
 use models::ModelNames;
 use session_index::{MAX_SESSIONS, SessionIndex};
 use session_slots::SessionSlots;
+
+use tls::TlsListener;
+
+pub use clock::rfc3339;
+pub use keys::{
+    KeyChange, KeyListError, KeyListFile, KeyQuotas, MAX_KEY_NAME_BYTES, MAX_KEYS, NamedKey,
+    accounts::{NamedKeys, read_usage},
+    generate_key,
+    usage::{DayUsage, KeyUsage, UsageTable},
+};
+pub use tls::{TlsError, TlsIdentity};
 
 /// Most requests served at once: more than one person's programs make.
 const MAX_REQUESTS: usize = 64;
@@ -106,6 +127,9 @@ const FILE_TIME_SLACK_MS: u64 = 2_000;
 const KEEP_OPEN: Duration = Duration::from_secs(30);
 /// Interval between the checks for files to release.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Interval between two looks at the list of keys, and two writes of their usage.
+const KEYS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Configuration of the endpoint.
 #[derive(Debug, Clone)]
@@ -121,26 +145,46 @@ pub struct GatewayConfig {
     pub template: TurnInput,
     /// Recalls memory for turns at the template's relayer, and remembers exchanges; `None` recalls nothing.
     pub memory: Option<Arc<dyn GatewayMemory>>,
+    /// Keys with names beside `key`; `None` admits none.
+    pub keys: Option<NamedKeys>,
 }
 
 /// Memory for the turns of an endpoint.
 pub trait GatewayMemory: std::fmt::Debug + Send + Sync {
-    /// The hint from which the relayer recalls memory for a turn with these new messages.
-    fn hint(&self, session: SessionId, messages: &[Message]) -> MemoryHint;
+    /// The hint from which the relayer recalls memory for a turn with these new messages. The project is that
+    /// of the caller's key.
+    fn hint(&self, project: Option<&str>, session: SessionId, messages: &[Message]) -> MemoryHint;
 
     /// Remembers an accepted exchange if that is wanted. The implementation handles its own failures.
     fn remember<'a>(
         &'a self,
+        project: Option<&'a str>,
         messages: &'a [Message],
         outcome: &'a TurnOutcome,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+    /// Answers an agent's message of the Model Context Protocol, of this version, for the owner; `None` if the
+    /// message takes no answer.
+    ///
+    /// # Errors
+    /// A sentence for the agent's user.
+    fn answer_agent<'a>(
+        &'a self,
+        message: &'a str,
+        version: Option<&'a str>,
+    ) -> Pin<Box<dyn Future<Output = Result<Option<String>, String>> + Send + 'a>>;
 }
 
-/// The endpoint.
+/// The endpoint, with the rights of a caller.
 #[derive(Debug, Clone)]
 pub struct Gateway {
     inner: Arc<Inner>,
+    /// The caller whose request is served; the home's owner outside of requests.
+    caller: Caller,
 }
+
+/// The part of the endpoint that all callers share.
+type GatewayState = Arc<Inner>;
 
 #[derive(Debug)]
 struct Inner {
@@ -179,7 +223,7 @@ impl Gateway {
             scanned_ms: AtomicU64::new(0),
             turns: TaskTracker::new(),
         });
-        let gateway = Self { inner };
+        let gateway = Self { inner, caller: Caller::Owner };
         gateway.refresh().await?;
         Ok(gateway)
     }
@@ -202,11 +246,39 @@ impl Gateway {
         listener: TcpListener,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<()> {
+        self.serve_on(listener, stop).await
+    }
+
+    /// As [`Gateway::serve`], over TLS 1.3.
+    ///
+    /// # Errors
+    /// The listener's errors.
+    pub async fn serve_tls(
+        &self,
+        listener: TcpListener,
+        identity: TlsIdentity,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> std::io::Result<()> {
+        self.serve_on(TlsListener::new(listener, identity)?, stop).await
+    }
+
+    async fn serve_on(
+        &self,
+        listener: impl Listener<Addr: std::fmt::Debug>,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> std::io::Result<()> {
         let release_task = tokio::spawn(release_idle_sessions(self.clone()));
+        let keys_task = self.config().keys.clone().map(|keys| tokio::spawn(synchronise_keys(keys)));
         let served = axum::serve(listener, self.router()).with_graceful_shutdown(stop).await;
         release_task.abort();
         self.inner.turns.close();
         self.inner.turns.wait().await;
+        if let (Some(task), Some(keys)) = (keys_task, self.config().keys.clone()) {
+            task.abort();
+            // A write that the task began ends first: it has the only thread that writes.
+            let _ = task.await;
+            let _ = tokio::task::spawn_blocking(move || keys.synchronise()).await;
+        }
         served
     }
 
@@ -214,19 +286,20 @@ impl Gateway {
         let api = Router::new()
             .route("/v1/chat/completions", post(chat::complete))
             .route("/v1/completions", post(chat::complete_text))
+            .route("/mcp", post(agent_tools::answer))
             .merge(responses::routes())
             .merge(messages::routes())
             .merge(ollama::routes())
             .route("/v1/models", get(model_list::list))
             .route("/v1/models/{*model}", get(model_list::one))
             .route("/v1/embeddings", post(embeddings::create))
+            .route("/api/usage", get(key_usage::show))
             .merge(page::routes())
             .fallback(guard::nothing_here)
             .method_not_allowed_fallback(guard::wrong_method)
-            .layer(middleware::from_fn_with_state(self.clone(), guard::admit));
-        let files =
-            page_files::files().layer(middleware::from_fn_with_state(self.clone(), guard::by_allowed_name));
-        api.merge(files).with_state(self.clone())
+            .layer(middleware::from_fn_with_state(self.inner.clone(), guard::admit));
+        let by_name = middleware::from_fn_with_state(self.inner.clone(), guard::by_allowed_name);
+        api.merge(page_files::files().layer(by_name)).with_state(self.inner.clone())
     }
 
     fn client(&self) -> &Client {
@@ -293,6 +366,19 @@ async fn release_idle_sessions(gateway: Gateway) {
                 gateway.client().session(session).release();
                 gateway.open_sessions().retain(|(id, used)| *id != session || used.elapsed() < KEEP_OPEN);
             }
+        }
+    }
+}
+
+/// Learns changed keys, and saves their usage.
+async fn synchronise_keys(keys: NamedKeys) {
+    let mut ticks = tokio::time::interval(KEYS_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let keys = keys.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || keys.synchronise()).await {
+            tracing::warn!(%error, "the keys were not read again");
         }
     }
 }

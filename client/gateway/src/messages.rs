@@ -6,7 +6,6 @@ mod request;
 use axum::{
     Json, Router,
     body::Body,
-    extract::State,
     http::{HeaderMap, StatusCode},
     response::{
         IntoResponse, Response, Sse,
@@ -17,10 +16,11 @@ use axum::{
 use serde_json::{Value, json};
 
 use super::{
-    ApiError, Gateway,
+    ApiError, Gateway, GatewayState,
     answer::{KEEP_ALIVE, start},
     body::read,
-    models::{self, ModelEntry},
+    clock::rfc3339,
+    models::ModelEntry,
     session_header::{name_session, named_session},
     tools::AnswerParser,
 };
@@ -31,7 +31,7 @@ use request::{read_request, token_estimate};
 const VERSION: &str = "anthropic-version";
 
 /// The routes.
-pub(super) fn routes() -> Router<Gateway> {
+pub(super) fn routes() -> Router<GatewayState> {
     Router::new().route("/v1/messages", post(create)).route("/v1/messages/count_tokens", post(count_tokens))
 }
 
@@ -72,11 +72,7 @@ pub(super) fn error_body(api_error: &ApiError, request_id: Option<&str>) -> Valu
 }
 
 /// A message in answer to the last ones.
-async fn create(
-    State(gateway): State<Gateway>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
+async fn create(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     let slot = gateway.slot()?;
     let request = read_request(&read(body).await?, named_session(&headers)?)?;
     let stream = request.stream;
@@ -98,7 +94,7 @@ async fn create(
 }
 
 /// An estimate of a request's tokens. Only a node has the model's vocabulary, and it is not asked.
-async fn count_tokens(State(gateway): State<Gateway>, body: Body) -> Result<Json<Value>, ApiError> {
+async fn count_tokens(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
     let _slot = gateway.slot()?;
     let tokens = token_estimate(&read(body).await?)?;
     Ok(Json(json!({ "input_tokens": tokens, "baton": { "estimate": true } })))
@@ -122,6 +118,6 @@ pub(super) fn describe(name: &str, entry: &ModelEntry) -> Value {
         "type": "model",
         "id": name,
         "display_name": name,
-        "created_at": models::date(entry.since_s),
+        "created_at": rfc3339(entry.since_s),
     })
 }

@@ -1,19 +1,12 @@
 //! `/v1/models`, which OpenAI's and Anthropic's clients ask alike.
 
-use axum::{
-    Json,
-    extract::{Path, State},
-    http::HeaderMap,
-};
+use axum::{Json, extract::Path, http::HeaderMap};
 use serde_json::{Value, json};
 
 use super::{ApiError, Gateway, messages, models};
 
 /// The list, in the form of the API that asks.
-pub(super) async fn list(
-    State(gateway): State<Gateway>,
-    headers: HeaderMap,
-) -> Result<Json<Value>, ApiError> {
+pub(super) async fn list(gateway: Gateway, headers: HeaderMap) -> Result<Json<Value>, ApiError> {
     let models = models::offered(&gateway).await?;
     if messages::is_client(&headers) {
         return Ok(Json(messages::list(&models)));
@@ -24,7 +17,7 @@ pub(super) async fn list(
 
 /// One model by its name.
 pub(super) async fn one(
-    State(gateway): State<Gateway>,
+    gateway: Gateway,
     headers: HeaderMap,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {

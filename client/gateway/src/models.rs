@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashMap};
 use baton_client::{ClientError, NodeInfo, choose::NoChoice};
 use baton_proto::{ids::ModelId, node_record::ModelOffer, receipt::EngineKind};
 use serde_json::{Value, json};
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{ApiError, Gateway};
 
@@ -38,12 +37,6 @@ pub(super) struct ModelEntry {
     pub(super) nodes: usize,
     /// When a node issued the offer, in seconds since the Unix epoch.
     pub(super) since_s: u64,
-}
-
-/// A time in seconds since the Unix epoch, as RFC 3339 writes it.
-pub(super) fn date(time_s: u64) -> String {
-    let time = i64::try_from(time_s).ok().and_then(|time| OffsetDateTime::from_unix_timestamp(time).ok());
-    time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_default()
 }
 
 impl ModelEntry {

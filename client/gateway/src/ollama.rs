@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use axum::{
     Json, Router,
     body::Body,
-    extract::State,
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
     routing::{any, get, post},
@@ -21,11 +20,12 @@ use futures::StreamExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    ApiError, Gateway,
+    ApiError, Gateway, GatewayState,
     answer::start,
     body::read,
+    clock::rfc3339,
     completion::CompletionRequest,
-    models::{self, ModelEntry, date},
+    models::{self, ModelEntry},
     session_header::{name_session, named_session},
     tools::AnswerParser,
 };
@@ -54,7 +54,7 @@ const FOLLOWED_VERSION: &str = "0.12.0";
 const STAYS: Duration = Duration::from_secs(300);
 
 /// The routes.
-pub(super) fn routes() -> Router<Gateway> {
+pub(super) fn routes() -> Router<GatewayState> {
     Router::new()
         .route("/api/chat", post(chat))
         .route("/api/generate", post(generate))
@@ -81,14 +81,14 @@ pub(super) fn error_body(api_error: &ApiError) -> Value {
 }
 
 /// The next message of a conversation.
-async fn chat(State(gateway): State<Gateway>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
+async fn chat(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     let slot = gateway.slot()?;
     let request = read_chat(&read(body).await?, named_session(&headers)?)?;
     respond(gateway, slot, request, AnswerForm::Chat).await
 }
 
 /// An answer to a text that belongs to no conversation.
-async fn generate(State(gateway): State<Gateway>, body: Body) -> Result<Response, ApiError> {
+async fn generate(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
     let slot = gateway.slot()?;
     let request = read_generate(&read(body).await?)?;
     respond(gateway, slot, request, AnswerForm::Generate).await
@@ -129,7 +129,7 @@ async fn respond(
 }
 
 /// The vectors of some texts.
-async fn embed(State(gateway): State<Gateway>, body: Body) -> Result<Json<Value>, ApiError> {
+async fn embed(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
     let begun = Instant::now();
     let _slot = gateway.slot()?;
     let embedded = read_embed(&read(body).await?)?.embed(&gateway).await?;
@@ -145,15 +145,15 @@ async fn embed(State(gateway): State<Gateway>, body: Body) -> Result<Json<Value>
 }
 
 /// The models that the found nodes serve.
-async fn tags(State(gateway): State<Gateway>) -> Result<Json<Value>, ApiError> {
+async fn tags(gateway: Gateway) -> Result<Json<Value>, ApiError> {
     let models = models::offered(&gateway).await?;
     let models: Vec<Value> = models.iter().map(|(name, entry)| describe(name, entry)).collect();
     Ok(Json(json!({ "models": models })))
 }
 
 /// The same models: nodes keep theirs loaded.
-async fn ps(State(gateway): State<Gateway>) -> Result<Json<Value>, ApiError> {
-    let until = date(gateway.client().now_ms() / 1000 + STAYS.as_secs());
+async fn ps(gateway: Gateway) -> Result<Json<Value>, ApiError> {
+    let until = rfc3339(gateway.client().now_ms() / 1000 + STAYS.as_secs());
     let models = models::offered(&gateway).await?;
     let running = models.iter().map(|(name, entry)| {
         let mut model = describe(name, entry);
@@ -168,23 +168,27 @@ async fn ps(State(gateway): State<Gateway>) -> Result<Json<Value>, ApiError> {
 }
 
 /// A model, as far as nodes describe it.
-async fn show(State(gateway): State<Gateway>, body: Body) -> Result<Json<Value>, ApiError> {
+async fn show(gateway: Gateway, body: Body) -> Result<Json<Value>, ApiError> {
     let name = ModelName::read(&read(body).await?)?;
     let entry = models::find(&gateway, &name).await?;
-    let ability = if is_embedding(&entry) { "embedding" } else { "completion" };
+    let abilities: &[&str] = match entry.offer.engine {
+        EngineKind::Embedding => &["embedding"],
+        EngineKind::Native => &["completion", "tools"],
+        _ => &["completion"],
+    };
     Ok(Json(json!({
         "modelfile": "",
         "parameters": "",
         "template": "",
         "license": "",
-        "modified_at": date(entry.since_s),
+        "modified_at": rfc3339(entry.since_s),
         "details": details(),
         // Nodes do not name the architecture, below which Ollama has these.
         "model_info": {
             "general.architecture": "unknown",
             "unknown.context_length": entry.offer.context_tokens,
         },
-        "capabilities": [ability],
+        "capabilities": abilities,
         "baton": about(&entry),
     })))
 }
@@ -194,7 +198,7 @@ async fn version() -> Json<Value> {
 }
 
 /// A model that a node serves needs no pull, and another one cannot be pulled from here.
-async fn pull(State(gateway): State<Gateway>, body: Body) -> Result<Response, ApiError> {
+async fn pull(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
     let name = ModelName::read(&read(body).await?)?;
     match models::find(&gateway, &name).await {
         Ok(_) => Ok(Json(json!({ "status": "success" })).into_response()),
@@ -214,15 +218,11 @@ async fn not_here() -> ApiError {
     ApiError::unsupported("", message)
 }
 
-fn is_embedding(entry: &ModelEntry) -> bool {
-    entry.offer.engine == EngineKind::Embedding
-}
-
 fn describe(name: &str, entry: &ModelEntry) -> Value {
     json!({
         "name": name,
         "model": name,
-        "modified_at": date(entry.since_s),
+        "modified_at": rfc3339(entry.since_s),
         // Offers have no sizes.
         "size": 0,
         "digest": entry.offer.model.to_string(),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use axum::{
     Json, Router,
-    extract::{Path, Query, State},
+    extract::{Path, Query},
     http::{HeaderValue, header},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -16,13 +16,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    ApiError, Gateway,
+    ApiError, Gateway, GatewayState,
     page_turns::{describe_turns, messages, replaced_count},
 };
 use baton_client::{ClientError, NewSession};
 
 /// The routes that the page calls.
-pub(super) fn routes() -> Router<Gateway> {
+pub(super) fn routes() -> Router<GatewayState> {
     Router::new()
         .route("/api/defaults", get(defaults))
         .route("/api/sessions", get(list).post(begin))
@@ -35,14 +35,14 @@ pub(super) fn routes() -> Router<Gateway> {
 }
 
 /// The settings that apply where a request sets none.
-async fn defaults(State(gateway): State<Gateway>) -> Json<Value> {
+async fn defaults(gateway: Gateway) -> Json<Value> {
     let config = gateway.config();
     Json(json!({
         "model": config.template.model,
         "temperature": config.template.sampling.temperature,
         "max_tokens": config.template.max_output_tokens,
         "largest_max_tokens": MAX_OUTPUT_TOKENS,
-        "memory": config.memory.is_some(),
+        "memory": config.memory.is_some() && gateway.caller.may_use_memory(),
     }))
 }
 
@@ -51,17 +51,19 @@ fn id_of(text: &str) -> Result<SessionId, ApiError> {
 }
 
 /// The sessions, last used first. Reads sessions again that other programs changed.
-async fn list(State(gateway): State<Gateway>) -> Result<Json<Value>, ApiError> {
+async fn list(gateway: Gateway) -> Result<Json<Value>, ApiError> {
     gateway.refresh().await?;
     let here: HashSet<SessionId> = gateway.client().session_ids().await?.into_iter().collect();
-    let listed = gateway.index().list();
+    let (listed, project) = (gateway.index().list(), gateway.caller.project());
     let sessions: Vec<Value> = listed
         .iter()
         .filter(|one| here.contains(&one.session))
+        .filter(|one| project.is_none() || one.project.as_deref() == project)
         .map(|one| {
             json!({
                 "id": one.session.to_string(),
                 "title": one.title,
+                "project": one.project,
                 "turns": one.turns,
                 "used_ms": one.used_ms,
                 "branch_of": one.branch.as_ref().map(describe_branch),
@@ -72,8 +74,9 @@ async fn list(State(gateway): State<Gateway>) -> Result<Json<Value>, ApiError> {
 }
 
 /// Begins a session, so that the page knows its id before the first turn.
-async fn begin(State(gateway): State<Gateway>) -> Result<Json<Value>, ApiError> {
-    let id = gateway.client().new_session(NewSession::default()).await?;
+async fn begin(gateway: Gateway) -> Result<Json<Value>, ApiError> {
+    let project = gateway.caller.project().map(str::to_owned);
+    let id = gateway.client().new_session(NewSession { project, ..NewSession::default() }).await?;
     gateway.note_use(id);
     Ok(Json(json!({ "id": id.to_string() })))
 }
@@ -94,15 +97,12 @@ struct SearchInput {
 
 /// The sessions that have all words, in any of their messages or in their title; last used first. It reads
 /// every journal, so one search runs at a time.
-async fn search(
-    State(gateway): State<Gateway>,
-    Query(input): Query<SearchInput>,
-) -> Result<Json<Value>, ApiError> {
+async fn search(gateway: Gateway, Query(input): Query<SearchInput>) -> Result<Json<Value>, ApiError> {
     if input.q.chars().count() > MAX_QUERY_CHARS {
         return Err(ApiError::value("q", format!("q has at most {MAX_QUERY_CHARS} characters")));
     }
     let _slot = gateway.inner.search_slot.lock().await;
-    let found = gateway.client().search(&input.q).await?;
+    let found = gateway.client().search(&input.q, gateway.caller.project()).await?;
     let sessions: Vec<Value> = found
         .iter()
         .map(|one| {
@@ -126,12 +126,12 @@ struct RenameInput {
 
 /// Gives a session a title of its own, or takes it away.
 async fn rename(
-    State(gateway): State<Gateway>,
+    gateway: Gateway,
     Path(id): Path<String>,
     Json(input): Json<RenameInput>,
 ) -> Result<Json<Value>, ApiError> {
     let id = id_of(&id)?;
-    gateway.client().session(id).rename(input.title.as_deref()).await?;
+    gateway.session(id).await?.rename(input.title.as_deref()).await?;
     gateway.note_use(id);
     gateway.learn(id).await?;
     Ok(Json(json!({})))
@@ -146,12 +146,12 @@ struct ShowInput {
 
 /// A conversation, with the node and verification state of each turn.
 async fn show(
-    State(gateway): State<Gateway>,
+    gateway: Gateway,
     Path(id): Path<String>,
     Query(input): Query<ShowInput>,
 ) -> Result<Json<Value>, ApiError> {
     let id = id_of(&id)?;
-    let session = gateway.client().session(id);
+    let session = gateway.session(id).await?;
     let views = session.history().await?;
     gateway.note_use(id);
     let info = session.info().await?;
@@ -179,15 +179,15 @@ async fn show(
 }
 
 /// Gives up an unanswered message.
-async fn abandon(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
-    gateway.client().session(id_of(&id)?).abandon().await?;
+async fn abandon(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    gateway.session(id_of(&id)?).await?.abandon().await?;
     Ok(Json(json!({ "abandoned": true })))
 }
 
 /// Deletes a session, here and in the head index.
-async fn delete(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+async fn delete(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
     let id = id_of(&id)?;
-    let deletion = gateway.client().session(id).delete().await?;
+    let deletion = gateway.session(id).await?.delete().await?;
     gateway.index().forget(id);
     Ok(Json(json!({
         "deleted": true,
@@ -203,12 +203,12 @@ struct VerifyInput {
 
 /// Checks every link, record, signature and blob against the store.
 async fn verify(
-    State(gateway): State<Gateway>,
+    gateway: Gateway,
     Path(id): Path<String>,
     Query(input): Query<VerifyInput>,
 ) -> Result<Json<Value>, ApiError> {
     let id = id_of(&id)?;
-    let report = gateway.client().session(id).verify_when_stored(input.full).await?;
+    let report = gateway.session(id).await?.verify_when_stored(input.full).await?;
     gateway.note_use(id);
     Ok(Json(json!({
         "good": report.is_good(),
@@ -230,9 +230,9 @@ async fn verify(
 }
 
 /// The session as evidence that any reader can check; without its root.
-async fn export(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Response, ApiError> {
+async fn export(gateway: Gateway, Path(id): Path<String>) -> Result<Response, ApiError> {
     let id = id_of(&id)?;
-    let text = gateway.client().session(id).export(false).await?;
+    let text = gateway.session(id).await?.export(false).await?;
     gateway.note_use(id);
     let mut response =
         ([(header::CONTENT_TYPE, "application/json")], text.as_str().to_owned()).into_response();
@@ -243,7 +243,7 @@ async fn export(State(gateway): State<Gateway>, Path(id): Path<String>) -> Resul
 }
 
 /// The nodes found.
-async fn nodes(State(gateway): State<Gateway>) -> Json<Value> {
+async fn nodes(gateway: Gateway) -> Json<Value> {
     let nodes = gateway.client().nodes().await;
     gateway.model_names().learn(&nodes);
     let nodes: Vec<Value> = nodes

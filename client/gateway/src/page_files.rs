@@ -10,7 +10,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::{Gateway, guard};
+use super::{GatewayState, document, guard};
 
 /// The page loads only its own files and calls only this endpoint; no page may frame it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
@@ -71,9 +71,13 @@ const FILES: &[(&str, &str, &str)] = files![
 ];
 
 /// The page, at `/` and at the address of every conversation, its other files, and the check of a key.
-pub(super) fn files() -> Router<Gateway> {
+pub(super) fn files() -> Router<GatewayState> {
     let page = || get(async || file("text/html; charset=utf-8", PAGE));
-    let router = Router::new().route("/", page()).route("/c/{id}", page()).route("/access", get(access));
+    let router = Router::new()
+        .route("/", page())
+        .route("/c/{id}", page())
+        .route("/access", get(access))
+        .route("/openapi.json", get(document::show));
     FILES
         .iter()
         .fold(router, |router, &(path, kind, text)| router.route(path, get(async move || file(kind, text))))
@@ -92,6 +96,6 @@ fn file(kind: &'static str, text: &'static str) -> Response {
 
 /// Whether the caller's key is right, or none is needed. The answer is no error, so that the page can ask for
 /// the key before its first request.
-async fn access(State(gateway): State<Gateway>, headers: HeaderMap) -> Json<Value> {
-    Json(json!({ "admitted": guard::has_key(&gateway, &headers) }))
+async fn access(State(inner): State<GatewayState>, headers: HeaderMap) -> Json<Value> {
+    Json(json!({ "admitted": guard::caller(&inner, &headers).is_ok() }))
 }

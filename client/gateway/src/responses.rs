@@ -12,17 +12,18 @@ use std::fmt;
 use axum::{
     Json, Router,
     body::Body,
-    extract::{Path, Query, State},
+    extract::{Path, Query},
+    http::StatusCode,
     response::{IntoResponse, Response, Sse, sse::KeepAlive},
     routing::{get, post},
 };
-use baton_client::{ClientError, TurnView};
+use baton_client::{ClientError, SessionHandle, TurnView};
 use baton_proto::{ids::SessionId, record::Role, tools::Definitions};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    ApiError, Gateway,
+    ApiError, Gateway, GatewayState,
     answer::{KEEP_ALIVE, start},
     body::read,
     completion::RequestPlace,
@@ -39,7 +40,7 @@ const MAX_LISTED: usize = 100;
 const LISTED: usize = 20;
 
 /// The routes.
-pub(super) fn routes() -> Router<Gateway> {
+pub(super) fn routes() -> Router<GatewayState> {
     Router::new()
         .route("/v1/responses", post(create))
         .route("/v1/responses/{id}", get(retrieve).delete(delete))
@@ -77,7 +78,7 @@ impl fmt::Display for ResponseId {
 }
 
 /// A response to a new input.
-async fn create(State(gateway): State<Gateway>, body: Body) -> Result<Response, ApiError> {
+async fn create(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
     let slot = gateway.slot()?;
     let mut request = ResponseRequest::read(&read(body).await?)?;
     if let Some(previous) = request.previous {
@@ -122,7 +123,7 @@ async fn create(State(gateway): State<Gateway>, body: Body) -> Result<Response, 
 /// Checks that a response can be followed: its turn is part of its session.
 async fn check_kept(gateway: &Gateway, previous: ResponseId) -> Result<(), ApiError> {
     let unknown = || ResponseId::unknown("previous_response_id");
-    let conversation = match gateway.client().session(previous.session).conversation().await {
+    let conversation = match visible(gateway, previous.session, unknown).await?.conversation().await {
         Err(ClientError::UnknownSession(_) | ClientError::Deleted) => return Err(unknown()),
         conversation => conversation?,
     };
@@ -130,11 +131,22 @@ async fn check_kept(gateway: &Gateway, previous: ResponseId) -> Result<(), ApiEr
     if is_there { Ok(()) } else { Err(unknown()) }
 }
 
+/// The session of a response, if the caller may see it.
+async fn visible(
+    gateway: &Gateway,
+    session: SessionId,
+    unknown: impl Fn() -> ApiError,
+) -> Result<SessionHandle, ApiError> {
+    let handle = gateway.session(session).await;
+    handle
+        .map_err(|api_error| if api_error.status() == StatusCode::NOT_FOUND { unknown() } else { api_error })
+}
+
 /// A kept response with its turn.
 async fn find(gateway: &Gateway, text: &str) -> Result<(ResponseId, TurnView), ApiError> {
     let unknown = || ApiError::missing("response_not_found", "no response with this id is kept here");
     let id = ResponseId::parse(text).ok_or_else(unknown)?;
-    let history = match gateway.client().session(id.session).history().await {
+    let history = match visible(gateway, id.session, unknown).await?.history().await {
         Err(ClientError::UnknownSession(_) | ClientError::Deleted) => return Err(unknown()),
         history => history?,
     };
@@ -144,7 +156,7 @@ async fn find(gateway: &Gateway, text: &str) -> Result<(ResponseId, TurnView), A
 }
 
 /// A kept response. Parameters that only its request had are absent from it.
-async fn retrieve(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+async fn retrieve(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
     let (id, view) = find(&gateway, &id).await?;
     let system = gateway.client().session(id.session).system().await?;
     let tools = Definitions::pinned(&system).flatten();
@@ -171,7 +183,7 @@ struct PageOptions {
 
 /// The messages that a response answered, without those of earlier turns.
 async fn input_items(
-    State(gateway): State<Gateway>,
+    gateway: Gateway,
     Path(id): Path<String>,
     Query(options): Query<PageOptions>,
 ) -> Result<Json<Value>, ApiError> {
@@ -213,7 +225,7 @@ async fn input_items(
 }
 
 /// Deletes the session of a response that is its only turn. Other turns would lose their history with it.
-async fn delete(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+async fn delete(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
     let (id, _) = find(&gateway, &id).await?;
     let handle = gateway.client().session(id.session);
     if handle.history().await?.len() != 1 {
@@ -227,7 +239,7 @@ async fn delete(State(gateway): State<Gateway>, Path(id): Path<String>) -> Resul
 }
 
 /// Only responses in the background can be cancelled, and there are none.
-async fn cancel(State(gateway): State<Gateway>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+async fn cancel(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
     find(&gateway, &id).await?;
     let message =
         "only a response in the background can be cancelled; to stop this one, close its connection";

@@ -63,7 +63,8 @@ pub(super) async fn prepare_session(
     let client = gateway.client();
     let take = |session| gateway.inner.session_slots.take(session, steps.downgrade());
     let busy = |_| ClientError::Busy;
-    let unanswered = gateway.index().take_unanswered(&request.messages);
+    let project = gateway.caller.project();
+    let unanswered = gateway.index().take_unanswered(&request.messages, project);
     if let Some(session) = unanswered
         && request.session.is_none()
         && client.session(session).info().await.is_ok_and(|info| info.pending)
@@ -144,7 +145,8 @@ pub(super) async fn prepare_session(
                 let own = own_system(client, branch.session_id).await?;
                 system.splice(0..0, own.into_iter().filter(|message| !message.text.is_empty()));
             }
-            let begun = NewSession { system, branch, root: None };
+            let project = project.map(str::to_owned);
+            let begun = NewSession { system, branch, project, root: None };
             let session = client.new_session(begun).await?;
             gateway.note_use(session);
             let slot = take(session).map_err(busy)?;
@@ -280,25 +282,35 @@ fn check(template: &TurnInput, messages: &[Message]) -> Result<(), ClientError> 
     TurnInput { messages: messages.to_vec(), ..template.clone() }.check()
 }
 
-/// The conversation of a named session: its id, a prefix of the id, or `last`.
+/// The conversation of a session that the caller named: its id, a prefix of the id, or `last`.
 async fn conversation(gateway: &Gateway, name: &str) -> Result<Conversation, ApiError> {
     let client = gateway.client();
     let unknown = || ClientError::UnknownSession(name.chars().take(64).collect());
-    let id = if name == "last" {
-        client.last_session().await?.ok_or_else(unknown)?
-    } else {
-        let ids = client.session_ids().await?;
-        let wanted = name.to_lowercase();
-        let mut found = ids.iter().filter(|id| !wanted.is_empty() && id.to_string().starts_with(&wanted));
-        match (found.next(), found.next()) {
-            (Some(id), None) => *id,
-            (Some(_), Some(_)) => {
-                return Err(ApiError::value("session", "several sessions begin with this; give more of it"));
+    let wanted = name.to_lowercase();
+    let id = match (wanted.parse::<SessionId>(), gateway.caller.project()) {
+        (Ok(id), _) => id,
+        (Err(_), None) if name == "last" => client.last_session().await?.ok_or_else(unknown)?,
+        (Err(_), project) => {
+            let ids = match project {
+                None => client.session_ids().await?,
+                // Last used first.
+                Some(project) => gateway.index().ids_of(project),
+            };
+            let mut found = ids.iter().filter(|id| !wanted.is_empty() && id.to_string().starts_with(&wanted));
+            match (found.next(), found.next()) {
+                (Some(id), None) => *id,
+                (Some(_), Some(_)) => {
+                    return Err(ApiError::value(
+                        "session",
+                        "several sessions begin with this; give more of it",
+                    ));
+                }
+                (None, _) if name == "last" => *ids.first().ok_or_else(unknown)?,
+                (None, _) => return Err(unknown().into()),
             }
-            (None, _) => return Err(unknown().into()),
         }
     };
-    Ok(client.session(id).conversation().await?)
+    Ok(gateway.session(id).await?.conversation().await?)
 }
 
 /// Places a request in the session that the caller named: at the turn that it names, or after its earlier
@@ -362,7 +374,10 @@ async fn find_by_messages(
     all: &[Message],
     template: &TurnInput,
 ) -> SessionChoice {
-    let proposed = if before.is_empty() { Vec::new() } else { gateway.index().propose(before) };
+    let proposed = match before {
+        [] => Vec::new(),
+        before => gateway.index().propose(before, gateway.caller.project()),
+    };
     for session in proposed {
         match gateway.client().session(session).conversation().await {
             Ok(conversation) => {
@@ -460,6 +475,7 @@ mod tests {
         Conversation {
             session: SessionId([1; 32]),
             title: String::new(),
+            project: None,
             used_ms: 0,
             branch: None,
             turns: turns.collect(),

@@ -37,6 +37,7 @@ struct IndexedSession {
     marks: Vec<Mark>,
     used_ms: u64,
     title: String,
+    project: Option<String>,
     branch: Option<BranchPoint>,
 }
 
@@ -46,6 +47,8 @@ pub(super) struct SessionSummary {
     pub(super) session: SessionId,
     /// Its title.
     pub(super) title: String,
+    /// Its project; none for the owner's.
+    pub(super) project: Option<String>,
     pub(super) turns: usize,
     pub(super) used_ms: u64,
     /// The point at which it left another session.
@@ -86,6 +89,7 @@ impl SessionIndex {
             marks,
             used_ms: conversation.used_ms,
             title: conversation.title.clone(),
+            project: conversation.project.clone(),
             branch: conversation.branch,
         };
         self.sessions.insert(conversation.session, entry);
@@ -118,6 +122,7 @@ impl SessionIndex {
             .map(|(session, entry)| SessionSummary {
                 session: *session,
                 title: entry.title.clone(),
+                project: entry.project.clone(),
                 turns: entry.marks.len(),
                 used_ms: entry.used_ms,
                 branch: entry.branch,
@@ -127,15 +132,21 @@ impl SessionIndex {
         listed
     }
 
-    /// Sessions that begin with these messages, as whole turns: first the sessions that end there, then the
-    /// last used.
-    pub(super) fn propose(&self, messages: &[Message]) -> Vec<SessionId> {
+    /// The indexed sessions of a project, last used first.
+    pub(super) fn ids_of(&self, project: &str) -> Vec<SessionId> {
+        let listed = self.list().into_iter().filter(|one| one.project.as_deref() == Some(project));
+        listed.map(|one| one.session).collect()
+    }
+
+    /// Sessions of a project that begin with these messages, as whole turns: first the sessions that end there,
+    /// then the last used.
+    pub(super) fn propose(&self, messages: &[Message], project: Option<&str>) -> Vec<SessionId> {
         let mark = self.extend(Mark(0), messages);
         let occurrences = self.at.get(&mark).map(Vec::as_slice).unwrap_or_default();
         let mut found: Vec<_> = occurrences
             .iter()
             .filter_map(|(id, turns)| {
-                let entry = self.sessions.get(id)?;
+                let entry = self.sessions.get(id).filter(|entry| entry.project.as_deref() == project)?;
                 Some((entry.marks.len() == *turns, entry.used_ms, *id))
             })
             .collect();
@@ -143,19 +154,33 @@ impl SessionIndex {
         found.into_iter().take(MAX_PROPOSALS).map(|(_, _, id)| id).collect()
     }
 
-    /// Notes that a session has these messages without an answer.
-    pub(super) fn note_unanswered(&mut self, messages: &[Message], session: SessionId) {
+    /// Notes that a session of a project has these messages without an answer.
+    pub(super) fn note_unanswered(
+        &mut self,
+        messages: &[Message],
+        project: Option<&str>,
+        session: SessionId,
+    ) {
         if self.unanswered.len() >= MAX_SESSIONS {
             self.unanswered.clear();
         }
-        let mark = self.extend(Mark(0), messages);
+        let mark = self.extend(self.beginning(project), messages);
         self.unanswered.insert(mark, session);
     }
 
-    /// Takes the session that has exactly these messages without an answer; the note is removed.
-    pub(super) fn take_unanswered(&mut self, messages: &[Message]) -> Option<SessionId> {
-        let mark = self.extend(Mark(0), messages);
+    /// Takes the session of a project that has exactly these messages without an answer; the note is removed.
+    pub(super) fn take_unanswered(
+        &mut self,
+        messages: &[Message],
+        project: Option<&str>,
+    ) -> Option<SessionId> {
+        let mark = self.extend(self.beginning(project), messages);
         self.unanswered.remove(&mark)
+    }
+
+    /// The mark before the messages of a project.
+    fn beginning(&self, project: Option<&str>) -> Mark {
+        Mark(self.hasher.hash_one(project))
     }
 }
 
@@ -219,7 +244,7 @@ mod tests {
         };
         let turns: Vec<ConversationTurn> = said.iter().enumerate().map(turn).collect();
         let title = baton_client::title_of(turns.iter().flat_map(|turn: &ConversationTurn| &turn.messages));
-        Conversation { session: SessionId([number; 32]), title, used_ms, branch: None, turns }
+        Conversation { session: SessionId([number; 32]), title, project: None, used_ms, branch: None, turns }
     }
 
     #[test]
@@ -230,13 +255,13 @@ mod tests {
         index.learn(&first);
         index.learn(&second);
         let said = [user("hi"), answer(" hello\n")];
-        assert_eq!(index.propose(&said), [second.session, first.session]);
+        assert_eq!(index.propose(&said, None), [second.session, first.session]);
         let said = [user("hi"), answer("hello"), user("how are you?"), answer("well")];
-        assert_eq!(index.propose(&said), [first.session]);
-        assert!(index.propose(&[user("hi"), answer("hullo")]).is_empty());
-        assert!(index.propose(&[user("hi")]).is_empty(), "within a turn");
+        assert_eq!(index.propose(&said, None), [first.session]);
+        assert!(index.propose(&[user("hi"), answer("hullo")], None).is_empty());
+        assert!(index.propose(&[user("hi")], None).is_empty(), "within a turn");
         index.forget(second.session);
-        assert_eq!(index.propose(&[user("hi"), answer("hello")]), [first.session]);
+        assert_eq!(index.propose(&[user("hi"), answer("hello")], None), [first.session]);
     }
 
     #[test]
@@ -244,7 +269,7 @@ mod tests {
         let mut index = SessionIndex::default();
         index.learn(&conversation(1, 1, &[("hi", "hello")]));
         index.learn(&conversation(1, 2, &[("hi", "good day")]));
-        assert!(index.propose(&[user("hi"), answer("hello")]).is_empty());
+        assert!(index.propose(&[user("hi"), answer("hello")], None).is_empty());
         assert_eq!(index.marks, 1);
     }
 
@@ -257,8 +282,8 @@ mod tests {
             index.learn(&one);
         }
         assert_eq!(index.sessions.len(), MAX_SESSIONS);
-        assert!(index.propose(&[user("hi"), answer("0")]).is_empty());
-        assert_eq!(index.propose(&[user("hi"), answer("1")]).len(), 1);
+        assert!(index.propose(&[user("hi"), answer("0")], None).is_empty());
+        assert_eq!(index.propose(&[user("hi"), answer("1")], None).len(), 1);
     }
 
     #[test]
@@ -296,9 +321,23 @@ mod tests {
     fn what_was_asked_and_not_answered_is_found_once() {
         let mut index = SessionIndex::default();
         let session = SessionId([3; 32]);
-        index.note_unanswered(&[user("a")], session);
-        assert_eq!(index.take_unanswered(&[user("b")]), None);
-        assert_eq!(index.take_unanswered(&[user("a")]), Some(session));
-        assert_eq!(index.take_unanswered(&[user("a")]), None);
+        index.note_unanswered(&[user("a")], None, session);
+        assert_eq!(index.take_unanswered(&[user("b")], None), None);
+        assert_eq!(index.take_unanswered(&[user("a")], Some("anna")), None, "of another project");
+        assert_eq!(index.take_unanswered(&[user("a")], None), Some(session));
+        assert_eq!(index.take_unanswered(&[user("a")], None), None);
+    }
+
+    #[test]
+    fn a_project_sees_its_own_sessions_alone() {
+        let mut index = SessionIndex::default();
+        let of_anna =
+            Conversation { project: Some("anna".to_owned()), ..conversation(1, 5, &[("hi", "hello")]) };
+        index.learn(&of_anna);
+        let said = [user("hi"), answer("hello")];
+        assert_eq!(index.propose(&said, Some("anna")), [of_anna.session]);
+        assert!(index.propose(&said, Some("ben")).is_empty());
+        assert!(index.propose(&said, None).is_empty(), "the owner's programs do not continue it either");
+        assert_eq!(index.list()[0].project.as_deref(), Some("anna"));
     }
 }

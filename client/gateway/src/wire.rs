@@ -183,9 +183,6 @@ impl ChatRequest {
         if !(1..=MAX_ANSWERS).contains(&answers) {
             return Err(ApiError::unsupported("n", format!("n is from 1 to {MAX_ANSWERS}")));
         }
-        if answers > 1 && completion.stream {
-            return Err(ApiError::unsupported("n", "n above 1 is not streamed"));
-        }
         Ok(CompletionRequest { logprobs, place, memory, answers, ..completion })
     }
 }

@@ -28,6 +28,8 @@ pub struct SessionInfo {
     pub id: SessionId,
     /// The title that the user gave, or else the beginning of the first message; empty before it.
     pub title: String,
+    /// The project that it belongs to in this home; none for the home's owner.
+    pub project: Option<String>,
     /// Accepted turns, including those that an edit replaced.
     pub turns: u64,
     /// Turns of the conversation as it stands: without those that an edit replaced.
@@ -131,6 +133,7 @@ pub(crate) fn state_info(state: &State, terms: StorageTerms, trouble: Option<Err
     SessionInfo {
         id: state.session_id,
         title: title::title(state),
+        project: state.header.project.clone(),
         turns: state.next_seq(),
         effective_turns: state.effective_turns,
         head: state.prev_link(),

@@ -38,6 +38,8 @@ pub struct Conversation {
     pub session: SessionId,
     /// The title that the user gave, or else the beginning of the first message.
     pub title: String,
+    /// The project that it belongs to in this home; none for the home's owner.
+    pub project: Option<String>,
     /// When it was last used, in milliseconds since the Unix epoch.
     pub used_ms: u64,
     /// The point at which it left its parent, if it is a branch.
@@ -62,6 +64,7 @@ impl Conversation {
         Self {
             session: state.session_id,
             title: title::title(state),
+            project: state.header.project.clone(),
             used_ms: state.last_used_ms(),
             branch: state.header.branch,
             turns: turns.collect(),

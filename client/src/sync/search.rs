@@ -30,13 +30,20 @@ pub struct SearchMatch {
 }
 
 /// As [`Client::search`](crate::Client::search). Blocking.
-pub(crate) fn search(core: &Core, words: &str) -> Result<Vec<SearchMatch>, ClientError> {
+pub(crate) fn search(
+    core: &Core,
+    words: &str,
+    project: Option<&str>,
+) -> Result<Vec<SearchMatch>, ClientError> {
     let words: Vec<String> = words.split_whitespace().map(str::to_lowercase).collect();
     let mut found = Vec::new();
     if words.is_empty() {
         return Ok(found);
     }
     let mut look = |state: &State| {
+        if project.is_some() && state.header.project.as_deref() != project {
+            return ControlFlow::Continue(());
+        }
         let info = state_info(state, core.terms(), None);
         if let Some(snippet) = snippet(state, &info.title, &words) {
             found.push(SearchMatch { session: info, snippet });

@@ -159,7 +159,14 @@ pub(crate) fn verified_entries(
 
 /// The opening of a session that was created elsewhere.
 pub(crate) fn new_header(n_shards: u16, branch: Option<BranchPoint>, now_ms: u64) -> SessionHeader {
-    SessionHeader { n_shards, branch, device_id: new_device(), created_ms: now_ms, system: Vec::new() }
+    SessionHeader {
+        n_shards,
+        branch,
+        device_id: new_device(),
+        created_ms: now_ms,
+        system: Vec::new(),
+        project: None,
+    }
 }
 
 /// The entries of a session with these turns. Segments read from elsewhere count as stored; a later check

@@ -240,6 +240,28 @@ async fn a_session_has_a_file_from_its_first_attempt_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_session_keeps_its_project_and_a_search_may_be_held_to_it() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let of_anna = NewSession { project: Some("anna".to_owned()), ..NewSession::default() };
+    let (hers, mine) = (client.new_session(of_anna).await.unwrap(), session(&client).await);
+    say(&client, hers, "the harbour").await;
+    say(&client, mine, "the harbour too").await;
+    client.session(hers).release();
+    let found = async |project: Option<&str>| {
+        let found = client.search("harbour", project).await.unwrap().into_iter();
+        found.map(|one| one.session.id).collect::<Vec<_>>()
+    };
+    assert_eq!(found(Some("anna")).await, [hers]);
+    assert!(found(Some("ben")).await.is_empty());
+    assert_eq!(found(None).await.len(), 2);
+    let conversation = client.session(hers).conversation().await.unwrap();
+    assert_eq!(conversation.project.as_deref(), Some("anna"), "read from its journal");
+    assert_eq!(client.session(mine).info().await.unwrap().project, None);
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sessions_are_found_by_title_and_text() {
     let world = World::new(1).await;
     let client = world.client().await;
@@ -249,7 +271,7 @@ async fn sessions_are_found_by_title_and_text() {
     client.session(second).rename(Some("Town planning")).await.unwrap();
     client.session(first).release();
     let found = async |words: &str| {
-        let found = client.search(words).await.unwrap().into_iter();
+        let found = client.search(words, None).await.unwrap().into_iter();
         found.map(|one| (one.session.id, one.snippet)).collect::<Vec<_>>()
     };
     assert_eq!(found("harbour MY").await, [(first, "where is the Harbour of my town".to_owned())]);

@@ -131,6 +131,10 @@ pub(crate) enum MemoryCommand {
         /// Invitation, a line that begins with baton-quota-1:
         invitation: String,
     },
+    /// Serve memory's tools to an agent on this machine, over standard input and output (Model Context Protocol).
+    ///
+    /// An agent's configuration names the command: baton memory mcp --relayer https://relayer.example
+    Mcp,
     /// List the projects.
     Projects,
     /// List the sessions that memory knows.

@@ -6,6 +6,7 @@ mod command;
 mod devices;
 mod everyday;
 mod home;
+mod keys;
 mod memory;
 mod nodes;
 mod resume;

@@ -17,10 +17,6 @@ use crate::{
 
 /// Between the text blocks of a message, which are texts of their own.
 const BETWEEN_BLOCKS: &str = "\n\n";
-/// Bytes of a token in [`token_estimate`]; English has four, other languages and code have fewer.
-const BYTES_PER_TOKEN: usize = 3;
-/// Tokens around a message in [`token_estimate`]: its role and its ends.
-const TOKENS_PER_MESSAGE: usize = 6;
 
 #[derive(Deserialize)]
 struct MessagesBody {
@@ -350,14 +346,11 @@ fn take_text(block: &mut Map<String, Value>, at: &str) -> Result<String, ApiErro
 }
 
 /// Tokens of a request's texts and tools, by their bytes: more than a model's vocabulary makes of English.
-pub(super) fn token_estimate(body: &[u8]) -> Result<usize, ApiError> {
+pub(super) fn token_estimate(body: &[u8]) -> Result<u64, ApiError> {
     let mut body: Map<String, Value> = parse(body)?;
     // The API counts without a limit of the answer.
     body.entry("max_tokens").or_insert_with(|| 1.into());
-    let request = read_request(Value::Object(body).to_string().as_bytes(), None)?;
-    let tools = request.tools.as_ref().map(baton_proto::tools::Definitions::message);
-    let all = request.system.iter().chain(&request.messages).chain(&tools);
-    Ok(all.map(|message| message.text.len().div_ceil(BYTES_PER_TOKEN) + TOKENS_PER_MESSAGE).sum())
+    Ok(read_request(Value::Object(body).to_string().as_bytes(), None)?.input_estimate())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{error_body, nanoseconds};
 use crate::{
     answer::WholeAnswer,
-    models::date,
+    clock::rfc3339,
     steps::{AcceptedAnswer, Step},
     tools::{AnswerParser, AnswerPart, EndedAnswer, ModelCall},
 };
@@ -43,7 +43,7 @@ impl AnswerWriter {
         begun: Instant,
         parser: Option<AnswerParser>,
     ) -> Self {
-        Self { form, model, created_at: date(created_s), begun, parser }
+        Self { form, model, created_at: rfc3339(created_s), begun, parser }
     }
 
     /// The answer to a request without a text.

@@ -14,8 +14,14 @@ async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_
     assert!(second.client.session(id).wait_settled(GRACE).await.unwrap());
     let ask = async |text: &str| {
         let template = TurnInput { reconcile: true, ..TurnInput::new(Vec::new()) };
-        let config =
-            GatewayConfig { key: None, origins: Vec::new(), hosts: Vec::new(), template, memory: None };
+        let config = GatewayConfig {
+            key: None,
+            origins: Vec::new(),
+            hosts: Vec::new(),
+            template,
+            memory: None,
+            keys: None,
+        };
         let gateway = Gateway::open(first.client.clone(), config).await.unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v1/chat/completions", listener.local_addr().unwrap());

@@ -140,20 +140,36 @@ async fn nothing_is_kept_of_a_completion_and_its_blob_is_bought_for_the_shortest
 
 /// Recalls by fixed text, and passes on the exchanges to remember.
 #[derive(Debug)]
-struct Memory(AccountKey, mpsc::UnboundedSender<(String, String)>);
+pub(crate) struct Memory(pub(crate) AccountKey, pub(crate) mpsc::UnboundedSender<(String, String)>);
 
 impl GatewayMemory for Memory {
-    fn hint(&self, _session: SessionId, messages: &[Message]) -> MemoryHint {
-        MemoryHint::new(self.0.clone(), format!("{} new", messages.len()))
+    fn hint(&self, project: Option<&str>, _session: SessionId, messages: &[Message]) -> MemoryHint {
+        let hint = MemoryHint::new(self.0.clone(), format!("{} new", messages.len()));
+        MemoryHint { project: project.map(str::to_owned), ..hint }
     }
 
     fn remember<'a>(
         &'a self,
+        _project: Option<&'a str>,
         messages: &'a [Message],
         outcome: &'a TurnOutcome,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         self.1.send((messages[0].text.clone(), outcome.text.clone())).unwrap();
         Box::pin(async {})
+    }
+
+    fn answer_agent<'a>(
+        &'a self,
+        message: &'a str,
+        version: Option<&'a str>,
+    ) -> Pin<Box<dyn Future<Output = Result<Option<String>, String>> + Send + 'a>> {
+        Box::pin(async move {
+            match message {
+                "quiet" => Ok(None),
+                "bad" => Err("the relayer cannot be reached".to_owned()),
+                message => Ok(Some(format!("{{\"{message}\":\"{}\"}}", version.unwrap_or_default()))),
+            }
+        })
     }
 }
 
@@ -218,7 +234,33 @@ async fn several_answers_are_sessions_of_their_own_and_each_can_go_on() {
     let conversation = endpoint.client.session(branch.parse().unwrap()).conversation().await.unwrap();
     assert_eq!(conversation.branch.unwrap().session_id.to_string(), first);
 
-    for (refused, param) in [(json!({ "n": 5 }), "n"), (json!({ "n": 2, "stream": true }), "n")] {
+    // A stream has the parts of all answers, each with its position; the counts are of all of them.
+    let both = json!({
+        "model": MODEL, "messages": messages, "n": 2, "stream": true, "stream_options": { "include_usage": true },
+    });
+    let both = endpoint.chat(&both).send().await.unwrap().text().await.unwrap();
+    let mut chunks = events(&both);
+    assert_eq!(chunks.pop().as_deref(), Some("[DONE]"));
+    let chunks: Vec<Value> = chunks.iter().map(|chunk| serde_json::from_str(chunk).unwrap()).collect();
+    let mut ended = Vec::new();
+    for index in 0..2 {
+        let of = |chunk: &&Value| chunk["choices"][0]["index"] == index;
+        let own: Vec<&Value> = chunks.iter().filter(of).collect();
+        let text = own.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str());
+        assert_eq!(text.collect::<String>(), "a (0)");
+        let last = own.last().unwrap();
+        assert_eq!(last["choices"][0]["finish_reason"], "stop");
+        ended.push(last["baton"]["session"].as_str().unwrap());
+    }
+    assert_ne!(ended[0], ended[1]);
+    let counts: Vec<&Value> = chunks.iter().filter(|chunk| chunk["usage"].is_object()).collect();
+    assert_eq!((counts.len(), &counts[0]["choices"]), (1, &json!([])));
+    assert_eq!(
+        counts[0]["usage"]["total_tokens"].as_u64(),
+        three["usage"]["total_tokens"].as_u64().map(|all| all / 3 * 2)
+    );
+
+    for (refused, param) in [(json!({ "n": 5 }), "n"), (json!({ "n": 0 }), "n")] {
         let mut body = json!({ "model": MODEL, "messages": messages });
         if let (Value::Object(body), Value::Object(more)) = (&mut body, refused) {
             body.extend(more);

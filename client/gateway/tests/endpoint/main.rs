@@ -2,10 +2,13 @@
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 
 mod devices;
+mod document;
 mod embeddings;
 mod features;
+mod keys;
 mod messages;
 mod ollama;
 mod responses;
 mod serve;
 mod stops;
+mod tls;

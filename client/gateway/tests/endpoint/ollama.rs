@@ -112,7 +112,7 @@ async fn models_are_those_of_the_nodes_and_none_is_pulled() {
     assert!(get(&endpoint, "/api/ps").await["models"][0]["context_length"].as_u64().unwrap() > 0);
     assert!(get(&endpoint, "/api/version").await["version"].as_str().unwrap().split('.').count() == 3);
     let shown = one(&endpoint, "/api/show", &json!({ "model": MODEL })).await;
-    assert_eq!(shown["capabilities"], json!(["completion"]));
+    assert_eq!(shown["capabilities"], json!(["completion", "tools"]));
     assert_eq!(one(&endpoint, "/api/pull", &json!({ "model": MODEL })).await["status"], "success");
     let (status, text) = post(&endpoint, "/api/pull", &json!({ "model": "llama3" })).await;
     assert_eq!(status, StatusCode::NOT_FOUND);

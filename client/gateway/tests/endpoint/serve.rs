@@ -5,7 +5,7 @@ mod tools;
 use std::{sync::Arc, time::Duration};
 
 use baton_client::{Client, TurnInput};
-use baton_gateway::{Gateway, GatewayConfig, GatewayMemory};
+use baton_gateway::{Gateway, GatewayConfig, GatewayMemory, NamedKeys};
 use baton_proto::{ErrorCode, record::RecordKind};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ impl Endpoint {
     }
 
     pub(crate) async fn over(client: Client) -> Self {
-        Self::through(client, TurnInput::new(Vec::new()), None).await
+        Self::through(client, TurnInput::new(Vec::new()), (None, None)).await
     }
 
     pub(crate) async fn with(
@@ -57,16 +57,31 @@ impl Endpoint {
         template: TurnInput,
         memory: Option<Arc<dyn GatewayMemory>>,
     ) -> Self {
-        Self::through(world.client().await, template, memory).await
+        Self::through(world.client().await, template, (memory, None)).await
     }
 
-    async fn through(client: Client, template: TurnInput, memory: Option<Arc<dyn GatewayMemory>>) -> Self {
+    /// Over the client of a world, with the keys of its home.
+    pub(crate) async fn with_keys(
+        world: &World,
+        template: TurnInput,
+        memory: Option<Arc<dyn GatewayMemory>>,
+    ) -> Self {
+        let keys = NamedKeys::open(world.home.path()).unwrap();
+        Self::through(world.client().await, template, (memory, Some(keys))).await
+    }
+
+    async fn through(
+        client: Client,
+        template: TurnInput,
+        (memory, keys): (Option<Arc<dyn GatewayMemory>>, Option<NamedKeys>),
+    ) -> Self {
         let config = GatewayConfig {
             key: Some(Zeroizing::new(KEY.to_owned())),
             origins: vec!["https://chat.example".to_owned()],
             hosts: vec!["box.example".to_owned()],
             template,
             memory,
+            keys,
         };
         let gateway = Gateway::open(client.clone(), config).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -27,6 +27,8 @@ pub(crate) struct SessionHeader {
     pub(crate) device_id: DeviceId,
     pub(crate) created_ms: u64,
     pub(crate) system: Vec<Message>,
+    /// The project of a gateway's key; none for sessions of the home's owner.
+    pub(crate) project: Option<String>,
 }
 
 /// A pending turn, as the user requested it.

@@ -39,6 +39,7 @@ fn empty() -> State {
         device_id: DeviceId([1; 16]),
         created_ms: 0,
         system: Vec::new(),
+        project: None,
     };
     State::new(root(), header)
 }

@@ -1,0 +1,198 @@
+//! Arguments of `baton serve`.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::{Args, Subcommand};
+use time::{Date, format_description::well_known::Iso8601};
+
+use super::{MemoryArguments, Switch};
+
+/// Longest term of a key in days: ten years.
+const MAX_TERM_DAYS: u64 = 3_660;
+
+/// Arguments of `baton serve`.
+///
+/// The endpoint recognises a program's conversation by its messages. The header x-baton-session, or the field
+/// session, selects a session instead: an id, a prefix of one, `last`, or `new`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct ServeArguments {
+    /// The command, instead of serving.
+    #[command(subcommand)]
+    pub command: Option<ServeCommand>,
+    /// Address to listen on.
+    #[arg(long, value_name = "ADDRESS", env = "BATON_SERVE_LISTEN", default_value = "127.0.0.1:8788")]
+    pub listen: SocketAddr,
+    /// File with the bearer key that programs must send; created if missing [default: serve.key in the home
+    /// folder].
+    #[arg(long, value_name = "FILE", env = "BATON_SERVE_KEY_FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Serve all programs on this machine, without a key.
+    #[arg(long, conflicts_with = "key_file")]
+    pub no_key: bool,
+    /// Serve HTTPS with this certificate: a PEM file with its chain. Renewed files are read within a minute.
+    #[arg(long, value_name = "FILE", env = "BATON_SERVE_TLS_CERT", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key: a PEM file.
+    #[arg(long, value_name = "FILE", env = "BATON_SERVE_TLS_KEY", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Allow web pages of this origin, such as `https://chat.example`; may be repeated.
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', env = "BATON_SERVE_ALLOW_ORIGIN")]
+    pub allow_origin: Vec<String>,
+    /// Accept this host name in requests, in addition to localhost; may be repeated.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', env = "BATON_SERVE_ALLOW_HOST")]
+    pub allow_host: Vec<String>,
+    /// Model name or id for requests without one [default: any, preferably on a node's own engine].
+    #[arg(long, env = "BATON_MODEL")]
+    pub model: Option<String>,
+    /// Node to use, and no other: its id, or the first digits of it.
+    #[arg(long, value_name = "ID")]
+    pub only: Option<String>,
+    /// Allow test engines, which only repeat the message.
+    #[arg(long, env = "BATON_ALLOW_ECHO")]
+    pub allow_echo: bool,
+    /// Sampling temperature for requests without one, from 0 (no randomness) to 5 [default: 0.7].
+    #[arg(long, value_name = "NUMBER")]
+    pub temperature: Option<f32>,
+    /// Maximum tokens of an answer, for requests without a limit.
+    #[arg(long, value_name = "NUMBER")]
+    pub max_tokens: Option<u32>,
+    #[command(flatten)]
+    pub memory: MemoryArguments,
+}
+
+/// The commands of `baton serve`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ServeCommand {
+    /// Manage keys with names: for the people and programs that share this endpoint.
+    ///
+    /// Each key sees the conversations of its project alone. A running endpoint learns changes within a second.
+    Keys {
+        /// The command for keys [default: list].
+        #[command(subcommand)]
+        command: Option<KeysCommand>,
+    },
+}
+
+/// The commands of `baton serve keys`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeysCommand {
+    /// List the keys with their usage of today.
+    #[command(alias = "ls")]
+    List,
+    /// Add a key, and show it once.
+    #[command(after_help = ADD_EXAMPLES)]
+    Add {
+        /// Its name: letters, digits, hyphens, dots and underscores.
+        name: String,
+        #[command(flatten)]
+        options: KeyOptions,
+    },
+    /// Change a key; what no option names stays.
+    Change {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        options: KeyOptions,
+    },
+    /// Show a key with its usage by day.
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Remove a key. Its conversations stay, and you see them.
+    #[command(alias = "rm")]
+    Remove {
+        /// Its name.
+        name: String,
+    },
+}
+
+const ADD_EXAMPLES: &str = "\
+Examples:
+  baton serve keys add anna
+  baton serve keys add ben --tokens-per-day 50000 --requests-per-hour 60 --expires 90d
+  baton serve keys add robot --project house            shares conversations with other keys of the project house
+  baton serve keys change ben --tokens-per-day none";
+
+/// Options of a key.
+#[derive(Debug, Args)]
+pub(crate) struct KeyOptions {
+    /// Project whose conversations the key sees [default of a new key: its name].
+    #[arg(long, value_name = "NAME")]
+    pub project: Option<String>,
+    /// Recall your memories of its project and your profile, and remember its exchanges, as `--memory` and
+    /// `--memory-write` of the endpoint say [default of a new key: off].
+    #[arg(long, value_name = "on|off", value_enum)]
+    pub memory: Option<Switch>,
+    /// Most requests in an hour, or `none`.
+    #[arg(long, value_name = "NUMBER|none", value_parser = quota)]
+    pub requests_per_hour: Option<Quota>,
+    /// Most tokens of questions and answers in a day (UTC), or `none`.
+    #[arg(long, value_name = "NUMBER|none", value_parser = quota)]
+    pub tokens_per_day: Option<Quota>,
+    /// When the key ends: after some days (`90d`), at the beginning of a day in UTC (`2027-01-31`), or `never`.
+    #[arg(long, value_name = "DAYS|DATE|never", value_parser = term)]
+    pub expires: Option<Term>,
+}
+
+/// A quota; none is unlimited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Quota(pub Option<u64>);
+
+/// The end of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Term {
+    /// After this many days.
+    Days(u64),
+    /// At this time, in seconds since the Unix epoch.
+    At(u64),
+    Never,
+}
+
+fn quota(text: &str) -> Result<Quota, String> {
+    if text == "none" {
+        return Ok(Quota(None));
+    }
+    match text.replace('_', "").parse() {
+        Ok(number) if number > 0 => Ok(Quota(Some(number))),
+        _ => Err("a number of at least 1, or none for no limit".to_owned()),
+    }
+}
+
+fn term(text: &str) -> Result<Term, String> {
+    if text == "never" {
+        return Ok(Term::Never);
+    }
+    if let Some(days) = text.strip_suffix('d').and_then(|days| days.parse().ok()) {
+        return match days {
+            1..=MAX_TERM_DAYS => Ok(Term::Days(days)),
+            _ => Err(format!("a term is from 1 to {MAX_TERM_DAYS} days")),
+        };
+    }
+    let date = Date::parse(text, &Iso8601::DATE).ok();
+    let start = date.and_then(|date| u64::try_from(date.midnight().assume_utc().unix_timestamp()).ok());
+    start
+        .map(Term::At)
+        .ok_or_else(|| "a number of days such as 90d, a date such as 2027-01-31, or never".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_and_terms_are_read_and_others_are_refused_with_the_form() {
+        assert_eq!(quota("none"), Ok(Quota(None)));
+        assert_eq!(quota("50_000"), Ok(Quota(Some(50_000))));
+        for wrong in ["0", "-1", "many", ""] {
+            assert!(quota(wrong).unwrap_err().contains("none"), "{wrong}");
+        }
+        assert_eq!(term("90d"), Ok(Term::Days(90)));
+        assert_eq!(term("2026-01-17"), Ok(Term::At(1_768_608_000)));
+        assert_eq!(term("never"), Ok(Term::Never));
+        for wrong in ["0d", "4000d", "90", "2026-02-30", "1960-01-01", "d", ""] {
+            assert!(term(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! `baton serve keys`: keys with names for the endpoint.
+
+use baton_gateway::{
+    DayUsage, KeyChange, KeyListError, KeyListFile, KeyUsage, NamedKey, UsageTable, read_usage, rfc3339,
+};
+use serde_json::{Value, json};
+
+use super::{
+    Failure,
+    args::{KeyOptions, KeysCommand, Switch, Term},
+    clock::{day, now_ms},
+    out::{Out, count},
+    settings::Settings,
+};
+
+const DAY_S: u64 = 24 * 60 * 60;
+
+pub(crate) fn run(settings: &Settings, command: &KeysCommand, out: &Out) -> Result<(), Failure> {
+    let file = KeyListFile::of_home(settings.home());
+    let now_s = now_ms() / 1000;
+    match command {
+        KeysCommand::List => list(&file, &read_usage(settings.home()), now_s, out),
+        KeysCommand::Show { name } => show(&file, &read_usage(settings.home()), name, now_s, out),
+        KeysCommand::Add { name, options } => {
+            let (key, text) = file.add(name, &change(options, now_s), now_s).map_err(failure)?;
+            if out.json() {
+                let mut value = describe(&key, None, now_s);
+                if let Value::Object(fields) = &mut value {
+                    fields.insert("key".to_owned(), text.as_str().into());
+                }
+                return Ok(out.value(&value)?);
+            }
+            out.line(&text)?;
+            out.note(&format!("This is the key of {name}, shown once. {}", rights(&key)));
+            Ok(())
+        }
+        KeysCommand::Change { name, options } => {
+            let change = change(options, now_s);
+            if change == KeyChange::default() {
+                return Err(Failure::usage(
+                    "no option says what to change",
+                    "baton serve keys change -h lists the options",
+                ));
+            }
+            let key = file.change(name, &change).map_err(failure)?;
+            if out.json() {
+                return Ok(out.value(&describe(&key, None, now_s))?);
+            }
+            Ok(out.line(&format!("{name} is changed. {}", rights(&key)))?)
+        }
+        KeysCommand::Remove { name } => {
+            let key = file.remove(name).map_err(failure)?;
+            if out.json() {
+                return Ok(out.value(&json!({ "removed": key.name }))?);
+            }
+            Ok(out.line(&format!("{name} is removed. Its conversations stay: baton session list"))?)
+        }
+    }
+}
+
+fn change(options: &KeyOptions, now_s: u64) -> KeyChange {
+    KeyChange {
+        project: options.project.clone(),
+        memory: options.memory.map(|switch| switch == Switch::On),
+        requests_per_hour: options.requests_per_hour.map(|quota| quota.0),
+        tokens_per_day: options.tokens_per_day.map(|quota| quota.0),
+        expires_s: options.expires.map(|term| match term {
+            Term::Days(days) => Some(now_s.saturating_add(days.saturating_mul(DAY_S))),
+            Term::At(time_s) => Some(time_s),
+            Term::Never => None,
+        }),
+    }
+}
+
+/// A failure with the list of keys, with its next step.
+pub(crate) fn failure(error: KeyListError) -> Failure {
+    let hint = match &error {
+        KeyListError::Unknown { .. } => "baton serve keys lists them",
+        KeyListError::Exists(_) | KeyListError::Full => "baton serve keys lists the keys",
+        KeyListError::Name(_) => "baton serve keys add anna",
+        _ => "check the home folder, or choose another with --home",
+    };
+    Failure::usage(error.to_string(), hint)
+}
+
+/// What a key allows, in a sentence.
+fn rights(key: &NamedKey) -> String {
+    let mut parts = vec![format!("It sees the conversations of {}", key.project)];
+    if key.memory {
+        parts.push("uses your memory".to_owned());
+    }
+    parts.extend(key.quotas.requests_per_hour.map(|limit| format!("makes {limit} requests an hour")));
+    parts.extend(key.quotas.tokens_per_day.map(|limit| format!("uses {limit} tokens a day")));
+    parts.extend(key.expires_s.map(|end_s| format!("ends on {}", day(end_s.saturating_mul(1000)))));
+    let text = match parts.split_last() {
+        Some((last, before)) if !before.is_empty() => format!("{} and {last}", before.join(", ")),
+        _ => parts.concat(),
+    };
+    format!("{text}.")
+}
+
+fn list(file: &KeyListFile, usage: &UsageTable, now_s: u64, out: &Out) -> Result<(), Failure> {
+    let keys = file.keys().map_err(failure)?;
+    if out.json() {
+        let keys: Vec<Value> = keys.iter().map(|key| describe(key, usage.of(&key.name), now_s)).collect();
+        return Ok(out.value(&json!({ "keys": keys }))?);
+    }
+    if keys.is_empty() {
+        out.note("There are no keys with names. Add one: baton serve keys add anna");
+        return Ok(());
+    }
+    let head = ["NAME", "PROJECT", "MEMORY", "REQUESTS/HOUR", "TOKENS TODAY", "ENDS"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(keys.iter().map(|key| row(key, usage.of(&key.name), now_s)));
+    Ok(out.table(&rows)?)
+}
+
+fn row(key: &NamedKey, usage: Option<&KeyUsage>, now_s: u64) -> Vec<String> {
+    let requests = usage.map_or(0, |usage| usage.requests_in_hour(now_s));
+    let today = usage.map(|usage| usage.day(now_s)).unwrap_or_default();
+    let of = |used: u64, limit: Option<u64>| match limit {
+        Some(limit) => format!("{used} of {limit}"),
+        None => used.to_string(),
+    };
+    let ends = match key.expires_s {
+        Some(end_s) if end_s <= now_s => "ended".to_owned(),
+        Some(end_s) => day(end_s.saturating_mul(1000)),
+        None => "-".to_owned(),
+    };
+    vec![
+        key.name.clone(),
+        key.project.clone(),
+        if key.memory { "on" } else { "off" }.to_owned(),
+        of(requests, key.quotas.requests_per_hour),
+        of(today.input_tokens + today.output_tokens, key.quotas.tokens_per_day),
+        ends,
+    ]
+}
+
+fn show(file: &KeyListFile, usage: &UsageTable, name: &str, now_s: u64, out: &Out) -> Result<(), Failure> {
+    let keys = file.keys().map_err(failure)?;
+    let Some(key) = keys.iter().find(|key| key.name == name) else {
+        let known = keys.into_iter().map(|key| key.name).collect();
+        return Err(failure(KeyListError::Unknown { name: name.to_owned(), known }));
+    };
+    let own = usage.of(name);
+    if out.json() {
+        return Ok(out.value(&describe(key, own, now_s))?);
+    }
+    out.note(&rights(key));
+    let mut rows = vec![["DAY", "REQUESTS", "INPUT TOKENS", "ANSWER TOKENS"].map(str::to_owned).to_vec()];
+    rows.extend(own.into_iter().flat_map(KeyUsage::days).map(|(day_s, usage)| {
+        let DayUsage { requests, input_tokens, output_tokens } = usage;
+        let numbers = [requests, input_tokens, output_tokens].map(|number| number.to_string());
+        [vec![day(day_s.saturating_mul(1000))], numbers.to_vec()].concat()
+    }));
+    if rows.len() == 1 {
+        out.note(&format!("{} so far", count(0, "request")));
+        return Ok(());
+    }
+    Ok(out.table(&rows)?)
+}
+
+fn describe(key: &NamedKey, usage: Option<&KeyUsage>, now_s: u64) -> Value {
+    let days = usage.into_iter().flat_map(KeyUsage::days);
+    json!({
+        "name": key.name,
+        "project": key.project,
+        "memory": key.memory,
+        "created": rfc3339(key.created_s),
+        "expires": key.expires_s.map(rfc3339),
+        "expired": key.expires_s.is_some_and(|end_s| end_s <= now_s),
+        "requests_per_hour": key.quotas.requests_per_hour,
+        "requests_in_hour": usage.map_or(0, |usage| usage.requests_in_hour(now_s)),
+        "tokens_per_day": key.quotas.tokens_per_day,
+        "days": days
+            .map(|(day_s, usage)| json!({
+                "day": day(day_s.saturating_mul(1000)),
+                "requests": usage.requests,
+                "input_tokens": usage.input_tokens,
+                "output_tokens": usage.output_tokens,
+            }))
+            .collect::<Vec<_>>(),
+    })
+}

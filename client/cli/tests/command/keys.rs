@@ -1,0 +1,103 @@
+//! `baton serve keys`: keys with names, as their owner manages them.
+
+use std::{path::Path, process::Command};
+
+use serde_json::Value;
+
+/// Standard output, standard error and exit code of a call with this home.
+fn baton(home: &Path, arguments: &[&str]) -> (String, String, i32) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+    command.env_clear().env("HOME", home).args(["serve", "keys"]).args(arguments).arg("--home").arg(home);
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (text(&output.stdout), text(&output.stderr), output.status.code().unwrap())
+}
+
+fn json(home: &Path, arguments: &[&str]) -> Value {
+    let (out, err, code) = baton(home, &[arguments, &["--json"]].concat());
+    assert_eq!(code, 0, "{err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+#[test]
+fn keys_are_added_listed_changed_and_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().join("home");
+    let (out, err, code) = baton(&home, &[]);
+    assert_eq!((out.as_str(), code), ("", 0), "{err}");
+    assert!(err.contains("baton serve keys add anna"), "{err}");
+
+    let add = ["add", "anna", "--tokens-per-day", "50_000", "--requests-per-hour", "60", "--expires", "90d"];
+    let (out, err, code) = baton(&home, &add);
+    assert_eq!(code, 0, "{err}");
+    let key = out.trim();
+    assert!(key.starts_with("sk-baton-") && key.len() == 73, "the key alone is the output");
+    assert!(err.contains("makes 60 requests an hour, uses 50000 tokens a day and ends on 20"), "{err}");
+    let added = json(&home, &["add", "tablet", "--project", "anna", "--memory", "on"]);
+    assert!(added["key"].as_str().unwrap().starts_with("sk-baton-"));
+    assert_eq!((&added["project"], &added["memory"]), (&"anna".into(), &true.into()));
+
+    let (out, _, _) = baton(&home, &["list"]);
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(
+        lines[0].starts_with("NAME") && lines[1].starts_with("anna") && lines[2].starts_with("tablet"),
+        "{out}"
+    );
+    assert!(lines[1].contains("0 of 60") && lines[1].contains("0 of 50000"), "{out}");
+    assert!(!out.contains("sk-baton-"));
+
+    let (out, err, code) =
+        baton(&home, &["change", "anna", "--tokens-per-day", "none", "--expires", "2031-01-31"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("ends on 2031-01-31") && !out.contains("tokens a day"), "{out}");
+    let shown = json(&home, &["show", "anna"]);
+    assert_eq!((&shown["tokens_per_day"], &shown["requests_per_hour"]), (&Value::Null, &60.into()));
+    assert_eq!(shown["expires"], "2031-01-31T00:00:00Z");
+
+    assert_eq!(baton(&home, &["remove", "anna"]).2, 0);
+    let names: Vec<Value> =
+        json(&home, &[])["keys"].as_array().unwrap().iter().map(|key| key["name"].clone()).collect();
+    assert_eq!(names, ["tablet"]);
+}
+
+#[test]
+fn mistakes_name_their_cause_and_the_next_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    assert_eq!(baton(home, &["add", "anna"]).2, 0);
+    for (arguments, said) in [
+        (&["add", "anna"][..], "a key is named \"anna\" already"),
+        (&["add", "a b"], "is no name"),
+        (&["add", "ben", "--project", "a/b"], "is no name"),
+        (&["remove", "ben"], "no key is named \"ben\"; known: anna"),
+        (&["show", "ben"], "baton serve keys lists them"),
+        (&["change", "anna"], "no option says what to change"),
+        (&["add", "ben", "--tokens-per-day", "0"], "or none for no limit"),
+        (&["add", "ben", "--expires", "soon"], "a date such as 2027-01-31"),
+    ] {
+        let (_, err, code) = baton(home, arguments);
+        assert_eq!(code, 2, "{arguments:?}: {err}");
+        assert!(err.contains(said), "{arguments:?}: {err}");
+    }
+    std::fs::write(home.join("serve.keys.json"), "{").unwrap();
+    let (_, err, code) = baton(home, &["list"]);
+    assert!(code == 2 && err.contains("is not a list of keys"), "{err}");
+}
+
+#[test]
+fn a_certificate_that_cannot_be_used_stops_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("empty.pem");
+    std::fs::write(&file, "").unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+        command.env_clear().arg("serve").args(arguments).arg("--home").arg(folder.path());
+        let output = command.output().unwrap();
+        (String::from_utf8(output.stderr).unwrap(), output.status.code().unwrap())
+    };
+    let file = file.to_str().unwrap();
+    let (err, code) = run(&["--tls-cert", file, "--tls-key", file]);
+    assert!(code == 2 && err.contains("no certificate in PEM form"), "{err}");
+    let (err, code) = run(&["--tls-cert", file]);
+    assert!(code == 2 && err.contains("--tls-key"), "{err}");
+}

@@ -1,0 +1,393 @@
+//! Keys with names, for the people and programs of a household: each with a project, quotas and an end.
+//!
+//! They are kept in a file of the home folder, which has only hashes of the keys. Another process may change
+//! the file while the endpoint runs; the endpoint reads it again.
+
+pub(crate) mod accounts;
+pub(crate) mod caller;
+pub(crate) mod usage;
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+};
+
+use baton_keys::files::{self, KeyFileError};
+use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq as _;
+use zeroize::Zeroizing;
+
+/// Most keys with names.
+pub const MAX_KEYS: usize = 100;
+/// Longest name of a key or project, in bytes.
+pub const MAX_KEY_NAME_BYTES: usize = 64;
+/// Largest file of keys.
+const MAX_FILE_BYTES: u64 = 256 * 1024;
+/// Prefix of a generated key, so that a leaked one is recognisable.
+const KEY_PREFIX: &str = "sk-baton-";
+/// The files' names in the home folder.
+const KEYS_FILE: &str = "serve.keys.json";
+const LOCK_FILE: &str = "serve.keys.lock";
+
+/// A new random key: 32 bytes in hex, after a prefix.
+#[must_use]
+pub fn generate_key() -> Zeroizing<String> {
+    let random = Zeroizing::new(baton_keys::secret::random_bytes::<32>());
+    Zeroizing::new(format!("{KEY_PREFIX}{}", hex::encode(*random)))
+}
+
+/// A key with a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct NamedKey {
+    /// Its name.
+    pub name: String,
+    /// BLAKE3 hash of the key, in hex. A key is random, so its hash tells nothing of it.
+    hash: String,
+    /// The project of its sessions: a key sees the sessions of its project alone.
+    pub project: String,
+    /// Whether its turns may recall memory and be remembered.
+    pub memory: bool,
+    /// Its quotas.
+    pub quotas: KeyQuotas,
+    /// When it was made, in seconds since the Unix epoch.
+    pub created_s: u64,
+    /// When it ends, in seconds since the Unix epoch.
+    pub expires_s: Option<u64>,
+}
+
+/// Quotas of a key; none is unlimited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyQuotas {
+    /// Most turns and embedding requests that begin in an hour (of UTC).
+    pub requests_per_hour: Option<u64>,
+    /// Most tokens in a day (of UTC): those of input and answers, as receipts count them.
+    pub tokens_per_day: Option<u64>,
+}
+
+/// Changes to a key. A part that is `None` stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeyChange {
+    /// The project.
+    pub project: Option<String>,
+    /// Whether memory is used.
+    pub memory: Option<bool>,
+    /// The requests in an hour; `Some(None)` for no limit.
+    pub requests_per_hour: Option<Option<u64>>,
+    /// The tokens in a day; `Some(None)` for no limit.
+    pub tokens_per_day: Option<Option<u64>>,
+    /// The end, in seconds since the Unix epoch; `Some(None)` for no end.
+    pub expires_s: Option<Option<u64>>,
+}
+
+/// A failure with the file of keys.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyListError {
+    /// The file system refused.
+    #[error("cannot {action} {path}: {source}")]
+    Io {
+        /// The action that failed.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The file may be read by others, or cannot be read.
+    #[error(transparent)]
+    File(#[from] KeyFileError),
+    /// The file has another form.
+    #[error("{path} is not a list of keys: {reason}; restore it, or remove it and add the keys again")]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        reason: String,
+    },
+    /// No key has this name.
+    #[error("no key is named {name:?}; {}", known_names(.known))]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The names of all keys.
+        known: Vec<String>,
+    },
+    /// A key has this name already.
+    #[error("a key is named {0:?} already; change it with baton serve keys change, or choose another name")]
+    Exists(String),
+    /// No more keys are kept.
+    #[error("there are {MAX_KEYS} keys already; remove one of them first")]
+    Full,
+    /// Not a name of a key or project.
+    #[error("{0:?} is no name: 1 to {MAX_KEY_NAME_BYTES} letters, digits, hyphens, dots and underscores")]
+    Name(String),
+    /// A quota that allows nothing.
+    #[error("a quota of 0 allows nothing: remove the key instead")]
+    ZeroQuota,
+}
+
+fn known_names(known: &[String]) -> String {
+    if known.is_empty() { "there are none".to_owned() } else { format!("known: {}", known.join(", ")) }
+}
+
+/// The keys as the file has them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyList {
+    version: u32,
+    keys: Vec<NamedKey>,
+}
+
+/// The version of the file's form.
+const VERSION: u32 = 1;
+
+/// The file with the keys of a home.
+#[derive(Debug, Clone)]
+pub struct KeyListFile {
+    path: PathBuf,
+}
+
+impl KeyListFile {
+    /// The file of a home folder; it may not exist yet.
+    #[must_use]
+    pub fn of_home(home: &Path) -> Self {
+        Self { path: home.join(KEYS_FILE) }
+    }
+
+    /// The keys, by name.
+    ///
+    /// # Errors
+    /// [`KeyListError::File`] and [`KeyListError::Form`].
+    pub fn keys(&self) -> Result<Vec<NamedKey>, KeyListError> {
+        let Some(bytes) = files::read_secret(&self.path, "a list of keys", MAX_FILE_BYTES)? else {
+            return Ok(Vec::new());
+        };
+        let form = |reason: String| KeyListError::Form { path: self.path.clone(), reason };
+        let list: KeyList = serde_json::from_slice(&bytes).map_err(|error| form(error.to_string()))?;
+        if list.version != VERSION {
+            return Err(form(format!("version {} is not known", list.version)));
+        }
+        if list.keys.len() > MAX_KEYS {
+            return Err(form(format!("it has more than {MAX_KEYS} keys")));
+        }
+        Ok(list.keys)
+    }
+
+    /// Adds a key. Only the returned text has the key itself.
+    ///
+    /// # Errors
+    /// [`KeyListError`], by cause.
+    pub fn add(
+        &self,
+        name: &str,
+        change: &KeyChange,
+        now_s: u64,
+    ) -> Result<(NamedKey, Zeroizing<String>), KeyListError> {
+        check_name(name)?;
+        let _lock = self.lock()?;
+        let mut keys = self.keys()?;
+        if keys.iter().any(|key| key.name == name) {
+            return Err(KeyListError::Exists(name.to_owned()));
+        }
+        if keys.len() >= MAX_KEYS {
+            return Err(KeyListError::Full);
+        }
+        let text = generate_key();
+        let mut key = NamedKey {
+            name: name.to_owned(),
+            hash: hash(text.as_bytes()),
+            project: name.to_owned(),
+            memory: false,
+            quotas: KeyQuotas::default(),
+            created_s: now_s,
+            expires_s: None,
+        };
+        key.apply(change)?;
+        keys.push(key.clone());
+        self.write(keys)?;
+        Ok((key, text))
+    }
+
+    /// Changes a key.
+    ///
+    /// # Errors
+    /// [`KeyListError`], by cause.
+    pub fn change(&self, name: &str, change: &KeyChange) -> Result<NamedKey, KeyListError> {
+        let _lock = self.lock()?;
+        let mut keys = self.keys()?;
+        let known = keys.iter().map(|key| key.name.clone()).collect();
+        let found = keys.iter_mut().find(|key| key.name == name);
+        let key = found.ok_or_else(|| KeyListError::Unknown { name: name.to_owned(), known })?;
+        key.apply(change)?;
+        let changed = key.clone();
+        self.write(keys)?;
+        Ok(changed)
+    }
+
+    /// Removes a key. A running endpoint refuses it within a second.
+    ///
+    /// # Errors
+    /// [`KeyListError`], by cause.
+    pub fn remove(&self, name: &str) -> Result<NamedKey, KeyListError> {
+        let _lock = self.lock()?;
+        let mut keys = self.keys()?;
+        let place = keys.iter().position(|key| key.name == name);
+        let Some(place) = place else {
+            let known = keys.into_iter().map(|key| key.name).collect();
+            return Err(KeyListError::Unknown { name: name.to_owned(), known });
+        };
+        let removed = keys.remove(place);
+        self.write(keys)?;
+        Ok(removed)
+    }
+
+    fn write(&self, mut keys: Vec<NamedKey>) -> Result<(), KeyListError> {
+        keys.sort_by(|a, b| a.name.cmp(&b.name));
+        let list = KeyList { version: VERSION, keys };
+        let text = serde_json::to_string_pretty(&list).unwrap_or_default();
+        files::replace_private(&self.path, format!("{text}\n").as_bytes())
+            .map_err(|source| self.io_error("write", source))
+    }
+
+    /// Excludes other processes that change the file, until the lock is dropped.
+    fn lock(&self) -> Result<File, KeyListError> {
+        let path = self.path.with_file_name(LOCK_FILE);
+        if let Some(home) = path.parent() {
+            files::create_private_folder(home)
+                .map_err(|source| self.io_error("make the folder of", source))?;
+        }
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let locked = file.and_then(|file| file.lock().map(|()| file));
+        locked.map_err(|source| KeyListError::Io { action: "lock", path, source })
+    }
+
+    fn io_error(&self, action: &'static str, source: io::Error) -> KeyListError {
+        KeyListError::Io { action, path: self.path.clone(), source }
+    }
+}
+
+impl NamedKey {
+    fn apply(&mut self, change: &KeyChange) -> Result<(), KeyListError> {
+        if let Some(project) = &change.project {
+            check_name(project)?;
+            self.project.clone_from(project);
+        }
+        let quotas = [change.requests_per_hour, change.tokens_per_day];
+        if quotas.contains(&Some(Some(0))) {
+            return Err(KeyListError::ZeroQuota);
+        }
+        self.memory = change.memory.unwrap_or(self.memory);
+        self.quotas.requests_per_hour = change.requests_per_hour.unwrap_or(self.quotas.requests_per_hour);
+        self.quotas.tokens_per_day = change.tokens_per_day.unwrap_or(self.quotas.tokens_per_day);
+        self.expires_s = change.expires_s.unwrap_or(self.expires_s);
+        Ok(())
+    }
+
+    /// Whether a program sent this key. Takes the same time for each key.
+    fn is_key(&self, hash: &str) -> bool {
+        self.hash.as_bytes().ct_eq(hash.as_bytes()).into()
+    }
+
+    fn has_expired(&self, now_s: u64) -> bool {
+        self.expires_s.is_some_and(|end_s| end_s <= now_s)
+    }
+}
+
+fn hash(key: &[u8]) -> String {
+    blake3::hash(key).to_hex().to_string()
+}
+
+fn check_name(name: &str) -> Result<(), KeyListError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let fits = !name.is_empty() && name.len() <= MAX_KEY_NAME_BYTES && name.bytes().all(allowed);
+    if fits { Ok(()) } else { Err(KeyListError::Name(name.chars().take(MAX_KEY_NAME_BYTES).collect())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> (tempfile::TempDir, KeyListFile) {
+        let home = tempfile::tempdir().unwrap();
+        let file = KeyListFile::of_home(home.path());
+        (home, file)
+    }
+
+    #[test]
+    fn a_key_is_shown_once_and_the_file_has_only_its_hash() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let (_home, file) = file();
+        assert!(file.keys().unwrap().is_empty(), "no file yet");
+        let (key, text) = file.add("anna", &KeyChange::default(), 7).unwrap();
+        assert_eq!((key.project.as_str(), key.memory, key.created_s), ("anna", false, 7));
+        assert!(text.starts_with(KEY_PREFIX) && text.len() == KEY_PREFIX.len() + 64);
+        let kept = std::fs::read_to_string(&file.path).unwrap();
+        assert!(!kept.contains(text.as_str()) && !kept.contains(&text[KEY_PREFIX.len()..]));
+        assert_eq!(std::fs::metadata(&file.path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(key.is_key(&hash(text.as_bytes())) && !key.is_key(&hash(b"other")));
+        assert_eq!(file.keys().unwrap(), [key]);
+    }
+
+    #[test]
+    fn keys_are_changed_and_removed_by_name() {
+        let (_home, file) = file();
+        let (before, _) = file.add("ben", &KeyChange::default(), 0).unwrap();
+        file.add("anna", &KeyChange::default(), 0).unwrap();
+        let change = KeyChange {
+            project: Some("family".to_owned()),
+            tokens_per_day: Some(Some(10)),
+            expires_s: Some(Some(5)),
+            ..KeyChange::default()
+        };
+        let after = file.change("ben", &change).unwrap();
+        assert_eq!((after.project.as_str(), after.quotas.tokens_per_day), ("family", Some(10)));
+        assert_eq!(after.hash, before.hash, "the same key");
+        assert!(after.has_expired(5) && !after.has_expired(4));
+        let names: Vec<String> = file.keys().unwrap().into_iter().map(|key| key.name).collect();
+        assert_eq!(names, ["anna", "ben"]);
+        let open = KeyChange { tokens_per_day: Some(None), expires_s: Some(None), ..KeyChange::default() };
+        let open = file.change("ben", &open).unwrap();
+        assert_eq!((open.quotas.tokens_per_day, open.expires_s), (None, None));
+        file.remove("ben").unwrap();
+        let gone = file.remove("ben").unwrap_err().to_string();
+        assert!(gone.contains("known: anna"), "{gone}");
+    }
+
+    #[test]
+    fn wrong_names_zero_quotas_and_too_many_keys_are_refused_and_change_nothing() {
+        let (_home, file) = file();
+        let none = KeyChange::default();
+        for name in ["", "a b", "é", "a/b", &"x".repeat(MAX_KEY_NAME_BYTES + 1)] {
+            assert!(matches!(file.add(name, &none, 0), Err(KeyListError::Name(_))), "{name}");
+        }
+        let zero = KeyChange { requests_per_hour: Some(Some(0)), ..KeyChange::default() };
+        assert!(matches!(file.add("a", &zero, 0), Err(KeyListError::ZeroQuota)));
+        assert!(file.keys().unwrap().is_empty());
+        for number in 0..MAX_KEYS {
+            file.add(&number.to_string(), &none, 0).unwrap();
+        }
+        assert!(matches!(file.add("0", &none, 0), Err(KeyListError::Exists(_))));
+        assert!(matches!(file.add("one-more", &none, 0), Err(KeyListError::Full)));
+        assert_eq!(file.keys().unwrap().len(), MAX_KEYS);
+    }
+
+    #[test]
+    fn a_damaged_or_readable_file_is_an_error_that_names_it() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let (_home, file) = file();
+        for damaged in
+            ["", "{", "[]", "{\"version\":2,\"keys\":[]}", "{\"version\":1,\"keys\":[],\"more\":1}"]
+        {
+            files::replace_private(&file.path, damaged.as_bytes()).unwrap();
+            let error = file.keys().unwrap_err().to_string();
+            assert!(error.contains("serve.keys.json"), "{error}");
+            assert!(file.add("a", &KeyChange::default(), 0).is_err(), "nothing is overwritten");
+        }
+        std::fs::set_permissions(&file.path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(file.keys(), Err(KeyListError::File(KeyFileError::Permissions { .. }))));
+    }
+}

@@ -1,0 +1,264 @@
+//! The keys and their usage while the endpoint runs, and their files.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
+
+use baton_keys::files;
+
+use super::{
+    KeyListError, KeyListFile, NamedKey, hash,
+    usage::{QuotaRest, SpentQuota, TokenEstimate, UsageTable},
+};
+
+/// The usage file's name in the home folder.
+const USAGE_FILE: &str = "serve.usage.json";
+/// Largest usage file: a month of the most keys.
+const MAX_USAGE_BYTES: u64 = 1024 * 1024;
+
+/// The keys of a home with their usage, for an endpoint.
+#[derive(Debug, Clone)]
+pub struct NamedKeys {
+    inner: Arc<KeyAccounts>,
+}
+
+#[derive(Debug)]
+struct KeyAccounts {
+    list: KeyListFile,
+    usage_path: PathBuf,
+    state: Mutex<AccountState>,
+}
+
+#[derive(Debug, Default)]
+struct AccountState {
+    keys: Vec<NamedKey>,
+    usage: UsageTable,
+    /// Whether the usage file lacks some usage.
+    is_unsaved: bool,
+    /// The list's file when it was read.
+    stamp: Option<FileStamp>,
+}
+
+/// Distinguishes two states of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileStamp {
+    modified: SystemTime,
+    bytes: u64,
+}
+
+/// A key as it matches a request.
+#[derive(Debug, Clone)]
+pub(crate) enum KeyMatch {
+    Valid(Arc<NamedKey>),
+    Expired(Arc<NamedKey>),
+}
+
+/// The tokens of a running request. Dropping it counts none of them.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    keys: NamedKeys,
+    name: String,
+    held: TokenEstimate,
+    now_s: u64,
+    is_settled: bool,
+}
+
+impl NamedKeys {
+    /// The keys of a home folder. Usage that cannot be read begins anew.
+    ///
+    /// # Errors
+    /// As [`KeyListFile::keys`].
+    pub fn open(home: &Path) -> Result<Self, KeyListError> {
+        let list = KeyListFile::of_home(home);
+        let stamp = list.stamp();
+        let keys = list.keys()?;
+        let usage = read_usage(home);
+        let state = AccountState { keys, usage, is_unsaved: false, stamp };
+        let inner = KeyAccounts { list, usage_path: home.join(USAGE_FILE), state: Mutex::new(state) };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, AccountState> {
+        // Each change is one call of the table, so a panic leaves it whole.
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The key that a program sent, if it has a name.
+    pub(crate) fn find(&self, sent: &[u8], now_s: u64) -> Option<KeyMatch> {
+        let hash = hash(sent);
+        let found = self.state().keys.iter().find(|key| key.is_key(&hash)).cloned().map(Arc::new)?;
+        Some(if found.has_expired(now_s) { KeyMatch::Expired(found) } else { KeyMatch::Valid(found) })
+    }
+
+    /// The keys, by name, with a copy of their usage.
+    pub(crate) fn usage(&self) -> (Vec<NamedKey>, UsageTable) {
+        let state = self.state();
+        (state.keys.clone(), state.usage.clone())
+    }
+
+    /// The rest of a key's quotas.
+    pub(crate) fn rest(&self, key: &NamedKey, now_s: u64) -> QuotaRest {
+        self.state().usage.rest(key, now_s)
+    }
+
+    /// Begins a request of a key.
+    pub(crate) fn begin(
+        &self,
+        key: &NamedKey,
+        wanted: TokenEstimate,
+        now_s: u64,
+    ) -> Result<Charge, SpentQuota> {
+        let mut state = self.state();
+        let held = state.usage.begin(key, wanted, now_s)?;
+        state.is_unsaved = true;
+        drop(state);
+        Ok(Charge { keys: self.clone(), name: key.name.clone(), held, now_s, is_settled: false })
+    }
+
+    /// Reads the list again if its file changed, and writes new usage. Blocking.
+    pub(crate) fn synchronise(&self) {
+        self.reload();
+        self.save();
+    }
+
+    fn reload(&self) {
+        let stamp = self.inner.list.stamp();
+        if self.state().stamp == stamp {
+            return;
+        }
+        let keys = self.inner.list.keys();
+        let mut state = self.state();
+        state.stamp = stamp;
+        match keys {
+            Ok(keys) => {
+                state.usage.keep(&keys);
+                state.keys = keys;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the list of keys changed, and cannot be read; the former one holds")
+            }
+        }
+    }
+
+    fn save(&self) {
+        let mut state = self.state();
+        if !std::mem::take(&mut state.is_unsaved) {
+            return;
+        }
+        let text = serde_json::to_string(&state.usage).unwrap_or_default();
+        drop(state);
+        if let Err(error) = files::replace_private(&self.inner.usage_path, text.as_bytes()) {
+            tracing::warn!(%error, "the usage of keys was not saved");
+            self.state().is_unsaved = true;
+        }
+    }
+}
+
+impl KeyListFile {
+    /// The file's state; none if it cannot be read.
+    fn stamp(&self) -> Option<FileStamp> {
+        let metadata = std::fs::metadata(&self.path).ok()?;
+        Some(FileStamp { modified: metadata.modified().ok()?, bytes: metadata.len() })
+    }
+}
+
+/// The usage of a home's keys, as last saved. Usage that cannot be read is empty, with a warning in the log.
+#[must_use]
+pub fn read_usage(home: &Path) -> UsageTable {
+    let path = home.join(USAGE_FILE);
+    let read = match files::read_secret(&path, "the usage of keys", MAX_USAGE_BYTES) {
+        Ok(None) => return UsageTable::default(),
+        Ok(Some(bytes)) => serde_json::from_slice(&bytes).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    read.unwrap_or_else(|reason| {
+        tracing::warn!(file = %path.display(), reason, "the usage of keys begins anew");
+        UsageTable::default()
+    })
+}
+
+impl Charge {
+    /// The estimated tokens of the input, and the most tokens of the answer.
+    pub(crate) fn held(&self) -> TokenEstimate {
+        self.held
+    }
+
+    /// Counts the tokens that the request used.
+    pub(crate) fn settle(mut self, used: TokenEstimate, now_s: u64) {
+        self.now_s = now_s;
+        self.count(used);
+    }
+
+    fn count(&mut self, used: TokenEstimate) {
+        let mut state = self.keys.state();
+        state.usage.settle(&self.name, self.held, used, self.now_s);
+        state.is_unsaved = true;
+        drop(state);
+        self.is_settled = true;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.count(TokenEstimate::default());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::KeyChange;
+
+    const NOW_S: u64 = 1_800_000_000;
+
+    fn found(keys: &NamedKeys, sent: &str) -> Option<String> {
+        match keys.find(sent.as_bytes(), NOW_S)? {
+            KeyMatch::Valid(key) => Some(key.name.clone()),
+            KeyMatch::Expired(key) => Some(format!("{} expired", key.name)),
+        }
+    }
+
+    #[test]
+    fn keys_are_learned_and_forgotten_while_the_endpoint_runs() {
+        let home = tempfile::tempdir().unwrap();
+        let (keys, list) = (NamedKeys::open(home.path()).unwrap(), KeyListFile::of_home(home.path()));
+        let (_, anna) = list.add("anna", &KeyChange::default(), NOW_S).unwrap();
+        assert_eq!(found(&keys, &anna), None);
+        keys.synchronise();
+        assert_eq!(found(&keys, &anna).as_deref(), Some("anna"));
+        let end = KeyChange { expires_s: Some(Some(NOW_S)), ..KeyChange::default() };
+        list.change("anna", &end).unwrap();
+        keys.synchronise();
+        assert_eq!(found(&keys, &anna).as_deref(), Some("anna expired"));
+        files::replace_private(&home.path().join("serve.keys.json"), b"{").unwrap();
+        keys.synchronise();
+        assert_eq!(found(&keys, &anna).as_deref(), Some("anna expired"), "the former list holds");
+        std::fs::remove_file(home.path().join("serve.keys.json")).unwrap();
+        keys.synchronise();
+        assert_eq!(found(&keys, &anna), None);
+    }
+
+    #[test]
+    fn usage_survives_a_restart_and_damage_stops_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let list = KeyListFile::of_home(home.path());
+        let quota = KeyChange { tokens_per_day: Some(Some(100)), ..KeyChange::default() };
+        let (anna, _) = list.add("anna", &quota, NOW_S).unwrap();
+        let keys = NamedKeys::open(home.path()).unwrap();
+        let wanted = TokenEstimate { input: 10, output: 50 };
+        let charge = keys.begin(&anna, wanted, NOW_S).unwrap();
+        assert_eq!(charge.held().output, 50);
+        charge.settle(TokenEstimate { input: 20, output: 30 }, NOW_S);
+        drop(keys.begin(&anna, wanted, NOW_S).unwrap());
+        keys.synchronise();
+        let keys = NamedKeys::open(home.path()).unwrap();
+        assert_eq!(keys.rest(&anna, NOW_S).tokens, Some(50), "a request that failed counts no tokens");
+        assert_eq!(read_usage(home.path()).of("anna").unwrap().day(NOW_S).requests, 2);
+        files::replace_private(&home.path().join(USAGE_FILE), b"[]").unwrap();
+        assert_eq!(NamedKeys::open(home.path()).unwrap().rest(&anna, NOW_S).tokens, Some(100));
+    }
+}

@@ -1,0 +1,286 @@
+//! Counts the requests and tokens of each key, and holds them to its quotas. Pure.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{KeyQuotas, NamedKey};
+
+const HOUR_S: u64 = 3_600;
+const DAY_S: u64 = 24 * HOUR_S;
+/// Days whose usage is kept.
+const DAYS_KEPT: usize = 31;
+
+/// The usage of a day.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DayUsage {
+    /// Turns and embedding requests that began.
+    pub requests: u64,
+    /// Tokens of the input.
+    pub input_tokens: u64,
+    /// Tokens of the answers.
+    pub output_tokens: u64,
+}
+
+impl DayUsage {
+    fn tokens(&self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+}
+
+/// The usage of a key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeyUsage {
+    /// The hour that `hour_requests` counts, in hours since the Unix epoch.
+    hour: u64,
+    hour_requests: u64,
+    /// Usage by day, in days since the Unix epoch.
+    days: BTreeMap<u64, DayUsage>,
+    /// Tokens that running turns may still use. No restart ends with a running turn.
+    #[serde(skip)]
+    held_tokens: u64,
+}
+
+/// The rest of a key's quotas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct QuotaRest {
+    pub(crate) requests: Option<u64>,
+    pub(crate) tokens: Option<u64>,
+    /// Seconds until the next hour and the next day.
+    pub(crate) next_hour_s: u64,
+    pub(crate) next_day_s: u64,
+}
+
+/// The quota that refuses a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SpentQuota {
+    /// The requests of this hour.
+    Requests { limit: u64, wait_s: u64 },
+    /// The tokens of this day.
+    Tokens { limit: u64, rest: u64, wait_s: u64 },
+}
+
+/// The tokens of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct TokenEstimate {
+    pub(crate) input: u64,
+    /// Tokens of the answer: the most of it before the request, and its real ones after it.
+    pub(crate) output: u64,
+}
+
+/// The usage of all keys, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct UsageTable(BTreeMap<String, KeyUsage>);
+
+impl KeyUsage {
+    /// The usage of the day at a time, in seconds since the Unix epoch.
+    #[must_use]
+    pub fn day(&self, now_s: u64) -> DayUsage {
+        self.days.get(&(now_s / DAY_S)).copied().unwrap_or_default()
+    }
+
+    /// The requests in the hour at a time, in seconds since the Unix epoch.
+    #[must_use]
+    pub fn requests_in_hour(&self, now_s: u64) -> u64 {
+        if self.hour == now_s / HOUR_S { self.hour_requests } else { 0 }
+    }
+
+    /// The days with usage, oldest first: their beginning in seconds since the Unix epoch, and their usage.
+    pub fn days(&self) -> impl Iterator<Item = (u64, DayUsage)> {
+        self.days.iter().map(|(day, usage)| (day.saturating_mul(DAY_S), *usage))
+    }
+
+    fn day_mut(&mut self, now_s: u64) -> &mut DayUsage {
+        let today = now_s / DAY_S;
+        while self.days.len() >= DAYS_KEPT && !self.days.contains_key(&today) {
+            self.days.pop_first();
+        }
+        self.days.entry(today).or_default()
+    }
+
+    fn rest(&self, quotas: KeyQuotas, now_s: u64) -> QuotaRest {
+        // An input may be larger than its estimate. The next day pays for it.
+        let yesterday = self.day(now_s.saturating_sub(DAY_S)).tokens();
+        let excess = quotas.tokens_per_day.map_or(0, |limit| yesterday.saturating_sub(limit));
+        let used_tokens = self.day(now_s).tokens().saturating_add(self.held_tokens).saturating_add(excess);
+        QuotaRest {
+            requests: quotas
+                .requests_per_hour
+                .map(|limit| limit.saturating_sub(self.requests_in_hour(now_s))),
+            tokens: quotas.tokens_per_day.map(|limit| limit.saturating_sub(used_tokens)),
+            next_hour_s: HOUR_S - now_s % HOUR_S,
+            next_day_s: DAY_S - now_s % DAY_S,
+        }
+    }
+}
+
+impl UsageTable {
+    /// The usage of a key; none before its first request.
+    #[must_use]
+    pub fn of(&self, name: &str) -> Option<&KeyUsage> {
+        self.0.get(name)
+    }
+
+    /// The rest of a key's quotas.
+    pub(crate) fn rest(&self, key: &NamedKey, now_s: u64) -> QuotaRest {
+        self.0.get(&key.name).unwrap_or(&KeyUsage::default()).rest(key.quotas, now_s)
+    }
+
+    /// Counts a request that begins, and holds its tokens until [`UsageTable::settle`]. Returns the held
+    /// tokens: the answer may be shorter than wanted.
+    pub(crate) fn begin(
+        &mut self,
+        key: &NamedKey,
+        wanted: TokenEstimate,
+        now_s: u64,
+    ) -> Result<TokenEstimate, SpentQuota> {
+        let rest = self.rest(key, now_s);
+        if let (Some(0), Some(limit)) = (rest.requests, key.quotas.requests_per_hour) {
+            return Err(SpentQuota::Requests { limit, wait_s: rest.next_hour_s });
+        }
+        let mut held = wanted;
+        if let (Some(rest_tokens), Some(limit)) = (rest.tokens, key.quotas.tokens_per_day) {
+            // An answer needs a token; a request for vectors has none.
+            let least = wanted.input.saturating_add(wanted.output.min(1));
+            if rest_tokens < least {
+                return Err(SpentQuota::Tokens { limit, rest: rest_tokens, wait_s: rest.next_day_s });
+            }
+            held.output = wanted.output.min(rest_tokens - wanted.input);
+        }
+        let usage = self.0.entry(key.name.clone()).or_default();
+        if usage.hour != now_s / HOUR_S {
+            (usage.hour, usage.hour_requests) = (now_s / HOUR_S, 0);
+        }
+        usage.hour_requests = usage.hour_requests.saturating_add(1);
+        usage.held_tokens = usage.held_tokens.saturating_add(held.input.saturating_add(held.output));
+        let day = usage.day_mut(now_s);
+        day.requests = day.requests.saturating_add(1);
+        Ok(held)
+    }
+
+    /// Counts the tokens of a request that ended, in place of the held ones.
+    pub(crate) fn settle(&mut self, name: &str, held: TokenEstimate, used: TokenEstimate, now_s: u64) {
+        // A key that was removed meanwhile has no usage any more.
+        let Some(usage) = self.0.get_mut(name) else { return };
+        usage.held_tokens = usage.held_tokens.saturating_sub(held.input.saturating_add(held.output));
+        let day = usage.day_mut(now_s);
+        day.input_tokens = day.input_tokens.saturating_add(used.input);
+        day.output_tokens = day.output_tokens.saturating_add(used.output);
+    }
+
+    /// Forgets the usage of all keys but these.
+    pub(crate) fn keep(&mut self, keys: &[NamedKey]) {
+        self.0.retain(|name, _| keys.iter().any(|key| key.name == *name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW_S: u64 = 20_000 * DAY_S + 100;
+
+    fn key(requests_per_hour: Option<u64>, tokens_per_day: Option<u64>) -> NamedKey {
+        NamedKey {
+            name: "anna".to_owned(),
+            hash: String::new(),
+            project: "anna".to_owned(),
+            memory: false,
+            quotas: KeyQuotas { requests_per_hour, tokens_per_day },
+            created_s: 0,
+            expires_s: None,
+        }
+    }
+
+    fn estimate(input: u64, output: u64) -> TokenEstimate {
+        TokenEstimate { input, output }
+    }
+
+    #[test]
+    fn requests_of_an_hour_are_a_limit_and_the_next_hour_begins_anew() {
+        let (key, mut usage) = (key(Some(2), None), UsageTable::default());
+        usage.begin(&key, estimate(1, 1), NOW_S).unwrap();
+        usage.begin(&key, estimate(1, 1), NOW_S).unwrap();
+        let spent = usage.begin(&key, estimate(1, 1), NOW_S);
+        assert_eq!(spent, Err(SpentQuota::Requests { limit: 2, wait_s: HOUR_S - 100 }));
+        assert!(usage.begin(&key, estimate(1, 1), NOW_S + HOUR_S - 100).is_ok());
+        assert_eq!(usage.of("anna").unwrap().day(NOW_S).requests, 3);
+    }
+
+    #[test]
+    fn an_answer_is_cut_at_the_rest_of_the_day() {
+        let (key, mut usage) = (key(None, Some(100)), UsageTable::default());
+        let first = usage.begin(&key, estimate(30, 50), NOW_S).unwrap();
+        assert_eq!(first, estimate(30, 50));
+        let second = usage.begin(&key, estimate(15, 50), NOW_S).unwrap();
+        assert_eq!(second, estimate(15, 5), "the first turn holds its tokens while it runs");
+        let spent = SpentQuota::Tokens { limit: 100, rest: 0, wait_s: DAY_S - 100 };
+        assert_eq!(usage.begin(&key, estimate(0, 1), NOW_S), Err(spent));
+        usage.settle("anna", first, estimate(20, 10), NOW_S);
+        usage.settle("anna", second, estimate(0, 0), NOW_S);
+        assert_eq!(usage.rest(&key, NOW_S).tokens, Some(70));
+        assert!(usage.begin(&key, estimate(90, 1), NOW_S).is_err(), "the input alone is more than the rest");
+        assert_eq!(usage.begin(&key, estimate(90, 9), NOW_S + DAY_S).unwrap(), estimate(90, 9));
+    }
+
+    #[test]
+    fn an_input_beyond_its_estimate_is_paid_the_next_day() {
+        let (key, mut usage) = (key(None, Some(100)), UsageTable::default());
+        let held = usage.begin(&key, estimate(10, 10), NOW_S).unwrap();
+        usage.settle("anna", held, estimate(120, 10), NOW_S);
+        assert_eq!(usage.rest(&key, NOW_S).tokens, Some(0));
+        assert_eq!(usage.rest(&key, NOW_S + DAY_S).tokens, Some(70));
+        assert_eq!(usage.rest(&key, NOW_S + 2 * DAY_S).tokens, Some(100));
+    }
+
+    #[test]
+    fn usage_of_a_month_is_kept_and_removed_keys_are_forgotten() {
+        let (key, mut usage) = (key(None, None), UsageTable::default());
+        for day in 0..40 {
+            let held = usage.begin(&key, estimate(1, 1), NOW_S + day * DAY_S).unwrap();
+            usage.settle("anna", held, estimate(3, 4), NOW_S + day * DAY_S);
+        }
+        let days: Vec<_> = usage.of("anna").unwrap().days().collect();
+        assert_eq!(days.len(), DAYS_KEPT);
+        assert_eq!(
+            days[0],
+            (NOW_S - 100 + 9 * DAY_S, DayUsage { requests: 1, input_tokens: 3, output_tokens: 4 })
+        );
+        let text = serde_json::to_string(&usage).unwrap();
+        assert_eq!(serde_json::from_str::<UsageTable>(&text).unwrap(), usage);
+        usage.keep(&[]);
+        assert!(usage.of("anna").is_none());
+    }
+
+    proptest! {
+        /// As long as no input is larger than its estimate, the tokens of a day stay below the quota.
+        #[test]
+        fn the_tokens_of_a_day_never_exceed_the_quota(
+            limit in 1_u64..2_000,
+            requests in prop::collection::vec((0_u64..400, 1_u64..400, 0_u64..=100, any::<bool>()), 1..60),
+        ) {
+            let (key, mut usage) = (key(None, Some(limit)), UsageTable::default());
+            let mut running = Vec::new();
+            for (input, output, percent, ends) in requests {
+                if let Ok(held) = usage.begin(&key, estimate(input, output), NOW_S) {
+                    prop_assert!(held.output >= 1 && held.output <= output);
+                    running.push((held, percent));
+                }
+                if ends && let Some((held, percent)) = running.pop() {
+                    let used = estimate(held.input * percent / 100, held.output * percent / 100);
+                    usage.settle("anna", held, used, NOW_S);
+                }
+            }
+            for (held, _) in running {
+                usage.settle("anna", held, held, NOW_S);
+            }
+            let used = usage.of("anna").map(|usage| usage.day(NOW_S).tokens()).unwrap_or_default();
+            prop_assert!(used <= limit, "{used} of {limit}");
+        }
+    }
+}

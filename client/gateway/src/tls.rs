@@ -1,0 +1,269 @@
+//! TLS with the owner's certificate, which is read again when its files change.
+
+use std::{
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use axum::serve::Listener;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, mpsc},
+    task::JoinHandle,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        crypto::aws_lc_rs::default_provider,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+        version::TLS13,
+    },
+    server::TlsStream,
+};
+use zeroize::Zeroizing;
+
+/// Largest file with a certificate's chain or its key.
+const MAX_PEM_BYTES: u64 = 256 * 1024;
+/// Handshakes at once. A connection beyond them waits to be accepted.
+const MAX_HANDSHAKES: usize = 64;
+/// Connections whose handshake is done, and which wait to be served.
+const MAX_WAITING: usize = 64;
+/// Time for a handshake.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// Interval between two looks at the files.
+const FILES_INTERVAL: Duration = Duration::from_secs(60);
+/// Pause after a failed accept, as when no file descriptor is free.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A certificate's file or its key's that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {reason}")]
+pub struct TlsError {
+    /// The file.
+    path: PathBuf,
+    /// The cause, and what is expected.
+    reason: String,
+}
+
+/// A certificate with its key, from two PEM files.
+#[derive(Debug, Clone)]
+pub struct TlsIdentity {
+    inner: Arc<TlsFiles>,
+}
+
+#[derive(Debug)]
+struct TlsFiles {
+    certificate: PathBuf,
+    key: PathBuf,
+    current: Mutex<CurrentIdentity>,
+}
+
+#[derive(Debug, Clone)]
+struct CurrentIdentity {
+    config: Arc<ServerConfig>,
+    /// When the files changed last.
+    modified: [Option<SystemTime>; 2],
+}
+
+impl TlsIdentity {
+    /// Reads the certificate's chain and its key.
+    ///
+    /// # Errors
+    /// [`TlsError`] when a file cannot be read, or the two do not belong together.
+    pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+        let modified = [modified(certificate), modified(key)];
+        let current = CurrentIdentity { config: server_config(certificate, key)?, modified };
+        let (certificate, key) = (certificate.to_owned(), key.to_owned());
+        Ok(Self { inner: Arc::new(TlsFiles { certificate, key, current: Mutex::new(current) }) })
+    }
+
+    fn config(&self) -> Arc<ServerConfig> {
+        self.inner.current.lock().unwrap_or_else(PoisonError::into_inner).config.clone()
+    }
+
+    /// Reads the files again if one of them changed. Blocking.
+    fn refresh(&self) {
+        let files = &self.inner;
+        let modified = [modified(&files.certificate), modified(&files.key)];
+        let mut current = files.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if current.modified == modified {
+            return;
+        }
+        match server_config(&files.certificate, &files.key) {
+            Ok(config) => {
+                tracing::info!("the certificate changed, and is used from now on");
+                (current.config, current.modified) = (config, modified);
+                *files.current.lock().unwrap_or_else(PoisonError::into_inner) = current;
+            }
+            // One file may be newer than the other for a moment; the next look reads both again.
+            Err(error) => tracing::warn!(%error, "the changed certificate cannot be used; the former one is"),
+        }
+    }
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
+}
+
+fn server_config(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+    let fault = |path: &Path, reason: String| TlsError { path: path.to_owned(), reason };
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&read(certificate)?)
+        .collect::<Result<_, _>>()
+        .map_err(|error| fault(certificate, format!("not a certificate in PEM form: {error}")))?;
+    if chain.is_empty() {
+        return Err(fault(certificate, "it has no certificate in PEM form".to_owned()));
+    }
+    let secret = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| {
+        fault(key, format!("not a private key in PEM form without a passphrase: {error}"))
+    })?;
+    let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(&[&TLS13])
+        .map_err(|error| fault(certificate, error.to_string()))?
+        .with_no_client_auth();
+    let mut config = builder.with_single_cert(chain, secret).map_err(|error| {
+        fault(key, format!("the key does not belong to the certificate, or is of an unknown kind: {error}"))
+    })?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, TlsError> {
+    let fault = |reason: String| TlsError { path: path.to_owned(), reason };
+    let length = std::fs::metadata(path).map_err(|error| fault(error.to_string()))?.len();
+    if length > MAX_PEM_BYTES {
+        return Err(fault(format!("it is longer than {MAX_PEM_BYTES} bytes")));
+    }
+    std::fs::read(path).map(Zeroizing::new).map_err(|error| fault(error.to_string()))
+}
+
+/// Accepts connections, and hands on those whose handshake is done.
+#[derive(Debug)]
+pub(crate) struct TlsListener {
+    address: SocketAddr,
+    ready: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl TlsListener {
+    pub(crate) fn new(listener: TcpListener, identity: TlsIdentity) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let (sender, ready) = mpsc::channel(MAX_WAITING);
+        let accepting = tokio::spawn(accept(listener, identity.clone(), sender));
+        let watching = tokio::spawn(watch_files(identity));
+        Ok(Self { address, ready, tasks: [accepting, watching] })
+    }
+}
+
+impl Drop for TlsListener {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    identity: TlsIdentity,
+    ready: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>,
+) {
+    let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+    loop {
+        let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
+        let (stream, address) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::debug!(%error, "a connection was not accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let (acceptor, ready) = (TlsAcceptor::from(identity.config()), ready.clone());
+        tokio::spawn(async move {
+            let shaken = tokio::time::timeout(HANDSHAKE_TIME, acceptor.accept(stream)).await;
+            drop(permit);
+            if let Ok(Ok(stream)) = shaken {
+                // Fails only at the end of the endpoint.
+                let _ = ready.send((stream, address)).await;
+            }
+        });
+    }
+}
+
+async fn watch_files(identity: TlsIdentity) {
+    loop {
+        tokio::time::sleep(FILES_INTERVAL).await;
+        let identity = identity.clone();
+        let _ = tokio::task::spawn_blocking(move || identity.refresh()).await;
+    }
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        match self.ready.recv().await {
+            Some(accepted) => accepted,
+            // The accepting task ends only with this listener.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        Ok(self.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write_identity(folder: &Path) -> (PathBuf, PathBuf) {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
+        std::fs::write(&certificate, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.key_pair.serialize_pem()).unwrap();
+        (certificate, key)
+    }
+
+    #[test]
+    fn files_that_cannot_be_used_are_named_with_the_cause() {
+        let folder = tempfile::tempdir().unwrap();
+        let (certificate, key) = write_identity(folder.path());
+        TlsIdentity::read(&certificate, &key).unwrap();
+        let other = tempfile::tempdir().unwrap();
+        let (_, other_key) = write_identity(other.path());
+        let (empty, missing) = (folder.path().join("empty"), folder.path().join("missing"));
+        std::fs::write(&empty, "").unwrap();
+        for (certificate, key, named, cause) in [
+            (&certificate, &other_key, "key.pem", "does not belong"),
+            (&empty, &key, "empty", "no certificate"),
+            (&certificate, &empty, "empty", "not a private key"),
+            (&certificate, &certificate, "certificate.pem", "not a private key"),
+            (&missing, &key, "missing", "No such file"),
+        ] {
+            let error = TlsIdentity::read(certificate, key).unwrap_err().to_string();
+            assert!(error.contains(named) && error.contains(cause), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_renewed_certificate_is_used_and_a_broken_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let (certificate, key) = write_identity(folder.path());
+        let identity = TlsIdentity::read(&certificate, &key).unwrap();
+        let first = identity.config();
+        identity.refresh();
+        assert!(Arc::ptr_eq(&first, &identity.config()), "nothing changed");
+        std::thread::sleep(Duration::from_millis(20));
+        std::fs::write(&key, "").unwrap();
+        identity.refresh();
+        assert!(Arc::ptr_eq(&first, &identity.config()), "the former one stays");
+        write_identity(folder.path());
+        identity.refresh();
+        assert!(!Arc::ptr_eq(&first, &identity.config()));
+    }
+}

@@ -1,0 +1,282 @@
+//! Keys with names: each sees its project alone, and is held to its quotas.
+
+use std::sync::Arc;
+
+use baton_client::{AccountKey, TurnInput};
+use baton_gateway::{KeyChange, KeyListFile};
+use baton_testkit::{
+    World,
+    fake::MODEL,
+    relayer::{FakeRelayer, Trick},
+};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use zeroize::Zeroizing;
+
+use crate::{
+    features::Memory,
+    serve::{Endpoint, said},
+};
+
+/// A program with a key.
+struct Program<'a> {
+    endpoint: &'a Endpoint,
+    key: Zeroizing<String>,
+}
+
+impl<'a> Program<'a> {
+    /// Adds a key to the home of an endpoint that is not open yet.
+    fn add(world: &World, name: &str, change: &KeyChange) -> Zeroizing<String> {
+        KeyListFile::of_home(world.home.path()).add(name, change, 0).unwrap().1
+    }
+
+    fn of(endpoint: &'a Endpoint, key: Zeroizing<String>) -> Self {
+        Self { endpoint, key }
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.endpoint.without_key(method, path).bearer_auth(self.key.as_str())
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        let response = self.request(Method::GET, path).send().await.unwrap();
+        (response.status().as_u16(), response.json().await.unwrap())
+    }
+
+    async fn chat(&self, messages: &Value) -> Response {
+        let body = json!({ "model": MODEL, "messages": messages });
+        self.request(Method::POST, "/v1/chat/completions").json(&body).send().await.unwrap()
+    }
+
+    /// A chat completion that must succeed.
+    async fn say(&self, messages: &Value) -> Value {
+        let response = self.chat(messages).await;
+        let status = response.status();
+        let body: Value = response.json().await.unwrap();
+        assert_eq!(status, StatusCode::OK, "{body}");
+        body
+    }
+
+    /// The status and code of a chat completion that must fail, with the time after which to ask again.
+    async fn refused(&self, messages: &Value) -> (u16, String, Option<u64>) {
+        let response = self.chat(messages).await;
+        let status = response.status().as_u16();
+        let wait_s =
+            response.headers().get("retry-after").map(|wait| wait.to_str().unwrap().parse().unwrap());
+        let body: Value = response.json().await.unwrap();
+        (status, body["error"]["code"].as_str().unwrap().to_owned(), wait_s)
+    }
+}
+
+fn ids(list: &Value) -> Vec<&str> {
+    list["sessions"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_sees_the_conversations_of_its_project_and_the_owner_sees_all() {
+    let world = World::new(1).await;
+    let anna = Program::add(&world, "anna", &KeyChange::default());
+    let phone = KeyChange { project: Some("anna".to_owned()), ..KeyChange::default() };
+    let phone = Program::add(&world, "phone", &phone);
+    let ben = Program::add(&world, "ben", &KeyChange::default());
+    let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), None).await;
+    let (anna_key, ben_key) = (anna.clone(), ben.clone());
+    let [anna, phone, ben] = [anna, phone, ben].map(|key| Program::of(&endpoint, key));
+
+    let hers = anna.say(&said(&[("user", "the secret harbour")])).await;
+    let session = hers["baton"]["session"].as_str().unwrap();
+    let goes_on =
+        said(&[("user", "the secret harbour"), ("assistant", "the secret harbour (0)"), ("user", "b")]);
+    let his = ben.say(&goes_on).await;
+    assert_ne!(his["baton"]["session"], session, "the same words begin a conversation of his own");
+    assert_eq!(phone.say(&goes_on).await["baton"]["session"], session, "another key of the project goes on");
+
+    let (_, listed) = anna.get("/api/sessions").await;
+    assert_eq!(ids(&listed), [session]);
+    let (_, listed) = ben.get("/api/sessions").await;
+    assert_eq!(ids(&listed), [his["baton"]["session"].as_str().unwrap()]);
+    let owner = endpoint.request(Method::GET, "/api/sessions").send().await.unwrap();
+    let owner: Value = owner.json().await.unwrap();
+    assert_eq!(owner["sessions"].as_array().unwrap().len(), 2);
+    let (_, found) = anna.get("/api/sessions/search?q=harbour").await;
+    assert_eq!(ids(&found), [session]);
+
+    for (method, path) in [
+        (Method::GET, format!("/api/sessions/{session}")),
+        (Method::GET, format!("/api/sessions/{session}/export")),
+        (Method::POST, format!("/api/sessions/{session}/verify")),
+        (Method::POST, format!("/api/sessions/{session}/abandon")),
+        (Method::DELETE, format!("/api/sessions/{session}")),
+        (Method::GET, format!("/v1/responses/resp_{session}{:016x}", 0)),
+        (Method::GET, format!("/v1/responses/resp_{session}{:016x}/input_items", 0)),
+        (Method::DELETE, format!("/v1/responses/resp_{session}{:016x}", 0)),
+    ] {
+        let response = ben.request(method.clone(), &path).send().await.unwrap();
+        assert_eq!(response.status(), StatusCode::NOT_FOUND, "{method} {path}");
+    }
+    let rename =
+        ben.request(Method::PATCH, &format!("/api/sessions/{session}")).json(&json!({ "title": "x" }));
+    assert_eq!(rename.send().await.unwrap().status(), StatusCode::NOT_FOUND);
+    for named in [session, &session[..8]] {
+        let body = json!({ "model": MODEL, "session": named, "messages": said(&[("user", "c")]) });
+        let response = ben.request(Method::POST, "/v1/chat/completions").json(&body).send().await.unwrap();
+        assert_eq!(response.status(), StatusCode::NOT_FOUND, "{named}");
+    }
+    let follow =
+        json!({ "model": MODEL, "previous_response_id": format!("resp_{session}{:016x}", 0), "input": "c" });
+    let followed = ben.request(Method::POST, "/v1/responses").json(&follow).send().await.unwrap();
+    assert_eq!(followed.status(), StatusCode::BAD_REQUEST);
+    let last = json!({ "model": MODEL, "session": "last", "messages": said(&[("user", "c")]) });
+    let last = anna.request(Method::POST, "/v1/chat/completions").json(&last).send().await.unwrap();
+    assert_eq!(last.json::<Value>().await.unwrap()["baton"]["session"], session, "her last one, not his");
+    let (status, shown) = anna.get(&format!("/api/sessions/{session}")).await;
+    assert_eq!((status, shown["turns"].as_array().unwrap().len()), (200, 3));
+    endpoint.close().await;
+
+    // The project is in the session's journal.
+    let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), None).await;
+    let (anna, ben) = (Program::of(&endpoint, anna_key), Program::of(&endpoint, ben_key));
+    let all = ["the secret harbour", "b", "c"].into_iter().enumerate().flat_map(|(turn, text)| {
+        let answer = format!("{text} ({turn})");
+        [json!({ "role": "user", "content": text }), json!({ "role": "assistant", "content": answer })]
+    });
+    let all: Value = all.chain([json!({ "role": "user", "content": "d" })]).collect();
+    assert_eq!(anna.say(&all).await["baton"]["session"], session);
+    assert_eq!(ben.get(&format!("/api/sessions/{session}")).await.0, 404);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quotas_cut_and_refuse_with_the_time_to_wait_and_usage_is_told() {
+    let world = World::new(1).await;
+    let requests = KeyChange { requests_per_hour: Some(Some(2)), ..KeyChange::default() };
+    let requests = Program::add(&world, "few", &requests);
+    let tokens = KeyChange { tokens_per_day: Some(Some(40)), ..KeyChange::default() };
+    let tokens = Program::add(&world, "short", &tokens);
+    let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), None).await;
+    let (few_key, short_key) = (requests.clone(), tokens.clone());
+    let [few, short] = [requests, tokens].map(|key| Program::of(&endpoint, key));
+    let question = said(&[("user", "a")]);
+
+    let first = few.chat(&question).await;
+    let header = |name: &str| first.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+    assert_eq!(header("x-ratelimit-limit-requests").as_deref(), Some("2"));
+    assert_eq!(header("x-ratelimit-remaining-requests").as_deref(), Some("1"));
+    assert_eq!(header("x-ratelimit-limit-tokens"), None);
+    few.say(&question).await;
+    let (status, code, wait_s) = few.refused(&question).await;
+    assert_eq!((status, code.as_str()), (429, "rate_limit_exceeded"));
+    assert!(wait_s.is_some_and(|wait_s| (1..=3_600).contains(&wait_s)), "{wait_s:?}");
+    let text = json!({ "model": MODEL, "prompt": "a" });
+    let text = few.request(Method::POST, "/v1/completions").json(&text).send().await.unwrap();
+    assert_eq!(text.status(), StatusCode::TOO_MANY_REQUESTS, "the quota is one for all APIs");
+    let own = json!({ "model": MODEL, "max_tokens": 5, "messages": question });
+    let own = few.request(Method::POST, "/v1/messages").header("anthropic-version", "2023-06-01").json(&own);
+    let own: Value = own.send().await.unwrap().json().await.unwrap();
+    assert_eq!(own["error"]["type"], "rate_limit_error", "{own}");
+
+    let mut refused = None;
+    for _ in 0..40 {
+        let response = short.chat(&question).await;
+        if response.status() != StatusCode::OK {
+            refused = Some(response.json::<Value>().await.unwrap());
+            break;
+        }
+    }
+    assert_eq!(refused.unwrap()["error"]["code"], "insufficient_quota");
+    let (_, usage) = short.get("/api/usage").await;
+    let shown = usage["keys"].as_array().unwrap();
+    assert_eq!((shown.len(), &shown[0]["name"]), (1, &json!("short")), "its own usage alone");
+    let day = &shown[0]["days"][0];
+    let used = day["input_tokens"].as_u64().unwrap() + day["output_tokens"].as_u64().unwrap();
+    assert!(used > 0 && used <= 40, "{usage}");
+    let all =
+        endpoint.request(Method::GET, "/api/usage").send().await.unwrap().json::<Value>().await.unwrap();
+    assert_eq!(all["keys"].as_array().unwrap().len(), 2);
+    endpoint.close().await;
+
+    let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), None).await;
+    let (few, short) = (Program::of(&endpoint, few_key), Program::of(&endpoint, short_key));
+    assert_eq!(few.refused(&question).await.0, 429, "a restart gives nothing back");
+    assert_eq!(short.refused(&question).await.0, 429);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_ends_is_removed_and_is_added_while_the_endpoint_runs() {
+    let world = World::new(1).await;
+    let ended = KeyChange { expires_s: Some(Some(1)), ..KeyChange::default() };
+    let ended = Program::add(&world, "ended", &ended);
+    let guest = Program::add(&world, "guest", &KeyChange::default());
+    let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), None).await;
+    let [ended, guest] = [ended, guest].map(|key| Program::of(&endpoint, key));
+    let question = said(&[("user", "a")]);
+    let (status, code, _) = ended.refused(&question).await;
+    assert_eq!((status, code.as_str()), (401, "key_expired"));
+    guest.say(&question).await;
+    let list = KeyListFile::of_home(world.home.path());
+    list.remove("guest").unwrap();
+    let late = Program::of(&endpoint, Program::add(&world, "late", &KeyChange::default()));
+    let learned = async {
+        while guest.get("/api/sessions").await.0 != 401 || late.get("/api/sessions").await.0 != 200 {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), learned).await.unwrap();
+    let (status, code, _) = guest.refused(&question).await;
+    assert_eq!((status, code.as_str()), (401, "invalid_api_key"));
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_is_of_the_key_s_project_and_only_where_the_key_has_it() {
+    let world = World::new(1).await;
+    let relayer = FakeRelayer::start(&world.nodes[0], Trick::None).await;
+    let (remembered, mut exchanges) = mpsc::unbounded_channel();
+    let memory = Arc::new(Memory(AccountKey::generate(), remembered));
+    let on = KeyChange { memory: Some(true), ..KeyChange::default() };
+    let with = Program::add(&world, "with", &on);
+    let without = Program::add(&world, "without", &KeyChange::default());
+    let template = TurnInput { relayer: Some(relayer.named()), ..TurnInput::new(Vec::new()) };
+    let endpoint = Endpoint::with_keys(&world, template, Some(memory)).await;
+    let [with, without] = [with, without].map(|key| Program::of(&endpoint, key));
+    without.say(&said(&[("user", "quiet")])).await;
+    assert!(relayer.hints.lock().unwrap().is_empty(), "the relayer hears nothing of it");
+    with.say(&said(&[("user", "a")])).await;
+    let projects: Vec<_> = relayer.hints.lock().unwrap().iter().map(|hint| hint.project.clone()).collect();
+    assert_eq!(projects, [Some("with".to_owned())]);
+    assert_eq!(exchanges.recv().await.unwrap().0, "a");
+    assert_eq!(without.get("/api/defaults").await.1["memory"], false);
+    assert_eq!(with.get("/api/defaults").await.1["memory"], true);
+    endpoint.close().await;
+    assert!(exchanges.recv().await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_reach_memory_s_tools_with_the_owner_s_key_alone() {
+    let world = World::new(1).await;
+    let named = Program::add(&world, "named", &KeyChange { memory: Some(true), ..KeyChange::default() });
+    let (remembered, _exchanges) = mpsc::unbounded_channel();
+    let memory = Arc::new(Memory(AccountKey::generate(), remembered));
+    let endpoint = Endpoint::with_keys(&world, TurnInput::new(Vec::new()), Some(memory)).await;
+    let ask = async |message: &'static str| {
+        let request = endpoint.request(Method::POST, "/mcp").header("mcp-protocol-version", "2025-06-18");
+        let response = request.body(message).send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    };
+    assert_eq!(ask("ping").await, (200, "{\"ping\":\"2025-06-18\"}".to_owned()));
+    assert_eq!(ask("quiet").await, (202, String::new()));
+    let (status, text) = ask("bad").await;
+    assert!(status == 502 && text.contains("cannot be reached"), "{text}");
+    let named = Program::of(&endpoint, named);
+    let refused = named.request(Method::POST, "/mcp").body("ping").send().await.unwrap();
+    assert_eq!(refused.status(), StatusCode::FORBIDDEN);
+    endpoint.close().await;
+
+    let endpoint = Endpoint::open(&world).await;
+    let none = endpoint.request(Method::POST, "/mcp").body("ping").send().await.unwrap();
+    let none: Value = none.json().await.unwrap();
+    assert_eq!(none["error"]["code"], "no_memory");
+    endpoint.close().await;
+}
