@@ -10,6 +10,7 @@ mod body;
 pub mod chat;
 mod client_address;
 mod completion;
+mod constraints;
 mod delegations;
 mod extract;
 mod gate;
@@ -266,6 +267,7 @@ fn describe(gated: OpenApi, open: OpenApi) -> OpenApi {
     document.merge(gated);
     document.merge(open);
     completion::complete(&mut document);
+    constraints::constrain(&mut document);
     document
 }
 

@@ -88,3 +88,53 @@ async fn bodies_are_optional_exactly_where_a_route_takes_none() {
         }
     }
 }
+
+#[tokio::test]
+async fn constraints_say_what_is_refused_and_hold_for_what_is_answered() {
+    let server = TestServer::open().await;
+    let person = Person::new(&server);
+    let document = server.bare("GET", "/openapi.json", "").await.good();
+    let property =
+        |schema: &str, field: &str| document["components"]["schemas"][schema]["properties"][field].clone();
+    let project = property("FactInput", "project");
+    assert_eq!((&project["minLength"], &project["maxLength"]), (&json!(1), &json!(256)));
+    let remember =
+        async |fact: Value| person.post("/v1/memory/remember", json!({ "facts": [fact] })).await.status;
+    for wrong in ["", &"x".repeat(257), "a\u{7}b", "a\u{85}b"] {
+        assert_eq!(remember(json!({ "text": "a b c", "project": wrong })).await, 400, "{wrong:?}");
+    }
+    assert_eq!(remember(json!({ "text": "a b c", "project": "x".repeat(256) })).await, 200);
+    let layers = property("FactInput", "layer")["enum"].clone();
+    assert_eq!(layers, json!(["profile", "relationship", null]));
+    assert_eq!(remember(json!({ "text": "a b c", "layer": "episode" })).await, 400);
+    for layer in ["profile", "relationship"] {
+        assert_eq!(remember(json!({ "text": format!("a b {layer}"), "layer": layer })).await, 200);
+    }
+    let filters = property("FilterInput", "kinds");
+    let kinds: Vec<&str> =
+        filters["items"]["enum"].as_array().unwrap().iter().map(|kind| kind.as_str().unwrap()).collect();
+    let recall = async |kind: &str| {
+        let body = json!({ "query": "a", "filters": { "kinds": [kind] } });
+        person.post("/v1/memory/recall", body).await.status
+    };
+    for kind in &kinds {
+        assert_eq!(recall(kind).await, 200, "{kind}");
+    }
+    assert_eq!(recall("other").await, 400);
+
+    let listed = person.post("/v1/memory/list", json!({ "everything": true })).await.good();
+    for item in listed["items"].as_array().unwrap() {
+        let is_hex = |text: &Value, digits: usize| {
+            text.as_str()
+                .is_some_and(|text| text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        };
+        assert_eq!(property("Item", "id")["pattern"], "^[0-9a-fA-F]{32}$");
+        assert!(is_hex(&item["id"], 32), "{item}");
+        for field in ["kind", "layer", "role", "author", "consent"] {
+            let allowed = property("Item", field)["enum"].clone();
+            assert!(allowed.as_array().unwrap().contains(&item[field]), "{field}: {item}");
+        }
+        assert_eq!(property("Item", "time")["format"], "date-time");
+        assert!(item["time"].as_str().unwrap().contains('T'), "{item}");
+    }
+}
