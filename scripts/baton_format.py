@@ -289,9 +289,10 @@ GRANT = Struct(
     ("records", List(READ_RECORD)), ("head", Option(Struct(("index_key", ID), ("key", ID)))))
 SAMPLING = Struct(
     ("temperature", "f32"), ("top_p", "f32"), ("top_k", "u32"), ("repetition_penalty", "f32"), ("seed", "u64"),
-    ("stop", List("string")), ("json_schema", Option(ID)), ("logprobs", "u8"))
-# Their numbers, and stop strings with their lengths.
-MAX_SAMPLING = 128 + 16 * (256 + 8)
+    ("stop", List("string")), ("json_schema", Option(ID)), ("logprobs", "u8"), ("presence_penalty", "f32"),
+    ("frequency_penalty", "f32"), ("token_biases", List(Struct(("token", "u32"), ("bias", "f32")))))
+# Their numbers, stop strings with their lengths, and biases.
+MAX_SAMPLING = 128 + 16 * (256 + 8) + 300 * 9
 STORAGE = Struct(("open_epochs", "u32"), ("closed_epochs", "u32"), ("send_object_to", Option(ID)))
 PAYLOAD = Struct(
     ("version", "u8"), ("grant", GRANT), ("kind", KIND), ("supersedes_from", Option("u64")), ("system", List(MESSAGE)),
@@ -576,6 +577,10 @@ def check_sampling(sampling):
     """Section 6, Sampling: numbers within their ranges."""
     numbers = 0 <= sampling["temperature"] <= 5 and 0 < sampling["top_p"] <= 1
     numbers = numbers and 0 < sampling["repetition_penalty"] <= 10 and sampling["logprobs"] <= 20
+    numbers = numbers and abs(sampling["presence_penalty"]) <= 2 and abs(sampling["frequency_penalty"]) <= 2
+    tokens = [bias["token"] for bias in sampling["token_biases"]]
+    numbers = numbers and len(tokens) <= 300 and tokens == sorted(set(tokens))
+    numbers = numbers and all(abs(bias["bias"]) <= 100 for bias in sampling["token_biases"])
     stops = len(sampling["stop"]) <= 16 and all(0 < len(stop.encode("utf-8")) <= 256 for stop in sampling["stop"])
     need(numbers and stops, "PayloadRejected", "sampling settings out of range")
 

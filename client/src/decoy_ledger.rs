@@ -142,6 +142,12 @@ pub(crate) struct TurnShape {
     pub(crate) repetition_penalty: f32,
     /// As in its sampling settings.
     pub(crate) logprobs: u8,
+    /// As in its sampling settings.
+    #[serde(default)]
+    pub(crate) presence_penalty: f32,
+    /// As in its sampling settings.
+    #[serde(default)]
+    pub(crate) frequency_penalty: f32,
     /// Whether its sampling had a seed other than 0.
     pub(crate) seeded: bool,
     /// Most requested tokens of the answer.

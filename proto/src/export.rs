@@ -19,7 +19,7 @@ use crate::{
     codec,
     error::ErrorCode,
     ids::{BlobId, LinkHash, PublicKey, SessionId},
-    limits::{MAX_STOP_BYTES, MAX_STOP_STRINGS, VERSION},
+    limits::{MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_TOKEN_BIASES, VERSION},
     link::{BranchPoint, Genesis},
     memory::MemoryItem,
     record::{Message, Role},
@@ -33,8 +33,8 @@ mod text;
 
 pub use check::{ExportReport, OpenTurn, SeenBlob, open, verify, verify_each_blob};
 
-/// Largest encoded sampling settings: the numbers, and the stop strings with their lengths.
-const MAX_SAMPLING_BYTES: usize = 128 + MAX_STOP_STRINGS * (MAX_STOP_BYTES + 8);
+/// Largest encoded sampling settings: the numbers, the stop strings with their lengths, and the biases.
+const MAX_SAMPLING_BYTES: usize = 128 + MAX_STOP_STRINGS * (MAX_STOP_BYTES + 8) + MAX_TOKEN_BIASES * 9;
 
 /// The `format` of an export of this version.
 pub const EXPORT_FORMAT: &str = "baton-export-v2";

@@ -7,8 +7,8 @@ pub const NODE_RECORD_VERSION: u8 = 3;
 
 /// Version of turn authorisations: 3 names the exchange key by its id.
 pub const TURN_AUTH_VERSION: u8 = 3;
-/// Version of payloads: 3 is sealed by a hybrid exchange.
-pub const PAYLOAD_VERSION: u8 = 3;
+/// Version of payloads: 4 has penalties of presence and frequency, and biases.
+pub const PAYLOAD_VERSION: u8 = 4;
 /// Version of memory envelopes: 2 is sealed by a hybrid exchange.
 pub const MEM_ENVELOPE_VERSION: u8 = 2;
 /// Version of authorisations of embeddings: 2 names the exchange key by its id.
@@ -72,6 +72,8 @@ pub const MAX_SIGNED_BYTES: usize = 16 * 1024;
 pub const MAX_STOP_STRINGS: usize = 16;
 /// Longest stop string.
 pub const MAX_STOP_BYTES: usize = 256;
+/// Most tokens whose likelihood a turn changes, as in OpenAI's API.
+pub const MAX_TOKEN_BIASES: usize = 300;
 /// Most tokens that a client may order for an answer.
 pub const MAX_OUTPUT_TOKENS: u32 = 32 * 1024;
 /// Most tokens of a resume prefix.

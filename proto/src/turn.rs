@@ -23,7 +23,8 @@ use crate::{
     limits::{
         MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_LOGPROBS, MAX_MESSAGES, MAX_OUTPUT_TOKENS,
         MAX_PAYLOAD_BYTES, MAX_READ_BLOBS, MAX_READ_RECORDS, MAX_RESUME_TOKENS, MAX_SCHEMA_BYTES,
-        MAX_STOP_BYTES, MAX_STOP_STRINGS, PAYLOAD_BLOCK, PAYLOAD_VERSION, TURN_AUTH_VERSION,
+        MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_TOKEN_BIASES, PAYLOAD_BLOCK, PAYLOAD_VERSION,
+        TURN_AUTH_VERSION,
     },
     link::{BlobRef, BranchPoint, Genesis},
     record::{Message, RecordKind, check_supersedes},
@@ -49,6 +50,21 @@ pub struct Sampling {
     pub json_schema: Option<[u8; 32]>,
     /// Alternatives to report for each token; 0 is none, at most 20.
     pub logprobs: u8,
+    /// Subtracted from the logit of each token that the answer has; -2 to 2, 0 is off.
+    pub presence_penalty: f32,
+    /// Subtracted from the logit of a token once for each time that the answer has it; -2 to 2, 0 is off.
+    pub frequency_penalty: f32,
+    /// Added to the logits of these tokens; at most 300, in ascending order of tokens.
+    pub token_biases: Vec<TokenBias>,
+}
+
+/// A change to the likelihood of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenBias {
+    /// The token's id in the model's vocabulary.
+    pub token: u32,
+    /// Added to its logit; -100 to 100.
+    pub bias: f32,
 }
 
 impl std::fmt::Debug for Sampling {
@@ -63,6 +79,9 @@ impl std::fmt::Debug for Sampling {
             .field("stop", &self.stop.len())
             .field("json_schema", &self.json_schema.is_some())
             .field("logprobs", &self.logprobs)
+            .field("presence_penalty", &self.presence_penalty)
+            .field("frequency_penalty", &self.frequency_penalty)
+            .field("token_biases", &self.token_biases.len())
             .finish()
     }
 }
@@ -78,6 +97,9 @@ impl Default for Sampling {
             stop: Vec::new(),
             json_schema: None,
             logprobs: 0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            token_biases: Vec::new(),
         }
     }
 }
@@ -101,10 +123,15 @@ impl Sampling {
             && self.top_p <= 1.0
             && self.repetition_penalty > 0.0
             && self.repetition_penalty <= 10.0
-            && self.logprobs <= MAX_LOGPROBS;
+            && self.logprobs <= MAX_LOGPROBS
+            && (-2.0..=2.0).contains(&self.presence_penalty)
+            && (-2.0..=2.0).contains(&self.frequency_penalty);
         let stops = self.stop.len() <= MAX_STOP_STRINGS
             && self.stop.iter().all(|stop| !stop.is_empty() && stop.len() <= MAX_STOP_BYTES);
-        if numbers && stops { Ok(()) } else { Err(ErrorCode::PayloadRejected) }
+        let biases = self.token_biases.len() <= MAX_TOKEN_BIASES
+            && self.token_biases.is_sorted_by(|a, b| a.token < b.token)
+            && self.token_biases.iter().all(|bias| (-100.0..=100.0).contains(&bias.bias));
+        if numbers && stops && biases { Ok(()) } else { Err(ErrorCode::PayloadRejected) }
     }
 }
 

@@ -10,7 +10,12 @@ use std::{path::Path, time::Duration};
 use anyhow::{Context as _, ensure};
 use baton_client::{Client, ClientConfig, NewSession, OwnMemory, TurnEvent, TurnInput};
 use baton_keys::SecretSigningKey;
-use baton_proto::{export::ExportMemory, memory::MemoryItem, record::RecordKind, turn::Sampling};
+use baton_proto::{
+    export::ExportMemory,
+    memory::MemoryItem,
+    record::RecordKind,
+    turn::{Sampling, TokenBias},
+};
 use baton_testnet::network::{EngineChoice, Network, NodeOptions};
 
 const SCHEMA: &str = r#"{"type":"object","properties":{"city":{"type":"string","maxLength":20},"people":{"type":"integer"}},"required":["city","people"],"additionalProperties":false}"#;
@@ -30,6 +35,12 @@ fn turns() -> Vec<TurnInput> {
         seed: 7,
         ..Sampling::default()
     };
+    let penalised = Sampling {
+        presence_penalty: 0.5,
+        frequency_penalty: 0.25,
+        token_biases: vec![TokenBias { token: 30, bias: -100.0 }, TokenBias { token: 253, bias: 1.5 }],
+        ..drawn.clone()
+    };
     let item = MemoryItem {
         text: "The user's dog is called Biscuit and is afraid of thunder.".to_owned(),
         source: "2026-11-02, about the weather".to_owned(),
@@ -38,14 +49,14 @@ fn turns() -> Vec<TurnInput> {
     let memory = OwnMemory { signer: SecretSigningKey::generate(), items: vec![item] };
     vec![
         ask("What is the capital of France?", 24, greedy()),
-        ask("Tell me something about the sea.", 96, drawn.clone()),
+        ask("Tell me something about the sea.", 96, drawn),
         TurnInput {
             json_schema: Some(SCHEMA.to_owned()),
             ..ask("Name a large city and how many live there.", 64, greedy())
         },
         TurnInput {
             memory: Some(memory),
-            ..ask("What should I do with my dog tonight? A storm is coming.", 64, drawn)
+            ..ask("What should I do with my dog tonight? A storm is coming.", 64, penalised)
         },
         TurnInput {
             kind: RecordKind::Edit,

@@ -4,7 +4,7 @@ use baton_proto::{
     limits::MAX_OUTPUT_TOKENS,
     record::{Message, Role},
     tools::Definitions,
-    turn::Sampling,
+    turn::{Sampling, TokenBias},
 };
 
 use super::{api_error::ApiError, logprobs::LogprobsRequest};
@@ -147,6 +147,9 @@ pub(super) struct SamplingRequest {
     pub(super) top_p: f32,
     pub(super) top_k: u32,
     pub(super) repetition_penalty: f32,
+    pub(super) presence_penalty: f32,
+    pub(super) frequency_penalty: f32,
+    pub(super) token_biases: Vec<TokenBias>,
     pub(super) seed: Option<u64>,
     pub(super) stop: Vec<String>,
 }
@@ -158,6 +161,9 @@ impl Default for SamplingRequest {
             top_p: 1.0,
             top_k: 0,
             repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            token_biases: Vec::new(),
             seed: None,
             stop: Vec::new(),
         }
@@ -193,6 +199,9 @@ impl SamplingRequest {
             repetition_penalty: self.repetition_penalty,
             seed: self.seed.unwrap_or(seed),
             stop: self.stop.clone(),
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            token_biases: self.token_biases.clone(),
             ..Sampling::default()
         }
     }
@@ -216,6 +225,21 @@ fn check_sampling(request: &SamplingRequest) -> Result<(), ApiError> {
             "repetition_penalty",
             Sampling { repetition_penalty: request.repetition_penalty, ..Sampling::default() },
             "a number above 0, at most 10",
+        ),
+        (
+            "presence_penalty",
+            Sampling { presence_penalty: request.presence_penalty, ..Sampling::default() },
+            "a number from -2 to 2",
+        ),
+        (
+            "frequency_penalty",
+            Sampling { frequency_penalty: request.frequency_penalty, ..Sampling::default() },
+            "a number from -2 to 2",
+        ),
+        (
+            "logit_bias",
+            Sampling { token_biases: request.token_biases.clone(), ..Sampling::default() },
+            "a number from -100 to 100 for each of at most 300 tokens",
         ),
         (
             "stop",

@@ -1,8 +1,11 @@
 //! Requests of OpenAI's API, read strictly: an unsupported parameter is refused by name, never ignored.
 
+use std::collections::BTreeMap;
+
 use baton_proto::{
     record::{Message, Role},
     tools::Json,
+    turn::TokenBias,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -105,6 +108,10 @@ pub(super) struct CommonParameters {
     top_p: Option<f32>,
     top_k: Option<u32>,
     repetition_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    /// Biases by token id, as text.
+    logit_bias: Option<BTreeMap<String, f32>>,
     seed: Option<i64>,
     stop: Option<Texts>,
     max_tokens: Option<u32>,
@@ -323,6 +330,20 @@ pub(super) fn read_choice(choice: Option<&Value>, name: &str) -> Result<ToolChoi
     Err(ApiError::unsupported("tool_choice", message))
 }
 
+/// The biases, in ascending order of tokens.
+fn read_biases(biases: BTreeMap<String, f32>) -> Result<Vec<TokenBias>, ApiError> {
+    let wrong = || {
+        ApiError::value(
+            "logit_bias",
+            "logit_bias has token ids of the model's vocabulary, as texts of digits",
+        )
+    };
+    let read = |(token, bias): (String, f32)| Some(TokenBias { token: token.parse().ok()?, bias });
+    let mut biases = biases.into_iter().map(read).collect::<Option<Vec<_>>>().ok_or_else(wrong)?;
+    biases.sort_by_key(|bias| bias.token);
+    Ok(biases)
+}
+
 impl CommonParameters {
     /// The request with these parameters.
     pub(super) fn into_request(
@@ -337,6 +358,9 @@ impl CommonParameters {
         let sampling = SamplingRequest {
             top_k: self.top_k.unwrap_or(0),
             repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
+            presence_penalty: self.presence_penalty.unwrap_or(0.0),
+            frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
+            token_biases: read_biases(self.logit_bias.unwrap_or_default())?,
             seed: self.seed.map(i64::cast_unsigned),
             stop,
             ..SamplingRequest::of(self.temperature, self.top_p)
@@ -384,10 +408,9 @@ pub(super) fn neutral(name: &str, value: &Value) -> Result<(), ApiError> {
     let number = |expected: f64| if value.as_f64() == Some(expected) { Ok(()) } else { Err(()) };
     let (check, why) = match name {
         "n" | "best_of" => (number(1.0), "one answer is given to a request"),
-        "presence_penalty" | "frequency_penalty" => (number(0.0), "use repetition_penalty, which nodes know"),
         "echo" => (is(Value::Bool(false)), "only the answer is given"),
-        "logit_bias" | "suffix" | "functions" | "function_call" | "audio" | "prediction"
-        | "reasoning_effort" | "verbosity" | "web_search_options" => (Err(()), "it is not served"),
+        "suffix" | "functions" | "function_call" | "audio" | "prediction" | "reasoning_effort"
+        | "verbosity" | "web_search_options" => (Err(()), "it is not served"),
         "modalities" => (is(Value::from(vec!["text"])), "only text is served"),
         "tools" | "tool_choice" | "parallel_tool_calls" => (Err(()), "tools are for chat completions"),
         _ => {
@@ -463,10 +486,13 @@ mod tests {
         assert!(chat(taken).is_ok());
         let refused = [
             ("n", json!(5)),
-            ("presence_penalty", json!(0.5)),
+            ("presence_penalty", json!(2.5)),
+            ("frequency_penalty", json!(-2.1)),
             ("logprobs", json!(1)),
             ("top_logprobs", json!(3)),
-            ("logit_bias", json!({ "50256": -100 })),
+            ("logit_bias", json!({ "50256": -101 })),
+            ("logit_bias", json!({ "the": 1 })),
+            ("logit_bias", json!({ "7": 1, "07": 1 })),
             ("response_format", json!({ "type": "regex" })),
             ("echo", json!(true)),
             ("web_search_options", json!({})),
@@ -506,6 +532,7 @@ mod tests {
         assert_eq!(sampling(json!({})), Sampling { temperature: 0.7, seed: 5, ..Sampling::default() });
         let asked = sampling(json!({
             "temperature": 0, "top_p": 0.5, "seed": -1, "stop": "\n", "top_k": 3, "repetition_penalty": 1.1,
+            "presence_penalty": 0.5, "frequency_penalty": -2, "logit_bias": { "50256": -100, "9": 1.5 },
         }));
         let expected = Sampling {
             temperature: 0.0,
@@ -514,6 +541,9 @@ mod tests {
             repetition_penalty: 1.1,
             seed: u64::MAX,
             stop: vec!["\n".to_owned()],
+            presence_penalty: 0.5,
+            frequency_penalty: -2.0,
+            token_biases: vec![TokenBias { token: 9, bias: 1.5 }, TokenBias { token: 50_256, bias: -100.0 }],
             ..Sampling::default()
         };
         assert_eq!(asked, expected);

@@ -81,6 +81,9 @@ impl DecoyPlan {
                 stop: Vec::new(),
                 json_schema: None,
                 logprobs: first.logprobs,
+                presence_penalty: first.presence_penalty,
+                frequency_penalty: first.frequency_penalty,
+                token_biases: Vec::new(),
             },
             max_output_tokens: first.max_output_tokens,
         })

@@ -22,6 +22,8 @@ fn shape(seq: u64, bytes: u32) -> TurnShape {
         top_k: 0,
         repetition_penalty: 1.0,
         logprobs: 0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
         seeded: true,
         max_output_tokens: 256,
         pause_ms: if seq == 0 { 0 } else { 10_000 },

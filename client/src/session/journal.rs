@@ -37,11 +37,11 @@ use zeroize::Zeroizing;
 use crate::error::ClientError;
 
 /// First bytes of a journal, with its version.
-const MAGIC: &[u8; 16] = b"baton-journal-2\n";
-/// First bytes of the previous format, whose lengths were not sealed.
-const OLD_MAGIC: &[u8; 16] = b"baton-journal-1\n";
+const MAGIC: &[u8; 16] = b"baton-journal-3\n";
+/// First bytes of earlier formats: lengths of the first were not sealed, and the second had no projects.
+const OLD_MAGICS: [&[u8; 16]; 2] = [b"baton-journal-1\n", b"baton-journal-2\n"];
 /// First bytes of a log: frames as in a file follow, and no root.
-const LOG_MAGIC: &[u8; 16] = b"baton-chat-log1\n";
+const LOG_MAGIC: &[u8; 16] = b"baton-chat-log2\n";
 /// Bytes that may wait before a log is written: in larger pieces than a file.
 const MAX_WAITING_BYTES: usize = 256 * 1024;
 /// The root as sealed under the device key: nonce, root and tag.
@@ -367,7 +367,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, ClientError> {
 }
 
 fn check_format(path: &Path, bytes: &[u8]) -> Result<(), ClientError> {
-    if bytes.starts_with(OLD_MAGIC) {
+    if OLD_MAGICS.iter().any(|magic| bytes.starts_with(*magic)) {
         let source = io::Error::other("it is of an older format, which only an earlier baton reads");
         return Err(file_error("read", path, source));
     }

@@ -47,6 +47,8 @@ fn shape_of_last(state: &State, receipt: &Receipt) -> Option<TurnShape> {
         top_k: sampling.top_k,
         repetition_penalty: sampling.repetition_penalty,
         logprobs: sampling.logprobs,
+        presence_penalty: sampling.presence_penalty,
+        frequency_penalty: sampling.frequency_penalty,
         seeded: sampling.seed != 0,
         max_output_tokens: *max_output_tokens,
         pause_ms: before.map_or(0, |before| auth.issued_ms.saturating_sub(before.accepted_ms)),

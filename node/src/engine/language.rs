@@ -108,6 +108,9 @@ pub(super) fn sampling(job: &Sampling) -> baton_engine::language::Sampling {
         top_k: job.top_k,
         repetition_penalty: job.repetition_penalty,
         seed: job.seed,
+        presence_penalty: job.presence_penalty,
+        frequency_penalty: job.frequency_penalty,
+        token_biases: job.token_biases.iter().map(|bias| (bias.token, bias.bias)).collect(),
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use baton_proto::limits::{MAX_LOGPROBS, MAX_STOP_BYTES, MAX_STOP_STRINGS};
+use baton_proto::{
+    limits::{MAX_LOGPROBS, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_TOKEN_BIASES},
+    turn::TokenBias,
+};
 
 use super::EngineError;
 
@@ -26,6 +29,12 @@ pub struct Sampling {
     /// Number of most likely tokens to report with each token's own probability; 0 reports none. At most
     /// [`MAX_LOGPROBS`].
     pub logprobs: u8,
+    /// Subtracted from the logit of each token that the answer has. Range -2 to 2; 0 is off.
+    pub presence_penalty: f32,
+    /// Subtracted from the logit of a token once for each time that the answer has it. Range -2 to 2; 0 is off.
+    pub frequency_penalty: f32,
+    /// Added to the logits of these tokens. At most [`MAX_TOKEN_BIASES`], ascending by token; -100 to 100.
+    pub token_biases: Vec<TokenBias>,
 }
 
 impl Default for Sampling {
@@ -40,6 +49,9 @@ impl Default for Sampling {
             stop: Vec::new(),
             max_tokens: 512,
             logprobs: 0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            token_biases: Vec::new(),
         }
     }
 }
@@ -55,6 +67,9 @@ impl fmt::Debug for Sampling {
             .field("stop", &format_args!("{} strings", self.stop.len()))
             .field("max_tokens", &self.max_tokens)
             .field("logprobs", &self.logprobs)
+            .field("presence_penalty", &self.presence_penalty)
+            .field("frequency_penalty", &self.frequency_penalty)
+            .field("token_biases", &format_args!("{} tokens", self.token_biases.len()))
             .finish()
     }
 }
@@ -72,6 +87,9 @@ impl Sampling {
             stop: asked.stop.clone(),
             max_tokens,
             logprobs: asked.logprobs,
+            presence_penalty: asked.presence_penalty,
+            frequency_penalty: asked.frequency_penalty,
+            token_biases: asked.token_biases.clone(),
         }
     }
 
@@ -99,6 +117,19 @@ impl Sampling {
         }
         if self.logprobs > MAX_LOGPROBS {
             return refuse("logprobs");
+        }
+        if !(-2.0..=2.0).contains(&self.presence_penalty) {
+            return refuse("presence_penalty");
+        }
+        if !(-2.0..=2.0).contains(&self.frequency_penalty) {
+            return refuse("frequency_penalty");
+        }
+        let biases = &self.token_biases;
+        if biases.len() > MAX_TOKEN_BIASES
+            || !biases.is_sorted_by(|a, b| a.token < b.token)
+            || !biases.iter().all(|bias| (-100.0..=100.0).contains(&bias.bias))
+        {
+            return refuse("token_biases");
         }
         Ok(())
     }

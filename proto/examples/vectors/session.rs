@@ -29,7 +29,7 @@ use baton_proto::{
     segment::Segment,
     turn::{
         Grant, GrantedKey, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload,
-        StoragePolicy, TurnAuth, resume_tokens_hash,
+        StoragePolicy, TokenBias, TurnAuth, resume_tokens_hash,
     },
     wire::Committed,
 };
@@ -427,6 +427,9 @@ pub(crate) fn sampling(seq: u64) -> Sampling {
         stop: vec!["END".to_owned()],
         json_schema: None,
         logprobs: 0,
+        presence_penalty: 0.5,
+        frequency_penalty: -0.25,
+        token_biases: vec![TokenBias { token: 7, bias: -100.0 }, TokenBias { token: 300, bias: 1.5 }],
     }
 }
 

@@ -74,6 +74,8 @@ struct Options {
     top_p: Option<f32>,
     top_k: Option<u32>,
     repeat_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
     seed: Option<i64>,
     num_predict: Option<i64>,
     stop: Option<Texts>,
@@ -126,7 +128,9 @@ pub(super) fn bare_name(name: &str) -> &str {
 /// A parameter under its name in this API.
 pub(super) fn own_param(param: &str) -> String {
     match param {
-        "stop" | "temperature" | "top_p" => format!("options.{param}"),
+        "stop" | "temperature" | "top_p" | "presence_penalty" | "frequency_penalty" => {
+            format!("options.{param}")
+        }
         "repetition_penalty" => "options.repeat_penalty".to_owned(),
         "max_tokens" => "options.num_predict".to_owned(),
         "response_format" => "format".to_owned(),
@@ -278,6 +282,8 @@ impl CommonParameters {
         let sampling = SamplingRequest {
             top_k: options.top_k.unwrap_or(0),
             repetition_penalty: options.repeat_penalty.unwrap_or(1.0),
+            presence_penalty: options.presence_penalty.unwrap_or(0.0),
+            frequency_penalty: options.frequency_penalty.unwrap_or(0.0),
             seed: options.seed.map(i64::cast_unsigned),
             stop,
             ..SamplingRequest::of(options.temperature, options.top_p)
@@ -328,7 +334,7 @@ fn neutral_option(name: &str, value: &Value) -> Result<(), ApiError> {
         return Ok(());
     }
     let default = match name {
-        "min_p" | "presence_penalty" | "frequency_penalty" | "mirostat" => 0.0,
+        "min_p" | "mirostat" => 0.0,
         "typical_p" | "tfs_z" => 1.0,
         "repeat_last_n" => 64.0,
         _ => {

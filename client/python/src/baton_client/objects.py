@@ -205,6 +205,14 @@ class Grant:
 
 
 @dataclass(frozen=True)
+class TokenBias:
+    """A change to the likelihood of a token of the model's vocabulary: added to its logit."""
+
+    token: U32
+    bias: F32
+
+
+@dataclass(frozen=True)
 class Sampling:
     """Sampling settings. The defaults are greedy: the same prompt and model give the same answer."""
 
@@ -216,9 +224,16 @@ class Sampling:
     stop: list[Text] = dataclasses.field(default_factory=list)
     json_schema: Id32 | None = None
     logprobs: U8 = 0
+    presence_penalty: F32 = 0.0
+    frequency_penalty: F32 = 0.0
+    token_biases: list[TokenBias] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         numbers = 0 <= self.temperature <= 5 and 0 < self.top_p <= 1 and 0 < self.repetition_penalty <= 10
+        numbers = numbers and abs(self.presence_penalty) <= 2 and abs(self.frequency_penalty) <= 2
+        tokens = [bias.token for bias in self.token_biases]
+        numbers = numbers and len(tokens) <= limits.MAX_TOKEN_BIASES and tokens == sorted(set(tokens))
+        numbers = numbers and all(abs(bias.bias) <= 100 for bias in self.token_biases)
         stops = len(self.stop) <= limits.MAX_STOP_STRINGS and all(
             0 < len(stop.encode()) <= limits.MAX_STOP_BYTES for stop in self.stop
         )

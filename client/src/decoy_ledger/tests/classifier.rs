@@ -65,6 +65,8 @@ fn owner(draws: &mut Draws) -> Vec<Observation> {
         top_k: 0,
         repetition_penalty: 1.0,
         logprobs: 0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
         seeded: draws.happens(2, 3),
         max_output_tokens: draws.one_of(&[256, 1024, 2048]).unwrap(),
         pause_ms: 0,

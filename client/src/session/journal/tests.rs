@@ -100,7 +100,7 @@ fn a_change_of_any_byte_is_refused_and_named_and_the_file_left_as_it_is() {
     let start = MAGIC.len() + ROOT_BYTES;
     let second = start + HEAD_BYTES + 24 + "opened".len() + 16;
     for offset in 0..bytes.len() {
-        for change in [0x01, 0x80, bytes[offset]] {
+        for change in [0x10, 0x80, bytes[offset]] {
             let mut changed = bytes.clone();
             changed[offset] ^= change;
             if changed == bytes {
@@ -184,7 +184,7 @@ fn a_journal_of_the_format_before_is_not_called_damaged() {
     let folder = tempfile::tempdir().unwrap();
     let secret = FileSecret::generate();
     let (path, mut bytes, _) = written(folder.path(), &secret);
-    bytes[..MAGIC.len()].copy_from_slice(OLD_MAGIC);
+    bytes[..MAGIC.len()].copy_from_slice(OLD_MAGICS[1]);
     fs::write(&path, &bytes).unwrap();
     for refused in [read(&path, &secret).map(|_| ()), Journal::open(&path, &secret).map(|_| ())] {
         let refused = refused.unwrap_err();

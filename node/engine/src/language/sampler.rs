@@ -6,23 +6,25 @@
 //! draws the same tokens.
 //!
 //! The order of operations:
-//! 1. **Penalty.** For each token among the last [`REPETITION_WINDOW`] of prompt and answer, multiply its
+//! 1. **Biases.** Add the bias of each token that has one. For each token that the answer has, `n` times,
+//!    subtract `presence_penalty + n * frequency_penalty`. In single precision.
+//! 2. **Penalty.** For each token among the last [`REPETITION_WINDOW`] of prompt and answer, multiply its
 //!    logit once: by `1 / penalty` if positive, else by `penalty`. In single precision.
-//! 2. **Best.** The largest finite logit, the lowest id among equals. With temperature 0 that is the token.
-//! 3. **Weights.** For each token, `exp((logit - best) / temperature)` in single precision; 0 if the logit is
+//! 3. **Best.** The largest finite logit, the lowest id among equals. With temperature 0 that is the token.
+//! 4. **Weights.** For each token, `exp((logit - best) / temperature)` in single precision; 0 if the logit is
 //!    not finite.
-//! 4. **Total** of all weights, in order of ids. From here on, all is in double precision.
-//! 5. **Candidates.** Tokens with a weight above 0. If top-k or top-p is on, they are sorted by weight: the
+//! 5. **Total** of all weights, in order of ids. From here on, all is in double precision.
+//! 6. **Candidates.** Tokens with a weight above 0. If top-k or top-p is on, they are sorted by weight: the
 //!    largest first, the lowest id first among equals. Top-k keeps the first `top_k`. Top-p keeps the
 //!    shortest prefix whose sum, in that order, is at least `top_p` times the base. The base is the sum (in
 //!    that order) of top-k's tokens, or else the total. For top-p alone, tokens below
 //!    `(1 - top_p) total / vocabulary` are left out before: together they weigh less than the tokens that
 //!    top-p leaves out.
-//! 6. **Draw.** `u` is the upper 53 bits of BLAKE3, keyed by the seed, of the position. From `u` times the
+//! 7. **Draw.** `u` is the upper 53 bits of BLAKE3, keyed by the seed, of the position. From `u` times the
 //!    candidates' sum, subtract each candidate's weight in order. The first that makes it negative is the
 //!    token.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use super::LanguageError;
 use crate::kernels::{Isa, Kernel, LANES, Simd, math};
@@ -34,7 +36,7 @@ pub const REPETITION_WINDOW: usize = 64;
 pub const RANDOMNESS_CONTEXT: &str = "baton 2026-11-21 sampler-randomness v1";
 
 /// The parameters of sampling.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
     /// Divides the logits; 0 is greedy.
     pub temperature: f32,
@@ -46,12 +48,28 @@ pub struct Sampling {
     pub repetition_penalty: f32,
     /// Seed of the randomness: a pure function of the seed and the token's position in the answer.
     pub seed: u64,
+    /// Subtracted from the logit of each token that the answer has; 0 is off.
+    pub presence_penalty: f32,
+    /// Subtracted from the logit of a token once for each time that the answer has it; 0 is off.
+    pub frequency_penalty: f32,
+    /// Tokens with a number that is added to their logits, each token once. Ids beyond the vocabulary have no
+    /// effect.
+    pub token_biases: Vec<(u32, f32)>,
 }
 
 impl Default for Sampling {
     /// Greedy sampling.
     fn default() -> Self {
-        Self { temperature: 0.0, top_p: 1.0, top_k: 0, repetition_penalty: 1.0, seed: 0 }
+        Self {
+            temperature: 0.0,
+            top_p: 1.0,
+            top_k: 0,
+            repetition_penalty: 1.0,
+            seed: 0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            token_biases: Vec::new(),
+        }
     }
 }
 
@@ -61,6 +79,9 @@ pub struct Sampler {
     top_p: f64,
     top_k: usize,
     repetition_penalty: f32,
+    presence_penalty: f32,
+    frequency_penalty: f32,
+    token_biases: Vec<(u32, f32)>,
     key: [u8; 32],
     isa: Isa,
 }
@@ -88,17 +109,22 @@ impl Sampler {
             top_p: f64::from(sampling.top_p),
             top_k: sampling.top_k as usize,
             repetition_penalty: sampling.repetition_penalty,
+            presence_penalty: sampling.presence_penalty,
+            frequency_penalty: sampling.frequency_penalty,
+            token_biases: sampling.token_biases.clone(),
             key: key.finalize().into(),
             isa,
         }
     }
 
-    /// Chooses the token at `position` of the answer. `context` is prompt and answer so far; only its last
-    /// [`REPETITION_WINDOW`] tokens matter. Equal logits go to the lower token id.
+    /// Chooses the token at `position` of the answer. `context` is prompt and answer so far: only its last
+    /// [`REPETITION_WINDOW`] tokens matter, and with a penalty of presence or frequency the whole answer.
+    /// Equal logits go to the lower token id.
     ///
     /// # Errors
     /// [`LanguageError::Numerics`] when no logit is finite.
     pub fn sample(&self, logits: &mut [f32], context: &[u32], position: u32) -> Result<u32, LanguageError> {
+        self.bias(logits, context, position);
         self.penalise(logits, context);
         let (best, largest) = greedy(logits).ok_or(LanguageError::Numerics)?;
         if self.temperature == 0.0 {
@@ -115,6 +141,31 @@ impl Sampler {
             }
         }
         id_of(best)
+    }
+
+    /// Whether a choice depends on the whole answer before it.
+    fn reads_answer(&self) -> bool {
+        self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+
+    fn bias(&self, logits: &mut [f32], context: &[u32], position: u32) {
+        for (token, bias) in &self.token_biases {
+            if let Some(logit) = logits.get_mut(*token as usize) {
+                *logit += bias;
+            }
+        }
+        if !self.reads_answer() {
+            return;
+        }
+        let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
+        for token in &context[context.len().saturating_sub(position as usize)..] {
+            *counts.entry(*token).or_default() += 1;
+        }
+        for (token, count) in counts {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit -= self.presence_penalty + count as f32 * self.frequency_penalty;
+            }
+        }
     }
 
     fn penalise(&self, logits: &mut [f32], context: &[u32]) {
@@ -305,6 +356,33 @@ mod tests {
         let mut old = vec![0];
         old.extend([9; REPETITION_WINDOW]);
         assert_eq!(penal.sample(&mut [4.0, 3.0], &old, 0).unwrap(), 0);
+    }
+
+    #[test]
+    fn presence_and_frequency_count_the_answer_alone() {
+        let of = |presence, frequency| {
+            sampler(|s| (s.temperature, s.presence_penalty, s.frequency_penalty) = (0.0, presence, frequency))
+        };
+        // Token 0 is twice in the answer, and token 1 in the prompt.
+        let context = [1, 1, 1, 0, 0];
+        let choose =
+            |sampler: &Sampler, logits: [f32; 3]| sampler.sample(&mut logits.clone(), &context, 2).unwrap();
+        assert_eq!(choose(&of(0.0, 0.0), [2.0, 1.0, 0.0]), 0);
+        assert_eq!(choose(&of(0.5, 0.0), [2.0, 1.6, 0.0]), 1);
+        assert_eq!(choose(&of(0.5, 0.0), [2.0, 1.4, 0.0]), 0, "once, however often");
+        assert_eq!(choose(&of(0.0, 0.5), [2.0, 1.1, 0.0]), 1, "once for each time");
+        assert_eq!(choose(&of(-2.0, 0.0), [0.0, 1.0, 1.5]), 0, "a negative one makes it likelier");
+        assert!(of(0.5, 0.0).reads_answer() && !of(0.0, 0.0).reads_answer());
+    }
+
+    #[test]
+    fn biases_forbid_and_force_tokens_and_foreign_ids_have_no_effect() {
+        let biased = sampler(|s| s.token_biases = vec![(0, -100.0), (2, 100.0), (4_000_000_000, 100.0)]);
+        for position in 0..50 {
+            assert_eq!(biased.sample(&mut [5.0, 4.0, 1.0], &[], position).unwrap(), 2);
+        }
+        let greedy = sampler(|s| (s.temperature, s.token_biases) = (0.0, vec![(0, -1.5)]));
+        assert_eq!(greedy.sample(&mut [5.0, 4.0], &[], 0).unwrap(), 1);
     }
 
     #[test]

@@ -3,7 +3,10 @@
 //!
 //! Copies in the HTTP client's socket buffers are out of reach.
 
-use std::io::{self, Write};
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+};
 
 use bytes::Bytes;
 use serde::{Serialize, Serializer};
@@ -41,6 +44,9 @@ pub(super) fn body(
         top_k: Some(sampling.top_k).filter(|top_k| *top_k > 0),
         repetition_penalty: Some(sampling.repetition_penalty)
             .filter(|penalty| (penalty - 1.0).abs() > f32::EPSILON),
+        presence_penalty: Some(sampling.presence_penalty).filter(|penalty| *penalty != 0.0),
+        frequency_penalty: Some(sampling.frequency_penalty).filter(|penalty| *penalty != 0.0),
+        logit_bias: sampling.token_biases.iter().map(|bias| (bias.token.to_string(), bias.bias)).collect(),
     };
     let schema = constraint.and_then(|constraint| match constraint {
         Constraint(ConstraintKind::Passed(schema)) => Some(schema.as_str()),
@@ -85,6 +91,13 @@ struct Head<'a> {
     top_k: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     repetition_penalty: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    presence_penalty: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    frequency_penalty: Option<f32>,
+    /// Of the server's own vocabulary.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    logit_bias: BTreeMap<String, f32>,
 }
 
 #[derive(Serialize)]
@@ -184,7 +197,17 @@ mod tests {
     fn what_is_not_asked_for_is_not_sent() {
         let prompt = Prompt::new(vec![ChatMessage::new(Role::User, "a")]);
         let value: Value = serde_json::from_slice(&body("m", &prompt, &sampling(), None).unwrap()).unwrap();
-        for absent in ["stop", "top_k", "repetition_penalty", "response_format", "tools"] {
+        let absent = [
+            "stop",
+            "top_k",
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+            "logit_bias",
+            "response_format",
+            "tools",
+        ];
+        for absent in absent {
             assert!(value.get(absent).is_none(), "{absent}");
         }
     }

@@ -257,9 +257,9 @@ fn a_node_refuses_grants_over_their_limits_or_out_of_order() {
 
 #[test]
 fn a_node_refuses_sampling_out_of_range() {
-    use baton_proto::turn::Sampling;
+    use baton_proto::turn::{Sampling, TokenBias};
     type Change = fn(&mut Sampling);
-    let cases: [(&str, Change); 13] = [
+    let cases: [(&str, Change); 21] = [
         ("a negative temperature", |s| s.temperature = -0.1),
         ("a temperature too high", |s| s.temperature = 5.1),
         ("no temperature", |s| s.temperature = f32::NAN),
@@ -270,6 +270,16 @@ fn a_node_refuses_sampling_out_of_range() {
         ("no penalty", |s| s.repetition_penalty = 0.0),
         ("a penalty that is no number", |s| s.repetition_penalty = f32::NAN),
         ("too many alternatives", |s| s.logprobs = 21),
+        ("a presence too high", |s| s.presence_penalty = 2.1),
+        ("a presence that is no number", |s| s.presence_penalty = f32::NAN),
+        ("a frequency too low", |s| s.frequency_penalty = -2.1),
+        ("a frequency that is no number", |s| s.frequency_penalty = f32::NAN),
+        ("a bias too high", |s| s.token_biases = vec![TokenBias { token: 1, bias: 100.5 }]),
+        ("a bias that is no number", |s| s.token_biases = vec![TokenBias { token: 1, bias: f32::NAN }]),
+        ("a token with two biases", |s| s.token_biases = vec![TokenBias { token: 1, bias: 1.0 }; 2]),
+        ("too many biases", |s| {
+            s.token_biases = (0..301).map(|token| TokenBias { token, bias: 1.0 }).collect();
+        }),
         ("an empty stop string", |s| s.stop.push(String::new())),
         ("a stop string too long", |s| s.stop.push("x".repeat(257))),
         ("too many stop strings", |s| s.stop = vec!["x".into(); 17]),

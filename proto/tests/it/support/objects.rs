@@ -24,7 +24,7 @@ use baton_proto::{
     segment::{Entry, Segment},
     turn::{
         Grant, GrantedKey, HeadGrant, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload,
-        StoragePolicy, TurnAuth,
+        StoragePolicy, TokenBias, TurnAuth,
     },
     wire::{
         ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TokenBytes, TokenLogprob,
@@ -127,7 +127,11 @@ random_structs! {
         max_price, memory_from, memory_tokens, grant_hash, resume, issued_ms, expires_ms
     }
     ResumePrefix { author, attempt, token_count, tokens_hash }
-    Sampling { temperature, top_p, top_k, repetition_penalty, seed, stop, json_schema, logprobs }
+    Sampling {
+        temperature, top_p, top_k, repetition_penalty, seed, stop, json_schema, logprobs, presence_penalty,
+        frequency_penalty, token_biases
+    }
+    TokenBias { token, bias }
     ReadBlob { segment, blob, author, key }
     ReadRecord { seq, key }
     HeadGrant { index_key, key }
