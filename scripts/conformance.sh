@@ -21,9 +21,7 @@ need_tools
 need_python
 need_node
 
-bin=${CARGO_TARGET_DIR:-target}/debug
-# The whole workspace: a part of it would build its dependencies anew, with other features.
-cargo build --quiet --locked "${test_targets[@]}"
+need_programs
 (cd scripts/conformance && npm ci --silent --no-audit --no-fund)
 node scripts/conformance/ids.mjs --count "$count" --seed "$seed" --ours "$bin/examples/blob_ids"
 

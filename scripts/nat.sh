@@ -75,8 +75,7 @@ lan() { # router, host, network: a LAN behind a router that translates and lets 
 lan ra a 192.168.31
 lan rb b 192.168.32
 
-bin=${BATON_BIN:-${CARGO_TARGET_DIR:-target}/debug}
-[ -n "${BATON_BIN:-}" ] || cargo build --quiet --locked "${test_targets[@]}"
+need_programs
 
 background() { # namespace, log, command
   local name=$1 log=$2

@@ -61,10 +61,11 @@ need_chromium() {
   chromium=$(command -v chromium)
 }
 
-# The programs: those in BATON_BIN, or built now. Sets `bin`.
+# The programs: those in BATON_BIN, or built now unless BATON_BUILT says that they are. Sets `bin`.
 need_programs() {
   bin=${BATON_BIN:-${CARGO_TARGET_DIR:-target}/debug}
-  [ -n "${BATON_BIN:-}" ] || cargo build --quiet --locked "${test_targets[@]}"
+  # The whole workspace: a part of it would build its dependencies anew, with other features.
+  [ -n "${BATON_BIN:-}${BATON_BUILT:-}" ] || cargo build --quiet --locked "${test_targets[@]}"
 }
 
 # The packages of scripts/requirements.txt, in an environment of their own.

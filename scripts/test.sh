@@ -36,9 +36,12 @@ fi
 
 bin=${CARGO_TARGET_DIR:-target}/debug
 work=$(mktemp -d)
-side=
+sides=()
 finish() {
-  [ -z "$side" ] || kill -- "-$side" 2>/dev/null || true
+  local side
+  for side in "${sides[@]}"; do
+    kill -- "-${side%%:*}" 2>/dev/null || true
+  done
   rm -rf "$work"
 }
 trap finish EXIT
@@ -69,7 +72,6 @@ verify_vectors() {
 
 tests() {
   scripts/postgres.sh run -- scripts/run_tests.py --locked "${test_targets[@]}"
-  cargo test --locked --workspace --doc
 }
 
 # How long turns take under a flood says something in a release build alone, on a machine that does nothing else.
@@ -81,13 +83,14 @@ flood() {
 
 step "install what is missing" need_tools
 step "python for the verifier" need_python
-# Examples and benchmarks are built to be linted.
-step "build" cargo build --locked "${test_targets[@]}" ${lint:+--examples --benches}
+step "build" cargo build --locked "${test_targets[@]}"
 step "fetch the model" "$bin/baton-node" models pull smollm2-135m-instruct
 step "tests, with a Postgres" tests
 step "verifier on the vectors" verify_vectors
 
-# The other steps are programs that wait for browsers, terminals and timers most of the time, so two of them run at a time.
+# The other steps are programs that wait for browsers, terminals and timers most of the time, so three of them run at a time.
+# The scripts do not build again: cargo would wait for the lane that compiles.
+export BATON_BUILT=1
 networks() {
   step "the memwal client" scripts/memwal.sh
   step "js-libp2p" scripts/js-libp2p.sh
@@ -107,17 +110,32 @@ screens() {
   step "the status page in Chromium" scripts/status_page.sh
   step "the full-screen view in tmux" scripts/tui.sh
   step "behind routers" scripts/nat.sh
+}
+
+compiler() {
+  # They are built to be linted, as the benchmarks of the measurements are.
+  [ -z "$lint" ] || step "examples and benchmarks" nice cargo build --locked --workspace --examples --benches
+  step "examples of the libraries" nice cargo test --locked --workspace --doc
   step "a release, and its installer" scripts/test_release.sh ${full:+--full}
 }
 
-set -m
-(networks) >"$work/networks.log" 2>&1 &
-side=$!
-set +m
+# Runs a lane beside others. Its log is shown when all ended.
+lane() {
+  set -m
+  ("$1") >"$work/$1.log" 2>&1 &
+  sides+=("$!:$1")
+  set +m
+}
+lane networks
+lane compiler
 screens
-wait "$side" || { cat "$work/networks.log"; fail "a step beside these failed, as shown above"; }
-side=
-cat "$work/networks.log"
+for side in "${sides[@]}"; do
+  ended=0
+  wait "${side%%:*}" || ended=$?
+  cat "$work/${side##*:}.log"
+  [ "$ended" = 0 ] || fail "the steps above failed"
+done
+sides=()
 if [ -n "$full" ]; then
   need_just
   step "libraries over the APIs" scripts/clients.sh

@@ -15,9 +15,7 @@ if ! command -v tmux >/dev/null 2>&1; then
   fi
   install_packages tmux
 fi
-bin=${BATON_BIN:-${CARGO_TARGET_DIR:-target}/debug}
-# The whole workspace: a part of it would build its dependencies anew, with other features.
-[ -n "${BATON_BIN:-}" ] || cargo build --quiet --locked "${test_targets[@]}"
+need_programs
 bin=$(cd "$bin" && pwd)
 
 export LC_ALL=C.UTF-8

@@ -63,7 +63,7 @@ async fn list(gateway: Gateway) -> Result<Json<Value>, ApiError> {
             json!({
                 "id": one.session.to_string(),
                 "title": one.title,
-                "project": one.project,
+                "project": one.project.as_ref().filter(|_| project.is_none()),
                 "turns": one.turns,
                 "used_ms": one.used_ms,
                 "branch_of": one.branch.as_ref().map(describe_branch),
