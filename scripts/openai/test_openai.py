@@ -165,7 +165,7 @@ class OpenAiClient(Network):
         with self.assertRaises(openai.NotFoundError):
             self.client.chat.completions.create(model="gpt-4", messages=hi)
         for refused in [
-            {"n": 5}, {"presence_penalty": 1.0}, {"response_format": {"type": "grammar"}},
+            {"n": 5}, {"extra_body": {"best_of": 2}}, {"response_format": {"type": "grammar"}},
             {"tools": [{"type": "function", "function": {"name": "f"}}]}, {"tool_choice": "sometimes"},
             {"extra_body": {"unheard": 1}},
         ]:
@@ -364,6 +364,16 @@ class OpenAiClientWithTheModel(Network):
         self.assertTrue(text.startswith("{"), text)
         if answer.choices[0].finish_reason == "stop":
             self.assertIsInstance(json.loads(text), dict)
+
+    def test_penalties_and_biases_change_the_answer(self):
+        question = "Write the word yes many times."
+        settings = [{}, {"presence_penalty": 2.0}, {"frequency_penalty": 2.0}]
+        answers = [self.ask(question, temperature=0, max_tokens=60, **more) for more in settings]
+        texts = [answer.choices[0].message.content for answer in answers]
+        self.assertNotIn(texts[0], texts[1:], texts)
+        ask = {"temperature": 0, "max_tokens": 1, "logit_bias": {"253": 100}}
+        forced = [self.ask(asked, **ask).choices[0].message.content for asked in ("One?", "Two?")]
+        self.assertEqual(forced[0], forced[1], "one token, whatever was asked")
 
     def test_log_probabilities_of_a_chat_and_of_a_text(self):
         question = "What is the capital of France?"
