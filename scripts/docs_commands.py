@@ -194,6 +194,8 @@ class Machine:
             "PATH": f"{bin_folder}:{os.environ['PATH']}",
             "BATON_MODEL_DIR": os.environ["BATON_MODEL_DIR"],
             "BATON_NODE_MODEL_DIR": os.environ["BATON_MODEL_DIR"],
+            # Drawn answers may be long, and `baton session rekey` carries a whole conversation on in one message.
+            "BATON_MAX_TOKENS": "200",
         }
         self.state = self.folder / "state"
         self.state.write_text(f"cd {shlex.quote(str(work))}\n")

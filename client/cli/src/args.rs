@@ -331,7 +331,7 @@ pub(crate) struct ChatArguments {
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
     /// Maximum tokens of an answer [default: 2048].
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", env = "BATON_MAX_TOKENS")]
     pub max_tokens: Option<u32>,
     /// Discard an earlier message without an answer, instead of finishing it first.
     #[arg(long)]

@@ -133,7 +133,7 @@ pub(crate) enum MemoryCommand {
     },
     /// Serve memory's tools to an agent on this machine, over standard input and output (Model Context Protocol).
     ///
-    /// An agent's configuration names the command: baton memory mcp --relayer https://relayer.example
+    /// An agent's configuration names the command `baton memory mcp --relayer https://relayer.example`.
     Mcp,
     /// List the projects.
     Projects,

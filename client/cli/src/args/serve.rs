@@ -55,7 +55,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "NUMBER")]
     pub temperature: Option<f32>,
     /// Maximum tokens of an answer, for requests without a limit.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", env = "BATON_MAX_TOKENS")]
     pub max_tokens: Option<u32>,
     #[command(flatten)]
     pub memory: MemoryArguments,
