@@ -232,7 +232,14 @@ async fn verify(
 /// The session as evidence that any reader can check; without its root.
 async fn export(gateway: Gateway, Path(id): Path<String>) -> Result<Response, ApiError> {
     let id = id_of(&id)?;
-    let text = gateway.session(id).await?.export(false).await?;
+    let session = gateway.session(id).await?;
+    if session.info().await?.turns == 0 {
+        return Err(ApiError::conflict(
+            "session_empty",
+            "the session has no turn yet, so there is nothing to export",
+        ));
+    }
+    let text = session.export(false).await?;
     gateway.note_use(id);
     let mut response =
         ([(header::CONTENT_TYPE, "application/json")], text.as_str().to_owned()).into_response();

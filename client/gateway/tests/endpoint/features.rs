@@ -271,3 +271,15 @@ async fn several_answers_are_sessions_of_their_own_and_each_can_go_on() {
     }
     endpoint.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_without_a_turn_has_nothing_to_export_and_says_so() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let begun = endpoint.request(Method::POST, "/api/sessions").send().await.unwrap();
+    let begun: Value = begun.json().await.unwrap();
+    let path = format!("/api/sessions/{}/export", begun["id"].as_str().unwrap());
+    let refused = endpoint.refused(endpoint.request(Method::GET, &path)).await;
+    assert_eq!(refused, (409, "session_empty".to_owned()));
+    endpoint.close().await;
+}
