@@ -31,7 +31,7 @@ function item(session) {
   const link = element("a", { href: `/c/${session.id}`, title: plural(session.turns, "turn") }, element("span", { className: "name", textContent: title }));
   if (session.branch_of) link.firstChild.prepend(icon("branch"), element("span", { className: "hidden", textContent: "Branch: " }));
   // The owner sees the conversations of all projects.
-  if (session.project) link.firstChild.append(element("span", { className: "project", textContent: ` · ${session.project}` }));
+  if (session.project) link.append(element("span", { className: "snippet", textContent: session.project }));
   if (session.snippet) link.append(element("span", { className: "snippet", textContent: session.snippet }));
   if (session.id === state.current) link.setAttribute("aria-current", "page");
   link.addEventListener("click", (event) => {
