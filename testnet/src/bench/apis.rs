@@ -36,7 +36,7 @@ struct Api {
 const APIS: [Api; 4] = [
     Api { name: "chat_completions", path: "/v1/chat/completions", first_text: "\"content\":\"" },
     Api { name: "responses", path: "/v1/responses", first_text: "response.output_text.delta" },
-    Api { name: "messages", path: "/v1/messages", first_text: "text_delta" },
+    Api { name: "messages", path: "/v1/messages", first_text: "\"type\":\"text_delta\",\"text\":\"" },
     Api { name: "ollama_chat", path: "/api/chat", first_text: "\"content\":\"" },
 ];
 
@@ -206,10 +206,11 @@ mod tests {
 
     #[test]
     fn the_first_text_is_not_an_empty_one() {
-        let [chat, responses, ..] = APIS;
+        let [chat, responses, messages, _] = APIS;
         assert!(!has_text("data: {\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}", chat));
         assert!(has_text("{\"content\":\"\"}\n{\"content\":\"a\"}", chat));
         assert!(has_text("event: response.output_text.delta\n", responses));
         assert!(!has_text("event: response.created\n", responses));
+        assert!(has_text("{\"delta\":{\"type\":\"text_delta\",\"text\":\" a\"}}", messages));
     }
 }
