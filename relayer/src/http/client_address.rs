@@ -95,4 +95,17 @@ mod tests {
         assert_eq!(subnet("127.0.0.1", false), None);
         assert!(subnet("127.0.0.1", true).is_some() && subnet("203.0.113.9", false).is_some());
     }
+
+    #[test]
+    fn this_machine_and_the_named_proxies_are_trusted_with_a_token_and_nobody_else() {
+        let proxies = vec!["10.0.0.2".parse().unwrap()];
+        let addresses = ClientAddresses { header: None, proxies };
+        let trusts = |peer: &str| addresses.trusts(peer.parse().unwrap());
+        for peer in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.2", "::ffff:10.0.0.2"] {
+            assert!(trusts(peer), "{peer}");
+        }
+        for peer in ["203.0.113.9", "10.0.0.3", "::ffff:203.0.113.9", "2001:db8::1", "0.0.0.0"] {
+            assert!(!trusts(peer), "{peer}");
+        }
+    }
 }
