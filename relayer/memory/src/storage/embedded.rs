@@ -346,10 +346,10 @@ impl Storage for EmbeddedStorage {
 
     fn ready<'a>(&'a self) -> StorageFuture<'a, ()> {
         Box::pin(async {
-            match self.0.writer.failure() {
+            match self.0.writer.refused_bytes() {
                 None => self.version(Pseudonym([0; 16])).await.map(drop),
                 // Nobody may write meanwhile, so only this call notices that the disk works again.
-                Some(_) => self.write(0, tables::write_nothing).await,
+                Some(bytes) => self.write(bytes, tables::probe(bytes)).await,
             }
         })
     }

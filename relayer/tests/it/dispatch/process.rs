@@ -246,12 +246,14 @@ async fn a_relayer_whose_disk_was_full_says_so_and_works_again_when_there_is_roo
         acknowledged += 1;
     };
     assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE, "{}", refused.1);
+    // The answer from before the refusal is given for a moment more.
     let begun = Instant::now();
     let ready = loop {
         let ready = relayer.get("/readyz").await;
         if ready.0 != StatusCode::OK || begun.elapsed() > PATIENCE {
             break ready;
         }
+        tokio::time::sleep(Duration::from_millis(50)).await;
     };
     assert_eq!(ready.0, StatusCode::SERVICE_UNAVAILABLE);
     let why = ready.1["message"].as_str().unwrap();

@@ -10,6 +10,10 @@ use crate::storage::{Batch, DueJob, Pseudonym, Space, StorageError, first_versio
 const MAX_NONCES: u64 = 600_000;
 /// Expired nonces that one request removes, so that no request pays for many.
 const EXPIRED_AT_ONCE: u32 = 16;
+/// Space of a write's pages and indexes over its bytes, and the bounds of a probe of that space.
+const PROBE_FACTOR: usize = 4;
+const MIN_PROBE_BYTES: usize = 256 * 1024;
+const MAX_PROBE_BYTES: usize = 8 * 1024 * 1024;
 
 /// Why a statement failed.
 #[derive(Debug)]
@@ -310,13 +314,17 @@ pub(super) fn used_bytes(connection: &Connection) -> TableResult<u64> {
     Ok(connection.query_row(used, [], |row| row.get(0)).map(i64::cast_unsigned)?)
 }
 
-/// Writes to the disk, and leaves the contents as they are.
-pub(super) fn write_nothing(connection: &Connection) -> TableResult<()> {
-    let probe = [0u8; 32];
-    connection.execute(
-        "INSERT OR REPLACE INTO nonce (nonce, until_ms) VALUES (?1, ?2)",
-        params![probe, ordered(0)],
-    )?;
-    connection.execute("DELETE FROM nonce WHERE nonce = ?1", [probe])?;
-    Ok(())
+/// A write that leaves the contents as they are, and takes at least the space of a write of `bytes` bytes.
+pub(super) fn probe(bytes: usize) -> impl FnMut(&Connection) -> TableResult<()> {
+    let size = bytes.saturating_mul(PROBE_FACTOR).clamp(MIN_PROBE_BYTES, MAX_PROBE_BYTES);
+    move |connection| {
+        // The pages of a deleted row are overwritten (`secure_delete`), so they are part of the transaction.
+        let probe = vec![0u8; size];
+        connection.execute(
+            "INSERT OR REPLACE INTO nonce (nonce, until_ms) VALUES (?1, ?2)",
+            params![probe, ordered(0)],
+        )?;
+        connection.execute("DELETE FROM nonce WHERE nonce = ?1", [probe])?;
+        Ok(())
+    }
 }

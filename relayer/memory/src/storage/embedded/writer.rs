@@ -60,7 +60,7 @@ impl<T: Send, F: FnMut(&Connection) -> TableResult<T> + Send> WriteOperation for
 pub(super) struct DatabaseWriter {
     queue: Option<mpsc::Sender<Box<dyn WriteOperation>>>,
     closed: Mutex<std_mpsc::Receiver<()>>,
-    failure: Arc<Mutex<Option<String>>>,
+    refused_bytes: Arc<Mutex<Option<usize>>>,
 }
 
 impl DatabaseWriter {
@@ -68,15 +68,15 @@ impl DatabaseWriter {
     pub(super) fn start(connection: Connection, lock: File) -> Result<Self, StorageError> {
         let (queue, waiting) = mpsc::channel(MAX_QUEUE);
         let (closing, closed) = std_mpsc::channel();
-        let failure = Arc::<Mutex<Option<String>>>::default();
-        let loop_ = WriteLoop { connection, failure: failure.clone() };
+        let refused_bytes = Arc::<Mutex<Option<usize>>>::default();
+        let loop_ = WriteLoop { connection, refused_bytes: refused_bytes.clone() };
         let thread = std::thread::Builder::new().name("memory writer".into()).spawn(move || {
             loop_.run(waiting);
             drop(lock);
             drop(closing);
         });
         thread.map_err(|error| StorageError::Unavailable(format!("no thread can be started: {error}")))?;
-        Ok(Self { queue: Some(queue), closed: Mutex::new(closed), failure })
+        Ok(Self { queue: Some(queue), closed: Mutex::new(closed), refused_bytes })
     }
 
     /// Runs a write of about `bytes` bytes in a transaction, which is on the disk on return.
@@ -92,9 +92,10 @@ impl DatabaseWriter {
         answer.await.map_err(|_| stopped())?
     }
 
-    /// Why the last write failed, if the disk failed and nothing was written since.
-    pub(super) fn failure(&self) -> Option<String> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Bytes of the largest write that the disk refused, until a write of that size succeeds. A nearly full
+    /// disk still takes smaller writes.
+    pub(super) fn refused_bytes(&self) -> Option<usize> {
+        *self.refused_bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -108,7 +109,7 @@ impl Drop for DatabaseWriter {
 
 struct WriteLoop {
     connection: Connection,
-    failure: Arc<Mutex<Option<String>>>,
+    refused_bytes: Arc<Mutex<Option<usize>>>,
 }
 
 impl WriteLoop {
@@ -128,10 +129,11 @@ impl WriteLoop {
     /// Runs and answers all writes of a group. If the transaction fails, each write gets one of its own.
     fn commit(&self, mut group: VecDeque<Box<dyn WriteOperation>>) {
         let changes = self.connection.total_changes();
+        let bytes = group.iter().map(|work| work.bytes()).sum();
         let outcomes = match self.try_commit(&mut group) {
             Ok(outcomes) => {
                 if self.connection.total_changes() > changes {
-                    self.note(None);
+                    self.note_success(bytes);
                 }
                 outcomes
             }
@@ -140,9 +142,12 @@ impl WriteLoop {
                 return;
             }
             Err(error) => match self.make_room().then(|| self.try_commit(&mut group)) {
-                Some(Ok(outcomes)) => outcomes,
+                Some(Ok(outcomes)) => {
+                    self.note_success(bytes);
+                    outcomes
+                }
                 _ => {
-                    self.note(Some(&error));
+                    self.note_failure(bytes, &error);
                     vec![Err(disk_error(&error))]
                 }
             },
@@ -191,14 +196,53 @@ impl WriteLoop {
         Ok(Err(refused))
     }
 
-    fn note(&self, error: Option<&rusqlite::Error>) {
-        let failure = error.map(|error| disk_error(error).to_string());
-        let mut known = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        match (&*known, &failure) {
-            (None, Some(why)) => tracing::error!(why, "memory cannot be written"),
-            (Some(_), None) => tracing::info!("memory can be written again"),
-            _ => {}
+    fn note_failure(&self, bytes: usize, error: &rusqlite::Error) {
+        let mut refused = self.refused_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.is_none() {
+            tracing::error!(why = disk_error(error).to_string(), "memory cannot be written");
         }
-        *known = failure;
+        *refused = (*refused).max(Some(bytes));
+    }
+
+    fn note_success(&self, bytes: usize) {
+        let mut refused = self.refused_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.take_if(|refused| bytes >= *refused).is_some() {
+            tracing::info!("memory can be written again");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::embedded::{database, tables};
+
+    /// A nearly full disk takes small writes. It counts as full until it takes a write of the refused size.
+    #[tokio::test]
+    async fn only_a_write_of_the_refused_size_ends_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("memory.sqlite");
+        database::create_file(&file).unwrap();
+        let connection = database::open_writer(&file, 1 << 20).unwrap();
+        let lock = File::create(folder.path().join("lock")).unwrap();
+        let writer = DatabaseWriter::start(connection, lock).unwrap();
+        let max_pages = |pages: u32| {
+            move |connection: &Connection| {
+                let statement = format!("PRAGMA max_page_count = {pages}");
+                connection.query_row(&statement, [], |_| Ok(())).map_err(TableError::from)
+            }
+        };
+        let take_nonce = |connection: &Connection| tables::take_nonce(connection, 0, [1; 32], 0, 1).map(drop);
+
+        writer.write(0, max_pages(60)).await.unwrap();
+        let refused = writer.write(1 << 20, tables::probe(1 << 20)).await.unwrap_err();
+        assert!(refused.to_string().contains("full"), "{refused}");
+        assert_eq!(writer.refused_bytes(), Some(1 << 20));
+        writer.write(32, take_nonce).await.unwrap();
+        assert_eq!(writer.refused_bytes(), Some(1 << 20));
+
+        writer.write(0, max_pages(1 << 20)).await.unwrap();
+        writer.write(1 << 20, tables::probe(1 << 20)).await.unwrap();
+        assert_eq!(writer.refused_bytes(), None);
     }
 }
