@@ -19,10 +19,8 @@ done
 
 need_tools
 need_python
-need_node
-
+need_modules scripts/conformance ci
 need_programs
-(cd scripts/conformance && npm ci --silent --no-audit --no-fund)
 node scripts/conformance/ids.mjs --count "$count" --seed "$seed" --ours "$bin/examples/blob_ids"
 
 work=$(mktemp -d)

@@ -10,7 +10,7 @@ if [ "$(node -p 'process.versions.node.split(".")[0]')" -lt 20 ]; then
   echo "skipped: js-libp2p needs Node.js 20 or newer"
   exit 0
 fi
-need_programs
 # Without a lock file: npm does not lock the QUIC module for machines other than its own.
-(cd scripts/js-libp2p && npm install --no-package-lock --silent --no-audit --no-fund)
+need_modules scripts/js-libp2p install --no-package-lock
+need_programs
 node scripts/js-libp2p/test_peer.mjs --bin "$bin"

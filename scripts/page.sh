@@ -8,8 +8,7 @@ cd "$(dirname "$0")/.."
 source scripts/setup.sh
 
 need_tools
-need_node
+need_modules scripts/page ci
 need_chromium
 need_programs
-(cd scripts/page && npm ci --silent --no-audit --no-fund)
 node scripts/page/test_page.mjs --bin "$bin" --chromium "$chromium" "$@"

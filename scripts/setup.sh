@@ -34,7 +34,7 @@ install_packages() {
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     (
       flock 9
-      apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@"
+      apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
     ) 9>"${TMPDIR:-/tmp}/baton-apt.lock"
   else
     fail "$* is missing: install it with your system's package manager, then run this again"
@@ -57,12 +57,24 @@ need_chromium() {
     echo "skipped: there is no Chromium here, and it cannot be installed by this user"
     exit 0
   fi
-  install_packages chromium
+  install_packages chromium fonts-liberation
   chromium=$(command -v chromium)
 }
 
-# The programs: those in BATON_BIN, or built now unless BATON_BUILT says that they are. Sets `bin`.
+# need_modules FOLDER COMMAND: a folder's packages of Node.js, by npm's COMMAND.
+need_modules() {
+  local folder=$1 ready=$1/node_modules/.ready
+  shift
+  need_node
+  [ "$ready" -nt "$folder/package.json" ] && return
+  (cd "$folder" && npm "$@" --silent --no-audit --no-fund)
+  touch "$ready"
+}
+
+# The programs: those in BATON_BIN, or built now unless BATON_BUILT says that they are. Sets `bin`. A script that is called to
+# prepare alone (BATON_PREPARE) has installed what it needs at this point, and ends.
 need_programs() {
+  [ -z "${BATON_PREPARE:-}" ] || exit 0
   bin=${BATON_BIN:-${CARGO_TARGET_DIR:-target}/debug}
   # The whole workspace: a part of it would build its dependencies anew, with other features.
   [ -n "${BATON_BIN:-}${BATON_BUILT:-}" ] || cargo build --quiet --locked "${test_targets[@]}"

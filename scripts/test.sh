@@ -81,10 +81,44 @@ flood() {
   "$(dirname "$bin")/release/baton-testnet" flood --seconds 90 --json | tail -n 1
 }
 
+# Runs a lane beside others. Its log is shown when it ended.
+lane() {
+  set -m
+  ("$1") >"$work/$1.log" 2>&1 &
+  sides+=("$!:$1")
+  set +m
+}
+
+wait_for_lanes() {
+  local side ended
+  for side in "${sides[@]}"; do
+    ended=0
+    wait "${side%%:*}" || ended=$?
+    cat "$work/${side##*:}.log"
+    [ "$ended" = 0 ] || fail "the steps above failed"
+  done
+  sides=()
+}
+
+# What the scripts below use of others: clients, browsers, bare systems. A build needs the processor, and this the network.
+packages() {
+  local script
+  scripts/postgres.sh fetch
+  for script in memwal js-libp2p python_client conformance openai page tui nat test_release; do
+    BATON_PREPARE=1 "scripts/$script.sh"
+  done
+}
+
+prepare() {
+  step "packages, beside the build" packages
+}
+
 step "install what is missing" need_tools
 step "python for the verifier" need_python
+lane prepare
 step "build" cargo build --locked "${test_targets[@]}"
 step "fetch the model" "$bin/baton-node" models pull smollm2-135m-instruct
+wait_for_lanes
 step "tests, with a Postgres" tests
 step "verifier on the vectors" verify_vectors
 
@@ -119,23 +153,10 @@ compiler() {
   step "a release, and its installer" scripts/test_release.sh ${full:+--full}
 }
 
-# Runs a lane beside others. Its log is shown when all ended.
-lane() {
-  set -m
-  ("$1") >"$work/$1.log" 2>&1 &
-  sides+=("$!:$1")
-  set +m
-}
 lane networks
 lane compiler
 screens
-for side in "${sides[@]}"; do
-  ended=0
-  wait "${side%%:*}" || ended=$?
-  cat "$work/${side##*:}.log"
-  [ "$ended" = 0 ] || fail "the steps above failed"
-done
-sides=()
+wait_for_lanes
 if [ -n "$full" ]; then
   need_just
   step "libraries over the APIs" scripts/clients.sh

@@ -18,6 +18,10 @@ esac
 need_tools
 need_python
 need_minisign
+if [ -n "${BATON_PREPARE:-}" ]; then
+  command -v faketime >/dev/null || [ "$(id -u)" != 0 ] || (install_packages faketime) || true
+  exec scripts/bare_root.sh
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 key=$work/key/baton.key
