@@ -17,8 +17,9 @@ pub const MAX_WHOLE_TOKENS: usize = 16_384;
 /// The key of hashes over vocabularies, which are part of a model's identity.
 pub const TOKENIZER_CONTEXT: &str = "baton 2026-11-21 tokenizer v1";
 
-/// Texts that identify an end-of-turn token if the metadata name none. They are control tokens whatever the
-/// file says, as in llama.cpp: ordinary text never contains them.
+/// Texts that identify an end-of-turn token if the metadata name none. They are control tokens whatever type the
+/// file gives, as in llama.cpp, unless a merge builds them: such a token is ordinary text. Qwen2.5 Coder has merges
+/// for `</s>`, which ends a struck-out text in HTML.
 const END_OF_TURN_TEXTS: [&str; 6] =
     ["<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "</s>"];
 
@@ -132,15 +133,16 @@ impl<'a> Vocabulary<'a> {
         };
         let tokens = strings(header, bytes, TOKENS, MAX_VOCABULARY)?;
         let numbers = types(header, bytes, tokens.len())?;
-        let kinds = sound_tokens(&tokens, &numbers)?;
+        let merges = match family {
+            Family::ByteLevel(_) => strings(header, bytes, MERGES, MAX_MERGES)?,
+            Family::SentencePiece { .. } => Vec::new(),
+        };
+        let kinds = sound_tokens(&tokens, &numbers, &merges)?;
         let count = tokens.len();
         let add_begin = family == Family::ByteLevel(Pre::Llama3) || model == "llama";
         let id = |key| token_id(header, key, count);
         let mut vocabulary = Self {
-            merges: match family {
-                Family::ByteLevel(_) => strings(header, bytes, MERGES, MAX_MERGES)?,
-                Family::SentencePiece { .. } => Vec::new(),
-            },
+            merges,
             scores: match family {
                 Family::ByteLevel(_) => Vec::new(),
                 Family::SentencePiece { .. } => scores(header, bytes, count)?,
@@ -313,8 +315,13 @@ fn scores(header: &Gguf, bytes: &[u8], count: usize) -> Result<Vec<f32>, Languag
     }
 }
 
+/// Whether a merge, two texts with a space between them, joins to `text`.
+fn builds(merge: &str, text: &str) -> bool {
+    merge.split_once(' ').is_some_and(|(left, right)| text.strip_prefix(left) == Some(right))
+}
+
 /// Refuses empty, too long or duplicate tokens; returns each token's kind.
-fn sound_tokens(tokens: &[&str], numbers: &[u32]) -> Result<Vec<Kind>, LanguageError> {
+fn sound_tokens(tokens: &[&str], numbers: &[u32], merges: &[&str]) -> Result<Vec<Kind>, LanguageError> {
     let mut seen: HashMap<&str, usize> = HashMap::with_capacity(tokens.len());
     let mut kinds = Vec::with_capacity(tokens.len());
     for (index, (token, number)) in tokens.iter().zip(numbers).enumerate() {
@@ -329,7 +336,7 @@ fn sound_tokens(tokens: &[&str], numbers: &[u32]) -> Result<Vec<Kind>, LanguageE
             return refuse("is there twice");
         }
         let kind = Kind::of(i64::from(*number)).unwrap_or(Kind::Unused);
-        let control = END_OF_TURN_TEXTS.contains(token);
+        let control = END_OF_TURN_TEXTS.contains(token) && !merges.iter().any(|merge| builds(merge, token));
         kinds.push(if control { Kind::Control } else { kind });
     }
     let whole = [Kind::Control, Kind::Unknown, Kind::UserDefined];

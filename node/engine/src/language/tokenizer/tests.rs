@@ -152,6 +152,29 @@ fn with_token(index: usize, text: &str, kind: i32, score: f32) -> Writer {
     ends(vocabulary("llama", "default", &tokens))
 }
 
+/// Qwen2.5 Coder has a token of ordinary text for `</s>`.
+#[test]
+fn an_end_that_merges_build_is_ordinary_text() {
+    const TOKENS: [(&str, i32, f32); 7] = [
+        ("<", 1, 0.0),
+        ("/", 1, 0.0),
+        ("s", 1, 0.0),
+        (">", 1, 0.0),
+        ("</", 1, 0.0),
+        ("</s>", 1, 0.0),
+        ("s>", 1, 0.0),
+    ];
+    let load_with = |merges: &[&str]| {
+        let mut file = vocabulary("gpt2", "gpt-2", &TOKENS);
+        file.strings("tokenizer.ggml.merges", merges);
+        load(&file).unwrap()
+    };
+    let built = load_with(&["< /", "s >", "</ s>"]);
+    assert_eq!((built.token_bytes(5), built.stops()), (&b"</s>"[..], &[][..]));
+    let not_built = load_with(&["< /"]);
+    assert_eq!((not_built.token_bytes(5), not_built.stops()), (&b""[..], &[5][..]));
+}
+
 #[test]
 fn malformed_vocabularies_are_refused_by_name() {
     use LanguageError as E;
