@@ -8,6 +8,7 @@
 //! - Llama 3: `{…}`, or several with `;` between, after `<|python_tag|>` or as the whole answer
 //! - the lists of Mistral and Llama 3 without their markers: some models have these as control tokens without
 //!   text
+//! - Qwen2.5 Coder: `{"name": …, "arguments": {…}}` in a fenced code block that is the whole answer
 
 use zeroize::Zeroizing;
 
@@ -50,6 +51,11 @@ impl Marker {
         }
     }
 }
+
+/// Begins and ends a code block of Markdown.
+const FENCE: &str = "```";
+/// The language of a code block that may hold calls; it may be missing.
+const FENCE_LANGUAGE: &str = "json";
 
 /// Ends a call that [`Marker::Hermes`] began.
 const HERMES_END: &str = "</tool_call>";
@@ -160,7 +166,11 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
     fn finish_sequence(&mut self, pieces: &mut Vec<Piece>) {
         let bare = self.state == State::Bare;
         let allowed = |(call, exact): &(Call, bool)| !bare || (*exact && (self.known)(&call.name));
-        let calls = sequence(self.held()).filter(|calls| calls.iter().all(allowed));
+        let calls = match self.held().trim().strip_prefix(FENCE) {
+            Some(block) if bare => block_calls(block),
+            _ => sequence(self.held()),
+        };
+        let calls = calls.filter(|calls| calls.iter().all(allowed));
         match calls {
             Some(calls) if self.has_room(calls.len()) => {
                 self.take_calls(calls, pieces);
@@ -194,7 +204,8 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
             "" => return Step::Wait,
             // It may become the marker.
             _ if begun.starts_with('[') && !bracket && !marked => return Step::Wait,
-            _ if begun.starts_with('{') || (bracket && !marked) => State::Bare,
+            _ if begun.len() < FENCE.len() && FENCE.starts_with(begun) => return Step::Wait,
+            _ if begun.starts_with('{') || (bracket && !marked) || begun.starts_with(FENCE) => State::Bare,
             _ => State::Text,
         };
         Step::Again
@@ -305,9 +316,37 @@ fn begun_marker(text: &str) -> usize {
     Marker::ALL.into_iter().map(longest).max().unwrap_or(0)
 }
 
-/// Whether an answer that begins with a bracket cannot be calls; known as soon as its first key is there.
+/// The calls of a code block after its fence: maps of a name and then arguments, with space between them. None for
+/// another language, an open block, and other contents.
+fn block_calls(block: &str) -> Option<Vec<(Call, bool)>> {
+    let (language, block) = block.split_once('\n')?;
+    let mut rest = block.strip_suffix(FENCE)?.trim();
+    if !["", FENCE_LANGUAGE].contains(&language.trim()) {
+        return None;
+    }
+    let mut calls = Vec::new();
+    while !rest.is_empty() && calls.len() <= MAX_CALLS {
+        let (value, after) = Json::parse_first(rest)?;
+        let Json::Map(entries) = &value else { return None };
+        let [(name, _), (arguments, Json::Map(_))] = &entries[..] else { return None };
+        if (name.as_str(), arguments.as_str()) != ("name", "arguments") {
+            return None;
+        }
+        calls.push(call_of(&value)?);
+        rest = after.trim_start();
+    }
+    Some(calls)
+}
+
+/// Whether an answer that begins with a bracket or a fence cannot be calls; known as soon as its first key is there.
 fn cannot_be_calls(text: &str) -> bool {
     let text = text.trim_start();
+    let text = match text.strip_prefix(FENCE).map(|block| block.split_once('\n').ok_or(block)) {
+        None => text,
+        Some(Ok((language, block))) if ["", FENCE_LANGUAGE].contains(&language.trim()) => block.trim_start(),
+        Some(Ok(_)) => return true,
+        Some(Err(begun)) => return !FENCE_LANGUAGE.starts_with(begun.trim()),
+    };
     let text = text.strip_prefix('[').unwrap_or(text).trim_start();
     let Some(map) = text.strip_prefix('{') else { return !text.is_empty() };
     let Some(key) = map.trim_start().strip_prefix('"') else { return !map.trim_start().is_empty() };

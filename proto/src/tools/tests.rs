@@ -34,6 +34,10 @@ fn reads_the_syntax_of_each_family() {
     check(&format!("I look. <|python_tag|>{bare}"), "I look.", &[f()]);
     check(r#"{"type": "function", "name": "f", "parameters": {"a": 1, "b": "x"}}"#, "", &[f()]);
 
+    let plain = r#"{"name": "f", "arguments": {"a": 1, "b": "x"}}"#;
+    check(&format!("```json\n{plain}\n```"), "", &[f()]);
+    check(&format!(" ```\n{plain}\n{plain}```\n"), "", &[f(), f()]);
+
     let list =
         r#"[{"name": "f", "arguments": {"a": 1, "b": "x"}}, {"name": "get_weather", "arguments": {}}]"#;
     let both = [f(), call("get_weather", "{}")];
@@ -70,6 +74,18 @@ fn what_is_no_call_is_text_and_stays_as_it_is() {
         "{\"name\": \"f\", \"parameters\": {}, \"age\": 3}",
         "{\"name\": \"f\", \"parameters\": {}} and more",
         "{\"answer\": 42}",
+        "`",
+        "```",
+        "```js",
+        "```json\n",
+        "```json\n[1, 2]\n```",
+        "```json\n```",
+        "```json\n{\"name\": \"Bob\", \"arguments\": {}}\n```",
+        "```json\n{\"name\": \"f\", \"parameters\": {}}\n```",
+        "```json\n{\"arguments\": {}, \"name\": \"f\"}\n```",
+        "```json\n{\"name\": \"f\", \"arguments\": {}}",
+        "```json\n{\"name\": \"f\", \"arguments\": {}}\n``` as asked",
+        "```rust\n{\"name\": \"f\", \"arguments\": {}}\n```",
         "<|python_tag|>print(1)",
         "x < y <tool",
     ] {

@@ -94,14 +94,22 @@ impl Grammars {
     }
 
     /// Compiles the schema of a call, for a free answer in which each call is held to it. A call stands between
-    /// `<tool_call>` and `</tool_call>`. With `strict`, the answer has no calls in other syntaxes.
+    /// `<tool_call>` and `</tool_call>`, or the whole answer is a code block of calls. With `strict`, the answer has
+    /// no calls in other syntaxes.
     ///
     /// # Errors
     /// [`LanguageError::Schema`].
     pub fn compile_calls(&self, schema: &str, strict: bool) -> Result<Grammar, LanguageError> {
         let lark = calls::lark(&prepared(schema)?.to_string());
-        let matcher = self.start(TopLevelGrammar::from_lark(lark))?;
-        Ok(self.grammar(State::Calls(Box::new(CallState::new(matcher, strict)))))
+        let start = self.start(TopLevelGrammar::from_lark(lark))?;
+        let mut spaced = read(schema)?;
+        let spaces = JsonCompileOptions {
+            whitespace_pattern: Some(calls::BLOCK_SPACE.to_owned()),
+            ..JsonCompileOptions::default()
+        };
+        spaces.apply_to(&mut spaced);
+        let block_start = self.start(TopLevelGrammar::from_lark(calls::block_lark(&spaced.to_string())))?;
+        Ok(self.grammar(State::Calls(Box::new(CallState::new(start, block_start, strict)))))
     }
 
     fn grammar(&self, state: State) -> Grammar {

@@ -11,6 +11,12 @@ const BEGIN: &[u8] = b"<tool_call>";
 const OTHERS: [&[u8]; 2] = [b"[TOOL_CALLS]", b"<|python_tag|>"];
 /// Bytes with which an answer begins that is nothing but calls without a marker.
 const BARE: &[u8] = b"{[";
+/// Begins a code block, which may hold nothing but calls.
+const FENCE: &[u8] = b"```";
+/// The beginning of a call in a code block; space may stand between the parts.
+const BLOCK_CALL: [&[u8]; 4] = [b"{", b"\"name\"", b":", b"\""];
+/// The language of a code block that may hold calls; it may be missing.
+const BLOCK_LANGUAGE: &[u8] = b"json";
 /// Most bytes of the text that may be the beginning of a marker.
 const MAX_TAIL: usize = 16;
 /// Most calls that are held to the grammar. More are no calls to their readers.
@@ -20,6 +26,16 @@ const MAX_CALLS: usize = 62;
 pub(super) fn lark(schema: &str) -> String {
     format!("start: \"\\n\"? call \"\\n\"? \"</tool_call>\"\ncall: %json {schema}\n")
 }
+
+/// The Lark grammar of calls in a code block after its first line, around the JSON of this schema.
+pub(super) fn block_lark(schema: &str) -> String {
+    format!(
+        "start: SPACE? call (SPACE? call)* SPACE? \"```\"\nSPACE: /{BLOCK_SPACE}/\ncall: %json {schema}\n"
+    )
+}
+
+/// The space in a code block. It has a limit: a small model could write space for ever.
+pub(super) const BLOCK_SPACE: &str = "[ \\t\\r\\n]{1,256}";
 
 /// Tokens that end a marker, by the number of its bytes that stand before them.
 struct MarkerTokens {
@@ -87,20 +103,102 @@ impl TextTokens {
 pub(super) struct CallState {
     /// The grammar's state at the start of a call.
     start: Matcher,
+    /// The state at the start of the calls in a code block.
+    block_start: Matcher,
     /// Whether calls in other syntaxes are kept out.
     strict: bool,
     /// The state of the call that has begun.
     call: Option<Matcher>,
     /// The last bytes of the text, which may begin a marker.
     tail: Zeroizing<Vec<u8>>,
-    /// Whether the answer is nothing but space so far.
-    is_blank: bool,
+    beginning: Beginning,
     calls: usize,
 }
 
+/// What the answer may still begin with.
+#[derive(Clone)]
+enum Beginning {
+    /// So far it is nothing but space, or the first line of a code block without the space before it.
+    Head(Zeroizing<Vec<u8>>),
+    /// The code block's contents may begin a call: their text and tokens.
+    Block(Zeroizing<Vec<u8>>, Zeroizing<Vec<u32>>),
+    /// It is text.
+    Text,
+}
+
+/// Whether a text is space, or the beginning of a code block before the end of its first line.
+fn is_head(text: &[u8]) -> bool {
+    let text = text.trim_ascii();
+    match text.strip_prefix(FENCE) {
+        Some(language) => BLOCK_LANGUAGE.starts_with(language.trim_ascii_start()),
+        None => FENCE.starts_with(text),
+    }
+}
+
+/// Whether a line begins a code block that may hold calls.
+fn begins_block(line: &[u8]) -> bool {
+    let language = line.trim_ascii().strip_prefix(FENCE).map(<[u8]>::trim_ascii);
+    language.is_some_and(|language| language.is_empty() || language == BLOCK_LANGUAGE)
+}
+
+/// Whether a code block's contents begin a call: its name comes next. `None` if they begin something else, and
+/// `false` if more of them decides.
+fn begins_call(contents: &[u8]) -> Option<bool> {
+    let mut rest = contents;
+    for part in BLOCK_CALL {
+        rest = rest.trim_ascii_start();
+        match rest.strip_prefix(part) {
+            Some(after) => rest = after,
+            None => return part.starts_with(rest).then_some(false),
+        }
+    }
+    Some(true)
+}
+
 impl CallState {
-    pub(super) fn new(start: Matcher, strict: bool) -> Self {
-        Self { start, strict, call: None, tail: Zeroizing::default(), is_blank: true, calls: 0 }
+    pub(super) fn new(start: Matcher, block_start: Matcher, strict: bool) -> Self {
+        let (tail, head) = Default::default();
+        Self { start, block_start, strict, call: None, tail, beginning: Beginning::Head(head), calls: 0 }
+    }
+
+    /// Takes the next token of an answer that is still beginning. Begins the calls of a code block with their
+    /// tokens so far.
+    fn push_beginning(&mut self, id: u32, bytes: &[u8]) {
+        let beginning = std::mem::replace(&mut self.beginning, Beginning::Text);
+        let (contents, ids) = match beginning {
+            Beginning::Text => return,
+            Beginning::Head(mut head) => {
+                head.extend_from_slice(bytes);
+                let space = head.len() - head.trim_ascii_start().len();
+                head.drain(..space);
+                if is_head(&head) {
+                    self.beginning = Beginning::Head(head);
+                    return;
+                }
+                let Some(end) = head.iter().position(|byte| *byte == b'\n') else { return };
+                let (line, contents) = head.split_at(end);
+                if !begins_block(line) {
+                    return;
+                }
+                (Zeroizing::new(contents.to_vec()), Zeroizing::new(vec![id]))
+            }
+            Beginning::Block(mut contents, mut ids) => {
+                contents.extend_from_slice(bytes);
+                ids.push(id);
+                (contents, ids)
+            }
+        };
+        match begins_call(&contents) {
+            None => {}
+            Some(false) => self.beginning = Beginning::Block(contents, ids),
+            Some(true) => {
+                let mut call = self.block_start.clone();
+                if call.try_consume_tokens(&ids).is_ok_and(|taken| taken == ids.len()) {
+                    self.calls += 1;
+                    self.call = Some(call);
+                }
+            }
+        }
     }
 
     /// The matcher of the begun call.
@@ -113,7 +211,7 @@ impl CallState {
         tokens.crossing.after(&self.tail).for_each(&mut exclude);
         if self.strict {
             tokens.others.iter().flat_map(|other| other.after(&self.tail)).for_each(&mut exclude);
-            if self.is_blank {
+            if matches!(&self.beginning, Beginning::Head(head) if head.is_empty()) {
                 tokens.bare.iter().copied().for_each(exclude);
             }
         }
@@ -128,7 +226,10 @@ impl CallState {
             }
             return Ok(());
         }
-        self.is_blank &= bytes.trim_ascii().is_empty();
+        self.push_beginning(id, bytes);
+        if self.call.is_some() {
+            return Ok(());
+        }
         self.tail.extend_from_slice(bytes);
         if self.tail.ends_with(BEGIN) && self.calls < MAX_CALLS {
             self.calls += 1;

@@ -114,6 +114,31 @@ fn a_call_within_a_free_answer_is_held_to_its_schema() {
     }
     assert!(grammars().1.compile_calls("{\"type\": \"object\", \"not\": {}}", false).is_err());
 
+    // So are the calls of a code block, if the block begins with a call of a tool.
+    let next = |text: &str| {
+        let mut grammar = start.clone();
+        grammar.resume(&ids(text)).unwrap();
+        allowed(&mut grammar)
+    };
+    for block in [" ```json\n", "```\n\n"] {
+        let name = next(&format!("{block}{{ \"name\":\n \""));
+        assert!(name.contains(&ids("f")[0]) && !name.contains(&ids("g")[0]));
+        let call = format!("{block}{{\n  \"name\": \"f\",\n  \"arguments\": {{\n \"a\": ");
+        assert!(!next(&call).contains(&ids("3")[0]) && next(&call).contains(&ids("1")[0]));
+        let more = next(&format!("{call}12}}}}\n"));
+        assert!(more.contains(&ids("`")[0]) && more.contains(&ids("{")[0]) && !more.contains(&ids("x")[0]));
+        assert_eq!(next(&format!("{call}12}}}}\n```")).len(), all - 1, "text is free again");
+    }
+    for text in [
+        "```json\n{\"id\": ",
+        "```json\n[",
+        "```rust\n{\"name\": \"",
+        "So:\n```json\n{\"name\": \"",
+        "`{\"name\": \"",
+    ] {
+        assert_eq!(next(text).len(), all - 1, "{text}");
+    }
+
     // A strict answer has no calls in other syntaxes.
     let strict = grammars().1.compile_calls(&schema.to_string(), true).unwrap();
     let may = |text: &str, next: u32| {
