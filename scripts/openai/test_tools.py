@@ -197,11 +197,18 @@ class Tools(unittest.TestCase):
         done = [event for event in events if event.type == "response.function_call_arguments.done"]
         self.assertEqual([json.loads(event.arguments)["city"] for event in done], ["Rome", "Bern"])
 
+    def test_a_program_that_wants_one_call_gets_one(self):
+        asked = [{"role": "user", "content": "Paris Rome"}]
+        answer = self.client.chat.completions.create(
+            model=self.model, messages=asked, tools=TOOLS, parallel_tool_calls=False)
+        self.assertEqual(answer.choices[0].finish_reason, "tool_calls")
+        [call] = answer.choices[0].message.tool_calls
+        self.assertEqual(json.loads(call.function.arguments), {"city": "Paris"})
+
     def test_what_cannot_be_promised_is_refused(self):
         hi = [{"role": "user", "content": "hi"}]
         for refused in [
             {"tool_choice": "sometimes"},
-            {"parallel_tool_calls": False},
             {"functions": [{"name": "f"}]},
         ]:
             with self.assertRaises(openai.BadRequestError, msg=str(refused)) as error:

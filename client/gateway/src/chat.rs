@@ -60,8 +60,7 @@ async fn respond(
     form: Form,
 ) -> Result<Response, ApiError> {
     let (stream, include_usage, ephemeral) = (request.stream, request.include_usage, request.ephemeral);
-    let tools = request.tools.clone();
-    let parser = tools.clone().map(AnswerParser::new);
+    let parser = request.answer_parser();
     let mut frame = Frame {
         form,
         index: 0,
@@ -77,26 +76,25 @@ async fn respond(
     for number in 1..answers {
         let Some(request) = others.as_ref().map(|request| request.beside(running.seq)) else { break };
         let request = CompletionRequest { sampling: request.sampling.other_seed(number), ..request };
-        more.push(start(&gateway, gateway.slot()?, request).await?);
+        let parser = request.answer_parser();
+        more.push((start(&gateway, gateway.slot()?, request).await?, parser));
     }
     // An ephemeral session cannot be continued, so its errors do not name it.
     let named = |api_error: ApiError| if ephemeral { api_error } else { api_error.of(session) };
     let first = running.first_step(&mut frame.model).await.map_err(named)?;
     let mut response = if stream {
         let mut choices = vec![frame.clone().steps(first, running, parser).boxed()];
-        for mut running in more {
+        for (mut running, parser) in more {
             let first = running.first_step(&mut frame.model).await?;
             let frame = Frame { index: choices.len(), ..frame.clone() };
-            let parser = tools.clone().map(AnswerParser::new);
             choices.push(frame.steps(first, running, parser).boxed());
         }
         let events = frame.events(choices, include_usage);
         Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
     } else {
         let mut body = frame.response(&running.whole(first).await.map_err(named)?, parser);
-        for mut running in more {
+        for (mut running, parser) in more {
             let first = running.first_step(&mut frame.model).await?;
-            let parser = tools.clone().map(AnswerParser::new);
             add_choice(&mut body, frame.response(&running.whole(first).await?, parser));
         }
         Json(body).into_response()

@@ -38,6 +38,8 @@ pub(super) struct CompletionRequest {
     pub(super) json_schema: Option<String>,
     /// Whether that schema is the one of a forced call.
     pub(super) is_forced: bool,
+    /// Whether the program wants one call at most, and the model may call.
+    pub(super) is_one_call: bool,
     /// The requested log probabilities.
     pub(super) logprobs: Option<LogprobsRequest>,
     /// Number of answers; all but the first are in sessions of their own.
@@ -63,6 +65,7 @@ impl CompletionRequest {
             include_usage: false,
             json_schema: None,
             is_forced: false,
+            is_one_call: false,
             logprobs: None,
             answers: 1,
             ephemeral: false,

@@ -22,7 +22,6 @@ use super::{
     clock::rfc3339,
     models::ModelEntry,
     session_header::{name_session, named_session},
-    tools::AnswerParser,
 };
 use events::MessageWriter;
 use request::{read_request, token_estimate};
@@ -76,7 +75,7 @@ async fn create(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Resp
     let slot = gateway.slot()?;
     let request = read_request(&read(body).await?, named_session(&headers)?)?;
     let stream = request.stream;
-    let parser = request.tools.clone().map(AnswerParser::new);
+    let parser = request.answer_parser();
     let mut writer = MessageWriter::new(&request, parser);
     let mut running = start(&gateway, slot, request).await?;
     let session = running.session;

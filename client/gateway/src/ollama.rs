@@ -27,7 +27,6 @@ use super::{
     completion::CompletionRequest,
     models::{self, ModelEntry},
     session_header::{name_session, named_session},
-    tools::AnswerParser,
 };
 use answer::{AnswerForm, AnswerWriter};
 use request::{ModelName, bare_name, read_chat, read_embed, read_generate};
@@ -102,7 +101,7 @@ async fn respond(
 ) -> Result<Response, ApiError> {
     let begun = Instant::now();
     let (stream, ephemeral) = (request.stream, request.ephemeral);
-    let parser = request.tools.clone().map(AnswerParser::new);
+    let parser = request.answer_parser();
     let created_s = gateway.client().now_ms() / 1000;
     let mut writer =
         AnswerWriter::new(form, request.model.clone().unwrap_or_default(), created_s, begun, parser);

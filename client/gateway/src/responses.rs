@@ -28,7 +28,6 @@ use super::{
     body::read,
     completion::RequestPlace,
     session_header::name_session,
-    tools::AnswerParser,
 };
 use events::EventWriter;
 use object::{ResponseFrame, input_item};
@@ -86,7 +85,7 @@ async fn create(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
         request.completion.place = RequestPlace::AfterTurn(previous.seq);
         check_kept(&gateway, previous).await?;
     }
-    let parser = request.completion.tools.clone().map(AnswerParser::new);
+    let parser = request.completion.answer_parser();
     let ephemeral = request.completion.ephemeral;
     let mut frame = ResponseFrame {
         id: format!("resp_{}", hex::encode(baton_keys::secret::random_bytes::<40>())),

@@ -17,6 +17,9 @@ use baton_proto::{
 
 use super::{api_error::ApiError, completion::CompletionRequest, format};
 
+/// Ends a call in the syntax that nodes tell to models.
+const CALL_END: &str = "</tool_call>";
+
 /// A request's wish about calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum ToolChoice {
@@ -47,6 +50,8 @@ pub(super) struct TurnTools {
     pub(super) definitions: Option<Definitions>,
     /// The schema of a forced call, which the answer must be.
     pub(super) forced: Option<String>,
+    /// Whether the answer ends with its first call.
+    pub(super) is_one_call: bool,
 }
 
 impl ToolRequest {
@@ -70,12 +75,6 @@ impl ToolRequest {
         if tools.is_empty() || self.choice == ToolChoice::Never {
             return Ok(TurnTools::default());
         }
-        // A forced call is one call.
-        if self.parallel_tool_calls == Some(false) && !is_forced {
-            let message = "parallel_tool_calls cannot be turned off here: a model that may call can call twice; \
-                           with tool_choice required it calls once";
-            return Err(ApiError::unsupported("parallel_tool_calls", message));
-        }
         let wrong = || {
             ApiError::value("tools", format!("tools is at most {MAX_TOOLS} functions with different names"))
         };
@@ -87,7 +86,9 @@ impl ToolRequest {
             ToolChoice::Named(name) => Some(forced_call(&definitions, Some(name))?),
             ToolChoice::Auto | ToolChoice::Never => None,
         };
-        Ok(TurnTools { definitions: Some(definitions), forced })
+        // A forced call is one call.
+        let is_one_call = self.parallel_tool_calls == Some(false) && !is_forced;
+        Ok(TurnTools { definitions: Some(definitions), forced, is_one_call })
     }
 }
 
@@ -128,7 +129,19 @@ impl TurnTools {
             }
             (_, None, own) => own.map(str::to_owned),
         };
-        Ok(CompletionRequest { tools: self.definitions, json_schema, is_forced, ..request })
+        let mut sampling = request.sampling;
+        if self.is_one_call {
+            sampling.stop.push(CALL_END.to_owned());
+        }
+        let (tools, is_one_call) = (self.definitions, self.is_one_call);
+        Ok(CompletionRequest { tools, json_schema, is_forced, is_one_call, sampling, ..request })
+    }
+}
+
+impl CompletionRequest {
+    /// The reader of an answer's calls, if the model has tools.
+    pub(super) fn answer_parser(&self) -> Option<AnswerParser> {
+        self.tools.clone().map(|tools| AnswerParser::new(tools, self.is_one_call))
     }
 }
 
@@ -238,7 +251,7 @@ pub(super) fn check_name(index: usize, role: Role, name: Option<&str>) -> Result
 
 /// Whether an answer may contain calls.
 pub(super) fn may_call(text: &str) -> bool {
-    text.trim_start().starts_with(['{', '['])
+    text.trim_start().starts_with(['{', '[', '`'])
         || ["<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"].iter().any(|m| text.contains(m))
 }
 
@@ -250,6 +263,8 @@ pub(super) struct AnswerParser {
     /// Seed of the call ids.
     seed: [u8; 8],
     calls: usize,
+    /// Calls that the program wants at most.
+    max_calls: usize,
 }
 
 /// A call of the model.
@@ -270,10 +285,11 @@ pub(super) enum AnswerPart {
 }
 
 impl AnswerParser {
-    /// An answer of a model that has these tools.
-    pub(super) fn new(tools: Definitions) -> Self {
+    /// An answer of a model that has these tools. With `is_one_call`, calls after the first are left out.
+    pub(super) fn new(tools: Definitions, is_one_call: bool) -> Self {
         let is_tool: ToolPredicate = Box::new(move |name| tools.has(name));
-        Self { reader: AnswerReader::new(is_tool), seed: baton_keys::secret::random_bytes(), calls: 0 }
+        let (reader, seed) = (AnswerReader::new(is_tool), baton_keys::secret::random_bytes());
+        Self { reader, seed, calls: 0, max_calls: if is_one_call { 1 } else { MAX_CALLS } }
     }
 
     /// Takes more of the answer.
@@ -289,17 +305,18 @@ impl AnswerParser {
     }
 
     fn parts(&mut self, pieces: Vec<Piece>) -> Vec<AnswerPart> {
-        let parts = pieces.into_iter().map(|piece| match piece {
-            Piece::Content(text) => AnswerPart::Text(text.to_string()),
+        let parts = pieces.into_iter().filter_map(|piece| match piece {
+            Piece::Content(text) => Some(AnswerPart::Text(text.to_string())),
+            Piece::Call(_) if self.calls >= self.max_calls => None,
             Piece::Call(call) => {
                 let position = self.calls;
                 self.calls += 1;
-                AnswerPart::Call(ModelCall {
+                Some(AnswerPart::Call(ModelCall {
                     position,
                     id: call_id(self.seed, position),
                     name: call.name.clone(),
                     arguments: call.arguments.write().to_string(),
-                })
+                }))
             }
         });
         parts.collect()
@@ -384,7 +401,6 @@ mod tests {
             (json!({ "tools": f, "tool_choice": "sometimes" }), "tool_choice"),
             (json!({ "tools": f, "tool_choice": tool("g") }), "tool_choice"),
             (json!({ "tool_choice": "required" }), "tool_choice"),
-            (json!({ "tools": f, "parallel_tool_calls": false }), "parallel_tool_calls"),
             (json!({ "functions": [{ "name": "f" }] }), "functions"),
             (json!({ "function_call": "auto" }), "function_call"),
             (json!({ "tools": {} }), "tools"),
@@ -399,6 +415,20 @@ mod tests {
             let api_error = chat(more.clone()).unwrap_err();
             assert_eq!(api_error.body()["error"]["param"], param, "{more}");
         }
+    }
+
+    #[test]
+    fn a_program_that_wants_one_call_gets_the_first() {
+        let request = chat(json!({ "tools": [tool("f")], "parallel_tool_calls": false })).unwrap();
+        assert!(request.is_one_call && request.json_schema.is_none());
+        assert_eq!(request.sampling.stop, [CALL_END]);
+        let two = r#"[{"name": "f", "arguments": {"a": 1}}, {"name": "f", "arguments": {"a": 2}}]"#;
+        let ended = EndedAnswer::read(two, request.answer_parser(), FinishReason::Stop);
+        assert_eq!((ended.calls.len(), ended.calls[0].arguments.as_str()), (1, "{\"a\": 1}"));
+        // The stop string is no part of the answer.
+        let cut = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n";
+        let ended = EndedAnswer::read(cut, request.answer_parser(), FinishReason::Stop);
+        assert_eq!((ended.calls.len(), ended.finish), (1, FinishReason::ToolCall));
     }
 
     #[test]

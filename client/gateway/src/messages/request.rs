@@ -92,8 +92,8 @@ pub(super) fn read_request(body: &[u8], session: Option<String>) -> Result<Compl
         return Err(ApiError::value("max_tokens", "max_tokens is missing: a request limits its answer"));
     }
     check_max_tokens(body.max_tokens)?;
-    // A request without it has no thinking either.
-    if body.thinking.is_some_and(|thinking| thinking.kind != "disabled") {
+    // With `adaptive` the model decides whether it thinks, and no model here does.
+    if body.thinking.is_some_and(|thinking| !matches!(thinking.kind.as_str(), "disabled" | "adaptive")) {
         let message = "thinking is not supported: no model here thinks in blocks of its own";
         return Err(ApiError::unsupported("thinking", message));
     }
@@ -150,14 +150,34 @@ fn neutral(name: &str, value: &Value) -> Result<(), ApiError> {
     if matches!(name, "metadata" | "service_tier" | "cache_control") || is_empty(value) {
         return Ok(());
     }
-    if matches!(name, "container" | "context_management" | "mcp_servers" | "inference_geo" | "speed") {
+    if name == "context_management" {
+        return check_context_edits(value);
+    }
+    if matches!(name, "container" | "mcp_servers" | "inference_geo" | "speed") {
         return Err(ApiError::unsupported(name, format!("{name} is not supported: it is not served")));
     }
     Err(ApiError::request("unknown_parameter", name, format!("there is no parameter {name}")))
 }
 
+/// Whether the edits of a context change nothing: there are no thinking blocks that could be cleared.
+fn check_context_edits(value: &Value) -> Result<(), ApiError> {
+    let edits = value.get("edits").and_then(Value::as_array);
+    let edits = edits.ok_or_else(|| ApiError::value("context_management", "it has edits, a list"))?;
+    let clears_thinking = |edit: &Value| {
+        edit.get("type").and_then(Value::as_str).is_some_and(|kind| kind.starts_with("clear_thinking_"))
+    };
+    match edits.iter().position(|edit| !clears_thinking(edit)) {
+        None => Ok(()),
+        Some(index) => {
+            let param = format!("context_management.edits[{index}].type");
+            Err(ApiError::unsupported(&param, "the gateway sends a conversation whole"))
+        }
+    }
+}
+
 fn schema_of(config: OutputConfig) -> Result<Option<String>, ApiError> {
-    if config.effort.is_some_and(|effort| !effort.is_null()) {
+    // `high` is the API's default.
+    if config.effort.is_some_and(|effort| !effort.is_null() && effort != "high") {
         return Err(ApiError::unsupported("output_config.effort", "no model here has efforts"));
     }
     match config.format {
@@ -236,10 +256,12 @@ fn read_message(
     let role = match message.role.as_str() {
         "user" => Role::User,
         "assistant" => Role::Assistant,
+        "system" if index > 0 => Role::System,
         _ => {
             return Err(ApiError::value(
                 &at("role"),
-                "a message's role is user or assistant; use system for instructions",
+                "a message's role is user or assistant, or system after the first; instructions for all turns go into \
+                 the parameter system",
             ));
         }
     };
@@ -422,6 +444,17 @@ mod tests {
     }
 
     #[test]
+    fn wishes_of_coding_agents_that_change_no_answer_are_served() {
+        let request = read(json!({
+            "thinking": { "type": "adaptive" }, "output_config": { "effort": "high" },
+            "context_management": { "edits": [{ "type": "clear_thinking_20251015", "keep": "all" }] },
+            "messages": [{ "role": "user", "content": "a" }, { "role": "system", "content": "b" }],
+        }))
+        .unwrap();
+        assert_eq!(texts(&request), [(Role::User, "a"), (Role::System, "b")]);
+    }
+
+    #[test]
     fn a_form_is_a_schema_and_an_estimate_grows_with_the_text() {
         let format = json!({ "type": "json_schema", "schema": { "type": "object" } });
         let request = read(json!({ "output_config": { "format": format } })).unwrap();
@@ -459,8 +492,13 @@ mod tests {
             ("tools", json!([{ "type": "web_search_20250305", "name": "web_search" }]), "tools.0.type"),
             ("tools", json!([{ "name": "f", "input_schema": {}, "strict": 1 }]), "tools.0.strict"),
             ("tools", json!([{ "name": "a b", "input_schema": {} }]), "tools.0.name"),
-            ("output_config", json!({ "effort": "high" }), "output_config.effort"),
+            ("output_config", json!({ "effort": "low" }), "output_config.effort"),
             ("output_config", json!({ "format": { "type": "regex" } }), "output_config.format"),
+            (
+                "context_management",
+                json!({ "edits": [{ "type": "clear_tool_uses_20250919" }] }),
+                "context_management.edits.0.type",
+            ),
             ("mcp_servers", json!([{}]), "mcp_servers"),
             ("temprature", json!(1), "temprature"),
         ] {
@@ -478,8 +516,8 @@ mod tests {
             "tools": [{ "name": "f", "input_schema": {} }],
             "tool_choice": { "type": "auto", "disable_parallel_tool_use": true },
         });
-        let body = error_body(&read(parallel).unwrap_err(), Some("req_1"));
-        assert!(body["error"]["message"].as_str().unwrap().contains("disable_parallel_tool_use"));
-        assert_eq!(body["request_id"], "req_1");
+        let request = read(parallel).unwrap();
+        assert!(request.is_one_call);
+        assert_eq!(request.sampling.stop, ["</tool_call>"]);
     }
 }

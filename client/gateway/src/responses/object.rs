@@ -70,7 +70,7 @@ impl ResponseFrame {
         let record = view.turn.record.as_ref();
         let text = record.and_then(|record| record.answer()).unwrap_or_default();
         let finish = record.map_or(FinishReason::None, |record| record.finish);
-        let ended = EndedAnswer::read(text, tools.map(AnswerParser::new), finish);
+        let ended = EndedAnswer::read(text, tools.map(|tools| AnswerParser::new(tools, false)), finish);
         let output = output_items(&self.id, &ended, status(finish));
         let object = match &view.receipt {
             Some(receipt) => self.finished(&output, finish, &receipt.tokens),

@@ -145,7 +145,6 @@ impl Body {
 
     /// Takes the parameters of this API that have one served value out of the rest.
     fn refuse_unserved(&mut self) -> Result<(), ApiError> {
-        let all_null = |value: &Value| value.as_object().is_some_and(|map| map.values().all(Value::is_null));
         for (name, served, why) in [
             ("background", json!([false]), "a response is answered at once"),
             ("truncation", json!(["disabled"]), "a node cuts no input"),
@@ -161,14 +160,11 @@ impl Body {
                 return Err(ApiError::unsupported(name, format!("{name} is not supported: {why}")));
             }
         }
-        if let Some(reasoning) = self.rest.remove("reasoning")
-            && !reasoning.is_null()
-            && !all_null(&reasoning)
+        self.refuse_reasoning()?;
+        // A label for the server's own logs, which the gateway does not have.
+        if self.rest.remove("client_metadata").is_some_and(|labels| !labels.is_object() && !labels.is_null())
         {
-            return Err(ApiError::unsupported(
-                "reasoning",
-                "reasoning is not supported: no model here has efforts",
-            ));
+            return Err(ApiError::value("client_metadata", "client_metadata is an object"));
         }
         let verbosity = self.text.as_ref().and_then(|text| text.verbosity.as_ref());
         if verbosity.is_some_and(|value| !value.is_null() && *value != json!("medium")) {
@@ -182,6 +178,29 @@ impl Body {
             if self.rest.contains_key(name) {
                 let message = format!("{name} is a parameter of /v1/chat/completions, not of /v1/responses");
                 return Err(ApiError::request("unknown_parameter", name, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// No model here reasons apart from its answer. So an effort is refused, and a summary of nothing is not.
+    fn refuse_reasoning(&mut self) -> Result<(), ApiError> {
+        let wishes = match self.rest.remove("reasoning") {
+            None | Some(Value::Null) => return Ok(()),
+            Some(Value::Object(wishes)) => wishes,
+            Some(_) => return Err(ApiError::value("reasoning", "reasoning is an object")),
+        };
+        for (name, value) in wishes {
+            let is_served = match name.as_str() {
+                "effort" => value.is_null() || value == "none",
+                "summary" | "generate_summary" => {
+                    value.is_null() || ["auto", "concise", "detailed"].iter().any(|known| value == *known)
+                }
+                _ => value.is_null(),
+            };
+            if !is_served {
+                let message = format!("reasoning.{name} is not supported: no model here reasons");
+                return Err(ApiError::unsupported(&format!("reasoning.{name}"), message));
             }
         }
         Ok(())
@@ -456,7 +475,7 @@ mod tests {
             ("conversation", json!("conv_1"), "conversation"),
             ("truncation", json!("auto"), "truncation"),
             ("include", json!(["message.output_text.logprobs"]), "include"),
-            ("reasoning", json!({ "effort": "high" }), "reasoning"),
+            ("reasoning", json!({ "effort": "high" }), "reasoning.effort"),
             ("max_output_tokens", json!(15), "max_output_tokens"),
             ("max_output_tokens", json!(1_000_000), "max_output_tokens"),
             ("temperature", json!(9), "temperature"),
@@ -484,7 +503,7 @@ mod tests {
         }
         let served = json!({
             "background": false, "truncation": "disabled", "include": ["reasoning.encrypted_content"],
-            "reasoning": { "effort": null }, "metadata": { "a": "b" }, "user": "me", "top_logprobs": 0,
+            "reasoning": { "effort": null, "summary": "auto" }, "client_metadata": { "a": "b" }, "metadata": { "a": "b" }, "user": "me", "top_logprobs": 0,
             "text": { "format": { "type": "text" }, "verbosity": "medium" }, "stream": true,
         });
         assert!(read(served).unwrap().completion.stream);
