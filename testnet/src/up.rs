@@ -27,6 +27,9 @@ pub(crate) struct UpArgs {
     /// Engine of the nodes
     #[arg(long, value_enum, default_value = "native")]
     pub(crate) engine: EngineChoice,
+    /// Model of the nodes [default: that of a node]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
     /// Delay of the test engine before each token, in milliseconds
     #[arg(long, default_value_t = 0, value_name = "MS")]
     pub(crate) echo_delay_ms: u64,
@@ -53,6 +56,9 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
     let temporary = tempfile::tempdir().context("cannot make a temporary folder")?;
     let folder = args.data_dir.clone().unwrap_or_else(|| temporary.path().to_owned());
     create_private_folder(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    // So that all commands of a client can be tried.
+    let audits = ["--audits".to_owned(), "true".to_owned()];
+    let model = args.model.clone().map(|name| ["--model".to_owned(), name]);
     let options = NodeOptions {
         engine: args.engine,
         shards: args.shards,
@@ -60,9 +66,8 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
         context_tokens: None,
         echo_delay_ms: args.echo_delay_ms,
         model_dir: args.model_dir.clone(),
-        // So that all commands of a client can be tried.
         extra: match args.engine {
-            EngineChoice::Native => vec!["--audits".to_owned(), "true".to_owned()],
+            EngineChoice::Native => audits.into_iter().chain(model.into_iter().flatten()).collect(),
             EngineChoice::Echo => Vec::new(),
         },
     };

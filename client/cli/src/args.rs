@@ -351,6 +351,9 @@ pub(crate) struct BranchPlace {
     pub after_turn: Option<u64>,
 }
 
+/// The default model of a node.
+pub(crate) const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
+
 /// Arguments of `baton try`.
 #[derive(Debug, Args)]
 pub(crate) struct TryArguments {
@@ -359,6 +362,9 @@ pub(crate) struct TryArguments {
     /// Number of nodes.
     #[arg(long, default_value_t = 2, value_name = "NUMBER", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=16))]
     pub nodes: usize,
+    /// Model of the nodes; `baton-node models list` has their names.
+    #[arg(long, default_value = DEFAULT_MODEL, value_name = "NAME")]
+    pub model: String,
     /// Use a line-by-line prompt instead of the full-screen view, even at a terminal.
     #[arg(long)]
     pub plain: bool,

@@ -16,14 +16,12 @@ use tokio::{
 
 use super::{
     Failure,
-    args::{self, Arguments, TryArguments},
+    args::{self, Arguments, DEFAULT_MODEL, TryArguments},
     chat,
     out::{Out, count},
     settings::{Environment, Settings},
 };
 
-/// The default model of a node.
-const MODEL: &str = "smollm2-135m-instruct";
 /// Time for the network to start, with a model that is here.
 const START_WAIT: Duration = Duration::from_secs(120);
 /// Time for the network to stop before it is killed.
@@ -51,18 +49,22 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
     tokio::select! {
-        fetched = fetch_model() => fetched?,
+        fetched = fetch_model(&arguments.model) => fetched?,
         _ = tokio::signal::ctrl_c() => return Err(Failure::Interrupted),
     }
     let began = Instant::now();
     let nodes = count(arguments.nodes as u64, "node");
     out.note(&format!("Starting a store and {nodes} on this machine …"));
     let spinner = progress::spinner("nodes load their model");
-    let network = PrivateNetwork::start(arguments.nodes, folder.path()).await;
+    let network = PrivateNetwork::start(arguments, folder.path()).await;
     spinner.finish_and_clear();
     let network = network?;
+    let about_model = match arguments.model.as_str() {
+        DEFAULT_MODEL => "The model is small: it shows how Baton works, and often errs. ",
+        _ => "",
+    };
     out.note(&format!(
-        "Ready after {:.1} s. The model is small: it shows how Baton works, and often errs. All is removed when you leave.",
+        "Ready after {:.1} s. {about_model}All is removed when you leave.",
         began.elapsed().as_secs_f64()
     ));
     let talked = Box::pin(talk(&network.ready, arguments, folder.path(), environment, out)).await;
@@ -72,14 +74,14 @@ pub(crate) async fn run(
 }
 
 /// Fetches the model with the node's own progress bar, unless it is here.
-async fn fetch_model() -> Result<(), Failure> {
+async fn fetch_model(model: &str) -> Result<(), Failure> {
     let mut pull = Command::new(sibling("baton-node")?);
-    pull.args(["models", "pull", MODEL]).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
+    pull.args(["models", "pull", model]).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
     let done = pull.status().await?;
     if done.success() {
         return Ok(());
     }
-    Err(Failure::usage("The model could not be fetched.", format!("see why: baton-node models pull {MODEL}")))
+    Err(Failure::usage("The model could not be fetched.", format!("see why: baton-node models pull {model}")))
 }
 
 /// Chats with the network's nodes, in a home of its own.
@@ -115,10 +117,15 @@ async fn talk(
 }
 
 impl PrivateNetwork {
-    async fn start(nodes: usize, folder: &Path) -> Result<Self, Failure> {
+    async fn start(arguments: &TryArguments, folder: &Path) -> Result<Self, Failure> {
         let mut up = Command::new(sibling("baton-testnet")?);
-        up.args(["up", "--json", "--while-stdin-open", "--nodes", &nodes.to_string(), "--data-dir"]);
-        up.arg(folder.join("network")).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let nodes = arguments.nodes.to_string();
+        up.args(["up", "--json", "--while-stdin-open", "--nodes", &nodes, "--model", &arguments.model]);
+        up.arg("--data-dir")
+            .arg(folder.join("network"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
         // Ctrl-C is for the chat alone.
         #[cfg(unix)]
         up.process_group(0);
