@@ -13,5 +13,8 @@ if ! "$clients/bin/python" -c 'import agents, instructor, langchain_ollama, lite
   "$clients/bin/python" -m pip install --quiet --disable-pip-version-check -r scripts/openai/clients.txt
 fi
 need_programs
-"$bin/baton-node" models pull smollm2-135m-instruct
+need_modules scripts/ai-sdk ci
+for model in smollm2-135m-instruct qwen2.5-coder-1.5b-instruct; do
+  "$bin/baton-node" models pull "$model"
+done
 "$clients/bin/python" scripts/openai/test_clients.py "$bin"

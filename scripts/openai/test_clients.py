@@ -7,6 +7,7 @@ The model is small: what an answer says does not matter here, only that each lib
 
 import os
 import pathlib
+import subprocess
 import sys
 import unittest
 
@@ -109,6 +110,36 @@ class Clients(Network):
         self.assertIsInstance(agents.Runner.run_sync(with_form, ASKED).final_output, City)
         handing_on = agents.Agent(name="c", handoffs=[agents.Agent(name="d", **brief)], **brief)
         self.assertTrue(agents.Runner.run_sync(handing_on, ASKED).final_output)
+
+
+    def test_the_ai_sdk_in_its_providers(self):
+        sdk = pathlib.Path(__file__).parents[1] / "ai-sdk" / "test.mjs"
+        subprocess.run(["node", sdk, self.model], check=True)
+
+
+class CallingModel(Network):
+    """The model of the catalogue that calls tools by itself."""
+
+    @classmethod
+    def setUpClass(cls):
+        os.environ["BATON_NODE_MODEL"] = "qwen2.5-coder-1.5b-instruct"
+        cls.open(nodes=1, engine="native")
+        key = pathlib.Path(cls.gateway.ready["key_file"]).read_text().strip()
+        os.environ.update(OPENAI_BASE_URL=cls.gateway.ready["url"], OPENAI_API_KEY=key)
+        agents.set_tracing_disabled(True)
+
+    @classmethod
+    def tearDownClass(cls):
+        del os.environ["BATON_NODE_MODEL"]
+        super().tearDownClass()
+
+    def test_an_agent_calls_a_tool_and_uses_its_result(self):
+        asked = "Look up the weather in Oslo with the tool, then tell me in one sentence whether I need an umbrella."
+        settings = agents.ModelSettings(max_tokens=80, temperature=0, parallel_tool_calls=False)
+        agent = agents.Agent(name="w", tools=[agents.function_tool(weather)], model=self.model, model_settings=settings)
+        result = agents.Runner.run_sync(agent, asked)
+        self.assertIn("tool_call_output_item", [item.type for item in result.new_items])
+        self.assertIn("umbrella", result.final_output)
 
 
 def weather(city: str) -> str:
