@@ -269,7 +269,7 @@ class OpenAiClient(Network):
     def test_parameters_of_responses_that_are_not_served_are_refused_by_name(self):
         for refused, param in [
             ({"background": True}, "background"), ({"truncation": "auto"}, "truncation"),
-            ({"reasoning": {"effort": "high"}}, "reasoning"), ({"max_output_tokens": 3}, "max_output_tokens"),
+            ({"reasoning": {"effort": "high"}}, "reasoning.effort"), ({"max_output_tokens": 3}, "max_output_tokens"),
             ({"tools": [{"type": "web_search"}]}, "tools[0].type"), ({"extra_body": {"unheard": 1}}, "unheard"),
         ]:
             with self.assertRaises(openai.BadRequestError, msg=str(refused)) as error:
