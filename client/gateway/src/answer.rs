@@ -26,8 +26,12 @@ const COMPARE_WAIT: Duration = Duration::from_secs(3);
 /// Time to acknowledge an ephemeral answer to its node. The node stores the blobs.
 const EPHEMERAL_GRACE: Duration = Duration::from_secs(5);
 
-/// Pause in a stream of events after which a comment shows that the connection is alive.
+/// Pause in a stream of events after which a sign shows that the connection is alive.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Silence after which a streamed response begins without the answer. Nodes may read a long input for minutes, and
+/// programs wait less long for a response's head.
+const MAX_SILENCE: Duration = Duration::from_secs(15);
 
 /// A running turn. Dropping it ends the turn; its message stays, and the same request resumes it.
 pub(super) struct RunningTurn {
@@ -47,10 +51,25 @@ pub(super) struct WholeAnswer {
 
 impl RunningTurn {
     /// The first step of the answer itself. An answer that fails before it begins is an error with a status, as
-    /// programs expect. `model` is set to the name of the model that is asked.
-    pub(super) async fn first_step(&mut self, model: &mut String) -> Result<Step, ApiError> {
+    /// programs expect. A streamed one begins with the model after [`MAX_SILENCE`]. `model` is set to the name of the
+    /// model that is asked.
+    pub(super) async fn first_step(
+        &mut self,
+        model: &mut String,
+        is_streamed: bool,
+    ) -> Result<Step, ApiError> {
+        self.first_within(model, is_streamed.then_some(MAX_SILENCE)).await
+    }
+
+    async fn first_within(&mut self, model: &mut String, limit: Option<Duration>) -> Result<Step, ApiError> {
+        let silence = tokio::time::sleep(limit.unwrap_or_default());
+        tokio::pin!(silence);
         loop {
-            match self.steps.recv().await {
+            let step = tokio::select! {
+                step = self.steps.recv() => step,
+                () = &mut silence, if limit.is_some() => return Ok(Step::Model(model.clone())),
+            };
+            match step {
                 Some(Step::Model(name)) => *model = name,
                 Some(Step::Failed(api_error)) => return Err(api_error),
                 Some(first) => return Ok(first),
@@ -483,5 +502,22 @@ mod tests {
     fn nothing_follows_once_the_new_beginning_differs() {
         let (out, sent) = play(&[Some("one two"), None, Some("one"), Some(" 2"), Some(" three")]);
         assert_eq!((out, sent.as_str()), (vec!["one two".to_owned()], "one two"));
+    }
+
+    #[tokio::test]
+    async fn a_stream_begins_before_an_answer_that_takes_long() {
+        let (steps, waiting) = mpsc::unbounded_channel();
+        let mut running = RunningTurn { session: SessionId([1; 32]), seq: 0, steps: waiting };
+        let mut model = String::new();
+        assert!(steps.send(Step::Model("m".into())).is_ok());
+        let first = running.first_within(&mut model, Some(Duration::from_millis(20))).await;
+        assert!(matches!(first, Ok(Step::Model(name)) if name == "m"));
+        assert_eq!(model, "m");
+
+        assert!(steps.send(Step::Text("a".into())).is_ok());
+        assert!(matches!(running.first_within(&mut model, None).await, Ok(Step::Text(text)) if text == "a"));
+        assert!(steps.send(Step::Failed(ClientError::TaskEnded.into())).is_ok());
+        let failed = running.first_within(&mut model, Some(MAX_SILENCE)).await;
+        assert!(failed.is_err(), "an error within the limit has a status");
     }
 }

@@ -81,11 +81,11 @@ async fn respond(
     }
     // An ephemeral session cannot be continued, so its errors do not name it.
     let named = |api_error: ApiError| if ephemeral { api_error } else { api_error.of(session) };
-    let first = running.first_step(&mut frame.model).await.map_err(named)?;
+    let first = running.first_step(&mut frame.model, stream).await.map_err(named)?;
     let mut response = if stream {
         let mut choices = vec![frame.clone().steps(first, running, parser).boxed()];
         for (mut running, parser) in more {
-            let first = running.first_step(&mut frame.model).await?;
+            let first = running.first_step(&mut frame.model, stream).await?;
             let frame = Frame { index: choices.len(), ..frame.clone() };
             choices.push(frame.steps(first, running, parser).boxed());
         }
@@ -94,7 +94,7 @@ async fn respond(
     } else {
         let mut body = frame.response(&running.whole(first).await.map_err(named)?, parser);
         for (mut running, parser) in more {
-            let first = running.first_step(&mut frame.model).await?;
+            let first = running.first_step(&mut frame.model, stream).await?;
             add_choice(&mut body, frame.response(&running.whole(first).await?, parser));
         }
         Json(body).into_response()

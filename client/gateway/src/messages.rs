@@ -80,7 +80,7 @@ async fn create(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Resp
     let mut running = start(&gateway, slot, request).await?;
     let session = running.session;
     let named = |api_error: ApiError| api_error.of(session);
-    let first = running.first_step(&mut writer.model).await.map_err(named)?;
+    let first = running.first_step(&mut writer.model, stream).await.map_err(named)?;
     let mut response = if stream {
         let ping = Event::default().event("ping").data(r#"{"type":"ping"}"#);
         let keep_alive = KeepAlive::new().interval(KEEP_ALIVE).event(ping);

@@ -112,7 +112,7 @@ async fn respond(
     let mut running = start(&gateway, slot, request).await?;
     let session = running.session;
     let named = |api_error: ApiError| if ephemeral { api_error } else { api_error.of(session) };
-    let first = running.first_step(&mut writer.model).await.map_err(named)?;
+    let first = running.first_step(&mut writer.model, stream).await.map_err(named)?;
     let mut response = if stream {
         let lines =
             running.steps(first).map(move |step| Ok::<_, std::convert::Infallible>(writer.lines(step)));

@@ -14,7 +14,10 @@ use axum::{
     body::Body,
     extract::{Path, Query},
     http::StatusCode,
-    response::{IntoResponse, Response, Sse, sse::KeepAlive},
+    response::{
+        IntoResponse, Response, Sse,
+        sse::{Event, KeepAlive},
+    },
     routing::{get, post},
 };
 use baton_client::{ClientError, SessionHandle, TurnView};
@@ -100,15 +103,17 @@ async fn create(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
         let api_error = own_name(api_error);
         if ephemeral { api_error } else { api_error.of(session) }
     };
-    let first = running.first_step(&mut frame.model).await.map_err(named)?;
+    let first = running.first_step(&mut frame.model, stream).await.map_err(named)?;
     let kept = (!ephemeral).then_some(session);
     if let Some(session) = kept {
         frame.id = ResponseId { session, seq: running.seq }.to_string();
     }
     let writer = EventWriter::new(frame, kept, parser);
     let mut response = if stream {
+        // Codex ends a stream after minutes without an event; a comment is none.
+        let alive = Event::default().event("keepalive").data(r#"{"type":"keepalive"}"#);
         let events = writer.events(first, running);
-        Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+        Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE).event(alive)).into_response()
     } else {
         let whole = running.whole(first).await.map_err(named)?;
         Json(writer.whole(&whole)).into_response()
