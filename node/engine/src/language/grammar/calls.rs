@@ -35,7 +35,9 @@ pub(super) fn block_lark(schema: &str) -> String {
 }
 
 /// The space in a code block. It has a limit: a small model could write space for ever.
-pub(super) const BLOCK_SPACE: &str = "[ \\t\\r\\n]{1,256}";
+pub(super) const BLOCK_SPACE: &str = "[ \\t\\r\\n]{1,512}";
+/// Most bytes of an answer's beginning that may become a call in a code block: no more than its space may have.
+const MAX_BEGINNING: usize = 512;
 
 /// Tokens that end a marker, by the number of its bytes that stand before them.
 struct MarkerTokens {
@@ -162,23 +164,22 @@ impl CallState {
     }
 
     /// Takes the next token of an answer that is still beginning. Begins the calls of a code block with their
-    /// tokens so far.
-    fn push_beginning(&mut self, id: u32, bytes: &[u8]) {
+    /// tokens so far. Beyond the limit the answer is text, and a strict one is an error: its call would not be held.
+    fn push_beginning(&mut self, id: u32, bytes: &[u8]) -> Result<(), LanguageError> {
         let beginning = std::mem::replace(&mut self.beginning, Beginning::Text);
         let (contents, ids) = match beginning {
-            Beginning::Text => return,
+            Beginning::Text => return Ok(()),
             Beginning::Head(mut head) => {
                 head.extend_from_slice(bytes);
                 let space = head.len() - head.trim_ascii_start().len();
                 head.drain(..space);
                 if is_head(&head) {
-                    self.beginning = Beginning::Head(head);
-                    return;
+                    return self.wait(head.len(), Beginning::Head(head));
                 }
-                let Some(end) = head.iter().position(|byte| *byte == b'\n') else { return };
+                let Some(end) = head.iter().position(|byte| *byte == b'\n') else { return Ok(()) };
                 let (line, contents) = head.split_at(end);
                 if !begins_block(line) {
-                    return;
+                    return Ok(());
                 }
                 (Zeroizing::new(contents.to_vec()), Zeroizing::new(vec![id]))
             }
@@ -190,7 +191,7 @@ impl CallState {
         };
         match begins_call(&contents) {
             None => {}
-            Some(false) => self.beginning = Beginning::Block(contents, ids),
+            Some(false) => return self.wait(contents.len(), Beginning::Block(contents, ids)),
             Some(true) => {
                 let mut call = self.block_start.clone();
                 if call.try_consume_tokens(&ids).is_ok_and(|taken| taken == ids.len()) {
@@ -199,6 +200,17 @@ impl CallState {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Keeps a beginning of this many bytes until more of the answer decides.
+    fn wait(&mut self, bytes: usize, beginning: Beginning) -> Result<(), LanguageError> {
+        match bytes > MAX_BEGINNING {
+            false => self.beginning = beginning,
+            true if self.strict => return Err(super::TOO_COMPLEX),
+            true => {}
+        }
+        Ok(())
     }
 
     /// The matcher of the begun call.
@@ -226,7 +238,7 @@ impl CallState {
             }
             return Ok(());
         }
-        self.push_beginning(id, bytes);
+        self.push_beginning(id, bytes)?;
         if self.call.is_some() {
             return Ok(());
         }

@@ -139,8 +139,13 @@ fn a_call_within_a_free_answer_is_held_to_its_schema() {
         assert_eq!(next(text).len(), all - 1, "{text}");
     }
 
-    // A strict answer has no calls in other syntaxes.
+    // Space without end is no beginning of a call.
+    let endless = format!("```json\n{}", " ".repeat(600));
+    assert_eq!(next(&format!("{endless}{{\"name\": \"")).len(), all - 1);
     let strict = grammars().1.compile_calls(&schema.to_string(), true).unwrap();
+    assert!(strict.clone().resume(&ids(&endless)).is_err());
+
+    // A strict answer has no calls in other syntaxes.
     let may = |text: &str, next: u32| {
         let mut grammar = strict.clone();
         grammar.resume(&ids(text)).unwrap();
