@@ -200,7 +200,7 @@ pub fn write_call(name: &str, arguments: &str) -> Zeroizing<String> {
 /// trim.
 #[must_use]
 pub fn canonical_answer(text: &str) -> Zeroizing<String> {
-    let answer = read_answer(text, |_| true);
+    let answer = read_answer(text.trim(), |_| true);
     let mut canonical = Zeroizing::new(answer.content.trim().to_owned());
     for call in &answer.calls {
         canonical.push('\n');

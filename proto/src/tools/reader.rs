@@ -1,5 +1,6 @@
 //! Reads calls out of an answer while it arrives. However the answer is cut, emitted text is never part of a
-//! call. Text that proves not to be a call is emitted as text.
+//! call. Text that proves not to be a call is emitted as text. Space around calls is ASCII's, as in the grammars that
+//! engines hold calls to: after other space, a call would not be held.
 //!
 //! Syntaxes:
 //!
@@ -138,7 +139,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
                 State::Bare | State::Marked(Marker::Llama) => self.finish_sequence(&mut pieces),
                 State::Marked(marker) => self.unmark(marker, &mut pieces),
                 State::After => {
-                    if !self.held().trim().is_empty() {
+                    if !self.held().trim_ascii().is_empty() {
                         // A partial end marker: nothing else waits in this state.
                         self.drop_held();
                     }
@@ -155,7 +156,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
         let rest = Zeroizing::new(self.held().to_owned());
         self.drop_held();
         // Space after the last call belongs to the syntax, not to the answer.
-        let said = if self.calls > 0 { rest.trim() } else { rest.as_str() };
+        let said = if self.calls > 0 { rest.trim_ascii() } else { rest.as_str() };
         if !said.is_empty() {
             pieces.push(Piece::Content(rest));
         }
@@ -166,7 +167,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
     fn finish_sequence(&mut self, pieces: &mut Vec<Piece>) {
         let bare = self.state == State::Bare;
         let allowed = |(call, exact): &(Call, bool)| !bare || (*exact && (self.known)(&call.name));
-        let calls = match self.held().trim().strip_prefix(FENCE) {
+        let calls = match self.held().trim_ascii().strip_prefix(FENCE) {
             Some(block) if bare => block_calls(block),
             _ => sequence(self.held()),
         };
@@ -197,7 +198,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
     }
 
     fn step_at_begin(&mut self) -> Step {
-        let begun = self.held().trim_start();
+        let begun = self.held().trim_ascii_start();
         let bracket = begun.starts_with('[') && !Marker::Mistral.text().starts_with(begun);
         let marked = begun.starts_with(Marker::Mistral.text());
         self.state = match begun {
@@ -223,7 +224,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
             },
         };
         let text = held.get(..end).unwrap_or_default();
-        let kept = text.trim_end();
+        let kept = text.trim_ascii_end();
         let gap = Zeroizing::new(text.get(kept.len()..).unwrap_or_default().to_owned());
         let said = kept.len();
         if said > 0 {
@@ -266,7 +267,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
     }
 
     fn step_after_call(&mut self) -> Step {
-        let rest = self.held().trim_start();
+        let rest = self.held().trim_ascii_start();
         if let Some(rest) = rest.strip_prefix(HERMES_END) {
             self.at = self.came.len() - rest.len();
         } else if HERMES_END.starts_with(rest) {
@@ -320,8 +321,8 @@ fn begun_marker(text: &str) -> usize {
 /// another language, an open block, and other contents.
 fn block_calls(block: &str) -> Option<Vec<(Call, bool)>> {
     let (language, block) = block.split_once('\n')?;
-    let mut rest = block.strip_suffix(FENCE)?.trim();
-    if !["", FENCE_LANGUAGE].contains(&language.trim()) {
+    let mut rest = block.strip_suffix(FENCE)?.trim_ascii();
+    if !["", FENCE_LANGUAGE].contains(&language.trim_ascii()) {
         return None;
     }
     let mut calls = Vec::new();
@@ -333,23 +334,27 @@ fn block_calls(block: &str) -> Option<Vec<(Call, bool)>> {
             return None;
         }
         calls.push(call_of(&value)?);
-        rest = after.trim_start();
+        rest = after.trim_ascii_start();
     }
     Some(calls)
 }
 
 /// Whether an answer that begins with a bracket or a fence cannot be calls; known as soon as its first key is there.
 fn cannot_be_calls(text: &str) -> bool {
-    let text = text.trim_start();
+    let text = text.trim_ascii_start();
     let text = match text.strip_prefix(FENCE).map(|block| block.split_once('\n').ok_or(block)) {
         None => text,
-        Some(Ok((language, block))) if ["", FENCE_LANGUAGE].contains(&language.trim()) => block.trim_start(),
+        Some(Ok((language, block))) if ["", FENCE_LANGUAGE].contains(&language.trim_ascii()) => {
+            block.trim_ascii_start()
+        }
         Some(Ok(_)) => return true,
-        Some(Err(begun)) => return !FENCE_LANGUAGE.starts_with(begun.trim()),
+        Some(Err(begun)) => return !FENCE_LANGUAGE.starts_with(begun.trim_ascii()),
     };
-    let text = text.strip_prefix('[').unwrap_or(text).trim_start();
+    let text = text.strip_prefix('[').unwrap_or(text).trim_ascii_start();
     let Some(map) = text.strip_prefix('{') else { return !text.is_empty() };
-    let Some(key) = map.trim_start().strip_prefix('"') else { return !map.trim_start().is_empty() };
+    let Some(key) = map.trim_ascii_start().strip_prefix('"') else {
+        return !map.trim_ascii_start().is_empty();
+    };
     let Some((key, _)) = key.split_once('"') else { return key.len() > "parameters".len() };
     !KEYS.contains(&key)
 }
@@ -360,11 +365,11 @@ const KEYS: [&str; 6] = ["name", "arguments", "parameters", "type", "function", 
 /// Reads a whole text as calls, with `;`, `,` or space between them.
 fn sequence(text: &str) -> Option<Vec<(Call, bool)>> {
     let mut calls = Vec::new();
-    let mut rest = text.trim();
+    let mut rest = text.trim_ascii();
     while !rest.is_empty() {
         let (value, after) = Json::parse_first(rest)?;
         calls.extend(calls_of(&value)?);
-        rest = after.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ';' | ','));
+        rest = after.trim_start_matches(|c: char| c.is_ascii_whitespace() || matches!(c, ';' | ','));
         if calls.len() > MAX_CALLS {
             return None;
         }

@@ -86,6 +86,8 @@ fn what_is_no_call_is_text_and_stays_as_it_is() {
         "```json\n{\"name\": \"f\", \"arguments\": {}}",
         "```json\n{\"name\": \"f\", \"arguments\": {}}\n``` as asked",
         "```rust\n{\"name\": \"f\", \"arguments\": {}}\n```",
+        "\u{a0}{\"name\": \"f\", \"parameters\": {}}",
+        "```json\n\u{2003}{\"name\": \"f\", \"arguments\": {}}\n```",
         "<|python_tag|>print(1)",
         "x < y <tool",
     ] {
