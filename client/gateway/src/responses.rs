@@ -31,6 +31,7 @@ use super::{
     body::read,
     completion::RequestPlace,
     session_header::name_session,
+    tools::AnswerParser,
 };
 use events::EventWriter;
 use object::{ResponseFrame, input_item};
@@ -55,15 +56,21 @@ pub(super) fn routes() -> Router<GatewayState> {
 struct ResponseId {
     session: SessionId,
     seq: u64,
+    /// Whether its program took the first call alone. The turn keeps all that the model wrote.
+    is_one_call: bool,
 }
 
+/// Ends the id of a response with one call.
+const ONE_CALL: &str = "_1";
+
 impl ResponseId {
-    /// Reads `resp_` with 64 digits for the session and 16 for the turn.
+    /// Reads `resp_` with 64 digits for the session, 16 for the turn, and the mark of one call.
     fn parse(text: &str) -> Option<Self> {
-        let (session, seq) = text.strip_prefix("resp_")?.split_at_checked(64)?;
+        let (session, rest) = text.strip_prefix("resp_")?.split_at_checked(64)?;
+        let seq = rest.strip_suffix(ONE_CALL).unwrap_or(rest);
         let is_number = seq.len() == 16 && seq.bytes().all(|byte| byte.is_ascii_hexdigit());
         let seq = is_number.then(|| u64::from_str_radix(seq, 16).ok())??;
-        Some(Self { session: session.parse().ok()?, seq })
+        Some(Self { session: session.parse().ok()?, seq, is_one_call: rest.ends_with(ONE_CALL) })
     }
 
     /// The error for an id that names no kept response.
@@ -75,7 +82,8 @@ impl ResponseId {
 
 impl fmt::Display for ResponseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "resp_{}{:016x}", self.session, self.seq)
+        let mark = if self.is_one_call { ONE_CALL } else { "" };
+        write!(f, "resp_{}{:016x}{mark}", self.session, self.seq)
     }
 }
 
@@ -89,7 +97,7 @@ async fn create(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
         check_kept(&gateway, previous).await?;
     }
     let parser = request.completion.answer_parser();
-    let ephemeral = request.completion.ephemeral;
+    let (ephemeral, is_one_call) = (request.completion.ephemeral, request.completion.is_one_call);
     let mut frame = ResponseFrame {
         id: format!("resp_{}", hex::encode(baton_keys::secret::random_bytes::<40>())),
         created_s: gateway.client().now_ms() / 1000,
@@ -104,9 +112,9 @@ async fn create(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
         if ephemeral { api_error } else { api_error.of(session) }
     };
     let first = running.first_step(&mut frame.model, stream).await.map_err(named)?;
-    let kept = (!ephemeral).then_some(session);
-    if let Some(session) = kept {
-        frame.id = ResponseId { session, seq: running.seq }.to_string();
+    let kept = (!ephemeral).then_some(ResponseId { session, seq: running.seq, is_one_call });
+    if let Some(id) = kept {
+        frame.id = id.to_string();
     }
     let writer = EventWriter::new(frame, kept, parser);
     let mut response = if stream {
@@ -174,7 +182,8 @@ async fn retrieve(gateway: Gateway, Path(id): Path<String>) -> Result<Json<Value
         model: model.unwrap_or_default(),
         echo: serde_json::Map::new(),
     };
-    Ok(Json(frame.of_turn(&view, tools)))
+    let parser = tools.map(|tools| AnswerParser::new(tools, id.is_one_call));
+    Ok(Json(frame.of_turn(&view, parser)))
 }
 
 /// A page of a list.
@@ -256,9 +265,11 @@ mod tests {
 
     #[test]
     fn an_id_names_session_and_turn_and_nothing_else_is_one() {
-        let id = ResponseId { session: SessionId([0xab; 32]), seq: 258 };
+        let id = ResponseId { session: SessionId([0xab; 32]), seq: 258, is_one_call: false };
         let text = id.to_string();
         assert_eq!((text.len(), ResponseId::parse(&text)), (85, Some(id)));
+        let one_call = ResponseId { is_one_call: true, ..id };
+        assert_eq!(ResponseId::parse(&one_call.to_string()), Some(one_call));
         let upper = text.replace("0102", "01+2");
         for other in
             ["", "resp_", "resp_é", &text[..84], &format!("{text}0"), &text.replace("resp", "rasp"), &upper]

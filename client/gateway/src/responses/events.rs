@@ -5,7 +5,6 @@
 use std::convert::Infallible;
 
 use axum::response::sse::Event;
-use baton_proto::ids::SessionId;
 use futures::{Stream, StreamExt as _, stream};
 use serde_json::{Value, json};
 
@@ -23,8 +22,8 @@ use crate::{
 /// Writes a response from the steps of its turn.
 pub(super) struct EventWriter {
     frame: ResponseFrame,
-    /// The session, if it keeps the response.
-    kept: Option<SessionId>,
+    /// The id, if a session keeps the response.
+    kept: Option<ResponseId>,
     parser: Option<AnswerParser>,
     /// Number of the next event.
     sequence: u64,
@@ -37,7 +36,7 @@ pub(super) struct EventWriter {
 }
 
 impl EventWriter {
-    pub(super) fn new(frame: ResponseFrame, kept: Option<SessionId>, parser: Option<AnswerParser>) -> Self {
+    pub(super) fn new(frame: ResponseFrame, kept: Option<ResponseId>, parser: Option<AnswerParser>) -> Self {
         Self { frame, kept, parser, sequence: 0, text: None, text_index: 0, output: Vec::new() }
     }
 
@@ -157,8 +156,8 @@ impl EventWriter {
 
     /// Takes the id from the accepted turn: a merge with another device may have moved it meanwhile.
     fn settle(&mut self, answer: &AcceptedAnswer) {
-        if let Some(session) = self.kept {
-            self.frame.id = ResponseId { session, seq: answer.outcome.seq }.to_string();
+        if let Some(kept) = self.kept {
+            self.frame.id = ResponseId { seq: answer.outcome.seq, ..kept }.to_string();
         }
     }
 

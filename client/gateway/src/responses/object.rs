@@ -4,7 +4,6 @@ use baton_client::TurnView;
 use baton_proto::{
     receipt::TokenCounts,
     record::{FinishReason, Message, Role},
-    tools::Definitions,
 };
 use serde_json::{Map, Value, json};
 
@@ -65,12 +64,12 @@ impl ResponseFrame {
         object
     }
 
-    /// The object of a kept turn.
-    pub(super) fn of_turn(&self, view: &TurnView, tools: Option<Definitions>) -> Value {
+    /// The object of a kept turn; `parser` reads the calls of its answer.
+    pub(super) fn of_turn(&self, view: &TurnView, parser: Option<AnswerParser>) -> Value {
         let record = view.turn.record.as_ref();
         let text = record.and_then(|record| record.answer()).unwrap_or_default();
         let finish = record.map_or(FinishReason::None, |record| record.finish);
-        let ended = EndedAnswer::read(text, tools.map(|tools| AnswerParser::new(tools, false)), finish);
+        let ended = EndedAnswer::read(text, parser, finish);
         let output = output_items(&self.id, &ended, status(finish));
         let object = match &view.receipt {
             Some(receipt) => self.finished(&output, finish, &receipt.tokens),

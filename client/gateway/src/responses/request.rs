@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn a_follower_names_its_session_and_drops_old_instructions() {
-        let id = ResponseId { session: SessionId([7; 32]), seq: 3 };
+        let id = ResponseId { session: SessionId([7; 32]), seq: 3, is_one_call: false };
         let request = read(json!({ "previous_response_id": id.to_string() })).unwrap();
         assert_eq!(request.previous, Some(id));
         assert_eq!(request.completion.system, [Message::new(Role::System, "")]);
