@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Has js-libp2p, another implementation, connect to a node, identify it and ping it, over TCP and over QUIC.
+# Has js-libp2p, another implementation, connect to a node, identify it and ping it, over TCP, WebSocket and QUIC.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh

@@ -47,7 +47,7 @@ use crate::{
     stats::Counters,
     status::NetworkStatus,
     stream_quotas::{StreamQuotas, StreamRefusal},
-    transport::{listen_error, listen_on_error, split_identity},
+    transport::{is_websocket, listen_error, listen_on_error, split_identity},
     turn_protocol::{InboundStream, OpenReply},
     turn_stream::TurnStream,
 };
@@ -228,7 +228,8 @@ impl Actor {
         self.dials.settle(peer);
     }
 
-    fn attempt(&mut self, peer: PeerId, addrs: Vec<Multiaddr>) -> Option<ConnectionId> {
+    fn attempt(&mut self, peer: PeerId, mut addrs: Vec<Multiaddr>) -> Option<ConnectionId> {
+        addrs.retain(|address| !is_websocket(address));
         let options =
             DialOpts::peer_id(peer).condition(PeerCondition::Always).addresses(addrs.clone()).build();
         let connection = options.connection_id();

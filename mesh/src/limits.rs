@@ -75,6 +75,9 @@ pub(crate) const QUIC_SILENCE: Duration = Duration::from_secs(6);
 /// QUIC flow-control window of one stream; it bounds the data that an unread stream may buffer.
 pub(crate) const QUIC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 
+/// Longest message of a WebSocket connection. Noise writes at most 64 KiB at a time, and a browser may join writes.
+pub(crate) const MAX_WEBSOCKET_MESSAGE_BYTES: usize = 1 << 20;
+
 /// QUIC flow-control window of one connection.
 pub(crate) const QUIC_CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 

@@ -1,22 +1,27 @@
-//! TCP (Noise, Yamux) and QUIC with DNS names, and the check of listen addresses before use.
+//! TCP and WebSocket (Noise, Yamux) and QUIC with DNS names, and the check of listen addresses before use.
+//!
+//! WebSocket is for browsers, which can open nothing else to an address without a certificate, and only accepts: other
+//! programs have TCP and QUIC. TLS is the work of a proxy before it.
 
 use std::{
     error::Error,
     io,
     net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
+    pin::Pin,
+    task::{Context, Poll},
 };
 
 use libp2p::{
     Multiaddr, PeerId, Transport as _,
     core::{
         muxing::StreamMuxerBox,
-        transport::{Boxed, TransportError, timeout::TransportTimeout},
+        transport::{Boxed, DialOpts, ListenerId, TransportError, TransportEvent, timeout::TransportTimeout},
         upgrade::Version,
     },
     dns,
     identity::Keypair,
     multiaddr::Protocol,
-    noise, quic, relay, tcp, yamux,
+    noise, quic, relay, tcp, websocket, yamux,
 };
 
 use crate::{
@@ -24,7 +29,7 @@ use crate::{
     error::MeshError,
     limits::{
         DIAL_TIMEOUT, INBOUND_HANDSHAKE_TIMEOUT, MAX_MUXED_STREAMS, MAX_NEGOTIATING_STREAMS,
-        QUIC_CONNECTION_WINDOW_BYTES, QUIC_SILENCE, QUIC_STREAM_WINDOW_BYTES,
+        MAX_WEBSOCKET_MESSAGE_BYTES, QUIC_CONNECTION_WINDOW_BYTES, QUIC_SILENCE, QUIC_STREAM_WINDOW_BYTES,
     },
 };
 
@@ -34,7 +39,7 @@ type Transport = Boxed<(PeerId, StreamMuxerBox)>;
 ///
 /// DNS uses the system's resolver configuration. On a machine without one, addresses with names fail and all
 /// others work. Relay circuits go first: the other transports would take their addresses for those of the
-/// relays.
+/// relays. WebSocket comes before TCP, which would take its names for its own.
 pub(crate) fn transport(
     keypair: &Keypair,
     nearest: Reach,
@@ -54,7 +59,54 @@ pub(crate) fn transport(
             direct_transport(keypair, nearest)?.boxed()
         }
     };
-    Ok(circuits.or_transport(direct).map(|either, _| either.into_inner()).boxed())
+    let websocket = websocket_transport(keypair)?;
+    let all = circuits.or_transport(websocket).map(|either, _| either.into_inner()).or_transport(direct);
+    Ok(all.map(|either, _| either.into_inner()).boxed())
+}
+
+fn websocket_transport(keypair: &Keypair) -> Result<Transport, MeshError> {
+    let (noise, yamux) = security(keypair)?;
+    let mut websocket = websocket::Config::new(tcp::tokio::Transport::new(tcp::Config::new().nodelay(true)));
+    websocket.set_max_data_size(MAX_WEBSOCKET_MESSAGE_BYTES);
+    let websocket = websocket
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise)
+        .multiplex(yamux)
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
+    Ok(TransportTimeout::with_ingoing_timeout(
+        AcceptingTransport(websocket.boxed()),
+        INBOUND_HANDSHAKE_TIMEOUT,
+    )
+    .boxed())
+}
+
+/// A transport that accepts connections and dials none.
+struct AcceptingTransport(Transport);
+
+impl libp2p::Transport for AcceptingTransport {
+    type Output = <Transport as libp2p::Transport>::Output;
+    type Error = <Transport as libp2p::Transport>::Error;
+    type ListenerUpgrade = <Transport as libp2p::Transport>::ListenerUpgrade;
+    type Dial = <Transport as libp2p::Transport>::Dial;
+
+    fn listen_on(&mut self, id: ListenerId, address: Multiaddr) -> Result<(), TransportError<Self::Error>> {
+        self.0.listen_on(id, address)
+    }
+
+    fn remove_listener(&mut self, id: ListenerId) -> bool {
+        self.0.remove_listener(id)
+    }
+
+    fn dial(&mut self, address: Multiaddr, _: DialOpts) -> Result<Self::Dial, TransportError<Self::Error>> {
+        Err(TransportError::MultiaddrNotSupported(address))
+    }
+
+    fn poll(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<TransportEvent<Self::ListenerUpgrade, Self::Error>> {
+        Pin::new(&mut self.0).poll(context)
+    }
 }
 
 fn security(keypair: &Keypair) -> Result<(noise::Config, yamux::Config), MeshError> {
@@ -116,7 +168,9 @@ pub(crate) fn listen_error(address: &Multiaddr, error: &(dyn Error + 'static)) -
         Some(io::ErrorKind::AddrNotAvailable) => {
             "this machine has no such address: use one of its own, or 0.0.0.0 for all"
         }
-        _ => "use the form /ip4/ADDRESS/tcp/PORT or /ip4/ADDRESS/udp/PORT/quic-v1",
+        _ => {
+            "use the form /ip4/ADDRESS/tcp/PORT, /ip4/ADDRESS/udp/PORT/quic-v1, or for browsers /ip4/ADDRESS/tcp/PORT/ws"
+        }
     };
     MeshError::Listen { address: address.clone(), reason, hint }
 }
@@ -147,6 +201,11 @@ fn root_cause(error: &(dyn Error + 'static)) -> (String, Option<io::ErrorKind>) 
             None => return (current.to_string(), kind),
         }
     }
+}
+
+/// Whether an address is a WebSocket's, which programs other than browsers leave alone.
+pub(crate) fn is_websocket(address: &Multiaddr) -> bool {
+    address.iter().any(|part| matches!(part, Protocol::Ws(_) | Protocol::Wss(_)))
 }
 
 enum Socket {

@@ -1,4 +1,5 @@
-// A js-libp2p peer connects to a Baton node, learns who it is, and pings it: over TCP with Noise and Yamux, and over QUIC.
+// A js-libp2p peer connects to a Baton node, learns who it is, and pings it: over TCP and
+// WebSocket with Noise and Yamux, and over QUIC.
 //
 //   node test_peer.mjs --bin FOLDER
 import assert from 'node:assert/strict'
@@ -14,6 +15,7 @@ import { yamux } from '@chainsafe/libp2p-yamux'
 import { identify } from '@libp2p/identify'
 import { ping } from '@libp2p/ping'
 import { tcp } from '@libp2p/tcp'
+import { webSockets } from '@libp2p/websockets'
 import { multiaddr } from '@multiformats/multiaddr'
 import { createLibp2p } from 'libp2p'
 
@@ -26,7 +28,7 @@ Promise.withResolvers ??= function () {
 
 const { values } = parseArgs({ options: { bin: { type: 'string' } } })
 const folder = await mkdtemp(join(tmpdir(), 'baton-js-'))
-const listen = ['/ip4/127.0.0.1/tcp/0', '/ip4/127.0.0.1/udp/0/quic-v1']
+const listen = ['/ip4/127.0.0.1/tcp/0', '/ip4/127.0.0.1/tcp/0/ws', '/ip4/127.0.0.1/udp/0/quic-v1']
 const args = ['run', '--json', '--engine', 'echo', '--data-dir', folder, '--mdns', 'false', '--admin', 'none']
 const node = spawn(join(values.bin, 'baton-node'), [...args, ...listen.flatMap((address) => ['--listen', address])])
 let log = ''
@@ -75,9 +77,10 @@ async function stop () {
 
 try {
   const { listen: addresses, peer_id: peerId } = await ready()
-  const find = (part) => addresses.find((address) => address.includes(part))
-  await meet('TCP, Noise, Yamux', tcp, find('/tcp/'), peerId)
-  await meet('QUIC', quic, find('/quic-v1'), peerId)
+  const find = (pattern) => addresses.find((address) => pattern.test(address))
+  await meet('TCP, Noise, Yamux', tcp, find(/\/tcp\/\d+\/p2p/), peerId)
+  await meet('WebSocket, Noise, Yamux', webSockets, find(/\/ws/), peerId)
+  await meet('QUIC', quic, find(/\/quic-v1/), peerId)
 } finally {
   await stop()
   await rm(folder, { recursive: true, force: true })

@@ -29,6 +29,7 @@ use crate::{
     relays::{CircuitLimits, is_circuit, relay_of},
     status::{NetworkStatus, Reachability},
     subnet::{Origin, Subnet},
+    transport::is_websocket,
     turn_protocol::OpenReply,
 };
 
@@ -413,7 +414,8 @@ impl Actor {
 
     pub(super) fn on_reachable(&mut self, event: &autonat::v2::client::Event) {
         tracing::debug!(address = %event.tested_addr, reachable = event.result.is_ok(), "an address was tested from outside");
-        if event.result.is_err() {
+        // Other nodes cannot dial a WebSocket, so its failed test says nothing.
+        if event.result.is_err() && !is_websocket(&event.tested_addr) {
             self.network.unreachable = true;
         }
         self.settle_dht_mode();

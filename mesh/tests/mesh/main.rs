@@ -7,3 +7,4 @@ mod network;
 mod refusals;
 mod support;
 mod turns;
+mod websocket;
