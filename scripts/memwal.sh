@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Drives the published memwal client, and the published client of the Model Context Protocol, unmodified, against a relayer
-# that was built (F10).
+# Drives the published memwal client, and the published client and inspector of the Model Context Protocol, unmodified,
+# against a relayer that was built (F10).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -17,6 +17,7 @@ if ! "$venv/bin/python" -c 'import httpx, mcp, memwal' >/dev/null 2>&1; then
   # Without its own list: see requirements.txt.
   "${pip[@]}" --no-deps -r scripts/memwal/memwal.txt
 fi
+need_modules scripts/memwal ci
 need_programs
 "$venv/bin/python" scripts/memwal/test_memwal.py "$bin"
 "$venv/bin/python" scripts/memwal/test_agent.py "$bin"

@@ -1,8 +1,9 @@
-"""Drives the published `mcp` client, unmodified, against a relayer's `/mcp`, with the token that the owner made for it.
+"""Drives the published `mcp` client and the protocol's inspector, unmodified, against a relayer's `/mcp`, with tokens that
+the owner made for them.
 
     python scripts/memwal/test_agent.py target/debug
 
-needs `baton` and `baton-relayer` in that folder.
+needs `baton` and `baton-relayer` in that folder, and the inspector in scripts/memwal/node_modules.
 """
 
 import contextlib
@@ -67,6 +68,27 @@ class Agent(unittest.IsolatedAsyncioTestCase):
         with self.assertRaises(ExceptionGroup):
             async with self.connect(made) as agent:
                 await agent.list_tools()
+
+    def inspect(self, made, *arguments):
+        inspector = pathlib.Path(__file__).parent / "node_modules/.bin/mcp-inspector"
+        command = [inspector, "--cli", made["url"], "--transport", "http", "--header", f"Authorization: Bearer {made['token']}"]
+        return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+    def test_the_inspector_lists_tools_and_calls_one(self):
+        made = self.baton("account", "token", "--scopes", "read,write")
+        listed = self.inspect(made, "--method", "tools/list")
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+        tools = {tool["name"]: tool for tool in json.loads(listed.stdout)["tools"]}
+        self.assertTrue({"remember", "recall", "list", "forget"} <= set(tools), set(tools))
+        for name, tool in tools.items():
+            self.assertTrue(tool["description"], name)
+            self.assertEqual(tool["inputSchema"]["type"], "object", name)
+        fact = ["--tool-name", "remember", "--tool-arg", "text=The gate opens at nine."]
+        called = self.inspect(made, "--method", "tools/call", *fact)
+        self.assertEqual(called.returncode, 0, called.stderr)
+        self.assertFalse(json.loads(called.stdout).get("isError"), called.stdout)
+        refused = self.inspect(dict(made, token="btk_wrong"), "--method", "tools/list")
+        self.assertNotEqual(refused.returncode, 0, refused.stdout)
 
     async def test_a_token_to_read_writes_nothing(self):
         async with self.connect(self.baton("account", "token")) as agent:
