@@ -87,11 +87,16 @@ const UNJUDGED: [&str; 3] = ["quiet", "burner", "signed-many"];
 /// Megabytes of blobs that the node caches in memory: so few that the cache is full before its memory is
 /// measured.
 const CACHE_MB: &str = "4";
-/// Allowed growth of the node's memory during a part, in MiB: its tables fill once, and its allocator retains
-/// memory.
+/// How much more memory the node may ever have than in the quiet part, in MiB: its tables fill once, turns wait for
+/// the store, and its allocator retains memory.
+pub const MOST_ABOVE_QUIET_MIB: f64 = 96.0;
+/// Allowed growth of the node's memory during a part, in MiB.
 pub const MOST_GROWTH_MIB: f64 = 24.0;
 /// Allowed part of that growth after the first third of a part.
 pub const MOST_LATE_GROWTH_MIB: f64 = 12.0;
+/// Seconds of a part from which on its growth is judged. In a shorter part on a busy machine, what fills once may
+/// still fill.
+const FILLED_AFTER_S: u64 = 60;
 
 /// Options of a flood.
 #[derive(Debug, Clone)]
@@ -213,6 +218,7 @@ impl FloodReport {
     /// Finds violations in the counts. None of them depends on the machine's speed.
     fn find_breaches(&mut self, subnets: u16) {
         let Self { parts, breaches, seconds, .. } = self;
+        let quiet_mib = parts.get("quiet").map_or(0.0, |quiet| quiet.node_mib.most);
         let mut breach = |holds: bool, text: String| {
             if !holds {
                 breaches.push(text);
@@ -221,7 +227,13 @@ impl FloodReport {
         for (name, part) in parts.iter() {
             let honest = &part.honest;
             breach(honest.failed == 0, format!("{name}: {} honest turns failed", honest.failed));
-            let Memory { grew, grew_late, .. } = part.node_mib;
+            let Memory { most, grew, grew_late, .. } = part.node_mib;
+            let text =
+                format!("{name}: the node's memory reached {most} MiB, and {quiet_mib} in the quiet part");
+            breach(most - quiet_mib <= MOST_ABOVE_QUIET_MIB, text);
+            if *seconds < FILLED_AFTER_S {
+                continue;
+            }
             breach(grew <= MOST_GROWTH_MIB, format!("{name}: the node's memory grew by {grew} MiB"));
             let text =
                 format!("{name}: the node's memory still grew by {grew_late} MiB after a third of the time");

@@ -229,7 +229,8 @@ async fn a_forced_call_is_held_to_the_schema_of_its_tool_and_read_as_a_call() {
 async fn a_response_with_one_call_has_it_alone_when_it_is_fetched_again() {
     let world = World::new(1).await;
     let endpoint = Endpoint::open(&world).await;
-    let calls = "<tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call>".repeat(2);
+    let calls = "<tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call>\
+                 <tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call>";
     let names = |response: &Value| {
         let items = response["output"].as_array().unwrap().iter();
         items.map(|item| item["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -239,7 +240,7 @@ async fn a_response_with_one_call_has_it_alone_when_it_is_fetched_again() {
             "input": format!("Time now, {parallel}?"), "parallel_tool_calls": parallel,
             "tools": [{ "type": "function", "name": "now" }],
         });
-        world.will_say(&calls);
+        world.will_say(calls);
         let made = endpoint.request(Method::POST, "/v1/responses").json(&body).send().await.unwrap();
         let made: Value = made.json().await.unwrap();
         assert_eq!(names(&made), vec!["now"; expected], "{made}");
