@@ -1,5 +1,5 @@
 //! Completes the OpenAPI document with facts that hold for all routes and that no route repeats: the ids of
-//! operations, the errors of the gate and of memory, and the bodies that may be left out. Pure.
+//! operations, the errors of the gate and of memory, descriptions, and the bodies that may be left out. Pure.
 
 use std::collections::BTreeSet;
 
@@ -26,6 +26,7 @@ pub(super) fn complete(document: &mut OpenApi) {
         for (method, operation) in open::operations(item) {
             operation.operation_id = Some(operation_id(method, path));
             add_errors(operation);
+            describe_answers(operation);
             allow_no_body(operation, &optional);
         }
     }
@@ -46,6 +47,17 @@ fn add_errors(operation: &mut Operation) {
             && response.description.is_empty()
         {
             response.description = describe(*status);
+        }
+    }
+}
+
+/// OpenAPI asks for a description of every response; the schema has the words for an answer.
+fn describe_answers(operation: &mut Operation) {
+    for response in operation.responses.responses.values_mut() {
+        if let RefOr::T(response) = response
+            && response.description.is_empty()
+        {
+            "the answer".clone_into(&mut response.description);
         }
     }
 }

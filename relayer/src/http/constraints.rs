@@ -2,17 +2,23 @@
 //! each request and answer. Pure.
 
 use serde_json::Value;
-use utoipa::openapi::{
-    Array, KnownFormat, OpenApi, RefOr, Schema, SchemaFormat,
-    path::Operation,
-    schema::{ArrayItems, Object, SchemaType, Type},
+use utoipa::{
+    Number,
+    openapi::{
+        Array, KnownFormat, OpenApi, RefOr, Schema, SchemaFormat,
+        path::Operation,
+        schema::{AnyOf, ArrayItems, Object, SchemaType, Type},
+    },
 };
 
-use super::open;
+use super::{
+    limits::{MAX_FACTS, MAX_FILTER_NAMES, MAX_IDS},
+    open,
+};
 
-/// A constraint of a text.
+/// A constraint of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TextForm {
+enum FieldForm {
     /// 1 to 256 bytes without control characters. The document counts characters, of which there are at most as
     /// many.
     Name,
@@ -22,80 +28,145 @@ enum TextForm {
     Time,
     /// At most this many bytes.
     Bytes(usize),
+    /// At most this many bytes, and not only space.
+    Words(usize),
+    /// Not only space.
+    NotBlank,
+    /// 0x and 64 hex characters.
+    Account,
+    /// The time and the name of a namespace.
+    Cursor,
     /// One of these.
     OneOf(&'static [&'static str]),
+    /// A list of some of these.
+    SomeOf(&'static [&'static str]),
+    /// A number above 0.
+    Positive,
+    /// From 0 to this number.
+    UpTo(usize),
+    /// A number of days: from a hundredth to this number.
+    Days(usize),
+    /// A list of at most this many values.
+    AtMost(usize),
+    /// A list of 1 to this many values.
+    NotEmpty(usize),
+    /// A list of 1 to this many ids of 32 hex characters.
+    Ids(usize),
 }
 
 const KINDS: &[&str] = &["episode", "fact", "entity", "summary"];
 const LAYERS: &[&str] = &["profile", "relationship", "episode"];
 const AUTHORS: &[&str] = &["user", "assistant", "owner", "import"];
 const SCOPES: &[&str] = &["read", "write", "chat", "admin", "intimate"];
+const MEMORY_SCOPES: &[&str] =
+    &["full", "neutral_and_relationship", "relationship_only", "neutral_only", "insights_only", "none"];
+
+/// The form of a time (RFC 3339, section 5.6), after 1970 in every zone.
+const TIME_PATTERN: &str = r"^(197[1-9]|19[89][0-9]|[2-9][0-9]{3})-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})$";
+
+/// Most bytes of a text to remember.
+const MAX_TEXT: usize = 64 * 1024;
 
 /// Fields with the same form in all schemas and parameters.
-const FIELDS: &[(&str, TextForm)] = &[
-    ("project", TextForm::Name),
-    ("session", TextForm::Name),
-    ("persona", TextForm::Name),
-    ("not_session", TextForm::Name),
-    ("parent", TextForm::Name),
-    ("idempotency_key", TextForm::Bytes(256)),
-    ("superseded_by", TextForm::Hex(32)),
-    ("owner_key", TextForm::Hex(64)),
-    ("delegate_key", TextForm::Hex(64)),
-    ("relayer", TextForm::Hex(64)),
-    ("key", TextForm::Hex(64)),
-    ("signature", TextForm::Hex(128)),
-    ("url_signature", TextForm::Hex(128)),
-    ("created", TextForm::Time),
-    ("updated", TextForm::Time),
-    ("updated_at", TextForm::Time),
-    ("valid_from", TextForm::Time),
-    ("valid_to", TextForm::Time),
-    ("occurred_at", TextForm::Time),
-    ("since", TextForm::Time),
-    ("until", TextForm::Time),
-    ("expires", TextForm::Time),
-    ("not_before", TextForm::Time),
-    ("time", TextForm::Time),
-    ("before", TextForm::Time),
-    ("author", TextForm::OneOf(AUTHORS)),
-    ("authors", TextForm::OneOf(AUTHORS)),
-    ("kinds", TextForm::OneOf(KINDS)),
-    ("layers", TextForm::OneOf(LAYERS)),
-    ("scopes", TextForm::OneOf(SCOPES)),
-    ("consent", TextForm::OneOf(&["granted", "pending"])),
-    ("decision", TextForm::OneOf(&["grant", "deny"])),
-    ("others", TextForm::OneOf(&["none", "own", "all"])),
+const FIELDS: &[(&str, FieldForm)] = &[
+    ("project", FieldForm::Name),
+    ("namespace", FieldForm::Name),
+    ("session", FieldForm::Name),
+    ("persona", FieldForm::Name),
+    ("not_session", FieldForm::Name),
+    ("parent", FieldForm::Name),
+    ("idempotency_key", FieldForm::Bytes(256)),
+    ("superseded_by", FieldForm::Hex(32)),
+    ("owner_key", FieldForm::Hex(64)),
+    ("delegate_key", FieldForm::Hex(64)),
+    ("relayer", FieldForm::Hex(64)),
+    ("key", FieldForm::Hex(64)),
+    ("signature", FieldForm::Hex(128)),
+    ("url_signature", FieldForm::Hex(128)),
+    ("created", FieldForm::Time),
+    ("updated", FieldForm::Time),
+    ("updated_at", FieldForm::Time),
+    ("valid_from", FieldForm::Time),
+    ("valid_to", FieldForm::Time),
+    ("occurred_at", FieldForm::Time),
+    ("since", FieldForm::Time),
+    ("until", FieldForm::Time),
+    ("expires", FieldForm::Time),
+    ("not_before", FieldForm::Time),
+    ("time", FieldForm::Time),
+    ("before", FieldForm::Time),
+    ("author", FieldForm::OneOf(AUTHORS)),
+    ("authors", FieldForm::SomeOf(AUTHORS)),
+    ("kinds", FieldForm::SomeOf(KINDS)),
+    ("layers", FieldForm::SomeOf(LAYERS)),
+    ("scopes", FieldForm::OneOf(SCOPES)),
+    ("consent", FieldForm::OneOf(&["granted", "pending"])),
+    ("decision", FieldForm::OneOf(&["grant", "deny"])),
+    ("others", FieldForm::OneOf(&["none", "own", "all"])),
+    ("memory_scope", FieldForm::OneOf(MEMORY_SCOPES)),
+    ("confirm", FieldForm::Account),
+    ("updated_after", FieldForm::Cursor),
 ];
 
 /// Fields whose form depends on their schema.
-const FIELDS_OF_SCHEMAS: &[(&str, &str, TextForm)] = &[
-    ("Dropped", "id", TextForm::Hex(32)),
-    ("HolderJson", "id", TextForm::Hex(32)),
-    ("Item", "id", TextForm::Hex(32)),
-    ("Item", "kind", TextForm::OneOf(KINDS)),
-    ("Item", "layer", TextForm::OneOf(LAYERS)),
-    ("Item", "role", TextForm::OneOf(&["system", "user", "assistant", "summary"])),
-    ("Item", "sources", TextForm::Hex(32)),
-    ("HolderJson", "kind", TextForm::OneOf(KINDS)),
-    ("DelegationJson", "id", TextForm::Hex(32)),
-    ("KnownJson", "id", TextForm::Hex(32)),
-    ("EdgeJson", "from", TextForm::Hex(32)),
-    ("EdgeJson", "to", TextForm::Hex(32)),
-    ("FilterInput", "from", TextForm::Time),
-    ("FactInput", "layer", TextForm::OneOf(&["profile", "relationship"])),
-    ("FactInput", "text", TextForm::Bytes(64 * 1024)),
-    ("TextInput", "text", TextForm::Bytes(64 * 1024)),
-    ("Dropped", "reason", TextForm::OneOf(&["threshold", "limit", "budget", "duplicate"])),
-    ("RecallAnswer", "mode", TextForm::OneOf(&["full", "lexical", "none"])),
+const FIELDS_OF_SCHEMAS: &[(&str, &str, FieldForm)] = &[
+    ("Dropped", "id", FieldForm::Hex(32)),
+    ("HolderJson", "id", FieldForm::Hex(32)),
+    ("Item", "id", FieldForm::Hex(32)),
+    ("Item", "kind", FieldForm::OneOf(KINDS)),
+    ("Item", "layer", FieldForm::OneOf(LAYERS)),
+    ("Item", "role", FieldForm::OneOf(&["system", "user", "assistant", "summary"])),
+    ("Item", "sources", FieldForm::Hex(32)),
+    ("HolderJson", "kind", FieldForm::OneOf(KINDS)),
+    ("DelegationJson", "id", FieldForm::Hex(32)),
+    ("KnownJson", "id", FieldForm::Hex(32)),
+    ("EdgeJson", "from", FieldForm::Hex(32)),
+    ("EdgeJson", "to", FieldForm::Hex(32)),
+    ("FilterInput", "from", FieldForm::Time),
+    ("FactInput", "layer", FieldForm::OneOf(&["profile", "relationship"])),
+    ("FactInput", "text", FieldForm::Words(MAX_TEXT)),
+    ("TextInput", "text", FieldForm::Words(MAX_TEXT)),
+    ("Fact", "text", FieldForm::Words(MAX_TEXT)),
+    ("Analyze", "text", FieldForm::Words(MAX_TEXT)),
+    ("Embed", "text", FieldForm::Words(MAX_TEXT)),
+    ("RememberInput", "facts", FieldForm::NotEmpty(MAX_FACTS)),
+    ("Bulk", "items", FieldForm::NotEmpty(MAX_FACTS)),
+    ("BulkQuery", "job_ids", FieldForm::AtMost(MAX_FACTS)),
+    ("Recall", "query", FieldForm::NotBlank),
+    ("Ask", "question", FieldForm::NotBlank),
+    ("RecallInput", "threshold", FieldForm::UpTo(1)),
+    ("FactInput", "salience", FieldForm::UpTo(1)),
+    ("ScoringWeights", "semantic", FieldForm::UpTo(1000)),
+    ("ScoringWeights", "recency", FieldForm::UpTo(1000)),
+    ("ScoringWeights", "importance", FieldForm::UpTo(1000)),
+    ("ScoringWeights", "recency_half_life_days", FieldForm::Days(36_500)),
+    ("Fact", "layer", FieldForm::OneOf(&["profile", "relationship"])),
+    ("Recall", "sort", FieldForm::OneOf(&["relevance", "recent"])),
+    ("IdsInput", "ids", FieldForm::Ids(MAX_IDS)),
+    ("DecideInput", "ids", FieldForm::Ids(MAX_IDS)),
+    ("Recall", "limit", FieldForm::Positive),
+    ("Ask", "limit", FieldForm::Positive),
+    ("Restore", "limit", FieldForm::Positive),
+    ("", "limit", FieldForm::Positive),
+    ("NameInput", "name", FieldForm::Name),
+    ("SessionInput", "name", FieldForm::Name),
+    ("ForkInput", "name", FieldForm::Name),
+    ("", "name", FieldForm::Name),
+    ("Dropped", "reason", FieldForm::OneOf(&["threshold", "limit", "budget", "duplicate"])),
+    ("RecallAnswer", "mode", FieldForm::OneOf(&["full", "lexical", "none"])),
 ];
 
 /// Adds the constraints to all schemas and parameters.
 pub(super) fn constrain(document: &mut OpenApi) {
     let components = document.components.iter_mut().flat_map(|components| &mut components.schemas);
     for (name, schema) in components {
-        let RefOr::T(Schema::Object(object)) = schema else { continue };
+        let RefOr::T(schema) = schema else { continue };
+        let Schema::Object(object) = schema else {
+            name_variants(schema);
+            continue;
+        };
         for (field, property) in &mut object.properties {
+            widen(property);
             if let Some(form) = form_of(name, field) {
                 apply(property, form);
             }
@@ -108,6 +179,29 @@ pub(super) fn constrain(document: &mut OpenApi) {
     }
 }
 
+/// A value of an enum without a tag may have the form of several variants: the first that fits counts.
+fn name_variants(schema: &mut Schema) {
+    if let Schema::OneOf(variants) = schema {
+        let mut any = AnyOf::new();
+        (any.items, any.description) = (variants.items.clone(), variants.description.clone());
+        *schema = Schema::AnyOf(any);
+    }
+}
+
+/// Numbers without a sign have another format and a larger maximum than those with one.
+fn widen(property: &mut RefOr<Schema>) {
+    let RefOr::T(Schema::Object(object)) = property else { return };
+    if !is_a(&object.schema_type, &Type::Integer) || object.minimum.is_none() {
+        return;
+    }
+    let (format, most) = match object.format {
+        Some(SchemaFormat::KnownFormat(KnownFormat::Int32)) => ("uint32", u32::MAX as usize),
+        _ => ("uint64", usize::MAX),
+    };
+    (object.format, object.maximum) =
+        (Some(SchemaFormat::Custom(format.to_owned())), Some(Number::UInt(most)));
+}
+
 fn constrain_parameters(operation: &mut Operation) {
     for parameter in operation.parameters.iter_mut().flatten() {
         let RefOr::T(parameter) = parameter else { continue };
@@ -118,45 +212,95 @@ fn constrain_parameters(operation: &mut Operation) {
     }
 }
 
-fn form_of(schema: &str, field: &str) -> Option<TextForm> {
+fn form_of(schema: &str, field: &str) -> Option<FieldForm> {
     let own = FIELDS_OF_SCHEMAS.iter().find(|(of, name, _)| *of == schema && *name == field);
     let shared = || FIELDS.iter().find(|(name, _)| *name == field).map(|(_, form)| *form);
     own.map(|(_, _, form)| *form).or_else(shared)
 }
 
-fn apply(schema: &mut RefOr<Schema>, form: TextForm) {
+fn apply(schema: &mut RefOr<Schema>, form: FieldForm) {
     match schema {
-        RefOr::T(Schema::Object(object)) if is_text(&object.schema_type) => apply_to_text(object, form),
-        RefOr::T(Schema::Array(Array { items: ArrayItems::RefOrSchema(items), .. })) => apply(items, form),
+        RefOr::T(Schema::Object(object)) if is_a(&object.schema_type, &Type::String) => {
+            apply_to_text(object, form)
+        }
+        RefOr::T(Schema::Object(object)) => apply_to_number(object, form),
+        RefOr::T(Schema::Array(array)) => apply_to_list(array, form),
         _ => {}
     }
 }
 
-/// Whether a value may be a text. A field that may be left out may be null too.
-fn is_text(kind: &SchemaType) -> bool {
+/// Whether a value may have this type. A field that may be left out may be null too.
+fn is_a(kind: &SchemaType, wanted: &Type) -> bool {
     match kind {
-        SchemaType::Type(kind) => *kind == Type::String,
-        SchemaType::Array(kinds) => kinds.contains(&Type::String),
+        SchemaType::Type(kind) => kind == wanted,
+        SchemaType::Array(kinds) => kinds.contains(wanted),
         SchemaType::AnyValue => false,
     }
 }
 
-fn apply_to_text(object: &mut Object, form: TextForm) {
+fn apply_to_number(object: &mut Object, form: FieldForm) {
     match form {
-        TextForm::Name => {
+        FieldForm::Positive => object.minimum = Some(Number::UInt(1)),
+        FieldForm::UpTo(most) => {
+            (object.minimum, object.maximum) = (Some(Number::UInt(0)), Some(Number::UInt(most)));
+        }
+        FieldForm::Days(most) => {
+            (object.minimum, object.maximum) = (Some(Number::Float(0.01)), Some(Number::UInt(most)));
+        }
+        _ => {}
+    }
+}
+
+fn apply_to_list(array: &mut Array, form: FieldForm) {
+    match form {
+        FieldForm::NotEmpty(most) | FieldForm::Ids(most) => {
+            (array.min_items, array.max_items) = (Some(1), Some(most));
+        }
+        FieldForm::AtMost(most) => array.max_items = Some(most),
+        FieldForm::SomeOf(_) => array.max_items = Some(MAX_FILTER_NAMES),
+        _ => {}
+    }
+    let form = if matches!(form, FieldForm::Ids(_)) { FieldForm::Hex(32) } else { form };
+    if let ArrayItems::RefOrSchema(items) = &mut array.items {
+        apply(items, form);
+    }
+}
+
+fn apply_to_text(object: &mut Object, form: FieldForm) {
+    match form {
+        FieldForm::Name => {
             (object.min_length, object.max_length) = (Some(1), Some(baton_memory::limits::MAX_NAME_BYTES));
             object.pattern = Some("^[^\\u0000-\\u001f\\u007f-\\u009f]+$".to_owned());
         }
-        TextForm::Hex(digits) => object.pattern = Some(format!("^[0-9a-fA-F]{{{digits}}}$")),
-        TextForm::Time => object.format = Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)),
-        TextForm::Bytes(most) => object.max_length = Some(most),
-        TextForm::OneOf(names) => {
+        FieldForm::Hex(digits) => object.pattern = Some(format!("^[0-9a-fA-F]{{{digits}}}$")),
+        FieldForm::Time => {
+            object.format = Some(SchemaFormat::KnownFormat(KnownFormat::DateTime));
+            object.pattern = Some(TIME_PATTERN.to_owned());
+        }
+        FieldForm::Bytes(most) => object.max_length = Some(most),
+        FieldForm::Words(most) => {
+            (object.min_length, object.max_length) = (Some(1), Some(most));
+            object.pattern = Some("\\S".to_owned());
+        }
+        FieldForm::NotBlank => {
+            object.min_length = Some(1);
+            object.pattern = Some("\\S".to_owned());
+        }
+        FieldForm::Account => object.pattern = Some("^0x[0-9a-fA-F]{64}$".to_owned()),
+        FieldForm::Cursor => object.pattern = Some("^[0-9]{1,19}\\.([0-9a-f]{2})*$".to_owned()),
+        FieldForm::OneOf(names) | FieldForm::SomeOf(names) => {
             let mut values: Vec<Value> = names.iter().map(|name| Value::from(*name)).collect();
-            if matches!(&object.schema_type, SchemaType::Array(kinds) if kinds.contains(&Type::Null)) {
+            if is_a(&object.schema_type, &Type::Null) {
                 values.push(Value::Null);
             }
             object.enum_values = Some(values);
         }
+        FieldForm::Positive
+        | FieldForm::UpTo(_)
+        | FieldForm::Days(_)
+        | FieldForm::AtMost(_)
+        | FieldForm::NotEmpty(_)
+        | FieldForm::Ids(_) => {}
     }
 }
 
@@ -166,9 +310,9 @@ mod tests {
 
     #[test]
     fn a_field_has_the_form_of_its_schema_or_else_that_of_its_name() {
-        assert_eq!(form_of("EdgeJson", "from"), Some(TextForm::Hex(32)));
-        assert_eq!(form_of("FilterInput", "from"), Some(TextForm::Time));
-        assert_eq!(form_of("", "project"), Some(TextForm::Name));
+        assert_eq!(form_of("EdgeJson", "from"), Some(FieldForm::Hex(32)));
+        assert_eq!(form_of("FilterInput", "from"), Some(FieldForm::Time));
+        assert_eq!(form_of("", "project"), Some(FieldForm::Name));
         assert_eq!(form_of("Item", "text"), None);
     }
 }

@@ -93,6 +93,10 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Input<T> {
         let body =
             Bytes::from_request(request, app).await.map_err(|_| ApiError::bad("the body is missing"))?;
         let body: &[u8] = if body.is_empty() { b"{}" } else { &body };
+        // Serde would also read a list as an object's fields in their order.
+        if body.trim_ascii_start().first() == Some(&b'[') {
+            return Err(ApiError::bad("the body is a list: send an object"));
+        }
         serde_json::from_slice(body).map(Self).map_err(|error| ApiError::bad(format!("the body: {error}")))
     }
 }

@@ -26,6 +26,8 @@ const SLOT_WAIT: Duration = Duration::from_secs(15);
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 /// Most ids of one request.
 pub(super) const MAX_IDS: usize = 1_000;
+/// Most names in one list of a filter: there are fewer.
+pub(super) const MAX_FILTER_NAMES: usize = 8;
 /// Most facts of one request.
 pub(super) const MAX_FACTS: usize = MAX_BULK;
 /// Most namespaces of a page, as on the SDK's server.

@@ -7,7 +7,7 @@ use axum::{
     http::header::{CONTENT_DISPOSITION, CONTENT_TYPE},
     response::{IntoResponse as _, Response},
 };
-use baton_memory::model::Text;
+use baton_memory::{ids::OwnerId, model::Text};
 use bytes::Bytes;
 use futures::stream;
 use serde::{Deserialize, Serialize};
@@ -15,8 +15,8 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    Admin, ApiError, ApiErrorJson, AppState, Input, Params, Reader, places::PlaceQuery, sdk::Quota,
-    shapes::Count,
+    Admin, ApiError, ApiErrorJson, AppState, Input, Params, Reader, api_error::CONFLICT, places::PlaceQuery,
+    sdk::Quota, shapes::Count,
 };
 
 /// Longest line of an import: the longest item, with JSON escapes and its other fields.
@@ -115,8 +115,10 @@ async fn erase(
     if !caller.is_owner() {
         return Err(ApiError::owner_only());
     }
-    if input.confirm.parse() != Ok(caller.owner) {
-        return Err(ApiError::bad("`confirm` is the account id whose memory is to be erased"));
+    let why = "`confirm` is the account id whose memory is to be erased";
+    let confirmed: OwnerId = input.confirm.parse().map_err(|_| ApiError::bad(why))?;
+    if confirmed != caller.owner {
+        return Err(ApiError::new(CONFLICT).saying(why));
     }
     app.memory().erase_owner(caller.owner).await?;
     Ok(Json(Count { count: 1 }))

@@ -8,7 +8,7 @@ use baton_memory::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ApiError;
+use super::{ApiError, limits::MAX_FILTER_NAMES};
 use crate::time;
 use crate::{auth::Caller, delegation::Scope};
 
@@ -241,8 +241,7 @@ impl FilterInput {
 }
 
 fn named<T>(field: &str, names: &[String], of: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, ApiError> {
-    // No list of names is longer than the number of names.
-    if names.len() > 8 {
+    if names.len() > MAX_FILTER_NAMES {
         return Err(ApiError::bad(format!("`filters.{field}` names too many")));
     }
     let read = |name: &String| {

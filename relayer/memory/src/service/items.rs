@@ -132,8 +132,8 @@ impl Memory {
     /// Ends a fact's validity and adds its replacement, which names the old fact (F3).
     ///
     /// # Errors
-    /// [`MemoryError::NotFound`], [`MemoryError::Invalid`] for an item that is not a fact,
-    /// [`MemoryError::Conflict`] for a fact that was superseded before.
+    /// [`MemoryError::NotFound`], [`MemoryError::Invalid`] for a text that is no fact, [`MemoryError::Conflict`] for an
+    /// item that is not a fact, and for a fact that was superseded before.
     pub async fn supersede(&self, owner: OwnerId, id: ItemId, text: Text) -> Result<ItemView> {
         check_fact(&text, MAX_FACT_BYTES)?;
         let now_ms = self.now_ms();
@@ -142,7 +142,7 @@ impl Memory {
             self.check_room(owner, 1)?;
             let old = owner.state.entry(id).ok_or_else(no_item)?;
             if old.item.kind != Kind::Fact {
-                return Err(MemoryError::Invalid(
+                return Err(MemoryError::Conflict(
                     "only facts are superseded; messages stay as they were said".into(),
                 ));
             }

@@ -112,7 +112,7 @@ impl Memory {
             .write(owner, |owner| {
                 let entry = owner.state.entry(id).ok_or_else(no_item)?;
                 if entry.item.kind == Kind::Entity {
-                    return Err(MemoryError::Invalid(
+                    return Err(MemoryError::Conflict(
                         "an entity's name is what it is known by; delete it instead".into(),
                     ));
                 }

@@ -48,13 +48,11 @@ impl ScoringWeights {
     fn check(&self) -> Result<(), ApiError> {
         let weights = [self.semantic, self.recency, self.importance].into_iter().flatten();
         let good = weights.into_iter().all(|weight| (0.0..=1_000.0).contains(&weight));
-        let half_life = self.recency_half_life_days.is_none_or(|days| days > 0.0 && days <= 36_500.0);
-        if good && half_life && self.sum() > 0.0 {
+        let half_life = self.recency_half_life_days.is_none_or(|days| (0.01..=36_500.0).contains(&days));
+        if good && half_life {
             return Ok(());
         }
-        Err(ApiError::bad(
-            "`scoring_weights` are from 0 to 1000, not all 0, with a half-life of up to 36500 days",
-        ))
+        Err(ApiError::bad("`scoring_weights` are from 0 to 1000, with a half-life of 0.01 to 36500 days"))
     }
 
     fn sum(&self) -> f32 {
@@ -155,7 +153,8 @@ pub(in crate::http) async fn recall(
         namespace: request.namespace,
         persona: request.persona,
         scope,
-        weights: request.scoring_weights.map(ScoringWeights::read),
+        // Weights that are all 0 order nothing.
+        weights: request.scoring_weights.filter(|weights| weights.sum() > 0.0).map(ScoringWeights::read),
     };
     let found = search(&app, &caller, search_request, limit).await?;
     let mut hits = found.hits;
@@ -361,8 +360,8 @@ mod tests {
             importance: None,
         };
         assert!(weights(1.0, 0.5, 30.0).check().is_ok());
+        assert!(weights(0.0, 0.0, 0.01).check().is_ok());
         for bad in [
-            weights(0.0, 0.0, 30.0),
             weights(-1.0, 2.0, 30.0),
             weights(f32::NAN, 1.0, 30.0),
             weights(1.0, f32::INFINITY, 30.0),

@@ -33,6 +33,9 @@ async fn operations_have_distinct_ids_and_all_errors() {
         let id = operation["operationId"].as_str().unwrap_or_else(|| panic!("{name} has no id"));
         assert!(ids.insert(id), "{id} twice");
         assert!(id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'), "{id}");
+        for (status, response) in operation["responses"].as_object().unwrap() {
+            assert!(response["description"].is_string(), "{name} {status}");
+        }
         let gated = operation["security"].is_array();
         let statuses: &[&str] = match gated {
             true => &["400", "401", "403", "404", "408", "409", "413", "421", "429", "500", "503", "504"],

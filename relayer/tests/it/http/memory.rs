@@ -247,7 +247,8 @@ async fn f1_an_owner_is_erased_on_its_own_word_only() {
     person.remember("My dog is called Biscuit.", None).await;
     other.remember("My cat is called Luna.", None).await;
     let erase = |confirm: &str| person.ask("DELETE", "/v1/memory/owner", json!({ "confirm": confirm }));
-    erase(&other.account).await.refused(400, "bad_request");
+    erase(&other.account).await.refused(409, "conflict");
+    erase("me").await.refused(400, "bad_request");
     person.ask("DELETE", "/v1/memory/owner", Value::Null).await.refused(400, "bad_request");
     erase(&person.account).await.good();
     assert!(person.recalls("What is my dog called?", None).await.is_empty());
