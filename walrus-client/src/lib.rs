@@ -6,6 +6,8 @@
 //! - the ledger of bought lifetimes ([`lifetime`]),
 //! - the JSON of Walrus's HTTP interface ([`wire`]), which the embedded store (`baton-walrus-store`) writes.
 //!
+//! The feature `http` (on by default) has all but blob IDs, quilts and the JSON.
+//!
 //! Node, client and testnet call it through the traits of `baton_proto::store`. It knows nothing of sessions
 //! or libp2p. Every blob is opaque bytes: its content never reaches a log, an error or a metric.
 //!
@@ -41,10 +43,14 @@
 #![warn(clippy::indexing_slicing)]
 
 pub mod blob_id;
+#[cfg(feature = "http")]
 pub mod http_store;
+#[cfg(feature = "http")]
 pub mod jwt;
+#[cfg(feature = "http")]
 pub mod lifetime;
 pub mod quilt;
+#[cfg(feature = "http")]
 pub mod token_file;
 pub mod wire;
 
@@ -53,12 +59,15 @@ pub use blob_id::{
     ShardCount, ShardCountError, SliverPair, TreeRoot, blob_id, blob_id_of, blob_id_of_threads,
     blob_id_threads, encoded_length,
 };
+#[cfg(feature = "http")]
 pub use http_store::{
     HttpStore, HttpStoreBuilder, HttpStoreConfigError, PutPermission, SHARDS_HEADER, differing_shards,
     http_date,
 };
+#[cfg(feature = "http")]
 pub use jwt::{PublisherToken, TokenError, TokenMinter};
 pub use quilt::{Quilt, QuiltError, QuiltIndex, QuiltPatch, QuiltPatchId};
+#[cfg(feature = "http")]
 pub use token_file::{TokenFile, TokenFileError};
 
 /// Largest encoded head record that is sent, stored or read, in bytes. A head record has a fixed layout well

@@ -261,6 +261,7 @@ macro_rules! dispatch {
 impl Kernel {
     /// All kernels that this machine can run, the fastest last.
     pub(super) fn all() -> Vec<Self> {
+        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "there is one kernel"))]
         let mut all = vec![Self::Any];
         #[cfg(target_arch = "x86_64")]
         {
