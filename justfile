@@ -54,6 +54,10 @@ deny:
 advisories:
     cargo deny check advisories
 
+# Build the browser client (@baton/client), and use it in Chromium
+browser *arguments:
+    ./scripts/browser.sh {{arguments}}
+
 # Benchmarks: what the network adds to a turn, the engine beside llama.cpp, blob IDs, sealing
 bench:
     cargo run --release --bin baton-testnet -- bench turn

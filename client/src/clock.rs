@@ -1,9 +1,8 @@
 //! The time source of a client.
 
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::sync::Arc;
+
+use web_time::{SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since the Unix epoch, from the program's time source.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;

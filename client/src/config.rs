@@ -12,13 +12,16 @@ use baton_proto::{
     store::{BlobStore, HeadIndex},
     turn::StoragePolicy,
 };
-use baton_walrus_client::{HttpStore, ShardCount};
+#[cfg(not(target_family = "wasm"))]
+use baton_walrus_client::HttpStore;
+use baton_walrus_client::ShardCount;
 use zeroize::Zeroizing;
 
+#[cfg(not(target_family = "wasm"))]
+use crate::error::ClientError;
 use crate::{
     clock::{Clock, system_clock},
     decoy_ledger::DecoyPolicy,
-    error::ClientError,
     network::{choose::DEFAULT_MAX_PRICE, heads::NamedIndex, quota::QuotaHolder},
     timeouts::Timeouts,
 };
@@ -133,6 +136,7 @@ impl ClientConfig {
     }
 
     /// A client with HTTP stores that are also the head index.
+    #[cfg(not(target_family = "wasm"))]
     #[must_use]
     pub fn with_store(home: Option<&Path>, store: HttpStore) -> Self {
         let shards = store.shards();
@@ -144,6 +148,7 @@ impl ClientConfig {
     ///
     /// # Errors
     /// [`ClientError::Config`] for a URL or shard count that cannot be used.
+    #[cfg(not(target_family = "wasm"))]
     pub fn with_http(
         home: Option<&Path>,
         publisher: &str,

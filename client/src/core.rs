@@ -200,13 +200,14 @@ impl Core {
     /// Runs a task that ends with the client.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let cancel = self.cancel.clone();
-        self.tasks.spawn(async move {
+        let task = self.tasks.track_future(async move {
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => {}
                 () = work => {}
             }
         });
+        tokio::spawn(task);
     }
 
     /// Runs work that blocks, on a thread whose stack is wiped.

@@ -7,10 +7,7 @@ mod decoy_shape;
 mod progress;
 pub(crate) mod queue;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use baton_proto::{
     ErrorCode, SignedObject,
@@ -21,6 +18,7 @@ use baton_proto::{
     tools::is_definitions,
     turn::{TurnAuth, json_schema_hash},
 };
+use web_time::Instant;
 
 use progress::Progress;
 

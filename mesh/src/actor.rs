@@ -5,6 +5,8 @@
 
 mod dht;
 mod network;
+#[cfg(not(target_family = "wasm"))]
+mod sockets;
 
 use std::{
     collections::HashMap,
@@ -16,7 +18,7 @@ use futures::StreamExt as _;
 use libp2p::{
     Multiaddr, PeerId, StreamProtocol, Swarm,
     core::{ConnectedPoint, transport::ListenerId},
-    identify, mdns, ping,
+    identify, ping,
     swarm::{
         ConnectionError, ConnectionId, DialError, SwarmEvent,
         dial_opts::{DialOpts, PeerCondition},
@@ -47,7 +49,7 @@ use crate::{
     stats::Counters,
     status::NetworkStatus,
     stream_quotas::{StreamQuotas, StreamRefusal},
-    transport::{is_websocket, listen_error, listen_on_error, split_identity},
+    transport::{can_dial, listen_error, listen_on_error, split_identity},
     turn_protocol::{InboundStream, OpenReply},
     turn_stream::TurnStream,
 };
@@ -229,7 +231,7 @@ impl Actor {
     }
 
     fn attempt(&mut self, peer: PeerId, mut addrs: Vec<Multiaddr>) -> Option<ConnectionId> {
-        addrs.retain(|address| !is_websocket(address));
+        addrs.retain(can_dial);
         let options =
             DialOpts::peer_id(peer).condition(PeerCondition::Always).addresses(addrs.clone()).build();
         let connection = options.connection_id();
@@ -313,15 +315,13 @@ impl Actor {
                 let Some(node) = node_id_of(&peer) else { return };
                 self.update_peers(|table| table.answered(node, took));
             }
-            BehaviourEvent::Mdns(mdns::Event::Discovered(found)) => self.on_mdns_discovered(found),
-            BehaviourEvent::Mdns(mdns::Event::Expired(expired)) => self.on_mdns_expired(expired),
             BehaviourEvent::Dht(event) => self.on_dht_event(event),
             BehaviourEvent::Gossip(event) => self.on_gossip(event),
             BehaviourEvent::Relay(event) => self.counters.count(|stats| stats.relay.count(&event)),
             BehaviourEvent::Circuits(event) => self.on_relay_client(event),
-            BehaviourEvent::HolePunching(event) => self.on_hole_punched(&event),
-            BehaviourEvent::Reachable(event) => self.on_reachable(&event),
-            BehaviourEvent::Upnp(event) => self.on_upnp(event),
+            #[cfg(not(target_family = "wasm"))]
+            other => self.on_socket_event(other),
+            #[cfg(target_family = "wasm")]
             _ => {}
         }
     }
@@ -469,26 +469,6 @@ impl Actor {
                 self.relays.offered(peer, listens.unwrap_or_else(|| remote.clone()));
             }
             None => self.relays.withdrawn(peer),
-        }
-    }
-
-    fn on_mdns_discovered(&mut self, found: Vec<(PeerId, Multiaddr)>) {
-        for (peer, address) in found {
-            let Some(node) = node_id_of(&peer) else { continue };
-            let (address, _) = split_identity(address);
-            self.update_peers(|table| table.appeared(node, address.clone()));
-            if !self.swarm.is_connected(&peer) && !self.dials.is_dialing(peer) {
-                self.dial(peer, vec![address]);
-            }
-        }
-    }
-
-    fn on_mdns_expired(&mut self, expired: Vec<(PeerId, Multiaddr)>) {
-        for (peer, address) in expired {
-            if let Some(node) = node_id_of(&peer) {
-                let (address, _) = split_identity(address);
-                self.update_peers(|table| table.disappeared(node, &address));
-            }
         }
     }
 

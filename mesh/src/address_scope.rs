@@ -1,19 +1,11 @@
-//! Address scopes, and a transport that refuses to dial into narrower scopes than this mesh may use.
+//! Address scopes: how far away an address is, and how near a mesh may dial.
 //!
 //! Addresses come from unknown peers: in identify messages, node records and DHT replies. Without this rule,
 //! such an address could make this machine dial into its own loopback or local network.
 
-use std::{
-    net::IpAddr,
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::net::IpAddr;
 
-use libp2p::{
-    Multiaddr, Transport,
-    core::transport::{DialOpts, ListenerId, TransportError, TransportEvent},
-    multiaddr::Protocol,
-};
+use libp2p::{Multiaddr, multiaddr::Protocol};
 
 /// The scope from which an address is reachable, the widest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,47 +59,6 @@ pub(crate) fn nearest<'a>(configured: impl Iterator<Item = &'a Multiaddr>, mdns:
     let narrowest = configured.filter(|address| !is_unspecified(address)).filter_map(reach_of_address).max();
     let found = if mdns { Reach::Local } else { Reach::Public };
     narrowest.unwrap_or(Reach::Public).max(found)
-}
-
-/// A transport that refuses to dial addresses of narrower scope than `nearest`.
-pub(crate) struct ScopedTransport<T> {
-    inner: T,
-    nearest: Reach,
-}
-
-impl<T> ScopedTransport<T> {
-    pub(crate) fn new(inner: T, nearest: Reach) -> Self {
-        Self { inner, nearest }
-    }
-}
-
-impl<T: Transport + Unpin> Transport for ScopedTransport<T> {
-    type Output = T::Output;
-    type Error = T::Error;
-    type ListenerUpgrade = T::ListenerUpgrade;
-    type Dial = T::Dial;
-
-    fn listen_on(&mut self, id: ListenerId, address: Multiaddr) -> Result<(), TransportError<T::Error>> {
-        self.inner.listen_on(id, address)
-    }
-
-    fn remove_listener(&mut self, id: ListenerId) -> bool {
-        self.inner.remove_listener(id)
-    }
-
-    fn dial(&mut self, address: Multiaddr, options: DialOpts) -> Result<T::Dial, TransportError<T::Error>> {
-        match reach_of_address(&address) {
-            Some(reach) if reach <= self.nearest => self.inner.dial(address, options),
-            _ => Err(TransportError::MultiaddrNotSupported(address)),
-        }
-    }
-
-    fn poll(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<TransportEvent<T::ListenerUpgrade, T::Error>> {
-        Pin::new(&mut self.inner).poll(context)
-    }
 }
 
 #[cfg(test)]

@@ -2,14 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
+#[cfg(not(target_family = "wasm"))]
+use crate::limits::MEMORY_SHARE;
+#[cfg(not(target_family = "wasm"))]
+use libp2p::{autonat, dcutr, mdns, memory_connection_limits, upnp};
 use libp2p::{
-    autonat,
     connection_limits::{self, ConnectionLimits},
-    dcutr, identify,
+    identify,
     identity::Keypair,
-    kad, mdns, memory_connection_limits, ping, relay,
+    kad, ping, relay,
     swarm::{NetworkBehaviour, behaviour::toggle::Toggle},
-    upnp,
 };
 
 use crate::{
@@ -18,7 +20,7 @@ use crate::{
     gate, gossip,
     limits::{
         DHT_QUERY_TIMEOUT, DHT_REFRESH, MAX_CIRCUITS, MAX_CIRCUITS_PER_PEER, MAX_DHT_OWN,
-        MAX_DHT_PACKET_BYTES, MAX_DHT_RECORDS, MAX_PROVIDED_KEYS, MAX_RESERVATIONS, MEMORY_SHARE, MeshLimits,
+        MAX_DHT_PACKET_BYTES, MAX_DHT_RECORDS, MAX_PROVIDED_KEYS, MAX_RESERVATIONS, MeshLimits,
     },
     stats::Counters,
     turn_protocol::{self, UnknownPeerLimit},
@@ -47,22 +49,30 @@ pub(crate) const SILENCE: Duration = PING_INTERVAL.saturating_add(PING_TIMEOUT);
 ///
 /// The limits come first, to refuse before any other behaviour spends work. The gate precedes the other
 /// limits because it counts by subnet; under a global count alone, a few peers could fill all slots.
+///
+/// A browser has none of those that need sockets: it neither listens nor sees its local network.
 #[derive(NetworkBehaviour)]
 pub(crate) struct Behaviour {
     pub(crate) gate: gate::GateBehaviour,
     pub(crate) connection_limits: connection_limits::Behaviour,
+    #[cfg(not(target_family = "wasm"))]
     pub(crate) memory_limits: memory_connection_limits::Behaviour,
     pub(crate) turn: turn_protocol::TurnBehaviour,
     pub(crate) identify: identify::Behaviour,
     pub(crate) ping: ping::Behaviour,
+    #[cfg(not(target_family = "wasm"))]
     pub(crate) mdns: Toggle<mdns::tokio::Behaviour>,
     pub(crate) dht: Toggle<kad::Behaviour<kad::store::MemoryStore>>,
     pub(crate) gossip: Toggle<gossip::GossipBehaviour>,
     pub(crate) relay: Toggle<relay::Behaviour>,
     pub(crate) circuits: relay::client::Behaviour,
+    #[cfg(not(target_family = "wasm"))]
     pub(crate) hole_punching: Toggle<dcutr::Behaviour>,
+    #[cfg(not(target_family = "wasm"))]
     pub(crate) reachable: Toggle<autonat::v2::client::Behaviour>,
+    #[cfg(not(target_family = "wasm"))]
     pub(crate) dial_back: Toggle<autonat::v2::server::Behaviour>,
+    #[cfg(not(target_family = "wasm"))]
     pub(crate) upnp: Toggle<upnp::tokio::Behaviour>,
 }
 
@@ -75,7 +85,9 @@ impl Behaviour {
     ) -> Result<Self, MeshError> {
         let local = keypair.public().to_peer_id();
         // A mesh on loopback alone has no routers to traverse.
+        #[cfg(not(target_family = "wasm"))]
         let nat = config.nat && !config.is_alone();
+        #[cfg(not(target_family = "wasm"))]
         let mdns = config
             .mdns
             .then(|| mdns::tokio::Behaviour::new(mdns::Config::default(), keypair.public().to_peer_id()))
@@ -91,6 +103,7 @@ impl Behaviour {
         Ok(Self {
             gate,
             connection_limits: connection_limits::Behaviour::new(connection_bounds(&config.limits)),
+            #[cfg(not(target_family = "wasm"))]
             memory_limits: match config.limits.max_process_memory_bytes {
                 Some(bytes) => memory_connection_limits::Behaviour::with_max_bytes(bytes),
                 None => memory_connection_limits::Behaviour::with_max_percentage(MEMORY_SHARE),
@@ -104,6 +117,7 @@ impl Behaviour {
             ping: ping::Behaviour::new(
                 ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT),
             ),
+            #[cfg(not(target_family = "wasm"))]
             mdns: Toggle::from(mdns),
             dht: Toggle::from(config.discovery.then(|| dht(keypair, config.accept_turns))),
             gossip: Toggle::from(config.discovery.then(|| gossip::behaviour(keypair)).transpose()?),
@@ -111,13 +125,17 @@ impl Behaviour {
                 config.relay.then(|| relay::Behaviour::new(local, relay_config(config.relay_limits))),
             ),
             circuits,
+            #[cfg(not(target_family = "wasm"))]
             hole_punching: Toggle::from(config.nat.then(|| dcutr::Behaviour::new(local))),
+            #[cfg(not(target_family = "wasm"))]
             reachable: Toggle::from(
                 (nat && config.accept_turns).then(autonat::v2::client::Behaviour::default),
             ),
+            #[cfg(not(target_family = "wasm"))]
             dial_back: Toggle::from(
                 (nat && config.accept_turns).then(autonat::v2::server::Behaviour::default),
             ),
+            #[cfg(not(target_family = "wasm"))]
             upnp: Toggle::from((nat && config.upnp).then(upnp::tokio::Behaviour::default)),
         })
     }

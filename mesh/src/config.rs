@@ -1,13 +1,10 @@
 //! Configuration of a mesh at its start. The binaries fill it from files and flags; nothing here reads the
 //! environment.
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{fmt, sync::Arc};
 
 use libp2p::{Multiaddr, StreamProtocol};
+use web_time::{SystemTime, UNIX_EPOCH};
 
 use crate::{
     address_scope::{self, Reach},

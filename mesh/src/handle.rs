@@ -197,7 +197,11 @@ fn swarm(
     config: &MeshConfig,
     counters: Arc<Counters>,
 ) -> Result<Swarm<Behaviour>, MeshError> {
-    let settings = swarm::Config::with_tokio_executor()
+    #[cfg(not(target_family = "wasm"))]
+    let settings = swarm::Config::with_tokio_executor();
+    #[cfg(target_family = "wasm")]
+    let settings = swarm::Config::with_wasm_executor();
+    let settings = settings
         .with_idle_connection_timeout(config.limits.idle_timeout)
         .with_max_negotiating_inbound_streams(MAX_NEGOTIATING_STREAMS);
     let local = keypair.public().to_peer_id();

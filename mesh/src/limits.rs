@@ -1,6 +1,8 @@
 //! Every bound of the mesh, with its reason. Configurable bounds are in [`MeshLimits`]; the others are
 //! constants because no deployment has a reason to change them.
 
+#![cfg_attr(target_family = "wasm", allow(dead_code, reason = "a browser has no sockets to limit"))]
+
 use std::time::Duration;
 
 /// Commands waiting for the swarm task. When full, callers wait up to their own deadline.

@@ -140,6 +140,7 @@ impl PeerTable {
     }
 
     /// Multicast announced a peer at an address.
+    #[cfg(not(target_family = "wasm"))]
     pub(crate) fn appeared(&mut self, node: NodeId, address: Multiaddr) -> Vec<PeerEvent> {
         let events = self.learn(node, address);
         if let Some(entry) = self.peers.get_mut(&node) {
@@ -149,6 +150,7 @@ impl PeerTable {
     }
 
     /// Multicast withdrew a peer's address.
+    #[cfg(not(target_family = "wasm"))]
     pub(crate) fn disappeared(&mut self, node: NodeId, address: &Multiaddr) -> Vec<PeerEvent> {
         if let Some(entry) = self.peers.get_mut(&node) {
             entry.present = entry.present.saturating_sub(1);

@@ -158,7 +158,7 @@ impl Actor {
         let now_ms = self.clock.now_ms();
         let key = key.to_record_key();
         let expires = Instant::now() + Duration::from_millis(expires_ms.saturating_sub(now_ms));
-        let record = Record { key: key.clone(), value, publisher: None, expires: Some(expires.into_std()) };
+        let record = Record { key: key.clone(), value, publisher: None, expires: Some(dht_instant(expires)) };
         match self.dht_for_query().map(|dht| dht.get_closest_peers(key.to_vec())) {
             Ok(id) => {
                 self.dht.queries.insert(id, Query::Near { record, reply });
@@ -217,7 +217,7 @@ impl Actor {
         let value = own.encode();
         let expires = now + Duration::from_millis(own.expires_ms.saturating_sub(self.clock.now_ms()));
         let key = DhtKey::Node(own.node).to_record_key();
-        let record = Record { key: key.clone(), value, publisher: None, expires: Some(expires.into_std()) };
+        let record = Record { key: key.clone(), value, publisher: None, expires: Some(dht_instant(expires)) };
         let Ok(dht) = self.dht_for_query() else { return };
         let mut begun = vec![dht.put_record(record, Quorum::All).ok()];
         let names = own.models.iter().flat_map(|offer| [offer.name.clone(), offer.model.to_string()]);
@@ -359,7 +359,7 @@ impl Actor {
         }
         record.publisher = None;
         let left = Duration::from_millis(summary.expires_ms.saturating_sub(now_ms));
-        record.expires = Some((Instant::now() + left).into_std());
+        record.expires = Some(dht_instant(Instant::now() + left));
         if is_newer && let Some(DhtKey::Node(_)) = DhtKey::parse(key.as_ref()) {
             self.take_record(&record.value, now_ms);
         }
@@ -536,6 +536,11 @@ fn compare(key: &RecordKey, best: &mut Option<LookupResult>, record: Record, now
             *best = Some(LookupResult { value: record.value, summary, agreeing: 1, behind });
         }
     }
+}
+
+/// A time on the clock of libp2p's records.
+fn dht_instant(time: Instant) -> web_time::Instant {
+    web_time::Instant::now() + time.saturating_duration_since(Instant::now())
 }
 
 #[cfg(test)]

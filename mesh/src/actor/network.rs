@@ -4,14 +4,13 @@ use std::{collections::HashMap, sync::PoisonError, time::Duration};
 
 use baton_proto::ids::NodeId;
 use libp2p::{
-    Multiaddr, PeerId, autonat, dcutr, gossipsub, kad,
+    Multiaddr, PeerId, gossipsub, kad,
     multiaddr::Protocol,
     relay,
     swarm::{
         ConnectionId,
         dial_opts::{DialOpts, PeerCondition},
     },
-    upnp,
 };
 use tokio::time::Instant;
 
@@ -29,7 +28,6 @@ use crate::{
     relays::{CircuitLimits, is_circuit, relay_of},
     status::{NetworkStatus, Reachability},
     subnet::{Origin, Subnet},
-    transport::is_websocket,
     turn_protocol::OpenReply,
 };
 
@@ -76,7 +74,7 @@ pub(crate) struct Network {
     /// Whether an external address was configured.
     configured_external: bool,
     /// Whether an AutoNAT server failed to dial back.
-    unreachable: bool,
+    pub(super) unreachable: bool,
 }
 
 impl Network {
@@ -305,7 +303,7 @@ impl Actor {
     }
 
     /// Sets the DHT mode: an unreachable mesh stores no records for others.
-    fn settle_dht_mode(&mut self) {
+    pub(super) fn settle_dht_mode(&mut self) {
         let serve = self.serves && self.reachability() != Reachability::Private;
         let wanted = if serve { kad::Mode::Server } else { kad::Mode::Client };
         if let Some(dht) = self.swarm.behaviour_mut().dht.as_mut()
@@ -401,35 +399,6 @@ impl Actor {
                 self.relays.learned(relay_peer_id, circuit(bytes, time));
             }
             relay::client::Event::InboundCircuitEstablished { .. } => {}
-        }
-    }
-
-    pub(super) fn on_hole_punched(&mut self, event: &dcutr::Event) {
-        self.counters.count(|stats| match &event.result {
-            Ok(_) => stats.holes_punched += 1,
-            Err(_) => stats.holes_failed += 1,
-        });
-        tracing::debug!(peer = %event.remote_peer_id, direct = event.result.is_ok(), "hole punching ended");
-    }
-
-    pub(super) fn on_reachable(&mut self, event: &autonat::v2::client::Event) {
-        tracing::debug!(address = %event.tested_addr, reachable = event.result.is_ok(), "an address was tested from outside");
-        // Other nodes cannot dial a WebSocket, so its failed test says nothing.
-        if event.result.is_err() && !is_websocket(&event.tested_addr) {
-            self.network.unreachable = true;
-        }
-        self.settle_dht_mode();
-    }
-
-    pub(super) fn on_upnp(&mut self, event: upnp::Event) {
-        match event {
-            upnp::Event::NewExternalAddr { external_addr, .. } => {
-                tracing::info!(address = %external_addr, "the router forwards a port to this mesh");
-            }
-            upnp::Event::GatewayNotFound | upnp::Event::NonRoutableGateway => {
-                tracing::debug!("no router here forwards ports");
-            }
-            upnp::Event::ExpiredExternalAddr { .. } => {}
         }
     }
 

@@ -1,0 +1,19 @@
+//! The Baton client in a page: keys, sessions and checks are the same code as in the `baton` program.
+//!
+//! The crate owns what only a page needs:
+//! - the API for JavaScript (`client`), with its TypeScript declarations,
+//! - a store over `fetch` (`store`).
+//!
+//! Nodes are reached over WebSocket by libp2p, in the mesh crate. Keys stay in the page's memory: a session goes
+//! on elsewhere, or after a reload, by its 24 words.
+
+#![cfg(target_family = "wasm")]
+
+mod client;
+mod store;
+
+pub use client::{BatonClient, BatonSession};
+// Named for their features alone.
+use getrandom as _;
+use getrandom_2 as _;
+use getrandom_3 as _;
