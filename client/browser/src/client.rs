@@ -270,7 +270,8 @@ impl BatonSession {
 
     /// Waits until every blob is seen in the store and the head is published; false after so many seconds.
     pub async fn settled(&self, seconds: f64) -> Result<bool, JsValue> {
-        let wait = Duration::from_secs_f64(seconds.clamp(0.0, 3600.0));
+        let wait = Duration::try_from_secs_f64(seconds.clamp(0.0, 3600.0))
+            .map_err(|_| wrong("seconds", "it is no number"))?;
         let stored = self.handle.wait_settled(wait).await.map_err(failure)?;
         let published = self.handle.wait_published(wait).await.map_err(failure)?;
         Ok(stored && published)

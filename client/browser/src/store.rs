@@ -7,16 +7,15 @@ use std::sync::Arc;
 
 use baton_proto::{
     ids::{BlobId, HeadIndexKey},
-    limits::MAX_SIGNED_BYTES,
     store::{BlobStore, HeadIndex, PutOptions, PutOutcome, StoreError, StoreFuture},
 };
-use baton_walrus_client::{ShardCount, blob_id, wire};
+use baton_walrus_client::{MAX_HEAD_BYTES, ShardCount, blob_id, wire};
 use js_sys::{Reflect, Uint8Array};
 use send_wrapper::SendWrapper;
 use tokio::time::timeout;
 use wasm_bindgen::{JsCast as _, JsValue};
 use wasm_bindgen_futures::JsFuture;
-use web_sys::{ReadableStreamDefaultReader, Request, RequestCache, RequestInit, Response};
+use web_sys::{ReadableStreamDefaultReader, Request, RequestCache, RequestInit, RequestRedirect, Response};
 
 /// Time limit of a request. Walrus takes some 20 s to certify a blob.
 const TIME_LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
@@ -58,12 +57,18 @@ impl FetchStore {
         // After this point the blob may be stored, whatever the answer.
         let answer = ask("PUT", &url, Some(&bytes), MAX_ANSWER_BYTES).await.map_err(|error| match error {
             StoreError::Unavailable { reason, .. } => StoreError::OutcomeUnknown { reason },
+            StoreError::TooLarge { .. } => {
+                StoreError::OutcomeUnknown { reason: "the answer is too long".to_owned() }
+            }
             other => other,
         })?;
-        if answer.status != 200 {
-            return Err(answer.error());
-        }
         let lost = |reason: &str| StoreError::OutcomeUnknown { reason: reason.to_owned() };
+        match answer.status {
+            200 => {}
+            // A proxy may answer so after the publisher has bought the blob.
+            500.. => return Err(lost("the publisher failed")),
+            _ => return Err(answer.error()),
+        }
         let result: wire::StoreResult =
             serde_json::from_slice(&answer.body).map_err(|_| lost("the answer cannot be read"))?;
         let (named, newly_created, end_epoch) = match result {
@@ -109,7 +114,7 @@ impl FetchStore {
 
     async fn get_head(&self, key: HeadIndexKey) -> Result<Option<Vec<u8>>, StoreError> {
         let url = format!("{}/v1/baton/heads/{key}", self.heads);
-        let answer = ask("GET", &url, None, MAX_SIGNED_BYTES + 1).await?;
+        let answer = ask("GET", &url, None, MAX_HEAD_BYTES).await?;
         match answer.status {
             200 => Ok(Some(answer.body)),
             404 => Ok(None),
@@ -171,6 +176,8 @@ async fn ask(method: &str, url: &str, body: Option<&[u8]>, limit: usize) -> Resu
         options.set_method(method);
         // A browser's cache may keep an answer that is no longer true.
         options.set_cache(RequestCache::NoStore);
+        // A redirected PUT would be sent twice.
+        options.set_redirect(RequestRedirect::Error);
         if let Some(bytes) = body {
             options.set_body(&Uint8Array::from(bytes));
         }
