@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 #[cfg(not(target_family = "wasm"))]
 use crate::limits::MEMORY_SHARE;
 #[cfg(not(target_family = "wasm"))]
-use libp2p::{autonat, dcutr, mdns, memory_connection_limits, upnp};
+use libp2p::{autonat, dcutr, mdns, memory_connection_limits};
 use libp2p::{
     connection_limits::{self, ConnectionLimits},
     identify,
@@ -72,8 +72,8 @@ pub(crate) struct Behaviour {
     pub(crate) reachable: Toggle<autonat::v2::client::Behaviour>,
     #[cfg(not(target_family = "wasm"))]
     pub(crate) dial_back: Toggle<autonat::v2::server::Behaviour>,
-    #[cfg(not(target_family = "wasm"))]
-    pub(crate) upnp: Toggle<upnp::tokio::Behaviour>,
+    #[cfg(feature = "upnp")]
+    pub(crate) upnp: Toggle<libp2p::upnp::tokio::Behaviour>,
 }
 
 impl Behaviour {
@@ -135,8 +135,8 @@ impl Behaviour {
             dial_back: Toggle::from(
                 (nat && config.accept_turns).then(autonat::v2::server::Behaviour::default),
             ),
-            #[cfg(not(target_family = "wasm"))]
-            upnp: Toggle::from((nat && config.upnp).then(upnp::tokio::Behaviour::default)),
+            #[cfg(feature = "upnp")]
+            upnp: Toggle::from((nat && config.upnp).then(libp2p::upnp::tokio::Behaviour::default)),
         })
     }
 }

@@ -88,7 +88,7 @@ pub struct MeshConfig {
     pub relay: bool,
     /// Limits of each carried circuit, if `relay` is set.
     pub relay_limits: RelayLimits,
-    /// Whether to ask the router for a port mapping by UPnP.
+    /// Whether to ask the router for a port mapping by UPnP; needs the feature `upnp`.
     pub upnp: bool,
     /// The narrowest scope of peer-supplied addresses that are dialled. If `None`, that of the configured
     /// addresses.

@@ -1,6 +1,6 @@
 //! Events of the behaviours that need sockets: the local network, routers and reachability. A browser has none.
 
-use libp2p::{Multiaddr, PeerId, autonat, dcutr, mdns, upnp};
+use libp2p::{Multiaddr, PeerId, autonat, dcutr, mdns};
 
 use super::Actor;
 use crate::{
@@ -17,6 +17,7 @@ impl Actor {
             BehaviourEvent::Mdns(mdns::Event::Expired(expired)) => self.on_mdns_expired(expired),
             BehaviourEvent::HolePunching(event) => self.on_hole_punched(&event),
             BehaviourEvent::Reachable(event) => self.on_reachable(&event),
+            #[cfg(feature = "upnp")]
             BehaviourEvent::Upnp(event) => on_upnp(event),
             _ => {}
         }
@@ -60,7 +61,10 @@ impl Actor {
     }
 }
 
-fn on_upnp(event: upnp::Event) {
+#[cfg(feature = "upnp")]
+fn on_upnp(event: libp2p::upnp::Event) {
+    use libp2p::upnp;
+
     match event {
         upnp::Event::NewExternalAddr { external_addr, .. } => {
             tracing::info!(address = %external_addr, "the router forwards a port to this mesh");
