@@ -18,8 +18,9 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-import test_memwal
-from test_memwal import Program
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import programs
+from programs import Program
 
 
 class Agent(unittest.IsolatedAsyncioTestCase):
@@ -40,7 +41,7 @@ class Agent(unittest.IsolatedAsyncioTestCase):
 
     @classmethod
     def baton(cls, *arguments):
-        command = [str(test_memwal.binaries / "baton"), *arguments, "--home", str(cls.home), "--json"]
+        command = [programs.path("baton"), *arguments, "--home", str(cls.home), "--json"]
         command += ["--relayer", cls.relayer.ready["http"]]
         return json.loads(subprocess.run(command, capture_output=True, check=True).stdout.splitlines()[-1])
 
@@ -99,5 +100,5 @@ class Agent(unittest.IsolatedAsyncioTestCase):
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        test_memwal.binaries = pathlib.Path(sys.argv.pop(1))
+        programs.binaries = pathlib.Path(sys.argv.pop(1))
     unittest.main()

@@ -7,65 +7,23 @@ needs `baton-relayer` and `baton-testnet` in that folder: contents go to the emb
 
 import asyncio
 import importlib.metadata
-import json
 import os
 import pathlib
-import select
-import subprocess
 import sys
 import tempfile
-import threading
 import unittest
 from datetime import datetime, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from memwal import MemWal, RecallParams
 from memwal.client import MemWalError, MemWalRememberJobNotFound
 from memwal.types import RecallManualOptions, RememberBulkItem, ScoringWeights
 from memwal.utils import delegate_key_to_sui_address
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import programs
+from programs import Model, Program
+
 SECONDS = 30
-binaries = pathlib.Path("target/debug")
-
-
-class Program:
-    """A program that prints one JSON line when it is ready."""
-
-    def __init__(self, name, *arguments):
-        self.log = tempfile.TemporaryFile()
-        command = [str(binaries / name), *map(str, arguments)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log)
-        readable, _, _ = select.select([self.process.stdout], [], [], SECONDS)
-        line = self.process.stdout.readline() if readable else b""
-        if not line:
-            self.process.kill()
-            raise RuntimeError(f"{name} was not ready within {SECONDS} s:\n{self.output()}")
-        self.ready = json.loads(line)
-
-    def output(self):
-        self.log.seek(0)
-        return self.log.read().decode(errors="replace")
-
-    def stop(self):
-        self.process.terminate()
-        code = self.process.wait(SECONDS)
-        self.process.stdout.close()
-        return code
-
-
-class Model(BaseHTTPRequestHandler):
-    """An OpenAI-compatible model that gives one answer to everything."""
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        body = json.dumps({"choices": [{"message": {"role": "assistant", "content": "Biscuit."}}]}).encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
 
 
 class MemwalClient(unittest.IsolatedAsyncioTestCase):
@@ -73,8 +31,7 @@ class MemwalClient(unittest.IsolatedAsyncioTestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         folder = pathlib.Path(cls.folder.name)
-        cls.model = ThreadingHTTPServer(("127.0.0.1", 0), Model)
-        threading.Thread(target=cls.model.serve_forever, daemon=True).start()
+        cls.model = Model("Biscuit.")
         cls.store = Program(
             "baton-testnet", "store", "--listen", "127.0.0.1:0", "--data-dir", folder / "store", "--json"
         )
@@ -230,5 +187,5 @@ class MemwalClient(unittest.IsolatedAsyncioTestCase):
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        binaries = pathlib.Path(sys.argv.pop(1))
+        programs.binaries = pathlib.Path(sys.argv.pop(1))
     unittest.main()

@@ -23,8 +23,7 @@ from langchain_openai import ChatOpenAI
 from pydantic_ai import Agent, NativeOutput
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 
-import test_openai
-from test_openai import Network
+from test_openai import Network, programs
 
 ASKED = "Name a city. Answer with its name, and whether it is big."
 
@@ -149,5 +148,5 @@ def weather(city: str) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        test_openai.binaries = pathlib.Path(sys.argv.pop(1))
+        programs.binaries = pathlib.Path(sys.argv.pop(1))
     unittest.main(verbosity=2)

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import pathlib
-import select
 import subprocess
 import sys
 import tempfile
@@ -21,32 +20,12 @@ import unittest
 import openai
 import pydantic
 
-SECONDS = 60
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import programs
+from programs import SECONDS, Program
+
 MODELS = os.environ.get("BATON_MODELS")
 EMBEDDER = "all-minilm-l6-v2" if MODELS else "hashing-384-v1"
-binaries = pathlib.Path("target/debug")
-
-
-class Program:
-    """A program that prints one JSON line when it is ready."""
-
-    def __init__(self, name, *arguments):
-        self.log = tempfile.TemporaryFile()
-        command = [str(binaries / name), *map(str, arguments)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log)
-        readable, _, _ = select.select([self.process.stdout], [], [], SECONDS)
-        line = self.process.stdout.readline() if readable else b""
-        if not line:
-            self.process.kill()
-            self.log.seek(0)
-            raise RuntimeError(f"{name} was not ready within {SECONDS} s:\n{self.log.read().decode(errors='replace')}")
-        self.ready = json.loads(line)
-
-    def stop(self):
-        self.process.terminate()
-        code = self.process.wait(SECONDS)
-        self.process.stdout.close()
-        return code
 
 
 class Network(unittest.TestCase):
@@ -116,7 +95,7 @@ class OpenAiClient(Network):
         self.assertEqual(len(nodes), 3, nodes)
         session = sessions.pop()
         baton = lambda *words: subprocess.run(
-            [str(binaries / "baton"), "session", *words, *map(str, self.settings)], capture_output=True, text=True
+            [programs.path("baton"), "session", *words, *map(str, self.settings)], capture_output=True, text=True
         ).stdout
         # The session's file is the gateway's until it was at rest for a while: others read it, and change nothing.
         self.assertIn('"verified":true', baton("verify", session, "--full"))
@@ -398,5 +377,5 @@ class OpenAiClientWithTheModel(Network):
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        binaries = pathlib.Path(sys.argv.pop(1))
+        programs.binaries = pathlib.Path(sys.argv.pop(1))
     unittest.main(verbosity=2)

@@ -15,7 +15,7 @@ import anthropic
 import ollama
 
 import test_openai
-from test_openai import Network
+from test_openai import Network, programs
 
 
 class OtherApis(Network):
@@ -118,5 +118,5 @@ class OtherApis(Network):
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        test_openai.binaries = pathlib.Path(sys.argv.pop(1))
+        programs.binaries = pathlib.Path(sys.argv.pop(1))
     unittest.main(verbosity=2)

@@ -17,8 +17,8 @@ import unittest
 import openai
 from openai.types.chat import ChatCompletionMessage
 
-import test_openai
-from test_openai import Program
+from test_openai import programs
+from programs import Program
 
 TOOLS = [{"type": "function", "function": {
     "name": "get_weather",
@@ -218,5 +218,5 @@ class Tools(unittest.TestCase):
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        test_openai.binaries = pathlib.Path(sys.argv.pop(1))
+        programs.binaries = pathlib.Path(sys.argv.pop(1))
     unittest.main(verbosity=2)

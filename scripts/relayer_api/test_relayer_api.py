@@ -11,18 +11,19 @@ import os
 import pathlib
 import random
 import re
-import select
 import subprocess
 import sys
 import tempfile
-import threading
 import unittest
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 from nacl.signing import SigningKey
 
 import signing
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import programs
+from programs import Model, Program
 
 SECONDS = 30
 # A limit for a hung run: it takes one to two minutes.
@@ -31,44 +32,7 @@ RUN_SECONDS = 900
 EXAMPLES = 200 if os.environ.get("BATON_FULL") else 10
 tools = pathlib.Path(sys.executable).parent
 here = pathlib.Path(__file__).parent.resolve()
-binaries = pathlib.Path("target/debug")
 seed = random.SystemRandom().randrange(2**32)
-
-
-class Program:
-    """A program that prints one JSON line when it is ready."""
-
-    def __init__(self, name, *arguments):
-        self.log = tempfile.TemporaryFile()
-        command = [str(binaries / name), *map(str, arguments)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log)
-        readable, _, _ = select.select([self.process.stdout], [], [], SECONDS)
-        line = self.process.stdout.readline() if readable else b""
-        if not line:
-            self.process.kill()
-            self.log.seek(0)
-            raise RuntimeError(f"{name} was not ready within {SECONDS} s:\n{self.log.read().decode(errors='replace')}")
-        self.ready = json.loads(line)
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(SECONDS)
-        self.process.stdout.close()
-
-
-class Model(BaseHTTPRequestHandler):
-    """An OpenAI-compatible model that gives one answer to everything."""
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        body = json.dumps({"choices": [{"message": {"role": "assistant", "content": "[]"}}]}).encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
 
 
 class RelayerApi(unittest.TestCase):
@@ -76,8 +40,7 @@ class RelayerApi(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         folder = pathlib.Path(cls.folder.name)
-        cls.model = ThreadingHTTPServer(("127.0.0.1", 0), Model)
-        threading.Thread(target=cls.model.serve_forever, daemon=True).start()
+        cls.model = Model("[]")
         store = ["store", "--listen", "127.0.0.1:0", "--data-dir", folder / "store", "--json"]
         cls.store = Program("baton-testnet", *store)
         url = cls.store.ready["url"]
@@ -159,7 +122,7 @@ class RelayerApi(unittest.TestCase):
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        binaries = pathlib.Path(sys.argv.pop(1))
+        programs.binaries = pathlib.Path(sys.argv.pop(1))
     if len(sys.argv) > 1:
         seed = int(sys.argv.pop(1))
     unittest.main(verbosity=2)
