@@ -31,7 +31,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    address_scope::Reach,
+    address_scope::{Reach, is_circuit},
     behaviour::{Behaviour, BehaviourEvent, DHT_PROTOCOL, RELAY_PROTOCOL},
     bootstrap::Bootstrap,
     config::MeshClock,
@@ -45,7 +45,7 @@ use crate::{
     pending_dials::PendingDials,
     probes::Probes,
     records::DhtKey,
-    relays::{Relays, is_circuit, relay_of},
+    relays::{Relays, relay_of},
     stats::Counters,
     status::NetworkStatus,
     stream_quotas::{StreamQuotas, StreamRefusal},

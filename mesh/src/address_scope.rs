@@ -28,6 +28,11 @@ pub(crate) fn reach_of_address(address: &Multiaddr) -> Option<Reach> {
     }
 }
 
+/// Whether an address goes through a relay.
+pub(crate) fn is_circuit(address: &Multiaddr) -> bool {
+    address.iter().any(|part| part == Protocol::P2pCircuit)
+}
+
 fn reach_of(ip: IpAddr) -> Reach {
     let local = match ip {
         // 100.64.0.0/10 is the shared space of carriers (RFC 6598).

@@ -99,7 +99,7 @@ impl Behaviour {
             // The peer table stores addresses; a second, unfiltered cache would bypass its rules.
             .with_cache_size(0);
         let gate = gate::GateBehaviour::new(&config.limits);
-        let unknown_peer_limit = UnknownPeerLimit::new(&config.limits, gate.known.clone(), counters);
+        let unknown_peer_limit = UnknownPeerLimit::new(&config.limits, gate.known(), counters);
         Ok(Self {
             gate,
             connection_limits: connection_limits::Behaviour::new(connection_bounds(&config.limits)),

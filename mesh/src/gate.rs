@@ -6,25 +6,20 @@
 //! 3. Handshakes in progress.
 //! 4. Peers shut out for a while (checked after the handshake, when the identity is known).
 //!
-//! libp2p calls this behaviour. The swarm task reports served peers, and [`crate::MeshHandle::shut_out`]
-//! writes one of the lists. The gate decides nothing about turns.
+//! The TCP listeners [check](SharedGate::check) each connection first, and reset a refused one: a flood costs the
+//! swarm nothing. [`GateBehaviour`] then admits the connection, and counts it. The swarm task reports served peers, and
+//! [`crate::MeshHandle::shut_out`] writes one of the lists. The gate decides nothing about turns.
 
+mod behaviour;
 mod slots;
 
 use std::{
     collections::HashMap,
-    task::{Context, Poll},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use libp2p::{
-    Multiaddr, PeerId,
-    core::{ConnectedPoint, Endpoint, transport::PortUse},
-    swarm::{
-        ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent,
-        THandlerOutEvent, ToSwarm, dummy,
-    },
-};
+use libp2p::{Multiaddr, PeerId, swarm::ConnectionId};
 use tokio::time::Instant;
 
 use crate::{
@@ -33,6 +28,7 @@ use crate::{
     rate::Rates,
     subnet::{Origin, Subnet},
 };
+pub(crate) use behaviour::{EvictionRequest, GateBehaviour};
 use slots::ConnectionSlots;
 
 /// Recent connections up to which a subnet still counts as quiet: one over each of a client's transports,
@@ -60,12 +56,8 @@ pub(crate) enum ConnectionRefusal {
     ShutOut,
 }
 
-/// Few slots are left; the swarm task should [free one](GateBehaviour::eviction_candidate).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct EvictionRequest;
-
-/// The gate's behaviour.
-pub(crate) struct GateBehaviour {
+/// The limits and what counts towards them.
+struct Gate {
     count_private: bool,
     slots: ConnectionSlots,
     fresh: Rates<Subnet>,
@@ -81,13 +73,31 @@ pub(crate) struct GateBehaviour {
     /// Trusted subnets, from which a known peer connected, with the time at which the trust ends.
     trusted_until: HashMap<Subnet, Instant>,
     crowded: bool,
-    pub(crate) shut_out: ExpiringPeers,
+    shut_out: ExpiringPeers,
     /// Peers that this mesh has dealt with lately.
-    pub(crate) known: ExpiringPeers,
+    known: ExpiringPeers,
 }
 
-impl GateBehaviour {
-    pub(crate) fn new(limits: &MeshLimits) -> Self {
+/// A gate that the swarm and its listeners share.
+#[derive(Clone)]
+pub(crate) struct SharedGate(Arc<Mutex<Gate>>);
+
+impl SharedGate {
+    fn lock(&self) -> MutexGuard<'_, Gate> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a new connection would be admitted now. Takes no quota.
+    #[cfg_attr(target_family = "wasm", expect(dead_code, reason = "a page does not listen"))]
+    pub(crate) fn check(&self, local: &Multiaddr, remote: &Multiaddr) -> Result<(), ConnectionRefusal> {
+        let mut gate = self.lock();
+        let subnet = gate.counted(local, remote);
+        gate.check(subnet, Instant::now()).map(drop)
+    }
+}
+
+impl Gate {
+    fn new(limits: &MeshLimits) -> Self {
         let at_once = u64::from(limits.new_connections_at_once);
         Self {
             count_private: limits.count_private,
@@ -106,9 +116,7 @@ impl GateBehaviour {
         }
     }
 
-    /// Records that this mesh served a peer or was served by it: the peer is known and its subnets are
-    /// trusted for a while.
-    pub(crate) fn served(&mut self, peer: PeerId, now: Instant) {
+    fn served(&mut self, peer: PeerId, now: Instant) {
         self.known.insert(peer, now + KNOWN_TIME);
         let subnets: Vec<_> = self.slots.subnets_of(peer).collect();
         for subnet in subnets {
@@ -125,8 +133,7 @@ impl GateBehaviour {
         }
     }
 
-    /// Records how late the swarm task's upkeep ran.
-    pub(crate) fn late_by(&mut self, late: Duration) {
+    fn late_by(&mut self, late: Duration) {
         self.cost = match late {
             late if late >= 4 * LATE => 4,
             late if late >= LATE => 2,
@@ -134,8 +141,7 @@ impl GateBehaviour {
         };
     }
 
-    /// The idle unknown peer to evict first, if any; `busy` tells whether a peer has open streams.
-    pub(crate) fn eviction_candidate(
+    fn eviction_candidate(
         &mut self,
         now: Instant,
         busy: impl Fn(&PeerId) -> bool,
@@ -148,13 +154,14 @@ impl GateBehaviour {
         Origin::of(local, remote).counted(self.count_private)
     }
 
-    fn admit(&mut self, subnet: Option<Subnet>, now: Instant) -> Result<(), ConnectionRefusal> {
+    /// The units of the rate of all subnets that a connection would cost now. Takes nothing.
+    fn check(&mut self, subnet: Option<Subnet>, now: Instant) -> Result<u64, ConnectionRefusal> {
         let trusted =
             subnet.is_none_or(|subnet| self.trusted_until.get(&subnet).is_some_and(|until| *until > now));
         self.crowded |= self.slots.is_crowded();
         self.slots.check_free(subnet, trusted)?;
-        let Some(subnet) = subnet else { return Ok(()) };
-        let now_ms = u64::try_from((now - self.began).as_millis()).unwrap_or(u64::MAX);
+        let Some(subnet) = subnet else { return Ok(0) };
+        let now_ms = self.elapsed_ms(now);
         let own = self.fresh.left(&subnet, now_ms);
         if own == 0 {
             return Err(ConnectionRefusal::Rate);
@@ -169,88 +176,19 @@ impl GateBehaviour {
         if self.all.left(&(), now_ms) < reserve + cost {
             return Err(ConnectionRefusal::RateOfAll);
         }
+        Ok(cost)
+    }
+
+    fn admit(&mut self, subnet: Option<Subnet>, now: Instant) -> Result<(), ConnectionRefusal> {
+        let cost = self.check(subnet, now)?;
+        let Some(subnet) = subnet else { return Ok(()) };
+        let now_ms = self.elapsed_ms(now);
         self.all.take_many((), cost, now_ms).map_err(|_| ConnectionRefusal::RateOfAll)?;
         self.fresh.take(subnet, now_ms).map_err(|_| ConnectionRefusal::Rate)
     }
-}
 
-impl NetworkBehaviour for GateBehaviour {
-    type ConnectionHandler = dummy::ConnectionHandler;
-    type ToSwarm = EvictionRequest;
-
-    fn handle_pending_inbound_connection(
-        &mut self,
-        id: ConnectionId,
-        local: &Multiaddr,
-        remote: &Multiaddr,
-    ) -> Result<(), ConnectionDenied> {
-        let subnet = self.counted(local, remote);
-        self.admit(subnet, Instant::now()).map_err(ConnectionDenied::new)?;
-        self.slots.begun(id, subnet);
-        Ok(())
-    }
-
-    fn handle_established_inbound_connection(
-        &mut self,
-        _: ConnectionId,
-        peer: PeerId,
-        _: &Multiaddr,
-        _: &Multiaddr,
-    ) -> Result<THandler<Self>, ConnectionDenied> {
-        if self.shut_out.has(&peer, Instant::now()) {
-            return Err(ConnectionDenied::new(ConnectionRefusal::ShutOut));
-        }
-        Ok(dummy::ConnectionHandler)
-    }
-
-    fn handle_established_outbound_connection(
-        &mut self,
-        _: ConnectionId,
-        _: PeerId,
-        _: &Multiaddr,
-        _: Endpoint,
-        _: PortUse,
-    ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(dummy::ConnectionHandler)
-    }
-
-    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
-        match event {
-            FromSwarm::ConnectionEstablished(made) => {
-                if let ConnectedPoint::Listener { local_addr, send_back_addr } = made.endpoint {
-                    let (subnet, now) = (self.counted(local_addr, send_back_addr), Instant::now());
-                    self.slots.settled(made.connection_id);
-                    self.slots.opened(made.connection_id, made.peer_id, subnet, now);
-                    if let Some(subnet) = subnet.filter(|_| self.known.has(&made.peer_id, now)) {
-                        self.trust(subnet, now);
-                    }
-                }
-            }
-            // libp2p reports every inbound connection that was not established, whichever behaviour refused
-            // it.
-            FromSwarm::ListenFailure(failed) => self.slots.settled(failed.connection_id),
-            FromSwarm::ConnectionClosed(closed) => {
-                let now = Instant::now();
-                if let Some((peer, Some(subnet))) = self.slots.ended(closed.connection_id)
-                    && self.known.has(&peer, now)
-                {
-                    self.trust(subnet, now);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn on_connection_handler_event(&mut self, _: PeerId, _: ConnectionId, event: THandlerOutEvent<Self>) {
-        match event {}
-    }
-
-    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
-        // The swarm polls its behaviours after each connection attempt.
-        if std::mem::take(&mut self.crowded) {
-            return Poll::Ready(ToSwarm::GenerateEvent(EvictionRequest));
-        }
-        Poll::Pending
+    fn elapsed_ms(&self, now: Instant) -> u64 {
+        u64::try_from((now - self.began).as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -262,14 +200,16 @@ mod tests {
         MeshLimits { new_connections_per_minute: 3, max_connections_per_subnet: 2, ..MeshLimits::default() }
     }
 
-    fn behaviour(count_private: bool) -> GateBehaviour {
-        GateBehaviour::new(&MeshLimits { count_private, ..limits() })
+    fn behaviour(count_private: bool) -> Gate {
+        Gate::new(&MeshLimits { count_private, ..limits() })
     }
 
-    fn arrive(gate: &mut GateBehaviour, remote: &str) -> bool {
+    fn arrive(gate: &mut Gate, remote: &str) -> bool {
         let local = "/ip4/192.0.2.1/tcp/1".parse().unwrap();
         let id = ConnectionId::new_unchecked(1);
-        let admitted = gate.handle_pending_inbound_connection(id, &local, &remote.parse().unwrap()).is_ok();
+        let subnet = gate.counted(&local, &remote.parse().unwrap());
+        let admitted = gate.admit(subnet, Instant::now()).is_ok();
+        gate.slots.begun(id, subnet);
         gate.slots.settled(id);
         admitted
     }
@@ -308,7 +248,7 @@ mod tests {
     }
 
     /// The number of these subnets that are admitted.
-    fn admitted(gate: &mut GateBehaviour, subnets: std::ops::Range<u8>, now: Instant) -> usize {
+    fn admitted(gate: &mut Gate, subnets: std::ops::Range<u8>, now: Instant) -> usize {
         subnets.filter(|last| gate.admit(Some(subnet(*last)), now).is_ok()).count()
     }
 
@@ -319,7 +259,7 @@ mod tests {
             new_connections_per_second: 12,
             ..MeshLimits::default()
         };
-        let mut gate = GateBehaviour::new(&limits);
+        let mut gate = Gate::new(&limits);
         let mut now = gate.began;
         // Five subnets use up their quiet allowance and go on; from then on they share half of the rate.
         for _ in 0..20 {
@@ -348,7 +288,7 @@ mod tests {
     fn a_late_swarm_task_admits_fewer_unknown_peers_and_as_many_of_trusted_subnets() {
         let limits = MeshLimits { new_connections_per_second: 16, ..MeshLimits::default() };
         for (late_ms, unknown) in [(0, 12), (300, 6), (2000, 3)] {
-            let mut gate = GateBehaviour::new(&limits);
+            let mut gate = Gate::new(&limits);
             gate.late_by(Duration::from_millis(late_ms));
             gate.trust(subnet(200), gate.began);
             let now = gate.began;
@@ -381,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_hundred_thousand_subnets_leave_small_tables() {
-        let mut gate = GateBehaviour::new(&MeshLimits::default());
+        let mut gate = Gate::new(&MeshLimits::default());
         for number in 0..100_000u32 {
             let [_, a, b, c] = number.to_be_bytes();
             let now = gate.began + Duration::from_millis(number.into());

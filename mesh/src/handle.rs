@@ -104,7 +104,7 @@ impl Mesh {
         let node = local_node(&swarm)
             .ok_or_else(|| MeshError::Config("the identity is not an Ed25519 key".to_owned()))?;
         let local = *swarm.local_peer_id();
-        let shut_out = swarm.behaviour().gate.shut_out.clone();
+        let shut_out = swarm.behaviour().gate.shut_out();
         let others = |address: &Multiaddr| split_identity(address.clone()).1 != Some(local);
 
         let (commands, command_queue) = mpsc::channel(COMMAND_QUEUE);
@@ -206,8 +206,9 @@ fn swarm(
         .with_max_negotiating_inbound_streams(MAX_NEGOTIATING_STREAMS);
     let local = keypair.public().to_peer_id();
     let (circuits, relay_client) = relay::client::new(local);
-    let behaviour = Behaviour::new(keypair, config, relay_client, counters)?;
-    let transport = transport(keypair, config.nearest(), circuits)?;
+    let behaviour = Behaviour::new(keypair, config, relay_client, counters.clone())?;
+    let gate = behaviour.gate.shared();
+    let transport = transport(keypair, config.nearest(), circuits, &gate, &counters)?;
     let mut swarm = Swarm::new(transport, behaviour, local, settings);
     for address in &config.external {
         swarm.add_external_address(address.clone());

@@ -186,11 +186,6 @@ pub(crate) fn relay_of(address: &Multiaddr) -> Option<PeerId> {
     None
 }
 
-/// Whether an address goes through a relay.
-pub(crate) fn is_circuit(address: &Multiaddr) -> bool {
-    address.iter().any(|part| part == Protocol::P2pCircuit)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@ use libp2p::{
     swarm::{ConnectionDenied, DialError, ListenError},
 };
 
-use crate::{gate::ConnectionRefusal, records::RecordFault, relays::is_circuit};
+use crate::{address_scope::is_circuit, gate::ConnectionRefusal, records::RecordFault};
 
 /// Counts since the start of a mesh, except where noted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -166,15 +166,22 @@ impl InboundStats {
     }
 
     pub(crate) fn count(&mut self, error: &ListenError) {
-        let count = match error {
+        match error {
             ListenError::Denied { cause } => match connection_refusal(cause) {
-                Some(ConnectionRefusal::Rate) => &mut self.subnet_rate,
-                Some(ConnectionRefusal::Count | ConnectionRefusal::Pending) => &mut self.subnet_count,
-                Some(ConnectionRefusal::RateOfAll) => &mut self.rate,
-                Some(ConnectionRefusal::ShutOut) => &mut self.shut_out,
-                Some(ConnectionRefusal::Full) | None => &mut self.limits,
+                Some(refusal) => self.refused(refusal),
+                None => self.limits += 1,
             },
-            _ => &mut self.handshake,
+            _ => self.handshake += 1,
+        }
+    }
+
+    pub(crate) fn refused(&mut self, refusal: ConnectionRefusal) {
+        let count = match refusal {
+            ConnectionRefusal::Rate => &mut self.subnet_rate,
+            ConnectionRefusal::Count | ConnectionRefusal::Pending => &mut self.subnet_count,
+            ConnectionRefusal::RateOfAll => &mut self.rate,
+            ConnectionRefusal::ShutOut => &mut self.shut_out,
+            ConnectionRefusal::Full => &mut self.limits,
         };
         *count += 1;
     }

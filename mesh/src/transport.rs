@@ -3,6 +3,8 @@
 #[cfg(target_family = "wasm")]
 mod browser;
 #[cfg(not(target_family = "wasm"))]
+mod gated;
+#[cfg(not(target_family = "wasm"))]
 mod native;
 #[cfg(not(target_family = "wasm"))]
 mod scoped;

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::Actor;
 use crate::{
+    address_scope::is_circuit,
     behaviour::SILENCE,
     error::OpenError,
     gossip::{Message, Verdict},
@@ -25,7 +26,7 @@ use crate::{
         UNCONFIRMED,
     },
     records::check_node,
-    relays::{CircuitLimits, is_circuit, relay_of},
+    relays::{CircuitLimits, relay_of},
     status::{NetworkStatus, Reachability},
     subnet::{Origin, Subnet},
     turn_protocol::OpenReply,

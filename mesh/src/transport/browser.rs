@@ -1,13 +1,17 @@
 //! The transport of a browser: it dials WebSockets. The browser resolves names, has TLS, and decides which networks
 //! a page may reach.
 
+use std::sync::Arc;
+
 use libp2p::{
     Multiaddr, Transport as _, core::transport::timeout::TransportTimeout, identity::Keypair, relay,
     websocket_websys,
 };
 
 use super::{Transport, is_websocket, secured};
-use crate::{address_scope::Reach, error::MeshError, limits::DIAL_TIMEOUT};
+use crate::{
+    address_scope::Reach, error::MeshError, gate::SharedGate, limits::DIAL_TIMEOUT, stats::Counters,
+};
 
 /// Whether this mesh dials an address.
 pub(crate) fn can_dial(address: &Multiaddr) -> bool {
@@ -19,6 +23,8 @@ pub(crate) fn transport(
     keypair: &Keypair,
     _: Reach,
     circuits: relay::client::Transport,
+    _: &SharedGate,
+    _: &Arc<Counters>,
 ) -> Result<Transport, MeshError> {
     let circuits = secured(circuits, keypair)?;
     let websocket = secured(websocket_websys::Transport::default(), keypair)?;

@@ -5,6 +5,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -16,17 +17,19 @@ use libp2p::{
     },
     dns,
     identity::Keypair,
-    quic, relay, tcp, websocket,
+    quic, relay, websocket,
 };
 
-use super::{Transport, is_websocket, scoped::ScopedTransport, secured};
+use super::{Transport, gated::GatedTransport, is_websocket, scoped::ScopedTransport, secured};
 use crate::{
     address_scope::Reach,
     error::MeshError,
+    gate::SharedGate,
     limits::{
         DIAL_TIMEOUT, INBOUND_HANDSHAKE_TIMEOUT, MAX_NEGOTIATING_STREAMS, MAX_WEBSOCKET_MESSAGE_BYTES,
         QUIC_CONNECTION_WINDOW_BYTES, QUIC_SILENCE, QUIC_STREAM_WINDOW_BYTES,
     },
+    stats::Counters,
 };
 
 /// Whether this mesh dials an address: a WebSocket is a browser's.
@@ -43,23 +46,26 @@ pub(crate) fn transport(
     keypair: &Keypair,
     nearest: Reach,
     circuits: relay::client::Transport,
+    gate: &SharedGate,
+    counters: &Arc<Counters>,
 ) -> Result<Transport, MeshError> {
+    let tcp = || GatedTransport::new(gate.clone(), counters.clone());
     let circuits =
         TransportTimeout::with_ingoing_timeout(secured(circuits, keypair)?, INBOUND_HANDSHAKE_TIMEOUT);
-    let direct = match dns::tokio::Transport::system(direct_transport(keypair, nearest)?) {
+    let direct = match dns::tokio::Transport::system(direct_transport(tcp(), keypair, nearest)?) {
         Ok(transport) => transport.boxed(),
         Err(error) => {
             tracing::warn!(%error, "no usable resolver configuration: addresses with names will fail");
-            direct_transport(keypair, nearest)?.boxed()
+            direct_transport(tcp(), keypair, nearest)?.boxed()
         }
     };
-    let websocket = websocket_transport(keypair)?;
+    let websocket = websocket_transport(tcp(), keypair)?;
     let all = circuits.or_transport(websocket).map(|either, _| either.into_inner()).or_transport(direct);
     Ok(all.map(|either, _| either.into_inner()).boxed())
 }
 
-fn websocket_transport(keypair: &Keypair) -> Result<Transport, MeshError> {
-    let mut websocket = websocket::Config::new(tcp::tokio::Transport::new(tcp::Config::new().nodelay(true)));
+fn websocket_transport(tcp: GatedTransport, keypair: &Keypair) -> Result<Transport, MeshError> {
+    let mut websocket = websocket::Config::new(tcp);
     websocket.set_max_data_size(MAX_WEBSOCKET_MESSAGE_BYTES);
     let websocket = AcceptingTransport(secured(websocket, keypair)?);
     Ok(TransportTimeout::with_ingoing_timeout(websocket, INBOUND_HANDSHAKE_TIMEOUT).boxed())
@@ -95,10 +101,11 @@ impl libp2p::Transport for AcceptingTransport {
 }
 
 fn direct_transport(
+    tcp: GatedTransport,
     keypair: &Keypair,
     nearest: Reach,
 ) -> Result<TransportTimeout<TransportTimeout<ScopedTransport<Transport>>>, MeshError> {
-    let tcp = secured(tcp::tokio::Transport::new(tcp::Config::new().nodelay(true)), keypair)?;
+    let tcp = secured(tcp, keypair)?;
 
     let mut config = quic::Config::new(keypair);
     config.max_idle_timeout = u32::try_from(QUIC_SILENCE.as_millis()).unwrap_or(u32::MAX);

@@ -1,0 +1,136 @@
+//! A TCP transport that refuses connections at its listeners.
+//!
+//! A connection that only the swarm refuses costs a round of all behaviours, and a FIN that leaves the socket in
+//! TIME_WAIT for a minute. Thousands a second of them delay the turns of others. Here a refusal is one look at the
+//! [gate](crate::gate) and a reset.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use futures::FutureExt as _;
+use libp2p::{
+    Multiaddr, Transport,
+    core::transport::{DialOpts, ListenerId, TransportError, TransportEvent},
+    tcp,
+};
+
+use crate::{gate::SharedGate, stats::Counters};
+
+/// Connections refused in a row before other work of the swarm task gets its turn.
+const REFUSED_AT_ONCE: usize = 32;
+
+/// TCP, with a [gate](SharedGate) before its listeners.
+pub(crate) struct GatedTransport {
+    inner: tcp::tokio::Transport,
+    gate: SharedGate,
+    counters: Arc<Counters>,
+}
+
+impl GatedTransport {
+    pub(crate) fn new(gate: SharedGate, counters: Arc<Counters>) -> Self {
+        let inner = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true));
+        Self { inner, gate, counters }
+    }
+}
+
+type Upgrade = <tcp::tokio::Transport as Transport>::ListenerUpgrade;
+type Error = <tcp::tokio::Transport as Transport>::Error;
+
+impl Transport for GatedTransport {
+    type Output = tcp::tokio::TcpStream;
+    type Error = Error;
+    type ListenerUpgrade = Upgrade;
+    type Dial = <tcp::tokio::Transport as Transport>::Dial;
+
+    fn listen_on(&mut self, id: ListenerId, address: Multiaddr) -> Result<(), TransportError<Error>> {
+        self.inner.listen_on(id, address)
+    }
+
+    fn remove_listener(&mut self, id: ListenerId) -> bool {
+        self.inner.remove_listener(id)
+    }
+
+    fn dial(&mut self, address: Multiaddr, options: DialOpts) -> Result<Self::Dial, TransportError<Error>> {
+        self.inner.dial(address, options)
+    }
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<TransportEvent<Upgrade, Error>> {
+        for _ in 0..REFUSED_AT_ONCE {
+            match ready!(Pin::new(&mut self.inner).poll(context)) {
+                TransportEvent::Incoming { listener_id, upgrade, local_addr, send_back_addr } => {
+                    let Err(refusal) = self.gate.check(&local_addr, &send_back_addr) else {
+                        return Poll::Ready(TransportEvent::Incoming {
+                            listener_id,
+                            upgrade,
+                            local_addr,
+                            send_back_addr,
+                        });
+                    };
+                    self.counters.count(|stats| stats.inbound_refused.refused(refusal));
+                    tracing::debug!(error = %refusal, "inbound connection refused");
+                    reset(upgrade);
+                }
+                event => return Poll::Ready(event),
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// Closes an accepted connection by a reset, which leaves no state in the kernel.
+fn reset(upgrade: Upgrade) {
+    if let Some(Ok(stream)) = upgrade.now_or_never()
+        && let Err(error) = stream.0.set_zero_linger()
+    {
+        tracing::debug!(%error, "a refused connection is closed without a reset");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, io, time::Duration};
+
+    use libp2p::{
+        multiaddr::Protocol,
+        swarm::{ConnectionId, NetworkBehaviour as _},
+    };
+    use tokio::{io::AsyncReadExt as _, net::TcpStream, time::timeout};
+
+    use super::*;
+    use crate::{gate::GateBehaviour, limits::MeshLimits};
+
+    #[tokio::test]
+    async fn a_refused_connection_is_reset_and_counted_and_never_reaches_the_swarm() {
+        let limits =
+            MeshLimits { new_connections_per_minute: 2, count_private: true, ..MeshLimits::default() };
+        let mut swarm_side = GateBehaviour::new(&limits);
+        let counters = Arc::new(Counters::default());
+        let mut transport = GatedTransport::new(swarm_side.shared(), counters.clone());
+        transport.listen_on(ListenerId::next(), "/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
+        let mut next = async || poll_fn(|context| Pin::new(&mut transport).poll(context)).await;
+        let address = next().await.into_new_address().unwrap();
+        let port = address.iter().find_map(|part| match part {
+            Protocol::Tcp(port) => Some(port),
+            _ => None,
+        });
+        let target = ("127.0.0.1", port.unwrap());
+        let mut admitted = Vec::new();
+        for number in 0..2 {
+            admitted.push(TcpStream::connect(target).await.unwrap());
+            let TransportEvent::Incoming { local_addr, send_back_addr, .. } = next().await else {
+                panic!("the connection arrives");
+            };
+            let id = ConnectionId::new_unchecked(number);
+            swarm_side.handle_pending_inbound_connection(id, &local_addr, &send_back_addr).unwrap();
+        }
+        let mut refused = TcpStream::connect(target).await.unwrap();
+        assert!(timeout(Duration::from_millis(300), next()).await.is_err(), "the swarm hears nothing");
+        let error = refused.read(&mut [0]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(counters.read().inbound_refused.subnet_rate, 1);
+    }
+}
