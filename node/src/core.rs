@@ -6,7 +6,7 @@
 //! - [`accounts`] counts their use by the hour,
 //! - [`reply`] and [`running`] follow replies,
 //! - [`frames`] reads and writes frames,
-//! - [`storing`] stores blobs.
+//! - [`storing`] stores blobs, in the places of [`store_queue`].
 
 pub(crate) mod accounts;
 pub(crate) mod cache;
@@ -19,6 +19,7 @@ pub(crate) mod refusal;
 pub(crate) mod reply;
 pub(crate) mod running;
 pub(crate) mod slots;
+pub(crate) mod store_queue;
 pub(crate) mod storing;
 
 use std::sync::{
@@ -59,6 +60,7 @@ use quotas::Quotas;
 use refusal::Refusal;
 use running::RunningTurns;
 use slots::Slots;
+use store_queue::StoreQueue;
 
 /// Clock of the caller: milliseconds since the Unix epoch.
 pub(crate) type ClockMs = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -144,8 +146,7 @@ pub(crate) struct Core {
     pub(crate) running: Arc<RunningTurns>,
     pub(crate) cache: BlobCache,
     pub(crate) verified_links: Arc<VerifiedLinks>,
-    /// Limits concurrent PUTs.
-    pub(crate) puts: Arc<tokio::sync::Semaphore>,
+    pub(crate) store_queue: Arc<StoreQueue>,
     /// Shares of [`ServiceLimits::frame_bytes`].
     pub(crate) frame_shares: FrameShares,
     /// Shares of [`limits::MAX_AUDITS_BYTES`].

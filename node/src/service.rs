@@ -36,7 +36,7 @@ pub use crate::observer::TurnSummary;
 use crate::{
     core::{
         Core, accounts::Accounts, cache::BlobCache, embedding::Embedding, guard::Guard, limits,
-        quotas::Quotas, slots::Slots, storing, watched,
+        quotas::Quotas, slots::Slots, store_queue::StoreQueue, storing, watched,
     },
     engine::Engine,
     journal::Journal,
@@ -147,7 +147,7 @@ impl NodeService {
             running: Arc::default(),
             cache: BlobCache::new(limits.cache_bytes),
             verified_links: Arc::default(),
-            puts: Arc::new(tokio::sync::Semaphore::new(limits::MAX_CONCURRENT_PUTS)),
+            store_queue: StoreQueue::new(),
             frame_shares: FrameShares::new(limits.frame_bytes),
             audit_shares: FrameShares::new(limits::MAX_AUDITS_BYTES),
             connections: TaskTracker::new(),

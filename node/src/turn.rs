@@ -153,11 +153,18 @@ async fn run(core: Arc<Core>, admitted: AdmittedTurn, ticket: Arc<Ticket>, trace
         Ok(answered) => commit::commit(&core, &admitted, &opened, answered, &mut events, &trace).await,
         Err(code) => Err(code),
     };
+    // The store may take seconds. A turn that waits for it keeps neither its request nor its answer.
+    drop(opened);
+    let guard = admitted.into_guard();
+    let ended = match committed {
+        Ok(stored) => commit::send_stored(&core, stored, &mut events).await,
+        Err(code) => Err(code),
+    };
     // A full or ended reply has no reader left.
-    let _ = committed.or_else(|code| events.fail(code));
+    let _ = ended.or_else(|code| events.fail(code));
     // When a client sees the end, the session must already be free.
-    drop(admitted);
-    if let Err(code) = committed {
+    drop(guard);
+    if let Err(code) = ended {
         core.observer.failed(code);
         trace.outcome(code.name());
         tracing::info!(session, code = code.name(), "a turn failed");

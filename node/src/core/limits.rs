@@ -10,6 +10,12 @@ use super::{guard::GuardLimits, quotas::QuotaPolicy};
 /// Concurrent PUTs. A blob has at most 2 MiB, so this bounds their memory to 32 MiB. Other blobs wait in the
 /// journal.
 pub(crate) const MAX_CONCURRENT_PUTS: usize = 16;
+/// Blobs on their way to the store. At this number the node refuses turns as Busy: seventeen turns a second while
+/// the store is gone, since the node gives a blob up after a minute.
+pub(crate) const MAX_STORING: usize = 1024;
+/// Part of these: blobs of unknown peers. A store that takes 32 a second takes them in two seconds, the time for
+/// which a turn waits for its blob.
+pub(crate) const MAX_STORING_UNKNOWN: usize = 64;
 
 /// Token frames between the engine and the fastest reader: enough to hide a scheduling delay, few enough that
 /// a slow reader soon slows the engine.

@@ -10,7 +10,7 @@ use baton_proto::{
 use baton_walrus_client::{ShardCount, blob_id};
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Core, pause::Step};
+use super::{Core, pause::Step, store_queue::StorePlace};
 use crate::{
     journal::{JournalError, PutPlan, TurnKey},
     telemetry::Phase,
@@ -32,15 +32,17 @@ pub(crate) struct StoreTask {
     pub(crate) plan: PutPlan,
     /// Whether an earlier PUT may have arrived.
     pub(crate) uncertain: bool,
+    /// Whether its peer is unknown.
+    pub(crate) unknown: bool,
 }
 
 /// Stores a blob in its own task. The receiver gets the resulting state, and `phase` ends with it.
 pub(crate) fn start(core: &Arc<Core>, task: StoreTask, phase: Phase) -> oneshot::Receiver<StoreState> {
     let (sender, receiver) = oneshot::channel();
-    let owner = core.clone();
+    let (owner, place) = (core.clone(), core.store_queue.enter(task.unknown));
     core.spawn_storing(async move {
         let began = Instant::now();
-        let state = store(&owner, task).await;
+        let state = store(&owner, &place, task).await;
         if let Err(error) = owner.journal.set_store(task.key, state).await {
             tracing::error!(%error, "cannot note that a blob is stored");
         }
@@ -64,16 +66,17 @@ pub(crate) async fn store_again(core: &Arc<Core>) -> Result<(), JournalError> {
     }
     for (key, sealed) in unstored {
         let digest = sealed.committed.blob_digest;
-        drop(start(core, StoreTask { key, digest, plan: sealed.plan, uncertain: true }, Phase::none()));
+        let task = StoreTask { key, digest, plan: sealed.plan, uncertain: true, unknown: false };
+        drop(start(core, task, Phase::none()));
     }
     Ok(())
 }
 
-async fn store(core: &Arc<Core>, mut task: StoreTask) -> StoreState {
+async fn store(core: &Arc<Core>, place: &StorePlace, mut task: StoreTask) -> StoreState {
     let deadline = Instant::now() + core.limits.store_give_up;
     let mut backoff = core.limits.store_backoff;
     loop {
-        let tried = tokio::time::timeout_at(deadline, attempt(core, &task)).await;
+        let tried = tokio::time::timeout_at(deadline, attempt(core, place, &task)).await;
         let wait = match tried {
             Err(_) => return StoreState::GivenUp,
             Ok(Ok(state)) => return state,
@@ -99,8 +102,8 @@ async fn store(core: &Arc<Core>, mut task: StoreTask) -> StoreState {
     }
 }
 
-async fn attempt(core: &Arc<Core>, task: &StoreTask) -> Result<StoreState, StoreError> {
-    let _permit = core.puts.acquire().await.expect("the semaphore is never closed");
+async fn attempt(core: &Arc<Core>, place: &StorePlace, task: &StoreTask) -> Result<StoreState, StoreError> {
+    let _permit = place.permit().await;
     let bytes = core
         .journal
         .blob(task.digest)

@@ -62,10 +62,19 @@ pub(crate) struct AdmittedTurn {
     pub(crate) engine: Arc<dyn Engine>,
     /// When it was admitted.
     pub(crate) began: Instant,
+    /// Whether its peer is unknown: then it waits behind the others.
+    pub(crate) unknown: bool,
     /// Its charge.
     pub(crate) charge: Charge,
     /// Its registration among the running turns.
     pub(crate) guard: JobGuard,
+}
+
+impl AdmittedTurn {
+    /// Drops everything but the registration, so that a turn that waits for the store holds no request.
+    pub(crate) fn into_guard(self) -> JobGuard {
+        self.guard
+    }
 }
 
 /// Result of a look-up in the seen-set.
@@ -119,7 +128,7 @@ pub(crate) async fn admit(
     // The signatures: one for the turn, one for the use of a grant, and those of a grant that is new here.
     let chain = charge::check_quota(core, quota.as_ref(), claimed.model, &hash)?;
     let requester = charge::requester(core, &who, chain.as_ref());
-    if !core.slots.has_room(&requester) {
+    if !core.slots.has_room(&requester) || !core.store_queue.has_room(requester.unknown) {
         return Err(ErrorCode::Busy.into());
     }
     let auth = SignedObject::<TurnAuth>::verify(request.auth)?;
@@ -141,6 +150,7 @@ pub(crate) async fn admit(
         exchange,
         engine,
         began: Instant::now(),
+        unknown: requester.unknown,
         charge,
         guard,
     };

@@ -20,7 +20,10 @@ use baton_proto::{
     turn::StoragePolicy,
     wire::{ReplyEvent, StoreState},
 };
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
 
 use super::{
     DecryptedRequest,
@@ -56,7 +59,7 @@ fn millis(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// Seals, journals, sends Committed, stores, and sends the store's answer.
+/// Seals, journals, sends Committed, and starts to store. The receiver gets the store's answer.
 ///
 /// # Errors
 /// Before Committed: the failure; nothing signed has left then.
@@ -67,7 +70,7 @@ pub(crate) async fn commit(
     answered: AnsweredTurn,
     events: &mut ReplyWriter,
     trace: &TurnTrace,
-) -> Result<(), ErrorCode> {
+) -> Result<oneshot::Receiver<StoreState>, ErrorCode> {
     let phase = trace.phase("commit");
     let receipt = receipt(core, admitted, opened, &answered);
     let sealed = seal(core, admitted, opened, answered, receipt).await?;
@@ -126,8 +129,16 @@ pub(crate) async fn commit(
         events.delivered().await;
         core.pause.pass(Step::ReceiptSent).await;
     }
-    let storing = storing::StoreTask { key, digest, plan, uncertain: false };
-    let stored = storing::start(core, storing, trace.phase("store").asking());
+    let storing = storing::StoreTask { key, digest, plan, uncertain: false, unknown: admitted.unknown };
+    Ok(storing::start(core, storing, trace.phase("store").asking()))
+}
+
+/// Sends the store's answer, or that it is still to come.
+pub(crate) async fn send_stored(
+    core: &Core,
+    stored: oneshot::Receiver<StoreState>,
+    events: &mut ReplyWriter,
+) -> Result<(), ErrorCode> {
     let state = match timeout(core.limits.store_wait, stored).await {
         Ok(Ok(state)) => state,
         // Storing takes longer, or the service ends and the next start continues.
