@@ -389,13 +389,16 @@ NODE_FRAME = Enum(
     ("NodeRecord", SIGNED), ("Memory", ITEMS))
 AUDIT_REQUEST = Struct(
     ("version", "u8"), ("nonce", ID), ("audience", ID), ("receipt", ID), ("model", ID), ("tokens", "u32"),
-    ("disclosure", Struct(("export", "string"), ("memory", ITEMS), ("schema", Option("string")))))
+    ("disclosure", Struct(
+        ("auth", SIGNED), ("receipt", SIGNED), ("system", List(MESSAGE)), ("sampling", SAMPLING),
+        ("segments", List(Struct(("segment", "u64"), ("blob", "bytes"), ("blob_key", ID)))),
+        ("record_keys", List(Option(ID))), ("memory", ITEMS), ("schema", Option("string")))))
 AUDIT_FRAME = Enum(("Request", Struct(("request", "bytes"), ("quota", Option(QUOTA_USE)))))
 AUDIT_ANSWER = Enum(
     ("Report", SIGNED), ("Refused", Struct(("code", "u16"), ("retry_after_ms", "u32"))))
 AUDIT_VERDICT = Enum(
     ("Same", Struct(("tokens", "u32"))), ("Different", Struct(("token", Option("u32")))),
-    ("NotReplayable", Enum("Undisclosed", "NoAnswer", "Engine", "Memory", "Schema", "Refused")))
+    ("NotReplayable", Enum("NoAnswer", "Engine", "Memory", "Schema", "Refused")))
 AUDIT_REPORT = Struct(
     ("version", "u8"), ("node", ID), ("request", ID), ("receipt", ID), ("model", ID), ("verdict", AUDIT_VERDICT),
     ("made_ms", "u64"))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the pictures of the terminal in docs/images: a real chat in which the node is killed in the middle of an answer. Needs
-# tmux, and the programs in BATON_BIN or built now.
+# Makes the pictures of the terminal in docs/images: a real chat in which the node is killed in the middle of an answer, and
+# what the commands about sessions and faults then show. Needs tmux, and the programs in BATON_BIN or built now.
 #
 #   scripts/pictures.sh
 set -euo pipefail
@@ -57,5 +57,23 @@ kill -9 "$(sed -n "s/^node  $node.*(process \([0-9]*\),.*/\1/p" "$work/network")
 see '✓ verified · turn 2' 120
 see 'continues the answer'
 sleep 1
-mux capture-pane -e -p -t t | python3 scripts/screen_svg.py "$columns" >docs/images/takeover.svg
-echo "docs/images/takeover.svg: $(wc -c <docs/images/takeover.svg) bytes"
+picture() {
+  mux capture-pane -e -p -t t | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}' | python3 scripts/screen_svg.py "$columns" >"docs/images/$1.svg"
+  echo "docs/images/$1.svg: $(wc -c <"docs/images/$1.svg") bytes"
+}
+picture takeover
+
+# Commands, as a person types them.
+mux kill-server
+mux new-session -d -x "$columns" -y "$rows" -s t "env BATON_CONFIG='$config' PATH='$bin:$PATH' PS1='$ ' sh"
+see '\$ *$'
+say 'clear; baton session list'
+see 'STORED UNTIL'
+say 'baton session show --graph'
+see 'node [0-9a-f]{8}'
+sleep 1
+picture sessions
+say 'clear; baton doctor'
+see 'clock'
+sleep 3
+picture doctor

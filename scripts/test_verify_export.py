@@ -79,7 +79,7 @@ class Accepts(unittest.TestCase):
         self.assertEqual((report["turns"], report["auths_checked"], report["receipts_checked"]), (20, 0, 0))
 
     def test_the_vectors(self):
-        report = vector_checks.verify_vectors(VECTORS, verifier.verify_export, verifier.verify_contradiction)
+        report = vector_checks.verify_vectors(VECTORS, verifier)
         self.assertEqual(set(report), set(path.name for path in VECTORS.glob("*.json")))
         self.assertTrue(all(count > 0 for count in report.values()))
 
@@ -218,7 +218,7 @@ class Refuses(unittest.TestCase):
                         text = text[:start] + swap + text[start + 1:]
                     (Path(folder) / path.name).write_text(text, encoding="utf-8")
                 with self.assertRaises(verifier.Refused, msg=name):
-                    vector_checks.verify_vectors(Path(folder), verifier.verify_export, verifier.verify_contradiction)
+                    vector_checks.verify_vectors(Path(folder), verifier)
 
 
 class Evidence(unittest.TestCase):

@@ -21,6 +21,7 @@ from pathlib import Path
 import baton_format as fmt
 from baton_format import Refused, kdf, need, u64
 from contradiction_checks import check_contradiction
+from disclosure import open_disclosure
 from vector_checks import verify_vectors
 
 # An export larger than this is not read at all; a thousand full segments fit.
@@ -441,6 +442,11 @@ def verify_contradiction(data):
     return check_contradiction(sessions)
 
 
+def verify_disclosure(value):
+    """Section 20: what a client discloses for an audit."""
+    return open_disclosure(value, sys.modules[__name__])
+
+
 def show_contradiction(report):
     print("%s  node %s" % ("proved " if report["decided"] else "open   ", report["accused"]))
     for witness in report["witnesses"]:
@@ -467,7 +473,7 @@ def main(arguments=None):
         parser.error("--head goes with an export")
     try:
         if options.vectors is not None:
-            report = verify_vectors(options.vectors, verify_export, verify_contradiction)
+            report = verify_vectors(options.vectors, sys.modules[__name__])
         elif options.contradiction is not None:
             report = verify_contradiction(read_export(options.contradiction))
         elif options.evidence is not None:

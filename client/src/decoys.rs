@@ -384,8 +384,7 @@ impl Decoy<'_> {
         let mut exports = Vec::new();
         let positions = std::iter::once(&accused).chain(witnesses).take(MAX_CONTRADICTION_SESSIONS);
         for testimony in positions.filter_map(|position| self.testimonies.get(*position)) {
-            let export = transfer::export_until(&testimony.session, turn as u64).await?;
-            exports.push(transfer::parse(&export)?);
+            exports.push(transfer::export_until(&testimony.session, turn as u64).await?);
         }
         let mut exports = exports.into_iter();
         let accused = exports.next().ok_or(ClientError::TaskEnded)?;

@@ -111,6 +111,23 @@ impl ReplayTask {
         schema: Option<&str>,
     ) -> Result<Self, NotReplayable> {
         let turn = turns.iter().find(|turn| turn.link.seq == seq).ok_or(NotReplayable::NoTurn(seq))?;
+        let before = turns.iter().filter(|earlier| earlier.link.seq < seq);
+        let history: Vec<HistoryTurn> = before
+            .map(|earlier| HistoryTurn { link: earlier.link.clone(), record: Some(earlier.record.clone()) })
+            .collect();
+        Self::after(&history, turn, memory, schema)
+    }
+
+    /// As [`ReplayTask::new`], for a turn after `history`, of which the records in the turn's window are enough.
+    ///
+    /// # Errors
+    /// As [`ReplayTask::new`].
+    pub(crate) fn after(
+        history: &[HistoryTurn],
+        turn: &OpenTurn,
+        memory: &[MemoryItem],
+        schema: Option<&str>,
+    ) -> Result<Self, NotReplayable> {
         let missing = NotReplayable::Undisclosed;
         let receipt = turn.receipt.as_ref().ok_or(missing("receipt"))?;
         match receipt.engine {
@@ -135,7 +152,7 @@ impl ReplayTask {
             items: used.iter().map(prompt_item).collect(),
             max_tokens: u32::MAX,
         };
-        let history = window(turns, turn, receipt);
+        let history = window(history, turn, receipt);
         let (_, new) = turn.record.messages.split_last().ok_or(NotReplayable::NoAnswer)?;
         let memory = (!used.is_empty()).then_some((&block, used.len()));
         Ok(Self {
@@ -176,13 +193,8 @@ fn memory_used<'a>(
 }
 
 /// The history in the prompt.
-fn window(turns: &[OpenTurn], turn: &OpenTurn, receipt: &Receipt) -> Vec<prompt::TurnText> {
-    let before: Vec<HistoryTurn> = turns
-        .iter()
-        .filter(|earlier| earlier.link.seq < turn.link.seq)
-        .map(|earlier| HistoryTurn { link: earlier.link.clone(), record: Some(earlier.record.clone()) })
-        .collect();
-    let mut history = window::texts(&before, turn.record.kind, turn.record.supersedes_from);
+fn window(history: &[HistoryTurn], turn: &OpenTurn, receipt: &Receipt) -> Vec<prompt::TurnText> {
+    let mut history = window::texts(history, turn.record.kind, turn.record.supersedes_from);
     history.retain(|earlier| earlier.seq >= receipt.window_from);
     history
 }

@@ -1,7 +1,7 @@
 //! Audits: another node recomputes a disclosed turn and signs the result.
 //!
-//! Each audit has its own substream, on which the client sends the exported session. The node stores none of
-//! it. Also through a circuit relay the substream ends at the node itself, so the request needs no second
+//! Each audit has its own substream, on which the client sends a [disclosure](crate::disclosure) of that turn alone.
+//! The node stores none of it. Also through a circuit relay the substream ends at the node itself, so the request needs no second
 //! seal.
 
 use baton_keys::{
@@ -13,24 +13,24 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::{
     codec,
+    disclosure::Disclosure,
     error::ErrorCode,
     ids::{AuthHash, ModelId, NodeId, PublicKey, ReceiptHash},
     limits::{
-        MAX_AUDIT_REQUEST_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_OUTPUT_TOKENS,
-        MAX_SCHEMA_BYTES, VERSION,
+        AUDIT_REQUEST_VERSION, MAX_AUDIT_REQUEST_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS,
+        MAX_OUTPUT_TOKENS, MAX_SCHEMA_BYTES,
     },
-    memory::MemoryItem,
     quota::QuotaUse,
     signed::{Signable, SignedBytes, SignedObject},
 };
 
 /// Name of the protocol; it carries the version.
-pub const AUDIT_PROTOCOL: &str = "/baton/audit/1";
+pub const AUDIT_PROTOCOL: &str = "/baton/audit/2";
 
 /// A client's request for an audit, in its encoded form.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AuditRequest {
-    /// Format version, 1.
+    /// Format version, [`AUDIT_REQUEST_VERSION`].
     pub version: u8,
     /// Random and new for each request, so no report on it can be older.
     pub nonce: [u8; 32],
@@ -44,31 +44,6 @@ pub struct AuditRequest {
     pub tokens: u32,
     /// The inputs of the turn.
     pub disclosure: Disclosure,
-}
-
-/// All inputs that a second computation of a turn needs. Wiped when dropped.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Disclosure {
-    /// The JSON of an [`Export`](crate::export::Export) of the session with the turn. It holds the keys of
-    /// all its turns.
-    pub export: String,
-    /// The memory items of the turn, in the node's order.
-    pub memory: Vec<MemoryItem>,
-    /// The JSON schema of the answer, if any.
-    pub schema: Option<String>,
-}
-
-impl Drop for Disclosure {
-    fn drop(&mut self) {
-        self.export.zeroize();
-        self.schema.zeroize();
-    }
-}
-
-impl std::fmt::Debug for Disclosure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Disclosure({} bytes, {} memory items)", self.export.len(), self.memory.len())
-    }
 }
 
 /// An encoded [`AuditRequest`]. Wiped when dropped.
@@ -124,7 +99,7 @@ impl AuditBytes {
 
 impl AuditRequest {
     fn check(&self) -> Result<(), ErrorCode> {
-        if self.version != VERSION {
+        if self.version != AUDIT_REQUEST_VERSION {
             return Err(ErrorCode::UnsupportedVersion);
         }
         let Disclosure { memory, schema, .. } = &self.disclosure;
@@ -187,11 +162,6 @@ pub enum AuditVerdict {
 /// Why a turn cannot be recomputed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum AuditGap {
-    /// The export lacks the turn's system text or sampling settings.
-    #[error(
-        "the export lacks the turn's system text or sampling settings: a client that began the turn itself has them"
-    )]
-    Undisclosed,
     /// The turn has no answer by a model.
     #[error("the turn has no answer of a model")]
     NoAnswer,
@@ -279,21 +249,31 @@ mod tests {
     use baton_keys::SecretSigningKey;
 
     use super::*;
+    use crate::{limits::VERSION, memory::MemoryItem, signed::SignatureBytes, turn::Sampling};
 
     fn item(text: &str) -> MemoryItem {
         MemoryItem { text: text.to_owned(), source: "notes".to_owned(), time_ms: 6 }
     }
 
+    fn unsigned() -> SignedBytes {
+        SignedBytes { body: b"{}".to_vec(), signature: SignatureBytes([0; 64]) }
+    }
+
     fn request() -> AuditRequest {
         AuditRequest {
-            version: VERSION,
+            version: AUDIT_REQUEST_VERSION,
             nonce: [1; 32],
             audience: NodeId(SecretSigningKey::from_seed(&[2; 32]).public_key().0),
             receipt: ReceiptHash([3; 32]),
             model: ModelId([4; 32]),
             tokens: 5,
             disclosure: Disclosure {
-                export: "{}".to_owned(),
+                auth: unsigned(),
+                receipt: unsigned(),
+                system: Vec::new(),
+                sampling: Sampling::default(),
+                segments: Vec::new(),
+                record_keys: Vec::new(),
                 memory: vec![item("likes boats")],
                 schema: None,
             },
@@ -302,8 +282,8 @@ mod tests {
 
     fn report(request: &AuditRequest, hash: AuthHash) -> AuditReport {
         let verdict = AuditVerdict::Different { token: Some(7) };
-        let AuditRequest { version, audience: node, receipt, model, .. } = *request;
-        AuditReport { version, node, request: hash, receipt, model, verdict, made_ms: 8 }
+        let AuditRequest { audience: node, receipt, model, .. } = *request;
+        AuditReport { version: VERSION, node, request: hash, receipt, model, verdict, made_ms: 8 }
     }
 
     #[test]
@@ -317,7 +297,7 @@ mod tests {
             assert_eq!(AuditBytes::new(&bad), bytes.open().map(|_| bytes));
             AuditBytes::new(&bad).err()
         };
-        assert_eq!(refused(|bad| bad.version = 2), Some(ErrorCode::UnsupportedVersion));
+        assert_eq!(refused(|bad| bad.version = 1), Some(ErrorCode::UnsupportedVersion));
         assert_eq!(refused(|bad| bad.tokens = MAX_OUTPUT_TOKENS + 1), Some(ErrorCode::FrameTooLarge));
         assert_eq!(
             refused(|bad| bad.disclosure.schema = Some("x".repeat(MAX_SCHEMA_BYTES + 1))),
@@ -330,7 +310,7 @@ mod tests {
         many.disclosure.memory = vec![item("likes boats"); MAX_MEMORY_ITEMS + 1];
         assert_eq!(AuditBytes::new(&many).err(), Some(ErrorCode::FrameTooLarge));
         let mut huge = request();
-        huge.disclosure.export = "x".repeat(MAX_AUDIT_REQUEST_BYTES);
+        huge.disclosure.auth.body = vec![0; MAX_AUDIT_REQUEST_BYTES];
         assert_eq!(AuditBytes::new(&huge).err(), Some(ErrorCode::FrameTooLarge));
     }
 

@@ -42,6 +42,7 @@ pub mod chain;
 pub mod codec;
 pub mod commit;
 pub mod contradiction;
+pub mod disclosure;
 pub mod embed;
 pub mod error;
 pub mod export;

@@ -15,6 +15,8 @@ pub const MEM_ENVELOPE_VERSION: u8 = 2;
 pub const EMBED_AUTH_VERSION: u8 = 2;
 /// Version of head records: 2 has keys that change with the period.
 pub const HEAD_RECORD_VERSION: u8 = 2;
+/// Version of an [`AuditRequest`](crate::audit::AuditRequest).
+pub const AUDIT_REQUEST_VERSION: u8 = 2;
 
 /// Largest object that the codec decodes: a turn request with two inline blobs and some room.
 pub const MAX_OBJECT_BYTES: usize = 8 * 1024 * 1024;

@@ -173,8 +173,8 @@ pub(crate) enum Command {
     Receipts(ReceiptsArguments),
     /// Have another node recompute a turn and sign the result.
     ///
-    /// One node sees the session up to the turn, and the memory that the turn was answered with; a second one
-    /// only if you name it. Only nodes whose operators offer audits accept them; each audit counts as a turn
+    /// One node sees the turn, the earlier turns in its prompt, and the memory that it was answered with; a second
+    /// node only if you name it. Only nodes whose operators offer audits accept them; each audit counts as a turn
     /// there. To recompute a turn on this machine: baton-node replay.
     Audit(AuditArguments),
     /// Check the nodes, the stores, the clock and your sessions, and show how to fix problems.

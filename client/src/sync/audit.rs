@@ -6,10 +6,11 @@ use baton_keys::secret::random_bytes;
 use baton_mesh::{AUDIT_PROTOCOL, OpenError, TurnStream};
 use baton_proto::{
     ErrorCode, SignedObject,
-    audit::{AuditAnswer, AuditBytes, AuditReport, AuditRequest, Disclosure, frame},
+    audit::{AuditAnswer, AuditBytes, AuditReport, AuditRequest, frame},
     codec,
+    disclosure::Disclosure,
     ids::NodeId,
-    limits::{MAX_SIGNED_BYTES, VERSION},
+    limits::{AUDIT_REQUEST_VERSION, MAX_SIGNED_BYTES},
 };
 use tokio::time::Instant;
 
@@ -89,21 +90,20 @@ pub(crate) async fn audit(
     let turn = view.turn.link.seq;
     let receipt =
         view.receipt.ok_or_else(|| not(format!("there is no receipt of turn {} here", turn + 1)))?;
+    let export = transfer::export_until(session, turn).await?;
+    let disclosure = Disclosure::of(&export, turn, view.memory, wish.schema.clone().or(schema))
+        .map_err(|error| not(format!("turn {}: {error}", turn + 1)))?;
     let mut request = AuditRequest {
-        version: VERSION,
+        version: AUDIT_REQUEST_VERSION,
         nonce: random_bytes(),
         audience: receipt.node,
         receipt: receipt.receipt_hash(),
         model: receipt.model,
         tokens: receipt.tokens.output,
-        disclosure: Disclosure {
-            export: transfer::export_until(session, turn).await?.to_string(),
-            memory: view.memory,
-            schema: wish.schema.clone().or(schema),
-        },
+        disclosure,
     };
     AuditBytes::new(&request)
-        .map_err(|_| not("the session is too long to be handed to a node".to_owned()))?;
+        .map_err(|_| not("the window of the turn is too long to be handed to a node".to_owned()))?;
     let mut refused: Vec<(NodeId, String)> = Vec::new();
     let (mut last, mut disclosed) = (None, false);
     // The author could claim anything about its own answer.

@@ -38,30 +38,24 @@ pub(crate) async fn export(
     session: &Arc<Session>,
     with_root: bool,
 ) -> Result<Zeroizing<String>, ClientError> {
-    build(session, with_root, None).await
+    let built = build(session, with_root, None).await?;
+    let text =
+        serde_json::to_string_pretty(&built).map_err(|error| ClientError::Export(error.to_string()))?;
+    check_size(Zeroizing::new(text), MAX_EXPORT_BYTES)
 }
 
 /// The export without the root and without the turns after this one.
-pub(crate) async fn export_until(
-    session: &Arc<Session>,
-    last: u64,
-) -> Result<Zeroizing<String>, ClientError> {
+pub(crate) async fn export_until(session: &Arc<Session>, last: u64) -> Result<Export, ClientError> {
     build(session, false, Some(last)).await
 }
 
-async fn build(
-    session: &Arc<Session>,
-    with_root: bool,
-    until: Option<u64>,
-) -> Result<Zeroizing<String>, ClientError> {
+async fn build(session: &Arc<Session>, with_root: bool, until: Option<u64>) -> Result<Export, ClientError> {
     let segments = verify::own_segments(session, until).await?;
     let built = session.read(|state| {
         let scope = ExportScope { n_shards: state.header.n_shards, branch: state.header.branch, with_root };
         export::build(&state.root, &scope, &segments, &proofs(state))
     })?;
-    let text =
-        serde_json::to_string_pretty(&built).map_err(|error| ClientError::Export(error.to_string()))?;
-    check_size(Zeroizing::new(text), MAX_EXPORT_BYTES)
+    Ok(built)
 }
 
 /// Refuses to write an export that is too large to read.

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use baton_client::{AuditWish, Client, ClientError, Multiaddr, transfer};
+use baton_client::{AuditWish, Client, ClientError, Multiaddr};
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{AUDIT_PROTOCOL, Incoming, Mesh, MeshConfig, MeshHandle, TurnStream};
 use baton_proto::{
@@ -212,9 +212,9 @@ async fn a_turn_is_disclosed_with_those_before_it_and_its_own_node_is_not_asked(
         let receipt = receipts[usize::try_from(seq).unwrap()].receipt.as_ref().unwrap();
         assert_eq!((request.receipt, request.tokens), (receipt.receipt_hash(), receipt.tokens.output));
         assert_eq!(request.disclosure.schema.as_deref(), Some("{}"));
-        let export = transfer::parse(&request.disclosure.export).unwrap();
-        assert_eq!(export.root, None, "never the key that continues the session");
-        assert_eq!(transfer::verify_export(&export, true).unwrap().turns, seq + 1, "none that came later");
+        let disclosed = request.disclosure.open().unwrap();
+        assert_eq!(disclosed.turn.link.seq, seq);
+        assert_eq!(disclosed.history.len() as u64, seq, "none that came later");
     }
     // The author itself, if it is named; it makes no audit.
     let named = AuditWish { node: Some(world.nodes[0].id()), ..AuditWish::default() };
@@ -272,7 +272,7 @@ async fn whatever_an_auditor_does_wrong_no_other_one_sees_the_conversation_unask
     for verdict in [
         AuditVerdict::Different { token: Some(2) },
         AuditVerdict::Different { token: None },
-        AuditVerdict::NotReplayable(AuditGap::Undisclosed),
+        AuditVerdict::NotReplayable(AuditGap::Memory),
     ] {
         script.acts.lock().unwrap().push_back(Act::Say(verdict));
         assert_eq!(client.session(id).audit(&AuditWish::default()).await.unwrap().report.verdict, verdict);

@@ -9,7 +9,7 @@ use baton_proto::{
     ErrorCode, SignedObject,
     audit::{AuditAnswer, AuditBytes, AuditFrame, AuditGap, AuditReport, AuditRequest, AuditVerdict},
     codec,
-    export::{Export, OpenTurn, open},
+    disclosure::DisclosedTurn,
     ids::AuthHash,
     limits::{MAX_AUDIT_FRAME_BYTES, VERSION},
     quota::QuotaUse,
@@ -35,7 +35,7 @@ use crate::{
     },
 };
 
-/// Memory of a disclosure relative to its length on the wire: the text, the parsed export, and the opened
+/// Memory of a disclosure relative to its length on the wire: the bytes, the opened segments, and the opened
 /// turns.
 const MEMORY_FACTOR: usize = 3;
 
@@ -161,20 +161,14 @@ async fn answer(core: &Core, admitted: AdmittedAudit) -> Result<SignedObject<Aud
 /// Verifies a disclosure, and prepares the computation. Takes as long as its signatures.
 fn prepare(request: AuditRequest) -> Result<Result<ReplayTask, NotReplayable>, ErrorCode> {
     let AuditRequest { receipt, model, tokens, disclosure, .. } = request;
-    let export: Export = serde_json::from_str(&disclosure.export).map_err(|_| ErrorCode::PayloadRejected)?;
-    // Its holder could continue the session: no auditor needs that.
-    if export.root.is_some() {
+    let DisclosedTurn { history, turn } = disclosure.open().map_err(|_| ErrorCode::PayloadRejected)?;
+    let is_meant = turn.receipt.as_ref().is_some_and(|known| {
+        (known.receipt_hash(), known.model, known.tokens.output) == (receipt, model, tokens)
+    });
+    if !is_meant {
         return Err(ErrorCode::PayloadRejected);
     }
-    let turns = open(&export).map_err(|_| ErrorCode::PayloadRejected)?;
-    drop(export);
-    let of = |turn: &&OpenTurn| {
-        turn.receipt.as_ref().is_some_and(|known| {
-            (known.receipt_hash(), known.model, known.tokens.output) == (receipt, model, tokens)
-        })
-    };
-    let turn = turns.iter().find(of).ok_or(ErrorCode::PayloadRejected)?;
-    Ok(ReplayTask::new(&turns, turn.link.seq, &disclosure.memory, disclosure.schema.as_deref()))
+    Ok(ReplayTask::after(&history, &turn, &disclosure.memory, disclosure.schema.as_deref()))
 }
 
 fn verdict(judged: Verdict) -> Result<AuditVerdict, ErrorCode> {
@@ -182,14 +176,15 @@ fn verdict(judged: Verdict) -> Result<AuditVerdict, ErrorCode> {
         Verdict::Same { tokens } => AuditVerdict::Same { tokens },
         Verdict::Different { token } => AuditVerdict::Different { token },
         Verdict::NotReplayable(why) => AuditVerdict::NotReplayable(match why {
-            NotReplayable::Undisclosed(_) => AuditGap::Undisclosed,
             NotReplayable::NoAnswer => AuditGap::NoAnswer,
             NotReplayable::Engine(_) => AuditGap::Engine,
             NotReplayable::Memory { .. } => AuditGap::Memory,
             NotReplayable::Schema => AuditGap::Schema,
             NotReplayable::Refused(_) => AuditGap::Refused,
-            // Both were checked before.
-            NotReplayable::NoTurn(_) | NotReplayable::Model { .. } => return Err(ErrorCode::Internal),
+            // All were checked before.
+            NotReplayable::NoTurn(_) | NotReplayable::Undisclosed(_) | NotReplayable::Model { .. } => {
+                return Err(ErrorCode::Internal);
+            }
         }),
     })
 }

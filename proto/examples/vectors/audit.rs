@@ -4,10 +4,10 @@ use baton_proto::{
     ErrorCode, SignedObject,
     audit::{
         AUDIT_PROTOCOL, AuditAnswer, AuditBytes, AuditFrame, AuditGap, AuditReport, AuditRequest,
-        AuditVerdict, Disclosure,
+        AuditVerdict,
     },
-    ids::{ModelId, ReceiptHash},
-    limits::VERSION,
+    disclosure::Disclosure,
+    limits::{AUDIT_REQUEST_VERSION, VERSION},
     memory::MemoryItem,
 };
 use serde_json::{Value, json};
@@ -15,51 +15,52 @@ use serde_json::{Value, json};
 use super::{
     counting, embed,
     objects::{frame, plain, signed},
-    session::{START_MS, node},
+    session::{START_MS, Session, node},
 };
 
-/// The request. Its export is a stand-in: export-20.json is a real export.
-pub(crate) fn request() -> AuditRequest {
+/// The request about the last turn of the session. Memory and schema are stand-ins: that turn has none.
+pub(crate) fn request(made: &Session) -> AuditRequest {
+    let receipt = &made.turns.last().expect("the session has turns").accepted.receipt;
+    let memory = vec![MemoryItem {
+        text: "sails on Sundays ⛵".to_owned(),
+        source: "chat of May".to_owned(),
+        time_ms: START_MS - 86_400_000,
+    }];
+    let schema = Some("{\"type\":\"object\"}".to_owned());
     AuditRequest {
-        version: VERSION,
+        version: AUDIT_REQUEST_VERSION,
         nonce: counting(0xd0),
-        audience: node(1).node_id(),
-        receipt: ReceiptHash(counting(0xd1)),
-        model: ModelId(counting(0xd2)),
-        tokens: 40,
-        disclosure: Disclosure {
-            export: "{\"format\":\"baton-export-v2\"}".to_owned(),
-            memory: vec![MemoryItem {
-                text: "sails on Sundays ⛵".to_owned(),
-                source: "chat of May".to_owned(),
-                time_ms: START_MS - 86_400_000,
-            }],
-            schema: Some("{\"type\":\"object\"}".to_owned()),
-        },
+        audience: node(0).node_id(),
+        receipt: receipt.receipt_hash(),
+        model: receipt.model,
+        tokens: receipt.tokens.output,
+        disclosure: Disclosure::of(&made.export(false), receipt.seq, memory, schema)
+            .expect("the session has all parts of the turn"),
     }
 }
 
-/// A report with this verdict, signed by node 1.
-pub(crate) fn report(verdict: AuditVerdict) -> SignedObject<AuditReport> {
-    let request = request();
+/// A report on a request with this verdict, signed by node 0.
+pub(crate) fn report(request: &AuditRequest, verdict: AuditVerdict) -> SignedObject<AuditReport> {
     let report = AuditReport {
         version: VERSION,
         node: request.audience,
-        request: AuditBytes::new(&request).expect("the request is small").hash(),
+        request: AuditBytes::new(request).expect("the request is small").hash(),
         receipt: request.receipt,
         model: request.model,
         verdict,
         made_ms: START_MS + 5_000,
     };
-    SignedObject::sign(report, &node(1))
+    SignedObject::sign(report, &node(0))
 }
 
 /// All vectors of audits.
-pub(crate) fn vectors() -> Value {
-    let made = request();
+pub(crate) fn vectors(session: &Session) -> Value {
+    let made = request(session);
     let bytes = AuditBytes::new(&made).expect("the request is small");
+    // The frames carry a short request, which is right in form alone.
     let mut bare = made.clone();
     bare.disclosure.schema = None;
+    bare.disclosure.segments.clear();
     let bare = AuditBytes::new(&bare).expect("the request is small");
     let quota = embed::made().request.quota;
     let verdicts = [
@@ -68,7 +69,7 @@ pub(crate) fn vectors() -> Value {
         AuditVerdict::Different { token: None },
         AuditVerdict::NotReplayable(AuditGap::Memory),
     ];
-    let reports = verdicts.map(report);
+    let reports = verdicts.map(|verdict| report(&made, verdict));
     let [same, ..] = &reports;
     let mut objects: Vec<Value> = reports.iter().map(|report| signed("AuditReport", report, None)).collect();
     objects.push(plain("AuditRequest", &made, Some(bytes.hash().to_string())));
@@ -76,8 +77,8 @@ pub(crate) fn vectors() -> Value {
         "protocol": AUDIT_PROTOCOL,
         "objects": objects,
         "frames": [
-            frame("Request", "AuditFrame", &AuditFrame::Request { request: bare, quota: None }),
-            frame("Request.Quota", "AuditFrame", &AuditFrame::Request { request: bytes, quota }),
+            frame("Request", "AuditFrame", &AuditFrame::Request { request: bare.clone(), quota: None }),
+            frame("Request.Quota", "AuditFrame", &AuditFrame::Request { request: bare, quota }),
             frame("Report", "AuditAnswer", &AuditAnswer::Report(same.bytes().clone())),
             frame("Refused", "AuditAnswer", &AuditAnswer::Refused { code: ErrorCode::Busy, retry_after_ms: 1_500 }),
         ],

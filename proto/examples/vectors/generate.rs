@@ -60,7 +60,7 @@ pub(crate) fn files() -> Vec<(&'static str, String)> {
         ("frames.json", text(objects::frame_vectors(&made))),
         ("blobs.json", text(blob_vectors(&made))),
         ("embed.json", text(embed::vectors())),
-        ("audit.json", text(audit::vectors())),
+        ("audit.json", text(audit::vectors(&made))),
         ("export-20.json", export),
         ("contradiction.json", proof),
     ]

@@ -9,7 +9,7 @@ use crate::{
     error::ErrorCode,
     ids::{BlobId, LinkHash},
     limits::{MAX_SIGNED_BYTES, MAX_TURN_MS},
-    link::{BlobRef, Link, blob_digest},
+    link::{BlobRef, Genesis, Link, blob_digest},
     receipt::{Receipt, audit_root, commit_input, commit_output},
     record::{Message, Record, SealedRecord},
     segment::{Segment, blob_salt},
@@ -295,8 +295,13 @@ impl CheckedTurn<'_> {
 
     fn proofs(self, blob: &[u8], report: &mut ExportReport) -> Result<OpenTurn, ErrorCode> {
         let auth = self.turn.auth.as_ref().map(|auth| self.check_auth(auth)).transpose()?;
-        let receipt =
-            self.turn.receipt.as_ref().map(|receipt| self.check_receipt(receipt, report)).transpose()?;
+        let system = self.turn.system.as_ref();
+        let system: Option<Vec<Message>> = system.map(|system| system.iter().map(Message::from).collect());
+        let receipt = self.turn.receipt.as_ref().map(|receipt| {
+            let bytes: SignedBytes = crate::codec::decode(receipt, MAX_SIGNED_BYTES + 72)?;
+            check_receipt(self.link, &self.record, &self.record_key, system.as_deref(), bytes)
+        });
+        let receipt = receipt.transpose()?;
         if let (Some(auth), Some(receipt)) = (&auth, &receipt)
             && !receipt.claims_fit(auth)
         {
@@ -308,20 +313,15 @@ impl CheckedTurn<'_> {
         }
         report.auths_checked += u64::from(auth.is_some());
         report.receipts_checked += u64::from(receipt.is_some());
+        report.inputs_checked += u64::from(receipt.is_some() && system.is_some());
+        let has_memory = receipt.as_ref().is_some_and(|receipt| receipt.commitments.memory.is_some());
+        report.memory_unchecked += u64::from(has_memory);
         let sampling = self.turn.sampling.as_ref().map(ExportSampling::decode).transpose()?;
-        if let (Some(sampling), Some(receipt)) = (&sampling, &receipt)
-            && (receipt.sampling != sampling.digest(&self.record_key) || receipt.seed != sampling.seed)
-        {
-            return Err(ErrorCode::ReceiptMismatch);
+        if let Some(sampling) = &sampling {
+            check_sampling(sampling, &self.record_key, receipt.as_deref(), auth.as_deref())?;
         }
-        if let (Some(sampling), Some(auth)) = (&sampling, &auth)
-            && auth.sampling != sampling.digest(&self.record_key)
-        {
-            return Err(ErrorCode::ReceiptMismatch);
-        }
-        let system = self.turn.system.as_ref();
         Ok(OpenTurn {
-            system: system.map(|system| system.iter().map(Message::from).collect()),
+            system,
             link: self.link.clone(),
             record: self.record,
             record_key: self.record_key,
@@ -333,53 +333,8 @@ impl CheckedTurn<'_> {
 
     fn check_auth(&self, encoded: &[u8]) -> Result<SignedObject<TurnAuth>, ErrorCode> {
         let auth = SignedObject::<TurnAuth>::verify_encoded(encoded)?;
-        let link = self.link;
-        let meant = auth.auth_hash() == link.auth_hash
-            && auth.session_id == link.session_id
-            && auth.seq == link.seq
-            && auth.turn_id == link.turn_id
-            && auth.attempt == link.attempt
-            && auth.prev_link == link.prev_link
-            // The client may have left it to the node to locate the blob.
-            && (auth.prev_blob.is_none() || auth.prev_blob == link.prev_blob)
-            && auth.audience == link.author
-            && auth.genesis() == self.export.genesis()
-            && link.is_timely(auth.issued_ms, auth.expires_ms.saturating_add(MAX_TURN_MS));
-        if meant { Ok(auth) } else { Err(ErrorCode::ReceiptMismatch) }
-    }
-
-    fn check_receipt(
-        &self,
-        encoded: &[u8],
-        report: &mut ExportReport,
-    ) -> Result<SignedObject<Receipt>, ErrorCode> {
-        let bytes: SignedBytes = crate::codec::decode(encoded, MAX_SIGNED_BYTES + 72)?;
-        let receipt = check_receipt_of_link(self.link, bytes)?;
-        // The commitment covers the answer's text alone, so it may carry nothing else.
-        let (answer, new) = match self.record.messages.split_last() {
-            Some((last, new)) if last.name.is_none() && last.call_id.is_none() => {
-                (self.record.answer().ok_or(ErrorCode::ReceiptMismatch)?, new)
-            }
-            _ => return Err(ErrorCode::ReceiptMismatch),
-        };
-        let has_memory = receipt.commitments.memory.is_some();
-        let sound = receipt.commitments.output == commit_output(&self.record_key, answer, self.record.finish)
-            && has_memory == (receipt.memory_items > 0)
-            && receipt.window_from <= receipt.seq
-            && (receipt.tokens.output > 0 || receipt.audit_root == audit_root(&[]));
-        if !sound {
-            return Err(ErrorCode::ReceiptMismatch);
-        }
-        if let Some(system) = &self.turn.system {
-            let system: Vec<Message> = system.iter().map(Message::from).collect();
-            let input = commit_input(&self.record_key, &system, receipt.window_from, new);
-            if receipt.commitments.input != input {
-                return Err(ErrorCode::ReceiptMismatch);
-            }
-            report.inputs_checked += 1;
-        }
-        report.memory_unchecked += u64::from(has_memory);
-        Ok(receipt)
+        check_auth(self.link, &self.export.genesis(), &auth)?;
+        Ok(auth)
     }
 
     fn check_ack(&self, encoded: &[u8], blob: &[u8]) -> Result<(), ErrorCode> {
@@ -391,4 +346,64 @@ impl CheckedTurn<'_> {
             && ack.receipt_hash == self.link.receipt_hash;
         if meant { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
     }
+}
+
+/// Checks that a verified authorisation ordered the turn of a link.
+pub(crate) fn check_auth(
+    link: &Link,
+    genesis: &Genesis,
+    auth: &SignedObject<TurnAuth>,
+) -> Result<(), ErrorCode> {
+    let meant = auth.auth_hash() == link.auth_hash
+        && auth.session_id == link.session_id
+        && auth.seq == link.seq
+        && auth.turn_id == link.turn_id
+        && auth.attempt == link.attempt
+        && auth.prev_link == link.prev_link
+        // The client may have left it to the node to locate the blob.
+        && (auth.prev_blob.is_none() || auth.prev_blob == link.prev_blob)
+        && auth.audience == link.author
+        && auth.genesis() == *genesis
+        && link.is_timely(auth.issued_ms, auth.expires_ms.saturating_add(MAX_TURN_MS));
+    if meant { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
+}
+
+/// Verifies a receipt, and checks its commitments to the turn: to the answer, and to the input if the system text is
+/// known.
+pub(crate) fn check_receipt(
+    link: &SignedObject<Link>,
+    record: &Record,
+    record_key: &RecordKey,
+    system: Option<&[Message]>,
+    bytes: SignedBytes,
+) -> Result<SignedObject<Receipt>, ErrorCode> {
+    let receipt = check_receipt_of_link(link, bytes)?;
+    // The commitment covers the answer's text alone, so it may carry nothing else.
+    let (answer, new) = match record.messages.split_last() {
+        Some((last, new)) if last.name.is_none() && last.call_id.is_none() => {
+            (record.answer().ok_or(ErrorCode::ReceiptMismatch)?, new)
+        }
+        _ => return Err(ErrorCode::ReceiptMismatch),
+    };
+    let sound = receipt.commitments.output == commit_output(record_key, answer, record.finish)
+        && receipt.commitments.memory.is_some() == (receipt.memory_items > 0)
+        && receipt.window_from <= receipt.seq
+        && (receipt.tokens.output > 0 || receipt.audit_root == audit_root(&[]))
+        && system.is_none_or(|system| {
+            receipt.commitments.input == commit_input(record_key, system, receipt.window_from, new)
+        });
+    if sound { Ok(receipt) } else { Err(ErrorCode::ReceiptMismatch) }
+}
+
+/// Checks sampling settings against the receipt and the authorisation of their turn.
+pub(crate) fn check_sampling(
+    sampling: &Sampling,
+    record_key: &RecordKey,
+    receipt: Option<&Receipt>,
+    auth: Option<&TurnAuth>,
+) -> Result<(), ErrorCode> {
+    let digest = sampling.digest(record_key);
+    let sound = receipt.is_none_or(|receipt| receipt.sampling == digest && receipt.seed == sampling.seed)
+        && auth.is_none_or(|auth| auth.sampling == digest);
+    if sound { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
 }

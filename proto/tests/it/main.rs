@@ -3,6 +3,7 @@
 
 mod adversary;
 mod contradiction;
+mod disclosure;
 mod document;
 mod export;
 #[path = "../../examples/vectors/generate.rs"]

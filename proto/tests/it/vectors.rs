@@ -230,7 +230,7 @@ fn embeddings_of_the_vectors_open_and_refuse_near_misses() {
 #[test]
 fn audits_of_the_vectors_open_and_refuse_near_misses() {
     let vectors = load("audit.json");
-    let request = generate::audit::request();
+    let request = generate::audit::request(&Session::make());
     let mut verdicts = BTreeSet::new();
     for vector in items(&vectors, "objects") {
         let (what, body) = (vector["type"].as_str().unwrap(), bytes(vector, "body"));
