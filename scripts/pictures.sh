@@ -67,13 +67,17 @@ picture takeover
 mux kill-server
 mux new-session -d -x "$columns" -y "$rows" -s t "env BATON_CONFIG='$config' PATH='$bin:$PATH' PS1='$ ' sh"
 see '\$ *$'
-say 'clear; baton session list'
+say clear
+sleep 1
+say 'baton session list'
 see 'STORED UNTIL'
-say 'baton session show --graph'
+say 'baton session show last --graph'
 see 'node [0-9a-f]{8}'
 sleep 1
 picture sessions
-say 'clear; baton doctor'
+say clear
+sleep 1
+say 'baton doctor'
 see 'clock'
 sleep 3
 picture doctor

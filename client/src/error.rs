@@ -577,7 +577,7 @@ impl NoChoice {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NoNodes => {
-                "see why with baton doctor, name a node with --node, or try a private network: baton try"
+                "see why with baton doctor; name a node that runs with --node, or try a private network: baton try"
             }
             Self::NodeUnknown(_) => "give its address with --node, or see who is there: baton nodes",
             Self::NoneCurrent => "check this machine's clock, and that the nodes run",

@@ -9,6 +9,7 @@ use baton_proto::{
     store::{BlobStore as _, HeadIndex as _},
 };
 use baton_walrus_client::{HttpStore, PutPermission, ShardCount, differing_shards};
+use futures::future::join_all;
 use serde::Serialize;
 use serde_json::json;
 
@@ -147,8 +148,9 @@ async fn check(settings: &Settings, checks: &mut Vec<Check>, out: &Out) -> Resul
     let nodes = nodes(&client);
     let stores = stores(settings);
     let relayer = relayer(settings);
-    let (nodes, stores, relayer) = tokio::join!(nodes, stores, relayer);
-    let clock = clock_check(&client, settings).await;
+    let clock = clock_check(&client, settings);
+    // At once: a server that hangs holds up no other's answer.
+    let (nodes, stores, relayer, clock) = tokio::join!(nodes, stores, relayer, clock);
     client.shutdown(Duration::ZERO).await;
     home.saw(settings.home().display().to_string());
     if settings.passphrase().is_none() {
@@ -211,44 +213,43 @@ async fn nodes(client: &Client) -> Check {
 
 async fn stores(settings: &Settings) -> [Check; 2] {
     let (mut store, mut index) = (Check::new("store"), Check::new("head index"));
-    let http = reqwest::Client::builder().timeout(ANSWER_WAIT).build().unwrap_or_default();
-    for url in settings.publishers() {
-        // Every server of HTTP answers, if only by a refusal.
-        match http.get(format!("{}/v1/api", url.trim_end_matches('/'))).send().await {
-            Ok(answer) => {
-                store.saw(format!("publisher {url}"));
-                let ours = settings.shards().get();
-                if let Some(theirs) = differing_shards(answer.headers(), ours) {
-                    let detail = format!("publisher {url} has {theirs}, these settings {ours}");
-                    store.found(codes::SHARDS_DIFFER, detail);
-                }
-            }
-            Err(error) => {
-                store.found(codes::PUBLISHER_DOWN, format!("publisher {url}: {}", innermost(&error)))
-            }
+    let publishers = join_all(settings.publishers().iter().map(|url| publisher(settings, url)));
+    let permissions = async {
+        match settings.store(|builder| builder.base_timeout(ANSWER_WAIT)) {
+            Ok(store) => store.put_permissions().await,
+            Err(_) => Vec::new(),
         }
-    }
-    let permissions = match settings.store(|builder| builder.base_timeout(ANSWER_WAIT)) {
-        Ok(store) => store.put_permissions().await,
-        Err(_) => Vec::new(),
     };
+    let aggregators = join_all(settings.aggregators().iter().map(async |url| {
+        let asked =
+            asked(url, settings.shards(), async |store| store.exists(BlobId(random())).await.map(drop));
+        (url, asked.await)
+    }));
+    let indexes = settings.indexes();
+    let indexes = join_all(indexes.iter().map(async |url| {
+        let key = HeadIndexKey(random());
+        (url, asked(url, settings.shards(), async |store| store.resolve(key).await.map(drop)).await)
+    }));
+    let (publishers, permissions, aggregators, indexes) =
+        tokio::join!(publishers, permissions, aggregators, indexes);
+    for check in publishers {
+        store.seen.extend(check.seen);
+        store.findings.extend(check.findings);
+    }
     for (url, permission) in permissions {
         if let PutPermission::Refused { reason } = permission {
             store.found(codes::PUT_REFUSED, format!("publisher {url}: {reason}"));
         }
     }
-    for url in settings.aggregators() {
-        match asked(url, settings.shards(), async |store| store.exists(BlobId(random())).await.map(drop))
-            .await
-        {
+    for (url, answer) in aggregators {
+        match answer {
             Ok(()) => store.saw(format!("aggregator {url}")),
             Err(reason) => store.found(codes::AGGREGATOR_DOWN, format!("aggregator {url}: {reason}")),
         }
     }
     let mut failed = Vec::new();
-    for url in settings.indexes() {
-        let key = HeadIndexKey(random());
-        match asked(&url, settings.shards(), async |store| store.resolve(key).await.map(drop)).await {
+    for (url, answer) in indexes {
+        match answer {
             Ok(()) => {
                 index.saw(url.clone());
                 // By default, the first server with an index is the index.
@@ -262,6 +263,26 @@ async fn stores(settings: &Settings) -> [Check; 2] {
     }
     failed.into_iter().for_each(|reason| index.found(codes::INDEX_DOWN, reason));
     [store, index]
+}
+
+async fn publisher(settings: &Settings, url: &str) -> Check {
+    let mut check = Check::new("store");
+    let http = reqwest::Client::builder().timeout(ANSWER_WAIT).build().unwrap_or_default();
+    // Every server of HTTP answers, if only by a refusal.
+    match http.get(format!("{}/v1/api", url.trim_end_matches('/'))).send().await {
+        Ok(answer) => {
+            check.saw(format!("publisher {url}"));
+            let ours = settings.shards().get();
+            if let Some(theirs) = differing_shards(answer.headers(), ours) {
+                check.found(
+                    codes::SHARDS_DIFFER,
+                    format!("publisher {url} has {theirs}, these settings {ours}"),
+                );
+            }
+        }
+        Err(error) => check.found(codes::PUBLISHER_DOWN, format!("publisher {url}: {}", innermost(&error))),
+    }
+    check
 }
 
 /// Asks one server.

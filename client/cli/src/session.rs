@@ -425,15 +425,18 @@ pub(crate) fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failur
         )),
         (false, _) => out.warn(&format!("✗ {turns} checked: not all match")),
     }
-    out.note(&format!(
-        "  {} from the store and {} from this device; {}, {} and {}; {} without a receipt",
-        count(report.from_store, "segment"),
-        report.from_own,
-        count(report.blobs_checked, "blob"),
-        count(report.ids_checked, "blob ID"),
-        count(report.receipts_checked, "receipt"),
-        report.receipts_missing,
-    ));
+    let parts = [
+        (report.from_store, "segment", " from the store"),
+        (report.from_own, "segment", " from this device"),
+        (report.blobs_checked, "blob", ""),
+        (report.ids_checked, "blob ID", ""),
+        (report.receipts_checked, "receipt", ""),
+        (report.receipts_missing, "turn", " without a receipt"),
+    ];
+    let parts = parts.iter().filter(|(number, ..)| *number > 0);
+    let parts: Vec<String> =
+        parts.map(|(number, thing, place)| format!("{}{place}", count(*number, thing))).collect();
+    out.note(&format!("  checked: {}", parts.join(", ")));
     Ok(())
 }
 
