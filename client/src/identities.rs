@@ -9,6 +9,7 @@
 //! the client a running mesh, as a relayer does, uses that mesh's identity for everything.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
@@ -26,6 +27,8 @@ use zeroize::Zeroizing;
 /// Most meshes of sessions at once: the gateway serves 64 requests, and each session has up to two meshes.
 /// A mesh has a few sockets.
 pub(crate) const MAX_SESSION_MESHES: usize = 128;
+/// Most idle ones among them: a node allows 128 connections of a subnet, which several clients may share.
+const MAX_IDLE_MESHES: usize = 8;
 /// A session's mesh that nothing has used for this long is stopped. The session's next turn makes another.
 const IDLE: Duration = Duration::from_secs(10 * 60);
 /// Bootstrap peers of a session's mesh in the DHT, taken from the client's connections if none are
@@ -104,8 +107,7 @@ impl Identities {
         started.await.cloned()
     }
 
-    /// The slot of a mesh. Stops meshes that were idle for long and, if the table is full, the mesh that was
-    /// idle for longest.
+    /// The slot of a mesh. Stops the meshes that were idle for long, and those idle for longest among too many.
     fn slot(&self, key: MeshKey) -> Result<Arc<OnceCell<SessionMesh>>, MeshError> {
         let now = Instant::now();
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
@@ -113,12 +115,16 @@ impl Identities {
             slot.used = now;
             return Ok(slot.mesh.clone());
         }
-        slots.retain(|_, slot| slot.is_in_use() || now.duration_since(slot.used) < IDLE);
+        let idle = slots.iter().filter(|(_, slot)| !slot.is_in_use());
+        let mut idle: Vec<(Instant, MeshKey)> = idle.map(|(key, slot)| (slot.used, *key)).collect();
+        idle.sort_by_key(|(used, _)| Reverse(*used));
+        for (number, (used, key)) in idle.into_iter().enumerate() {
+            if number >= MAX_IDLE_MESHES || now.duration_since(used) >= IDLE {
+                slots.remove(&key);
+            }
+        }
         if slots.len() >= MAX_SESSION_MESHES {
-            let idle = slots.iter().filter(|(_, slot)| !slot.is_in_use());
-            let oldest = idle.min_by_key(|(_, slot)| slot.used).map(|(key, _)| *key);
-            let full = || MeshError::Config(format!("{MAX_SESSION_MESHES} meshes of sessions are in use"));
-            slots.remove(&oldest.ok_or_else(full)?);
+            return Err(MeshError::Config(format!("{MAX_SESSION_MESHES} meshes of sessions are in use")));
         }
         let slot = slots.entry(key).or_insert(MeshSlot { mesh: Arc::default(), used: now });
         Ok(slot.mesh.clone())
@@ -277,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_table_stops_an_idle_mesh_and_no_other() {
+    async fn of_many_idle_meshes_the_last_used_stay_and_a_full_table_is_an_error() {
         let identities = identities().await;
         let held = identities.of_turns(session(0)).await.unwrap();
         let number = |many: usize| SessionId([u8::try_from(many).unwrap(); 32]);
@@ -290,11 +296,26 @@ mod tests {
             }
         }
         identities.of_turns(number(MAX_SESSION_MESHES)).await.unwrap();
-        let slots = identities.slots.lock().unwrap();
-        assert_eq!(slots.len(), MAX_SESSION_MESHES);
-        assert!(slots.contains_key(&(session(0), MeshUse::Turns)), "in use");
-        assert!(!slots.contains_key(&(number(1), MeshUse::Turns)), "idle for longest");
-        drop(slots);
+        let has = |identities: &Identities, many: usize| {
+            identities.slots.lock().unwrap().contains_key(&(number(many), MeshUse::Turns))
+        };
+        assert_eq!(identities.slots.lock().unwrap().len(), MAX_IDLE_MESHES + 2);
+        assert!(has(&identities, 0), "in use");
+        assert!(
+            !has(&identities, 1) && has(&identities, MAX_SESSION_MESHES - 1),
+            "idle for longest, and last"
+        );
+        let cells: Vec<Arc<OnceCell<SessionMesh>>> =
+            (0..MAX_SESSION_MESHES).map(|_| Arc::default()).collect();
+        {
+            let mut slots = identities.slots.lock().unwrap();
+            for (many, mesh) in cells.iter().enumerate() {
+                let slot = MeshSlot { mesh: mesh.clone(), used: Instant::now() };
+                slots.insert((number(many), MeshUse::Index), slot);
+            }
+        }
+        let full = identities.of_turns(session(200)).await.map(drop).unwrap_err();
+        assert!(full.to_string().contains("128 meshes of sessions are in use"), "{full}");
         drop(held);
     }
 
