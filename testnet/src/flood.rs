@@ -6,6 +6,10 @@
 //! burner uses as much processor time and sends nothing. The node counts loopback addresses as it counts
 //! public ones: honest clients share ::1, and each attack comes from its own network 127.x.0.0/16. Quotas are
 //! the defaults.
+//!
+//! Each session has an identity of its own, so a node cannot tell a regular user without a grant from a
+//! stranger. Under rightly signed turns from hundreds of subnets, such a user's subnet gets a share like any
+//! other. In that part, the honest clients therefore hold a grant.
 
 pub mod attack;
 pub mod relayer;
@@ -21,7 +25,9 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput};
+use baton_client::{Client, ClientConfig, NewSession, QuotaHolder, TurnEvent, TurnInput};
+use baton_keys::{SecretSigningKey, secret::random_bytes};
+use baton_proto::{SignedObject, ids::QuotaSerial, limits::VERSION, quota::QuotaGrant};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
@@ -97,6 +103,8 @@ pub const MOST_LATE_GROWTH_MIB: f64 = 12.0;
 /// The part whose turns of many peers wait for the store: on a busy machine, what fills once still fills for half a
 /// minute.
 const FILLS_SLOWLY: &str = "signed-many";
+/// The part in which the honest clients hold grants.
+const SHARED_BY_SUBNET: &str = "signed-many";
 /// Seconds of that part from which on its growth is judged.
 const FILLED_AFTER_S: u64 = 60;
 
@@ -324,7 +332,10 @@ async fn relayer_command(folder: &Path, options: &FloodOptions, json: bool) -> a
 /// When a process does not start, or the warm-up fails.
 pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodReport> {
     let defence = if options.defence { "true" } else { "false" };
+    let issuer = SecretSigningKey::generate();
+    let issuers = issuer.public_key().to_string();
     let extra = [
+        ("--grant-issuers", issuers.as_str()),
         ("--count-private", "true"),
         ("--defence", defence),
         ("--listen", "/ip6/::1/tcp/0"),
@@ -340,14 +351,18 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodR
         extra: extra.into_iter().flat_map(<[&str; 2]>::from).map(str::to_owned).collect(),
     };
     let network = Network::start(folder, 1, node_options).await?;
-    let mut clients = Vec::with_capacity(options.clients);
+    let (mut clients, mut granted) = (Vec::new(), Vec::new());
     for number in 0..options.clients {
-        clients.push(Arc::new(open_client(&network, folder, number).await?));
+        clients.push(Arc::new(open_client(&network, folder, number, None).await?));
+        let quota = Some(granted_quota(&issuer)?);
+        granted.push(Arc::new(open_client(&network, folder, options.clients + number, quota).await?));
     }
     output::note("warming up");
-    let warm = honest(&clients, Until::Turns(WARM_UP)).await?;
-    ensure!(warm.failed == 0, "honest turns fail without an attack");
-    let bench = Bench { folder, network: &network, clients: &clients, options };
+    for clients in [&clients, &granted] {
+        let warm = honest(clients, Until::Turns(WARM_UP)).await?;
+        ensure!(warm.failed == 0, "honest turns fail without an attack: {}", warm.failures.join("; "));
+    }
+    let bench = Bench { folder, network: &network, clients: &clients, granted: &granted, options };
     let mut parts = BTreeMap::from([("quiet", bench.part(None, 0.0).await?)]);
     for wave in waves(options) {
         parts.insert(wave.name, bench.part(Some(wave), 0.0).await?);
@@ -359,7 +374,7 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodR
         let wave = Wave { name: "burner", attack: Attack::Burner, network: 0, subnets: 1, each: 0 };
         parts.insert(wave.name, bench.part(Some(wave), duty).await?);
     }
-    for client in clients {
+    for client in clients.into_iter().chain(granted) {
         client.shutdown(Duration::from_secs(5)).await;
     }
     network.stop().await?;
@@ -387,13 +402,41 @@ fn p99(parts: &BTreeMap<&str, Part>, name: &str) -> Option<f64> {
     parts.get(name).map(|part| part.honest.turn_ms.p99)
 }
 
-async fn open_client(network: &Network, folder: &Path, number: usize) -> anyhow::Result<Client> {
+/// A grant of a hundred turns a minute, and its key.
+fn granted_quota(issuer: &SecretSigningKey) -> anyhow::Result<Arc<QuotaHolder>> {
+    let holder = SecretSigningKey::generate();
+    let grant = QuotaGrant {
+        version: VERSION,
+        grantor: issuer.public_key(),
+        serial: QuotaSerial(random_bytes()),
+        parent: None,
+        holder: holder.public_key(),
+        nodes: Vec::new(),
+        models: Vec::new(),
+        turns_per_hour: 10_000,
+        tokens_per_hour: 1_000_000,
+        concurrent: 2,
+        from_ms: 0,
+        until_ms: u64::MAX,
+        depth: 0,
+    };
+    let chain = [SignedObject::sign(grant, issuer).bytes().clone()];
+    Ok(Arc::new(QuotaHolder::new(&chain, holder)?))
+}
+
+async fn open_client(
+    network: &Network,
+    folder: &Path,
+    number: usize,
+    quota: Option<Arc<QuotaHolder>>,
+) -> anyhow::Result<Client> {
     let (url, home) = (network.store_url(), folder.join(format!("client-{number}")));
     let mut config = ClientConfig::with_http(Some(&home), url, url, Some(url), network.options.shards)?;
     let node = network.running().next().context("the node runs")?;
     let others = node.addresses.iter().filter(|address| address.to_string().starts_with("/ip6/"));
     config.bootstrap = others.cloned().collect();
     ensure!(!config.bootstrap.is_empty(), "the node listens on no IPv6 address");
+    config.quota = quota;
     Ok(Client::open(config).await?)
 }
 
@@ -402,6 +445,8 @@ struct Bench<'a> {
     folder: &'a Path,
     network: &'a Network,
     clients: &'a [Arc<Client>],
+    /// The same number of clients with grants.
+    granted: &'a [Arc<Client>],
     options: &'a FloodOptions,
 }
 
@@ -416,7 +461,9 @@ impl Bench<'_> {
         };
         let watch = NodeWatch::begin(node)?;
         let until = Until::Passed(Duration::from_secs(self.options.seconds));
-        let seen = honest(self.clients, until).await?;
+        let is_shared = wave.is_some_and(|wave| wave.name == SHARED_BY_SUBNET);
+        let clients = if is_shared { self.granted } else { self.clients };
+        let seen = honest(clients, until).await?;
         let (node_mib, node_cpus) = watch.end().await?;
         let mut attacked = AttackReport::default();
         if let Some(attacker) = &mut attacker {

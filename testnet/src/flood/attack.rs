@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{
     sync::Notify,
     task::JoinSet,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::{
@@ -74,6 +74,9 @@ const LANES: usize = 64;
 const IN_FLIGHT: usize = 16;
 /// Requests made in advance. One is sent again only if the node refused it before learning of its session.
 const SHOTS: u32 = 8000;
+/// Tries to get the node's record, and the pause between two.
+const MOST_ASKED: u32 = 40;
+const ASK_PAUSE: Duration = Duration::from_millis(500);
 /// Time for a connection and its handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for the last answers on a connection that sends no more.
@@ -244,7 +247,16 @@ async fn make(args: &AttackArgs, kind: Attack) -> anyhow::Result<Vec<Vec<u8>>> {
         ..MeshConfig::dialer("flood")
     };
     let (mesh, _) = Mesh::spawn(seed, near).await?;
-    let record = raw::node_record(&mesh, args.node, std::slice::from_ref(&args.target)).await?;
+    let mut asked = 0;
+    let record = loop {
+        match raw::node_record(&mesh, args.node, std::slice::from_ref(&args.target)).await {
+            Ok(record) => break record,
+            // The honest clients may just have used the allowance of this address, which refills.
+            Err(error) if asked >= MOST_ASKED => return Err(error),
+            Err(_) => sleep(ASK_PAUSE).await,
+        }
+        asked += 1;
+    };
     mesh.shutdown().await;
     let model = record.models.first().context("the node serves a model")?.model;
     let now_ms = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?;
