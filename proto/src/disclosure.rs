@@ -91,7 +91,9 @@ impl From<ErrorCode> for DisclosureError {
 
 impl Drop for Disclosure {
     fn drop(&mut self) {
+        // The other parts wipe themselves.
         self.schema.zeroize();
+        self.sampling.stop.zeroize();
     }
 }
 
