@@ -124,7 +124,7 @@ pub enum ClientError {
         code: Option<ErrorCode>,
         /// The failure in words.
         reason: String,
-        /// Whether the last node has the conversation up to the turn: it took the request.
+        /// Whether the last node has the turn and its window: it took the request.
         disclosed: bool,
     },
     /// A turn that no node can recompute.
@@ -341,7 +341,7 @@ impl ClientError {
         }
         if let Self::AuditFailed { disclosed: true, .. } = self {
             return Some(
-                "that node has read the conversation up to the turn; --only names another one that may read it",
+                "that node has read the turn and its prompt; --only names another one that may read them",
             );
         }
         if let Self::TurnFailed { code: Some(ErrorCode::Busy), relayed: true, .. } = self {

@@ -406,10 +406,11 @@ impl SessionHandle {
     }
 
     /// Has a turn recomputed by a node that offers audits and serves the turn's model. One node sees the
-    /// session up to the turn, and the memory of the turn; no second one is asked.
+    /// turn, the earlier turns in its prompt, and its memory; no second one is asked.
     ///
     /// # Errors
-    /// - [`ClientError::NotAuditable`] for a turn that does not exist, has no receipt here, or is too long.
+    /// - [`ClientError::NotAuditable`] for a turn that does not exist, has no receipt or settings here, or whose
+    ///   window is too long.
     /// - [`ClientError::NoNode`] when no other node serves the model.
     /// - [`ClientError::AuditFailed`] when no asked node made an audit.
     /// - As [`SessionHandle::export`].
