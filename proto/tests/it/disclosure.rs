@@ -78,8 +78,8 @@ fn a_turn_is_disclosed_with_the_records_of_its_window_alone() {
 fn parts_that_are_missing_are_named_before_anything_is_disclosed() {
     let whole = whole(&Session::make());
     assert_eq!(Disclosure::of(&whole, TURNS, Vec::new(), None), Err(DisclosureError::NoTurn(TURNS)));
-    type Cut = fn(&mut baton_proto::export::ExportTurn);
-    let cuts: [(&str, Cut); 4] = [
+    type Removal = fn(&mut baton_proto::export::ExportTurn);
+    let cuts: [(&str, Removal); 4] = [
         ("receipt", |turn| turn.receipt = None),
         ("authorisation", |turn| turn.auth = None),
         ("system text", |turn| turn.system = None),
