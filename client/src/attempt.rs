@@ -169,10 +169,15 @@ pub(crate) async fn run(
     let frames = exchange::encode_all(&frames).map_err(|error| AttemptFailure::from(error).unclear())?;
     drop(frame);
     let wait = context.timeouts.open;
-    let opening = context.mesh.open(target, &addrs, Instant::now() + wait);
     let opened = match context.relayer {
-        Some(_) => opening.await.map_err(|error| ExchangeError::from(error).into()),
-        None => opening::open_at(context.directory, (target, context.substitute), opening, events).await,
+        Some(_) => {
+            let opened = context.mesh.open(target, &addrs, Instant::now() + wait).await;
+            opened.map_err(|error| ExchangeError::from(error).into())
+        }
+        None => {
+            let opening = opening::open(context.mesh, (target, &addrs), context.substitute, wait);
+            opening::open_at(context.directory, (target, context.substitute), opening, events).await
+        }
     };
     let mut stream = opened.map_err(|failure| context.blame(failure))?;
     let sent_all = exchange::send_all(&mut stream, frames, wait).await;

@@ -257,7 +257,7 @@ impl Client {
 
     /// Hands the conversations of this home to `look`, last changed first, one in memory at a time. Takes at
     /// most `limit`, and only files changed at `since_ms` (Unix milliseconds) or later. Skips a journal that
-    /// cannot be read.
+    /// cannot be read. A client without a home has no files, and hands over every session.
     ///
     /// # Errors
     /// [`ClientError::File`] when the home folder cannot be listed.

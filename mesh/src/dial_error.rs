@@ -15,10 +15,13 @@ pub(crate) fn open_error(error: &DialError) -> OpenError {
             OpenError::Unreachable { reason: "no usable address of it is known".to_owned() }
         }
         DialError::Transport(failures) => {
-            let each = failures.iter().map(|(address, error)| {
-                format!("{}: {}", split_identity(address.clone()).0, innermost(error))
-            });
-            OpenError::Unreachable { reason: each.collect::<Vec<_>>().join("; ") }
+            let causes: Vec<_> =
+                failures.iter().map(|(address, error)| (address.clone(), innermost(error))).collect();
+            let declined = causes.iter().any(|(_, cause)| DECLINED.contains(&cause.as_str()));
+            let each =
+                causes.into_iter().map(|(address, cause)| format!("{}: {cause}", split_identity(address).0));
+            let reason = each.collect::<Vec<_>>().join("; ");
+            if declined { OpenError::Declined { reason } } else { OpenError::Unreachable { reason } }
         }
         other => OpenError::Unreachable { reason: other.to_string() },
     }
@@ -47,10 +50,19 @@ fn innermost(error: &dyn std::error::Error) -> String {
 /// The words of QUIC and of a transport's timer for silence.
 const SILENCE: [&str; 2] = ["Handshake with the remote timed out", "Timeout has been reached"];
 
+/// The words of QUIC for a listener that ended a connection before the handshake.
+const QUIC_CLOSED: &str = "aborted by peer: the application or application protocol";
+
+/// The causes of a listener at its limits: TCP's, and QUIC's.
+const DECLINED: [&str; 2] = ["connection reset by peer", "closed before the handshake"];
+
 /// A cause in plain words: without the system's number, and with one sentence for silence.
 fn plain_cause(cause: &str) -> String {
     if SILENCE.iter().any(|silence| cause.starts_with(silence)) {
         return "no answer".to_owned();
+    }
+    if cause.starts_with(QUIC_CLOSED) {
+        return DECLINED[1].to_owned();
     }
     let cause = cause.split_once(" (os error").map_or(cause, |(words, _)| words).trim_end_matches('.');
     let mut letters = cause.chars();
@@ -59,6 +71,10 @@ fn plain_cause(cause: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use libp2p::TransportError;
+
     use super::*;
 
     #[test]
@@ -72,5 +88,21 @@ mod tests {
         ] {
             assert_eq!(plain_cause(cause), words);
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_listener_that_resets_is_told_from_a_host_without_one() {
+        // Linux's numbers: ECONNRESET and ECONNREFUSED.
+        let failed = |os_error: i32| {
+            let address = "/ip4/192.0.2.1/tcp/1".parse().unwrap();
+            let error = TransportError::Other(io::Error::other(io::Error::from_raw_os_error(os_error)));
+            DialError::Transport(vec![(address, error)])
+        };
+        let reset = open_error(&failed(104));
+        let reason = "/ip4/192.0.2.1/tcp/1: connection reset by peer".to_owned();
+        assert_eq!(reset, OpenError::Declined { reason });
+        let nobody = open_error(&failed(111));
+        assert!(matches!(nobody, OpenError::Unreachable { .. }), "{nobody}");
     }
 }

@@ -39,6 +39,13 @@ pub enum OpenError {
         /// The addresses tried and their errors.
         reason: String,
     },
+    /// The node, or the host at its address, ended each connection before the handshake. A node does so at its
+    /// limits of connections; try another node, or the same one after a pause.
+    #[error("the node accepts no connection now: {reason}")]
+    Declined {
+        /// The addresses tried and their errors.
+        reason: String,
+    },
     /// Another identity answered at the node's address; the address is stale or false.
     #[error("another identity answered at {address}")]
     WrongIdentity {

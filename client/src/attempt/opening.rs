@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton_mesh::{OpenError, TurnStream};
+use baton_mesh::{MeshHandle, Multiaddr, OpenError, TurnStream};
 use baton_proto::{ids::NodeId, wire::ClientFrame};
 use futures::{StreamExt as _, stream};
 use tokio::{
@@ -39,6 +39,33 @@ const ANSWER_WAIT: Duration = Duration::from_secs(2);
 const ALL_ANSWERS_WAIT: Duration = Duration::from_secs(4);
 /// Most nodes asked at once.
 const PARALLEL_ASKS: usize = 16;
+
+/// First pause before a node that declined is dialled again; each further pause is twice as long, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// A node that declines is dialled again for this long. It is there, so this is longer than the wait for a silent one.
+const DECLINED_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Opens a substream at `node`, with `wait` for each dial. A node at its limits of connections is dialled again after
+/// pauses, if no `substitute` can serve the turn.
+pub(super) async fn open(
+    mesh: &MeshHandle,
+    (node, addrs): (NodeId, &[Multiaddr]),
+    substitute: bool,
+    wait: Duration,
+) -> Result<TurnStream, OpenError> {
+    let patience = Instant::now() + DECLINED_PATIENCE;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let opened = mesh.open(node, addrs, Instant::now() + wait).await;
+        let again = Instant::now() + pause;
+        if substitute || again >= patience || !matches!(opened, Err(OpenError::Declined { .. })) {
+            return opened;
+        }
+        sleep_until(again).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
 
 /// The answers of the other nodes.
 enum OtherAnswers {
@@ -162,6 +189,43 @@ async fn ask_others(directory: &Arc<Directory>, node: NodeId) -> OtherAnswers {
             }
             Ok(Some(Ok(()))) | Err(_) => return OtherAnswers::Some,
             Ok(None) => return OtherAnswers::None(silent),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_keys::SecretSigningKey;
+    use baton_mesh::{Incoming, Mesh, MeshConfig, Reach};
+
+    use super::*;
+
+    async fn member(config: MeshConfig) -> (MeshHandle, Incoming) {
+        Mesh::spawn(SecretSigningKey::generate().expose_seed(), config).await.unwrap()
+    }
+
+    /// A node that admits one new connection a second.
+    async fn narrow_node() -> (MeshHandle, Incoming) {
+        let mut config = MeshConfig::server("node", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
+        config.limits.count_private = true;
+        config.limits.new_connections_per_second = 1;
+        member(config).await
+    }
+
+    #[tokio::test]
+    async fn the_only_node_is_dialled_again_when_it_declined_and_another_is_left_at_once() {
+        let (node, _turns) = narrow_node().await;
+        let target = (node.node_id(), &*node.listen_addrs());
+        let dialer = |agent| MeshConfig { reach: Some(Reach::Loopback), ..MeshConfig::dialer(agent) };
+        let (first, _first_turns) = member(dialer("first")).await;
+        open(&first, target, false, DIRECT_OPEN).await.unwrap();
+        let (second, _second_turns) = member(dialer("second")).await;
+        let declined = open(&second, target, true, DIRECT_OPEN).await;
+        assert!(matches!(declined, Err(OpenError::Declined { .. })), "{:?}", declined.err());
+        open(&second, target, false, DIRECT_OPEN).await.unwrap();
+        assert!(node.stats().inbound_refused.rate > 0, "{:?}", node.stats());
+        for mesh in [first, second, node] {
+            mesh.shutdown().await;
         }
     }
 }

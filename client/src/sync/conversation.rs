@@ -91,6 +91,11 @@ pub(crate) fn each_conversation(
     limit: usize,
     mut look: impl FnMut(Conversation),
 ) -> Result<(), ClientError> {
+    if core.journals.folder().is_none() {
+        let open: Vec<_> = core.lock().values().cloned().collect();
+        open.iter().take(limit).for_each(|session| look(session.read(Conversation::of)));
+        return Ok(());
+    }
     let changed = journals_by_use(core)?.into_iter().take_while(|(changed, _)| *changed >= since_ms);
     for (_, path) in changed.take(limit) {
         match peek_conversation(core, &path) {
