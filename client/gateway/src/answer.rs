@@ -131,7 +131,7 @@ pub(super) async fn start(
     let session = prepared.session;
     let seq = gateway.client().session(session).info().await?.turns;
     let gateway = gateway.clone();
-    gateway.inner.turns.clone().spawn(async move {
+    gateway.clone().spawn(async move {
         let options = ResumeOptions::of(&template);
         run(&gateway, prepared, template, &request, (sender, charge)).await;
         drop((slot, session_slot));
@@ -154,7 +154,7 @@ async fn start_ephemeral(
     let session =
         client.new_session(NewSession { system: pinned(&request), ..NewSession::default() }).await?;
     let gateway = gateway.clone();
-    gateway.inner.turns.clone().spawn(async move {
+    gateway.clone().spawn(async move {
         let messages = request.messages.clone();
         let project = gateway.caller.project();
         let hint = memory_of(&gateway, &request).map(|memory| memory.hint(project, session, &messages));

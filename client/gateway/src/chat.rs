@@ -1,15 +1,10 @@
 //! `/v1/chat/completions` and `/v1/completions`, answered whole or as server-sent events.
 
-use std::convert::Infallible;
-
 use axum::{
     Json,
     body::Body,
     http::HeaderMap,
-    response::{
-        IntoResponse, Response, Sse,
-        sse::{Event, KeepAlive},
-    },
+    response::{IntoResponse, Response},
 };
 use baton_proto::{receipt::TokenCounts, record::FinishReason};
 use futures::{
@@ -24,6 +19,7 @@ use super::{
     answer::{KEEP_ALIVE, RunningTurn, WholeAnswer, start},
     body::read,
     completion::CompletionRequest,
+    event_stream::{self, ServerEvent},
     logprobs::LogprobsRequest,
     session_header::{name_session, named_session},
     steps::{AcceptedAnswer, Step},
@@ -90,7 +86,7 @@ async fn respond(
             choices.push(frame.steps(first, running, parser).boxed());
         }
         let events = frame.events(choices, include_usage);
-        Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+        event_stream::respond(events, KEEP_ALIVE, ServerEvent::comment())
     } else {
         let mut body = frame.response(&running.whole(first).await.map_err(named)?, parser);
         for (mut running, parser) in more {
@@ -128,7 +124,7 @@ fn add_choice(body: &mut Value, mut other: Value) {
 
 /// A step of one choice in a stream.
 enum ChoiceStep {
-    Event(Event),
+    Event(ServerEvent),
     /// Its end, with its tokens.
     End(TokenCounts),
 }
@@ -205,10 +201,10 @@ impl Frame {
         self,
         choices: Vec<BoxStream<'static, ChoiceStep>>,
         include_usage: bool,
-    ) -> impl Stream<Item = Result<Event, Infallible>> {
+    ) -> impl Stream<Item = ServerEvent> {
         let mut running = choices.len();
         let mut sum = TokenCounts::default();
-        let events = stream::select_all(choices).flat_map(move |step| {
+        stream::select_all(choices).flat_map(move |step| {
             stream::iter(match step {
                 ChoiceStep::Event(event) => vec![event],
                 ChoiceStep::End(tokens) => {
@@ -216,12 +212,11 @@ impl Frame {
                     sum.output = sum.output.saturating_add(tokens.output);
                     running -= 1;
                     let counts = (running == 0 && include_usage).then(|| event(&self.usage_chunk(&sum)));
-                    let done = (running == 0).then(|| Event::default().data("[DONE]"));
+                    let done = (running == 0).then(|| ServerEvent::new("[DONE]"));
                     counts.into_iter().chain(done).collect()
                 }
             })
-        });
-        events.map(Ok)
+        })
     }
 
     /// The steps of one choice: role, text, finish reason.
@@ -275,7 +270,7 @@ impl Frame {
         stream::iter(head.map(ChoiceStep::Event)).chain(rest)
     }
 
-    fn parts(&self, parts: Vec<AnswerPart>, logprobs: Value) -> Vec<Event> {
+    fn parts(&self, parts: Vec<AnswerPart>, logprobs: Value) -> Vec<ServerEvent> {
         // The log probabilities go with the first part; if the parts are held back, with a chunk of their
         // own.
         if parts.is_empty() && !logprobs.is_null() {
@@ -309,7 +304,7 @@ impl Frame {
         logprobs: Value,
         finish: Option<&str>,
         answer: Option<&AcceptedAnswer>,
-    ) -> Event {
+    ) -> ServerEvent {
         let field = if self.form == Form::Chat { "delta" } else { "text" };
         let choice =
             json!({ "index": self.index, field: delta, "logprobs": logprobs, "finish_reason": finish });
@@ -372,8 +367,8 @@ fn message(ended: &EndedAnswer) -> Value {
     message
 }
 
-fn event(value: &Value) -> Event {
-    Event::default().data(value.to_string())
+fn event(value: &Value) -> ServerEvent {
+    ServerEvent::new(value)
 }
 
 fn usage(tokens: &TokenCounts) -> Value {

@@ -52,8 +52,10 @@ mod body;
 mod chat;
 mod clock;
 mod completion;
+#[cfg(not(target_family = "wasm"))]
 mod document;
 mod embeddings;
+mod event_stream;
 mod format;
 mod guard;
 mod key_usage;
@@ -64,14 +66,18 @@ mod model_list;
 mod models;
 mod ollama;
 mod page;
+#[cfg(not(target_family = "wasm"))]
 mod page_files;
 mod page_turns;
 mod responses;
+#[cfg(not(target_family = "wasm"))]
+mod serve;
 mod session_choice;
 mod session_header;
 mod session_index;
 mod session_slots;
 mod steps;
+#[cfg(not(target_family = "wasm"))]
 mod tls;
 mod tools;
 mod wire;
@@ -84,19 +90,16 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use axum::{
     Router, middleware,
     routing::{get, post},
-    serve::Listener,
 };
 use baton_proto::{ids::SessionId, record::Message};
 use tokio::{
-    net::TcpListener,
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Instant, MissedTickBehavior},
+    time::Instant,
 };
 use tokio_util::task::TaskTracker;
 use zeroize::Zeroizing;
@@ -108,8 +111,6 @@ use models::ModelNames;
 use session_index::{MAX_SESSIONS, SessionIndex};
 use session_slots::SessionSlots;
 
-use tls::TlsListener;
-
 pub use clock::rfc3339;
 pub use keys::{
     KeyChange, KeyListError, KeyListFile, KeyQuotas, MAX_KEY_NAME_BYTES, MAX_KEYS, NamedKey,
@@ -117,19 +118,13 @@ pub use keys::{
     generate_key,
     usage::{DayUsage, KeyUsage, UsageTable},
 };
+#[cfg(not(target_family = "wasm"))]
 pub use tls::{TlsError, TlsIdentity};
 
 /// Most requests served at once: more than one person's programs make.
 const MAX_REQUESTS: usize = 64;
 /// File times may be this much coarser than the clock.
 const FILE_TIME_SLACK_MS: u64 = 2_000;
-/// Time after a session's last turn until its file is released to other processes.
-const KEEP_OPEN: Duration = Duration::from_secs(30);
-/// Interval between the checks for files to release.
-const RELEASE_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Interval between two looks at the list of keys, and two writes of their usage.
-const KEYS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Configuration of the endpoint.
 #[derive(Debug, Clone)]
@@ -237,52 +232,9 @@ impl Gateway {
         self.client().each_conversation(since, MAX_SESSIONS, learn).await
     }
 
-    /// Serves until `stop` is done, then waits for the running requests.
-    ///
-    /// # Errors
-    /// The listener's errors.
-    pub async fn serve(
-        &self,
-        listener: TcpListener,
-        stop: impl Future<Output = ()> + Send + 'static,
-    ) -> std::io::Result<()> {
-        self.serve_on(listener, stop).await
-    }
-
-    /// As [`Gateway::serve`], over TLS 1.3.
-    ///
-    /// # Errors
-    /// The listener's errors.
-    pub async fn serve_tls(
-        &self,
-        listener: TcpListener,
-        identity: TlsIdentity,
-        stop: impl Future<Output = ()> + Send + 'static,
-    ) -> std::io::Result<()> {
-        self.serve_on(TlsListener::new(listener, identity)?, stop).await
-    }
-
-    async fn serve_on(
-        &self,
-        listener: impl Listener<Addr: std::fmt::Debug>,
-        stop: impl Future<Output = ()> + Send + 'static,
-    ) -> std::io::Result<()> {
-        let release_task = tokio::spawn(release_idle_sessions(self.clone()));
-        let keys_task = self.config().keys.clone().map(|keys| tokio::spawn(synchronise_keys(keys)));
-        let served = axum::serve(listener, self.router()).with_graceful_shutdown(stop).await;
-        release_task.abort();
-        self.inner.turns.close();
-        self.inner.turns.wait().await;
-        if let (Some(task), Some(keys)) = (keys_task, self.config().keys.clone()) {
-            task.abort();
-            // A write that the task began ends first: it has the only thread that writes.
-            let _ = task.await;
-            let _ = tokio::task::spawn_blocking(move || keys.synchronise()).await;
-        }
-        served
-    }
-
-    fn router(&self) -> Router {
+    /// All routes, for a caller with a transport of its own: a page has no listener. A request needs a `host`, such
+    /// as `localhost`.
+    pub fn router(&self) -> Router {
         let api = Router::new()
             .route("/v1/chat/completions", post(chat::complete))
             .route("/v1/completions", post(chat::complete_text))
@@ -299,7 +251,16 @@ impl Gateway {
             .method_not_allowed_fallback(guard::wrong_method)
             .layer(middleware::from_fn_with_state(self.inner.clone(), guard::admit));
         let by_name = middleware::from_fn_with_state(self.inner.clone(), guard::by_allowed_name);
-        api.merge(page_files::files().layer(by_name)).with_state(self.inner.clone())
+        let open = Router::new().route("/access", get(page::access));
+        // In a page, they come from the page's own server.
+        #[cfg(not(target_family = "wasm"))]
+        let open = open.merge(page_files::files());
+        api.merge(open.layer(by_name)).with_state(self.inner.clone())
+    }
+
+    /// Runs a turn to its end, also when its program has hung up.
+    fn spawn(&self, turn: impl Future<Output = ()> + Send + 'static) {
+        tokio::spawn(self.inner.turns.track_future(turn));
     }
 
     fn client(&self) -> &Client {
@@ -347,39 +308,6 @@ impl Inner {
     fn index(&self) -> MutexGuard<'_, SessionIndex> {
         // The map only proposes sessions. A caller compares the messages, so a panic's leftovers do no harm.
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Releases the files of sessions that are idle and have no unstored turns.
-async fn release_idle_sessions(gateway: Gateway) {
-    let mut ticks = tokio::time::interval(RELEASE_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let idle: Vec<SessionId> = {
-            let open = gateway.open_sessions();
-            open.iter().filter(|(_, used)| used.elapsed() >= KEEP_OPEN).map(|(id, _)| *id).collect()
-        };
-        for session in idle {
-            let busy = gateway.client().session(session).info().await.is_ok_and(|info| info.unstored > 0);
-            if !busy {
-                gateway.client().session(session).release();
-                gateway.open_sessions().retain(|(id, used)| *id != session || used.elapsed() < KEEP_OPEN);
-            }
-        }
-    }
-}
-
-/// Learns changed keys, and saves their usage.
-async fn synchronise_keys(keys: NamedKeys) {
-    let mut ticks = tokio::time::interval(KEYS_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let keys = keys.clone();
-        if let Err(error) = tokio::task::spawn_blocking(move || keys.synchronise()).await {
-            tracing::warn!(%error, "the keys were not read again");
-        }
     }
 }
 

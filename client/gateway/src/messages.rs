@@ -7,10 +7,7 @@ use axum::{
     Json, Router,
     body::Body,
     http::{HeaderMap, StatusCode},
-    response::{
-        IntoResponse, Response, Sse,
-        sse::{Event, KeepAlive},
-    },
+    response::{IntoResponse, Response},
     routing::post,
 };
 use serde_json::{Value, json};
@@ -20,6 +17,7 @@ use super::{
     answer::{KEEP_ALIVE, start},
     body::read,
     clock::rfc3339,
+    event_stream::{self, ServerEvent},
     models::ModelEntry,
     session_header::{name_session, named_session},
 };
@@ -82,9 +80,8 @@ async fn create(gateway: Gateway, headers: HeaderMap, body: Body) -> Result<Resp
     let named = |api_error: ApiError| api_error.of(session);
     let first = running.first_step(&mut writer.model, stream).await.map_err(named)?;
     let mut response = if stream {
-        let ping = Event::default().event("ping").data(r#"{"type":"ping"}"#);
-        let keep_alive = KeepAlive::new().interval(KEEP_ALIVE).event(ping);
-        Sse::new(writer.events(first, running)).keep_alive(keep_alive).into_response()
+        let ping = ServerEvent::named("ping", r#"{"type":"ping"}"#);
+        event_stream::respond(writer.events(first, running), KEEP_ALIVE, ping)
     } else {
         Json(writer.whole(&running.whole(first).await.map_err(named)?)).into_response()
     };

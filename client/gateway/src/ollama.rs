@@ -6,7 +6,7 @@
 mod answer;
 mod request;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::{
     Json, Router,
@@ -18,6 +18,7 @@ use axum::{
 use baton_proto::receipt::EngineKind;
 use futures::StreamExt as _;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{
     ApiError, Gateway, GatewayState,

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use axum::{
     Json, Router,
-    extract::{Path, Query},
-    http::{HeaderValue, header},
+    extract::{Path, Query, State},
+    http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    ApiError, Gateway, GatewayState,
+    ApiError, Gateway, GatewayState, guard,
     page_turns::{describe_turns, messages, replaced_count},
 };
 use baton_client::{ClientError, NewSession};
@@ -267,4 +267,10 @@ async fn nodes(gateway: Gateway) -> Json<Value> {
         })
         .collect();
     Json(json!({ "nodes": nodes }))
+}
+
+/// Whether the caller's key is right, or none is needed. The answer is no error, so that the page can ask for
+/// the key before its first request.
+pub(super) async fn access(State(inner): State<GatewayState>, headers: HeaderMap) -> Json<Value> {
+    Json(json!({ "admitted": guard::caller(&inner, &headers).is_ok() }))
 }

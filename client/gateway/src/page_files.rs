@@ -2,15 +2,13 @@
 //! data needs the key.
 
 use axum::{
-    Json, Router,
-    extract::State,
-    http::{HeaderMap, header},
+    Router,
+    http::header,
     response::{IntoResponse, Response},
     routing::get,
 };
-use serde_json::{Value, json};
 
-use super::{GatewayState, document, guard};
+use super::{GatewayState, document};
 
 /// The page loads only its own files and calls only this endpoint; no page may frame it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
@@ -45,6 +43,7 @@ const FILES: &[(&str, &str, &str)] = files![
     SCRIPT "script/menu.js",
     SCRIPT "script/network.js",
     SCRIPT "script/receipt.js",
+    SCRIPT "script/recovery.js",
     SCRIPT "script/session.js",
     SCRIPT "script/settings.js",
     SCRIPT "script/state.js",
@@ -70,14 +69,11 @@ const FILES: &[(&str, &str, &str)] = files![
     SCRIPT "vendor/highlight/yaml.min.js",
 ];
 
-/// The page, at `/` and at the address of every conversation, its other files, and the check of a key.
+/// The page, at `/` and at the address of every conversation, and its other files.
 pub(super) fn files() -> Router<GatewayState> {
     let page = || get(async || file("text/html; charset=utf-8", PAGE));
-    let router = Router::new()
-        .route("/", page())
-        .route("/c/{id}", page())
-        .route("/access", get(access))
-        .route("/openapi.json", get(document::show));
+    let router =
+        Router::new().route("/", page()).route("/c/{id}", page()).route("/openapi.json", get(document::show));
     FILES
         .iter()
         .fold(router, |router, &(path, kind, text)| router.route(path, get(async move || file(kind, text))))
@@ -92,10 +88,4 @@ fn file(kind: &'static str, text: &'static str) -> Response {
         (header::CACHE_CONTROL, "no-cache"),
     ];
     (headers, text).into_response()
-}
-
-/// Whether the caller's key is right, or none is needed. The answer is no error, so that the page can ask for
-/// the key before its first request.
-async fn access(State(inner): State<GatewayState>, headers: HeaderMap) -> Json<Value> {
-    Json(json!({ "admitted": guard::caller(&inner, &headers).is_ok() }))
 }

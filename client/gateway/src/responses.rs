@@ -14,10 +14,7 @@ use axum::{
     body::Body,
     extract::{Path, Query},
     http::StatusCode,
-    response::{
-        IntoResponse, Response, Sse,
-        sse::{Event, KeepAlive},
-    },
+    response::{IntoResponse, Response},
     routing::{get, post},
 };
 use baton_client::{ClientError, SessionHandle, TurnView};
@@ -30,6 +27,7 @@ use super::{
     answer::{KEEP_ALIVE, start},
     body::read,
     completion::RequestPlace,
+    event_stream::{self, ServerEvent},
     session_header::name_session,
     tools::AnswerParser,
 };
@@ -119,9 +117,9 @@ async fn create(gateway: Gateway, body: Body) -> Result<Response, ApiError> {
     let writer = EventWriter::new(frame, kept, parser);
     let mut response = if stream {
         // Codex ends a stream after minutes without an event; a comment is none.
-        let alive = Event::default().event("keepalive").data(r#"{"type":"keepalive"}"#);
+        let alive = ServerEvent::named("keepalive", r#"{"type":"keepalive"}"#);
         let events = writer.events(first, running);
-        Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE).event(alive)).into_response()
+        event_stream::respond(events, KEEP_ALIVE, alive)
     } else {
         let whole = running.whole(first).await.map_err(named)?;
         Json(writer.whole(&whole)).into_response()

@@ -2,9 +2,6 @@
 //!
 //! The text is one block. A call is a block of its own, written whole when the model has ended it.
 
-use std::convert::Infallible;
-
-use axum::response::sse::Event;
 use baton_proto::{receipt::TokenCounts, record::FinishReason};
 use futures::{Stream, StreamExt as _, stream};
 use serde_json::{Map, Value, json};
@@ -13,6 +10,7 @@ use super::error_body;
 use crate::{
     answer::{RunningTurn, WholeAnswer},
     completion::CompletionRequest,
+    event_stream::ServerEvent,
     steps::{AcceptedAnswer, Step},
     tools::{AnswerParser, AnswerPart, EndedAnswer, ModelCall},
 };
@@ -67,17 +65,13 @@ impl MessageWriter {
     }
 
     /// The events, from the first step on.
-    pub(super) fn events(
-        mut self,
-        first: Step,
-        running: RunningTurn,
-    ) -> impl Stream<Item = Result<Event, Infallible>> {
+    pub(super) fn events(mut self, first: Step, running: RunningTurn) -> impl Stream<Item = ServerEvent> {
         let head = event("message_start", json!({ "message": self.message(&json!([])) }));
         let rest = running.steps(first).flat_map(move |step| stream::iter(self.step(step)));
-        stream::iter([head]).chain(rest).map(Ok)
+        stream::iter([head]).chain(rest)
     }
 
-    fn step(&mut self, step: Step) -> Vec<Event> {
+    fn step(&mut self, step: Step) -> Vec<ServerEvent> {
         match step {
             Step::Model(_) | Step::Logprobs(_) => Vec::new(),
             Step::Text(text) => {
@@ -88,13 +82,13 @@ impl MessageWriter {
                 self.parts(parts)
             }
             Step::Failed(api_error) => {
-                vec![Event::default().event("error").data(error_body(&api_error, None).to_string())]
+                vec![ServerEvent::named("error", error_body(&api_error, None))]
             }
             Step::Done(answer) => self.done(&answer),
         }
     }
 
-    fn parts(&mut self, parts: Vec<AnswerPart>) -> Vec<Event> {
+    fn parts(&mut self, parts: Vec<AnswerPart>) -> Vec<ServerEvent> {
         let mut events = Vec::new();
         for part in parts {
             match part {
@@ -111,7 +105,7 @@ impl MessageWriter {
         events
     }
 
-    fn more_text(&mut self, text: &str, events: &mut Vec<Event>) {
+    fn more_text(&mut self, text: &str, events: &mut Vec<ServerEvent>) {
         // A model writes white space between its calls, which is no text block.
         if text.is_empty() || (!self.in_text && self.blocks > 0 && text.trim().is_empty()) {
             return;
@@ -123,26 +117,26 @@ impl MessageWriter {
         events.push(self.delta(&json!({ "type": "text_delta", "text": text })));
     }
 
-    fn end_text(&mut self, events: &mut Vec<Event>) {
+    fn end_text(&mut self, events: &mut Vec<ServerEvent>) {
         if std::mem::take(&mut self.in_text) {
             events.push(self.end_block());
         }
     }
 
-    fn begin_block(&mut self, block: &Value) -> Event {
+    fn begin_block(&mut self, block: &Value) -> ServerEvent {
         self.blocks += 1;
         event("content_block_start", json!({ "index": self.blocks - 1, "content_block": block }))
     }
 
-    fn delta(&self, delta: &Value) -> Event {
+    fn delta(&self, delta: &Value) -> ServerEvent {
         event("content_block_delta", json!({ "index": self.blocks.saturating_sub(1), "delta": delta }))
     }
 
-    fn end_block(&self) -> Event {
+    fn end_block(&self) -> ServerEvent {
         event("content_block_stop", json!({ "index": self.blocks.saturating_sub(1) }))
     }
 
-    fn done(&mut self, answer: &AcceptedAnswer) -> Vec<Event> {
+    fn done(&mut self, answer: &AcceptedAnswer) -> Vec<ServerEvent> {
         let mut finish = answer.outcome.finish;
         let mut events = Vec::new();
         if let Some(parser) = &mut self.parser {
@@ -193,11 +187,11 @@ impl MessageWriter {
     }
 }
 
-fn event(name: &str, mut data: Value) -> Event {
+fn event(name: &str, mut data: Value) -> ServerEvent {
     if let Value::Object(data) = &mut data {
         data.insert("type".to_owned(), name.into());
     }
-    Event::default().event(name).data(data.to_string())
+    ServerEvent::named(name, data)
 }
 
 fn call_block(call: &ModelCall, input: Value) -> Value {

@@ -1,9 +1,8 @@
 //! An answer in the form of Ollama's API: one object, or a line of JSON for each part.
 
-use std::time::Instant;
-
 use baton_proto::record::FinishReason;
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use super::{error_body, nanoseconds};
 use crate::{

@@ -2,9 +2,6 @@
 //!
 //! The text is one message item. A call is an item of its own, written whole when the model has ended it.
 
-use std::convert::Infallible;
-
-use axum::response::sse::Event;
 use futures::{Stream, StreamExt as _, stream};
 use serde_json::{Value, json};
 
@@ -15,6 +12,7 @@ use super::{
 use crate::{
     ApiError,
     answer::{RunningTurn, WholeAnswer},
+    event_stream::ServerEvent,
     steps::{AcceptedAnswer, Step},
     tools::{AnswerParser, AnswerPart, EndedAnswer, ModelCall},
 };
@@ -50,21 +48,17 @@ impl EventWriter {
     }
 
     /// The events, from the first step on.
-    pub(super) fn events(
-        mut self,
-        first: Step,
-        running: RunningTurn,
-    ) -> impl Stream<Item = Result<Event, Infallible>> {
+    pub(super) fn events(mut self, first: Step, running: RunningTurn) -> impl Stream<Item = ServerEvent> {
         let object = Value::Object(self.frame.object("in_progress", &[]));
         let head = vec![
             self.event("response.created", json!({ "response": object })),
             self.event("response.in_progress", json!({ "response": object })),
         ];
         let rest = running.steps(first).flat_map(move |step| stream::iter(self.step(step)));
-        stream::iter(head).chain(rest).map(Ok)
+        stream::iter(head).chain(rest)
     }
 
-    fn step(&mut self, step: Step) -> Vec<Event> {
+    fn step(&mut self, step: Step) -> Vec<ServerEvent> {
         match step {
             Step::Model(_) | Step::Logprobs(_) => Vec::new(),
             Step::Text(text) => {
@@ -87,7 +81,7 @@ impl EventWriter {
         self.parser.as_mut().map(AnswerParser::finish).unwrap_or_default()
     }
 
-    fn parts(&mut self, parts: Vec<AnswerPart>) -> Vec<Event> {
+    fn parts(&mut self, parts: Vec<AnswerPart>) -> Vec<ServerEvent> {
         let mut events = Vec::new();
         for part in parts {
             match part {
@@ -99,7 +93,7 @@ impl EventWriter {
         events
     }
 
-    fn more_text(&mut self, text: &str, events: &mut Vec<Event>) {
+    fn more_text(&mut self, text: &str, events: &mut Vec<ServerEvent>) {
         if self.text.is_none() {
             // A model writes white space between its calls, which is no message.
             if text.trim().is_empty() && !self.output.is_empty() {
@@ -118,7 +112,7 @@ impl EventWriter {
         ));
     }
 
-    fn begin_text(&mut self, events: &mut Vec<Event>) {
+    fn begin_text(&mut self, events: &mut Vec<ServerEvent>) {
         self.text = Some(String::new());
         self.text_index = self.output.len();
         self.output.push(None);
@@ -135,7 +129,7 @@ impl EventWriter {
         json!({ "item_id": item.get("id"), "output_index": self.text_index, "content_index": 0 })
     }
 
-    fn call(&mut self, call: &ModelCall, events: &mut Vec<Event>) {
+    fn call(&mut self, call: &ModelCall, events: &mut Vec<ServerEvent>) {
         let index = self.output.len();
         let item = call_item(&self.frame.id, call, "completed");
         let mut begun = item.clone();
@@ -161,7 +155,7 @@ impl EventWriter {
         }
     }
 
-    fn done(&mut self, answer: &AcceptedAnswer) -> Vec<Event> {
+    fn done(&mut self, answer: &AcceptedAnswer) -> Vec<ServerEvent> {
         let rest = self.rest();
         let mut events = self.parts(rest);
         // An answer without a word is an empty message, as in a whole response.
@@ -190,7 +184,7 @@ impl EventWriter {
         events
     }
 
-    fn failed(&mut self, api_error: &ApiError) -> Vec<Event> {
+    fn failed(&mut self, api_error: &ApiError) -> Vec<ServerEvent> {
         let body = api_error.body();
         let message = body.get("error").and_then(|error| error.get("message")).cloned();
         let mut object = self.frame.object("failed", &[]);
@@ -198,12 +192,12 @@ impl EventWriter {
         vec![self.event("response.failed", json!({ "response": object }))]
     }
 
-    fn event(&mut self, name: &str, fields: Value) -> Event {
+    fn event(&mut self, name: &str, fields: Value) -> ServerEvent {
         self.event_at(name, &Value::Null, fields)
     }
 
     /// An event with its number, the fields of its place, and its own.
-    fn event_at(&mut self, name: &str, place: &Value, fields: Value) -> Event {
+    fn event_at(&mut self, name: &str, place: &Value, fields: Value) -> ServerEvent {
         let mut data = serde_json::Map::new();
         data.insert("type".to_owned(), name.into());
         data.insert("sequence_number".to_owned(), self.sequence.into());
@@ -214,6 +208,6 @@ impl EventWriter {
         if let Value::Object(fields) = fields {
             data.extend(fields);
         }
-        Event::default().event(name).data(Value::Object(data).to_string())
+        ServerEvent::named(name, Value::Object(data))
     }
 }

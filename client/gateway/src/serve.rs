@@ -1,0 +1,99 @@
+//! Serves the endpoint at a listener, with the tasks beside it.
+
+use std::{future::Future, time::Duration};
+
+use axum::serve::Listener;
+use baton_proto::ids::SessionId;
+use tokio::{net::TcpListener, time::MissedTickBehavior};
+
+use crate::{
+    Gateway, NamedKeys,
+    tls::{TlsIdentity, TlsListener},
+};
+
+/// Time after a session's last turn until its file is released to other processes.
+const KEEP_OPEN: Duration = Duration::from_secs(30);
+/// Interval between the checks for files to release.
+const RELEASE_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval between two looks at the list of keys, and two writes of their usage.
+const KEYS_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Gateway {
+    /// Serves until `stop` is done, then waits for the running requests.
+    ///
+    /// # Errors
+    /// The listener's errors.
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> std::io::Result<()> {
+        self.serve_on(listener, stop).await
+    }
+
+    /// As [`Gateway::serve`], over TLS 1.3.
+    ///
+    /// # Errors
+    /// The listener's errors.
+    pub async fn serve_tls(
+        &self,
+        listener: TcpListener,
+        identity: TlsIdentity,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> std::io::Result<()> {
+        self.serve_on(TlsListener::new(listener, identity)?, stop).await
+    }
+
+    async fn serve_on(
+        &self,
+        listener: impl Listener<Addr: std::fmt::Debug>,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> std::io::Result<()> {
+        let release_task = tokio::spawn(release_idle_sessions(self.clone()));
+        let keys_task = self.config().keys.clone().map(|keys| tokio::spawn(synchronise_keys(keys)));
+        let served = axum::serve(listener, self.router()).with_graceful_shutdown(stop).await;
+        release_task.abort();
+        self.inner.turns.close();
+        self.inner.turns.wait().await;
+        if let (Some(task), Some(keys)) = (keys_task, self.config().keys.clone()) {
+            task.abort();
+            // A write that the task began ends first: it has the only thread that writes.
+            let _ = task.await;
+            let _ = tokio::task::spawn_blocking(move || keys.synchronise()).await;
+        }
+        served
+    }
+}
+
+/// Releases the files of sessions that are idle and have no unstored turns.
+async fn release_idle_sessions(gateway: Gateway) {
+    let mut ticks = tokio::time::interval(RELEASE_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let idle: Vec<SessionId> = {
+            let open = gateway.open_sessions();
+            open.iter().filter(|(_, used)| used.elapsed() >= KEEP_OPEN).map(|(id, _)| *id).collect()
+        };
+        for session in idle {
+            let busy = gateway.client().session(session).info().await.is_ok_and(|info| info.unstored > 0);
+            if !busy {
+                gateway.client().session(session).release();
+                gateway.open_sessions().retain(|(id, used)| *id != session || used.elapsed() < KEEP_OPEN);
+            }
+        }
+    }
+}
+
+/// Learns changed keys, and saves their usage.
+async fn synchronise_keys(keys: NamedKeys) {
+    let mut ticks = tokio::time::interval(KEYS_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let keys = keys.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || keys.synchronise()).await {
+            tracing::warn!(%error, "the keys were not read again");
+        }
+    }
+}
