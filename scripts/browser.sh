@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds the browser client, the package @baton/client, and uses it in Chromium: a key, three nodes of which one is killed,
-# a check of all turns, and the session again from its 24 words.
+# Builds the browser client, the package @baton/client, and the chat page over it, and uses both in Chromium: a key, three
+# nodes of which one is killed, a check of all turns, and the session again from its 24 words.
 #
-#   scripts/browser.sh [--package FOLDER] [--no-test]
+#   scripts/browser.sh [--package FOLDER] [--page FOLDER] [--no-test] [--screenshots FOLDER]
 #
-# FOLDER is target/browser by default. The compiler for WebAssembly is this machine's, where it has the target
+# The folders are target/browser and target/browser-page by default. The compiler for WebAssembly is this machine's, where it has the target
 # wasm32-unknown-unknown; otherwise that of a Debian system in a folder, which root makes with debootstrap in
 # ~/.cache/baton-test. Without either this is skipped, and says why.
 set -euo pipefail
@@ -12,12 +12,16 @@ cd "$(dirname "$0")/.."
 source scripts/setup.sh
 
 package=${CARGO_TARGET_DIR:-$root/target}/browser
+page=${CARGO_TARGET_DIR:-$root/target}/browser-page
 test=1
+screenshots=()
 while [ $# -gt 0 ]; do
   case $1 in
     --package) package=$(realpath -m "${2:?--package needs a folder}") && shift ;;
+    --page) page=$(realpath -m "${2:?--page needs a folder}") && shift ;;
     --no-test) test='' ;;
-    *) fail "unknown argument $1: --package and --no-test are known" ;;
+    --screenshots) screenshots=(--screenshots "$(realpath -m "${2:?--screenshots needs a folder}")") && shift ;;
+    *) fail "unknown argument $1: --package, --page, --no-test and --screenshots are known" ;;
   esac
   shift
 done
@@ -94,16 +98,28 @@ make_package() {
   echo "$package: $(du -k "$package/baton_browser_bg.wasm" | cut -f1) KiB, $(gzip -9 -c "$package/baton_browser_bg.wasm" | wc -c | awk '{ print int($1 / 1024) }') compressed"
 }
 
+# The chat page of `baton serve` with the client in it: files for any web server.
+make_page() {
+  rm -rf "$page"
+  mkdir -p "$page/baton"
+  cp -r client/gateway/src/page/. "$page"
+  cp "$package"/baton_browser.js "$package"/baton_browser_bg.wasm "$page/baton"
+}
+
 need_tools
 has_target || make_system
 if [ -n "$test" ]; then
   need_modules scripts/browser ci
+  need_modules scripts/page ci
   need_chromium
   need_python
 fi
 need_programs
 need_bindgen
 make_package
+make_page
 [ -n "$test" ] || exit 0
 BATON_VERIFIER="$venv/bin/python scripts/verify_export.py" \
   node scripts/browser/test_browser.mjs --bin "$bin" --package "$package" --chromium "$chromium"
+"$bin/baton-node" models pull smollm2-135m-instruct
+node scripts/browser/test_page.mjs --bin "$bin" --page "$page" --chromium "$chromium" "${screenshots[@]}"

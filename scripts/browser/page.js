@@ -34,6 +34,34 @@ globalThis.baton = {
   words: () => session.words(),
   settled: (seconds) => session.settled(seconds),
   exportText: () => session.exportText(),
+  /** A request of the gateway's APIs; with `abortAfter`, it is aborted after so many parts of the answer. */
+  async request(path, body, abortAfter = Infinity) {
+    const controller = new AbortController();
+    const init = body ? { method: "POST", body: JSON.stringify(body) } : {};
+    const response = await client.fetch(new Request(path, { ...init, signal: controller.signal }));
+    const parts = [];
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      parts.push(part.value);
+      if (parts.length === abortAfter) controller.abort();
+    }
+    return { status: response.status, type: response.headers.get("content-type"), parts };
+  },
+  /** The same with OpenAI's library, unmodified: a streamed answer, a whole one, and the code of an error. */
+  async openai() {
+    const { default: OpenAI } = await import("./openai/index.mjs");
+    const openai = new OpenAI({
+      apiKey: "none", baseURL: `${location.origin}/v1`, dangerouslyAllowBrowser: true, maxRetries: 0,
+      fetch: (url, init) => client.fetch(new Request(url, init)),
+    });
+    const ask = { model: "echo", messages: [{ role: "user", content: "one two three" }] };
+    const parts = [];
+    for await (const chunk of await openai.chat.completions.create({ ...ask, stream: true })) parts.push(chunk.choices[0]?.delta.content ?? "");
+    const whole = await openai.chat.completions.create({ ...ask, messages: [...ask.messages, { role: "assistant", content: parts.join("") }, { role: "user", content: "four" }] });
+    const response = await openai.responses.create({ model: "echo", input: "five" });
+    const code = await openai.chat.completions.create({ ...ask, model: "none" }).then(() => null, (error) => error.code);
+    return { parts, whole: whole.choices[0].message.content, seq: whole.baton.seq, response: response.output_text, code };
+  },
   /** The code and the words of the error of a call. */
   async refused(name, ...values) {
     try {

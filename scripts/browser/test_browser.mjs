@@ -46,10 +46,10 @@ async function startNode(number, bootstrap) {
 
 /** Serves the page and the package. */
 function servePage() {
-  const types = { ".html": "text/html", ".js": "text/javascript", ".wasm": "application/wasm" };
+  const types = { ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm" };
   server = createServer((request, response) => {
     const name = request.url === "/" ? "page.html" : request.url.slice(1);
-    const place = name.startsWith("baton_browser") ? values.package : here;
+    const place = name.startsWith("baton_browser") ? values.package : name.startsWith("openai/") ? join(here, "node_modules") : here;
     try {
       const bytes = readFileSync(join(place, name));
       response.writeHead(200, { "content-type": types[extname(name)] ?? "application/octet-stream" }).end(bytes);
@@ -73,7 +73,7 @@ let onEvent = () => {};
 const call = (name, ...args) => page.evaluate(([name, args]) => globalThis.baton[name](...args), [name, args]);
 const webSocket = (node) => node.listen.find((address) => address.includes("/ws/"));
 const options = () => ({
-  nodes: nodes.map(webSocket), aggregator: store.url, shards: store.shards ?? 1000,
+  nodes: nodes.map(webSocket), aggregator: store.url, shards: store.shards ?? 1000, allowEcho: true,
 });
 
 let url;
@@ -131,6 +131,32 @@ test("a conversation goes on when its node is killed in mid-answer", { timeout: 
   assert.match(answer.text, /sixteen/);
   const shown = events.slice(events.findLastIndex((event) => event.type === "restarted") + 1);
   assert.equal(shown.filter((event) => event.type === "text").map((event) => event.text).join(""), answer.text);
+});
+
+test("the APIs of baton serve answer in the page, as they come", { timeout: 120_000 }, async () => {
+  const models = await call("request", "/v1/models");
+  assert.equal(models.status, 200);
+  assert.equal(JSON.parse(models.parts.join("")).data[0].id, "echo");
+  const messages = [{ role: "user", content: "seven eight nine ten" }];
+  const streamed = await call("request", "/v1/chat/completions", { messages, stream: true });
+  assert.deepEqual([streamed.status, streamed.type], [200, "text/event-stream"]);
+  assert.ok(streamed.parts.length > 4, `${streamed.parts.length} parts`);
+  assert.match(streamed.parts.at(-1), /^data: \[DONE\]/);
+  const stopped = await call("request", "/v1/chat/completions", { messages: [{ role: "user", content: "word ".repeat(200) }], stream: true }, 3);
+  assert.ok(stopped.parts.length < 20 && !stopped.parts.join("").includes("[DONE]"), `${stopped.parts.length} parts after an abort`);
+  const wrong = await call("request", "/v1/chat/completions", { messages: 1 });
+  assert.equal(wrong.status, 400);
+  assert.match(JSON.parse(wrong.parts.join("")).error.message, /expected a sequence/);
+});
+
+test("OpenAI's library works over sessions of the page", { timeout: 120_000 }, async () => {
+  const said = await call("openai");
+  assert.ok(said.parts.filter(Boolean).length > 2, "streamed");
+  assert.match(said.parts.join(""), /one two three/);
+  assert.match(said.whole, /four/);
+  assert.equal(said.seq, 1, "the second request goes on in the session of the first");
+  assert.match(said.response, /five/);
+  assert.equal(said.code, "model_not_found");
 });
 
 test("every turn is verified from the store, and the export holds for another verifier", { timeout: 120_000 }, async () => {

@@ -2,24 +2,30 @@
 
 use std::time::Duration;
 
+use axum::Router;
 use baton_client::{Client, ClientConfig, ClientError, NewSession, SessionHandle, TurnEvent, TurnInput};
+use baton_gateway::{Gateway, GatewayConfig};
 use baton_keys::session::SessionRoot;
-use baton_proto::record::{FinishReason, Message, Role};
+use baton_proto::{
+    ids::SessionId,
+    record::{FinishReason, Message, Role},
+};
 use baton_walrus_client::ShardCount;
 use js_sys::{Function, Reflect};
 use send_wrapper::SendWrapper;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use wasm_bindgen::prelude::*;
+use web_sys::{Request, Response};
 
-use crate::store::FetchStore;
+use crate::{endpoint, store::FetchStore};
 
 /// Shards of Walrus itself.
 const WALRUS_SHARDS: u16 = 1000;
 /// Longest wait for running turns and uploads at the end.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The declarations that the generator cannot make.
+/// Declarations that the generator cannot make.
 #[wasm_bindgen(typescript_custom_section)]
 const TYPES: &str = r#"
 /** Where the nodes and the store are. */
@@ -34,6 +40,8 @@ export interface BatonOptions {
   heads?: string;
   /** Shards of the store; default: 1000, as Walrus has. */
   shards?: number;
+  /** Whether the echo engine, which repeats its input, may answer requests of `fetch`; default: no. */
+  allowEcho?: boolean;
 }
 
 /** A node that was found. */
@@ -42,7 +50,7 @@ export interface BatonNode {
   models: string[];
 }
 
-/** What happens while an answer comes. */
+/** A step of an answer. */
 export type BatonEvent =
   | { type: "attempt"; attempt: number; node: string; model: string; continues: number }
   | { type: "text"; text: string }
@@ -84,7 +92,7 @@ export interface BatonTurn {
   messages: { role: string; text: string }[];
 }
 
-/** What a check of all turns found. */
+/** The outcome of a check of all turns. */
 export interface BatonReport {
   good: boolean;
   turns: number;
@@ -133,6 +141,8 @@ struct Options {
     publisher: Option<String>,
     heads: Option<String>,
     shards: Option<u16>,
+    #[serde(default)]
+    allow_echo: bool,
 }
 
 #[derive(Deserialize, Default)]
@@ -148,6 +158,8 @@ struct SayInput {
 #[wasm_bindgen]
 pub struct BatonClient {
     client: Client,
+    /// The gateway's routes over the client.
+    routes: Router,
 }
 
 #[wasm_bindgen]
@@ -170,7 +182,26 @@ impl BatonClient {
             config.bootstrap.push(node.parse().map_err(|error| wrong("nodes", &format!("{node}: {error}")))?);
         }
         let client = Client::open(config).await.map_err(failure)?;
-        Ok(Self { client })
+        let config = GatewayConfig {
+            key: None,
+            origins: Vec::new(),
+            hosts: Vec::new(),
+            template: TurnInput { allow_echo: options.allow_echo, ..TurnInput::new(Vec::new()) },
+            memory: None,
+            keys: None,
+        };
+        let routes = Gateway::open(client.clone(), config).await.map_err(failure)?.router();
+        Ok(Self { client, routes })
+    }
+
+    /// Answers a request as `baton serve` does, without a server: with the APIs of OpenAI, Anthropic and Ollama, and
+    /// those of the chat page. Libraries that take a `fetch` of their own take this one. An aborted request ends its
+    /// turn.
+    ///
+    /// # Errors
+    /// A request whose body cannot be read. All other errors are responses, in the form of the request's API.
+    pub async fn fetch(&self, request: Request) -> Result<Response, JsValue> {
+        endpoint::answer(self.routes.clone(), request).await
     }
 
     /// The nodes found so far.
@@ -191,6 +222,15 @@ impl BatonClient {
     pub async fn new_session(&self, system: Option<String>) -> Result<BatonSession, JsValue> {
         let new = system.map_or_else(NewSession::default, NewSession::with_system);
         let id = self.client.new_session(new).await.map_err(failure)?;
+        Ok(BatonSession { handle: self.client.session(id) })
+    }
+
+    /// A session of this client, by its id.
+    ///
+    /// # Errors
+    /// A text that is no id. A session that is not here fails when it is used.
+    pub fn session(&self, id: &str) -> Result<BatonSession, JsValue> {
+        let id: SessionId = id.parse().map_err(|_| wrong("id", "it is no session's id"))?;
         Ok(BatonSession { handle: self.client.session(id) })
     }
 

@@ -1,7 +1,8 @@
 //! The Baton client in a page: keys, sessions and checks are the same code as in the `baton` program.
 //!
-//! The crate owns what only a page needs:
+//! The crate owns the parts for pages alone:
 //! - the API for JavaScript (`client`), with its TypeScript declarations,
+//! - the gateway's APIs without a server (`endpoint`),
 //! - a store over `fetch` (`store`).
 //!
 //! Nodes are reached over WebSocket by libp2p, in the mesh crate. Keys stay in the page's memory: a session goes
@@ -10,6 +11,7 @@
 #![cfg(target_family = "wasm")]
 
 mod client;
+mod endpoint;
 mod store;
 
 pub use client::{BatonClient, BatonSession};

@@ -1,4 +1,4 @@
-// Requests to the endpoint that serves this page. The key stays in this tab.
+// Requests to the endpoint that serves this page, or to a client in the page. The key stays in this tab.
 
 /** The key: from the link's fragment, which no server sees, then for this tab alone. */
 function takeKey() {
@@ -19,6 +19,20 @@ export function setKey(given) {
   sessionStorage.setItem("key", given);
 }
 
+/** The client in this page, where only files are served. @type {import("./direct.js").DirectClient | null} */
+export let direct = null;
+
+/** Finds out what answers: the endpoint that served this page, or a client in it. */
+export async function connect() {
+  if (direct) return;
+  const answer = await fetch("/access").catch(() => null);
+  // A server of files has no such file, or sends the page itself.
+  if (!answer || answer.headers.get("content-type")?.startsWith("application/json")) return;
+  // The endpoint serves no such script: then a proxy before it answered, and the next request says what is wrong.
+  const module = await import("./direct.js").catch(() => null);
+  direct = await module?.openClient() ?? null;
+}
+
 /** An error of the endpoint. */
 export class Fault extends Error {
   constructor(status, error, session = null) {
@@ -35,9 +49,9 @@ export async function ask(path, options = {}) {
   const headers = { ...(key && { authorization: `Bearer ${key}` }), ...options.headers };
   let response;
   try {
-    response = await fetch(path, { ...options, headers });
+    response = await (direct ?? globalThis).fetch(path, { ...options, headers });
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (direct || error.name === "AbortError") throw error;
     throw new Fault(0, { message: "baton serve does not answer. Is it running?", code: "unreachable" });
   }
   if (!response.ok) {

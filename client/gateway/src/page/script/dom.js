@@ -35,6 +35,7 @@ const ICONS = {
   close: "M6 6l12 12M18 6L6 18",
   search: "M11 4a7 7 0 1 0 0 14 7 7 0 0 0 0-14M16 16l4 4",
   settings: "M4 8h9M19 8h1M16 5.5v5M4 16h2M12 16h8M9 13.5v5",
+  key: "M14 10a5 5 0 1 0-4 4l2-1 1 2h2l1 2h3v-4z",
   shield: "M12 3l7 3v5c0 5-3 8-7 10-4-2-7-5-7-10V6zM9 12l2 2 4-4",
 };
 

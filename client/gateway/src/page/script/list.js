@@ -1,9 +1,10 @@
 // The conversations of this device: by time, with search, rename and delete.
 
 import { $, element, icon, iconButton } from "./dom.js";
-import { json } from "./api.js";
+import { direct, json } from "./api.js";
 import { exportEvidence, exportMarkdown } from "./export.js";
 import { askTitle, confirmed, openMenu } from "./menu.js";
+import { showWords } from "./recovery.js";
 import { act, open, remove, rename } from "./session.js";
 import { emit, on, state, titleOf } from "./state.js";
 import { period, plural, shortTitle } from "./words.js";
@@ -58,6 +59,7 @@ export function entries(id) {
     } },
     { text: "Export as Markdown", icon: "copy", work: () => act(() => exportMarkdown(id, title)) },
     { text: "Export with proofs (JSON)", icon: "shield", work: () => act(() => exportEvidence(id)) },
+    ...(direct ? [{ text: "Recovery words", icon: "key", work: () => act(() => showWords(id)) }] : []),
     { text: "Delete", icon: "close", danger: true, work: async () => {
       const question = `Delete “${shortTitle(title)}” here and in the head index? Its sealed copy in the store stays unreadable.`;
       if (await confirmed(question, "Delete")) await remove(id);

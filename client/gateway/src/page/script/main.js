@@ -1,6 +1,6 @@
-// Starts the chat page of `baton serve`. It holds no conversation beyond the one that it shows: sessions are the endpoint's.
+// Starts the chat page: that of `baton serve`, which has the sessions, or one with a client in it.
 
-import { admitted, hasKey, setKey } from "./api.js";
+import { admitted, connect, direct, hasKey, setKey } from "./api.js";
 import { setUpChain, toggleChain } from "./chain.js";
 import { setUpChat } from "./chat.js";
 import { setUpComposer } from "./composer.js";
@@ -8,6 +8,7 @@ import { $, icon } from "./dom.js";
 import { entries, setUpList } from "./list.js";
 import { openMenu } from "./menu.js";
 import { setUpNetwork, watchNetwork } from "./network.js";
+import { setUpRecovery } from "./recovery.js";
 import { act, open, stop, whenKeyRefused } from "./session.js";
 import { setUpSettings } from "./settings.js";
 import { emit, on, state, titleOf } from "./state.js";
@@ -23,6 +24,7 @@ function askKey(error = "") {
 
 async function begin() {
   await act(async () => {
+    await connect();
     if (!await admitted()) return askKey(hasKey() ? "This key is wrong." : "");
     watchNetwork();
     // A message may have been sent before this was known.
@@ -60,6 +62,7 @@ setUpChain();
 setUpComposer();
 setUpList();
 setUpSettings();
+setUpRecovery();
 setUpNetwork();
 whenKeyRefused(() => askKey("This key is wrong."));
 $("more").addEventListener("click", () => openMenu($("more"), entries(state.current)));
@@ -70,6 +73,8 @@ $("keyForm").addEventListener("submit", () => {
 });
 for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close("no"));
 document.addEventListener("keydown", keys);
+// A client in this page ends with it, and with it what no store has yet.
+addEventListener("beforeunload", (event) => { if (direct && (state.running || state.shown?.unstored)) event.preventDefault(); });
 addEventListener("popstate", () => act(() => open(addressed(), { push: false })));
 state.current = addressed();
 emit("session");

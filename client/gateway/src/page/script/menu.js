@@ -34,7 +34,7 @@ export function openMenu(anchor, entries) {
 }
 
 /** Opens a dialog and waits for the value with which it closes. @param {HTMLDialogElement} dialog */
-function answerOf(dialog) {
+export function answerOf(dialog) {
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((done) => dialog.addEventListener("close", () => done(dialog.returnValue), { once: true }));

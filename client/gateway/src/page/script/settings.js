@@ -1,7 +1,7 @@
 // Settings of this browser, and the instructions of a conversation.
 
 import { $, element } from "./dom.js";
-import { json } from "./api.js";
+import { direct, json } from "./api.js";
 import { state } from "./state.js";
 
 const NAME = "settings";
@@ -50,6 +50,7 @@ async function open() {
   $("maxTokens").value = settings.maxTokens ?? "";
   $("maxTokens").placeholder = state.defaults?.max_tokens ?? "default";
   $("maxTokens").max = state.defaults?.largest_max_tokens ?? 32768;
+  for (const place of document.querySelectorAll("[data-only]")) place.hidden = place.dataset.only !== (direct ? "direct" : "endpoint");
   $("memory").disabled = !state.defaults?.memory;
   $("memory").checked = Boolean(state.defaults?.memory) && (settings.memory ?? true);
   $("memoryHint").replaceChildren(...(state.defaults?.memory ? ["The relayer gets search words, never your message."]
