@@ -12,33 +12,27 @@
 //! other. In that part, the honest clients therefore hold a grant.
 
 pub mod attack;
+pub mod clients;
 pub mod relayer;
 mod shots;
 pub mod watch;
 mod wire;
 
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
-use baton_client::{Client, ClientConfig, NewSession, QuotaHolder, TurnEvent, TurnInput};
-use baton_keys::{SecretSigningKey, secret::random_bytes};
-use baton_proto::{SignedObject, ids::QuotaSerial, limits::VERSION, quota::QuotaGrant};
+use baton_client::Client;
+use baton_keys::SecretSigningKey;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use tokio::task::JoinSet;
 
 use crate::{
-    bench::Quantiles,
     network::{EngineChoice, Network, NodeOptions},
     output,
     process::Process,
 };
 use attack::{Attack, AttackReport};
+use clients::{Honest, Until, granted_quota, honest, open_client};
 use watch::{Memory, NodeCounts, NodeWatch, cpu_seconds};
 
 /// Arguments of `baton-testnet flood`.
@@ -72,17 +66,8 @@ pub(crate) struct FloodArgs {
     pub(crate) seed: u64,
 }
 
-/// Time between the starts of two honest turns: a hundred a minute, below a peer's limit of a hundred and
-/// twenty.
-const TURN_EVERY: Duration = Duration::from_millis(600);
-/// Turns of an honest session before the next session starts.
-const SESSION_TURNS: usize = 6;
-/// Slowest turns of a part in the report.
-const SHOWN_SLOWEST: usize = 6;
 /// Turns of each client before the measurement, so that the node knows the client.
 const WARM_UP: usize = 3;
-/// Time limit of an honest turn; a longer turn counts as failed.
-const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Requests of one identity in the signed attack from many subnets: a peer's limit in a second. From one
 /// subnet, each request has its own identity; forged requests share an identity until it is shut out.
 const EACH_OF_MANY: u64 = 20;
@@ -125,32 +110,6 @@ pub struct FloodOptions {
     pub parts: Vec<String>,
     /// Seed of the attacker's sessions.
     pub seed: u64,
-}
-
-/// Results of the honest clients in one part.
-#[derive(Debug, Clone, Serialize)]
-pub struct Honest {
-    /// Turns that were answered and verified.
-    pub turns: usize,
-    /// Turns that failed.
-    pub failed: usize,
-    /// The reasons.
-    pub failures: Vec<String>,
-    /// Milliseconds from sending to the accepted turn, or to the failure.
-    pub turn_ms: Quantiles,
-    /// Attempts that failed before a turn was answered, by error code or reason.
-    pub again: BTreeMap<String, u64>,
-    /// The slowest turns, slowest first: they show what delays a turn.
-    pub slowest: Vec<SlowTurn>,
-}
-
-/// A slow turn of an honest client.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct SlowTurn {
-    /// Seconds from the part's beginning to the turn's.
-    pub at_s: f64,
-    /// Milliseconds from sending to the accepted turn, or to the failure.
-    pub ms: f64,
 }
 
 /// Results of one part.
@@ -402,44 +361,6 @@ fn p99(parts: &BTreeMap<&str, Part>, name: &str) -> Option<f64> {
     parts.get(name).map(|part| part.honest.turn_ms.p99)
 }
 
-/// A grant of a hundred turns a minute, and its key.
-fn granted_quota(issuer: &SecretSigningKey) -> anyhow::Result<Arc<QuotaHolder>> {
-    let holder = SecretSigningKey::generate();
-    let grant = QuotaGrant {
-        version: VERSION,
-        grantor: issuer.public_key(),
-        serial: QuotaSerial(random_bytes()),
-        parent: None,
-        holder: holder.public_key(),
-        nodes: Vec::new(),
-        models: Vec::new(),
-        turns_per_hour: 10_000,
-        tokens_per_hour: 1_000_000,
-        concurrent: 2,
-        from_ms: 0,
-        until_ms: u64::MAX,
-        depth: 0,
-    };
-    let chain = [SignedObject::sign(grant, issuer).bytes().clone()];
-    Ok(Arc::new(QuotaHolder::new(&chain, holder)?))
-}
-
-async fn open_client(
-    network: &Network,
-    folder: &Path,
-    number: usize,
-    quota: Option<Arc<QuotaHolder>>,
-) -> anyhow::Result<Client> {
-    let (url, home) = (network.store_url(), folder.join(format!("client-{number}")));
-    let mut config = ClientConfig::with_http(Some(&home), url, url, Some(url), network.options.shards)?;
-    let node = network.running().next().context("the node runs")?;
-    let others = node.addresses.iter().filter(|address| address.to_string().starts_with("/ip6/"));
-    config.bootstrap = others.cloned().collect();
-    ensure!(!config.bootstrap.is_empty(), "the node listens on no IPv6 address");
-    config.quota = quota;
-    Ok(Client::open(config).await?)
-}
-
 /// The shared state of all parts.
 struct Bench<'a> {
     folder: &'a Path,
@@ -504,81 +425,6 @@ impl Bench<'_> {
         }
         Process::start(wave.name, "baton-testnet", &args, self.folder).await
     }
-}
-
-/// When honest clients stop.
-#[derive(Clone, Copy)]
-enum Until {
-    Turns(usize),
-    Passed(Duration),
-}
-
-async fn honest(clients: &[Arc<Client>], until: Until) -> anyhow::Result<Honest> {
-    let mut tasks = JoinSet::new();
-    for (number, client) in clients.iter().enumerate() {
-        // Staggered, so that their turns do not wait for each other.
-        let offset = TURN_EVERY * u32::try_from(number)? / u32::try_from(clients.len())?;
-        tasks.spawn(talk(client.clone(), offset, until));
-    }
-    let (mut slowest, mut failures, mut again) = (Vec::new(), Vec::new(), BTreeMap::new());
-    while let Some(talked) = tasks.join_next().await {
-        let (turns, reasons) = talked??;
-        reasons.into_iter().for_each(|reason| *again.entry(reason).or_default() += 1);
-        for (turn, answered) in turns {
-            slowest.push(turn);
-            failures.extend(answered.err());
-        }
-    }
-    ensure!(!slowest.is_empty(), "no honest turn was begun");
-    let times: Vec<f64> = slowest.iter().map(|turn| turn.ms).collect();
-    let (turns, failed) = (times.len() - failures.len(), failures.len());
-    slowest.sort_by(|one, other| other.ms.total_cmp(&one.ms));
-    slowest.truncate(SHOWN_SLOWEST);
-    Ok(Honest { turns, failed, failures, turn_ms: Quantiles::of(&times), again, slowest })
-}
-
-/// Each turn's time and failure, and the reasons of failed attempts.
-type ClientTurns = (Vec<(SlowTurn, Result<(), String>)>, Vec<String>);
-
-/// Runs one honest client.
-async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Result<ClientTurns> {
-    tokio::time::sleep(offset).await;
-    let began = Instant::now();
-    let (mut times, mut again) = (Vec::new(), Vec::new());
-    let mut session = None;
-    let goes_on = |turns: usize| match until {
-        Until::Turns(most) => turns < most,
-        Until::Passed(span) => began.elapsed() < span,
-    };
-    while goes_on(times.len()) {
-        let begun = Instant::now();
-        if times.len().is_multiple_of(SESSION_TURNS) {
-            session = Some(client.new_session(NewSession::default()).await?);
-        }
-        let id = session.context("a session was begun")?;
-        let text = format!("honest words of turn {}", times.len());
-        let input = TurnInput { allow_echo: true, max_output_tokens: 16, ..TurnInput::user(text) };
-        let handle = client.session(id);
-        let turn = handle.turn(input, |event: TurnEvent| {
-            if let TurnEvent::AttemptFailed { code, reason, .. } = event {
-                again.push(code.map_or(reason, |code| code.name().to_owned()));
-            }
-        });
-        let answered = match tokio::time::timeout(TURN_TIMEOUT, turn).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("no answer within {} s", TURN_TIMEOUT.as_secs())),
-        };
-        let failed = answered.is_err();
-        let at_s = begun.duration_since(began).as_secs_f64() + offset.as_secs_f64();
-        times.push((SlowTurn { at_s, ms: begun.elapsed().as_secs_f64() * 1000.0 }, answered));
-        if failed {
-            // Resuming the failed turn would come first in the old session.
-            session = Some(client.new_session(NewSession::default()).await?);
-        }
-        tokio::time::sleep(TURN_EVERY.saturating_sub(begun.elapsed())).await;
-    }
-    Ok((times, again))
 }
 
 fn print(report: &FloodReport) {
