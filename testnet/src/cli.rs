@@ -8,7 +8,7 @@ use crate::{
     chaos::{CHAOS_HELP, ChaosArgs},
     churn::{CHURN_HELP, ChurnArgs},
     demo::DemoArgs,
-    flood::{FloodArgs, attack::AttackArgs},
+    flood::{FloodArgs, attack::AttackArgs, relayer_attack::RelayerAttackArgs},
     store::StoreArgs,
     up::UpArgs,
 };
@@ -53,6 +53,9 @@ pub(crate) enum Command {
     /// Attack a node, for `flood`
     #[command(hide = true)]
     FloodAttack(AttackArgs),
+    /// Attack a relayer, for `flood --relayer`
+    #[command(hide = true)]
+    FloodRelayerAttack(RelayerAttackArgs),
     /// Kill the processes of a command that was killed
     #[command(hide = true)]
     Warden,

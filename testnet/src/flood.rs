@@ -14,6 +14,7 @@
 pub mod attack;
 pub mod clients;
 pub mod relayer;
+pub(crate) mod relayer_attack;
 mod shots;
 pub mod watch;
 mod wire;

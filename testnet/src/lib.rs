@@ -71,6 +71,7 @@ pub fn main() -> ExitCode {
             Command::Bench(args) => Box::pin(output::until_signal(bench::run(args))).await,
             Command::Flood(args) => Box::pin(output::until_signal(flood::command(args))).await,
             Command::FloodAttack(args) => flood::attack::run(args).await,
+            Command::FloodRelayerAttack(args) => flood::relayer_attack::run(args).await,
             Command::Demo(args) => Box::pin(output::until_signal(demo::run(args))).await,
             Command::Chaos(args) => Box::pin(output::until_signal(chaos::run(args))).await,
             Command::Warden => Ok(()),

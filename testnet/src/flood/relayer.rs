@@ -1,30 +1,27 @@
 //! `baton-testnet flood --relayer`: the service that honest clients get while a relayer is attacked.
 //!
-//! Store, node and relayer are processes; the attacker is a task of this one. The relayer counts loopback
-//! addresses as it counts public ones: honest clients come from 127.0.0.1, and each attack from its own network
+//! Store, node, relayer and attacker are processes. The relayer counts loopback addresses as it counts public ones: honest clients come from 127.0.0.1, and each attack from its own network
 //! 127.x.0.0/16. Limits are the defaults.
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::Path,
+    net::SocketAddr,
+    path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, ensure};
 use baton_client::{Client, ClientConfig, NewSession, Relayer, TurnInput};
-use baton_keys::account::{AccountKey, body_sha256};
-use baton_mesh::{Mesh, MeshConfig};
+use baton_keys::account::AccountKey;
+use clap::ValueEnum as _;
 use serde::Serialize;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpSocket, TcpStream},
-    sync::Mutex,
-    task::JoinSet,
-};
+use tokio::task::JoinSet;
 
-use super::FloodOptions;
+use super::{
+    FloodOptions,
+    relayer_attack::{RelayerAttack, now_seconds},
+};
 use crate::{
     bench::Quantiles,
     network::{EngineChoice, Network, NodeOptions},
@@ -38,36 +35,8 @@ const REQUEST_EVERY: Duration = Duration::from_millis(300);
 const TURN_EVERY: Duration = Duration::from_millis(1_500);
 /// Time limit of an honest request or turn; a longer one counts as failed.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Connections, or streams, of the attacks that hold something.
-const HELD: usize = 300;
-/// Addresses of each attack.
-const ADDRESSES: u8 = 8;
-/// Bytes that a slow body announces.
-const ANNOUNCED_BYTES: usize = 3 << 20;
 /// The honest question.
 const QUESTION: &[u8] = br#"{"query":"favourite fruit"}"#;
-
-/// An attack on a relayer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RelayerAttack {
-    /// Rightly signed heads of imports, by fresh keys; the bodies arrive in drops.
-    SlowBodies,
-    /// Connections that say nothing, or half a head.
-    Idle,
-    /// Rightly signed requests, each by a fresh key.
-    FreshKeys,
-    /// Streams to the sealed endpoint that say nothing.
-    IdleStreams,
-}
-
-impl RelayerAttack {
-    const ALL: [(&'static str, Self, u8); 4] = [
-        ("slow-bodies", Self::SlowBodies, 11),
-        ("idle", Self::Idle, 12),
-        ("fresh-keys", Self::FreshKeys, 13),
-        ("idle-streams", Self::IdleStreams, 14),
-    ];
-}
 
 /// Results of the honest clients at one endpoint.
 #[derive(Debug, Clone, Serialize)]
@@ -187,6 +156,7 @@ fn judged(mut parts: BTreeMap<&'static str, RelayerPart>, seconds: u64) -> Relay
 
 /// The relayer, and its honest clients.
 struct Bench {
+    folder: PathBuf,
     relayer: Process,
     http: SocketAddr,
     sealed: Relayer,
@@ -215,6 +185,7 @@ impl Bench {
         let mut config = ClientConfig::with_http(Some(&home), url, url, Some(url), network.options.shards)?;
         config.bootstrap = network.addresses();
         Ok(Self {
+            folder: folder.to_owned(),
             http: http.context("the ready line names the HTTP address")?,
             sealed: Relayer { node, addrs },
             requests: reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build()?,
@@ -226,17 +197,35 @@ impl Bench {
 
     /// Runs the honest clients for a time, and an attack beside them.
     async fn part(&self, attack: Option<(RelayerAttack, u8)>, span: Duration) -> anyhow::Result<RelayerPart> {
-        let outcomes = Arc::new(Mutex::new(BTreeMap::new()));
-        let mut attackers = JoinSet::new();
-        if let Some((attack, network)) = attack {
-            let target =
-                Target { http: self.http, sealed: self.sealed.clone(), network, outcomes: outcomes.clone() };
-            attackers.spawn(target.run(attack));
-        }
+        let mut attacker = match attack {
+            Some((attack, network)) => Some(self.attacker(attack, network, span).await?),
+            None => None,
+        };
         let (http, sealed) = tokio::join!(self.recalls(span), self.turns(span));
-        attackers.shutdown().await;
-        let attacker = outcomes.lock().await.clone();
-        Ok(RelayerPart { http: http?, sealed: sealed?, attacker })
+        let mut outcomes = BTreeMap::new();
+        if let Some(attacker) = &mut attacker {
+            let done = attacker.wait_event("done", Duration::from_secs(60)).await?;
+            outcomes = serde_json::from_value(done["outcomes"].clone())?;
+            attacker.kill().await?;
+        }
+        Ok(RelayerPart { http: http?, sealed: sealed?, attacker: outcomes })
+    }
+
+    async fn attacker(&self, attack: RelayerAttack, network: u8, span: Duration) -> anyhow::Result<Process> {
+        let name = attack.to_possible_value().context("every attack has a name")?.get_name().to_owned();
+        let mut args = vec!["flood-relayer-attack".to_owned(), name];
+        let relayer = self.sealed.node.to_string();
+        let sealed = self.sealed.addrs.iter().map(|address| ("--sealed", address.to_string()));
+        let rest = [
+            ("--http", self.http.to_string()),
+            ("--relayer", relayer),
+            ("--network", network.to_string()),
+            ("--seconds", span.as_secs().to_string()),
+        ];
+        for (flag, value) in rest.into_iter().chain(sealed) {
+            args.extend([flag.to_owned(), value]);
+        }
+        Process::start("relayer-attack", "baton-testnet", &args, &self.folder).await
     }
 
     async fn recalls(&self, span: Duration) -> anyhow::Result<HonestCalls> {
@@ -296,10 +285,6 @@ fn summary(calls: Vec<(f64, Result<(), String>)>) -> anyhow::Result<HonestCalls>
     Ok(HonestCalls { answered, failures, call_ms: Quantiles::of(&times), p99_over_quiet: 1.0 })
 }
 
-fn now_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
 async fn recall(requests: &reqwest::Client, url: &str, key: &AccountKey) -> anyhow::Result<()> {
     let path = "/v1/memory/recall";
     let mut request = requests.post(format!("{url}{path}"));
@@ -309,127 +294,6 @@ async fn recall(requests: &reqwest::Client, url: &str, key: &AccountKey) -> anyh
     let answer = request.body(QUESTION).send().await?;
     ensure!(answer.status().is_success(), "{}: {}", answer.status(), answer.text().await?);
     Ok(())
-}
-
-/// The aim of an attack.
-#[derive(Clone)]
-struct Target {
-    http: SocketAddr,
-    sealed: Relayer,
-    /// Second byte of the attacker's addresses.
-    network: u8,
-    outcomes: Arc<Mutex<BTreeMap<String, u64>>>,
-}
-
-impl Target {
-    async fn note(&self, outcome: &str) {
-        *self.outcomes.lock().await.entry(outcome.to_owned()).or_default() += 1;
-    }
-
-    /// Attacks until it is dropped.
-    async fn run(self, attack: RelayerAttack) {
-        let mut tasks = JoinSet::new();
-        for number in 0..HELD {
-            let target = self.clone();
-            match attack {
-                RelayerAttack::IdleStreams if number >= 4 => {}
-                RelayerAttack::IdleStreams => drop(tasks.spawn(async move { target.idle_streams().await })),
-                _ => drop(tasks.spawn(async move {
-                    loop {
-                        let outcome = target.attempt(attack, number).await;
-                        target.note(outcome.as_deref().unwrap_or("connection failed")).await;
-                        // The attacker shares the processors with the relayer.
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                    }
-                })),
-            }
-        }
-        while tasks.join_next().await.is_some() {}
-    }
-
-    async fn connect(&self, number: usize) -> std::io::Result<TcpStream> {
-        let last = u8::try_from(number % usize::from(ADDRESSES)).unwrap_or(0) + 1;
-        let socket = TcpSocket::new_v4()?;
-        socket.bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, self.network, 0, last)), 0))?;
-        socket.connect(self.http).await
-    }
-
-    /// One connection of an attack; returns the status line of the answer.
-    async fn attempt(&self, attack: RelayerAttack, number: usize) -> std::io::Result<String> {
-        let mut stream = self.connect(number).await?;
-        match attack {
-            RelayerAttack::SlowBodies => {
-                // The relayer compares the hash only once the body is there.
-                stream.write_all(head("/v1/memory/import", b"x", ANNOUNCED_BYTES).as_bytes()).await?;
-                let (mut from, mut to) = stream.split();
-                let dripping = async {
-                    while to.write_all(b" ").await.is_ok() {
-                        tokio::time::sleep(Duration::from_millis(200)).await;
-                    }
-                    std::future::pending::<()>().await;
-                };
-                tokio::select! {
-                    answer = status_line(&mut from) => answer,
-                    () = dripping => Ok(String::new()),
-                }
-            }
-            RelayerAttack::FreshKeys => {
-                let body = br#"{"facts":[{"text":"a fact of nobody"}]}"#;
-                stream.write_all(head("/v1/memory/remember", body, body.len()).as_bytes()).await?;
-                stream.write_all(body).await?;
-                status_line(&mut stream).await
-            }
-            RelayerAttack::Idle | RelayerAttack::IdleStreams => {
-                if number.is_multiple_of(2) {
-                    stream.write_all(b"POST /v1/memory/recall HTTP/1.1\r\nhost:").await?;
-                }
-                status_line(&mut stream).await
-            }
-        }
-    }
-
-    /// Opens streams to the sealed endpoint, and says nothing on them.
-    async fn idle_streams(&self) {
-        let seed = AccountKey::generate().signing_key().expose_seed();
-        let Ok((mesh, _incoming)) = Mesh::spawn(seed, MeshConfig::dialer("attacker")).await else {
-            return;
-        };
-        let mut held = Vec::new();
-        loop {
-            let deadline = tokio::time::Instant::now() + TIMEOUT;
-            match mesh.open(self.sealed.node, &self.sealed.addrs, deadline).await {
-                Ok(stream) => {
-                    self.note("stream opened").await;
-                    held.push(stream);
-                }
-                Err(_) => {
-                    self.note("stream refused").await;
-                    held.clear();
-                }
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-}
-
-/// The signed head of a request by a fresh key, which announces a length.
-fn head(path: &str, body: &[u8], announced: usize) -> String {
-    let key = AccountKey::generate();
-    let headers = key.request_headers(&key.account_id(), "POST", path, body, now_seconds());
-    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    format!(
-        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {announced}\r\n{headers}x-body-sha256: {}\r\n\r\n",
-        body_sha256(body)
-    )
-}
-
-/// The status of an answer, or `closed` for none.
-async fn status_line(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> std::io::Result<String> {
-    let mut first = [0; 12];
-    match stream.read_exact(&mut first).await {
-        Ok(_) => Ok(String::from_utf8_lossy(&first).into_owned()),
-        Err(_) => Ok("closed".to_owned()),
-    }
 }
 
 /// Prints a report for a person.
