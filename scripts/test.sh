@@ -3,7 +3,7 @@
 # - unit, property and process tests, with the real model and a Postgres;
 # - the demo, also with a store that fails, and the independent verifier on its export;
 # - the comparison with Mysten's encoder; a Walrus client, a memory client and OpenAI's client, as published; our Python client;
-# - both pages in a browser, the full-screen view in a terminal, completions and manual pages;
+# - both pages in a browser, the full-screen view in a terminal, completions and manual pages, certificates by ACME;
 # - a release: its bytes, its installer with all refusals, and a verified answer in a bare system;
 # - the commands of README.md and docs/*.md, as a reader would run them.
 # Long matrices run as seeded samples, and the checks of the fuzz targets on their seeds with random changes. `--full` runs
@@ -104,7 +104,7 @@ wait_for_lanes() {
 packages() {
   local script
   scripts/postgres.sh fetch
-  for script in memwal js-libp2p python_client conformance openai page tui nat test_release; do
+  for script in memwal js-libp2p python_client conformance openai page tui nat acme test_release; do
     BATON_PREPARE=1 "scripts/$script.sh"
   done
 }
@@ -144,6 +144,7 @@ screens() {
   step "the status page in Chromium" scripts/status_page.sh
   step "the full-screen view in tmux" scripts/tui.sh
   step "behind routers" scripts/nat.sh
+  step "certificates by ACME" scripts/acme.sh
 }
 
 compiler() {

@@ -5,7 +5,7 @@ use std::{io::IsTerminal as _, path::Path, sync::Arc, time::Duration};
 use baton_client::{Client, ClientError, NodeInfo, TurnInput};
 use baton_command::signals::StopSignals;
 use baton_gateway::{
-    Gateway, GatewayConfig, GatewayMemory, NamedKeys, TlsIdentity, generate_key, is_loopback,
+    AcmeSettings, Gateway, GatewayConfig, GatewayMemory, NamedKeys, TlsIdentity, generate_key, is_loopback,
 };
 use baton_keys::files;
 use baton_proto::turn::Sampling;
@@ -32,6 +32,8 @@ const KEY_FILE: &str = "serve.key";
 const LOCALHOST: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 /// Interval between two looks at the nodes.
 const NODES_CHECK: Duration = Duration::from_secs(3);
+/// The directory of Let's Encrypt.
+const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 /// Largest key file.
 const MAX_KEY_BYTES: u64 = 4096;
 
@@ -53,6 +55,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
         }
         _ => None,
     };
+    let acme = acme(settings, arguments);
     let memory = RelayerMemory::from(settings, &arguments.memory)?;
     if memory.is_some() && template.relayer.is_none() {
         return Err(Failure::Usage(
@@ -72,7 +75,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
         let config = GatewayConfig {
             key,
             origins: arguments.allow_origin.clone(),
-            hosts: arguments.allow_host.clone(),
+            hosts: arguments.allow_host.iter().chain(&arguments.acme).cloned().collect(),
             template,
             memory,
             keys: Some(NamedKeys::open(settings.home()).map_err(serve_keys::failure)?),
@@ -80,15 +83,18 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
         let gateway = Gateway::open(client.clone(), config.clone()).await?;
         let mut signals = StopSignals::listen()?;
         let key_file = (!arguments.no_key).then_some(&*key_file);
-        announce((address, identity.is_some()), key_file, config.key.as_ref(), out)?;
+        let reached =
+            PublicAddress { address, has_tls: identity.is_some(), name: arguments.acme.first().cloned() };
+        announce(&reached, key_file, config.key.as_ref(), out)?;
         let stop = async move {
             signals.next().await;
             leave_at_second_interrupt();
         };
         let serving = async {
-            match identity {
-                Some(identity) => gateway.serve_tls(listener, identity, stop).await,
-                None => gateway.serve(listener, stop).await,
+            match (identity, acme) {
+                (Some(identity), _) => gateway.serve_tls(listener, identity, stop).await,
+                (None, Some(acme)) => gateway.serve_acme(listener, acme, stop).await,
+                (None, None) => gateway.serve(listener, stop).await,
             }
         };
         tokio::select! {
@@ -111,6 +117,18 @@ async fn template(settings: &Settings, arguments: &ServeArguments) -> Result<Tur
         return Err(Failure::Usage("--temperature is from 0 to 5".to_owned()));
     }
     Ok(template)
+}
+
+/// The authority that gives the certificate, if one is named.
+fn acme(settings: &Settings, arguments: &ServeArguments) -> Option<AcmeSettings> {
+    let directory = arguments.acme_directory.clone().unwrap_or_else(|| LETS_ENCRYPT.to_owned());
+    (!arguments.acme.is_empty()).then(|| AcmeSettings {
+        domains: arguments.acme.iter().map(|name| name.to_ascii_lowercase()).collect(),
+        contact: arguments.acme_contact.clone(),
+        directory,
+        root: arguments.acme_root.clone(),
+        home: settings.home().to_owned(),
+    })
 }
 
 /// Says once which parts of every message a relayer receives.
@@ -180,16 +198,33 @@ fn key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     Ok(key)
 }
 
+/// How programs reach the endpoint.
+struct PublicAddress {
+    address: std::net::SocketAddr,
+    /// Whether it has the owner's certificate.
+    has_tls: bool,
+    /// The first name of a certificate from an authority.
+    name: Option<String>,
+}
+
 /// Shows the endpoint's address; programs read the JSON line. A person gets the page's link with the key in
 /// its fragment, which browsers do not send.
 fn announce(
-    (address, has_tls): (std::net::SocketAddr, bool),
+    PublicAddress { address, has_tls, name }: &PublicAddress,
     key_file: Option<&Path>,
     key: Option<&Zeroizing<String>>,
     out: &Out,
 ) -> Result<(), Failure> {
     // Nothing can connect to the address that stands for all.
-    let reached = if address.ip().is_unspecified() { (LOCALHOST, address.port()).into() } else { address };
+    let reached = if address.ip().is_unspecified() { (LOCALHOST, address.port()).into() } else { *address };
+    let reached = name.as_ref().map_or_else(
+        || reached.to_string(),
+        |name| match address.port() {
+            443 => name.clone(),
+            port => format!("{name}:{port}"),
+        },
+    );
+    let has_tls = *has_tls || name.is_some();
     let scheme = if has_tls { "https" } else { "http" };
     let url = format!("{scheme}://{reached}/v1");
     if out.json() {
@@ -201,7 +236,7 @@ fn announce(
         Some(path) => out.line(&format!("export OPENAI_API_KEY=\"$(cat '{}')\"", path.display()))?,
         None => out.line("export OPENAI_API_KEY=none")?,
     }
-    if !is_loopback(&address) && !has_tls {
+    if !is_loopback(address) && !has_tls {
         out.warn(&format!(
             "Other machines reach {address} over plain HTTP: others on the way can read the conversations. Serve HTTPS with --tls-cert and --tls-key, or put a proxy with TLS in front."
         ));

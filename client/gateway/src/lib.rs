@@ -44,6 +44,8 @@
 // Requests of programs and pages come here: a read out of bounds must not panic.
 #![warn(clippy::indexing_slicing)]
 
+#[cfg(not(target_family = "wasm"))]
+mod acme;
 mod agent_tools;
 mod answer;
 mod api_error;
@@ -111,6 +113,8 @@ use models::ModelNames;
 use session_index::{MAX_SESSIONS, SessionIndex};
 use session_slots::SessionSlots;
 
+#[cfg(not(target_family = "wasm"))]
+pub use acme::AcmeSettings;
 pub use clock::rfc3339;
 pub use keys::{
     KeyChange, KeyListError, KeyListFile, KeyQuotas, MAX_KEY_NAME_BYTES, MAX_KEYS, NamedKey,

@@ -8,6 +8,7 @@ use tokio::{net::TcpListener, time::MissedTickBehavior};
 
 use crate::{
     Gateway, NamedKeys,
+    acme::{self, AcmeSettings},
     tls::{TlsIdentity, TlsListener},
 };
 
@@ -42,6 +43,24 @@ impl Gateway {
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<()> {
         self.serve_on(TlsListener::new(listener, identity)?, stop).await
+    }
+
+    /// As [`Gateway::serve_tls`], with a certificate that an authority gives for the settings' names, and renews. The
+    /// authority must reach the listener at port 443 of each name. Before the first certificate, programs are refused.
+    ///
+    /// # Errors
+    /// The listener's errors. Those of the authority are in the log, and tried again.
+    pub async fn serve_acme(
+        &self,
+        listener: TcpListener,
+        settings: AcmeSettings,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> std::io::Result<()> {
+        let identity = settings.identity();
+        let keeping = tokio::spawn(acme::keep(settings, identity.clone()));
+        let served = self.serve_tls(listener, identity, stop).await;
+        keeping.abort();
+        served
     }
 
     async fn serve_on(

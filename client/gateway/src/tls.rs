@@ -1,25 +1,29 @@
-//! TLS with the owner's certificate, which is read again when its files change.
+//! TLS with a certificate in two files, which are read again when they change: the owner's, or those that `acme`
+//! keeps.
 
 use std::{
+    collections::HashMap,
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
 use axum::serve::Listener;
 use tokio::{
+    io::AsyncWriteExt as _,
     net::{TcpListener, TcpStream},
     sync::{Semaphore, mpsc},
     task::JoinHandle,
 };
 use tokio_rustls::{
-    TlsAcceptor,
+    LazyConfigAcceptor,
     rustls::{
         ServerConfig,
         crypto::aws_lc_rs::default_provider,
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+        server::Acceptor,
         version::TLS13,
     },
     server::TlsStream,
@@ -36,6 +40,8 @@ const MAX_WAITING: usize = 64;
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// Interval between two looks at the files.
 const FILES_INTERVAL: Duration = Duration::from_secs(60);
+/// The protocol in which an authority asks for the proof of a name (RFC 8737).
+pub(crate) const PROOF_PROTOCOL: &[u8] = b"acme-tls/1";
 /// Pause after a failed accept, as when no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -59,7 +65,10 @@ pub struct TlsIdentity {
 struct TlsFiles {
     certificate: PathBuf,
     key: PathBuf,
-    current: Mutex<CurrentIdentity>,
+    /// `None` while there are no files yet.
+    current: Mutex<Option<CurrentIdentity>>,
+    /// By name: the answer to an authority that asks for its proof.
+    proofs: Mutex<HashMap<String, Arc<ServerConfig>>>,
 }
 
 #[derive(Debug, Clone)]
@@ -77,27 +86,45 @@ impl TlsIdentity {
     pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         let modified = [modified(certificate), modified(key)];
         let current = CurrentIdentity { config: server_config(certificate, key)?, modified };
-        let (certificate, key) = (certificate.to_owned(), key.to_owned());
-        Ok(Self { inner: Arc::new(TlsFiles { certificate, key, current: Mutex::new(current) }) })
+        Ok(Self::new(certificate, key, Some(current)))
     }
 
-    fn config(&self) -> Arc<ServerConfig> {
-        self.inner.current.lock().unwrap_or_else(PoisonError::into_inner).config.clone()
+    /// As [`TlsIdentity::read`], for files that may come later. Blocking.
+    pub(crate) fn expect(certificate: &Path, key: &Path) -> Self {
+        Self::read(certificate, key).unwrap_or_else(|_| Self::new(certificate, key, None))
+    }
+
+    fn new(certificate: &Path, key: &Path, current: Option<CurrentIdentity>) -> Self {
+        let (certificate, key) = (certificate.to_owned(), key.to_owned());
+        let (current, proofs) = (Mutex::new(current), Mutex::default());
+        Self { inner: Arc::new(TlsFiles { certificate, key, current, proofs }) }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<CurrentIdentity>> {
+        self.inner.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn config(&self) -> Option<Arc<ServerConfig>> {
+        self.current().as_ref().map(|current| current.config.clone())
+    }
+
+    /// The answers to an authority, by name.
+    pub(crate) fn proofs(&self) -> MutexGuard<'_, HashMap<String, Arc<ServerConfig>>> {
+        self.inner.proofs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the files again if one of them changed. Blocking.
-    fn refresh(&self) {
+    pub(crate) fn refresh(&self) {
         let files = &self.inner;
         let modified = [modified(&files.certificate), modified(&files.key)];
-        let mut current = files.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if current.modified == modified {
+        let is_known = |current: &CurrentIdentity| current.modified == modified;
+        if modified == [None, None] || self.current().as_ref().is_some_and(is_known) {
             return;
         }
         match server_config(&files.certificate, &files.key) {
             Ok(config) => {
                 tracing::info!("the certificate changed, and is used from now on");
-                (current.config, current.modified) = (config, modified);
-                *files.current.lock().unwrap_or_else(PoisonError::into_inner) = current;
+                *self.current() = Some(CurrentIdentity { config, modified });
             }
             // One file may be newer than the other for a moment; the next look reads both again.
             Err(error) => tracing::warn!(%error, "the changed certificate cannot be used; the former one is"),
@@ -180,16 +207,31 @@ async fn accept(
                 continue;
             }
         };
-        let (acceptor, ready) = (TlsAcceptor::from(identity.config()), ready.clone());
+        let (identity, ready) = (identity.clone(), ready.clone());
         tokio::spawn(async move {
-            let shaken = tokio::time::timeout(HANDSHAKE_TIME, acceptor.accept(stream)).await;
+            let shaken = tokio::time::timeout(HANDSHAKE_TIME, shake_hands(stream, &identity)).await;
             drop(permit);
-            if let Ok(Ok(stream)) = shaken {
+            if let Ok(Ok(Some(stream))) = shaken {
                 // Fails only at the end of the endpoint.
                 let _ = ready.send((stream, address)).await;
             }
         });
     }
+}
+
+/// The connection of a program; none for an authority, which only asks for the proof of a name.
+async fn shake_hands(stream: TcpStream, identity: &TlsIdentity) -> io::Result<Option<TlsStream<TcpStream>>> {
+    let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+    let hello = begun.client_hello();
+    let asks_proof = hello.alpn().is_some_and(|mut names| names.any(|name| name == PROOF_PROTOCOL));
+    if !asks_proof {
+        let config = identity.config().ok_or(io::ErrorKind::NotConnected)?;
+        return begun.into_stream(config).await.map(Some);
+    }
+    let name = hello.server_name().unwrap_or_default().to_ascii_lowercase();
+    let proof = identity.proofs().get(&name).cloned().ok_or(io::ErrorKind::NotFound)?;
+    begun.into_stream(proof).await?.shutdown().await?;
+    Ok(None)
 }
 
 async fn watch_files(identity: TlsIdentity) {
@@ -225,7 +267,7 @@ mod tests {
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
         let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
         std::fs::write(&certificate, made.cert.pem()).unwrap();
-        std::fs::write(&key, made.key_pair.serialize_pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
         (certificate, key)
     }
 
@@ -255,15 +297,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (certificate, key) = write_identity(folder.path());
         let identity = TlsIdentity::read(&certificate, &key).unwrap();
-        let first = identity.config();
+        let first = identity.config().unwrap();
         identity.refresh();
-        assert!(Arc::ptr_eq(&first, &identity.config()), "nothing changed");
+        assert!(Arc::ptr_eq(&first, &identity.config().unwrap()), "nothing changed");
         std::thread::sleep(Duration::from_millis(20));
         std::fs::write(&key, "").unwrap();
         identity.refresh();
-        assert!(Arc::ptr_eq(&first, &identity.config()), "the former one stays");
+        assert!(Arc::ptr_eq(&first, &identity.config().unwrap()), "the former one stays");
         write_identity(folder.path());
         identity.refresh();
-        assert!(!Arc::ptr_eq(&first, &identity.config()));
+        assert!(!Arc::ptr_eq(&first, &identity.config().unwrap()));
     }
 }

@@ -36,6 +36,43 @@ pub(crate) struct ServeArguments {
     /// The certificate's private key: a PEM file.
     #[arg(long, value_name = "FILE", env = "BATON_SERVE_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    /// Serve HTTPS under this name, with a certificate that Let's Encrypt gives and renews; may be repeated. It must
+    /// reach this endpoint at port 443 of the name. You agree to its terms of service.
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        env = "BATON_SERVE_ACME",
+        conflicts_with = "tls_cert"
+    )]
+    pub acme: Vec<String>,
+    /// The address to which the authority may write about the certificate.
+    #[arg(
+        long,
+        value_name = "EMAIL",
+        env = "BATON_SERVE_ACME_CONTACT",
+        requires = "acme",
+        hide_short_help = true
+    )]
+    pub acme_contact: Option<String>,
+    /// Another authority: the URL of its ACME directory.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "BATON_SERVE_ACME_DIRECTORY",
+        requires = "acme",
+        hide_short_help = true
+    )]
+    pub acme_directory: Option<String>,
+    /// A PEM file with the certificate of that authority's own server, if this system does not trust it.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "BATON_SERVE_ACME_ROOT",
+        requires = "acme",
+        hide_short_help = true
+    )]
+    pub acme_root: Option<PathBuf>,
     /// Allow web pages of this origin, such as `https://chat.example`; may be repeated.
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',', env = "BATON_SERVE_ALLOW_ORIGIN")]
     pub allow_origin: Vec<String>,

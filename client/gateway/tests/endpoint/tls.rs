@@ -17,7 +17,7 @@ fn identity(folder: &Path) -> (TlsIdentity, String) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
     std::fs::write(&certificate, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.key_pair.serialize_pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     (TlsIdentity::read(&certificate, &key).unwrap(), made.cert.pem())
 }
 
