@@ -22,7 +22,7 @@ const TURN_EVERY: Duration = Duration::from_millis(600);
 /// Turns of an honest session before the next session starts.
 const SESSION_TURNS: usize = 6;
 /// Slowest turns of a part in the report.
-const SHOWN_SLOWEST: usize = 6;
+pub(super) const SHOWN_SLOWEST: usize = 6;
 /// Time limit of an honest turn; a longer turn counts as failed.
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 
 use super::{
     FloodOptions,
+    clients::{SHOWN_SLOWEST, SlowTurn},
     relayer_attack::{RelayerAttack, now_seconds},
 };
 use crate::{
@@ -49,6 +50,8 @@ pub struct HonestCalls {
     pub call_ms: Quantiles,
     /// The 99th percentile over that of the quiet part.
     pub p99_over_quiet: f64,
+    /// The slowest calls, slowest first: they show what delays a call.
+    pub slowest: Vec<SlowTurn>,
 }
 
 /// Results of one part.
@@ -238,7 +241,7 @@ impl Bench {
                 while began.elapsed() < span {
                     let begun = Instant::now();
                     let answered = recall(&requests, &url, &key).await.map_err(|error| format!("{error:#}"));
-                    calls.push((begun.elapsed().as_secs_f64() * 1000.0, answered));
+                    calls.push((slow_turn(began, begun), answered));
                     tokio::time::sleep(REQUEST_EVERY.saturating_sub(begun.elapsed())).await;
                 }
                 calls
@@ -257,7 +260,7 @@ impl Bench {
         while began.elapsed() < span {
             let begun = Instant::now();
             let answered = self.turn().await.map_err(|error| format!("{error:#}"));
-            calls.push((begun.elapsed().as_secs_f64() * 1000.0, answered));
+            calls.push((slow_turn(began, begun), answered));
             tokio::time::sleep(TURN_EVERY.saturating_sub(begun.elapsed())).await;
         }
         summary(calls)
@@ -277,12 +280,20 @@ impl Bench {
     }
 }
 
-fn summary(calls: Vec<(f64, Result<(), String>)>) -> anyhow::Result<HonestCalls> {
+/// The call that began at `begun` in a part that began at `began`, and ends now.
+fn slow_turn(began: Instant, begun: Instant) -> SlowTurn {
+    SlowTurn { at_s: begun.duration_since(began).as_secs_f64(), ms: begun.elapsed().as_secs_f64() * 1000.0 }
+}
+
+fn summary(calls: Vec<(SlowTurn, Result<(), String>)>) -> anyhow::Result<HonestCalls> {
     ensure!(!calls.is_empty(), "no honest call was begun");
-    let times: Vec<f64> = calls.iter().map(|(time, _)| *time).collect();
+    let mut slowest: Vec<SlowTurn> = calls.iter().map(|(call, _)| *call).collect();
+    let times: Vec<f64> = slowest.iter().map(|call| call.ms).collect();
     let failures: Vec<String> = calls.into_iter().filter_map(|(_, answered)| answered.err()).collect();
     let answered = times.len() - failures.len();
-    Ok(HonestCalls { answered, failures, call_ms: Quantiles::of(&times), p99_over_quiet: 1.0 })
+    slowest.sort_by(|one, other| other.ms.total_cmp(&one.ms));
+    slowest.truncate(SHOWN_SLOWEST);
+    Ok(HonestCalls { answered, failures, call_ms: Quantiles::of(&times), p99_over_quiet: 1.0, slowest })
 }
 
 async fn recall(requests: &reqwest::Client, url: &str, key: &AccountKey) -> anyhow::Result<()> {
