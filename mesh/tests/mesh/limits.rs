@@ -36,7 +36,7 @@ async fn refuses_connections_over_the_limit() {
         let (first, second) = (client().await, client().await);
         let (mut near, mut far) = connect(&first, &node, &mut incoming).await;
         let result = second.open(node.node_id(), &node.listen_addrs(), soon()).await;
-        assert!(matches!(result, Err(OpenError::Unreachable { .. })), "{listen}: {result:?}");
+        assert!(matches!(result, Err(OpenError::Declined { .. })), "{listen}: {result:?}");
         assert!(node.stats().inbound_refused.limits >= 1, "{:?}", node.stats());
         near.send(b"still here").await.unwrap();
         assert_eq!(far.recv_by(LIMIT, soon()).await.unwrap(), Some(b"still here".to_vec()));
@@ -174,7 +174,7 @@ async fn a_full_mesh_refuses_a_connection_and_evicts_an_idle_unknown_peer_for_th
     }
     let late_client = client().await;
     let result = late_client.open(node.node_id(), &node.listen_addrs(), soon()).await;
-    assert!(matches!(result, Err(OpenError::Unreachable { .. })), "{result:?}");
+    assert!(matches!(result, Err(OpenError::Declined { .. })), "{result:?}");
     assert_eq!(node.stats().inbound_refused.limits, 1);
     assert_eq!(node.stats().connections, 8, "nobody is idle yet");
     let mut tick = interval(Duration::from_millis(500));
