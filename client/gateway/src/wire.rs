@@ -214,9 +214,23 @@ impl TextRequest {
 }
 
 pub(super) fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, ApiError> {
-    // A serde error quotes the value; only the request's author reads it.
-    serde_json::from_slice(body)
-        .map_err(|error| ApiError::request("invalid_body", "", format!("the body cannot be read: {error}")))
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let read = serde_path_to_error::deserialize(&mut json).map_err(|error| unreadable(&error))?;
+    json.end().map_err(|error| unreadable_body(&error))?;
+    Ok(read)
+}
+
+/// The error of a body, which names the wrong field where it is known.
+pub(super) fn unreadable(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
+    match error.path().to_string().as_str() {
+        "." => unreadable_body(error.inner()),
+        path => ApiError::request("invalid_body", path, format!("{path} cannot be read: {}", error.inner())),
+    }
+}
+
+/// A serde error quotes the value; only the request's author reads it.
+fn unreadable_body(error: &serde_json::Error) -> ApiError {
+    ApiError::request("invalid_body", "", format!("the body cannot be read: {error}"))
 }
 
 impl MessageInput {
@@ -434,6 +448,26 @@ mod tests {
             body.extend(more);
         }
         ChatRequest::read(body.to_string().as_bytes(), None)
+    }
+
+    #[test]
+    fn a_body_that_cannot_be_read_is_refused_by_the_field() {
+        let refused = |body: &str| {
+            let refused = ChatRequest::read(body.as_bytes(), None).unwrap_err().body();
+            (refused["error"]["param"].clone(), refused["error"]["message"].as_str().unwrap().to_owned())
+        };
+        let (field, message) = refused(r#"{"messages":1}"#);
+        assert_eq!(field, "messages");
+        assert!(
+            message.starts_with("messages cannot be read: ") && message.contains("a sequence"),
+            "{message}"
+        );
+        let (field, message) = refused(r#"{"messages":[{"role":"user","content":"a"},{"role":2}]}"#);
+        assert_eq!(field, "messages[1].role", "{message}");
+        for body in ["", "{", "{} 1"] {
+            let (field, message) = refused(body);
+            assert!(field.is_null() && message.starts_with("the body cannot be read: "), "{message}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::{
     api_error::ApiError,
     completion::CompletionRequest,
     tools::{CallFault, CallIds, PastCall, ToolRequest, check_call_count},
-    wire::{CommonParameters, is_empty, parse, read_choice},
+    wire::{CommonParameters, is_empty, parse, read_choice, unreadable},
 };
 
 /// Least `max_output_tokens`, as in OpenAI's API.
@@ -240,9 +240,7 @@ impl Body {
         if let Some(format) = self.text.and_then(|text| text.format).filter(|format| !format.is_null()) {
             rest.insert("response_format".to_owned(), nested_format(format));
         }
-        serde_json::from_value(Value::Object(rest)).map_err(|error| {
-            ApiError::request("invalid_body", "", format!("the body cannot be read: {error}"))
-        })
+        serde_path_to_error::deserialize(Value::Object(rest)).map_err(|error| unreadable(&error))
     }
 }
 
