@@ -158,7 +158,9 @@ impl AppState {
                 now_ms,
                 owner_rates: Mutex::new(Rates::new(limits.owner_per_minute)),
                 key_rates: Mutex::new(Rates::new(limits.key_per_minute)),
-                subnet_rates: Mutex::new(Rates::new(limits.subnet_per_minute)),
+                subnet_rates: Mutex::new(
+                    Rates::new(limits.subnet_per_minute).in_bursts_of(limits.subnet_burst()),
+                ),
                 addresses,
                 owners,
                 budgets,

@@ -7,6 +7,7 @@
 
 mod activity;
 mod pace;
+mod resets;
 mod serve;
 mod shares;
 #[cfg(test)]
@@ -35,6 +36,7 @@ use tokio::{
 
 pub use activity::Activity;
 use pace::Lag;
+use resets::ResetOrigins;
 pub use serve::serve;
 use shares::{Admission, Connection, Origin, Slots};
 
@@ -75,6 +77,7 @@ struct ConnectionTable {
     next_id: AtomicU64,
     /// Signals a freed slot.
     freed: Notify,
+    resets: Arc<ResetOrigins>,
 }
 
 impl ConnectionTable {
@@ -128,9 +131,16 @@ impl BoundedListener {
         self.waiting.remove(index)
     }
 
-    /// Queues a new connection. When too many wait, closes the oldest connection of the address with the
-    /// most.
+    /// Queues a new connection, or resets it if its address is to be. When too many wait, closes the oldest
+    /// connection of the address with the most.
     fn wait(&mut self, stream: TcpStream, address: SocketAddr) {
+        if self.table.resets.has(address.ip().into(), Instant::now()) {
+            // Closed without a reset, the socket would stay in the kernel for a minute.
+            if let Err(error) = stream.set_zero_linger() {
+                tracing::debug!(%error, "a refused connection is closed without a reset");
+            }
+            return;
+        }
         self.waiting.push_back((stream, address));
         if self.waiting.len() <= MAX_WAITING_CONNECTIONS {
             return;
@@ -196,7 +206,7 @@ impl Slot {
         socket: OwnedSemaphorePermit,
     ) -> Self {
         let id = table.next_id.fetch_add(1, Ordering::Relaxed);
-        let activity = Activity::new(address, idle);
+        let activity = Activity::new(address, idle, table.resets.clone());
         table.lock().insert(id, (address.ip().into(), activity.clone()));
         Self { table, id, activity, _socket: socket }
     }
@@ -343,6 +353,7 @@ impl AsyncWrite for SlotStream {
 mod tests {
     use axum::{
         Router,
+        extract::ConnectInfo,
         routing::{get, post},
     };
     use bytes::Bytes;
@@ -395,6 +406,22 @@ mod tests {
         halfway.write_all(b"GET / HTTP/1.1\r\nhost:").await.unwrap();
         let mut third = TcpStream::connect(address).await.unwrap();
         assert!(get_last(&mut third, "/").await.ends_with("done"));
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn connections_of_a_refused_address_are_reset_for_a_moment() {
+        let refuse = get(async |ConnectInfo(activity): ConnectInfo<Activity>| {
+            activity.reset_next(Duration::from_secs(60));
+            "refused"
+        });
+        let (address, server) = serve_routes(Router::new().route("/", refuse), 8, IDLE).await;
+        let connect = async || TcpStream::connect(address).await.unwrap();
+        assert!(get_last(&mut connect().await, "/").await.ends_with("refused"));
+        let error = connect().await.read(&mut [0]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        assert!(get_last(&mut connect().await, "/").await.ends_with("refused"));
         server.abort();
     }
 

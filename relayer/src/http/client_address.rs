@@ -24,6 +24,11 @@ impl ClientAddresses {
         peer.is_loopback() || self.proxies.contains(&peer)
     }
 
+    /// Whether a connection is a client's own: no proxy is before it, or it comes from no trusted proxy.
+    pub(super) fn is_client(&self, peer: IpAddr) -> bool {
+        self.header.is_none() || !self.trusts(peer)
+    }
+
     /// The client's address. Only a trusted proxy's header counts. Each proxy appends the address that it saw, so
     /// the last address that is no trusted proxy is the client.
     fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {

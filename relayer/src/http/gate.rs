@@ -9,6 +9,8 @@
 //! 4. the signature otherwise;
 //! 5. a slot for the request.
 
+use std::time::Duration;
+
 use axum::{
     body::Body,
     extract::{ConnectInfo, Request, State},
@@ -132,7 +134,11 @@ async fn admit(app: &AppState, request: Request) -> Result<(Request, Permits), A
     let now_ms = app.now_ms();
     let subnet = subnet_of(app, &parts);
     if let Some(subnet) = subnet {
-        super::lock(&app.inner.subnet_rates).take(subnet, now_ms).map_err(limited)?;
+        let taken = super::lock(&app.inner.subnet_rates).take(subnet, now_ms);
+        taken.map_err(|wait| {
+            reset_next(app, &parts, wait);
+            limited(wait)
+        })?;
     }
     if parts.uri.path() == AGENTS
         && let Some(token) = parts.headers.get(AUTHORIZATION)
@@ -222,6 +228,14 @@ fn subnet_of(app: &AppState, parts: &Parts) -> Option<Subnet> {
     let ConnectInfo(activity) = parts.extensions.get::<ConnectInfo<Activity>>()?;
     let count_private = app.inner.limits.count_private;
     app.inner.addresses.subnet(activity.peer().ip(), &parts.headers, count_private)
+}
+
+/// Resets further connections of a client that connects directly, for as long as its subnet has no request left.
+fn reset_next(app: &AppState, parts: &Parts, wait_ms: u32) {
+    let Some(ConnectInfo(activity)) = parts.extensions.get::<ConnectInfo<Activity>>() else { return };
+    if app.inner.addresses.is_client(activity.peer().ip()) {
+        activity.reset_next(Duration::from_millis(wait_ms.into()));
+    }
 }
 
 /// The answer for a body that is too long to read before its signature is verified.

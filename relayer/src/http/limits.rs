@@ -44,7 +44,8 @@ pub struct Limits {
     pub owner_per_minute: u32,
     /// Requests a minute of one key.
     pub key_per_minute: u32,
-    /// Requests a minute from one subnet.
+    /// Requests a minute from one subnet; of a high number, an eighth at once. Beyond it, connections from the same
+    /// address are reset for moments.
     pub subnet_per_minute: u32,
     /// Whether private and loopback addresses are counted as well, each as its own subnet.
     pub count_private: bool,
@@ -57,6 +58,16 @@ pub struct Limits {
     pub slot_wait: Duration,
     /// Grace period of a body, beyond the time that its bytes are worth; a stalled sender is then cut off.
     pub body_patience: Duration,
+}
+
+/// Requests of a subnet at once, where an eighth of a minute's is less.
+const LEAST_BURST: u64 = 60;
+
+impl Limits {
+    /// Requests of a subnet at once. A minute's at once would be seconds of signature checks, for which all wait.
+    pub(super) fn subnet_burst(&self) -> u64 {
+        (u64::from(self.subnet_per_minute) / 8).max(LEAST_BURST)
+    }
 }
 
 impl Default for Limits {

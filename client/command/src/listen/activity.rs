@@ -23,7 +23,7 @@ use futures::task::AtomicWaker;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-use super::{BoundedListener, pace::Lag};
+use super::{BoundedListener, pace::Lag, resets::ResetOrigins};
 
 /// The activity of a connection, shared with its requests.
 #[derive(Debug, Clone)]
@@ -38,6 +38,7 @@ struct SharedActivity {
     patience: Duration,
     /// The connection's own task.
     task: AtomicWaker,
+    resets: Arc<ResetOrigins>,
 }
 
 #[derive(Debug)]
@@ -54,16 +55,22 @@ struct ActivityState {
 }
 
 impl Activity {
-    pub(super) fn new(peer: SocketAddr, patience: Duration) -> Self {
+    pub(super) fn new(peer: SocketAddr, patience: Duration, resets: Arc<ResetOrigins>) -> Self {
         let state = ActivityState { running: 0, last: Instant::now(), body_since: None, replaced: false };
         let task = AtomicWaker::new();
-        Self(Arc::new(SharedActivity { peer, state: Mutex::new(state), patience, task }))
+        Self(Arc::new(SharedActivity { peer, state: Mutex::new(state), patience, task, resets }))
     }
 
     /// The address of the connection's other end: the client, or a proxy.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.0.peer
+    }
+
+    /// Resets new connections from the same address for `span`, a second at most: for a server that would refuse
+    /// each of their requests. The address must not be a proxy's, which has other clients.
+    pub fn reset_next(&self, span: Duration) {
+        self.0.resets.insert(self.0.peer.ip().into(), span, Instant::now());
     }
 
     fn lock(&self) -> MutexGuard<'_, ActivityState> {

@@ -1,0 +1,77 @@
+//! Origins whose new connections are reset for a moment: the server would refuse their requests anyway, and a reset costs
+//! it a hundredth of an answer.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::shares::Origin;
+
+/// Longest time for which an origin is reset after one refusal. A client that waits as the refusal says never meets a
+/// reset; an impatient one learns soon that it may ask again.
+const LONGEST: Duration = Duration::from_secs(1);
+/// Most origins that are reset at a time. Requests of further ones are refused one by one.
+const MAX_ORIGINS: usize = 4096;
+
+/// The origins, each with the end of its resets.
+#[derive(Debug, Default)]
+pub(super) struct ResetOrigins(Mutex<HashMap<Origin, Instant>>);
+
+impl ResetOrigins {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Origin, Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Resets new connections of an origin for a while.
+    pub(super) fn insert(&self, origin: Origin, span: Duration, now: Instant) {
+        let mut origins = self.lock();
+        if origins.len() >= MAX_ORIGINS {
+            origins.retain(|_, until| *until > now);
+        }
+        if origins.len() < MAX_ORIGINS || origins.contains_key(&origin) {
+            origins.insert(origin, now + span.min(LONGEST));
+        }
+    }
+
+    /// Whether a new connection of an origin is reset now.
+    pub(super) fn has(&self, origin: Origin, now: Instant) -> bool {
+        let mut origins = self.lock();
+        match origins.get(&origin) {
+            Some(until) if *until > now => true,
+            Some(_) => {
+                origins.remove(&origin);
+                false
+            }
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn an_origin_is_reset_for_a_second_at_most_and_few_are_remembered() {
+        let (origins, now) = (ResetOrigins::default(), Instant::now());
+        let origin = |number: u32| Origin::V4(Ipv4Addr::from(number));
+        origins.insert(origin(1), Duration::from_millis(300), now);
+        origins.insert(origin(2), Duration::from_secs(3600), now);
+        let at = |ms| now + Duration::from_millis(ms);
+        assert!(origins.has(origin(1), at(299)) && !origins.has(origin(1), at(300)));
+        assert!(origins.has(origin(2), at(999)) && !origins.has(origin(2), at(1000)));
+        assert!(!origins.has(origin(3), now));
+        for number in 0..10_000 {
+            origins.insert(origin(number), LONGEST, now);
+        }
+        assert_eq!(origins.lock().len(), MAX_ORIGINS);
+        origins.insert(origin(20_000), LONGEST, at(1001));
+        assert!(origins.has(origin(20_000), at(1002)), "expired ones make place");
+    }
+}
