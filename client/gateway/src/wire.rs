@@ -222,8 +222,10 @@ pub(super) fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, ApiE
 
 /// The error of a body, which names the wrong field where it is known.
 pub(super) fn unreadable(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
-    match error.path().to_string().as_str() {
-        "." => unreadable_body(error.inner()),
+    let path = error.path().to_string();
+    // The library writes a question mark where it knows no name.
+    match path.trim_end_matches('?').trim_end_matches('.') {
+        "" => unreadable_body(error.inner()),
         path => ApiError::request("invalid_body", path, format!("{path} cannot be read: {}", error.inner())),
     }
 }
