@@ -9,7 +9,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::shares::Origin;
+use super::shares;
 
 /// Longest time for which an origin is reset after one refusal. A client that waits as the refusal says never meets a
 /// reset; an impatient one learns soon that it may ask again.
@@ -19,15 +19,15 @@ const MAX_ORIGINS: usize = 4096;
 
 /// The origins, each with the end of its resets.
 #[derive(Debug, Default)]
-pub(super) struct ResetOrigins(Mutex<HashMap<Origin, Instant>>);
+pub(super) struct ResetOrigins(Mutex<HashMap<shares::Origin, Instant>>);
 
 impl ResetOrigins {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Origin, Instant>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<shares::Origin, Instant>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Resets new connections of an origin for a while.
-    pub(super) fn insert(&self, origin: Origin, span: Duration, now: Instant) {
+    pub(super) fn insert(&self, origin: shares::Origin, span: Duration, now: Instant) {
         let mut origins = self.lock();
         if origins.len() >= MAX_ORIGINS {
             origins.retain(|_, until| *until > now);
@@ -38,7 +38,7 @@ impl ResetOrigins {
     }
 
     /// Whether a new connection of an origin is reset now.
-    pub(super) fn has(&self, origin: Origin, now: Instant) -> bool {
+    pub(super) fn has(&self, origin: shares::Origin, now: Instant) -> bool {
         let mut origins = self.lock();
         match origins.get(&origin) {
             Some(until) if *until > now => true,
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn an_origin_is_reset_for_a_second_at_most_and_few_are_remembered() {
         let (origins, now) = (ResetOrigins::default(), Instant::now());
-        let origin = |number: u32| Origin::V4(Ipv4Addr::from(number));
+        let origin = |number: u32| shares::Origin::V4(Ipv4Addr::from(number));
         origins.insert(origin(1), Duration::from_millis(300), now);
         origins.insert(origin(2), Duration::from_secs(3600), now);
         let at = |ms| now + Duration::from_millis(ms);

@@ -3,7 +3,7 @@
 // The keys of conversations stay in this browser. After a reload, each conversation is read back from the store.
 
 import { notice } from "./dom.js";
-import { forget, keep, kept } from "./keeper.js";
+import { loadWords, removeWords, saveWords } from "./session_words.js";
 import { plural } from "./words.js";
 
 /** Where the nodes and the store are. Its fields are the options of @baton/client. */
@@ -26,7 +26,7 @@ export async function openClient() {
   return client;
 }
 
-/** The client, and the conversations that this browser keeps. */
+/** The client, and the conversations that this browser has saved. */
 export class DirectClient {
   #client;
   /** Conversations that are being read back, by id. @type {Map<string, Promise<void>>} */
@@ -37,9 +37,9 @@ export class DirectClient {
     this.#client = client;
   }
 
-  /** Begins to read back all kept conversations, newest first. */
+  /** Begins to read back all saved conversations, newest first. */
   async readBack() {
-    const all = await kept();
+    const all = await loadWords();
     let next = 0;
     const lost = [];
     const turn = Array.from({ length: RESTORED_AT_ONCE }, () => Promise.resolve());
@@ -47,7 +47,7 @@ export class DirectClient {
       const lane = next++ % RESTORED_AT_ONCE;
       this.#known.add(id);
       const coming = turn[lane].then(() => this.#client.restore(words)).then(() => {}, (error) => {
-        if (error.code === "Deleted") return forget(id);
+        if (error.code === "Deleted") return removeWords(id);
         lost.push(error.message);
       }).finally(() => this.#coming.delete(id));
       turn[lane] = coming;
@@ -67,22 +67,22 @@ export class DirectClient {
     if (id) await this.#coming.get(id);
     if (isList) await Promise.race([Promise.all(this.#coming.values()), new Promise((done) => setTimeout(done, LIST_WAIT_MS))]);
     const response = await this.#client.fetch(new Request(url, options));
-    if (response.ok && isList) await this.#keep((await response.clone().json()).sessions);
-    if (response.ok && id && method === "DELETE") await this.#forget(id);
+    if (response.ok && isList) await this.#save((await response.clone().json()).sessions);
+    if (response.ok && id && method === "DELETE") await this.#remove(id);
     return response;
   }
 
-  async #keep(sessions) {
+  async #save(sessions) {
     for (const { id, turns } of sessions) {
       if (!turns || this.#known.has(id)) continue;
       this.#known.add(id);
-      await keep(id, await this.words(id));
+      await saveWords(id, await this.words(id));
     }
   }
 
-  async #forget(id) {
+  async #remove(id) {
     this.#known.delete(id);
-    await forget(id);
+    await removeWords(id);
   }
 
   /** The 24 words of a conversation: its key. */

@@ -1,8 +1,8 @@
-// Keeps the words of conversations in this browser, sealed under a key that no script can read out.
+// Saves the words of conversations in this browser, sealed under a key that no script can read out.
 
 const VERSION = 1;
 const WRAPPING = "wrapping";
-/** Most conversations that are kept; the oldest is left out first. */
+/** Most conversations that are loaded; the oldest is left out first. */
 const MOST = 200;
 
 /** @returns {Promise<IDBDatabase>} */
@@ -37,26 +37,26 @@ async function wrappingKey() {
   return key;
 }
 
-/** Keeps the words of a conversation. */
-export async function keep(id, words) {
+/** Saves the words of a conversation. */
+export async function saveWords(id, words) {
   const key = await wrappingKey();
   const nonce = crypto.getRandomValues(new Uint8Array(12));
   const bytes = new TextEncoder().encode(words);
   const sealed = await crypto.subtle.encrypt({ name: "AES-GCM", iv: nonce, additionalData: new TextEncoder().encode(id) }, key, bytes);
-  await within("sessions", "readwrite", (sessions) => sessions.put({ id, nonce, sealed, kept_ms: Date.now() }));
+  await within("sessions", "readwrite", (sessions) => sessions.put({ id, nonce, sealed, saved_ms: Date.now() }));
 }
 
-/** The kept conversations with their words, newest first. @returns {Promise<{ id: string, words: string }[]>} */
-export async function kept() {
+/** The saved conversations with their words, newest first. @returns {Promise<{ id: string, words: string }[]>} */
+export async function loadWords() {
   const all = await within("sessions", "readonly", (sessions) => sessions.getAll());
   if (!all.length) return [];
   const key = await wrappingKey();
-  all.sort((one, other) => other.kept_ms - one.kept_ms);
+  all.sort((one, other) => other.saved_ms - one.saved_ms);
   return await Promise.all(all.slice(0, MOST).map(async ({ id, nonce, sealed }) => {
     const bytes = await crypto.subtle.decrypt({ name: "AES-GCM", iv: nonce, additionalData: new TextEncoder().encode(id) }, key, sealed);
     return { id, words: new TextDecoder().decode(bytes) };
   }));
 }
 
-/** Forgets a conversation. */
-export const forget = (id) => within("sessions", "readwrite", (sessions) => sessions.delete(id));
+/** Removes the words of a conversation. */
+export const removeWords = (id) => within("sessions", "readwrite", (sessions) => sessions.delete(id));
