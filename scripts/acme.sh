@@ -106,6 +106,16 @@ stop
 PEBBLE_VA_NOSLEEP=1 pebble -config "$work/pebble.json" -dnsserver "127.0.0.1:$dns" >>"$work/pebble.log" 2>&1 &
 running+=($!)
 until_true 20 curl --silent --fail --cacert "$work/root.pem" --output /dev/null "https://localhost:$management/roots/0"
+
+# A process that ended between the writes of key and certificate: the next start gets both anew.
+curl --silent --fail --cacert "$work/root.pem" --output "$work/issuer.pem" "https://localhost:$management/roots/0"
+openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out "$(echo "$work"/home/acme/*/key.pem)" 2>>"$work/openssl.log"
+rm "$work"/home/acme/*/account.json
+serve "$work/home" chat.test
+until_true 60 answers
+echo "a key of another certificate: both are got anew"
+stop
+
 curl --silent --fail --data '{"host":"elsewhere.test","addresses":["127.0.0.2"]}' "http://127.0.0.1:$hosts/add-a"
 serve "$work/other" elsewhere.test
 until_true 60 grep -q "the authority refused the proof" "$work/serve.log"

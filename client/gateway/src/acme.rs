@@ -125,7 +125,8 @@ fn renewal_time(pem: &[u8], domains: &[String]) -> Option<SystemTime> {
 pub(crate) async fn keep(settings: AcmeSettings, identity: TlsIdentity) {
     let mut pause = FIRST_PAUSE;
     loop {
-        if let Some(left) = settings.time_left() {
+        // A process that ended between the two writes left a key that does not belong to the certificate.
+        if let Some(left) = settings.time_left().filter(|_| identity.is_usable()) {
             sleep(left.min(LOOK_INTERVAL)).await;
             continue;
         }

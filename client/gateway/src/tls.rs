@@ -108,6 +108,11 @@ impl TlsIdentity {
         self.current().as_ref().map(|current| current.config.clone())
     }
 
+    /// Whether there is a certificate with its key.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.current().is_some()
+    }
+
     /// The answers to an authority, by name.
     pub(crate) fn proofs(&self) -> MutexGuard<'_, HashMap<String, Arc<ServerConfig>>> {
         self.inner.proofs.lock().unwrap_or_else(PoisonError::into_inner)
