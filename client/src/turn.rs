@@ -331,6 +331,10 @@ async fn attempt(
     let mut timeouts = core.config.timeouts;
     let prompt = session.read(State::prompt_tokens).min(choice.offer.context_tokens);
     let usual = directory.first_token_of(choice.node);
+    // A node of unknown speed is held to the others if one of them can take its place: a node that sends nothing
+    // would else keep a long prompt for minutes.
+    let slowest = || directory.slowest_first_token(choice.offer.model).filter(|_| substitute);
+    let usual = usual.or_else(slowest);
     let first_token = attempt::first_token_wait(timeouts.first_token, prompt, usual);
     if progress.begun.is_some() && substitute {
         timeouts.open = timeouts.open.min(HURRIED_OPEN);

@@ -452,6 +452,18 @@ impl Directory {
         Duration::try_from_secs_f64(speed.first_token_ms / 1000.0).ok()
     }
 
+    /// The longest of these averages among the nodes that offer a model.
+    pub(crate) fn slowest_first_token(&self, model: ModelId) -> Option<Duration> {
+        let offers = |known: &NodeEntry| {
+            known.record.iter().flat_map(|record| &record.models).any(|offer| offer.model == model)
+        };
+        let nodes: Vec<NodeId> = {
+            let known = self.lock();
+            known.iter().filter(|(_, known)| offers(known)).map(|(node, _)| *node).collect()
+        };
+        nodes.into_iter().filter_map(|node| self.first_token_of(node)).max()
+    }
+
     /// Whether the node of a tag is likely to have a session's prompt cached.
     pub(crate) fn is_warm(&self, tag: &[u8; 32]) -> bool {
         self.reputation().is_warm(tag, self.now_ms())

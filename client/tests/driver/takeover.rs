@@ -129,6 +129,45 @@ async fn a_node_that_admits_and_sends_nothing_is_replaced_and_its_attempt_aborte
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_silent_node_of_unknown_speed_is_held_to_the_others() {
+    let world = World::new(3).await;
+    let client = hasty(&world, Duration::from_millis(100)).await;
+    let session = session(&client).await;
+    let (first, _) = events_of(&client, session, TurnInput::user("hello")).await;
+    let measured = first.unwrap().node;
+    for node in &world.nodes {
+        node.script([Act::AdmitAndHang]);
+    }
+    let (mut node, mut admitted) = (measured, Instant::now());
+    let (failures, mut failed) = tokio::sync::mpsc::unbounded_channel();
+    let on_event = |event| match event {
+        TurnEvent::Attempt { node: asked, .. } => node = asked,
+        TurnEvent::Admitted => admitted = Instant::now(),
+        TurnEvent::AttemptFailed { .. } => failures.send((node, admitted.elapsed())).unwrap(),
+        _ => {}
+    };
+    // At 50 ms for each of some 200 tokens, an unknown node would have ten seconds.
+    let text = "word ".repeat(60);
+    let handle = client.session(session);
+    let turn = handle.turn(TurnInput::user(text.as_str()), on_event);
+    let unmeasured = async {
+        loop {
+            match failed.recv().await {
+                Some((node, waited)) if node != measured => break waited,
+                Some(_) => {}
+                None => panic!("no other node was asked"),
+            }
+        }
+    };
+    let waited = tokio::select! {
+        waited = unmeasured => waited,
+        _ = turn => panic!("a turn ended without a node that serves"),
+    };
+    assert!(waited < Duration::from_secs(6), "{waited:?}");
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_turn_in_an_honest_queue_is_waited_for_longer_than_a_first_token() {
     let world = World::new(2).await;
     let client = hasty(&world, QUEUE / 3).await;
