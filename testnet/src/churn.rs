@@ -31,7 +31,7 @@ use crate::{
     network::{EngineChoice, Network, NodeOptions},
     output,
 };
-use chat::Talk;
+use chat::{LatestEvent, Talk};
 use nodes::Deaths;
 pub(crate) use nodes::free_ports;
 /// The end of the command's help.
@@ -174,6 +174,7 @@ pub async fn churn(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Chur
 
     let stop = CancellationToken::new();
     let mut chatting = JoinSet::new();
+    let latest: Vec<_> = talks.iter().map(|talk| (talk.index, talk.latest.clone())).collect();
     let started = Instant::now();
     for talk in talks {
         chatting.spawn(talk.run(stop.clone()));
@@ -192,7 +193,13 @@ pub async fn churn(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Chur
     let mut report = ChurnReport::new(options, lasted, counts);
     match finished {
         Ok(result) => result?,
-        Err(_) => report.violation(format!("a client had not finished its turn after {LAST_TURNS:?}")),
+        Err(_) => {
+            let unfinished = |(index, latest): &(usize, LatestEvent)| {
+                let latest = latest.unfinished()?;
+                Some(format!("client {index} had not finished its turn after {LAST_TURNS:?}: {latest}"))
+            };
+            latest.iter().filter_map(unfinished).for_each(|violation| report.violation(violation));
+        }
     }
     chatting.shutdown().await;
     output::note("verifying every conversation, from the journals and from the store alone");
@@ -291,6 +298,7 @@ async fn talks(
             byzantine: byzantine.clone(),
             log: log.clone(),
             deaths: deaths.clone(),
+            latest: LatestEvent::begin(),
             results: chat::ClientResults::default(),
         });
     }

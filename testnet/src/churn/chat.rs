@@ -1,9 +1,12 @@
 //! One client's conversation, without pauses: it sends a message, compares the answer, and sends the next.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use anyhow::Context as _;
-use baton_client::{Client, ClientError, ResumeOptions, TurnInput, TurnOutcome};
+use baton_client::{Client, ClientError, ResumeOptions, TurnEvent, TurnInput, TurnOutcome};
 use baton_proto::ids::{NodeId, SessionId};
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +46,35 @@ pub(super) struct ClientResults {
     pub(super) violations: Vec<String>,
 }
 
+/// The latest event of a client that chats; clones share it. The event is none once the client has finished.
+#[derive(Clone, Debug)]
+pub(super) struct LatestEvent(Arc<Mutex<(Option<String>, Instant)>>);
+
+impl LatestEvent {
+    pub(super) fn begin() -> Self {
+        Self(Arc::new(Mutex::new((Some("no turn yet".to_owned()), Instant::now()))))
+    }
+
+    fn put(&self, event: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (event, Instant::now());
+    }
+
+    fn take(&self, seq: u64, event: &TurnEvent) {
+        let event = match event {
+            TurnEvent::Text(text) => format!("text of {} bytes", text.len()),
+            event => format!("{event:?}"),
+        };
+        self.put(Some(format!("turn {seq}, {event}")));
+    }
+
+    /// The event in words with its age; none if the client has finished.
+    pub(super) fn unfinished(&self) -> Option<String> {
+        let latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (event, since) = &*latest;
+        event.as_ref().map(|event| format!("{event}, {:.1} s ago", since.elapsed().as_secs_f64()))
+    }
+}
+
 /// A client with its conversation.
 pub(super) struct Talk {
     pub(super) index: usize,
@@ -53,6 +85,7 @@ pub(super) struct Talk {
     pub(super) byzantine: Arc<Vec<NodeId>>,
     pub(super) log: MisbehaviourLog,
     pub(super) deaths: Deaths,
+    pub(super) latest: LatestEvent,
     pub(super) results: ClientResults,
 }
 
@@ -68,6 +101,7 @@ impl Talk {
             let said = self.next_message();
             self.turn(said).await?;
         }
+        self.latest.put(None);
         Ok(self)
     }
 
@@ -86,11 +120,15 @@ impl Talk {
 
     async fn turn(&mut self, said: String) -> anyhow::Result<()> {
         let seq = self.results.said.len() as u64;
-        let (log, deaths) = (self.log.clone(), self.deaths.clone());
+        let (log, deaths, latest) = (self.log.clone(), self.deaths.clone(), self.latest.clone());
         let mut watch = TurnWatch::new(self.session, seq, &log, &deaths);
         let input = TurnInput { allow_echo: true, ..TurnInput::user(said.as_str()) };
-        let mut result =
-            self.client.session(self.session).turn(input, |event| watch.take(event)).await.map(Some);
+        let take = |watch: &mut TurnWatch<'_>, event| {
+            latest.take(seq, &event);
+            watch.take(event);
+        };
+        let session = self.client.session(self.session);
+        let mut result = session.turn(input, |event| take(&mut watch, event)).await.map(Some);
         let mut resumes = 0;
         let outcome = loop {
             match result {
@@ -112,7 +150,7 @@ impl Talk {
             self.collect(&mut watch);
             watch = TurnWatch::new(self.session, seq, &log, &deaths);
             let options = ResumeOptions { allow_echo: true, ..ResumeOptions::default() };
-            result = self.client.session(self.session).resume(options, |event| watch.take(event)).await;
+            result = self.client.session(self.session).resume(options, |event| take(&mut watch, event)).await;
         };
         watch.accepted(&outcome);
         self.compare(&said, &outcome, &watch);
@@ -132,6 +170,7 @@ impl Talk {
 
     fn note_unfinished(&mut self, error: &ClientError) {
         tracing::info!(client = self.index, %error, "a turn is taken up again");
+        self.latest.put(Some(format!("turn {}, {error}", self.results.said.len())));
         self.results.unfinished.push(error.name());
     }
 
