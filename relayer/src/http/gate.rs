@@ -135,10 +135,7 @@ async fn admit(app: &AppState, request: Request) -> Result<(Request, Permits), A
     let subnet = subnet_of(app, &parts);
     if let Some(subnet) = subnet {
         let taken = super::lock(&app.inner.subnet_rates).take(subnet, now_ms);
-        taken.map_err(|wait| {
-            reset_next(app, &parts, wait);
-            limited(wait)
-        })?;
+        taken.map_err(|wait| limited(wait.max(reset_next(app, &parts, wait))))?;
     }
     if parts.uri.path() == AGENTS
         && let Some(token) = parts.headers.get(AUTHORIZATION)
@@ -230,12 +227,13 @@ fn subnet_of(app: &AppState, parts: &Parts) -> Option<Subnet> {
     app.inner.addresses.subnet(activity.peer().ip(), &parts.headers, count_private)
 }
 
-/// Resets further connections of a client that connects directly, for as long as its subnet has no request left.
-fn reset_next(app: &AppState, parts: &Parts, wait_ms: u32) {
-    let Some(ConnectInfo(activity)) = parts.extensions.get::<ConnectInfo<Activity>>() else { return };
-    if app.inner.addresses.is_client(activity.peer().ip()) {
-        activity.reset_next(Duration::from_millis(wait_ms.into()));
-    }
+/// Resets further connections of a client that connects directly, while its subnet has no request left. Returns for how
+/// many milliseconds; 0 for a client behind a proxy.
+fn reset_next(app: &AppState, parts: &Parts, wait_ms: u32) -> u32 {
+    let activity = parts.extensions.get::<ConnectInfo<Activity>>().map(|ConnectInfo(activity)| activity);
+    let direct = activity.filter(|activity| app.inner.addresses.is_client(activity.peer().ip()));
+    let span = direct.map(|activity| activity.reset_next(Duration::from_millis(wait_ms.into())));
+    span.map_or(0, |span| u32::try_from(span.as_millis()).unwrap_or(u32::MAX))
 }
 
 /// The answer for a body that is too long to read before its signature is verified.

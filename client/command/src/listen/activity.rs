@@ -67,10 +67,11 @@ impl Activity {
         self.0.peer
     }
 
-    /// Resets new connections from the same address for `span`, a second at most: for a server that would refuse
-    /// each of their requests. The address must not be a proxy's, which has other clients.
-    pub fn reset_next(&self, span: Duration) {
-        self.0.resets.insert(self.0.peer.ip().into(), span, Instant::now());
+    /// Resets new connections from the same address for `span`, but a quarter of a second at least and a second at
+    /// most: for a server that would refuse each of their requests. The address must not be a proxy's, which has
+    /// other clients. Returns for how long: a client that waits so long meets no reset.
+    pub fn reset_next(&self, span: Duration) -> Duration {
+        self.0.resets.insert(self.0.peer.ip().into(), span, Instant::now())
     }
 
     fn lock(&self) -> MutexGuard<'_, ActivityState> {

@@ -11,8 +11,10 @@ use tokio::time::Instant;
 
 use super::shares;
 
-/// Longest time for which an origin is reset after one refusal. A client that waits as the refusal says never meets a
-/// reset; an impatient one learns soon that it may ask again.
+/// Shortest time for which an origin is reset after one refusal: with less, a flood gets an answer for each request that
+/// its rate is short of.
+const SHORTEST: Duration = Duration::from_millis(250);
+/// Longest time: an impatient client learns soon that it may ask again.
 const LONGEST: Duration = Duration::from_secs(1);
 /// Most origins that are reset at a time. Requests of further ones are refused one by one.
 const MAX_ORIGINS: usize = 4096;
@@ -26,15 +28,17 @@ impl ResetOrigins {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Resets new connections of an origin for a while.
-    pub(super) fn insert(&self, origin: shares::Origin, span: Duration, now: Instant) {
+    /// Resets new connections of an origin for about `span`; returns for how long.
+    pub(super) fn insert(&self, origin: shares::Origin, span: Duration, now: Instant) -> Duration {
+        let span = span.clamp(SHORTEST, LONGEST);
         let mut origins = self.lock();
         if origins.len() >= MAX_ORIGINS {
             origins.retain(|_, until| *until > now);
         }
         if origins.len() < MAX_ORIGINS || origins.contains_key(&origin) {
-            origins.insert(origin, now + span.min(LONGEST));
+            origins.insert(origin, now + span);
         }
+        span
     }
 
     /// Whether a new connection of an origin is reset now.
@@ -58,14 +62,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_origin_is_reset_for_a_second_at_most_and_few_are_remembered() {
+    fn an_origin_is_reset_for_a_quarter_to_a_whole_second_and_few_are_remembered() {
         let (origins, now) = (ResetOrigins::default(), Instant::now());
         let origin = |number: u32| shares::Origin::V4(Ipv4Addr::from(number));
         origins.insert(origin(1), Duration::from_millis(300), now);
         origins.insert(origin(2), Duration::from_secs(3600), now);
+        assert_eq!(origins.insert(origin(4), Duration::from_millis(20), now), SHORTEST);
         let at = |ms| now + Duration::from_millis(ms);
         assert!(origins.has(origin(1), at(299)) && !origins.has(origin(1), at(300)));
         assert!(origins.has(origin(2), at(999)) && !origins.has(origin(2), at(1000)));
+        assert!(origins.has(origin(4), at(249)) && !origins.has(origin(4), at(250)));
         assert!(!origins.has(origin(3), now));
         for number in 0..10_000 {
             origins.insert(origin(number), LONGEST, now);
