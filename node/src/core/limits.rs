@@ -46,6 +46,9 @@ pub(crate) const LAST_FRAMES_WAIT: Duration = Duration::from_secs(1);
 /// Connected peers to query for a blob that the store does not return.
 pub(crate) const MAX_PEERS_ASKED: usize = 4;
 
+/// How long the store may be silent before other nodes are asked as well.
+pub(crate) const STORE_SILENCE: Duration = Duration::from_secs(1);
+
 /// Timeout of one peer's blob transfer.
 pub(crate) const PEER_FETCH_TIMEOUT: Duration = Duration::from_secs(3);
 

@@ -1,9 +1,16 @@
 //! Fetches one blob from the first source with the right bytes.
 //!
 //! The sources in order: the request itself, this node's journal and cache, the store, and other nodes. On
-//! wrong bytes the search continues with the next source. It fails only after the last.
+//! wrong bytes the search continues with the next source. It fails only after the last. A silent store does not
+//! hold up the other nodes.
 
-use std::sync::Arc;
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use baton_mesh::{MeshHandle, PeerInfo};
 use baton_proto::{
@@ -15,13 +22,17 @@ use baton_proto::{
     store::StoreError,
     wire::{ClientFrame, InlineBlob, NodeFrame},
 };
-use futures::{StreamExt as _, stream::FuturesUnordered};
+use futures::{
+    StreamExt as _,
+    future::{Either, select},
+    stream::FuturesUnordered,
+};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     core::{
         Core,
-        limits::{FETCH_TIMEOUT, MAX_PEERS_ASKED, PEER_FETCH_TIMEOUT, STORE_RETRIES},
+        limits::{FETCH_TIMEOUT, MAX_PEERS_ASKED, PEER_FETCH_TIMEOUT, STORE_RETRIES, STORE_SILENCE},
     },
     observer::BlobSource,
 };
@@ -30,12 +41,13 @@ use crate::{
 pub(crate) struct Search<'a> {
     core: &'a Core,
     need: Need,
-    wrong: bool,
+    /// Whether a source had wrong bytes.
+    wrong: AtomicBool,
 }
 
 impl<'a> Search<'a> {
     pub(crate) fn new(core: &'a Core, need: Need) -> Self {
-        Self { core, need, wrong: false }
+        Self { core, need, wrong: AtomicBool::new(false) }
     }
 
     /// The right bytes, from the first source that has them.
@@ -43,7 +55,7 @@ impl<'a> Search<'a> {
     /// # Errors
     /// [`ErrorCode::BlobHashMismatch`] when sources had only wrong bytes, [`ErrorCode::BlobUnavailable`] when
     /// no source had any.
-    pub(crate) async fn run(mut self, inline: &[InlineBlob]) -> Result<Arc<[u8]>, ErrorCode> {
+    pub(crate) async fn run(self, inline: &[InlineBlob]) -> Result<Arc<[u8]>, ErrorCode> {
         if let Some(bytes) = self.near(inline).await {
             return Ok(bytes);
         }
@@ -52,21 +64,25 @@ impl<'a> Search<'a> {
             self.core.cache.put(self.need.proof, bytes.clone());
             return Ok(bytes);
         }
-        Err(if self.wrong { ErrorCode::BlobHashMismatch } else { ErrorCode::BlobUnavailable })
+        Err(if self.wrong.load(Ordering::Relaxed) {
+            ErrorCode::BlobHashMismatch
+        } else {
+            ErrorCode::BlobUnavailable
+        })
     }
 
-    fn check(&mut self, source: BlobSource, bytes: &[u8]) -> bool {
+    fn check(&self, source: BlobSource, bytes: &[u8]) -> bool {
         let right = self.need.blob.check(bytes).is_ok();
         if right {
             self.core.observer.blob_used(source);
         } else {
-            self.wrong = true;
+            self.wrong.store(true, Ordering::Relaxed);
             self.core.observer.blob_wrong(source);
         }
         right
     }
 
-    async fn near(&mut self, inline: &[InlineBlob]) -> Option<Arc<[u8]>> {
+    async fn near(&self, inline: &[InlineBlob]) -> Option<Arc<[u8]>> {
         // An inline blob is found by its digest. A blob that matches no need is useless, but not a wrong
         // source.
         if let Some(found) = inline.iter().find(|inline| self.need.blob.check(&inline.0).is_ok()) {
@@ -95,14 +111,11 @@ impl<'a> Search<'a> {
     }
 
     /// Store, then peers, then the store again for a while: a fresh blob may be missing for seconds.
-    async fn far(&mut self) -> Option<Arc<[u8]>> {
-        let (found, mut again) = self.ask_store().await;
-        if found.is_some() {
-            return found;
-        }
-        if let Some(bytes) = self.ask_peers().await {
-            return Some(bytes);
-        }
+    async fn far(&self) -> Option<Arc<[u8]>> {
+        let mut again = match self.ask_store_and_peers().await {
+            Ok(bytes) => return Some(bytes),
+            Err(again) => again,
+        };
         for wait in STORE_RETRIES {
             if !again {
                 break;
@@ -117,14 +130,34 @@ impl<'a> Search<'a> {
         None
     }
 
+    /// The first right bytes. The error says whether the store may have them later. Peers are asked once the store has
+    /// failed, or been silent for a while.
+    async fn ask_store_and_peers(&self) -> Result<Arc<[u8]>, bool> {
+        let (store, silence) = (pin!(self.ask_store()), pin!(sleep(STORE_SILENCE)));
+        let store = match select(store, silence).await {
+            Either::Left(((Some(bytes), _), _)) => return Ok(bytes),
+            Either::Left(((None, again), _)) => return self.ask_peers().await.ok_or(again),
+            Either::Right(((), store)) => store,
+        };
+        let peers = pin!(self.ask_peers());
+        match select(store, peers).await {
+            Either::Left(((Some(bytes), _), _)) | Either::Right((Some(bytes), _)) => Ok(bytes),
+            Either::Left(((None, again), peers)) => peers.await.ok_or(again),
+            Either::Right((None, store)) => {
+                let (found, again) = store.await;
+                found.ok_or(again)
+            }
+        }
+    }
+
     /// The store's bytes if they are right, and whether a retry may help.
-    async fn ask_store(&mut self) -> (Option<Arc<[u8]>>, bool) {
+    async fn ask_store(&self) -> (Option<Arc<[u8]>>, bool) {
         let blob = self.need.blob;
         match self.core.store.get_checked(blob.blob_id, blob.length as usize, blob.digest).await {
             Ok(bytes) if self.check(BlobSource::Store, &bytes) => (Some(bytes.into()), false),
             Ok(_) => (None, false),
             Err(StoreError::WrongContent | StoreError::TooLarge { .. }) => {
-                self.wrong = true;
+                self.wrong.store(true, Ordering::Relaxed);
                 self.core.observer.blob_wrong(BlobSource::Store);
                 (None, false)
             }
@@ -146,7 +179,7 @@ impl<'a> Search<'a> {
 
     /// Asks the author, if the client named it, and some connected nodes at once. Takes the first right
     /// answer.
-    async fn ask_peers(&mut self) -> Option<Arc<[u8]>> {
+    async fn ask_peers(&self) -> Option<Arc<[u8]>> {
         let mesh = self.core.peers.as_ref()?;
         let ours = self.core.node;
         let serves = |peer: &PeerInfo| {

@@ -81,7 +81,9 @@ async fn pair(store: &Arc<MemoryStore>) -> ([tempfile::TempDir; 2], TestNode, Te
     let second = TestNode::start(folders[1].path(), store, setup).await;
     let deadline = Instant::now() + Duration::from_secs(20);
     let ready = |peers: &[baton_mesh::PeerInfo]| peers.iter().any(|peer| peer.connected && peer.serves_turns);
-    second.mesh.wait_for_peers(deadline, ready).await.expect("the nodes find each other");
+    let found = second.mesh.wait_for_peers(deadline, ready).await;
+    let (peers, network, stats) = (second.mesh.peers(), second.mesh.network(), first.mesh.stats());
+    assert!(found.is_some(), "the nodes do not find each other: {peers:?}, {network:?}, {stats:?}");
     let (client, mut session) = (Client::start().await, Session::new());
     client.turn(&first, &mut session, "hello").await;
     (folders, first, second, client, session)
@@ -106,6 +108,21 @@ async fn a_blob_missing_from_the_store_comes_from_its_author() {
     store.blobs.lock().unwrap().clear();
     client.turn(&second, &mut session, "again").await;
     assert_eq!(second.counts().used, [BlobSource::Peer]);
+    first.stop().await;
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_store_does_not_hold_up_the_author() {
+    let store = Arc::new(MemoryStore::default());
+    let (_folders, first, second, client, mut session) = pair(&store).await;
+    store.silent.store(true, SeqCst);
+    let begun = Instant::now();
+    client.turn(&second, &mut session, "again").await;
+    let (gets, lasted) = (store.gets.load(SeqCst), begun.elapsed());
+    assert_eq!((second.counts().used, gets), (vec![BlobSource::Peer], 1));
+    // Twenty seconds are the limit of the whole search.
+    assert!(lasted < Duration::from_secs(10), "{lasted:?}");
     first.stop().await;
     second.stop().await;
 }

@@ -25,6 +25,8 @@ pub(crate) struct MemoryStore {
     pub heads: Mutex<HashMap<HeadIndexKey, Vec<u8>>>,
     /// PUTs and GETs fail as unavailable.
     pub down: AtomicBool,
+    /// GETs are never answered.
+    pub silent: AtomicBool,
     /// PUTs are stored, but their answers are lost.
     pub lose_answers: AtomicBool,
     /// The number of next GETs that return NotFound.
@@ -70,6 +72,9 @@ impl BlobStore for MemoryStore {
     fn get<'a>(&'a self, id: BlobId, limit: usize) -> StoreFuture<'a, Vec<u8>> {
         Box::pin(async move {
             self.gets.fetch_add(1, SeqCst);
+            if self.silent.load(SeqCst) {
+                std::future::pending::<()>().await;
+            }
             if self.down.load(SeqCst) {
                 return Err(unavailable());
             }
