@@ -1,19 +1,20 @@
-//! A TCP transport that refuses connections at its listeners.
+//! A TCP transport that refuses connections at its listeners, and dials also where a listener's port cannot be reused.
 //!
 //! A connection that only the swarm refuses costs a round of all behaviours, and a FIN that leaves the socket in
 //! TIME_WAIT for a minute. Thousands a second of them delay the turns of others. Here a refusal is one look at the
 //! [gate](crate::gate) and a reset.
 
 use std::{
+    io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use futures::FutureExt as _;
+use futures::{FutureExt as _, future::BoxFuture};
 use libp2p::{
     Multiaddr, Transport,
-    core::transport::{DialOpts, ListenerId, TransportError, TransportEvent},
+    core::transport::{DialOpts, ListenerId, PortUse, TransportError, TransportEvent},
     tcp,
 };
 
@@ -43,7 +44,7 @@ impl Transport for GatedTransport {
     type Output = tcp::tokio::TcpStream;
     type Error = Error;
     type ListenerUpgrade = Upgrade;
-    type Dial = <tcp::tokio::Transport as Transport>::Dial;
+    type Dial = BoxFuture<'static, Result<tcp::tokio::TcpStream, Error>>;
 
     fn listen_on(&mut self, id: ListenerId, address: Multiaddr) -> Result<(), TransportError<Error>> {
         self.inner.listen_on(id, address)
@@ -54,7 +55,20 @@ impl Transport for GatedTransport {
     }
 
     fn dial(&mut self, address: Multiaddr, options: DialOpts) -> Result<Self::Dial, TransportError<Error>> {
-        self.inner.dial(address, options)
+        let first = self.inner.dial(address.clone(), options)?;
+        if options.port_use == PortUse::New {
+            return Ok(first.boxed());
+        }
+        // It does nothing before it is polled.
+        let again = self.inner.dial(address, DialOpts { port_use: PortUse::New, ..options })?;
+        let dialling = async move {
+            match first.await {
+                // A connection of another program has the port of our listener, on some address of this machine.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => again.await,
+                result => result,
+            }
+        };
+        Ok(dialling.boxed())
     }
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<TransportEvent<Upgrade, Error>> {
@@ -92,9 +106,10 @@ fn reset(upgrade: Upgrade) {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::poll_fn, io, time::Duration};
+    use std::{future::poll_fn, time::Duration};
 
     use libp2p::{
+        core::Endpoint,
         multiaddr::Protocol,
         swarm::{ConnectionId, NetworkBehaviour as _},
     };
@@ -132,5 +147,24 @@ mod tests {
         let error = refused.read(&mut [0]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(counters.read().inbound_refused.subnet_rate, 1);
+    }
+    #[tokio::test]
+    async fn a_port_that_another_connection_has_does_not_hinder_a_dial() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let port = other.local_addr().unwrap().port();
+        let swarm_side = GateBehaviour::new(&MeshLimits::default());
+        let mut transport = GatedTransport::new(swarm_side.shared(), Arc::default());
+        // A listener on another address can have the port, but its dials bind to all addresses.
+        transport
+            .listen_on(ListenerId::next(), format!("/ip4/127.0.0.2/tcp/{port}").parse().unwrap())
+            .unwrap();
+        poll_fn(|context| Pin::new(&mut transport).poll(context)).await.into_new_address().unwrap();
+        let target: Multiaddr =
+            format!("/ip4/127.0.0.1/tcp/{}", listener.local_addr().unwrap().port()).parse().unwrap();
+        let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::Reuse };
+        let reusing = transport.inner.dial(target.clone(), options).unwrap().await;
+        assert_eq!(reusing.unwrap_err().kind(), io::ErrorKind::AddrInUse, "a reused port alone fails");
+        transport.dial(target, options).unwrap().await.unwrap();
     }
 }
