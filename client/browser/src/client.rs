@@ -189,6 +189,7 @@ impl BatonClient {
             template: TurnInput { allow_echo: options.allow_echo, ..TurnInput::new(Vec::new()) },
             memory: None,
             keys: None,
+            tool_servers: None,
         };
         let routes = Gateway::open(client.clone(), config).await.map_err(failure)?.router();
         Ok(Self { client, routes })

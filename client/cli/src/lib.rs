@@ -41,6 +41,7 @@ mod session;
 mod settings;
 mod storage;
 mod talk;
+mod tool_servers;
 mod tui;
 
 use std::{

@@ -5,7 +5,8 @@ use std::{io::IsTerminal as _, path::Path, sync::Arc, time::Duration};
 use baton_client::{Client, ClientError, NodeInfo, TurnInput};
 use baton_command::signals::StopSignals;
 use baton_gateway::{
-    AcmeSettings, Gateway, GatewayConfig, GatewayMemory, NamedKeys, TlsIdentity, generate_key, is_loopback,
+    AcmeSettings, Gateway, GatewayConfig, GatewayMemory, NamedKeys, TlsIdentity, ToolServers, generate_key,
+    is_loopback,
 };
 use baton_keys::files;
 use baton_proto::turn::Sampling;
@@ -23,6 +24,7 @@ use super::{
     serve_keys,
     settings::{self, Settings},
     talk::{DEFAULT_TEMPERATURE, search_line, tried_places},
+    tool_servers::NamedServers,
     with_client, write_private,
 };
 
@@ -64,6 +66,9 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
     }
     note_memory(memory.as_ref(), arguments.memory.memory_hint, out);
     let memory: Option<Arc<dyn GatewayMemory>> = memory.map(|memory| Arc::new(memory) as _);
+    let servers =
+        NamedServers::read(&arguments.tool_server, &arguments.tool_server_token, settings.insecure)?;
+    let tool_servers: Option<Arc<dyn ToolServers>> = servers.map(|servers| Arc::new(servers) as _);
     let listener = TcpListener::bind(address).await.map_err(|error| {
         Failure::Usage(format!("--listen {address}: {error}; choose another port, or end what uses it"))
     })?;
@@ -79,6 +84,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &ServeArguments, out: &O
             template,
             memory,
             keys: Some(NamedKeys::open(settings.home()).map_err(serve_keys::failure)?),
+            tool_servers,
         };
         let gateway = Gateway::open(client.clone(), config.clone()).await?;
         let mut signals = StopSignals::listen()?;

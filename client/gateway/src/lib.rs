@@ -32,6 +32,7 @@
 //!     template: TurnInput::new(Vec::new()),
 //!     memory: None,
 //!     keys: None,
+//!     tool_servers: None,
 //! };
 //! let gateway = Gateway::open(client, config).await?;
 //! let listener = TcpListener::bind("127.0.0.1:8788").await?;
@@ -81,6 +82,7 @@ mod session_slots;
 mod steps;
 #[cfg(not(target_family = "wasm"))]
 mod tls;
+mod tool_servers;
 mod tools;
 mod wire;
 
@@ -112,6 +114,7 @@ use keys::caller::Caller;
 use models::ModelNames;
 use session_index::{MAX_SESSIONS, SessionIndex};
 use session_slots::SessionSlots;
+use tool_servers::ApprovedCalls;
 
 #[cfg(not(target_family = "wasm"))]
 pub use acme::AcmeSettings;
@@ -124,6 +127,9 @@ pub use keys::{
 };
 #[cfg(not(target_family = "wasm"))]
 pub use tls::{TlsError, TlsIdentity};
+pub use tool_servers::{
+    MAX_RESULT_BYTES, RemoteResult, RemoteTool, ToolServer, ToolServers, is_server_label,
+};
 
 /// Most requests served at once: more than one person's programs make.
 const MAX_REQUESTS: usize = 64;
@@ -146,6 +152,8 @@ pub struct GatewayConfig {
     pub memory: Option<Arc<dyn GatewayMemory>>,
     /// Keys with names beside `key`; `None` admits none.
     pub keys: Option<NamedKeys>,
+    /// Servers of tools for requests of the owner; `None` has none.
+    pub tool_servers: Option<Arc<dyn ToolServers>>,
 }
 
 /// Memory for the turns of an endpoint.
@@ -199,6 +207,7 @@ struct Inner {
     slots: Arc<Semaphore>,
     /// The sessions in which requests take turns.
     session_slots: SessionSlots,
+    approved_calls: ApprovedCalls,
     /// Time of the last scan of the home, in milliseconds since the Unix epoch, less [`FILE_TIME_SLACK_MS`].
     scanned_ms: AtomicU64,
     turns: TaskTracker,
@@ -219,6 +228,7 @@ impl Gateway {
             open: Mutex::new(Vec::new()),
             slots: Arc::new(Semaphore::new(MAX_REQUESTS)),
             session_slots: SessionSlots::default(),
+            approved_calls: ApprovedCalls::default(),
             scanned_ms: AtomicU64::new(0),
             turns: TaskTracker::new(),
         });

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     ResponseId,
-    object::{ResponseFrame, call_item, message_item, output_items, status, text_part},
+    object::{ResponseFrame, call_item, message_item, status, text_part},
 };
 use crate::{
     ApiError,
@@ -31,11 +31,18 @@ pub(super) struct EventWriter {
     text_index: usize,
     /// The ended items, in the order of their beginnings.
     output: Vec<Option<Value>>,
+    /// Items of servers of tools, which come first.
+    first: Vec<Value>,
 }
 
 impl EventWriter {
-    pub(super) fn new(frame: ResponseFrame, kept: Option<ResponseId>, parser: Option<AnswerParser>) -> Self {
-        Self { frame, kept, parser, sequence: 0, text: None, text_index: 0, output: Vec::new() }
+    pub(super) fn new(
+        frame: ResponseFrame,
+        kept: Option<ResponseId>,
+        parser: Option<AnswerParser>,
+        first: Vec<Value>,
+    ) -> Self {
+        Self { frame, kept, parser, sequence: 0, text: None, text_index: 0, output: Vec::new(), first }
     }
 
     /// The whole response.
@@ -43,17 +50,21 @@ impl EventWriter {
         let answer = &whole.accepted;
         self.settle(answer);
         let ended = EndedAnswer::read(&whole.text, self.parser.take(), answer.outcome.finish);
-        let output = output_items(&self.frame.id, &ended, status(answer.outcome.finish));
+        let mut output = self.first;
+        output.extend(self.frame.items(&ended, status(answer.outcome.finish)));
         Value::Object(self.frame.accepted(&output, answer))
     }
 
     /// The events, from the first step on.
     pub(super) fn events(mut self, first: Step, running: RunningTurn) -> impl Stream<Item = ServerEvent> {
         let object = Value::Object(self.frame.object("in_progress", &[]));
-        let head = vec![
+        let mut head = vec![
             self.event("response.created", json!({ "response": object })),
             self.event("response.in_progress", json!({ "response": object })),
         ];
+        for item in self.first.clone() {
+            self.ended_item(item, &mut head);
+        }
         let rest = running.steps(first).flat_map(move |step| stream::iter(self.step(step)));
         stream::iter(head).chain(rest)
     }
@@ -96,7 +107,7 @@ impl EventWriter {
     fn more_text(&mut self, text: &str, events: &mut Vec<ServerEvent>) {
         if self.text.is_none() {
             // A model writes white space between its calls, which is no message.
-            if text.trim().is_empty() && !self.output.is_empty() {
+            if text.trim().is_empty() && self.output.len() > self.first.len() {
                 return;
             }
             self.begin_text(events);
@@ -129,7 +140,30 @@ impl EventWriter {
         json!({ "item_id": item.get("id"), "output_index": self.text_index, "content_index": 0 })
     }
 
+    /// Writes an item of a server of tools, which is there as a whole.
+    fn ended_item(&mut self, item: Value, events: &mut Vec<ServerEvent>) {
+        let index = self.output.len();
+        events.push(self.event("response.output_item.added", json!({ "output_index": index, "item": item })));
+        let place = json!({ "item_id": item.get("id"), "output_index": index });
+        let kind = item.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+        if kind == "mcp_list_tools" || kind == "mcp_call" {
+            events.push(self.event_at(&format!("response.{kind}.in_progress"), &place, Value::Null));
+            if kind == "mcp_call" {
+                let done = json!({ "arguments": item.get("arguments") });
+                events.push(self.event_at("response.mcp_call_arguments.done", &place, done));
+            }
+            let failed = item.get("error").is_some_and(|error| !error.is_null());
+            let end = if failed { "failed" } else { "completed" };
+            events.push(self.event_at(&format!("response.{kind}.{end}"), &place, Value::Null));
+        }
+        events.push(self.event("response.output_item.done", json!({ "output_index": index, "item": item })));
+        self.output.push(Some(item));
+    }
+
     fn call(&mut self, call: &ModelCall, events: &mut Vec<ServerEvent>) {
+        if let Some(item) = self.frame.approval_item(call) {
+            return self.ended_item(item, events);
+        }
         let index = self.output.len();
         let item = call_item(&self.frame.id, call, "completed");
         let mut begun = item.clone();
@@ -159,7 +193,7 @@ impl EventWriter {
         let rest = self.rest();
         let mut events = self.parts(rest);
         // An answer without a word is an empty message, as in a whole response.
-        if self.output.is_empty() {
+        if self.output.len() == self.first.len() {
             self.begin_text(&mut events);
         }
         self.settle(answer);

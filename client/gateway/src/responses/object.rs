@@ -7,9 +7,10 @@ use baton_proto::{
 };
 use serde_json::{Map, Value, json};
 
-use super::ResponseId;
+use super::{ResponseId, remote::approval_item};
 use crate::{
     steps::AcceptedAnswer,
+    tool_servers::ServerLabels,
     tools::{AnswerParser, EndedAnswer, ModelCall},
 };
 
@@ -21,6 +22,8 @@ pub(super) struct ResponseFrame {
     pub(super) model: String,
     /// The parameters of the request.
     pub(super) echo: Map<String, Value>,
+    /// The servers whose tools the model was given.
+    pub(super) labels: ServerLabels,
 }
 
 impl ResponseFrame {
@@ -64,13 +67,29 @@ impl ResponseFrame {
         object
     }
 
+    /// The items of an answer: its text as one message, then its calls.
+    pub(super) fn items(&self, ended: &EndedAnswer, status: &str) -> Vec<Value> {
+        let text = ended.has_text().then(|| message_item(&self.id, Some(&ended.text), status));
+        let calls = ended
+            .calls
+            .iter()
+            .map(|call| self.approval_item(call).unwrap_or_else(|| call_item(&self.id, call, status)));
+        text.into_iter().chain(calls).collect()
+    }
+
+    /// The item of a call of a server's tool, which waits for approval; none for a program's function.
+    pub(super) fn approval_item(&self, call: &ModelCall) -> Option<Value> {
+        let (label, tool) = self.labels.split(&call.name)?;
+        Some(approval_item(call, label, tool))
+    }
+
     /// The object of a kept turn; `parser` reads the calls of its answer.
     pub(super) fn of_turn(&self, view: &TurnView, parser: Option<AnswerParser>) -> Value {
         let record = view.turn.record.as_ref();
         let text = record.and_then(|record| record.answer()).unwrap_or_default();
         let finish = record.map_or(FinishReason::None, |record| record.finish);
         let ended = EndedAnswer::read(text, parser, finish);
-        let output = output_items(&self.id, &ended, status(finish));
+        let output = self.items(&ended, status(finish));
         let object = match &view.receipt {
             Some(receipt) => self.finished(&output, finish, &receipt.tokens),
             None => self.object(status(finish), &output),
@@ -82,13 +101,6 @@ impl ResponseFrame {
 /// The state of an ended response.
 pub(super) fn status(finish: FinishReason) -> &'static str {
     if finish == FinishReason::Length { "incomplete" } else { "completed" }
-}
-
-/// The items of an answer: its text as one message, then its calls.
-pub(super) fn output_items(id: &str, ended: &EndedAnswer, status: &str) -> Vec<Value> {
-    let text = ended.has_text().then(|| message_item(id, Some(&ended.text), status));
-    let calls = ended.calls.iter().map(|call| call_item(id, call, status));
-    text.into_iter().chain(calls).collect()
 }
 
 /// The item of the answer's text; without a text, of a message that begins.

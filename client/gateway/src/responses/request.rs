@@ -7,11 +7,15 @@ use baton_proto::{
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::ResponseId;
+use super::{
+    ResponseId,
+    remote::{Approval, ListedServer, RemoteCall, WantedServer},
+};
 use crate::{
     api_error::ApiError,
     completion::CompletionRequest,
-    tools::{CallFault, CallIds, PastCall, ToolRequest, check_call_count},
+    tool_servers::function_name,
+    tools::{CallFault, CallIds, PastCall, ToolChoice, ToolRequest, check_call_count},
     wire::{CommonParameters, is_empty, parse, read_choice, unreadable},
 };
 
@@ -25,6 +29,19 @@ pub(super) struct ResponseRequest {
     pub(super) previous: Option<ResponseId>,
     /// The parameters that the response object repeats.
     pub(super) echo: Map<String, Value>,
+    /// Answers to requests for approval. Their results are still to be written into the messages.
+    pub(super) approvals: Vec<Approval>,
+    /// The servers whose tools the program has already.
+    pub(super) known_servers: Vec<String>,
+}
+
+/// A request whose servers of tools are not asked yet.
+pub(super) struct RequestDraft {
+    body: Body,
+    echo: Map<String, Value>,
+    /// Functions of the program, in the form of chat completions.
+    functions: Vec<Value>,
+    pub(super) servers: Vec<WantedServer>,
 }
 
 #[derive(Deserialize)]
@@ -65,7 +82,7 @@ struct StreamOptions {
     _include_obfuscation: Option<bool>,
 }
 
-impl ResponseRequest {
+impl RequestDraft {
     /// Reads a body.
     pub(super) fn read(body: &[u8]) -> Result<Self, ApiError> {
         let mut body: Body = parse(body)?;
@@ -74,21 +91,33 @@ impl ResponseRequest {
         if body.stream_options.is_some() && body.rest.get("stream").and_then(Value::as_bool) != Some(true) {
             return Err(ApiError::value("stream_options", "stream_options needs stream to be true"));
         }
+        let (functions, servers) = body.split_tools()?;
+        Ok(Self { body, echo, functions, servers })
+    }
+
+    /// The request with the tools of these servers.
+    pub(super) fn with_servers(self, listed: &[ListedServer]) -> Result<ResponseRequest, ApiError> {
+        let Self { mut body, echo, mut functions, .. } = self;
+        functions.extend(listed.iter().flat_map(ListedServer::functions));
         let previous = body
             .previous_response_id
             .as_deref()
             .map(|text| ResponseId::parse(text).ok_or_else(|| ResponseId::unknown("previous_response_id")));
         let previous = previous.transpose()?;
-        let mut ids = CallIds::default();
-        let mut messages = match body.input.take() {
-            None => Vec::new(),
-            Some(Input::Text(text)) => vec![Message::new(Role::User, text)],
-            Some(Input::Items(items)) => read_items(items, &mut ids)?,
-        };
+        let mut items = InputItems::default();
+        match body.input.take() {
+            None => {}
+            Some(Input::Text(text)) => items.messages.push(Message::new(Role::User, text)),
+            Some(Input::Items(input)) => items.read(input)?,
+        }
+        let InputItems { mut messages, mut approvals, known_servers, .. } = items;
         if messages.is_empty() {
             return Err(ApiError::value("input", "input is a text, or a list of items that is not empty"));
         }
         let pinned = messages.iter().take_while(|message| message.role == Role::System).count();
+        for approval in &mut approvals {
+            approval.message -= pinned;
+        }
         let rest = messages.split_off(pinned);
         let mut system = messages;
         if let Some(instructions) = body.instructions.take() {
@@ -102,7 +131,7 @@ impl ResponseRequest {
             message.check().map_err(too_long)?;
         }
         let ephemeral = body.store == Some(false);
-        let tools = body.tool_request()?.read().map_err(flat_name)?;
+        let tools = body.tool_request(functions)?.read().map_err(flat_name)?;
         let common = body.common()?;
         let completion = common.into_request(system, rest, None).map_err(own_name)?;
         let completion = tools.into_request(completion, "text.format")?;
@@ -112,7 +141,7 @@ impl ResponseRequest {
             return Err(ApiError::unsupported("store", message));
         }
         let completion = CompletionRequest { ephemeral, ..completion };
-        Ok(Self { completion, previous, echo })
+        Ok(ResponseRequest { completion, previous, echo, approvals, known_servers })
     }
 }
 
@@ -152,7 +181,7 @@ impl Body {
             ("include", json!([[], ["reasoning.encrypted_content"]]), "it is not served"),
             ("conversation", json!([]), "use previous_response_id"),
             ("prompt", json!([]), "send the prompt's text as instructions and input"),
-            ("max_tool_calls", json!([]), "tools of programs alone are served"),
+            ("max_tool_calls", json!([]), "a response runs the approved calls alone"),
             ("top_logprobs", json!([0]), "/v1/chat/completions reports them"),
         ] {
             let value = self.rest.remove(name).unwrap_or_default();
@@ -206,29 +235,39 @@ impl Body {
         Ok(())
     }
 
-    /// The tools in the form that the session holds: a function's fields in a map of their own.
-    fn tool_request(&mut self) -> Result<ToolRequest, ApiError> {
-        let mut tools = Vec::new();
+    /// The tools: functions in the form that the session holds, whose fields are a map of their own, and servers.
+    fn split_tools(&mut self) -> Result<(Vec<Value>, Vec<WantedServer>), ApiError> {
+        let (mut functions, mut servers) = (Vec::new(), Vec::new());
         for (index, mut tool) in self.tools.take().unwrap_or_default().into_iter().enumerate() {
-            let Some(kind) = tool.remove("type") else {
-                return Err(ApiError::value(&format!("tools[{index}].type"), "a tool has a type"));
-            };
-            if kind != "function" {
-                let message = "only tools of type function are served";
-                return Err(ApiError::unsupported(&format!("tools[{index}].type"), message));
+            let kind = tool.remove("type");
+            match kind.as_ref().map(Value::as_str) {
+                None => return Err(ApiError::value(&format!("tools[{index}].type"), "a tool has a type")),
+                Some(Some("function")) => {
+                    tool.retain(|_, value| !value.is_null());
+                    functions.push(json!({ "type": "function", "function": tool }));
+                }
+                Some(Some("mcp")) => servers.push(WantedServer::read(index, tool)?),
+                Some(_) => {
+                    let message = "only tools of the types function and mcp are served";
+                    return Err(ApiError::unsupported(&format!("tools[{index}].type"), message));
+                }
             }
-            tool.retain(|_, value| !value.is_null());
-            tools.push(json!({ "type": "function", "function": tool }));
         }
-        let tools = match tools.is_empty() {
+        Ok((functions, servers))
+    }
+
+    fn tool_request(&mut self, functions: Vec<Value>) -> Result<ToolRequest, ApiError> {
+        let tools = match functions.is_empty() {
             true => None,
-            false => Json::parse(&Value::from(tools).to_string()),
+            false => Json::parse(&Value::from(functions).to_string()),
         };
-        Ok(ToolRequest {
-            tools,
-            choice: read_choice(self.tool_choice.take().as_ref(), "/name")?,
-            parallel_tool_calls: self.parallel_tool_calls,
-        })
+        let choice = self.tool_choice.take();
+        let text = |field: &str| choice.as_ref()?.get(field)?.as_str();
+        let choice = match (text("type"), text("server_label"), text("name")) {
+            (Some("mcp"), Some(label), Some(tool)) => ToolChoice::Named(function_name(label, tool)),
+            _ => read_choice(choice.as_ref(), "/name")?,
+        };
+        Ok(ToolRequest { tools, choice, parallel_tool_calls: self.parallel_tool_calls })
     }
 
     /// The parameters that all APIs share, under their names there.
@@ -278,11 +317,29 @@ struct OpenAnswer {
     calls: Vec<PastCall>,
 }
 
-/// Reads the items of an input as messages. Calls follow the assistant's text in one message.
-fn read_items(items: Vec<Map<String, Value>>, ids: &mut CallIds) -> Result<Vec<Message>, ApiError> {
-    let mut messages = Vec::with_capacity(items.len());
-    let mut open: Option<OpenAnswer> = None;
-    for (index, mut item) in items.into_iter().enumerate() {
+/// The items of an input, as messages.
+#[derive(Default)]
+struct InputItems {
+    messages: Vec<Message>,
+    ids: CallIds,
+    /// The answer that is open. Calls follow the assistant's text in one message.
+    open: Option<OpenAnswer>,
+    approvals: Vec<Approval>,
+    /// Calls that wait for approval, each with the id of its request.
+    requests: Vec<(String, RemoteCall)>,
+    known_servers: Vec<String>,
+}
+
+impl InputItems {
+    fn read(&mut self, items: Vec<Map<String, Value>>) -> Result<(), ApiError> {
+        for (index, item) in items.into_iter().enumerate() {
+            self.item(index, item)?;
+        }
+        self.close();
+        Ok(())
+    }
+
+    fn item(&mut self, index: usize, mut item: Map<String, Value>) -> Result<(), ApiError> {
         let at = |field: &str| format!("input[{index}].{field}");
         let kind = match item.remove("type") {
             None | Some(Value::Null) => "message".to_owned(),
@@ -293,34 +350,57 @@ fn read_items(items: Vec<Map<String, Value>>, ids: &mut CallIds) -> Result<Vec<M
             "message" => {
                 let role = role_of(item.remove("role"), &at("role"))?;
                 let text = text_of(item.remove("content"), &at("content"))?;
-                close(&mut open, ids, &mut messages);
+                self.close();
                 if role == Role::Assistant {
-                    open = Some(OpenAnswer { text, calls: Vec::new() });
+                    self.open = Some(OpenAnswer { text, calls: Vec::new() });
                 } else {
-                    messages.push(Message::new(role, text));
+                    self.messages.push(Message::new(role, text));
                 }
             }
             "function_call" => {
-                let fields = ["call_id", "name", "arguments"].map(|name| (name, item.remove(name)));
-                let [id, name, arguments] = fields.map(|(name, value)| match value {
-                    Some(Value::String(text)) => Ok(text),
-                    _ => Err(ApiError::value(&at(name), format!("a call has the text {name}"))),
-                });
-                let call = PastCall::new(Some(id?), name?, &arguments?).map_err(|fault| {
-                    let field = if fault == CallFault::Name { "name" } else { "arguments" };
-                    ApiError::value(&at(field), fault.message())
-                })?;
-                let answer = open.get_or_insert_with(OpenAnswer::default);
-                answer.calls.push(call);
-                check_call_count(answer.calls.len(), &format!("input[{index}]"))?;
+                let [id, name, arguments] = texts(&mut item, index, ["call_id", "name", "arguments"])?;
+                self.call(index, id, name, &arguments)?;
             }
             "function_call_output" => {
-                close(&mut open, ids, &mut messages);
-                let Some(Value::String(id)) = item.remove("call_id") else {
-                    return Err(ApiError::value(&at("call_id"), "an output has the call_id of its call"));
-                };
+                let [id] = texts(&mut item, index, ["call_id"])?;
                 let text = text_of(item.remove("output"), &at("output"))?;
-                messages.push(Message { role: Role::Tool, name: None, call_id: Some(ids.ours(id)), text });
+                self.result(id, text);
+            }
+            "mcp_list_tools" => {
+                let [label] = texts(&mut item, index, ["server_label"])?;
+                self.known_servers.push(label);
+                item.clear();
+            }
+            "mcp_approval_request" => {
+                let [id, label, tool, arguments] =
+                    texts(&mut item, index, ["id", "server_label", "name", "arguments"])?;
+                let name = function_name(&label, &tool);
+                self.call(index, Approval::call_id(&id).to_owned(), name, &arguments)?;
+                self.requests.push((id, RemoteCall { label, tool, arguments }));
+            }
+            "mcp_approval_response" => {
+                let [id] = texts(&mut item, index, ["approval_request_id"])?;
+                let Some(Value::Bool(approved)) = item.remove("approve") else {
+                    return Err(ApiError::value(&at("approve"), "approve is true or false"));
+                };
+                let reason = item.remove("reason").and_then(|reason| reason.as_str().map(str::to_owned));
+                self.result(Approval::call_id(&id).to_owned(), String::new());
+                let message = self.messages.len() - 1;
+                let call = self.requests.iter().find(|(asked, _)| *asked == id);
+                let call = call.map(|(_, call)| call.clone());
+                self.approvals.push(Approval { id, approved, reason, message, call, result: None });
+            }
+            "mcp_call" => {
+                let [id] = texts(&mut item, index, ["approval_request_id"])?;
+                let text = ["output", "error"].iter().find_map(|name| item.get(*name)?.as_str());
+                let approval = self.approvals.iter_mut().find(|approval| approval.id == id);
+                let (Some(text), Some(approval)) = (text, approval) else {
+                    let message =
+                        "a call has its output or error, and follows the response to its approval request";
+                    return Err(ApiError::value(&at("approval_request_id"), message));
+                };
+                approval.result = Some(text.to_owned());
+                item.clear();
             }
             other => {
                 let message = format!(
@@ -334,16 +414,50 @@ fn read_items(items: Vec<Map<String, Value>>, ids: &mut CallIds) -> Result<Vec<M
         if let Some((field, _)) = item.iter().find(|(name, value)| !ours(name) && !is_empty(value)) {
             return Err(ApiError::unsupported(&at(field), format!("{field} is not supported in an item")));
         }
+        Ok(())
     }
-    close(&mut open, ids, &mut messages);
-    Ok(messages)
+
+    fn call(&mut self, index: usize, id: String, name: String, arguments: &str) -> Result<(), ApiError> {
+        let call = PastCall::new(Some(id), name, arguments).map_err(|fault| {
+            let field = if fault == CallFault::Name { "name" } else { "arguments" };
+            ApiError::value(&format!("input[{index}].{field}"), fault.message())
+        })?;
+        let answer = self.open.get_or_insert_with(OpenAnswer::default);
+        answer.calls.push(call);
+        check_call_count(answer.calls.len(), &format!("input[{index}]"))
+    }
+
+    fn result(&mut self, id: String, text: String) {
+        self.close();
+        let call_id = Some(self.ids.ours(id));
+        self.messages.push(Message { role: Role::Tool, name: None, call_id, text });
+    }
+
+    /// Ends the assistant's message, if one is open.
+    fn close(&mut self) {
+        let Some(OpenAnswer { text, calls }) = self.open.take() else { return };
+        let text = if calls.is_empty() { text } else { self.ids.write(&text, calls) };
+        self.messages.push(Message::new(Role::Assistant, text));
+    }
 }
 
-/// Ends the assistant's message, if one is open.
-fn close(open: &mut Option<OpenAnswer>, ids: &mut CallIds, messages: &mut Vec<Message>) {
-    let Some(OpenAnswer { text, calls }) = open.take() else { return };
-    let text = if calls.is_empty() { text } else { ids.write(&text, calls) };
-    messages.push(Message::new(Role::Assistant, text));
+/// Takes these texts out of an item.
+fn texts<const N: usize>(
+    item: &mut Map<String, Value>,
+    index: usize,
+    names: [&str; N],
+) -> Result<[String; N], ApiError> {
+    let mut taken = Vec::with_capacity(N);
+    for name in names {
+        let Some(Value::String(text)) = item.remove(name) else {
+            return Err(ApiError::value(
+                &format!("input[{index}].{name}"),
+                format!("the item has the text {name}"),
+            ));
+        };
+        taken.push(text);
+    }
+    taken.try_into().map_err(|_| ApiError::value("input", "an item cannot be read"))
 }
 
 fn role_of(role: Option<Value>, at: &str) -> Result<Role, ApiError> {
@@ -391,7 +505,7 @@ mod tests {
         if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
             body.extend(more);
         }
-        ResponseRequest::read(body.to_string().as_bytes())
+        RequestDraft::read(body.to_string().as_bytes())?.with_servers(&[])
     }
 
     fn said(request: &ResponseRequest) -> Vec<(Role, &str)> {

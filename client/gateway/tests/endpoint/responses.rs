@@ -1,5 +1,12 @@
 //! OpenAI's Responses API over sessions.
 
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex},
+};
+
+use baton_gateway::{RemoteResult, RemoteTool, ToolServer, ToolServers};
 use baton_proto::ErrorCode;
 use baton_testkit::{World, fake::Act};
 use reqwest::{Method, StatusCode};
@@ -252,5 +259,136 @@ async fn responses_are_read_listed_and_deleted_and_those_without_a_store_are_not
     assert_eq!(get(&endpoint, fleeting["id"].as_str().unwrap()).await.0, 404);
     assert_eq!(endpoint.client.session_ids().await.unwrap().len(), before);
     assert_eq!(get(&endpoint, "resp_1").await.0, 404);
+    endpoint.close().await;
+}
+
+/// A server of one tool, which notes its calls.
+#[derive(Debug)]
+struct Home {
+    servers: [ToolServer; 1],
+    calls: Mutex<Vec<String>>,
+}
+
+impl ToolServers for Home {
+    fn servers(&self) -> &[ToolServer] {
+        &self.servers
+    }
+
+    fn tools<'a>(
+        &'a self,
+        label: &'a str,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<RemoteTool>, String>> + Send + 'a>> {
+        assert_eq!(label, "home");
+        let tool = |name: &str| RemoteTool {
+            name: name.to_owned(),
+            description: Some("Switches the lamp.".to_owned()),
+            input_schema: json!({ "type": "object", "properties": { "on": { "type": "boolean" } } }),
+        };
+        Box::pin(async move { Ok(vec![tool("lamp"), tool("no function's name")]) })
+    }
+
+    fn call<'a>(
+        &'a self,
+        label: &'a str,
+        tool: &'a str,
+        arguments: &'a str,
+    ) -> Pin<Box<dyn Future<Output = RemoteResult> + Send + 'a>> {
+        self.calls.lock().unwrap().push(format!("{label} {tool} {arguments}"));
+        Box::pin(async { RemoteResult { text: "the lamp is on".to_owned(), is_error: false } })
+    }
+}
+
+const LAMP: &str = "<tool_call>\n{\"name\": \"home__lamp\", \"arguments\": {\"on\": true}}\n</tool_call>";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_servers_tool_runs_once_a_person_approved_its_call() {
+    let world = World::new(1).await;
+    let servers = [ToolServer { label: "home".to_owned(), url: "https://home.example/mcp".to_owned() }];
+    let home = Arc::new(Home { servers, calls: Mutex::default() });
+    let endpoint = Endpoint::with_tools(&world, home.clone()).await;
+    let ran = || home.calls.lock().unwrap().clone();
+    let tools = json!([{ "type": "mcp", "server_label": "home", "server_url": "https://home.example/mcp/" }]);
+    world.will_say(LAMP);
+    let asked = json!({ "input": "Light, please.", "tools": tools });
+    let first = create(&endpoint, &asked).await;
+    let [list, request] = &first["output"].as_array().unwrap()[..] else { panic!("{first}") };
+    assert_eq!((&list["type"], &list["tools"][0]["name"]), (&json!("mcp_list_tools"), &json!("lamp")));
+    assert_eq!(list["tools"].as_array().unwrap().len(), 1, "a name that no function can have is left out");
+    assert_eq!(
+        (&request["type"], &request["server_label"], &request["name"], &request["arguments"]),
+        (&json!("mcp_approval_request"), &json!("home"), &json!("lamp"), &json!("{\"on\": true}"))
+    );
+    let (_, kept) = get(&endpoint, first["id"].as_str().unwrap()).await;
+    assert_eq!(kept["output"][0]["type"], "mcp_approval_request");
+    assert_eq!(ran(), Vec::<String>::new(), "nothing runs before");
+    world.will_echo();
+    let answer = |approve: bool| json!([{ "type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve }]);
+    let follow =
+        |input: Value| json!({ "input": input, "previous_response_id": first["id"], "tools": tools });
+    let denied = create(&endpoint, &follow(answer(false))).await;
+    // Nodes repeat the tools too.
+    assert!(text(&denied).ends_with("]The person did not approve this call. (1)"), "{denied}");
+    assert_eq!(ran().len(), 0);
+    let second = create(&endpoint, &follow(answer(true))).await;
+    let [call, message] = &second["output"].as_array().unwrap()[..] else { panic!("{second}") };
+    assert_eq!(
+        (&call["type"], &call["output"], &call["approval_request_id"], &call["error"]),
+        (&json!("mcp_call"), &json!("the lamp is on"), &request["id"], &Value::Null)
+    );
+    assert!(message["content"][0]["text"].as_str().unwrap().ends_with("]the lamp is on (0)"), "{message}");
+    assert_eq!(ran(), ["home lamp {\"on\": true}"]);
+    // The same approval again, as after a lost answer.
+    let mut again = follow(answer(true));
+    again["stream"] = json!(true);
+    let events = events(&endpoint, &again).await;
+    let names: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert!(names.contains(&"response.mcp_call.completed"), "{names:?}");
+    assert_eq!(events.last().unwrap()["response"]["output"][0]["output"], "the lamp is on");
+    assert_eq!(ran().len(), 1, "an approval runs its call once");
+    // A program without previous_response_id sends all items back; a result that it has is not asked for again.
+    let said = json!({ "role": "user", "content": "Light, please." });
+    let whole = |more: &[&Value]| {
+        let mut items = vec![said.clone(), list.clone(), request.clone(), answer(true)[0].clone()];
+        items.extend(more.iter().map(|item| (*item).clone()));
+        json!({ "input": items, "tools": tools })
+    };
+    let third = create(&endpoint, &whole(&[])).await;
+    assert_eq!((third["output"][0]["type"].as_str(), ran().len()), (Some("mcp_call"), 1));
+    let thanks = json!({ "role": "user", "content": "Thanks." });
+    let fourth = create(&endpoint, &whole(&[call, message, &thanks])).await;
+    assert!(text(&fourth).ends_with("]Thanks. (1)"), "{fourth}");
+    assert_eq!(ran().len(), 1);
+    assert_eq!(fourth["baton"]["turn"], 2, "it continues a session with this history");
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_are_those_that_the_owner_named() {
+    let world = World::new(1).await;
+    let servers = [ToolServer { label: "home".to_owned(), url: "https://home.example/mcp".to_owned() }];
+    let endpoint = Endpoint::with_tools(&world, Arc::new(Home { servers, calls: Mutex::default() })).await;
+    let approval =
+        |id: &str| json!([{ "type": "mcp_approval_response", "approval_request_id": id, "approve": true }]);
+    let home = json!([{ "type": "mcp", "server_label": "home" }]);
+    for (input, tools, param) in [
+        (json!("a"), json!([{ "type": "mcp", "server_label": "garden" }]), "tools[0].server_label"),
+        (
+            json!("a"),
+            json!([{ "type": "mcp", "server_label": "home", "server_url": "http://localhost/" }]),
+            "tools[0].server_url",
+        ),
+        (approval("mcpr_unknown01"), home, "input"),
+        (
+            json!([{ "type": "mcp_call", "approval_request_id": "mcpr_x", "output": "y" }]),
+            json!([]),
+            "input[0].approval_request_id",
+        ),
+    ] {
+        let body = json!({ "input": input, "tools": tools });
+        let answer = endpoint.request(Method::POST, "/v1/responses").json(&body).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "{body}");
+        let answer: Value = answer.json().await.unwrap();
+        assert_eq!(answer["error"]["param"], param, "{answer}");
+    }
     endpoint.close().await;
 }
