@@ -23,13 +23,16 @@ class Program:
 
     def __init__(self, name, *arguments):
         self.log = tempfile.TemporaryFile()
-        command = [path(name), *map(str, arguments)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log)
+        self.command = [path(name), *map(str, arguments)]
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=self.log)
         readable, _, _ = select.select([self.process.stdout], [], [], SECONDS)
         line = self.process.stdout.readline() if readable else b""
         if not line:
             self.process.kill()
-            raise RuntimeError(f"{name} was not ready within {SECONDS} s:\n{self.output()}")
+            raise RuntimeError(f"{self.command[0]} was not ready within {SECONDS} s:\n{self.output()}")
         self.ready = json.loads(line)
 
     def output(self):

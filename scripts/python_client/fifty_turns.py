@@ -11,8 +11,6 @@ import argparse
 import json
 import os
 import pathlib
-import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,35 +18,23 @@ import time
 
 from baton_client import BatonError, Client, Finished, Takeover, TextPiece
 
-SECONDS = 60
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import programs
+from programs import SECONDS, Program
+
 SHARDS = 10
 # Milliseconds for each token of the test engine: an answer takes long enough to kill its node meanwhile.
 ECHO_DELAY_MS = 3
 MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
-class Program:
-    """A program that prints one JSON line when it is ready."""
-
-    def __init__(self, command, log):
-        self.command, self.log = [str(word) for word in command], log
-        self.process = None
-        self.start()
-
-    def start(self):
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=log)
-        readable, _, _ = select.select([self.process.stdout], [], [], SECONDS)
-        line = self.process.stdout.readline() if readable else b""
-        if not line:
-            self.process.kill()
-            raise RuntimeError(f"{self.command[0]} was not ready within {SECONDS} s: see {self.log}\n{self.log.read_text()[-2000:]}")
-        self.ready = json.loads(line)
+class MortalProgram(Program):
+    """A program that is killed, and started again at its address."""
 
     def kill(self):
         """Ends it at once, as a loss of power would."""
-        self.process.send_signal(signal.SIGKILL)
+        self.process.kill()
         self.process.wait(SECONDS)
         self.process.stdout.close()
 
@@ -61,30 +47,21 @@ class Program:
         self.command[self.command.index("--listen") + 1] = address
         self.start()
 
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(SECONDS)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        self.process.stdout.close()
-
 
 class Network:
     """A store and nodes, each a process."""
 
-    def __init__(self, binaries, folder, model_dir):
-        self.binaries, self.folder, self.programs = binaries, folder, []
-        store = self.run("store", "baton-testnet", "store", "--listen", "127.0.0.1:0", "--shards", SHARDS, "--data-dir", folder / "s")
+    def __init__(self, folder, model_dir):
+        self.folder, self.programs = folder, []
+        store = self.run("baton-testnet", "store", "--listen", "127.0.0.1:0", "--shards", SHARDS, "--data-dir", folder / "s")
         self.store_program, self.store = store, store.ready["url"]
         self.echo = [self.node(f"echo{i}", "--engine", "echo", "--echo-delay-ms", ECHO_DELAY_MS) for i in range(3)]
         self.native = []
         if model_dir is not None:
             self.native = [self.node(f"native{i}", "--engine", "native", "--model-dir", model_dir) for i in range(2)]
 
-    def run(self, name, *command):
-        program = Program([self.binaries / command[0], *command[1:], "--json"], self.folder / f"{name}.log")
+    def run(self, *command):
+        program = MortalProgram(*command, "--json")
         self.programs.append(program)
         return program
 
@@ -92,7 +69,7 @@ class Network:
         data = self.folder / name
         data.mkdir(mode=0o700)
         common = ["--data-dir", data, "--listen", "/ip4/127.0.0.1/tcp/0", "--mdns", "false", "--admin", "none", "--shards", SHARDS]
-        return self.run(name, "baton-node", "run", *common, "--publisher", self.store, "--aggregator", self.store, *options)
+        return self.run("baton-node", "run", *common, "--publisher", self.store, "--aggregator", self.store, *options)
 
     @property
     def addresses(self):
@@ -184,7 +161,7 @@ def rebuild(session, table):
     table["rebuilt byte for byte"] = f"{report.blobs_rebuilt} blobs, {report.receipts} receipts, {report.blob_ids} Walrus IDs"
 
 
-def verify_elsewhere(session, binaries, folder, config, table):
+def verify_elsewhere(session, folder, config, table):
     """The export by both verifiers; then the session by the Rust client, from an import and from the words."""
     plain, rooted = folder / "session.json", folder / "rooted.json"
     session.export(plain)
@@ -194,7 +171,7 @@ def verify_elsewhere(session, binaries, folder, config, table):
     check(report["turns"] == len(session.history), f"verify_export.py: {report}")
     table["verify_export.py"] = "{turns} turns, {receipts_checked} receipts, {acks_checked} acks, {blobs_rebuilt} blobs".format(**report)
     run(sys.executable, ROOT / "scripts/verify_export.py", rooted)
-    baton = [binaries / "baton", "--config", config]
+    baton = [programs.path("baton"), "--config", config]
     line = run(*baton, "--home", folder / "h1", "session", "verify", "--full", "--file", plain).strip()
     table["baton session verify --file"] = line.removeprefix("✓ ")
     run(*baton, "--home", folder / "h1", "session", "import", rooted)
@@ -207,7 +184,7 @@ def share_with_rust(session, network, folder, config, table):
     words = folder / "words.txt"
     words.touch(0o600)
     words.write_text(session.words)
-    baton = [network.binaries / "baton", "--config", config, "--home", folder / "h2"]
+    baton = [programs.path("baton"), "--config", config, "--home", folder / "h2"]
     run(*baton, "session", "restore", "--words-file", words)
     run(*baton, "chat", "--allow-echo", "--model", "echo", "-c", "hello from Rust")
     check(session.refresh() == 1, "the turn of the Rust client was not found")
@@ -231,10 +208,11 @@ def main():
     if not (model_dir / MODEL_FILE).is_file():
         print(f"the model is not in {model_dir}: its turns go to the test engine (baton-node models pull smollm2-135m-instruct)")
         model_dir = None
+    programs.binaries = options.binaries.resolve()
     table, begin = {}, time.monotonic()
     with tempfile.TemporaryDirectory(prefix="baton-python-") as name:
         folder = pathlib.Path(name)
-        network = Network(options.binaries.resolve(), folder, model_dir)
+        network = Network(folder, model_dir)
         try:
             config = folder / "baton.toml"
             config.write_text(f"publisher = {json.dumps(network.store)}\nshards = {SHARDS}\nnode = {json.dumps(network.addresses)}\n")
@@ -246,7 +224,7 @@ def main():
                 models = f" and {len(network.native)} of SmolLM2" if network.native else ""
                 table = {"turns": f"{len(session.history)} in one session, over 3 nodes of the test engine{models}", **table}
                 rebuild(session, table)
-                verify_elsewhere(session, network.binaries, folder, config, table)
+                verify_elsewhere(session, folder, config, table)
                 share_with_rust(session, network, folder, config, table)
         except BatonError as error:
             sys.exit(f"error: {error}")
