@@ -195,12 +195,18 @@ impl Directory {
     /// The addresses at which a session's own network can dial a node. If none is known, the client's network,
     /// which can search the DHT, asks the node for its record first.
     pub(crate) async fn addrs_to_dial(&self, node: NodeId) -> Vec<Multiaddr> {
-        let known = self.addrs(node);
-        if !known.is_empty() {
-            return known;
+        let mut known = self.addrs(node);
+        if known.is_empty() && self.may_find {
+            // Just after the start, the network is not connected yet: it knows nothing, and can search nowhere.
+            let connected = |peers: &[PeerInfo]| peers.iter().any(|peer| peer.connected);
+            let _ = self.mesh.wait_for_peers(self.started + self.timeouts.discovery, connected).await;
+            known = self.addrs(node);
         }
-        self.renew(node).await;
-        self.addrs(node)
+        if known.is_empty() {
+            self.renew(node).await;
+            known = self.addrs(node);
+        }
+        known
     }
 
     /// Whether a node is known without a record.
