@@ -25,6 +25,8 @@ const DENIED: &str = "The person did not approve this call.";
 /// A server whose tools a request wants.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct WantedServer {
+    /// Its place among the request's tools.
+    index: usize,
     label: String,
     url: Option<String>,
     /// The tools that it wants; none for all.
@@ -68,7 +70,7 @@ impl WantedServer {
                 format!("{field} is not supported: the owner names servers with baton serve --tool-server");
             return Err(ApiError::unsupported(&at(&field), message));
         }
-        Ok(Self { label, url, allowed })
+        Ok(Self { index, label, url, allowed })
     }
 
     fn wants(&self, tool: &RemoteTool) -> bool {
@@ -114,7 +116,8 @@ impl ListedServer {
 /// Asks the wanted servers for their tools.
 pub(super) async fn list(gateway: &Gateway, wanted: &[WantedServer]) -> Result<Vec<ListedServer>, ApiError> {
     let mut listed = Vec::with_capacity(wanted.len());
-    for (index, server) in wanted.iter().enumerate() {
+    for server in wanted {
+        let at = |field: &str| format!("tools[{}].{field}", server.index);
         if matches!(gateway.caller, Caller::Key(_)) {
             return Err(ApiError::owner_only());
         }
@@ -126,13 +129,13 @@ pub(super) async fn list(gateway: &Gateway, wanted: &[WantedServer]) -> Result<V
                 "this endpoint has no tool server {:?}; its owner names one with baton serve --tool-server LABEL=URL",
                 server.label
             );
-            return Err(ApiError::value(&format!("tools[{index}].server_label"), message));
+            return Err(ApiError::value(&at("server_label"), message));
         };
         let same = |url: &str| url.trim_end_matches('/') == known.url.trim_end_matches('/');
         if server.url.as_deref().is_some_and(|url| !same(url)) {
             let message =
                 format!("the owner named another address for {:?}: leave server_url out", known.label);
-            return Err(ApiError::value(&format!("tools[{index}].server_url"), message));
+            return Err(ApiError::value(&at("server_url"), message));
         }
         let tools = servers.tools(&known.label).await.map_err(ApiError::tool_server)?;
         let tools = tools.into_iter().filter(|tool| server.wants(tool)).collect();
@@ -305,7 +308,8 @@ mod tests {
         }));
         let allowed = Some(vec!["lamp".to_owned()]);
         let url = Some("https://h/mcp".to_owned());
-        assert_eq!(whole, Ok(WantedServer { label: "home".to_owned(), url, allowed: allowed.clone() }));
+        let wanted = WantedServer { index: 0, label: "home".to_owned(), url, allowed: allowed.clone() };
+        assert_eq!(whole, Ok(wanted));
         let listed = read(json!({ "server_label": "home", "allowed_tools": ["lamp"] })).unwrap();
         assert_eq!((listed.allowed, listed.url), (allowed, None));
         for (more, param) in [

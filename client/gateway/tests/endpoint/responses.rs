@@ -371,7 +371,11 @@ async fn servers_are_those_that_the_owner_named() {
         |id: &str| json!([{ "type": "mcp_approval_response", "approval_request_id": id, "approve": true }]);
     let home = json!([{ "type": "mcp", "server_label": "home" }]);
     for (input, tools, param) in [
-        (json!("a"), json!([{ "type": "mcp", "server_label": "garden" }]), "tools[0].server_label"),
+        (
+            json!("a"),
+            json!([{ "type": "function", "name": "now" }, { "type": "mcp", "server_label": "garden" }]),
+            "tools[1].server_label",
+        ),
         (
             json!("a"),
             json!([{ "type": "mcp", "server_label": "home", "server_url": "http://localhost/" }]),
