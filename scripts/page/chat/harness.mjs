@@ -75,7 +75,7 @@ export class Harness {
   async close() {
     await this.browser?.close();
     for (const program of this.programs.reverse()) {
-      if (program.exitCode !== null) continue;
+      if (program.exitCode !== null || program.signalCode !== null) continue;
       const ended = new Promise((done) => program.once("exit", done));
       program.kill("SIGTERM");
       await ended;
