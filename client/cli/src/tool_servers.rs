@@ -41,12 +41,18 @@ const MAX_TOKEN_BYTES: u64 = 4096;
 const CUT: &str = "\n[the rest was left out]";
 
 /// The servers that the owner named.
-#[derive(Debug)]
 pub(crate) struct NamedServers {
     http: reqwest::Client,
     servers: Vec<ToolServer>,
     tokens: HashMap<String, Zeroizing<String>>,
     listed: Mutex<HashMap<String, (Instant, Vec<RemoteTool>)>>,
+}
+
+/// Without the tokens, which no log may have.
+impl std::fmt::Debug for NamedServers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NamedServers").field("servers", &self.servers).finish_non_exhaustive()
+    }
 }
 
 impl NamedServers {
@@ -392,6 +398,7 @@ mod tests {
         let tokens = |label: &str| [format!("{label}={}", path.display())];
         let read = NamedServers::read(&servers, &tokens("home"), false).unwrap().unwrap();
         assert_eq!(read.tokens["home"].as_str(), "secret");
+        assert!(!format!("{read:?}").contains("secret"));
         assert!(NamedServers::read(&servers, &tokens("wiki"), false).is_err());
         assert!(NamedServers::read(&servers, &["home=/nowhere".to_owned()], false).is_err());
     }
