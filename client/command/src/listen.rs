@@ -135,10 +135,7 @@ impl BoundedListener {
     /// connection of the address with the most.
     fn wait(&mut self, stream: TcpStream, address: SocketAddr) {
         if self.table.resets.has(address.ip().into(), Instant::now()) {
-            // Closed without a reset, the socket would stay in the kernel for a minute.
-            if let Err(error) = stream.set_zero_linger() {
-                tracing::debug!(%error, "a refused connection is closed without a reset");
-            }
+            reset(&stream);
             return;
         }
         self.waiting.push_back((stream, address));
@@ -156,6 +153,13 @@ impl BoundedListener {
         if let Some(oldest) = oldest {
             self.waiting.remove(oldest);
         }
+    }
+}
+
+/// Makes the close of a connection a reset. Closed without one, the socket would stay in the kernel for a minute.
+fn reset(stream: &TcpStream) {
+    if let Err(error) = stream.set_zero_linger() {
+        tracing::debug!(%error, "a refused connection is closed without a reset");
     }
 }
 
@@ -224,6 +228,8 @@ impl Drop for Slot {
 struct SlotStream {
     stream: TcpStream,
     slot: Slot,
+    /// Whether nothing has been read yet.
+    fresh: bool,
     alarm: Pin<Box<Sleep>>,
     lag: Lag,
     write_alarm: Pin<Box<Sleep>>,
@@ -232,7 +238,7 @@ struct SlotStream {
 impl SlotStream {
     fn new(stream: TcpStream, slot: Slot) -> Self {
         let alarm = || Box::pin(tokio::time::sleep(slot.activity.patience()));
-        Self { stream, alarm: alarm(), lag: Lag::default(), write_alarm: alarm(), slot }
+        Self { stream, fresh: true, alarm: alarm(), lag: Lag::default(), write_alarm: alarm(), slot }
     }
 
     fn activity(&self) -> &Activity {
@@ -304,7 +310,14 @@ impl AsyncRead for SlotStream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.unless_replaced(context)?;
-        match Pin::new(&mut self.stream).poll_read(context, buffer) {
+        // Of a burst of connections, many are accepted before the first of them is refused.
+        if self.fresh && self.activity().is_reset() {
+            reset(&self.stream);
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.fresh &= read.is_pending();
+        match read {
             Poll::Pending => self.unless_idle(context),
             // A head that arrives drop by drop also ends.
             ready if !buffer.filled().is_empty() => match self.unless_idle::<()>(context) {
@@ -422,6 +435,35 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         tokio::time::sleep(Duration::from_millis(1100)).await;
         assert!(get_last(&mut connect().await, "/").await.ends_with("refused"));
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn a_refusal_resets_the_connections_that_were_accepted_before_it_and_said_nothing() {
+        let refuse = get(async |ConnectInfo(activity): ConnectInfo<Activity>| {
+            activity.reset_next(Duration::from_secs(60));
+            "refused"
+        });
+        let routes = Router::new().route("/", refuse).route("/other", get(async || "other"));
+        let (address, server) = serve_routes(routes, 8, SOON).await;
+        let request = b"GET /other HTTP/1.1\r\nhost: x\r\n\r\n";
+        let answer = async |stream: &mut TcpStream| {
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"other") {
+                assert_ne!(stream.read_buf(&mut answer).await?, 0, "an end without an answer");
+            }
+            io::Result::Ok(())
+        };
+        let (mut kept, mut fresh) =
+            (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
+        kept.write_all(request).await.unwrap();
+        answer(&mut kept).await.unwrap();
+        let mut refused = TcpStream::connect(address).await.unwrap();
+        assert!(get_last(&mut refused, "/").await.ends_with("refused"));
+        fresh.write_all(request).await.unwrap();
+        assert_eq!(answer(&mut fresh).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        kept.write_all(request).await.unwrap();
+        answer(&mut kept).await.expect("a connection in use goes on");
         server.abort();
     }
 

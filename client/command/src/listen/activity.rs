@@ -67,11 +67,16 @@ impl Activity {
         self.0.peer
     }
 
-    /// Resets new connections from the same address for `span`, but a quarter of a second at least and a second at
+    /// Resets new connections from the same address, and those that sent nothing yet, for `span`, but a quarter of a second at least and a second at
     /// most: for a server that would refuse each of their requests. The address must not be a proxy's, which has
     /// other clients. Returns for how long: a client that waits so long meets no reset.
     pub fn reset_next(&self, span: Duration) -> Duration {
         self.0.resets.insert(self.0.peer.ip().into(), span, Instant::now())
+    }
+
+    /// Whether new connections from the same address are reset now.
+    pub(super) fn is_reset(&self) -> bool {
+        self.0.resets.has(self.0.peer.ip().into(), Instant::now())
     }
 
     fn lock(&self) -> MutexGuard<'_, ActivityState> {
