@@ -32,8 +32,8 @@ use crate::{
 
 /// Time between two honest requests of a client.
 const REQUEST_EVERY: Duration = Duration::from_millis(300);
-/// Time between two honest turns of a client.
-const TURN_EVERY: Duration = Duration::from_millis(1_500);
+/// Time between two honest turns: a node serves two a second to one peer.
+const TURN_EVERY: Duration = Duration::from_millis(600);
 /// Time limit of an honest request or turn; a longer one counts as failed.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// The honest question.
