@@ -105,21 +105,9 @@ impl NamedServers {
             return Ok(tools.clone());
         }
         let connection = Connection::open(self, self.server(label)?).await?;
-        let mut tools = Vec::new();
-        let mut cursor = None;
-        for _ in 0..MAX_PAGES {
-            let params = cursor.map_or_else(|| json!({}), |cursor: Value| json!({ "cursor": cursor }));
-            let page = connection.request("tools/list", params).await?;
-            tools.extend(page.get("tools").and_then(Value::as_array).into_iter().flatten().filter_map(tool));
-            cursor = page.get("nextCursor").filter(|cursor| cursor.is_string()).cloned();
-            if cursor.is_none() {
-                break;
-            }
-        }
+        let tools = connection.tools().await;
         connection.close().await;
-        if cursor.is_some() || tools.len() > MAX_TOOLS {
-            return Err(format!("the tool server {label} has more than {MAX_TOOLS} tools"));
-        }
+        let tools = tools?;
         self.lists().insert(label.to_owned(), (Instant::now(), tools.clone()));
         Ok(tools)
     }
@@ -244,6 +232,24 @@ impl<'a> Connection<'a> {
         connection.result(answer, 0).await?;
         connection.send("notifications/initialized", None, json!({})).await?;
         Ok(connection)
+    }
+
+    async fn tools(&self) -> Result<Vec<RemoteTool>, String> {
+        let mut tools = Vec::new();
+        let mut cursor = None;
+        for _ in 0..MAX_PAGES {
+            let params = cursor.map_or_else(|| json!({}), |cursor: Value| json!({ "cursor": cursor }));
+            let page = self.request("tools/list", params).await?;
+            tools.extend(page.get("tools").and_then(Value::as_array).into_iter().flatten().filter_map(tool));
+            cursor = page.get("nextCursor").filter(|cursor| cursor.is_string()).cloned();
+            if cursor.is_none() {
+                break;
+            }
+        }
+        if cursor.is_some() || tools.len() > MAX_TOOLS {
+            return Err(format!("the tool server {} has more than {MAX_TOOLS} tools", self.server.label));
+        }
+        Ok(tools)
     }
 
     async fn request(&self, method: &str, params: Value) -> Result<Value, String> {

@@ -95,7 +95,7 @@ impl ServerLabels {
     }
 }
 
-/// A call with the approval that it runs for.
+/// A call with the approval that it runs for, and the arguments that were approved.
 type ApprovedCall = (String, Shared<BoxFuture<'static, RemoteResult>>);
 
 /// The approved calls. The same approval in a repeated request gets the same result.
@@ -103,7 +103,7 @@ type ApprovedCall = (String, Shared<BoxFuture<'static, RemoteResult>>);
 pub(super) struct ApprovedCalls(Mutex<VecDeque<ApprovedCall>>);
 
 impl ApprovedCalls {
-    /// The result of an approval. Its call runs once, also after the program hung up, unless [`MAX_APPROVALS`] others
+    /// The result of an approval with its arguments. Its call runs once, also after the program hung up, unless [`MAX_APPROVALS`] others
     /// came after it.
     pub(super) async fn result(
         &self,

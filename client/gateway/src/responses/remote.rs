@@ -153,6 +153,9 @@ pub(super) struct RemoteCall {
     pub(super) arguments: String,
 }
 
+/// Most approved calls that run for one request, one after the other.
+const MAX_CALLS: usize = 32;
+
 /// A person's answer to a request for approval.
 #[derive(Debug)]
 pub(super) struct Approval {
@@ -192,6 +195,12 @@ pub(super) async fn run_approved(
     approvals: &[Approval],
     messages: &mut [Message],
 ) -> Result<Vec<Value>, ApiError> {
+    let running = approvals.iter().filter(|approval| approval.approved && approval.result.is_none());
+    if running.count() > MAX_CALLS {
+        let message =
+            format!("at most {MAX_CALLS} approved calls run for one request; approve the others in the next");
+        return Err(ApiError::value("input", message));
+    }
     let mut items = Vec::new();
     let mut asked: Option<Vec<ModelCall>> = None;
     for approval in approvals {
@@ -260,8 +269,9 @@ async fn run(
         let message = format!("an approved call of {:?} needs its server among the tools", call.label);
         return Err(ApiError::value("tools", message));
     };
+    let approved = json!([approval, call.label, call.tool, call.arguments]).to_string();
     let running = async move { servers.call(&call.label, &call.tool, &call.arguments).await };
-    Ok(gateway.inner.approved_calls.result(approval, running).await)
+    Ok(gateway.inner.approved_calls.result(&approved, running).await)
 }
 
 /// The item of a model's call that waits for approval.

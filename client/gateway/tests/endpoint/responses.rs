@@ -366,10 +366,18 @@ async fn a_servers_tool_runs_once_a_person_approved_its_call() {
 async fn servers_are_those_that_the_owner_named() {
     let world = World::new(1).await;
     let servers = [ToolServer { label: "home".to_owned(), url: "https://home.example/mcp".to_owned() }];
-    let endpoint = Endpoint::with_tools(&world, Arc::new(Home { servers, calls: Mutex::default() })).await;
+    let home = Arc::new(Home { servers, calls: Mutex::default() });
+    let endpoint = Endpoint::with_tools(&world, home.clone()).await;
+    let mut many = vec![json!({ "role": "user", "content": "Light." })];
+    many.extend((10..43).flat_map(|number| {
+        let (id, call) = (format!("mcpr_call_0_{number}"), json!({ "server_label": "home", "name": "lamp" }));
+        let mut request = json!({ "type": "mcp_approval_request", "id": id, "arguments": "{}" });
+        request.as_object_mut().unwrap().extend(call.as_object().unwrap().clone());
+        [request, json!({ "type": "mcp_approval_response", "approval_request_id": id, "approve": true })]
+    }));
     let approval =
         |id: &str| json!([{ "type": "mcp_approval_response", "approval_request_id": id, "approve": true }]);
-    let home = json!([{ "type": "mcp", "server_label": "home" }]);
+    let tools = json!([{ "type": "mcp", "server_label": "home" }]);
     for (input, tools, param) in [
         (
             json!("a"),
@@ -381,7 +389,7 @@ async fn servers_are_those_that_the_owner_named() {
             json!([{ "type": "mcp", "server_label": "home", "server_url": "http://localhost/" }]),
             "tools[0].server_url",
         ),
-        (approval("mcpr_unknown01"), home, "input"),
+        (approval("mcpr_unknown01"), tools, "input"),
         (
             json!([{ "type": "mcp_call", "approval_request_id": "mcpr_x", "output": "y" }]),
             json!([]),
@@ -394,5 +402,15 @@ async fn servers_are_those_that_the_owner_named() {
         let answer: Value = answer.json().await.unwrap();
         assert_eq!(answer["error"]["param"], param, "{answer}");
     }
+    let tools = json!([{ "type": "mcp", "server_label": "home" }]);
+    let body = json!({ "input": many, "tools": tools });
+    let answer = endpoint.request(Method::POST, "/v1/responses").json(&body).send().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+    let answer: Value = answer.json().await.unwrap();
+    assert!(
+        answer["error"]["message"].as_str().unwrap().starts_with("at most 32 approved calls"),
+        "{answer}"
+    );
+    assert!(home.calls.lock().unwrap().is_empty(), "nothing ran");
     endpoint.close().await;
 }
