@@ -39,6 +39,7 @@ use super::{
 };
 use crate::{
     auth::{AuthError, Caller, SignedHead},
+    owners::OwnerRefusal,
     shared_slots::{NoSlot, SharedSlots, SlotCaller, SlotPermit},
     stacks::SecretUse,
 };
@@ -47,6 +48,9 @@ use crate::{
 const CHAT: &str = "/v1/chat";
 /// The route for agents, which may send a token.
 pub(super) const AGENTS: &str = "/mcp";
+
+/// Requests that a refused new owner costs its subnet besides its own.
+const REFUSED_OWNER_COST: u64 = 15;
 
 /// Most bytes of a body on a route.
 fn body_limit(path: &str) -> usize {
@@ -216,8 +220,21 @@ async fn identify_token(
     app.inner.owners.check_policy(owner, app.registry().records(), now_ms).await?;
     let delegation = app.registry().find(owner, &key, None, now_ms / 1_000).await?.ok_or_else(unknown)?;
     super::lock(&app.inner.owner_rates).take(owner, now_ms).map_err(limited)?;
-    app.inner.owners.count(owner, subnet, now_ms)?;
+    count_owner(app, owner, subnet, now_ms)?;
     Ok(Caller { owner, key, delegation: Some(delegation) })
+}
+
+/// Counts an owner to those of its subnet, if it is new. A subnet with too many new ones pays for each further one: its
+/// signature was checked for nothing, and fresh keys cost their maker less than the check.
+fn count_owner(app: &AppState, owner: OwnerId, subnet: Option<Subnet>, now_ms: u64) -> Result<(), ApiError> {
+    let counted = app.inner.owners.count(owner, subnet, now_ms);
+    if let (Err(OwnerRefusal::TooManyNew(_)), Some(subnet)) = (&counted, subnet) {
+        let mut rates = super::lock(&app.inner.subnet_rates);
+        let cost = rates.left(&subnet, now_ms).min(REFUSED_OWNER_COST);
+        // As many are left.
+        let _ = rates.take_many(subnet, cost, now_ms);
+    }
+    Ok(counted?)
 }
 
 /// The subnet that counts a request, by its connection or by a trusted proxy.
@@ -272,7 +289,7 @@ async fn identify(
     let identified = verified.identify(app.registry(), now_ms).await.map_err(refuse)?;
     super::lock(&app.inner.owner_rates).take(identified.caller.owner, now_ms).map_err(limited)?;
     if !invited {
-        app.inner.owners.count(identified.caller.owner, subnet, now_ms)?;
+        count_owner(app, identified.caller.owner, subnet, now_ms)?;
     }
     identified.admit(records, now_ms).await.map_err(refuse)
 }

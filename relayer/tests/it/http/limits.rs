@@ -205,6 +205,27 @@ async fn a_subnet_has_a_rate_whatever_its_keys() {
 }
 
 #[tokio::test]
+async fn further_new_owners_of_a_subnet_cost_it_many_requests() {
+    let server = TestServer::with(Limits { count_private: true, ..Limits::default() }).await;
+    let stats = async |from| post_from(&Person::new(&server), from, "/api/stats", b"{}".to_vec()).await;
+    for _ in 0..30 {
+        stats("127.0.0.2").await.good();
+    }
+    let mut refused = 0;
+    loop {
+        let answer = stats("127.0.0.2").await;
+        answer.refused(429, "rate_limited");
+        if !answer.json()["message"].as_str().unwrap().contains("too many new owners") {
+            break;
+        }
+        refused += 1;
+    }
+    // An eighth of 3,000 at once, less the 30; each costs sixteen.
+    assert_eq!(refused, 22);
+    stats("127.0.0.3").await.good();
+}
+
+#[tokio::test]
 async fn one_connection_has_one_request_at_a_time() {
     let server = TestServer::open().await;
     let client = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
