@@ -119,7 +119,9 @@ need_bindgen
 make_package
 make_page
 [ -n "$test" ] || exit 0
-BATON_VERIFIER="$venv/bin/python scripts/verify_export.py" \
-  node scripts/browser/test_browser.mjs --bin "$bin" --package "$package" --chromium "$chromium"
+for transport in webrtc websocket; do
+  BATON_VERIFIER="$venv/bin/python scripts/verify_export.py" \
+    node scripts/browser/test_browser.mjs --bin "$bin" --package "$package" --chromium "$chromium" --over "$transport"
+done
 "$bin/baton-node" models pull smollm2-135m-instruct
 node scripts/browser/test_page.mjs --bin "$bin" --page "$page" --chromium "$chromium" "${screenshots[@]}"

@@ -56,14 +56,14 @@ impl fmt::Debug for MeshClock {
 /// Configuration of one mesh.
 #[derive(Debug, Clone)]
 pub struct MeshConfig {
-    /// Addresses to listen on, such as `/ip4/0.0.0.0/tcp/4001` or `/ip4/0.0.0.0/udp/4001/quic-v1`; empty for
-    /// a mesh that only dials.
+    /// Addresses to listen on, such as `/ip4/0.0.0.0/tcp/4001`, `/ip4/0.0.0.0/udp/4001/quic-v1` or, for browsers,
+    /// `/ip4/0.0.0.0/udp/4002/webrtc-direct`; empty for a mesh that only dials.
     pub listen: Vec<Multiaddr>,
     /// Peers to stay connected with, 32 at most. A `/p2p/` suffix makes the mesh check a peer's identity.
     ///
     /// After a lost or idle connection closes, the mesh dials again, with a growing, jittered wait.
     pub bootstrap: Vec<Multiaddr>,
-    /// External addresses of this mesh, announced to peers by identify.
+    /// External addresses of this mesh, announced to peers by identify. One of WebRTC needs no hash of the certificate.
     pub external: Vec<Multiaddr>,
     /// Whether to find peers on the local network by multicast. When false, the mesh sends no multicast.
     pub mdns: bool,
@@ -97,6 +97,9 @@ pub struct MeshConfig {
     pub clock: MeshClock,
     /// Resource limits.
     pub limits: MeshLimits,
+    /// The certificate of listeners on WebRTC, whose hash is part of their addresses. If `None`, a new one.
+    #[cfg(not(target_family = "wasm"))]
+    pub webrtc_certificate: Option<baton_webrtc::Certificate>,
 }
 
 /// The limits that a relay sets on one circuit, announced with each reservation.
@@ -136,6 +139,8 @@ impl MeshConfig {
             reach: None,
             clock: MeshClock::default(),
             limits: MeshLimits::default(),
+            #[cfg(not(target_family = "wasm"))]
+            webrtc_certificate: None,
         }
     }
 
@@ -173,6 +178,8 @@ impl MeshConfig {
             relay: false,
             upnp: false,
             reach: Some(self.nearest()),
+            #[cfg(not(target_family = "wasm"))]
+            webrtc_certificate: None,
             ..self.clone()
         }
     }

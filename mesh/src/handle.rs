@@ -38,7 +38,7 @@ use crate::{
     stats::{Counters, MeshStats},
     status::NetworkStatus,
     stream_quotas::StreamQuotas,
-    transport::{probe_listen, split_identity, transport},
+    transport::{prepared, probe_listen, split_identity, transport},
     turn_protocol::{NegotiatedStream, OpenReply},
     turn_stream::TurnStream,
 };
@@ -93,6 +93,7 @@ impl Mesh {
         config: MeshConfig,
     ) -> Result<(MeshHandle, Incoming), MeshError> {
         check(&config)?;
+        let config = prepared(config)?;
         // `ed25519_from_bytes` wipes its input copy.
         let keypair = Keypair::ed25519_from_bytes(*identity)
             .map_err(|error| MeshError::Config(format!("the identity is not a key: {error}")))?;
@@ -208,7 +209,7 @@ fn swarm(
     let (circuits, relay_client) = relay::client::new(local);
     let behaviour = Behaviour::new(keypair, config, relay_client, counters.clone())?;
     let gate = behaviour.gate.shared();
-    let transport = transport(keypair, config.nearest(), circuits, &gate, &counters)?;
+    let transport = transport(keypair, config, circuits, &gate, &counters)?;
     let mut swarm = Swarm::new(transport, behaviour, local, settings);
     for address in &config.external {
         swarm.add_external_address(address.clone());

@@ -72,6 +72,8 @@ mod turn_protocol;
 mod turn_stream;
 
 pub use address_scope::Reach;
+#[cfg(not(target_family = "wasm"))]
+pub use baton_webrtc::{Certificate as WebRtcCertificate, CertificateError as WebRtcCertificateError};
 pub use config::{MeshClock, MeshConfig, RelayLimits};
 pub use dht::DhtError;
 pub use dht_heads::DhtHeads;

@@ -16,7 +16,7 @@ use std::{
 };
 
 #[cfg(target_family = "wasm")]
-pub(crate) use browser::{can_dial, transport};
+pub(crate) use browser::{can_dial, prepared, transport};
 use futures::{AsyncRead, AsyncWrite};
 use libp2p::{
     Multiaddr, PeerId, Transport as _,
@@ -30,7 +30,7 @@ use libp2p::{
     noise, yamux,
 };
 #[cfg(not(target_family = "wasm"))]
-pub(crate) use native::{can_dial, transport};
+pub(crate) use native::{can_dial, prepared, transport};
 
 use crate::{error::MeshError, limits::MAX_MUXED_STREAMS};
 
@@ -80,7 +80,7 @@ pub(crate) fn listen_error(address: &Multiaddr, error: &(dyn Error + 'static)) -
             "this machine has no such address: use one of its own, or 0.0.0.0 for all"
         }
         _ => {
-            "use the form /ip4/ADDRESS/tcp/PORT, /ip4/ADDRESS/udp/PORT/quic-v1, or for browsers /ip4/ADDRESS/tcp/PORT/ws"
+            "use the form /ip4/ADDRESS/tcp/PORT, /ip4/ADDRESS/udp/PORT/quic-v1, or for browsers /ip4/ADDRESS/udp/PORT/webrtc-direct or /ip4/ADDRESS/tcp/PORT/ws"
         }
     };
     MeshError::Listen { address: address.clone(), reason, hint }
@@ -114,9 +114,9 @@ fn root_cause(error: &(dyn Error + 'static)) -> (String, Option<io::ErrorKind>) 
     }
 }
 
-/// Whether an address is a WebSocket's, which programs other than browsers leave alone.
-pub(crate) fn is_websocket(address: &Multiaddr) -> bool {
-    address.iter().any(|part| matches!(part, Protocol::Ws(_) | Protocol::Wss(_)))
+/// Whether an address is a WebSocket's or one of WebRTC, which programs other than browsers leave alone.
+pub(crate) fn is_for_browsers(address: &Multiaddr) -> bool {
+    address.iter().any(|part| matches!(part, Protocol::Ws(_) | Protocol::Wss(_) | Protocol::WebRTCDirect))
 }
 
 enum Socket {

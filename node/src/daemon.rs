@@ -10,6 +10,7 @@ mod models;
 mod start;
 mod upkeep;
 mod view;
+mod webrtc;
 
 use std::{
     io::{self, IsTerminal as _},
@@ -441,6 +442,8 @@ async fn join_mesh(
             ..defaults
         }
     };
+    let for_browsers = settings.listen.iter().any(|address| address.to_string().contains("/webrtc-direct"));
+    let certificate = for_browsers.then(|| webrtc::load_or_create(&settings.data_dir)).transpose()?;
     let config = MeshConfig {
         side_protocols: side_protocols(embeds, settings.audits),
         limits,
@@ -453,6 +456,7 @@ async fn join_mesh(
         relay: settings.relay,
         relays: settings.relays.clone(),
         clock,
+        webrtc_certificate: certificate,
         ..MeshConfig::server(SOFTWARE, settings.listen.clone())
     };
     Box::pin(Mesh::spawn(identity.seed(), config)).await.map_err(|error| {

@@ -1,7 +1,7 @@
 // Uses the browser client in a page without any local program: a key, three nodes of which one is killed in mid-answer, a
 // check of all turns, and the session again from its 24 words.
 //
-//   node scripts/browser/test_browser.mjs --bin target/debug --package FOLDER --chromium /usr/bin/chromium
+//   node scripts/browser/test_browser.mjs --bin target/debug --package FOLDER --chromium /usr/bin/chromium --over webrtc|websocket
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -15,8 +15,11 @@ import { parseArgs } from "node:util";
 import { chromium } from "playwright-core";
 
 const { values } = parseArgs({
-  options: { bin: { type: "string" }, package: { type: "string" }, chromium: { type: "string" } },
+  options: { bin: { type: "string" }, package: { type: "string" }, chromium: { type: "string" }, over: { type: "string" } },
 });
+/** The address that a node listens on for pages, and the part by which its address is known. */
+const LISTENERS = { webrtc: ["/ip4/127.0.0.1/udp/0/webrtc-direct", "/webrtc-direct/"], websocket: ["/ip4/127.0.0.1/tcp/0/ws", "/ws/"] };
+const [listener, part] = LISTENERS[values.over];
 const here = new URL(".", import.meta.url).pathname;
 const folder = mkdtempSync(join(tmpdir(), "baton-browser-"));
 const programs = [];
@@ -36,7 +39,7 @@ async function start(name, ...options) {
 }
 
 async function startNode(number, bootstrap) {
-  const listen = ["/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/tcp/0/ws"].flatMap((address) => ["--listen", address]);
+  const listen = ["/ip4/127.0.0.1/tcp/0", listener].flatMap((address) => ["--listen", address]);
   const known = bootstrap ? ["--bootstrap", bootstrap] : [];
   return await start(
     "baton-node", "run", "--json", "--data-dir", join(folder, `node${number}`), "--engine", "echo", "--echo-delay-ms", "50",
@@ -71,9 +74,9 @@ async function openPage(url) {
 
 let onEvent = () => {};
 const call = (name, ...args) => page.evaluate(([name, args]) => globalThis.baton[name](...args), [name, args]);
-const webSocket = (node) => node.listen.find((address) => address.includes("/ws/"));
+const forPages = (node) => node.listen.find((address) => address.includes(part));
 const options = () => ({
-  nodes: nodes.map(webSocket), aggregator: store.url, shards: store.shards ?? 1000, allowEcho: true,
+  nodes: nodes.map(forPages), aggregator: store.url, shards: store.shards ?? 1000, allowEcho: true,
 });
 
 let url;

@@ -23,14 +23,14 @@ const POLICY = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-
 process.env.BATON_PAGE_TIMEOUT_MS ??= "60000";
 const STORY = "Tell me a long story about a lighthouse keeper and a storm.";
 
-/** A store, three nodes that listen on WebSocket, and a server of files. */
+/** A store, three nodes that listen on WebRTC, and a server of files. */
 class DirectHarness extends Harness {
   async serve() {
     this.store = await this.start("baton-testnet", "store", "--listen", "127.0.0.1:0", "--data-dir", join(this.folder, "store"), "--json");
     const first = await this.node(0);
     const tcp = first.listen.find((address) => /\/tcp\/\d+\/p2p/.test(address));
     this.nodes = [first, await this.node(1, "--bootstrap", tcp), await this.node(2, "--bootstrap", tcp)];
-    const nodes = this.nodes.map(({ listen }) => listen.find((address) => address.includes("/ws/")));
+    const nodes = this.nodes.map(({ listen }) => listen.find((address) => address.includes("/webrtc-direct/")));
     this.settings = { nodes, aggregator: this.store.url, shards: this.store.shards ?? 1000 };
     this.server = createServer((request, response) => this.file(new URL(request.url, "http://localhost").pathname, response));
     await new Promise((done) => this.server.listen(0, "127.0.0.1", done));
@@ -38,7 +38,7 @@ class DirectHarness extends Harness {
   }
 
   async node(number, ...options) {
-    const listen = ["/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/tcp/0/ws"].flatMap((address) => ["--listen", address]);
+    const listen = ["/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/webrtc-direct"].flatMap((address) => ["--listen", address]);
     const ready = await this.start(
       "baton-node", "run", "--json", "--data-dir", join(this.folder, `node${number}`), "--threads", "1", "--kv-mb", "64", "--mdns", "false",
       "--admin", "127.0.0.1:0", "--log", "warn", "--publisher", this.store.url, "--aggregator", this.store.url, ...listen, ...options,

@@ -6,7 +6,7 @@ use super::Actor;
 use crate::{
     behaviour::BehaviourEvent,
     ids::node_id_of,
-    transport::{is_websocket, split_identity},
+    transport::{is_for_browsers, split_identity},
 };
 
 impl Actor {
@@ -53,8 +53,8 @@ impl Actor {
 
     fn on_reachable(&mut self, event: &autonat::v2::client::Event) {
         tracing::debug!(address = %event.tested_addr, reachable = event.result.is_ok(), "an address was tested from outside");
-        // Other nodes cannot dial a WebSocket, so its failed test says nothing.
-        if event.result.is_err() && !is_websocket(&event.tested_addr) {
+        // Other nodes do not dial a browser's address, so its failed test says nothing.
+        if event.result.is_err() && !is_for_browsers(&event.tested_addr) {
             self.network.unreachable = true;
         }
         self.settle_dht_mode();

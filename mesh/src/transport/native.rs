@@ -1,7 +1,7 @@
-//! The transports of a system: TCP and QUIC with DNS names, and listeners on WebSocket.
+//! The transports of a system: TCP and QUIC with DNS names, and listeners on WebRTC and WebSocket.
 //!
-//! WebSocket is for browsers, which can open nothing else to an address without a certificate, and only accepts:
-//! other programs have TCP and QUIC. TLS is the work of a proxy before it.
+//! Those two are for browsers, and only accept: other programs have TCP and QUIC. WebRTC needs nothing else; a page from
+//! HTTPS opens a WebSocket only with TLS, which is the work of a proxy before it.
 
 use std::{
     pin::Pin,
@@ -9,20 +9,26 @@ use std::{
     task::{Context, Poll},
 };
 
+use baton_webrtc::Certificate as WebRtcCertificate;
 use libp2p::{
     Multiaddr, Transport as _,
     core::{
         muxing::StreamMuxerBox,
-        transport::{DialOpts, ListenerId, TransportError, TransportEvent, timeout::TransportTimeout},
+        transport::{
+            DialOpts, ListenerId, OptionalTransport, TransportError, TransportEvent,
+            timeout::TransportTimeout,
+        },
     },
     dns,
     identity::Keypair,
+    multiaddr::Protocol,
     quic, relay, websocket,
 };
 
-use super::{Transport, gated::GatedTransport, is_websocket, scoped::ScopedTransport, secured};
+use super::{Transport, gated::GatedTransport, is_for_browsers, scoped::ScopedTransport, secured};
 use crate::{
     address_scope::Reach,
+    config::MeshConfig,
     error::MeshError,
     gate::SharedGate,
     limits::{
@@ -32,9 +38,29 @@ use crate::{
     stats::Counters,
 };
 
-/// Whether this mesh dials an address: a WebSocket is a browser's.
+/// Whether this mesh dials an address: some are for browsers.
 pub(crate) fn can_dial(address: &Multiaddr) -> bool {
-    !is_websocket(address)
+    !is_for_browsers(address)
+}
+
+/// The configuration with a certificate, and its hash in the external addresses, if the mesh serves browsers by WebRTC.
+pub(crate) fn prepared(mut config: MeshConfig) -> Result<MeshConfig, MeshError> {
+    let is_webrtc = |address: &Multiaddr| address.iter().any(|part| part == Protocol::WebRTCDirect);
+    if !config.listen.iter().any(is_webrtc) {
+        config.webrtc_certificate = None;
+        return Ok(config);
+    }
+    let certificate = match config.webrtc_certificate.take() {
+        Some(certificate) => certificate,
+        None => WebRtcCertificate::generate().map_err(|error| MeshError::Transport(error.to_string()))?,
+    };
+    for address in &mut config.external {
+        if address.iter().last() == Some(Protocol::WebRTCDirect) {
+            address.push(certificate.address_part());
+        }
+    }
+    config.webrtc_certificate = Some(certificate);
+    Ok(config)
 }
 
 /// The transport of every role.
@@ -44,11 +70,12 @@ pub(crate) fn can_dial(address: &Multiaddr) -> bool {
 /// relays. WebSocket comes before TCP, which would take its names for its own.
 pub(crate) fn transport(
     keypair: &Keypair,
-    nearest: Reach,
+    config: &MeshConfig,
     circuits: relay::client::Transport,
     gate: &SharedGate,
     counters: &Arc<Counters>,
 ) -> Result<Transport, MeshError> {
+    let nearest = config.nearest();
     let tcp = || GatedTransport::new(gate.clone(), counters.clone());
     let circuits =
         TransportTimeout::with_ingoing_timeout(secured(circuits, keypair)?, INBOUND_HANDSHAKE_TIMEOUT);
@@ -60,8 +87,32 @@ pub(crate) fn transport(
         }
     };
     let websocket = websocket_transport(tcp(), keypair)?;
-    let all = circuits.or_transport(websocket).map(|either, _| either.into_inner()).or_transport(direct);
+    let webrtc = config.webrtc_certificate.clone();
+    let webrtc =
+        webrtc.map(|certificate| webrtc_transport(keypair, certificate, gate.clone(), counters.clone()));
+    let webrtc = webrtc.map_or_else(OptionalTransport::none, OptionalTransport::some);
+    let browsers = websocket.or_transport(webrtc).map(|either, _| either.into_inner());
+    let all = circuits.or_transport(browsers).map(|either, _| either.into_inner()).or_transport(direct);
     Ok(all.map(|either, _| either.into_inner()).boxed())
+}
+
+fn webrtc_transport(
+    keypair: &Keypair,
+    certificate: WebRtcCertificate,
+    gate: SharedGate,
+    counters: Arc<Counters>,
+) -> Transport {
+    let admission = move |local: &Multiaddr, remote: &Multiaddr| match gate.check(local, remote) {
+        Ok(()) => true,
+        Err(refusal) => {
+            counters.count(|stats| stats.inbound_refused.refused(refusal));
+            tracing::debug!(error = %refusal, "inbound connection refused");
+            false
+        }
+    };
+    let webrtc = baton_webrtc::Transport::new(keypair.clone(), certificate, Arc::new(admission));
+    let webrtc = webrtc.map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
+    TransportTimeout::with_ingoing_timeout(webrtc, INBOUND_HANDSHAKE_TIMEOUT).boxed()
 }
 
 fn websocket_transport(tcp: GatedTransport, keypair: &Keypair) -> Result<Transport, MeshError> {

@@ -7,4 +7,5 @@ mod network;
 mod refusals;
 mod support;
 mod turns;
+mod webrtc;
 mod websocket;

@@ -1,0 +1,11 @@
+//! A data channel as a stream of bytes: that of a node's peer connection, or that of a browser.
+
+#[cfg(target_family = "wasm")]
+mod browser;
+#[cfg(not(target_family = "wasm"))]
+mod native;
+
+#[cfg(target_family = "wasm")]
+pub(crate) use browser::DataChannel;
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use native::{DataChannel, PeerState, SharedPeer, lock};

@@ -1,0 +1,305 @@
+//! A client and a server without a network.
+
+use super::*;
+
+/// A client and a server, and the way between them.
+struct Pair {
+    client: PeerConnection,
+    server: PeerConnection,
+    now: Instant,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let now = Instant::now();
+        let side = |role| PeerConnection::new(role, &Certificate::generate().unwrap(), now).unwrap();
+        let mut pair = Self { client: side(Role::Client), server: side(Role::Server), now };
+        pair.settle().unwrap();
+        pair
+    }
+
+    /// Exchanges packets and passes time until both are quiet; the error is the server's.
+    fn settle(&mut self) -> Result<(), ConnectionError> {
+        for _ in 0..40 {
+            let mut moved = true;
+            while moved {
+                moved = false;
+                while let Some(packet) = self.client.next_packet() {
+                    moved = true;
+                    self.server.receive(&packet, self.now)?;
+                }
+                while let Some(packet) = self.server.next_packet() {
+                    moved = true;
+                    self.client.receive(&packet, self.now).unwrap();
+                }
+            }
+            self.now += Duration::from_millis(50);
+            self.client.expire(self.now).unwrap();
+            self.server.expire(self.now)?;
+        }
+        Ok(())
+    }
+
+    fn association(&mut self) -> &mut Association {
+        &mut self.client.association.as_mut().unwrap().1
+    }
+
+    fn events(connection: &mut PeerConnection) -> Vec<Event> {
+        std::iter::from_fn(|| connection.next_event()).collect()
+    }
+}
+
+#[test]
+fn both_sides_see_the_certificate_of_the_other() {
+    let mut pair = Pair::new();
+    assert!(pair.client.remote_certificate().is_some() && pair.server.remote_certificate().is_some());
+    assert_ne!(pair.client.remote_certificate(), pair.server.remote_certificate());
+    assert_eq!(Pair::events(&mut pair.client), [Event::Established]);
+    assert_eq!(Pair::events(&mut pair.server), [Event::Established]);
+}
+
+#[test]
+fn a_closed_channel_ends_for_both_and_its_number_is_used_again() {
+    let mut pair = Pair::new();
+    let now = pair.now;
+    let first = pair.client.open(now).unwrap().unwrap();
+    assert_eq!(pair.client.write(first, b"words", now).unwrap(), WriteResult::Bytes(5));
+    pair.settle().unwrap();
+    let events = Pair::events(&mut pair.server);
+    let Some(Event::Incoming(far)) = events.get(1).copied() else { panic!("{events:?}") };
+    assert_eq!(pair.server.read(far, now).unwrap(), ReadResult::Message(b"words".to_vec()));
+    assert_eq!(pair.server.read(far, now).unwrap(), ReadResult::Nothing);
+    pair.client.close(first, now).unwrap();
+    pair.settle().unwrap();
+    assert!(Pair::events(&mut pair.server).contains(&Event::Ended(far)));
+    assert_eq!(pair.server.read(far, pair.now).unwrap(), ReadResult::End);
+    assert_eq!(pair.server.write(far, b"late", pair.now).unwrap(), WriteResult::Closed);
+    pair.server.close(far, pair.now).unwrap();
+    pair.settle().unwrap();
+    assert!(pair.client.channels.is_empty() && pair.server.channels.is_empty());
+    let again = pair.client.open(pair.now).unwrap().unwrap();
+    assert!(again.stream == first.stream && again != first);
+    assert_eq!(pair.client.read(first, pair.now).unwrap(), ReadResult::End, "the old name stays closed");
+}
+
+#[test]
+fn unread_bytes_of_a_released_channel_do_not_keep_its_number() {
+    let mut pair = Pair::new();
+    let incoming = |pair: &mut Pair| {
+        pair.settle().unwrap();
+        let events = Pair::events(&mut pair.server);
+        events
+            .iter()
+            .find_map(|event| if let Event::Incoming(id) = event { Some(*id) } else { None })
+            .unwrap()
+    };
+    for late in [false, true] {
+        let now = pair.now;
+        let near = pair.client.open(now).unwrap().unwrap();
+        let far = incoming(&mut pair);
+        let now = pair.now;
+        if late {
+            pair.server.release(far, now).unwrap();
+        }
+        assert_eq!(pair.client.write(near, b"unread", now).unwrap(), WriteResult::Bytes(6));
+        pair.settle().unwrap();
+        let now = pair.now;
+        assert!(pair.client.close(near, now).unwrap());
+        pair.settle().unwrap();
+        if !late {
+            let now = pair.now;
+            pair.server.release(far, now).unwrap();
+            pair.settle().unwrap();
+        }
+        assert!(pair.server.channels.is_empty() && pair.client.channels.is_empty(), "released late: {late}");
+    }
+    let now = pair.now;
+    let again = pair.client.open(now).unwrap().unwrap();
+    assert_eq!(again.stream, FIRST + 2);
+    incoming(&mut pair);
+}
+
+#[test]
+fn the_first_number_is_used_again_as_any_other() {
+    let mut pair = Pair::new();
+    let (near, far) = (pair.client.open_first().unwrap(), pair.server.open_first().unwrap());
+    pair.settle().unwrap();
+    let now = pair.now;
+    pair.server.release(far, now).unwrap();
+    assert!(pair.client.close(near, now).unwrap());
+    pair.settle().unwrap();
+    let mut opened = pair.association().open_stream(FIRST, Protocol::Binary).unwrap();
+    opened.write_with_ppi(&dcep::OPEN, Protocol::Dcep).unwrap();
+    let now = pair.now;
+    pair.client.progress(now).unwrap();
+    pair.settle().unwrap();
+    let events = Pair::events(&mut pair.server);
+    assert!(
+        events.iter().any(|event| matches!(event, Event::Incoming(id) if id.stream == FIRST)),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn a_peer_with_too_many_channels_loses_the_connection() {
+    let mut pair = Pair::new();
+    for number in 0..MAX_CHANNELS {
+        let stream = u16::try_from(2 * number + 2).unwrap();
+        let mut opened = pair.association().open_stream(stream, Protocol::Binary).unwrap();
+        opened.write_with_ppi(&dcep::OPEN, Protocol::Dcep).unwrap();
+        if number % 16 == 0 {
+            let now = pair.now;
+            pair.client.progress(now).unwrap();
+            pair.settle().unwrap();
+        }
+    }
+    let now = pair.now;
+    pair.client.progress(now).unwrap();
+    pair.settle().unwrap();
+    assert_eq!(pair.server.channels.len(), MAX_CHANNELS);
+    // Not even a message that opens the channel is needed.
+    let stream = u16::try_from(2 * MAX_CHANNELS + 2).unwrap();
+    let mut opened = pair.association().open_stream(stream, Protocol::Binary).unwrap();
+    opened.write_with_ppi(b"words", Protocol::Binary).unwrap();
+    let now = pair.now;
+    pair.client.progress(now).unwrap();
+    assert!(matches!(pair.settle(), Err(ConnectionError::Channels)));
+}
+
+#[test]
+fn a_channel_that_begins_with_other_words_ends_the_connection() {
+    let mut pair = Pair::new();
+    let mut opened = pair.association().open_stream(2, Protocol::Binary).unwrap();
+    opened.write_with_ppi(b"words", Protocol::Binary).unwrap();
+    let now = pair.now;
+    pair.client.progress(now).unwrap();
+    assert!(matches!(pair.settle(), Err(ConnectionError::Opening)));
+}
+
+#[test]
+fn a_second_association_of_a_peer_is_refused() {
+    let mut pair = Pair::new();
+    for _ in 0..20 {
+        let mut endpoint = Endpoint::new(Arc::default(), None);
+        let (_, mut association) = endpoint.connect(ClientConfig::default(), PEER).unwrap();
+        let transmit = association.poll_transmit(pair.now).unwrap();
+        let Payload::RawEncode(messages) = transmit.payload else { panic!("it sends bytes") };
+        for message in messages {
+            pair.client.dtls.send_application_data(&message).unwrap();
+        }
+        let now = pair.now;
+        pair.client.progress(now).unwrap();
+        pair.settle().unwrap();
+    }
+    let now = pair.now;
+    let opened = pair.client.open(now).unwrap().unwrap();
+    pair.settle().unwrap();
+    assert_eq!(
+        pair.client.write(opened, b"words", now).unwrap(),
+        WriteResult::Bytes(5),
+        "the first one goes on"
+    );
+}
+
+#[test]
+fn unread_bytes_hold_the_sender_back_and_reading_lets_it_go_on() {
+    let mut pair = Pair::new();
+    let now = pair.now;
+    let near = pair.client.open(now).unwrap().unwrap();
+    pair.settle().unwrap();
+    let block = vec![7; SENT_MESSAGE_BYTES];
+    let mut sent = 0;
+    loop {
+        let now = pair.now;
+        match pair.client.write(near, &block, now).unwrap() {
+            WriteResult::Bytes(count) => sent += count,
+            WriteResult::Full => {
+                let before = sent;
+                pair.settle().unwrap();
+                let now = pair.now;
+                if let WriteResult::Bytes(count) = pair.client.write(near, &block, now).unwrap() {
+                    sent += count;
+                }
+                if sent == before {
+                    break;
+                }
+            }
+            WriteResult::Closed => panic!("the channel is open"),
+        }
+    }
+    let most = usize::try_from(RECEIVE_BYTES).unwrap() + CHANNEL_SEND_BYTES + 2 * SENT_MESSAGE_BYTES;
+    assert!(sent <= most && sent >= most / 2, "{sent}");
+    let events = Pair::events(&mut pair.server);
+    let far = events
+        .iter()
+        .find_map(|event| if let Event::Incoming(id) = event { Some(*id) } else { None })
+        .unwrap();
+    let (mut read, began) = (0, pair.now);
+    while read < sent {
+        let now = pair.now;
+        match pair.server.read(far, now).unwrap() {
+            ReadResult::Message(message) => read += message.len(),
+            ReadResult::Nothing => {
+                assert!(pair.now - began < Duration::from_secs(10), "{read} of {sent}");
+                pair.settle().unwrap();
+            }
+            ReadResult::End => panic!("the channel is open"),
+        }
+    }
+}
+
+#[test]
+fn lost_packets_are_sent_again() {
+    let mut pair = Pair::new();
+    let now = pair.now;
+    let near = pair.client.open(now).unwrap().unwrap();
+    pair.settle().unwrap();
+    let events = Pair::events(&mut pair.server);
+    let far = events
+        .iter()
+        .find_map(|event| if let Event::Incoming(id) = event { Some(*id) } else { None })
+        .unwrap();
+    let sent: Vec<u8> = (0..300_000_u32).map(|number| u8::try_from(number % 251).unwrap()).collect();
+    let (mut written, mut read, mut number) = (0, Vec::new(), 0);
+    for _ in 0..20_000 {
+        let now = pair.now;
+        while let WriteResult::Bytes(count) = pair.client.write(near, &sent[written..], now).unwrap() {
+            written += count;
+            if written == sent.len() {
+                break;
+            }
+        }
+        while let Some(packet) = pair.client.next_packet() {
+            number += 1;
+            if number % 13 != 0 {
+                pair.server.receive(&packet, now).unwrap();
+            }
+        }
+        while let ReadResult::Message(message) = pair.server.read(far, now).unwrap() {
+            read.extend(message);
+        }
+        while let Some(packet) = pair.server.next_packet() {
+            number += 1;
+            if number % 13 != 0 {
+                pair.client.receive(&packet, now).unwrap();
+            }
+        }
+        if read.len() >= sent.len() {
+            break;
+        }
+        pair.now += Duration::from_millis(10);
+        let now = pair.now;
+        pair.client.expire(now).unwrap();
+        pair.server.expire(now).unwrap();
+    }
+    let same = read.iter().zip(&sent).take_while(|(read, sent)| read == sent).count();
+    assert!(read == sent, "{} bytes, the first {same} are right", read.len());
+}
+
+#[test]
+fn a_goodbye_reaches_the_peer() {
+    let mut pair = Pair::new();
+    let now = pair.now;
+    pair.client.end(now);
+    assert!(matches!(pair.settle(), Err(ConnectionError::Closed | ConnectionError::Sctp(_))));
+}
