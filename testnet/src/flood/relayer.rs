@@ -14,6 +14,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use baton_client::{Client, ClientConfig, NewSession, Relayer, TurnInput};
 use baton_keys::account::AccountKey;
+use baton_mesh::Multiaddr;
 use clap::ValueEnum as _;
 use serde::Serialize;
 use tokio::task::JoinSet;
@@ -118,7 +119,6 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<Relaye
             parts.insert(name, bench.part(Some((attack, network)), span).await?);
         }
     }
-    bench.client.shutdown(Duration::from_secs(5)).await;
     let mut relayer = bench.relayer;
     relayer.terminate().await?;
     network.stop().await?;
@@ -165,7 +165,9 @@ struct Bench {
     sealed: Relayer,
     requests: reqwest::Client,
     accounts: Vec<AccountKey>,
-    client: Arc<Client>,
+    store_url: String,
+    shards: u16,
+    nodes: Vec<Multiaddr>,
 }
 
 impl Bench {
@@ -184,27 +186,37 @@ impl Bench {
         let node = ready["relayer"].as_str().context("the ready line names the relayer")?.parse()?;
         let listen = ready["listen"].as_array().context("the ready line lists addresses")?;
         let addrs = listen.iter().filter_map(|address| address.as_str()?.parse().ok()).collect();
-        let home = folder.join("client");
-        let mut config = ClientConfig::with_http(Some(&home), url, url, Some(url), network.options.shards)?;
-        config.bootstrap = network.addresses();
         Ok(Self {
             folder: folder.to_owned(),
+            store_url: url.to_owned(),
+            shards: network.options.shards,
+            nodes: network.addresses(),
             http: http.context("the ready line names the HTTP address")?,
             sealed: Relayer { node, addrs },
             requests: reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build()?,
             accounts: (0..options.clients).map(|_| AccountKey::generate()).collect(),
-            client: Arc::new(Client::open(config).await?),
             relayer,
         })
     }
 
+    /// A client of its own for a part: one with the sessions of the parts before is slower.
+    async fn client(&self) -> anyhow::Result<Arc<Client>> {
+        let home = tempfile::tempdir_in(&self.folder)?.keep();
+        let url = self.store_url.as_str();
+        let mut config = ClientConfig::with_http(Some(&home), url, url, Some(url), self.shards)?;
+        config.bootstrap = self.nodes.clone();
+        Ok(Arc::new(Client::open(config).await?))
+    }
+
     /// Runs the honest clients for a time, and an attack beside them.
     async fn part(&self, attack: Option<(RelayerAttack, u8)>, span: Duration) -> anyhow::Result<RelayerPart> {
+        let client = self.client().await?;
         let mut attacker = match attack {
             Some((attack, network)) => Some(self.attacker(attack, network, span).await?),
             None => None,
         };
-        let (http, sealed) = tokio::join!(self.recalls(span), self.turns(span));
+        let (http, sealed) = tokio::join!(self.recalls(span), self.turns(&client, span));
+        client.shutdown(Duration::from_secs(5)).await;
         let mut outcomes = BTreeMap::new();
         if let Some(attacker) = &mut attacker {
             let done = attacker.wait_event("done", Duration::from_secs(60)).await?;
@@ -254,27 +266,27 @@ impl Bench {
         summary(all)
     }
 
-    async fn turns(&self, span: Duration) -> anyhow::Result<HonestCalls> {
+    async fn turns(&self, client: &Arc<Client>, span: Duration) -> anyhow::Result<HonestCalls> {
         let began = Instant::now();
         let mut calls = Vec::new();
         while began.elapsed() < span {
             let begun = Instant::now();
-            let answered = self.turn().await.map_err(|error| format!("{error:#}"));
+            let answered = self.turn(client).await.map_err(|error| format!("{error:#}"));
             calls.push((slow_turn(began, begun), answered));
             tokio::time::sleep(TURN_EVERY.saturating_sub(begun.elapsed())).await;
         }
         summary(calls)
     }
 
-    async fn turn(&self) -> anyhow::Result<()> {
-        let session = self.client.new_session(NewSession::default()).await?;
+    async fn turn(&self, client: &Arc<Client>) -> anyhow::Result<()> {
+        let session = client.new_session(NewSession::default()).await?;
         let input = TurnInput {
             allow_echo: true,
             max_output_tokens: 8,
             relayer: Some(self.sealed.clone()),
             ..TurnInput::user("honest words")
         };
-        let handle = self.client.session(session);
+        let handle = client.session(session);
         tokio::time::timeout(TIMEOUT, handle.turn(input, |_| {})).await.context("no answer in time")??;
         Ok(())
     }
