@@ -31,7 +31,7 @@ use crate::{
     certificate::Certificate,
     data_channel::{DataChannel, PeerState, SharedPeer, lock},
     error::ConnectionError,
-    limits::{CHANNEL_LINGER, PACKETS_AT_ONCE, SILENCE},
+    limits::{CHANNEL_LINGER, MAX_CHANNELS, PACKETS_AT_ONCE, SILENCE},
     peer_connection::{ChannelId, PeerConnection, Role},
     stun::{self, Kind, Message},
     substream::Substream,
@@ -230,7 +230,13 @@ impl Connection {
             if let Err(error) = shared.peer.release(id, Instant::now()) {
                 shared.end(error);
             }
-            self.lingering.push(lingering(id));
+            // A channel that the peer has closed is gone; one that lingers keeps its number.
+            if shared.peer.is_open(id) {
+                if self.lingering.len() >= 2 * MAX_CHANNELS {
+                    shared.end(ConnectionError::Channels);
+                }
+                self.lingering.push(lingering(id));
+            }
         }
         while let Poll::Ready(Some(id)) = self.lingering.poll_next_unpin(context) {
             let mut shared = lock(&self.shared);

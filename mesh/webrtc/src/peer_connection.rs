@@ -368,6 +368,11 @@ impl PeerConnection {
         (channel.generation == id.generation).then_some(channel.phase)
     }
 
+    /// Whether a channel has its number: neither side has closed it.
+    pub(crate) fn is_open(&self, id: ChannelId) -> bool {
+        self.phase(id) == Some(Phase::Open)
+    }
+
     fn is_current(&self, id: ChannelId) -> bool {
         self.phase(id).is_some_and(|phase| phase != Phase::Closing)
     }
@@ -515,14 +520,17 @@ impl PeerConnection {
     /// Reads the message that opens a channel, and acknowledges it.
     fn accept(&mut self, id: u16) -> Result<(), ConnectionError> {
         let (_, association) = self.association.as_mut().ok_or(ConnectionError::Closed)?;
-        let mut stream = association.stream(id).map_err(sctp_error)?;
+        // The peer may have closed it already.
+        let Ok(mut stream) = association.stream(id) else { return Ok(()) };
         let chunks = stream.read().map_err(sctp_error)?.ok_or(ConnectionError::Opening)?;
         let mut message = vec![0; chunks.len()];
         chunks.read(&mut message).map_err(sctp_error)?;
         if chunks.ppi != Protocol::Dcep || !dcep::opens(&message) {
             return Err(ConnectionError::Opening);
         }
-        stream.write_with_ppi(&dcep::ACK, Protocol::Dcep).map_err(sctp_error)?;
+        if let Err(error) = stream.write_with_ppi(&dcep::ACK, Protocol::Dcep) {
+            tracing::trace!(%error, "a channel was closed as it was opened");
+        }
         Ok(())
     }
 

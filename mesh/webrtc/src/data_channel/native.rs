@@ -14,6 +14,7 @@ use futures::{AsyncRead, AsyncWrite};
 
 use crate::{
     error::ConnectionError,
+    limits::MAX_CHANNELS,
     peer_connection::{ChannelId, Event, PeerConnection, ReadResult, WriteResult},
 };
 
@@ -58,7 +59,14 @@ impl PeerState {
         while let Some(event) = self.peer.next_event() {
             match event {
                 Event::Established => self.established = true,
-                Event::Incoming(id) => self.incoming.push_back(id),
+                Event::Incoming(id) => {
+                    // A peer that closes and opens one channel again and again would fill the queue.
+                    if self.incoming.len() >= MAX_CHANNELS {
+                        let peer = &self.peer;
+                        self.incoming.retain(|waiting| peer.is_open(*waiting));
+                    }
+                    self.incoming.push_back(id);
+                }
                 Event::Readable(id) => {
                     wake(self.waiting.get_mut(&id).and_then(|waiting| waiting.reader.take()))
                 }

@@ -120,6 +120,33 @@ fn unread_bytes_of_a_released_channel_do_not_keep_its_number() {
 }
 
 #[test]
+fn a_channel_that_is_closed_as_it_opens_costs_nothing_else() {
+    let mut pair = Pair::new();
+    for _ in 0..5 {
+        let now = pair.now;
+        pair.association()
+            .open_stream(2, Protocol::Binary)
+            .unwrap()
+            .write_with_ppi(&dcep::OPEN, Protocol::Dcep)
+            .unwrap();
+        pair.association().stream(2).unwrap().close().unwrap();
+        pair.client.progress(now).unwrap();
+        pair.settle().unwrap();
+        for event in Pair::events(&mut pair.server) {
+            if let Event::Incoming(id) = event {
+                let now = pair.now;
+                pair.server.release(id, now).unwrap();
+            }
+        }
+        pair.settle().unwrap();
+        assert!(pair.server.channels.is_empty());
+    }
+    let now = pair.now;
+    assert!(pair.client.open(now).unwrap().is_some());
+    pair.settle().unwrap();
+}
+
+#[test]
 fn the_first_number_is_used_again_as_any_other() {
     let mut pair = Pair::new();
     let (near, far) = (pair.client.open_first().unwrap(), pair.server.open_first().unwrap());
