@@ -28,6 +28,19 @@ MODELS = os.environ.get("BATON_MODELS")
 EMBEDDER = "all-minilm-l6-v2" if MODELS else "hashing-384-v1"
 
 
+def turns_over(count, nodes, at_least):
+    """Numbers of turns, until `nodes` counts as many nodes as `count`.
+
+    A client draws the node of each turn: one of 40 conversations of 20 turns misses one of three nodes. A node that is
+    as fast as the others has at least a seventh of the draw, so 120 turns are enough.
+    """
+    for turn in range(120):
+        if turn >= at_least and len(nodes) == count:
+            return
+        yield turn
+    raise AssertionError(f"{len(nodes)} of {count} nodes were in 120 turns: {nodes}")
+
+
 class Network(unittest.TestCase):
     """A network with an endpoint, and OpenAI's client of it."""
 
@@ -77,10 +90,10 @@ class OpenAiClient(Network):
             self.client.models.retrieve("gpt-4")
         self.assertEqual(missing.exception.code, "model_not_found")
 
-    def test_a_conversation_of_20_turns_moves_over_three_nodes_in_one_session(self):
+    def test_a_conversation_moves_over_three_nodes_in_one_session(self):
         messages = [{"role": "system", "content": "Be brief."}]
         nodes, sessions = collections.Counter(), set()
-        for turn in range(20):
+        for turn in turns_over(3, nodes, at_least=20):
             messages.append({"role": "user", "content": f"message number {turn}"})
             answer = self.ask(messages)
             self.assertEqual(answer.choices[0].finish_reason, "stop")
@@ -92,7 +105,6 @@ class OpenAiClient(Network):
             sessions.add(about["session"])
             messages.append(answer.choices[0].message.model_dump())
         self.assertEqual(len(sessions), 1)
-        self.assertEqual(len(nodes), 3, nodes)
         session = sessions.pop()
         baton = lambda *words: subprocess.run(
             [programs.path("baton"), "session", *words, *map(str, self.settings)], capture_output=True, text=True
