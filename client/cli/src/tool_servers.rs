@@ -222,16 +222,24 @@ struct Connection<'a> {
 impl<'a> Connection<'a> {
     async fn open(named: &'a NamedServers, server: &'a ToolServer) -> Result<Self, String> {
         let mut connection = Self { named, server, session: None };
+        let begun = connection.begin().await;
+        if begun.is_err() {
+            connection.close().await;
+        }
+        begun.map(|()| connection)
+    }
+
+    async fn begin(&mut self) -> Result<(), String> {
         let params = json!({
             "protocolVersion": VERSION, "capabilities": {},
             "clientInfo": { "name": "baton", "version": env!("CARGO_PKG_VERSION") },
         });
-        let answer = connection.send("initialize", Some(0), params).await?;
+        let answer = self.send("initialize", Some(0), params).await?;
         let session = answer.headers().get("mcp-session-id").and_then(|id| id.to_str().ok());
-        connection.session = session.map(str::to_owned);
-        connection.result(answer, 0).await?;
-        connection.send("notifications/initialized", None, json!({})).await?;
-        Ok(connection)
+        self.session = session.map(str::to_owned);
+        self.result(answer, 0).await?;
+        self.send("notifications/initialized", None, json!({})).await?;
+        Ok(())
     }
 
     async fn tools(&self) -> Result<Vec<RemoteTool>, String> {
@@ -370,7 +378,40 @@ impl EventReader {
 
 #[cfg(test)]
 mod tests {
+    use wiremock::{
+        Mock, MockServer, ResponseTemplate,
+        matchers::{body_partial_json, header, method},
+    };
+
     use super::*;
+
+    /// A server that gives a session, whose first answer or second one is an error.
+    async fn failing_server(at: &str) -> MockServer {
+        let server = MockServer::start().await;
+        let begins = json!({ "jsonrpc": "2.0", "id": 0, "result": {} });
+        let errs = json!({ "jsonrpc": "2.0", "id": 0, "error": { "message": "out of order" } });
+        let first = ResponseTemplate::new(200).insert_header("mcp-session-id", "the-session");
+        let first = first.set_body_json(if at == "initialize" { errs } else { begins });
+        let asked =
+            |name: &str| Mock::given(method("POST")).and(body_partial_json(json!({ "method": name })));
+        asked("initialize").respond_with(first).expect(1).mount(&server).await;
+        let second = ResponseTemplate::new(500);
+        asked("notifications/initialized").respond_with(second).mount(&server).await;
+        let close = Mock::given(method("DELETE")).and(header("mcp-session-id", "the-session"));
+        close.respond_with(ResponseTemplate::new(204)).expect(1).mount(&server).await;
+        server
+    }
+
+    #[tokio::test]
+    async fn a_session_that_fails_at_its_begin_is_closed() {
+        for (at, cause) in [("initialize", "out of order"), ("notifications/initialized", "500")] {
+            let server = failing_server(at).await;
+            let named = NamedServers::read(&[format!("home={}/mcp", server.uri())], &[], false);
+            let listed = named.unwrap().unwrap().tools("home").await;
+            assert!(listed.as_ref().is_err_and(|error| error.contains(cause)), "{at}: {listed:?}");
+            server.verify().await;
+        }
+    }
 
     #[test]
     fn servers_are_labels_with_protected_addresses() {
