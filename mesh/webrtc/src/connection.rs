@@ -24,14 +24,15 @@ use libp2p_webrtc_utils::{Stream, noise};
 use tokio::{
     net::UdpSocket,
     sync::mpsc,
-    time::{Sleep, sleep, sleep_until},
+    time::{Sleep, sleep_until},
 };
 
 use crate::{
     certificate::Certificate,
+    channel_queue::ChannelQueue,
     data_channel::{DataChannel, PeerState, SharedPeer, lock},
     error::ConnectionError,
-    limits::{CHANNEL_LINGER, MAX_CHANNELS, PACKETS_AT_ONCE, SILENCE},
+    limits::{CHANNEL_LINGER, PACKETS_AT_ONCE, SILENCE},
     peer_connection::{ChannelId, PeerConnection, Role},
     stun::{self, Kind, Message},
     substream::Substream,
@@ -142,8 +143,6 @@ impl Driver {
     }
 }
 
-/// A finished data channel, closed after a while.
-type Lingering = BoxFuture<'static, ChannelId>;
 /// A stream in use; it ends with its drop.
 type InUse = BoxFuture<'static, ChannelId>;
 
@@ -152,7 +151,9 @@ pub struct Connection {
     shared: SharedPeer,
     driver: Driver,
     in_use: FuturesUnordered<InUse>,
-    lingering: FuturesUnordered<Lingering>,
+    /// Finished data channels, and when they are closed.
+    lingering: ChannelQueue<Instant>,
+    linger_timer: Pin<Box<Sleep>>,
 }
 
 impl fmt::Debug for Connection {
@@ -211,8 +212,14 @@ pub(crate) async fn establish(
     })
     .await?;
     lock(&shared).peer.release(first, Instant::now())?;
-    let (in_use, lingering) = (FuturesUnordered::new(), FuturesUnordered::new());
-    Ok((peer, Connection { shared, driver, in_use, lingering }))
+    let connection = Connection {
+        shared,
+        driver,
+        in_use: FuturesUnordered::new(),
+        lingering: ChannelQueue::new(),
+        linger_timer: Box::pin(sleep_until(now.into())),
+    };
+    Ok((peer, connection))
 }
 
 impl Connection {
@@ -232,25 +239,27 @@ impl Connection {
             }
             // A channel that the peer has closed is gone; one that lingers keeps its number.
             if shared.peer.is_open(id) {
-                if self.lingering.len() >= 2 * MAX_CHANNELS {
-                    shared.end(ConnectionError::Channels);
-                }
-                self.lingering.push(lingering(id));
+                self.lingering.push(id, Instant::now() + CHANNEL_LINGER, &shared.peer);
             }
         }
-        while let Poll::Ready(Some(id)) = self.lingering.poll_next_unpin(context) {
+        while let Some((id, due)) = self.lingering.first().copied() {
+            let now = Instant::now();
+            if due > now {
+                self.linger_timer.as_mut().reset(due.into());
+                if self.linger_timer.poll_unpin(context).is_pending() {
+                    return;
+                }
+                continue;
+            }
+            self.lingering.pop();
             let mut shared = lock(&self.shared);
-            match shared.peer.close(id, Instant::now()) {
+            match shared.peer.close(id, now) {
                 Ok(true) => {}
-                Ok(false) => self.lingering.push(lingering(id)),
+                Ok(false) => self.lingering.push(id, now + CHANNEL_LINGER, &shared.peer),
                 Err(error) => shared.end(error),
             }
         }
     }
-}
-
-fn lingering(id: ChannelId) -> Lingering {
-    sleep(CHANNEL_LINGER).map(move |()| id).boxed()
 }
 
 impl StreamMuxer for Connection {
@@ -258,9 +267,9 @@ impl StreamMuxer for Connection {
     type Error = ConnectionError;
 
     fn poll_inbound(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<Self::Substream, Self::Error>> {
-        let incoming = lock(&self.shared).incoming.pop_front();
+        let incoming = lock(&self.shared).incoming.pop();
         // `poll` has the task's waker.
-        incoming.map_or(Poll::Pending, |id| Poll::Ready(Ok(self.stream(id))))
+        incoming.map_or(Poll::Pending, |(id, ())| Poll::Ready(Ok(self.stream(id))))
     }
 
     fn poll_outbound(

@@ -4,8 +4,12 @@
 mod browser;
 #[cfg(not(target_family = "wasm"))]
 mod native;
+#[cfg(any(test, target_family = "wasm"))]
+mod unread;
 
 #[cfg(target_family = "wasm")]
 pub(crate) use browser::DataChannel;
 #[cfg(not(target_family = "wasm"))]
 pub(crate) use native::{DataChannel, PeerState, SharedPeer, lock};
+#[cfg(target_family = "wasm")]
+pub(crate) use unread::UnreadTotal;

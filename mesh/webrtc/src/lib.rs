@@ -22,6 +22,8 @@ mod browser;
 #[cfg(not(target_family = "wasm"))]
 mod certificate;
 #[cfg(not(target_family = "wasm"))]
+mod channel_queue;
+#[cfg(not(target_family = "wasm"))]
 mod connection;
 mod data_channel;
 #[cfg(not(target_family = "wasm"))]

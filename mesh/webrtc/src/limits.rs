@@ -42,8 +42,12 @@ pub(crate) const CHANNEL_SEND_BYTES: usize = 64 * 1024;
 pub(crate) const CHANNEL_SEND_LOW_BYTES: usize = 32 * 1024;
 
 /// Received bytes of a page's data channel that are not read. A browser has no means to hold the node back.
-#[cfg(target_family = "wasm")]
-pub(crate) const MAX_UNREAD_BYTES: usize = 4 << 20;
+#[cfg(any(test, target_family = "wasm"))]
+pub(crate) const MAX_UNREAD_CHANNEL_BYTES: usize = 4 << 20;
+
+/// Such bytes of all data channels of a connection.
+#[cfg(any(test, target_family = "wasm"))]
+pub(crate) const MAX_UNREAD_BYTES: usize = 4 * MAX_UNREAD_CHANNEL_BYTES;
 
 /// Data channels that a node opened and the page has not taken. Further ones are closed.
 #[cfg(target_family = "wasm")]

@@ -131,6 +131,8 @@ pub(crate) struct PeerConnection {
     /// Whether the first channel was opened. After its close its number is one as any other.
     first_opened: bool,
     packets: VecDeque<Vec<u8>>,
+    /// Decrypted messages for SCTP.
+    received: Vec<Bytes>,
     events: VecDeque<Event>,
 }
 
@@ -163,6 +165,7 @@ impl PeerConnection {
             generation: 0,
             first_opened: false,
             packets: VecDeque::new(),
+            received: Vec::new(),
             events: VecDeque::new(),
         };
         connection.dtls.handle_timeout(now).map_err(dtls_error)?;
@@ -368,9 +371,14 @@ impl PeerConnection {
         (channel.generation == id.generation).then_some(channel.phase)
     }
 
-    /// Whether a channel has its number: neither side has closed it.
+    /// Whether neither side has closed a channel.
     pub(crate) fn is_open(&self, id: ChannelId) -> bool {
         self.phase(id) == Some(Phase::Open)
+    }
+
+    /// Whether a channel still has its number.
+    pub(crate) fn has(&self, id: ChannelId) -> bool {
+        self.phase(id).is_some()
     }
 
     fn is_current(&self, id: ChannelId) -> bool {
@@ -380,8 +388,8 @@ impl PeerConnection {
     /// Moves data between the layers until none moves.
     fn progress(&mut self, now: Instant) -> Result<(), ConnectionError> {
         loop {
-            let received = self.take_dtls_output(now)?;
-            for message in received {
+            self.take_dtls_output(now)?;
+            for message in std::mem::take(&mut self.received) {
                 self.receive_sctp(message, now);
             }
             self.take_sctp_events()?;
@@ -392,8 +400,7 @@ impl PeerConnection {
     }
 
     /// Takes packets, the timeout and decrypted messages out of DTLS.
-    fn take_dtls_output(&mut self, now: Instant) -> Result<Vec<Bytes>, ConnectionError> {
-        let mut received = Vec::new();
+    fn take_dtls_output(&mut self, now: Instant) -> Result<(), ConnectionError> {
         let mut connected = false;
         loop {
             match self.dtls.poll_output(&mut self.output) {
@@ -405,7 +412,7 @@ impl PeerConnection {
                 }
                 Output::Connected => connected = true,
                 Output::PeerCert(der) => self.remote_certificate = Some(Fingerprint::from_certificate(der)),
-                Output::ApplicationData(message) => received.push(Bytes::copy_from_slice(message)),
+                Output::ApplicationData(message) => self.received.push(Bytes::copy_from_slice(message)),
                 Output::CloseNotify => return Err(ConnectionError::Closed),
                 _ => {}
             }
@@ -419,7 +426,7 @@ impl PeerConnection {
                 association.handle_timeout(now);
             }
         }
-        Ok(received)
+        Ok(())
     }
 
     fn receive_sctp(&mut self, message: Bytes, now: Instant) {
@@ -537,27 +544,18 @@ impl PeerConnection {
     /// Encrypts the packets that SCTP sends; whether there were any.
     fn send_sctp(&mut self, now: Instant) -> Result<bool, ConnectionError> {
         let Some((_, association)) = &mut self.association else { return Ok(false) };
-        let mut sent = false;
+        let mut messages = Vec::new();
         while let Some(transmit) = association.poll_transmit(now) {
-            let Payload::RawEncode(messages) = transmit.payload else { continue };
-            for message in messages {
-                sent = true;
-                self.dtls.send_application_data(&message).map_err(dtls_error)?;
-                // DTLS has a short queue.
-                loop {
-                    match self.dtls.poll_output(&mut self.output) {
-                        Output::Packet(packet) => self.packets.push_back(packet.to_vec()),
-                        Output::BufferTooSmall { needed } => self.output.resize(needed, 0),
-                        Output::Timeout(due) => {
-                            self.dtls_timeout = Some(due);
-                            break;
-                        }
-                        _ => {}
-                    }
-                }
+            if let Payload::RawEncode(parts) = transmit.payload {
+                messages.extend(parts);
             }
         }
-        Ok(sent)
+        for message in &messages {
+            self.dtls.send_application_data(message).map_err(dtls_error)?;
+            // DTLS has a short queue.
+            self.take_dtls_output(now)?;
+        }
+        Ok(!messages.is_empty())
     }
 }
 

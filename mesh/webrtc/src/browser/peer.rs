@@ -11,12 +11,17 @@ use web_sys::{
     RtcPeerConnectionState as State, RtcSdpType, RtcSessionDescriptionInit,
 };
 
-use crate::{data_channel::DataChannel, error::ConnectionError, limits::MAX_WAITING_CHANNELS};
+use crate::{
+    data_channel::{DataChannel, UnreadTotal},
+    error::ConnectionError,
+    limits::MAX_WAITING_CHANNELS,
+};
 
 /// The connection. Its drop closes it.
 pub(super) struct Peer {
     connection: RtcPeerConnection,
     news: Rc<RefCell<News>>,
+    unread: UnreadTotal,
     _on_channel: Closure<dyn FnMut(RtcDataChannelEvent)>,
     _on_change: Closure<dyn FnMut(Event)>,
 }
@@ -41,12 +46,13 @@ impl Peer {
         config.set_certificates(&Array::of1(&certificate));
         let connection = RtcPeerConnection::new_with_configuration(&config)?;
         let news = Rc::new(RefCell::new(News::default()));
-        let opened = news.clone();
+        let unread = UnreadTotal::default();
+        let (opened, held) = (news.clone(), unread.clone());
         let on_channel = Closure::new(move |event: RtcDataChannelEvent| {
             let mut news = opened.borrow_mut();
             // A channel that is not taken is closed by its drop.
             if news.incoming.len() < MAX_WAITING_CHANNELS {
-                news.incoming.push(DataChannel::new(event.channel()));
+                news.incoming.push(DataChannel::new(event.channel(), held.clone()));
             } else {
                 event.channel().close();
             }
@@ -58,7 +64,7 @@ impl Peer {
         });
         connection.set_ondatachannel(Some(on_channel.as_ref().unchecked_ref()));
         connection.set_onconnectionstatechange(Some(on_change.as_ref().unchecked_ref()));
-        Ok(Self { connection, news, _on_channel: on_channel, _on_change: on_change })
+        Ok(Self { connection, news, unread, _on_channel: on_channel, _on_change: on_change })
     }
 
     /// The channel that both sides know without a message.
@@ -66,11 +72,12 @@ impl Peer {
         let options = RtcDataChannelInit::new();
         options.set_negotiated(true);
         options.set_id(0);
-        DataChannel::new(self.connection.create_data_channel_with_data_channel_dict("", &options))
+        let channel = self.connection.create_data_channel_with_data_channel_dict("", &options);
+        DataChannel::new(channel, self.unread.clone())
     }
 
     pub(super) fn open_channel(&self) -> DataChannel {
-        DataChannel::new(self.connection.create_data_channel(""))
+        DataChannel::new(self.connection.create_data_channel(""), self.unread.clone())
     }
 
     pub(super) fn news(&self) -> std::cell::RefMut<'_, News> {

@@ -8,14 +8,14 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use bytes::{Buf as _, BytesMut};
 use futures::{AsyncRead, AsyncWrite};
 use js_sys::{JsString, Uint8Array};
 use send_wrapper::SendWrapper;
 use wasm_bindgen::{JsCast as _, closure::Closure};
 use web_sys::{Event, MessageEvent, RtcDataChannel, RtcDataChannelState as State, RtcDataChannelType};
 
-use crate::limits::{CHANNEL_SEND_BYTES, CHANNEL_SEND_LOW_BYTES, MAX_MESSAGE_BYTES, MAX_UNREAD_BYTES};
+use super::unread::{UnreadBytes, UnreadTotal};
+use crate::limits::{CHANNEL_SEND_BYTES, CHANNEL_SEND_LOW_BYTES, MAX_MESSAGE_BYTES};
 
 /// A channel; a browser's objects stay in their thread.
 #[derive(Clone)]
@@ -29,9 +29,8 @@ struct OpenChannel {
 }
 
 /// The received bytes, and the tasks that wait.
-#[derive(Default)]
 struct ChannelState {
-    unread: BytesMut,
+    unread: UnreadBytes,
     /// The node sent more than a page holds.
     overflowed: bool,
     reader: Option<Waker>,
@@ -39,10 +38,13 @@ struct ChannelState {
 }
 
 impl DataChannel {
-    pub(crate) fn new(channel: RtcDataChannel) -> Self {
+    /// A channel of a connection that holds this many unread bytes.
+    pub(crate) fn new(channel: RtcDataChannel, unread: UnreadTotal) -> Self {
         channel.set_binary_type(RtcDataChannelType::Arraybuffer);
         channel.set_buffered_amount_low_threshold(u32::try_from(CHANNEL_SEND_LOW_BYTES).unwrap_or(u32::MAX));
-        let state = Rc::new(RefCell::new(ChannelState::default()));
+        let unread = UnreadBytes::new(unread);
+        let state = ChannelState { unread, overflowed: false, reader: None, writer: None };
+        let state = Rc::new(RefCell::new(state));
         let received = state.clone();
         let on_message = Closure::new(move |event: MessageEvent| receive(&mut received.borrow_mut(), &event));
         let changed = state.clone();
@@ -75,11 +77,7 @@ fn receive(state: &mut ChannelState, event: &MessageEvent) {
         return;
     }
     let message = Uint8Array::new(&data).to_vec();
-    if state.unread.len() + message.len() > MAX_UNREAD_BYTES {
-        state.overflowed = true;
-    } else {
-        state.unread.extend_from_slice(&message);
-    }
+    state.overflowed |= !state.unread.push(&message);
     if let Some(reader) = state.reader.take() {
         reader.wake();
     }
@@ -107,9 +105,7 @@ impl AsyncRead for DataChannel {
             return Poll::Ready(Err(io::Error::other("the node sent more than this page holds")));
         }
         if !state.unread.is_empty() {
-            let count = state.unread.len().min(into.len());
-            state.unread.copy_to_slice(&mut into[..count]);
-            return Poll::Ready(Ok(count));
+            return Poll::Ready(Ok(state.unread.read(into)));
         }
         if matches!(self.state(), State::Closing | State::Closed) {
             return Poll::Ready(Ok(0));

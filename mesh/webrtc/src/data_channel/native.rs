@@ -1,7 +1,7 @@
 //! A data channel of a peer connection that its connection's task and its streams share.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     io,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -13,8 +13,8 @@ use bytes::Bytes;
 use futures::{AsyncRead, AsyncWrite};
 
 use crate::{
+    channel_queue::ChannelQueue,
     error::ConnectionError,
-    limits::MAX_CHANNELS,
     peer_connection::{ChannelId, Event, PeerConnection, ReadResult, WriteResult},
 };
 
@@ -24,7 +24,8 @@ pub(crate) struct PeerState {
     /// The task of the connection, which sends packets.
     pub(crate) task: Option<Waker>,
     pub(crate) waiting: HashMap<ChannelId, WaitingTasks>,
-    pub(crate) incoming: VecDeque<ChannelId>,
+    /// Channels that the peer opened and libp2p has not taken.
+    pub(crate) incoming: ChannelQueue<()>,
     pub(crate) established: bool,
     /// The error that ended the connection.
     pub(crate) ended: Option<ConnectionError>,
@@ -49,7 +50,7 @@ impl PeerState {
             peer,
             task: None,
             waiting: HashMap::new(),
-            incoming: VecDeque::new(),
+            incoming: ChannelQueue::new(),
             established: false,
             ended: None,
         }
@@ -59,14 +60,7 @@ impl PeerState {
         while let Some(event) = self.peer.next_event() {
             match event {
                 Event::Established => self.established = true,
-                Event::Incoming(id) => {
-                    // A peer that closes and opens one channel again and again would fill the queue.
-                    if self.incoming.len() >= MAX_CHANNELS {
-                        let peer = &self.peer;
-                        self.incoming.retain(|waiting| peer.is_open(*waiting));
-                    }
-                    self.incoming.push_back(id);
-                }
+                Event::Incoming(id) => self.incoming.push(id, (), &self.peer),
                 Event::Readable(id) => {
                     wake(self.waiting.get_mut(&id).and_then(|waiting| waiting.reader.take()))
                 }

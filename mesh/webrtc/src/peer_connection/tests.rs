@@ -1,6 +1,7 @@
 //! A client and a server without a network.
 
 use super::*;
+use crate::channel_queue::ChannelQueue;
 
 /// A client and a server, and the way between them.
 struct Pair {
@@ -329,4 +330,28 @@ fn a_goodbye_reaches_the_peer() {
     let now = pair.now;
     pair.client.end(now);
     assert!(matches!(pair.settle(), Err(ConnectionError::Closed | ConnectionError::Sctp(_))));
+}
+
+#[test]
+fn a_peer_that_opens_one_channel_again_and_again_fills_no_queue() {
+    let mut pair = Pair::new();
+    let mut queue = ChannelQueue::new();
+    let waiting = pair.client.open(pair.now).unwrap().unwrap();
+    for number in 0..2 * MAX_CHANNELS {
+        let opened = pair.client.open(pair.now).unwrap().unwrap();
+        pair.settle().unwrap();
+        assert!(pair.client.close(opened, pair.now).unwrap());
+        pair.settle().unwrap();
+        for event in Pair::events(&mut pair.server) {
+            match event {
+                Event::Incoming(id) => queue.push(id, number, &pair.server),
+                Event::Ended(id) => pair.server.release(id, pair.now).unwrap(),
+                _ => {}
+            }
+        }
+    }
+    let (first, _) = *queue.first().unwrap();
+    assert_eq!(first.stream, waiting.stream, "a channel that is open keeps its place");
+    let held = std::iter::from_fn(|| queue.pop()).count();
+    assert!(held <= MAX_CHANNELS, "{held} entries for one open channel");
 }
